@@ -1,0 +1,1 @@
+"""What `scripts/bench` runs: each module measures one budget of the design."""

@@ -1,0 +1,148 @@
+"""Makes .venv from pinned wheels, or finds in a few milliseconds that it is still right.
+
+Standard library only, since it runs before anything is installed. The stamp in .venv names the hash
+of pyproject.toml and constraints.txt and the extras installed; when either changed, pip brings the
+environment up to date in place, so that processes using it keep running.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+STAMP = VENV / "berth-env.json"
+# Started from .venv itself (the quick way when nothing changed), a new one still needs its parent.
+BASE = getattr(sys, "_base_executable", "") or sys.executable
+INSTALL_LIMIT_S = 900  # a slow mirror is slow; a dead one should not hold a CI runner for ever
+
+# nkeys is pure Python but published as source only; the pinned setuptools packs it, no compiler.
+WHEELS = ["--only-binary", ":all:", "--no-binary", "nkeys"]
+PIP = ["--quiet", "--no-input", "--disable-pip-version-check", "-c", str(ROOT / "constraints.txt")]
+
+
+class EnvError(Exception):
+    """The environment cannot be made; the text says what to do about it."""
+
+
+def wanted_hash() -> str:
+    """Hash of all that decides what is installed; the path too, as an editable install names it."""
+    digest = hashlib.sha256(str(ROOT).encode())
+    for name in ("pyproject.toml", "constraints.txt", "scripts/make_env.py"):
+        digest.update((ROOT / name).read_bytes())
+    return digest.hexdigest()
+
+
+def installed_extras(wanted: str) -> set[str]:
+    """The extras that the environment already has at the wanted hash; none if it has another."""
+    try:
+        stamp = json.loads(STAMP.read_text())
+    except (OSError, ValueError):
+        return set()
+    return set(stamp["extras"]) if stamp.get("hash") == wanted and PYTHON.exists() else set()
+
+
+def say(text: str) -> None:
+    """One progress line on stderr, as stdout belongs to whatever comes after."""
+    print(f"env: {text}", file=sys.stderr, flush=True)
+
+
+def call(argv: list[str], advice: str) -> None:
+    """Run one step; its output is shown only when it failed."""
+    try:
+        done = subprocess.run(
+            argv,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=INSTALL_LIMIT_S,
+            cwd=ROOT,
+        )
+    except subprocess.TimeoutExpired:
+        raise EnvError(f"not done after {INSTALL_LIMIT_S} s: {' '.join(argv)}\n{advice}") from None
+    if done.returncode:
+        raise EnvError(f"{' '.join(argv)}\n{done.stdout.strip()}\n{advice}")
+
+
+def make_venv() -> list[str]:
+    """Make an empty .venv if there is none or it is broken, and return its pip command."""
+    own_pip = [str(PYTHON), "-m", "pip"]
+    if PYTHON.exists() and _has_pip(str(PYTHON)):
+        return own_pip
+    version = sysconfig.get_python_version()
+    say(f"making .venv with Python {version}")
+    shutil.rmtree(VENV, ignore_errors=True)
+    advice = (
+        "This Python cannot make environments by itself. Install what it lacks "
+        "(Debian, Ubuntu: apt install python3-venv; elsewhere: python3 -m pip install virtualenv)."
+    )
+    if _can_import("venv", "ensurepip"):
+        call([BASE, "-m", "venv", str(VENV)], advice)
+    elif _can_import("virtualenv"):
+        call([BASE, "-m", "virtualenv", "--quiet", str(VENV)], advice)
+    elif _can_import("venv", "pip"):
+        call([BASE, "-m", "venv", "--without-pip", str(VENV)], advice)
+        call([BASE, "-m", "pip", "--python", str(PYTHON), "install", *PIP, "pip"], advice)
+    else:
+        raise EnvError(advice)
+    return own_pip
+
+
+def _has_pip(python: str) -> bool:
+    return _succeeds([python, "-c", "import pip"])
+
+
+def _can_import(*modules: str) -> bool:
+    return _succeeds([BASE, "-c", f"import {', '.join(modules)}"])
+
+
+def _succeeds(argv: list[str]) -> bool:
+    return subprocess.run(argv, capture_output=True, check=False).returncode == 0
+
+
+def install(pip: list[str], extras: set[str]) -> None:
+    """The build backend first, then all in one resolution, so that nothing is built apart."""
+    advice = "See the lines above; behind a proxy or mirror, set PIP_INDEX_URL or PIP_PROXY."
+    say("installing the pinned build backend")
+    call([*pip, "install", *PIP, *WHEELS, "setuptools"], advice)
+    listed = ",".join(sorted(extras))
+    say(f"installing berthmaster[{listed}] from wheels")
+    project = f"{ROOT}[{listed}]"
+    call([*pip, "install", *PIP, *WHEELS, "--no-build-isolation", "-e", project], advice)
+
+
+def main(extras: set[str]) -> int:
+    """Bring .venv up to date; one process at a time."""
+    started_s = time.monotonic()
+    wanted = wanted_hash()
+    if extras <= installed_extras(wanted):
+        return 0
+    with (ROOT / ".venv.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        have = installed_extras(wanted)  # another process may have done it while we waited
+        if extras <= have:
+            return 0
+        try:
+            install(make_venv(), extras | have)
+        except EnvError as error:
+            say(f"failed: {error}")
+            return 1
+        fresh = STAMP.with_suffix(".new")
+        fresh.write_text(json.dumps({"hash": wanted, "extras": sorted(extras | have)}))
+        os.replace(fresh, STAMP)  # noqa: PTH105  (the atomic one)
+    say(f"ready in {time.monotonic() - started_s:.1f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(set(sys.argv[1].split(","))))
