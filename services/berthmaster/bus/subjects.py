@@ -1,0 +1,218 @@
+"""Every subject of the system, built and parsed in one place.
+
+Kubernetes names may hold dots, and people name things as they like: ``token`` turns any text into
+one NATS token and ``text`` turns it back. Nothing else in the project spells a subject.
+"""
+
+import re
+from typing import Final, NamedTuple
+
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_-]+\Z")
+_ESCAPE: Final = re.compile(r"=([0-9A-F]{2})")
+_UNSAFE: Final = re.compile(rb"[^A-Za-z0-9_-]")
+
+NONE: Final = "-"  # the place of a cluster or node in subjects that have none
+MAX_TOKEN_CHARS: Final = 512  # a 253-byte name (Kubernetes' limit), half of it escaped
+
+ALL_WORKLOADS: Final = "berth.workload.>"
+ALL_DECISIONS: Final = "berth.decision.>"
+ALL_FLEET: Final = "berth.fleet.>"
+ALL_CONTROL: Final = "berth.control.>"
+ALL_ARCHIVE: Final = "berth.archive.>"
+ALL_DEAD: Final = "berth.dead.>"
+ALL_LEASES: Final = "berth.lease.>"
+
+
+class SubjectError(ValueError):
+    """The text cannot be a token, or the subject is not one of ours."""
+
+
+def token(text: str) -> str:
+    """One NATS token for any non-empty text: plain characters stay, others become ``=XX`` of their UTF-8.
+
+    A text that is just ``-`` is escaped too, since that token means "none". Raises SubjectError.
+    """
+    if _PLAIN.match(text) and text != NONE and len(text) <= MAX_TOKEN_CHARS:
+        return text
+    if not text:
+        raise SubjectError("an empty name cannot stand in a subject")
+    try:
+        raw = text.encode()
+    except UnicodeEncodeError as error:
+        raise SubjectError(f"the name {text!r} is not valid Unicode") from error
+    escaped = "=2D" if text == NONE else _UNSAFE.sub(lambda m: b"=%02X" % m[0][0], raw).decode()
+    if len(escaped) > MAX_TOKEN_CHARS:
+        raise SubjectError(f"the name {text[:40]!r}… is longer than a subject may hold")
+    return escaped
+
+
+def text(token_: str) -> str:
+    """The text that ``token`` made this token of. Raises SubjectError."""
+    if "=" not in token_:
+        return token_
+    try:
+        raw = _ESCAPE.sub(lambda m: chr(int(m[1], 16)), token_).encode("latin-1")
+        return raw.decode()
+    except ValueError as error:
+        raise SubjectError(f"{token_!r} is not an encoded name") from error
+
+
+# Workloads
+
+
+class WorkloadSubject(NamedTuple):
+    """What the subject of a workload event says."""
+
+    tenant: str
+    id: str
+    kind: str
+    cluster: str | None
+
+
+def workload_event(tenant: str, workload_id: str, kind: str, cluster: str | None) -> str:
+    """Where an event of a workload is stored."""
+    place = token(cluster) if cluster else NONE
+    return f"berth.workload.{token(tenant)}.{token(workload_id)}.{kind}.{place}"
+
+
+def parse_workload_event(subject: str) -> WorkloadSubject:
+    """The reverse of ``workload_event``. Raises SubjectError."""
+    parts = subject.split(".")
+    if len(parts) != 6 or parts[0] != "berth" or parts[1] != "workload":
+        raise SubjectError(f"{subject!r} is not the subject of a workload event")
+    cluster = None if parts[5] == NONE else text(parts[5])
+    return WorkloadSubject(text(parts[2]), text(parts[3]), parts[4], cluster)
+
+
+def aggregate(tenant: str, workload_id: str) -> str:
+    """All events of one workload, and its one guard string.
+
+    Replicated servers compare guards as strings: whoever guards an append to this aggregate must
+    use this very spelling, so it is built nowhere else.
+    """
+    return f"berth.workload.{token(tenant)}.{token(workload_id)}.>"
+
+
+def workload_events_in(cluster: str, kind: str) -> str:
+    """One kind of event of every workload placed in one cluster."""
+    return f"berth.workload.*.*.{kind}.{token(cluster)}"
+
+
+def workload_events_of(kind: str) -> str:
+    """One kind of event of every workload."""
+    return f"berth.workload.*.*.{kind}.*"
+
+
+def workloads_of(tenant: str) -> str:
+    """Every event of one tenant."""
+    return f"berth.workload.{token(tenant)}.>"
+
+
+def decision(cell: str) -> str:
+    """The chain of a cell's decisions; also its guard string."""
+    return f"berth.decision.{token(cell)}"
+
+
+# Telemetry and fleet facts
+
+
+def telemetry(cluster: str, node: str) -> str:
+    """One node's telemetry."""
+    return f"berth.telemetry.{token(cluster)}.{token(node)}"
+
+
+def telemetry_of(cluster: str | None = None) -> str:
+    """The telemetry of one cluster, or of all."""
+    return f"berth.telemetry.{token(cluster)}.*" if cluster else "berth.telemetry.*.*"
+
+
+def alive(cluster: str) -> str:
+    """The cluster's sign of life."""
+    return f"berth.fleet.{token(cluster)}.alive"
+
+
+def profile(cluster: str) -> str:
+    """The cluster's profile."""
+    return f"berth.fleet.{token(cluster)}.profile"
+
+
+def score(cluster: str) -> str:
+    """The cluster's score."""
+    return f"berth.fleet.{token(cluster)}.score"
+
+
+def node(cluster: str, node_: str) -> str:
+    """One node's report."""
+    return f"berth.fleet.{token(cluster)}.node.{token(node_)}"
+
+
+def fleet_of(cluster: str) -> str:
+    """Every fact of one cluster."""
+    return f"berth.fleet.{token(cluster)}.>"
+
+
+# Control facts
+
+
+def queue_setting(queue: str) -> str:
+    """A queue as its operator set it."""
+    return f"berth.control.queue.{token(queue)}"
+
+
+def cordon(cluster: str, node_: str | None) -> str:
+    """Whether a cluster, or one node of it, is cordoned."""
+    return f"berth.control.cordon.{token(cluster)}.{token(node_) if node_ else NONE}"
+
+
+def lost(cluster: str) -> str:
+    """Whether a person declared a cluster lost."""
+    return f"berth.control.lost.{token(cluster)}"
+
+
+# Requests
+
+
+def api(tenant: str, verb: str) -> str:
+    """Where a tenant sends requests."""
+    return f"berth.api.{token(tenant)}.{verb}"
+
+
+def api_of_all_tenants(verb: str) -> str:
+    """Where a service listens for one verb."""
+    return f"berth.api.*.{verb}"
+
+
+def parse_api(subject: str) -> tuple[str, str]:
+    """(tenant, verb) of an API subject. Raises SubjectError."""
+    parts = subject.split(".")
+    if len(parts) != 4 or parts[:2] != ["berth", "api"]:
+        raise SubjectError(f"{subject!r} is not an API subject")
+    return text(parts[2]), parts[3]
+
+
+def operator(verb: str) -> str:
+    """Where operators send requests."""
+    return f"berth.operator.{verb}"
+
+
+# Records
+
+
+def archive(tenant: str, workload_id: str) -> str:
+    """The archived story of an ended workload."""
+    return f"berth.archive.workload.{token(tenant)}.{token(workload_id)}"
+
+
+def archived_decision(cell: str, number: int) -> str:
+    """An archived decision."""
+    return f"berth.archive.decision.{token(cell)}.{number}"
+
+
+def dead(service: str) -> str:
+    """The dead letters of a service."""
+    return f"berth.dead.{token(service)}"
+
+
+def lease(name: str) -> str:
+    """A lease; also its guard string. Dots in a lease's name are levels."""
+    return "berth.lease." + ".".join(token(part) for part in name.split("."))

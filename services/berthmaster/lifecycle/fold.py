@@ -1,0 +1,174 @@
+"""From events to the workload as it stands: the one fold that every reader uses.
+
+An event counts only if its ``after`` is the aggregate's previous sequence. On replicated streams a
+stale writer's event can be stored in spite of its guard's intention; every reader drops the same
+ones, so all see the same life. A tombstone (an ending without its story) folds to an ended workload.
+"""
+
+from enum import Enum
+from typing import NewType
+
+import msgspec
+
+from berthmaster.lifecycle.states import ENDED, LIVE, NoSuchTransition, State, after
+from berthmaster.messages.placement import PodBinding
+from berthmaster.messages.workload import (
+    Admitted,
+    Cancelled,
+    CancelRequested,
+    Claimed,
+    Evicted,
+    Failed,
+    JobRequest,
+    Placed,
+    Reprioritized,
+    Running,
+    Submitted,
+    Succeeded,
+    Withdrawn,
+    WorkloadEvent,
+)
+
+Key = NewType("Key", str)
+
+
+def key(tenant: str, workload_id: str) -> Key:
+    """Names a workload in a map: ``<tenant>/<id>`` (neither holds a slash)."""
+    return Key(f"{tenant}/{workload_id}")
+
+
+class Workload(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One aggregate, folded. Mutable: the folds of a million events share one object a workload."""
+
+    tenant: str
+    id: str
+    state: State = State.NEW
+    sequence: int = 0  # of the last event that counted
+    changed_at_s: float = 0.0  # server's time of that event
+    request: JobRequest | None = None  # None: only the tombstone was seen
+    digest: str = ""
+    priority: int = 0
+    submitted_sequence: int = 0
+    submitted_at_s: float = 0.0  # server's time
+    attempt: int = 0  # number of placements so far; the last one is open while the state is LIVE
+    evictions: int = 0
+    cluster: str = ""  # of the open or last attempt
+    pods: tuple[PodBinding, ...] = ()  # as placed; as observed once it runs
+    decision: int = 0
+    placed_at_s: float = 0.0  # server's time
+    claimed_at_s: float = 0.0
+    running_at_s: float = 0.0
+    executor: str = ""
+    cancel_requested: bool = False
+    reason: str = ""  # of the last withdrawal, eviction or ending
+
+    @property
+    def key(self) -> Key:
+        """Its name in maps."""
+        return key(self.tenant, self.id)
+
+    @property
+    def ended(self) -> bool:
+        """No event can follow."""
+        return self.state in ENDED
+
+    @property
+    def live(self) -> bool:
+        """Its placement takes room."""
+        return self.state in LIVE
+
+
+class Verdict(Enum):
+    """What became of an event that was offered to the fold."""
+
+    COUNTED = "counted"
+    REPEATED = "repeated"  # seen before: nothing changed
+    VOID = "void"  # lost a race: stored, and without effect
+    IMPOSSIBLE = "impossible"  # passed its guard, yet no row allows it: the writer is wrong
+
+
+def offer(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s: float) -> Verdict:
+    """Fold one event, in stream order, into its aggregate.
+
+    ``sequence`` is the event's stream sequence, ``stored_at_s`` the server's time stamp.
+    """
+    if sequence <= workload.sequence:
+        return Verdict.REPEATED
+    if event.after != workload.sequence:
+        if workload.state is State.NEW and isinstance(event, Succeeded | Failed | Cancelled):
+            _raise_tombstone(workload, event, sequence, stored_at_s)
+            return Verdict.COUNTED
+        return Verdict.VOID
+    try:
+        state = after(workload.state, type(event))
+    except NoSuchTransition:
+        return Verdict.IMPOSSIBLE
+    named_attempt = getattr(event, "attempt", None)
+    if named_attempt is not None and named_attempt != _expected_attempt(workload, event):
+        return Verdict.IMPOSSIBLE
+    _apply(workload, event, sequence, stored_at_s)
+    workload.state = state
+    workload.sequence = sequence
+    workload.changed_at_s = stored_at_s
+    return Verdict.COUNTED
+
+
+def _expected_attempt(workload: Workload, event: WorkloadEvent) -> int:
+    return workload.attempt + 1 if isinstance(event, Placed) else workload.attempt
+
+
+def _raise_tombstone(
+    workload: Workload, event: Succeeded | Failed | Cancelled, sequence: int, stored_at_s: float
+) -> None:
+    _apply(workload, event, sequence, stored_at_s)
+    workload.attempt = event.attempt
+    workload.cluster = event.cluster
+    workload.submitted_at_s = event.submitted_at_s
+    workload.digest = event.digest
+    workload.state = _ENDING_STATE[type(event)]
+    workload.sequence = sequence
+    workload.changed_at_s = stored_at_s
+
+
+_ENDING_STATE: dict[type, State] = {
+    Succeeded: State.SUCCEEDED,
+    Failed: State.FAILED,
+    Cancelled: State.CANCELLED,
+}
+
+
+def _apply(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s: float) -> None:
+    """Take over what the event says; state and sequence are the caller's."""
+    match event:
+        case Submitted():
+            workload.request = event.request
+            workload.digest = event.digest
+            workload.priority = event.request.priority
+            workload.submitted_sequence = sequence
+            workload.submitted_at_s = stored_at_s
+        case Reprioritized():
+            workload.priority = event.priority
+        case CancelRequested():
+            workload.cancel_requested = True
+        case Placed():
+            workload.attempt = event.attempt
+            workload.cluster = event.cluster
+            workload.pods = event.pods
+            workload.decision = event.decision
+            workload.placed_at_s = stored_at_s
+            workload.claimed_at_s = workload.running_at_s = 0.0
+            workload.executor = ""
+            workload.cancel_requested = False
+        case Claimed():
+            workload.claimed_at_s = stored_at_s
+            workload.executor = event.executor
+        case Running():
+            workload.pods = event.pods
+            workload.running_at_s = workload.running_at_s or stored_at_s
+        case Evicted():
+            workload.evictions += 1
+            workload.reason = event.reason
+        case Withdrawn() | Succeeded() | Failed() | Cancelled():
+            workload.reason = event.reason
+        case Admitted():
+            pass

@@ -1,0 +1,88 @@
+"""What cores ask of their shells, and what shells answer: the whole of a core's contact with the log.
+
+A core returns instructions; its shell carries each out and feeds the outcome back as one more event
+with the instruction's ``ref``. A write that failed is thus never an exception inside a core: it was
+stored, it was refused because somebody wrote first, or nobody knows, and each has its next step.
+The simulation drives the same cores with the same words.
+"""
+
+import msgspec
+
+from berthmaster.lifecycle.fold import Workload
+from berthmaster.messages.api import ApiReply
+from berthmaster.messages.control import ControlFact
+from berthmaster.messages.placement import Decision
+from berthmaster.messages.workload import WorkloadEvent
+
+
+class Append(msgspec.Struct, frozen=True, kw_only=True):
+    """Store one event, guarded by its aggregate at ``event.after``. Answer: Answered."""
+
+    ref: str
+    event: WorkloadEvent
+
+
+class Commit(msgspec.Struct, frozen=True, kw_only=True):
+    """Store a decision and its events as one atomic batch. Answer: Answered."""
+
+    ref: str
+    decision: Decision
+    events: tuple[WorkloadEvent, ...]
+
+
+class Reload(msgspec.Struct, frozen=True, kw_only=True):
+    """Read one aggregate from the log. Answer: Reloaded."""
+
+    ref: str
+    tenant: str
+    id: str
+
+
+class PutControl(msgspec.Struct, frozen=True, kw_only=True):
+    """Store an operator's setting durably. Answer: Answered."""
+
+    ref: str
+    fact: ControlFact
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer the request that came in under this ref. No answer."""
+
+    ref: str
+    reply: ApiReply
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """It is in the log, under this sequence (of the last message of a batch)."""
+
+    sequence: int
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """Somebody wrote first; nothing of ours was stored. ``last`` is the guard's sequence now, if told."""
+
+    last: int | None = None
+
+
+class Unknown(msgspec.Struct, frozen=True):
+    """The time limit passed without certainty: it may be stored now, later, or never."""
+
+    why: str
+
+
+Outcome = Stored | Refused | Unknown
+
+
+class Answered(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of an Append, Commit or PutControl."""
+
+    ref: str
+    outcome: Outcome
+
+
+class Reloaded(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of a Reload. None: the log has nothing of it. ``failed``: it could not be read now."""
+
+    ref: str
+    workload: Workload | None
+    failed: str = ""

@@ -1,0 +1,119 @@
+"""The life of a workload: every state, every event, and nothing else that can change one.
+
+Rules of this file:
+
+- The table is the law. An event that has no row for the state changes nothing and is an error
+  (``NoSuchTransition``); a reader decides whose fault that is.
+- Only three endings exist, and none has a row: after an ending nothing happens.
+- ``cancel_requested`` and ``reprioritized`` change no state. They stand in the table all the same,
+  so that a reader sees by eye where they are legal.
+- Who may write what: gateway ``submitted``, ``reprioritized``, ``cancel_requested``, and
+  ``cancelled`` before the claim; resolver ``placed``, ``withdrawn`` and, when a person declared the
+  cluster lost or the job's own deadline has passed, ``evicted`` or ``failed``; the claimant all the rest.
+
+What does not fit the table and is therefore checked beside it (fold.py): the attempt that an event
+names must be the attempt that is open, and ``after`` must be the aggregate's previous sequence.
+"""
+
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from berthmaster.messages.workload import (
+    Admitted,
+    Cancelled,
+    CancelRequested,
+    Claimed,
+    Evicted,
+    Failed,
+    Placed,
+    Reprioritized,
+    Running,
+    Submitted,
+    Succeeded,
+    Withdrawn,
+    WorkloadEvent,
+)
+
+
+class State(StrEnum):
+    """Where a workload stands. NEW is before its first event."""
+
+    NEW = "new"
+    QUEUED = "queued"
+    PLACED = "placed"
+    CLAIMED = "claimed"
+    ADMITTED = "admitted"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+ENDED: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
+HELD: Final = frozenset({State.CLAIMED, State.ADMITTED, State.RUNNING})  # by an executor
+LIVE: Final = HELD | {State.PLACED}  # its placement takes room
+
+_HELD_ROW: Final[dict[type[WorkloadEvent], State]] = {
+    Evicted: State.QUEUED,
+    Succeeded: State.SUCCEEDED,
+    Failed: State.FAILED,
+    Cancelled: State.CANCELLED,
+}
+
+TRANSITIONS: Final = MappingProxyType[State, dict[type[WorkloadEvent], State]](
+    {
+        State.NEW: {Submitted: State.QUEUED},
+        State.QUEUED: {
+            Placed: State.PLACED,
+            Reprioritized: State.QUEUED,
+            Cancelled: State.CANCELLED,
+            Failed: State.FAILED,
+        },
+        State.PLACED: {
+            Withdrawn: State.QUEUED,
+            Claimed: State.CLAIMED,
+            Reprioritized: State.PLACED,
+            Cancelled: State.CANCELLED,
+        },
+        State.CLAIMED: {
+            Admitted: State.ADMITTED,
+            Running: State.RUNNING,
+            Reprioritized: State.CLAIMED,
+            CancelRequested: State.CLAIMED,
+            **_HELD_ROW,
+        },
+        State.ADMITTED: {
+            Running: State.RUNNING,
+            Reprioritized: State.ADMITTED,
+            CancelRequested: State.ADMITTED,
+            **_HELD_ROW,
+        },
+        State.RUNNING: {
+            Running: State.RUNNING,  # a pod moved: where they really are, again
+            Reprioritized: State.RUNNING,
+            CancelRequested: State.RUNNING,
+            **_HELD_ROW,
+        },
+        State.SUCCEEDED: {},
+        State.FAILED: {},
+        State.CANCELLED: {},
+    }
+)
+
+
+class NoSuchTransition(Exception):
+    """The event has no row for the state; nothing was changed."""
+
+    def __init__(self, state: State, event: type[WorkloadEvent]) -> None:
+        super().__init__(f"a workload that is {state} cannot take {event.__name__}")
+        self.state = state
+        self.event = event
+
+
+def after(state: State, event: type[WorkloadEvent]) -> State:
+    """The state that follows. Raises NoSuchTransition."""
+    try:
+        return TRANSITIONS[state][event]
+    except KeyError:
+        raise NoSuchTransition(state, event) from None

@@ -1,0 +1,231 @@
+"""Requests and replies of the API: what people and programs send, what they get back.
+
+Subjects: ``berth.api.<tenant>.<verb>`` for tenants, ``berth.operator.<verb>`` for operators. The
+tenant is part of the subject, so NATS permissions enforce it. Unknown fields are refused here, and
+only here: a misspelt field of a request would otherwise be silently ignored.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from berthmaster.messages.control import QueueSetting
+from berthmaster.messages.placement import Choice, Decision, RankedCluster
+from berthmaster.messages.workload import JobRequest, LabelText, WorkloadEvent, WorkloadId
+
+Reason = Annotated[str, Meta(max_length=1024)]
+WorkloadStateName = Literal[
+    "queued", "placed", "claimed", "admitted", "running", "succeeded", "failed", "cancelled"
+]
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.refusal.v1"):
+    """Why a request was not carried out, and what would have been right. Nothing was changed."""
+
+    code: Literal[
+        "malformed",
+        "invalid",
+        "too_large",
+        "conflict",
+        "not_found",
+        "forbidden",
+        "overloaded",
+        "unavailable",
+    ]
+    field: str  # JSON path such as "pod_sets[0].gpus"; "" = the request as a whole
+    value: str  # what was sent there, shortened
+    expected: str  # what would be right, in words
+    retry: bool = False  # True: the same request may succeed later
+
+
+class SubmitReply(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.submitted.v1"
+):
+    """The workload is durably in the log."""
+
+    tenant: str
+    id: str
+    sequence: int  # of its ``submitted`` event; after purging, of its tombstone
+    existing: bool = False  # True: the same request had been accepted before
+    state: WorkloadStateName = "queued"
+
+
+class CancelRequest(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """Cancel one workload. Repeating it is harmless."""
+
+    id: WorkloadId
+    reason: Reason = ""
+
+
+class ReprioritizeRequest(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """Give one workload another priority."""
+
+    id: WorkloadId
+    priority: Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
+
+
+class ChangeReply(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.changed.v1"
+):
+    """A cancel or a new priority was recorded (or nothing was left to do)."""
+
+    tenant: str
+    id: str
+    state: WorkloadStateName
+    note: str = ""  # for people, such as "its executor was asked to stop it"
+
+
+class GetRequest(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """One workload; with its story if asked."""
+
+    id: WorkloadId
+    story: bool = False
+
+
+class WorkloadView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One workload as it stands."""
+
+    tenant: str
+    id: str
+    state: WorkloadStateName
+    queue: str = ""
+    priority: int = 0
+    attempt: int = 0
+    evictions: int = 0
+    cluster: str = ""
+    gpus: float = 0.0  # GPUs' worth that it asks for in all
+    gpu_models: tuple[str, ...] = ()
+    pods: int = 0
+    submitted_at_s: float = 0.0
+    changed_at_s: float = 0.0  # server's time of its last event
+    sequence: int = 0  # of its last event
+    cancel_requested: bool = False
+    reason: str = ""  # of the last eviction, withdrawal or ending
+
+
+class RecordedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One event with what the stream knows of it."""
+
+    sequence: int
+    stored_at_s: float
+    event: WorkloadEvent
+    void: bool = False  # lost a race: stored, and without effect
+
+
+class GetReply(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.workload.v1"
+):
+    """The answer to ``get``."""
+
+    workload: WorkloadView
+    request: JobRequest | None = None  # None: only the tombstone is left
+    story: tuple[RecordedEvent, ...] = ()
+
+
+class ListRequest(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """Workloads of one tenant, newest first."""
+
+    states: tuple[WorkloadStateName, ...] = ()  # empty = all
+    queue: LabelText = ""
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    before: int = 0  # a submission sequence: only older ones; 0 = from the newest
+
+
+class ListReply(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.workloads.v1"
+):
+    """The answer to ``list``; ``counts`` covers all of the tenant's workloads still in the log."""
+
+    workloads: tuple[WorkloadView, ...] = ()
+    counts: dict[WorkloadStateName, int] = {}
+    next_before: int = 0  # 0 = that was all
+
+
+class WhyRequest(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """Why there, or why not yet. Without an id: the reasons of all that wait."""
+
+    id: WorkloadId | None = None
+
+
+class WhyReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.why.v1"):
+    """Answered by the resolver from what it knows now."""
+
+    tenant: str
+    id: str = ""
+    state: WorkloadStateName | None = None
+    summary: str  # one line for people
+    position: int | None = None  # in its queue's order, 1 = next
+    waiting: int = 0  # workloads that wait in all
+    filtered: dict[str, str] = {}  # cluster -> why it is out, for one that waits
+    reasons: dict[str, int] = {}  # reason -> clusters (one workload) or workloads (all)
+    hints: tuple[str, ...] = ()  # what would help
+    choice: Choice | None = None  # for one that is placed
+    decision: int = 0
+    decided_at_s: float = 0.0
+
+
+class DryRunReply(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.dry_run.v1"
+):
+    """Where a request would go if it were submitted now, ahead of nothing and nobody."""
+
+    placed: bool
+    summary: str
+    ranking: tuple[RankedCluster, ...] = ()
+    filtered: dict[str, str] = {}
+    choice: Choice | None = None
+
+
+class CordonRequest(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """Cordon (verb ``cordon``) or uncordon (verb ``uncordon``) a cluster or one node of it."""
+
+    cluster: Annotated[str, Meta(min_length=1, max_length=253)]
+    node: Annotated[str, Meta(min_length=1, max_length=253)] | None = None
+    reason: Reason = ""
+
+
+class LostRequest(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """Declare a cluster lost (verb ``lost``), or found again (verb ``found``)."""
+
+    cluster: Annotated[str, Meta(min_length=1, max_length=253)]
+    reason: Annotated[str, Meta(min_length=1, max_length=1024)]
+
+
+class OperatorReply(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.done.v1"
+):
+    """What an operator asked for is set, durably."""
+
+    sequence: int
+    note: str = ""
+
+
+ApiReply = (
+    Refusal
+    | SubmitReply
+    | ChangeReply
+    | GetReply
+    | ListReply
+    | WhyReply
+    | DryRunReply
+    | OperatorReply
+)
+OPERATOR_VERBS = ("cordon", "uncordon", "lost", "found", "queue")
+GATEWAY_VERBS = ("submit", "cancel", "reprioritize", "get", "list")
+RESOLVER_VERBS = ("why", "dry_run")
+__all__ = ["ApiReply", "Decision", "QueueSetting"]

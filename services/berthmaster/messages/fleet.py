@@ -1,0 +1,173 @@
+"""Facts about the fleet: the last known value of a cluster, a node, a score.
+
+A fact is replaced by its successor, never edited. Each carries its writer's epoch and counter, so
+that a late one is recognised and dropped; its age is the server's time stamp, never a field here.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+Count = Annotated[int, Meta(ge=0)]
+Milli = Annotated[int, Meta(ge=0)]  # 1000 = one whole GPU, or one CPU core
+
+
+class Stamp(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """Orders the facts of one subject: larger is newer, whatever the order of arrival."""
+
+    epoch: int  # one life of the writer; a new life takes a larger one
+    counter: int  # rises with each fact of that life
+
+
+class Taint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A Kubernetes taint; pods without a matching toleration stay away."""
+
+    key: str
+    value: str = ""
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] = "NoSchedule"
+
+
+class Amounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Amounts of the divisible resources of a node or a pod."""
+
+    cpu_milli: Milli = 0
+    memory_mib: Count = 0
+    gpu_milli: Milli = 0
+    tpus: Count = 0
+
+
+class GpuDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One GPU that a node offers. Where only the number of GPUs that foreign pods use is known,
+    the inventory charges it to the last GPUs of the node."""
+
+    index: int
+    uuid: str
+    model: str
+    memory_mib: int
+    healthy: bool = True  # False: not offered to new pods
+    foreign_milli: Milli = 0  # held by pods that are not ours
+
+
+class PodUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One pod of ours that holds resources on a node, as the node sees it."""
+
+    tenant: str
+    workload: str
+    attempt: int
+    pod: str  # "<pod set>-<index>", unique within the attempt
+    cpu_milli: Milli = 0
+    memory_mib: Count = 0
+    gpu_milli: Milli = 0  # of each GPU named below
+    gpus: tuple[int, ...] = ()  # indices
+
+
+class NodeReport(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="fleet.node.v1"
+):
+    """The last known state of one node.
+
+    Subject: ``berth.fleet.<cluster>.node.<node>``
+
+    Free = allocatable - foreign - our live placements. ``pods`` shows what of ours really is
+    there: it serves scores, people and the audit, and frees nothing.
+    """
+
+    cluster: str
+    node: str
+    stamp: Stamp
+    observed_at_s: float  # the reporter's own clock, for people
+    ready: bool = True
+    schedulable: bool = True  # False: cordoned in Kubernetes
+    labels: dict[str, str] = {}
+    taints: tuple[Taint, ...] = ()
+    allocatable: Amounts  # gpu_milli is 1000 x the GPUs listed, healthy or not
+    foreign: Amounts = Amounts()  # what pods that are not ours request
+    gpus: tuple[GpuDevice, ...] = ()
+    pods: tuple[PodUse, ...] = ()
+
+
+class NodeGone(msgspec.Struct, frozen=True, kw_only=True, tag="fleet.node_gone.v1"):
+    """The node was removed from its cluster.
+
+    Subject: ``berth.fleet.<cluster>.node.<node>``
+    """
+
+    cluster: str
+    node: str
+    stamp: Stamp
+    observed_at_s: float
+
+
+class ClusterProfile(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="fleet.profile.v1"
+):
+    """What a cluster is: labels and properties that seldom change.
+
+    Subject: ``berth.fleet.<cluster>.profile``
+    """
+
+    cluster: str
+    stamp: Stamp
+    observed_at_s: float
+    labels: dict[str, str] = {}
+    taints: tuple[Taint, ...] = ()
+    properties: dict[str, str] = {}  # as in ClusterProfile and ClusterClaim
+    nodes: Count = 0
+    gpus: dict[str, Count] = {}  # model -> devices
+
+
+class ClusterAlive(msgspec.Struct, frozen=True, kw_only=True, tag="fleet.alive.v1"):
+    """The cluster's reporter is connected and has nothing older than this to tell.
+
+    Subject: ``berth.fleet.<cluster>.alive``
+    """
+
+    cluster: str
+    stamp: Stamp
+    observed_at_s: float
+    interval_s: float  # when to expect the next one
+
+
+class ResourceScore(msgspec.Struct, frozen=True, kw_only=True):
+    """One AddOnPlacementScore value with the amounts behind it."""
+
+    score: Annotated[int, Meta(ge=-100, le=100)]
+    available: float  # cores, MiB, GPUs or TPUs
+    full_scale: float  # the available amount that scores 100
+
+
+Freshness = Literal["fresh", "stale", "withdrawn"]
+
+
+class ClusterScore(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="fleet.score.v1"
+):
+    """How attractive a cluster is now, with how fresh that is.
+
+    Subject: ``berth.fleet.<cluster>.score``
+
+    ``resources`` holds OCM's names: {cpu,mem,gpu,tpu}NodeAvailable, {cpu,mem,gpu,tpu}ClusterAvailable.
+    """
+
+    cluster: str
+    stamp: Stamp
+    freshness: Freshness
+    input_age_s: float  # age of the oldest input that counts, when this was computed
+    resources: dict[str, ResourceScore] = {}
+    idle_gpu_percent: float | None = (
+        None  # measured idle share of healthy GPUs; None = no telemetry
+    )
+    free_gpus: float = 0.0  # GPUs' worth of free milli on schedulable nodes
+    largest_gang: dict[
+        str, Count
+    ] = {}  # GPU model -> whole GPUs one gang of 1-GPU pods could get now
+    fragmentation_percent: float | None = (
+        None  # share of free GPU milli that the typical job mix cannot use
+    )
+    telemetry_nodes: Count = 0  # nodes with live telemetry
+    nodes: Count = 0
+    note: str = ""  # for people: why stale or withdrawn
+
+
+FleetFact = ClusterAlive | ClusterProfile | NodeReport | NodeGone | ClusterScore

@@ -1,0 +1,72 @@
+"""Where attempts run, and the record of how that was decided.
+
+A decision is one entry of its cell's chain: everything that was decided together, with what the
+decider saw (one sequence per stream), so that the same core can repeat it bit for bit.
+"""
+
+import msgspec
+
+
+class PodBinding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One pod and its place."""
+
+    pod: str  # "<pod set>-<index>"
+    node: str
+    gpus: tuple[int, ...] = ()  # indices on the node; empty = the cluster chooses
+
+
+class RankedCluster(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A cluster that could take the workload, with the parts of its score."""
+
+    cluster: str
+    score: float  # sum of weight x part
+    parts: dict[str, float]  # each 0..100
+    input_age_s: float  # of the newest sign of life that the decider had
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One placement of a decision and why."""
+
+    tenant: str
+    id: str
+    attempt: int
+    cluster: str
+    pods: tuple[PodBinding, ...]
+    ranking: tuple[RankedCluster, ...]  # best first; the first is the chosen one
+    filtered: dict[str, str] = {}  # cluster -> why it was out
+
+
+class Retraction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One placement taken back by a decision and why."""
+
+    tenant: str
+    id: str
+    attempt: int
+    cluster: str
+    reason: str
+
+
+class Saw(msgspec.Struct, frozen=True, kw_only=True):
+    """The last sequence of each stream that the decider had folded."""
+
+    workloads: int
+    fleet: int
+    control: int
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="decision.v1"):
+    """One group commit of a cell's decider.
+
+    Subject: ``berth.decision.<cell>``
+    """
+
+    cell: str
+    number: int  # 1, 2, 3 … without gaps
+    after: int  # stream sequence of decision number - 1; 0 for the first
+    decider: str
+    engine: str  # version of the deciding code
+    now_s: float  # the time that the core was given
+    settings: dict[str, float | int | str]
+    saw: Saw
+    placements: tuple[Choice, ...] = ()
+    withdrawals: tuple[Retraction, ...] = ()

@@ -1,0 +1,222 @@
+"""One job request and its life, as events that are appended and never edited.
+
+The life of a workload (the table is lifecycle/states.py)::
+
+    submitted ─▶ QUEUED ─placed─▶ PLACED ─claimed─▶ CLAIMED ─admitted─▶ ADMITTED ─running─▶ RUNNING
+                   ▲ ▲──withdrawn───┘                 │                    │                 │
+                   └────────────evicted───────────────┴────────────────────┴─────────────────┘
+    endings: succeeded, failed, cancelled. A wish to cancel and a new priority change no state.
+
+Subject of every event: ``berth.workload.<tenant>.<id>.<kind>.<cluster or ->``. ``after`` is the
+sequence of the aggregate's event on which this one was decided (0 for the first): an event whose
+``after`` is not its aggregate's previous sequence is void for every reader.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from berthmaster.messages.placement import PodBinding
+
+MAX_GPUS_A_POD = 64
+MAX_PODS = 4096
+
+Name = Annotated[
+    str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$(?!\n)", min_length=1, max_length=63)
+]
+WorkloadId = Annotated[
+    str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$(?!\n)", min_length=1, max_length=52)
+]  # 52: Kubernetes object names are made of the id and the attempt
+LabelText = Annotated[str, Meta(max_length=316)]
+Labels = Annotated[dict[LabelText, LabelText], Meta(max_length=64)]
+
+
+class Toleration(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """Lets pods onto nodes and clusters with a matching taint; an empty key matches every taint."""
+
+    key: LabelText = ""
+    operator: Literal["Equal", "Exists"] = "Equal"
+    value: LabelText = ""
+    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""  # "" = every effect
+
+
+class PodSet(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """A number of equal pods."""
+
+    name: Name = "main"
+    count: Annotated[int, Meta(ge=1, le=MAX_PODS)] = 1
+    cpu_milli: Annotated[int, Meta(ge=0, le=10_000_000)] = 1000
+    memory_mib: Annotated[int, Meta(ge=0, le=1 << 30)] = 1024
+    gpus: Annotated[int, Meta(ge=0, le=MAX_GPUS_A_POD)] = 0  # GPUs of each pod
+    gpu_milli: Annotated[int, Meta(ge=1, le=1000)] = (
+        1000  # of each of them; < 1000 only for one GPU
+    )
+    gpu_memory_mib: Annotated[int, Meta(ge=0, le=1 << 24)] = 0  # each GPU has at least this
+    gpu_models: Annotated[
+        tuple[LabelText, ...], Meta(max_length=32)
+    ] = ()  # acceptable; empty = any
+    node_labels: Labels = {}  # required of the node
+    tolerations: Annotated[tuple[Toleration, ...], Meta(max_length=32)] = ()
+
+
+class RunSpec(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """What the pods run. Executors for real clusters need the image; emulated ones ignore all."""
+
+    image: Annotated[str, Meta(max_length=1024)] = ""
+    command: Annotated[tuple[str, ...], Meta(max_length=256)] = ()
+    args: Annotated[tuple[str, ...], Meta(max_length=256)] = ()
+    env: Annotated[dict[str, str], Meta(max_length=256)] = {}
+
+
+class JobRequest(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """What a person asks for. All pods of it start together on one cluster, or none does."""
+
+    id: WorkloadId
+    queue: Name = "default"
+    priority: Annotated[int, Meta(ge=-1_000_000, le=1_000_000)] = 0
+    pod_sets: Annotated[tuple[PodSet, ...], Meta(min_length=1, max_length=16)] = (PodSet(),)
+    clusters: Annotated[tuple[LabelText, ...], Meta(max_length=64)] = ()  # acceptable; empty = any
+    cluster_labels: Labels = {}  # required of the cluster
+    run: RunSpec = RunSpec()
+    expected_duration_s: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
+    deadline_s: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
+    # deadline_s: seconds after the claim at which the job is stopped beside its pods, so that it
+    # may be placed anew when its cluster stays silent for longer. None: only a person may say so.
+    max_evictions: Annotated[int, Meta(ge=0, le=1000)] = 10  # one more eviction is a failure
+    labels: Labels = {}  # the submitter's own; not interpreted
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What every event of a workload carries."""
+
+    tenant: str
+    id: str
+    after: int
+    at_s: float  # the writer's clock, for people; order is the stream's
+    by: str  # service and instance that wrote it
+    cause: str = ""  # what made it write: a request id, a decision, a pod
+
+
+class Submitted(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.submitted.v1"):
+    """Accepted for placement."""
+
+    request: JobRequest
+    digest: str  # of the request's content: the same id with another digest is another job
+
+
+class Reprioritized(
+    Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.reprioritized.v1"
+):
+    """Its priority is another from now on."""
+
+    priority: int
+
+
+class CancelRequested(
+    Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.cancel_requested.v1"
+):
+    """A wish: the claimant stops the pods and then says ``cancelled``."""
+
+    cluster: str
+    reason: str = ""
+
+
+class Placed(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.placed.v1"):
+    """One attempt was given its place. Carries the request, so that an executor needs no other read."""
+
+    cluster: str
+    attempt: int  # 1 for the first placement; object names are made of id and attempt
+    pods: tuple[PodBinding, ...]
+    request: JobRequest
+    decision: int  # number in the chain of its cell
+    cell: str = "all"
+
+
+class Withdrawn(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.withdrawn.v1"):
+    """The placement was taken back before anybody claimed it."""
+
+    cluster: str
+    attempt: int
+    reason: str
+    decision: int
+    cell: str = "all"
+
+
+class Claimed(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.claimed.v1"):
+    """An executor is about to create the pods; from here on only it, or a person, ends the attempt."""
+
+    cluster: str
+    attempt: int
+    executor: str
+
+
+class Admitted(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.admitted.v1"):
+    """The cluster's own queueing (Kueue) let it in. Clusters without such skip this."""
+
+    cluster: str
+    attempt: int
+
+
+class Running(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.running.v1"):
+    """All its pods run; ``pods`` says where they really are."""
+
+    cluster: str
+    attempt: int
+    pods: tuple[PodBinding, ...]
+
+
+class Evicted(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.evicted.v1"):
+    """The attempt is over and its pods are gone (or declared lost); the workload waits again."""
+
+    cluster: str
+    attempt: int
+    reason: str
+
+
+class Ending(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """The last event of a workload. It stays as the tombstone, hence digest and submission."""
+
+    attempt: int = 0  # 0 = it never was placed
+    cluster: str = ""
+    digest: str
+    submitted_at_s: float
+    reason: str = ""
+
+
+class Succeeded(Ending, frozen=True, kw_only=True, omit_defaults=True, tag="workload.succeeded.v1"):
+    """All pods completed."""
+
+
+class Failed(Ending, frozen=True, kw_only=True, omit_defaults=True, tag="workload.failed.v1"):
+    """It will not run again."""
+
+    exit_code: int | None = None
+
+
+class Cancelled(Ending, frozen=True, kw_only=True, omit_defaults=True, tag="workload.cancelled.v1"):
+    """A person's wish was carried out."""
+
+
+WorkloadEvent = (
+    Submitted
+    | Reprioritized
+    | CancelRequested
+    | Placed
+    | Withdrawn
+    | Claimed
+    | Admitted
+    | Running
+    | Evicted
+    | Succeeded
+    | Failed
+    | Cancelled
+)
