@@ -1,0 +1,41 @@
+"""What can keep a service from starting or end it, told apart by what a person does next.
+
+::
+
+    ServiceFault
+    ├── SettingsError     a flag or variable is wrong: correct it          exit code 2
+    └── CannotStart       this machine lacks something: install or free it exit code 3
+
+Both are answers for people and are shown as plain lines, never as a traceback. Any other exception
+that leaves a service is a bug: it is logged with its traceback and the exit code is 1.
+"""
+
+from collections.abc import Sequence
+
+EXIT_OK = 0
+EXIT_DIED = 1
+EXIT_SETTINGS = 2
+EXIT_CANNOT_START = 3
+EXIT_LATE = 4  # stopped, but did not drain within its limit
+
+
+class ServiceFault(Exception):
+    """The service cannot go on, and the text says why to somebody who does not know the code."""
+
+    exit_code = EXIT_DIED
+
+
+class SettingsError(ServiceFault):
+    """Settings that cannot be used; all of them at once, so that nobody corrects one by one."""
+
+    exit_code = EXIT_SETTINGS
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = tuple(problems)
+
+
+class CannotStart(ServiceFault):
+    """Something outside the settings is missing, such as a driver or a free port."""
+
+    exit_code = EXIT_CANNOT_START

@@ -1,0 +1,34 @@
+"""A steady beat for work that is due every so often and ends when the service stops.
+
+The beat keeps its phase: work that took a while does not shift what follows. Beats missed because
+the work or the machine was slow are dropped and counted, not made up for in a burst.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+
+async def beats(period_s: float, stopping: asyncio.Event) -> AsyncIterator[int]:
+    """Yield at once and then every `period_s` until `stopping` is set: how many were missed."""
+    if period_s <= 0:
+        raise ValueError(f"period_s > 0, not {period_s}")
+    loop = asyncio.get_running_loop()
+    due_s = loop.time()
+    missed = 0
+    while not stopping.is_set():
+        yield missed
+        late_s = loop.time() - due_s
+        missed = max(0, int(late_s / period_s))
+        due_s += (missed + 1) * period_s
+        if await stopped_within(due_s - loop.time(), stopping):
+            return
+
+
+async def stopped_within(limit_s: float, stopping: asyncio.Event) -> bool:
+    """Wait up to `limit_s` for the service to be asked to stop; whether it was."""
+    try:
+        async with asyncio.timeout(max(0.0, limit_s)):
+            await stopping.wait()
+    except TimeoutError:
+        pass
+    return stopping.is_set()
