@@ -1,4 +1,4 @@
-"""What operators set: queues, cordons, clusters declared lost. Last value per subject, kept whole."""
+"""What operators set: queues, cordons, clusters declared lost. Last value per subject."""
 
 from typing import Annotated, Literal
 
@@ -49,7 +49,7 @@ class Cordon(
 class ClusterLost(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="control.lost.v1"
 ):
-    """A person says whether a cluster is gone for good: if lost, what was claimed there is placed anew.
+    """A person says whether a cluster is gone for good: what was claimed there is placed anew.
 
     Subject: ``berth.control.lost.<cluster>``
     """

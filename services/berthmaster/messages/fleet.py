@@ -147,7 +147,8 @@ class ClusterScore(
 
     Subject: ``berth.fleet.<cluster>.score``
 
-    ``resources`` holds OCM's names: {cpu,mem,gpu,tpu}NodeAvailable, {cpu,mem,gpu,tpu}ClusterAvailable.
+    ``resources`` holds OCM's names: {cpu,mem,gpu,tpu}NodeAvailable and
+    {cpu,mem,gpu,tpu}ClusterAvailable.
     """
 
     cluster: str

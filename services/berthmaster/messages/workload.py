@@ -131,7 +131,7 @@ class CancelRequested(
 
 
 class Placed(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.placed.v1"):
-    """One attempt was given its place. Carries the request, so that an executor needs no other read."""
+    """One attempt was given its place. Carries the request: an executor needs no other read."""
 
     cluster: str
     attempt: int  # 1 for the first placement; object names are made of id and attempt
@@ -152,7 +152,7 @@ class Withdrawn(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workl
 
 
 class Claimed(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.claimed.v1"):
-    """An executor is about to create the pods; from here on only it, or a person, ends the attempt."""
+    """An executor is about to create the pods; now only it, or a person, ends the attempt."""
 
     cluster: str
     attempt: int

@@ -1,0 +1,116 @@
+"""The families of messages: for each its decoder, built once, and what its subject is made of.
+
+A reader decodes with the family of the subject it listens to, so that a message on the wrong
+subject is an error and not a surprise. Decoders and the encoder keep no state between calls.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final, get_args
+
+import msgspec
+
+from berthmaster.messages.api import (
+    GATEWAY_VERBS,
+    OPERATOR_VERBS,
+    RESOLVER_VERBS,
+    ApiReply,
+    CancelRequest,
+    CordonRequest,
+    GetRequest,
+    ListRequest,
+    LostRequest,
+    ReprioritizeRequest,
+    WhyRequest,
+)
+from berthmaster.messages.control import ControlFact, QueueSetting
+from berthmaster.messages.fleet import FleetFact
+from berthmaster.messages.placement import Decision
+from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease
+from berthmaster.messages.telemetry import NodeTelemetry
+from berthmaster.messages.workload import JobRequest, WorkloadEvent
+
+ENCODER: Final = msgspec.json.Encoder()
+
+# What each subject family carries; the names are those of bus/subjects.py.
+EVENTS: Final = msgspec.json.Decoder(WorkloadEvent)
+DECISIONS: Final = msgspec.json.Decoder(Decision)
+TELEMETRY: Final = msgspec.json.Decoder(NodeTelemetry)
+FLEET_FACTS: Final = msgspec.json.Decoder(FleetFact)
+CONTROL_FACTS: Final = msgspec.json.Decoder(ControlFact)
+DEAD_LETTERS: Final = msgspec.json.Decoder(DeadLetter)
+ARCHIVED_STORIES: Final = msgspec.json.Decoder(ArchivedStory)
+LEASES: Final = msgspec.json.Decoder(Lease)
+API_REPLIES: Final = msgspec.json.Decoder(ApiReply)
+
+# Requests carry no tag: the verb in the subject says what they are.
+JOB_REQUESTS: Final = msgspec.json.Decoder(JobRequest)  # submit, dry_run
+CANCEL_REQUESTS: Final = msgspec.json.Decoder(CancelRequest)
+REPRIORITIZE_REQUESTS: Final = msgspec.json.Decoder(ReprioritizeRequest)
+GET_REQUESTS: Final = msgspec.json.Decoder(GetRequest)
+LIST_REQUESTS: Final = msgspec.json.Decoder(ListRequest)
+WHY_REQUESTS: Final = msgspec.json.Decoder(WhyRequest)
+CORDON_REQUESTS: Final = msgspec.json.Decoder(CordonRequest)  # cordon, uncordon
+LOST_REQUESTS: Final = msgspec.json.Decoder(LostRequest)  # lost, found
+QUEUE_REQUESTS: Final = msgspec.json.Decoder(QueueSetting)
+
+REQUEST_TYPES: Final[Mapping[str, type[msgspec.Struct]]] = MappingProxyType(
+    {
+        "submit": JobRequest,
+        "cancel": CancelRequest,
+        "reprioritize": ReprioritizeRequest,
+        "get": GetRequest,
+        "list": ListRequest,
+        "why": WhyRequest,
+        "dry_run": JobRequest,
+        "cordon": CordonRequest,
+        "uncordon": CordonRequest,
+        "lost": LostRequest,
+        "found": LostRequest,
+        "queue": QueueSetting,
+    }
+)
+TENANT_VERBS: Final = (*GATEWAY_VERBS, *RESOLVER_VERBS)
+VERBS: Final = (*TENANT_VERBS, *OPERATOR_VERBS)
+
+
+def members(family: Any) -> tuple[type[msgspec.Struct], ...]:
+    """The struct types of a union; of a single struct, itself."""
+    return get_args(family) or (family,)
+
+
+def tag_of(message: type[msgspec.Struct]) -> str | None:
+    """The tag that names the type on the wire, such as ``workload.placed.v1``, if it has one."""
+    tag = message.__struct_config__.tag
+    if tag is not None and not isinstance(tag, str):
+        raise TypeError(f"{message.__name__} has the tag {tag!r}; tags are texts here")
+    return tag
+
+
+def _kind(event: type[msgspec.Struct]) -> str:
+    """``workload.placed.v1`` is of kind ``placed``: a later version goes to the same subject."""
+    tag = tag_of(event)
+    family, kind, _version = (tag or "").split(".")
+    if family != "workload":
+        raise TypeError(f"{event.__name__} is not an event of a workload")
+    return kind
+
+
+EVENT_KINDS: Final[Mapping[type[msgspec.Struct], str]] = MappingProxyType(
+    {event: _kind(event) for event in members(WorkloadEvent)}
+)
+
+
+def event_kind(event: WorkloadEvent) -> str:
+    """The token of the event's subject that says what happened, such as ``cancel_requested``."""
+    return EVENT_KINDS[type(event)]
+
+
+def event_cluster(event: WorkloadEvent) -> str | None:
+    """The cluster in the event's subject; None where it has none (``-`` there)."""
+    return getattr(event, "cluster", None) or None
+
+
+def encode(message: msgspec.Struct) -> bytes:
+    """The message as it travels."""
+    return ENCODER.encode(message)
