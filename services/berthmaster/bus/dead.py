@@ -1,0 +1,42 @@
+"""Dead letters: what could not be decoded or handled is kept with the reason, never dropped silently."""
+
+from typing import Final
+
+from berthmaster.bus import subjects
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.errors import BusError
+from berthmaster.messages.families import encode
+from berthmaster.messages.records import DeadLetter
+
+MAX_BODY_BYTES: Final = 64 * 1024
+
+
+async def bury(
+    conn: Connection,
+    *,
+    service: str,
+    subject: str,
+    reason: str,
+    body: bytes,
+    stream: str = "",
+    sequence: int = 0,
+    workload: str = "",
+) -> None:
+    """Keep one message with the reason. If even that fails, the log line is what remains."""
+    conn.log.error(
+        "dead letter", subject=subject, reason=reason, sequence=sequence, workload=workload
+    )
+    letter = DeadLetter(
+        service=service,
+        subject=subject,
+        reason=reason[:2000],
+        at_s=conn.now(),
+        stream=stream,
+        sequence=sequence,
+        workload=workload,
+        body=body[:MAX_BODY_BYTES],
+    )
+    try:
+        await conn.request(subjects.dead(service), encode(letter), timeout_s=2.0)
+    except BusError as error:
+        conn.log.error("a dead letter could not be kept", why=str(error))

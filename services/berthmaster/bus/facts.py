@@ -1,0 +1,182 @@
+"""Last-value facts: writing them so that a late one is recognised, mirroring them so that none is missed.
+
+A writer's life has an epoch, larger than that of any life before on the same subject; within it a
+counter rises. A mirror takes a fact only if its stamp is not older than the one it has: facts never
+go back, whatever the order of arrival. The age of a fact is the server's time stamp.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from berthmaster.bus.acks import stored_sequence
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.dead import bury
+from berthmaster.bus.follow import Follower, Recorded
+from berthmaster.bus.log import last_message
+from berthmaster.bus.streams import FLEET
+from berthmaster.messages.families import FLEET_FACTS, encode
+from berthmaster.messages.fleet import FleetFact, Stamp
+
+RELIST_S: Final = 600.0
+PUT_TIMEOUT_S: Final = 2.0
+
+
+class _AnyStamp(msgspec.Struct):
+    epoch: int = 0
+
+
+class _AnyFact(msgspec.Struct):
+    stamp: _AnyStamp | None = None
+
+
+_ANY_FACT: Final = msgspec.json.Decoder(_AnyFact)
+
+
+class FactWriter:
+    """Writes facts under one epoch. Call ``begin`` first, and again when a lease was regained."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+        self.epoch = 0
+        self._counter = 0
+
+    async def begin(self, filter_subject: str) -> int:
+        """Choose an epoch above the one of the newest fact under these subjects, and above the clock
+        in milliseconds. Raises BusError."""
+        previous = await last_message(self._conn, FLEET, filter_subject)
+        earlier = 0
+        if previous is not None:
+            try:
+                stamp = _ANY_FACT.decode(previous.data).stamp
+                earlier = stamp.epoch if stamp is not None else 0
+            except msgspec.DecodeError:
+                pass  # not one of ours, so it orders nothing
+        self.epoch = max(earlier, self.epoch, int(self._conn.now() * 1000)) + 1
+        self._counter = 0
+        return self.epoch
+
+    def stamp(self) -> Stamp:
+        """The next stamp of this life."""
+        if not self.epoch:
+            raise RuntimeError("a fact was stamped before the writer's life began")
+        self._counter += 1
+        return Stamp(epoch=self.epoch, counter=self._counter)
+
+    async def put(self, subject: str, fact: FleetFact) -> int:
+        """Store a fact; its sequence. Raises BusError: the newer value comes soon, so no retry here."""
+        reply = await self._conn.request(subject, encode(fact), timeout_s=PUT_TIMEOUT_S)
+        return stored_sequence(reply.data)
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """One fact in a mirror."""
+
+    subject: str
+    sequence: int
+    stored_at_s: float
+    fact: FleetFact
+
+
+class FactMirror:
+    """The last value under every subject of FLEET (or some), kept as it changes.
+
+    ``on_fact`` is called, in stream order, with each fact that is new and not older than what was
+    there; ``on_gone`` with a subject whose fact a relisting no longer found.
+    """
+
+    def __init__(
+        self,
+        conn: Connection,
+        service: str,
+        filters: Sequence[str],
+        *,
+        on_fact: Callable[[Seen], None],
+        on_gone: Callable[[str], None] | None = None,
+        relist_s: float = RELIST_S,
+    ) -> None:
+        self._conn = conn
+        self._service = service
+        self._on_fact = on_fact
+        self._on_gone = on_gone
+        self._follower = Follower(conn, FLEET, filters, start="last-per-subject", relist_s=relist_s)
+        self._stamps: dict[str, tuple[int, Stamp]] = {}
+        self._listed: set[str] | None = None
+        self._letters: list[tuple[Recorded, str]] = []
+        self.dropped_old = 0
+        self.undecodable = 0
+
+    @property
+    def sequence(self) -> int:
+        """The last sequence applied: the mirror is the stream as of then."""
+        return self._follower.sequence
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether everything that was stored at the start has been applied."""
+        return self._follower.caught_up
+
+    @property
+    def last_heard_s(self) -> float:
+        """Event loop time of the last message or heartbeat."""
+        return self._follower.last_heard_s
+
+    async def run(self, *, caught_up: Callable[[], None] | None = None) -> None:
+        """Mirror until cancelled."""
+
+        def listed() -> None:
+            self._forget_unlisted()
+            if caught_up is not None:
+                caught_up()
+
+        await self._follower.run(self._take, caught_up=listed, relisting=self._start_listing)
+
+    def _start_listing(self) -> None:
+        self._listed = set()
+
+    def _forget_unlisted(self) -> None:
+        if self._listed is None:
+            return
+        for subject in set(self._stamps) - self._listed:
+            del self._stamps[subject]
+            if self._on_gone is not None:
+                self._on_gone(subject)
+        self._listed = None
+
+    def _take(self, recorded: Recorded) -> None:
+        subject = recorded.subject
+        if self._listed is not None:
+            self._listed.add(subject)
+        known = self._stamps.get(subject)
+        if known is not None and known[0] == recorded.sequence:
+            return  # listed again, nothing new
+        try:
+            fact = FLEET_FACTS.decode(recorded.data)
+        except msgspec.DecodeError as error:
+            self.undecodable += 1
+            self._bury(recorded, str(error))
+            return
+        if known is not None and fact.stamp < known[1]:
+            self.dropped_old += 1
+            return
+        self._stamps[subject] = (recorded.sequence, fact.stamp)
+        self._on_fact(Seen(subject, recorded.sequence, recorded.stored_at_s, fact))
+
+    def _bury(self, recorded: Recorded, reason: str) -> None:
+        self._letters.append((recorded, reason))
+        del self._letters[:-100]
+
+    async def bury_undecodable(self) -> None:
+        """Send what could not be decoded to the dead letters. Call it now and then."""
+        letters, self._letters = self._letters, []
+        for recorded, reason in letters:
+            await bury(
+                self._conn,
+                service=self._service,
+                subject=recorded.subject,
+                reason=reason,
+                body=recorded.data,
+                stream=FLEET,
+                sequence=recorded.sequence,
+            )

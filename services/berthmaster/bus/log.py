@@ -1,0 +1,243 @@
+"""The event log: guarded appends to workload aggregates, and atomic commits of decisions.
+
+Every write names the sequence that it was decided on, and the server stores it only if that still
+is the aggregate's last. So a write may be repeated without harm, and a lost acknowledgement is
+settled by asking the stream's leader what is last: our bytes (then it was stored), the old
+sequence (then it was not, and is tried again), or somebody else's (then it never will be).
+"""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from berthmaster.bus import subjects
+from berthmaster.bus.acks import stored_sequence
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.errors import ApiError, BusError, NoAnswer, NotConnected
+from berthmaster.bus.streams import WORKLOADS
+from berthmaster.lifecycle.instructions import Outcome, Refused, Stored, Unknown
+from berthmaster.messages.api import RecordedEvent
+from berthmaster.messages.families import EVENTS, encode, event_cluster, event_kind
+from berthmaster.messages.placement import Decision
+from berthmaster.messages.workload import WorkloadEvent
+
+WRONG_LAST_SEQUENCE: Final = frozenset({10071, 10164})
+NO_MESSAGE: Final = 10037
+# Answers after which the same write may succeed: no leader, restarting, catching up, batch lost.
+_TRANSIENT: Final = frozenset(
+    {10003, 10008, 10009, 10074, 10076, 10077, 10023, 10175, 10176, 10178}
+)
+TRY_TIMEOUT_S: Final = 1.0
+SETTLE_LIMIT_S: Final = 10.0
+MAX_BATCH: Final = 1000  # messages, the server's limit
+FIRST_PAUSE_S: Final = 0.02
+LONGEST_PAUSE_S: Final = 0.5
+
+GUARD: Final = "Nats-Expected-Last-Subject-Sequence"
+GUARD_SUBJECT: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
+
+
+class _StoredMessage(msgspec.Struct):
+    subject: str
+    seq: int
+    time: str
+    data: bytes = b""
+
+
+class _Got(msgspec.Struct):
+    message: _StoredMessage
+
+
+_Once = Callable[[], Awaitable[int]]
+_Ours = Callable[[], Awaitable[int | None]]
+_GOT: Final = msgspec.json.Decoder(_Got)
+
+
+def event_subject(event: WorkloadEvent) -> str:
+    """Where an event belongs."""
+    return subjects.workload_event(event.tenant, event.id, event_kind(event), event_cluster(event))
+
+
+def parse_time_s(text: str) -> float:
+    """Seconds since 1970 of one of the server's time stamps."""
+    return datetime.fromisoformat(text).timestamp()
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One message as the stream has it."""
+
+    subject: str
+    sequence: int
+    stored_at_s: float
+    data: bytes
+
+
+async def last_message(conn: Connection, stream: str, subject: str) -> Message | None:
+    """The last message under a subject or filter, from the stream's leader: never an old answer."""
+    return await _get(conn, stream, {"last_by_subj": subject})
+
+
+async def next_message(conn: Connection, stream: str, subject: str, start: int) -> Message | None:
+    """The first message at or after a sequence under a filter, from the stream's leader."""
+    return await _get(conn, stream, {"seq": start, "next_by_subj": subject})
+
+
+async def _get(conn: Connection, stream: str, query: dict[str, object]) -> Message | None:
+    try:
+        raw = await conn.api(f"STREAM.MSG.GET.{stream}", query)
+    except ApiError as error:
+        if error.code == NO_MESSAGE:
+            return None
+        raise
+    got = _GOT.decode(raw).message
+    return Message(got.subject, got.seq, parse_time_s(got.time), got.data)
+
+
+class EventLog:
+    """Writes to and reads from the stream WORKLOADS."""
+
+    def __init__(self, conn: Connection, *, settle_limit_s: float = SETTLE_LIMIT_S) -> None:
+        self._conn = conn
+        self._settle_limit_s = settle_limit_s
+
+    async def append(self, event: WorkloadEvent) -> Outcome:
+        """Store one event if its aggregate still is at ``event.after``.
+
+        Raises TooLarge. Unknown only after the time limit: reload before deciding anything.
+        """
+        guard = subjects.aggregate(event.tenant, event.id)
+        data = encode(event)
+        headers = {GUARD: str(event.after), GUARD_SUBJECT: guard}
+        subject = event_subject(event)
+
+        async def once() -> int:
+            reply = await self._conn.request(
+                subject, data, timeout_s=TRY_TIMEOUT_S, headers=headers
+            )
+            return stored_sequence(reply.data)
+
+        async def ours() -> int | None:
+            """Its sequence if it was stored, None if not (yet). The first event behind the guard's
+            sequence tells: it is ours, or ours can never be stored."""
+            found = await next_message(self._conn, WORKLOADS, guard, event.after + 1)
+            if found is None:
+                return None
+            if found.data == data:
+                return found.sequence
+            raise _Lost(found.sequence)
+
+        return await self._settled(once, ours)
+
+    async def commit(self, decision: Decision, events: Sequence[WorkloadEvent]) -> Outcome:
+        """Store a decision and its events, all or nothing, each behind its guard.
+
+        ``events`` are of different workloads. Raises TooLarge, and ValueError beyond MAX_BATCH.
+        """
+        if len(events) + 1 > MAX_BATCH:
+            raise ValueError(f"{len(events)} events; one commit holds at most {MAX_BATCH - 1}")
+        chain = subjects.decision(decision.cell)
+        data = encode(decision)
+        parts = [
+            (chain, data, decision.after, chain),
+            *(
+                (event_subject(e), encode(e), e.after, subjects.aggregate(e.tenant, e.id))
+                for e in events
+            ),
+        ]
+
+        async def once() -> int:
+            return await self._send_batch(parts)
+
+        async def ours() -> int | None:
+            found = await next_message(self._conn, WORKLOADS, chain, decision.after + 1)
+            if found is None:
+                return None
+            if found.data == data:
+                return found.sequence + len(events)  # a batch is stored without gaps
+            raise _Lost(found.sequence)
+
+        return await self._settled(once, ours)
+
+    async def _send_batch(self, parts: Sequence[tuple[str, bytes, int, str]]) -> int:
+        batch = secrets.token_hex(12)
+        for number, (subject, data, after, guard) in enumerate(parts, 1):
+            headers = {
+                "Nats-Batch-Id": batch,
+                "Nats-Batch-Sequence": str(number),
+                GUARD: str(after),
+                GUARD_SUBJECT: guard,
+            }
+            if number < len(parts):
+                await self._conn.publish(subject, data, headers=headers)
+                continue
+            headers["Nats-Batch-Commit"] = "1"
+            reply = await self._conn.request(
+                subject, data, timeout_s=2 * TRY_TIMEOUT_S, headers=headers
+            )
+            return stored_sequence(reply.data)
+        raise ValueError("an empty batch")
+
+    async def _settled(self, once: _Once, ours: _Ours) -> Outcome:
+        """Try until it is certain, or the time limit passes."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._settle_limit_s
+        pause_s = FIRST_PAUSE_S
+        in_doubt = False  # an earlier try may have been stored
+        why = ""
+        while True:
+            try:
+                return Stored(await once())
+            except ApiError as error:
+                why = str(error)
+                if error.code in WRONG_LAST_SEQUENCE and not in_doubt:
+                    return Refused(_told_sequence(error))
+                if error.code not in WRONG_LAST_SEQUENCE and error.code not in _TRANSIENT:
+                    return Unknown(why)
+            except (NoAnswer, NotConnected) as error:
+                why = str(error)
+                in_doubt = True
+            try:
+                if in_doubt and (sequence := await ours()) is not None:
+                    return Stored(sequence)
+            except _Lost as lost:
+                return Refused(lost.last)
+            except BusError as error:
+                why = str(error)
+            if loop.time() >= deadline:
+                return Unknown(why)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    async def story(self, tenant: str, workload_id: str) -> list[Message]:
+        """All of one workload's events in order, from the leader. Raises BusError."""
+        guard = subjects.aggregate(tenant, workload_id)
+        messages: list[Message] = []
+        start = 1
+        while (found := await next_message(self._conn, WORKLOADS, guard, start)) is not None:
+            messages.append(found)
+            start = found.sequence + 1
+        return messages
+
+
+def decode_story(messages: Sequence[Message]) -> list[RecordedEvent]:
+    """Raises msgspec.DecodeError at the first event that this reader does not know."""
+    return [
+        RecordedEvent(sequence=m.sequence, stored_at_s=m.stored_at_s, event=EVENTS.decode(m.data))
+        for m in messages
+    ]
+
+
+class _Lost(Exception):
+    """Somebody else's write took the place."""
+
+    def __init__(self, last: int) -> None:
+        self.last = last
+
+
+def _told_sequence(error: ApiError) -> int | None:
+    tail = error.description.rpartition(":")[2].strip()
+    return int(tail) if tail.isdigit() else None

@@ -1,0 +1,160 @@
+"""Every stream of the system and what it is for. Made or brought up to date at start, by anyone.
+
+WORKLOADS is the truth: file, atomic batches, no age limit, and full means refused. FLEET holds last
+values; FLEET_LOG mirrors it, same sequences, for some days, so that a decision can be repeated on
+what its decider saw. A change that a live stream cannot take (its storage, say) is an error here,
+never a silent difference.
+"""
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+from berthmaster.bus import subjects
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.errors import ApiError
+
+WORKLOADS: Final = "WORKLOADS"
+FLEET: Final = "FLEET"
+FLEET_LOG: Final = "FLEET_LOG"
+CONTROL: Final = "CONTROL"
+ARCHIVE: Final = "ARCHIVE"
+DEAD: Final = "DEAD"
+LEASES: Final = "LEASES"
+SNAPSHOTS: Final = "OBJ_SNAPSHOTS"  # the stream behind the object store bucket SNAPSHOTS
+
+GIB: Final = 1024**3
+_DAY_NS: Final = 86_400 * 10**9
+_NOT_FOUND: Final = 10059
+_NAME_IN_USE: Final = 10058
+
+Storage = Literal["file", "memory"]
+
+
+def stream_configs(
+    *, replicas: int = 1, storage: Storage = "file", workloads_max_bytes: int = 16 * GIB
+) -> list[dict[str, Any]]:
+    """The configuration of every stream, in the order in which they are made."""
+    common: dict[str, Any] = {
+        "retention": "limits",
+        "storage": storage,
+        "num_replicas": replicas,
+        "allow_direct": True,
+        "max_msgs": -1,
+        "duplicate_window": 10**9,  # guards make writes safe; a long window only costs memory
+    }
+    return [
+        common
+        | {
+            "name": WORKLOADS,
+            "subjects": [subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS],
+            "discard": "new",
+            "max_bytes": workloads_max_bytes,
+            "allow_atomic": True,
+        },
+        common
+        | {
+            "name": FLEET,
+            "subjects": [subjects.ALL_FLEET],
+            "discard": "old",
+            "max_msgs_per_subject": 1,
+        },
+        common
+        | {
+            "name": FLEET_LOG,
+            "mirror": {"name": FLEET},
+            "discard": "old",
+            "max_age": 3 * _DAY_NS,
+            "max_bytes": 4 * GIB,
+        },
+        common | {"name": CONTROL, "subjects": [subjects.ALL_CONTROL], "discard": "new"},
+        common
+        | {
+            "name": ARCHIVE,
+            "subjects": [subjects.ALL_ARCHIVE],
+            "discard": "old",
+            "max_bytes": 16 * GIB,
+            "max_age": 365 * _DAY_NS,
+            "compression": "s2",
+        },
+        common
+        | {
+            "name": DEAD,
+            "subjects": [subjects.ALL_DEAD],
+            "discard": "old",
+            "max_age": 30 * _DAY_NS,
+            "max_bytes": GIB,
+        },
+        common
+        | {
+            "name": LEASES,
+            "subjects": [subjects.ALL_LEASES],
+            "discard": "old",
+            "max_msgs_per_subject": 1,
+        },
+        common
+        | {
+            "name": SNAPSHOTS,
+            "subjects": ["$O.SNAPSHOTS.C.>", "$O.SNAPSHOTS.M.>"],
+            "discard": "new",
+            "allow_rollup_hdrs": True,
+            "max_bytes": 8 * GIB,
+        },
+    ]
+
+
+class StreamState(msgspec.Struct):
+    """The part of a stream's state that we use."""
+
+    messages: int = 0
+    bytes: int = 0
+    first_seq: int = 0
+    last_seq: int = 0
+
+
+class _Config(msgspec.Struct):
+    max_bytes: int = -1
+
+
+class StreamInfo(msgspec.Struct):
+    """The part of STREAM.INFO that we use."""
+
+    created: str
+    state: StreamState
+    config: _Config
+
+
+_INFO: Final = msgspec.json.Decoder(StreamInfo)
+
+
+async def stream_info(conn: Connection, stream: str) -> StreamInfo:
+    """Raises ApiError (10059: no such stream), NoAnswer, NotConnected."""
+    return _INFO.decode(await conn.api(f"STREAM.INFO.{stream}"))
+
+
+async def ensure_streams(
+    conn: Connection,
+    *,
+    replicas: int = 1,
+    storage: Storage = "file",
+    workloads_max_bytes: int = 16 * GIB,
+) -> None:
+    """Make what is missing, update what differs. Safe to call from several places at once."""
+    for config in stream_configs(
+        replicas=replicas, storage=storage, workloads_max_bytes=workloads_max_bytes
+    ):
+        await _ensure(conn, config)
+
+
+async def _ensure(conn: Connection, config: dict[str, Any]) -> None:
+    name = config["name"]
+    try:
+        await conn.api(f"STREAM.UPDATE.{name}", config, timeout_s=10)
+    except ApiError as error:
+        if error.code != _NOT_FOUND:
+            raise ApiError(error.code, f"stream {name}: {error.description}") from error
+        try:
+            await conn.api(f"STREAM.CREATE.{name}", config, timeout_s=10)
+        except ApiError as second:
+            if second.code != _NAME_IN_USE:  # somebody else was quicker
+                raise ApiError(second.code, f"stream {name}: {second.description}") from second
