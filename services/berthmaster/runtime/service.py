@@ -98,7 +98,10 @@ class Context(Generic[S]):
         if task.cancelled():
             return
         if error := task.exception():
-            self.log.error("task_died", error=error, task=task.get_name())
+            if isinstance(error, ServiceFault):
+                self.log.error("cannot_go_on", why=str(error), task=task.get_name())
+            else:
+                self.log.error("task_died", error=error, task=task.get_name())
             self.died = self.died or error
             self.stopping.set()
 
@@ -164,6 +167,7 @@ class _Process(Generic[S]):
         self._watchdog: threading.Timer | None = None
         self._context: Context[S] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop_told = False
         self._asked = ""  # the signal that asked us to stop, which may come before the loop turns
 
     def run(self) -> int:
@@ -187,7 +191,7 @@ class _Process(Generic[S]):
         self._asked = self._asked or signal.Signals(number).name
         self._watch()
         if self._loop and self._context:
-            self._loop.call_soon_threadsafe(self._context.stopping.set)
+            self._loop.call_soon_threadsafe(self._stop, self._context, self._asked)
 
     def _watch(self) -> None:
         """From now on the end is certain, even if the loop never turns again."""
@@ -195,6 +199,14 @@ class _Process(Generic[S]):
             self._watchdog = threading.Timer(HARD_LIMIT_S, self._give_up)
             self._watchdog.daemon = True
             self._watchdog.start()
+
+    def _stop(self, context: Context[S], why: str) -> None:
+        """Say once why it ends, and only then let `main` see that it shall."""
+        if not self._stop_told:
+            self._stop_told = True
+            self._log.info("stopping", why=why)
+        self._health.stop()
+        context.stopping.set()
 
     def _give_up(self) -> None:
         last = threading.Timer(CANCEL_LIMIT_S, os._exit, (EXIT_LATE,))
@@ -215,7 +227,7 @@ class _Process(Generic[S]):
         loop.set_exception_handler(self._on_loop_error)
         self._loop, self._context = loop, context
         if self._asked:
-            context.stopping.set()
+            self._stop(context, self._asked)
         beat = asyncio.create_task(self._beat(), name="beat")
         main = asyncio.ensure_future(self._service.main(context))
         asked = asyncio.create_task(context.stopping.wait(), name="stopping")
@@ -229,28 +241,24 @@ class _Process(Generic[S]):
     async def _end(self, context: Context[S], main: "asyncio.Future[None]") -> int:
         """Drain: main first, as it may still need its tasks; then what it left behind."""
         self._watch()
-        self._health.stop()
         loop = asyncio.get_running_loop()
         end_s = loop.time() + DRAIN_LIMIT_S
-        self._log.info("stopping", why=self._why(context, main))
-        context.stopping.set()
+        self._stop(context, self._why(context, main))
         await asyncio.wait({main}, timeout=DRAIN_LIMIT_S)
-        late = [] if main.done() else ["main"]
-        left = {task for task in context.tasks if task is not asyncio.current_task()}
-        if main.done() and left:
-            for task in left:
+        if main.done() and context.tasks:
+            for task in context.tasks:
                 task.cancel()
-            _, unfinished = await asyncio.wait(left, timeout=max(0.0, end_s - loop.time()))
-            late = [task.get_name() for task in unfinished]
-        code = EXIT_OK
-        if main.done():
-            code = self._verdict(context, main)
-        if late or context.tasks:
-            late += [task.get_name() for task in context.tasks if task.get_name() not in late]
+            await asyncio.wait(context.tasks, timeout=max(0.0, end_s - loop.time()))
+        code = self._verdict(context, main) if main.done() else EXIT_LATE
+        if not main.done() or context.tasks:
+            late = [task.get_name() for task in context.tasks]
+            late += [] if main.done() else ["main"]
             self._log.error("drain_limit", limit_s=DRAIN_LIMIT_S, still_running=sorted(late))
             await self._cut(context, main)
             code = EXIT_LATE
-        return EXIT_DIED if code == EXIT_OK and context.died else code
+        if code == EXIT_OK and context.died:
+            return context.died.exit_code if isinstance(context.died, ServiceFault) else EXIT_DIED
+        return code
 
     async def _cut(self, context: Context[S], main: "asyncio.Future[None]") -> None:
         """Cancel whatever is left; what does not end by that is left behind with the process."""
@@ -266,8 +274,6 @@ class _Process(Generic[S]):
     def _why(self, context: Context[S], main: "asyncio.Future[None]") -> str:
         if context.died:
             return "a task died"
-        if self._asked:
-            return self._asked
         return "main returned" if main.done() else "the service asked for it"
 
     def _verdict(self, context: Context[S], main: "asyncio.Future[None]") -> int:
@@ -276,13 +282,12 @@ class _Process(Generic[S]):
             self._log.error("main_died", why="cancelled from inside")
             return EXIT_DIED
         error = main.exception()
+        if error is None or error is context.died:  # the latter: told and judged as the task's
+            return EXIT_OK
         if isinstance(error, ServiceFault):
             self._log.error("cannot_start", why=str(error))
             return error.exit_code
-        if error is None:
-            return EXIT_OK
-        if error is not context.died:  # main waited for the task that died: told already
-            self._log.error("main_died", error=error)
+        self._log.error("main_died", error=error)
         return EXIT_DIED
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, told: dict[str, Any]) -> None:

@@ -1,0 +1,77 @@
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import pytest
+
+from berthmaster.runtime.periodic import beats, stopped_within
+
+T = TypeVar("T")
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Jumps to the next timer instead of waiting for it, so that no real time passes."""
+
+    now_s = 0.0
+
+    def time(self) -> float:
+        return self.now_s
+
+    def _run_once(self) -> None:
+        ready, timers = self._ready, self._scheduled  # type: ignore[attr-defined]
+        if not ready and timers:
+            self.now_s = max(self.now_s, timers[0].when())
+        super()._run_once()  # type: ignore[misc]
+
+
+def in_virtual_time(story: Coroutine[Any, Any, T]) -> T:
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(story)
+
+
+def test_beats_keep_their_phase_and_count_what_slow_work_missed() -> None:
+    async def story() -> list[tuple[float, int]]:
+        stopping = asyncio.Event()
+        seen: list[tuple[float, int]] = []
+        work_s = iter([0.25, 0, 2.5, 0, 0])
+        async for missed in beats(1, stopping):
+            seen.append((asyncio.get_running_loop().time(), missed))
+            await asyncio.sleep(next(work_s))
+            if len(seen) == 5:
+                stopping.set()
+        return seen
+
+    # The third beat's work ends at 4.5: those due at 3 and 4 are dropped, the next is on time.
+    assert in_virtual_time(story()) == [(0, 0), (1, 0), (2, 0), (5, 2), (6, 0)]
+
+
+def test_a_stop_ends_the_wait_for_the_next_beat_at_once() -> None:
+    async def story() -> tuple[int, float]:
+        stopping = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.call_later(3, stopping.set)
+        count = 0
+        async for _ in beats(1000, stopping):
+            count += 1
+        return count, loop.time()
+
+    assert in_virtual_time(story()) == (1, 3)
+
+
+def test_waiting_for_a_stop_says_whether_it_came() -> None:
+    async def story() -> list[bool]:
+        stopping = asyncio.Event()
+        before = await stopped_within(5, stopping)
+        stopping.set()
+        return [before, await stopped_within(5, stopping), await stopped_within(-1, stopping)]
+
+    assert in_virtual_time(story()) == [False, True, True]
+
+
+def test_a_period_of_nothing_is_refused() -> None:
+    async def story() -> None:
+        async for _ in beats(0, asyncio.Event()):
+            pass
+
+    with pytest.raises(ValueError, match="period_s > 0"):
+        in_virtual_time(story())
