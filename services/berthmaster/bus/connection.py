@@ -72,6 +72,13 @@ _STREAM_TS: Final = msgspec.json.Decoder(_Stream)
 Handler = Callable[[str, bytes], None]
 
 
+def _read_seed(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError as error:
+        raise BusError(f"cannot read the nkey seed file {path}: {error.strerror}") from error
+
+
 class Connection:
     """An open connection. Make it with ``open``; use it as an async context manager."""
 
@@ -125,7 +132,7 @@ class Connection:
     async def _connect(self, settings: ConnectionSettings) -> None:
         options: dict[str, Any] = {}
         if settings.nats_seed_file:
-            options["nkeys_seed_str"] = Path(settings.nats_seed_file).read_text().strip()
+            options["nkeys_seed_str"] = _read_seed(settings.nats_seed_file)
         self.nc = NatsClient()
         await asyncio.wait_for(
             self.nc.connect(
@@ -225,12 +232,12 @@ class Connection:
     async def subscribe(
         self, subject: str, handler: Handler, *, queue: str = "", pending_messages: int = 65_536
     ) -> Subscription:
-        """Core subscription; the handler is plain and quick. Beyond the bound, messages are dropped."""
+        """Core subscription; the handler is plain and quick. Beyond the bound, messages drop."""
 
         async def each(msg: Msg) -> None:
             try:
                 handler(msg.subject, msg.data)
-            except Exception as error:  # one message must not end the subscription
+            except Exception as error:  # noqa: BLE001 # one message must not end them all
                 self.log.error("message handler failed", error=error, subject=msg.subject)
 
         return await self.subscribe_raw(

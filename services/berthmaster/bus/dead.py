@@ -1,4 +1,4 @@
-"""Dead letters: what could not be decoded or handled is kept with the reason, never dropped silently."""
+"""Dead letters: what cannot be decoded or handled is kept with the reason, never just dropped."""
 
 from typing import Final
 

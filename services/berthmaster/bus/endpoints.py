@@ -63,7 +63,7 @@ async def serve(
         async def work(request: Request) -> None:
             try:
                 reply = await endpoint.answer(request.subject, request.data)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 # the sender gets an answer all the same
                 conn.log.error("request handler failed", error=error, subject=request.subject)
                 reply = failed(request.subject, error)
             await request.respond(reply)

@@ -1,4 +1,4 @@
-"""Last-value facts: writing them so that a late one is recognised, mirroring them so that none is missed.
+"""Last-value facts: written so that a late one is recognised, mirrored so that none is missed.
 
 A writer's life has an epoch, larger than that of any life before on the same subject; within it a
 counter rises. A mirror takes a fact only if its stamp is not older than the one it has: facts never
@@ -43,7 +43,7 @@ class FactWriter:
         self._counter = 0
 
     async def begin(self, filter_subject: str) -> int:
-        """Choose an epoch above the one of the newest fact under these subjects, and above the clock
+        """Choose an epoch above that of the newest fact under these subjects, and above the clock
         in milliseconds. Raises BusError."""
         previous = await last_message(self._conn, FLEET, filter_subject)
         earlier = 0
@@ -65,7 +65,7 @@ class FactWriter:
         return Stamp(epoch=self.epoch, counter=self._counter)
 
     async def put(self, subject: str, fact: FleetFact) -> int:
-        """Store a fact; its sequence. Raises BusError: the newer value comes soon, so no retry here."""
+        """Store a fact; its sequence. Raises BusError: a newer value comes soon, so no retry."""
         reply = await self._conn.request(subject, encode(fact), timeout_s=PUT_TIMEOUT_S)
         return stored_sequence(reply.data)
 

@@ -46,7 +46,7 @@ _CREATED: Final = msgspec.json.Decoder(_CreatedConsumer)
 
 
 def parse_ack_subject(reply: str) -> tuple[int, int, float, int, int]:
-    """(stream sequence, consumer sequence, stored at, pending, deliveries) of a message's reply subject."""
+    """(stream sequence, consumer sequence, stored at, pending, deliveries) of a reply subject."""
     parts = reply.split(".")
     # $JS.ACK.<stream>.<consumer>.<deliveries>.<sseq>.<cseq>.<ns>.<pending>, or with domain and
     # account in front of the stream and perhaps a token behind.
@@ -72,8 +72,8 @@ class Follower:
         start: Start = 1,
         relist_s: float | None = None,
     ) -> None:
-        """``start``: the first sequence, or "last-per-subject" for a mirror of last values, which is
-        listed anew every ``relist_s`` and when the stream was replaced. Other followers raise
+        """``start``: the first sequence, or "last-per-subject" for a mirror of last values, which
+        is listed anew every ``relist_s`` and when the stream was replaced. Other followers raise
         StreamReplaced then."""
         self._conn = conn
         self._stream = stream
@@ -92,8 +92,8 @@ class Follower:
         caught_up: Callable[[], None] | None = None,
         relisting: Callable[[], None] | None = None,
     ) -> None:
-        """Handle every message until cancelled. ``caught_up`` is called whenever all that was stored
-        when a consumer was made has been handled, ``relisting`` before a list of last values."""
+        """Handle every message until cancelled. ``caught_up`` is called whenever all that was
+        stored when a consumer was made has been handled, ``relisting`` before a list of values."""
         pause_s = FIRST_PAUSE_S
         relist = isinstance(self._start, str)
         while True:
@@ -252,7 +252,7 @@ class _Session:
         follower = self._follower
         try:
             self._handle(Recorded(msg.subject, sequence, stored_at_s, msg.data, pending))
-        except Exception as error:  # the owner's fault: it must hear of it
+        except Exception as error:  # noqa: BLE001 # the owner's fault: it must hear of it
             self._failure = error
             self._break(f"the handler failed: {error}")
             return

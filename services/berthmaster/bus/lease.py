@@ -1,4 +1,4 @@
-"""A lease: one does the job, others stand by. It keeps the peace; what is done under it stays guarded.
+"""A lease: one does the job, others stand by. It keeps the peace; writes stay guarded all the same.
 
 No clock is compared with another machine's. The holder renews with a guarded write; whoever waits
 watches, on its own monotonic clock, how long the record has not moved. A holder that could not

@@ -28,7 +28,7 @@ class SubjectError(ValueError):
 
 
 def token(text: str) -> str:
-    """One NATS token for any non-empty text: plain characters stay, others become ``=XX`` of their UTF-8.
+    """One NATS token for any non-empty text: others than plain characters become ``=XX`` of UTF-8.
 
     A text that is just ``-`` is escaped too, since that token means "none". Raises SubjectError.
     """

@@ -1,4 +1,4 @@
-"""Work through a stream with a durable pull consumer: bounded, acknowledged after the work, never for ever.
+"""Work through a stream with a durable pull consumer: bounded, acknowledged after the work.
 
 A message that a handler cannot do now comes again later, with growing pauses; one that it can never
 do, or that failed too often, becomes a dead letter. Handlers run concurrently up to a bound, and no
@@ -27,9 +27,9 @@ LONGEST_PAUSE_S: Final = 30.0
 DRAIN_S: Final = 2.0
 
 
-class Later(Exception):  # noqa: N818 # it is a wish of the handler, not a failure
-    """Not now: deliver it again after ``pause_s`` (None: growing pauses). Does not count as a failure
-    of the message if ``counted`` is False."""
+class Later(Exception):  # it is a wish of the handler, not a failure
+    """Not now: deliver it again after ``pause_s`` (None: growing pauses). It counts as a failure of
+    the message unless ``counted`` is False."""
 
     def __init__(self, why: str, *, pause_s: float | None = None, counted: bool = True) -> None:
         super().__init__(why)
@@ -37,7 +37,7 @@ class Later(Exception):  # noqa: N818 # it is a wish of the handler, not a failu
         self.counted = counted
 
 
-class Never(Exception):  # noqa: N818
+class Never(Exception):
     """It cannot be handled and never will be: a dead letter."""
 
 
@@ -189,7 +189,7 @@ class Worker:
             await self._bury(msg, sequence, str(never))
         except (BusError, nats.errors.Error, OSError):
             await self._again(msg, None, deliveries)  # the bus is away, the message is not to blame
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 # a message never ends a service
             self._conn.log.error("message handler failed", error=error, subject=msg.subject)
             if deliveries >= self._max_deliveries:
                 await self._bury(msg, sequence, f"after {deliveries} tries: {error!r}")

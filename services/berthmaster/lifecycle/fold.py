@@ -1,8 +1,9 @@
 """From events to the workload as it stands: the one fold that every reader uses.
 
-An event counts only if its ``after`` is the aggregate's previous sequence. On replicated streams a
-stale writer's event can be stored in spite of its guard's intention; every reader drops the same
-ones, so all see the same life. A tombstone (an ending without its story) folds to an ended workload.
+An event counts only if its ``after`` is the sequence of the aggregate's previous event, void or
+not: so a guard and an ``after`` always are the same number, and a void event blocks nobody. On replicated streams a
+stale writer's event can be stored in spite of its guard; every reader drops the same ones, so
+all see the same life. A tombstone (an ending without its story) folds to an ended workload.
 """
 
 from enum import Enum
@@ -43,8 +44,8 @@ class Workload(msgspec.Struct, kw_only=True, omit_defaults=True):
     tenant: str
     id: str
     state: State = State.NEW
-    sequence: int = 0  # of the last event that counted
-    changed_at_s: float = 0.0  # server's time of that event
+    sequence: int = 0  # of the last event stored, void ones too: what the next ``after`` must be
+    changed_at_s: float = 0.0  # server's time of the last event that counted
     request: JobRequest | None = None  # None: only the tombstone was seen
     digest: str = ""
     priority: int = 0
@@ -98,7 +99,9 @@ def offer(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s: 
         if workload.state is State.NEW and isinstance(event, Succeeded | Failed | Cancelled):
             _raise_tombstone(workload, event, sequence, stored_at_s)
             return Verdict.COUNTED
+        workload.sequence = sequence
         return Verdict.VOID
+    workload.sequence = sequence
     try:
         state = after(workload.state, type(event))
     except NoSuchTransition:
@@ -108,7 +111,6 @@ def offer(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s: 
         return Verdict.IMPOSSIBLE
     _apply(workload, event, sequence, stored_at_s)
     workload.state = state
-    workload.sequence = sequence
     workload.changed_at_s = stored_at_s
     return Verdict.COUNTED
 

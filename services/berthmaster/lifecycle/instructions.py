@@ -1,4 +1,4 @@
-"""What cores ask of their shells, and what shells answer: the whole of a core's contact with the log.
+"""What cores ask of their shells, and what shells answer: a core's whole contact with the log.
 
 A core returns instructions; its shell carries each out and feeds the outcome back as one more event
 with the instruction's ``ref``. A write that failed is thus never an exception inside a core: it was
@@ -59,7 +59,7 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """Somebody wrote first; nothing of ours was stored. ``last`` is the guard's sequence now, if told."""
+    """Somebody wrote first; nothing of ours was stored. ``last``: the guard's sequence, if told."""
 
     last: int | None = None
 
@@ -81,7 +81,7 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reloaded(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a Reload. None: the log has nothing of it. ``failed``: it could not be read now."""
+    """The outcome of a Reload. None: the log has nothing of it. ``failed``: it was not readable."""
 
     ref: str
     workload: Workload | None

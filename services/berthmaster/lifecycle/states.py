@@ -8,8 +8,9 @@ Rules of this file:
 - ``cancel_requested`` and ``reprioritized`` change no state. They stand in the table all the same,
   so that a reader sees by eye where they are legal.
 - Who may write what: gateway ``submitted``, ``reprioritized``, ``cancel_requested``, and
-  ``cancelled`` before the claim; resolver ``placed``, ``withdrawn`` and, when a person declared the
-  cluster lost or the job's own deadline has passed, ``evicted`` or ``failed``; the claimant all the rest.
+  ``cancelled`` before the claim; resolver ``placed``, ``withdrawn`` and, when a person declared
+  the cluster lost or the job's own deadline has passed, ``evicted`` or ``failed``; the claimant
+  all the rest.
 
 What does not fit the table and is therefore checked beside it (fold.py): the attempt that an event
 names must be the attempt that is open, and ``after`` must be the aggregate's previous sequence.
