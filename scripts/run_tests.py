@@ -4,6 +4,7 @@ The last line is always `N passed, N failed, N skipped`, where a check counts as
 library only. A tier is a folder under tests/; one whose folder is not there yet is shown as absent.
 """
 
+import ast
 import os
 import signal
 import subprocess
@@ -83,9 +84,9 @@ def run_tier(tier: str, extra: list[str]) -> Row:
         code, took_s = call(argv, TIER_LIMITS_S[tier])
         row = read_report(tier, report)
     row.took_s = took_s
-    if code == NO_TESTS and extra:
+    if code == NO_TESTS and extra and not row.skipped:
         row.verdict = "nothing selected"
-    elif code:
+    elif code and not (code == NO_TESTS and row.skipped):  # whole modules skipped: none collected
         row.verdict = "FAILED"
         row.failed = max(row.failed, 1)  # nothing collected, a crash or a hang fails as well
     elif row.skipped and not row.passed:
@@ -105,10 +106,22 @@ def read_report(tier: str, report: Path) -> Row:
         elif skip is not None:
             row.skipped += 1
             where = f"{case.get('classname', '')}.{case.get('name', '')}".strip(".")
-            row.skips.append(f"{where}: {skip.get('message', 'no reason given')}")
+            row.skips.append(f"{where}: {skip_reason(skip)}")
         else:
             row.passed += 1
     return row
+
+
+def skip_reason(skip: ET.Element) -> str:
+    """Why a test was skipped; for a whole module pytest puts that into a printed tuple."""
+    message = skip.get("message", "no reason given")
+    if message != "collection skipped":
+        return message
+    try:
+        *_, reason = ast.literal_eval(skip.text or "")
+    except (ValueError, SyntaxError, TypeError):
+        return skip.text or message
+    return str(reason).removeprefix("Skipped: ")
 
 
 def summarize(rows: list[Row]) -> int:
