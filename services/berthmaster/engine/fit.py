@@ -1,0 +1,169 @@
+"""Where pods fit, and how tightly: the choice of nodes and GPUs inside a cluster.
+
+Best fit: a pod goes where it leaves least behind. Tightness (lower is better) is, in GPU milli,
+what stays free on the GPUs that it could have had (of whole-GPU pods: on the other free GPUs of
+the node; of a fraction: on its GPU), then 1 % of all that is free on the node, then a trace of its free CPU.
+Ties go to the first node by name. Pods without GPUs go to nodes without, then to the tightest CPU.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berthmaster.engine.fleet import WHOLE, Fleet, Holding
+from berthmaster.engine.needs import Suitable, wants_fraction
+from berthmaster.messages.placement import PodBinding
+from berthmaster.messages.workload import PodSet
+
+NOT_HERE: Final = np.inf
+_NODE_SHARE: Final = 0.01
+_CPU_SHARE: Final = 1e-7
+_HAS_GPUS: Final = 1e9  # a pod without GPUs on a node with some: after every node without
+
+
+def tightness(
+    fleet: Fleet, pods: PodSet, suitable: Suitable, among: slice | None = None
+) -> NDArray[np.float64]:
+    """How tightly one pod of the set would sit on each node (of a slice), or NOT_HERE."""
+    at = among if among is not None else slice(None)
+    cpu = fleet.cpu[at]
+    fits = suitable.nodes[at] & fleet.open[at] & (cpu >= pods.cpu_milli)
+    fits &= fleet.memory[at] >= pods.memory_mib
+    milli = fleet.milli[at]
+    if not pods.gpus:
+        left = np.where(fleet.capacity_milli[at] > 0, _HAS_GPUS, 0.0)
+    elif wants_fraction(pods):
+        gpu = fleet.gpu[at]
+        enough = gpu >= pods.gpu_milli
+        if suitable.gpus is not None:
+            enough &= suitable.gpus[at]
+        best = np.where(enough, gpu, 2 * WHOLE).min(axis=1, initial=2 * WHOLE)
+        fits &= best <= WHOLE
+        left = (best - pods.gpu_milli).astype(np.float64)
+    else:
+        whole = fleet.whole[at]
+        if suitable.gpus is not None:
+            whole = ((fleet.gpu[at] >= WHOLE) & suitable.gpus[at]).sum(axis=1)
+        fits &= whole >= pods.gpus
+        left = (whole - pods.gpus) * float(WHOLE)
+    rest = left + _NODE_SHARE * milli + _CPU_SHARE * cpu
+    return np.where(fits, rest, NOT_HERE).astype(np.float64, copy=False)
+
+
+def choose_gpus(fleet: Fleet, slot: int, pods: PodSet, suitable: Suitable) -> tuple[int, ...]:
+    """Indices of the GPUs that one pod takes on a node where it fits: tightest first, then first."""
+    if not pods.gpus:
+        return ()
+    devices = fleet.report_at(slot).gpus
+    row = fleet.gpu[slot].tolist()
+    allowed = suitable.gpus[slot] if suitable.gpus is not None else None
+    positions = [
+        p
+        for p in range(len(devices))
+        if row[p] >= pods.gpu_milli and (allowed is None or allowed[p])
+    ]
+    positions.sort(key=lambda p: (row[p], p))
+    return tuple(sorted(devices[p].index for p in positions[: pods.gpus]))
+
+
+class Seating(NamedTuple):
+    """Places for all pods of a request in one cluster."""
+
+    bindings: tuple[PodBinding, ...]
+    holdings: tuple[Holding, ...]
+
+
+def holding(cluster: str, binding: PodBinding, pods: PodSet) -> Holding:
+    """What a bound pod takes."""
+    return Holding(
+        cluster, binding.node, pods.cpu_milli, pods.memory_mib, pods.gpu_milli, binding.gpus
+    )
+
+
+def seat_one(
+    fleet: Fleet, slot: int, pods: PodSet, suitable: Suitable, index: int = 0
+) -> tuple[PodBinding, Holding]:
+    """Bind one pod to a node where it fits."""
+    cluster, node = fleet.names[slot]
+    binding = PodBinding(
+        pod=f"{pods.name}-{index}", node=node, gpus=choose_gpus(fleet, slot, pods, suitable)
+    )
+    return binding, holding(cluster, binding, pods)
+
+
+def pods_that_fit(
+    fleet: Fleet, pods: PodSet, suitable: Suitable, tight: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """An upper bound, per node, of how many pods of the set fit; exact for one set alone with whole
+    GPUs. ``tight`` is what ``tightness`` gave for all nodes."""
+    room = np.full(len(tight), pods.count, np.int64)
+    if pods.cpu_milli:
+        room = np.minimum(room, fleet.cpu // pods.cpu_milli)
+    if pods.memory_mib:
+        room = np.minimum(room, fleet.memory // pods.memory_mib)
+    if pods.gpus:
+        if wants_fraction(pods):
+            usable = fleet.gpu if suitable.gpus is None else np.where(suitable.gpus, fleet.gpu, 0)
+            room = np.minimum(room, (np.maximum(usable, 0) // pods.gpu_milli).sum(axis=1))
+        else:
+            room = np.minimum(room, fleet.whole // pods.gpus)
+    return np.where(np.isfinite(tight), np.maximum(room, 0), 0)
+
+
+def seat_gang(
+    fleet: Fleet,
+    cluster: int,
+    pod_sets: Sequence[PodSet],
+    suitables: Sequence[Suitable],
+    scratch: "Scratch",
+) -> Seating | None:
+    """Places for all pods in one cluster, or None. Sets that ask for most are seated first.
+
+    Uses ``scratch`` to take room while it looks; all of it is given back.
+    """
+    first = int(fleet.starts[cluster])
+    last = int(fleet.starts[cluster + 1]) if cluster + 1 < len(fleet.starts) else len(fleet.names)
+    among = slice(first, last)
+    order = sorted(
+        range(len(pod_sets)),
+        key=lambda i: (-pod_sets[i].gpus * pod_sets[i].gpu_milli, -pod_sets[i].cpu_milli, i),
+    )
+    bindings: dict[int, list[PodBinding]] = {i: [] for i in range(len(pod_sets))}
+    holdings: list[Holding] = []
+    try:
+        for i in order:
+            pods, suitable = pod_sets[i], suitables[i]
+            tight = tightness(fleet, pods, suitable, among)
+            for index in range(pods.count):
+                best = int(tight.argmin())
+                if not np.isfinite(tight[best]):
+                    return None
+                binding, held = seat_one(fleet, first + best, pods, suitable, index)
+                bindings[i].append(binding)
+                holdings.append(held)
+                scratch.take(held)
+                node = slice(first + best, first + best + 1)
+                tight[best] = tightness(fleet, pods, suitable, node)[0]
+    finally:
+        scratch.give_back()
+    return Seating(tuple(b for i in range(len(pod_sets)) for b in bindings[i]), tuple(holdings))
+
+
+class Scratch:
+    """Room taken for as long as a gang is being seated."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._taken: list[Holding] = []
+
+    def take(self, held: Holding) -> None:
+        """Take a pod's room."""
+        self._taken.append(held)
+        self._fleet.charge((held,), +1)
+
+    def give_back(self) -> None:
+        """Give all of it back."""
+        self._fleet.charge(self._taken, -1)
+        self._taken = []

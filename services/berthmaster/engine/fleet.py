@@ -1,0 +1,243 @@
+"""The fleet's free room, as compact arrays that facts and placements update in place.
+
+Free = allocatable - foreign - ours, per node and per GPU; "ours" are live placements, so that a
+late report can neither free nor promise a GPU. Nodes stand in one order, by cluster and then by name,
+whatever the order in which they were heard of: what is decided depends on the facts alone.
+
+Arrays over N nodes and G GPUs (the most that any node has):
+
+- ``cpu``, ``memory``: int64 [N], free CPU milli and MiB; may be negative where foreign pods grew.
+- ``gpu``: int64 [N, G], free milli of each GPU; ABSENT where there is none or it is unhealthy.
+- ``whole``: int64 [N], GPUs with all 1000 milli free; ``milli``: int64 [N], sum of free milli.
+- ``open``: bool [N], ready, schedulable and not cordoned.
+- ``kind``: int64 [N], index into ``kinds``: what a node is, shared by its likes.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berthmaster.lifecycle.fold import Key
+from berthmaster.messages.fleet import NodeReport, Taint
+
+ABSENT: Final = -1_000_000  # never enough for anything, whatever is subtracted from it
+WHOLE: Final = 1000
+
+NodeName = tuple[str, str]  # cluster, node
+
+
+class Holding(NamedTuple):
+    """What one pod takes on one node."""
+
+    cluster: str
+    node: str
+    cpu_milli: int
+    memory_mib: int
+    gpu_milli: int  # of each GPU named
+    gpus: tuple[int, ...]
+
+
+class NodeKind(NamedTuple):
+    """What filters look at, besides labels: the same for many nodes."""
+
+    gpus: tuple[tuple[str, int], ...]  # model and MiB of each GPU, by position
+    taints: tuple[Taint, ...]
+
+
+class _Used:
+    """What our live placements take of one node."""
+
+    __slots__ = ("cpu_milli", "gpu", "memory_mib")
+
+    def __init__(self) -> None:
+        self.cpu_milli = 0
+        self.memory_mib = 0
+        self.gpu: dict[int, int] = {}
+
+
+class Fleet:
+    """Facts and live placements, and the arrays made of them."""
+
+    def __init__(self) -> None:
+        self._reports: dict[NodeName, NodeReport] = {}
+        self._used: dict[NodeName, _Used] = {}
+        self._holdings: dict[Key, tuple[Holding, ...]] = {}
+        self._cordoned: set[NodeName] = set()
+        self._stale_order = True
+        self.layout = 0  # rises when nodes come, go or change what they are
+        self.clusters: list[str] = []
+        self.starts: NDArray[np.int64] = np.zeros(0, np.int64)  # first node of each cluster
+        self.names: list[NodeName] = []
+        self.kinds: list[NodeKind] = []
+        self._slots: dict[NodeName, int] = {}
+        self.cluster_of: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.cpu: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.memory: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.gpu: NDArray[np.int64] = np.zeros((0, 0), np.int64)
+        self.whole: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.milli: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.capacity_milli: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.open: NDArray[np.bool_] = np.zeros(0, np.bool_)
+        self.kind: NDArray[np.int64] = np.zeros(0, np.int64)
+
+    # Facts
+
+    def put_node(self, report: NodeReport) -> bool:
+        """Take over a node's report. Whether something may fit now that did not before."""
+        name = (report.cluster, report.node)
+        before = self._reports.get(name)
+        self._reports[name] = report
+        if before is None or _shape(before) != _shape(report):
+            self._stale_order = True
+            return True
+        if self._stale_order:
+            return True
+        slot = self._slots[name]
+        free_before = (self.cpu[slot], self.memory[slot], self.gpu[slot].copy(), self.open[slot])
+        self._fill(slot)
+        return bool(
+            self.cpu[slot] > free_before[0]
+            or self.memory[slot] > free_before[1]
+            or (self.gpu[slot] > free_before[2]).any()
+            or self.open[slot] > free_before[3]
+        )
+
+    def drop_node(self, cluster: str, node: str) -> None:
+        """The node is no more; placements on it stay held until they end."""
+        if self._reports.pop((cluster, node), None) is not None:
+            self._stale_order = True
+
+    def node(self, cluster: str, node: str) -> NodeReport | None:
+        """The node's last report."""
+        return self._reports.get((cluster, node))
+
+    def reports(self) -> Iterable[NodeReport]:
+        """All nodes' last reports, in the order of the arrays."""
+        self.arrange()
+        return (self._reports[name] for name in self.names)
+
+    def report_at(self, slot: int) -> NodeReport:
+        """The last report of the node in a slot."""
+        return self._reports[self.names[slot]]
+
+    def set_cordon(self, cluster: str, node: str, cordoned: bool) -> bool:
+        """Close or open a node. Whether something may fit now that did not before."""
+        name = (cluster, node)
+        if cordoned == (name in self._cordoned):
+            return False
+        (self._cordoned.add if cordoned else self._cordoned.discard)(name)
+        if not self._stale_order and name in self._slots:
+            self._fill(self._slots[name])
+        return not cordoned
+
+    # Placements
+
+    def hold(self, key: Key, holdings: Sequence[Holding]) -> None:
+        """A placement takes its room; one that the workload held before is given back first."""
+        self.release(key)
+        self._holdings[key] = tuple(holdings)
+        self.charge(holdings, +1)
+
+    def release(self, key: Key) -> bool:
+        """A placement's room is free again. Whether there was any."""
+        holdings = self._holdings.pop(key, None)
+        if holdings is None:
+            return False
+        self.charge(holdings, -1)
+        return True
+
+    def holdings(self, key: Key) -> tuple[Holding, ...]:
+        """What the workload's live placement takes."""
+        return self._holdings.get(key, ())
+
+    def charge(self, holdings: Sequence[Holding], sign: int) -> None:
+        """Take (+1) or give back (-1) room without remembering for whom: see ``hold``."""
+        for held in holdings:
+            name = (held.cluster, held.node)
+            used = self._used.get(name)
+            if used is None:
+                used = self._used[name] = _Used()
+            used.cpu_milli += sign * held.cpu_milli
+            used.memory_mib += sign * held.memory_mib
+            for gpu in held.gpus:
+                used.gpu[gpu] = used.gpu.get(gpu, 0) + sign * held.gpu_milli
+            if not self._stale_order:
+                slot = self._slots.get(name)
+                if slot is not None:
+                    self._fill(slot)
+
+    # Arrays
+
+    def arrange(self) -> None:
+        """Bring the arrays up to date; cheap unless nodes came, went or changed what they are."""
+        if not self._stale_order:
+            return
+        self._stale_order = False
+        self.layout += 1
+        self.names = sorted(self._reports)
+        self._slots = {name: slot for slot, name in enumerate(self.names)}
+        self.clusters = sorted({cluster for cluster, _ in self.names})
+        number = {cluster: index for index, cluster in enumerate(self.clusters)}
+        count = len(self.names)
+        self.cluster_of = np.fromiter((number[c] for c, _ in self.names), np.int64, count)
+        self.starts = np.searchsorted(self.cluster_of, np.arange(len(self.clusters)))
+        width = max((len(r.gpus) for r in self._reports.values()), default=0)
+        self.cpu = np.zeros(count, np.int64)
+        self.memory = np.zeros(count, np.int64)
+        self.gpu = np.full((count, width), ABSENT, np.int64)
+        self.whole = np.zeros(count, np.int64)
+        self.milli = np.zeros(count, np.int64)
+        self.capacity_milli = np.zeros(count, np.int64)
+        self.open = np.zeros(count, np.bool_)
+        kinds: dict[NodeKind, int] = {}
+        self.kind = np.fromiter(
+            (kinds.setdefault(_kind(self._reports[n]), len(kinds)) for n in self.names),
+            np.int64,
+            count,
+        )
+        self.kinds = list(kinds)
+        for slot in range(count):
+            self._fill(slot)
+
+    def _fill(self, slot: int) -> None:
+        """Recompute one node's free room from its report and what of ours is on it."""
+        name = self.names[slot]
+        report = self._reports[name]
+        used = self._used.get(name)
+        cpu_milli = report.allocatable.cpu_milli - report.foreign.cpu_milli
+        memory_mib = report.allocatable.memory_mib - report.foreign.memory_mib
+        taken: dict[int, int] = {}
+        if used is not None:
+            cpu_milli -= used.cpu_milli
+            memory_mib -= used.memory_mib
+            taken = used.gpu
+        self.cpu[slot] = cpu_milli
+        self.memory[slot] = memory_mib
+        row = self.gpu[slot]
+        whole = milli = capacity = 0
+        for position, device in enumerate(report.gpus):
+            if not device.healthy:
+                row[position] = ABSENT
+                continue
+            free = WHOLE - device.foreign_milli - taken.get(device.index, 0)
+            row[position] = free
+            capacity += WHOLE
+            if free >= WHOLE:
+                whole += 1
+            if free > 0:
+                milli += free
+        self.whole[slot] = whole
+        self.milli[slot] = milli
+        self.capacity_milli[slot] = capacity
+        self.open[slot] = report.ready and report.schedulable and name not in self._cordoned
+
+
+def _kind(report: NodeReport) -> NodeKind:
+    return NodeKind(tuple((gpu.model, gpu.memory_mib) for gpu in report.gpus), report.taints)
+
+
+def _shape(report: NodeReport) -> tuple[NodeKind, dict[str, str], tuple[int, ...]]:
+    """What the layout of the arrays and cached filters depend on."""
+    return _kind(report), report.labels, tuple(gpu.index for gpu in report.gpus)

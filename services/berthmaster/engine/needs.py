@@ -1,0 +1,126 @@
+"""What a request needs, as its shape: requests of one shape fit, or do not, together.
+
+A waiting list of ten thousand jobs usually holds a few dozen shapes. Filters are worked out once
+for a shape and layout of the fleet, and a shape that does not fit is not tried again for the next
+job of the same shape.
+"""
+
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from berthmaster.engine.fleet import WHOLE, Fleet, NodeKind
+from berthmaster.messages.fleet import Taint
+from berthmaster.messages.workload import JobRequest, PodSet, Toleration
+
+_SHAPE_ENCODER = msgspec.msgpack.Encoder(order="sorted")
+
+
+def shape_of(request: JobRequest) -> bytes:
+    """Equal for requests that fit the same places."""
+    return _SHAPE_ENCODER.encode((request.pod_sets, request.clusters, request.cluster_labels))
+
+
+def gpu_milli(request: JobRequest) -> int:
+    """GPU milli that all its pods take."""
+    return sum(p.count * p.gpus * p.gpu_milli for p in request.pod_sets)
+
+
+def tolerates(tolerations: tuple[Toleration, ...], taint: Taint) -> bool:
+    """Kubernetes' rule; PreferNoSchedule keeps nobody away."""
+    if taint.effect == "PreferNoSchedule":
+        return True
+    return any(
+        (not t.effect or t.effect == taint.effect)
+        and (t.key == taint.key or (not t.key and t.operator == "Exists"))
+        and (t.operator == "Exists" or t.value == taint.value)
+        for t in tolerations
+    )
+
+
+class Suitable(NamedTuple):
+    """Which nodes and GPUs a pod set may use at all, room aside."""
+
+    layout: int  # of the fleet, for which this was worked out
+    nodes: NDArray[np.bool_]  # [N]
+    gpus: NDArray[np.bool_] | None  # [N, G]; None = every GPU of a suitable node will do
+    why_not: dict[str, str]  # cluster -> why none of its nodes will do
+
+
+def suitable_nodes(fleet: Fleet, pods: PodSet) -> Suitable:
+    """Filter by GPU count, model, memory, taints and labels. The fleet must be arranged."""
+    width = fleet.gpu.shape[1]
+    verdicts = [_judge(kind, pods) for kind in fleet.kinds]
+    kind_ok = np.array([not why for _, why in verdicts], np.bool_)
+    nodes = kind_ok[fleet.kind] if len(fleet.kinds) else np.zeros(0, np.bool_)
+    if pods.node_labels and len(nodes):
+        wanted = pods.node_labels.items()
+        for slot in np.flatnonzero(nodes):
+            nodes[slot] = wanted <= fleet.report_at(int(slot)).labels.items()
+    gpus: NDArray[np.bool_] | None = None
+    if pods.gpus and any(
+        len(ok) != len(kind.gpus)
+        for (ok, why), kind in zip(verdicts, fleet.kinds, strict=True)
+        if not why
+    ):
+        by_kind = np.zeros((len(fleet.kinds), width), np.bool_)
+        for index, (positions, _) in enumerate(verdicts):
+            by_kind[index, list(positions)] = True
+        gpus = by_kind[fleet.kind]
+    return Suitable(fleet.layout, nodes, gpus, _why_not(fleet, nodes, [why for _, why in verdicts]))
+
+
+def _why_not(fleet: Fleet, nodes: NDArray[np.bool_], whys: list[str]) -> dict[str, str]:
+    if not len(nodes):
+        return {}
+    any_ok = np.logical_or.reduceat(nodes, fleet.starts)
+    ends = [*fleet.starts[1:].tolist(), len(nodes)]
+    out: dict[str, str] = {}
+    for index, cluster in enumerate(fleet.clusters):
+        if any_ok[index]:
+            continue
+        kinds = set(fleet.kind[fleet.starts[index] : ends[index]].tolist())
+        reasons = {whys[kind] or "no node has the labels" for kind in kinds}
+        # Of several, the one that came closest to fitting says most.
+        out[cluster] = min(reasons, key=lambda why: (_CLOSENESS.index(why.split(" (")[0]), why))
+    return out
+
+
+_CLOSENESS = (
+    "no node has the labels",
+    "nodes are tainted",
+    "too little GPU memory",
+    "too few GPUs a node",
+    "no such GPU model",
+    "no GPUs",
+)
+
+
+def _judge(kind: NodeKind, pods: PodSet) -> tuple[tuple[int, ...], str]:
+    """(positions of acceptable GPUs, why the node will not do or "")."""
+    positions: tuple[int, ...] = ()
+    if pods.gpus:
+        if not kind.gpus:
+            return (), "no GPUs"
+        positions = tuple(range(len(kind.gpus)))
+        if pods.gpu_models:
+            positions = tuple(p for p in positions if kind.gpus[p][0] in pods.gpu_models)
+            if not positions:
+                return (), "no such GPU model"
+        if pods.gpu_memory_mib:
+            positions = tuple(p for p in positions if kind.gpus[p][1] >= pods.gpu_memory_mib)
+            if not positions:
+                return (), "too little GPU memory"
+        if len(positions) < pods.gpus:
+            return (), "too few GPUs a node"
+    for taint in kind.taints:
+        if not tolerates(pods.tolerations, taint):
+            return (), f"nodes are tainted ({taint.key})"
+    return positions, ""
+
+
+def wants_fraction(pods: PodSet) -> bool:
+    """Whether each pod shares one GPU."""
+    return pods.gpus == 1 and pods.gpu_milli < WHOLE
