@@ -28,7 +28,7 @@ from berthmaster.runtime.log import Log
 
 class Settings(msgspec.Struct):
     nats_url: str
-    nats_seed_file: str = ""
+    nats_seed_file: Path | None = None
     inbox_prefix: str = "_INBOX"
 
 

@@ -146,6 +146,16 @@ def node(cluster: str, node_: str) -> str:
     return f"berth.fleet.{token(cluster)}.node.{token(node_)}"
 
 
+def fleet_facts(kind: str) -> str:
+    """One kind of fact (alive, profile, score) of every cluster."""
+    return f"berth.fleet.*.{kind}"
+
+
+def node_facts() -> str:
+    """The report of every node of every cluster."""
+    return "berth.fleet.*.node.*"
+
+
 def fleet_of(cluster: str) -> str:
     """Every fact of one cluster."""
     return f"berth.fleet.{token(cluster)}.>"

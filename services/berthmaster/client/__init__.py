@@ -1,0 +1,36 @@
+"""Berthmaster for programs: submit jobs, ask about them, follow what happens. `berth` uses it too.
+
+::
+
+    async with Client.connect("nats://127.0.0.1:4222", tenant="vision") as berth:
+        reply = await berth.submit(JobRequest(id="train-7", pod_sets=(PodSet(gpus=8),)))
+        async for seen in berth.watch(workload="train-7"):
+            print(seen.event)
+
+May live here: requests over the bus, their time limits and retries.
+Must not: anything that only a terminal needs, or a rule that the services do not have.
+"""
+
+from berthmaster.client.client import Client
+from berthmaster.client.errors import (
+    BerthError,
+    NotAllowedError,
+    RefusedError,
+    TooLargeError,
+    UnavailableError,
+    UnexpectedReplyError,
+)
+from berthmaster.client.following import SeenDead, SeenEvent, SeenFact
+
+__all__ = [
+    "BerthError",
+    "Client",
+    "NotAllowedError",
+    "RefusedError",
+    "SeenDead",
+    "SeenEvent",
+    "SeenFact",
+    "TooLargeError",
+    "UnavailableError",
+    "UnexpectedReplyError",
+]

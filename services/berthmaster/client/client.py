@@ -1,0 +1,343 @@
+"""The client class: one method for each thing that can be asked.
+
+Every request has a time limit and is repeated within it, with growing pauses, as long as nobody
+answers or the answer is "later". That is safe: an id is used once, so a second submit of the same
+request is told what the first one did, and all the other requests may be repeated too.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+import msgspec
+
+from berthmaster.bus import subjects
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.errors import BusError, NoAnswer, NotConnected, TooLarge
+from berthmaster.bus.follow import Follower
+from berthmaster.bus.streams import CONTROL, DEAD, FLEET, WORKLOADS, stream_info
+from berthmaster.client import following
+from berthmaster.client.errors import (
+    NotAllowedError,
+    RefusedError,
+    TooLargeError,
+    UnavailableError,
+    UnexpectedReplyError,
+)
+from berthmaster.client.following import SeenDead, SeenEvent, SeenFact
+from berthmaster.messages.api import (
+    CancelRequest,
+    ChangeReply,
+    CordonRequest,
+    DryRunReply,
+    GetReply,
+    GetRequest,
+    ListReply,
+    ListRequest,
+    LostRequest,
+    OperatorReply,
+    Refusal,
+    ReprioritizeRequest,
+    SubmitReply,
+    WhyReply,
+    WhyRequest,
+    WorkloadStateName,
+)
+from berthmaster.messages.control import ControlFact, QueueSetting
+from berthmaster.messages.families import API_REPLIES, encode
+from berthmaster.messages.workload import JobRequest
+from berthmaster.runtime.backoff import Backoff
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+TIMEOUT_S: Final = 10.0  # for one request with all its repetitions
+TRY_TIMEOUT_S: Final = 2.0
+CONNECT_TIMEOUT_S: Final = 5.0
+BACKOFF: Final = Backoff(first_s=0.05, most_s=1.0)
+ENVELOPE_BYTES: Final = 512  # headers and subject count against the server's limit too
+CLUSTER_FACTS: Final = ("alive", "profile", "score")
+
+
+class _Settings(msgspec.Struct, frozen=True):
+    nats_url: str
+    nats_seed_file: Path | None
+    inbox_prefix: str
+
+
+class _Silent:
+    """The client reports by its results and errors; it has no log of its own."""
+
+    def info(self, event: str, /, **fields: object) -> None: ...
+    def warning(self, event: str, /, **fields: object) -> None: ...
+    def error(
+        self, event: str, /, *, error: BaseException | None = None, **fields: object
+    ) -> None: ...
+
+
+class Client:
+    """A connection of one tenant. Make it with ``connect``."""
+
+    def __init__(
+        self, settings: _Settings, tenant: str, *, timeout_s: float, connect_timeout_s: float
+    ) -> None:
+        self.tenant = tenant
+        self.timeout_s = timeout_s
+        self._settings = settings
+        self._connect_timeout_s = connect_timeout_s
+        self._open: Connection | None = None
+        self._chance = random.Random()
+
+    @classmethod
+    def connect(
+        cls,
+        url: str = "nats://127.0.0.1:4222",
+        *,
+        tenant: str = "default",
+        seed_file: Path | str | None = None,
+        inbox_prefix: str = "_INBOX",
+        timeout_s: float = TIMEOUT_S,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    ) -> Self:
+        """A client for ``async with``, which connects. ``timeout_s`` bounds each request."""
+        subjects.token(tenant)  # a name that cannot stand in a subject is told at once
+        settings = _Settings(url, Path(seed_file) if seed_file else None, inbox_prefix)
+        return cls(settings, tenant, timeout_s=timeout_s, connect_timeout_s=connect_timeout_s)
+
+    async def __aenter__(self) -> Self:
+        try:
+            self._open = await Connection.open(
+                self._settings, "client", _Silent(), timeout_s=self._connect_timeout_s
+            )
+        except NotConnected as error:
+            raise UnavailableError(str(error)) from error
+        except BusError as error:
+            raise NotAllowedError(str(error)) from error
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._open is not None:
+            await self._open.close()
+            self._open = None
+
+    @property
+    def connection(self) -> Connection:
+        """The connection itself, for what this class does not offer."""
+        if self._open is None:
+            raise RuntimeError("use the client as `async with Client.connect(…) as berth:`")
+        return self._open
+
+    def now(self) -> float:
+        """The server's time in seconds since 1970: what ages are measured by."""
+        return self.connection.now()
+
+    # Workloads
+
+    async def submit(self, request: JobRequest) -> SubmitReply:
+        """Submit a job; returns when it is durable. The same request again is harmless."""
+        return await self._tenant("submit", request, SubmitReply)
+
+    async def submit_raw(self, body: bytes) -> SubmitReply:
+        """Submit what somebody else has written as JSON: the gateway checks it."""
+        return await self._ask(subjects.api(self.tenant, "submit"), body, SubmitReply)
+
+    async def dry_run(self, request: JobRequest) -> DryRunReply:
+        """Where the job would go if it were submitted now."""
+        return await self._tenant("dry_run", request, DryRunReply)
+
+    async def dry_run_raw(self, body: bytes) -> DryRunReply:
+        """The same for JSON."""
+        return await self._ask(subjects.api(self.tenant, "dry_run"), body, DryRunReply)
+
+    async def cancel(self, workload: str, reason: str = "") -> ChangeReply:
+        """Cancel a workload; one that runs is stopped by its executor a little later."""
+        return await self._tenant("cancel", CancelRequest(id=workload, reason=reason), ChangeReply)
+
+    async def reprioritize(self, workload: str, priority: int) -> ChangeReply:
+        """Give a workload another priority."""
+        request = ReprioritizeRequest(id=workload, priority=priority)
+        return await self._tenant("reprioritize", request, ChangeReply)
+
+    async def get(self, workload: str, *, story: bool = False) -> GetReply:
+        """One workload, with all its events if asked."""
+        return await self._tenant("get", GetRequest(id=workload, story=story), GetReply)
+
+    async def list(
+        self,
+        *,
+        states: Sequence[WorkloadStateName] = (),
+        queue: str = "",
+        limit: int = 100,
+        before: int = 0,
+    ) -> ListReply:
+        """Workloads, newest first; the next page with ``before=reply.next_before``."""
+        request = ListRequest(states=tuple(states), queue=queue, limit=limit, before=before)
+        return await self._tenant("list", request, ListReply)
+
+    async def why(self, workload: str | None = None) -> WhyReply:
+        """Why a workload is where it is, or nowhere yet; without one, why those that wait do."""
+        return await self._tenant("why", WhyRequest(id=workload), WhyReply)
+
+    # Operators
+
+    async def cordon(
+        self, cluster: str, node: str | None = None, *, reason: str = ""
+    ) -> OperatorReply:
+        """No new placements on a cluster or a node."""
+        request = CordonRequest(cluster=cluster, node=node, reason=reason)
+        return await self._operator("cordon", request)
+
+    async def uncordon(
+        self, cluster: str, node: str | None = None, *, reason: str = ""
+    ) -> OperatorReply:
+        """Placements again."""
+        request = CordonRequest(cluster=cluster, node=node, reason=reason)
+        return await self._operator("uncordon", request)
+
+    async def lost(self, cluster: str, reason: str) -> OperatorReply:
+        """Declare a cluster lost: what was claimed there is placed anew."""
+        return await self._operator("lost", LostRequest(cluster=cluster, reason=reason))
+
+    async def found(self, cluster: str, reason: str) -> OperatorReply:
+        """Take that back."""
+        return await self._operator("found", LostRequest(cluster=cluster, reason=reason))
+
+    async def set_queue(self, setting: QueueSetting) -> OperatorReply:
+        """Make or change a queue."""
+        return await self._operator("queue", setting)
+
+    # What happens, and what is known
+
+    async def watch(
+        self, *, workload: str | None = None, tenant: str | None = None, since: int | None = None
+    ) -> AsyncGenerator[SeenEvent, None]:
+        """Events of this tenant's workloads (or of one) as they are stored, without end or gap.
+
+        ``since``: the sequence after which to begin, 0 for all that is stored; None: from now on.
+        ``tenant``: another tenant's, "*" for everybody's, for those who may.
+        """
+        who = self.tenant if tenant is None else tenant
+        if workload is not None:
+            filters = subjects.aggregate(who, workload)
+        else:
+            filters = subjects.ALL_WORKLOADS if who == "*" else subjects.workloads_of(who)
+        if since is None:
+            since = (
+                await following.settled(stream_info(self.connection, WORKLOADS))
+            ).state.last_seq
+        follower = Follower(self.connection, WORKLOADS, [filters], start=since + 1)
+        async with aclosing(following.follow(follower, following.event_of, on=True)) as source:
+            async for seen in source:
+                yield seen
+
+    async def last_sequence(self) -> int:
+        """The last sequence of the workloads' stream: a `watch` since then misses nothing after."""
+        return (await following.settled(stream_info(self.connection, WORKLOADS))).state.last_seq
+
+    async def facts(
+        self, *, nodes: bool = False, cluster: str | None = None
+    ) -> AsyncGenerator[SeenFact, None]:
+        """The fleet as it is known and as it changes, without end: clusters' facts, and their
+        nodes' if asked. Whatever is known comes first."""
+        source = following.follow(self._fleet(nodes, cluster), following.fact_of, on=True)
+        async with aclosing(source):
+            async for seen in source:
+                yield seen
+
+    async def fleet(self, *, nodes: bool = False, cluster: str | None = None) -> Sequence[SeenFact]:
+        """The fleet as it is known now."""
+        follower = self._fleet(nodes, cluster)
+        return await following.listed(following.follow(follower, following.fact_of, on=False))
+
+    def _fleet(self, nodes: bool, cluster: str | None) -> Follower:
+        if cluster is not None:
+            filters = [subjects.alive(cluster), subjects.profile(cluster), subjects.score(cluster)]
+            filters += [subjects.fleet_of(cluster)] if nodes else []
+            filters = filters[-1:] if nodes else filters
+        elif nodes:
+            filters = [subjects.ALL_FLEET]
+        else:
+            filters = [subjects.fleet_facts(kind) for kind in CLUSTER_FACTS]
+        return Follower(self.connection, FLEET, filters, start="last-per-subject")
+
+    async def control(self) -> Sequence[ControlFact]:
+        """What operators have set: queues, cordons, lost clusters."""
+        follower = Follower(
+            self.connection, CONTROL, [subjects.ALL_CONTROL], start="last-per-subject"
+        )
+        return await following.listed(following.follow(follower, following.control_of, on=False))
+
+    async def dead(self, limit: int = 100) -> Sequence[SeenDead]:
+        """The newest messages that a service could not handle."""
+        last = (await following.settled(stream_info(self.connection, DEAD))).state.last_seq
+        follower = Follower(
+            self.connection, DEAD, [subjects.ALL_DEAD], start=max(1, last - limit + 1)
+        )
+        return await following.listed(following.follow(follower, following.dead_of, on=False))
+
+    # Requests
+
+    async def _tenant(self, verb: str, request: msgspec.Struct, reply: type[R]) -> R:
+        return await self._ask(subjects.api(self.tenant, verb), encode(request), reply)
+
+    async def _operator(self, verb: str, request: msgspec.Struct) -> OperatorReply:
+        return await self._ask(subjects.operator(verb), encode(request), OperatorReply)
+
+    async def _ask(self, subject: str, body: bytes, expected: type[R]) -> R:
+        """One request with its repetitions. Raises the errors of errors.py."""
+        conn = self.connection
+        limit_bytes = conn.nc.max_payload
+        if len(body) + ENVELOPE_BYTES > limit_bytes:
+            raise TooLargeError(len(body), limit_bytes - ENVELOPE_BYTES)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.timeout_s
+        failures = 0
+        violations = len(conn.violations)
+        while True:
+            left_s = deadline - loop.time()
+            try:
+                message = await conn.request(
+                    subject, body, timeout_s=max(0.05, min(TRY_TIMEOUT_S, left_s))
+                )
+                reply = _decode(message.data)
+                if not isinstance(reply, Refusal):
+                    return _of_type(reply, expected)
+                problem: Exception = RefusedError(reply)
+                if not reply.retry:
+                    raise problem
+            except TooLarge as error:
+                raise TooLargeError(len(body), limit_bytes) from error
+            except (NoAnswer, NotConnected) as error:
+                if len(conn.violations) > violations:
+                    raise NotAllowedError(f"not allowed: {conn.violations[-1]}") from error
+                problem = UnavailableError(str(error))
+                problem.__cause__ = error
+            failures += 1
+            pause_s = BACKOFF.delay_s(failures, self._chance)
+            if loop.time() + pause_s >= deadline:
+                raise problem
+            await asyncio.sleep(pause_s)
+
+
+def _decode(data: bytes) -> msgspec.Struct:
+    try:
+        reply: msgspec.Struct = API_REPLIES.decode(data)
+        return reply
+    except msgspec.DecodeError as error:
+        raise UnexpectedReplyError(f"cannot read the reply: {error}") from error
+
+
+def _of_type(reply: msgspec.Struct, expected: type[R]) -> R:
+    if not isinstance(reply, expected):
+        raise UnexpectedReplyError(
+            f"expected {expected.__name__}, was answered {type(reply).__name__}"
+        )
+    return reply

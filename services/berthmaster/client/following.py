@@ -1,0 +1,195 @@
+"""What happens on the bus, as asynchronous iterators: events of workloads, facts, dead letters.
+
+Built on followers, which neither skip nor repeat. A consumer that is slower than the bus for so
+long that the buffer fills gets an error and no gap: what was missed can be read again.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+from berthmaster.bus.errors import ApiError, BusError
+from berthmaster.bus.follow import Follower, Recorded
+from berthmaster.client.errors import BerthError, UnavailableError
+from berthmaster.messages.control import ControlFact
+from berthmaster.messages.families import CONTROL_FACTS, DEAD_LETTERS, EVENTS, FLEET_FACTS
+from berthmaster.messages.fleet import FleetFact
+from berthmaster.messages.records import DeadLetter
+from berthmaster.messages.workload import WorkloadEvent
+
+T = TypeVar("T")
+MAX_BUFFERED: Final = 200_000
+LIST_TIMEOUT_S: Final = 10.0
+
+
+class SeenEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One event of a workload as it was stored. Void ones (they lost a race) are among them: fold
+    them with lifecycle/fold.py, which drops them."""
+
+    sequence: int
+    stored_at_s: float
+    event: WorkloadEvent
+
+
+class SeenFact(msgspec.Struct, frozen=True, kw_only=True):
+    """One fact about the fleet, with the server's time of it."""
+
+    subject: str
+    sequence: int
+    stored_at_s: float
+    fact: FleetFact
+
+
+class SeenDead(msgspec.Struct, frozen=True, kw_only=True):
+    """One dead letter."""
+
+    sequence: int
+    stored_at_s: float
+    letter: DeadLetter
+
+
+class Feed(Generic[T]):
+    """Between a follower, which calls, and an iterator, which waits: a bounded buffer."""
+
+    def __init__(self, most: int = MAX_BUFFERED) -> None:
+        self._items: deque[T] = deque()
+        self._most = most
+        self._something = asyncio.Event()
+        self._error: BerthError | None = None
+        self._ended = False
+
+    def put(self, item: T) -> None:
+        """Offer one item; beyond the bound the feed ends with an error."""
+        if len(self._items) >= self._most:
+            self.fail(UnavailableError(f"{self._most:,} messages were not taken in time"))
+            return
+        self._items.append(item)
+        self._something.set()
+
+    def fail(self, error: BerthError) -> None:
+        """End with an error, after what is buffered."""
+        self._error = self._error or error
+        self.end()
+
+    def end(self) -> None:
+        """End after what is buffered."""
+        self._ended = True
+        self._something.set()
+
+    async def items(self) -> AsyncGenerator[T, None]:
+        """What was put, in order."""
+        while True:
+            while self._items:
+                yield self._items.popleft()
+            if self._ended:
+                if self._error is not None:
+                    raise self._error
+                return
+            self._something.clear()
+            await self._something.wait()
+
+
+async def follow(
+    follower: Follower,
+    decode: Callable[[Recorded], T | None],
+    *,
+    on: bool,
+    caught_up: Callable[[], None] | None = None,
+) -> AsyncGenerator[T, None]:
+    """Items of a follower; with ``on`` false only until all that was stored has come.
+
+    Messages for which ``decode`` returns None are passed over.
+    """
+    feed: Feed[T] = Feed()
+
+    def take(recorded: Recorded) -> None:
+        item = decode(recorded)
+        if item is not None:
+            feed.put(item)
+
+    def all_listed() -> None:
+        if caught_up is not None:
+            caught_up()
+        if not on:
+            feed.end()
+
+    async def run() -> None:
+        try:
+            await follower.run(take, caught_up=all_listed)
+        except BusError as error:
+            feed.fail(UnavailableError(str(error)))
+
+    task = asyncio.create_task(run(), name="berth client: follow")
+    try:
+        async for item in feed.items():
+            yield item
+    finally:
+        task.cancel()
+        await asyncio.wait({task}, timeout=1)
+
+
+async def listed(source: AsyncGenerator[T, None]) -> list[T]:
+    """All items of a source that ends, within a time limit. Raises UnavailableError."""
+    try:
+        async with asyncio.timeout(LIST_TIMEOUT_S), aclosing(source):
+            return [item async for item in source]
+    except TimeoutError as error:
+        raise UnavailableError(f"the list was not complete within {LIST_TIMEOUT_S} s") from error
+
+
+async def settled(what: Awaitable[T]) -> T:
+    """The value, with errors of the bus turned into the client's. Raises UnavailableError."""
+    try:
+        return await what
+    except ApiError as error:
+        raise UnavailableError(f"the bus is not set up for that: {error.description}") from error
+    except BusError as error:
+        raise UnavailableError(str(error)) from error
+
+
+# Decoders: a message that this version cannot read is passed over; the services bury it.
+
+
+def event_of(recorded: Recorded) -> SeenEvent | None:
+    """An event of a workload."""
+    try:
+        event = EVENTS.decode(recorded.data)
+    except msgspec.DecodeError:
+        return None
+    return SeenEvent(sequence=recorded.sequence, stored_at_s=recorded.stored_at_s, event=event)
+
+
+def fact_of(recorded: Recorded) -> SeenFact | None:
+    """A fact about the fleet."""
+    try:
+        fact = FLEET_FACTS.decode(recorded.data)
+    except msgspec.DecodeError:
+        return None
+    return SeenFact(
+        subject=recorded.subject,
+        sequence=recorded.sequence,
+        stored_at_s=recorded.stored_at_s,
+        fact=fact,
+    )
+
+
+def control_of(recorded: Recorded) -> ControlFact | None:
+    """An operator's setting."""
+    try:
+        fact: ControlFact = CONTROL_FACTS.decode(recorded.data)
+    except msgspec.DecodeError:
+        return None
+    return fact
+
+
+def dead_of(recorded: Recorded) -> SeenDead | None:
+    """A dead letter."""
+    try:
+        letter = DEAD_LETTERS.decode(recorded.data)
+    except msgspec.DecodeError:
+        return None
+    return SeenDead(sequence=recorded.sequence, stored_at_s=recorded.stored_at_s, letter=letter)
