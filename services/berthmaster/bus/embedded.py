@@ -126,6 +126,7 @@ class Server:
             self.config = replace(self.config, store_dir=folder / "jetstream")
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
+        self._was_ready = False
 
     @property
     def url(self) -> str:
@@ -188,6 +189,7 @@ class Server:
         )
         self.config_path.touch(mode=0o600)
         self.config_path.write_text(render_config(self.config))
+        self._was_ready = False
         self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
@@ -201,11 +203,10 @@ class Server:
 
     def ready(self) -> bool:
         """Whether it takes clients. Raises ServerFailed when it has ended instead."""
-        if READY_LINE in self._said():
-            return True
         if not self.running:
             raise ServerFailed(f"nats-server ended at once: {self._last_words()}")
-        return False
+        self._was_ready = self._was_ready or READY_LINE in self._said()
+        return self._was_ready
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Until it takes clients. Raises ServerFailed; it is not running then."""

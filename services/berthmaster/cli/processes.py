@@ -1,0 +1,350 @@
+"""Keeps a set of processes running: started together, watched, restarted, stopped together.
+
+A process that ends is started again after a pause that grows while it keeps ending, except when it
+said that its settings are wrong: that does not improve. Whoever watches is told of each change. All
+children die with this process, however it ends; stopping asks first and makes sure after a limit.
+"""
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal, Protocol
+
+from berthmaster.bus.embedded import Server, ServerFailed
+from berthmaster.runtime.backoff import Backoff
+from berthmaster.runtime.children import dying_with_this_process
+from berthmaster.runtime.errors import EXIT_SETTINGS
+
+WATCH_INTERVAL_S: Final = 0.02
+PROBE_TIMEOUT_S: Final = 1.0
+RESTARTS: Final = Backoff(first_s=0.2, most_s=10.0)
+SETTLED_S: Final = 30.0  # up for so long, it counts as never having failed
+STOP_LIMIT_S: Final = 4.5  # services drain within 4; all of it is over within 5
+SERVER_STOP_LIMIT_S: Final = 2.0
+MAX_LOG_BYTES: Final = 64 * 1024 * 1024
+
+Condition = Literal["waiting", "starting", "ready", "unready", "restarting", "stopped", "failed"]
+
+
+class Child(Protocol):
+    """A process that can be started again and again."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def log_path(self) -> Path: ...
+    @property
+    def shown_url(self) -> str: ...
+    @property
+    def pid(self) -> int: ...
+    @property
+    def stop_last(self) -> bool: ...  # what the others need until they have ended
+    def start(self) -> None: ...
+    def ended(self) -> int | None: ...  # exit code; None = it runs
+    async def unready(self) -> str: ...  # "" = ready, else why not
+    def signal(self, number: signal.Signals) -> None: ...
+
+
+@dataclass(kw_only=True)
+class ServiceChild:
+    """One of our services: `berth serve NAME` with health over HTTP."""
+
+    name: str
+    argv: Sequence[str]
+    log_path: Path
+    http_port: int
+    env: Mapping[str, str] = field(default_factory=dict)
+    stop_last: bool = False
+    _process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def shown_url(self) -> str:
+        """Where its health and metrics are."""
+        return f"http://127.0.0.1:{self.http_port}"
+
+    @property
+    def pid(self) -> int:
+        """0 before the first start."""
+        return self._process.pid if self._process is not None else 0
+
+    def start(self) -> None:
+        """Start it, with its output appended to its log."""
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                list(self.argv),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self.env},
+                start_new_session=True,  # a Ctrl-C is ours: we stop them in order
+                preexec_fn=dying_with_this_process(),  # noqa: PLW1509 # takes no lock
+            )
+
+    def ended(self) -> int | None:
+        """Its exit code."""
+        return self._process.poll() if self._process is not None else None
+
+    async def unready(self) -> str:
+        """Ask /readyz."""
+        return await probe("127.0.0.1", self.http_port, "/readyz")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal if it is there."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+
+
+@dataclass(kw_only=True)
+class ServerChild:
+    """The embedded nats-server."""
+
+    server: Server
+    name: str = "nats-server"
+    stop_last: bool = True
+
+    @property
+    def log_path(self) -> Path:
+        """Its log."""
+        return self.server.log_path
+
+    @property
+    def shown_url(self) -> str:
+        """Where clients connect."""
+        return self.server.url
+
+    @property
+    def pid(self) -> int:
+        """0 before the first start."""
+        return self.server.pid
+
+    def start(self) -> None:
+        """Start it on the ports of its first life."""
+        self.server.launch()
+
+    def ended(self) -> int | None:
+        """Its exit code."""
+        return self.server.returncode if self.server.pid else None
+
+    async def unready(self) -> str:
+        """Whether it has said that it is ready, and then whether it says that it is well."""
+        try:
+            if not self.server.ready():
+                return "starting"
+        except ServerFailed as error:
+            return str(error)
+        return await probe("127.0.0.1", self.server.config.monitor_port, "/healthz")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal if it is there."""
+        if self.server.running:
+            os.kill(self.server.pid, number)
+
+
+async def probe(host: str, port: int, path: str) -> str:
+    """GET over HTTP: "" for a 200, else what is amiss. Never longer than its time limit."""
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                writer.write(f"GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
+                answer = (await reader.read(64 * 1024)).decode(errors="replace")
+            finally:
+                writer.close()
+    except (OSError, TimeoutError) as error:
+        return str(error) or "no answer in time"
+    head, _, body = answer.partition("\r\n\r\n")
+    return "" if " 200 " in head.split("\r\n")[0] else body.strip()[:500] or "not ready"
+
+
+@dataclass
+class Watched:
+    """A child and how it fares."""
+
+    child: Child
+    condition: Condition = "waiting"
+    note: str = ""
+    starts: int = 0
+    failures: int = 0  # ends in a row
+    started_s: float = 0.0  # monotonic
+    restart_s: float = 0.0
+
+    @property
+    def restarts(self) -> int:
+        """How often it had to be started again."""
+        return max(0, self.starts - 1)
+
+
+class NotReady(Exception):
+    """A process did not come up in time, or never will."""
+
+
+class Supervisor:
+    """Runs children until it is stopped. ``told(watched)`` is called at each change."""
+
+    def __init__(
+        self,
+        told: Callable[[Watched], None] = lambda watched: None,
+        *,
+        backoff: Backoff = RESTARTS,
+    ) -> None:
+        self.watched: list[Watched] = []
+        self._told = told
+        self._backoff = backoff
+        self._chance = random.Random()
+        self._task: asyncio.Task[None] | None = None
+        self._probes: set[asyncio.Task[None]] = set()
+
+    async def start(self, children: Sequence[Child], *, timeout_s: float) -> None:
+        """Start more children and wait until each is ready. Raises NotReady; stop it then."""
+        new = [Watched(child) for child in children]
+        self.watched += new
+        for watched in new:
+            self._start(watched)
+        if self._task is None:
+            self._task = asyncio.create_task(self._watch(), name="supervisor")
+        deadline = time.monotonic() + timeout_s
+        while not all(watched.condition == "ready" for watched in new):
+            for watched in new:
+                if watched.condition == "failed":
+                    raise NotReady(f"{watched.child.name} {watched.note}{_tail(watched.child)}")
+            if time.monotonic() > deadline:
+                late = next(watched for watched in new if watched.condition != "ready")
+                raise NotReady(
+                    f"{late.child.name} is not ready after {timeout_s:g} s: {late.note}"
+                    f"{_tail(late.child)}"
+                )
+            if self._task.done():
+                self._task.result()
+            await asyncio.sleep(WATCH_INTERVAL_S)
+
+    async def stop(self) -> None:
+        """End all: services together, then what they need; within 5 s."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task}, timeout=1)
+        for probe_ in self._probes:
+            probe_.cancel()
+        await self._end([w for w in self.watched if not w.child.stop_last], STOP_LIMIT_S)
+        await self._end([w for w in self.watched if w.child.stop_last], SERVER_STOP_LIMIT_S)
+
+    async def _end(self, those: Sequence[Watched], limit_s: float) -> None:
+        for watched in those:
+            watched.child.signal(signal.SIGCONT)  # a stopped process cannot hear the next one
+            watched.child.signal(signal.SIGTERM)
+        await _until_gone(those, limit_s)
+        for watched in those:
+            late = _runs(watched)
+            watched.child.signal(signal.SIGKILL)
+            note = f"killed after {limit_s:g} s" if late else ""
+            self._set(watched, "stopped", note)
+        await _until_gone(those, STOP_LIMIT_S)  # SIGKILL cannot be refused
+
+    def _start(self, watched: Watched) -> None:
+        watched.starts += 1
+        watched.started_s = time.monotonic()
+        try:
+            watched.child.start()
+            self._set(watched, "starting")
+        except (OSError, ServerFailed) as error:
+            self._set(watched, "failed", f"cannot be started: {error}")
+
+    async def _watch(self) -> None:
+        rounds = 0
+        while True:
+            rounds += 1
+            for watched in self.watched:
+                self._look(watched, probe_now=rounds % 50 == 0 or watched.condition == "starting")
+            if rounds % 500 == 0:
+                for watched in self.watched:
+                    bound_log(watched.child.log_path)
+            await asyncio.sleep(WATCH_INTERVAL_S)
+
+    def _look(self, watched: Watched, *, probe_now: bool) -> None:
+        """One child, once: has it ended, is it due again, is it ready?"""
+        now_s = time.monotonic()
+        if watched.condition in ("failed", "stopped", "waiting"):
+            return
+        if watched.condition == "restarting":
+            if now_s >= watched.restart_s:
+                self._start(watched)
+            return
+        code = watched.child.ended()
+        if code is not None:
+            if code == EXIT_SETTINGS:
+                self._set(watched, "failed", f"says that its settings are wrong (exit code {code})")
+                return
+            watched.failures = (
+                1 if now_s - watched.started_s > SETTLED_S else (watched.failures + 1)
+            )
+            pause_s = self._backoff.delay_s(watched.failures, self._chance)
+            watched.restart_s = now_s + pause_s
+            self._set(watched, "restarting", f"ended with {describe_exit(code)}")
+        elif probe_now and len(self._probes) < 2 * len(self.watched):
+            task = asyncio.create_task(self._probe(watched), name=f"probe {watched.child.name}")
+            self._probes.add(task)
+            task.add_done_callback(self._probes.discard)
+
+    async def _probe(self, watched: Watched) -> None:
+        starts = watched.starts
+        why = await watched.child.unready()
+        if watched.starts != starts or watched.condition not in ("starting", "ready", "unready"):
+            return
+        if not why:
+            self._set(watched, "ready")
+        elif watched.condition != "starting":
+            self._set(watched, "unready", why)
+        else:
+            watched.note = why
+
+    def _set(self, watched: Watched, condition: Condition, note: str = "") -> None:
+        changed = condition != watched.condition
+        watched.condition, watched.note = condition, note
+        if changed:
+            self._told(watched)
+
+
+async def _until_gone(those: Sequence[Watched], limit_s: float) -> None:
+    deadline = time.monotonic() + limit_s
+    while any(_runs(watched) for watched in those) and time.monotonic() < deadline:
+        await asyncio.sleep(WATCH_INTERVAL_S)  # an exit code has to be asked for
+
+
+def _runs(watched: Watched) -> bool:
+    return bool(watched.child.pid) and watched.child.ended() is None
+
+
+def describe_exit(code: int) -> str:
+    """An exit code in words: signals have names."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
+def bound_log(path: Path, most_bytes: int = MAX_LOG_BYTES) -> None:
+    """Keep a log and one predecessor within bounds: its writer appends, so it can be cut here."""
+    try:
+        if path.stat().st_size > most_bytes:
+            path.with_suffix(".log.1").write_bytes(path.read_bytes()[-most_bytes:])
+            os.truncate(path, 0)
+    except OSError:
+        pass  # the log is for people; that it cannot be cut stops nothing
+
+
+def _tail(child: Child, lines: int = 5) -> str:
+    """The end of a child's log, to be shown where it failed."""
+    try:
+        text = child.log_path.read_bytes()[-8192:].decode(errors="replace").strip()
+    except OSError:
+        return ""
+    shown = "\n  ".join(line[:300] for line in text.splitlines()[-lines:])
+    return f"\n  {shown}\n  (all of it: {child.log_path})" if shown else ""
