@@ -139,6 +139,7 @@ class Placed(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload
     request: JobRequest
     decision: int  # number in the chain of its cell
     cell: str = "all"
+    submitted_at_s: float = 0.0  # server's time; 0 = not told, then whoever needs it reads the log
 
 
 class Withdrawn(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.withdrawn.v1"):
