@@ -1,0 +1,265 @@
+"""Builds the images of deploy/Dockerfile, also where no registry and no network can be reached.
+
+A build needs two things from outside: a base image with Python 3.11, and wheels. The wheels, pinned
+by constraints.txt, are put into the build context, so nothing is downloaded during a build. The
+base is what --base or BERTH_BASE_IMAGE names, or the official slim image where the engine has it or
+can pull it, and otherwise one made here from Debian packages. Both are cached under
+$XDG_CACHE_HOME/berthmaster by the hash of what they are made from.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "berthmaster"
+TARGETS = ("nats", "gateway", "resolver", "scorer", "archivist", "telemetry", "emulator")
+# The extra that carries what a target needs beyond the common libraries.
+EXTRAS = {target: "embedded" if target == "nats" else target for target in TARGETS}
+
+PYTHON = "3.11"  # of the default base, and of Debian 12, which the local base is made from
+OFFICIAL_BASE = f"python:{PYTHON}-slim-bookworm"
+MIRROR = os.environ.get("BERTH_DEBIAN_MIRROR", "http://deb.debian.org/debian")
+DEBOOTSTRAP = ("--variant=minbase", "--include=python3,ca-certificates")
+SUITE = "bookworm"
+# Whatever nobody reads in a container: 267 MiB become 170.
+LEFT_OUT = (
+    "./dev/*",
+    "./proc/*",
+    "./sys/*",
+    "./usr/share/doc/*",
+    "./usr/share/locale/*",
+    "./usr/share/man/*",
+    "./var/cache/*",
+    "./var/lib/apt/lists/*",
+    "./var/log/*",
+)
+
+PULL_LIMIT_S = 180  # a registry that answers delivers 50 MiB in this time; a dead one must not hold us
+FETCH_LIMIT_S = 600
+BUILD_LIMIT_S = 300
+
+
+class CannotBuild(Exception):
+    """An image cannot be made; the text says what is missing."""
+
+
+def say(text: str) -> None:
+    """One progress line on stderr."""
+    print(f"images: {text}", file=sys.stderr, flush=True)
+
+
+def call(argv: Sequence[str | Path], limit_s: float, what: str, **env: str) -> str:
+    """Run one command; its output is shown only when it fails."""
+    try:
+        done = subprocess.run(
+            argv,
+            env=os.environ | env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=limit_s,
+            check=False,
+        )
+    except FileNotFoundError as error:
+        raise CannotBuild(f"{what}: {argv[0]} is not installed") from error
+    except subprocess.TimeoutExpired as error:
+        raise CannotBuild(f"{what}: not done after {limit_s:.0f} s") from error
+    if done.returncode:
+        raise CannotBuild(f"{what}:\n{done.stdout[-4000:]}")
+    return done.stdout
+
+
+def fingerprint(*parts: object) -> str:
+    """A short name for whatever the parts say."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+# ---- wheels
+
+
+def requirements() -> dict[str, list[str]]:
+    """What is to be installed: "common" for all, and for each target what its extra adds."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras: dict[str, list[str]] = project["optional-dependencies"]
+    return {"common": project["dependencies"]} | {t: extras[EXTRAS[t]] for t in TARGETS}
+
+
+def pins() -> list[str]:
+    """constraints.txt as the image's Python reads it, which need not be the one running here."""
+    there = {"python_version": PYTHON, "python_full_version": f"{PYTHON}.2"}
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = [Requirement(line) for line in lines if not line.startswith("#")]
+    return [f"{p.name}{p.specifier}" for p in pinned if not p.marker or p.marker.evaluate(there)]
+
+
+def wheels() -> Path:
+    """A folder with every wheel that the images install, and pip itself to install them."""
+    wanted = sorted({need for needs in requirements().values() for need in needs} | {"pip"})
+    pinned = pins()
+    machine = platform.machine()
+    folder = CACHE / "wheels" / fingerprint(wanted, pinned, machine, PYTHON)
+    if folder.is_dir():
+        return folder
+    say("getting the wheels")
+    tags = ("manylinux2014", *(f"manylinux_2_{glibc}" for glibc in (17, 28, 34, 36)))
+    there = ["--python-version", PYTHON, "--implementation", "cp"]
+    there += [part for abi in (f"cp{PYTHON.replace('.', '')}", "abi3", "none")
+              for part in ("--abi", abi)]  # fmt: skip
+    there += [part for tag in tags for part in ("--platform", f"{tag}_{machine}")]
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input"]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        constraints = Path(scratch) / "constraints.txt"
+        constraints.write_text("\n".join(pinned) + "\n")
+        fresh = Path(scratch) / "wheels"
+        # nkeys is pure Python but published as source only.
+        nkeys = next(pin for pin in pinned if pin.startswith("nkeys=="))
+        own = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(fresh), nkeys]
+        call([*pip, *own], FETCH_LIMIT_S, "the wheel of nkeys")
+        binary = ["download", "--only-binary", ":all:", *there, "-c", str(constraints)]
+        place = ["--find-links", str(fresh), "--dest", str(fresh)]
+        call([*pip, *binary, *place, *wanted], FETCH_LIMIT_S, "the wheels")
+        fresh.rename(folder)
+    return folder
+
+
+def own_wheel(folder: Path) -> None:
+    """Berthmaster's own wheel, built from a copy: a build must leave no trace in the tree."""
+    with tempfile.TemporaryDirectory() as scratch:
+        copy = Path(scratch) / "source"
+        shutil.copytree(
+            ROOT / "services",
+            copy / "services",
+            ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"),
+        )
+        for name in ("pyproject.toml", "README.md"):
+            shutil.copy2(ROOT / name, copy / name)
+        pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "wheel"]
+        argv = [*pip, "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(copy)]
+        # The same sources give the same bytes, so that the engine's cache holds.
+        call(argv, BUILD_LIMIT_S, "the wheel of berthmaster", SOURCE_DATE_EPOCH="315532800")
+
+
+# ---- base image
+
+
+def base_archive() -> Path:
+    """The root file system of a base made from Debian's packages, as a tar file."""
+    recipe = (SUITE, DEBOOTSTRAP, LEFT_OUT, platform.machine())
+    archive = CACHE / "base" / f"{fingerprint(*recipe)}.tar"
+    if archive.exists():
+        return archive
+    if os.geteuid() != 0:
+        raise CannotBuild(f"no image {OFFICIAL_BASE} to be had, and only root can make a base")
+    if not shutil.which("debootstrap"):
+        if not shutil.which("apt-get"):
+            raise CannotBuild(f"no image {OFFICIAL_BASE} to be had, and no debootstrap to make one")
+        apt = ["apt-get", "-qq", "install", "-y", "--no-install-recommends", "debootstrap"]
+        call(apt, FETCH_LIMIT_S, "debootstrap", DEBIAN_FRONTEND="noninteractive")
+    say(f"making a base image from Debian {SUITE}, once (about 40 s)")
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=archive.parent) as scratch:
+        root = Path(scratch) / "root"
+        make = ["debootstrap", *DEBOOTSTRAP, SUITE, str(root), MIRROR]
+        call(make, FETCH_LIMIT_S, "debootstrap")
+        fresh = Path(scratch) / "base.tar"
+        left_out = [f"--exclude={pattern}" for pattern in LEFT_OUT]
+        pack = ["tar", "--numeric-owner", *left_out, "-C", str(root), "-cf", str(fresh), "."]
+        call(pack, FETCH_LIMIT_S, "packing the base image")
+        fresh.rename(archive)
+    return archive
+
+
+def base_image(named: str | None) -> str:
+    """The name of a base image that the engine has when this returns."""
+    wanted = named or OFFICIAL_BASE
+    if has_image(wanted):
+        return wanted
+    try:
+        call(["docker", "pull", "--quiet", wanted], PULL_LIMIT_S, f"the base image {wanted}")
+        return wanted
+    except CannotBuild:
+        if named:
+            raise
+    archive = base_archive()
+    local = f"berthmaster/base:{archive.stem}"
+    if not has_image(local):
+        say(f"no registry has {OFFICIAL_BASE} for us: using the base made here")
+        call(["docker", "import", str(archive), local], BUILD_LIMIT_S, "importing the base image")
+    return local
+
+
+def has_image(name: str) -> bool:
+    """Whether the engine has it. An engine that does not answer is an error, not a no."""
+    argv = ["docker", "images", "--quiet", "--no-trunc", name]
+    return bool(call(argv, 30, "the Docker engine").strip())
+
+
+# ---- images
+
+
+def build(targets: Sequence[str], base: str, tag: str) -> dict[str, str]:
+    """Build the targets; their names with the ids of their images."""
+    built = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        context = Path(scratch)
+        shutil.copytree(wheels(), context / "libs")
+        own_wheel(context / "app")
+        (context / "requirements").mkdir()
+        for name, needs in requirements().items():
+            (context / "requirements" / f"{name}.txt").write_text("".join(f"{n}\n" for n in needs))
+        shutil.copy2(ROOT / "deploy" / "nats" / "nats-server.conf", context)
+        for target in targets:
+            started_s = time.monotonic()
+            name = f"berthmaster/{target}:{tag}"
+            argv = ["docker", "build", "--file", str(ROOT / "deploy" / "Dockerfile")]
+            argv += ["--target", target, "--build-arg", f"BASE={base}", "--tag", name, scratch]
+            call(argv, BUILD_LIMIT_S, f"building {name}")
+            inspected = call(["docker", "image", "inspect", name], 30, f"inspecting {name}")
+            image = json.loads(inspected)[0]
+            built[name] = image["Id"]
+            took_s, size_mib = time.monotonic() - started_s, image["Size"] / 2**20
+            say(f"{name}: {size_mib:.0f} MiB, {took_s:.1f} s")
+    return built
+
+
+def main(argv: Sequence[str]) -> int:
+    """`fetch`, or build what is named, or all."""
+    parser = argparse.ArgumentParser(prog="scripts/images", description=__doc__)
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=", ".join(TARGETS))
+    named = os.environ.get("BERTH_BASE_IMAGE") or None
+    parser.add_argument("--base", default=named, help=f"default: {OFFICIAL_BASE}, or one made here")
+    parser.add_argument("--tag", default="dev")
+    args = parser.parse_args(argv)
+    fetch_only = args.targets == ["fetch"]
+    targets = tuple(args.targets) if args.targets and not fetch_only else TARGETS
+    if unknown := [target for target in targets if target not in TARGETS]:
+        parser.error(f"no target {unknown[0]!r}; there are {', '.join(TARGETS)}")
+    try:
+        if fetch_only:
+            wheels()
+            if args.base is None:
+                base_archive()
+            return 0
+        build(targets, base_image(args.base), args.tag)
+    except CannotBuild as error:
+        say(str(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
