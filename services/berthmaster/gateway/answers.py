@@ -1,0 +1,138 @@
+"""What the gateway says: one function for each kind of answer, so that people read one voice."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from berthmaster.gateway.explain import shorten
+from berthmaster.gateway.view import state_name, view_of
+from berthmaster.lifecycle.fold import Workload
+from berthmaster.lifecycle.states import State
+from berthmaster.messages.api import (
+    ChangeReply,
+    GetReply,
+    RecordedEvent,
+    Refusal,
+    SubmitReply,
+)
+from berthmaster.messages.control import QueueSetting
+from berthmaster.messages.families import encode
+
+MAX_QUEUES_NAMED = 20
+
+
+def malformed_verb(verb: str) -> Refusal:
+    """Nobody listens on such a subject; said all the same, as ``handle`` always answers."""
+    return Refusal(
+        code="malformed", field="", value=shorten(verb), expected="a verb that the gateway has"
+    )
+
+
+def unavailable(why: str) -> Refusal:
+    """Not now; asking again is safe and may help."""
+    return Refusal(code="unavailable", field="", value="", expected=why, retry=True)
+
+
+def overloaded(why: str) -> Refusal:
+    """Too much of it now; asking again later may help."""
+    return Refusal(code="overloaded", field="", value="", expected=why, retry=True)
+
+
+def conflict(workload_id: str, other: str) -> Refusal:
+    """The id belongs to somebody else's content."""
+    return Refusal(
+        code="conflict",
+        field="id",
+        value=shorten(workload_id),
+        expected=f"an id that was not used before; this one belongs to {other}",
+    )
+
+
+def not_found(workload_id: str) -> Refusal:
+    """No such workload, in the log or the archive."""
+    return Refusal(
+        code="not_found",
+        field="id",
+        value=shorten(workload_id),
+        expected="the id of a workload of this tenant",
+    )
+
+
+def unreadable(workload_id: str, why: str) -> Refusal:
+    """Its story holds something from a newer version, so that nothing is done about it here."""
+    return Refusal(
+        code="unavailable",
+        field="id",
+        value=shorten(workload_id),
+        expected=f"a workload that is not frozen; {why}",
+    )
+
+
+def submitted(tenant: str, workload_id: str, sequence: int) -> SubmitReply:
+    """It is in the log."""
+    return SubmitReply(tenant=tenant, id=workload_id, sequence=sequence)
+
+
+def repeated(work: Workload, digest: str) -> SubmitReply | Refusal:
+    """The id was used before: by the same request, or by another one."""
+    if work.digest != digest:
+        return conflict(work.id, f"a workload of other content, which is {work.state}")
+    return SubmitReply(
+        tenant=work.tenant,
+        id=work.id,
+        sequence=work.submitted_sequence or work.sequence,
+        existing=True,
+        state=state_name(work.state),
+    )
+
+
+def changed(tenant: str, workload_id: str, state: State, note: str) -> ChangeReply:
+    """What was wished for is recorded, or was so before."""
+    return ChangeReply(tenant=tenant, id=workload_id, state=state_name(state), note=note)
+
+
+def found(work: Workload, story: Sequence[RecordedEvent], frozen: str) -> GetReply:
+    """One workload; where it is frozen, the last that is known of it, and that it is."""
+    view = view_of(work)
+    if frozen:
+        view = msgspec.structs.replace(view, reason=f"frozen: {frozen}")
+    return GetReply(workload=view, request=work.request, story=tuple(story))
+
+
+def queue_refusal(queues: Mapping[str, QueueSetting], tenant: str, queue: str) -> Refusal | None:
+    """Why this tenant cannot submit to this queue, if so. Names only queues that are open to it."""
+    setting = queues.get(queue)
+    open_to_it = setting is not None and (not setting.tenants or tenant in setting.tenants)
+    if setting is not None and open_to_it and not setting.deleted:
+        return None
+    usable = sorted(
+        name
+        for name, other in queues.items()
+        if not other.deleted and (not other.tenants or tenant in other.tenants)
+    )
+    near = difflib.get_close_matches(queue, usable, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    named = ", ".join(usable[:MAX_QUEUES_NAMED]) + (", …" if usable[MAX_QUEUES_NAMED:] else "")
+    wrong = "it was deleted" if open_to_it else "this one does not exist or is not open to it"
+    return Refusal(
+        code="forbidden" if open_to_it else "not_found",
+        field="queue",
+        value=shorten(queue),
+        expected=f"a queue that takes requests of tenant {tenant!r}; {wrong}. "
+        f"{hint}There are: {named or 'none'}",
+    )
+
+
+def fitted(reply: msgspec.Struct, max_bytes: int) -> bytes:
+    """The reply as it travels; if the server would not take it, a refusal that says so."""
+    data = encode(reply)
+    if len(data) <= max_bytes:
+        return data
+    refusal = Refusal(
+        code="too_large",
+        field="story" if isinstance(reply, GetReply) else "limit",
+        value=f"a reply of {len(data)} bytes",
+        expected=f"to ask for less: a reply holds at most {max_bytes} bytes",
+    )
+    return encode(refusal)

@@ -1,0 +1,340 @@
+"""Each verb as a conversation: a generator that yields one instruction at a time, is sent what came
+of it, and returns the reply. Pure; whoever drives it passes the time in with each answer.
+
+Who is right when the view and the log disagree: the log, always. The view answers where an old
+answer does no harm; what changes something is guarded by the sequence it was decided on, and a
+guard that does not hold leads to a reload, a bounded number of times.
+"""
+
+from collections.abc import Generator
+from typing import Final, NamedTuple, assert_never
+
+import msgspec
+
+from berthmaster.gateway import validation
+from berthmaster.gateway.answers import (
+    changed,
+    conflict,
+    found,
+    malformed_verb,
+    not_found,
+    overloaded,
+    queue_refusal,
+    repeated,
+    submitted,
+    unavailable,
+    unreadable,
+)
+from berthmaster.gateway.desk import Desk
+from berthmaster.gateway.stimuli import ReadStory, Requested, StoryRead
+from berthmaster.lifecycle.digest import request_digest
+from berthmaster.lifecycle.fold import Verdict, Workload, offer
+from berthmaster.lifecycle.instructions import (
+    Answered,
+    Append,
+    PutControl,
+    Refused,
+    Reload,
+    Reloaded,
+    Stored,
+    Unknown,
+)
+from berthmaster.lifecycle.states import HELD, State
+from berthmaster.messages.api import ApiReply, OperatorReply, RecordedEvent, Refusal
+from berthmaster.messages.control import ClusterLost, ControlFact, Cordon
+from berthmaster.messages.workload import (
+    Cancelled,
+    CancelRequested,
+    JobRequest,
+    Reprioritized,
+    Submitted,
+)
+
+Ask = Append | Reload | ReadStory | PutControl
+Told = Answered | Reloaded | StoryRead
+
+
+class Step(NamedTuple):
+    """What came of the last instruction, and when."""
+
+    told: Told
+    now_s: float
+
+
+Conversation = Generator[Ask, Step, ApiReply]
+
+AGAIN: Final = "an answer is not certain now; repeating the request is safe"
+_ASKED: Final = "its executor was asked to stop it"
+_ASKED_BEFORE: Final = "its executor had been asked to stop it before"
+
+
+def submit(desk: Desk, asked: Requested, tenant: str, now_s: float) -> Conversation:
+    """Accept a request once, whatever is repeated, and only when it is stored."""
+    request = validation.job_request(asked.data)
+    if isinstance(request, Refusal):
+        return request
+    digest = request_digest(request)
+    known = desk.certain(tenant, request.id)
+    if known is not None:
+        return repeated(known, digest)
+    if not desk.queues_known:
+        return unavailable("the queues have not been read yet")
+    refusal = queue_refusal(desk.queues, tenant, request.queue)
+    if refusal is None and desk.is_full:
+        refusal = overloaded("the log of workloads is nearly full; running jobs are not affected")
+    if refusal is not None:  # unless it is an old acquaintance
+        read, _ = yield from _reload(asked.ref, tenant, request.id)
+        return repeated(read.workload, digest) if read.workload is not None else refusal
+    for _ in range(desk.limits.max_tries):
+        event = _submitted_event(desk, asked.ref, tenant, request, digest, now_s)
+        outcome, now_s = yield from _append(asked.ref, event)
+        match outcome:
+            case Stored(sequence):
+                return submitted(tenant, request.id, sequence)
+            case Unknown():
+                return unavailable(AGAIN)
+            case Refused():
+                pass
+            case _:
+                assert_never(outcome)
+        read, now_s = yield from _reload(asked.ref, tenant, request.id)
+        if read.workload is not None:
+            return repeated(read.workload, digest)
+        if frozen := desk.view.frozen(tenant, request.id):
+            return conflict(request.id, f"a workload that is frozen: {frozen}")
+        if read.failed:
+            return unavailable(AGAIN)
+        # Nothing there any more: the tombstone went in between, and the id is free.
+    return unavailable("the id comes and goes")
+
+
+def _submitted_event(
+    desk: Desk, ref: str, tenant: str, request: JobRequest, digest: str, now_s: float
+) -> Submitted:
+    return Submitted(
+        tenant=tenant,
+        id=request.id,
+        after=0,
+        at_s=now_s,
+        by=desk.by,
+        cause=ref,
+        request=request,
+        digest=digest,
+    )
+
+
+class Wish(NamedTuple):
+    """What a change shall come to: another priority, or (None) the workload's end."""
+
+    tenant: str
+    id: str
+    priority: int | None = None
+    reason: str = ""
+
+
+def change(desk: Desk, asked: Requested, tenant: str, now_s: float) -> Conversation:
+    """The verbs cancel and reprioritize."""
+    if asked.verb == "cancel":
+        cancel = validation.cancel_request(asked.data)
+        if isinstance(cancel, Refusal):
+            return cancel
+        wish = Wish(tenant, cancel.id, reason=cancel.reason)
+    else:
+        other = validation.reprioritize_request(asked.data)
+        if isinstance(other, Refusal):
+            return other
+        wish = Wish(tenant, other.id, priority=other.priority)
+    return (yield from fulfil(desk, asked.ref, wish, now_s))
+
+
+def fulfil(desk: Desk, ref: str, wish: Wish, now_s: float) -> Conversation:
+    """Write what is wished for as the workload's state allows it, or find that it is so."""
+    tenant, name = wish.tenant, wish.id
+    work = desk.certain(tenant, name)
+    for _ in range(desk.limits.max_tries):
+        if frozen := desk.view.frozen(tenant, name):
+            return unreadable(name, frozen)
+        if work is None:
+            read, now_s = yield from _reload(ref, tenant, name)
+            work = read.workload
+            if work is None:
+                return unavailable(AGAIN) if read.failed else not_found(name)
+        if note := _nothing_to_do(wish, work):
+            return changed(tenant, name, work.state, note)
+        event, then, note = _change_event(desk, ref, wish, work, now_s)
+        outcome, now_s = yield from _append(ref, event)
+        if isinstance(outcome, Stored):
+            desk.wrote(tenant, name, outcome.sequence)
+            return changed(tenant, name, then, note)
+        work = None  # somebody wrote first, or nobody knows: look again
+    return unavailable("the workload keeps changing; repeating the request is safe")
+
+
+def _nothing_to_do(wish: Wish, work: Workload) -> str:
+    if work.ended:
+        return "it had ended before"
+    if wish.priority is not None:
+        return "it had this priority before" if wish.priority == work.priority else ""
+    return _ASKED_BEFORE if work.state in HELD and work.cancel_requested else ""
+
+
+def _change_event(
+    desk: Desk, ref: str, wish: Wish, work: Workload, now_s: float
+) -> tuple[Cancelled | CancelRequested | Reprioritized, State, str]:
+    """The event, the workload's state after it, and a note for people."""
+    if wish.priority is not None:
+        event = Reprioritized(
+            tenant=work.tenant,
+            id=work.id,
+            after=work.sequence,
+            at_s=now_s,
+            by=desk.by,
+            cause=ref,
+            priority=wish.priority,
+        )
+        return event, work.state, ""
+    if work.state in HELD:
+        asking = CancelRequested(
+            tenant=work.tenant,
+            id=work.id,
+            after=work.sequence,
+            at_s=now_s,
+            by=desk.by,
+            cause=ref,
+            cluster=work.cluster,
+            reason=wish.reason,
+        )
+        return asking, work.state, _ASKED
+    ending = Cancelled(
+        tenant=work.tenant,
+        id=work.id,
+        after=work.sequence,
+        at_s=now_s,
+        by=desk.by,
+        cause=ref,
+        attempt=work.attempt,
+        cluster=work.cluster,
+        digest=work.digest,
+        submitted_at_s=work.submitted_at_s,
+        reason=wish.reason,
+    )
+    return ending, State.CANCELLED, ""
+
+
+def get(desk: Desk, asked: Requested, tenant: str) -> Conversation:
+    """One workload: from the view if it is open, else from the log, else from the archive."""
+    request = validation.get_request(asked.data)
+    if isinstance(request, Refusal):
+        return request
+    known = desk.certain(tenant, request.id)
+    if known is not None and not request.story:
+        return found(known, (), desk.view.frozen(tenant, request.id))
+    step = yield ReadStory(ref=asked.ref, tenant=tenant, id=request.id)
+    read = step.told
+    if not isinstance(read, StoryRead):
+        raise TypeError(f"ReadStory was answered by {type(read).__name__}")
+    if read.failed:
+        return unavailable(AGAIN)
+    frozen = read.unreadable or desk.view.frozen(tenant, request.id)
+    work, story = _life(tenant, request.id, read)
+    if work.state is State.NEW:
+        return unreadable(request.id, frozen) if frozen else not_found(request.id)
+    return found(work, story if request.story else (), frozen)
+
+
+def _life(tenant: str, name: str, read: StoryRead) -> tuple[Workload, list[RecordedEvent]]:
+    """The newest life under this id. The archive may hold earlier ones, and of a purged one all."""
+    events = list(read.events)
+    if not (events and isinstance(events[0].event, Submitted)):
+        archived = list(read.archived)
+        births = (at for at, e in enumerate(archived) if e.event.after == 0 and not e.void)
+        first = max(births, default=0)
+        last = archived[-1].sequence if archived else 0
+        if archived and (not events or last >= events[0].sequence):
+            events = archived[first:]
+    work = Workload(tenant=tenant, id=name)
+    story: list[RecordedEvent] = []
+    for recorded in events:
+        verdict = offer(work, recorded.event, recorded.sequence, recorded.stored_at_s)
+        void = verdict is Verdict.VOID
+        story.append(msgspec.structs.replace(recorded, void=void) if void else recorded)
+    return work, story
+
+
+def page(desk: Desk, asked: Requested, tenant: str) -> ApiReply:
+    """The verb list."""
+    request = validation.list_request(asked.data)
+    if isinstance(request, Refusal):
+        return request
+    if not desk.caught_up:
+        return unavailable("the log has not been read to its end yet")
+    return desk.view.page(tenant, request)
+
+
+def order(desk: Desk, asked: Requested, now_s: float) -> Conversation:
+    """An operator's order: stored, then confirmed. Repeating one is harmless."""
+    made = _control_fact(desk, asked, now_s)
+    if isinstance(made, Refusal):
+        return made
+    fact, note = made
+    step = yield PutControl(ref=asked.ref, fact=fact)
+    if isinstance(step.told, Answered) and isinstance(step.told.outcome, Stored):
+        return OperatorReply(sequence=step.told.outcome.sequence, note=note)
+    return unavailable(AGAIN)
+
+
+def _control_fact(desk: Desk, asked: Requested, now_s: float) -> tuple[ControlFact, str] | Refusal:
+    match asked.verb:
+        case "cordon" | "uncordon":
+            cordon = validation.cordon_request(asked.data)
+            if isinstance(cordon, Refusal):
+                return cordon
+            on = asked.verb == "cordon"
+            fact = Cordon(
+                cluster=cordon.cluster,
+                node=cordon.node,
+                cordoned=on,
+                reason=cordon.reason,
+                set_by=desk.by,
+                set_at_s=now_s,
+            )
+            return fact, "nothing new is placed there; what runs there goes on" if on else ""
+        case "lost" | "found":
+            lost = validation.lost_request(asked.data)
+            if isinstance(lost, Refusal):
+                return lost
+            gone = asked.verb == "lost"
+            told = ClusterLost(
+                cluster=lost.cluster,
+                lost=gone,
+                reason=lost.reason,
+                set_by=desk.by,
+                set_at_s=now_s,
+            )
+            return told, "what was claimed there is placed anew" if gone else ""
+        case "queue":
+            setting = validation.queue_setting(asked.data)
+            if isinstance(setting, Refusal):
+                return setting
+            by = setting.set_by or desk.by
+            return msgspec.structs.replace(setting, set_by=by, set_at_s=now_s), ""
+        case _:
+            return malformed_verb(asked.verb)
+
+
+def _append(
+    ref: str, event: Submitted | Cancelled | CancelRequested | Reprioritized
+) -> Generator[Ask, Step, tuple[Stored | Refused | Unknown, float]]:
+    step = yield Append(ref=ref, event=event)
+    if not isinstance(step.told, Answered):
+        raise TypeError(f"Append was answered by {type(step.told).__name__}")
+    return step.told.outcome, step.now_s
+
+
+def _reload(
+    ref: str, tenant: str, workload_id: str
+) -> Generator[Ask, Step, tuple[Reloaded, float]]:
+    step = yield Reload(ref=ref, tenant=tenant, id=workload_id)
+    if not isinstance(step.told, Reloaded):
+        raise TypeError(f"Reload was answered by {type(step.told).__name__}")
+    return step.told, step.now_s

@@ -1,0 +1,233 @@
+"""The gateway's core: one stimulus in, instructions out, the time passed in. Pure.
+
+Every request is a conversation under its ref: each answer that is told under it leads to exactly
+one more instruction, until that is a Reply. No conversation outlives its Reply, and there is a
+bound on how many there are. What a verb does is written in conversations.py; here is who is asked,
+and what the log and the queues teach the desk that all conversations share.
+
+To drive it: ``handle(event, now_s)``, carry out what it returns, feed each outcome back under the
+instruction's ref. Conversations whose ref begins with ``wish/`` were begun by no request: a cancel
+that an eviction overtook is carried through, and ends without a Reply.
+"""
+
+from collections import Counter
+from collections.abc import Generator
+from typing import Final, assert_never
+
+from berthmaster.gateway import conversations, validation
+from berthmaster.gateway.answers import malformed_verb, overloaded, unavailable
+from berthmaster.gateway.conversations import Conversation, Step, Told, Wish
+from berthmaster.gateway.desk import Desk, Limits
+from berthmaster.gateway.stimuli import (
+    Abandoned,
+    CaughtUp,
+    Logged,
+    LogReplaced,
+    LogSize,
+    QueueSet,
+    QueuesKnown,
+    ReadStory,
+    Requested,
+    StoryRead,
+    Tick,
+    Unreadable,
+)
+from berthmaster.gateway.view import View
+from berthmaster.lifecycle.fold import Verdict, Workload
+from berthmaster.lifecycle.instructions import (
+    Answered,
+    Append,
+    PutControl,
+    Reload,
+    Reloaded,
+    Reply,
+)
+from berthmaster.lifecycle.states import State
+from berthmaster.messages.api import ApiReply, Refusal
+from berthmaster.messages.workload import Evicted
+
+Stimulus = (
+    Requested
+    | Answered
+    | Reloaded
+    | StoryRead
+    | Abandoned
+    | Logged
+    | Unreadable
+    | CaughtUp
+    | LogReplaced
+    | QueueSet
+    | QueuesKnown
+    | LogSize
+    | Tick
+)
+Instruction = Append | Reload | ReadStory | PutControl | Reply
+WISH: Final = "wish/"
+_ANSWER_TO: Final[dict[type, type]] = {
+    Append: Answered,
+    PutControl: Answered,
+    Reload: Reloaded,
+    ReadStory: StoryRead,
+}
+
+
+class Gateway:
+    """``handle`` is all there is to it."""
+
+    def __init__(self, *, by: str, limits: Limits | None = None) -> None:
+        self._desk = Desk(by, limits or Limits())
+        self._talks: dict[str, tuple[Conversation, type]] = {}  # and what it waits for
+        self._wishes: dict[str, Wish] = {}  # not begun yet, by ref
+        self._pursued: dict[str, Wish] = {}
+        self.verdicts: Counter[Verdict] = Counter()  # of the log's events
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether everything that was in the log at the start has been read."""
+        return self._desk.caught_up
+
+    @property
+    def queues_known(self) -> bool:
+        """Whether every queue that was set has been read."""
+        return self._desk.queues_known
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the log is so full that new submits are refused."""
+        return self._desk.is_full
+
+    @property
+    def view(self) -> View:
+        """For figures and tests."""
+        return self._desk.view
+
+    @property
+    def in_flight(self) -> int:
+        """Conversations that have not ended."""
+        return len(self._talks)
+
+    def handle(self, event: Stimulus, now_s: float) -> list[Instruction]:
+        """Take one stimulus. Whatever strangers send, this does not raise."""
+        match event:
+            case Logged():
+                return self._on_logged(event, now_s)
+            case Requested():
+                return self._on_request(event, now_s)
+            case Answered() | Reloaded() | StoryRead():
+                return self._on_told(event, now_s)
+            case Abandoned():
+                return self._on_abandoned(event)
+            case Tick():
+                self._desk.view.forget(now_s - self._desk.limits.keep_ended_s)
+                return self._pursue(now_s)
+            case CaughtUp():
+                self._desk.caught_up = True
+                for work in self._desk.view.open_workloads():
+                    self._wish_on(work)
+                return self._pursue(now_s)
+            case Unreadable():
+                why = f"this version cannot read its event {event.sequence} ({event.why})"
+                self._desk.view.freeze(event.tenant, event.id, why)
+                self._desk.followed(event.sequence)
+            case LogReplaced():
+                self._desk.restart()
+                self._wishes.clear()
+            case QueueSet():
+                self._desk.queues[event.setting.queue] = event.setting
+            case QueuesKnown():
+                self._desk.queues_known = True
+            case LogSize():
+                limit = event.max_bytes * self._desk.limits.full_share
+                self._desk.is_full = event.max_bytes > 0 and event.bytes >= limit
+            case _:
+                assert_never(event)
+        return []
+
+    # Conversations
+
+    def _on_request(self, asked: Requested, now_s: float) -> list[Instruction]:
+        if len(self._talks) >= self._desk.limits.max_in_flight:
+            most = self._desk.limits.max_in_flight
+            reply: ApiReply = overloaded(f"at most {most} requests at once")
+            return [Reply(ref=asked.ref, reply=reply)]
+        begun = self._begin(asked, now_s)
+        if isinstance(begun, Generator):
+            return self._advance(asked.ref, begun, None)
+        return [Reply(ref=asked.ref, reply=begun)]
+
+    def _begin(self, asked: Requested, now_s: float) -> Conversation | ApiReply:
+        tenant = asked.tenant
+        if tenant is None:
+            return conversations.order(self._desk, asked, now_s)
+        if wrong := validation.tenant_refusal(tenant):
+            return wrong
+        match asked.verb:
+            case "submit":
+                return conversations.submit(self._desk, asked, tenant, now_s)
+            case "cancel" | "reprioritize":
+                return conversations.change(self._desk, asked, tenant, now_s)
+            case "get":
+                return conversations.get(self._desk, asked, tenant)
+            case "list":
+                return conversations.page(self._desk, asked, tenant)
+            case _:
+                return malformed_verb(asked.verb)
+
+    def _on_told(self, told: Told, now_s: float) -> list[Instruction]:
+        talk, waits_for = self._talks.get(told.ref, (None, None))
+        if talk is None or type(told) is not waits_for:
+            return []  # abandoned meanwhile, or told twice: nobody waits for it
+        return self._advance(told.ref, talk, Step(told, now_s))
+
+    def _advance(self, ref: str, talk: Conversation, step: Step | None) -> list[Instruction]:
+        try:
+            ask = next(talk) if step is None else talk.send(step)
+        except StopIteration as end:
+            self._talks.pop(ref, None)
+            return self._finish(ref, end.value)
+        self._talks[ref] = (talk, _ANSWER_TO[type(ask)])
+        return [ask]
+
+    def _finish(self, ref: str, reply: ApiReply) -> list[Instruction]:
+        if not ref.startswith(WISH):
+            return [Reply(ref=ref, reply=reply)]
+        wish = self._pursued.pop(ref)
+        if isinstance(reply, Refusal) and reply.retry:
+            self._wishes[ref] = wish  # at the next tick
+        return []
+
+    def _on_abandoned(self, event: Abandoned) -> list[Instruction]:
+        if self._talks.pop(event.ref, None) is None:
+            return []
+        return self._finish(event.ref, unavailable(conversations.AGAIN))
+
+    # What the log teaches
+
+    def _on_logged(self, event: Logged, now_s: float) -> list[Instruction]:
+        offered = self._desk.view.offer(event.event, event.sequence, event.stored_at_s)
+        self._desk.followed(event.sequence)
+        if offered is None:
+            return []
+        verdict, work = offered
+        self.verdicts[verdict] += 1
+        if isinstance(event.event, Evicted) and self._desk.caught_up:
+            self._wish_on(work)
+            return self._pursue(now_s)
+        return []
+
+    def _wish_on(self, work: Workload) -> None:
+        """Somebody asked for its end, its attempt ended otherwise: it must not start again."""
+        if work.state is State.QUEUED and work.cancel_requested:
+            ref = f"{WISH}{work.key}"
+            if ref not in self._pursued:
+                reason = "its cancel had been requested before it was evicted"
+                self._wishes[ref] = Wish(work.tenant, work.id, reason=reason)
+
+    def _pursue(self, now_s: float) -> list[Instruction]:
+        begun: list[Instruction] = []
+        while self._wishes and len(self._talks) < self._desk.limits.max_in_flight:
+            ref, wish = self._wishes.popitem()
+            self._pursued[ref] = wish
+            talk = conversations.fulfil(self._desk, ref, wish, now_s)
+            begun += self._advance(ref, talk, None)
+        return begun

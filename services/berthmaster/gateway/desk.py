@@ -1,0 +1,57 @@
+"""What all conversations of one gateway share: the view, the queues, the limits. Pure."""
+
+import msgspec
+
+from berthmaster.gateway.validation import DEFAULT_QUEUE
+from berthmaster.gateway.view import View
+from berthmaster.lifecycle.fold import Key, Workload, key
+from berthmaster.messages.control import QueueSetting
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What the core bounds itself by; the service's settings say why these defaults."""
+
+    max_in_flight: int = 1024  # conversations at once
+    max_tries: int = 8  # of one change whose workload keeps moving
+    full_share: float = 0.9  # of the log's size limit, from which no submit is taken
+    keep_ended_s: float = 30 * 86_400.0  # as long as tombstones are kept
+
+
+class Desk:
+    """State that outlives a conversation."""
+
+    def __init__(self, by: str, limits: Limits) -> None:
+        self.by = by
+        self.limits = limits
+        self.view = View()
+        self.caught_up = False
+        self.is_full = False
+        self.queues: dict[str, QueueSetting] = {DEFAULT_QUEUE: QueueSetting(queue=DEFAULT_QUEUE)}
+        self.queues_known = False
+        self.followed_to = 0  # last sequence of the log that the view has
+        self._ahead: dict[Key, int] = {}  # what we wrote and the view has not seen: its sequence
+
+    def certain(self, tenant: str, workload_id: str) -> Workload | None:
+        """An open workload, if the view is up to date with all that we wrote about it ourselves."""
+        if not self.caught_up or (self._ahead and key(tenant, workload_id) in self._ahead):
+            return None
+        return self.view.find(tenant, workload_id)
+
+    def wrote(self, tenant: str, workload_id: str, sequence: int) -> None:
+        """We stored an event: whoever asks next must not get an older answer."""
+        if sequence > self.followed_to:
+            self._ahead[key(tenant, workload_id)] = sequence
+
+    def followed(self, sequence: int) -> None:
+        """The view has this event."""
+        self.followed_to = sequence
+        if self._ahead:
+            for name in [k for k, written in self._ahead.items() if written <= sequence]:
+                del self._ahead[name]
+
+    def restart(self) -> None:
+        """The log is another one: forget what was read of the old."""
+        self.view = View()
+        self.caught_up = False
+        self.followed_to = 0
+        self._ahead.clear()

@@ -1,0 +1,302 @@
+"""Turns what a decoder says into what a person needs: which field, what was sent, what is right.
+
+msgspec names the place of a fault as ``$.pod_sets[0].gpus`` and never the value. The place is
+looked up in the types (for the words about what would be right) and in the same bytes decoded
+without types (for the value). What cannot be decoded at all is read once more by a lenient decoder,
+since "NaN at expected_duration_s" helps more than "invalid character at byte 32".
+"""
+
+import difflib
+import functools
+import json
+import math
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+from msgspec import inspect
+
+from berthmaster.messages.api import Refusal
+
+VALUE_CHARS: Final = 80
+FIELD_CHARS: Final = 200
+EXPECTED_CHARS: Final = 600
+_NAME_PATTERN_START: Final = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+_PLACE: Final = re.compile(
+    r" - at (?P<key>`key` in )?`\$(?P<path>(?:\.\w+|\[\d+\]|\[\.\.\.\])*)`\Z"
+)
+_STEP: Final = re.compile(r"\.(\w+)|\[(\d+)\]|\[(\.\.\.)\]")
+_JSON: Final = "one JSON object (RFC 8259, UTF-8)"
+
+Step = str | int  # a field or key, or an index
+
+
+class _Missing:
+    """Nothing was sent there."""
+
+
+MISSING: Final = _Missing()
+
+
+def shorten(value: object, limit: int = VALUE_CHARS) -> str:
+    """A value as JSON, cut to what a person wants to read."""
+    if value is MISSING:
+        return "(missing)"
+    try:
+        text = msgspec.json.encode(value).decode()
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        text = ascii(value)  # such as a float that JSON has no word for, or a lone surrogate
+    return cut(text, limit)
+
+
+def cut(text: str, limit: int) -> str:
+    """The text, or its beginning and an ellipsis."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def spell(path: Iterable[Step]) -> str:
+    """A path as people write it: ``pod_sets[0].node_labels["gpu.model"]``."""
+    spelled = ""
+    for step in path:
+        if isinstance(step, int):
+            spelled += f"[{step}]"
+        elif re.fullmatch(r"\w+", step, re.ASCII):
+            spelled += f".{step}" if spelled else step
+        else:
+            spelled += f"[{shorten(step, FIELD_CHARS // 2)}]"
+    return cut(spelled, FIELD_CHARS)
+
+
+def invalid(path: Iterable[Step], value: object, expected: str) -> Refusal:
+    """A value that is of the right shape and still cannot be."""
+    return Refusal(
+        code="invalid",
+        field=spell(path),
+        value=shorten(value),
+        expected=cut(expected, EXPECTED_CHARS),
+    )
+
+
+def explain_validation(
+    kind: type[msgspec.Struct], data: bytes, error: msgspec.ValidationError
+) -> Refusal:
+    """What a ValidationError of decoding ``kind`` from ``data`` means."""
+    try:
+        raw = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as worse:
+        return explain_malformed(data, worse)  # the rest is not even JSON: say that first
+    message = str(error)
+    place = _PLACE.search(message)
+    steps = _STEP.findall(place["path"]) if place else []
+    path, value, info = _walk(_type_of(kind), raw, steps)
+    if place and place["key"] and isinstance(info, inspect.DictType) and isinstance(value, dict):
+        wrong = _first_unfit(info.key_type, value, by_key=True)
+        return invalid([*path, wrong], wrong, f"as a name there: {words(info.key_type)}")
+    if isinstance(info, inspect.StructType) and isinstance(value, dict):
+        if message.startswith("Object contains unknown field"):
+            return unknown_field(path, value, info)
+        if message.startswith("Object missing required field"):
+            absent = next(f for f in info.fields if f.required and f.encode_name not in value)
+            return invalid([*path, absent.encode_name], MISSING, f"{words(absent.type)} (required)")
+    return invalid(path, value, words(info))
+
+
+def unknown_field(path: list[Step], value: dict[str, object], info: inspect.StructType) -> Refusal:
+    """The first field of ``value`` that its type does not have."""
+    known = [field.encode_name for field in info.fields]
+    name = next((name for name in value if name not in known), "")
+    inner = _inner_fields(info)
+    near = difflib.get_close_matches(name[:64], [*known, *inner], n=1)
+    if near:
+        hint = f"did you mean {inner.get(near[0], near[0])}?"
+    else:
+        hint = f"the fields are {', '.join(known)}"
+    return invalid([*path, name], value.get(name), f"no field of this name; {hint}")
+
+
+def _inner_fields(info: inspect.StructType) -> dict[str, str]:
+    """Fields one level further in, and how to reach them: ``gpus`` belongs in a pod set."""
+    found: dict[str, str] = {}
+    for field in info.fields:
+        inner = field.type
+        where = f"{field.encode_name}."
+        if isinstance(inner, inspect.VarTupleType):
+            inner, where = inner.item_type, f"{field.encode_name}[0]."
+        if isinstance(inner, inspect.StructType):
+            for deep in inner.fields:
+                found.setdefault(deep.encode_name, where + deep.encode_name)
+    return {name: where for name, where in found.items() if name not in _names(info)}
+
+
+def _names(info: inspect.StructType) -> set[str]:
+    return {field.encode_name for field in info.fields}
+
+
+def first_unknown_field(kind: type[msgspec.Struct], data: bytes) -> Refusal | None:
+    """For a type that tolerates unknown fields as a message, when it comes as a request."""
+    info = _type_of(kind)
+    raw = msgspec.json.decode(data)
+    if not isinstance(info, inspect.StructType) or not isinstance(raw, dict):
+        return None
+    known = _names(info) | {info.tag_field}
+    if all(name in known for name in raw):
+        return None
+    return unknown_field([], {name: raw[name] for name in raw if name != info.tag_field}, info)
+
+
+def explain_malformed(data: bytes, error: Exception) -> Refusal:
+    """What is wrong with bytes that are no JSON for a strict reader."""
+    if isinstance(error, RecursionError):
+        return _malformed("", shorten_bytes(data, 0), f"{_JSON} without such deep nesting")
+    try:
+        data.decode()
+    except UnicodeDecodeError as wrong:
+        return _malformed("", shorten_bytes(data, wrong.start), f"UTF-8 (at byte {wrong.start})")
+    if found := _not_quite_json(data):
+        path, value, expected = found
+        return _malformed(spell(path), value, expected)
+    at = re.search(r"\(byte (\d+)\)", str(error))
+    offset = int(at[1]) if at else len(data)
+    where = f"at byte {offset}" if at else "it ends too early"
+    return _malformed("", shorten_bytes(data, offset), f"{_JSON}; {where}")
+
+
+def shorten_bytes(data: bytes, offset: int) -> str:
+    """The surroundings of a byte, readable whatever they are."""
+    start = max(0, offset - VALUE_CHARS // 2)
+    text = data[start : start + VALUE_CHARS].decode(errors="backslashreplace")
+    return cut(("…" if start else "") + text, VALUE_CHARS)
+
+
+def _malformed(field: str, value: str, expected: str) -> Refusal:
+    return Refusal(code="malformed", field=field, value=value, expected=expected)
+
+
+def _not_quite_json(data: bytes) -> tuple[list[Step], str, str] | None:
+    """Where a lenient reader finds what a strict one refuses: NaN, Infinity, half a character."""
+    try:
+        loaded = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    todo: list[tuple[list[Step], object]] = [([], loaded)]
+    while todo:
+        path, value = todo.pop()
+        if isinstance(value, float) and not math.isfinite(value):
+            return path, json.dumps(value), "a finite number (JSON has no NaN and no Infinity)"
+        if isinstance(value, str) and not _is_unicode(value):
+            return path, shorten(value), "whole Unicode characters, no lone surrogates"
+        if isinstance(value, dict):
+            if odd := next((name for name in value if not _is_unicode(name)), None):
+                return path, shorten(odd), "names of whole Unicode characters"
+            todo += [([*path, name], inner) for name, inner in reversed(value.items())]
+        elif isinstance(value, list):
+            todo += [([*path, at], inner) for at, inner in reversed(list(enumerate(value)))]
+    return None
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+# Types in words
+
+
+@functools.cache
+def _type_of(kind: type[msgspec.Struct]) -> inspect.Type:
+    return inspect.type_info(kind)
+
+
+def _walk(
+    info: inspect.Type, value: Any, steps: list[tuple[str, str, str]]
+) -> tuple[list[Step], Any, inspect.Type]:
+    """Follow a path through types and values at once."""
+    path: list[Step] = []
+    for name, index, rest in steps:
+        info = _without_none(info)
+        if name and isinstance(info, inspect.StructType):
+            info = next((f.type for f in info.fields if f.encode_name == name), inspect.AnyType())
+            value = value.get(name, MISSING) if isinstance(value, dict) else MISSING
+            path.append(name)
+        elif index and isinstance(info, inspect.VarTupleType):
+            info = info.item_type
+            value = value[int(index)] if isinstance(value, list) else MISSING
+            path.append(int(index))
+        elif rest and isinstance(info, inspect.DictType) and isinstance(value, dict):
+            key = _first_unfit(info.value_type, value, by_key=False)
+            info, value = info.value_type, value.get(key, MISSING)
+            path.append(key)
+    return path, value, info
+
+
+def _without_none(info: inspect.Type) -> inspect.Type:
+    if not isinstance(info, inspect.UnionType):
+        return info
+    return next(t for t in info.types if not isinstance(t, inspect.NoneType))
+
+
+def _first_unfit(info: inspect.Type, value: dict[str, object], *, by_key: bool) -> str:
+    """The key at fault: msgspec does not tell it for maps. All our maps hold texts."""
+    longest = getattr(info, "max_length", None)
+    for key, inner in value.items():
+        text = key if by_key else inner
+        if not isinstance(text, str) or (longest is not None and len(text) > longest):
+            return key
+    return ""
+
+
+def words(info: inspect.Type) -> str:
+    """What a type takes, as it continues the word "expected"."""
+    match info:
+        case inspect.IntType():
+            return f"a whole number{_range(info)}"
+        case inspect.FloatType():
+            return f"a number{_range(info)}"
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.StrType():
+            return _text(info)
+        case inspect.LiteralType():
+            return "one of " + ", ".join(f'"{value}"' for value in sorted(info.values, key=str))
+        case inspect.VarTupleType():
+            return f"a list{_length(info)}, each {words(info.item_type)}"
+        case inspect.DictType():
+            return f"an object{_length(info)} of names and texts: {words(info.value_type)}"
+        case inspect.StructType():
+            return f"an object with the fields {', '.join(f.encode_name for f in info.fields)}"
+        case inspect.UnionType():
+            return f"{words(_without_none(info))}, or null"
+        case _:
+            return "a value of another type"
+
+
+def _range(info: inspect.IntType | inspect.FloatType) -> str:
+    if info.ge is not None and info.le is not None:
+        return f" from {info.ge} to {info.le}"
+    low = f" of at least {info.ge}" if info.ge is not None else ""
+    low = f" greater than {info.gt:g}" if info.gt is not None else low
+    high = f"at most {info.le:.0f}" if info.le is not None else ""
+    return f"{low} and {high}" if low and high else low or (f" of {high}" if high else "")
+
+
+def _text(info: inspect.StrType) -> str:
+    if info.pattern is not None and info.pattern.startswith(_NAME_PATTERN_START):
+        return (
+            f"1 to {info.max_length} lower-case letters, digits or '-', "
+            "the first and the last a letter or digit"
+        )
+    if info.max_length is None:
+        return "text"
+    if info.min_length:
+        return f"text of {info.min_length} to {info.max_length} characters"
+    return f"text of at most {info.max_length} characters"
+
+
+def _length(info: inspect.VarTupleType | inspect.DictType) -> str:
+    if info.min_length and info.max_length:
+        return f" of {info.min_length} to {info.max_length}"
+    return f" of at most {info.max_length}" if info.max_length else ""

@@ -1,0 +1,162 @@
+"""Carries out what the core asks for and brings back what came of it, whatever that is.
+
+The bus's errors end here: a write whose fate nobody knows and a read that failed are answers like
+any other, and the core has a next step for each.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, assert_never
+
+import msgspec
+
+from berthmaster.bus import subjects
+from berthmaster.bus.acks import stored_sequence
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.errors import BusError
+from berthmaster.bus.log import EventLog, Message, next_message
+from berthmaster.bus.streams import ARCHIVE
+from berthmaster.gateway.conversations import Ask, Told
+from berthmaster.gateway.stimuli import ReadStory, StoryRead, Unreadable
+from berthmaster.lifecycle.fold import Workload, offer
+from berthmaster.lifecycle.instructions import (
+    Answered,
+    Append,
+    PutControl,
+    Reload,
+    Reloaded,
+    Stored,
+    Unknown,
+)
+from berthmaster.messages.api import RecordedEvent
+from berthmaster.messages.control import ClusterLost, ControlFact, Cordon, QueueSetting
+from berthmaster.messages.families import ARCHIVED_STORIES, EVENTS, encode
+
+UNKNOWN_PAUSE_S: Final = 0.25  # before looking again at what nobody knows
+PUT_TIMEOUT_S: Final = 1.0
+PUT_TRIES: Final = 3
+
+
+def control_subject(fact: ControlFact) -> str:
+    """Where an operator's setting is kept."""
+    match fact:
+        case QueueSetting():
+            return subjects.queue_setting(fact.queue)
+        case Cordon():
+            return subjects.cordon(fact.cluster, fact.node)
+        case ClusterLost():
+            return subjects.lost(fact.cluster)
+        case _:
+            assert_never(fact)
+
+
+class Performer:
+    """Reads and writes for one core. ``freeze`` is told of events that cannot be read."""
+
+    def __init__(
+        self, conn: Connection, settle_limit_s: float, freeze: Callable[[Unreadable], object]
+    ) -> None:
+        self._conn = conn
+        self._log = EventLog(conn, settle_limit_s=settle_limit_s)
+        self._freeze = freeze
+
+    async def perform(self, step: Ask) -> Told:
+        """Carry out one instruction; what cannot be done is an answer too, never an exception."""
+        match step:
+            case Append():
+                return await self._append(step)
+            case Reload():
+                return await self._reload(step)
+            case ReadStory():
+                return await self._read_story(step)
+            case PutControl():
+                return await self._put_control(step)
+            case _:
+                assert_never(step)
+
+    async def _append(self, step: Append) -> Answered:
+        try:
+            outcome = await self._log.append(step.event)
+        except BusError as error:
+            outcome = Unknown(str(error))
+        if isinstance(outcome, Unknown):
+            self._conn.log.warning("outcome unknown", ref=step.ref, why=outcome.why)
+            await asyncio.sleep(UNKNOWN_PAUSE_S)
+        return Answered(ref=step.ref, outcome=outcome)
+
+    async def _put_control(self, step: PutControl) -> Answered:
+        """Repeated without harm: the last value counts, and it is the same one."""
+        why = ""
+        for _ in range(PUT_TRIES):
+            try:
+                reply = await self._conn.request(
+                    control_subject(step.fact), encode(step.fact), timeout_s=PUT_TIMEOUT_S
+                )
+                return Answered(ref=step.ref, outcome=Stored(stored_sequence(reply.data)))
+            except BusError as error:
+                why = str(error)
+                await asyncio.sleep(UNKNOWN_PAUSE_S)
+        return Answered(ref=step.ref, outcome=Unknown(why))
+
+    async def _reload(self, step: Reload) -> Reloaded:
+        try:
+            messages = await self._log.story(step.tenant, step.id)
+        except BusError as error:
+            return Reloaded(ref=step.ref, workload=None, failed=str(error))
+        events, unreadable = self._decoded(step.tenant, step.id, messages)
+        if unreadable:
+            return Reloaded(ref=step.ref, workload=None, failed=unreadable)
+        if not events:
+            return Reloaded(ref=step.ref, workload=None)
+        work = Workload(tenant=step.tenant, id=step.id)
+        for recorded in events:
+            offer(work, recorded.event, recorded.sequence, recorded.stored_at_s)
+        return Reloaded(ref=step.ref, workload=work)
+
+    def _decoded(
+        self, tenant: str, workload_id: str, messages: list[Message]
+    ) -> tuple[list[RecordedEvent], str]:
+        """The story up to what this version cannot read, and what that is."""
+        events: list[RecordedEvent] = []
+        for message in messages:
+            try:
+                event = EVENTS.decode(message.data)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                self._freeze(
+                    Unreadable(
+                        tenant=tenant, id=workload_id, sequence=message.sequence, why=str(error)
+                    )
+                )
+                return events, f"its event {message.sequence} cannot be read ({error})"
+            events.append(
+                RecordedEvent(
+                    sequence=message.sequence, stored_at_s=message.stored_at_s, event=event
+                )
+            )
+        return events, ""
+
+    async def _read_story(self, step: ReadStory) -> StoryRead:
+        events: list[RecordedEvent] = []
+        try:
+            messages = await self._log.story(step.tenant, step.id)
+            events, unreadable = self._decoded(step.tenant, step.id, messages)
+            archived: list[RecordedEvent] = []
+            if not unreadable and (not events or events[0].event.after):
+                archived = await self._read_archive(step.tenant, step.id)
+        except BusError as error:
+            return StoryRead(ref=step.ref, failed=str(error))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return StoryRead(ref=step.ref, events=tuple(events), unreadable=f"archive: {error}")
+        return StoryRead(
+            ref=step.ref, events=tuple(events), archived=tuple(archived), unreadable=unreadable
+        )
+
+    async def _read_archive(self, tenant: str, workload_id: str) -> list[RecordedEvent]:
+        """A long story is several messages under one subject."""
+        events: list[RecordedEvent] = []
+        subject = subjects.archive(tenant, workload_id)
+        start = 1
+        while (found := await next_message(self._conn, ARCHIVE, subject, start)) is not None:
+            events += ARCHIVED_STORIES.decode(found.data).events
+            start = found.sequence + 1
+        return events

@@ -1,0 +1,302 @@
+"""The gateway's shell: requests in, the core asked, its instructions carried out, replies out.
+
+Nothing is decided here. Each request is one coroutine that carries its conversation to its end; the
+log and the queues are followed beside it, and their handlers are plain functions, so that nothing
+needs a lock.
+"""
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import Coroutine
+from importlib.metadata import version
+from typing import Any, Final
+
+import msgspec
+
+from berthmaster.bus import subjects
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.dead import bury
+from berthmaster.bus.endpoints import Endpoint, serve
+from berthmaster.bus.errors import ApiError, BusError, StreamReplaced
+from berthmaster.bus.follow import Follower, Recorded
+from berthmaster.bus.log import event_subject
+from berthmaster.bus.streams import ARCHIVE, CONTROL, WORKLOADS, stream_info
+from berthmaster.gateway.answers import fitted, overloaded, unavailable
+from berthmaster.gateway.core import WISH, Gateway, Instruction, Stimulus
+from berthmaster.gateway.desk import Limits
+from berthmaster.gateway.figures import Figures
+from berthmaster.gateway.performer import Performer
+from berthmaster.gateway.settings import GatewaySettings
+from berthmaster.gateway.stimuli import (
+    Abandoned,
+    CaughtUp,
+    Logged,
+    LogReplaced,
+    LogSize,
+    QueueSet,
+    QueuesKnown,
+    Requested,
+    Tick,
+    Unreadable,
+)
+from berthmaster.lifecycle.instructions import (
+    Reply,
+)
+from berthmaster.messages.api import GATEWAY_VERBS, OPERATOR_VERBS, ApiReply
+from berthmaster.messages.control import QueueSetting
+from berthmaster.messages.families import CONTROL_FACTS, EVENTS, encode
+from berthmaster.runtime.periodic import beats, stopped_within
+from berthmaster.runtime.service import Context, Service
+
+MAX_LETTERS: Final = 100  # dead letters that wait to be sent; the log has their originals
+REPLY_MARGIN_BYTES: Final = 1024  # of the server's limit, for subject and headers
+NO_STREAM: Final = 10059
+
+
+class Shell:
+    """One gateway on one connection."""
+
+    def __init__(self, ctx: Context[GatewaySettings], conn: Connection) -> None:
+        settings = ctx.settings
+        self._ctx = ctx
+        self._conn = conn
+        self._performer = Performer(conn, settings.settle_limit_s, self._tell)
+        self._life = f"gateway-{secrets.token_hex(4)}"
+        self._core = Gateway(
+            by=self._life,
+            limits=Limits(
+                max_in_flight=settings.max_in_flight,
+                full_share=settings.full_share,
+                keep_ended_s=settings.tombstone_days * 86_400,
+            ),
+        )
+        self._figures = Figures(ctx.metrics, self._core)
+        self._numbers = itertools.count(1)
+        self._letters: list[tuple[Recorded, str, str, str]] = []  # with stream, workload, reason
+
+    async def run(self) -> None:
+        """Serve until the service is asked to stop; what is in hand then is finished."""
+        ctx = self._ctx
+        ctx.health.ready("log", False, "the log has not been read to its end")
+        ctx.spawn(self._follow_queues(), name="follow queues")
+        ctx.spawn(self._follow_log(), name="follow log")
+        ctx.spawn(self._watch_size(), name="watch size")
+        ctx.spawn(self._tick(), name="tick")
+        limit = ctx.settings.max_in_flight
+        endpoints = await serve(
+            self._conn,
+            "berth-gateway",
+            {
+                **{
+                    verb: Endpoint(subjects.api_of_all_tenants(verb), self._answer_tenant)
+                    for verb in GATEWAY_VERBS
+                },
+                **{
+                    verb: Endpoint(subjects.operator(verb), self._answer_operator)
+                    for verb in OPERATOR_VERBS
+                },
+            },
+            version=version("berthmaster"),
+            description="Takes, changes and shows workloads; takes operators' orders",
+            overloaded=lambda _: encode(overloaded(f"at most {limit} requests at once")),
+            failed=lambda _, __: encode(unavailable("the gateway failed; repeating is safe")),
+            max_concurrent=limit,
+        )
+        ctx.log.info("serving", instance=self._life)
+        await ctx.stopping.wait()
+        await endpoints.stop()
+
+    # Requests
+
+    async def _answer_tenant(self, subject: str, data: bytes) -> bytes:
+        try:
+            tenant, verb = subjects.parse_api(subject)
+        except subjects.SubjectError:  # the core says what is wrong with such a tenant
+            tenant, verb = subject.split(".")[2], subject.rpartition(".")[2]
+        return await self._answer(tenant, verb, data)
+
+    async def _answer_operator(self, subject: str, data: bytes) -> bytes:
+        return await self._answer(None, subject.rpartition(".")[2], data)
+
+    async def _answer(self, tenant: str | None, verb: str, data: bytes) -> bytes:
+        began_s = asyncio.get_running_loop().time()
+        ref = f"{self._life}/{next(self._numbers)}"
+        asked = Requested(ref=ref, tenant=tenant, verb=verb, data=data)
+        reply = await self._converse(ref, self._tell(asked))
+        if reply is None:
+            raise RuntimeError(f"no reply to {verb}")  # a fault of ours: serve() answers for us
+        took_s = asyncio.get_running_loop().time() - began_s
+        self._figures.answered(verb, reply, took_s)
+        return fitted(reply, self._conn.nc.max_payload - REPLY_MARGIN_BYTES)
+
+    async def _converse(self, ref: str, todo: list[Instruction]) -> ApiReply | None:
+        """Carry one conversation to its end, within its time limit."""
+        reply: ApiReply | None = None
+        try:
+            async with asyncio.timeout(self._ctx.settings.request_limit_s):
+                while todo:
+                    (step,) = todo  # a conversation asks for one thing at a time
+                    if isinstance(step, Reply):
+                        return step.reply
+                    todo = self._tell(await self._performer.perform(step))
+        except TimeoutError:
+            pass
+        finally:
+            for last in self._tell(Abandoned(ref=ref)):  # nothing, if it has ended
+                if isinstance(last, Reply):
+                    reply = last.reply
+        return reply
+
+    def _tell(self, stimulus: Stimulus) -> list[Instruction]:
+        return self._core.handle(stimulus, self._conn.now())
+
+    def _start(self, begun: list[Instruction]) -> None:
+        """Conversations that no request began; the core bounds how many."""
+        for step in begun:
+            if not step.ref.startswith(WISH):
+                raise RuntimeError(f"{step.ref} was begun by nobody")
+            self._ctx.spawn(self._pursue(step), name=step.ref)
+
+    async def _pursue(self, step: Instruction) -> None:
+        await self._converse(step.ref, [step])
+
+    # What the streams tell
+
+    async def _follow_log(self) -> None:
+        while True:
+            follower = Follower(self._conn, WORKLOADS, [subjects.ALL_WORKLOADS])
+            try:
+                await follower.run(self._on_event, caught_up=self._on_caught_up)
+            except StreamReplaced as error:
+                self._ctx.log.error("the log was replaced", why=str(error))
+                self._ctx.health.ready("log", False, "the log was replaced and is read anew")
+                self._tell(LogReplaced())
+
+    def _on_event(self, recorded: Recorded) -> None:
+        try:
+            event = EVENTS.decode(recorded.data)
+            wrong = "" if event_subject(event) == recorded.subject else "it is another's event"
+        except (msgspec.DecodeError, UnicodeDecodeError, subjects.SubjectError) as error:
+            event, wrong = None, str(error)
+        if event is None or wrong:
+            self._freeze(recorded, wrong)
+            return
+        stimulus = Logged(event=event, sequence=recorded.sequence, stored_at_s=recorded.stored_at_s)
+        if begun := self._tell(stimulus):
+            self._start(begun)
+
+    def _freeze(self, recorded: Recorded, why: str) -> None:
+        try:
+            place = subjects.parse_workload_event(recorded.subject)
+        except subjects.SubjectError:
+            self._letter(recorded, WORKLOADS, "", why)
+            return
+        self._tell(
+            Unreadable(tenant=place.tenant, id=place.id, sequence=recorded.sequence, why=why)
+        )
+        self._letter(recorded, WORKLOADS, f"{place.tenant}/{place.id}", why)
+
+    def _letter(self, recorded: Recorded, stream: str, workload: str, why: str) -> None:
+        self._figures.undecodable.inc()
+        if len(self._letters) < MAX_LETTERS:
+            self._letters.append((recorded, stream, workload, why))
+        else:
+            self._ctx.log.error("undecodable", subject=recorded.subject, sequence=recorded.sequence)
+
+    def _on_caught_up(self) -> None:
+        self._start(self._tell(CaughtUp()))
+        self._ctx.health.ready("log", True)
+
+    async def _follow_queues(self) -> None:
+        self._ctx.health.ready("queues", False, "the queues have not been read")
+        follower = Follower(self._conn, CONTROL, [subjects.ALL_CONTROL], start="last-per-subject")
+        await follower.run(self._on_control, caught_up=self._on_queues_known)
+
+    def _on_control(self, recorded: Recorded) -> None:
+        try:
+            fact = CONTROL_FACTS.decode(recorded.data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            self._letter(recorded, CONTROL, "", str(error))
+            return
+        if isinstance(fact, QueueSetting):
+            self._tell(QueueSet(setting=fact))
+
+    def _on_queues_known(self) -> None:
+        self._tell(QueuesKnown())
+        self._ctx.health.ready("queues", True)
+
+    # What is due now and then
+
+    async def _watch_size(self) -> None:
+        async for _ in beats(self._ctx.settings.size_interval_s, self._ctx.stopping):
+            try:
+                info = await stream_info(self._conn, WORKLOADS)
+            except BusError:
+                continue  # what was known holds until the server is back
+            self._tell(LogSize(bytes=info.state.bytes, max_bytes=info.config.max_bytes))
+
+    async def _tick(self) -> None:
+        async for _ in beats(1.0, self._ctx.stopping):
+            self._start(self._tell(Tick()))
+            self._ctx.health.ready("bus", self._conn.connected, "no connection to NATS")
+            self._figures.refresh()
+            letters, self._letters = self._letters, []
+            for recorded, stream, workload, why in letters:
+                await bury(
+                    self._conn,
+                    service="gateway",
+                    subject=recorded.subject,
+                    reason=why,
+                    body=recorded.data,
+                    stream=stream,
+                    sequence=recorded.sequence,
+                    workload=workload,
+                )
+
+
+async def _unless_stopped(ctx: Context[GatewaySettings], work: Coroutine[Any, Any, Any]) -> Any:
+    """The result of waiting for something that may never come; None when asked to stop."""
+    task = asyncio.ensure_future(work)
+    stop = asyncio.ensure_future(ctx.stopping.wait())
+    try:
+        await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        stop.cancel()
+        task.cancel()
+
+
+async def _streams_are_there(ctx: Context[GatewaySettings], conn: Connection) -> bool:
+    """Wait for whoever makes the streams; False when asked to stop before."""
+    told = False
+    while not ctx.stopping.is_set():
+        try:
+            for stream in (WORKLOADS, CONTROL, ARCHIVE):
+                await stream_info(conn, stream)
+            return True
+        except BusError as error:
+            why = str(error)
+            if isinstance(error, ApiError) and error.code == NO_STREAM:
+                why = "the streams have not been made"
+            ctx.health.ready("streams", False, why)
+            if not told:
+                ctx.log.warning("waiting for the streams", why=why)
+                told = True
+        await stopped_within(0.2, ctx.stopping)
+    return False
+
+
+async def main(ctx: Context[GatewaySettings]) -> None:
+    """Connect, wait for the streams, serve."""
+    ctx.health.ready("bus", False, "no connection to NATS yet")
+    conn = await _unless_stopped(ctx, Connection.open(ctx.settings, "gateway", ctx.log))
+    if conn is None:
+        return
+    async with conn:
+        if await _streams_are_there(ctx, conn):
+            ctx.health.ready("streams", True)
+            await Shell(ctx, conn).run()
+
+
+SERVICE = Service("gateway", GatewaySettings, main)

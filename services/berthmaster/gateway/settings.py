@@ -1,0 +1,49 @@
+"""What the gateway can be told."""
+
+from dataclasses import dataclass
+
+from berthmaster.runtime.settings import CommonSettings, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewaySettings(CommonSettings):
+    """Each with its unit and the reason of its default."""
+
+    max_in_flight: int = setting(
+        1024,
+        least=1,
+        most=65_536,
+        help="requests in hand at once; beyond it they are refused at once. At 0.5 ms each this "
+        "many is half a second's worth: who would wait longer had better come again",
+    )
+    settle_limit_s: float = setting(
+        4.0,
+        least=0.1,
+        most=60,
+        help="seconds for which a write is tried and its fate looked up before the answer is that "
+        "nobody knows; below the 5 s that clients commonly wait",
+    )
+    request_limit_s: float = setting(
+        8.0, least=0.2, most=120, help="seconds that one request may take in all"
+    )
+    full_share: float = setting(
+        0.9,
+        least=0.01,
+        most=1,
+        help="share of the size limit of the stream WORKLOADS from which new submits are refused; "
+        "the rest is for the events of workloads that are in it already",
+    )
+    size_interval_s: float = setting(
+        2.0,
+        least=0.1,
+        most=3600,
+        help="seconds between two looks at that size; at 1,000 submits/s some MB are written "
+        "in between",
+    )
+    tombstone_days: float = setting(
+        30.0,
+        least=0,
+        most=3650,
+        help="days for which an ended workload is remembered; as the archivist's setting. The "
+        "log decides whether an id is free, this only bounds memory",
+    )

@@ -1,0 +1,86 @@
+"""What the gateway's core is told, beside the outcomes that all cores share (lifecycle)."""
+
+import msgspec
+
+from berthmaster.messages.api import RecordedEvent
+from berthmaster.messages.control import QueueSetting
+from berthmaster.messages.workload import WorkloadEvent
+
+
+class Requested(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody asks. ``ref`` names this request in all that follows from it."""
+
+    ref: str
+    verb: str
+    data: bytes
+    tenant: str | None = None  # None: an operator asks
+
+
+class Abandoned(msgspec.Struct, frozen=True, kw_only=True):
+    """The request under this ref took longer than it may."""
+
+    ref: str
+
+
+class Logged(msgspec.Struct, frozen=True, kw_only=True):
+    """The stream WORKLOADS has one more event. They come in stream order."""
+
+    event: WorkloadEvent
+    sequence: int
+    stored_at_s: float
+
+
+class Unreadable(msgspec.Struct, frozen=True, kw_only=True):
+    """The stream WORKLOADS has an event that this version cannot read."""
+
+    tenant: str
+    id: str
+    sequence: int
+    why: str
+
+
+class CaughtUp(msgspec.Struct, frozen=True):
+    """Everything that was in WORKLOADS at the start has been told."""
+
+
+class LogReplaced(msgspec.Struct, frozen=True):
+    """WORKLOADS is another stream than before: all that was told of it is void."""
+
+
+class QueueSet(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue's setting, as CONTROL has it now."""
+
+    setting: QueueSetting
+
+
+class QueuesKnown(msgspec.Struct, frozen=True):
+    """Everything that was in CONTROL at the start has been told."""
+
+
+class LogSize(msgspec.Struct, frozen=True, kw_only=True):
+    """How full WORKLOADS is."""
+
+    bytes: int
+    max_bytes: int  # -1 = no limit
+
+
+class StoryRead(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of ReadStory."""
+
+    ref: str
+    events: tuple[RecordedEvent, ...] = ()  # in the log
+    archived: tuple[RecordedEvent, ...] = ()  # looked up only if the log's begin is not there
+    unreadable: str = ""  # why the log's story ends before its end
+    failed: str = ""  # could not be read now
+
+
+class Tick(msgspec.Struct, frozen=True):
+    """Time has passed: about once a second."""
+
+
+class ReadStory(msgspec.Struct, frozen=True, kw_only=True):
+    """Instruction: read all of one workload's events, from the archive if purged."""
+
+    ref: str
+    tenant: str
+    id: str

@@ -1,0 +1,206 @@
+"""From a stranger's bytes to a request, or to a refusal that says which field and why. Pure.
+
+The types in messages/ hold the bounds of single values; what spans several of them is checked here.
+Nothing here knows what exists: whether a queue is there is for those who keep the queues.
+"""
+
+import itertools
+from typing import Final, TypeVar
+
+import msgspec
+
+from berthmaster.bus import subjects
+from berthmaster.gateway.explain import (
+    Step,
+    cut,
+    explain_malformed,
+    explain_validation,
+    first_unknown_field,
+    invalid,
+)
+from berthmaster.messages.api import (
+    CancelRequest,
+    CordonRequest,
+    GetRequest,
+    ListRequest,
+    LostRequest,
+    Refusal,
+    ReprioritizeRequest,
+)
+from berthmaster.messages.control import QueueSetting
+from berthmaster.messages.families import (
+    CANCEL_REQUESTS,
+    CORDON_REQUESTS,
+    GET_REQUESTS,
+    JOB_REQUESTS,
+    LIST_REQUESTS,
+    LOST_REQUESTS,
+    QUEUE_REQUESTS,
+    REPRIORITIZE_REQUESTS,
+)
+from berthmaster.messages.workload import MAX_PODS, JobRequest, Name
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+# `placed` carries the request and the pods' places, and must stay below the server's 1 MiB.
+MAX_REQUEST_BYTES: Final = 256 * 1024
+MAX_TENANTS_OF_A_QUEUE: Final = 1000
+MAX_SET_BY_CHARS: Final = 256
+DEFAULT_QUEUE: Final = "default"
+_NAME_WORDS: Final = (
+    "1 to 63 lower-case letters, digits or '-', the first and the last a letter or digit"
+)
+
+
+def is_name(text: str) -> bool:
+    """Whether this is a name as messages have them, such as a tenant's."""
+    try:
+        msgspec.convert(text, Name)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def tenant_refusal(tenant: str) -> Refusal | None:
+    """Why nobody can be this tenant, if so. It comes from the subject alone."""
+    if is_name(tenant):
+        return None
+    return Refusal(
+        code="invalid",
+        field="",
+        value=cut(ascii(tenant), 80),
+        expected=f"as the subject's third token a tenant's name: {_NAME_WORDS}",
+    )
+
+
+def job_request(data: bytes) -> JobRequest | Refusal:
+    """The body of ``submit``."""
+    request = _decoded(JobRequest, JOB_REQUESTS, data)
+    if isinstance(request, Refusal):
+        return request
+    seen: dict[str, int] = {}
+    pods = 0
+    for at, pod_set in enumerate(request.pod_sets):
+        path: list[Step] = ["pod_sets", at]
+        first = seen.setdefault(pod_set.name, at)
+        if first != at:
+            used = f"a name that is not used yet; pod_sets[{first}] has this one"
+            return invalid([*path, "name"], pod_set.name, used)
+        if pod_set.gpu_milli < 1000 and pod_set.gpus != 1:
+            return invalid(
+                [*path, "gpu_milli"],
+                pod_set.gpu_milli,
+                f"1000, as gpus is {pod_set.gpus}: only a pod with one GPU can ask for part of it",
+            )
+        pods += pod_set.count
+        if pods > MAX_PODS:
+            return invalid(
+                [*path, "count"],
+                pod_set.count,
+                f"at most {MAX_PODS} pods in all pod sets together; these make {pods}",
+            )
+    return request
+
+
+def cancel_request(data: bytes) -> CancelRequest | Refusal:
+    """The body of ``cancel``."""
+    return _decoded(CancelRequest, CANCEL_REQUESTS, data)
+
+
+def reprioritize_request(data: bytes) -> ReprioritizeRequest | Refusal:
+    """The body of ``reprioritize``."""
+    return _decoded(ReprioritizeRequest, REPRIORITIZE_REQUESTS, data)
+
+
+def get_request(data: bytes) -> GetRequest | Refusal:
+    """The body of ``get``."""
+    return _decoded(GetRequest, GET_REQUESTS, data)
+
+
+def list_request(data: bytes) -> ListRequest | Refusal:
+    """The body of ``list``; nothing at all asks for everything."""
+    return _decoded(ListRequest, LIST_REQUESTS, data or b"{}")
+
+
+def cordon_request(data: bytes) -> CordonRequest | Refusal:
+    """The body of ``cordon`` and ``uncordon``."""
+    request = _decoded(CordonRequest, CORDON_REQUESTS, data)
+    if isinstance(request, Refusal):
+        return request
+    wrong = _no_token("cluster", request.cluster)
+    if wrong is None and request.node is not None:
+        wrong = _no_token("node", request.node)
+    return wrong or request
+
+
+def lost_request(data: bytes) -> LostRequest | Refusal:
+    """The body of ``lost`` and ``found``."""
+    request = _decoded(LostRequest, LOST_REQUESTS, data)
+    if isinstance(request, Refusal):
+        return request
+    return _no_token("cluster", request.cluster) or request
+
+
+def queue_setting(data: bytes) -> QueueSetting | Refusal:
+    """The body of ``queue``. As a message it tolerates unknown fields, as a request it does not."""
+    setting = _decoded(QueueSetting, QUEUE_REQUESTS, data)
+    if isinstance(setting, Refusal):
+        return setting
+    return first_unknown_field(QueueSetting, data) or _queue_fault(setting) or setting
+
+
+def _queue_fault(setting: QueueSetting) -> Refusal | None:
+    if not is_name(setting.queue):
+        return invalid(["queue"], setting.queue, _NAME_WORDS)
+    if len(setting.tenants) > MAX_TENANTS_OF_A_QUEUE:
+        most = f"at most {MAX_TENANTS_OF_A_QUEUE} tenants; without any it is open to all"
+        return invalid(["tenants"], f"{len(setting.tenants)} tenants", most)
+    for at, tenant in enumerate(setting.tenants):
+        if not is_name(tenant):
+            return invalid(["tenants", at], tenant, _NAME_WORDS)
+    if not -1_000_000 <= setting.priority <= 1_000_000:
+        return invalid(["priority"], setting.priority, "a whole number from -1000000 to 1000000")
+    if len(setting.set_by) > MAX_SET_BY_CHARS:
+        return invalid(["set_by"], setting.set_by, f"at most {MAX_SET_BY_CHARS} characters")
+    if setting.queue == DEFAULT_QUEUE and setting.deleted:
+        return invalid(["deleted"], True, 'false: the queue "default" always exists; hold it')
+    return _amounts_fault(setting)
+
+
+def _amounts_fault(setting: QueueSetting) -> Refusal | None:
+    """A guarantee above what is deserved, or either above the limit, cannot be kept."""
+    amounts: list[tuple[str, int | None]] = [
+        ("guarantee_gpu_milli", setting.guarantee_gpu_milli),
+        ("deserved_gpu_milli", setting.deserved_gpu_milli),
+        ("capability_gpu_milli", setting.capability_gpu_milli),
+    ]
+    given = [(name, amount) for name, amount in amounts if amount is not None]
+    for (low, amount), (high, limit) in itertools.pairwise(given):
+        if amount > limit:
+            return invalid([low], amount, f"at most {high}, which is {limit}")
+    return None
+
+
+def _no_token(field: str, name: str) -> Refusal | None:
+    try:
+        subjects.token(name)
+    except subjects.SubjectError:
+        most = subjects.MAX_TOKEN_CHARS
+        return invalid([field], name, f"a name that fits a subject: {most} characters encoded")
+    return None
+
+
+def _decoded(kind: type[T], decoder: msgspec.json.Decoder[T], data: bytes) -> T | Refusal:
+    if len(data) > MAX_REQUEST_BYTES:
+        return Refusal(
+            code="too_large",
+            field="",
+            value=f"{len(data)} bytes",
+            expected=f"at most {MAX_REQUEST_BYTES} bytes",
+        )
+    try:
+        return decoder.decode(data)
+    except msgspec.ValidationError as error:
+        return explain_validation(kind, data, error)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return explain_malformed(data, error)

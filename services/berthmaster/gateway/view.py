@@ -1,0 +1,345 @@
+"""What the gateway remembers of the log, so that questions cost no read: open workloads whole,
+ended ones as small records, in the order of their submission.
+
+It is folded from the stream in order and may lag behind it; whoever must be right asks the log.
+It shrinks by age: a record whose tombstone can no longer be in the log is dropped.
+"""
+
+import sys
+from array import array
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
+from berthmaster.lifecycle.states import ENDED, State
+from berthmaster.messages.api import ListReply, ListRequest, WorkloadStateName, WorkloadView
+from berthmaster.messages.workload import JobRequest, Submitted, WorkloadEvent
+
+REASON_CHARS: Final = 200  # of an ended workload; the whole text is in its story
+MAX_EXAMINED: Final = 20_000  # of one list: some milliseconds, then the page ends where it is
+MAX_PAGE_CHARS: Final = 400_000  # far below the server's 1 MiB with all the JSON around it
+_ENTRY_CHARS: Final = 350
+_NAMES: Final[dict[State, WorkloadStateName]] = {
+    State.QUEUED: "queued",
+    State.PLACED: "placed",
+    State.CLAIMED: "claimed",
+    State.ADMITTED: "admitted",
+    State.RUNNING: "running",
+    State.SUCCEEDED: "succeeded",
+    State.FAILED: "failed",
+    State.CANCELLED: "cancelled",
+}
+_ENDED_NAMES: Final = frozenset(_NAMES[state] for state in ENDED)
+
+
+def state_name(state: State) -> WorkloadStateName:
+    """A state as replies name it. NEW has no name: nobody is told of a workload before it is."""
+    return _NAMES[state]
+
+
+class Record(msgspec.Struct, kw_only=True, gc=False):
+    """An ended workload, in a few hundred bytes (no containers but tuples of texts: no GC)."""
+
+    id: str
+    state: State
+    order: int
+    sequence: int
+    submitted_at_s: float
+    changed_at_s: float
+    queue: str
+    priority: int
+    attempt: int
+    evictions: int
+    cluster: str
+    gpus: float
+    gpu_models: tuple[str, ...]
+    pods: int
+    reason: str
+
+
+def _asked_for(request: JobRequest | None) -> tuple[float, tuple[str, ...], int]:
+    if request is None:
+        return 0.0, (), 0
+    gpu_milli = sum(p.count * p.gpus * p.gpu_milli for p in request.pod_sets)
+    models = tuple(dict.fromkeys(model for p in request.pod_sets for model in p.gpu_models))
+    return gpu_milli / 1000, models, sum(p.count for p in request.pod_sets)
+
+
+def view_of(work: Workload) -> WorkloadView:
+    """A folded workload as replies show it."""
+    gpus, models, pods = _asked_for(work.request)
+    return WorkloadView(
+        tenant=work.tenant,
+        id=work.id,
+        state=state_name(work.state),
+        queue=work.request.queue if work.request else "",
+        priority=work.priority,
+        attempt=work.attempt,
+        evictions=work.evictions,
+        cluster=work.cluster,
+        gpus=gpus,
+        gpu_models=models,
+        pods=pods,
+        submitted_at_s=work.submitted_at_s,
+        changed_at_s=work.changed_at_s,
+        sequence=work.sequence,
+        cancel_requested=work.cancel_requested,
+        reason=work.reason,
+    )
+
+
+def _view_of_record(tenant: str, record: Record) -> WorkloadView:
+    return WorkloadView(
+        tenant=tenant,
+        id=record.id,
+        state=state_name(record.state),
+        queue=record.queue,
+        priority=record.priority,
+        attempt=record.attempt,
+        evictions=record.evictions,
+        cluster=record.cluster,
+        gpus=record.gpus,
+        gpu_models=record.gpu_models,
+        pods=record.pods,
+        submitted_at_s=record.submitted_at_s,
+        changed_at_s=record.changed_at_s,
+        sequence=record.sequence,
+        reason=record.reason,
+    )
+
+
+def _record_of(work: Workload, order: int) -> Record:
+    gpus, models, pods = _asked_for(work.request)
+    return Record(
+        id=work.id,
+        state=work.state,
+        order=order,
+        sequence=work.sequence,
+        submitted_at_s=work.submitted_at_s,
+        changed_at_s=work.changed_at_s,
+        queue=sys.intern(work.request.queue) if work.request else "",
+        priority=work.priority,
+        attempt=work.attempt,
+        evictions=work.evictions,
+        cluster=sys.intern(work.cluster),
+        gpus=gpus,
+        gpu_models=models,
+        pods=pods,
+        reason=work.reason[:REASON_CHARS],
+    )
+
+
+class _Shelf:
+    """Ids in the order of submission. Those that are gone are skipped, and swept out in time."""
+
+    def __init__(self) -> None:
+        self._orders = array("Q")
+        self._ids: list[str] = []
+        self.gone = 0
+
+    def add(self, order: int, workload_id: str) -> None:
+        """Orders only rise: they are sequences, added as the stream is read."""
+        self._orders.append(order)
+        self._ids.append(workload_id)
+
+    def newest_first(self, before: int) -> Iterator[tuple[int, str]]:
+        """From the newest, or from the newest that is older than ``before``."""
+        end = bisect_left(self._orders, before) if before else len(self._orders)
+        for at in range(end - 1, -1, -1):
+            yield self._orders[at], self._ids[at]
+
+    def sweep(self, kept: "dict[str, int]") -> None:
+        """Drop what is not in ``kept`` (id -> order)."""
+        pairs = [
+            (order, name)
+            for order, name in zip(self._orders, self._ids, strict=True)
+            if kept.get(name) == order
+        ]
+        self._orders = array("Q", (order for order, _ in pairs))
+        self._ids = [name for _, name in pairs]
+        self.gone = 0
+
+    @property
+    def is_untidy(self) -> bool:
+        """More than half of it is gone."""
+        return self.gone > 1000 and 2 * self.gone > len(self._ids)
+
+
+class _Tenant:
+    """The workloads of one tenant."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.open: dict[str, Workload] = {}
+        self.orders: dict[str, int] = {}  # of the open ones
+        self.ended: dict[str, Record] = {}
+        self.all_shelf = _Shelf()
+        self.open_shelf = _Shelf()
+        self.counts: dict[WorkloadStateName, int] = {}
+
+    def count(self, state: State, change: int) -> None:
+        name = state_name(state)
+        left = self.counts.get(name, 0) + change
+        if left:
+            self.counts[name] = left
+        else:
+            del self.counts[name]
+
+    def order_of(self, workload_id: str) -> int:
+        record = self.ended.get(workload_id)
+        return record.order if record is not None else self.orders.get(workload_id, 0)
+
+    def view(self, workload_id: str) -> WorkloadView:
+        work = self.open.get(workload_id)
+        if work is not None:
+            return view_of(work)
+        return _view_of_record(self.name, self.ended[workload_id])
+
+    def tidy(self) -> None:
+        if self.open_shelf.is_untidy:
+            self.open_shelf.sweep(self.orders)
+        if self.all_shelf.is_untidy:
+            ended = {name: record.order for name, record in self.ended.items()}
+            self.all_shelf.sweep(ended | self.orders)
+
+
+class View:
+    """All workloads of all tenants, as far as the log has been read."""
+
+    def __init__(self) -> None:
+        self._tenants: dict[str, _Tenant] = {}
+        self._frozen: dict[Key, str] = {}
+        self._endings: deque[tuple[float, str, Record]] = deque()  # oldest first
+        self.open_count = 0
+        self.ended_count = 0
+
+    @property
+    def frozen_count(self) -> int:
+        """Workloads that this reader cannot follow."""
+        return len(self._frozen)
+
+    def offer(
+        self, event: WorkloadEvent, sequence: int, stored_at_s: float
+    ) -> tuple[Verdict, Workload] | None:
+        """Fold the stream's next event; None if its workload is frozen or has ended."""
+        tenant = self._tenants.get(event.tenant)
+        if tenant is None:
+            name = sys.intern(event.tenant)
+            tenant = self._tenants[name] = _Tenant(name)
+        if self._frozen and key(event.tenant, event.id) in self._frozen:
+            return None
+        work = tenant.open.get(event.id)
+        is_new = work is None
+        if work is None:
+            record = tenant.ended.get(event.id)
+            if record is not None:
+                if sequence <= record.sequence or not isinstance(event, Submitted) or event.after:
+                    return None
+                self._drop(tenant, record)  # its tombstone is gone, and the id begins a new life
+            work = Workload(tenant=tenant.name, id=event.id)
+        before = work.state
+        verdict = offer(work, event, sequence, stored_at_s)
+        if work.state is State.NEW:
+            return verdict, work  # a story without its beginning: nothing to remember
+        if is_new:
+            tenant.all_shelf.add(sequence, work.id)
+            self._open(tenant, work, sequence)
+        elif before is not work.state:
+            tenant.count(before, -1)
+            tenant.count(work.state, 1)
+        if work.ended:
+            self._end(tenant, work)
+        return verdict, work
+
+    def _open(self, tenant: _Tenant, work: Workload, order: int) -> None:
+        tenant.open[work.id] = work
+        tenant.orders[work.id] = order
+        tenant.count(work.state, 1)
+        self.open_count += 1
+        if not work.ended:
+            tenant.open_shelf.add(order, work.id)
+
+    def _end(self, tenant: _Tenant, work: Workload) -> None:
+        del tenant.open[work.id]
+        record = _record_of(work, tenant.orders.pop(work.id))
+        tenant.ended[work.id] = record
+        self._endings.append((record.changed_at_s, tenant.name, record))
+        tenant.open_shelf.gone += 1
+        self.open_count -= 1
+        self.ended_count += 1
+        tenant.tidy()
+
+    def _drop(self, tenant: _Tenant, record: Record) -> None:
+        del tenant.ended[record.id]
+        tenant.count(record.state, -1)
+        tenant.all_shelf.gone += 1
+        self.ended_count -= 1
+        tenant.tidy()
+
+    def freeze(self, tenant: str, workload_id: str, why: str) -> None:
+        """This reader cannot follow the workload any more: what it knows is no longer the truth."""
+        self._frozen.setdefault(key(tenant, workload_id), why)
+
+    def frozen(self, tenant: str, workload_id: str) -> str:
+        """Why it is frozen, or nothing."""
+        return self._frozen.get(key(tenant, workload_id), "")
+
+    def find(self, tenant: str, workload_id: str) -> Workload | None:
+        """An open workload."""
+        known = self._tenants.get(tenant)
+        return known.open.get(workload_id) if known else None
+
+    def has_ended(self, tenant: str, workload_id: str) -> bool:
+        """Whether it has ended and is remembered."""
+        known = self._tenants.get(tenant)
+        return known is not None and workload_id in known.ended
+
+    def open_workloads(self) -> Iterator[Workload]:
+        """All of them, tenant by tenant."""
+        for tenant in self._tenants.values():
+            yield from tenant.open.values()
+
+    def forget(self, ended_before_s: float, limit: int = 1000) -> int:
+        """Drop at most ``limit`` records of workloads that ended before; how many."""
+        dropped = 0
+        while self._endings and self._endings[0][0] < ended_before_s and dropped < limit:
+            _, name, record = self._endings.popleft()
+            tenant = self._tenants[name]
+            if tenant.ended.get(record.id) is record:
+                self._drop(tenant, record)
+                dropped += 1
+        return dropped
+
+    def page(self, tenant: str, request: ListRequest) -> ListReply:
+        """One page of a tenant's workloads, newest first."""
+        known = self._tenants.get(tenant)
+        if known is None:
+            return ListReply()
+        wanted = frozenset(request.states)
+        only_open = bool(wanted) and not wanted & _ENDED_NAMES
+        shelf = known.open_shelf if only_open else known.all_shelf
+        page: list[WorkloadView] = []
+        chars = 0
+        examined = 0
+        last = 0
+        for order, name in shelf.newest_first(request.before):
+            if len(page) >= request.limit or chars >= MAX_PAGE_CHARS or examined >= MAX_EXAMINED:
+                return ListReply(workloads=tuple(page), counts=dict(known.counts), next_before=last)
+            examined += 1
+            last = order
+            if known.order_of(name) != order or (only_open and name not in known.open):
+                continue  # gone, or come again under the same id
+            entry = known.view(name)
+            if (wanted and entry.state not in wanted) or (
+                request.queue and entry.queue != request.queue
+            ):
+                continue
+            if frozen := self.frozen(tenant, name):
+                entry = msgspec.structs.replace(entry, reason=frozen)
+            page.append(entry)
+            chars += _ENTRY_CHARS + len(entry.reason) + sum(len(m) + 3 for m in entry.gpu_models)
+        return ListReply(workloads=tuple(page), counts=dict(known.counts))
