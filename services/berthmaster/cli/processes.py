@@ -312,8 +312,8 @@ class Supervisor:
 
 async def _until_gone(those: Sequence[Watched], limit_s: float) -> None:
     deadline = time.monotonic() + limit_s
-    while any(_runs(watched) for watched in those) and time.monotonic() < deadline:
-        await asyncio.sleep(WATCH_INTERVAL_S)  # an exit code has to be asked for
+    while any(_runs(watched) for watched in those) and time.monotonic() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(WATCH_INTERVAL_S)
 
 
 def _runs(watched: Watched) -> bool:

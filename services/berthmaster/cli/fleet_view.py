@@ -1,0 +1,176 @@
+"""The fleet as rows for people, folded from facts and operators' settings. Pure."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from berthmaster.client.following import SeenFact
+from berthmaster.messages.control import ClusterLost, ControlFact, Cordon
+from berthmaster.messages.fleet import (
+    ClusterAlive,
+    ClusterProfile,
+    ClusterScore,
+    NodeGone,
+    NodeReport,
+    ResourceScore,
+)
+from berthmaster.messages.telemetry import NodeTelemetry
+
+
+class ClusterRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One cluster as `berth clusters` shows it. None is "not known", never zero."""
+
+    cluster: str
+    freshness: str  # of its score; "unscored" before the first
+    seen_s: float | None  # since its last sign of life
+    nodes: int = 0
+    gpus: int = 0
+    models: dict[str, int] = {}
+    free_gpus: float | None = None
+    idle_gpu_percent: float | None = None  # measured
+    fragmentation_percent: float | None = None
+    largest_gang: dict[str, int] = {}
+    scores: dict[str, int] = {}  # gpuClusterAvailable and so on
+    cordoned: str | None = None  # the reason; None = it is not
+    cordoned_nodes: int = 0
+    lost: str | None = None
+    note: str = ""
+
+    @property
+    def used_share(self) -> float | None:
+        """Share of its GPUs that somebody holds (or that no pod can be put on)."""
+        if not self.gpus or self.free_gpus is None:
+            return None
+        return max(0.0, 1 - self.free_gpus / self.gpus)
+
+
+class NodeRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One node as `berth top CLUSTER` shows it."""
+
+    node: str
+    state: str  # ready, cordoned, not ready
+    model: str = ""
+    gpu_milli_used: tuple[int, ...] = ()  # of each healthy GPU, by our pods and foreign ones
+    unhealthy: int = 0
+    utilization_percent: float | None = None  # mean over GPUs, as measured
+    power_w: float | None = None
+    pods: int = 0
+
+
+class FleetView:
+    """Takes facts in any order; gives rows."""
+
+    def __init__(self) -> None:
+        self._alive: dict[str, float] = {}
+        self._profiles: dict[str, ClusterProfile] = {}
+        self._scores: dict[str, ClusterScore] = {}
+        self._nodes: dict[tuple[str, str], NodeReport] = {}
+        self._telemetry: dict[tuple[str, str], NodeTelemetry] = {}
+        self._cordons: dict[tuple[str, str | None], Cordon] = {}
+        self._lost: dict[str, ClusterLost] = {}
+
+    def take(self, seen: SeenFact) -> None:
+        """One fact; its age is the server's."""
+        fact = seen.fact
+        match fact:
+            case ClusterAlive():
+                self._alive[fact.cluster] = seen.stored_at_s
+            case ClusterProfile():
+                self._profiles[fact.cluster] = fact
+            case ClusterScore():
+                self._scores[fact.cluster] = fact
+            case NodeReport():
+                self._nodes[fact.cluster, fact.node] = fact
+            case NodeGone():
+                self._nodes.pop((fact.cluster, fact.node), None)
+                self._telemetry.pop((fact.cluster, fact.node), None)
+
+    def take_telemetry(self, report: NodeTelemetry) -> None:
+        """What the GPUs of a node do."""
+        self._telemetry[report.cluster, report.node] = report
+
+    def set_control(self, facts: Iterable[ControlFact]) -> None:
+        """What operators have set, all of it."""
+        self._cordons.clear()
+        self._lost.clear()
+        for fact in facts:
+            match fact:
+                case Cordon(cordoned=True):
+                    self._cordons[fact.cluster, fact.node] = fact
+                case ClusterLost(lost=True):
+                    self._lost[fact.cluster] = fact
+                case _:
+                    pass
+
+    def rows(self, now_s: float) -> list[ClusterRow]:
+        """All clusters by name."""
+        names = self._alive.keys() | self._profiles.keys() | self._scores.keys()
+        return [self._row(name, now_s) for name in sorted(names, key=natural)]
+
+    def _row(self, name: str, now_s: float) -> ClusterRow:
+        profile, score = self._profiles.get(name), self._scores.get(name)
+        cordon, lost = self._cordons.get((name, None)), self._lost.get(name)
+        models = dict(profile.gpus) if profile else {}
+        known = score if score is not None and score.freshness != "withdrawn" else None
+        return ClusterRow(
+            cluster=name,
+            freshness=score.freshness if score else "unscored",
+            seen_s=max(0.0, now_s - self._alive[name]) if name in self._alive else None,
+            nodes=profile.nodes if profile else 0,
+            gpus=sum(models.values()),
+            models=models,
+            free_gpus=known.free_gpus if known else None,
+            idle_gpu_percent=known.idle_gpu_percent if known else None,
+            fragmentation_percent=known.fragmentation_percent if known else None,
+            largest_gang=dict(known.largest_gang) if known else {},
+            scores=_scores(known.resources) if known else {},
+            cordoned=(cordon.reason or "no reason given") if cordon else None,
+            cordoned_nodes=sum(1 for key in self._cordons if key[0] == name and key[1] is not None),
+            lost=lost.reason if lost else None,
+            note=score.note if score else "",
+        )
+
+    def node_rows(self, cluster: str) -> list[NodeRow]:
+        """All nodes of a cluster by name."""
+        ours = [node for node in self._nodes.values() if node.cluster == cluster]
+        return [self._node_row(node) for node in sorted(ours, key=lambda node: natural(node.node))]
+
+    def _node_row(self, node: NodeReport) -> NodeRow:
+        used = {gpu.index: gpu.foreign_milli for gpu in node.gpus if gpu.healthy}
+        for pod in node.pods:
+            for index in pod.gpus:
+                if index in used:
+                    used[index] += pod.gpu_milli
+        telemetry = self._telemetry.get((node.cluster, node.node))
+        gpus = telemetry.gpus if telemetry else ()
+        measured = [gpu.utilization_percent for gpu in gpus if gpu.utilization_percent is not None]
+        power = [gpu.power_w for gpu in gpus if gpu.power_w is not None]
+        state = "ready" if node.ready else "not ready"
+        if (node.cluster, node.node) in self._cordons or not node.schedulable:
+            state = "cordoned"
+        return NodeRow(
+            node=node.node,
+            state=state,
+            model=", ".join(dict.fromkeys(gpu.model for gpu in node.gpus)),
+            gpu_milli_used=tuple(used[index] for index in sorted(used)),
+            unhealthy=sum(1 for gpu in node.gpus if not gpu.healthy),
+            utilization_percent=sum(measured) / len(measured) if measured else None,
+            power_w=sum(power) if power else None,
+            pods=len(node.pods),
+        )
+
+
+def _scores(resources: dict[str, ResourceScore]) -> dict[str, int]:
+    return {name: resource.score for name, resource in sorted(resources.items())}
+
+
+def natural(name: str) -> tuple[tuple[int, int | str], ...]:
+    """Sorts node-2 before node-10."""
+    parts: list[tuple[int, int | str]] = []
+    text = ""
+    for char in [*name, ""]:
+        if text and (not char or char.isdecimal() != text[-1].isdecimal()):
+            parts.append((0, int(text)) if text.isdecimal() else (1, text))
+            text = ""
+        text += char
+    return tuple(parts)

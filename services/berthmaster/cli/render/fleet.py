@@ -1,0 +1,180 @@
+"""The fleet on the screen: one line a cluster, one line a node."""
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from berthmaster.cli.fleet_view import ClusterRow, NodeRow
+from berthmaster.cli.render import amounts
+from berthmaster.cli.render.words import plain_table, visible, words
+from berthmaster.client.following import SeenDead
+from berthmaster.messages.control import QueueSetting
+
+FRESHNESS_STYLES = {"fresh": "", "stale": "yellow", "withdrawn": "red", "unscored": "yellow"}
+_LEVELS = " ▁▂▃▄▅▆▇█"
+_ASCII_LEVELS = ".123456789"
+
+
+def clusters(rows: Sequence[ClusterRow], *, ascii_only: bool = False) -> RenderableType:
+    """The table of `berth clusters`."""
+    if not rows:
+        return words("No cluster has reported yet.")
+    headers = (
+        "CLUSTER",
+        "STATE",
+        "SEEN",
+        "NODES",
+        "GPUS",
+        "FREE",
+        "USED",
+        "",
+        "IDLE",
+        "FRAG",
+        "GPU",
+    )
+    table = plain_table(
+        *headers, right=("SEEN", "NODES", "GPUS", "FREE", "USED", "IDLE", "FRAG", "GPU")
+    )
+    table.columns[0].overflow = "fold"
+    notes: list[Text] = []
+    for row in rows:
+        share = row.used_share
+        table.add_row(
+            words(row.cluster),
+            _state(row),
+            "-" if row.seen_s is None else amounts.age(row.seen_s),
+            str(row.nodes),
+            str(row.gpus),
+            "?" if row.free_gpus is None else f"{row.free_gpus:,.1f}".removesuffix(".0"),
+            amounts.percent(share),
+            "" if share is None else amounts.bar(share, 8, ascii_only=ascii_only),
+            amounts.percent(_fraction(row.idle_gpu_percent)),
+            amounts.percent(_fraction(row.fragmentation_percent)),
+            str(row.scores.get("gpuClusterAvailable", "?")),
+        )
+        notes += _notes(row)
+    legend = words(
+        "USED of GPUs is held by somebody; IDLE is measured by telemetry; FRAG of the free ones "
+        "suits no typical job; GPU is OCM's score.",
+        style="dim",
+    )
+    return Group(table, words(), fleet_line(rows), legend, *notes)
+
+
+def fleet_line(rows: Sequence[ClusterRow]) -> Text:
+    """All clusters in one line."""
+    gpus = sum(row.gpus for row in rows)
+    known = [row for row in rows if row.free_gpus is not None]
+    free = sum(row.free_gpus or 0.0 for row in known)
+    of = sum(row.gpus for row in known)
+    text = f"{len(rows)} clusters, {sum(row.nodes for row in rows):,} nodes, {gpus:,} GPUs"
+    if of:
+        text += f", {amounts.number(round(free, 1))} free, {amounts.percent(1 - free / of)} used"
+    if len(known) < len(rows):
+        text += f" ({len(rows) - len(known)} clusters unknown)"
+    return words(text, style="bold")
+
+
+def _fraction(percent: float | None) -> float | None:
+    return None if percent is None else percent / 100
+
+
+def _state(row: ClusterRow) -> Text:
+    if row.lost is not None:
+        return words("lost", style="bold red")
+    if row.cordoned is not None:
+        return words("cordoned", style="yellow")
+    return words(row.freshness, style=FRESHNESS_STYLES.get(row.freshness, ""))
+
+
+def _notes(row: ClusterRow) -> list[Text]:
+    notes = []
+    if row.lost is not None:
+        notes.append(words(f"{row.cluster} is declared lost: {row.lost}", style="red"))
+    if row.cordoned is not None:
+        notes.append(words(f"{row.cluster} is cordoned: {row.cordoned}", style="yellow"))
+    if row.cordoned_nodes:
+        notes.append(words(f"{row.cluster}: {row.cordoned_nodes} nodes cordoned", style="yellow"))
+    if row.note:
+        notes.append(words(f"{row.cluster} is {row.freshness}: {row.note}", style="yellow"))
+    return notes
+
+
+def nodes(rows: Sequence[NodeRow], *, most: int = 0, ascii_only: bool = False) -> RenderableType:
+    """The nodes of one cluster; ``most`` bounds the lines (0 = all)."""
+    if not rows:
+        return words("No node has reported.")
+    table = plain_table("NODE", "STATE", "MODEL", "GPUS", "HELD", "UTIL", "POWER", "PODS", right=(
+        "HELD", "UTIL", "POWER", "PODS",
+    ))  # fmt: skip
+    for row in rows[: most or None]:
+        held = sum(row.gpu_milli_used)
+        count = len(row.gpu_milli_used)
+        gpus = words(levels(row.gpu_milli_used, ascii_only=ascii_only))
+        if row.unhealthy:
+            gpus.append(f" +{row.unhealthy} bad", style="red")
+        table.add_row(
+            words(row.node),
+            words(row.state, style="" if row.state == "ready" else "yellow"),
+            words(row.model or "-"),
+            gpus,
+            f"{held / 1000:g}/{count}" if count else "-",
+            amounts.percent(_fraction(row.utilization_percent)),
+            "?" if row.power_w is None else f"{row.power_w:,.0f} W",
+            str(row.pods),
+        )
+    more = len(rows) - most if most else 0
+    return Group(table, words(f"and {more} more nodes")) if more > 0 else table
+
+
+def levels(milli: Sequence[int], *, ascii_only: bool = False) -> str:
+    """One character for each GPU: how much of it is held."""
+    scale = _ASCII_LEVELS if ascii_only else _LEVELS
+    body = "".join(
+        scale[min(len(scale) - 1, -(-used * (len(scale) - 1) // 1000))] for used in milli
+    )
+    return f"|{body}|" if body else "-"
+
+
+def queues(settings: Sequence[QueueSetting]) -> RenderableType:
+    """The queues that operators have set."""
+    if not settings:
+        return words("No queue has been set; requests use the queue 'default'.")
+    table = plain_table("QUEUE", "PRIO", "WEIGHT", "GUARANTEE", "LIMIT", "TENANTS", "STATE", right=(
+        "PRIO", "WEIGHT", "GUARANTEE", "LIMIT",
+    ))  # fmt: skip
+    for setting in sorted(settings, key=lambda each: (-each.priority, each.queue)):
+        state = "deleted" if setting.deleted else "held" if setting.held else "open"
+        table.add_row(
+            words(setting.queue),
+            str(setting.priority),
+            f"{setting.weight:g}",
+            _gpus(setting.guarantee_gpu_milli),
+            _gpus(setting.capability_gpu_milli),
+            words(", ".join(setting.tenants) or "everybody"),
+            state,
+        )
+    return table
+
+
+def _gpus(milli: int | None) -> str:
+    return "-" if milli is None else f"{milli / 1000:g}"
+
+
+def dead(letters: Sequence[SeenDead], now_s: float) -> RenderableType:
+    """Messages that services could not handle, newest last."""
+    if not letters:
+        return words("No dead letters: every message was handled.")
+    lines: list[RenderableType] = []
+    for seen in letters:
+        letter = seen.letter
+        head = words(f"{amounts.since(seen.stored_at_s, now_s)} ago  ")
+        head.append(visible(letter.service), style="bold")
+        head.append(visible(f"  {letter.subject}"))
+        if letter.workload:
+            head.append(visible(f"  (freezes {letter.workload})"), style="yellow")
+        lines += [head, words(f"    {letter.reason}")]
+        body = letter.body[:160].decode(errors="replace")
+        lines.append(words(f"    {body}{'…' if len(letter.body) > 160 else ''}", style="dim"))
+    return Group(*lines)

@@ -1,0 +1,129 @@
+"""Why a workload is where it is, or why it is nowhere yet: one screen."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from rich.console import Group, RenderableType
+
+from berthmaster.cli.render import amounts
+from berthmaster.cli.render.words import plain_table, visible, words
+from berthmaster.cli.render.workloads import places
+from berthmaster.messages.api import DryRunReply, WhyReply
+from berthmaster.messages.placement import Choice, RankedCluster
+
+SHOWN_CLUSTERS = 10
+SHOWN_PARTS = 3
+
+
+def why(reply: WhyReply, now_s: float) -> RenderableType:
+    """The answer to `berth why`, with or without a workload."""
+    lines: list[RenderableType] = []
+    if reply.id:
+        head = words(f"{reply.tenant}/{reply.id}", style="bold")
+        head.append(f" is {reply.state}" if reply.state else "")
+        lines.append(head)
+    lines.append(words(reply.summary))
+    if reply.position is not None:
+        lines.append(words(f"Position {reply.position} of {reply.waiting} that wait."))
+    elif not reply.id and reply.waiting:
+        lines.append(words(f"{reply.waiting} wait in all."))
+    if reply.reasons:
+        lines += [words(), words("Out because of:" if reply.id else "They wait because of:")]
+        unit = "clusters" if reply.id else "workloads"
+        lines.append(reason_table(reply.reasons, unit))
+    if reply.choice is not None:
+        lines += [words(), *chosen(reply.choice)]
+        if reply.decision:
+            ago = f", {amounts.since(reply.decided_at_s, now_s)} ago" if reply.decided_at_s else ""
+            lines.append(words(f"Decision {reply.decision}{ago}."))
+    if reply.filtered:
+        lines += [words(), *left_out(reply.filtered)]
+    if reply.hints:
+        lines += [words(), words("What would help:", style="bold")]
+        lines += [words(f"- {hint}") for hint in reply.hints]
+    return Group(*lines)
+
+
+def dry_run(reply: DryRunReply) -> RenderableType:
+    """Where a request would go."""
+    head = words("It would be placed now. " if reply.placed else "It would wait. ", style="bold")
+    head.append(visible(reply.summary), style="not bold")
+    lines: list[RenderableType] = [head]
+    if reply.choice is not None:
+        lines += [words(), *chosen(reply.choice)]
+    elif reply.ranking:
+        lines += [words(), ranking(reply.ranking)]
+    if reply.filtered and reply.choice is None:
+        lines += [words(), *left_out(reply.filtered)]
+    return Group(*lines)
+
+
+def reason_table(reasons: Mapping[str, int], unit: str) -> RenderableType:
+    """Reasons, the most frequent first."""
+    table = plain_table(unit.upper(), "REASON", right=(unit.upper(),))
+    for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0])):
+        table.add_row(f"{count:,}", words(reason))
+    return table
+
+
+def chosen(choice: Choice) -> list[RenderableType]:
+    """The place, the ranking it came out of, and what was filtered before."""
+    lines: list[RenderableType] = []
+    where = words("-> ", style="bold")
+    where.append(visible(choice.cluster), style="bold cyan")
+    where.append(visible(f"  {places(choice.pods)}  (attempt {choice.attempt})"))
+    lines += [where, words()]
+    if choice.ranking:
+        lines.append(ranking(choice.ranking))
+    if choice.filtered:
+        lines += [words(), *left_out(choice.filtered)]
+    return lines
+
+
+def ranking(ranked: Sequence[RankedCluster]) -> RenderableType:
+    """Clusters that could take it, best first, with the parts of their scores."""
+    parts = list(dict.fromkeys(name for cluster in ranked for name in cluster.parts))
+    headers = ["#", "CLUSTER", "SCORE", *(part.replace("_", " ").upper() for part in parts), "SEEN"]
+    table = plain_table(*headers, right=[header for header in headers if header != "CLUSTER"])
+    table.columns[1].overflow = "fold"
+    for place, cluster in enumerate(ranked[:SHOWN_CLUSTERS], 1):
+        table.add_row(
+            str(place),
+            words(cluster.cluster, style="cyan" if place == 1 else ""),
+            f"{cluster.score:.1f}",
+            *(f"{cluster.parts[part]:.0f}" if part in cluster.parts else "-" for part in parts),
+            amounts.age(cluster.input_age_s),
+        )
+    more = len(ranked) - SHOWN_CLUSTERS
+    return Group(table, words(f"and {more} more that rank lower")) if more > 0 else table
+
+
+def left_out(filtered: Mapping[str, str]) -> list[RenderableType]:
+    """Clusters that could not take it and why; many with one reason share a line."""
+    by_reason: dict[str, list[str]] = {}
+    for cluster, reason in filtered.items():
+        by_reason.setdefault(reason, []).append(cluster)
+    table = plain_table("LEFT OUT", "WHY")
+    table.columns[0].overflow = table.columns[1].overflow = "fold"
+    for reason, clusters in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0])):
+        shown = ", ".join(sorted(clusters)[:3])
+        more = f" and {len(clusters) - 3} more" if len(clusters) > 3 else ""
+        table.add_row(words(shown + more), words(reason))
+    return [table]
+
+
+def reason_of(choice: Choice) -> str:
+    """Why there, in one line: the score with its largest parts, the rivals, who was out."""
+    if not choice.ranking:
+        return "the only one asked"
+    best = choice.ranking[0]
+    top = sorted(best.parts.items(), key=lambda item: -item[1])[:SHOWN_PARTS]
+    parts = ", ".join(f"{name.replace('_', ' ')} {value:.0f}" for name, value in top)
+    text = f"score {best.score:.0f} ({parts})" if parts else f"score {best.score:.0f}"
+    if len(choice.ranking) > 1:
+        second = choice.ranking[1]
+        text += f"; next {second.cluster} {second.score:.0f}"
+    if choice.filtered:
+        out = Counter(choice.filtered.values()).most_common(1)[0]
+        text += f"; {len(choice.filtered)} out ({out[1]}x {out[0]})"
+    return text

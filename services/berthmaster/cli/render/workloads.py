@@ -1,0 +1,227 @@
+"""Workloads on the screen: the list, one with its story, one line for each event."""
+
+from collections.abc import Sequence
+from typing import assert_never
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from berthmaster.cli.render import amounts
+from berthmaster.cli.render.words import plain_table, visible, words
+from berthmaster.messages.api import GetReply, ListReply, RecordedEvent, WorkloadView
+from berthmaster.messages.families import event_kind
+from berthmaster.messages.placement import PodBinding
+from berthmaster.messages.workload import (
+    Admitted,
+    Cancelled,
+    CancelRequested,
+    Claimed,
+    Evicted,
+    Failed,
+    JobRequest,
+    Placed,
+    PodSet,
+    Reprioritized,
+    Running,
+    Submitted,
+    Succeeded,
+    Withdrawn,
+    WorkloadEvent,
+)
+
+STATE_STYLES = {
+    "queued": "yellow",
+    "placed": "cyan",
+    "claimed": "cyan",
+    "admitted": "cyan",
+    "running": "green",
+    "succeeded": "dim",
+    "failed": "bold red",
+    "cancelled": "dim",
+}
+KIND_STYLES = {
+    "placed": "cyan",
+    "running": "green",
+    "failed": "bold red",
+    "evicted": "red",
+    "withdrawn": "yellow",
+    "cancel_requested": "yellow",
+}
+SHOWN_PODS = 4
+
+
+def state_text(view: WorkloadView) -> Text:
+    """The state, with a wish to cancel beside it."""
+    text = words(view.state, style=STATE_STYLES.get(view.state, ""))
+    if view.cancel_requested and view.state in ("claimed", "admitted", "running"):
+        text.append(" (cancelling)", style="yellow")
+    return text
+
+
+def jobs(reply: ListReply, now_s: float) -> RenderableType:
+    """The list of workloads, newest first."""
+    if not reply.workloads:
+        total = amounts.counted(reply.counts)
+        return words(f"No workloads match. In all: {total}." if total else "No workloads yet.")
+    table = plain_table("ID", "STATE", "GPUS", "PODS", "QUEUE", "PRIO", "CLUSTER", "AGE", right=(
+        "GPUS", "PODS", "PRIO", "AGE",
+    ))  # fmt: skip
+    table.columns[0].overflow = table.columns[6].overflow = "fold"
+    for view in reply.workloads:
+        table.add_row(
+            words(view.id),
+            state_text(view),
+            amounts.number(view.gpus),
+            str(view.pods or "-"),
+            words(view.queue or "-"),
+            str(view.priority),
+            words(view.cluster or "-"),
+            amounts.since(view.submitted_at_s, now_s),
+        )
+    lines: list[RenderableType] = [table]
+    if counts := amounts.counted(reply.counts):
+        lines += [words(), words(f"In all: {counts}.")]
+    if reply.next_before:
+        lines.append(words(f"Older ones: --before {reply.next_before}"))
+    return Group(*lines)
+
+
+def job(reply: GetReply, now_s: float) -> RenderableType:
+    """One workload, what it asked for, and its story if that came along."""
+    view = reply.workload
+    facts = plain_table("", "")
+    facts.show_header = False
+    facts.columns[0].style = "bold"
+
+    def fact(name: str, value: str | Text) -> None:
+        if value:
+            facts.add_row(name, value if isinstance(value, Text) else words(value))
+
+    fact("workload", f"{view.tenant}/{view.id}")
+    fact("state", state_text(view))
+    fact("cluster", view.cluster)
+    fact("reason", view.reason)
+    fact("queue", f"{view.queue or '-'}, priority {view.priority}")
+    attempts = f"{view.attempt}" + (f", evicted {view.evictions} times" if view.evictions else "")
+    fact("attempts", attempts if view.attempt else "none yet")
+    asked = (
+        f"{amounts.moment(view.submitted_at_s)} ({amounts.since(view.submitted_at_s, now_s)} ago)"
+    )
+    fact("submitted", asked)
+    fact("changed", f"{amounts.since(view.changed_at_s, now_s)} ago (event {view.sequence})")
+    if reply.request is not None:
+        fact("asks for", request_line(reply.request))
+    else:
+        fact("asks for", "its ending is all that is left in the log; the archive has the rest")
+    parts: list[RenderableType] = [facts]
+    if reply.story:
+        parts += [words(), story(reply.story)]
+    return Group(*parts)
+
+
+def request_line(request: JobRequest) -> str:
+    """What a request asks for, in one line."""
+    text = "; ".join(pod_set_line(pods) for pods in request.pod_sets)
+    if request.clusters:
+        text += f"; on {' or '.join(request.clusters)}"
+    if request.cluster_labels:
+        text += "; cluster " + ", ".join(f"{k}={v}" for k, v in request.cluster_labels.items())
+    if request.expected_duration_s:
+        text += f"; for about {amounts.age(request.expected_duration_s)}"
+    return text
+
+
+def pod_set_line(pods: PodSet) -> str:
+    """What each pod of a set asks for."""
+    parts: list[str] = []
+    if pods.gpus:
+        models = " or ".join(pods.gpu_models)
+        share = f" at {pods.gpu_milli / 10:g}%" if pods.gpu_milli < 1000 else ""
+        parts.append(
+            f"{pods.gpus} {models + ' ' if models else ''}GPU{'s'[: pods.gpus > 1]}{share}"
+        )
+    parts.append(f"{amounts.number(pods.cpu_milli / 1000)} CPU")
+    parts.append(f"{amounts.number(pods.memory_mib / 1024)} GiB")
+    if pods.node_labels:
+        parts.append(", ".join(f"{key}={value}" for key, value in pods.node_labels.items()))
+    each = ", ".join(parts)
+    return f"{pods.count} pods of {each}" if pods.count > 1 else each
+
+
+def story(events: Sequence[RecordedEvent]) -> RenderableType:
+    """All events in their order, with the time that passed between them."""
+    table = plain_table("SEQ", "TIME (UTC)", "AFTER", "EVENT", "WHAT", right=("SEQ", "AFTER"))
+    table.columns[4].overflow = "fold"
+    before_s = None
+    for recorded in events:
+        passed = (
+            "" if before_s is None else amounts.duration(max(0.0, recorded.stored_at_s - before_s))
+        )
+        before_s = recorded.stored_at_s
+        kind = event_kind(recorded.event)
+        what = describe(recorded.event) + (" [void: it lost a race]" if recorded.void else "")
+        table.add_row(
+            str(recorded.sequence),
+            amounts.clock(recorded.stored_at_s),
+            passed,
+            words(kind, style=KIND_STYLES.get(kind, "")),
+            words(what),
+        )
+    return table
+
+
+def event_line(event: WorkloadEvent, stored_at_s: float, *, tenant: bool = False) -> Text:
+    """One event as one line."""
+    kind = event_kind(event)
+    name = f"{event.tenant}/{event.id}" if tenant else event.id
+    line = words(f"{amounts.clock(stored_at_s)}  {name:<24} ")
+    line.append(f"{kind:<10}", style=KIND_STYLES.get(kind, ""))
+    line.append(visible(f" {describe(event)}"))
+    line.rstrip()
+    return line
+
+
+def describe(event: WorkloadEvent) -> str:
+    """What an event says, without its kind and its workload."""
+    match event:
+        case Submitted():
+            return f"{request_line(event.request)}; queue {event.request.queue}"
+        case Reprioritized():
+            return f"priority {event.priority}"
+        case CancelRequested():
+            return f"{event.cluster} is asked to stop it{_because(event.reason)}"
+        case Placed():
+            return f"{event.cluster}: {places(event.pods)} (decision {event.decision})"
+        case Withdrawn():
+            return f"{event.cluster}{_because(event.reason)}"
+        case Claimed():
+            return f"{event.cluster}: by {event.executor}"
+        case Admitted():
+            return event.cluster
+        case Running():
+            return f"{event.cluster}: {places(event.pods)}"
+        case Evicted():
+            return f"{event.cluster}{_because(event.reason)}"
+        case Failed():
+            code = "" if event.exit_code is None else f" with exit code {event.exit_code}"
+            return f"{event.cluster or 'before it was placed'}{code}{_because(event.reason)}"
+        case Succeeded():
+            return f"{event.cluster}{_because(event.reason)}"
+        case Cancelled():
+            return f"{event.cluster or 'before it was placed'}{_because(event.reason)}"
+        case _:
+            assert_never(event)
+
+
+def _because(reason: str) -> str:
+    return f": {reason}" if reason else ""
+
+
+def places(pods: Sequence[PodBinding]) -> str:
+    """Nodes and GPUs: node-1[0-7] node-2[0-7] and 6 more."""
+    shown = [
+        f"{pod.node}[{amounts.indices(pod.gpus)}]" if pod.gpus else pod.node
+        for pod in pods[:SHOWN_PODS]
+    ]
+    more = len(pods) - len(shown)
+    return " ".join(shown) + (f" and {more} more" if more > 0 else "")

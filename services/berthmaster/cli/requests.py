@@ -1,0 +1,147 @@
+"""From files and flags to job requests. Pure: text in, a request out or a sentence on what is wrong."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from berthmaster.messages.families import JOB_REQUESTS
+from berthmaster.messages.workload import JobRequest
+
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?")
+_MEMORY: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(Mi|Gi|Ti|M|G|T)?i?B?", re.IGNORECASE)
+_SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, None: 1}
+_MIB: Final = {"m": 1, "g": 1024, "t": 1024 * 1024}
+
+
+class WrongInput(ValueError):
+    """What was given cannot be a request; the text says where and what would be right."""
+
+
+def parse_duration_s(text: str) -> float:
+    """90, 90s, 1.5m, 2h, 1h30m. Raises WrongInput."""
+    total, at = 0.0, 0
+    for match in _DURATION.finditer(text.strip()):
+        if match.start() != at:
+            break
+        total += float(match[1]) * _SECONDS[match[2]]
+        at = match.end()
+    if not text.strip() or at != len(text.strip()) or total <= 0:
+        raise WrongInput(f"{text!r} is no duration; right are 90s, 1.5m, 2h, 1h30m")
+    return total
+
+
+def parse_memory_mib(text: str) -> int:
+    """512, 512Mi, 16Gi, 1.5T; a bare number is MiB. Raises WrongInput."""
+    match = _MEMORY.fullmatch(text.strip())
+    if not match:
+        raise WrongInput(f"{text!r} is no amount of memory; right are 512 (MiB), 512Mi, 16Gi")
+    return round(float(match[1]) * _MIB[(match[2] or "M")[0].lower()])
+
+
+def parse_cpu_milli(text: str) -> int:
+    """4, 0.5, 250m. Raises WrongInput."""
+    try:
+        milli = int(text[:-1]) if text.endswith("m") else round(float(text) * 1000)
+    except (ValueError, OverflowError):
+        milli = -1
+    if milli < 0:
+        raise WrongInput(f"{text!r} is no number of CPUs; right are 4, 0.5, 250m")
+    return milli
+
+
+def parse_gpus(text: str) -> tuple[int, int]:
+    """(GPUs, milli of each): 8, 1, or a share of one such as 0.5. Raises WrongInput."""
+    wrong = WrongInput(f"{text!r} is no number of GPUs; right are 0, 1, 8, or a share such as 0.5")
+    try:
+        value = float(text)
+    except ValueError:
+        raise wrong from None
+    if value == int(value) and value >= 0:
+        return int(value), 1000
+    if 0.001 <= value < 1:
+        return 1, round(value * 1000)
+    raise wrong
+
+
+def parse_pairs(texts: Sequence[str]) -> dict[str, str]:
+    """key=value, several. Raises WrongInput."""
+    pairs: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise WrongInput(f"{text!r} is no label; right is key=value")
+        pairs[name] = value
+    return pairs
+
+
+def from_flags(flags: Mapping[str, Any], command: Sequence[str], fallback_id: str) -> JobRequest:
+    """A request of one pod set out of the flags of `berth submit`. Raises WrongInput."""
+    gpus, gpu_milli = parse_gpus(flags.get("gpus") or "0")
+    pods: dict[str, Any] = {"count": flags.get("count") or 1, "gpus": gpus, "gpu_milli": gpu_milli}
+    request: dict[str, Any] = {"id": flags.get("id") or fallback_id, "pod_sets": [pods]}
+    if flags.get("model"):
+        pods["gpu_models"] = list(flags["model"])
+    if flags.get("gpu_memory"):
+        pods["gpu_memory_mib"] = parse_memory_mib(flags["gpu_memory"])
+    if flags.get("cpu"):
+        pods["cpu_milli"] = parse_cpu_milli(flags["cpu"])
+    if flags.get("memory"):
+        pods["memory_mib"] = parse_memory_mib(flags["memory"])
+    if flags.get("node_label"):
+        pods["node_labels"] = parse_pairs(flags["node_label"])
+    for name in ("queue", "priority"):
+        if flags.get(name) is not None:
+            request[name] = flags[name]
+    if flags.get("cluster"):
+        request["clusters"] = list(flags["cluster"])
+    if flags.get("cluster_label"):
+        request["cluster_labels"] = parse_pairs(flags["cluster_label"])
+    if flags.get("label"):
+        request["labels"] = parse_pairs(flags["label"])
+    if flags.get("duration"):
+        request["expected_duration_s"] = parse_duration_s(flags["duration"])
+    if flags.get("deadline"):
+        request["deadline_s"] = parse_duration_s(flags["deadline"])
+    if flags.get("image") or command:
+        request["run"] = {"image": flags.get("image") or "", "command": list(command)}
+    return converted(request, "the flags")
+
+
+def converted(value: object, where: str) -> JobRequest:
+    """A request of plain values. Raises WrongInput that names the field."""
+    try:
+        return msgspec.convert(value, JobRequest)
+    except msgspec.ValidationError as error:
+        raise WrongInput(f"{where}: {error}") from error
+
+
+def read_requests(data: bytes, where: str) -> list[bytes]:
+    """The bodies of a file: one object, an array of them, or an object a line. They are sent as
+    they were written; the gateway is who checks them. Raises WrongInput when it is no JSON."""
+    text = data.strip()
+    if not text:
+        raise WrongInput(f"{where} is empty; expected a job request as JSON")
+    try:
+        if text.startswith(b"["):
+            raws = msgspec.json.decode(text, type=list[msgspec.Raw])
+            return [bytes(raw) for raw in raws]
+        msgspec.json.decode(text, type=msgspec.Raw)
+        return [text]
+    except msgspec.DecodeError as error:
+        lines = [line for line in text.splitlines() if line.strip()]
+        try:
+            for line in lines:
+                msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+        except msgspec.DecodeError:
+            raise WrongInput(f"{where} is not JSON: {error}") from error
+        return lines
+
+
+def id_of(body: bytes) -> str:
+    """The id in a body that may be anything; "" if it has none."""
+    try:
+        return JOB_REQUESTS.decode(body).id
+    except msgspec.DecodeError:
+        return ""
