@@ -57,7 +57,7 @@ def stream_configs(
             "name": FLEET,
             "subjects": [subjects.ALL_FLEET],
             "discard": "old",
-            "max_msgs_per_subject": 1,
+            "max_msgs_per_subject": 8,  # readers take the last; FLEET_LOG must get every one
         },
         common
         | {

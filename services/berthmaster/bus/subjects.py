@@ -93,6 +93,11 @@ def aggregate(tenant: str, workload_id: str) -> str:
     return f"berth.workload.{token(tenant)}.{token(workload_id)}.>"
 
 
+def aggregate_kind(tenant: str, workload_id: str, kind: str) -> str:
+    """One kind of event of one workload, in whatever cluster. Never a guard string."""
+    return f"berth.workload.{token(tenant)}.{token(workload_id)}.{kind}.*"
+
+
 def workload_events_in(cluster: str, kind: str) -> str:
     """One kind of event of every workload placed in one cluster."""
     return f"berth.workload.*.*.{kind}.{token(cluster)}"
@@ -154,6 +159,14 @@ def fleet_facts(kind: str) -> str:
 def node_facts() -> str:
     """The report of every node of every cluster."""
     return "berth.fleet.*.node.*"
+
+
+def parse_node(subject: str) -> tuple[str, str] | None:
+    """(cluster, node) of a node report's subject; None for other facts. Raises SubjectError."""
+    parts = subject.split(".")
+    if len(parts) != 5 or parts[:2] != ["berth", "fleet"] or parts[3] != "node":
+        return None
+    return text(parts[2]), text(parts[4])
 
 
 def fleet_of(cluster: str) -> str:

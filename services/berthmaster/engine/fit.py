@@ -2,8 +2,9 @@
 
 Best fit: a pod goes where it leaves least behind. Tightness (lower is better) is, in GPU milli,
 what stays free on the GPUs that it could have had (of whole-GPU pods: on the other free GPUs of
-the node; of a fraction: on its GPU), then 1 % of all that is free on the node, then a trace of its free CPU.
-Ties go to the first node by name. Pods without GPUs go to nodes without, then to the tightest CPU.
+the node; of a fraction: on its GPU), then 1 % of all that is free on the node, then a trace of its
+free CPU. Ties go to the first node by name. Pods without GPUs go to nodes without, then to the
+tightest CPU.
 """
 
 from collections.abc import Sequence
@@ -53,7 +54,7 @@ def tightness(
 
 
 def choose_gpus(fleet: Fleet, slot: int, pods: PodSet, suitable: Suitable) -> tuple[int, ...]:
-    """Indices of the GPUs that one pod takes on a node where it fits: tightest first, then first."""
+    """Indices of the GPUs that one pod takes on a node where it fits: the tightest ones."""
     if not pods.gpus:
         return ()
     devices = fleet.report_at(slot).gpus
@@ -73,6 +74,17 @@ class Seating(NamedTuple):
 
     bindings: tuple[PodBinding, ...]
     holdings: tuple[Holding, ...]
+
+
+def assumed_gpus(fleet: Fleet, cluster: str, node: str, pods: PodSet) -> tuple[int, ...]:
+    """Which GPUs a pod is charged to when its cluster does not say: those with most room left."""
+    report = fleet.node(cluster, node)
+    slot = fleet.slot(cluster, node)
+    if report is None or slot is None or not pods.gpus:
+        return ()
+    row = fleet.gpu[slot].tolist()
+    order = sorted(range(len(report.gpus)), key=lambda p: (-row[p], p))
+    return tuple(sorted(report.gpus[p].index for p in order[: pods.gpus]))
 
 
 def holding(cluster: str, binding: PodBinding, pods: PodSet) -> Holding:

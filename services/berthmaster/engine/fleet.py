@@ -1,8 +1,8 @@
 """The fleet's free room, as compact arrays that facts and placements update in place.
 
 Free = allocatable - foreign - ours, per node and per GPU; "ours" are live placements, so that a
-late report can neither free nor promise a GPU. Nodes stand in one order, by cluster and then by name,
-whatever the order in which they were heard of: what is decided depends on the facts alone.
+late report can neither free nor promise a GPU. Nodes stand in one order, by cluster and then by
+name, in whatever order they were heard of: what is decided depends on the facts alone.
 
 Arrays over N nodes and G GPUs (the most that any node has):
 
@@ -112,6 +112,11 @@ class Fleet:
     def node(self, cluster: str, node: str) -> NodeReport | None:
         """The node's last report."""
         return self._reports.get((cluster, node))
+
+    def slot(self, cluster: str, node: str) -> int | None:
+        """The node's place in the arrays."""
+        self.arrange()
+        return self._slots.get((cluster, node))
 
     def reports(self) -> Iterable[NodeReport]:
         """All nodes' last reports, in the order of the arrays."""

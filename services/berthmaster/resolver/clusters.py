@@ -1,0 +1,66 @@
+"""What the resolver knows of clusters: signs of life, scores, cordons, who was declared lost.
+
+Times are the server's. A cluster that fell silent gets no new placements and keeps what it has.
+"""
+
+from typing import Final
+
+import msgspec
+
+from berthmaster.engine.scores import ClusterView
+from berthmaster.messages.fleet import ClusterProfile, ClusterScore
+
+CORDONED: Final = "cordoned"
+LOST: Final = "declared lost"
+SILENT: Final = "silent"
+NOT_CLAIMING: Final = "does not claim"
+UNSCORED: Final = "withdrawn by the scorer"
+
+
+class Cluster(msgspec.Struct, kw_only=True):
+    """One cluster, as its facts and its operators say."""
+
+    name: str
+    alive_at_s: float = float("-inf")  # server's time of its newest sign of life
+    profile: ClusterProfile | None = None
+    score: ClusterScore | None = None
+    cordoned: str | None = None  # the reason; None = not cordoned
+    lost: bool = False
+    unclaimed_at_s: float | None = None  # when it last left a placement unclaimed; None = it claims
+
+
+class Clusters:
+    """All clusters that were heard of."""
+
+    def __init__(self) -> None:
+        self._clusters: dict[str, Cluster] = {}
+
+    def get(self, name: str) -> Cluster:
+        """The cluster, made known by the asking."""
+        cluster = self._clusters.get(name)
+        if cluster is None:
+            cluster = self._clusters[name] = Cluster(name=name)
+        return cluster
+
+    def known(self) -> list[Cluster]:
+        """All of them by name."""
+        return [self._clusters[name] for name in sorted(self._clusters)]
+
+    def view(self, name: str, now_s: float, *, stale_after_s: float, avoid_s: float) -> ClusterView:
+        """The cluster at one moment: how old its news is, and why it is closed if it is."""
+        cluster = self.get(name)
+        age_s = max(0.0, now_s - cluster.alive_at_s)
+        score = cluster.score
+        closed = ""
+        if cluster.lost:
+            closed = LOST
+        elif cluster.cordoned is not None:
+            closed = f"{CORDONED}: {cluster.cordoned}" if cluster.cordoned else CORDONED
+        elif not age_s <= stale_after_s:
+            closed = SILENT
+        elif score is not None and score.freshness == "withdrawn":
+            closed = UNSCORED
+        elif cluster.unclaimed_at_s is not None and now_s < cluster.unclaimed_at_s + avoid_s:
+            closed = NOT_CLAIMING
+        idle = score.idle_gpu_percent if score is not None and score.freshness == "fresh" else None
+        return ClusterView(name=name, age_s=age_s, idle_percent=idle, closed=closed)

@@ -1,0 +1,204 @@
+"""The resolver's core: messages in, decisions out, and whatever else the log must be told.
+
+Rules of this file:
+
+- Knowledge changes by messages alone. A commit that was stored comes back through the log like any
+  other; until it did, nothing new is decided (``pending``), for it would be decided on the past.
+- A refused commit means that somebody wrote what was not read yet: wait for it, decide again.
+- Endings of claimed attempts are written here in two cases only: a person declared the cluster
+  lost, or the job's own deadline has passed in a silent cluster. Silence alone ends nothing.
+"""
+
+from collections import OrderedDict
+
+from berthmaster.lifecycle.fold import Key, Verdict, Workload
+from berthmaster.lifecycle.instructions import Append, Outcome, Refused, Stored
+from berthmaster.messages.api import DryRunReply, Refusal, WhyReply
+from berthmaster.messages.control import ControlFact
+from berthmaster.messages.fleet import FleetFact
+from berthmaster.messages.placement import Decision
+from berthmaster.messages.workload import (
+    Cancelled,
+    Evicted,
+    Failed,
+    JobRequest,
+    Reprioritized,
+    Submitted,
+    WorkloadEvent,
+)
+from berthmaster.resolver import explain
+from berthmaster.resolver.clusters import LOST
+from berthmaster.resolver.decide import Plan, decide
+from berthmaster.resolver.settings import Policy
+from berthmaster.resolver.state import Knowledge
+
+DECISIONS_KEPT = 2000  # at hand for "why"; older ones are read from the log
+
+
+class Resolver:
+    """One replica of the decider of a cell. Whether it may decide is its shell's to know."""
+
+    def __init__(self, cell: str, name: str, policy: Policy) -> None:
+        self.cell = cell
+        self.name = name
+        self.policy = policy
+        self.know = Knowledge(cell)
+        self.decisions: OrderedDict[int, Decision] = OrderedDict()
+        self.pending: Plan | None = None  # sent, outcome not known
+        self._wait_for = 0  # sequence of WORKLOADS that must be folded before deciding again
+        self._appending: dict[str, Key] = {}
+        self._looked_at = -1  # the growth at the last look that found nothing more
+        self._arrived = False  # something queued since then
+        self.blind = ""  # why this replica must not decide at all
+
+    # What happened
+
+    def on_event(self, event: WorkloadEvent, sequence: int, stored_at_s: float) -> Verdict | None:
+        """An event of the log, in its order."""
+        verdict = self.know.take_event(event, sequence, stored_at_s)
+        if verdict is Verdict.COUNTED and isinstance(event, Submitted | Reprioritized):
+            self._arrived = True
+        return verdict
+
+    def on_unreadable(self, tenant: str, workload_id: str, sequence: int, why: str) -> None:
+        """An event that this reader does not understand: its workload is frozen."""
+        self.know.freeze(tenant, workload_id, sequence, why)
+
+    def on_unreadable_decision(self, why: str) -> None:
+        """A newer decider is at work: this one must not decide on what it cannot read."""
+        self.blind = why
+
+    def on_decision(self, decision: Decision, sequence: int) -> None:
+        """A decision of the log, ours or another's."""
+        self.know.take_decision(decision, sequence)
+        self.decisions[decision.number] = decision
+        while len(self.decisions) > DECISIONS_KEPT:
+            self.decisions.popitem(last=False)
+
+    def on_fact(self, fact: FleetFact, sequence: int, stored_at_s: float) -> None:
+        """A fact of the fleet."""
+        self.know.take_fact(fact, sequence, stored_at_s)
+
+    def on_control(self, fact: ControlFact, sequence: int) -> None:
+        """What an operator set."""
+        self.know.take_control(fact, sequence)
+
+    def on_outcome(self, outcome: Outcome, log_end: int) -> None:
+        """What became of the pending plan. ``log_end``: the last sequence of WORKLOADS as far as is
+        known; after anything but success, deciding waits until that much was folded."""
+        self.pending = None
+        if isinstance(outcome, Stored):
+            self._wait_for = max(self._wait_for, outcome.sequence)
+        elif isinstance(outcome, Refused):
+            self._wait_for = max(self._wait_for, outcome.last or 0, log_end)
+        else:
+            self._wait_for = max(self._wait_for, log_end)
+
+    def on_appended(self, ref: str, outcome: Outcome) -> None:
+        """What became of an Append. If refused, the fold brings what came first, and it shows."""
+        del outcome
+        self._appending.pop(ref, None)
+
+    # What to do
+
+    @property
+    def behind(self) -> bool:
+        """Whether something that was written is not folded yet."""
+        return self.know.workloads_sequence < self._wait_for
+
+    @property
+    def stirred(self) -> bool:
+        """Whether something changed since the last look that found nothing to decide."""
+        return self._arrived or self.know.growth != self._looked_at
+
+    def waited_long_enough(self) -> None:
+        """What was to be folded does not come (purged, say). Guards keep us safe: go on."""
+        self._wait_for = 0
+
+    def decide(self, now_s: float) -> Plan | None:
+        """The next commit, or None if there is nothing to decide, or not now."""
+        if self.pending is not None or self.behind or self.blind:
+            return None
+        self.pending = decide(self.know, self.policy, now_s, self.name)
+        if self.pending is None:
+            self._arrived = False
+            self._looked_at = self.know.growth
+        return self.pending
+
+    def endings(self, now_s: float) -> list[Append]:
+        """Endings that are ours to write, each asked for once until answered."""
+        appends = []
+        busy = set(self._appending.values())
+        for workload, reason in self._overdue(now_s):
+            if workload.key in busy:
+                continue
+            ref = f"ending/{workload.key}/{workload.sequence}"
+            self._appending[ref] = workload.key
+            appends.append(Append(ref=ref, event=self._ending(workload, reason, now_s)))
+        return appends
+
+    def _overdue(self, now_s: float) -> list[tuple[Workload, str]]:
+        know = self.know
+        found: list[tuple[Workload, str]] = []
+        for cluster in know.clusters.known():
+            if cluster.lost:
+                found += [
+                    (know.open[name], f"cluster {LOST}")
+                    for name in sorted(know.held.get(cluster.name, ()))
+                ]
+        for name, over_at_s in know.deadlines.items():
+            workload = know.open[name]
+            cluster = know.clusters.get(workload.cluster)
+            silent = now_s - cluster.alive_at_s > self.policy.stale_after_s
+            if silent and not cluster.lost and now_s > over_at_s + self.policy.deadline_grace_s:
+                found.append((workload, "its deadline passed in a silent cluster"))
+        return found
+
+    def _ending(self, workload: Workload, reason: str, now_s: float) -> WorkloadEvent:
+        common = {
+            "tenant": workload.tenant,
+            "id": workload.id,
+            "after": workload.sequence,
+            "at_s": now_s,
+            "by": self.name,
+            "cluster": workload.cluster,
+            "attempt": workload.attempt,
+            "reason": reason,
+        }
+        last = {"digest": workload.digest, "submitted_at_s": workload.submitted_at_s}
+        if workload.cancel_requested:
+            return Cancelled(**common, **last)  # type: ignore[arg-type]
+        limit = workload.request.max_evictions if workload.request is not None else 0
+        if workload.evictions >= limit:
+            return Failed(**common, **last)  # type: ignore[arg-type]
+        return Evicted(**common)  # type: ignore[arg-type]
+
+    def wake_at_s(self) -> float:
+        """When time alone will change something: an unclaimed placement, a pause, a deadline."""
+        know, policy = self.know, self.policy
+        times = [float("inf")]
+        oldest = next(iter(know.placed.values()), None)
+        if oldest is not None:
+            times.append(oldest + policy.claim_timeout_s)
+        times += [
+            c.unclaimed_at_s + policy.avoid_s
+            for c in know.clusters.known()
+            if c.unclaimed_at_s is not None and know.waiting
+        ]
+        for name, at_s in know.deadlines.items():
+            cluster = know.clusters.get(know.open[name].cluster)
+            silent_at_s = cluster.alive_at_s + policy.stale_after_s
+            times.append(max(at_s + policy.deadline_grace_s, silent_at_s))
+        return min(times)
+
+    # What people ask
+
+    def why(self, tenant: str, workload_id: str | None, now_s: float) -> WhyReply | Refusal:
+        """Why there, or why not yet; without an id, the reasons of all that wait."""
+        if workload_id is None:
+            return explain.why_all(self.know, self.policy, now_s, tenant)
+        return explain.why(self.know, self.policy, now_s, tenant, workload_id, self.decisions)
+
+    def dry_run(self, tenant: str, request: JobRequest, now_s: float) -> DryRunReply:
+        """Where a request would go now."""
+        return explain.dry_run(self.know, self.policy, now_s, tenant, request)

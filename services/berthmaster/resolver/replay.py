@@ -1,0 +1,218 @@
+"""Repeat every decision on what its decider saw, and compare bit for bit.
+
+A decision names the last sequence of each stream that it was made on, its time, its settings and
+the version of the code. So: fold each stream up to there, decide again, compare the bytes. The first
+difference is shown by field. Facts come from FLEET_LOG, which has the sequences and times of FLEET;
+where it does not reach back far enough, decisions count as not repeatable, never as equal.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import msgspec
+
+from berthmaster.bus import subjects
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.follow import Follower, Recorded
+from berthmaster.bus.streams import ARCHIVE, CONTROL, FLEET_LOG, WORKLOADS, stream_info
+from berthmaster.messages.control import ControlFact
+from berthmaster.messages.families import (
+    ARCHIVED_STORIES,
+    CONTROL_FACTS,
+    DECISIONS,
+    EVENTS,
+    FLEET_FACTS,
+    encode,
+)
+from berthmaster.messages.fleet import FleetFact, Stamp
+from berthmaster.messages.placement import Decision
+from berthmaster.messages.workload import WorkloadEvent
+from berthmaster.resolver.decide import decide
+from berthmaster.resolver.settings import ENGINE_VERSION, Policy
+from berthmaster.resolver.state import Knowledge
+
+READ_LIMIT_S: Final = 120.0
+
+
+class Inputs(NamedTuple):
+    """Everything that the streams still hold, each in stream order."""
+
+    events: list[tuple[int, float, WorkloadEvent]]  # sequence, stored at, event
+    decisions: list[tuple[int, Decision]]
+    facts: list[tuple[int, float, str, FleetFact]]  # sequence, stored at, subject, fact
+    controls: list[tuple[int, ControlFact]]
+    facts_from: int  # first sequence of FLEET that is still known; 1 = all
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """One decision that came out otherwise."""
+
+    number: int
+    field: str
+    was: str
+    now: str
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What repeating showed."""
+
+    decisions: int
+    equal: int
+    not_repeatable: int  # made by other code, or on facts that are not kept any more
+    why_not: str = ""
+    first_difference: Difference | None = None
+
+
+def replay(
+    inputs: Inputs,
+    cell: str,
+    *,
+    engine: str = ENGINE_VERSION,
+    policy: Policy | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Report:
+    """Repeat the decisions of a cell in order. ``policy``: other settings than were used then, to
+    see what would have been different. Pure: the inputs are all it knows."""
+    know = Knowledge(cell)
+    newest: dict[str, Stamp] = {}
+    at_event = at_fact = at_control = 0
+    mine = [(sequence, d) for sequence, d in inputs.decisions if d.cell == cell]
+    equal = skipped = 0
+    why_not = ""
+    difference: Difference | None = None
+    for done, (sequence, decision) in enumerate(mine):
+        progress(done, len(mine))
+        saw = decision.saw
+        while at_event < len(inputs.events) and inputs.events[at_event][0] <= saw.workloads:
+            number, stored_at_s, event = inputs.events[at_event]
+            know.take_event(event, number, stored_at_s)
+            at_event += 1
+        while at_fact < len(inputs.facts) and inputs.facts[at_fact][0] <= saw.fleet:
+            number, stored_at_s, subject, fact = inputs.facts[at_fact]
+            if subject not in newest or fact.stamp >= newest[subject]:
+                newest[subject] = fact.stamp
+                know.take_fact(fact, number, stored_at_s)
+            at_fact += 1
+        while at_control < len(inputs.controls) and inputs.controls[at_control][0] <= saw.control:
+            know.take_control(inputs.controls[at_control][1], inputs.controls[at_control][0])
+            at_control += 1
+        know.workloads_sequence = saw.workloads
+        know.fleet_sequence, know.control_sequence = saw.fleet, saw.control
+        if (
+            decision.engine != engine
+            or inputs.facts_from > 1
+            or decision.after != know.chain.sequence
+        ):
+            skipped += 1
+            why_not = (
+                f"made by engine {decision.engine}, this is {engine}"
+                if decision.engine != engine
+                else "what it was made on is not kept any more"
+            )
+        else:
+            used = policy or Policy.from_record(decision.settings)
+            plan = decide(know, used, decision.now_s, decision.decider)
+            again = plan.decision if plan is not None else None
+            if again is not None and encode(again) == encode(decision):
+                equal += 1
+            elif difference is None:
+                difference = _difference(decision, again)
+        know.take_decision(decision, sequence)
+    progress(len(mine), len(mine))
+    return Report(
+        decisions=len(mine),
+        equal=equal,
+        not_repeatable=skipped,
+        why_not=why_not,
+        first_difference=difference,
+    )
+
+
+def _difference(was: Decision, now: Decision | None) -> Difference:
+    if now is None:
+        return Difference(number=was.number, field="", was="a decision", now="nothing to decide")
+    before, after = msgspec.to_builtins(was), msgspec.to_builtins(now)
+    path, old, new = _first_difference("", before, after)
+    return Difference(number=was.number, field=path, was=repr(old)[:300], now=repr(new)[:300])
+
+
+def _first_difference(path: str, a: object, b: object) -> tuple[str, object, object]:
+    """The first place at which two trees of plain values differ."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        for name in [*a, *(n for n in b if n not in a)]:
+            if a.get(name) != b.get(name):
+                return _first_difference(f"{path}.{name}".lstrip("."), a.get(name), b.get(name))
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        for index, (x, y) in enumerate(zip(a, b, strict=False)):
+            if x != y:
+                return _first_difference(f"{path}[{index}]", x, y)
+        if len(a) != len(b):
+            return f"{path} (length)", len(a), len(b)
+    return path, a, b
+
+
+# Reading the streams
+
+
+async def _read_all(
+    conn: Connection, stream: str, filters: list[str], take: Callable[[Recorded], None]
+) -> None:
+    """Everything that a stream holds now, in order. Raises TimeoutError."""
+    info = await stream_info(conn, stream)
+    if not info.state.messages:
+        return
+    done = asyncio.Event()
+    follower = Follower(conn, stream, filters)
+    task = asyncio.create_task(follower.run(take, caught_up=done.set))
+    try:
+        ready = asyncio.create_task(done.wait())
+        finished, _ = await asyncio.wait(
+            {task, ready}, timeout=READ_LIMIT_S, return_when=asyncio.FIRST_COMPLETED
+        )
+        if task in finished:
+            task.result()
+        if not finished:
+            raise TimeoutError(f"stream {stream} was not read within {READ_LIMIT_S:.0f} s")
+    finally:
+        task.cancel()
+        ready.cancel()
+        await asyncio.gather(task, ready, return_exceptions=True)
+
+
+async def read_inputs(conn: Connection) -> Inputs:
+    """All that is needed, from WORKLOADS, ARCHIVE, FLEET_LOG and CONTROL. Raises BusError and
+    msgspec.DecodeError."""
+    events: dict[int, tuple[int, float, WorkloadEvent]] = {}
+    decisions: dict[int, tuple[int, Decision]] = {}
+    facts: list[tuple[int, float, str, FleetFact]] = []
+    controls: list[tuple[int, ControlFact]] = []
+
+    def on_archived(r: Recorded) -> None:
+        if r.subject.startswith("berth.archive.workload."):
+            for e in ARCHIVED_STORIES.decode(r.data).events:
+                events[e.sequence] = (e.sequence, e.stored_at_s, e.event)
+
+    def on_log(r: Recorded) -> None:
+        if r.subject.startswith("berth.decision."):
+            decisions[r.sequence] = (r.sequence, DECISIONS.decode(r.data))
+        else:
+            events[r.sequence] = (r.sequence, r.stored_at_s, EVENTS.decode(r.data))
+
+    def on_fact(r: Recorded) -> None:
+        facts.append((r.sequence, r.stored_at_s, r.subject, FLEET_FACTS.decode(r.data)))
+
+    def on_control(r: Recorded) -> None:
+        controls.append((r.sequence, CONTROL_FACTS.decode(r.data)))
+
+    await _read_all(conn, ARCHIVE, [subjects.ALL_ARCHIVE], on_archived)
+    await _read_all(conn, WORKLOADS, [subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS], on_log)
+    await _read_all(conn, FLEET_LOG, [subjects.ALL_FLEET], on_fact)
+    await _read_all(conn, CONTROL, [subjects.ALL_CONTROL], on_control)
+    return Inputs(
+        events=[events[s] for s in sorted(events)],
+        decisions=[decisions[s] for s in sorted(decisions)],
+        facts=facts,
+        controls=controls,
+        facts_from=facts[0][0] if facts else 1,
+    )

@@ -1,0 +1,448 @@
+"""The resolver's shell: feeds the core from three streams, carries out what it decides.
+
+One replica of a cell holds the lease and decides; the others fold the same streams and take over
+within a lease's time. The loop that decides sleeps until a message stirs the core or a time that
+the core named has come. It has one commit under way at most, so nothing in the core needs a lock.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import nats.errors
+
+from berthmaster.bus import subjects
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.dead import bury
+from berthmaster.bus.endpoints import Endpoint, serve
+from berthmaster.bus.errors import BusError
+from berthmaster.bus.facts import FactMirror, Seen
+from berthmaster.bus.follow import Follower, Recorded
+from berthmaster.bus.lease import Lease
+from berthmaster.bus.log import EventLog, last_message, next_message
+from berthmaster.bus.snapshots import load as load_snapshot
+from berthmaster.bus.snapshots import save as save_snapshot
+from berthmaster.bus.streams import ARCHIVE, CONTROL, WORKLOADS, stream_info
+from berthmaster.lifecycle.fold import Verdict, key
+from berthmaster.lifecycle.instructions import Append, Stored
+from berthmaster.messages.api import Refusal, WhyReply
+from berthmaster.messages.families import (
+    CONTROL_FACTS,
+    DECISIONS,
+    EVENTS,
+    JOB_REQUESTS,
+    WHY_REQUESTS,
+    encode,
+)
+from berthmaster.messages.placement import Decision
+from berthmaster.resolver.core import Resolver
+from berthmaster.resolver.decide import Plan
+from berthmaster.resolver.settings import ENGINE_VERSION, Policy
+from berthmaster.resolver.state import Snapshot
+from berthmaster.runtime.service import Context, Service
+from berthmaster.runtime.settings import CommonSettings, setting
+
+BEHIND_LIMIT_S: Final = 1.0  # to wait for what a refusal said is in the log
+LONGEST_SLEEP_S: Final = 5.0
+BATCH_HEADROOM: Final = 1000  # a decision stands at most so far before its events
+SNAPSHOTS: Final = msgspec.msgpack.Decoder(Snapshot)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolverSettings(CommonSettings):
+    """Settings of the resolver."""
+
+    cell: str = setting("all", help="the cell whose clusters it decides for")
+    snapshot_s: float = setting(
+        60.0, least=1, help="seconds between snapshots; a start folds what came after the last"
+    )
+    claim_timeout_s: float = setting(
+        10.0, least=0.5, help="seconds after which a placement that nobody claimed is withdrawn"
+    )
+    avoid_s: float = setting(
+        30.0, least=0, help="seconds for which a cluster that did not claim is passed over"
+    )
+    stale_after_s: float = setting(
+        10.0, least=1, help="seconds of silence after which a cluster gets no new placements"
+    )
+    commit_limit: int = setting(
+        256, least=1, most=900, help="placements in one commit; more only cost latency"
+    )
+    weight_fit: float = setting(1.0, least=0, help="weight of how well a job fills its node")
+    weight_room: float = setting(0.5, least=0, help="weight of a cluster's free share")
+    weight_idle: float = setting(0.5, least=0, help="weight of its measured idle share")
+    weight_fresh: float = setting(0.25, least=0, help="weight of how recently it was heard of")
+
+    @property
+    def policy(self) -> Policy:
+        """The part that decisions depend on."""
+        return Policy(
+            claim_timeout_s=self.claim_timeout_s,
+            avoid_s=self.avoid_s,
+            stale_after_s=self.stale_after_s,
+            commit_limit=self.commit_limit,
+            fit=self.weight_fit,
+            room=self.weight_room,
+            idle=self.weight_idle,
+            fresh=self.weight_fresh,
+        )
+
+
+class Shell:
+    """One replica, connected."""
+
+    def __init__(self, context: Context[ResolverSettings], conn: Connection) -> None:
+        settings = context.settings
+        self._context = context
+        self._conn = conn
+        self._log = EventLog(conn)
+        self.core = Resolver(
+            settings.cell, f"resolver/{socket.gethostname()}/{os.getpid()}", settings.policy
+        )
+        self._stir = asyncio.Event()
+        self._fleet = FactMirror(
+            conn, "resolver", [subjects.ALL_FLEET], on_fact=self._on_fact, on_gone=self._on_gone
+        )
+        self._control = Follower(conn, CONTROL, [subjects.ALL_CONTROL])
+        self._events: Follower | None = None
+        self._caught_up = {"log": False, "fleet": False, "control": False}
+        self._lease = Lease(
+            conn,
+            f"resolver.{settings.cell}",
+            self.core.name,
+            on_gained=lambda _: self._stir.set(),
+        )
+        self._burials: set[asyncio.Task[None]] = set()
+        metrics = context.metrics
+        self._placed = metrics.counter("placements", "placements that were committed")
+        self._withdrawn = metrics.counter("withdrawals", "placements that were taken back")
+        self._refused = metrics.counter("refused_commits", "commits that lost a race")
+        self._void = metrics.counter("void_events", "events without effect", ["verdict"])
+        self._unreadable = metrics.counter("unreadable", "messages that could not be decoded")
+        self._waiting = metrics.gauge("waiting", "workloads that wait for a place")
+        self._live = metrics.gauge("live", "workloads that have a place")
+        self._deciding = metrics.gauge("deciding", "1 where this replica decides")
+        self._decide_s = metrics.histogram("decide_seconds", "time to decide one commit")
+        self._commit_s = metrics.histogram("commit_seconds", "time to store one commit")
+        self._batch = metrics.histogram(
+            "commit_placements", "placements a commit", buckets=(1, 2, 5, 10, 20, 50, 100, 256, 999)
+        )
+
+    # Messages
+
+    def _on_event(self, recorded: Recorded) -> None:
+        if recorded.subject.startswith("berth.decision."):
+            self._on_decision(recorded)
+            return
+        try:
+            event = EVENTS.decode(recorded.data)
+        except msgspec.DecodeError as error:
+            where = subjects.parse_workload_event(recorded.subject)
+            self.core.on_unreadable(where.tenant, where.id, recorded.sequence, str(error))
+            self._bury(recorded, str(error), workload=f"{where.tenant}/{where.id}")
+            return
+        verdict = self.core.on_event(event, recorded.sequence, recorded.stored_at_s)
+        if verdict in (Verdict.VOID, Verdict.IMPOSSIBLE):
+            self._void.labels(verdict.value).inc()
+            if verdict is Verdict.IMPOSSIBLE:
+                self._bury(recorded, "no state of its workload allows this event")
+        if self.core.stirred:
+            self._stir.set()
+
+    def _on_decision(self, recorded: Recorded) -> None:
+        if recorded.subject != subjects.decision(self.core.cell):
+            return
+        try:
+            decision = DECISIONS.decode(recorded.data)
+        except msgspec.DecodeError as error:
+            self.core.on_unreadable_decision(str(error))
+            self._context.health.ready("chain", False, f"a decision cannot be read: {error}")
+            self._bury(recorded, str(error))
+            return
+        self.core.on_decision(decision, recorded.sequence)
+
+    def _on_fact(self, seen: Seen) -> None:
+        self.core.on_fact(seen.fact, seen.sequence, seen.stored_at_s)
+        if self.core.stirred:
+            self._stir.set()
+
+    def _on_gone(self, subject: str) -> None:
+        """A fact that a relisting did not find: only nodes take room, so only they are dropped."""
+        name = subjects.parse_node(subject)
+        if name is not None:
+            self.core.know.fleet.drop_node(*name)
+
+    def _on_control(self, recorded: Recorded) -> None:
+        try:
+            fact = CONTROL_FACTS.decode(recorded.data)
+        except msgspec.DecodeError as error:
+            self._bury(recorded, str(error))
+            return
+        self.core.on_control(fact, recorded.sequence)
+        self._stir.set()
+
+    def _bury(self, recorded: Recorded, reason: str, workload: str = "") -> None:
+        self._unreadable.inc()
+        task = asyncio.create_task(
+            bury(
+                self._conn,
+                service="resolver",
+                subject=recorded.subject,
+                reason=reason,
+                body=recorded.data,
+                sequence=recorded.sequence,
+                workload=workload,
+            )
+        )
+        self._burials.add(task)
+        task.add_done_callback(self._burials.discard)
+
+    # Life
+
+    async def run(self) -> None:
+        """Until the context says stop."""
+        context = self._context
+        for part in self._caught_up:
+            context.health.ready(part, False, "catching up")
+        await self._restore()
+        start = self.core.know.workloads_sequence + 1
+        self._events = Follower(
+            self._conn,
+            WORKLOADS,
+            [subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS],
+            start=start,
+        )
+        context.spawn(
+            self._events.run(self._on_event, caught_up=self._ready("log")), name="follow the log"
+        )
+        context.spawn(self._fleet.run(caught_up=self._ready("fleet")), name="mirror the fleet")
+        context.spawn(
+            self._control.run(self._on_control, caught_up=self._ready("control")),
+            name="follow control",
+        )
+        lease = context.spawn(self._lease.run(), name="lease")
+        context.spawn(self._keep_house(), name="snapshots and gauges")
+        deciding = context.spawn(self._decide_for_ever(), name="decide")
+        endpoints = await serve(
+            self._conn,
+            "berth-resolver",
+            {
+                "why": Endpoint(subjects.api_of_all_tenants("why"), self._answer_why),
+                "dry_run": Endpoint(subjects.api_of_all_tenants("dry_run"), self._answer_dry_run),
+            },
+            version="1.0.0",
+            description="Why there, why not yet, and what if",
+            overloaded=lambda _: encode(_busy("too many questions at once; ask again")),
+            failed=lambda _, error: encode(_busy(f"the question failed: {error}")),
+            max_concurrent=64,
+        )
+        await context.stopping.wait()
+        await endpoints.stop()
+        deciding.cancel()
+        lease.cancel()  # gives the lease back, so that a follower takes over at once
+        await asyncio.wait({deciding, lease}, timeout=2.0)
+        if self._burials:
+            await asyncio.wait(self._burials, timeout=1.0)
+
+    def _ready(self, part: str) -> Callable[[], None]:
+        def caught_up() -> None:
+            self._caught_up[part] = True
+            self._context.health.ready(part, True)
+            self._stir.set()
+
+        return caught_up
+
+    async def _decide_for_ever(self) -> None:
+        behind_since_s: float | None = None
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._sleep()
+            self._deciding.set(self._lease.held)
+            if not (all(self._caught_up.values()) and self._lease.held):
+                continue
+            if self.core.behind:
+                behind_since_s = behind_since_s or loop.time()
+                if loop.time() - behind_since_s > BEHIND_LIMIT_S:
+                    self.core.waited_long_enough()
+                await asyncio.sleep(0.001)
+                self._stir.set()
+                continue
+            behind_since_s = None
+            now_s = self._conn.now()
+            self._fleet_sequence()
+            for append in self.core.endings(now_s):
+                self._context.spawn(self._append(append), name="append an ending")
+            began_s = loop.time()
+            plan = self.core.decide(now_s)
+            if plan is None:
+                continue
+            self._decide_s.observe(loop.time() - began_s)
+            await self._commit(plan)
+            self._stir.set()
+
+    def _fleet_sequence(self) -> None:
+        """A mirror may have dropped its newest message as outdated: it counts as seen."""
+        know = self.core.know
+        know.fleet_sequence = max(know.fleet_sequence, self._fleet.sequence)
+
+    async def _sleep(self) -> None:
+        """Until something stirs the core, or the time that it named has come."""
+        pause_s = max(0.01, min(LONGEST_SLEEP_S, self.core.wake_at_s() - self._conn.now()))
+        try:
+            await asyncio.wait_for(self._stir.wait(), pause_s)
+        except TimeoutError:
+            pass
+        self._stir.clear()
+
+    async def _commit(self, plan: Plan) -> None:
+        decision, events = plan
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        outcome = await self._log.commit(decision, events)
+        log_end = 0
+        if isinstance(outcome, Stored):
+            self._commit_s.observe(loop.time() - began_s)
+            self._placed.inc(len(decision.placements))
+            self._withdrawn.inc(len(decision.withdrawals))
+            self._batch.observe(len(events))
+        else:
+            self._refused.inc()
+            self._context.log.info(
+                "commit not stored", decision=decision.number, outcome=str(outcome)
+            )
+            try:
+                log_end = (await stream_info(self._conn, WORKLOADS)).state.last_seq
+            except BusError:
+                await asyncio.sleep(0.1)
+        self.core.on_outcome(outcome, log_end)
+
+    async def _append(self, append: Append) -> None:
+        outcome = await self._log.append(append.event)
+        self.core.on_appended(append.ref, outcome)
+        self._stir.set()
+
+    # Snapshots
+
+    @property
+    def _snapshot_name(self) -> str:
+        return f"resolver-{self.core.cell}"
+
+    async def _restore(self) -> None:
+        try:
+            raw = await load_snapshot(self._conn, self._snapshot_name)
+            snapshot = SNAPSHOTS.decode(raw) if raw is not None else None
+            if snapshot is None:
+                return
+            info = await stream_info(self._conn, WORKLOADS)
+            if snapshot.sequence > info.state.last_seq:
+                self._context.log.warning("snapshot is of another stream", at=snapshot.sequence)
+                return
+            self.core.know.restore(snapshot)
+            self._context.log.info("restored", sequence=snapshot.sequence, open=len(snapshot.open))
+        except (BusError, nats.errors.Error, msgspec.DecodeError) as error:
+            self._context.log.warning("no snapshot; folding the whole log", why=str(error))
+
+    async def _keep_house(self) -> None:
+        settings = self._context.settings
+        loop = asyncio.get_running_loop()
+        next_snapshot_s = loop.time() + settings.snapshot_s
+        saved = -1
+        while True:
+            await asyncio.sleep(1.0)
+            know = self.core.know
+            self._waiting.set(len(know.waiting))
+            self._live.set(len(know.placed) + sum(len(keys) for keys in know.held.values()))
+            await self._fleet.bury_undecodable()
+            if loop.time() < next_snapshot_s or not self._lease.held:
+                continue
+            next_snapshot_s = loop.time() + settings.snapshot_s
+            if know.workloads_sequence == saved:
+                continue
+            saved = know.workloads_sequence
+            raw = msgspec.msgpack.encode(know.snapshot())
+            try:
+                await save_snapshot(self._conn, self._snapshot_name, raw)
+            except (BusError, nats.errors.Error) as error:
+                self._context.log.warning("snapshot not saved", why=str(error))
+
+    # Questions
+
+    async def _answer_why(self, subject: str, data: bytes) -> bytes:
+        tenant, _ = subjects.parse_api(subject)
+        try:
+            request = WHY_REQUESTS.decode(data or b"{}")
+        except msgspec.DecodeError as error:
+            return encode(_malformed(error, "a JSON object with the field id, or without any"))
+        if not all(self._caught_up.values()):
+            return encode(_busy("still catching up with the log; ask again"))
+        if request.id is not None:
+            await self._have_decision(tenant, request.id)
+        reply: WhyReply | Refusal = self.core.why(tenant, request.id, self._conn.now())
+        return encode(reply)
+
+    async def _answer_dry_run(self, subject: str, data: bytes) -> bytes:
+        tenant, _ = subjects.parse_api(subject)
+        try:
+            request = JOB_REQUESTS.decode(data)
+        except msgspec.DecodeError as error:
+            return encode(_malformed(error, "a job request; see schemas/json"))
+        if not all(self._caught_up.values()):
+            return encode(_busy("still catching up with the log; ask again"))
+        return encode(self.core.dry_run(tenant, request, self._conn.now()))
+
+    async def _have_decision(self, tenant: str, workload_id: str) -> None:
+        """Read the decision that placed a workload, if it is too old to be at hand."""
+        workload = self.core.know.open.get(key(tenant, workload_id))
+        if workload is None or not workload.decision:
+            return
+        if workload.decision in self.core.decisions:
+            return
+        try:
+            decision = await self._read_decision(tenant, workload_id, workload.decision)
+        except (BusError, msgspec.DecodeError) as error:
+            self._context.log.warning("an old decision could not be read", why=str(error))
+            return
+        if decision is not None:
+            self.core.decisions[decision.number] = decision
+
+    async def _read_decision(self, tenant: str, workload_id: str, number: int) -> Decision | None:
+        chain = subjects.decision(self.core.cell)
+        filter_ = subjects.aggregate_kind(tenant, workload_id, "placed")
+        placed = await last_message(self._conn, WORKLOADS, filter_)
+        at = max(1, placed.sequence - BATCH_HEADROOM) if placed is not None else 0
+        while placed is not None and 0 < at < placed.sequence:
+            found = await next_message(self._conn, WORKLOADS, chain, at)
+            if found is None or found.sequence > placed.sequence:
+                break
+            decision = DECISIONS.decode(found.data)
+            if decision.number == number:
+                return decision
+            at = found.sequence + 1
+        archived = await last_message(
+            self._conn, ARCHIVE, subjects.archived_decision(self.core.cell, number)
+        )
+        return DECISIONS.decode(archived.data) if archived is not None else None
+
+
+def _malformed(error: Exception, expected: str) -> Refusal:
+    return Refusal(code="malformed", field="", value=str(error), expected=expected)
+
+
+def _busy(expected: str) -> Refusal:
+    return Refusal(code="unavailable", field="", value="", expected=expected, retry=True)
+
+
+async def main(context: Context[ResolverSettings]) -> None:
+    """Connect and run until told to stop."""
+    settings = context.settings
+    context.log.info("resolver", cell=settings.cell, engine=ENGINE_VERSION)
+    async with await Connection.open(settings, "resolver", context.log) as conn:
+        conn.on_violation = lambda what: context.health.ready("permissions", False, what)
+        await Shell(context, conn).run()
+
+
+SERVICE = Service("resolver", ResolverSettings, main)

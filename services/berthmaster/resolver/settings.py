@@ -1,0 +1,37 @@
+"""What shapes a resolver's decisions: part of each one's record, so that it can be repeated."""
+
+import msgspec
+
+from berthmaster.engine.scores import Weights
+
+ENGINE_VERSION = "1"
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings that decide() depends on; times in seconds."""
+
+    claim_timeout_s: float = 10.0  # a placement that nobody claimed for so long is withdrawn
+    avoid_s: float = 30.0  # and its cluster is passed over for so long, unless it claims again
+    stale_after_s: float = 10.0  # a cluster silent for so long gets no new placements
+    deadline_grace_s: float = 30.0  # beyond a job's own deadline, before it is believed to be over
+    commit_limit: int = 256  # placements in one commit; more only cost latency
+    commit_bytes: int = 600_000  # of the decision's message, well below the server's 1 MiB
+    ranking_limit: int = 8  # clusters that a record keeps
+    fit: float = 1.0
+    room: float = 0.5
+    idle: float = 0.5
+    fresh: float = 0.25
+
+    @property
+    def weights(self) -> Weights:
+        """The weights of the score's parts."""
+        return Weights(fit=self.fit, room=self.room, idle=self.idle, fresh=self.fresh)
+
+    def as_record(self) -> dict[str, float | int | str]:
+        """As it stands in a decision."""
+        return msgspec.structs.asdict(self)
+
+    @classmethod
+    def from_record(cls, record: dict[str, float | int | str]) -> "Policy":
+        """The policy under which a decision was made. Raises msgspec.ValidationError."""
+        return msgspec.convert(record, cls, strict=False)

@@ -1,0 +1,294 @@
+"""What the resolver knows: the fold of the log, the facts and the operators' settings.
+
+All of it follows from the messages alone, up to one sequence per stream. What is derived for speed
+(the engine's arrays, lines of waiting jobs) follows from the rest and never decides anything by
+itself: a state that is restored or folded anew decides the same.
+"""
+
+from collections import Counter
+
+import msgspec
+
+from berthmaster.engine.fit import assumed_gpus, holding
+from berthmaster.engine.fleet import Fleet, Holding
+from berthmaster.engine.needs import Suitable, gpu_milli
+from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
+from berthmaster.lifecycle.states import HELD, State
+from berthmaster.messages.control import ClusterLost, ControlFact, Cordon, QueueSetting
+from berthmaster.messages.fleet import (
+    ClusterAlive,
+    ClusterProfile,
+    ClusterScore,
+    FleetFact,
+    NodeGone,
+    NodeReport,
+)
+from berthmaster.messages.placement import Decision, PodBinding
+from berthmaster.messages.workload import JobRequest, PodSet, Submitted, WorkloadEvent
+from berthmaster.resolver.clusters import Clusters
+from berthmaster.resolver.waiting import Waiting
+
+UNCLAIMED = "not claimed in time"
+
+
+class Chain:
+    """The newest decision of the cell."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.sequence = 0
+
+
+class Knowledge:
+    """Everything that decisions depend on."""
+
+    def __init__(self, cell: str) -> None:
+        self.cell = cell
+        self.chain = Chain()
+        self.workloads_sequence = 0
+        self.fleet_sequence = 0
+        self.control_sequence = 0
+        self.open: dict[Key, Workload] = {}
+        self.frozen: dict[Key, str] = {}
+        self.fleet = Fleet()
+        self.clusters = Clusters()
+        self.queues: dict[str, QueueSetting] = {}
+        self.waiting = Waiting()
+        self.placed: dict[Key, float] = {}  # not yet claimed -> when placed, oldest first
+        self.held: dict[str, set[Key]] = {}  # cluster -> claimed and not ended
+        self.deadlines: dict[
+            Key, float
+        ] = {}  # claimed, with a deadline of its own -> when it is over
+        self.suitable: dict[tuple[bytes, int], Suitable] = {}  # by shape and pod set
+        self.opened: frozenset[str] = frozenset()  # clusters that took placements at the last look
+        self.used_milli: Counter[str] = Counter()  # queue -> GPU milli of its live placements
+        self.growth = 0  # rises when something may fit now that did not before
+        self.verdicts: Counter[Verdict] = Counter()
+
+    # The log
+
+    def take_event(self, event: WorkloadEvent, sequence: int, stored_at_s: float) -> Verdict | None:
+        """Fold one event; None if it is of a workload that ended or is frozen."""
+        self.workloads_sequence = max(self.workloads_sequence, sequence)
+        name = key(event.tenant, event.id)
+        workload = self.open.get(name)
+        if workload is None:
+            if not isinstance(event, Submitted) or name in self.frozen:
+                return None
+            workload = Workload(tenant=event.tenant, id=event.id)
+        before = workload.state
+        was_live, milli = workload.live, self._milli(workload)
+        attempt_cluster = workload.cluster
+        verdict = offer(workload, event, sequence, stored_at_s)
+        self.verdicts[verdict] += 1
+        if verdict is not Verdict.COUNTED:
+            return verdict
+        if workload.ended:
+            self.open.pop(name, None)
+        else:
+            self.open[name] = workload
+        self._follow(workload, before, attempt_cluster, was_live=was_live, milli=milli)
+        return verdict
+
+    def freeze(self, tenant: str, workload_id: str, sequence: int, why: str) -> None:
+        """An event of it cannot be understood: nothing more is decided about it by this reader. A
+        live placement keeps its room; waiting ends."""
+        self.workloads_sequence = max(self.workloads_sequence, sequence)
+        name = key(tenant, workload_id)
+        self.frozen[name] = why
+        self.waiting.remove(name)
+        self.placed.pop(name, None)
+        self.deadlines.pop(name, None)
+        workload = self.open.get(name)
+        if workload is not None:
+            self.held.get(workload.cluster, set()).discard(name)
+
+    def take_decision(self, decision: Decision, sequence: int) -> None:
+        """A link of the chain; the events of its batch come by themselves."""
+        self.workloads_sequence = max(self.workloads_sequence, sequence)
+        if decision.cell == self.cell and sequence > self.chain.sequence:
+            self.chain.number = decision.number
+            self.chain.sequence = sequence
+            for retraction in decision.withdrawals:
+                if retraction.reason == UNCLAIMED:
+                    cluster = self.clusters.get(retraction.cluster)
+                    cluster.unclaimed_at_s = decision.now_s
+
+    def _follow(
+        self,
+        workload: Workload,
+        before: State,
+        attempt_cluster: str,
+        *,
+        was_live: bool,
+        milli: int,
+    ) -> None:
+        """Keep what is derived in step with a workload that changed."""
+        name, state = workload.key, workload.state
+        frozen = name in self.frozen
+        if was_live and not workload.live:
+            self.fleet.release(name)
+            self.used_milli[self._queue(workload)] -= milli
+            self.growth += 1
+        elif workload.live and (not was_live or state is State.RUNNING):
+            self._hold(workload, counted=was_live)
+        if state is State.QUEUED and not frozen:
+            self.waiting.add(workload, self.queue_priority(self._queue(workload)))
+        elif before in (State.QUEUED, State.NEW):
+            self.waiting.remove(name)
+        if state is State.PLACED and not frozen:
+            self.placed.setdefault(name, workload.placed_at_s)
+        else:
+            self.placed.pop(name, None)
+        deadline_s = workload.request.deadline_s if workload.request is not None else None
+        if state in HELD and deadline_s is not None and not frozen:
+            self.deadlines[name] = workload.claimed_at_s + deadline_s
+        else:
+            self.deadlines.pop(name, None)
+        if before in HELD and state not in HELD:
+            self.held.get(attempt_cluster, set()).discard(name)
+        elif state in HELD and before not in HELD:
+            cluster = self.clusters.get(workload.cluster)
+            if cluster.unclaimed_at_s is not None:
+                cluster.unclaimed_at_s = None  # it claims again
+                self.growth += 1
+            if not frozen:
+                self.held.setdefault(workload.cluster, set()).add(name)
+
+    def _queue(self, workload: Workload) -> str:
+        return workload.request.queue if workload.request is not None else ""
+
+    def _milli(self, workload: Workload) -> int:
+        return gpu_milli(workload.request) if workload.request is not None else 0
+
+    def _hold(self, workload: Workload, *, counted: bool) -> None:
+        if workload.request is None:
+            return
+        held_before = {(h.node, h.gpus) for h in self.fleet.holdings(workload.key)}
+        self.fleet.release(workload.key)
+        holdings = holdings_of(self.fleet, workload.request, workload.cluster, workload.pods)
+        self.fleet.hold(workload.key, holdings)
+        if not counted:
+            self.used_milli[workload.request.queue] += gpu_milli(workload.request)
+        elif held_before != {(h.node, h.gpus) for h in holdings}:
+            self.growth += 1  # pods run elsewhere than they were placed: their places are free
+
+    # Snapshots
+
+    def restore(self, snapshot: "Snapshot") -> None:
+        """Start from a snapshot instead of from the log's beginning. Only on new knowledge."""
+        self.workloads_sequence = snapshot.sequence
+        self.chain.number = snapshot.chain_number
+        self.chain.sequence = snapshot.chain_sequence
+        self.frozen = dict(snapshot.frozen)
+        for workload in sorted(snapshot.open, key=lambda w: (w.placed_at_s, w.sequence)):
+            self.open[workload.key] = workload
+            self._follow(workload, State.NEW, "", was_live=False, milli=0)
+        for name, at_s in snapshot.unclaimed.items():
+            self.clusters.get(name).unclaimed_at_s = at_s
+
+    def snapshot(self) -> "Snapshot":
+        """What ``restore`` needs. Facts are not in it: their streams keep them."""
+        return Snapshot(
+            cell=self.cell,
+            sequence=self.workloads_sequence,
+            chain_number=self.chain.number,
+            chain_sequence=self.chain.sequence,
+            open=list(self.open.values()),
+            frozen=dict(self.frozen),
+            unclaimed={
+                c.name: c.unclaimed_at_s
+                for c in self.clusters.known()
+                if c.unclaimed_at_s is not None
+            },
+        )
+
+    # Facts
+
+    def take_fact(self, fact: FleetFact, sequence: int, stored_at_s: float) -> None:
+        """Take over the newest value of something in the fleet."""
+        self.fleet_sequence = max(self.fleet_sequence, sequence)
+        cluster = self.clusters.get(fact.cluster)
+        match fact:
+            case NodeReport():
+                self.growth += self.fleet.put_node(fact)
+            case NodeGone():
+                self.fleet.drop_node(fact.cluster, fact.node)
+            case ClusterAlive():
+                # After a silence that may have closed it, all that waits is looked at again.
+                self.growth += stored_at_s > cluster.alive_at_s + 2 * fact.interval_s
+                cluster.alive_at_s = stored_at_s
+            case ClusterProfile():
+                if cluster.profile is None or (
+                    cluster.profile.labels != fact.labels or cluster.profile.taints != fact.taints
+                ):
+                    self.growth += 1
+                cluster.profile = fact
+            case ClusterScore():
+                if cluster.score is not None and cluster.score.freshness != fact.freshness:
+                    self.growth += 1
+                cluster.score = fact
+
+    def take_control(self, fact: ControlFact, sequence: int) -> None:
+        """Take over what an operator set."""
+        self.control_sequence = max(self.control_sequence, sequence)
+        self.growth += 1
+        match fact:
+            case QueueSetting():
+                earlier = self.queue_priority(fact.queue)
+                self.queues[fact.queue] = fact
+                if earlier != fact.priority:
+                    self._reorder(fact.queue)
+            case Cordon(node=None):
+                cluster = self.clusters.get(fact.cluster)
+                cluster.cordoned = fact.reason if fact.cordoned else None
+            case Cordon():
+                self.fleet.set_cordon(fact.cluster, fact.node or "", fact.cordoned)
+            case ClusterLost():
+                self.clusters.get(fact.cluster).lost = fact.lost
+
+    def without_nodes(self) -> list[str]:
+        """Clusters that have a profile and no nodes. The fleet must be arranged."""
+        present = set(self.fleet.clusters)
+        known = self.clusters.known()
+        return [c.name for c in known if c.profile is not None and c.name not in present]
+
+    def queue_priority(self, queue: str) -> int:
+        """Of a queue that nobody set: 0."""
+        setting = self.queues.get(queue)
+        return setting.priority if setting is not None else 0
+
+    def _reorder(self, queue: str) -> None:
+        for line in self.waiting.lines():
+            if line.queue == queue:
+                for name in list(line.members):
+                    self.waiting.add(self.open[name], self.queue_priority(queue))
+
+
+class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v1"):
+    """The fold of the log up to one sequence."""
+
+    cell: str
+    sequence: int
+    chain_number: int
+    chain_sequence: int
+    open: list[Workload]
+    frozen: dict[Key, str]
+    unclaimed: dict[str, float]
+
+
+def holdings_of(
+    fleet: Fleet, request: JobRequest, cluster: str, bindings: tuple[PodBinding, ...]
+) -> list[Holding]:
+    """What the pods of a placement take. A binding of no known pod set takes nothing."""
+    by_pod: dict[str, PodSet] = {p.name: p for p in request.pod_sets}
+    out = []
+    for binding in bindings:
+        pods = by_pod.get(binding.pod.rpartition("-")[0])
+        if pods is None:
+            continue
+        if pods.gpus and not binding.gpus:
+            gpus = assumed_gpus(fleet, cluster, binding.node, pods)
+            binding = msgspec.structs.replace(binding, gpus=gpus)
+        out.append(holding(cluster, binding, pods))
+    return out
