@@ -6,7 +6,6 @@ violations loud: the server reports them out of band, so that without this they 
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -15,19 +14,24 @@ from typing import Any, Final, Protocol, Self
 
 import msgspec
 import nats.errors
-from nats.aio.client import Client as NatsClient
+import nkeys
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from berthmaster.bus.errors import ApiError, BusError, NoAnswer, NotConnected, TooLarge
+from berthmaster.bus.clock import ServerClock
+from berthmaster.bus.errors import ApiError, BusError, NotConnected, TooLarge
+from berthmaster.bus.requests import PatientClient, Requests
 
 REQUEST_TIMEOUT_S: Final = 1.0
 CONNECT_TIMEOUT_S: Final = 2
 RECONNECT_WAIT_S: Final = 0.1
-PING_INTERVAL_S: Final = 5
+PING_INTERVAL_S: Final = 2  # a server that hangs is left after three of them, well before the
+# event log's time limit, so that a write is settled through another one
 PENDING_BYTES: Final = 8 * 1024 * 1024  # what is buffered while the server is away
+FLUSH_TIMEOUT_S: Final = 2
 CLOCK_INTERVAL_S: Final = 30.0
-CLOSE_TIMEOUT_S: Final = 2.0
+CLOSE_TIMEOUT_S: Final = 1.0  # of each of two steps; a service has five seconds to end
+COMPLAINT_INTERVAL_S: Final = 1.0  # drops come by the thousand, lines about them do not
 
 
 class LogLike(Protocol):
@@ -46,7 +50,7 @@ class ConnectionSettings(Protocol):
     @property
     def nats_url(self) -> str: ...  # one or several, separated by commas
     @property
-    def nats_seed_file(self) -> str: ...  # "" = no nkey
+    def nats_seed_file(self) -> Path | None: ...  # None = no nkey
     @property
     def inbox_prefix(self) -> str: ...
 
@@ -62,37 +66,51 @@ class _ApiReply(msgspec.Struct):
     ts: str = ""
 
 
-class _Stream(msgspec.Struct):
-    ts: str = ""
-    error: _ApiErrorBody | None = None
-
-
 _API_REPLY: Final = msgspec.json.Decoder(_ApiReply)
-_STREAM_TS: Final = msgspec.json.Decoder(_Stream)
 Handler = Callable[[str, bytes], None]
 
 
-def _read_seed(path: str) -> str:
+def _read_seed(path: Path) -> str:
     try:
-        return Path(path).read_text().strip()
-    except OSError as error:
-        raise BusError(f"cannot read the nkey seed file {path}: {error.strerror}") from error
+        seed = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BusError(f"cannot read the nkey seed file {path}: {error}") from error
+    try:
+        nkeys.from_seed(seed.encode()).wipe()
+    except Exception:  # noqa: BLE001 # the library raises its own, binascii's and others
+        raise BusError(f"{path} does not hold an nkey seed (it begins with SU)") from None
+    return seed
+
+
+def _header_bytes(headers: Mapping[str, str] | None) -> int:
+    """What the server adds to the payload when it compares it with its limit."""
+    if not headers:
+        return 0
+    return 14 + sum(len(name) + len(value.encode()) + 4 for name, value in headers.items())
 
 
 class Connection:
     """An open connection. Make it with ``open``; use it as an async context manager."""
 
-    def __init__(self, name: str, log: LogLike) -> None:
+    def __init__(self, name: str, log: LogLike, clock: ServerClock | None = None) -> None:
         self.name = name
         self.log = log
-        self.nc = NatsClient()
+        self.nc = PatientClient()
         self.reconnects = 0
+        self.dropped = 0  # messages that came faster than their handlers took them
         self.violations: list[str] = []  # newest last, bounded
         self.closed = asyncio.Event()
         self.on_violation: Callable[[str], None] | None = None
+        self._requests = Requests(self.nc)
         self._reconnect_waiters: list[Callable[[], None]] = []
-        self._offset_s = 0.0
+        self._clock = clock or ServerClock()
         self._clock_task: asyncio.Task[None] | None = None
+        self._url = ""
+        self._begun = False  # connecting, so that there is something to close
+        self._refused: asyncio.Future[str] | None = None  # set while connecting for the first time
+        self._trouble = ""  # why there is no connection, as far as we were told
+        self._told_trouble = ""
+        self._next_complaint_s = 0.0
 
     @classmethod
     async def open(
@@ -102,39 +120,31 @@ class Connection:
         log: LogLike,
         *,
         timeout_s: float | None = None,
+        clock: ServerClock | None = None,
     ) -> "Connection":
         """Connect; waits for a server that is not there yet, for ``timeout_s`` or for ever.
 
-        Raises NotConnected when the time is over, BusError when the server will not have us.
+        Raises NotConnected when the time is over, BusError when the server will not have us or the
+        settings cannot be right.
         """
-        self = cls(name, log)
-        loop = asyncio.get_running_loop()
-        deadline = None if timeout_s is None else loop.time() + timeout_s
-        told = False
-        while True:
-            try:
-                await self._connect(settings)
-                break
-            except (OSError, nats.errors.Error, TimeoutError) as error:
-                text = str(error) or type(error).__name__
-                if "uthorization" in text:
-                    raise BusError(f"{settings.nats_url} refuses this user: {text}") from error
-                if deadline is not None and loop.time() >= deadline:
-                    raise NotConnected(f"no NATS server at {settings.nats_url}: {text}") from error
-                if not told:
-                    log.warning("waiting for NATS", url=settings.nats_url, why=text)
-                    told = True
-                await asyncio.sleep(RECONNECT_WAIT_S)
-        await self._read_clock()
+        self = cls(name, log, clock)
+        try:
+            await self._connect(settings, timeout_s)
+            await self._requests.start()
+            await self._read_clock()
+        except BaseException:
+            await self.close()
+            raise
         self._clock_task = asyncio.create_task(self._keep_clock(), name=f"{name}: server clock")
         return self
 
-    async def _connect(self, settings: ConnectionSettings) -> None:
+    async def _connect(self, settings: ConnectionSettings, timeout_s: float | None) -> None:
         options: dict[str, Any] = {}
         if settings.nats_seed_file:
             options["nkeys_seed_str"] = _read_seed(settings.nats_seed_file)
-        self.nc = NatsClient()
-        await asyncio.wait_for(
+        self._url = settings.nats_url
+        self._refused = asyncio.get_running_loop().create_future()
+        connecting = asyncio.ensure_future(
             self.nc.connect(
                 servers=[url.strip() for url in settings.nats_url.split(",") if url.strip()],
                 name=self.name,
@@ -146,29 +156,70 @@ class Connection:
                 ping_interval=PING_INTERVAL_S,
                 max_outstanding_pings=2,
                 pending_size=PENDING_BYTES,
+                flush_timeout=FLUSH_TIMEOUT_S,
                 skip_subject_validation=True,  # subjects.py builds them
                 error_cb=self._on_error,
                 disconnected_cb=self._on_disconnected,
                 reconnected_cb=self._on_reconnected,
                 closed_cb=self._on_closed,
                 **options,
-            ),
-            CONNECT_TIMEOUT_S + 1,
+            )
         )
+        self._begun = True
+        first: set[asyncio.Future[Any]] = {connecting, self._refused}
+        try:  # the library tries for ever, and takes a refusal for one more reason to try again
+            await asyncio.wait(first, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if self._refused.done():
+                raise BusError(f"{self._url} refuses this user: {self._refused.result()}")
+            if not connecting.done():
+                raise NotConnected(f"no NATS server at {self._url}: {self._trouble or 'silence'}")
+            try:
+                connecting.result()
+            except (nats.errors.Error, ValueError, OSError) as error:
+                self._begun = False
+                raise BusError(f"cannot connect to {self._url}: {error}") from error
+        finally:
+            connecting.cancel()
+            self._refused.cancel()
+            self._refused = None
+        self._trouble = self._told_trouble = ""
 
     # What the client library tells us
 
     async def _on_error(self, error: Exception) -> None:
-        text = str(error) or type(error).__name__
-        if "ermissions violation" in text.lower() or "permissions violation" in text.lower():
+        text = (str(error) or type(error).__name__).removeprefix("nats: ")
+        if "permissions violation" in text.lower():
             self.violations = [*self.violations[-99:], text]
-            self.log.error("permission violation", what=text.removeprefix("nats: "))
+            self.log.error("permission violation", what=text)
+            self._requests.denied(text)
             if self.on_violation is not None:
                 self.on_violation(text)
         elif isinstance(error, nats.errors.SlowConsumerError):
-            self.log.error("slow consumer: messages were dropped", subject=error.subject)
+            self._count_drop(error)
+        elif "authorization violation" in text.lower() or "authentication" in text.lower():
+            if self._refused is not None and not self._refused.done():
+                self._refused.set_result(text)
+            self._complain(self.log.error, "NATS refuses this user", text)
         elif self.nc.is_connected:
             self.log.error("NATS error", error=error)
+        else:
+            self._complain(self.log.warning, "waiting for NATS", text)
+
+    def _complain(self, log: Callable[..., None], event: str, why: str) -> None:
+        """Say why there is no connection, once for each reason: it is tried ten times a second."""
+        self._trouble = why
+        if event != self._told_trouble:
+            self._told_trouble = event
+            log(event, url=self._url, why=why)
+
+    def _count_drop(self, error: nats.errors.SlowConsumerError) -> None:
+        self.dropped += 1
+        now_s = self._clock.monotonic()
+        if now_s >= self._next_complaint_s:
+            self._next_complaint_s = now_s + COMPLAINT_INTERVAL_S
+            self.log.error(
+                "slow consumer: messages were dropped", subject=error.subject, so_far=self.dropped
+            )
 
     async def _on_disconnected(self) -> None:
         if not self.nc.is_closed:
@@ -176,11 +227,13 @@ class Connection:
 
     async def _on_reconnected(self) -> None:
         self.reconnects += 1
+        self._trouble = self._told_trouble = ""
         self.log.info("reconnected to NATS", reconnects=self.reconnects)
         for waiter in list(self._reconnect_waiters):
             waiter()
 
     async def _on_closed(self) -> None:
+        self._requests.closed()
         self.closed.set()
 
     def when_reconnected(self, call: Callable[[], None]) -> Callable[[], None]:
@@ -195,14 +248,22 @@ class Connection:
         """Whether the server is there now."""
         return self.nc.is_connected
 
+    def check_size(self, data: bytes, headers: Mapping[str, str] | None = None) -> None:
+        """Raises TooLarge. The server counts the headers too, and hangs up on what is too large."""
+        size = len(data) + _header_bytes(headers)
+        if size > self.nc.max_payload:
+            raise TooLarge(
+                f"{size} bytes with headers; the server takes at most {self.nc.max_payload}"
+            )
+
     async def publish(
         self, subject: str, data: bytes, *, reply: str = "", headers: dict[str, str] | None = None
     ) -> None:
-        """Send and forget. Raises NotConnected when the buffer for an absent server is full."""
+        """Send and forget. Raises TooLarge, and NotConnected when the buffer for an absent server
+        is full."""
+        self.check_size(data, headers)
         try:
             await self.nc.publish(subject, data, reply=reply, headers=headers)
-        except nats.errors.MaxPayloadError as error:
-            raise self._too_large(data) from error
         except (nats.errors.Error, OSError) as error:
             raise NotConnected(f"cannot publish: {error}") from error
 
@@ -214,20 +275,12 @@ class Connection:
         timeout_s: float = REQUEST_TIMEOUT_S,
         headers: dict[str, str] | None = None,
     ) -> Msg:
-        """Send and wait for one answer. Raises NoAnswer, TooLarge, NotConnected."""
+        """Send and wait for one answer. Raises NoAnswer, TooLarge, NotConnected, NotPermitted."""
+        self.check_size(data, headers)
         try:
-            return await self.nc.request(subject, data, timeout=timeout_s, headers=headers)
-        except nats.errors.MaxPayloadError as error:
-            raise self._too_large(data) from error
-        except nats.errors.NoRespondersError as error:
-            raise NoAnswer(f"nobody listens on {subject}") from error
-        except nats.errors.TimeoutError as error:
-            raise NoAnswer(f"no answer on {subject} within {timeout_s} s") from error
+            return await self._requests.ask(subject, data, timeout_s, headers)
         except (nats.errors.Error, OSError) as error:
             raise NotConnected(f"cannot ask {subject}: {error}") from error
-
-    def _too_large(self, data: bytes) -> TooLarge:
-        return TooLarge(f"{len(data)} bytes; the server takes at most {self.nc.max_payload}")
 
     async def subscribe(
         self, subject: str, handler: Handler, *, queue: str = "", pending_messages: int = 65_536
@@ -281,22 +334,21 @@ class Connection:
 
     def now(self) -> float:
         """The server's time in seconds since 1970, as far as we know it."""
-        return time.time() + self._offset_s
+        return self._clock.now()
 
     async def _read_clock(self) -> None:
         try:
-            sent = time.time()
+            sent_s = self._clock.monotonic()
             reply = await self.request("$JS.API.STREAM.INFO.FLEET", b"")
-            received = time.time()
-            stamp = _STREAM_TS.decode(reply.data).ts
-            if stamp:
-                self._offset_s = datetime.fromisoformat(stamp).timestamp() - (sent + received) / 2
+            received_s = self._clock.monotonic()
+            if stamp := _API_REPLY.decode(reply.data).ts:
+                self._clock.observe(sent_s, received_s, datetime.fromisoformat(stamp).timestamp())
         except (BusError, msgspec.DecodeError, ValueError):
             pass  # the streams may not be made yet; the local clock serves until the next try
 
     async def _keep_clock(self) -> None:
         while True:
-            await asyncio.sleep(CLOCK_INTERVAL_S if self._offset_s else 1.0)
+            await asyncio.sleep(CLOCK_INTERVAL_S if self._clock.known else 1.0)
             if self.connected:
                 await self._read_clock()
 
@@ -306,12 +358,21 @@ class Connection:
         """Send what is buffered, then close; never longer than its time limit."""
         if self._clock_task is not None:
             self._clock_task.cancel()
+        if not self._begun:
+            return
         try:
             if self.nc.is_connected:
                 await asyncio.wait_for(self.nc.flush(), CLOSE_TIMEOUT_S)
+            elif unsent := self.nc.pending_data_size:
+                self.log.warning("closing with unsent messages", bytes=unsent)
+        except (TimeoutError, nats.errors.Error, OSError):
+            self.log.warning("closing, though NATS may not have taken all")
+        try:
             await asyncio.wait_for(self.nc.close(), CLOSE_TIMEOUT_S)
         except (TimeoutError, nats.errors.Error, OSError):
-            pass
+            pass  # whatever it waited for, the process does not
+        self._requests.closed()
+        self.closed.set()
 
     async def __aenter__(self) -> Self:
         return self

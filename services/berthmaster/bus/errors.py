@@ -5,6 +5,7 @@
     BusError
     ├── NotConnected      the server is away: wait for it, or give the work back
     ├── NoAnswer          nobody answered in time: it may have been done; read back or repeat safely
+    ├── NotPermitted      the server does not allow it to this user: a person must
     ├── TooLarge          more bytes than the server takes: repeating is pointless
     ├── ApiError          JetStream said no, with its number: see ``code``
     └── StreamReplaced    the stream is another than before: start anew from nothing
@@ -21,6 +22,10 @@ class NotConnected(BusError):
 
 class NoAnswer(BusError):
     """A request was sent and nobody answered in time, or nobody listens."""
+
+
+class NotPermitted(BusError):
+    """The server's permissions forbid it; nothing was done, and repeating is pointless."""
 
 
 class TooLarge(BusError):

@@ -6,13 +6,14 @@ what its decider saw. A change that a live stream cannot take (its storage, say)
 never a silent difference.
 """
 
+import asyncio
 from typing import Any, Final, Literal
 
 import msgspec
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
-from berthmaster.bus.errors import ApiError
+from berthmaster.bus.errors import ApiError, NoAnswer, NotConnected
 
 WORKLOADS: Final = "WORKLOADS"
 FLEET: Final = "FLEET"
@@ -27,6 +28,8 @@ GIB: Final = 1024**3
 _DAY_NS: Final = 86_400 * 10**9
 _NOT_FOUND: Final = 10059
 _NAME_IN_USE: Final = 10058
+_NOT_YET: Final = frozenset({10004, 10008, 10009, 10118})  # a cluster that is still finding itself
+ENSURE_TIMEOUT_S: Final = 30.0
 
 Storage = Literal["file", "memory"]
 
@@ -138,23 +141,59 @@ async def ensure_streams(
     replicas: int = 1,
     storage: Storage = "file",
     workloads_max_bytes: int = 16 * GIB,
+    timeout_s: float = ENSURE_TIMEOUT_S,
 ) -> None:
-    """Make what is missing, update what differs. Safe to call from several places at once."""
+    """Make what is missing, update what differs. Safe to call from several places at once.
+
+    Waits for a JetStream that is still starting. Raises ApiError, naming the stream, for what the
+    server will not do, and NoAnswer when the time is over.
+    """
+    deadline = asyncio.get_running_loop().time() + timeout_s
     for config in stream_configs(
         replicas=replicas, storage=storage, workloads_max_bytes=workloads_max_bytes
     ):
-        await _ensure(conn, config)
+        await _ensure_patiently(conn, config, deadline)
+
+
+async def _ensure_patiently(conn: Connection, config: dict[str, Any], deadline: float) -> None:
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            await _ensure(conn, config)
+            return
+        except ApiError as error:
+            if error.code not in _NOT_YET or loop.time() >= deadline:
+                raise ApiError(
+                    error.code, f"stream {config['name']}: {error.description}"
+                ) from None
+        except (NoAnswer, NotConnected) as error:  # it may have been done: looking again tells
+            if loop.time() >= deadline:
+                raise NoAnswer(f"stream {config['name']}: {error}") from error
+        await asyncio.sleep(0.1)
 
 
 async def _ensure(conn: Connection, config: dict[str, Any]) -> None:
+    """Look first: a service that restarts must not make a cluster agree on nothing new."""
     name = config["name"]
     try:
-        await conn.api(f"STREAM.UPDATE.{name}", config, timeout_s=10)
+        raw = await conn.api(f"STREAM.INFO.{name}")
     except ApiError as error:
         if error.code != _NOT_FOUND:
-            raise ApiError(error.code, f"stream {name}: {error.description}") from error
+            raise
         try:
             await conn.api(f"STREAM.CREATE.{name}", config, timeout_s=10)
+            return
         except ApiError as second:
-            if second.code != _NAME_IN_USE:  # somebody else was quicker
-                raise ApiError(second.code, f"stream {name}: {second.description}") from second
+            if second.code != _NAME_IN_USE:  # somebody else was quicker, with other limits
+                raise
+            raw = await conn.api(f"STREAM.INFO.{name}")
+    live = msgspec.json.decode(raw)["config"]
+    if any(not _same(wanted, live.get(key)) for key, wanted in config.items()):
+        await conn.api(f"STREAM.UPDATE.{name}", {**live, **config}, timeout_s=10)
+
+
+def _same(wanted: object, live: object) -> bool:
+    """Whether the server has what we want; what it adds by itself inside a part does not count."""
+    if isinstance(wanted, dict) and isinstance(live, dict):
+        return all(_same(value, live.get(key)) for key, value in wanted.items())
+    return wanted == live or (live is None and wanted in (False, 0, ""))

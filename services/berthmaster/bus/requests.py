@@ -1,0 +1,113 @@
+"""Requests and their answers over one inbox, where a refusal of the server is an answer too.
+
+A server that does not permit a request says so out of band and sends no reply. Here whoever waits
+for that reply is told at once, instead of taking the silence for a slow or absent service.
+"""
+
+import asyncio
+import re
+from typing import Final
+
+import nats.errors
+from nats.aio.client import Client as NatsClient
+from nats.aio.msg import Msg
+
+from berthmaster.bus.errors import NoAnswer, NotConnected, NotPermitted
+
+NO_RESPONDERS: Final = "503"
+_VIOLATION: Final = re.compile(r'permissions violation for (publish|subscription) to "([^"]+)"')
+
+
+def parse_violation(text: str) -> tuple[str, str] | None:
+    """("publish" or "subscription", subject in lower case) of a server's permission violation.
+
+    Lower case: the client library hands the text on that way.
+    """
+    found = _VIOLATION.search(text.lower())
+    return (found[1], found[2]) if found else None
+
+
+class Requests:
+    """The requests of one connection that wait for their answers."""
+
+    def __init__(self, nc: NatsClient) -> None:
+        self._nc = nc
+        self._inbox = ""
+        self._count = 0
+        self._waiting: dict[str, tuple[str, asyncio.Future[Msg]]] = {}
+        self._inbox_denied = ""
+
+    async def start(self) -> None:
+        """Listen for answers."""
+        self._inbox = self._nc.new_inbox()
+        await self._nc.subscribe(f"{self._inbox}.*", cb=self._answer)
+
+    async def ask(
+        self, subject: str, data: bytes, timeout_s: float, headers: dict[str, str] | None
+    ) -> Msg:
+        """Send and wait for one answer. Raises NoAnswer, NotConnected, NotPermitted, and
+        nats.errors.Error."""
+        if self._inbox_denied:
+            raise NotPermitted(self._inbox_denied)
+        self._count += 1
+        token = str(self._count)
+        future: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
+        self._waiting[token] = (subject, future)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._nc.publish(
+                    subject, data, reply=f"{self._inbox}.{token}", headers=headers
+                )
+                msg = await future
+        except TimeoutError as error:
+            why = "" if self._nc.is_connected else "; the server is away"
+            raise NoAnswer(f"no answer on {subject} within {timeout_s:g} s{why}") from error
+        finally:
+            del self._waiting[token]
+            future.cancel()
+        if msg.headers is not None and msg.headers.get("Status") == NO_RESPONDERS:
+            raise NoAnswer(f"nobody listens on {subject}")
+        return msg
+
+    def denied(self, text: str) -> None:
+        """The server reported a permission violation: tell those whom it concerns."""
+        violation = parse_violation(text)
+        if violation is None:
+            return
+        kind, subject = violation
+        error: Exception = NotPermitted(text.removeprefix("nats: "))
+        inbox_denied = kind == "subscription" and subject == f"{self._inbox}.*".lower()
+        if inbox_denied:
+            self._inbox_denied = f"this user may not listen to its own inbox: {error}"
+            error = NotPermitted(self._inbox_denied)
+        for asked, future in self._waiting.values():
+            concerned = inbox_denied or (kind == "publish" and asked.lower() == subject)
+            if concerned and not future.done():
+                future.set_exception(error)
+
+    def closed(self) -> None:
+        """The connection is closed for good: nobody will be answered."""
+        for _, future in self._waiting.values():
+            if not future.done():
+                future.set_exception(NotConnected("the connection was closed"))
+
+    async def _answer(self, msg: Msg) -> None:
+        waiting = self._waiting.get(msg.subject.rpartition(".")[2])
+        if waiting is not None and not waiting[1].done():
+            waiting[1].set_result(msg)
+
+
+class PatientClient(NatsClient):
+    """The library's client, except that no error that a server reports closes it for good.
+
+    A service reconnects and says what is wrong: users are put right and limits are raised while it
+    waits. (The library closes on any error but a stale connection or a missing permission.)
+    """
+
+    async def _process_err(self, err_msg: str) -> None:
+        if "stale connection" in err_msg or "permissions violation" in err_msg:
+            await super()._process_err(err_msg)
+            return
+        error = nats.errors.Error(f"nats: {err_msg}")
+        await self._error_cb(error)
+        await self._process_op_err(error)
