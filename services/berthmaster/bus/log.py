@@ -17,7 +17,7 @@ import msgspec
 from berthmaster.bus import subjects
 from berthmaster.bus.acks import stored_sequence
 from berthmaster.bus.connection import Connection
-from berthmaster.bus.errors import ApiError, BusError, NoAnswer, NotConnected
+from berthmaster.bus.errors import ApiError, BusError, NoAnswer, NotConnected, NotPermitted
 from berthmaster.bus.streams import WORKLOADS
 from berthmaster.lifecycle.instructions import Outcome, Refused, Stored, Unknown
 from berthmaster.messages.api import RecordedEvent
@@ -27,10 +27,10 @@ from berthmaster.messages.workload import WorkloadEvent
 
 WRONG_LAST_SEQUENCE: Final = frozenset({10071, 10164})
 NO_MESSAGE: Final = 10037
-# Answers after which the same write may succeed: no leader, restarting, catching up, batch lost.
-_TRANSIENT: Final = frozenset(
-    {10003, 10008, 10009, 10074, 10076, 10077, 10023, 10175, 10176, 10178}
-)
+# Nothing was stored, and the same write may succeed soon: an election or a restart goes on, a
+# batch lost a part on its way, or others' batches take all the room.
+_TRANSIENT: Final = frozenset({10004, 10008, 10009, 10076, 10118, 10163, 10167, 10176, 10210})
+_STORE_FAILED: Final = 10077  # what went wrong is in its words only
 TRY_TIMEOUT_S: Final = 1.0
 SETTLE_LIMIT_S: Final = 10.0
 MAX_BATCH: Final = 1000  # messages, the server's limit
@@ -51,6 +51,13 @@ class _StoredMessage(msgspec.Struct):
 class _Got(msgspec.Struct):
     message: _StoredMessage
 
+
+# The longest that a batch adds, so that sizes are checked before the first part is sent.
+_BATCH_HEADERS: Final = {
+    "Nats-Batch-Id": "0" * 24,
+    "Nats-Batch-Sequence": "1000",
+    "Nats-Batch-Commit": "1",
+}
 
 _Once = Callable[[], Awaitable[int]]
 _Ours = Callable[[], Awaitable[int | None]]
@@ -114,7 +121,7 @@ class EventLog:
         """
         guard = subjects.aggregate(event.tenant, event.id)
         data = encode(event)
-        headers = {GUARD: str(event.after), GUARD_SUBJECT: guard}
+        headers = _guarded(guard, event.after)
         subject = event_subject(event)
 
         async def once() -> int:
@@ -133,7 +140,7 @@ class EventLog:
                 return found.sequence
             raise _Lost(found.sequence)
 
-        return await self._settled(once, ours)
+        return await self._settled(event.after, once, ours)
 
     async def commit(self, decision: Decision, events: Sequence[WorkloadEvent]) -> Outcome:
         """Store a decision and its events, all or nothing, each behind its guard.
@@ -144,13 +151,12 @@ class EventLog:
             raise ValueError(f"{len(events)} events; one commit holds at most {MAX_BATCH - 1}")
         chain = subjects.decision(decision.cell)
         data = encode(decision)
-        parts = [
-            (chain, data, decision.after, chain),
-            *(
-                (event_subject(e), encode(e), e.after, subjects.aggregate(e.tenant, e.id))
-                for e in events
-            ),
-        ]
+        parts = [(chain, data, _guarded(chain, decision.after))]
+        for event in events:
+            guard = subjects.aggregate(event.tenant, event.id)
+            parts.append((event_subject(event), encode(event), _guarded(guard, event.after)))
+        for _, body, headers in parts:
+            self._conn.check_size(body, headers | _BATCH_HEADERS)
 
         async def once() -> int:
             return await self._send_batch(parts)
@@ -163,17 +169,12 @@ class EventLog:
                 return found.sequence + len(events)  # a batch is stored without gaps
             raise _Lost(found.sequence)
 
-        return await self._settled(once, ours)
+        return await self._settled(decision.after, once, ours)
 
-    async def _send_batch(self, parts: Sequence[tuple[str, bytes, int, str]]) -> int:
+    async def _send_batch(self, parts: Sequence[tuple[str, bytes, dict[str, str]]]) -> int:
         batch = secrets.token_hex(12)
-        for number, (subject, data, after, guard) in enumerate(parts, 1):
-            headers = {
-                "Nats-Batch-Id": batch,
-                "Nats-Batch-Sequence": str(number),
-                GUARD: str(after),
-                GUARD_SUBJECT: guard,
-            }
+        for number, (subject, data, guards) in enumerate(parts, 1):
+            headers = guards | {"Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number)}
             if number < len(parts):
                 await self._conn.publish(subject, data, headers=headers)
                 continue
@@ -184,22 +185,31 @@ class EventLog:
             return stored_sequence(reply.data)
         raise ValueError("an empty batch")
 
-    async def _settled(self, once: _Once, ours: _Ours) -> Outcome:
-        """Try until it is certain, or the time limit passes."""
+    async def _settled(self, after: int, once: _Once, ours: _Ours) -> Outcome:
+        """Try until it is certain, or the time limit passes.
+
+        A try without an answer leaves doubt: it may have been stored, or still be on its way, and
+        then the next try is refused because of our own write. From then on only what the stream
+        holds behind ``after`` tells the outcome, never a refusal alone.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settle_limit_s
         pause_s = FIRST_PAUSE_S
-        in_doubt = False  # an earlier try may have been stored
-        why = ""
+        in_doubt = False
         while True:
+            told: int | None = None
             try:
                 return Stored(await once())
             except ApiError as error:
                 why = str(error)
-                if error.code in WRONG_LAST_SEQUENCE and not in_doubt:
-                    return Refused(_told_sequence(error))
-                if error.code not in WRONG_LAST_SEQUENCE and error.code not in _TRANSIENT:
+                if error.code in WRONG_LAST_SEQUENCE:
+                    told = _told_sequence(error)
+                    if not in_doubt or (told is not None and told < after):
+                        return Refused(told)  # below ``after`` there never was room for ours
+                elif not _may_pass(error):
                     return Unknown(why)
+            except NotPermitted as error:
+                return Unknown(str(error))
             except (NoAnswer, NotConnected) as error:
                 why = str(error)
                 in_doubt = True
@@ -239,6 +249,18 @@ class _Lost(Exception):
 
     def __init__(self, last: int) -> None:
         self.last = last
+
+
+def _guarded(guard: str, after: int) -> dict[str, str]:
+    return {GUARD: str(after), GUARD_SUBJECT: guard}
+
+
+def _may_pass(error: ApiError) -> bool:
+    """Whether the same write may succeed soon. A full stream (its limits are "maximum …") needs a
+    person or the archive, so the caller hears of it at once."""
+    if error.code == _STORE_FAILED:
+        return "maximum" not in error.description
+    return error.code in _TRANSIENT
 
 
 def _told_sequence(error: ApiError) -> int | None:
