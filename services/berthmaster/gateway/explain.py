@@ -265,7 +265,8 @@ def words(info: inspect.Type) -> str:
         case inspect.VarTupleType():
             return f"a list{_length(info)}, each {words(info.item_type)}"
         case inspect.DictType():
-            return f"an object{_length(info)} of names and texts: {words(info.value_type)}"
+            most = f"at most {info.max_length} " if info.max_length else ""
+            return f"an object of {most}names and texts: {words(info.value_type)}"
         case inspect.StructType():
             return f"an object with the fields {', '.join(f.encode_name for f in info.fields)}"
         case inspect.UnionType():
@@ -296,7 +297,7 @@ def _text(info: inspect.StrType) -> str:
     return f"text of at most {info.max_length} characters"
 
 
-def _length(info: inspect.VarTupleType | inspect.DictType) -> str:
+def _length(info: inspect.VarTupleType) -> str:
     if info.min_length and info.max_length:
         return f" of {info.min_length} to {info.max_length}"
     return f" of at most {info.max_length}" if info.max_length else ""

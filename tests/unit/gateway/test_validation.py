@@ -1,0 +1,367 @@
+"""What strangers send, and the whole reply that they get."""
+
+import json
+import string
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from berthmaster.gateway import validation
+from berthmaster.messages.api import Refusal
+from berthmaster.messages.families import JOB_REQUESTS
+from berthmaster.messages.workload import MAX_PODS, JobRequest, PodSet
+
+ID_WORDS = "1 to 52 lower-case letters, digits or '-', the first and the last a letter or digit"
+NAME_WORDS = "1 to 63 lower-case letters, digits or '-', the first and the last a letter or digit"
+FIELDS = ", ".join(JobRequest.__struct_fields__)
+POD_FIELDS = ", ".join(PodSet.__struct_fields__)
+JSON = "one JSON object (RFC 8259, UTF-8)"
+FINITE = "a finite number (JSON has no NaN and no Infinity)"
+DEEP = f"{JSON} without such deep nesting"
+
+
+def malformed(field: str, value: str, expected: str) -> Refusal:
+    return Refusal(code="malformed", field=field, value=value, expected=expected)
+
+
+def invalid(field: str, value: str, expected: str) -> Refusal:
+    return Refusal(code="invalid", field=field, value=value, expected=expected)
+
+
+BAD: dict[str, tuple[bytes, Refusal]] = {
+    "nothing": (b"", malformed("", "", f"{JSON}; it ends too early")),
+    "half of it": (b'{"id":"a"', malformed("", '{"id":"a"', f"{JSON}; it ends too early")),
+    "no JSON": (b"run my job", malformed("", "run my job", f"{JSON}; at byte 0")),
+    "something behind it": (b'{"id":"a"}x', malformed("", '{"id":"a"}x', f"{JSON}; at byte 11")),
+    "another encoding": (b'{"id":"\xff"}', malformed("", '{"id":"\\xff"}', "UTF-8 (at byte 7)")),
+    "a list": (b"[]", invalid("", "[]", f"an object with the fields {FIELDS}")),
+    "null": (b"null", invalid("", "null", f"an object with the fields {FIELDS}")),
+    "NaN": (
+        b'{"id":"a","expected_duration_s":NaN}',
+        malformed("expected_duration_s", "NaN", FINITE),
+    ),
+    "infinity": (
+        b'{"id":"a","pod_sets":[{"gpus":-Infinity}]}',
+        malformed("pod_sets[0].gpus", "-Infinity", FINITE),
+    ),
+    "a number beyond all floats": (
+        b'{"id":"a","deadline_s":1e999}',
+        malformed("deadline_s", "Infinity", FINITE),
+    ),
+    "half a character": (
+        b'{"id":"a","clusters":["\\ud800"]}',
+        malformed("clusters[0]", "'\\ud800'", "whole Unicode characters, no lone surrogates"),
+    ),
+    "deep nesting": (b'{"id":' + b"[" * 60_000, malformed("", '{"id":' + "[" * 74, DEEP)),
+    "no id": (b"{}", invalid("id", "(missing)", f"{ID_WORDS} (required)")),
+    "an id in capitals": (b'{"id":"Train"}', invalid("id", '"Train"', ID_WORDS)),
+    "an id with a line end": (b'{"id":"a\\n"}', invalid("id", '"a\\n"', ID_WORDS)),
+    "an id with dots": (b'{"id":"a.b"}', invalid("id", '"a.b"', ID_WORDS)),
+    "a long id": (
+        b'{"id":"%s"}' % (b"a" * 200),
+        invalid("id", '"' + "a" * 78 + "…", ID_WORDS),
+    ),
+    "an id of another type": (b'{"id":7}', invalid("id", "7", ID_WORDS)),
+    "a queue's name": (b'{"id":"a","queue":""}', invalid("queue", '""', NAME_WORDS)),
+    "an unknown field": (
+        b'{"id":"a","priorty":1}',
+        invalid("priorty", "1", "no field of this name; did you mean priority?"),
+    ),
+    "a field that belongs further in": (
+        b'{"id":"a","gpus":1}',
+        invalid("gpus", "1", "no field of this name; did you mean pod_sets[0].gpus?"),
+    ),
+    "an unknown field like no other": (
+        b'{"id":"a","zzz":[1,2]}',
+        invalid("zzz", "[1,2]", f"no field of this name; the fields are {FIELDS}"),
+    ),
+    "an unknown field further in": (
+        b'{"id":"a","pod_sets":[{},{"name":"b","gpu":1}]}',
+        invalid("pod_sets[1].gpu", "1", "no field of this name; did you mean gpus?"),
+    ),
+    "a negative amount": (
+        b'{"id":"a","pod_sets":[{"gpus":-1}]}',
+        invalid("pod_sets[0].gpus", "-1", "a whole number from 0 to 64"),
+    ),
+    "an absurd amount": (
+        b'{"id":"a","pod_sets":[{"count":99999999999999999999999999}]}',
+        invalid("pod_sets[0].count", "99999999999999999999999999", "a whole number from 1 to 4096"),
+    ),
+    "half a GPU as a fraction": (
+        b'{"id":"a","pod_sets":[{"gpus":0.5}]}',
+        invalid("pod_sets[0].gpus", "0.5", "a whole number from 0 to 64"),
+    ),
+    "an amount as text": (
+        b'{"id":"a","pod_sets":[{"memory_mib":"4Gi"}]}',
+        invalid("pod_sets[0].memory_mib", '"4Gi"', "a whole number from 0 to 1073741824"),
+    ),
+    "no pod sets": (
+        b'{"id":"a","pod_sets":[]}',
+        invalid(
+            "pod_sets", "[]", f"a list of 1 to 16, each an object with the fields {POD_FIELDS}"
+        ),
+    ),
+    "no time at all": (
+        b'{"id":"a","deadline_s":0}',
+        invalid("deadline_s", "0", "a number greater than 0 and at most 31536000, or null"),
+    ),
+    "a choice that there is not": (
+        b'{"id":"a","pod_sets":[{"tolerations":[{"operator":"Like"}]}]}',
+        invalid("pod_sets[0].tolerations[0].operator", '"Like"', 'one of "Equal", "Exists"'),
+    ),
+    "a label that is no text": (
+        b'{"id":"a","labels":{"ok":"x","gpu.model":{"v":100}}}',
+        invalid('labels["gpu.model"]', '{"v":100}', "text of at most 316 characters"),
+    ),
+    "a name of a label that is too long": (
+        b'{"id":"a","labels":{"%s":"x"}}' % (b"n" * 317),
+        invalid(
+            "labels." + "n" * 192 + "…",
+            '"' + "n" * 78 + "…",
+            "as a name there: text of at most 316 characters",
+        ),
+    ),
+    "too many labels": (
+        json.dumps({"id": "a", "labels": {f"{n:02}": "" for n in range(65)}}).encode(),
+        invalid(
+            "labels",
+            '{"00":"","01":"","02":"","03":"","04":"","05":"","06":"","07":"","08":"","09":"…',
+            "an object of at most 64 names and texts: text of at most 316 characters",
+        ),
+    ),
+    "a variable that is no text": (
+        b'{"id":"a","run":{"env":{"N":1}}}',
+        invalid("run.env.N", "1", "text"),
+    ),
+    "two pod sets of one name": (
+        b'{"id":"a","pod_sets":[{"name":"w"},{"name":"x"},{"name":"w"}]}',
+        invalid("pod_sets[2].name", '"w"', "a name that is not used yet; pod_sets[0] has this one"),
+    ),
+    "part of no GPU": (
+        b'{"id":"a","pod_sets":[{"gpu_milli":500}]}',
+        invalid(
+            "pod_sets[0].gpu_milli",
+            "500",
+            "1000, as gpus is 0: only a pod with one GPU can ask for part of it",
+        ),
+    ),
+    "parts of several GPUs": (
+        b'{"id":"a","pod_sets":[{"gpus":2,"gpu_milli":500}]}',
+        invalid(
+            "pod_sets[0].gpu_milli",
+            "500",
+            "1000, as gpus is 2: only a pod with one GPU can ask for part of it",
+        ),
+    ),
+    "more pods than a placement can name": (
+        b'{"id":"a","pod_sets":[{"count":4096},{"name":"b"}]}',
+        invalid(
+            "pod_sets[1].count", "1", "at most 4096 pods in all pod sets together; these make 4097"
+        ),
+    ),
+    "too much": (
+        b'{"id":"a","labels":{"x":"%s"}}' % (b"y" * 2_000_000),
+        Refusal(code="too_large", field="", value="2000028 bytes", expected="at most 262144 bytes"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_job_request_is_refused_with_field_value_and_what_is_right(case: str) -> None:
+    data, reply = BAD[case]
+    assert validation.job_request(data) == reply
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"id":"a"}',
+        b'{"id":"a","pod_sets":[{"gpus":1,"gpu_milli":1}]}',
+        b'{"id":"a","pod_sets":[{"gpus":8,"gpu_models":["no-cluster-has-this"]}]}',
+        b'{"id":"a","pod_sets":[{"count":4096}]}',
+        b' {"id": "a", "clusters": ["eu west.1"]} ',
+    ],
+)
+def test_a_good_job_request_is_taken_as_it_is(body: bytes) -> None:
+    assert validation.job_request(body) == JOB_REQUESTS.decode(body)
+
+
+def test_the_largest_request_is_taken_and_one_byte_more_is_not() -> None:
+    body = b'{"id":"a"}'
+    most = body + b" " * (validation.MAX_REQUEST_BYTES - len(body))
+    assert validation.job_request(most) == JobRequest(id="a")
+    assert validation.job_request(most + b" ") == Refusal(
+        code="too_large", field="", value="262145 bytes", expected="at most 262144 bytes"
+    )
+
+
+OTHERS = {
+    "cancel": validation.cancel_request,
+    "reprioritize": validation.reprioritize_request,
+    "get": validation.get_request,
+    "list": validation.list_request,
+    "cordon": validation.cordon_request,
+    "lost": validation.lost_request,
+    "queue": validation.queue_setting,
+}
+
+
+@pytest.mark.parametrize(
+    ("verb", "body", "reply"),
+    [
+        ("cancel", b"{}", invalid("id", "(missing)", f"{ID_WORDS} (required)")),
+        (
+            "cancel",
+            b'{"id":"a","raeson":"x"}',
+            invalid("raeson", '"x"', "no field of this name; did you mean reason?"),
+        ),
+        (
+            "reprioritize",
+            b'{"id":"a","priority":1000001}',
+            invalid("priority", "1000001", "a whole number from -1000000 to 1000000"),
+        ),
+        ("get", b'{"id":"a","story":1}', invalid("story", "1", "true or false")),
+        ("list", b'{"limit":0}', invalid("limit", "0", "a whole number from 1 to 1000")),
+        (
+            "list",
+            b'{"states":["queued","lost"]}',
+            invalid(
+                "states[1]",
+                '"lost"',
+                'one of "admitted", "cancelled", "claimed", "failed", "placed", "queued", '
+                '"running", "succeeded"',
+            ),
+        ),
+        ("cordon", b'{"cluster":""}', invalid("cluster", '""', "text of 1 to 253 characters")),
+        (
+            "cordon",
+            json.dumps({"cluster": "a", "node": "é" * 200}).encode(),
+            invalid(
+                "node",
+                '"' + "é" * 78 + "…",
+                "a name that fits a subject: 512 characters encoded",
+            ),
+        ),
+        (
+            "lost",
+            b'{"cluster":"a"}',
+            invalid("reason", "(missing)", "text of 1 to 1024 characters (required)"),
+        ),
+        ("queue", b'{"queue":"A B"}', invalid("queue", '"A B"', NAME_WORDS)),
+        (
+            "queue",
+            b'{"type":"control.queue.v1","queue":"a","wieght":2}',
+            invalid("wieght", "2", "no field of this name; did you mean weight?"),
+        ),
+        (
+            "queue",
+            b'{"queue":"a","tenants":["ok","not ok"]}',
+            invalid("tenants[1]", '"not ok"', NAME_WORDS),
+        ),
+        (
+            "queue",
+            b'{"queue":"a","weight":0}',
+            invalid("weight", "0", "a number greater than 0 and at most 1000000"),
+        ),
+        (
+            "queue",
+            b'{"queue":"a","guarantee_gpu_milli":2000,"capability_gpu_milli":1000}',
+            invalid("guarantee_gpu_milli", "2000", "at most capability_gpu_milli, which is 1000"),
+        ),
+        (
+            "queue",
+            b'{"queue":"default","deleted":true}',
+            invalid("deleted", "true", 'false: the queue "default" always exists; hold it'),
+        ),
+    ],
+)
+def test_other_bad_requests_are_refused_in_the_same_way(
+    verb: str, body: bytes, reply: Refusal
+) -> None:
+    assert OTHERS[verb](body) == reply
+
+
+def test_a_cluster_may_be_called_with_dots_and_spaces() -> None:
+    asked = validation.cordon_request('{"cluster":"eu west.1 ☃"}'.encode())
+    assert not isinstance(asked, Refusal)
+    assert asked.cluster == "eu west.1 ☃"
+
+
+@pytest.mark.parametrize("tenant", ["", "A", "a.b", "-a", "a-", "a" * 64, "ä", "a\n", "=ZZ"])
+def test_a_tenant_that_is_no_name_is_refused(tenant: str) -> None:
+    assert validation.tenant_refusal(tenant) == Refusal(
+        code="invalid",
+        field="",
+        value=ascii(tenant),
+        expected=f"as the subject's third token a tenant's name: {NAME_WORDS}",
+    )
+
+
+JUNK = st.one_of(
+    st.binary(max_size=200),
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=10),
+        lambda inner: (
+            st.lists(inner, max_size=4)
+            | st.dictionaries(
+                st.sampled_from([*JobRequest.__struct_fields__, *PodSet.__struct_fields__])
+                | st.text(max_size=5),
+                inner,
+                max_size=5,
+            )
+        ),
+        max_leaves=12,
+    ).map(lambda value: json.dumps(value).encode()),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(JUNK)
+def test_whatever_is_sent_leads_to_a_request_or_a_refusal_that_travels(data: bytes) -> None:
+    for check in (validation.job_request, *OTHERS.values()):
+        result = check(data)
+        if isinstance(result, Refusal):
+            assert len(msgspec.json.encode(result)) < 4096
+            assert result.expected
+
+
+names = st.text(string.ascii_lowercase + string.digits, min_size=1, max_size=8)
+texts = st.text(st.characters(codec="utf-8"), max_size=12)
+pod_sets = st.builds(
+    PodSet,
+    name=names,
+    count=st.integers(1, 300),
+    cpu_milli=st.integers(0, 10_000_000),
+    gpus=st.integers(0, 64),
+    gpu_milli=st.integers(1, 1000),
+    gpu_models=st.lists(texts, max_size=3).map(tuple),
+    node_labels=st.dictionaries(texts, texts, max_size=3),
+)
+requests = st.builds(
+    JobRequest,
+    id=names,
+    queue=names,
+    priority=st.integers(-1_000_000, 1_000_000),
+    pod_sets=st.lists(pod_sets, min_size=1, max_size=4).map(tuple),
+    labels=st.dictionaries(texts, texts, max_size=3),
+    expected_duration_s=st.none() | st.floats(0, 31_536_000, exclude_min=True),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(requests)
+def test_what_the_messages_take_is_refused_only_by_a_stated_rule(request: JobRequest) -> None:
+    result = validation.job_request(msgspec.json.encode(request))
+    sets = request.pod_sets
+    breaks_a_rule = (
+        len({p.name for p in sets}) < len(sets)
+        or any(p.gpu_milli < 1000 and p.gpus != 1 for p in sets)
+        or sum(p.count for p in sets) > MAX_PODS
+    )
+    if breaks_a_rule:
+        assert isinstance(result, Refusal)
+        assert result.code == "invalid"
+    else:
+        assert result == request
