@@ -1,0 +1,231 @@
+"""One cluster as the scorer knows it: its nodes' reports and telemetry, folded into its totals.
+
+Pure. Telemetry counts while it is live: until three of its own intervals after it was received, by
+our clock. The order of a node's telemetry is epoch and counter; the node's own clock orders
+nothing. Once it has lapsed, whatever comes next is news, so that a wrong epoch heals.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from berthmaster.messages.fleet import (
+    ClusterAlive,
+    ClusterProfile,
+    ClusterScore,
+    NodeGone,
+    NodeReport,
+    Stamp,
+)
+from berthmaster.messages.telemetry import NodeTelemetry
+from berthmaster.scorer.mix import Mix
+from berthmaster.scorer.room import Use, healthy_gpus, reading_key, room_of, use_of
+from berthmaster.scorer.score import Life
+from berthmaster.scorer.totals import Measured, Part, Totals
+from berthmaster.scorer.vet import Drop, believable_interval, judge_report
+
+LEAST_LIVE_S: Final = 3.0  # an agent at 1 Hz or more may lose a few messages
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """What a message did to its cluster."""
+
+    dropped: Drop | None = None  # it had no effect, or only the effect that its node is gone
+    capacity: bool = False  # amounts on which the fleet's scale rests
+    only_measured: bool = False  # nothing but what telemetry measures
+    only_life: bool = False  # nothing but that its reporter is there
+
+
+SOMETHING: Final = Changed()
+CAPACITY: Final = Changed(capacity=True)
+MEASURED: Final = Changed(only_measured=True)
+LIFE: Final = Changed(only_life=True)
+OLD: Final = Changed(dropped=Drop.OLD)
+
+
+class _Node:
+    """What is known of one node beyond its contribution."""
+
+    __slots__ = ("counter", "epoch", "healthy", "idle", "live_until_s", "lost", "report")
+
+    def __init__(self, report: NodeReport) -> None:
+        self.report = report
+        self.healthy: tuple[str, ...] = ()  # keys of its healthy GPUs
+        self.epoch = 0
+        self.counter = 0
+        self.live_until_s = 0.0  # 0: no live telemetry
+        self.idle: dict[str, int] = {}  # GPU -> idle share in 1/1000 percent, where measured
+        self.lost: frozenset[str] = frozenset()  # stays when telemetry lapses: silence heals none
+
+    def measured(self) -> Measured:
+        gpus = idle = 0
+        for key in self.healthy:
+            share = self.idle.get(key)
+            if share is not None:
+                gpus += 1
+                idle += share
+        return Measured(gpus, idle)
+
+
+class Cluster:
+    """One cluster. ``ours``: this shard scores it; of others only the size matters."""
+
+    def __init__(self, name: str, *, ours: bool) -> None:
+        self.name = name
+        self.ours = ours
+        self.totals = Totals()
+        self.life = Life()
+        self._nodes: dict[str, _Node] = {}
+        self._stamps: dict[str, Stamp] = {}  # node -> of its newest fact, NodeGone included
+        self._alive: ClusterAlive | None = None
+        self._profile: ClusterProfile | None = None
+        # What readers were told, which is the core's business
+        self.told: ClusterScore | None = None  # None: they must hear of it anew
+        self.told_s = 0.0
+        self.hold_s = 0.0  # nothing is told before
+        self.since_s: float | None = None  # first change that has not been looked at
+
+    @property
+    def empty(self) -> bool:
+        """Whether no fact of it is left."""
+        return not self._nodes and self._alive is None and self._profile is None
+
+    @property
+    def expected_nodes(self) -> int:
+        """As many as its profile speaks of."""
+        return self._profile.nodes if self._profile is not None else 0
+
+    def knows(self, node: str) -> bool:
+        """Whether a believable report of this node is there."""
+        return node in self._nodes
+
+    def nodes(self) -> Iterator[str]:
+        """The nodes that it knows."""
+        return iter(list(self._nodes))
+
+    def saw_life(self, stored_at_s: float, now_s: float) -> None:
+        """A fact was stored then. A time ahead of our own clock would keep it fresh for too long
+        when it falls silent."""
+        seen_s = min(stored_at_s, now_s)
+        if self.life.seen_s is None or seen_s > self.life.seen_s:
+            self.life = msgspec.structs.replace(self.life, seen_s=seen_s)
+
+    # Facts
+
+    def on_alive(self, fact: ClusterAlive) -> Changed:
+        """A sign of life, and when to expect the next."""
+        if self._alive is not None and fact.stamp <= self._alive.stamp:
+            return OLD
+        self._alive = fact
+        interval_s = believable_interval(fact.interval_s)
+        if interval_s != self.life.interval_s:
+            self.life = msgspec.structs.replace(self.life, interval_s=interval_s)
+        return LIFE
+
+    def on_profile(self, fact: ClusterProfile) -> Changed:
+        """What the cluster says of itself."""
+        if self._profile is not None and fact.stamp <= self._profile.stamp:
+            return OLD
+        self._profile = fact
+        return SOMETHING
+
+    def on_node(self, fact: NodeReport | NodeGone, mix: Mix) -> Changed:
+        """The newest word about a node. One that is not believed takes the node away: the older
+        report is no longer true either."""
+        known = self._stamps.get(fact.node)
+        if known is not None and fact.stamp <= known:
+            return OLD
+        self._stamps[fact.node] = fact.stamp
+        if isinstance(fact, NodeGone):
+            return self._remove(fact.node)
+        if (why := judge_report(fact)) is not None:
+            return msgspec.structs.replace(self._remove(fact.node), dropped=why)
+        node = self._nodes.get(fact.node)
+        if node is None:
+            self._nodes[fact.node] = node = _Node(fact)
+        node.report = fact
+        if node.lost:  # a GPU that was replaced is another one
+            node.lost &= {reading_key(gpu.uuid, gpu.index) for gpu in fact.gpus}
+        return self._assess(node, mix)
+
+    def forget_node(self, node: str) -> Changed:
+        """The bus no longer holds the fact."""
+        self._stamps.pop(node, None)
+        return self._remove(node)
+
+    def forget_alive(self) -> None:
+        """The same."""
+        self._alive = None
+
+    def forget_profile(self) -> None:
+        """The same."""
+        self._profile = None
+
+    def _remove(self, name: str) -> Changed:
+        if self._nodes.pop(name, None) is None:
+            return SOMETHING
+        self.totals.put(name, None)
+        return CAPACITY
+
+    def _assess(self, node: _Node, mix: Mix) -> Changed:
+        """The node's whole contribution, after its report or its lost GPUs changed."""
+        report = node.report
+        node.healthy = tuple(
+            reading_key(gpu.uuid, gpu.index) for gpu in healthy_gpus(report, node.lost)
+        )
+        room = room_of(report, node.lost)
+        known = self.totals.parts.get(report.node)
+        use = use_of(room, mix) if self.ours else Use()
+        part = Part(room, use, node.measured(), node.live_until_s > 0)
+        self.totals.put(report.node, part)
+        same = known is not None and known.room.has == room.has
+        return SOMETHING if same else CAPACITY
+
+    def judge(self, node: str, mix: Mix) -> bool:
+        """Judge a node by a new mix; whether that made a difference."""
+        part = self.totals.parts.get(node)
+        if part is None:
+            return False
+        use = use_of(part.room, mix)
+        if use == part.use:
+            return False
+        self.totals.put(node, msgspec.structs.replace(part, use=use))
+        return True
+
+    # Telemetry
+
+    def on_telemetry(self, told: NodeTelemetry, mix: Mix, now_s: float) -> tuple[Changed, float]:
+        """What it changed, and until when it is live. It was judged, and the node is known."""
+        node = self._nodes[told.node]
+        live = node.live_until_s > now_s
+        if live and (told.epoch, told.counter) <= (node.epoch, node.counter):
+            return OLD, node.live_until_s
+        node.epoch, node.counter = told.epoch, told.counter
+        node.live_until_s = now_s + max(LEAST_LIVE_S, 3 * told.interval_s)
+        idle: dict[str, int] = {}
+        lost: set[str] = set()
+        for gpu in told.gpus:
+            key = gpu.uuid or reading_key("", gpu.index)
+            if gpu.health == "lost":
+                lost.add(key)
+            elif gpu.utilization_percent is not None:
+                idle[key] = 100_000 - round(1000 * gpu.utilization_percent)
+        node.idle = idle
+        if node.lost != lost:
+            node.lost = frozenset(lost)
+            return self._assess(node, mix), node.live_until_s
+        self.totals.measure(told.node, node.measured(), True)
+        return MEASURED, node.live_until_s
+
+    def lapse(self, name: str, now_s: float) -> float | None:
+        """Forget the node's readings if they are live no longer; else until when they are."""
+        node = self._nodes.get(name)
+        if node is None or not node.live_until_s:
+            return None
+        if node.live_until_s > now_s:
+            return node.live_until_s
+        node.live_until_s = 0.0
+        node.idle = {}
+        self.totals.measure(name, Measured(), False)
+        return None

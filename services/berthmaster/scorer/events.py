@@ -1,0 +1,89 @@
+"""What the scorer's core is told, and what it asks for.
+
+Pure. Facts and telemetry come as the messages themselves; times are the server's clock, in seconds.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from berthmaster.messages.fleet import (
+    ClusterAlive,
+    ClusterProfile,
+    ClusterScore,
+    NodeGone,
+    NodeReport,
+)
+from berthmaster.messages.telemetry import NodeTelemetry
+from berthmaster.scorer.mix import PodSetLike
+
+InputFact = ClusterAlive | ClusterProfile | NodeReport | NodeGone
+
+
+class FactSeen(msgspec.Struct, frozen=True):
+    """A fact was stored then."""
+
+    fact: InputFact
+    stored_at_s: float
+
+
+class FactForgotten(msgspec.Struct, frozen=True):
+    """The bus no longer holds this fact: it was deleted, which no reporter does."""
+
+    cluster: str
+    kind: Literal["alive", "profile", "node"]
+    node: str = ""
+
+
+class TelemetryHeard(msgspec.Struct, frozen=True):
+    """Telemetry arrived just now."""
+
+    telemetry: NodeTelemetry
+
+
+class WorkloadSubmitted(msgspec.Struct, frozen=True):
+    """Somebody asked for these pods at that time."""
+
+    pod_sets: Sequence[PodSetLike]
+    at_s: float
+
+
+class Led(msgspec.Struct, frozen=True):
+    """This scorer publishes for its shard from now on, under this epoch."""
+
+    epoch: int
+
+
+class Deposed(msgspec.Struct, frozen=True):
+    """It no longer does."""
+
+
+class ScoreNotStored(msgspec.Struct, frozen=True):
+    """A PutScore was not carried out, or nobody knows."""
+
+    cluster: str
+
+
+class Tick(msgspec.Struct, frozen=True):
+    """Time has passed: do what is due."""
+
+
+Event = (
+    FactSeen
+    | FactForgotten
+    | TelemetryHeard
+    | WorkloadSubmitted
+    | Led
+    | Deposed
+    | ScoreNotStored
+    | Tick
+)
+
+
+class PutScore(msgspec.Struct, frozen=True):
+    """Store this fact; on failure answer ScoreNotStored. ``since_s``: when the first of the inputs
+    that made it necessary came in; None: only time has passed."""
+
+    fact: ClusterScore
+    since_s: float | None = None
