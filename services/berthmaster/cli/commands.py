@@ -8,8 +8,29 @@ import importlib
 
 import click
 
+_HERE = "berthmaster.cli"
 COMMANDS: dict[str, tuple[str, str]] = {
-    "serve": ("berthmaster.cli.commands:serve", "Run one service as this process."),
+    "up": (f"{_HERE}.up:up", "Run all of it on this machine."),
+    "demo": (f"{_HERE}.demo:demo", "Show it at work on emulated clusters, with a summary."),
+    "submit": (f"{_HERE}.workload_commands:submit", "Submit jobs: files, stdin, or flags."),
+    "jobs": (f"{_HERE}.workload_commands:jobs", "List workloads."),
+    "job": (f"{_HERE}.workload_commands:job", "Show one workload and its story."),
+    "why": (f"{_HERE}.workload_commands:why", "Why there; why not yet."),
+    "watch": (f"{_HERE}.workload_commands:watch", "Follow events live."),
+    "cancel": (f"{_HERE}.workload_commands:cancel", "Cancel workloads."),
+    "reprioritize": (f"{_HERE}.workload_commands:reprioritize", "Give a workload a priority."),
+    "clusters": (f"{_HERE}.fleet_commands:clusters", "List the clusters."),
+    "top": (f"{_HERE}.fleet_commands:top", "Watch the fleet, or one cluster's GPUs, live."),
+    "cordon": (f"{_HERE}.fleet_commands:cordon", "Put nothing new on a cluster or node."),
+    "uncordon": (f"{_HERE}.fleet_commands:uncordon", "Allow placements there again."),
+    "lost": (f"{_HERE}.fleet_commands:lost", "Declare a cluster lost."),
+    "found": (f"{_HERE}.fleet_commands:found", "Take that back."),
+    "queue": (f"{_HERE}.fleet_commands:queue", "Set queues, or list them."),
+    "dead": (f"{_HERE}.fleet_commands:dead", "List messages that nobody could handle."),
+    "replay": (f"{_HERE}.replay:replay", "Submit a trace at a speed; account for all of it."),
+    "replay-decisions": (f"{_HERE}.late:replay_decisions", "Repeat decisions from the log."),
+    "audit": (f"{_HERE}.late:audit", "Check the invariants from the bus alone."),
+    "serve": (f"{_HERE}.commands:serve", "Run one service as this process."),
 }
 
 

@@ -1,4 +1,4 @@
-"""From files and flags to job requests. Pure: text in, a request out or a sentence on what is wrong."""
+"""From files and flags to job requests: text in, a request out or a sentence on what is wrong."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -20,7 +20,7 @@ from berthmaster.client.errors import (
     UnavailableError,
     UnexpectedReplyError,
 )
-from berthmaster.client.following import SeenDead, SeenEvent, SeenFact
+from berthmaster.client.following import SeenDead, SeenDecision, SeenEvent, SeenFact
 
 __all__ = [
     "BerthError",
@@ -28,6 +28,7 @@ __all__ = [
     "NotAllowedError",
     "RefusedError",
     "SeenDead",
+    "SeenDecision",
     "SeenEvent",
     "SeenFact",
     "TooLargeError",

@@ -7,7 +7,7 @@ request is told what the first one did, and all the other requests may be repeat
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
@@ -17,8 +17,8 @@ import msgspec
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
-from berthmaster.bus.errors import BusError, NoAnswer, NotConnected, TooLarge
-from berthmaster.bus.follow import Follower
+from berthmaster.bus.errors import BusError, NoAnswer, NotConnected, NotPermitted, TooLarge
+from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.streams import CONTROL, DEAD, FLEET, WORKLOADS, stream_info
 from berthmaster.client import following
 from berthmaster.client.errors import (
@@ -28,7 +28,7 @@ from berthmaster.client.errors import (
     UnavailableError,
     UnexpectedReplyError,
 )
-from berthmaster.client.following import SeenDead, SeenEvent, SeenFact
+from berthmaster.client.following import SeenDead, SeenDecision, SeenEvent, SeenFact
 from berthmaster.messages.api import (
     CancelRequest,
     ChangeReply,
@@ -49,10 +49,12 @@ from berthmaster.messages.api import (
 )
 from berthmaster.messages.control import ControlFact, QueueSetting
 from berthmaster.messages.families import API_REPLIES, encode
+from berthmaster.messages.telemetry import NodeTelemetry
 from berthmaster.messages.workload import JobRequest
 from berthmaster.runtime.backoff import Backoff
 
 R = TypeVar("R", bound=msgspec.Struct)
+T = TypeVar("T")
 
 TIMEOUT_S: Final = 10.0  # for one request with all its repetitions
 TRY_TIMEOUT_S: Final = 2.0
@@ -242,20 +244,66 @@ class Client:
         """The last sequence of the workloads' stream: a `watch` since then misses nothing after."""
         return (await following.settled(stream_info(self.connection, WORKLOADS))).state.last_seq
 
+    async def decisions(self, since: int | None = None) -> AsyncGenerator[SeenDecision, None]:
+        """Decisions as they are made, with the rankings behind them; ``since`` as in ``watch``."""
+        if since is None:
+            since = await self.last_sequence()
+        follower = Follower(self.connection, WORKLOADS, [subjects.ALL_DECISIONS], start=since + 1)
+        async with aclosing(following.follow(follower, following.decision_of, on=True)) as source:
+            async for seen in source:
+                yield seen
+
     async def facts(
-        self, *, nodes: bool = False, cluster: str | None = None
+        self,
+        *,
+        nodes: bool = False,
+        cluster: str | None = None,
+        caught_up: Callable[[], None] | None = None,
     ) -> AsyncGenerator[SeenFact, None]:
         """The fleet as it is known and as it changes, without end: clusters' facts, and their
-        nodes' if asked. Whatever is known comes first."""
-        source = following.follow(self._fleet(nodes, cluster), following.fact_of, on=True)
+        nodes' if asked. What is known comes first; ``caught_up`` is called when it has come."""
+        source = following.follow(
+            self._fleet(nodes, cluster), following.fact_of, on=True, caught_up=caught_up
+        )
         async with aclosing(source):
             async for seen in source:
                 yield seen
 
+    async def telemetry(self, cluster: str | None = None) -> AsyncGenerator[NodeTelemetry, None]:
+        """What GPUs do right now, in one cluster or in all. An observation: some may be missing."""
+        feed: following.Feed[NodeTelemetry] = following.Feed()
+
+        def take(subject: str, data: bytes) -> None:
+            report = following.telemetry_of(data)
+            if report is not None:
+                feed.put(report)
+
+        subscribed = self.connection.subscribe(subjects.telemetry_of(cluster), take)
+        subscription = await following.settled(subscribed)
+        try:
+            async with aclosing(feed.items()) as reports:
+                async for report in reports:
+                    yield report
+        finally:
+            if self.connection.connected:
+                await subscription.unsubscribe()
+
     async def fleet(self, *, nodes: bool = False, cluster: str | None = None) -> Sequence[SeenFact]:
         """The fleet as it is known now."""
-        follower = self._fleet(nodes, cluster)
-        return await following.listed(following.follow(follower, following.fact_of, on=False))
+        return await self._listed(self._fleet(nodes, cluster), FLEET, following.fact_of)
+
+    async def _listed(
+        self, follower: Follower, stream: str, decode: Callable[[Recorded], T | None]
+    ) -> Sequence[T]:
+        """All that a stream holds now. A stream that is not there or not ours is told at once."""
+        await following.settled(stream_info(self.connection, stream))
+        try:
+            source = following.follow(follower, decode, on=False)
+            return await following.listed(source, self.timeout_s)
+        except UnavailableError as error:
+            if self.connection.violations:
+                raise NotAllowedError(self.connection.violations[-1]) from error
+            raise
 
     def _fleet(self, nodes: bool, cluster: str | None) -> Follower:
         if cluster is not None:
@@ -273,7 +321,7 @@ class Client:
         follower = Follower(
             self.connection, CONTROL, [subjects.ALL_CONTROL], start="last-per-subject"
         )
-        return await following.listed(following.follow(follower, following.control_of, on=False))
+        return await self._listed(follower, CONTROL, following.control_of)
 
     async def dead(self, limit: int = 100) -> Sequence[SeenDead]:
         """The newest messages that a service could not handle."""
@@ -281,7 +329,7 @@ class Client:
         follower = Follower(
             self.connection, DEAD, [subjects.ALL_DEAD], start=max(1, last - limit + 1)
         )
-        return await following.listed(following.follow(follower, following.dead_of, on=False))
+        return await self._listed(follower, DEAD, following.dead_of)
 
     # Requests
 
@@ -300,7 +348,6 @@ class Client:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.timeout_s
         failures = 0
-        violations = len(conn.violations)
         while True:
             left_s = deadline - loop.time()
             try:
@@ -315,9 +362,9 @@ class Client:
                     raise problem
             except TooLarge as error:
                 raise TooLargeError(len(body), limit_bytes) from error
+            except NotPermitted as error:
+                raise NotAllowedError(str(error)) from error
             except (NoAnswer, NotConnected) as error:
-                if len(conn.violations) > violations:
-                    raise NotAllowedError(f"not allowed: {conn.violations[-1]}") from error
                 problem = UnavailableError(str(error))
                 problem.__cause__ = error
             failures += 1

@@ -12,18 +12,26 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from berthmaster.bus.errors import ApiError, BusError
+from berthmaster.bus.errors import ApiError, BusError, NotPermitted
 from berthmaster.bus.follow import Follower, Recorded
-from berthmaster.client.errors import BerthError, UnavailableError
+from berthmaster.client.errors import BerthError, NotAllowedError, UnavailableError
 from berthmaster.messages.control import ControlFact
-from berthmaster.messages.families import CONTROL_FACTS, DEAD_LETTERS, EVENTS, FLEET_FACTS
+from berthmaster.messages.families import (
+    CONTROL_FACTS,
+    DEAD_LETTERS,
+    DECISIONS,
+    EVENTS,
+    FLEET_FACTS,
+    TELEMETRY,
+)
 from berthmaster.messages.fleet import FleetFact
+from berthmaster.messages.placement import Decision
 from berthmaster.messages.records import DeadLetter
+from berthmaster.messages.telemetry import NodeTelemetry
 from berthmaster.messages.workload import WorkloadEvent
 
 T = TypeVar("T")
 MAX_BUFFERED: Final = 200_000
-LIST_TIMEOUT_S: Final = 10.0
 
 
 class SeenEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -42,6 +50,14 @@ class SeenFact(msgspec.Struct, frozen=True, kw_only=True):
     sequence: int
     stored_at_s: float
     fact: FleetFact
+
+
+class SeenDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """One decision as it was stored."""
+
+    sequence: int
+    stored_at_s: float
+    decision: Decision
 
 
 class SeenDead(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,6 +136,8 @@ async def follow(
     async def run() -> None:
         try:
             await follower.run(take, caught_up=all_listed)
+        except NotPermitted as error:
+            feed.fail(NotAllowedError(str(error)))
         except BusError as error:
             feed.fail(UnavailableError(str(error)))
 
@@ -132,19 +150,21 @@ async def follow(
         await asyncio.wait({task}, timeout=1)
 
 
-async def listed(source: AsyncGenerator[T, None]) -> list[T]:
+async def listed(source: AsyncGenerator[T, None], timeout_s: float) -> list[T]:
     """All items of a source that ends, within a time limit. Raises UnavailableError."""
     try:
-        async with asyncio.timeout(LIST_TIMEOUT_S), aclosing(source):
+        async with asyncio.timeout(timeout_s), aclosing(source):
             return [item async for item in source]
     except TimeoutError as error:
-        raise UnavailableError(f"the list was not complete within {LIST_TIMEOUT_S} s") from error
+        raise UnavailableError(f"the list was not complete within {timeout_s:g} s") from error
 
 
 async def settled(what: Awaitable[T]) -> T:
     """The value, with errors of the bus turned into the client's. Raises UnavailableError."""
     try:
         return await what
+    except NotPermitted as error:
+        raise NotAllowedError(str(error)) from error
     except ApiError as error:
         raise UnavailableError(f"the bus is not set up for that: {error.description}") from error
     except BusError as error:
@@ -161,6 +181,25 @@ def event_of(recorded: Recorded) -> SeenEvent | None:
     except msgspec.DecodeError:
         return None
     return SeenEvent(sequence=recorded.sequence, stored_at_s=recorded.stored_at_s, event=event)
+
+
+def decision_of(recorded: Recorded) -> SeenDecision | None:
+    """A decision."""
+    try:
+        decision = DECISIONS.decode(recorded.data)
+    except msgspec.DecodeError:
+        return None
+    return SeenDecision(
+        sequence=recorded.sequence, stored_at_s=recorded.stored_at_s, decision=decision
+    )
+
+
+def telemetry_of(data: bytes) -> NodeTelemetry | None:
+    """What the GPUs of a node do."""
+    try:
+        return TELEMETRY.decode(data)
+    except msgspec.DecodeError:
+        return None
 
 
 def fact_of(recorded: Recorded) -> SeenFact | None:

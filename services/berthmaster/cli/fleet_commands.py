@@ -1,0 +1,246 @@
+"""Commands about the fleet and its operators: clusters, top, cordon, lost, queue, dead letters."""
+
+import asyncio
+import sys
+from contextlib import aclosing
+from typing import Any
+
+import click
+import msgspec
+
+from berthmaster.cli.fleet_view import ClusterRow, FleetView
+from berthmaster.cli.requests import WrongInput, parse_gpus
+from berthmaster.cli.session import Session, bus_command, usage
+from berthmaster.client import Client
+from berthmaster.messages.api import OperatorReply
+from berthmaster.messages.control import QueueSetting
+
+CONTROL_INTERVAL_S = 2.0
+
+
+async def fleet_rows(berth: Client) -> list[ClusterRow]:
+    """All clusters as they are known now."""
+    view = FleetView()
+    for seen in await berth.fleet():
+        view.take(seen)
+    view.set_control(await berth.control())
+    return view.rows(berth.now())
+
+
+@click.command()
+@bus_command
+async def clusters(session: Session) -> None:
+    """List the clusters: how fresh, how full, how they score."""
+    from berthmaster.cli.render import fleet
+
+    async with session.client() as berth:
+        rows = await fleet_rows(berth)
+        session.out.document(rows, lambda: fleet.clusters(rows, ascii_only=session.out.ascii_only))
+
+
+@click.command()
+@click.argument("cluster", required=False)
+@click.option("--interval", "interval_s", type=click.FloatRange(0.1, 60), default=1.0, metavar="S")
+@click.option("--once", is_flag=True, help="Show it once and end.")
+@bus_command
+async def top(session: Session, cluster: str | None, interval_s: float, once: bool) -> None:
+    """Watch the fleet live, or the nodes and GPUs of one cluster. Ctrl-C ends."""
+    async with session.client() as berth:
+        view = FleetView()
+        known = asyncio.Event()
+
+        async def follow() -> None:
+            facts = berth.facts(nodes=cluster is not None, cluster=cluster, caught_up=known.set)
+            async with aclosing(facts) as source:
+                async for seen in source:
+                    view.take(seen)
+
+        async def follow_telemetry() -> None:
+            async with aclosing(berth.telemetry(cluster)) as source:
+                async for report in source:
+                    view.take_telemetry(report)
+
+        async def follow_control() -> None:
+            while True:
+                view.set_control(await berth.control())
+                await asyncio.sleep(CONTROL_INTERVAL_S)
+
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(follow()), tasks.create_task(follow_control())]
+            if cluster is not None:
+                running.append(tasks.create_task(follow_telemetry()))
+            await asyncio.wait_for(known.wait(), 10)
+            await asyncio.sleep(1.2 if cluster is not None else 0)  # one round of telemetry
+            await _show(session, berth, view, cluster, None if once else interval_s)
+            for task in running:
+                task.cancel()
+
+
+async def _show(
+    session: Session, berth: Client, view: FleetView, cluster: str | None, interval_s: float | None
+) -> None:
+    """Draw the view once, or again and again: in place on a terminal, else one after the other."""
+    from berthmaster.cli.render import fleet
+
+    def value() -> list[Any]:
+        return list(view.node_rows(cluster) if cluster else view.rows(berth.now()))
+
+    def picture(most: int) -> Any:
+        ascii_only = session.out.ascii_only
+        if cluster:
+            return fleet.nodes(view.node_rows(cluster), most=most, ascii_only=ascii_only)
+        return fleet.clusters(view.rows(berth.now()), ascii_only=ascii_only)
+
+    if interval_s is None:
+        session.out.document(value(), lambda: picture(0))
+        return
+    if session.out.as_json or not sys.stdout.isatty():
+        while True:
+            session.out.item(value(), lambda: picture(0))
+            await asyncio.sleep(interval_s)
+    from rich.live import Live
+
+    console = session.out.console
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(picture(max(5, console.height - 3)), refresh=True)
+            await asyncio.sleep(interval_s)
+
+
+def _operator_reply(session: Session, reply: OperatorReply, text: str) -> None:
+    from berthmaster.cli.render.words import words
+
+    note = f"; {reply.note}" if reply.note else ""
+    session.out.document(reply, lambda: words(f"{text}{note}"))
+
+
+@click.command()
+@click.argument("cluster")
+@click.argument("node", required=False)
+@click.option("--reason", default="", help="Why, for those who wonder.")
+@bus_command
+async def cordon(session: Session, cluster: str, node: str | None, reason: str) -> None:
+    """Put nothing new on a cluster or a node; what runs there goes on."""
+    async with session.client() as berth:
+        reply = await berth.cordon(cluster, node, reason=reason)
+        _operator_reply(session, reply, f"{_place(cluster, node)} is cordoned")
+
+
+@click.command()
+@click.argument("cluster")
+@click.argument("node", required=False)
+@click.option("--reason", default="", help="Why, for those who wonder.")
+@bus_command
+async def uncordon(session: Session, cluster: str, node: str | None, reason: str) -> None:
+    """Allow placements on a cluster or a node again."""
+    async with session.client() as berth:
+        reply = await berth.uncordon(cluster, node, reason=reason)
+        _operator_reply(session, reply, f"{_place(cluster, node)} is open again")
+
+
+def _place(cluster: str, node: str | None) -> str:
+    return f"node {node} of {cluster}" if node else cluster
+
+
+@click.command()
+@click.argument("cluster")
+@click.option("--reason", required=True, help="How you know; it is kept.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@bus_command
+async def lost(session: Session, cluster: str, reason: str, yes: bool) -> None:
+    """Declare a cluster lost: whatever was claimed there is placed anew."""
+    if not yes and sys.stdin.isatty():
+        click.confirm(
+            f"If {cluster} still runs its jobs, they will run twice. Is it gone?",
+            abort=True,
+            err=True,
+        )
+    async with session.client() as berth:
+        reply = await berth.lost(cluster, reason)
+        _operator_reply(session, reply, f"{cluster} is declared lost")
+
+
+@click.command()
+@click.argument("cluster")
+@click.option("--reason", required=True, help="How you know; it is kept.")
+@bus_command
+async def found(session: Session, cluster: str, reason: str) -> None:
+    """Take back that a cluster was lost."""
+    async with session.client() as berth:
+        reply = await berth.found(cluster, reason)
+        _operator_reply(session, reply, f"{cluster} is found again")
+
+
+@click.group()
+def queue() -> None:
+    """Set queues, or list them."""
+
+
+@queue.command("list")
+@bus_command
+async def queue_list(session: Session) -> None:
+    """List the queues that operators have set."""
+    from berthmaster.cli.render import fleet
+
+    async with session.client() as berth:
+        found = [fact for fact in await berth.control() if isinstance(fact, QueueSetting)]
+        session.out.document(found, lambda: fleet.queues(found))
+
+
+@queue.command("set")
+@click.argument("name")
+@click.option("--priority", type=int, help="Queues with more go first.")
+@click.option("--weight", type=click.FloatRange(min=0, min_open=True))
+@click.option("--guarantee", metavar="GPUS", help="GPUs that it always can have.")
+@click.option("--limit", metavar="GPUS", help="GPUs that it never exceeds; 'none' = no limit.")
+@click.option("--allow", multiple=True, metavar="TENANT", help="Who may use it; may be repeated.")
+@click.option("--everybody", is_flag=True, help="Everybody may use it.")
+@click.option("--hold/--release", "held", default=None, help="Dispatch nothing / dispatch again.")
+@click.option(
+    "--delete/--restore", "deleted", default=None, help="Refuse new requests / take them."
+)
+@bus_command
+async def queue_set(session: Session, /, name: str, everybody: bool, **flags: Any) -> None:
+    """Make a queue, or change what is given and keep the rest."""
+    async with session.client() as berth:
+        known = [fact for fact in await berth.control() if isinstance(fact, QueueSetting)]
+        setting = next((fact for fact in known if fact.queue == name), QueueSetting(queue=name))
+        try:
+            reply = await berth.set_queue(changed(setting, everybody, flags))
+        except WrongInput as error:
+            usage(str(error))
+        _operator_reply(session, reply, f"queue {name} is set")
+
+
+def changed(setting: QueueSetting, everybody: bool, flags: dict[str, Any]) -> QueueSetting:
+    """The setting with what the flags say. Raises WrongInput."""
+    new: dict[str, Any] = {
+        name: flags[name]
+        for name in ("priority", "weight", "held", "deleted")
+        if flags.get(name) is not None
+    }
+    for flag, field in (("guarantee", "guarantee_gpu_milli"), ("limit", "capability_gpu_milli")):
+        if flags.get(flag) is not None:
+            new[field] = _gpu_milli(flags[flag])
+    if everybody or flags.get("allow"):
+        new["tenants"] = () if everybody else tuple(flags["allow"])
+    return msgspec.structs.replace(setting, set_by="", set_at_s=0.0, **new)
+
+
+def _gpu_milli(text: str) -> int | None:
+    if text == "none":
+        return None
+    gpus, milli = parse_gpus(text)
+    return gpus * milli
+
+
+@click.command("dead")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
+@bus_command
+async def dead(session: Session, limit: int) -> None:
+    """List dead letters: messages that a service could not read or handle, and why."""
+    from berthmaster.cli.render import fleet
+
+    async with session.client() as berth:
+        letters = await berth.dead(limit)
+        session.out.document(letters, lambda: fleet.dead(letters, berth.now()))

@@ -1,0 +1,217 @@
+"""What all commands share: flags, the connection, output as text or JSON, errors as exit codes.
+
+::
+
+    0  done              2  the command line is wrong
+    1  refused, failed   4  no bus or no service answers: said in one line, within 3 s
+"""
+
+import asyncio
+import functools
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, Final, NoReturn, ParamSpec
+
+import click
+import msgspec
+
+from berthmaster.cli.target import Target, find_target
+from berthmaster.client import (
+    BerthError,
+    Client,
+    RefusedError,
+    UnavailableError,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+P = ParamSpec("P")
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_UNREACHABLE: Final = 4
+EXIT_INTERRUPTED: Final = 130
+EXIT_PIPE_CLOSED: Final = 141
+CONNECT_TIMEOUT_S: Final = 1.5
+REQUEST_TIMEOUT_S: Final = 2.5
+
+
+class Output:
+    """Standard output, as text for people or as JSON for programs."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+
+    @functools.cached_property
+    def console(self) -> "Console":
+        """Rich's console; without a terminal no colour, and NO_COLOR is heeded."""
+        from rich.console import Console
+
+        return Console(highlight=False, soft_wrap=False)
+
+    @property
+    def ascii_only(self) -> bool:
+        """Whether bars have to be drawn without block characters."""
+        return not self.console.encoding.lower().startswith("utf")
+
+    def document(self, value: object, shown: Callable[[], "RenderableType"]) -> None:
+        """One answer: as one JSON document, or as what ``shown`` makes of it."""
+        if self.as_json:
+            body = msgspec.json.format(msgspec.json.encode(value, order="deterministic"))
+            self.write(body)
+        else:
+            self.console.print(shown())
+
+    def item(self, value: object, shown: Callable[[], "RenderableType"]) -> None:
+        """One of many: a line of JSON, or a line for people; flushed, since streams are watched."""
+        if self.as_json:
+            self.write(msgspec.json.encode(value))
+        else:
+            self.console.print(shown(), soft_wrap=True)
+            sys.stdout.flush()
+
+    def write(self, body: bytes) -> None:
+        """One line of bytes."""
+        sys.stdout.buffer.write(body + b"\n")
+        sys.stdout.buffer.flush()
+
+    def say(self, text: str) -> None:
+        """A line for people that is no part of the answer: on standard error, not in --json."""
+        if not self.as_json:
+            sys.stderr.write(f"{text}\n")
+            sys.stderr.flush()
+
+
+class Session:
+    """One command's connection and output."""
+
+    def __init__(self, target: Target, output: Output, timeout_s: float) -> None:
+        self.target = target
+        self.out = output
+        self.timeout_s = timeout_s
+
+    def client(self, *, timeout_s: float | None = None) -> Client:
+        """A client for ``async with``."""
+        try:
+            return Client.connect(
+                self.target.url,
+                tenant=self.target.tenant,
+                seed_file=self.target.seed_file or None,
+                inbox_prefix=self.target.inbox_prefix,
+                timeout_s=self.timeout_s if timeout_s is None else timeout_s,
+                connect_timeout_s=CONNECT_TIMEOUT_S,
+            )
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
+
+
+def bus_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The flags of every command that talks to the bus."""
+    options = [
+        click.option(
+            "--server",
+            metavar="URL",
+            help="NATS server; else BERTH_NATS_URL, else a `berth up` on this machine.",
+        ),
+        click.option("--tenant", metavar="NAME", help="Act as this tenant; else BERTH_TENANT."),
+        click.option("--seed-file", metavar="FILE", help="nkey seed; else BERTH_NATS_SEED_FILE."),
+        click.option(
+            "--data",
+            type=click.Path(path_type=Path),
+            metavar="FOLDER",
+            help="Data folder of the `berth up` to talk to; else BERTH_DATA.",
+        ),
+        click.option(
+            "--timeout",
+            "timeout_s",
+            type=click.FloatRange(0.1, 600),
+            metavar="S",
+            default=REQUEST_TIMEOUT_S,
+            show_default=True,
+            help="Seconds until a request without an answer is given up.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="JSON instead of text."),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def bus_command(
+    function: Callable[Concatenate[Session, P], Awaitable[int | None]],
+) -> Callable[..., None]:
+    """Turns a coroutine function of a session into the body of a click command."""
+
+    @bus_options
+    @functools.wraps(function)
+    def command(
+        server: str | None,
+        tenant: str | None,
+        seed_file: str | None,
+        data: Path | None,
+        timeout_s: float,
+        as_json: bool,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> None:
+        target = find_target(
+            server=server,
+            tenant=tenant,
+            seed_file=seed_file,
+            data=data,
+            env=os.environ,
+            cwd=Path.cwd(),
+        )
+        session = Session(target, Output(as_json=as_json), timeout_s)
+        sys.exit(run(function(session, *args, **kwargs), session.out, target))
+
+    return command
+
+
+def run(work: Awaitable[int | None], output: Output, target: Target | None = None) -> int:
+    """Run a command's coroutine; every error of ours becomes one line and an exit code."""
+
+    async def whole() -> int | None:
+        try:
+            return await work
+        except BaseExceptionGroup as group:  # of several tasks: the first that failed says why
+            raise _first(group) from None
+
+    try:
+        return asyncio.run(whole()) or 0
+    except UnavailableError as error:
+        hint = f"\n  (server {target.url}, from {target.source})" if target else ""
+        return _failed(output, EXIT_UNREACHABLE, "unreachable", error, hint)
+    except RefusedError as error:
+        if output.as_json:
+            output.write(msgspec.json.encode({"error": error.refusal}))
+        return _failed(output, EXIT_FAILED, "", error)
+    except BerthError as error:
+        return _failed(output, EXIT_FAILED, "failed", error)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read us has enough. Nothing more may be written, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_PIPE_CLOSED
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    first = group.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+def _failed(output: Output, code: int, kind: str, error: Exception, hint: str = "") -> int:
+    from berthmaster.cli.render.words import visible
+
+    if output.as_json and kind:
+        output.write(msgspec.json.encode({"error": {"code": kind, "message": str(error)}}))
+    sys.stderr.write(f"berth: {visible(str(error))}{hint}\n")
+    return code
+
+
+def usage(text: str) -> NoReturn:
+    """The command line is wrong."""
+    raise click.UsageError(text)

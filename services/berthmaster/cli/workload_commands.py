@@ -1,0 +1,291 @@
+"""Commands about workloads: submit, jobs, job, watch, why, cancel, reprioritize."""
+
+import secrets
+import sys
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from berthmaster.cli.requests import WrongInput, from_flags, id_of, read_requests
+from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
+from berthmaster.client import Client, RefusedError, TooLargeError
+from berthmaster.client.errors import describe
+from berthmaster.lifecycle.fold import Workload, offer
+from berthmaster.messages.api import SubmitReply, WorkloadStateName
+from berthmaster.messages.families import encode
+
+STATES: tuple[WorkloadStateName, ...] = (
+    "queued",
+    "placed",
+    "claimed",
+    "admitted",
+    "running",
+    "succeeded",
+    "failed",
+    "cancelled",
+)
+MAX_FILE_BYTES = 64 * 1024 * 1024
+_FLAGS = [
+    click.option("--id", help="Its id; made up if not given."),
+    click.option("--gpus", metavar="N", help="GPUs of each pod: 0, 1, 8, or a share such as 0.5."),
+    click.option("--model", multiple=True, help="A GPU model that will do; may be repeated."),
+    click.option("--gpu-memory", metavar="MEM", help="Each GPU has at least this: 40Gi."),
+    click.option("--cpu", metavar="N", help="CPUs of each pod: 4, 0.5, 250m [1]."),
+    click.option("--memory", metavar="MEM", help="Memory of each pod: 512Mi, 16Gi [1Gi]."),
+    click.option("--count", type=int, metavar="N", help="Pods, all or none of which start [1]."),
+    click.option("--queue", help="Queue to wait in ['default']."),
+    click.option("--priority", type=int, metavar="N", help="More goes first [0]."),
+    click.option("--duration", metavar="TIME", help="How long it will run, about: 90s, 2h."),
+    click.option(
+        "--deadline", metavar="TIME", help="Stop it so long after its start, for certain."
+    ),
+    click.option("--cluster", multiple=True, help="A cluster that will do; may be repeated."),
+    click.option("--cluster-label", multiple=True, metavar="K=V", help="Required of the cluster."),
+    click.option("--node-label", multiple=True, metavar="K=V", help="Required of the nodes."),
+    click.option("--label", multiple=True, metavar="K=V", help="A label of your own."),
+    click.option("--image", help="Container image, for real clusters."),
+]
+
+
+def _request_flags(function: Any) -> Any:
+    for option in reversed(_FLAGS):
+        function = option(function)
+    return function
+
+
+@click.command(epilog="Flags after -- are the command to run: berth submit --gpus 1 -- python t.py")
+@click.argument("words", nargs=-1, metavar="[FILE]... [-- COMMAND]")
+@_request_flags
+@click.option("--dry-run", is_flag=True, help="Show where it would go; submit nothing.")
+@click.option("--wait", is_flag=True, help="Follow it to its end; exit code 1 if it fails.")
+@bus_command
+async def submit(
+    session: Session, /, words: tuple[str, ...], dry_run: bool, wait: bool, **flags: Any
+) -> int:
+    """Submit jobs: JSON files ('-' is standard input), or one job made of flags.
+
+    A file holds a request, an array of them, or one a line. Submitting the same id with the
+    same content again is harmless.
+    """
+    try:
+        bodies = _bodies(words, flags)
+    except WrongInput as error:
+        usage(str(error))
+    async with session.client() as berth:
+        if dry_run:
+            return await _dry_run(session, berth, bodies)
+        return await _submit(session, berth, bodies, wait=wait)
+
+
+def _bodies(words: tuple[str, ...], flags: dict[str, Any]) -> list[bytes]:
+    if any(value not in (None, ()) for value in flags.values()):
+        if words and (words[0] == "-" or words[0].endswith(".json")):
+            raise WrongInput("give files or flags, not both; a command to run stands after --")
+        return [encode(from_flags(flags, words, f"job-{secrets.token_hex(4)}"))]
+    if not words:
+        raise WrongInput("give a file, - for standard input, or flags such as --gpus 1")
+    return [body for word in words for body in read_requests(_read(word), word)]
+
+
+def _read(word: str) -> bytes:
+    try:
+        if word == "-":
+            data = sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
+        else:
+            with Path(word).open("rb") as file:
+                data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise WrongInput(f"cannot read {word}: {error.strerror}") from error
+    if len(data) > MAX_FILE_BYTES:
+        raise WrongInput(f"{word} is larger than {MAX_FILE_BYTES:,} bytes; submit it in parts")
+    return data
+
+
+async def _dry_run(session: Session, berth: Client, bodies: list[bytes]) -> int:
+    from berthmaster.cli.render import why
+
+    placed = True
+    for body in bodies:
+        reply = await berth.dry_run_raw(body)
+        placed &= reply.placed
+        if len(bodies) == 1:
+            session.out.document(reply, lambda reply=reply: why.dry_run(reply))  # type: ignore[misc]
+        else:
+            session.out.item(reply, lambda reply=reply: why.dry_run(reply))  # type: ignore[misc]
+    return 0 if placed else EXIT_FAILED
+
+
+async def _submit(session: Session, berth: Client, bodies: list[bytes], *, wait: bool) -> int:
+    """Submit one after the other; one that is refused does not keep the others back."""
+    from berthmaster.cli.render.words import words
+
+    since = await berth.last_sequence() if wait else 0
+    accepted: list[str] = []
+    refused = 0
+    for body in bodies:
+        try:
+            reply = await berth.submit_raw(body)
+        except (RefusedError, TooLargeError) as error:
+            refused += 1
+            name = id_of(body)
+            text = describe(error.refusal) if isinstance(error, RefusedError) else str(error)
+            if session.out.as_json:
+                refusal = error.refusal if isinstance(error, RefusedError) else None
+                code = {"code": "too_large", "message": text}
+                session.out.write(msgspec.json.encode({"id": name, "error": refusal or code}))
+            sys.stderr.write(f"berth: {f'{name}: ' if name else ''}{text}\n")
+            continue
+        accepted.append(reply.id)
+        session.out.item(reply, lambda reply=reply: words(_accepted(reply)))  # type: ignore[misc]
+    if wait and accepted:
+        refused += await _wait(session, berth, set(accepted), since)
+    elif len(accepted) == 1 and not refused:
+        session.out.say(f"berth why {accepted[0]} says where it goes, or why not yet")
+    return EXIT_FAILED if refused else 0
+
+
+def _accepted(reply: SubmitReply) -> str:
+    if reply.existing:
+        return f"{reply.id} was accepted before and is {reply.state}"
+    return f"{reply.id} accepted for tenant {reply.tenant} (event {reply.sequence})"
+
+
+async def _wait(session: Session, berth: Client, ids: set[str], since: int) -> int:
+    """Show the events of these workloads until all have ended; how many did not succeed."""
+    from berthmaster.cli.render.workloads import event_line
+
+    folded = {name: Workload(tenant=berth.tenant, id=name) for name in ids}
+    bad = 0
+    for name in list(ids):
+        view = (await berth.get(name)).workload
+        if view.state in ("succeeded", "failed", "cancelled"):  # it was an old one
+            ids.discard(name)
+            bad += view.state != "succeeded"
+    if not ids:
+        return bad
+    async with aclosing(berth.watch(since=since)) as events:
+        async for seen in events:
+            if seen.event.id not in ids:
+                continue
+            workload = folded[seen.event.id]
+            offer(workload, seen.event, seen.sequence, seen.stored_at_s)
+            session.out.item(
+                seen,
+                lambda seen=seen: event_line(seen.event, seen.stored_at_s),  # type: ignore[misc]
+            )
+            if workload.ended:
+                ids.discard(workload.id)
+                bad += workload.state != "succeeded"
+            if not ids:
+                break
+    return bad
+
+
+@click.command()
+@click.option("--state", type=click.Choice(STATES), multiple=True, help="Only in these states.")
+@click.option("--queue", default="", help="Only of this queue.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@click.option("--before", type=int, default=0, help="Only those submitted before this event.")
+@bus_command
+async def jobs(
+    session: Session, state: tuple[WorkloadStateName, ...], queue: str, limit: int, before: int
+) -> None:
+    """List workloads, newest first."""
+    from berthmaster.cli.render import workloads
+
+    async with session.client() as berth:
+        reply = await berth.list(states=state, queue=queue, limit=limit, before=before)
+        session.out.document(reply, lambda: workloads.jobs(reply, berth.now()))
+
+
+@click.command()
+@click.argument("workload")
+@bus_command
+async def job(session: Session, workload: str) -> None:
+    """Show one workload and its story."""
+    from berthmaster.cli.render import workloads
+
+    async with session.client() as berth:
+        reply = await berth.get(workload, story=True)
+        session.out.document(reply, lambda: workloads.job(reply, berth.now()))
+
+
+@click.command()
+@click.argument("workload", required=False)
+@click.option("--all-tenants", is_flag=True, help="Everybody's workloads, if you may.")
+@click.option("--since", type=int, help="From after this event on, 0 = from the beginning.")
+@bus_command
+async def watch(
+    session: Session, workload: str | None, all_tenants: bool, since: int | None
+) -> None:
+    """Follow what happens to workloads, or to one, as it happens."""
+    from berthmaster.cli.render.workloads import event_line
+
+    async with session.client() as berth:
+        if workload is not None and since is None:
+            since = 0  # its story so far, then what comes
+        who = "*" if all_tenants else None
+        session.out.say("Following; Ctrl-C ends.")
+        async with aclosing(berth.watch(workload=workload, tenant=who, since=since)) as events:
+            async for seen in events:
+                session.out.item(
+                    seen,
+                    lambda seen=seen: event_line(  # type: ignore[misc]
+                        seen.event, seen.stored_at_s, tenant=all_tenants
+                    ),
+                )
+
+
+@click.command()
+@click.argument("workload", required=False)
+@bus_command
+async def why(session: Session, workload: str | None) -> None:
+    """Say why a workload is where it is, or why it waits; without one, why those that wait do."""
+    from berthmaster.cli.render import why as render
+
+    async with session.client() as berth:
+        reply = await berth.why(workload)
+        session.out.document(reply, lambda: render.why(reply, berth.now()))
+
+
+@click.command()
+@click.argument("workloads", nargs=-1, required=True, metavar="WORKLOAD...")
+@click.option("--reason", default="", help="Why, for those who read its story.")
+@bus_command
+async def cancel(session: Session, workloads: tuple[str, ...], reason: str) -> int:
+    """Cancel workloads. One that runs is stopped by its cluster a little later."""
+    from berthmaster.cli.render.words import words
+
+    failed = 0
+    async with session.client() as berth:
+        for workload in workloads:
+            try:
+                reply = await berth.cancel(workload, reason)
+            except RefusedError as error:
+                failed += 1
+                if session.out.as_json:
+                    session.out.write(msgspec.json.encode({"id": workload, "error": error.refusal}))
+                sys.stderr.write(f"berth: {workload}: {error}\n")
+                continue
+            note = f": {reply.note}" if reply.note else ""
+            text = f"{reply.id} is {reply.state}{note}"
+            session.out.item(reply, lambda text=text: words(text))  # type: ignore[misc]
+    return EXIT_FAILED if failed else 0
+
+
+@click.command()
+@click.argument("workload")
+@click.argument("priority", type=int)
+@bus_command
+async def reprioritize(session: Session, workload: str, priority: int) -> None:
+    """Give a workload another priority; more goes first."""
+    from berthmaster.cli.render.words import words
+
+    async with session.client() as berth:
+        reply = await berth.reprioritize(workload, priority)
+        note = f"; {reply.note}" if reply.note else ""
+        text = f"{reply.id} has priority {priority} and is {reply.state}{note}"
+        session.out.document(reply, lambda: words(text))
