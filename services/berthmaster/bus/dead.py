@@ -3,6 +3,7 @@
 from typing import Final
 
 from berthmaster.bus import subjects
+from berthmaster.bus.acks import stored_sequence
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError
 from berthmaster.messages.families import encode
@@ -21,8 +22,8 @@ async def bury(
     stream: str = "",
     sequence: int = 0,
     workload: str = "",
-) -> None:
-    """Keep one message with the reason. If even that fails, the log line is what remains."""
+) -> bool:
+    """Keep one message with the reason. If even that fails (False), the log line remains."""
     conn.log.error(
         "dead letter", subject=subject, reason=reason, sequence=sequence, workload=workload
     )
@@ -37,6 +38,9 @@ async def bury(
         body=body[:MAX_BODY_BYTES],
     )
     try:
-        await conn.request(subjects.dead(service), encode(letter), timeout_s=2.0)
+        reply = await conn.request(subjects.dead(service), encode(letter), timeout_s=2.0)
+        stored_sequence(reply.data)
     except BusError as error:
         conn.log.error("a dead letter could not be kept", why=str(error))
+        return False
+    return True

@@ -5,6 +5,8 @@ counter rises. A mirror takes a fact only if its stamp is not older than the one
 go back, whatever the order of arrival. The age of a fact is the server's time stamp.
 """
 
+import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -21,6 +23,7 @@ from berthmaster.messages.fleet import FleetFact, Stamp
 
 RELIST_S: Final = 600.0
 PUT_TIMEOUT_S: Final = 2.0
+MAX_LETTERS: Final = 1000  # undecodable facts that wait to be kept; beyond it they are only logged
 
 
 class _AnyStamp(msgspec.Struct):
@@ -103,7 +106,9 @@ class FactMirror:
         self._follower = Follower(conn, FLEET, filters, start="last-per-subject", relist_s=relist_s)
         self._stamps: dict[str, tuple[int, Stamp]] = {}
         self._listed: set[str] | None = None
-        self._letters: list[tuple[Recorded, str]] = []
+        self._buried: dict[str, int] = {}  # subject -> sequence that could not be decoded
+        self._letters: deque[tuple[Recorded, str]] = deque()
+        self._some_letters = asyncio.Event()
         self.dropped_old = 0
         self.undecodable = 0
 
@@ -130,15 +135,22 @@ class FactMirror:
             if caught_up is not None:
                 caught_up()
 
-        await self._follower.run(self._take, caught_up=listed, relisting=self._start_listing)
+        burying = asyncio.create_task(self._bury_as_they_come(), name="undecodable facts")
+        try:
+            await self._follower.run(self._take, caught_up=listed, relisting=self._start_listing)
+        finally:
+            burying.cancel()
 
-    def _start_listing(self) -> None:
+    def _start_listing(self, replaced: bool) -> None:
         self._listed = set()
+        if replaced:  # the same sequence is another message now; stamps still order the facts
+            self._stamps = {subject: (0, stamp) for subject, (_, stamp) in self._stamps.items()}
+            self._buried.clear()
 
     def _forget_unlisted(self) -> None:
         if self._listed is None:
             return
-        for subject in set(self._stamps) - self._listed:
+        for subject in sorted(set(self._stamps) - self._listed):
             del self._stamps[subject]
             if self._on_gone is not None:
                 self._on_gone(subject)
@@ -154,8 +166,7 @@ class FactMirror:
         try:
             fact = FLEET_FACTS.decode(recorded.data)
         except msgspec.DecodeError as error:
-            self.undecodable += 1
-            self._bury(recorded, str(error))
+            self._keep_letter(recorded, str(error))
             return
         if known is not None and fact.stamp < known[1]:
             self.dropped_old += 1
@@ -163,14 +174,29 @@ class FactMirror:
         self._stamps[subject] = (recorded.sequence, fact.stamp)
         self._on_fact(Seen(subject, recorded.sequence, recorded.stored_at_s, fact))
 
-    def _bury(self, recorded: Recorded, reason: str) -> None:
+    def _keep_letter(self, recorded: Recorded, reason: str) -> None:
+        if self._buried.get(recorded.subject) == recorded.sequence:
+            return  # listed again, buried already
+        self._buried[recorded.subject] = recorded.sequence
+        self.undecodable += 1
+        if len(self._letters) >= MAX_LETTERS:
+            self._conn.log.error(
+                "undecodable fact, and too many wait", subject=recorded.subject, reason=reason
+            )
+            return
         self._letters.append((recorded, reason))
-        del self._letters[:-100]
+        self._some_letters.set()
+
+    async def _bury_as_they_come(self) -> None:
+        while True:
+            await self._some_letters.wait()
+            self._some_letters.clear()
+            await self.bury_undecodable()
 
     async def bury_undecodable(self) -> None:
-        """Send what could not be decoded to the dead letters. Call it now and then."""
-        letters, self._letters = self._letters, []
-        for recorded, reason in letters:
+        """Send what could not be decoded to the dead letters; ``run`` does so by itself."""
+        while self._letters:
+            recorded, reason = self._letters.popleft()
             await bury(
                 self._conn,
                 service=self._service,

@@ -13,13 +13,16 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 import nats.errors
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError, StreamReplaced
 from berthmaster.bus.streams import stream_info
+from berthmaster.bus.subjects import token
 
-HEARTBEAT_S: Final = 1.0
+HEARTBEAT_S: Final = 0.5
 MISSED_HEARTBEATS: Final = 3
+REPLACED_AFTER_S: Final = 5.0  # a new leader may need a moment to see all that was stored
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 2.0
 _NS: Final = 10**9
@@ -37,8 +40,13 @@ class Recorded(NamedTuple):
     pending: int  # messages behind this one when it was sent
 
 
+class _Delivered(msgspec.Struct):
+    consumer_seq: int = 0
+
+
 class _CreatedConsumer(msgspec.Struct):
     name: str
+    delivered: _Delivered
     num_pending: int = 0
 
 
@@ -90,27 +98,31 @@ class Follower:
         handle: Callable[[Recorded], None],
         *,
         caught_up: Callable[[], None] | None = None,
-        relisting: Callable[[], None] | None = None,
+        relisting: Callable[[bool], None] | None = None,
     ) -> None:
-        """Handle every message until cancelled. ``caught_up`` is called whenever all that was
-        stored when a consumer was made has been handled, ``relisting`` before a list of values."""
+        """Handle every message until cancelled; what ``handle`` raises ends it and is raised.
+
+        ``caught_up`` is called whenever all that was stored when a consumer was made has been
+        handled, ``relisting`` before a list of values, with whether the stream was replaced.
+        """
         pause_s = FIRST_PAUSE_S
-        relist = isinstance(self._start, str)
+        mirrors = isinstance(self._start, str)
+        list_next = mirrors
         while True:
             session = _Session(self, handle, caught_up)
             try:
-                relist |= await self._check_incarnation()
-                if relist and relisting is not None:
-                    relisting()
-                await session.open(relist=relist)
+                replaced = await self._check_incarnation()
+                list_next |= replaced
+                if list_next and relisting is not None:
+                    relisting(replaced)
+                await session.open(relist=list_next)
                 pause_s = FIRST_PAUSE_S
-                listed_anew = await session.watch(
-                    self._relist_s if relist or self._relist_s else None
-                )
-                relist = isinstance(self._start, str) and (listed_anew or not self.caught_up)
+                time_to_list = await session.watch(self._relist_s if mirrors else None)
+                # A list that was cut short tells nothing of what is gone: list once more.
+                list_next = mirrors and (time_to_list or (list_next and not session.told))
+            except StreamReplaced:
+                raise
             except (BusError, nats.errors.Error, OSError) as error:
-                if isinstance(error, StreamReplaced):
-                    raise
                 self._conn.log.warning(
                     "cannot follow the stream", stream=self._stream, why=str(error)
                 )
@@ -118,15 +130,22 @@ class Follower:
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             finally:
                 await session.close()
+            if session.failure is not None:
+                raise session.failure
 
     async def _check_incarnation(self) -> bool:
         """Whether a mirror must be listed anew because its stream is another one."""
-        info = await stream_info(self._conn, self._stream)
-        replaced = bool(self._created) and (
-            info.created != self._created or info.state.last_seq < self.sequence
-        )
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + REPLACED_AFTER_S
+        while True:
+            info = await stream_info(self._conn, self._stream)
+            remade = bool(self._created) and info.created != self._created
+            behind = bool(self._created) and info.state.last_seq < self.sequence
+            if not behind or remade or loop.time() >= deadline:
+                break
+            await asyncio.sleep(0.1)
         self._created = info.created
-        if not replaced:
+        if not (remade or behind):
             return False
         if not isinstance(self._start, str):
             raise StreamReplaced(f"stream {self._stream} is not the one that was followed")
@@ -152,16 +171,17 @@ class _Session:
         self._why = ""
         self._consumer_sequence = 0
         self._to_come = 0
-        self._told = False
+        self.told = False  # that all which was stored at the start has been handled
+        self.failure: Exception | None = None  # of the handler
+        self._opened = False
         self._name = ""
-        self._subscription: object | None = None
-        self._failure: BaseException | None = None
+        self._subscription: Subscription | None = None
         self._heard_s = asyncio.get_running_loop().time()
         self._forget = self._conn.when_reconnected(lambda: self._break("the connection was lost"))
 
     async def open(self, *, relist: bool) -> None:
         follower = self._follower
-        name = f"{self._conn.name}-{secrets.token_hex(6)}".replace(".", "_").replace("/", "_")
+        name = f"{token(self._conn.name)}-{secrets.token_hex(6)}"
         inbox = self._conn.nc.new_inbox()
         config: dict[str, object] = {
             "name": name,
@@ -196,9 +216,11 @@ class _Session:
             f"CONSUMER.CREATE.{follower._stream}.{name}{tail}",
             {"stream_name": follower._stream, "config": config, "action": "create"},
         )
-        self._to_come = _CREATED.decode(raw).num_pending
+        created = _CREATED.decode(raw)  # it may have sent some of them already
+        self._to_come = created.num_pending + created.delivered.consumer_seq
+        self._opened = True
         self._heard_s = asyncio.get_running_loop().time()
-        if self._to_come <= self._consumer_sequence:
+        if self._consumer_sequence >= self._to_come:
             self._tell_caught_up()
 
     async def watch(self, relist_s: float | None) -> bool:
@@ -206,18 +228,21 @@ class _Session:
         loop = asyncio.get_running_loop()
         relist_at = None if relist_s is None else loop.time() + relist_s
         while True:
+            looked_s = loop.time()
             try:
                 await asyncio.wait_for(self._broken.wait(), HEARTBEAT_S)
             except TimeoutError:
                 pass
-            if self._failure is not None:
-                raise self._failure
+            if self.failure is not None:
+                return False
             if self._broken.is_set():
                 self._conn.log.info("following anew", stream=self._follower._stream, why=self._why)
                 return False
+            if loop.time() - looked_s > 2 * HEARTBEAT_S:
+                continue  # this process stood still; what came meanwhile waits to be read
             if loop.time() - self._heard_s > MISSED_HEARTBEATS * HEARTBEAT_S:
                 self._break("no heartbeat")
-            elif relist_at is not None and loop.time() >= relist_at and self._told:
+            elif relist_at is not None and loop.time() >= relist_at and self.told:
                 return True
 
     async def close(self) -> None:
@@ -225,7 +250,7 @@ class _Session:
         if self._subscription is None:
             return
         try:
-            await self._subscription.unsubscribe()  # type: ignore[attr-defined]
+            await self._subscription.unsubscribe()
             if self._conn.connected and not self._broken.is_set():
                 await self._conn.api(
                     f"CONSUMER.DELETE.{self._follower._stream}.{self._name}", timeout_s=0.5
@@ -253,25 +278,40 @@ class _Session:
         try:
             self._handle(Recorded(msg.subject, sequence, stored_at_s, msg.data, pending))
         except Exception as error:  # noqa: BLE001 # the owner's fault: it must hear of it
-            self._failure = error
+            self.failure = error
             self._break(f"the handler failed: {error}")
             return
         follower.sequence = max(follower.sequence, sequence)
-        if not self._told and consumer_sequence >= self._to_come and self._to_come:
+        if pending == 0 or consumer_sequence >= self._to_come:
             self._tell_caught_up()
 
     async def _control(self, msg: Msg, headers: dict[str, str]) -> None:
+        if headers["Status"] != "100":
+            self._break(headers.get("Description", "the consumer is gone"))
+            return
         if msg.reply:  # flow control: all before it has been handled
             await self._conn.publish(msg.reply, b"")
             return
-        if stalled := headers.get("Nats-Consumer-Stalled"):
+        stalled = headers.get("Nats-Consumer-Stalled")
+        if stalled:
             await self._conn.publish(stalled, b"")
         last = headers.get("Nats-Last-Consumer")
-        if last is not None and int(last) != self._consumer_sequence:
+        if last is None:
+            return
+        if int(last) != self._consumer_sequence:
             self._break(f"the consumer sent {last} messages, {self._consumer_sequence} arrived")
+        elif not stalled:
+            self._tell_caught_up()  # it has nothing to send, though some of the list were purged
 
     def _tell_caught_up(self) -> None:
-        self._told = True
+        if self.told or not self._opened or self._broken.is_set():
+            return
+        self.told = True
         self._follower.caught_up = True
-        if self._caught_up is not None:
+        if self._caught_up is None:
+            return
+        try:
             self._caught_up()
+        except Exception as error:  # noqa: BLE001 # as with the handler
+            self.failure = error
+            self._break(f"the handler failed: {error}")
