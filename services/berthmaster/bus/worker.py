@@ -2,10 +2,12 @@
 
 A message that a handler cannot do now comes again later, with growing pauses; one that it can never
 do, or that failed too often, becomes a dead letter. Handlers run concurrently up to a bound, and no
-more is pulled than they can take.
+more is pulled than they can take. While one works, the server is told, so that a slow handler is
+not run twice at once; one that never ends is ended.
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -14,17 +16,20 @@ from nats.aio.msg import Msg
 
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.dead import bury
-from berthmaster.bus.errors import ApiError, BusError
+from berthmaster.bus.errors import BusError, NoAnswer, NotConnected
 from berthmaster.bus.follow import Recorded, parse_ack_subject
+from berthmaster.bus.subjects import token
 
 _NS: Final = 10**9
 PULL_EXPIRES_S: Final = 20.0
 PULL_HEARTBEAT_S: Final = 5.0
 ACK_WAIT_S: Final = 10.0
+HANDLER_LIMIT_S: Final = 60.0
 MAX_DELIVERIES: Final = 20
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 30.0
 DRAIN_S: Final = 2.0
+REMEMBERED_FAILURES: Final = 10_000
 
 
 class Later(Exception):  # it is a wish of the handler, not a failure
@@ -44,6 +49,26 @@ class Never(Exception):
 Handle = Callable[[Recorded], Awaitable[None]]
 
 
+class _Failures:
+    """How often each message failed, as far as this process saw it. The server's count alone would
+    also blame a message for waiting and for a bus that was away."""
+
+    def __init__(self) -> None:
+        self._counts: OrderedDict[int, int] = OrderedDict()
+
+    def count(self, sequence: int) -> int:
+        """One more; how many there are now."""
+        count = self._counts.pop(sequence, 0) + 1
+        self._counts[sequence] = count
+        if len(self._counts) > REMEMBERED_FAILURES:
+            self._counts.popitem(last=False)
+        return count
+
+    def forget(self, sequence: int) -> None:
+        """It was handled."""
+        self._counts.pop(sequence, None)
+
+
 class Worker:
     """One durable consumer and the handlers that it feeds."""
 
@@ -59,43 +84,62 @@ class Worker:
         concurrency: int = 256,
         max_deliveries: int = MAX_DELIVERIES,
         ack_wait_s: float = ACK_WAIT_S,
+        handler_limit_s: float = HANDLER_LIMIT_S,
     ) -> None:
         self._conn = conn
         self._service = service
         self._stream = stream
-        self._durable = durable.replace(".", "_").replace("/", "_").replace("=", "_")
+        self._durable = token(durable)  # two names never become one consumer
         self._filters = list(filters)
         self._handle = handle
         self._concurrency = concurrency
         self._max_deliveries = max_deliveries
         self._ack_wait_s = ack_wait_s
+        self._handler_limit_s = handler_limit_s
         self._asked = 0  # messages asked for and not yet received
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._pull_again = asyncio.Event()
+        self._tasks: dict[asyncio.Task[None], str] = {}  # with where to acknowledge
+        self._failures = _Failures()
+        self._look = asyncio.Event()  # whether to pull more, or to begin anew
+        self._broken = False
         self._heard_s = 0.0
         self.handled = 0
         self.buried = 0
 
     async def run(self, stopping: asyncio.Event | None = None) -> None:
         """Work until cancelled, or until ``stopping`` is set; then what is in hand is finished."""
+        pause_s = FIRST_PAUSE_S
+        telling = asyncio.create_task(self._tell_progress(), name=f"{self._durable}: progress")
         try:
             while stopping is None or not stopping.is_set():
                 try:
                     await self._make_consumer()
+                    pause_s = FIRST_PAUSE_S
                     await self._pull_until_broken(stopping)
-                except (BusError, nats.errors.Error, OSError) as error:
+                except (BusError, nats.errors.Error) as error:
                     self._conn.log.warning(
                         "cannot consume",
                         stream=self._stream,
                         consumer=self._durable,
                         why=str(error),
                     )
-                    await asyncio.sleep(0.5)
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, 2.0)
         finally:
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=DRAIN_S)
-            for task in self._tasks:
-                task.cancel()
+            telling.cancel()
+            await self._give_back()
+
+    async def _give_back(self) -> None:
+        """What is not finished goes to another process at once, not after the acknowledgement's
+        time limit. Cancelled handlers must be safe to repeat: a crash could have cut them too."""
+        unfinished = list(self._tasks.items())
+        for task, _ in unfinished:
+            task.cancel()
+        for _, reply in unfinished:
+            await self._answer(reply, b"-NAK")
+        if unfinished:
+            await asyncio.wait([task for task, _ in unfinished], timeout=DRAIN_S)
 
     async def _make_consumer(self) -> None:
         tail = f".{self._filters[0]}" if len(self._filters) == 1 else ""
@@ -121,20 +165,23 @@ class Worker:
         loop = asyncio.get_running_loop()
         inbox = self._conn.nc.new_inbox()
         self._asked = 0
+        self._broken = False
         self._heard_s = loop.time()
-        broken = asyncio.Event()
-        forget = self._conn.when_reconnected(broken.set)
+        forget = self._conn.when_reconnected(self._begin_anew)
         subscription = await self._conn.subscribe_raw(inbox, self._each)
         try:
-            while not broken.is_set() and (stopping is None or not stopping.is_set()):
+            while not self._broken and (stopping is None or not stopping.is_set()):
                 room = self._concurrency - len(self._tasks) - self._asked
                 if room >= max(1, self._concurrency // 4) or (room > 0 and self._asked == 0):
                     await self._pull(inbox, room)
-                self._pull_again.clear()
+                self._look.clear()
+                looked_s = loop.time()
                 try:
-                    await asyncio.wait_for(self._pull_again.wait(), 0.5)
+                    await asyncio.wait_for(self._look.wait(), 0.5)
                 except TimeoutError:
                     pass
+                if loop.time() - looked_s > PULL_HEARTBEAT_S:
+                    self._heard_s = loop.time()  # this process stood still, the server did not
                 silent_s = loop.time() - self._heard_s
                 if self._asked and silent_s > 3 * PULL_HEARTBEAT_S:
                     self._conn.log.info("pulling anew", consumer=self._durable)
@@ -146,6 +193,10 @@ class Worker:
             except (nats.errors.Error, OSError):
                 pass  # the connection is gone, and the subscription with it
 
+    def _begin_anew(self) -> None:
+        self._broken = True
+        self._look.set()
+
     async def _pull(self, inbox: str, batch: int) -> None:
         self._asked += batch
         await self._conn.publish(
@@ -156,57 +207,90 @@ class Worker:
         )
 
     async def _each(self, msg: Msg) -> None:
+        if self._broken:
+            return  # of a pull that no longer counts: it is delivered again
         self._heard_s = asyncio.get_running_loop().time()
         headers = msg.headers
         if headers is not None and "Status" in headers and not msg.data:
-            if headers["Status"] != "100":  # a pull is over: what it did not bring was not sent
-                left = headers.get("Nats-Pending-Messages")
-                self._asked = max(0, self._asked - int(left)) if left else 0
-                self._pull_again.set()
+            if headers["Status"] != "100":  # a pull is over
+                self._pull_ended(headers)
             return
         self._asked = max(0, self._asked - 1)
-        task = asyncio.create_task(self._work(msg))
-        self._tasks.add(task)
+        task = asyncio.create_task(self._work(msg), name=f"{self._durable}: {msg.subject}")
+        self._tasks[task] = msg.reply
         task.add_done_callback(self._done)
 
+    def _pull_ended(self, headers: dict[str, str]) -> None:
+        left = headers.get("Nats-Pending-Messages")
+        if left is None:  # the consumer is gone, or moved: which pulls still count is unknown
+            self._conn.log.info(
+                "consuming anew",
+                consumer=self._durable,
+                why=headers.get("Description", headers["Status"]),
+            )
+            self._begin_anew()
+            return
+        self._asked = max(0, self._asked - int(left))  # what it did not bring was not sent
+        self._look.set()
+
     def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if self._concurrency - len(self._tasks) - self._asked >= self._concurrency // 4:
-            self._pull_again.set()
+            self._look.set()
+
+    async def _tell_progress(self) -> None:
+        """What is being worked on is not to be delivered to somebody else."""
+        while True:
+            await asyncio.sleep(self._ack_wait_s / 3)
+            for reply in list(self._tasks.values()):
+                await self._answer(reply, b"+WPI")
 
     async def _work(self, msg: Msg) -> None:
         sequence, _, stored_at_s, pending, deliveries = parse_ack_subject(msg.reply)
+        limit = asyncio.timeout(self._handler_limit_s)
         try:
-            await self._handle(Recorded(msg.subject, sequence, stored_at_s, msg.data, pending))
-            self.handled += 1
-            await self._conn.publish(msg.reply, b"+ACK")
+            async with limit:
+                await self._handle(Recorded(msg.subject, sequence, stored_at_s, msg.data, pending))
         except Later as later:
-            if later.counted and deliveries >= self._max_deliveries:
-                await self._bury(msg, sequence, f"after {deliveries} tries: {later}")
+            if later.counted:
+                await self._failed(msg, sequence, deliveries, str(later), later.pause_s)
             else:
-                await self._again(msg, later.pause_s, deliveries)
+                await self._again(msg, sequence, later.pause_s, deliveries)
         except Never as never:
             await self._bury(msg, sequence, str(never))
-        except (BusError, nats.errors.Error, OSError):
-            await self._again(msg, None, deliveries)  # the bus is away, the message is not to blame
+        except (NoAnswer, NotConnected):  # the bus is away, the message is not to blame
+            await self._again(msg, sequence, None, deliveries)
         except Exception as error:  # noqa: BLE001 # a message never ends a service
+            why = repr(error)
+            if isinstance(error, TimeoutError) and limit.expired():
+                why = f"not handled within {self._handler_limit_s:g} s"
             self._conn.log.error("message handler failed", error=error, subject=msg.subject)
-            if deliveries >= self._max_deliveries:
-                await self._bury(msg, sequence, f"after {deliveries} tries: {error!r}")
-            else:
-                await self._again(msg, None, deliveries)
+            await self._failed(msg, sequence, deliveries, why, None)
+        else:
+            self.handled += 1
+            self._failures.forget(sequence)
+            await self._answer(msg.reply, b"+ACK")
 
-    async def _again(self, msg: Msg, pause_s: float | None, deliveries: int) -> None:
+    async def _failed(
+        self, msg: Msg, sequence: int, deliveries: int, why: str, pause_s: float | None
+    ) -> None:
+        """Again, or a dead letter when it failed too often: here, or twice here after the server
+        had delivered it that often to whoever came before."""
+        failures = self._failures.count(sequence)
+        enough = failures >= min(2, self._max_deliveries) and deliveries >= self._max_deliveries
+        if failures >= self._max_deliveries or enough:
+            await self._bury(msg, sequence, f"after {deliveries} tries: {why}")
+        else:
+            await self._again(msg, sequence, pause_s, deliveries)
+
+    async def _again(self, msg: Msg, sequence: int, pause_s: float | None, deliveries: int) -> None:
         if pause_s is None:
-            pause_s = min(FIRST_PAUSE_S * 2 ** min(deliveries, 16), LONGEST_PAUSE_S)
-        try:
-            await self._conn.publish(msg.reply, b'-NAK {"delay": %d}' % int(pause_s * _NS))
-        except BusError:
-            pass  # it comes again after ack_wait
+            full_s = min(FIRST_PAUSE_S * 2 ** min(deliveries, 16), LONGEST_PAUSE_S)
+            pause_s = full_s * (1 - sequence % 8 / 32)  # many that failed at once do not return so
+        await self._answer(msg.reply, b'-NAK {"delay": %d}' % int(pause_s * _NS))
 
     async def _bury(self, msg: Msg, sequence: int, reason: str) -> None:
-        self.buried += 1
-        await bury(
+        kept = await bury(
             self._conn,
             service=self._service,
             subject=msg.subject,
@@ -215,7 +299,15 @@ class Worker:
             stream=self._stream,
             sequence=sequence,
         )
+        if not kept:  # not lost for that: it comes again until the letter is kept
+            await self._answer(msg.reply, b'-NAK {"delay": %d}' % int(LONGEST_PAUSE_S * _NS))
+            return
+        self.buried += 1
+        self._failures.forget(sequence)
+        await self._answer(msg.reply, b"+TERM")
+
+    async def _answer(self, reply: str, word: bytes) -> None:
         try:
-            await self._conn.publish(msg.reply, b"+TERM")
-        except (BusError, ApiError):
-            pass
+            await self._conn.publish(reply, word)
+        except BusError:
+            pass  # it comes again after the acknowledgement's time limit
