@@ -32,6 +32,7 @@ NO_MESSAGE: Final = 10037
 _TRANSIENT: Final = frozenset({10004, 10008, 10009, 10076, 10118, 10163, 10167, 10176, 10210})
 _STORE_FAILED: Final = 10077  # what went wrong is in its words only
 TRY_TIMEOUT_S: Final = 1.0
+GET_TIMEOUT_S: Final = 2.0
 SETTLE_LIMIT_S: Final = 10.0
 MAX_BATCH: Final = 1000  # messages, the server's limit
 FIRST_PAUSE_S: Final = 0.02
@@ -86,19 +87,25 @@ class Message(msgspec.Struct, frozen=True):
     data: bytes
 
 
-async def last_message(conn: Connection, stream: str, subject: str) -> Message | None:
+async def last_message(
+    conn: Connection, stream: str, subject: str, *, timeout_s: float = GET_TIMEOUT_S
+) -> Message | None:
     """The last message under a subject or filter, from the stream's leader: never an old answer."""
-    return await _get(conn, stream, {"last_by_subj": subject})
+    return await _get(conn, stream, {"last_by_subj": subject}, timeout_s)
 
 
-async def next_message(conn: Connection, stream: str, subject: str, start: int) -> Message | None:
+async def next_message(
+    conn: Connection, stream: str, subject: str, start: int, *, timeout_s: float = GET_TIMEOUT_S
+) -> Message | None:
     """The first message at or after a sequence under a filter, from the stream's leader."""
-    return await _get(conn, stream, {"seq": start, "next_by_subj": subject})
+    return await _get(conn, stream, {"seq": start, "next_by_subj": subject}, timeout_s)
 
 
-async def _get(conn: Connection, stream: str, query: dict[str, object]) -> Message | None:
+async def _get(
+    conn: Connection, stream: str, query: dict[str, object], timeout_s: float
+) -> Message | None:
     try:
-        raw = await conn.api(f"STREAM.MSG.GET.{stream}", query)
+        raw = await conn.api(f"STREAM.MSG.GET.{stream}", query, timeout_s=timeout_s)
     except ApiError as error:
         if error.code == NO_MESSAGE:
             return None
