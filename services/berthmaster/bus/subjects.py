@@ -47,14 +47,22 @@ def token(text: str) -> str:
 
 
 def text(token_: str) -> str:
-    """The text that ``token`` made this token of. Raises SubjectError."""
-    if "=" not in token_:
+    """The text that ``token`` made this token of. Raises SubjectError.
+
+    Any other spelling of a text is refused: a workload has one aggregate, and a tenant one prefix
+    for permissions to name.
+    """
+    if _PLAIN.match(token_) and token_ != NONE and len(token_) <= MAX_TOKEN_CHARS:
         return token_
     try:
         raw = _ESCAPE.sub(lambda m: chr(int(m[1], 16)), token_).encode("latin-1")
-        return raw.decode()
+        name = raw.decode()
+        spelled = token(name)
     except ValueError as error:
-        raise SubjectError(f"{token_!r} is not an encoded name") from error
+        raise SubjectError(f"{token_[:40]!r} is not an encoded name") from error
+    if spelled != token_:
+        raise SubjectError(f"{token_[:40]!r} is not how {name[:40]!r} is spelled in a subject")
+    return name
 
 
 # Workloads

@@ -1,9 +1,13 @@
 """From events to the workload as it stands: the one fold that every reader uses.
 
 An event counts only if its ``after`` is the sequence of the aggregate's previous event, void or
-not: so a guard and an ``after`` always are the same number, and a void event blocks nobody. On replicated streams a
-stale writer's event can be stored in spite of its guard; every reader drops the same ones, so
-all see the same life. A tombstone (an ending without its story) folds to an ended workload.
+not: so a guard and an ``after`` always are the same number, and a void event blocks nobody. On
+replicated streams a stale writer's event can be stored in spite of its guard; every reader drops
+the same ones, so all see the same life.
+
+An ``after`` beyond what was seen is a gap. Stories are purged down to their ending and nothing
+else removes events, so an ending behind a gap is a tombstone, also for a reader that slept through
+the rest of the life; any other event behind a gap means that this reader must reload.
 """
 
 from enum import Enum
@@ -60,7 +64,7 @@ class Workload(msgspec.Struct, kw_only=True, omit_defaults=True):
     claimed_at_s: float = 0.0
     running_at_s: float = 0.0
     executor: str = ""
-    cancel_requested: bool = False
+    cancel_requested: bool = False  # a wish about the workload: it outlives the attempt
     reason: str = ""  # of the last withdrawal, eviction or ending
 
     @property
@@ -86,6 +90,7 @@ class Verdict(Enum):
     REPEATED = "repeated"  # seen before: nothing changed
     VOID = "void"  # lost a race: stored, and without effect
     IMPOSSIBLE = "impossible"  # passed its guard, yet no row allows it: the writer is wrong
+    MISSED = "missed"  # events before it were not seen: nothing changed, reload the aggregate
 
 
 def offer(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s: float) -> Verdict:
@@ -95,19 +100,20 @@ def offer(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s: 
     """
     if sequence <= workload.sequence:
         return Verdict.REPEATED
-    if event.after != workload.sequence:
-        if workload.state is State.NEW and isinstance(event, Succeeded | Failed | Cancelled):
-            _raise_tombstone(workload, event, sequence, stored_at_s)
-            return Verdict.COUNTED
-        workload.sequence = sequence
-        return Verdict.VOID
+    if event.after > workload.sequence and not workload.ended:
+        if not isinstance(event, Succeeded | Failed | Cancelled):
+            return Verdict.MISSED
+        _raise_tombstone(workload, event, sequence, stored_at_s)
+        return Verdict.COUNTED
+    is_next = event.after == workload.sequence
     workload.sequence = sequence
+    if not is_next:
+        return Verdict.VOID
     try:
         state = after(workload.state, type(event))
     except NoSuchTransition:
         return Verdict.IMPOSSIBLE
-    named_attempt = getattr(event, "attempt", None)
-    if named_attempt is not None and named_attempt != _expected_attempt(workload, event):
+    if not _names_the_open_attempt(workload, event):
         return Verdict.IMPOSSIBLE
     _apply(workload, event, sequence, stored_at_s)
     workload.state = state
@@ -115,8 +121,19 @@ def offer(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s: 
     return Verdict.COUNTED
 
 
-def _expected_attempt(workload: Workload, event: WorkloadEvent) -> int:
-    return workload.attempt + 1 if isinstance(event, Placed) else workload.attempt
+def _names_the_open_attempt(workload: Workload, event: WorkloadEvent) -> bool:
+    """Its number and cluster, where the event says them; a placement opens the next one."""
+    match event:
+        case Placed():
+            return event.attempt == workload.attempt + 1
+        case Withdrawn() | Claimed() | Admitted() | Running() | Evicted():
+            return event.attempt == workload.attempt and event.cluster == workload.cluster
+        case CancelRequested():
+            return event.cluster == workload.cluster
+        case Succeeded() | Failed() | Cancelled():  # "" when it never was placed, or waits again
+            return event.attempt == workload.attempt and event.cluster in ("", workload.cluster)
+        case Submitted() | Reprioritized():
+            return True
 
 
 def _raise_tombstone(
@@ -160,7 +177,6 @@ def _apply(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s:
             workload.placed_at_s = stored_at_s
             workload.claimed_at_s = workload.running_at_s = 0.0
             workload.executor = ""
-            workload.cancel_requested = False
         case Claimed():
             workload.claimed_at_s = stored_at_s
             workload.executor = event.executor

@@ -12,8 +12,9 @@ Rules of this file:
   the cluster lost or the job's own deadline has passed, ``evicted`` or ``failed``; the claimant
   all the rest.
 
-What does not fit the table and is therefore checked beside it (fold.py): the attempt that an event
-names must be the attempt that is open, and ``after`` must be the aggregate's previous sequence.
+What does not fit the table and is therefore checked beside it (fold.py): the attempt and cluster
+that an event names must be those of the open attempt, and ``after`` must be the aggregate's
+previous sequence.
 """
 
 from enum import StrEnum
