@@ -86,8 +86,10 @@ class Resolver:
     def on_outcome(self, outcome: Outcome, log_end: int) -> None:
         """What became of the pending plan. ``log_end``: the last sequence of WORKLOADS as far as is
         known; after anything but success, deciding waits until that much was folded."""
-        self.pending = None
+        plan, self.pending = self.pending, None
         if isinstance(outcome, Stored):
+            if plan is not None:
+                plan.was_stored()
             self._wait_for = max(self._wait_for, outcome.sequence)
         elif isinstance(outcome, Refused):
             self._wait_for = max(self._wait_for, outcome.last or 0, log_end)

@@ -40,6 +40,13 @@ class Plan(NamedTuple):
 
     decision: Decision
     events: tuple[WorkloadEvent, ...]
+    passed_over: tuple[Line, ...]  # lines that do not fit beside what this plan places
+    growth: int  # of the knowledge that it was made on
+
+    def was_stored(self) -> None:
+        """Only then is there no room for those who were passed over."""
+        for line in self.passed_over:
+            line.blocked_at = self.growth
 
 
 class _Draft:
@@ -56,6 +63,7 @@ class _Draft:
         self.events: list[WorkloadEvent] = []
         self.taken: list[Holding] = []
         self.queued_milli: dict[str, int] = {}  # queue -> placed by this draft
+        self.passed_over: list[Line] = []
         self.bytes = 0
 
     @property
@@ -70,6 +78,8 @@ class _Draft:
 
     def plan(self) -> Plan | None:
         if not self.events:
+            for line in self.passed_over:
+                line.blocked_at = self.know.growth
             return None
         know = self.know
         decision = Decision(
@@ -88,7 +98,7 @@ class _Draft:
             placements=tuple(self.choices),
             withdrawals=tuple(self.retractions),
         )
-        return Plan(decision, tuple(self.events))
+        return Plan(decision, tuple(self.events), tuple(self.passed_over), know.growth)
 
 
 def decide(know: Knowledge, policy: Policy, now_s: float, decider: str) -> Plan | None:
@@ -179,7 +189,7 @@ def _place(draft: _Draft, views: list[ClusterView]) -> None:
         while heads and not draft.full:
             _, number, name, line, walk = heads[0]
             if not _place_one(draft, views, know.open[name], line):
-                line.blocked_at = know.growth
+                draft.passed_over.append(line)
                 heapq.heappop(heads)
                 continue
             following = next(walk, None)

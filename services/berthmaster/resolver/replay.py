@@ -1,9 +1,9 @@
 """Repeat every decision on what its decider saw, and compare bit for bit.
 
 A decision names the last sequence of each stream that it was made on, its time, its settings and
-the version of the code. So: fold each stream up to there, decide again, compare the bytes. The first
-difference is shown by field. Facts come from FLEET_LOG, which has the sequences and times of FLEET;
-where it does not reach back far enough, decisions count as not repeatable, never as equal.
+the version of the code. So: fold each stream up to there, decide again, compare the bytes. The
+first difference is shown by field. Facts come from FLEET_LOG, which has the sequences and times of
+FLEET; where it does not reach back far enough, decisions count as not repeatable, never as equal.
 """
 
 import asyncio

@@ -116,7 +116,7 @@ class Shell:
             self.core.name,
             on_gained=lambda _: self._stir.set(),
         )
-        self._burials: set[asyncio.Task[None]] = set()
+        self._burials: set[asyncio.Task[bool]] = set()
         metrics = context.metrics
         self._placed = metrics.counter("placements", "placements that were committed")
         self._withdrawn = metrics.counter("withdrawals", "placements that were taken back")
@@ -299,7 +299,7 @@ class Shell:
         self._stir.clear()
 
     async def _commit(self, plan: Plan) -> None:
-        decision, events = plan
+        decision, events = plan.decision, plan.events
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         outcome = await self._log.commit(decision, events)

@@ -39,8 +39,8 @@ class Line:
             while heap:
                 order, key = heap[0]
                 heapq.heappop(heap)
-                if self.members.get(key) != order:
-                    continue
+                if self.members.get(key) != order or (taken and taken[-1] == (order, key)):
+                    continue  # it left, waits under another order, or came back to this one
                 taken.append((order, key))
                 yield order, key
         finally:

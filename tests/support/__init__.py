@@ -1,0 +1,1 @@
+"""Builders and small worlds that several test tiers share."""

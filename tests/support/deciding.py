@@ -1,0 +1,215 @@
+"""A resolver and the log that it writes to, in one place and in virtual time.
+
+The log guards appends as the server does. After each step the invariants of design.md are checked
+on what the log holds, not on what the resolver believes.
+"""
+
+from collections import Counter
+
+from berthmaster.lifecycle.digest import request_digest
+from berthmaster.lifecycle.fold import Key, Workload, key, offer
+from berthmaster.lifecycle.instructions import Refused, Stored
+from berthmaster.messages.control import ControlFact
+from berthmaster.messages.fleet import FleetFact, NodeReport
+from berthmaster.messages.placement import Decision
+from berthmaster.messages.workload import (
+    Cancelled,
+    Claimed,
+    Evicted,
+    JobRequest,
+    Placed,
+    Reprioritized,
+    Running,
+    Submitted,
+    Succeeded,
+    WorkloadEvent,
+)
+from berthmaster.resolver.core import Resolver
+from berthmaster.resolver.decide import Plan
+from berthmaster.resolver.replay import Inputs
+from berthmaster.resolver.settings import Policy
+
+TENANT = "team-a"
+
+
+class World:
+    """One resolver, its log, its facts, and a clock that only tests move."""
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        self.policy = policy or Policy()
+        self.resolver = Resolver("all", "resolver/test", self.policy)
+        self.now_s = 1000.0
+        self.sequence = 0
+        self.fleet_sequence = 0
+        self.control_sequence = 0
+        self.workloads: dict[Key, Workload] = {}
+        self.nodes: dict[tuple[str, str], NodeReport] = {}
+        self.events: list[tuple[int, float, WorkloadEvent]] = []
+        self.decisions: list[tuple[int, Decision]] = []
+        self.facts: list[tuple[int, float, str, FleetFact]] = []
+        self.controls: list[tuple[int, ControlFact]] = []
+
+    # The log
+
+    def append(self, event: WorkloadEvent) -> int:
+        """Store an event that passes its guard and tell the resolver."""
+        name = key(event.tenant, event.id)
+        workload = self.workloads.setdefault(name, Workload(tenant=event.tenant, id=event.id))
+        assert event.after == workload.sequence, "a test wrote behind the log's back"
+        self.sequence += 1
+        offer(workload, event, self.sequence, self.now_s)
+        self.events.append((self.sequence, self.now_s, event))
+        self.resolver.on_event(event, self.sequence, self.now_s)
+        return self.sequence
+
+    def decide(self, *, before_storing: WorkloadEvent | None = None) -> Plan | None:
+        """Let it decide once and store the commit. ``before_storing``: what somebody else gets in
+        first; a commit that collides with it is refused whole, as the server does."""
+        plan = self.resolver.decide(self.now_s)
+        if before_storing is not None:
+            self.append(before_storing)
+        if plan is None:
+            return None
+        stale = any(self._tail(event) != event.after for event in plan.events)
+        if stale:
+            self.resolver.on_outcome(Refused(), self.sequence)
+            return plan
+        self.sequence += 1
+        self.decisions.append((self.sequence, plan.decision))
+        self.resolver.on_decision(plan.decision, self.sequence)
+        for event in plan.events:
+            self.append(event)
+        self.resolver.on_outcome(Stored(self.sequence), 0)
+        self.check()
+        return plan
+
+    def settle(self) -> list[Plan]:
+        """Let it decide until nothing is left to decide."""
+        plans = []
+        while (plan := self.decide()) is not None:
+            plans.append(plan)
+            assert len(plans) < 10_000
+        return plans
+
+    def _tail(self, event: WorkloadEvent) -> int:
+        workload = self.workloads.get(key(event.tenant, event.id))
+        return workload.sequence if workload is not None else 0
+
+    # Facts
+
+    def fact(self, *facts: FleetFact) -> None:
+        """Tell facts of the fleet, stored now."""
+        for fact in facts:
+            self.fleet_sequence += 1
+            if isinstance(fact, NodeReport):
+                self.nodes[fact.cluster, fact.node] = fact
+            subject = f"{fact.cluster}/{getattr(fact, 'node', type(fact).__name__)}"
+            self.facts.append((self.fleet_sequence, self.now_s, subject, fact))
+            self.resolver.on_fact(fact, self.fleet_sequence, self.now_s)
+
+    def control(self, fact: ControlFact) -> None:
+        """An operator sets something."""
+        self.control_sequence += 1
+        self.controls.append((self.control_sequence, fact))
+        self.resolver.on_control(fact, self.control_sequence)
+
+    # What people and executors do
+
+    def submit(self, request: JobRequest) -> Key:
+        """A person publishes a job request."""
+        self.append(
+            Submitted(
+                tenant=TENANT,
+                id=request.id,
+                after=0,
+                at_s=self.now_s,
+                by="gateway",
+                request=request,
+                digest=request_digest(request),
+            )
+        )
+        return key(TENANT, request.id)
+
+    def _head(self, name: Key) -> dict[str, object]:
+        workload = self.workloads[name]
+        return {
+            "tenant": workload.tenant,
+            "id": workload.id,
+            "after": workload.sequence,
+            "at_s": self.now_s,
+            "by": "test",
+        }
+
+    def _attempt(self, name: Key) -> dict[str, object]:
+        workload = self.workloads[name]
+        return self._head(name) | {"cluster": workload.cluster, "attempt": workload.attempt}
+
+    def claim(self, name: Key) -> None:
+        """The executor claims the open attempt."""
+        self.append(Claimed(**self._attempt(name), executor="x"))  # type: ignore[arg-type]
+
+    def run(self, name: Key) -> None:
+        """Its pods run where they were placed."""
+        pods = self.workloads[name].pods
+        self.append(Running(**self._attempt(name), pods=pods))  # type: ignore[arg-type]
+
+    def evict(self, name: Key, reason: str = "node died") -> None:
+        """The executor gives the attempt back."""
+        self.append(Evicted(**self._attempt(name), reason=reason))  # type: ignore[arg-type]
+
+    def succeed(self, name: Key) -> None:
+        """The job completes."""
+        self.append(Succeeded(**self._attempt(name), **self._last(name)))  # type: ignore[arg-type]
+
+    def cancelled(self, name: Key) -> Cancelled:
+        """What the gateway writes for a job that nobody claimed."""
+        attempt = self.workloads[name].attempt
+        fields = self._head(name) | self._last(name) | {"attempt": attempt}
+        return Cancelled(**fields)  # type: ignore[arg-type]
+
+    def reprioritized(self, name: Key, priority: int) -> Reprioritized:
+        """What the gateway writes for a new priority."""
+        return Reprioritized(**self._head(name), priority=priority)  # type: ignore[arg-type]
+
+    def _last(self, name: Key) -> dict[str, object]:
+        workload = self.workloads[name]
+        return {"digest": workload.digest, "submitted_at_s": workload.submitted_at_s}
+
+    # What must hold
+
+    def placed_on(self, name: Key) -> str:
+        """The cluster of the open attempt, "" if there is none."""
+        workload = self.workloads[name]
+        return workload.cluster if workload.live else ""
+
+    def check(self) -> None:
+        """No GPU is promised twice, no node over-filled, by the log alone; gangs are whole."""
+        gpus: Counter[tuple[str, str, int]] = Counter()
+        cpu: Counter[tuple[str, str]] = Counter()
+        for workload in self.workloads.values():
+            if not workload.live or workload.request is None:
+                continue
+            sets = {p.name: p for p in workload.request.pod_sets}
+            assert len(workload.pods) == sum(p.count for p in sets.values())
+            assert len({b.pod for b in workload.pods}) == len(workload.pods)
+            for binding in workload.pods:
+                pods = sets[binding.pod.rpartition("-")[0]]
+                untold = not binding.gpus and workload.running_at_s  # its cluster does not say
+                assert untold or len(set(binding.gpus)) == pods.gpus
+                cpu[workload.cluster, binding.node] += pods.cpu_milli
+                for gpu in binding.gpus:
+                    gpus[workload.cluster, binding.node, gpu] += pods.gpu_milli
+        assert all(milli <= 1000 for milli in gpus.values()), gpus.most_common(3)
+        for where, milli in cpu.items():
+            assert milli <= self.nodes[where].allocatable.cpu_milli, where
+
+    def inputs(self) -> Inputs:
+        """Everything that was stored, as ``replay`` reads it."""
+        return Inputs(self.events, self.decisions, self.facts, self.controls, facts_from=1)
+
+
+def placements(plan: Plan | None) -> dict[str, str]:
+    """Job -> cluster of the placements of a commit."""
+    if plan is None:
+        return {}
+    return {e.id: e.cluster for e in plan.events if isinstance(e, Placed)}

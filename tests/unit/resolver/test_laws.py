@@ -1,0 +1,205 @@
+"""Laws of the resolver over any history: same knowledge, same decision; nothing promised twice."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from berthmaster.messages.control import ClusterLost, Cordon, QueueSetting
+from berthmaster.messages.families import encode
+from berthmaster.messages.fleet import NodeGone, Stamp
+from berthmaster.resolver.core import Resolver
+from berthmaster.resolver.decide import decide
+from berthmaster.resolver.replay import replay
+from berthmaster.resolver.settings import Policy
+from berthmaster.resolver.state import Knowledge
+from tests.support.builders import alive, job, node, pod_set, profile
+from tests.support.deciding import World
+
+CLUSTERS = ("a", "b", "c")
+
+
+class Histories(RuleBasedStateMachine):
+    """Anything that may happen to a resolver, in any order."""
+
+    @initialize(limit=st.sampled_from([1, 3, 256]))
+    def start(self, limit: int) -> None:
+        self.world = World(Policy(commit_limit=limit))
+        self.counter = 1
+        for index, cluster in enumerate(CLUSTERS):
+            self.world.fact(profile(cluster), alive(cluster), node(cluster, gpus=index + 1))
+
+    def _count(self) -> int:
+        self.counter += 1
+        return self.counter
+
+    @rule(
+        gpus=st.integers(0, 4),
+        milli=st.sampled_from([1000, 1000, 250, 600]),
+        count=st.sampled_from([1, 1, 1, 2, 3]),
+        priority=st.integers(-1, 1),
+        queue=st.sampled_from(["default", "q"]),
+    )
+    def submit(self, gpus: int, milli: int, count: int, priority: int, queue: str) -> None:
+        pods = pod_set(gpus=gpus, gpu_milli=milli if gpus == 1 else 1000, count=count)
+        name = f"j{len(self.world.workloads)}"
+        self.world.submit(job(name, priority=priority, queue=queue, pod_sets=(pods,)))
+
+    @rule()
+    def decide(self) -> None:
+        self.world.decide()
+
+    @rule(data=st.data())
+    def live_on(self, data: st.DataObject) -> None:
+        live = sorted(n for n, w in self.world.workloads.items() if w.live)
+        if not live:
+            return
+        name = data.draw(st.sampled_from(live))
+        if not self.world.workloads[name].claimed_at_s:
+            self.world.claim(name)
+            return
+        step = data.draw(st.sampled_from(["run", "evict", "succeed"]))
+        getattr(self.world, step)(name)
+
+    @rule(seconds=st.sampled_from([0.5, 5.0, 12.0, 40.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.world.now_s += seconds
+
+    @rule(cluster=st.sampled_from(CLUSTERS))
+    def hear(self, cluster: str) -> None:
+        self.world.fact(alive(cluster, counter=self._count()))
+
+    @rule(
+        cluster=st.sampled_from(CLUSTERS),
+        name=st.sampled_from(["n1", "n2"]),
+        gpus=st.integers(0, 4),
+        foreign=st.lists(st.sampled_from([0, 300, 1000]), max_size=4),
+    )
+    def report(self, cluster: str, name: str, gpus: int, foreign: list[int]) -> None:
+        self.world.fact(
+            node(
+                cluster,
+                name,
+                gpus=gpus,
+                foreign_milli=tuple(foreign[:gpus]),
+                counter=self._count(),
+            )
+        )
+
+    @rule(cluster=st.sampled_from(CLUSTERS))
+    def remove_node(self, cluster: str) -> None:
+        stamp = Stamp(epoch=1, counter=self._count())
+        self.world.fact(NodeGone(cluster=cluster, node="n2", stamp=stamp, observed_at_s=0.0))
+
+    @rule(cluster=st.sampled_from(CLUSTERS), on=st.booleans(), whole=st.booleans())
+    def cordon(self, cluster: str, on: bool, whole: bool) -> None:
+        self.world.control(Cordon(cluster=cluster, node=None if whole else "n1", cordoned=on))
+
+    @rule(cluster=st.sampled_from(CLUSTERS), on=st.booleans())
+    def lose(self, cluster: str, on: bool) -> None:
+        self.world.control(ClusterLost(cluster=cluster, lost=on, reason="test"))
+        for append in self.world.resolver.endings(self.world.now_s):
+            self.world.append(append.event)
+
+    @rule(held=st.booleans(), limit=st.sampled_from([None, 0, 2000]), priority=st.integers(0, 1))
+    def set_queue(self, held: bool, limit: int | None, priority: int) -> None:
+        self.world.control(
+            QueueSetting(queue="q", held=held, capability_gpu_milli=limit, priority=priority)
+        )
+
+    @precondition(lambda self: self.world.resolver.pending is None)
+    @invariant()
+    def folding_anew_decides_the_same(self) -> None:
+        """What is kept for speed never decides: new knowledge from the same messages agrees."""
+        world = self.world
+        if world.resolver.behind:
+            return
+        fresh = Knowledge("all")
+        decisions = dict(world.decisions)
+        log = sorted(
+            [*((s, e) for s, _, e in world.events), *decisions.items()], key=lambda x: x[0]
+        )
+        stored_at = {s: at for s, at, _ in world.events}
+        for sequence, message in log:
+            if sequence in decisions:
+                fresh.take_decision(decisions[sequence], sequence)
+            else:
+                fresh.take_event(message, sequence, stored_at[sequence])  # type: ignore[arg-type]
+        for sequence, at_s, _, fact in world.facts:
+            fresh.take_fact(fact, sequence, at_s)
+        for sequence, control in world.controls:
+            fresh.take_control(control, sequence)
+        restored = Knowledge("all")
+        restored.restore(world.resolver.know.snapshot())
+        for sequence, at_s, _, fact in world.facts:
+            restored.take_fact(fact, sequence, at_s)
+        for sequence, control in world.controls:
+            restored.take_control(control, sequence)
+        old = world.resolver.know
+        plans = [decide(k, world.policy, world.now_s, "x") for k in (old, fresh, restored)]
+        decided = [p and (p.decision, p.events) for p in plans]
+        assert decided[0] == decided[1]
+        assert decided[0] == decided[2]
+
+    def teardown(self) -> None:
+        if hasattr(self, "world"):
+            report = replay(self.world.inputs(), "all")
+            assert report.first_difference is None
+            assert report.equal == report.decisions
+            self.world.check()
+
+
+Histories.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestHistories = Histories.TestCase
+
+
+def test_a_decision_that_was_tampered_with_is_shown_with_its_field() -> None:
+    world = World()
+    world.fact(profile(), alive(), node())
+    world.submit(job())
+    world.settle()
+    inputs = world.inputs()
+    [(sequence, decision)] = inputs.decisions
+    forged = decision.__class__(
+        **{f: getattr(decision, f) for f in decision.__struct_fields__} | {"now_s": 1001.0}
+    )
+    assert encode(forged) != encode(decision)
+    report = replay(inputs._replace(decisions=[(sequence, forged)]), "all")
+    assert report.equal == 0
+    assert report.first_difference is not None
+    assert report.first_difference.field.startswith("placements[0].ranking[0]")
+
+
+def test_another_policy_shows_what_would_have_been_different() -> None:
+    world = World()
+    world.fact(profile("a"), alive("a"), node("a", gpus=8))
+    world.fact(profile("b"), alive("b"), node("b", gpus=2))
+    world.submit(job(gpus=2))
+    world.settle()
+    spread = replay(world.inputs(), "all", policy=Policy(fit=0.0, room=0.0, fresh=0.0, idle=0.0))
+    assert spread.first_difference is not None
+    assert replay(world.inputs(), "all").first_difference is None
+
+
+def test_decisions_of_other_code_are_not_called_equal() -> None:
+    world = World()
+    world.fact(profile(), alive(), node())
+    world.submit(job())
+    world.settle()
+    report = replay(world.inputs(), "all", engine="2")
+    assert (report.decisions, report.equal, report.not_repeatable) == (1, 0, 1)
+
+
+def test_two_resolvers_that_read_the_same_decide_the_same() -> None:
+    world = World()
+    twin = Resolver("all", world.resolver.name, world.policy)
+    world.fact(profile(), alive(), node())
+    for number in range(5):
+        world.submit(job(f"j{number}", gpus=2))
+    for sequence, at_s, event in world.events:
+        twin.on_event(event, sequence, at_s)
+    for sequence, at_s, _, fact in world.facts:
+        twin.on_fact(fact, sequence, at_s)
+    mine, yours = twin.decide(world.now_s), world.resolver.decide(world.now_s)
+    assert mine is not None
+    assert yours is not None
+    assert (mine.decision, mine.events) == (yours.decision, yours.events)
