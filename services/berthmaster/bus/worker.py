@@ -7,6 +7,7 @@ not run twice at once; one that never ends is ended.
 """
 
 import asyncio
+import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
@@ -30,6 +31,7 @@ FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 30.0
 DRAIN_S: Final = 2.0
 REMEMBERED_FAILURES: Final = 10_000
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_=-]+\Z")  # parts that are tokens already stay so
 
 
 class Later(Exception):  # it is a wish of the handler, not a failure
@@ -89,7 +91,7 @@ class Worker:
         self._conn = conn
         self._service = service
         self._stream = stream
-        self._durable = token(durable)  # two names never become one consumer
+        self._durable = durable if _PLAIN_NAME.match(durable) else token(durable)
         self._filters = list(filters)
         self._handle = handle
         self._concurrency = concurrency
