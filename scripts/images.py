@@ -47,7 +47,9 @@ LEFT_OUT = (
     "./var/log/*",
 )
 
-PULL_LIMIT_S = 180  # a registry that answers delivers 50 MiB in this time; a dead one must not hold us
+PULL_LIMIT_S = (
+    180  # a registry that answers delivers 50 MiB in this time; a dead one must not hold us
+)
 FETCH_LIMIT_S = 600
 BUILD_LIMIT_S = 300
 

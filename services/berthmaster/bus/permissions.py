@@ -1,0 +1,360 @@
+"""Who may do what on the bus: a table, and the piece of nats-server configuration made of it.
+
+Rules of this file:
+
+- A user has exactly the subjects that its service uses; what is not listed is denied. Patterns over
+  the subjects of subjects.py are spelled here, with the reason where it is not plain.
+- Names of users: a service ("gateway"), "setup" (makes the streams), "operator" (a person who runs
+  the system), or with a part behind a dot: "tenant.acme" (a person or program of one tenant),
+  "executor.berlin", "telemetry.berlin" (what runs in one cluster). The part is one token.
+- Each user listens to answers under an inbox prefix of its own, so that no one hears another's.
+- JetStream's API is narrowed as far as the server can: by stream, by consumer name where it is a
+  durable's, by the filter where a consumer has exactly one.
+
+What the server cannot narrow, and who therefore gets it:
+
+- Reading one message by sequence (STREAM.MSG.GET) reads all of the stream. An executor needs it to
+  settle its writes, so it could read other clusters' events there; it cannot write them, and what
+  it follows is narrowed by the filter. Tenants do not get it.
+- A consumer that is made for a while has a random name, and names cannot be matched in part: who
+  may make those on a stream could also spoil another's consumer there. Only services and operators
+  may. Tenants read their events as they happen, and the past through the gateway.
+- A consumer with several filters is not narrowed by them: only readers of the whole stream get it.
+- Answers go to the asker's inbox. That is allowed once for each request (``allow_responses``),
+  instead of letting a service write to every inbox.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from berthmaster.bus.streams import (
+    ARCHIVE,
+    CONTROL,
+    DEAD,
+    FLEET,
+    FLEET_LOG,
+    LEASES,
+    SNAPSHOTS,
+    WORKLOADS,
+)
+from berthmaster.bus.subjects import (
+    ALL_CONTROL,
+    ALL_FLEET,
+    ALL_WORKLOADS,
+)
+
+STREAMS: Final = (WORKLOADS, FLEET, FLEET_LOG, CONTROL, ARCHIVE, DEAD, LEASES, SNAPSHOTS)
+EXECUTOR_KINDS: Final = (
+    "claimed",
+    "admitted",
+    "running",
+    "evicted",
+    "succeeded",
+    "failed",
+    "cancelled",
+)
+ANSWER_LIMIT_S: Final = 30  # whoever asked has given up long before
+_TOKEN: Final = re.compile(r"[A-Za-z0-9_=-]+\Z")
+_PUBLIC_KEY: Final = re.compile(r"U[A-Z2-7]{55}\Z")
+
+
+class UnknownUser(ValueError):
+    """Nothing is known of what such a user may do; the text says which users there are."""
+
+
+class Grants(NamedTuple):
+    """What one user may do."""
+
+    publish: tuple[str, ...]
+    subscribe: tuple[str, ...]
+    answers: bool = False  # may answer each request it receives, wherever the answer goes
+
+
+# ---- what the parts of the bus need (see the module of each)
+
+
+def _api(*subjects: str) -> tuple[str, ...]:
+    return tuple(f"$JS.API.{subject}" for subject in subjects)
+
+
+_CLOCK: Final = _api(f"STREAM.INFO.{FLEET}")  # connection.py: every connection keeps server time
+
+
+def _follow(stream: str, *filters: str) -> tuple[str, ...]:
+    """follow.py. Without filters: any, which is what several filters at once need."""
+    tails = [f".{each}" for each in filters] or ["", ".>"]
+    asked = [f"CONSUMER.CREATE.{stream}.*{tail}" for tail in tails]
+    api = _api(f"STREAM.INFO.{stream}", *asked, f"CONSUMER.DELETE.{stream}.*")
+    return (*api, f"$JS.FC.{stream}.>")
+
+
+def _work(stream: str, durable: str, *filters: str) -> tuple[str, ...]:
+    """worker.py: one durable, by name."""
+    tails = [f".{each}" for each in filters] or ["", ".>"]
+    asked = [f"CONSUMER.CREATE.{stream}.{durable}{tail}" for tail in tails]
+    then = [f"CONSUMER.{verb}.{stream}.{durable}" for verb in ("INFO", "MSG.NEXT")]
+    api = _api(f"STREAM.INFO.{stream}", *asked, *then)
+    return (*api, f"$JS.ACK.{stream}.{durable}.>")
+
+
+def _read(*streams: str) -> tuple[str, ...]:
+    """log.py: single messages, from the leader."""
+    return _api(
+        *(f"STREAM.INFO.{stream}" for stream in streams),
+        *(f"STREAM.MSG.GET.{stream}" for stream in streams),
+    )
+
+
+def _events(cluster: str, *kinds: str) -> tuple[str, ...]:
+    """Where workload events of these kinds are written. "-" is the place of those without one."""
+    return tuple(f"berth.workload.*.*.{kind}.{cluster}" for kind in kinds)
+
+
+def _asked(service: str) -> tuple[str, ...]:
+    """endpoints.py: what a micro service listens to so that it can be found."""
+    return ("$SRV.*", f"$SRV.*.{service}", f"$SRV.*.{service}.*")
+
+
+def _snapshots() -> tuple[str, ...]:
+    """An object store is a stream, its chunks and its names are subjects."""
+    return (
+        "$O.SNAPSHOTS.C.>",
+        "$O.SNAPSHOTS.M.>",
+        *_read(SNAPSHOTS),
+        *_follow(SNAPSHOTS),
+        *_api(f"STREAM.PURGE.{SNAPSHOTS}", f"DIRECT.GET.{SNAPSHOTS}", f"DIRECT.GET.{SNAPSHOTS}.>"),
+    )
+
+
+# ---- services
+
+
+def _gateway(_: str) -> Grants:
+    return Grants(
+        publish=(
+            *_CLOCK,
+            *_events("-", "submitted", "reprioritized"),
+            *_events("*", "cancel_requested", "cancelled"),
+            *_read(WORKLOADS, ARCHIVE),
+            *_follow(WORKLOADS, ALL_WORKLOADS),
+            ALL_CONTROL,
+            *_follow(CONTROL, ALL_CONTROL),
+            "berth.dead.gateway",
+        ),
+        subscribe=(
+            "berth.api.*.*",
+            "berth.operator.*",
+            *_asked("berth-gateway"),
+        ),
+        answers=True,
+    )
+
+
+def _resolver(_: str) -> Grants:
+    return Grants(
+        publish=(
+            *_CLOCK,
+            "berth.decision.*",
+            *_events("*", "placed", "withdrawn", "evicted", "failed", "cancelled"),
+            *_read(WORKLOADS, ARCHIVE, LEASES),
+            *_follow(WORKLOADS),
+            *_follow(FLEET, ALL_FLEET),
+            *_follow(CONTROL, ALL_CONTROL),
+            "berth.lease.resolver.*",
+            *_snapshots(),
+            "berth.dead.resolver",
+        ),
+        subscribe=("berth.api.*.why", "berth.api.*.dry_run", *_asked("berth-resolver")),
+        answers=True,
+    )
+
+
+def _scorer(_: str) -> Grants:
+    return Grants(
+        publish=(
+            *_CLOCK,
+            "berth.fleet.*.score",
+            *_read(FLEET, LEASES),
+            *_follow(FLEET, ALL_FLEET),
+            *_follow(WORKLOADS, ALL_WORKLOADS),  # the job mix that fragmentation is measured for
+            *_follow(CONTROL, ALL_CONTROL),
+            "berth.lease.scorer.>",
+            "berth.dead.scorer",
+        ),
+        subscribe=("berth.telemetry.*.*",),
+    )
+
+
+def _archivist(_: str) -> Grants:
+    return Grants(
+        publish=(
+            *_CLOCK,
+            "berth.archive.>",
+            *_read(WORKLOADS, ARCHIVE, LEASES),
+            *_follow(WORKLOADS),
+            *_work(WORKLOADS, "archivist"),
+            *_api(f"STREAM.PURGE.{WORKLOADS}"),  # of aggregates that ended; not narrower
+            "berth.lease.archivist.>",
+            "berth.dead.archivist",
+        ),
+        subscribe=(),
+    )
+
+
+def _telemetry(cluster: str) -> Grants:
+    return Grants(
+        publish=(*_CLOCK, f"berth.telemetry.{cluster}.*", "berth.dead.telemetry"), subscribe=()
+    )
+
+
+def _executor(cluster: str) -> Grants:
+    """What a worker cluster's executor and inventory may do: its own cluster, and no other."""
+    own = f"berth.workload.*.*.*.{cluster}"
+    durable = "*" if cluster == "*" else f"executor-{cluster}".replace("=", "_")
+    return Grants(
+        publish=(
+            *_CLOCK,
+            f"berth.fleet.{cluster}.alive",
+            f"berth.fleet.{cluster}.profile",
+            f"berth.fleet.{cluster}.node.*",
+            f"berth.fleet.{cluster}.queue.*",
+            *_events(cluster, *EXECUTOR_KINDS),
+            *_read(WORKLOADS, FLEET, LEASES),
+            *_follow(WORKLOADS, own),
+            *_follow(FLEET, f"berth.fleet.{cluster}.>"),
+            *_work(WORKLOADS, durable, own),
+            f"berth.lease.executor.{cluster}",
+            "berth.dead.executor",
+        ),
+        subscribe=(),
+    )
+
+
+def _emulator(_: str) -> Grants:
+    """Many clusters in one process: their executors and their nodes' telemetry."""
+    clusters, nodes = _executor("*"), _telemetry("*")
+    more = (
+        *_follow(WORKLOADS),  # one consumer of several filters for all its clusters
+        *_work(WORKLOADS, "*"),
+        "berth.lease.emulator.>",
+        "berth.dead.emulator",
+    )
+    publish = dict.fromkeys((*clusters.publish, *nodes.publish, *more))
+    return Grants(publish=tuple(publish), subscribe=())
+
+
+def _setup(_: str) -> Grants:
+    """Makes the streams and brings them up to date. Nobody else may."""
+    verbs = ("INFO", "CREATE", "UPDATE")
+    return Grants(
+        publish=_api(*(f"STREAM.{verb}.{stream}" for stream in STREAMS for verb in verbs)),
+        subscribe=(),
+    )
+
+
+# ---- people
+
+
+def _tenant(tenant: str) -> Grants:
+    return Grants(
+        # INFO of FLEET is how the client library of ours reads the server's clock.
+        publish=(*_CLOCK, f"berth.api.{tenant}.*"),
+        subscribe=(f"berth.workload.{tenant}.>",),
+    )
+
+
+def _operator(_: str) -> Grants:
+    """Sees everything, orders by way of the gateway, writes no event and no fact itself."""
+    return Grants(
+        publish=(
+            *_CLOCK,
+            "berth.operator.*",
+            "berth.api.*.*",
+            *_read(*STREAMS),
+            *(part for stream in STREAMS for part in _follow(stream)),
+            *_api("INFO", "STREAM.LIST", "STREAM.NAMES", "CONSUMER.LIST.*", "CONSUMER.NAMES.*"),
+            "$SRV.>",
+        ),
+        subscribe=("berth.>",),
+    )
+
+
+Role = Callable[[str], Grants]
+SERVICES: Final[Mapping[str, Role]] = MappingProxyType(
+    {
+        "setup": _setup,
+        "gateway": _gateway,
+        "resolver": _resolver,
+        "scorer": _scorer,
+        "archivist": _archivist,
+        "telemetry": _telemetry,
+        "emulator": _emulator,
+    }
+)
+WHOLE_ROLES: Final[Mapping[str, Role]] = MappingProxyType({**SERVICES, "operator": _operator})
+PART_ROLES: Final[Mapping[str, Role]] = MappingProxyType(
+    {"tenant": _tenant, "executor": _executor, "telemetry": _telemetry}
+)
+
+
+def grants(user: str) -> Grants:
+    """What a user of this name may do, its inbox included. Raises UnknownUser."""
+    role, dot, part = user.partition(".")
+    if dot and role in PART_ROLES and _TOKEN.match(part):
+        base = PART_ROLES[role](part)
+    elif not dot and role in WHOLE_ROLES:
+        base = WHOLE_ROLES[role]("*")
+    else:
+        known = [*WHOLE_ROLES, *(f"{name}.<one token>" for name in PART_ROLES)]
+        raise UnknownUser(f"no user {user!r}; there are {', '.join(known)}")
+    publish = tuple(dict.fromkeys(base.publish))
+    return base._replace(publish=publish, subscribe=(*base.subscribe, f"{inbox_prefix(user)}.>"))
+
+
+def inbox_prefix(user: str) -> str:
+    """The prefix that this user's client must be given, as it may listen to no other."""
+    return f"_INBOX.{user}"
+
+
+# ---- configuration
+
+
+def render(public_keys: Mapping[str, str]) -> str:
+    """The accounts of a nats-server: one for all users here, with their permissions, and the
+    server's own. Raises UnknownUser, and ValueError for what is no public nkey of a user."""
+    lines = [
+        "# Rendered from berthmaster/bus/permissions.py; changes here are lost.",
+        "accounts {",
+        "  BERTH {",
+        "    jetstream: enabled",
+        "    users: [",
+    ]
+    for user, key in sorted(public_keys.items()):
+        if not _PUBLIC_KEY.match(key):
+            raise ValueError(f"the public nkey of {user} must be U and 55 characters of base32")
+        lines += _user(user, key)
+    lines += ["    ]", "  }", "  SYS {}", "}", "system_account: SYS"]
+    return "\n".join(lines) + "\n"
+
+
+def _user(user: str, key: str) -> list[str]:
+    allowed = grants(user)
+    lines = [f"      {{ # {user}", f"        nkey: {key}", "        permissions {"]
+    lines += _side("publish", allowed.publish)
+    lines += _side("subscribe", allowed.subscribe)
+    if allowed.answers:
+        lines.append(
+            f'          allow_responses: {{ max: 1, expires: "{ANSWER_LIMIT_S}s" }}',
+        )
+    return [*lines, "        }", "      }"]
+
+
+def _side(name: str, subjects: Sequence[str]) -> list[str]:
+    # An empty list of what is allowed would mean "everything" to the server.
+    if not subjects:
+        return [f'          {name}: {{ deny: [">"] }}']
+    listed = [f"            {json.dumps(subject)}" for subject in subjects]
+    return [f"          {name}: {{ allow: [", *listed, "          ] }"]

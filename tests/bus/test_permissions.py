@@ -1,0 +1,522 @@
+"""Each user of the rendered configuration, on a real server: what it may do and may not."""
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, ParamSpec
+
+import msgspec
+import nats
+import pytest
+
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.embedded import Server, ServerConfig
+from berthmaster.bus.errors import ApiError, BusError, NoAnswer, NotPermitted
+from berthmaster.bus.follow import Follower, Recorded
+from berthmaster.bus.keys import make_keys, seed_file
+from berthmaster.bus.permissions import grants, inbox_prefix, render
+from berthmaster.bus.streams import WORKLOADS, ensure_streams
+
+USERS = (
+    "setup",
+    "gateway",
+    "resolver",
+    "scorer",
+    "archivist",
+    "telemetry",
+    "emulator",
+    "operator",
+    "tenant.acme",
+    "tenant.rival",
+    "executor.c1",
+    "telemetry.c1",
+)
+
+
+P = ParamSpec("P")
+
+
+def in_a_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run an asynchronous test, within a time limit."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 30))
+
+    return run
+
+
+class Case(NamedTuple):
+    """What one user tries. Each line is `pub` or `sub` and a subject."""
+
+    may: tuple[str, ...]
+    may_not: tuple[str, ...]
+
+
+API = "pub $JS.API."
+LAST = "nobody.may"
+EVENT = "pub berth.workload.acme.job-1."
+
+CASES: Mapping[str, Case] = {
+    "setup": Case(
+        may=(f"{API}STREAM.CREATE.WORKLOADS", f"{API}STREAM.UPDATE.FLEET", "sub _INBOX.setup.x"),
+        may_not=(
+            f"{API}STREAM.DELETE.WORKLOADS",
+            f"{API}STREAM.PURGE.WORKLOADS",
+            f"{EVENT}submitted.-",
+            "pub berth.fleet.c1.alive",
+            "sub berth.workload.>",
+            "sub _INBOX.gateway.x",
+        ),
+    ),
+    "gateway": Case(
+        may=(
+            f"{EVENT}submitted.-",
+            f"{EVENT}reprioritized.-",
+            f"{EVENT}cancel_requested.c1",
+            f"{EVENT}cancelled.-",
+            "pub berth.control.queue.research",
+            "pub berth.control.cordon.c1.-",
+            "pub berth.dead.gateway",
+            f"{API}STREAM.MSG.GET.WORKLOADS",
+            f"{API}STREAM.MSG.GET.ARCHIVE",
+            f"{API}CONSUMER.CREATE.WORKLOADS.gateway-1f.berth.workload.>",
+            f"{API}CONSUMER.CREATE.CONTROL.gateway-1f.berth.control.>",
+            "sub berth.api.*.submit",
+            "sub berth.operator.cordon",
+            "sub $SRV.PING",
+            "sub $SRV.INFO.berth-gateway.4711",
+            "sub _INBOX.gateway.x.*",
+        ),
+        may_not=(
+            f"{EVENT}placed.c1",
+            f"{EVENT}succeeded.c1",
+            "pub berth.decision.all",
+            "pub berth.fleet.c1.score",
+            "pub berth.archive.workload.acme.job-1",
+            "pub berth.lease.resolver.all",
+            "pub berth.dead.resolver",
+            f"{API}STREAM.PURGE.WORKLOADS",
+            f"{API}STREAM.DELETE.WORKLOADS",
+            f"{API}STREAM.UPDATE.WORKLOADS",
+            f"{API}CONSUMER.CREATE.FLEET.gateway-1f.berth.fleet.>",
+            "sub berth.telemetry.c1.n1",
+            "sub _INBOX.resolver.x",
+            "sub _INBOX.>",
+        ),
+    ),
+    "resolver": Case(
+        may=(
+            "pub berth.decision.all",
+            f"{EVENT}placed.c1",
+            f"{EVENT}withdrawn.c1",
+            f"{EVENT}evicted.c1",
+            "pub berth.lease.resolver.all",
+            "pub berth.dead.resolver",
+            "pub $O.SNAPSHOTS.C.xyz",
+            "pub $O.SNAPSHOTS.M.xyz",
+            f"{API}CONSUMER.CREATE.WORKLOADS.resolver-1f",
+            f"{API}CONSUMER.CREATE.FLEET.resolver-1f.berth.fleet.>",
+            f"{API}STREAM.MSG.GET.LEASES",
+            "sub berth.api.*.why",
+            "sub berth.api.*.dry_run",
+        ),
+        may_not=(
+            f"{EVENT}submitted.-",
+            f"{EVENT}claimed.c1",
+            f"{EVENT}running.c1",
+            f"{EVENT}succeeded.c1",
+            "pub berth.fleet.c1.score",
+            "pub berth.fleet.c1.node.n1",
+            "pub berth.control.lost.c1",
+            "pub berth.lease.scorer.all",
+            f"{API}STREAM.PURGE.WORKLOADS",
+            "sub berth.api.*.submit",
+            "sub berth.telemetry.*.*",
+        ),
+    ),
+    "scorer": Case(
+        may=(
+            "pub berth.fleet.c1.score",
+            "pub berth.dead.scorer",
+            f"{API}CONSUMER.CREATE.FLEET.scorer-1f.berth.fleet.>",
+            f"{API}STREAM.MSG.GET.FLEET",
+            "sub berth.telemetry.*.*",
+            "sub berth.telemetry.c1.*",
+        ),
+        may_not=(
+            "pub berth.fleet.c1.alive",
+            "pub berth.fleet.c1.node.n1",
+            "pub berth.telemetry.c1.n1",
+            f"{EVENT}placed.c1",
+            "pub berth.decision.all",
+            f"{API}STREAM.MSG.GET.WORKLOADS",
+            f"{API}STREAM.PURGE.FLEET",
+            "sub berth.api.*.submit",
+            "sub berth.fleet.>",
+        ),
+    ),
+    "archivist": Case(
+        may=(
+            "pub berth.archive.workload.acme.job-1",
+            "pub berth.archive.decision.all.7",
+            "pub berth.dead.archivist",
+            f"{API}STREAM.PURGE.WORKLOADS",
+            f"{API}CONSUMER.MSG.NEXT.WORKLOADS.archivist",
+            "pub $JS.ACK.WORKLOADS.archivist.1.1.1.1.0",
+        ),
+        may_not=(
+            f"{EVENT}failed.c1",
+            f"{EVENT}placed.c1",
+            "pub berth.decision.all",
+            f"{API}STREAM.PURGE.ARCHIVE",
+            f"{API}STREAM.PURGE.FLEET",
+            f"{API}STREAM.DELETE.WORKLOADS",
+            f"{API}CONSUMER.MSG.NEXT.WORKLOADS.executor-c1",
+            "sub berth.api.*.submit",
+        ),
+    ),
+    "telemetry": Case(
+        may=("pub berth.telemetry.c1.n1", "pub berth.telemetry.c2.n9", "pub berth.dead.telemetry"),
+        may_not=(
+            "pub berth.fleet.c1.node.n1",
+            "pub berth.fleet.c1.alive",
+            f"{EVENT}running.c1",
+            f"{API}CONSUMER.CREATE.FLEET.x.berth.fleet.>",
+            "sub berth.telemetry.*.*",
+            "sub berth.workload.>",
+        ),
+    ),
+    "telemetry.c1": Case(
+        may=("pub berth.telemetry.c1.n1",),
+        may_not=(
+            "pub berth.telemetry.c2.n1",
+            "pub berth.telemetry.c1",
+            "pub berth.fleet.c1.node.n1",
+            f"{API}STREAM.MSG.GET.FLEET",
+            "sub berth.telemetry.c1.*",
+            "sub _INBOX.telemetry.c2.x",
+        ),
+    ),
+    "executor.c1": Case(
+        may=(
+            f"{EVENT}claimed.c1",
+            f"{EVENT}running.c1",
+            f"{EVENT}succeeded.c1",
+            "pub berth.fleet.c1.alive",
+            "pub berth.fleet.c1.profile",
+            "pub berth.fleet.c1.node.n1",
+            f"{API}CONSUMER.CREATE.WORKLOADS.x.berth.workload.*.*.*.c1",
+            f"{API}CONSUMER.CREATE.WORKLOADS.x.berth.workload.*.*.placed.c1",
+            f"{API}CONSUMER.MSG.NEXT.WORKLOADS.executor-c1",
+        ),
+        may_not=(
+            f"{EVENT}claimed.c2",
+            f"{EVENT}succeeded.c2",
+            f"{EVENT}succeeded.-",
+            f"{EVENT}placed.c1",
+            f"{EVENT}submitted.-",
+            "pub berth.fleet.c2.alive",
+            "pub berth.fleet.c1.score",
+            "pub berth.decision.all",
+            f"{API}CONSUMER.CREATE.WORKLOADS.x.berth.workload.*.*.placed.c2",
+            f"{API}CONSUMER.CREATE.WORKLOADS.x.berth.workload.>",
+            f"{API}CONSUMER.CREATE.WORKLOADS.x",
+            f"{API}CONSUMER.MSG.NEXT.WORKLOADS.executor-c2",
+            f"{API}STREAM.PURGE.WORKLOADS",
+            "sub berth.workload.>",
+        ),
+    ),
+    "emulator": Case(
+        may=(
+            f"{EVENT}claimed.c1",
+            f"{EVENT}failed.c7",
+            "pub berth.fleet.c7.node.n1",
+            "pub berth.telemetry.c7.n1",
+            f"{API}CONSUMER.CREATE.WORKLOADS.x",
+        ),
+        may_not=(
+            f"{EVENT}placed.c1",
+            f"{EVENT}submitted.-",
+            "pub berth.fleet.c1.score",
+            "pub berth.decision.all",
+            "pub berth.control.lost.c1",
+            f"{API}STREAM.PURGE.WORKLOADS",
+            "sub berth.api.*.submit",
+        ),
+    ),
+    "operator": Case(
+        may=(
+            "pub berth.operator.cordon",
+            "pub berth.api.acme.get",
+            f"{API}CONSUMER.CREATE.DEAD.client-1f.berth.dead.>",
+            f"{API}CONSUMER.CREATE.WORKLOADS.client-1f.berth.workload.>",
+            "sub berth.>",
+            "sub berth.telemetry.*.*",
+        ),
+        may_not=(
+            f"{EVENT}cancelled.c1",
+            "pub berth.control.lost.c1",
+            "pub berth.fleet.c1.score",
+            "pub berth.decision.all",
+            f"{API}STREAM.PURGE.WORKLOADS",
+            f"{API}STREAM.DELETE.WORKLOADS",
+            "sub _INBOX.>",
+            "sub >",
+        ),
+    ),
+    "tenant.acme": Case(
+        may=(
+            "pub berth.api.acme.submit",
+            "pub berth.api.acme.get",
+            "sub berth.workload.acme.>",
+            "sub berth.workload.acme.job-1.>",
+            "sub _INBOX.tenant.acme.x.*",
+        ),
+        may_not=(
+            "pub berth.api.rival.submit",
+            "pub berth.operator.cordon",
+            f"{EVENT}submitted.-",
+            f"{EVENT}succeeded.c1",
+            f"{API}STREAM.INFO.WORKLOADS",
+            f"{API}STREAM.MSG.GET.WORKLOADS",
+            f"{API}CONSUMER.CREATE.WORKLOADS.x.berth.workload.acme.>",
+            "sub berth.workload.rival.>",
+            "sub berth.workload.>",
+            "sub berth.api.acme.submit",
+            "sub _INBOX.tenant.rival.x",
+            "sub berth.>",
+        ),
+    ),
+}
+
+
+class HeardLog:
+    """Keeps what was logged as an error."""
+
+    def __init__(self) -> None:
+        self.errors: list[tuple[str, dict[str, object]]] = []
+
+    def info(self, event: str, /, **fields: object) -> None: ...
+    def warning(self, event: str, /, **fields: object) -> None: ...
+    def error(self, event: str, /, *, error: BaseException | None = None, **fields: object) -> None:
+        self.errors.append((event, fields))
+
+
+class Settings(msgspec.Struct, frozen=True):
+    nats_url: str
+    nats_seed_file: Path | None
+    inbox_prefix: str
+
+
+class Bus(NamedTuple):
+    """A server that knows the users, and their seeds."""
+
+    server: Server
+    keys: Path
+
+    @asynccontextmanager
+    async def as_user(self, user: str, log: HeardLog | None = None) -> AsyncIterator[Connection]:
+        settings = Settings(self.server.url, seed_file(self.keys, user), inbox_prefix(user))
+        heard = log or HeardLog()
+        async with await Connection.open(settings, user, heard, timeout_s=5) as conn:
+            yield conn
+
+
+@pytest.fixture(scope="module")
+def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
+    folder = tmp_path_factory.mktemp("permissions")
+    public = make_keys(folder / "keys", USERS)
+    config = ServerConfig(sync="default", extra=render(public))
+    with Server(folder / "server", config) as server:
+        bus = Bus(server, folder / "keys")
+        asyncio.run(make_streams(bus))
+        yield bus
+
+
+async def make_streams(bus: Bus) -> None:
+    async with bus.as_user("setup") as conn:
+        await ensure_streams(conn)
+
+
+async def violations(bus: Bus, user: str, tries: tuple[str, ...]) -> set[str]:
+    """Which of these the server refuses this user. Bodies are empty: nothing is changed.
+
+    Refusals come in order and beside everything else: when that of a last subject, which nobody
+    may use, is there, there are no more.
+    """
+    refused: set[str] = set()
+    complete = asyncio.Event()
+
+    async def on_error(error: Exception) -> None:
+        text = str(error).lower()
+        assert "permissions violation" in text, text
+        kind = "pub" if "violation for publish" in text else "sub"
+        refused.add(f"{kind} {text.split(chr(34))[1]}")
+        if f"pub {LAST}" in refused:
+            complete.set()
+
+    client = await nats.connect(
+        bus.server.url,
+        nkeys_seed=str(seed_file(bus.keys, user)),
+        inbox_prefix=inbox_prefix(user),
+        error_cb=on_error,
+        allow_reconnect=False,
+    )
+    for line in tries:
+        kind, subject = line.split(" ", 1)
+        if kind == "pub":
+            await client.publish(subject, b"")
+        else:
+            await client.subscribe(subject)
+    await client.publish(LAST, b"")
+    await asyncio.wait_for(complete.wait(), 10)
+    await client.close()
+    return {line for line in tries if line.lower() in refused}
+
+
+def test_every_user_has_its_rows_in_the_table() -> None:
+    assert set(CASES) == set(USERS) - {"tenant.rival"}
+    assert all(len(case.may_not) >= 5 for case in CASES.values())
+
+
+@pytest.mark.parametrize("user", CASES)
+@in_a_loop
+async def test_a_user_may_do_what_is_its_own_and_nothing_else(bus: Bus, user: str) -> None:
+    case = CASES[user]
+    assert await violations(bus, user, case.may) == set()
+    assert await violations(bus, user, case.may_not) == set(case.may_not)
+
+
+@in_a_loop
+async def test_nobody_gets_in_without_a_key(bus: Bus) -> None:
+    settings = Settings(bus.server.url, None, "_INBOX.gateway")
+    with pytest.raises(BusError, match=r"(?i)authorization violation"):
+        await Connection.open(settings, "stranger", HeardLog(), timeout_s=5)
+
+
+@in_a_loop
+async def test_a_violation_is_an_error_in_the_log_and_for_whoever_asked(bus: Bus) -> None:
+    log = HeardLog()
+    async with bus.as_user("scorer", log) as conn:
+        with pytest.raises(NotPermitted, match=r"(?i)permissions violation for publish"):
+            await conn.request("berth.decision.all", b"{}", timeout_s=5)
+    [(event, fields)] = log.errors
+    assert event == "permission violation"
+    assert "berth.decision.all" in str(fields["what"])
+
+
+@in_a_loop
+async def test_what_is_denied_is_not_stored(bus: Bus) -> None:
+    async with bus.as_user("tenant.rival") as rival, bus.as_user("gateway") as gateway:
+        before = await last_sequence(gateway)
+        await rival.publish("berth.workload.acme.job-2.submitted.-", b"{}")
+        await told(rival, 1)
+        assert await last_sequence(gateway) == before
+        await gateway.request("berth.workload.acme.job-2.submitted.-", b"{}", timeout_s=5)
+        assert await last_sequence(gateway) == before + 1
+
+
+async def told(conn: Connection, count: int) -> None:
+    """Wait until the server has told of so many violations."""
+    async with asyncio.timeout(10):
+        while len(conn.violations) < count:
+            await asyncio.sleep(0.01)
+    assert len(conn.violations) == count
+
+
+async def answered(conn: Connection, subject: str) -> bytes:
+    """The answer to a request whose listener is only just arriving."""
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                return (await conn.request(subject, b"{}", timeout_s=5)).data
+            except NoAnswer:
+                await asyncio.sleep(0.01)
+
+
+async def last_sequence(conn: Connection) -> int:
+    info: dict[str, Any] = msgspec.json.decode(await conn.api(f"STREAM.INFO.{WORKLOADS}"))
+    return int(info["state"]["last_seq"])
+
+
+@in_a_loop
+async def test_an_executor_follows_its_own_cluster_and_no_other(bus: Bus) -> None:
+    async with bus.as_user("resolver") as resolver, bus.as_user("executor.c1") as executor:
+        for cluster in ("c1", "c2", "c1"):
+            subject = f"berth.workload.acme.follow-{cluster}.placed.{cluster}"
+            await resolver.request(subject, b"{}", timeout_s=5)
+        assert await heard(executor, "berth.workload.*.*.placed.c1", 2) == [
+            "berth.workload.acme.follow-c1.placed.c1",
+            "berth.workload.acme.follow-c1.placed.c1",
+        ]
+        with pytest.raises(TimeoutError):
+            await heard(executor, "berth.workload.*.*.placed.c2", 1, limit_s=0.5)
+        assert executor.violations
+
+
+async def heard(conn: Connection, subject: str, count: int, limit_s: float = 5.0) -> list[str]:
+    """The subjects of the first messages that a follower of this filter hands out."""
+    got: list[str] = []
+    enough = asyncio.Event()
+
+    def take(recorded: Recorded) -> None:
+        got.append(recorded.subject)
+        if len(got) >= count:
+            enough.set()
+
+    task = asyncio.create_task(Follower(conn, WORKLOADS, [subject]).run(take))
+    try:
+        async with asyncio.timeout(limit_s):
+            await enough.wait()
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+    return got
+
+
+@in_a_loop
+async def test_the_filter_in_the_body_cannot_be_wider_than_the_one_in_the_subject(
+    bus: Bus,
+) -> None:
+    """Permissions see only the subject: the server itself holds the two together."""
+    async with bus.as_user("executor.c1") as conn:
+        with pytest.raises(ApiError):
+            await conn.api(
+                "CONSUMER.CREATE.WORKLOADS.sly.berth.workload.*.*.*.c1",
+                {
+                    "stream_name": WORKLOADS,
+                    "config": {
+                        "name": "sly",
+                        "filter_subject": "berth.workload.>",
+                        "deliver_subject": conn.nc.new_inbox(),
+                        "ack_policy": "none",
+                    },
+                },
+            )
+
+
+@in_a_loop
+async def test_an_answer_reaches_the_tenant_who_asked_and_only_once(bus: Bus) -> None:
+    async with bus.as_user("gateway") as gateway, bus.as_user("tenant.acme") as tenant:
+
+        async def answer(msg: Any) -> None:
+            await msg.respond(b"first")
+            await msg.respond(b"second")  # nobody asked for it
+
+        await gateway.subscribe_raw("berth.api.*.get", answer, queue="q")
+        reply = await answered(tenant, "berth.api.acme.get")
+        assert reply == b"first"
+        await told(gateway, 1)
+        await gateway.publish("_INBOX.tenant.acme.uninvited", b"hello")
+        await told(gateway, 2)
+
+
+@pytest.mark.parametrize(
+    "user", ["", "nobody", "tenant", "tenant.", "tenant.a.b", "tenant.*", "tenant.a b", "gateway.x"]
+)
+def test_a_user_that_means_nothing_is_refused_with_the_names_that_do(user: str) -> None:
+    with pytest.raises(ValueError, match=r"there are setup, gateway, .*tenant\.<one token>"):
+        grants(user)
