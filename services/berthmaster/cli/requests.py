@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from berthmaster.messages.families import JOB_REQUESTS
+from berthmaster.messages.families import JOB_REQUESTS, UNREADABLE
 from berthmaster.messages.workload import JobRequest
 
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?")
@@ -112,7 +112,7 @@ def from_flags(flags: Mapping[str, Any], command: Sequence[str], fallback_id: st
 def converted(value: object, where: str) -> JobRequest:
     """A request of plain values. Raises WrongInput that names the field."""
     try:
-        return msgspec.convert(value, JobRequest)
+        return JOB_REQUESTS.convert(value)
     except msgspec.ValidationError as error:
         raise WrongInput(f"{where}: {error}") from error
 
@@ -143,5 +143,5 @@ def id_of(body: bytes) -> str:
     """The id in a body that may be anything; "" if it has none."""
     try:
         return JOB_REQUESTS.decode(body).id
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return ""

@@ -21,7 +21,7 @@ DEFAULT_TENANT: Final = "default"
 MAX_PARENTS: Final = 20
 
 
-class ConnectionFile(msgspec.Struct, kw_only=True, omit_defaults=True):
+class ConnectionFile(msgspec.Struct, kw_only=True):
     """What `berth up` tells the other commands."""
 
     url: str

@@ -1,0 +1,110 @@
+"""Which processes `berth up` runs and what each is told. Pure: options in, command lines out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+from berthmaster.bus.permissions import inbox_prefix
+
+EMULATED: Final = ("gateway", "resolver", "scorer", "archivist", "emulator")
+KNOWN: Final = (*EMULATED, "telemetry")
+DEFAULT_CLUSTERS: Final = 8
+# Enough nodes for every GPU model of the published fleet, and few enough for two cores beside
+# everything else: each node sends its telemetry every second.
+DEFAULT_NODES: Final = 160
+
+Sync = Literal["always", "default"]
+
+
+class PlanError(ValueError):
+    """The options do not make a plan; the text says what would."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpOptions:
+    """What `berth up` was asked for."""
+
+    folder: Path
+    services: tuple[str, ...] = EMULATED
+    replicas: Mapping[str, int] = field(default_factory=dict)  # of resolver, scorer, gateway …
+    clusters: int = DEFAULT_CLUSTERS
+    nodes: int = DEFAULT_NODES
+    fleet: str = "builtin"
+    speed: float = 1.0
+    seed: int = 1
+    nats_port: int = 0  # 0 = a free one
+    sync: Sync = "always"
+    tenants: tuple[str, ...] = ("default",)
+    log_level: str = "info"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """One process of a service."""
+
+    name: str  # gateway, resolver-1, resolver-2
+    service: str
+    argv: tuple[str, ...]
+
+
+def check(options: UpOptions) -> None:
+    """Raises PlanError for what cannot be."""
+    for service in (*options.services, *options.replicas):
+        if service not in KNOWN:
+            raise PlanError(f"no service {service!r}; there are {', '.join(KNOWN)}")
+    for service, count in options.replicas.items():
+        if service == "emulator" and count > 1:
+            raise PlanError("one emulator has all clusters; more of it would be two of each")
+        if not 1 <= count <= 16:
+            raise PlanError(f"{count} of {service}: from 1 to 16 can be run here")
+    if options.clusters < 1 or options.nodes < options.clusters:
+        raise PlanError(
+            f"{options.nodes} nodes in {options.clusters} clusters: each cluster needs a node"
+        )
+
+
+def names(options: UpOptions) -> list[tuple[str, str]]:
+    """(process, service) of every process, in the order in which they are shown."""
+    check(options)
+    found: list[tuple[str, str]] = []
+    for service in dict.fromkeys(options.services):
+        count = options.replicas.get(service, 1)
+        if count == 1:
+            found.append((service, service))
+        else:
+            found += [(f"{service}-{number}", service) for number in range(1, count + 1)]
+    return found
+
+
+def planned(
+    options: UpOptions,
+    *,
+    python: str,
+    url: str,
+    seed_files: Mapping[str, Path],
+    http_ports: Sequence[int],
+) -> list[Planned]:
+    """Every process with its command line. ``seed_files`` by user of the bus."""
+    processes: list[Planned] = []
+    for (name, service), port in zip(names(options), http_ports, strict=True):
+        argv = [python, "-m", "berthmaster.cli.main", "serve", service]
+        argv += ["--nats-url", url, "--http-port", str(port), "--log-level", options.log_level]
+        if service in seed_files:
+            argv += ["--nats-seed-file", str(seed_files[service])]
+            argv += ["--inbox-prefix", inbox_prefix(service)]
+        if service == "emulator":
+            argv += emulator_flags(options)
+        processes.append(Planned(name=name, service=service, argv=tuple(argv)))
+    return processes
+
+
+def emulator_flags(options: UpOptions) -> list[str]:
+    """What the emulator is told of the fleet."""
+    return [
+        *("--fleet", options.fleet),
+        *("--clusters", str(options.clusters)),
+        *("--nodes", str(options.nodes)),
+        *("--speed", f"{options.speed:g}"),
+        *("--seed", str(options.seed)),
+    ]

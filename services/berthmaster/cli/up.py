@@ -1,0 +1,209 @@
+"""`berth up`: all of it on this machine until Ctrl-C."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from berthmaster.bus.embedded import ServerFailed
+from berthmaster.bus.errors import BusError
+from berthmaster.bus.keys import KeysError
+from berthmaster.bus.permissions import UnknownUser
+from berthmaster.cli import plan
+from berthmaster.cli.plan import PlanError, UpOptions
+from berthmaster.cli.processes import NotReady, Watched
+from berthmaster.cli.session import EXIT_FAILED, Output, run, usage
+from berthmaster.cli.stack import Stack, ephemeral_folder, process_view
+from berthmaster.cli.target import DATA_FOLDER, AlreadyRunning
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+CANNOT_START = (AlreadyRunning, NotReady, ServerFailed, KeysError, UnknownUser, BusError, OSError)
+
+_FLAGS: list[Callable[[Any], Any]] = [
+    click.option("--services", metavar="A,B,…", help="Only these; a number of each with NAME=N."),
+    click.option(
+        "--clusters", type=int, default=plan.DEFAULT_CLUSTERS, show_default=True, metavar="N",
+        help="Emulated clusters.",
+    ),
+    click.option(
+        "--nodes", type=int, default=plan.DEFAULT_NODES, show_default=True, metavar="N",
+        help="Nodes in all of them.",
+    ),
+    click.option(
+        "--fleet", default="builtin", show_default=True, metavar="FILE",
+        help="Node list in openb's form to take the shape from.",
+    ),
+    click.option(
+        "--speed", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True,
+        metavar="X", help="Emulated jobs run so many times faster.",
+    ),
+    click.option("--seed", type=int, default=1, show_default=True, help="Of all emulated chance."),
+    click.option("--resolvers", type=int, default=1, show_default=True, metavar="N"),
+    click.option("--scorers", type=int, default=1, show_default=True, metavar="N"),
+    click.option("--port", type=click.IntRange(0, 65535), default=0, help="Of NATS; 0 = free one."),
+    click.option(
+        "--sync", type=click.Choice(["always", "default"]), default=None,
+        help="Answer when the disk has it (always), or let the disk follow within 2 minutes.",
+    ),
+    click.option(
+        "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info"
+    ),
+]  # fmt: skip
+
+
+def stack_flags(function: Any) -> Any:
+    """The flags that say what to run; `berth demo` has them too."""
+    for option in reversed(_FLAGS):
+        function = option(function)
+    return function
+
+
+def options_of(folder: Path, flags: dict[str, Any], tenants: tuple[str, ...] = ()) -> UpOptions:
+    """The options that the flags ask for. Raises PlanError."""
+    services, replicas = services_of(flags.get("services"))
+    for flag, service in (("resolvers", "resolver"), ("scorers", "scorer")):
+        if flags.get(flag, 1) != 1:
+            replicas[service] = flags[flag]
+    options = UpOptions(
+        folder=folder,
+        services=services,
+        replicas=replicas,
+        clusters=flags["clusters"],
+        nodes=flags["nodes"],
+        fleet=flags["fleet"],
+        speed=flags["speed"],
+        seed=flags["seed"],
+        nats_port=flags["port"],
+        sync=flags["sync"] or "always",
+        tenants=tenants or ("default",),
+        log_level=flags["log_level"],
+    )
+    plan.check(options)
+    return options
+
+
+def services_of(text: str | None) -> tuple[tuple[str, ...], dict[str, int]]:
+    """gateway,resolver=2 -> their names, and how many of each. Raises PlanError."""
+    if not text:
+        return plan.EMULATED, {}
+    services: list[str] = []
+    replicas: dict[str, int] = {}
+    for part in text.split(","):
+        name, equals, count = part.strip().partition("=")
+        services.append(name)
+        if equals:
+            if not count.isdecimal():
+                raise PlanError(f"{part!r}: right is NAME or NAME=N, such as resolver=2")
+            replicas[name] = int(count)
+    return tuple(services), replicas
+
+
+@click.command()
+@stack_flags
+@click.option(
+    "--data", type=click.Path(path_type=Path), default=DATA_FOLDER, show_default=True,
+    envvar="BERTH_DATA", metavar="FOLDER", help="Data, keys and logs; else BERTH_DATA.",
+)  # fmt: skip
+@click.option("--ephemeral", is_flag=True, help="Data in a folder that goes when this ends.")
+@click.option("--tenant", "tenants", multiple=True, metavar="NAME", help="Make keys for it too.")
+@click.option("--json", "as_json", is_flag=True, help="Lines of JSON instead of text.")
+def up(data: Path, ephemeral: bool, tenants: tuple[str, ...], as_json: bool, **flags: Any) -> None:
+    """Run all of it on this machine: NATS, every service, emulated clusters. Ctrl-C stops it."""
+    output = Output(as_json=as_json)
+    with contextlib.ExitStack() as owned:
+        if ephemeral:
+            data = Path(owned.enter_context(ephemeral_folder()))
+            flags["sync"] = flags["sync"] or "default"  # what goes at the end need not be synced
+        try:
+            options = options_of(data, flags, tenants)
+        except PlanError as error:
+            usage(str(error))
+        code = run(_up(options, output), output)
+    sys.exit(code)
+
+
+async def _up(options: UpOptions, output: Output) -> int:
+    from berthmaster.cli.render import stack as render
+
+    is_up = False
+
+    def told(watched: Watched) -> None:
+        view = process_view(watched)
+        if is_up and watched.condition not in ("starting", "stopped"):
+            output.item({"changed": view}, lambda: render.change(view))
+
+    async with until_signal() as stopping:
+        bringing = Stack(options, told)
+        output.say(f"Starting in {options.folder} …")
+        try:
+            stack = await unless(stopping, bringing.__aenter__())
+        except CANNOT_START as error:
+            return cannot_start(output, error)
+        if stack is None:
+            return 0
+        try:
+            view = stack.view()
+            hint = "Ctrl-C stops it. In another terminal: berth clusters, berth submit --gpus 1"
+            if output.as_json:
+                output.write(msgspec.json.encode({"up": view}))
+            else:
+                output.console.print(render.stack(view, hint=hint))
+                sys.stdout.flush()
+            is_up = True
+            await stopping.wait()
+            is_up = False
+            output.say("Stopping …")
+        finally:
+            await stack.__aexit__(None, None, None)
+    killed = [w.child.name for w in stack.supervisor.watched if w.note.startswith("killed")]
+    output.say("All stopped." if not killed else f"All stopped; had to kill {', '.join(killed)}.")
+    return 0
+
+
+def cannot_start(output: Output, error: BaseException) -> int:
+    """Say why it does not come up."""
+    if output.as_json:
+        output.write(msgspec.json.encode({"error": {"code": "failed", "message": str(error)}}))
+    sys.stderr.write(f"berth: {error}\n")
+    return EXIT_FAILED
+
+
+@asynccontextmanager
+async def until_signal() -> AsyncGenerator[asyncio.Event, None]:
+    """An event that is set by the first Ctrl-C or SIGTERM; a second one ends this process at once,
+    and its children die with it."""
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+
+    def asked() -> None:
+        if stopping.is_set():
+            os._exit(130)
+        stopping.set()
+
+    for number in SIGNALS:
+        loop.add_signal_handler(number, asked)
+    try:
+        yield stopping
+    finally:
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+async def unless(stopping: asyncio.Event, work: Any) -> Any:
+    """The result of the work, or None when it was told to stop before it was done."""
+    task = asyncio.ensure_future(work)
+    stop = asyncio.ensure_future(stopping.wait())
+    await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+    stop.cancel()
+    if not task.done():
+        task.cancel()
+        await asyncio.wait({task})  # it cleans up behind itself
+    return None if task.cancelled() else task.result()
