@@ -1,0 +1,154 @@
+"""The source "dcgm": scrapes a dcgm-exporter, for nodes where one runs already.
+
+The exporter's page is fetched over one connection that is kept open, within a time limit for the
+whole of it and a limit on its size, and without proxies: it is on this node or near it. Only lines
+of fields that are used are parsed, and a page that has not changed since the last time (exporters
+renew theirs every 30 s by default) is not parsed again.
+
+Readings are as old as the exporter's page, which does not say how old it is.
+"""
+
+import http.client
+import ssl
+import time
+from typing import Final
+from urllib.parse import urlsplit
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from berthmaster.messages.telemetry import TelemetrySource
+from berthmaster.telemetry.dcgm_fields import WANTED, DcgmReadings, Series
+from berthmaster.telemetry.source import NodeReading, SourceFailed
+
+MAX_BYTES: Final = 8 * 1024 * 1024  # 1,000 GPUs with all fields; one node of eight needs 50 KB
+_CHUNK_BYTES: Final = 64 * 1024
+_WANTED_LINES: Final = tuple(f"{name}{{" for name in sorted(WANTED))
+
+
+class DcgmSource:
+    """One exporter."""
+
+    kind: TelemetrySource = "dcgm"
+
+    def __init__(
+        self, *, url: str, node: str, timeout_s: float, max_bytes: int = MAX_BYTES
+    ) -> None:
+        self._page = Page(url, timeout_s, max_bytes)
+        self._readings = DcgmReadings(node)
+        self._body = b""
+        self._nodes: tuple[NodeReading, ...] = ()
+
+    def read(self, now_s: float) -> tuple[NodeReading, ...]:
+        """One scrape. Raises SourceFailed."""
+        body = self._page.fetch()
+        if body != self._body:
+            try:
+                self._nodes = self._readings.take(parse(body), now_s)
+            except SourceFailed as fault:
+                raise SourceFailed(f"{self._page.url}: {fault}") from fault
+            self._body = body
+        return self._nodes
+
+    def close(self) -> None:
+        """Hang up."""
+        self._page.close()
+
+
+def parse(body: bytes) -> list[Series]:
+    """The series that are used. Raises SourceFailed for a page that is none."""
+    if body and not body.endswith(b"\n"):
+        raise SourceFailed("the page ends in the middle of a line")
+    lines = body.decode(errors="replace").split("\n")
+    text = "\n".join(line for line in lines if line.startswith(_WANTED_LINES))
+    try:
+        return [
+            Series(sample.name, sample.labels, sample.value)
+            for family in text_string_to_metric_families(f"{text}\n")
+            for sample in family.samples
+        ]
+    except (ValueError, IndexError, KeyError, AttributeError) as error:
+        raise SourceFailed(f"not Prometheus' text format: {error}") from error
+
+
+class Page:
+    """A page that is fetched again and again."""
+
+    def __init__(self, url: str, timeout_s: float, max_bytes: int) -> None:
+        self.url = url
+        parts = urlsplit(url)
+        self._secure = parts.scheme == "https"
+        self._host, self._port = parts.hostname or "", parts.port
+        self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        self._timeout_s = timeout_s
+        self._max_bytes = max_bytes
+        self._connection: http.client.HTTPConnection | None = None
+
+    def fetch(self) -> bytes:
+        """The page's body. Raises SourceFailed."""
+        deadline_s = time.monotonic() + self._timeout_s
+        kept = self._connection is not None
+        try:
+            try:
+                return self._get(deadline_s)
+            except (http.client.HTTPException, ConnectionError):
+                self.close()
+                if not kept:  # the server may close a kept connection whenever it likes
+                    raise
+                return self._get(deadline_s)
+        except TimeoutError as error:
+            self.close()
+            raise SourceFailed(f"{self.url}: no page within {self._timeout_s:g} s") from error
+        except (http.client.HTTPException, OSError, ValueError) as error:
+            self.close()
+            raise SourceFailed(f"{self.url}: {str(error) or type(error).__name__}") from error
+        except SourceFailed:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Hang up; the next fetch connects anew."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _get(self, deadline_s: float) -> bytes:
+        connection = self._connection
+        if connection is None:
+            connection = self._connection = self._connect(deadline_s)
+        self._limit(connection, deadline_s)
+        connection.request("GET", self._path, headers={"Accept": "text/plain;version=0.0.4"})
+        response = connection.getresponse()
+        if response.status != 200:
+            raise SourceFailed(f"{self.url} answers {response.status} {response.reason}")
+        chunks: list[bytes] = []
+        size = 0
+        while True:
+            self._limit(connection, deadline_s)
+            chunk = response.read1(_CHUNK_BYTES)
+            if not chunk:
+                break
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > self._max_bytes:
+                raise SourceFailed(f"{self.url}: the page is larger than {self._max_bytes} bytes")
+        if response.length:
+            raise http.client.IncompleteRead(b"", response.length)
+        response.close()  # read to its end: the connection is free for the next
+        return b"".join(chunks)
+
+    def _connect(self, deadline_s: float) -> http.client.HTTPConnection:
+        left_s = max(0.001, deadline_s - time.monotonic())
+        if self._secure:
+            return http.client.HTTPSConnection(
+                self._host, self._port, timeout=left_s, context=ssl.create_default_context()
+            )
+        return http.client.HTTPConnection(self._host, self._port, timeout=left_s)
+
+    @staticmethod
+    def _limit(connection: http.client.HTTPConnection, deadline_s: float) -> None:
+        """Whatever comes next has only the time that is left."""
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        if connection.sock is not None:
+            connection.sock.settimeout(left_s)

@@ -1,0 +1,248 @@
+"""From the series of a dcgm-exporter to readings: which field means what, and whose it is.
+
+An exporter repeats a GPU's series for each pod that shares it, and in MIG mode for each instance,
+so that series are gathered by (host, gpu, instance) and never added up. A GPU that an exporter has
+told of and tells of no more is lost; a host that it tells of no more is not ours to judge, and is
+simply not reported. The exporter knows pods by name and not by uid or process, so that readings
+from here carry no processes. Pure.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from berthmaster.messages.telemetry import GpuReading, MigInstance
+from berthmaster.telemetry.source import NodeReading, SourceFailed, percent
+from berthmaster.telemetry.verdict import Signs, throttle_names, verdict
+from berthmaster.telemetry.xid import Severity, look_up
+
+DEV: Final = "DCGM_FI_DEV_"
+GPU_UTIL: Final = f"{DEV}GPU_UTIL"
+MEM_COPY_UTIL: Final = f"{DEV}MEM_COPY_UTIL"
+FB_TOTAL: Final = f"{DEV}FB_TOTAL"
+FB_USED: Final = f"{DEV}FB_USED"
+FB_FREE: Final = f"{DEV}FB_FREE"
+FB_RESERVED: Final = f"{DEV}FB_RESERVED"
+SM_CLOCK: Final = f"{DEV}SM_CLOCK"
+MEM_CLOCK: Final = f"{DEV}MEM_CLOCK"
+GPU_TEMP: Final = f"{DEV}GPU_TEMP"
+POWER_USAGE: Final = f"{DEV}POWER_USAGE"
+POWER_LIMIT: Final = f"{DEV}POWER_MGMT_LIMIT"
+ENFORCED_LIMIT: Final = f"{DEV}ENFORCED_POWER_LIMIT"
+XID_ERRORS: Final = f"{DEV}XID_ERRORS"
+ECC_CORRECTED: Final = f"{DEV}ECC_SBE_VOL_TOTAL"
+ECC_UNCORRECTED: Final = f"{DEV}ECC_DBE_VOL_TOTAL"
+REMAP_PENDING: Final = f"{DEV}ROW_REMAP_PENDING"
+REMAP_FAILURE: Final = f"{DEV}ROW_REMAP_FAILURE"
+THROTTLE: Final = f"{DEV}CLOCK_THROTTLE_REASONS"  # until DCGM 3
+EVENT_REASONS: Final = f"{DEV}CLOCKS_EVENT_REASONS"  # since DCGM 4
+ENGINE_ACTIVE: Final = "DCGM_FI_PROF_GR_ENGINE_ACTIVE"  # 0 to 1; where GPU_UTIL is not exported
+
+WANTED: Final = frozenset(
+    {
+        GPU_UTIL, MEM_COPY_UTIL, FB_TOTAL, FB_USED, FB_FREE, FB_RESERVED, SM_CLOCK, MEM_CLOCK,
+        GPU_TEMP, POWER_USAGE, POWER_LIMIT, ENFORCED_LIMIT, XID_ERRORS, ECC_CORRECTED,
+        ECC_UNCORRECTED, REMAP_PENDING, REMAP_FAILURE, THROTTLE, EVENT_REASONS, ENGINE_ACTIVE,
+    }
+)  # fmt: skip
+
+# DCGM writes "I do not know" as a number from here on; nothing that we read comes near it.
+_BLANK: Final = 0x7FFFFFF0
+# What an instance's series say about the whole GPU, not about the instance.
+_OF_THE_GPU: Final = WANTED - {
+    GPU_UTIL, MEM_COPY_UTIL, FB_TOTAL, FB_USED, FB_FREE, FB_RESERVED, ENGINE_ACTIVE,
+}  # fmt: skip
+_NO_MORE: Final = "dcgm-exporter does not report it any more"
+
+
+class Series(NamedTuple):
+    """One line of the exposition."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+@dataclass
+class _Device:
+    """What was said about one GPU."""
+
+    uuid: str = ""
+    model: str = ""
+    values: dict[str, float] = field(default_factory=dict)
+    instances: dict[str, "_Instance"] = field(default_factory=dict)
+
+
+@dataclass
+class _Instance:
+    """What was said about one MIG instance, under the number of its GPU instance."""
+
+    profile: str
+    values: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class _Known:
+    """What is remembered of a GPU from one scrape to the next."""
+
+    uuid: str
+    model: str
+    device_xid: int | None = None
+    device_xid_at_s: float = 0.0
+
+
+class DcgmReadings:
+    """Turns one scrape after the other into readings."""
+
+    def __init__(self, node: str) -> None:
+        self._node = node  # "" = each Hostname is a node of its own
+        self._known: dict[tuple[str, int], _Known] = {}
+
+    def take(self, series: Iterable[Series], now_s: float) -> tuple[NodeReading, ...]:
+        """The readings of one scrape. Raises SourceFailed if it tells of no GPU of ours."""
+        hosts = _gather(series)
+        if not hosts:
+            raise SourceFailed(f"no {DEV}… series of any GPU there; is it a dcgm-exporter?")
+        if self._node:
+            hosts = {self._node: _pick(hosts, self._node)}
+        return tuple(
+            NodeReading(host, self._readings(host, hosts[host], now_s)) for host in sorted(hosts)
+        )
+
+    def _readings(
+        self, host: str, devices: Mapping[int, _Device], now_s: float
+    ) -> tuple[GpuReading, ...]:
+        made = []
+        for index, device in devices.items():
+            known = self._known.get((host, index))
+            if known is None or (device.uuid and known.uuid != device.uuid):
+                known = self._known[host, index] = _Known(device.uuid, device.model)
+            made.append(_reading(index, device, known, now_s))
+        for (owner, index), known in self._known.items():
+            if owner == host and index not in devices:
+                made.append(
+                    GpuReading(
+                        index=index,
+                        uuid=known.uuid,
+                        model=known.model,
+                        health="lost",
+                        health_reason=_NO_MORE,
+                    )
+                )
+        return tuple(sorted(made, key=lambda reading: reading.index))
+
+
+def _gather(series: Iterable[Series]) -> dict[str, dict[int, _Device]]:
+    hosts: dict[str, dict[int, _Device]] = {}
+    for one in series:
+        labels = one.labels
+        if one.name not in WANTED or not (labels.get("gpu") or "").isdecimal():
+            continue
+        host = labels.get("Hostname") or labels.get("hostname") or ""
+        device = hosts.setdefault(host, {}).setdefault(int(labels["gpu"]), _Device())
+        device.uuid = labels.get("UUID") or labels.get("uuid") or device.uuid
+        device.model = labels.get("modelName") or device.model
+        if not math.isfinite(one.value) or one.value >= _BLANK:
+            continue
+        if number := labels.get("GPU_I_ID"):
+            instance = device.instances.setdefault(
+                number, _Instance(labels.get("GPU_I_PROFILE") or "")
+            )
+            instance.values[one.name] = one.value
+            if one.name in _OF_THE_GPU:
+                device.values.setdefault(one.name, one.value)
+        else:
+            device.values[one.name] = one.value
+    return hosts
+
+
+def _pick(hosts: Mapping[str, dict[int, _Device]], node: str) -> dict[int, _Device]:
+    """The series of the node we were told to be. Raises SourceFailed."""
+    if node in hosts:
+        return hosts[node]
+    if len(hosts) == 1:  # often the exporter's own pod name
+        return next(iter(hosts.values()))
+    names = ", ".join(sorted(hosts)[:4])
+    raise SourceFailed(
+        f"none of the {len(hosts)} Hostname labels there ({names}, …) is {node!r}; "
+        "--node must be one of them, or left out to report each as a node"
+    )
+
+
+def _reading(index: int, device: _Device, known: _Known, now_s: float) -> GpuReading:
+    values = device.values
+    xid = _whole(values.get(XID_ERRORS)) or None  # 0 = none since DCGM has looked
+    if xid is None:
+        known.device_xid = None
+    elif xid != known.device_xid and look_up(xid).severity is Severity.DEVICE:
+        known.device_xid, known.device_xid_at_s = xid, now_s
+    reasons = throttle_names(_whole(values.get(EVENT_REASONS, values.get(THROTTLE))) or 0)
+    pending, failed = values.get(REMAP_PENDING), values.get(REMAP_FAILURE)
+    signs = Signs(
+        xid=known.device_xid,
+        xid_at_s=known.device_xid_at_s,
+        ecc_uncorrected=_whole(values.get(ECC_UNCORRECTED)),
+        retirement_pending=None if pending is None else pending > 0,
+        retirement_failed=None if failed is None else failed > 0,
+        throttle_reasons=reasons,
+    )
+    health, why = verdict(signs, now_s)
+    return GpuReading(
+        index=index,
+        uuid=device.uuid,
+        model=device.model,
+        health=health,
+        health_reason=why,
+        memory_total_mib=_total_mib(values),
+        memory_used_mib=_whole(values.get(FB_USED)),
+        utilization_percent=_utilization(values),
+        memory_bandwidth_percent=percent(values.get(MEM_COPY_UTIL, math.nan)),
+        power_w=values.get(POWER_USAGE),
+        power_limit_w=values.get(ENFORCED_LIMIT, values.get(POWER_LIMIT)),
+        temperature_c=values.get(GPU_TEMP),
+        sm_clock_mhz=_whole(values.get(SM_CLOCK)),
+        memory_clock_mhz=_whole(values.get(MEM_CLOCK)),
+        throttle_reasons=reasons,
+        ecc_corrected=_whole(values.get(ECC_CORRECTED)),
+        ecc_uncorrected=_whole(values.get(ECC_UNCORRECTED)),
+        xid=xid,
+        mig=tuple(
+            _mig(device.uuid, number, instance)
+            for number, instance in sorted(device.instances.items())
+        ),
+    )
+
+
+def _mig(uuid: str, number: str, instance: _Instance) -> MigInstance:
+    """The exporter does not name an instance's UUID: its GPU's and its number stand for it."""
+    total_mib = _total_mib(instance.values)
+    if total_mib is None:
+        size = re.search(r"(\d+)gb", instance.profile)
+        total_mib = int(size[1]) * 1024 if size else 0
+    return MigInstance(
+        uuid=f"{uuid}/{number}",
+        profile=instance.profile,
+        memory_mib=total_mib,
+        memory_used_mib=_whole(instance.values.get(FB_USED)),
+    )
+
+
+def _total_mib(values: Mapping[str, float]) -> int | None:
+    """As exported, else what is used, free and reserved; without the reserve it is not whole."""
+    if FB_TOTAL in values:
+        return _whole(values[FB_TOTAL])
+    if FB_USED in values and FB_FREE in values:
+        return _whole(values[FB_USED] + values[FB_FREE] + values.get(FB_RESERVED, 0.0))
+    return None
+
+
+def _utilization(values: Mapping[str, float]) -> float | None:
+    if GPU_UTIL in values:
+        return percent(values[GPU_UTIL])
+    return percent(round(values.get(ENGINE_ACTIVE, math.nan) * 100, 1))
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None or value < 0 else int(value)

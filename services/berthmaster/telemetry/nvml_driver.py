@@ -1,0 +1,171 @@
+"""What we need of the NVIDIA driver, as a protocol, and what each of its refusals means.
+
+The reader (nvml_reader.py, nvml_gpu.py) is written against `Nvml` and sees plain numbers and one
+exception; nvml.py puts pynvml behind it, tests put a script behind it. Every single call may be
+refused, and the caller acts on the kind of a refusal, never on its number. Pure.
+"""
+
+from collections.abc import Sequence
+from enum import Enum
+from types import MappingProxyType
+from typing import Final, NamedTuple, NewType, Protocol
+
+# The driver's name for a device or MIG device; valid until `stop`.
+Handle = NewType("Handle", int)
+
+
+class Kind(Enum):
+    """What a refusal means for whoever asked."""
+
+    UNSUPPORTED = "unsupported"  # this GPU or driver cannot tell: do not ask again soon
+    FORBIDDEN = "forbidden"  # we may not know: do not ask again soon
+    NOTHING = "nothing"  # there is nothing to tell at the moment
+    GPU_LOST = "gpu lost"  # this GPU does not answer any more, or not before a reset
+    DRIVER_GONE = "driver gone"  # no GPU answers until the driver is opened anew
+    TROUBLE = "trouble"  # it failed for once, or says no more than that
+
+
+# NVML's return codes; what is not named here is trouble. "Invalid argument" is among that on
+# purpose: it is also what a handle gives that has outlived its device.
+KINDS: Final = MappingProxyType(
+    {
+        0: Kind.NOTHING,  # a success that pynvml takes for an error: an empty list of samples
+        1: Kind.DRIVER_GONE,  # uninitialized
+        3: Kind.UNSUPPORTED,  # not supported
+        4: Kind.FORBIDDEN,  # no permission
+        6: Kind.NOTHING,  # not found
+        9: Kind.DRIVER_GONE,  # driver not loaded
+        10: Kind.NOTHING,  # timeout: no event is waiting
+        12: Kind.DRIVER_GONE,  # library not found
+        13: Kind.UNSUPPORTED,  # function not found: an older driver
+        15: Kind.GPU_LOST,  # GPU is lost
+        16: Kind.GPU_LOST,  # reset required
+        18: Kind.DRIVER_GONE,  # driver and library are of different versions
+        21: Kind.NOTHING,  # no data
+        22: Kind.UNSUPPORTED,  # ECC of a virtual GPU
+        24: Kind.UNSUPPORTED,  # frequency
+        25: Kind.UNSUPPORTED,  # version of an argument: an older driver
+        26: Kind.UNSUPPORTED,  # deprecated
+        28: Kind.GPU_LOST,  # GPU not found
+    }
+)
+
+# What a person can do about it, where that is not plain from the driver's own words.
+_ADVICE: Final = MappingProxyType({18: "it was replaced while in use, restart this agent"})
+
+
+class NvmlFault(Exception):
+    """The driver refused a call."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.kind = KINDS.get(code, Kind.TROUBLE)
+
+    @property
+    def why(self) -> str:
+        """The refusal for people."""
+        advice = _ADVICE.get(self.code)
+        return f"{self} (NVML error {self.code})" + (f"; {advice}" if advice else "")
+
+
+class Memory(NamedTuple):
+    """Memory of a device."""
+
+    total_bytes: int
+    used_bytes: int
+
+
+class Rates(NamedTuple):
+    """Shares of time in which something ran, since the driver's last sample."""
+
+    gpu_percent: int
+    memory_percent: int
+
+
+class Remapped(NamedTuple):
+    """Whether rows of memory wait to be remapped, and whether that failed."""
+
+    pending: bool
+    failed: bool
+
+
+class Slice(NamedTuple):
+    """What a MIG device was made of."""
+
+    gpu_slices: int
+    compute_slices: int
+    memory_mib: int
+
+
+class Process(NamedTuple):
+    """A process with a context on a device."""
+
+    pid: int
+    used_bytes: int | None
+
+
+class Sample(NamedTuple):
+    """How much of a GPU one process used."""
+
+    pid: int
+    at_us: int
+    sm_percent: int
+
+
+class XidEvent(NamedTuple):
+    """An XID error that the driver reported."""
+
+    handle: Handle
+    xid: int
+
+
+class Nvml(Protocol):
+    """The driver. Every method is one question to it and may raise NvmlFault."""
+
+    # Its life. After `stop`, or a fault of kind DRIVER_GONE, `start` opens it anew.
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+    def driver_version(self) -> str: ...
+
+    # What there is
+    def count(self) -> int: ...
+    def device(self, index: int, /) -> Handle: ...
+    def uuid(self, handle: Handle, /) -> str: ...
+    def name(self, handle: Handle, /) -> str: ...
+
+    # How it is now
+    def memory(self, handle: Handle, /) -> Memory: ...
+    def memory_v1(self, handle: Handle, /) -> Memory: ...
+    def rates(self, handle: Handle, /) -> Rates: ...
+    def power_mw(self, handle: Handle, /) -> int: ...
+    def power_limit_mw(self, handle: Handle, /) -> int: ...
+    def temperature_c(self, handle: Handle, /) -> int: ...
+    def sm_clock_mhz(self, handle: Handle, /) -> int: ...
+    def memory_clock_mhz(self, handle: Handle, /) -> int: ...
+    def clock_reasons(self, handle: Handle, /) -> int: ...
+    def clock_reasons_v1(self, handle: Handle, /) -> int: ...
+
+    # Its health
+    def ecc_corrected(self, handle: Handle, /) -> int: ...
+    def ecc_uncorrected(self, handle: Handle, /) -> int: ...
+    def remapped_rows(self, handle: Handle, /) -> Remapped: ...
+    def retired_pages_pending(self, handle: Handle, /) -> bool: ...
+    def recovery_action(self, handle: Handle, /) -> int: ...
+
+    # MIG
+    def mig_enabled(self, handle: Handle, /) -> bool: ...
+    def mig_places(self, handle: Handle, /) -> int: ...
+    def mig_device(self, handle: Handle, place: int, /) -> Handle: ...
+    def mig_slice(self, handle: Handle, /) -> Slice: ...
+
+    # Processes
+    def compute_processes(self, handle: Handle, /) -> Sequence[Process]: ...
+    def mps_processes(self, handle: Handle, /) -> Sequence[Process]: ...
+    def graphics_processes(self, handle: Handle, /) -> Sequence[Process]: ...
+    def process_samples(self, handle: Handle, since_us: int, /) -> Sequence[Sample]: ...
+
+    # Events. `open_events` forgets who was watched; `next_xid` never waits (NOTHING = none there).
+    def open_events(self) -> None: ...
+    def watch(self, handle: Handle, /) -> None: ...
+    def next_xid(self) -> XidEvent: ...

@@ -1,0 +1,78 @@
+"""Which source the agent reads, by its settings and by what this machine has.
+
+"auto" takes the driver where there is one, else a dcgm-exporter that answers; it never falls back
+to emulated GPUs, which nobody must take for real ones by accident. A source that is imported is one
+that is used: an agent of one kind carries no other's libraries.
+"""
+
+import time
+from typing import Protocol
+
+from berthmaster.runtime.log import Log
+from berthmaster.telemetry.settings import TelemetrySettings
+from berthmaster.telemetry.source import Source, SourceAbsent, SourceFailed
+
+HINT = "use --source dcgm where a dcgm-exporter runs, or --source emulated to try the agent"
+
+
+class Opener(Protocol):
+    """Opens a source; blocks, and is called in the source's own thread. Raises SourceAbsent."""
+
+    def __call__(self, settings: TelemetrySettings, log: Log) -> Source:
+        """The source, ready to be read."""
+        ...
+
+
+def open_source(settings: TelemetrySettings, log: Log) -> Source:
+    """The source that the settings name. Raises SourceAbsent with what to do about it."""
+    match settings.source:
+        case "nvml":
+            try:
+                return _nvml(settings, log)
+            except SourceAbsent as absent:
+                raise SourceAbsent(f"{absent}; {HINT}") from absent
+        case "dcgm":
+            return _dcgm(settings)
+        case "emulated":
+            return _emulated(settings)
+        case "auto":
+            return _auto(settings, log)
+
+
+def _auto(settings: TelemetrySettings, log: Log) -> Source:
+    try:
+        return _nvml(settings, log)
+    except SourceAbsent as absent:
+        dcgm = _dcgm(settings)
+        try:
+            dcgm.read(time.monotonic())
+        except SourceFailed as failed:
+            dcgm.close()
+            raise SourceAbsent(f"{absent}, and no dcgm-exporter ({failed}); {HINT}") from failed
+        log.info("source_chosen", source="dcgm", why=str(absent))
+        return dcgm
+
+
+def _nvml(settings: TelemetrySettings, log: Log) -> Source:
+    from berthmaster.telemetry.nvml import open_nvml
+
+    reader, version = open_nvml(settings.proc)
+    log.info("driver_opened", version=version)
+    return reader
+
+
+def _dcgm(settings: TelemetrySettings) -> Source:
+    from berthmaster.telemetry.dcgm import DcgmSource
+
+    return DcgmSource(url=settings.dcgm_url, node=settings.node, timeout_s=settings.dcgm_timeout_s)
+
+
+def _emulated(settings: TelemetrySettings) -> Source:
+    from berthmaster.telemetry.emulated import EmulatedSource
+
+    return EmulatedSource(
+        node=settings.node_name,
+        gpus=settings.emulated_gpus,
+        model=settings.emulated_model,
+        seed=settings.emulated_seed,
+    )

@@ -1,0 +1,86 @@
+"""What the telemetry agent can be told; `berth serve telemetry --help` shows it."""
+
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+from berthmaster.bus.subjects import SubjectError, token
+from berthmaster.runtime.settings import CommonSettings, required, setting
+
+
+def _name(text: str) -> str:
+    try:
+        token(text)
+    except SubjectError as error:
+        return f"a name that can stand in a subject ({error})"
+    return ""
+
+
+def _page(text: str) -> str:
+    right = "http://HOST:PORT/metrics, or https"
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        return right
+    return "" if parts.scheme in ("http", "https") and parts.hostname and port != 0 else right
+
+
+@dataclass(frozen=True, kw_only=True)
+class TelemetrySettings(CommonSettings):
+    """One agent: its place in the fleet, its source, its pace."""
+
+    cluster: str = required(check=_name, help="the cluster that this node is in")
+    node: str = setting(
+        "",
+        check=lambda text: _name(text) if text else "",
+        help="this node's name in its cluster; empty = the host's name, and with source dcgm "
+        "each Hostname label is a node of its own",
+    )
+    source: Literal["auto", "nvml", "dcgm", "emulated"] = setting(
+        "auto",
+        help="auto: the NVIDIA driver, else a dcgm-exporter, else exit code 3; nvml: the driver; "
+        "dcgm: a dcgm-exporter, waited for; emulated: made-up GPUs",
+    )
+    interval_s: float = setting(
+        1.0,
+        least=0.1,
+        most=300,
+        help="seconds from one message to the next; 1 is as often as the driver's own samples of "
+        "utilization change",
+    )
+    read_limit_s: float = setting(
+        5.0,
+        least=0.1,
+        most=300,
+        help="seconds after which a read is told as hung and its result is thrown away: by "
+        "then five others have been missed, and what it brings is old",
+    )
+    proc: Path = setting(
+        Path("/proc"),
+        help="where processes are looked up to find their pods; in a container the host's "
+        "/proc, mounted, or share the host's process ids",
+    )
+    dcgm_url: str = setting(
+        "http://127.0.0.1:9400/metrics",
+        check=_page,
+        help="page of the dcgm-exporter; the default is its default port on this node",
+    )
+    dcgm_timeout_s: float = setting(
+        3.0,
+        least=0.1,
+        most=60,
+        help="seconds for the whole page; less than the read limit, so that it is the one told",
+    )
+    emulated_gpus: int = setting(8, least=0, most=64, help="how many GPUs to make up")
+    emulated_model: Literal["t4", "p100", "v100", "a10", "a100", "h100"] = setting(
+        "a100", help="their model"
+    )
+    emulated_seed: int = setting(0, help="the same seed and node give the same readings")
+
+    @property
+    def node_name(self) -> str:
+        """The name of this node, told or found."""
+        return self.node or socket.gethostname()

@@ -1,0 +1,276 @@
+"""What one healthy GPU says, and what becomes of each thing that it will not say."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from berthmaster.messages.telemetry import GpuProcess, GpuReading, MigInstance
+from berthmaster.telemetry.nvml_driver import Memory, Process, Rates, Remapped, Sample, Slice
+from berthmaster.telemetry.nvml_gpu import DEAF_S, MAX_PROCESSES, SLOW_S, profile_name
+from berthmaster.telemetry.nvml_reader import NvmlReader
+from tests.unit.telemetry.fake_driver import (
+    ANY,
+    FUNCTION_NOT_FOUND,
+    MIB,
+    NO_PERMISSION,
+    NOT_FOUND,
+    NOT_SUPPORTED,
+    UNKNOWN,
+    FakeDriver,
+    FakeGpu,
+    FakeMig,
+)
+
+PODS = {101: "6bd8f2f5-1a3c-4d0e-9f67-0a1b2c3d4e5f"}
+
+WHOLE = GpuReading(
+    index=0,
+    uuid="GPU-a",
+    model="NVIDIA A100-SXM4-40GB",
+    memory_total_mib=40_960,
+    memory_used_mib=1_000,
+    utilization_percent=50,
+    memory_bandwidth_percent=20,
+    power_w=200.5,
+    power_limit_w=400.0,
+    temperature_c=55,
+    sm_clock_mhz=1410,
+    memory_clock_mhz=1215,
+    ecc_corrected=0,
+    ecc_uncorrected=0,
+)
+
+
+def opened(driver: FakeDriver, pod_of: Callable[[int], str | None] = PODS.get) -> NvmlReader:
+    reader = NvmlReader(driver, pod_of)
+    assert reader.open(now_s=0.0) == "550.54.15"
+    return reader
+
+
+def read(reader: NvmlReader, now_s: float) -> list[GpuReading]:
+    (node,) = reader.read(now_s)
+    assert node.node == ""
+    return list(node.gpus)
+
+
+def test_a_healthy_gpu_says_everything() -> None:
+    assert read(opened(FakeDriver(FakeGpu("GPU-a"))), 0.0) == [WHOLE]
+
+
+def test_what_was_read_can_be_sent() -> None:
+    reading = read(opened(FakeDriver(FakeGpu("GPU-a"))), 0.0)[0]
+    assert msgspec.json.decode(msgspec.json.encode(reading), type=GpuReading) == reading
+
+
+REFUSED = {
+    "rates": {"utilization_percent": None, "memory_bandwidth_percent": None},
+    "power_mw": {"power_w": None},
+    "power_limit_mw": {"power_limit_w": None},
+    "temperature_c": {"temperature_c": None},
+    "sm_clock_mhz": {"sm_clock_mhz": None},
+    "memory_clock_mhz": {"memory_clock_mhz": None},
+    "ecc_corrected": {"ecc_corrected": None},
+    "ecc_uncorrected": {"ecc_uncorrected": None},
+    "clock_reasons": {},
+    "remapped_rows": {},
+    "retired_pages_pending": {},
+    "recovery_action": {},
+    "mig_enabled": {},
+    "compute_processes": {},
+    "mps_processes": {},
+    "graphics_processes": {},
+    "watch": {},
+}
+
+
+@pytest.mark.parametrize("code", [NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, UNKNOWN])
+@pytest.mark.parametrize(("call", "missing"), REFUSED.items(), ids=REFUSED)
+def test_a_refused_call_leaves_its_own_figure_unknown_and_no_other(
+    call: str, missing: dict[str, None], code: int
+) -> None:
+    driver = FakeDriver(FakeGpu("GPU-a"))
+    driver.faults[0, call] = code
+    assert read(opened(driver), 0.0) == [msgspec.structs.replace(WHOLE, **missing)]
+
+
+def test_an_old_driver_is_asked_for_memory_and_clock_reasons_in_the_old_way() -> None:
+    driver = FakeDriver(FakeGpu("GPU-a", clock_reasons=0x1))
+    driver.faults[0, "memory"] = FUNCTION_NOT_FOUND
+    driver.faults[0, "clock_reasons"] = FUNCTION_NOT_FOUND
+    expected = msgspec.structs.replace(WHOLE, memory_used_mib=1_500, throttle_reasons=("gpu_idle",))
+    reader = opened(driver)
+    assert read(reader, 0.0) == [expected]
+    assert read(reader, 1.0) == [expected]
+    assert driver.asked["memory"] == 1  # once is enough to know that it is an old driver
+
+
+def test_a_gpu_that_supports_nothing_at_all_is_there_and_says_nothing() -> None:
+    driver = FakeDriver(FakeGpu("GPU-a"))
+    reader = opened(driver)
+    driver.faults[0, ANY] = NOT_SUPPORTED
+    assert read(reader, 0.0) == [GpuReading(index=0, uuid="GPU-a", model="NVIDIA A100-SXM4-40GB")]
+
+
+def test_what_is_not_supported_is_left_alone_for_a_while_and_then_asked_again() -> None:
+    driver = FakeDriver(FakeGpu("GPU-a"))
+    driver.faults[0, "power_mw"] = NOT_SUPPORTED
+    reader = opened(driver)
+    for second in range(30):
+        read(reader, float(second))
+    assert driver.asked["power_mw"] == 1
+
+    # MIG was switched off, or we were given the permission.
+    del driver.faults[0, "power_mw"]
+    assert read(reader, DEAF_S)[0].power_w == 200.5
+
+
+def test_what_changes_seldom_is_asked_seldom() -> None:
+    driver = FakeDriver(FakeGpu("GPU-a"))
+    reader = opened(driver)
+    for second in range(30):
+        read(reader, float(second))
+    assert driver.asked["rates"] == 30
+    assert driver.asked["ecc_uncorrected"] == 30 / SLOW_S
+
+
+def test_absurd_figures_of_a_driver_are_unknown() -> None:
+    driver = FakeDriver(FakeGpu("GPU-a", rates=Rates(4_294_967_295, 20)))
+    assert read(opened(driver), 0.0)[0].utilization_percent is None
+
+
+def test_processes_carry_their_memory_share_and_pod() -> None:
+    gpu = FakeGpu(
+        "GPU-a",
+        compute_processes=[Process(101, 512 * MIB), Process(102, None), Process(103, 4 * MIB)],
+        mps_processes=[Process(103, 64 * MIB)],  # a client of MPS, listed twice
+        graphics_processes=[Process(104, 8 * MIB)],
+        samples=[Sample(101, 10, 40), Sample(101, 20, 50), Sample(102, 20, 3_000_000)],
+    )
+    reader = opened(FakeDriver(gpu))
+    assert read(reader, 0.0)[0].processes == (
+        GpuProcess(pid=101, memory_mib=512, sm_percent=45.0, pod_uid=PODS[101]),
+        GpuProcess(pid=102),
+        GpuProcess(pid=103, kind="mps", memory_mib=64),
+        GpuProcess(pid=104, kind="graphics", memory_mib=8),
+    )
+    # No sample since: how much it uses now is not known, rather than as much as before.
+    assert read(reader, 1.0)[0].processes[0].sm_percent is None
+
+
+def test_an_idle_gpu_is_not_asked_who_uses_how_much() -> None:
+    driver = FakeDriver(FakeGpu("GPU-a"))
+    read(opened(driver), 0.0)
+    assert driver.asked["process_samples"] == 0
+
+
+def test_of_very_many_processes_those_with_the_most_memory_are_reported() -> None:
+    many = [Process(pid, pid * MIB) for pid in range(1, 3 * MAX_PROCESSES + 1)]
+    reading = read(opened(FakeDriver(FakeGpu("GPU-a", compute_processes=many))), 0.0)[0]
+    assert [one.pid for one in reading.processes] == list(
+        range(2 * MAX_PROCESSES + 1, 3 * MAX_PROCESSES + 1)
+    )
+
+
+def test_a_process_in_two_mig_instances_is_one_process() -> None:
+    twice = [Process(101, 10 * MIB), Process(101, 20 * MIB)]
+    reading = read(opened(FakeDriver(FakeGpu("GPU-a", compute_processes=twice))), 0.0)[0]
+    assert reading.processes == (GpuProcess(pid=101, memory_mib=30, pod_uid=PODS[101]),)
+
+
+MIG_A = FakeMig("MIG-a", "NVIDIA A100-SXM4-40GB MIG 3g.20gb", Slice(3, 3, 19_968), used_mib=12)
+MIG_B = FakeMig("MIG-b", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", Slice(1, 1, 4_864), used_mib=1_000)
+
+
+def test_a_gpu_in_mig_mode_lists_its_instances() -> None:
+    driver = FakeDriver(FakeGpu("GPU-a", mig=[MIG_A, MIG_B]))
+    driver.faults[0, "rates"] = NOT_SUPPORTED  # as real ones in MIG mode
+    expected = msgspec.structs.replace(
+        WHOLE,
+        utilization_percent=None,
+        memory_bandwidth_percent=None,
+        mig=(
+            MigInstance(uuid="MIG-a", profile="3g.20gb", memory_mib=19_968, memory_used_mib=12),
+            MigInstance(uuid="MIG-b", profile="1g.5gb", memory_mib=4_864, memory_used_mib=1_000),
+        ),
+    )
+    assert read(opened(driver), 0.0) == [expected]
+
+
+def test_an_instance_whose_memory_may_not_be_read_is_listed_without() -> None:
+    driver = FakeDriver(FakeGpu("GPU-a", mig=[MIG_B]))
+    driver.faults[0, "mig_memory"] = NO_PERMISSION
+    driver.faults[0, "mig_name"] = NOT_SUPPORTED
+    assert read(opened(driver), 0.0)[0].mig == (
+        MigInstance(uuid="MIG-b", profile="1g.5gb", memory_mib=4_864),
+    )
+
+
+def test_an_instance_without_identity_is_not_listed() -> None:
+    driver = FakeDriver(FakeGpu("GPU-a", mig=[MIG_B]))
+    driver.faults[0, "mig_uuid"] = UNKNOWN
+    assert read(opened(driver), 0.0)[0].mig == ()
+
+
+# What a GPU instance measures in MiB, and how its profile is called all the same.
+A100_40 = Memory(40_960 * MIB, 0)
+H100_80 = Memory(81_559 * MIB, 0)
+PROFILES = {
+    "1g.5gb": (Slice(1, 1, 4_864), A100_40),
+    "2g.10gb": (Slice(2, 2, 9_984), A100_40),
+    "3g.20gb": (Slice(3, 3, 19_968), A100_40),
+    "7g.40gb": (Slice(7, 7, 40_320), A100_40),
+    "1c.3g.20gb": (Slice(3, 1, 19_968), A100_40),
+    "1g.10gb": (Slice(1, 1, 9_984), H100_80),
+    "7g.80gb": (Slice(7, 7, 80_896), H100_80),
+    "4g.40gb": (Slice(4, 4, 40_448), H100_80),
+}
+
+
+@pytest.mark.parametrize(("profile", "made"), PROFILES.items(), ids=PROFILES)
+def test_a_profile_is_named_by_what_it_is_made_of(profile: str, made: tuple[Slice, Memory]) -> None:
+    assert profile_name("", *made) == profile
+
+
+def test_a_profile_is_named_even_when_the_gpu_keeps_its_size_to_itself() -> None:
+    assert profile_name("", Slice(1, 1, 4_864), None) == "1g.5gb"
+    assert profile_name("", None, None) == ""
+    assert profile_name("NVIDIA H100 MIG 1g.10gb+me", None, None) == "1g.10gb+me"
+
+
+UNWELL = {
+    "uncorrected errors": (
+        {"ecc_uncorrected": 3},
+        {"ecc_uncorrected": 3},
+        "3 uncorrected memory errors",
+    ),
+    "rows waiting to be remapped": (
+        {"remapped_rows": Remapped(pending=True, failed=False)},
+        {},
+        "memory waits to be retired: the GPU needs a reset",
+    ),
+    "a driver that asks for a reboot": (
+        {"recovery_action": 2},
+        {},
+        "the driver asks for a reboot of the node",
+    ),
+    "heat": (
+        {"clock_reasons": 0x48},
+        {"throttle_reasons": ("hw_slowdown", "hw_thermal_slowdown")},
+        "slowed down by heat",
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "shown", "why"), UNWELL.values(), ids=UNWELL)
+def test_a_gpu_is_degraded_by(given: dict[str, object], shown: dict[str, object], why: str) -> None:
+    gpu = replace(FakeGpu("GPU-a"), **given)  # type: ignore[arg-type] # a table of figures
+    expected = msgspec.structs.replace(WHOLE, health="degraded", health_reason=why, **shown)
+    assert read(opened(FakeDriver(gpu)), 0.0) == [expected]
+
+
+def test_an_older_gpu_that_retires_pages_instead_of_rows_is_degraded_alike() -> None:
+    driver = FakeDriver(FakeGpu("GPU-a", retired_pages_pending=True))
+    driver.faults[0, "remapped_rows"] = NOT_SUPPORTED
+    assert read(opened(driver), 0.0)[0].health == "degraded"
