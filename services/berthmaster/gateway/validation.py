@@ -37,6 +37,8 @@ from berthmaster.messages.families import (
     LOST_REQUESTS,
     QUEUE_REQUESTS,
     REPRIORITIZE_REQUESTS,
+    UNREADABLE,
+    Reader,
 )
 from berthmaster.messages.workload import MAX_PODS, JobRequest, Name
 
@@ -190,7 +192,7 @@ def _no_token(field: str, name: str) -> Refusal | None:
     return None
 
 
-def _decoded(kind: type[T], decoder: msgspec.json.Decoder[T], data: bytes) -> T | Refusal:
+def _decoded(kind: type[T], decoder: Reader[T], data: bytes) -> T | Refusal:
     if len(data) > MAX_REQUEST_BYTES:
         return Refusal(
             code="too_large",
@@ -202,5 +204,5 @@ def _decoded(kind: type[T], decoder: msgspec.json.Decoder[T], data: bytes) -> T 
         return decoder.decode(data)
     except msgspec.ValidationError as error:
         return explain_validation(kind, data, error)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         return explain_malformed(data, error)

@@ -1,14 +1,38 @@
 """Whether two requests with one id are the same request."""
 
 import hashlib
+from typing import Final
 
 import msgspec
 
 from berthmaster.messages.workload import JobRequest
 
-_ENCODER = msgspec.json.Encoder(order="sorted")
+_ENCODER: Final = msgspec.json.Encoder(order="sorted")
 
 
 def request_digest(request: JobRequest) -> str:
-    """A short name of the request's content: key order and omitted defaults do not count."""
-    return hashlib.blake2b(_ENCODER.encode(request), digest_size=16).hexdigest()
+    """A short name of the request's content: equal requests have one, however they were written.
+
+    Fields that have their default are left out, so that a field added later changes no digest.
+    """
+    content = _ENCODER.encode(_without_defaults(request))
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def _without_defaults(value: object) -> object:
+    """Plain values. Encoding would omit a default only where it is the very same object."""
+    if isinstance(value, tuple):
+        return [_without_defaults(item) for item in value]
+    if not isinstance(value, msgspec.Struct):
+        return value
+    return {
+        field.encode_name: _without_defaults(getattr(value, field.name))
+        for field in msgspec.structs.fields(value)
+        if getattr(value, field.name) != _default(field)
+    }
+
+
+def _default(field: msgspec.structs.FieldInfo) -> object:
+    if field.default_factory is not msgspec.NODEFAULT:
+        return field.default_factory()
+    return field.default

@@ -1,8 +1,8 @@
 """Requests and replies of the API: what people and programs send, what they get back.
 
 Subjects: ``berth.api.<tenant>.<verb>`` for tenants, ``berth.operator.<verb>`` for operators. The
-tenant is part of the subject, so NATS permissions enforce it. Unknown fields are refused here, and
-only here: a misspelt field of a request would otherwise be silently ignored.
+tenant is part of the subject, so NATS permissions enforce it. Unknown fields are refused in
+requests, and only there: a misspelt field would otherwise be silently ignored.
 """
 
 from typing import Annotated, Literal
@@ -12,7 +12,17 @@ from msgspec import Meta
 
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.placement import Choice, Decision, RankedCluster
-from berthmaster.messages.workload import JobRequest, LabelText, WorkloadEvent, WorkloadId
+from berthmaster.messages.workload import (
+    MAX_POD_SETS,
+    MAX_TOLERATIONS,
+    JobRequest,
+    LabelText,
+    PodSet,
+    RunSpec,
+    Toleration,
+    WorkloadEvent,
+    WorkloadId,
+)
 
 Reason = Annotated[str, Meta(max_length=1024)]
 WorkloadStateName = Literal[
@@ -37,6 +47,29 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     value: str  # what was sent there, shortened
     expected: str  # what would be right, in words
     retry: bool = False  # True: the same request may succeed later
+
+
+class StrictToleration(Toleration, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A toleration as a person sends it."""
+
+
+class StrictPodSet(PodSet, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A pod set as a person sends it."""
+
+    tolerations: Annotated[tuple[StrictToleration, ...], Meta(max_length=MAX_TOLERATIONS)] = ()
+
+
+class StrictRunSpec(RunSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the pods run, as a person sends it."""
+
+
+class SubmitRequest(JobRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a person asks for. All pods of it start together on one cluster, or none does."""
+
+    pod_sets: Annotated[tuple[StrictPodSet, ...], Meta(min_length=1, max_length=MAX_POD_SETS)] = (
+        StrictPodSet(),
+    )
+    run: StrictRunSpec = StrictRunSpec()
 
 
 class SubmitReply(

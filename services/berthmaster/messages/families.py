@@ -1,12 +1,13 @@
 """The families of messages: for each its decoder, built once, and what its subject is made of.
 
 A reader decodes with the family of the subject it listens to, so that a message on the wrong
-subject is an error and not a surprise. Decoders and the encoder keep no state between calls.
+subject is an error and not a surprise. Decoders and the encoder keep no state between calls. What
+a stranger's bytes can raise is UNREADABLE; msgspec.DecodeError alone would let invalid UTF-8 pass.
 """
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final, get_args
+from typing import Any, Final, Protocol, TypeVar, get_args
 
 import msgspec
 
@@ -21,6 +22,7 @@ from berthmaster.messages.api import (
     ListRequest,
     LostRequest,
     ReprioritizeRequest,
+    SubmitRequest,
     WhyRequest,
 )
 from berthmaster.messages.control import ControlFact, QueueSetting
@@ -30,7 +32,35 @@ from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease
 from berthmaster.messages.telemetry import NodeTelemetry
 from berthmaster.messages.workload import JobRequest, WorkloadEvent
 
+T_co = TypeVar("T_co", covariant=True)
+
 ENCODER: Final = msgspec.json.Encoder()
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+class Reader(Protocol[T_co]):
+    """Turns bytes into one type of message. Raises one of UNREADABLE."""
+
+    def decode(self, data: bytes, /) -> T_co: ...
+
+
+class JobRequestReader:
+    """Reads what people submit: refuses unknown fields, yet gives the type that events carry."""
+
+    def __init__(self) -> None:
+        self._strict = msgspec.json.Decoder(SubmitRequest)
+        self._plain = msgspec.json.Decoder(JobRequest)
+
+    def decode(self, data: bytes, /) -> JobRequest:
+        """Raises one of UNREADABLE."""
+        self._strict.decode(data)
+        return self._plain.decode(data)
+
+    def convert(self, value: object) -> JobRequest:
+        """The same for a request of plain dicts and lists. Raises msgspec.ValidationError."""
+        msgspec.convert(value, SubmitRequest)
+        return msgspec.convert(value, JobRequest)
+
 
 # What each subject family carries; the names are those of bus/subjects.py.
 EVENTS: Final = msgspec.json.Decoder(WorkloadEvent)
@@ -44,7 +74,7 @@ LEASES: Final = msgspec.json.Decoder(Lease)
 API_REPLIES: Final = msgspec.json.Decoder(ApiReply)
 
 # Requests carry no tag: the verb in the subject says what they are.
-JOB_REQUESTS: Final = msgspec.json.Decoder(JobRequest)  # submit, dry_run
+JOB_REQUESTS: Final = JobRequestReader()  # submit, dry_run
 CANCEL_REQUESTS: Final = msgspec.json.Decoder(CancelRequest)
 REPRIORITIZE_REQUESTS: Final = msgspec.json.Decoder(ReprioritizeRequest)
 GET_REQUESTS: Final = msgspec.json.Decoder(GetRequest)
@@ -56,13 +86,13 @@ QUEUE_REQUESTS: Final = msgspec.json.Decoder(QueueSetting)
 
 REQUEST_TYPES: Final[Mapping[str, type[msgspec.Struct]]] = MappingProxyType(
     {
-        "submit": JobRequest,
+        "submit": SubmitRequest,
         "cancel": CancelRequest,
         "reprioritize": ReprioritizeRequest,
         "get": GetRequest,
         "list": ListRequest,
         "why": WhyRequest,
-        "dry_run": JobRequest,
+        "dry_run": SubmitRequest,
         "cordon": CordonRequest,
         "uncordon": CordonRequest,
         "lost": LostRequest,

@@ -21,6 +21,8 @@ from berthmaster.messages.placement import PodBinding
 
 MAX_GPUS_A_POD = 64
 MAX_PODS = 4096
+MAX_POD_SETS = 16
+MAX_TOLERATIONS = 32
 
 Name = Annotated[
     str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$(?!\n)", min_length=1, max_length=63)
@@ -32,9 +34,7 @@ LabelText = Annotated[str, Meta(max_length=316)]
 Labels = Annotated[dict[LabelText, LabelText], Meta(max_length=64)]
 
 
-class Toleration(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
-):
+class Toleration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Lets pods onto nodes and clusters with a matching taint; an empty key matches every taint."""
 
     key: LabelText = ""
@@ -43,9 +43,7 @@ class Toleration(
     effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""  # "" = every effect
 
 
-class PodSet(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
-):
+class PodSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A number of equal pods."""
 
     name: Name = "main"
@@ -61,12 +59,10 @@ class PodSet(
         tuple[LabelText, ...], Meta(max_length=32)
     ] = ()  # acceptable; empty = any
     node_labels: Labels = {}  # required of the node
-    tolerations: Annotated[tuple[Toleration, ...], Meta(max_length=32)] = ()
+    tolerations: Annotated[tuple[Toleration, ...], Meta(max_length=MAX_TOLERATIONS)] = ()
 
 
-class RunSpec(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
-):
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the pods run. Executors for real clusters need the image; emulated ones ignore all."""
 
     image: Annotated[str, Meta(max_length=1024)] = ""
@@ -75,15 +71,18 @@ class RunSpec(
     env: Annotated[dict[str, str], Meta(max_length=256)] = {}
 
 
-class JobRequest(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
-):
-    """What a person asks for. All pods of it start together on one cluster, or none does."""
+class JobRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a person asks for. All pods of it start together on one cluster, or none does.
+
+    Events carry it, so it tolerates fields of a newer version; as a request it is a SubmitRequest.
+    """
 
     id: WorkloadId
     queue: Name = "default"
     priority: Annotated[int, Meta(ge=-1_000_000, le=1_000_000)] = 0
-    pod_sets: Annotated[tuple[PodSet, ...], Meta(min_length=1, max_length=16)] = (PodSet(),)
+    pod_sets: Annotated[tuple[PodSet, ...], Meta(min_length=1, max_length=MAX_POD_SETS)] = (
+        PodSet(),
+    )
     clusters: Annotated[tuple[LabelText, ...], Meta(max_length=64)] = ()  # acceptable; empty = any
     cluster_labels: Labels = {}  # required of the cluster
     run: RunSpec = RunSpec()
