@@ -18,7 +18,7 @@ from berthmaster.bus.dead import bury
 from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.log import last_message
 from berthmaster.bus.streams import FLEET
-from berthmaster.messages.families import FLEET_FACTS, encode
+from berthmaster.messages.families import FLEET_FACTS, UNREADABLE, encode
 from berthmaster.messages.fleet import FleetFact, Stamp
 
 RELIST_S: Final = 600.0
@@ -54,7 +54,7 @@ class FactWriter:
             try:
                 stamp = _ANY_FACT.decode(previous.data).stamp
                 earlier = stamp.epoch if stamp is not None else 0
-            except msgspec.DecodeError:
+            except UNREADABLE:
                 pass  # not one of ours, so it orders nothing
         self.epoch = max(earlier, self.epoch, int(self._conn.now() * 1000)) + 1
         self._counter = 0
@@ -165,7 +165,7 @@ class FactMirror:
             return  # listed again, nothing new
         try:
             fact = FLEET_FACTS.decode(recorded.data)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             self._keep_letter(recorded, str(error))
             return
         if known is not None and fact.stamp < known[1]:

@@ -10,8 +10,6 @@ import secrets
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
-
 from berthmaster.bus import subjects
 from berthmaster.bus.acks import stored_sequence
 from berthmaster.bus.connection import Connection
@@ -19,7 +17,7 @@ from berthmaster.bus.errors import ApiError, BusError
 from berthmaster.bus.log import GUARD, WRONG_LAST_SEQUENCE, last_message
 from berthmaster.bus.streams import LEASES
 from berthmaster.messages.families import LEASES as LEASE_RECORDS
-from berthmaster.messages.families import encode
+from berthmaster.messages.families import UNREADABLE, encode
 from berthmaster.messages.records import Lease as LeaseRecord
 
 TTL_S: Final = 1.5
@@ -130,7 +128,7 @@ class Lease:
             self._moved_at_s = now_s
         try:
             record = LEASE_RECORDS.decode(message.data)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             return None  # unreadable: nobody can renew it, so it may be taken
         self.seen_holder = "" if record.released else record.holder.rpartition("#")[0]
         return record

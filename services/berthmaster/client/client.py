@@ -48,7 +48,7 @@ from berthmaster.messages.api import (
     WorkloadStateName,
 )
 from berthmaster.messages.control import ControlFact, QueueSetting
-from berthmaster.messages.families import API_REPLIES, encode
+from berthmaster.messages.families import API_REPLIES, UNREADABLE, encode
 from berthmaster.messages.telemetry import NodeTelemetry
 from berthmaster.messages.workload import JobRequest
 from berthmaster.runtime.backoff import Backoff
@@ -378,7 +378,7 @@ def _decode(data: bytes) -> msgspec.Struct:
     try:
         reply: msgspec.Struct = API_REPLIES.decode(data)
         return reply
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise UnexpectedReplyError(f"cannot read the reply: {error}") from error
 
 

@@ -23,6 +23,7 @@ from berthmaster.messages.families import (
     EVENTS,
     FLEET_FACTS,
     TELEMETRY,
+    UNREADABLE,
 )
 from berthmaster.messages.fleet import FleetFact
 from berthmaster.messages.placement import Decision
@@ -178,7 +179,7 @@ def event_of(recorded: Recorded) -> SeenEvent | None:
     """An event of a workload."""
     try:
         event = EVENTS.decode(recorded.data)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
     return SeenEvent(sequence=recorded.sequence, stored_at_s=recorded.stored_at_s, event=event)
 
@@ -187,7 +188,7 @@ def decision_of(recorded: Recorded) -> SeenDecision | None:
     """A decision."""
     try:
         decision = DECISIONS.decode(recorded.data)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
     return SeenDecision(
         sequence=recorded.sequence, stored_at_s=recorded.stored_at_s, decision=decision
@@ -198,7 +199,7 @@ def telemetry_of(data: bytes) -> NodeTelemetry | None:
     """What the GPUs of a node do."""
     try:
         return TELEMETRY.decode(data)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
 
 
@@ -206,7 +207,7 @@ def fact_of(recorded: Recorded) -> SeenFact | None:
     """A fact about the fleet."""
     try:
         fact = FLEET_FACTS.decode(recorded.data)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
     return SeenFact(
         subject=recorded.subject,
@@ -220,7 +221,7 @@ def control_of(recorded: Recorded) -> ControlFact | None:
     """An operator's setting."""
     try:
         fact: ControlFact = CONTROL_FACTS.decode(recorded.data)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
     return fact
 
@@ -229,6 +230,6 @@ def dead_of(recorded: Recorded) -> SeenDead | None:
     """A dead letter."""
     try:
         letter = DEAD_LETTERS.decode(recorded.data)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
     return SeenDead(sequence=recorded.sequence, stored_at_s=recorded.stored_at_s, letter=letter)

@@ -35,6 +35,7 @@ from berthmaster.messages.families import (
     DECISIONS,
     EVENTS,
     JOB_REQUESTS,
+    UNREADABLE,
     WHY_REQUESTS,
     encode,
 )
@@ -140,7 +141,7 @@ class Shell:
             return
         try:
             event = EVENTS.decode(recorded.data)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             where = subjects.parse_workload_event(recorded.subject)
             self.core.on_unreadable(where.tenant, where.id, recorded.sequence, str(error))
             self._bury(recorded, str(error), workload=f"{where.tenant}/{where.id}")
@@ -158,7 +159,7 @@ class Shell:
             return
         try:
             decision = DECISIONS.decode(recorded.data)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             self.core.on_unreadable_decision(str(error))
             self._context.health.ready("chain", False, f"a decision cannot be read: {error}")
             self._bury(recorded, str(error))
@@ -179,7 +180,7 @@ class Shell:
     def _on_control(self, recorded: Recorded) -> None:
         try:
             fact = CONTROL_FACTS.decode(recorded.data)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             self._bury(recorded, str(error))
             return
         self.core.on_control(fact, recorded.sequence)
@@ -343,7 +344,7 @@ class Shell:
                 return
             self.core.know.restore(snapshot)
             self._context.log.info("restored", sequence=snapshot.sequence, open=len(snapshot.open))
-        except (BusError, nats.errors.Error, msgspec.DecodeError) as error:
+        except (BusError, nats.errors.Error, *UNREADABLE) as error:
             self._context.log.warning("no snapshot; folding the whole log", why=str(error))
 
     async def _keep_house(self) -> None:
@@ -375,7 +376,7 @@ class Shell:
         tenant, _ = subjects.parse_api(subject)
         try:
             request = WHY_REQUESTS.decode(data or b"{}")
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             return encode(_malformed(error, "a JSON object with the field id, or without any"))
         if not all(self._caught_up.values()):
             return encode(_busy("still catching up with the log; ask again"))
@@ -388,7 +389,7 @@ class Shell:
         tenant, _ = subjects.parse_api(subject)
         try:
             request = JOB_REQUESTS.decode(data)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             return encode(_malformed(error, "a job request; see schemas/json"))
         if not all(self._caught_up.values()):
             return encode(_busy("still catching up with the log; ask again"))
@@ -403,7 +404,7 @@ class Shell:
             return
         try:
             decision = await self._read_decision(tenant, workload_id, workload.decision)
-        except (BusError, msgspec.DecodeError) as error:
+        except (BusError, *UNREADABLE) as error:
             self._context.log.warning("an old decision could not be read", why=str(error))
             return
         if decision is not None:
