@@ -139,6 +139,14 @@ def telemetry_of(cluster: str | None = None) -> str:
     return f"berth.telemetry.{token(cluster)}.*" if cluster else "berth.telemetry.*.*"
 
 
+def parse_telemetry(subject: str) -> tuple[str, str]:
+    """(cluster, node) of a telemetry subject. Raises SubjectError."""
+    parts = subject.split(".")
+    if len(parts) != 4 or parts[:2] != ["berth", "telemetry"]:
+        raise SubjectError(f"{subject!r} is not a telemetry subject")
+    return text(parts[2]), text(parts[3])
+
+
 def alive(cluster: str) -> str:
     """The cluster's sign of life."""
     return f"berth.fleet.{token(cluster)}.alive"

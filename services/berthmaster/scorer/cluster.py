@@ -229,3 +229,17 @@ class Cluster:
         node.idle = {}
         self.totals.measure(name, Measured(), False)
         return None
+
+    def set_back(self, by_s: float) -> Iterator[tuple[str, float]]:
+        """Move every time that was noted by this much (below 0); yields the nodes that are live,
+        and until when."""
+        if self.life.seen_s is not None:
+            self.life = msgspec.structs.replace(self.life, seen_s=self.life.seen_s + by_s)
+        self.told_s += by_s
+        self.hold_s += by_s
+        if self.since_s is not None:
+            self.since_s += by_s
+        for name, node in self._nodes.items():
+            if node.live_until_s:
+                node.live_until_s += by_s
+                yield name, node.live_until_s

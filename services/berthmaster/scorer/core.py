@@ -49,6 +49,7 @@ from berthmaster.scorer.score import Life, Scales, cluster_score, differs, idle_
 from berthmaster.scorer.vet import Drop, judge_telemetry
 
 MIX_DISTANCE: Final = 0.02  # a mix that differs less is not worth judging every node anew
+CLOCK_SLACK_S: Final = 1.0  # less is no setting of a clock but the jitter of our estimate of it
 _NOTHING: Final = Amount(0, 0, 0, 0)
 
 
@@ -73,6 +74,7 @@ class Scorer:
         self._rescale_s: float | None = None  # when to settle what scores 100
         self._epoch: int | None = None
         self._counter = 0
+        self._last_s = float("-inf")  # the latest time that a Tick came with
         self.mix: Mix = DEFAULT_MIX
         self.dropped: Counter[tuple[str, Drop]] = Counter()  # (kind of message, reason)
 
@@ -230,6 +232,9 @@ class Scorer:
     def _on_tick(self, now_s: float) -> list[PutScore]:
         """1. Lapse silent telemetry. 2. Settle the mix. 3. Judge some nodes by it. 4. Settle what
         scores 100. 5. Tell what is due."""
+        if now_s < self._last_s - CLOCK_SLACK_S:
+            self._set_back(now_s - self._last_s, now_s)
+        self._last_s = now_s
         self._lapse(now_s)
         if self._remix_s is not None and self._remix_s <= now_s:
             self._settle_mix(now_s)
@@ -244,6 +249,20 @@ class Scorer:
             if (cluster := self._clusters.get(name)) is not None
             for put in self._consider(cluster, now_s)
         ]
+
+    def _set_back(self, by_s: float, now_s: float) -> None:
+        """The clock was set back: so is all that was planned and noted by it. (One that was set
+        forward only makes things look older, which the next messages mend.)"""
+        self._remix_s = None if self._remix_s is None else now_s
+        self._mixed_s = None
+        self._rescale_s = None if self._rescale_s is None else now_s
+        self._lapses = Agenda()
+        self._due = Agenda()
+        for cluster in self._clusters.values():
+            for node, live_until_s in cluster.set_back(by_s):
+                self._lapses.set((cluster.name, node), live_until_s)
+            if self.leading and cluster.ours:
+                self._due.set(cluster.name, now_s)
 
     def _lapse(self, now_s: float) -> None:
         for key in self._lapses.pop_due(now_s):
