@@ -6,16 +6,16 @@ first difference is shown by field. Facts come from FLEET_LOG, which has the seq
 FLEET; where it does not reach back far enough, decisions count as not repeatable, never as equal.
 """
 
-import asyncio
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
-from berthmaster.bus.follow import Follower, Recorded
-from berthmaster.bus.streams import ARCHIVE, CONTROL, FLEET_LOG, WORKLOADS, stream_info
+from berthmaster.bus.follow import Recorded
+from berthmaster.bus.read import read_all
+from berthmaster.bus.streams import ARCHIVE, CONTROL, FLEET_LOG, WORKLOADS
 from berthmaster.messages.control import ControlFact
 from berthmaster.messages.families import (
     ARCHIVED_STORIES,
@@ -31,8 +31,6 @@ from berthmaster.messages.workload import WorkloadEvent
 from berthmaster.resolver.decide import decide
 from berthmaster.resolver.settings import ENGINE_VERSION, Policy
 from berthmaster.resolver.state import Knowledge
-
-READ_LIMIT_S: Final = 120.0
 
 
 class Inputs(NamedTuple):
@@ -155,31 +153,6 @@ def _first_difference(path: str, a: object, b: object) -> tuple[str, object, obj
 # Reading the streams
 
 
-async def _read_all(
-    conn: Connection, stream: str, filters: list[str], take: Callable[[Recorded], None]
-) -> None:
-    """Everything that a stream holds now, in order. Raises TimeoutError."""
-    info = await stream_info(conn, stream)
-    if not info.state.messages:
-        return
-    done = asyncio.Event()
-    follower = Follower(conn, stream, filters)
-    task = asyncio.create_task(follower.run(take, caught_up=done.set))
-    try:
-        ready = asyncio.create_task(done.wait())
-        finished, _ = await asyncio.wait(
-            {task, ready}, timeout=READ_LIMIT_S, return_when=asyncio.FIRST_COMPLETED
-        )
-        if task in finished:
-            task.result()
-        if not finished:
-            raise TimeoutError(f"stream {stream} was not read within {READ_LIMIT_S:.0f} s")
-    finally:
-        task.cancel()
-        ready.cancel()
-        await asyncio.gather(task, ready, return_exceptions=True)
-
-
 async def read_inputs(conn: Connection) -> Inputs:
     """All that is needed, from WORKLOADS, ARCHIVE, FLEET_LOG and CONTROL. Raises BusError and
     msgspec.DecodeError."""
@@ -205,10 +178,10 @@ async def read_inputs(conn: Connection) -> Inputs:
     def on_control(r: Recorded) -> None:
         controls.append((r.sequence, CONTROL_FACTS.decode(r.data)))
 
-    await _read_all(conn, ARCHIVE, [subjects.ALL_ARCHIVE], on_archived)
-    await _read_all(conn, WORKLOADS, [subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS], on_log)
-    await _read_all(conn, FLEET_LOG, [subjects.ALL_FLEET], on_fact)
-    await _read_all(conn, CONTROL, [subjects.ALL_CONTROL], on_control)
+    await read_all(conn, ARCHIVE, [subjects.ALL_ARCHIVE], on_archived)
+    await read_all(conn, WORKLOADS, [subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS], on_log)
+    await read_all(conn, FLEET_LOG, [subjects.ALL_FLEET], on_fact)
+    await read_all(conn, CONTROL, [subjects.ALL_CONTROL], on_control)
     return Inputs(
         events=[events[s] for s in sorted(events)],
         decisions=[decisions[s] for s in sorted(decisions)],

@@ -1,0 +1,281 @@
+"""The auditor: what the bus holds, held against the invariants. It trusts nobody's own account.
+
+It folds the log with the common fold (that is the definition of what counts) and does everything
+else by itself: who was promised what, whether gangs were whole, whether the chain has gaps, and
+what the nodes say was really there. Facts come late by their reporter's interval, so a pod that two
+reports show in two places is a finding only when both last longer than the tolerance.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import msgspec
+
+from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
+from berthmaster.lifecycle.states import State
+from berthmaster.messages.fleet import NodeGone, NodeReport
+from berthmaster.messages.placement import Decision, PodBinding
+from berthmaster.messages.workload import JobRequest, Placed, WorkloadEvent
+
+WHOLE: Final = 1000
+TOLERANCE_S: Final = 3.0
+MAX_FINDINGS: Final = 200
+
+Gpu = tuple[str, str, int]  # cluster, node, index
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that must not be."""
+
+    rule: str
+    where: str
+    what: str
+    sequence: int = 0
+
+
+class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What the auditor saw. ``clean`` is that it found nothing."""
+
+    clean: bool
+    submitted: int
+    succeeded: int
+    failed: int
+    cancelled: int
+    running: int  # claimed, admitted or running
+    waiting: int  # queued, or placed and not yet claimed
+    accounted: bool  # the five above add up to the submitted
+    events: int
+    void: int
+    decisions: int
+    placements: int
+    withdrawals: int
+    evictions: int
+    node_reports: int
+    peak_gpu_milli: int  # the most that was ever promised of one GPU
+    findings: tuple[Finding, ...]
+    findings_left_out: int = 0
+
+
+class _Presence(NamedTuple):
+    """Since when a node has said that pods of an attempt are there."""
+
+    attempt: int
+    since_s: float
+
+
+class Auditor:
+    """Feed it the log in order, the node reports in order, then ask for the report."""
+
+    def __init__(self, *, tolerance_s: float = TOLERANCE_S) -> None:
+        self._tolerance_s = tolerance_s
+        self._workloads: dict[Key, Workload] = {}
+        self._verdicts: Counter[Verdict] = Counter()
+        self._counts: Counter[str] = Counter()
+        self._promised: Counter[Gpu] = Counter()
+        self._charged: dict[Key, list[tuple[Gpu, int]]] = {}
+        self._peak_milli = 0
+        self._decisions: dict[str, tuple[int, int]] = {}  # cell -> number, sequence
+        self._choices: dict[tuple[str, int], set[tuple[Key, int]]] = {}
+        self._present: dict[tuple[str, str], dict[Key, _Presence]] = defaultdict(dict)
+        self._nodes_of: dict[Key, set[tuple[str, str]]] = defaultdict(set)
+        self._last_report_s = 0.0
+        self._findings: list[Finding] = []
+        self._left_out = 0
+
+    def _find(self, rule: str, where: str, what: str, sequence: int = 0) -> None:
+        if len(self._findings) >= MAX_FINDINGS:
+            self._left_out += 1
+            return
+        self._findings.append(Finding(rule=rule, where=where, what=what, sequence=sequence))
+
+    # The log
+
+    def on_event(self, event: WorkloadEvent, sequence: int, stored_at_s: float) -> None:
+        """One event, in stream order."""
+        name = key(event.tenant, event.id)
+        workload = self._workloads.get(name)
+        if workload is None:
+            workload = self._workloads[name] = Workload(tenant=event.tenant, id=event.id)
+        had_ended = workload.ended
+        verdict = offer(workload, event, sequence, stored_at_s)
+        self._verdicts[verdict] += 1
+        kind = type(event).__name__
+        if verdict is Verdict.IMPOSSIBLE:
+            state = workload.state.value
+            rule = "one ending" if had_ended else "life cycle"
+            self._find(rule, name, f"{kind} while {state}", sequence)
+        if verdict is not Verdict.COUNTED:
+            return
+        self._counts[kind] += 1
+        if isinstance(event, Placed):
+            self._check_choice(event, name, sequence)
+            self._check_whole(event.request, event.pods, name, sequence)
+        self._charge(workload, name, sequence)
+
+    def on_decision(self, decision: Decision, sequence: int) -> None:
+        """One link of a chain, in stream order with the events."""
+        self._counts["Decision"] += 1
+        number, after = self._decisions.get(decision.cell, (0, 0))
+        if decision.number != number + 1 and number:
+            what = f"decision {decision.number} follows {number}"
+            self._find("decision chain", decision.cell, what, sequence)
+        if number and decision.after != after:
+            what = (
+                f"decision {decision.number} names {decision.after}, not {after}, as the one before"
+            )
+            self._find("decision chain", decision.cell, what, sequence)
+        self._decisions[decision.cell] = (decision.number, sequence)
+        self._choices[decision.cell, decision.number] = {
+            (key(c.tenant, c.id), c.attempt) for c in decision.placements
+        }
+
+    def _check_choice(self, placed: Placed, name: Key, sequence: int) -> None:
+        choices = self._choices.get((placed.cell, placed.decision))
+        if choices is not None and (name, placed.attempt) not in choices:
+            what = f"placed by decision {placed.decision}, which does not say so"
+            self._find("decision chain", name, what, sequence)
+
+    def _check_whole(
+        self, request: JobRequest, pods: Iterable[PodBinding], name: Key, sequence: int
+    ) -> None:
+        bound = Counter(b.pod.rpartition("-")[0] for b in pods)
+        wanted = {p.name: p.count for p in request.pod_sets}
+        if bound != wanted:
+            self._find("gangs are whole", name, f"{dict(bound)} of {wanted}", sequence)
+
+    def _charge(self, workload: Workload, name: Key, sequence: int) -> None:
+        """Keep the promises of every GPU in step with a workload that changed."""
+        for gpu, milli in self._charged.pop(name, ()):
+            self._promised[gpu] -= milli
+        if not workload.live or workload.request is None:
+            return
+        sets = {p.name: p for p in workload.request.pod_sets}
+        charges = []
+        for binding in workload.pods:
+            pods = sets.get(binding.pod.rpartition("-")[0])
+            if pods is None:
+                continue
+            if binding.gpus and len(set(binding.gpus)) != pods.gpus:
+                what = f"{binding.pod} has {len(set(binding.gpus))} of {pods.gpus} GPUs"
+                self._find("gangs are whole", name, what, sequence)
+            for index in binding.gpus:
+                gpu = (workload.cluster, binding.node, index)
+                charges.append((gpu, pods.gpu_milli))
+                self._promised[gpu] += pods.gpu_milli
+                self._peak_milli = max(self._peak_milli, self._promised[gpu])
+                if self._promised[gpu] > WHOLE:
+                    where = "/".join(map(str, gpu))
+                    what = f"{self._promised[gpu]} milli promised, the last to {name}"
+                    self._find("no GPU is promised twice", where, what, sequence)
+        self._charged[name] = charges
+
+    # What the nodes say
+
+    def on_node(self, report: NodeReport | NodeGone, sequence: int, stored_at_s: float) -> None:
+        """One node report, in stream order."""
+        self._last_report_s = max(self._last_report_s, stored_at_s)
+        where = (report.cluster, report.node)
+        if isinstance(report, NodeGone):
+            for name in self._present.pop(where, {}):
+                self._nodes_of[name].discard(where)
+            return
+        self._counts["NodeReport"] += 1
+        self._check_room(report, sequence)
+        now: dict[Key, _Presence] = {}
+        before = self._present[where]
+        for pod in report.pods:
+            name = key(pod.tenant, pod.workload)
+            earlier = before.get(name)
+            since_s = stored_at_s
+            if earlier is not None and earlier.attempt == pod.attempt:
+                since_s = earlier.since_s
+            now[name] = _Presence(pod.attempt, since_s)
+        for name in before.keys() - now.keys():
+            self._nodes_of[name].discard(where)
+        self._present[where] = now
+        for name in now:
+            self._nodes_of[name].add(where)
+            self._check_alone(name, sequence, stored_at_s)
+
+    def _check_room(self, report: NodeReport, sequence: int) -> None:
+        """Nothing holds more of a node than it has, by the node's own account."""
+        where = f"{report.cluster}/{report.node}"
+        held: Counter[int] = Counter({g.index: g.foreign_milli for g in report.gpus})
+        for pod in report.pods:
+            for index in pod.gpus:
+                held[index] += pod.gpu_milli
+        listed = {g.index for g in report.gpus}
+        for index, milli in held.items():
+            if milli > WHOLE and index in listed:
+                self._find(
+                    "no GPU is over-committed", f"{where}/{index}", f"{milli} milli", sequence
+                )
+        for what, used, foreign, of in (
+            ("CPU milli", "cpu_milli", report.foreign.cpu_milli, report.allocatable.cpu_milli),
+            ("MiB", "memory_mib", report.foreign.memory_mib, report.allocatable.memory_mib),
+        ):
+            total = foreign + sum(getattr(pod, used) for pod in report.pods)
+            if total > of:
+                self._find("no node is over-filled", where, f"{total} of {of} {what}", sequence)
+
+    def _check_alone(self, name: Key, sequence: int, now_s: float) -> None:
+        """Only one attempt of a workload is anywhere, apart from reports that cross on the way."""
+        there = [self._present[where][name] for where in self._nodes_of[name]]
+        if len({p.attempt for p in there}) < 2:
+            return
+        newest = max(p.attempt for p in there)
+        began_s = min(p.since_s for p in there if p.attempt == newest)
+        if now_s - began_s > self._tolerance_s:
+            attempts = sorted({p.attempt for p in there})
+            self._find("none runs twice at once", name, f"attempts {attempts}", sequence)
+
+    # The report
+
+    def report(self, *, final_s: float | None = None) -> AuditReport:
+        """The findings so far. ``final_s``: the server's time now, if what should have gone by now
+        is to be looked at too (pods of attempts that ended)."""
+        if final_s is not None:
+            self._check_leftovers(final_s)
+        states = Counter(w.state for w in self._workloads.values())
+        ended = {s: states[s] for s in (State.SUCCEEDED, State.FAILED, State.CANCELLED)}
+        running = states[State.CLAIMED] + states[State.ADMITTED] + states[State.RUNNING]
+        waiting = states[State.QUEUED] + states[State.PLACED]
+        submitted = len(self._workloads)
+        if strange := states[State.NEW]:
+            self._find("none is lost", "", f"{strange} workloads have events and no submission")
+        return AuditReport(
+            clean=not self._findings,
+            submitted=submitted,
+            succeeded=ended[State.SUCCEEDED],
+            failed=ended[State.FAILED],
+            cancelled=ended[State.CANCELLED],
+            running=running,
+            waiting=waiting,
+            accounted=sum(ended.values()) + running + waiting == submitted,
+            events=self._verdicts.total(),
+            void=self._verdicts[Verdict.VOID],
+            decisions=self._counts["Decision"],
+            placements=self._counts["Placed"],
+            withdrawals=self._counts["Withdrawn"],
+            evictions=self._counts["Evicted"],
+            node_reports=self._counts["NodeReport"],
+            peak_gpu_milli=self._peak_milli,
+            findings=tuple(self._findings),
+            findings_left_out=self._left_out,
+        )
+
+    def _check_leftovers(self, final_s: float) -> None:
+        """Pods that nodes still show although their attempt ended a good while ago."""
+        for where, pods in self._present.items():
+            for name, presence in pods.items():
+                workload = self._workloads.get(name)
+                if workload is None:
+                    continue
+                over = not workload.live or presence.attempt != workload.attempt
+                if over and final_s - workload.changed_at_s > 2 * self._tolerance_s:
+                    self._find(
+                        "what ended is gone",
+                        "/".join(where),
+                        f"pods of {name} attempt {presence.attempt}; it is {workload.state}",
+                    )

@@ -1,0 +1,80 @@
+"""Reads what the bus holds and lets the auditor judge it."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from berthmaster.audit.core import Auditor, AuditReport
+from berthmaster.bus import subjects
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.follow import Recorded
+from berthmaster.bus.read import read_all
+from berthmaster.bus.streams import ARCHIVE, FLEET_LOG, WORKLOADS
+from berthmaster.messages.families import ARCHIVED_STORIES, DECISIONS, EVENTS, FLEET_FACTS
+from berthmaster.messages.fleet import NodeGone, NodeReport
+from berthmaster.messages.placement import Decision
+from berthmaster.messages.workload import WorkloadEvent
+
+
+class Unreadable(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that this auditor does not understand."""
+
+    stream: str
+    subject: str
+    sequence: int
+    reason: str
+
+
+async def audit(
+    conn: Connection, *, unreadable: Callable[[Unreadable], None] = lambda _: None
+) -> AuditReport:
+    """Judge all that WORKLOADS, ARCHIVE and FLEET_LOG hold. Raises BusError, TimeoutError."""
+    log: dict[int, tuple[float, WorkloadEvent | Decision]] = {}
+    auditor = Auditor()
+
+    def readable(stream: str, take: Callable[[Recorded], None]) -> Callable[[Recorded], None]:
+        def each(recorded: Recorded) -> None:
+            try:
+                take(recorded)
+            except msgspec.DecodeError as error:
+                unreadable(
+                    Unreadable(
+                        stream=stream,
+                        subject=recorded.subject,
+                        sequence=recorded.sequence,
+                        reason=str(error),
+                    )
+                )
+
+        return each
+
+    def on_archived(recorded: Recorded) -> None:
+        if recorded.subject.startswith("berth.archive.workload."):
+            for event in ARCHIVED_STORIES.decode(recorded.data).events:
+                log[event.sequence] = (event.stored_at_s, event.event)
+
+    def on_logged(recorded: Recorded) -> None:
+        message: WorkloadEvent | Decision
+        if recorded.subject.startswith("berth.decision."):
+            message = DECISIONS.decode(recorded.data)
+        else:
+            message = EVENTS.decode(recorded.data)
+        log[recorded.sequence] = (recorded.stored_at_s, message)
+
+    def on_fact(recorded: Recorded) -> None:
+        fact = FLEET_FACTS.decode(recorded.data)
+        if isinstance(fact, NodeReport | NodeGone):
+            auditor.on_node(fact, recorded.sequence, recorded.stored_at_s)
+
+    await read_all(conn, ARCHIVE, [subjects.ALL_ARCHIVE], readable(ARCHIVE, on_archived))
+    everything = [subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS]
+    await read_all(conn, WORKLOADS, everything, readable(WORKLOADS, on_logged))
+    for sequence in sorted(log):
+        stored_at_s, message = log[sequence]
+        if isinstance(message, Decision):
+            auditor.on_decision(message, sequence)
+        else:
+            auditor.on_event(message, sequence, stored_at_s)
+    log.clear()
+    await read_all(conn, FLEET_LOG, [subjects.ALL_FLEET], readable(FLEET_LOG, on_fact))
+    return auditor.report(final_s=conn.now())
