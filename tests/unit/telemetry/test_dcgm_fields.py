@@ -1,0 +1,201 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from berthmaster.messages.telemetry import GpuReading, MigInstance
+from berthmaster.telemetry.dcgm import parse
+from berthmaster.telemetry.dcgm_fields import DcgmReadings
+from berthmaster.telemetry.source import NodeReading, SourceFailed
+from tests.unit.telemetry.exposition import A100, labels, page, uuid
+
+WHOLE = GpuReading(
+    index=0,
+    uuid=uuid(0),
+    model="NVIDIA A100-SXM4-40GB",
+    memory_total_mib=40_960,
+    memory_used_mib=20_300,
+    utilization_percent=93,
+    memory_bandwidth_percent=41,
+    power_w=214.318,
+    power_limit_w=400.0,
+    temperature_c=48,
+    sm_clock_mhz=1410,
+    memory_clock_mhz=1215,
+    ecc_corrected=4,
+    ecc_uncorrected=0,
+)
+
+
+def take(body: bytes, node: str = "") -> tuple[NodeReading, ...]:
+    return DcgmReadings(node).take(parse(body), now_s=0.0)
+
+
+def only(body: bytes) -> GpuReading:
+    ((_, (reading,)),) = take(body)
+    return reading
+
+
+def test_a_page_becomes_a_reading() -> None:
+    assert take(page((labels(), A100))) == (NodeReading("node-1", (WHOLE,)),)
+
+
+def test_a_gpu_shared_by_two_pods_is_one_gpu_and_nothing_is_counted_twice() -> None:
+    shared = page((labels(pod="a"), A100), (labels(pod="b"), A100))
+    assert take(shared) == (NodeReading("node-1", (WHOLE,)),)
+
+
+def test_a_gpu_without_a_pod_is_read_alike() -> None:
+    assert only(page((labels(pod="", namespace="", container=""), A100))) == WHOLE
+
+
+def test_the_older_labels_are_understood() -> None:
+    older = labels(UUID="", uuid=uuid(0), Hostname="", hostname="node-1")
+    assert take(page((older, A100))) == (NodeReading("node-1", (WHOLE,)),)
+
+
+UNKNOWN = {
+    "what is not exported": {},
+    "DCGM's blank for whole numbers": {"DCGM_FI_DEV_GPU_UTIL": 0x7FFFFFF0},
+    "its longer blank": {"DCGM_FI_DEV_GPU_UTIL": 0x7FFFFFFFFFFFFFF2},
+    "its blank for fractions": {"DCGM_FI_DEV_GPU_UTIL": 140737488355328.0},
+    "no number": {"DCGM_FI_DEV_GPU_UTIL": "NaN"},
+    "infinity": {"DCGM_FI_DEV_GPU_UTIL": "+Inf"},
+    "more than all": {"DCGM_FI_DEV_GPU_UTIL": 120},
+    "less than nothing": {"DCGM_FI_DEV_GPU_UTIL": -1},
+}
+
+
+@pytest.mark.parametrize("values", UNKNOWN.values(), ids=UNKNOWN)
+def test_unknown_rather_than_zero_is(values: dict[str, float | str]) -> None:
+    reading = only(page((labels(), {"DCGM_FI_DEV_GPU_TEMP": 40, **values})))
+    assert reading == GpuReading(
+        index=0, uuid=uuid(0), model="NVIDIA A100-SXM4-40GB", temperature_c=40
+    )
+
+
+def test_the_engine_stands_in_where_utilization_is_not_exported() -> None:
+    assert only(page((labels(), {"DCGM_FI_PROF_GR_ENGINE_ACTIVE": 0.4567}))) == GpuReading(
+        index=0, uuid=uuid(0), model="NVIDIA A100-SXM4-40GB", utilization_percent=45.7
+    )
+
+
+UNWELL = {
+    "a double-bit error": ({"DCGM_FI_DEV_XID_ERRORS": 48}, "XID 48: double-bit memory error"),
+    "uncorrected errors": ({"DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": 2}, "2 uncorrected memory errors"),
+    "rows that failed": (
+        {"DCGM_FI_DEV_ROW_REMAP_FAILURE": 1},
+        "memory rows could not be remapped: the GPU needs replacing",
+    ),
+    "heat, in DCGM 3": ({"DCGM_FI_DEV_CLOCK_THROTTLE_REASONS": 0x40}, "slowed down by heat"),
+    "heat, in DCGM 4": ({"DCGM_FI_DEV_CLOCKS_EVENT_REASONS": 0x40}, "slowed down by heat"),
+}
+
+
+@pytest.mark.parametrize(("values", "why"), UNWELL.values(), ids=UNWELL)
+def test_a_gpu_is_degraded_by(values: dict[str, float], why: str) -> None:
+    reading = only(page((labels(), A100 | values)))
+    assert (reading.health, reading.health_reason) == ("degraded", why)
+
+
+def test_a_bad_xid_counts_until_the_exporter_forgets_it_though_a_passing_one_follows() -> None:
+    readings = DcgmReadings("")
+    seen = []
+    for xid in (0, 31, 48, 45, 0):
+        body = page((labels(), A100 | {"DCGM_FI_DEV_XID_ERRORS": xid}))
+        ((_, (reading,)),) = readings.take(parse(body), now_s=0.0)
+        seen.append((reading.xid, reading.health))
+    assert seen == [(None, "ok"), (31, "ok"), (48, "degraded"), (45, "degraded"), (None, "ok")]
+
+
+def test_a_gpu_that_the_exporter_tells_of_no_more_is_lost_until_it_does_again() -> None:
+    readings = DcgmReadings("")
+    both = page((labels(0), A100), (labels(1), A100))
+    ((_, before),) = readings.take(parse(both), now_s=0.0)
+    ((_, after),) = readings.take(parse(page((labels(1), A100))), now_s=1.0)
+    assert after == (
+        GpuReading(
+            index=0,
+            uuid=uuid(0),
+            model="NVIDIA A100-SXM4-40GB",
+            health="lost",
+            health_reason="dcgm-exporter does not report it any more",
+        ),
+        before[1],
+    )
+    assert readings.take(parse(both), now_s=2.0) == (NodeReading("node-1", before),)
+
+
+def test_a_page_of_several_hosts_is_several_nodes_and_one_that_is_gone_is_silent() -> None:
+    readings = DcgmReadings("")
+    both = page((labels(host="a"), A100), (labels(host="b"), A100))
+    one = page((labels(host="b"), A100))
+    assert readings.take(parse(both), 0.0) == (
+        NodeReading("a", (WHOLE,)),
+        NodeReading("b", (WHOLE,)),
+    )
+    assert readings.take(parse(one), 1.0) == (NodeReading("b", (WHOLE,)),)
+
+
+def test_the_node_that_was_named_is_picked_from_several() -> None:
+    both = page((labels(host="a"), A100), (labels(host="b"), A100))
+    assert take(both, node="b") == (NodeReading("b", (WHOLE,)),)
+    with pytest.raises(
+        SourceFailed, match=r"none of the 2 Hostname labels there \(a, b, …\) is 'c'"
+    ):
+        take(both, node="c")
+
+
+def test_an_exporter_that_names_its_own_pod_as_host_is_taken_for_the_node_that_was_named() -> None:
+    body = page((labels(host="dcgm-exporter-x7f2p"), A100))
+    assert take(body, node="n1") == (NodeReading("n1", (WHOLE,)),)
+
+
+def test_mig_instances_are_listed_below_their_gpu() -> None:
+    of_the_gpu = {"DCGM_FI_DEV_GPU_TEMP": 40, "DCGM_FI_DEV_POWER_USAGE": 99.5}
+    body = page(
+        (
+            labels(GPU_I_PROFILE="3g.20gb", GPU_I_ID="1"),
+            of_the_gpu | {"DCGM_FI_DEV_FB_USED": 11_000, "DCGM_FI_DEV_FB_FREE": 8_968},
+        ),
+        (labels(GPU_I_PROFILE="1g.5gb", GPU_I_ID="9"), of_the_gpu | {"DCGM_FI_DEV_FB_USED": 7}),
+    )
+    assert only(body) == GpuReading(
+        index=0,
+        uuid=uuid(0),
+        model="NVIDIA A100-SXM4-40GB",
+        power_w=99.5,
+        temperature_c=40,
+        mig=(
+            MigInstance(
+                uuid=f"{uuid(0)}/1", profile="3g.20gb", memory_mib=19_968, memory_used_mib=11_000
+            ),
+            MigInstance(uuid=f"{uuid(0)}/9", profile="1g.5gb", memory_mib=5_120, memory_used_mib=7),
+        ),
+    )
+
+
+NO_PAGE = {
+    "an empty page": (b"", "no DCGM_FI_DEV_"),
+    "another exporter": (b"node_load1 0.5\n", "no DCGM_FI_DEV_"),
+    "a page of HTML": (b"<html><body>hello</body></html>\n", "no DCGM_FI_DEV_"),
+    "a page cut short": (page((labels(), A100))[:-10], "ends in the middle of a line"),
+    "a value that is none": (b'DCGM_FI_DEV_GPU_UTIL{gpu="0"} much\n', "not Prometheus' text"),
+    "labels without an end": (b'DCGM_FI_DEV_GPU_UTIL{gpu="0 3\n', "not Prometheus' text"),
+    "a GPU without a number": (b'DCGM_FI_DEV_GPU_UTIL{gpu="x"} 3\n', "no DCGM_FI_DEV_"),
+}
+
+
+@pytest.mark.parametrize(("body", "why"), NO_PAGE.values(), ids=NO_PAGE)
+def test_no_reading_comes_of(body: bytes, why: str) -> None:
+    with pytest.raises(SourceFailed, match=why):
+        take(body)
+
+
+@given(st.binary(max_size=200))
+def test_whatever_comes_instead_of_a_page_is_an_error_that_is_expected(noise: bytes) -> None:
+    good = page((labels(), A100))
+    for body in (noise + b"\n", good + b"DCGM_FI_DEV_GPU_UTIL{" + noise + b"\n"):
+        try:
+            take(body)
+        except SourceFailed:
+            pass
