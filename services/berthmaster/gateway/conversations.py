@@ -41,7 +41,7 @@ from berthmaster.lifecycle.instructions import (
 )
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.api import ApiReply, OperatorReply, RecordedEvent, Refusal
-from berthmaster.messages.control import ClusterLost, ControlFact, Cordon
+from berthmaster.messages.control import ClusterLost, ControlFact, Cordon, QueueSetting
 from berthmaster.messages.workload import (
     Cancelled,
     CancelRequested,
@@ -213,7 +213,7 @@ def _change_event(
         by=desk.by,
         cause=ref,
         attempt=work.attempt,
-        cluster=work.cluster,
+        cluster=work.cluster if work.live else "",
         digest=work.digest,
         submitted_at_s=work.submitted_at_s,
         reason=wish.reason,
@@ -279,6 +279,8 @@ def order(desk: Desk, asked: Requested, now_s: float) -> Conversation:
     fact, note = made
     step = yield PutControl(ref=asked.ref, fact=fact)
     if isinstance(step.told, Answered) and isinstance(step.told.outcome, Stored):
+        if isinstance(fact, QueueSetting):
+            desk.set_queue(fact, step.told.outcome.sequence)  # whoever is told may use it at once
         return OperatorReply(sequence=step.told.outcome.sequence, note=note)
     return unavailable(AGAIN)
 

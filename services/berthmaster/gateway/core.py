@@ -26,6 +26,7 @@ from berthmaster.gateway.stimuli import (
     LogSize,
     QueueSet,
     QueuesKnown,
+    QueuesListed,
     ReadStory,
     Requested,
     StoryRead,
@@ -57,6 +58,7 @@ Stimulus = (
     | CaughtUp
     | LogReplaced
     | QueueSet
+    | QueuesListed
     | QueuesKnown
     | LogSize
     | Tick
@@ -133,7 +135,9 @@ class Gateway:
                 self._desk.restart()
                 self._wishes.clear()
             case QueueSet():
-                self._desk.queues[event.setting.queue] = event.setting
+                self._desk.set_queue(event.setting, event.sequence)
+            case QueuesListed():
+                self._desk.list_queues()
             case QueuesKnown():
                 self._desk.queues_known = True
             case LogSize():
@@ -210,6 +214,9 @@ class Gateway:
             return []
         verdict, work = offered
         self.verdicts[verdict] += 1
+        if verdict is Verdict.MISSED:
+            why = f"events of it before {event.sequence} are missing from the log"
+            self._desk.view.freeze(work.tenant, work.id, why)
         if isinstance(event.event, Evicted) and self._desk.caught_up:
             self._wish_on(work)
             return self._pursue(now_s)

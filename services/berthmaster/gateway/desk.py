@@ -28,8 +28,19 @@ class Desk:
         self.is_full = False
         self.queues: dict[str, QueueSetting] = {DEFAULT_QUEUE: QueueSetting(queue=DEFAULT_QUEUE)}
         self.queues_known = False
+        self._queue_sequences: dict[str, int] = {}
         self.followed_to = 0  # last sequence of the log that the view has
         self._ahead: dict[Key, int] = {}  # what we wrote and the view has not seen: its sequence
+
+    def set_queue(self, setting: QueueSetting, sequence: int) -> None:
+        """The newest setting of a queue counts, in whatever order they are heard of."""
+        if sequence > self._queue_sequences.get(setting.queue, 0):
+            self._queue_sequences[setting.queue] = sequence
+            self.queues[setting.queue] = setting
+
+    def list_queues(self) -> None:
+        """Whatever is told now is at least as new as what is known."""
+        self._queue_sequences.clear()
 
     def certain(self, tenant: str, workload_id: str) -> Workload | None:
         """An open workload, if the view is up to date with all that we wrote about it ourselves."""

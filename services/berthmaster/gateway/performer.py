@@ -8,8 +8,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, assert_never
 
-import msgspec
-
 from berthmaster.bus import subjects
 from berthmaster.bus.acks import stored_sequence
 from berthmaster.bus.connection import Connection
@@ -30,7 +28,7 @@ from berthmaster.lifecycle.instructions import (
 )
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.control import ClusterLost, ControlFact, Cordon, QueueSetting
-from berthmaster.messages.families import ARCHIVED_STORIES, EVENTS, encode
+from berthmaster.messages.families import ARCHIVED_STORIES, EVENTS, UNREADABLE, encode
 
 UNKNOWN_PAUSE_S: Final = 0.25  # before looking again at what nobody knows
 PUT_TIMEOUT_S: Final = 1.0
@@ -121,7 +119,7 @@ class Performer:
         for message in messages:
             try:
                 event = EVENTS.decode(message.data)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except UNREADABLE as error:
                 self._freeze(
                     Unreadable(
                         tenant=tenant, id=workload_id, sequence=message.sequence, why=str(error)
@@ -145,7 +143,7 @@ class Performer:
                 archived = await self._read_archive(step.tenant, step.id)
         except BusError as error:
             return StoryRead(ref=step.ref, failed=str(error))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             return StoryRead(ref=step.ref, events=tuple(events), unreadable=f"archive: {error}")
         return StoryRead(
             ref=step.ref, events=tuple(events), archived=tuple(archived), unreadable=unreadable

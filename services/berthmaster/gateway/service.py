@@ -12,8 +12,6 @@ from collections.abc import Coroutine
 from importlib.metadata import version
 from typing import Any, Final
 
-import msgspec
-
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.dead import bury
@@ -36,6 +34,7 @@ from berthmaster.gateway.stimuli import (
     LogSize,
     QueueSet,
     QueuesKnown,
+    QueuesListed,
     Requested,
     Tick,
     Unreadable,
@@ -45,7 +44,7 @@ from berthmaster.lifecycle.instructions import (
 )
 from berthmaster.messages.api import GATEWAY_VERBS, OPERATOR_VERBS, ApiReply
 from berthmaster.messages.control import QueueSetting
-from berthmaster.messages.families import CONTROL_FACTS, EVENTS, encode
+from berthmaster.messages.families import CONTROL_FACTS, EVENTS, UNREADABLE, encode
 from berthmaster.runtime.periodic import beats, stopped_within
 from berthmaster.runtime.service import Context, Service
 
@@ -177,7 +176,7 @@ class Shell:
         try:
             event = EVENTS.decode(recorded.data)
             wrong = "" if event_subject(event) == recorded.subject else "it is another's event"
-        except (msgspec.DecodeError, UnicodeDecodeError, subjects.SubjectError) as error:
+        except (*UNREADABLE, subjects.SubjectError) as error:
             event, wrong = None, str(error)
         if event is None or wrong:
             self._freeze(recorded, wrong)
@@ -211,16 +210,20 @@ class Shell:
     async def _follow_queues(self) -> None:
         self._ctx.health.ready("queues", False, "the queues have not been read")
         follower = Follower(self._conn, CONTROL, [subjects.ALL_CONTROL], start="last-per-subject")
-        await follower.run(self._on_control, caught_up=self._on_queues_known)
+        await follower.run(
+            self._on_control,
+            caught_up=self._on_queues_known,
+            relisting=lambda _: self._start(self._tell(QueuesListed())),
+        )
 
     def _on_control(self, recorded: Recorded) -> None:
         try:
             fact = CONTROL_FACTS.decode(recorded.data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             self._letter(recorded, CONTROL, "", str(error))
             return
         if isinstance(fact, QueueSetting):
-            self._tell(QueueSet(setting=fact))
+            self._tell(QueueSet(setting=fact, sequence=recorded.sequence))
 
     def _on_queues_known(self) -> None:
         self._tell(QueuesKnown())

@@ -48,9 +48,14 @@ class LogReplaced(msgspec.Struct, frozen=True):
 
 
 class QueueSet(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue's setting, as CONTROL has it now."""
+    """A queue's setting, as CONTROL has it under this sequence."""
 
     setting: QueueSetting
+    sequence: int
+
+
+class QueuesListed(msgspec.Struct, frozen=True):
+    """All of CONTROL is about to be told, perhaps of a new stream: its sequences count from now."""
 
 
 class QueuesKnown(msgspec.Struct, frozen=True):

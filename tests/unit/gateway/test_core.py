@@ -224,12 +224,17 @@ def queue_trouble(code: str, value: str, wrong: str) -> Refusal:
 )
 def test_a_queue_that_is_not_the_tenants_to_use_is_refused(queue: str, refusal: Refusal) -> None:
     gateway = fresh()
-    for setting in (
-        QueueSetting(queue="research", tenants=("bob", "ann")),
-        QueueSetting(queue="secret", tenants=("bob",)),
-        QueueSetting(queue="old", deleted=True),
+    for sequence, setting in enumerate(
+        (
+            QueueSetting(queue="old"),
+            QueueSetting(queue="research", tenants=("bob", "ann")),
+            QueueSetting(queue="secret", tenants=("bob",)),
+            QueueSetting(queue="old", deleted=True),
+        ),
+        1,
     ):
-        gateway.handle(QueueSet(setting=setting), 0.0)
+        gateway.handle(QueueSet(setting=setting, sequence=sequence), 0.0)
+    gateway.handle(QueueSet(setting=QueueSetting(queue="old"), sequence=1), 0.0)  # late news
     # Looked up first: an old acquaintance is answered even if its queue is gone.
     asked = job(queue=queue)
     assert gateway.handle(ask("submit", asked), 1.0) == reload()
@@ -329,7 +334,7 @@ S, P, C = submitted(job()), placed(job(), 1), claimed(job(), 2)
         ((S, P, C, running(job(), 3)), cancel_wish(4), changed("running", ASKED)),
         (
             (S, P, C, evicted(job(), 3)),
-            cancel_event(4, attempt=1, cluster="c1"),
+            cancel_event(4, attempt=1),
             changed("cancelled"),
         ),
     ],
@@ -428,7 +433,7 @@ def test_a_cancel_that_an_eviction_overtook_is_carried_through() -> None:
     (step,) = gateway.handle(Logged(event=evicted(job(), 4), sequence=5, stored_at_s=5.0), 9.0)
     reason = "its cancel had been requested before it was evicted"
     event = msgspec.structs.replace(
-        cancel_event(5, attempt=1, cluster="c1"), cause="wish/ann/train", reason=reason
+        cancel_event(5, attempt=1), cause="wish/ann/train", reason=reason
     )
     assert step == Append(ref="wish/ann/train", event=event)
     # The log is away just now: tried again at the next tick, and nobody gets a reply.
@@ -582,6 +587,13 @@ def test_nothing_is_done_to_a_frozen_workload_and_its_id_stays_used() -> None:
             f"this one belongs to a workload that is frozen: {FROZEN}",
         )
     )
+
+
+def test_a_workload_whose_events_are_missing_from_the_log_is_frozen() -> None:
+    gateway = fresh()
+    log(gateway, S)
+    log(gateway, claimed(job(), 2), start=3)
+    assert gateway.view.frozen("ann", "train") == "events of it before 3 are missing from the log"
 
 
 def test_a_log_that_was_replaced_is_forgotten() -> None:

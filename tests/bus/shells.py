@@ -1,0 +1,112 @@
+"""Runs services' shells inside a test, on a real server, and asks them as a client would."""
+
+import asyncio
+import functools
+import io
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, ParamSpec, TypeVar
+
+from berthmaster.bus import subjects
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.log import EventLog, event_subject
+from berthmaster.bus.streams import ensure_streams
+from berthmaster.gateway.service import main as gateway_main
+from berthmaster.gateway.settings import GatewaySettings
+from berthmaster.lifecycle.instructions import Stored
+from berthmaster.messages.api import ApiReply
+from berthmaster.messages.families import API_REPLIES, encode
+from berthmaster.messages.workload import WorkloadEvent
+from berthmaster.runtime.health import Health
+from berthmaster.runtime.log import Log
+from berthmaster.runtime.metrics import Metrics
+from berthmaster.runtime.service import Context
+from berthmaster.runtime.settings import CommonSettings
+
+S = TypeVar("S", bound=CommonSettings)
+P = ParamSpec("P")
+LIMIT_S = 20.0
+
+
+def in_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run a test in an event loop of its own."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    return run
+
+
+@asynccontextmanager
+async def running(
+    name: str, settings: S, main: Callable[[Context[S]], Awaitable[None]]
+) -> AsyncIterator[Context[S]]:
+    """A service that is ready, until the block ends; then it must stop by itself."""
+    log = Log(name, level="warning", stream=io.BytesIO())
+    ctx = Context(name, settings, log=log, metrics=Metrics(name), health=Health())
+    task = asyncio.ensure_future(main(ctx))
+    try:
+        await until(lambda: task.done() or ctx.health.readiness()[0])
+        if task.done():
+            await task
+        yield ctx
+    finally:
+        ctx.stopping.set()
+        await asyncio.wait_for(task, 5)
+        for left in ctx.tasks:
+            left.cancel()
+        await asyncio.gather(*ctx.tasks, return_exceptions=True)
+    assert ctx.died is None, ctx.died
+
+
+@asynccontextmanager
+async def gateway(url: str, **settings: Any) -> AsyncIterator[Context[GatewaySettings]]:
+    """A gateway on this server."""
+    async with running(
+        "gateway", GatewaySettings(nats_url=url, http_port=-1, **settings), gateway_main
+    ) as ctx:
+        yield ctx
+
+
+@asynccontextmanager
+async def client(url: str, *, streams: bool = True) -> AsyncIterator[Connection]:
+    """A connection, with the streams made."""
+    settings = CommonSettings(nats_url=url)
+    log = Log("client", level="error", stream=io.BytesIO())
+    async with await Connection.open(settings, "client", log, timeout_s=5) as conn:
+        if streams:
+            await ensure_streams(conn)
+        yield conn
+
+
+async def until(true: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
+    """Wait for something that a service does in its own time."""
+    async with asyncio.timeout(limit_s):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+async def ask(
+    conn: Connection, verb: str, body: object, *, tenant: str = "ann", timeout_s: float = 10.0
+) -> ApiReply:
+    """One request of a tenant."""
+    data = body if isinstance(body, bytes) else encode(body)  # type: ignore[arg-type]
+    reply = await conn.request(subjects.api(tenant, verb), data, timeout_s=timeout_s)
+    answer: ApiReply = API_REPLIES.decode(reply.data)
+    return answer
+
+
+async def order(conn: Connection, verb: str, body: object) -> ApiReply:
+    """One order of an operator."""
+    data = body if isinstance(body, bytes) else encode(body)  # type: ignore[arg-type]
+    reply = await conn.request(subjects.operator(verb), data, timeout_s=10.0)
+    answer: ApiReply = API_REPLIES.decode(reply.data)
+    return answer
+
+
+async def store(conn: Connection, event: WorkloadEvent) -> int:
+    """Write an event as another service would, guarded; its sequence."""
+    outcome = await EventLog(conn).append(event)
+    assert isinstance(outcome, Stored), (event_subject(event), outcome)
+    return outcome.sequence

@@ -1,0 +1,445 @@
+"""The gateway on a real server: stored before it is answered, once, whatever is killed."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from berthmaster.bus import subjects
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.embedded import Server
+from berthmaster.bus.errors import BusError
+from berthmaster.bus.log import EventLog, decode_story, event_subject, last_message
+from berthmaster.bus.streams import CONTROL, DEAD, WORKLOADS, stream_configs, stream_info
+from berthmaster.lifecycle.digest import request_digest
+from berthmaster.messages.api import (
+    CancelRequest,
+    ChangeReply,
+    CordonRequest,
+    GetReply,
+    GetRequest,
+    ListReply,
+    ListRequest,
+    LostRequest,
+    OperatorReply,
+    Refusal,
+    ReprioritizeRequest,
+    SubmitReply,
+    WorkloadView,
+)
+from berthmaster.messages.control import Cordon, QueueSetting
+from berthmaster.messages.families import CONTROL_FACTS, DEAD_LETTERS, encode
+from berthmaster.messages.placement import PodBinding
+from berthmaster.messages.workload import (
+    Claimed,
+    JobRequest,
+    Placed,
+    PodSet,
+    Running,
+    Submitted,
+    Succeeded,
+)
+from tests.bus.shells import ask, client, gateway, in_loop, order, store, until
+
+AGAIN = "an answer is not certain now; repeating the request is safe"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with Server(tmp_path / "nats") as running:
+        yield running
+
+
+def job(name: str, **rest: object) -> JobRequest:
+    return JobRequest(id=name, **rest)  # type: ignore[arg-type] # the struct checks nothing here
+
+
+async def kinds(conn: Connection, name: str) -> list[str]:
+    messages = await EventLog(conn).story("ann", name)
+    return [type(r.event).__name__ for r in decode_story(messages)]
+
+
+async def live_on(conn: Connection, request: JobRequest, until_state: str) -> None:
+    """Take a submitted workload further, as resolver and executor would."""
+    common = {"tenant": "ann", "id": request.id, "at_s": 1.0, "by": "test"}
+    where = {"cluster": "c1", "attempt": 1}
+    pods = (PodBinding(pod="main-0", node="n1"),)
+    messages = await EventLog(conn).story("ann", request.id)
+    after = messages[-1].sequence
+    ending = {"digest": request_digest(request), "submitted_at_s": 1.0}
+    steps = {
+        "placed": (Placed, where | {"pods": pods, "request": request, "decision": 1}),
+        "claimed": (Claimed, where | {"executor": "e1"}),
+        "running": (Running, where | {"pods": pods}),
+        "succeeded": (Succeeded, where | ending),
+    }
+    for state, (kind, fields) in steps.items():
+        event = msgspec.convert(common | fields | {"after": after}, kind)
+        after = await store(conn, event)
+        if state == until_state:
+            return
+
+
+async def purge_to_tombstone(conn: Connection, name: str) -> int:
+    messages = await EventLog(conn).story("ann", name)
+    guard = subjects.aggregate("ann", name)
+    await conn.api(f"STREAM.PURGE.{WORKLOADS}", {"filter": guard, "keep": 1})
+    return messages[-1].sequence
+
+
+@in_loop
+async def test_a_submit_that_was_answered_is_there_after_kill_9(server: Server) -> None:
+    async with client(server.url) as conn, gateway(server.url):
+        reply = await ask(conn, "submit", job("train"))
+        assert reply == SubmitReply(tenant="ann", id="train", sequence=1)
+        server.kill()
+        server.start()
+        again = await ask_patiently(conn, "submit", job("train"))
+        assert again == SubmitReply(tenant="ann", id="train", sequence=1, existing=True)
+        assert await kinds(conn, "train") == ["Submitted"]
+
+
+async def ask_patiently(conn: Connection, verb: str, body: object) -> object:
+    """Ask until somebody answers for certain, as a client does."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                reply = await ask(conn, verb, body, timeout_s=1.0)
+            except BusError:
+                await asyncio.sleep(0.05)
+                continue
+            if not isinstance(reply, Refusal) or not reply.retry:
+                return reply
+            await asyncio.sleep(0.05)
+
+
+@in_loop
+async def test_an_id_answers_for_its_content_even_after_its_story_is_purged(
+    server: Server,
+) -> None:
+    async with client(server.url) as conn, gateway(server.url):
+        first = await ask(conn, "submit", job("train"))
+        assert first == SubmitReply(tenant="ann", id="train", sequence=1)
+        await live_on(conn, job("train"), "succeeded")
+        existing = SubmitReply(
+            tenant="ann", id="train", sequence=1, existing=True, state="succeeded"
+        )
+        assert await ask(conn, "submit", job("train")) == existing
+
+        tombstone = await purge_to_tombstone(conn, "train")
+        buried = msgspec.structs.replace(existing, sequence=tombstone)
+        other = Refusal(
+            code="conflict",
+            field="id",
+            value='"train"',
+            expected="an id that was not used before; "
+            "this one belongs to a workload of other content, which is succeeded",
+        )
+        assert await ask(conn, "submit", job("train")) == buried
+        assert await ask(conn, "submit", job("train", priority=1)) == other
+    async with client(server.url) as conn, gateway(server.url):  # one that never saw it live
+        assert await ask(conn, "submit", job("train")) == buried
+        assert await ask(conn, "submit", job("train", priority=1)) == other
+        # Without its tombstone the id is free, also for a gateway that remembers it.
+        guard = subjects.aggregate("ann", "train")
+        await conn.api(f"STREAM.PURGE.{WORKLOADS}", {"filter": guard})
+        new = await ask(conn, "submit", job("train", priority=1))
+        assert isinstance(new, SubmitReply)
+        assert (new.existing, new.sequence > tombstone) == (False, True)
+        seen = await shown(conn, "train")
+        assert (seen.state, seen.priority) == ("queued", 1)
+
+
+@in_loop
+async def test_of_many_submits_with_one_id_through_two_gateways_one_wins(
+    server: Server,
+) -> None:
+    async with client(server.url) as conn, gateway(server.url), gateway(server.url):
+        for round_ in range(20):
+            requests = [job(f"train-{round_}", priority=n % 3) for n in range(9)]
+            replies = await asyncio.gather(*(ask(conn, "submit", r) for r in requests))
+            stored = [r for r in replies if isinstance(r, SubmitReply)]
+            refused = [r for r in replies if isinstance(r, Refusal)]
+            assert [r.existing for r in stored].count(False) == 1
+            assert len({r.sequence for r in stored}) == 1
+            assert len(stored) == 3  # those of the winner's content
+            assert {r.code for r in refused} == {"conflict"}
+            assert await kinds(conn, f"train-{round_}") == ["Submitted"]
+
+
+@in_loop
+async def test_cancel_in_every_state(server: Server) -> None:
+    asked = "its executor was asked to stop it"
+    async with client(server.url) as conn, gateway(server.url):
+        for state, reply, last in [
+            ("queued", ("cancelled", ""), "Cancelled"),
+            ("placed", ("cancelled", ""), "Cancelled"),
+            ("claimed", ("claimed", asked), "CancelRequested"),
+            ("running", ("running", asked), "CancelRequested"),
+            ("succeeded", ("succeeded", "it had ended before"), "Succeeded"),
+        ]:
+            request = job(f"was-{state}")
+            await ask(conn, "submit", request)
+            if state != "queued":
+                await live_on(conn, request, state)
+            change = await ask(conn, "cancel", CancelRequest(id=request.id))
+            expected = ChangeReply(tenant="ann", id=request.id, state=reply[0], note=reply[1])  # type: ignore[arg-type]
+            assert change == expected
+            again = await ask(conn, "cancel", CancelRequest(id=request.id))
+            assert isinstance(again, ChangeReply)
+            assert (again.state, again.note != "") == (reply[0], True)
+            story = await kinds(conn, request.id)
+            assert (story[-1], story.count(last)) == (last, 1)
+
+
+@in_loop
+async def test_a_reader_sees_what_it_wrote(server: Server) -> None:
+    async with client(server.url) as conn, gateway(server.url):
+        for n in range(50):
+            await ask(conn, "submit", job(f"j-{n}"))
+            await ask(conn, "reprioritize", ReprioritizeRequest(id=f"j-{n}", priority=n))
+            seen = await shown(conn, f"j-{n}")
+            assert seen.priority == n
+            await ask(conn, "cancel", CancelRequest(id=f"j-{n}"))
+            seen = await shown(conn, f"j-{n}")
+            assert seen.state == "cancelled"
+
+
+@pytest.mark.timeout(120)
+@in_loop
+async def test_every_submit_is_stored_once_though_the_server_dies_in_mid_flight(
+    server: Server,
+) -> None:
+    async with (
+        client(server.url) as conn,
+        gateway(server.url, settle_limit_s=1.0),
+        gateway(server.url, settle_limit_s=1.0),
+    ):
+        submits = [
+            asyncio.ensure_future(ask_patiently(conn, "submit", job(f"j-{n}"))) for n in range(300)
+        ]
+        for _ in range(2):
+            await asyncio.sleep(0.03)
+            server.kill()
+            await asyncio.sleep(0.3)
+            server.start()
+        replies = await asyncio.gather(*submits)
+        assert {type(r) for r in replies} == {SubmitReply}
+        sequences = {r.id: r.sequence for r in replies if isinstance(r, SubmitReply)}
+        info = await stream_info(conn, WORKLOADS)
+        assert (info.state.messages, len(sequences)) == (300, 300)
+        for n in (0, 123, 299):
+            (message,) = await EventLog(conn).story("ann", f"j-{n}")
+            assert message.sequence == sequences[f"j-{n}"]
+
+
+@in_loop
+async def test_while_the_log_is_away_nothing_is_certain_and_afterwards_all_is_new(
+    server: Server,
+) -> None:
+    async with client(server.url) as conn, gateway(server.url, settle_limit_s=0.3) as ctx:
+        await ask(conn, "submit", job("before"))
+        await conn.api(f"STREAM.DELETE.{WORKLOADS}")
+        reply = await ask(conn, "submit", job("train"))
+        assert reply == Refusal(code="unavailable", field="", value="", expected=AGAIN, retry=True)
+        config = next(c for c in stream_configs() if c["name"] == WORKLOADS)
+        await conn.api(f"STREAM.CREATE.{WORKLOADS}", config)
+        anew = await ask_patiently(conn, "submit", job("train"))
+        assert anew == SubmitReply(tenant="ann", id="train", sequence=1)
+        async with asyncio.timeout(20):
+            while (await ask(conn, "list", b"")) != ListReply(
+                workloads=(await shown(conn, "train"),), counts={"queued": 1}
+            ):
+                await asyncio.sleep(0.05)
+        assert ctx.died is None
+
+
+async def shown(conn: Connection, name: str) -> WorkloadView:
+    reply = await ask(conn, "get", GetRequest(id=name))
+    assert isinstance(reply, GetReply)
+    return reply.workload
+
+
+@in_loop
+async def test_list_pages_through_everything_once_newest_first(server: Server) -> None:
+    async with client(server.url) as conn, gateway(server.url):
+        names = [f"j-{n:03}" for n in range(120)]
+        for name in names:
+            await ask(conn, "submit", job(name, pod_sets=(PodSet(gpus=2, count=3),)))
+        for name in names[::3]:
+            await ask(conn, "cancel", CancelRequest(id=name))
+        await ask(conn, "submit", job("not-hers"), tenant="bob")
+        assert await listed(conn, ListRequest(limit=50)) == names[::-1]
+        queued = [name for at, name in enumerate(names) if at % 3]
+        assert await listed(conn, ListRequest(limit=7, states=("queued",))) == queued[::-1]
+        assert await listed(conn, ListRequest(limit=7, states=("cancelled",))) == names[::3][::-1]
+        assert await listed(conn, ListRequest(queue="other")) == []
+        first = await ask(conn, "list", ListRequest(limit=1))
+        assert isinstance(first, ListReply)
+        assert first.counts == {"queued": 80, "cancelled": 40}
+        assert (first.workloads[0].gpus, first.workloads[0].pods) == (6.0, 3)
+
+
+async def listed(conn: Connection, request: ListRequest) -> list[str]:
+    names: list[str] = []
+    while True:
+        page = await ask(conn, "list", request)
+        assert isinstance(page, ListReply)
+        names += [w.id for w in page.workloads]
+        if not page.next_before:
+            return names
+        request = msgspec.structs.replace(request, before=page.next_before)
+
+
+@in_loop
+async def test_an_event_of_a_newer_version_freezes_its_workload_and_is_kept_as_a_dead_letter(
+    server: Server,
+) -> None:
+    async with client(server.url) as conn, gateway(server.url) as ctx:
+        await ask(conn, "submit", job("train"))
+        await ask(conn, "submit", job("other"))
+        subject = subjects.workload_event("ann", "train", "placed", "c1")
+        newer = b'{"type":"workload.placed.v2","tenant":"ann","id":"train","after":1}'
+        await conn.request(subject, newer)
+        await until(lambda: figure(ctx.metrics.registry, "undecodable_messages_total") == 1)
+        why = "Invalid value 'workload.placed.v2' - at `$.type`"
+        frozen = f"this version cannot read its event 3 ({why})"
+        seen = await shown(conn, "train")
+        assert (seen.state, seen.reason) == ("queued", f"frozen: {frozen}")
+        assert await ask(conn, "cancel", CancelRequest(id="train")) == Refusal(
+            code="unavailable",
+            field="id",
+            value='"train"',
+            expected=f"a workload that is not frozen; {frozen}",
+        )
+        assert isinstance(await ask(conn, "cancel", CancelRequest(id="other")), ChangeReply)
+        async with asyncio.timeout(5):
+            while (kept := await last_message(conn, DEAD, subjects.dead("gateway"))) is None:
+                await asyncio.sleep(0.05)
+        letter = DEAD_LETTERS.decode(kept.data)
+        assert (letter.workload, letter.sequence, letter.reason, letter.body) == (
+            "ann/train",
+            3,
+            why,
+            newer,
+        )
+
+
+def figure(registry: object, name: str) -> float | None:
+    value = registry.get_sample_value(f"berth_gateway_{name}")  # type: ignore[attr-defined]
+    assert value is None or isinstance(value, float)
+    return value
+
+
+@in_loop
+async def test_operators_orders_are_kept_and_a_queue_counts_from_then_on(server: Server) -> None:
+    async with client(server.url) as conn, gateway(server.url):
+        done = await order(conn, "cordon", CordonRequest(cluster="eu west.1", reason="fan"))
+        assert isinstance(done, OperatorReply)
+        kept = await last_message(conn, CONTROL, subjects.cordon("eu west.1", None))
+        assert kept is not None
+        fact = CONTROL_FACTS.decode(kept.data)
+        assert isinstance(fact, Cordon)
+        assert (fact.cluster, fact.cordoned, fact.reason) == ("eu west.1", True, "fan")
+
+        wish = job("train", queue="research")
+        refused = await ask(conn, "submit", wish)
+        assert isinstance(refused, Refusal)
+        assert (refused.code, refused.field) == ("not_found", "queue")
+        await order(conn, "queue", QueueSetting(queue="research", tenants=("ann",)))
+        assert isinstance(await ask(conn, "submit", wish), SubmitReply)
+        refused = await ask(conn, "submit", wish, tenant="bob")
+        assert isinstance(refused, Refusal)
+        lost = await order(conn, "lost", LostRequest(cluster="c9", reason="flood"))
+        assert lost == OperatorReply(sequence=3, note="what was claimed there is placed anew")
+        assert isinstance(await order(conn, "lost", b'{"cluster":"c9"}'), Refusal)
+
+
+@in_loop
+async def test_near_its_size_limit_the_log_takes_no_new_workloads_but_all_events(
+    server: Server,
+) -> None:
+    async with client(server.url) as conn, gateway(server.url, size_interval_s=0.1):
+        await ask(conn, "submit", job("train"))
+        config = next(c for c in stream_configs() if c["name"] == WORKLOADS)
+        await conn.api(f"STREAM.UPDATE.{WORKLOADS}", config | {"max_bytes": 200_000})
+        names = (f"j-{n}" for n in range(1000))
+        replies: Counter[str] = Counter()
+        async with asyncio.timeout(20):
+            while not replies["overloaded"]:
+                reply = await ask(
+                    conn, "submit", job(next(names), labels={"x": "y" * 316, "z": "z" * 316})
+                )
+                replies[reply.code if isinstance(reply, Refusal) else "ok"] += 1
+        assert replies["overloaded"] == 1
+        assert isinstance(await ask(conn, "cancel", CancelRequest(id="train")), ChangeReply)
+        again = await ask(conn, "submit", job("train"))  # an old acquaintance
+        assert isinstance(again, SubmitReply)
+        assert again.existing
+
+
+@in_loop
+async def test_what_is_too_large_or_nonsense_is_answered_with_a_refusal(server: Server) -> None:
+    async with client(server.url) as conn, gateway(server.url):
+        large = await ask(conn, "submit", b'{"id":"%s"}' % (b"x" * 300_000))
+        assert large == Refusal(
+            code="too_large", field="", value="300009 bytes", expected="at most 262144 bytes"
+        )
+        for tenant in ("Ann", "a.b", "a b"):
+            reply = await ask(conn, "submit", job("train"), tenant=tenant)
+            assert isinstance(reply, Refusal)
+            assert reply.value == ascii(tenant)
+        raw = await conn.request("berth.api.=ZZ.submit", encode(job("train")))
+        assert b'"type":"api.refusal.v1"' in raw.data
+        assert (await stream_info(conn, WORKLOADS)).state.messages == 0
+
+
+@in_loop
+async def test_a_story_longer_than_a_reply_may_be_is_refused_and_not_cut(server: Server) -> None:
+    async with client(server.url) as conn, gateway(server.url):
+        request = job("train", run={"env": {"X": "x" * 200_000}})
+        data = msgspec.json.encode(request)
+        assert isinstance(await ask(conn, "submit", data), SubmitReply)
+        request = msgspec.json.decode(data, type=JobRequest)
+        void = Submitted(
+            tenant="ann", id="train", after=0, at_s=1.0, by="t", request=request, digest="d"
+        )
+        for _ in range(5):  # without effect, and all the same part of the story
+            await conn.request(event_subject(void), encode(void))
+        await shown(conn, "train")
+        story = await ask(conn, "get", GetRequest(id="train", story=True))
+        assert isinstance(story, Refusal)
+        assert (story.code, story.field) == ("too_large", "story")
+
+
+@in_loop
+async def test_the_process_waits_for_server_and_streams_and_leaves_on_sigterm(
+    tmp_path: Path,
+) -> None:
+    with Server(tmp_path) as server:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "berthmaster.cli.main",
+            "serve",
+            "gateway",
+            "--http-port=-1",
+            env=os.environ | {"BERTH_NATS_URL": server.url},
+            stderr=asyncio.subprocess.PIPE,
+        )
+        assert process.stderr is not None
+        async with asyncio.timeout(20):
+            while b"waiting for the streams" not in await process.stderr.readline():
+                pass
+            async with client(server.url) as conn:
+                reply = await ask_patiently(conn, "submit", job("train"))
+                assert reply == SubmitReply(tenant="ann", id="train", sequence=1)
+                process.send_signal(signal.SIGTERM)
+                assert await process.wait() == 0
+            await process.stderr.read()
