@@ -105,6 +105,8 @@ class Auditor:
             state = workload.state.value
             rule = "one ending" if had_ended else "life cycle"
             self._find(rule, name, f"{kind} while {state}", sequence)
+        if verdict is Verdict.MISSED:
+            self._find("none is lost", name, f"events before this {kind} are missing", sequence)
         if verdict is not Verdict.COUNTED:
             return
         self._counts[kind] += 1

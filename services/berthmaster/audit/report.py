@@ -10,7 +10,13 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.follow import Recorded
 from berthmaster.bus.read import read_all
 from berthmaster.bus.streams import ARCHIVE, FLEET_LOG, WORKLOADS
-from berthmaster.messages.families import ARCHIVED_STORIES, DECISIONS, EVENTS, FLEET_FACTS
+from berthmaster.messages.families import (
+    ARCHIVED_STORIES,
+    DECISIONS,
+    EVENTS,
+    FLEET_FACTS,
+    UNREADABLE,
+)
 from berthmaster.messages.fleet import NodeGone, NodeReport
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.workload import WorkloadEvent
@@ -36,7 +42,7 @@ async def audit(
         def each(recorded: Recorded) -> None:
             try:
                 take(recorded)
-            except msgspec.DecodeError as error:
+            except UNREADABLE as error:
                 unreadable(
                     Unreadable(
                         stream=stream,

@@ -6,7 +6,8 @@ Rules of this file:
   other; until it did, nothing new is decided (``pending``), for it would be decided on the past.
 - A refused commit means that somebody wrote what was not read yet: wait for it, decide again.
 - Endings of claimed attempts are written here in two cases only: a person declared the cluster
-  lost, or the job's own deadline has passed in a silent cluster. Silence alone ends nothing.
+  lost, or the job's own deadline has passed in a silent cluster. Silence alone ends nothing. What
+  waits again although a person had wished it cancelled is cancelled here.
 """
 
 from collections import OrderedDict
@@ -141,7 +142,7 @@ class Resolver:
 
     def _overdue(self, now_s: float) -> list[tuple[Workload, str]]:
         know = self.know
-        found: list[tuple[Workload, str]] = []
+        found = [(know.open[name], "cancelled by request") for name in sorted(know.wished)]
         for cluster in know.clusters.known():
             if cluster.lost:
                 found += [

@@ -147,10 +147,13 @@ class Shell:
             self._bury(recorded, str(error), workload=f"{where.tenant}/{where.id}")
             return
         verdict = self.core.on_event(event, recorded.sequence, recorded.stored_at_s)
-        if verdict in (Verdict.VOID, Verdict.IMPOSSIBLE):
+        if verdict in (Verdict.VOID, Verdict.IMPOSSIBLE, Verdict.MISSED):
             self._void.labels(verdict.value).inc()
             if verdict is Verdict.IMPOSSIBLE:
                 self._bury(recorded, "no state of its workload allows this event")
+            if verdict is Verdict.MISSED:
+                where = f"{event.tenant}/{event.id}"
+                self._bury(recorded, "events before it are missing", workload=where)
         if self.core.stirred:
             self._stir.set()
 

@@ -56,6 +56,7 @@ class Knowledge:
         self.waiting = Waiting()
         self.placed: dict[Key, float] = {}  # not yet claimed -> when placed, oldest first
         self.held: dict[str, set[Key]] = {}  # cluster -> claimed and not ended
+        self.wished: set[Key] = set()  # waits again, and a person had wished it cancelled
         self.deadlines: dict[
             Key, float
         ] = {}  # claimed, with a deadline of its own -> when it is over
@@ -81,6 +82,8 @@ class Knowledge:
         attempt_cluster = workload.cluster
         verdict = offer(workload, event, sequence, stored_at_s)
         self.verdicts[verdict] += 1
+        if verdict is Verdict.MISSED:  # nothing but a purge leaves gaps, and never such ones
+            self.freeze(event.tenant, event.id, sequence, "events of it are missing")
         if verdict is not Verdict.COUNTED:
             return verdict
         if workload.ended:
@@ -97,6 +100,7 @@ class Knowledge:
         name = key(tenant, workload_id)
         self.frozen[name] = why
         self.waiting.remove(name)
+        self.wished.discard(name)
         self.placed.pop(name, None)
         self.deadlines.pop(name, None)
         workload = self.open.get(name)
@@ -132,7 +136,10 @@ class Knowledge:
             self.growth += 1
         elif workload.live and (not was_live or state is State.RUNNING):
             self._hold(workload, counted=was_live)
-        if state is State.QUEUED and not frozen:
+        self.wished.discard(name)
+        if state is State.QUEUED and workload.cancel_requested:
+            self.wished.add(name)
+        elif state is State.QUEUED and not frozen:
             self.waiting.add(workload, self.queue_priority(self._queue(workload)))
         elif before in (State.QUEUED, State.NEW):
             self.waiting.remove(name)

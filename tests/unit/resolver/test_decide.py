@@ -5,7 +5,14 @@ import pytest
 from berthmaster.messages.api import WhyReply
 from berthmaster.messages.control import ClusterLost, Cordon, QueueSetting
 from berthmaster.messages.fleet import ClusterScore, Stamp, Taint
-from berthmaster.messages.workload import Cancelled, Evicted, Failed, Toleration, Withdrawn
+from berthmaster.messages.workload import (
+    Cancelled,
+    CancelRequested,
+    Evicted,
+    Failed,
+    Toleration,
+    Withdrawn,
+)
 from berthmaster.resolver.settings import Policy
 from tests.support.builders import alive, job, node, pod_set, profile
 from tests.support.deciding import TENANT, World, placements
@@ -364,3 +371,18 @@ def test_pods_that_run_elsewhere_than_placed_take_their_room_there() -> None:
     second = world.submit(job("second"))
     world.settle()
     assert world.workloads[second].pods[0].node == placed_on
+
+
+def test_a_wish_to_cancel_outlives_an_eviction(world: World) -> None:
+    name = world.submit(job())
+    world.settle()
+    world.claim(name)
+    head = {"tenant": TENANT, "id": "train-1", "at_s": 0.0, "by": "gateway"}
+    after = world.workloads[name].sequence
+    world.append(CancelRequested(**head, after=after, cluster="c1"))  # type: ignore[arg-type]
+    world.evict(name)
+    assert world.settle() == []
+    [append] = world.resolver.endings(world.now_s)
+    assert isinstance(append.event, Cancelled)
+    world.append(append.event)
+    assert world.workloads[name].state == "cancelled"
