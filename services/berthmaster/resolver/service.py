@@ -152,8 +152,8 @@ class Shell:
             if verdict is Verdict.IMPOSSIBLE:
                 self._bury(recorded, "no state of its workload allows this event")
             if verdict is Verdict.MISSED:
-                where = f"{event.tenant}/{event.id}"
-                self._bury(recorded, "events before it are missing", workload=where)
+                whose = f"{event.tenant}/{event.id}"
+                self._bury(recorded, "events before it are missing", workload=whose)
         if self.core.stirred:
             self._stir.set()
 
