@@ -1,0 +1,107 @@
+"""Commands whose work other packages do, imported when they are called: audit, replay-decisions."""
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+import msgspec
+
+from berthmaster.bus.errors import BusError, NotPermitted
+from berthmaster.cli.session import EXIT_FAILED, Session, bus_command
+from berthmaster.client import BerthError, NotAllowedError, UnavailableError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from berthmaster.audit.core import AuditReport
+    from berthmaster.resolver.replay import Report
+
+T = TypeVar("T")
+SHOWN_FINDINGS = 50
+
+
+async def _read(work: Awaitable[T]) -> T:
+    """What reads the streams itself raises the bus's errors: they become the client's here."""
+    try:
+        return await work
+    except NotPermitted as error:
+        raise NotAllowedError(str(error)) from error
+    except BusError as error:
+        raise UnavailableError(str(error)) from error
+    except msgspec.DecodeError as error:
+        raise BerthError(f"a message on the bus cannot be read: {error}") from error
+
+
+@click.command()
+@bus_command
+async def audit(session: Session) -> int:
+    """Check from the bus alone that nothing was lost, doubled or over-committed."""
+    from berthmaster.audit.report import audit as check
+
+    async with session.client() as berth:
+        report = await _read(check(berth.connection))
+    session.out.document(report, lambda: audit_screen(report))
+    return 0 if report.clean else EXIT_FAILED
+
+
+def audit_screen(report: "AuditReport") -> "RenderableType":
+    """What the auditor found."""
+    from rich.console import Group
+
+    from berthmaster.cli.render.words import plain_table, words
+
+    table = plain_table("", "", right=())
+    table.show_header = False
+    table.columns[1].justify = "right"
+    for name in (
+        "submitted", "succeeded", "failed", "cancelled", "running", "waiting", "events", "void",
+        "decisions", "placements", "withdrawals", "evictions", "node_reports",
+    ):  # fmt: skip
+        table.add_row(name.replace("_", " "), f"{getattr(report, name):,}")
+    table.add_row("most promised of one GPU", f"{report.peak_gpu_milli / 10:g}%")
+    lines: list[RenderableType] = [table]
+    for finding in report.findings[:SHOWN_FINDINGS]:
+        lines.append(words(f"{finding.rule}  {finding.where}: {finding.what}", style="red"))
+    more = len(report.findings) - SHOWN_FINDINGS + report.findings_left_out
+    if more > 0:
+        lines.append(words(f"and {more} more findings"))
+    balance = "" if report.accounted else " Not every workload is accounted for."
+    verdict = "Clean." if report.clean else "Not clean."
+    lines.append(words(verdict + balance, style="bold green" if report.clean else "bold red"))
+    return Group(*lines)
+
+
+@click.command("replay-decisions")
+@click.option("--cell", default="all", show_default=True, help="Whose decisions.")
+@bus_command
+async def replay_decisions(session: Session, cell: str) -> int:
+    """Repeat every decision on what its decider saw; they must come out bit for bit equal."""
+    from berthmaster.resolver.replay import read_inputs, replay
+
+    async with session.client() as berth:
+        inputs = await _read(read_inputs(berth.connection))
+    report = replay(inputs, cell)
+    session.out.document(report, lambda: repeated_screen(report))
+    different = report.decisions - report.equal - report.not_repeatable
+    return EXIT_FAILED if different else 0
+
+
+def repeated_screen(report: "Report") -> "RenderableType":
+    """What repeating showed."""
+    from rich.console import Group
+
+    from berthmaster.cli.render.words import words
+
+    different = report.decisions - report.equal - report.not_repeatable
+    lines: list[RenderableType] = [
+        words(
+            f"{report.decisions:,} decisions: {report.equal:,} came out equal, "
+            f"{different:,} otherwise, {report.not_repeatable:,} cannot be repeated"
+        )
+    ]
+    if report.why_not:
+        lines.append(words(f"Not repeatable: {report.why_not}"))
+    if first := report.first_difference:
+        lines.append(words(f"First difference: decision {first.number}, {first.field or 'all'}"))
+        lines += [words(f"  was {first.was}"), words(f"  now {first.now}")]
+    return Group(*lines)
