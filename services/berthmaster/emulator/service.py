@@ -1,0 +1,263 @@
+"""The emulator as a process: N worker clusters, each with inventory, telemetry and an executor."""
+
+import asyncio
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from berthmaster.bus import subjects
+from berthmaster.bus.connection import Connection
+from berthmaster.emulator.cluster import Cluster
+from berthmaster.emulator.disturbance import Nature
+from berthmaster.emulator.fleets import (
+    BUILTIN,
+    DEFAULT_CLUSTERS,
+    OPENB_NODES,
+    ClusterSpec,
+    FleetError,
+    read_fleet,
+)
+from berthmaster.emulator.host import Host
+from berthmaster.emulator.journal import Journal, JournalError, read_journal
+from berthmaster.emulator.records import Record
+from berthmaster.emulator.reporter import Reporter
+from berthmaster.executor.core import Executor, Limits
+from berthmaster.executor.shell import Shell
+from berthmaster.runtime.errors import CannotStart
+from berthmaster.runtime.periodic import beats
+from berthmaster.runtime.service import Context, Service
+from berthmaster.runtime.settings import CommonSettings, setting
+
+FIGURES_INTERVAL_S = 1.0
+CLOSE_LIMIT_S = 3.0
+OPENB = "openb"
+_TRACES = Path(__file__).parents[4] / "shared" / "traces"
+# At --disturbance 1: a fleet of openb's size loses a GPU every few hours and a node every hour.
+GPU_DEATHS_PER_HOUR = 1 / 20_000
+NODE_FLAPS_PER_HOUR = 1 / 1000
+DEAD_GPU_SHARE = 0.002
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmulatorSettings(CommonSettings):
+    """What the emulator can be told."""
+
+    fleet: str = setting(
+        BUILTIN,
+        help="where the nodes come from: a CSV with columns sn,cpu_milli,memory_mib,gpu,model, "
+        "'openb' for the list in the folder BERTH_TRACES, or 'builtin' for the published shape of "
+        "cluster-trace-gpu-v2023",
+    )
+    clusters: int = setting(
+        DEFAULT_CLUSTERS, least=1, most=10_000, help="clusters that the nodes are grouped into"
+    )
+    nodes: int | None = setting(
+        None, least=1, most=1_000_000, help="scale the fleet to so many nodes, keeping its mix"
+    )
+    only: tuple[str, ...] = setting((), help="clusters that this process serves; none named = all")
+    speed: float = setting(
+        1.0, least=0.001, most=1e9, help="pods run so many times faster than their duration"
+    )
+    seed: int = setting(1, help="of all chance: the same seed gives the same durations and faults")
+    data_dir: Path | None = setting(
+        None,
+        help="folder in which pods outlive this process, a journal a cluster; none = they do not",
+    )
+    failure_share: float = setting(
+        0.01, least=0, most=1, help="share of attempts whose pods fail by themselves"
+    )
+    foreign_share: float = setting(
+        0.05,
+        least=0,
+        most=0.95,
+        help="share of the GPUs used by pods that are not ours, on average",
+    )
+    foreign_duration_s: float = setting(
+        300.0, least=0.1, most=1e7, help="how long a foreign pod runs on average, at any speed"
+    )
+    disturbance: float = setting(
+        1.0,
+        least=0,
+        most=1e6,
+        help="how often GPUs die and nodes flap, as a multiple of a good data centre's rate; "
+        "0 = never",
+    )
+    start_delay_s: float = setting(
+        0.0, least=0, most=3600, help="seconds from a pod's start to its running (image pulls)"
+    )
+    start_limit_s: float = setting(
+        60.0, least=0.1, most=86_400, help="seconds in which all pods of an attempt must run"
+    )
+    report_interval_s: float = setting(
+        0.2, least=0.0, most=60, help="seconds between two reports of one node, at least"
+    )
+    report_rate: float = setting(
+        500.0,
+        least=1,
+        most=1e6,
+        help="reports a second and process of nodes that only our own pods have changed; foreign "
+        "pods, health and refusals are always reported",
+    )
+    telemetry_interval_s: float = setting(
+        1.0, least=0, most=3600, help="seconds between two readings of a node; 0 = no telemetry"
+    )
+
+
+def fleet_of(settings: EmulatorSettings) -> list[ClusterSpec]:
+    """The clusters that this process serves. Raises CannotStart."""
+    try:
+        source = settings.fleet
+        if source == OPENB:
+            source = str(Path(os.environ.get("BERTH_TRACES", _TRACES)) / OPENB_NODES)
+        fleet = read_fleet(source, clusters=settings.clusters, nodes=settings.nodes)
+    except FleetError as error:
+        raise CannotStart(str(error)) from error
+    if not settings.only:
+        return fleet
+    names = {cluster.name for cluster in fleet}
+    if unknown := sorted(set(settings.only) - names):
+        raise CannotStart(
+            f"--only names {', '.join(unknown)}; the fleet has {', '.join(sorted(names))}"
+        )
+    return [cluster for cluster in fleet if cluster.name in settings.only]
+
+
+def nature_of(settings: EmulatorSettings) -> Nature:
+    """How the clusters behave."""
+    return Nature(
+        seed=settings.seed,
+        speed=settings.speed,
+        failure_share=settings.failure_share,
+        start_delay_s=settings.start_delay_s,
+        foreign_share=settings.foreign_share,
+        foreign_duration_s=settings.foreign_duration_s,
+        dead_gpu_share=min(1.0, DEAD_GPU_SHARE * settings.disturbance),
+        gpu_deaths_per_hour=GPU_DEATHS_PER_HOUR * settings.disturbance,
+        node_flaps_per_hour=NODE_FLAPS_PER_HOUR * settings.disturbance,
+    )
+
+
+class Served:
+    """One cluster of this process."""
+
+    def __init__(
+        self, context: Context[EmulatorSettings], conn: Connection, spec: ClusterSpec, share: float
+    ) -> None:
+        """``share``: of the process's nodes that are in this cluster. Raises CannotStart."""
+        settings = context.settings
+        self.executor: asyncio.Task[None] | None = None
+        self.journal: Journal | None = None
+        records: list[Record] = []
+        try:
+            if settings.data_dir is not None:
+                path = settings.data_dir / f"{subjects.token(spec.name)}.journal"
+                records = read_journal(path)
+                self.journal = Journal(path)
+            self.cluster = Cluster(spec, nature_of(settings), conn.now(), records)
+            if self.journal is not None:
+                self.cluster.take_journal()  # is part of the snapshot
+                self.journal.begin(self.cluster.world.snapshot())
+        except JournalError as error:
+            raise CannotStart(str(error)) from error
+        self.host = Host(self.cluster, self.journal, conn.now)
+        core = Executor(spec.name, limits=Limits(start_s=settings.start_limit_s))
+        self.shell = Shell(conn, core, self.host, service=context.name)
+        self.reporter = Reporter(
+            conn,
+            self.host,
+            report_interval_s=settings.report_interval_s,
+            report_rate_per_s=max(1.0, settings.report_rate * share),
+            seed=settings.seed,
+        )
+
+    def start(self, context: Context[EmulatorSettings]) -> None:
+        """Everything of it runs until the service stops."""
+        name, stopping = self.cluster.spec.name, context.stopping
+        interval_s = context.settings.telemetry_interval_s
+        self.executor = context.spawn(self.shell.run(stopping), name=f"executor of {name}")
+        context.spawn(self.reporter.run(stopping), name=f"inventory of {name}")
+        context.spawn(self.reporter.keep_alive(stopping), name=f"sign of life of {name}")
+        if interval_s:
+            context.spawn(self.reporter.measure(interval_s, stopping), name=f"telemetry of {name}")
+
+    async def close(self) -> None:
+        """Let the executor finish what it has in hand; then time stands still."""
+        if self.executor is not None:
+            await asyncio.wait({self.executor}, timeout=CLOSE_LIMIT_S)
+        self.host.stop()
+        if self.journal is not None:
+            self.journal.close()
+
+
+class Figures:
+    """The emulator's metrics, a label a cluster."""
+
+    def __init__(self, context: Context[EmulatorSettings]) -> None:
+        metrics, labels = context.metrics, ("cluster",)
+        self._jobs = metrics.gauge("attempts", "Attempts in the executor's hand", labels)
+        self._gauges = {
+            what: metrics.gauge(what, text, labels)
+            for what, text in (
+                ("pods_started", "Pods that kubelets took since the start"),
+                ("attempts_refused", "Attempts of which a kubelet refused a pod, since the start"),
+                ("writes_stored", "Events stored since the start"),
+                ("writes_refused", "Writes that came too late, since the start"),
+                ("writes_unknown", "Writes whose outcome stayed open, since the start"),
+                ("stories_read", "Workloads read back from the log, since the start"),
+                ("workloads_frozen", "Workloads with events that this version cannot read"),
+                ("reports_sent", "Node reports stored since the start"),
+            )
+        }
+
+    def show(self, served: Served) -> None:
+        """Take over the present values."""
+        name, tally = served.cluster.spec.name, served.shell.tally
+        self._jobs.labels(name).set(served.shell.core.jobs)
+        for what, value in (
+            ("pods_started", served.cluster.pods_started),
+            ("attempts_refused", served.cluster.attempts_refused),
+            ("writes_stored", tally.stored),
+            ("writes_refused", tally.refused),
+            ("writes_unknown", tally.unknown),
+            ("stories_read", tally.reloads),
+            ("workloads_frozen", tally.frozen),
+            ("reports_sent", served.reporter.reports_sent),
+        ):
+            self._gauges[what].labels(name).set(value)
+
+
+async def main(context: Context[EmulatorSettings]) -> None:
+    """Until the service is told to stop."""
+    fleet = fleet_of(context.settings)
+    context.health.ready("bus", False, "not connected yet")
+    async with await _open(context) as conn:
+        nodes = sum(len(spec.nodes) for spec in fleet)
+        served = [Served(context, conn, spec, len(spec.nodes) / nodes) for spec in fleet]
+        context.log.info("serving", clusters=[s.name for s in fleet], nodes=nodes)
+        for one in served:
+            one.start(context)
+        figures = Figures(context)
+        try:
+            async for _ in beats(FIGURES_INTERVAL_S, context.stopping):
+                context.health.ready("bus", conn.connected, "" if conn.connected else "away")
+                for one in served:
+                    figures.show(one)
+        finally:
+            await asyncio.gather(*(one.close() for one in served))
+
+
+async def _open(context: Context[EmulatorSettings]) -> Connection:
+    """The connection, unless the service is told to stop before there is one."""
+    opening = asyncio.ensure_future(Connection.open(context.settings, context.name, context.log))
+    stopping = asyncio.ensure_future(context.stopping.wait())
+    try:
+        await asyncio.wait({opening, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not opening.done():
+            raise CannotStart("told to stop before there was a NATS server")
+        return opening.result()
+    finally:
+        opening.cancel()
+        stopping.cancel()
+
+
+SERVICE = Service("emulator", EmulatorSettings, main)

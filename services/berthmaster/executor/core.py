@@ -1,0 +1,422 @@
+"""Decides what one cluster's executor does. Pure: event in, instructions out, time passed in.
+
+Rules of this file:
+
+- Nothing is created before ``claimed`` is stored, and no ending is appended before the attempt's
+  pods hold nothing. Pods and job object are removed only after the ending is stored: until then
+  they are what a restarted executor knows it by.
+- One write or read per workload is in flight. A write that was refused, or whose outcome nobody
+  knows, is followed by a read (Reload), and what was read decides.
+- A hint is only a hint. ``placed`` of a workload that we do not know is tried at once, guarded by
+  its own sequence; all else leads to a read.
+- What the log says is over or somebody else's is left: our pods of it are removed, nothing is
+  appended.
+- Silence of the bus changes nothing here: no timer of this file ends a job that runs.
+
+The shell repeats a Reload until the log was readable; ``Reloaded.failed`` therefore means that the
+story holds something that this version cannot decode, and freezes the workload for us.
+"""
+
+import heapq
+from typing import NamedTuple, assert_never
+
+from berthmaster.executor.job import How, Job, Pods, Verdict
+from berthmaster.executor.stimuli import Acted, Freeze, Instruction, Stimulus, Tick, Told
+from berthmaster.executor.wording import MAX_REASON_CHARS, Wording
+from berthmaster.executor.words import (
+    Attempt,
+    CreatePods,
+    DeletePods,
+    PodEvent,
+    PodsCompleted,
+    PodsExpired,
+    PodsFailed,
+    PodsFound,
+    PodsGone,
+    PodsRefused,
+    PodsRunning,
+    StopPods,
+)
+from berthmaster.lifecycle.digest import request_digest
+from berthmaster.lifecycle.fold import Key, Workload, key
+from berthmaster.lifecycle.instructions import (
+    Answered,
+    Append,
+    Outcome,
+    Refused,
+    Reload,
+    Reloaded,
+    Stored,
+    Unknown,
+)
+from berthmaster.lifecycle.states import HELD, State
+from berthmaster.messages.workload import (
+    CancelRequested,
+    Claimed,
+    Evicted,
+    Failed,
+    Placed,
+    Running,
+    WorkloadEvent,
+)
+
+
+class Limits(NamedTuple):
+    """What an executor has patience for."""
+
+    start_s: float = 60.0  # from asking for the pods until all of them run
+    first_pause_s: float = 0.1  # before the second eviction of a workload is told, then doubled
+    longest_pause_s: float = 5.0  # so that a place that refuses is not tried in a tight circle
+
+
+class Executor:
+    """The executor of one cluster."""
+
+    def __init__(self, cluster: str, name: str = "", limits: Limits = Limits()) -> None:  # noqa: B008
+        self.cluster = cluster
+        self.name = name or f"executor/{cluster}"
+        self._says = Wording(self.name, cluster)
+        self._limits = limits
+        self._jobs: dict[Key, Job] = {}
+        self._refs: dict[str, tuple[Key, WorkloadEvent | None]] = {}
+        self._timers: list[tuple[float, Attempt]] = []
+        self._number = 0
+        self.frozen: dict[Key, str] = {}
+
+    @property
+    def next_due_s(self) -> float | None:
+        """When a Tick is wanted at the latest."""
+        return self._timers[0][0] if self._timers else None
+
+    @property
+    def jobs(self) -> int:
+        """Attempts in hand."""
+        return len(self._jobs)
+
+    def handle(self, event: Stimulus, now_s: float) -> list[Instruction]:
+        """Take in one event; what shall be done about it, in order."""
+        match event:
+            case Told():
+                return self._on_told(event, now_s)
+            case Answered():
+                return self._on_answered(event, now_s)
+            case Reloaded():
+                return self._on_reloaded(event, now_s)
+            case Tick():
+                return self._on_tick(now_s)
+            case _:
+                return self._on_pods(event, now_s)
+
+    # Hints
+
+    def _on_told(self, told: Told, now_s: float) -> list[Instruction]:
+        hint, event, sequence = told
+        if event.cluster != self.cluster or key(event.tenant, event.id) in self.frozen:
+            return [Acted(hint)]
+        match event:
+            case Placed():
+                return self._on_placed(hint, event, sequence, now_s)
+            case CancelRequested():
+                return self._on_cancel_requested(hint, event, sequence, now_s)
+            case Evicted() | Failed():
+                return self._on_over(hint, event, sequence, now_s)
+            case _:
+                assert_never(event)
+
+    def _on_placed(
+        self, hint: int, placed: Placed, sequence: int, now_s: float
+    ) -> list[Instruction]:
+        name = key(placed.tenant, placed.id)
+        job = self._jobs.get(name)
+        if job is None:
+            job = self._jobs[name] = Job(
+                attempt=Attempt(placed.tenant, placed.id, placed.attempt),
+                logged=State.PLACED,
+                sequence=sequence,
+                request=placed.request,
+                placed=placed.pods,
+                digest=request_digest(placed.request),
+                submitted_at_s=placed.submitted_at_s,
+                hints=[hint],
+            )
+        elif placed.attempt < job.attempt.number or (
+            placed.attempt == job.attempt.number and job.pods is not Pods.NONE
+        ):
+            return [Acted(hint)]
+        else:
+            job.hints.append(hint)
+            job.stale = job.stale or placed.attempt > job.attempt.number
+        return self._advance(job, now_s)
+
+    def _on_cancel_requested(
+        self, hint: int, wish: CancelRequested, sequence: int, now_s: float
+    ) -> list[Instruction]:
+        """Acted at once: if we die now, whatever makes us look at the workload shows the wish."""
+        job = self._jobs.get(key(wish.tenant, wish.id))
+        if job is None:
+            return [Acted(hint)]
+        if not job.ref and not job.stale and wish.after == job.sequence and job.logged in HELD:
+            job.sequence = sequence
+            job.cancel = True
+            job.cancel_reason = wish.reason
+        elif sequence > job.sequence:
+            job.stale = True
+        return [Acted(hint), *self._advance(job, now_s)]
+
+    def _on_over(
+        self, hint: int, over: Evicted | Failed, sequence: int, now_s: float
+    ) -> list[Instruction]:
+        """Somebody ended an attempt, such as one whose cluster a person declared lost."""
+        job = self._jobs.get(key(over.tenant, over.id))
+        if job is None or over.by == self.name or sequence <= job.sequence:
+            return [Acted(hint)]
+        job.stale = True
+        return [Acted(hint), *self._advance(job, now_s)]
+
+    # The log's answers
+
+    def _on_answered(self, answer: Answered, now_s: float) -> list[Instruction]:
+        name, event = self._refs.pop(answer.ref, (None, None))
+        job = self._jobs.get(name) if name is not None else None
+        if job is None or event is None or job.ref != answer.ref:
+            return []  # asked by a job that was left since
+        job.ref = ""
+        return self._on_outcome(job, event, answer.outcome, now_s)
+
+    def _on_outcome(
+        self, job: Job, event: WorkloadEvent, outcome: Outcome, now_s: float
+    ) -> list[Instruction]:
+        match outcome:
+            case Stored(sequence):
+                job.sequence = sequence
+            case Refused() | Unknown():
+                job.stale = True
+                return self._advance(job, now_s)
+            case _:
+                assert_never(outcome)
+        match event:
+            case Claimed():
+                job.logged = State.CLAIMED
+                job.claimed_at_s = event.at_s
+            case Running():
+                job.logged = State.RUNNING
+                job.told_pods = event.pods
+            case _:
+                return self._leave(job, "ended")
+        return self._advance(job, now_s)
+
+    def _on_reloaded(self, read: Reloaded, now_s: float) -> list[Instruction]:
+        name, event = self._refs.pop(read.ref, (None, None))
+        job = self._jobs.get(name) if name is not None else None
+        if job is None or name is None or event is not None or job.ref != read.ref:
+            return []
+        job.ref = ""
+        job.stale = False
+        if read.failed:
+            del self._jobs[name]
+            self.frozen[name] = read.failed
+            done = [Acted(hint) for hint in job.hints]
+            return [Freeze(job.attempt.tenant, job.attempt.id, read.failed), *done]
+        work = read.workload
+        if work is None or not self._is_ours(work):
+            return self._leave(job, "not ours (any more)")
+        if work.attempt != job.attempt.number:
+            return self._replace(job, work, now_s)
+        job.adopt(work)
+        return self._advance(job, now_s)
+
+    def _is_ours(self, work: Workload) -> bool:
+        if work.cluster != self.cluster:
+            return False
+        return work.state is State.PLACED or (work.state in HELD and work.executor == self.name)
+
+    def _replace(self, old: Job, work: Workload, now_s: float) -> list[Instruction]:
+        """Another attempt of the same workload is ours: the one we knew is over."""
+        hints, old.hints = old.hints, []
+        left = self._leave(old, "its attempt is over")
+        job = Job(attempt=Attempt(work.tenant, work.id, work.attempt), hints=hints)
+        self._jobs[work.key] = job
+        job.adopt(work)
+        return [*left, *self._advance(job, now_s)]
+
+    def _leave(self, job: Job, why: str) -> list[Instruction]:
+        """Be done with it, and leave nothing behind."""
+        del self._jobs[key(job.attempt.tenant, job.attempt.id)]
+        self._refs.pop(job.ref, None)
+        gone: list[Instruction] = []
+        if job.pods is not Pods.NONE:
+            gone.append(DeletePods(job.attempt, why))
+        return [*gone, *(Acted(hint) for hint in job.hints)]
+
+    # The cluster's events
+
+    def _on_pods(self, event: PodEvent, now_s: float) -> list[Instruction]:
+        attempt = event.attempt
+        name = key(attempt.tenant, attempt.id)
+        if name in self.frozen:
+            return []
+        job = self._jobs.get(name)
+        if isinstance(event, PodsFound):
+            return self._on_found(job, attempt, now_s)
+        if job is None or job.attempt != attempt:
+            return []
+        match event:
+            case PodsRunning():
+                if job.pods is Pods.ASKED:
+                    job.pods = Pods.RUNNING
+                job.observed = event.pods
+            case PodsRefused():
+                self._judge(job, Verdict(How.EVICTED, event.reason))
+            case PodsFailed():
+                self._judge(job, Verdict(How.FAILED, event.reason, event.exit_code))
+            case PodsCompleted():
+                self._judge(job, Verdict(How.COMPLETED))
+                job.pods = Pods.GONE
+            case PodsExpired():
+                self._judge(job, Verdict(How.EVICTED, "deadline"))
+                job.pods = Pods.GONE
+            case PodsGone():
+                reason = event.reason or "its pods vanished from the cluster"
+                self._judge(job, Verdict(How.EVICTED, reason))
+                job.pods = Pods.GONE
+            case _:
+                assert_never(event)
+        return self._advance(job, now_s)
+
+    @staticmethod
+    def _judge(job: Job, verdict: Verdict) -> None:
+        """The first verdict stands: what follows it is its consequence."""
+        if job.verdict is None:
+            job.verdict = verdict
+
+    def _on_found(self, job: Job | None, attempt: Attempt, now_s: float) -> list[Instruction]:
+        """At the start. Of two attempts with pods only the later can be open."""
+        if job is not None and job.attempt.number > attempt.number:
+            return [DeletePods(attempt, "a later attempt was made")]
+        left: list[Instruction] = []
+        hints: list[int] = []
+        if job is not None and job.attempt.number < attempt.number:
+            hints, job.hints = job.hints, []
+            left = self._leave(job, "a later attempt was made")
+            job = None
+        if job is None:
+            name = key(attempt.tenant, attempt.id)
+            job = self._jobs[name] = Job(attempt=attempt, stale=True, hints=hints)
+        if job.pods is Pods.NONE:
+            job.pods = Pods.ASKED
+            self._set_timer(now_s + self._limits.start_s, attempt)
+        return [*left, *self._advance(job, now_s)]
+
+    # Time
+
+    def _set_timer(self, due_s: float, attempt: Attempt) -> None:
+        heapq.heappush(self._timers, (due_s, attempt))
+
+    def _on_tick(self, now_s: float) -> list[Instruction]:
+        """A timer only makes us look at its attempt again; most are for nothing by then."""
+        done: list[Instruction] = []
+        while self._timers and self._timers[0][0] <= now_s:
+            _, attempt = heapq.heappop(self._timers)
+            job = self._jobs.get(key(attempt.tenant, attempt.id))
+            if job is None or job.attempt != attempt:
+                continue
+            if job.pods is Pods.ASKED:
+                why = f"not all pods ran within {self._limits.start_s:g} s"
+                self._judge(job, Verdict(How.EVICTED, why))
+            done += self._advance(job, now_s)
+        return done
+
+    # What to do next
+
+    def _advance(self, job: Job, now_s: float) -> list[Instruction]:
+        """The next step from what the log says and what the pods do. One write at a time; the
+        orders to the cluster do not wait for it."""
+        if job.logged in HELD and not job.stale:
+            if job.pods is Pods.NONE and job.verdict is None and not self._unwanted(job, now_s):
+                return [*self._create(job, now_s), *self._write(job, now_s)]
+            if job.cancel and job.pods is not Pods.GONE:
+                self._judge(job, Verdict(How.CANCELLED, job.cancel_reason))
+        stop: list[Instruction] = []
+        running = job.pods in (Pods.ASKED, Pods.RUNNING)
+        if job.verdict is not None and running and job.logged in HELD:
+            job.pods = Pods.STOPPING
+            stop.append(StopPods(job.attempt, job.verdict.reason[:MAX_REASON_CHARS]))
+        return [*stop, *self._write(job, now_s)]
+
+    def _unwanted(self, job: Job, now_s: float) -> bool:
+        """Whether its pods need not be made: cancelled since, or too late for its own deadline."""
+        if job.cancel:
+            self._judge(job, Verdict(How.CANCELLED, job.cancel_reason))
+        elif (left_s := self._left_s(job, now_s)) is not None and left_s <= 0:
+            self._judge(job, Verdict(How.EVICTED, "deadline"))
+        return job.verdict is not None
+
+    @staticmethod
+    def _left_s(job: Job, now_s: float) -> float | None:
+        """Until its own deadline, which runs from the claim."""
+        deadline_s = job.request.deadline_s if job.request is not None else None
+        return None if deadline_s is None else job.claimed_at_s + deadline_s - now_s
+
+    def _create(self, job: Job, now_s: float) -> list[Instruction]:
+        if job.request is None:  # the fold always has it while a workload is open
+            return []
+        job.pods = Pods.ASKED
+        self._set_timer(now_s + self._limits.start_s, job.attempt)
+        hints, job.hints = job.hints, []
+        return [
+            CreatePods(job.attempt, self.name, job.placed, job.request, self._left_s(job, now_s)),
+            *(Acted(hint) for hint in hints),
+        ]
+
+    def _write(self, job: Job, now_s: float) -> list[Instruction]:
+        if job.ref:
+            return []
+        if job.stale:
+            return [self._reload(job)]
+        if job.logged is State.PLACED:
+            return [self._append(job, self._says.claimed(job, now_s))]
+        if job.logged not in HELD:
+            return []
+        if job.verdict is not None:
+            return self._end(job, job.verdict, now_s)
+        if job.pods is Pods.RUNNING and job.observed != job.told_pods:
+            return [self._append(job, self._says.running(job, now_s))]
+        return []
+
+    def _end(self, job: Job, verdict: Verdict, now_s: float) -> list[Instruction]:
+        if job.pods not in (Pods.NONE, Pods.GONE):
+            return []  # they still hold resources
+        known = job.submitted_at_s > 0
+        if verdict.how is How.EVICTED:
+            known = known and job.evictions is not None
+        if not known:
+            return [self._reload(job)]
+        if verdict.how is How.EVICTED and not job.cancel:
+            if not job.patience_s:
+                job.patience_s = now_s + self._pause_s(job.evictions or 0)
+                self._set_timer(job.patience_s, job.attempt)
+            if now_s < job.patience_s:
+                return []
+        return [self._append(job, self._says.ending(job, verdict, now_s))]
+
+    def _pause_s(self, evictions: int) -> float:
+        if not evictions:
+            return 0.0
+        limits = self._limits
+        return float(
+            min(limits.first_pause_s * 2 ** min(evictions - 1, 30), limits.longest_pause_s)
+        )
+
+    # The words to the log
+
+    def _ref(self, job: Job, event: WorkloadEvent | None) -> str:
+        self._number += 1
+        job.ref = str(self._number)
+        self._refs[job.ref] = (key(job.attempt.tenant, job.attempt.id), event)
+        return job.ref
+
+    def _reload(self, job: Job) -> Reload:
+        return Reload(ref=self._ref(job, None), tenant=job.attempt.tenant, id=job.attempt.id)
+
+    def _append(self, job: Job, event: WorkloadEvent) -> Append:
+        return Append(ref=self._ref(job, event), event=event)

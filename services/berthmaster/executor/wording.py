@@ -1,0 +1,65 @@
+"""What an executor says in the log, and in which words an attempt ends."""
+
+from typing import Any, Final, NamedTuple
+
+from berthmaster.executor.job import How, Job, Verdict
+from berthmaster.messages.workload import (
+    Cancelled,
+    Claimed,
+    Evicted,
+    Failed,
+    Running,
+    Succeeded,
+    WorkloadEvent,
+)
+
+MAX_REASON_CHARS: Final = 500
+
+
+class Wording(NamedTuple):
+    """The events of one executor."""
+
+    name: str
+    cluster: str
+
+    def claimed(self, job: Job, now_s: float) -> Claimed:
+        """Before anything is created."""
+        return Claimed(**self._head(job, now_s), executor=self.name)
+
+    def running(self, job: Job, now_s: float) -> Running:
+        """Where its pods really are."""
+        return Running(**self._head(job, now_s), pods=job.observed)
+
+    def ending(self, job: Job, verdict: Verdict, now_s: float) -> WorkloadEvent:
+        """A wish to cancel outweighs an eviction; too many evictions are a failure."""
+        how, reason, exit_code = verdict
+        head = self._head(job, now_s)
+        if how is How.EVICTED:
+            evictions = (job.evictions or 0) + 1
+            if job.cancel:
+                how, reason = How.CANCELLED, job.cancel_reason or reason
+            elif job.request is not None and evictions <= job.request.max_evictions:
+                return Evicted(**head, reason=reason[:MAX_REASON_CHARS])
+            else:
+                reason = f"evicted {evictions} times, at last: {reason}"
+        head |= {
+            "digest": job.digest,
+            "submitted_at_s": job.submitted_at_s,
+            "reason": reason[:MAX_REASON_CHARS],
+        }
+        if how is How.COMPLETED:
+            return Succeeded(**head)
+        if how is How.CANCELLED:
+            return Cancelled(**head)
+        return Failed(**head, exit_code=exit_code)
+
+    def _head(self, job: Job, now_s: float) -> dict[str, Any]:
+        return {
+            "tenant": job.attempt.tenant,
+            "id": job.attempt.id,
+            "after": job.sequence,
+            "at_s": now_s,
+            "by": self.name,
+            "cluster": self.cluster,
+            "attempt": job.attempt.number,
+        }

@@ -1,0 +1,119 @@
+"""The words between an executor and its cluster, whatever that is made of.
+
+A cluster keeps one *job object* per attempt, named by workload id and attempt, and pods under it:
+
+- ``CreatePods`` makes both. Doing it again changes nothing; the cluster tells again how it stands.
+- ``StopPods`` ends the pods and keeps the object with the reason, so that an executor that was
+  killed before it could say how the attempt ended finds out. Answered by ``PodsGone``.
+- ``DeletePods`` removes everything. Not answered: nobody waits for it.
+
+The cluster tells what happened by events. Each is about all pods of an attempt together, and may be
+told more than once.
+"""
+
+from typing import NamedTuple
+
+from berthmaster.messages.placement import PodBinding
+from berthmaster.messages.workload import JobRequest
+
+
+class Attempt(NamedTuple):
+    """Names the job object."""
+
+    tenant: str
+    id: str
+    number: int
+
+    @property
+    def object_name(self) -> str:
+        """Of the job object, in the tenant's namespace: at most 63 characters."""
+        return f"{self.id}-{self.number}"
+
+    def pod_name(self, pod: str) -> str:
+        """Of one of its pods (``<pod set>-<index>``)."""
+        return f"{self.id}-{self.number}-{pod}"
+
+
+# What the executor asks of the cluster
+
+
+class CreatePods(NamedTuple):
+    """Make the job object and its pods, unless they are there."""
+
+    attempt: Attempt
+    executor: str  # a label of the object: who claimed the attempt
+    pods: tuple[PodBinding, ...]
+    request: JobRequest
+    stop_after_s: float | None  # then the cluster stops the pods by itself; None = never
+
+
+class StopPods(NamedTuple):
+    """End the pods, keep the object and this reason."""
+
+    attempt: Attempt
+    reason: str
+
+
+class DeletePods(NamedTuple):
+    """Remove pods and object."""
+
+    attempt: Attempt
+    reason: str
+
+
+ClusterInstruction = CreatePods | StopPods | DeletePods
+
+
+# What the cluster tells
+
+
+class PodsFound(NamedTuple):
+    """At the executor's start: this object exists. How it stands is told next."""
+
+    attempt: Attempt
+
+
+class PodsRunning(NamedTuple):
+    """All pods run, there."""
+
+    attempt: Attempt
+    pods: tuple[PodBinding, ...]
+
+
+class PodsRefused(NamedTuple):
+    """The cluster did not take a pod, or lost one through no fault of the job."""
+
+    attempt: Attempt
+    reason: str
+
+
+class PodsCompleted(NamedTuple):
+    """All pods ended well and hold nothing any more."""
+
+    attempt: Attempt
+
+
+class PodsFailed(NamedTuple):
+    """A pod of the job ended badly by itself; others may still run."""
+
+    attempt: Attempt
+    reason: str
+    exit_code: int | None = None
+
+
+class PodsExpired(NamedTuple):
+    """``stop_after_s`` has passed: the cluster stopped the pods, and they hold nothing any more."""
+
+    attempt: Attempt
+
+
+class PodsGone(NamedTuple):
+    """No pod is left; the object may be. ``reason``: the one that StopPods gave, if it did."""
+
+    attempt: Attempt
+    reason: str = ""
+
+
+PodEvent = (
+    PodsFound | PodsRunning | PodsRefused | PodsCompleted | PodsFailed | PodsExpired | PodsGone
+)
