@@ -30,6 +30,8 @@ TIER_LIMITS_S = {
     "pipeline": 2400,
     "containers": 2400,
 }
+# What a tier runs in: a Docker engine is found or started for the containers.
+WITHIN = {"containers": ["sh", str(ROOT / "scripts" / "engine.sh")]}
 CHECK_LIMIT_S = 600
 NO_TESTS = 5  # pytest's exit code when nothing was collected
 USAGE = f"usage: scripts/test [checks] [{'] ['.join(TIER_LIMITS_S)}] [-- PYTEST OPTION…]"
@@ -81,6 +83,7 @@ def run_tier(tier: str, extra: list[str]) -> Row:
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.xml"
         argv = [sys.executable, "-m", "pytest", "-q", str(folder), f"--junit-xml={report}", *extra]
+        argv = [*WITHIN.get(tier, []), *argv]
         code, took_s = call(argv, TIER_LIMITS_S[tier])
         row = read_report(tier, report)
     row.took_s = took_s

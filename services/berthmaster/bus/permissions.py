@@ -119,14 +119,9 @@ def _asked(service: str) -> tuple[str, ...]:
 
 
 def _snapshots() -> tuple[str, ...]:
-    """An object store is a stream, its chunks and its names are subjects."""
-    return (
-        "$O.SNAPSHOTS.C.>",
-        "$O.SNAPSHOTS.M.>",
-        *_read(SNAPSHOTS),
-        *_follow(SNAPSHOTS),
-        *_api(f"STREAM.PURGE.{SNAPSHOTS}", f"DIRECT.GET.{SNAPSHOTS}", f"DIRECT.GET.{SNAPSHOTS}.>"),
-    )
+    """snapshots.py: an object store is a stream; its chunks and its names are subjects."""
+    purge = _api(f"STREAM.PURGE.{SNAPSHOTS}")
+    return ("$O.SNAPSHOTS.C.>", "$O.SNAPSHOTS.M.>", *_read(SNAPSHOTS), *purge)
 
 
 # ---- services
@@ -178,9 +173,9 @@ def _scorer(_: str) -> Grants:
             *_CLOCK,
             "berth.fleet.*.score",
             *_read(FLEET, LEASES),
-            *_follow(FLEET, ALL_FLEET),
-            *_follow(WORKLOADS, ALL_WORKLOADS),  # the job mix that fragmentation is measured for
-            *_follow(CONTROL, ALL_CONTROL),
+            *_follow(FLEET),
+            # The job mix that fragmentation is measured for.
+            *_follow(WORKLOADS, "berth.workload.*.*.submitted.*"),
             "berth.lease.scorer.>",
             "berth.dead.scorer",
         ),

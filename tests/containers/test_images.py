@@ -1,0 +1,85 @@
+"""What is in the images, and what is not."""
+
+import json
+
+import docker
+import pytest
+
+SERVICES = ("gateway", "resolver", "scorer", "archivist", "telemetry", "emulator")
+pytestmark = pytest.mark.timeout(900)  # the first test builds all images
+
+
+def inside(image: str, code: str) -> object:
+    """What a piece of Python prints as JSON in a container."""
+    client = docker.from_env()
+    try:
+        output: bytes = client.containers.run(
+            image, entrypoint=["python3", "-c", code], remove=True, network_mode="none"
+        )
+    finally:
+        client.close()
+    return json.loads(output)
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_an_image_starts_its_service_as_nobody_and_says_where_its_port_is(
+    images: str, service: str
+) -> None:
+    client = docker.from_env()
+    config = client.images.get(f"berthmaster/{service}:{images}").attrs["Config"]
+    client.close()
+    assert config["Entrypoint"] == ["berth", "serve", service]
+    assert config["User"] == "10001:10001"
+    assert config["ExposedPorts"] == {"8080/tcp": {}}
+    assert "8080/healthz" in config["Healthcheck"]["Test"][-1]
+    assert not [line for line in config["Env"] if "SEED" in line]
+
+
+def test_only_the_images_that_need_them_carry_the_large_libraries(images: str) -> None:
+    code = (
+        "import importlib.util as u, json;"
+        "print(json.dumps([n for n in ('numpy','pynvml','click','rich','pip') if u.find_spec(n)]))"
+    )
+    found = {service: inside(f"berthmaster/{service}:{images}", code) for service in SERVICES}
+    assert found == {
+        "gateway": [],
+        "resolver": ["numpy"],
+        "scorer": [],
+        "archivist": [],
+        "telemetry": ["pynvml"],
+        "emulator": [],
+    }
+
+
+def test_an_image_has_no_compiler_and_cannot_write_its_own_code(images: str) -> None:
+    code = (
+        "import json, os, shutil, berthmaster;"
+        "print(json.dumps([os.getuid(), os.access(berthmaster.__path__[0], os.W_OK),"
+        " shutil.which('cc'), shutil.which('gcc')]))"
+    )
+    assert inside(f"berthmaster/gateway:{images}", code) == [10001, False, None, None]
+
+
+def test_services_share_all_layers_but_their_own_last(images: str) -> None:
+    client = docker.from_env()
+    layers = {
+        service: client.images.get(f"berthmaster/{service}:{images}").attrs["RootFS"]["Layers"]
+        for service in SERVICES
+    }
+    client.close()
+    shared = layers["gateway"][:-1]
+    assert len(shared) >= 4
+    assert all(of[: len(shared)] == shared for of in layers.values())
+
+
+def test_a_service_with_wrong_settings_says_so_and_ends_with_code_2(images: str) -> None:
+    client = docker.from_env()
+    container = client.containers.run(
+        f"berthmaster/gateway:{images}", ["--nats-url", "carrier-pigeon"], detach=True
+    )
+    try:
+        assert container.wait(timeout=30)["StatusCode"] == 2
+        assert "--nats-url: 'carrier-pigeon' is not right" in container.logs().decode()
+    finally:
+        container.remove(force=True)
+        client.close()

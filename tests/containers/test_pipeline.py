@@ -1,0 +1,156 @@
+"""The pipeline of deploy/compose.yaml: a job is submitted, placed and run, whatever is killed."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from berthmaster.bus.keys import seed_file
+from berthmaster.bus.permissions import inbox_prefix
+from berthmaster.client import Client
+from berthmaster.messages.api import WorkloadView
+from berthmaster.messages.families import EVENT_KINDS
+from berthmaster.messages.workload import JobRequest, PodSet
+from tests.containers.compose import Stack
+
+pytestmark = pytest.mark.timeout(900)  # the first test builds all images
+
+SERVICES = ("gateway-1", "resolver-1", "resolver-2", "scorer-1", "archivist-1", "emulator-1")
+STORY = ["submitted", "placed", "claimed", "running", "succeeded"]
+JOB_LIMIT_S = 60.0
+ENDED = ("succeeded", "failed", "cancelled")
+
+
+def job(name: str, duration_s: float = 1.0) -> JobRequest:
+    """A job that a node of any model can run, and that takes so long."""
+    return JobRequest(
+        id=name, pod_sets=(PodSet(gpus=1),), expected_duration_s=duration_s, max_evictions=50
+    )
+
+
+@asynccontextmanager
+async def connected(stack: Stack, keys: Path, user: str) -> AsyncIterator[Client]:
+    async with Client.connect(
+        stack.url(),
+        tenant="default",
+        seed_file=seed_file(keys, user),
+        inbox_prefix=inbox_prefix(user),
+    ) as client:
+        yield client
+
+
+async def until(client: Client, name: str, *states: str) -> WorkloadView:
+    """A workload, once it is in one of these states."""
+    end_s = time.monotonic() + JOB_LIMIT_S
+    while True:
+        view = (await client.get(name)).workload
+        if view.state in states:
+            return view
+        if time.monotonic() > end_s:
+            why = await client.why(name)
+            raise AssertionError(f"{name} is {view.state} after {JOB_LIMIT_S} s: {why}")
+        await asyncio.sleep(0.1)
+
+
+async def kinds(client: Client, name: str) -> list[str]:
+    """What happened to a workload, in order, without what had no effect."""
+    story = (await client.get(name, story=True)).story
+    return [EVENT_KINDS[type(each.event)] for each in story if not each.void]
+
+
+async def submitted_and_run(stack: Stack, keys: Path, name: str) -> None:
+    """A job's whole life, as a tenant sees it."""
+    async with connected(stack, keys, "tenant.default") as tenant:
+        await tenant.submit(job(name))
+        ended = await until(tenant, name, *ENDED)
+        # Emulated jobs fail now and then, as real ones do: that is an ending too.
+        assert ended.state in ("succeeded", "failed"), ended
+        story = await kinds(tenant, name)
+        assert story[:4] == STORY[:4]
+        assert [kind for kind in story if kind in ENDED] == [ended.state]
+
+
+def test_a_job_is_submitted_placed_and_run_in_containers(stack: Stack, keys: Path) -> None:
+    stack.wait_ready(*SERVICES)
+    asyncio.run(submitted_and_run(stack, keys, "first"))
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_that_is_killed_and_replaced_loses_nothing(
+    stack: Stack, keys: Path, name: str
+) -> None:
+    """One job runs while the container dies, one is submitted afterwards; both end once."""
+    stack.wait_ready(*SERVICES)
+    asyncio.run(killed_in_mid_flight(stack, keys, name))
+
+
+async def killed_in_mid_flight(stack: Stack, keys: Path, name: str) -> None:
+    async with connected(stack, keys, "tenant.default") as tenant:
+        runs = f"runs-while-{name}-dies"
+        await tenant.submit(job(runs, duration_s=8.0))
+        before = await until(tenant, runs, "running")
+        stack.kill(name)
+        stack.start(name)
+        stack.wait_ready(name)
+        after = await until(tenant, runs, *ENDED)
+        assert (after.attempt, after.cluster) == (before.attempt, before.cluster)
+        story = await kinds(tenant, runs)
+        assert [kind for kind in story if kind in ENDED] == [after.state]
+        assert story.count("claimed") == 1
+    await submitted_and_run(stack, keys, f"after-{name}")
+
+
+def test_the_bus_is_killed_and_replaced_and_what_was_accepted_is_still_there(
+    stack: Stack, keys: Path
+) -> None:
+    stack.wait_ready(*SERVICES)
+    asyncio.run(accepted_before(stack, keys))
+    stack.kill("nats-1")
+    stack.start("nats-1")
+    stack.wait("nats-1", lambda state: state["Health"]["Status"] == "healthy")
+    stack.wait_ready(*SERVICES)
+    asyncio.run(ended_after(stack, keys))
+
+
+async def accepted_before(stack: Stack, keys: Path) -> None:
+    async with connected(stack, keys, "tenant.default") as tenant:
+        await tenant.submit(job("outlives-the-bus", duration_s=3.0))
+
+
+async def ended_after(stack: Stack, keys: Path) -> None:
+    async with connected(stack, keys, "tenant.default") as tenant:
+        ended = await until(tenant, "outlives-the-bus", *ENDED)
+        assert (await kinds(tenant, "outlives-the-bus")).count(ended.state) == 1
+
+
+def test_nobody_needed_more_than_its_permissions_and_nothing_died(stack: Stack, keys: Path) -> None:
+    """Last: over all that was done above."""
+    stack.wait_ready(*SERVICES)
+    complaints = {
+        name: [line for line in stack.logs(name) if is_complaint(line)] for name in SERVICES
+    }
+    assert complaints == {name: [] for name in SERVICES}
+    assert asyncio.run(everything_ended(stack, keys)) == {}
+
+
+def is_complaint(line: str) -> bool:
+    """A denied permission, a dead task or a dead letter."""
+    try:
+        event = json.loads(line).get("event", "")
+    except ValueError:
+        return True  # a traceback, or something that was printed
+    return event in ("permission violation", "task_died", "main_died", "dead letter")
+
+
+async def everything_ended(stack: Stack, keys: Path) -> dict[str, str]:
+    """The workloads that did not end, as the operator sees them."""
+    async with connected(stack, keys, "operator") as operator:
+        left: dict[str, str] = {}
+        for view in (await operator.list(limit=1000)).workloads:
+            if view.state not in ENDED:
+                left[view.id] = view.state
+        return left
