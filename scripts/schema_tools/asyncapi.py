@@ -1,0 +1,315 @@
+"""The AsyncAPI 3 document: every subject, what travels on it, and who sends and who receives it.
+
+Addresses come out of bus/subjects.py, called with the parameters' names, so that none is spelled a
+second time. The actions are those of Berthmaster's own services.
+"""
+
+import re
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from berthmaster.bus import subjects
+from berthmaster.messages.api import (
+    OPERATOR_VERBS,
+    RESOLVER_VERBS,
+    ChangeReply,
+    DryRunReply,
+    GetReply,
+    ListReply,
+    OperatorReply,
+    Refusal,
+    SubmitReply,
+    WhyReply,
+)
+from berthmaster.messages.control import ClusterLost, Cordon, QueueSetting
+from berthmaster.messages.families import EVENT_KINDS, REQUEST_TYPES, TENANT_VERBS
+from berthmaster.messages.fleet import (
+    ClusterAlive,
+    ClusterProfile,
+    ClusterScore,
+    NodeGone,
+    NodeReport,
+)
+from berthmaster.messages.placement import Decision
+from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease
+from berthmaster.messages.telemetry import NodeTelemetry
+from scripts.schema_tools.json_schema import MESSAGES, Schema, components, name_of, plain
+
+VERSION: Final = "3.0.0"
+CONTENT_TYPE: Final = "application/json"
+
+PARAMETERS: Final = {
+    "tenant": "Who submits and sees. Permissions on the subject enforce it.",
+    "id": "The workload's id, chosen by its submitter.",
+    "cluster": "A worker cluster.",
+    "cluster_or_none": "The cluster that the event is about, or `-` if it is about none.",
+    "node": "A node of the cluster.",
+    "node_or_none": "A node of the cluster, or `-` for the cluster as a whole.",
+    "queue": "A queue's name.",
+    "cell": "The clusters that one decider serves; by default there is one cell, `all`.",
+    "number": "The decision's number in its cell's chain.",
+    "service": "The service that could not handle a message.",
+    "name": "What is leased; each dot in it begins another level of the subject.",
+}
+_ENCODED: Final = (
+    " Characters other than letters, digits, `-` and `_` are written `=XX`, byte by byte of UTF-8."
+)
+_MARK: Final = re.compile(r"PARAMETER-(\w+)")
+_NUMBER: Final = 987_654_321  # stands for the one parameter that is a number
+
+EXECUTOR_KINDS: Final = frozenset({"claimed", "admitted", "running", "evicted"})
+DECIDED_KINDS: Final = frozenset({"placed", "withdrawn"})
+ALSO_WRITTEN_BY: Final[dict[str, tuple[str, ...]]] = {
+    "evicted": ("resolver",),
+    "failed": ("resolver",),
+    "cancelled": ("gateway", "resolver"),
+}
+ENDING_KINDS: Final = frozenset({"succeeded", "failed", "cancelled"})
+REPLIES: Final[dict[str, type[msgspec.Struct]]] = {
+    "submit": SubmitReply,
+    "cancel": ChangeReply,
+    "reprioritize": ChangeReply,
+    "get": GetReply,
+    "list": ListReply,
+    "why": WhyReply,
+    "dry_run": DryRunReply,
+    **dict.fromkeys(OPERATOR_VERBS, OperatorReply),
+}
+
+
+@dataclass(frozen=True)
+class Channel:
+    """One family of subjects."""
+
+    name: str
+    address: str | None  # None: a reply's, made up by whoever asks
+    messages: tuple[type[msgspec.Struct], ...]
+    kept_in: str = ""  # a stream; "" = not kept
+    senders: tuple[str, ...] = ()
+    receivers: tuple[str, ...] = ()
+    reply: str = ""  # the channel of the replies
+
+
+def _address(build: Callable[..., str], *parameters: str | int | None) -> str:
+    """What ``build`` makes of these parameters, as an address."""
+    marked: list[Any] = [f"PARAMETER-{p}" if isinstance(p, str) else p for p in parameters]
+    spelled = _MARK.sub(r"{\1}", build(*marked))
+    return spelled.replace(str(_NUMBER), "{number}")
+
+
+def channels() -> list[Channel]:
+    """Every channel, in the order in which data flows."""
+    return [*_observations(), *_events(), *_controls(), *_records(), *_requests()]
+
+
+def _observations() -> Iterator[Channel]:
+    readers = ("scorer", "resolver")
+    yield Channel(
+        "telemetry",
+        _address(subjects.telemetry, "cluster", "node"),
+        (NodeTelemetry,),
+        senders=("telemetry", "emulator"),
+        receivers=("scorer",),
+    )
+    for name, build, facts, senders, receivers in (
+        ("fleet.alive", subjects.alive, (ClusterAlive,), ("inventory", "emulator"), readers),
+        ("fleet.profile", subjects.profile, (ClusterProfile,), ("inventory", "emulator"), readers),
+        ("fleet.score", subjects.score, (ClusterScore,), ("scorer",), ("resolver",)),
+    ):
+        yield Channel(name, _address(build, "cluster"), facts, "FLEET", senders, receivers)
+    yield Channel(
+        "fleet.node",
+        _address(subjects.node, "cluster", "node"),
+        (NodeReport, NodeGone),
+        "FLEET",
+        ("inventory", "emulator"),
+        readers,
+    )
+
+
+def _events() -> Iterator[Channel]:
+    for event, kind in EVENT_KINDS.items():
+        cluster = "cluster_or_none" if kind in ENDING_KINDS else "cluster"
+        named = cluster if "cluster" in event.__struct_fields__ else None
+        yield Channel(
+            f"workload.{kind}",
+            _event_address(kind, named),
+            (event,),
+            "WORKLOADS",
+            _writers(kind),
+            ("gateway", "resolver", "executor", "archivist"),
+        )
+    yield Channel(
+        "decision",
+        _address(subjects.decision, "cell"),
+        (Decision,),
+        "WORKLOADS",
+        ("resolver",),
+        ("resolver", "archivist"),
+    )
+
+
+def _event_address(kind: str, cluster: str | None) -> str:
+    def build(tenant: str, workload: str, named: str | None) -> str:
+        return subjects.workload_event(tenant, workload, kind, named)
+
+    return _address(build, "tenant", "id", cluster)
+
+
+def _writers(kind: str) -> tuple[str, ...]:
+    """As lifecycle/states.py says who may write what."""
+    if kind in DECIDED_KINDS:
+        return ("resolver",)
+    if kind in EXECUTOR_KINDS or kind in ENDING_KINDS:
+        return ("executor", *ALSO_WRITTEN_BY.get(kind, ()))
+    return ("gateway",)
+
+
+def _controls() -> Iterator[Channel]:
+    for name, address, fact in (
+        ("control.queue", _address(subjects.queue_setting, "queue"), QueueSetting),
+        ("control.cordon", _address(subjects.cordon, "cluster", "node_or_none"), Cordon),
+        ("control.lost", _address(subjects.lost, "cluster"), ClusterLost),
+    ):
+        yield Channel(name, address, (fact,), "CONTROL", ("gateway",), ("gateway", "resolver"))
+
+
+def _records() -> Iterator[Channel]:
+    yield Channel(
+        "archive.workload",
+        _address(subjects.archive, "tenant", "id"),
+        (ArchivedStory,),
+        "ARCHIVE",
+        ("archivist",),
+        ("gateway",),
+    )
+    yield Channel(
+        "archive.decision",
+        _address(subjects.archived_decision, "cell", _NUMBER),
+        (Decision,),
+        "ARCHIVE",
+        ("archivist",),
+        ("resolver",),
+    )
+    everyone = ("gateway", "resolver", "scorer", "archivist", "executor")
+    yield Channel("dead", _address(subjects.dead, "service"), (DeadLetter,), "DEAD", everyone)
+    holders = ("resolver", "scorer", "archivist")
+    lease = _address(subjects.lease, "name")
+    yield Channel("lease", lease, (Lease,), "LEASES", holders, holders)
+
+
+def _requests() -> Iterator[Channel]:
+    for verb, message in REQUEST_TYPES.items():
+        who = "api" if verb in TENANT_VERBS else "operator"
+        name = f"{who}.{verb}"
+        address = _request_address(verb)
+        server = "resolver" if verb in RESOLVER_VERBS else "gateway"
+        yield Channel(name, address, (message,), receivers=(server,), reply=f"{name}.reply")
+        yield Channel(f"{name}.reply", None, (REPLIES[verb], Refusal))
+
+
+def _request_address(verb: str) -> str:
+    if verb in OPERATOR_VERBS:
+        return subjects.operator(verb)
+    return _address(lambda tenant: subjects.api(tenant, verb), "tenant")
+
+
+# The document
+
+
+def document() -> dict[str, Any]:
+    """The whole of it, ready for JSON."""
+    found = channels()
+    types = tuple(message.type for message in MESSAGES)
+    return {
+        "asyncapi": VERSION,
+        "info": {
+            "title": "Berthmaster",
+            "version": _project_version(),
+            "description": (
+                "GPU jobs find their berth: telemetry, facts, requests, events and decisions, all"
+                " of them JSON on NATS. Readers ignore fields that they do not know, except in"
+                " requests, where an unknown field is refused. A field with a default may be"
+                " absent."
+            ),
+            "license": {"name": "Apache-2.0"},
+        },
+        "defaultContentType": CONTENT_TYPE,
+        "servers": {
+            "nats": {
+                "host": "localhost:4222",
+                "protocol": "nats",
+                "description": "The bus, with JetStream. Each service has an nkey of its own.",
+            }
+        },
+        "channels": {channel.name: _channel(channel) for channel in found},
+        "operations": dict(op for channel in found for op in _operations(channel)),
+        "components": {
+            "messages": {m.name: _message(m.name, m.type) for m in MESSAGES},
+            "schemas": components(types, "#/components/schemas/{name}"),
+        },
+    }
+
+
+def _project_version() -> str:
+    pyproject = Path(__file__).resolve().parent.parent.parent / "pyproject.toml"
+    return str(tomllib.loads(pyproject.read_text())["project"]["version"])
+
+
+def _message(name: str, message: type[msgspec.Struct]) -> Schema:
+    summary = plain((message.__doc__ or "").strip().partition("\n")[0])
+    return {
+        "name": name,
+        "title": message.__name__,
+        "summary": summary,
+        "contentType": CONTENT_TYPE,
+        "payload": {"$ref": f"#/components/schemas/{message.__name__}"},
+    }
+
+
+def _channel(channel: Channel) -> dict[str, Any]:
+    made: dict[str, Any] = {"address": channel.address}
+    if channel.address is None:
+        made["description"] = "The asker's inbox: its address comes with the request."
+    elif channel.kept_in:
+        made["description"] = f"Kept in the stream {channel.kept_in}."
+    elif channel.reply:
+        made["description"] = "A request; it is answered in any case, so ask with a time limit."
+    else:
+        made["description"] = "Not kept: a lost message is replaced by the next."
+    made["servers"] = [{"$ref": "#/servers/nats"}]
+    names = re.findall(r"{(\w+)}", channel.address or "")
+    if names:
+        made["parameters"] = {name: {"description": PARAMETERS[name] + _ENCODED} for name in names}
+    made["messages"] = {
+        name_of(m): {"$ref": f"#/components/messages/{name_of(m)}"} for m in channel.messages
+    }
+    return made
+
+
+def _refs(channel: str, messages: tuple[type[msgspec.Struct], ...]) -> list[Schema]:
+    return [{"$ref": f"#/channels/{channel}/messages/{name_of(m)}"} for m in messages]
+
+
+def _operations(channel: Channel) -> Iterator[tuple[str, dict[str, Any]]]:
+    for action, services in (("send", channel.senders), ("receive", channel.receivers)):
+        if not services:
+            continue
+        operation: dict[str, Any] = {
+            "action": action,
+            "channel": {"$ref": f"#/channels/{channel.name}"},
+            "summary": f"{'Sent' if action == 'send' else 'Received'} by {', '.join(services)}.",
+            "messages": _refs(channel.name, channel.messages),
+        }
+        if channel.reply:
+            verb = channel.name.rpartition(".")[2]
+            operation["reply"] = {
+                "channel": {"$ref": f"#/channels/{channel.reply}"},
+                "messages": _refs(channel.reply, (REPLIES[verb], Refusal)),
+            }
+        yield f"{channel.name}.{action}", operation

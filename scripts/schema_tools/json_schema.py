@@ -1,0 +1,165 @@
+"""One JSON Schema a message, from its type, its docstrings and the comments beside its fields.
+
+What msgspec makes of the types is kept, apart from three things that other readers need
+otherwise: a tag is a ``const``, a reference with a description stands in ``allOf`` (older drafts
+ignore what is beside ``$ref``), and the OpenAPI word ``discriminator`` is left out, as each tag
+says it already.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec import inspect
+
+from berthmaster.messages.api import ApiReply
+from berthmaster.messages.control import ControlFact
+from berthmaster.messages.families import REQUEST_TYPES, members, tag_of
+from berthmaster.messages.fleet import FleetFact
+from berthmaster.messages.placement import Decision
+from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease
+from berthmaster.messages.telemetry import NodeTelemetry
+from berthmaster.messages.workload import WorkloadEvent
+from scripts.schema_tools.comments import field_comments
+
+Schema = dict[str, Any]
+
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+TAG_WORDS: Final = "Names this type and its version."
+_WORDS_OF_JSON: Final = {"None": "null", "True": "true", "False": "false"}
+
+
+class Role(StrEnum):
+    """Who has to understand whom when a message changes."""
+
+    KEPT = "kept"  # old and new services read what old and new services wrote
+    REQUEST = "request"  # people's programs send it, our services read it
+    REPLY = "reply"  # our services send it, people's programs read it
+
+
+class Message(NamedTuple):
+    """One message of the contract."""
+
+    name: str  # its tag; of a request, which has none, api.<what it is>
+    type: type[msgspec.Struct]
+    role: Role
+
+
+def name_of(message: type[msgspec.Struct]) -> str:
+    """The tag, or ``api.cancel_request`` for CancelRequest."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", message.__name__).lower()
+    return tag_of(message) or f"api.{words}"
+
+
+def _messages() -> Iterator[Message]:
+    kept: tuple[type[msgspec.Struct], ...] = (
+        *members(WorkloadEvent),
+        Decision,
+        NodeTelemetry,
+        *members(FleetFact),
+        *members(ControlFact),
+        DeadLetter,
+        ArchivedStory,
+        Lease,
+    )
+    for message in kept:
+        yield Message(name_of(message), message, Role.KEPT)
+    for message in dict.fromkeys(REQUEST_TYPES.values()):
+        if message not in kept:
+            yield Message(name_of(message), message, Role.REQUEST)
+    for message in members(ApiReply):
+        yield Message(name_of(message), message, Role.REPLY)
+
+
+MESSAGES: Final = tuple(_messages())
+
+
+def file_name(message: str) -> str:
+    """Where the schema of a message is, inside schemas/json."""
+    return f"{message}.schema.json"
+
+
+def schema_of(message: Message) -> Schema:
+    """The whole schema of one message: nothing in it refers outside."""
+    parts = components((message.type,), "#/$defs/{name}")
+    root = parts.pop(message.type.__name__)
+    schema = {"$schema": DIALECT, "$id": file_name(message.name), **root}
+    if parts:
+        schema["$defs"] = parts
+    return schema
+
+
+def components(types: tuple[type[msgspec.Struct], ...], ref_template: str) -> dict[str, Schema]:
+    """The schema of each type and of all that they hold, by name."""
+    _, made = msgspec.json.schema_components(types, ref_template=ref_template)
+    structs = {struct.__name__: struct for struct in _structs_in(types)}
+    # Through JSON and back: defaults come as the types' own tuples.
+    made = json.loads(json.dumps(made))
+    return {name: _readable(made[name], structs.get(name)) for name in sorted(made)}
+
+
+def _structs_in(types: tuple[type[msgspec.Struct], ...]) -> set[type[msgspec.Struct]]:
+    found: set[type[msgspec.Struct]] = set()
+    todo: list[inspect.Type] = [inspect.type_info(message) for message in types]
+    while todo:
+        match todo.pop():
+            case inspect.StructType() as struct:
+                if struct.cls not in found:
+                    found.add(struct.cls)
+                    todo += [field.type for field in struct.fields]
+            case inspect.UnionType() as union:
+                todo += union.types
+            case inspect.VarTupleType() as items:
+                todo.append(items.item_type)
+            case inspect.DictType() as mapping:
+                todo += [mapping.key_type, mapping.value_type]
+            case inspect.TupleType() | inspect.CollectionType() as other:
+                raise TypeError(f"{other} has no schema here yet; messages use tuples of one type")
+    return found
+
+
+def _readable(made: Schema, struct: type[msgspec.Struct] | None) -> Schema:
+    schema: Schema = _without_discriminator(made)
+    if struct is None:
+        return schema
+    if "description" in schema:
+        schema["description"] = plain(schema["description"])
+    words = field_comments(struct)
+    tag_field = struct.__struct_config__.tag_field
+    for name, field in schema["properties"].items():
+        if name == tag_field:
+            (tag,) = field["enum"]
+            schema["properties"][name] = {"const": tag, "description": TAG_WORDS}
+        else:
+            schema["properties"][name] = _described(field, plain(words.get(name, "")))
+    return schema
+
+
+def _described(field: Schema, words: str) -> Schema:
+    beside: Schema = {key: value for key, value in field.items() if key != "$ref"}
+    if words:
+        beside["description"] = words
+    if "$ref" not in field or not beside:
+        return {**field, **beside}
+    return {"allOf": [{"$ref": field["$ref"]}], **beside}
+
+
+def _without_discriminator(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            key: _without_discriminator(inner)
+            for key, inner in value.items()
+            if not (key == "discriminator" and isinstance(inner, dict) and "mapping" in inner)
+        }
+    if isinstance(value, list):
+        return [_without_discriminator(inner) for inner in value]
+    return value
+
+
+def plain(words: str) -> str:
+    """Words of Python's own in those of JSON and Markdown."""
+    words = re.sub(r"\b(None|True|False)\b", lambda m: _WORDS_OF_JSON[m[1]], words)
+    return words.replace("``", "`")
