@@ -59,9 +59,13 @@ def audit_screen(report: "AuditReport") -> "RenderableType":
     ):  # fmt: skip
         table.add_row(name.replace("_", " "), f"{getattr(report, name):,}")
     table.add_row("most promised of one GPU", f"{report.peak_gpu_milli / 10:g}%")
-    lines: list[RenderableType] = [table]
-    for finding in report.findings[:SHOWN_FINDINGS]:
-        lines.append(words(f"{finding.rule}  {finding.where}: {finding.what}", style="red"))
+    lines: list[RenderableType] = [
+        table,
+        *(
+            words(f"{finding.rule}  {finding.where}: {finding.what}", style="red")
+            for finding in report.findings[:SHOWN_FINDINGS]
+        ),
+    ]
     more = len(report.findings) - SHOWN_FINDINGS + report.findings_left_out
     if more > 0:
         lines.append(words(f"and {more} more findings"))

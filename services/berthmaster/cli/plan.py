@@ -54,8 +54,8 @@ def check(options: UpOptions) -> None:
         if service not in KNOWN:
             raise PlanError(f"no service {service!r}; there are {', '.join(KNOWN)}")
     for service, count in options.replicas.items():
-        if service == "emulator" and count > 1:
-            raise PlanError("one emulator has all clusters; more of it would be two of each")
+        if service == "emulator" and count > options.clusters:
+            raise PlanError(f"{count} emulators for {options.clusters} clusters: one each is most")
         if not 1 <= count <= 16:
             raise PlanError(f"{count} of {service}: from 1 to 16 can be run here")
     if options.clusters < 1 or options.nodes < options.clusters:
@@ -84,9 +84,12 @@ def planned(
     url: str,
     seed_files: Mapping[str, Path],
     http_ports: Sequence[int],
+    cluster_names: Sequence[str] = (),
 ) -> list[Planned]:
-    """Every process with its command line. ``seed_files`` by user of the bus."""
+    """Every process with its command line. ``seed_files`` by user of the bus; ``cluster_names``
+    are needed where several emulators share the clusters."""
     processes: list[Planned] = []
+    emulators = options.replicas.get("emulator", 1)
     for (name, service), port in zip(names(options), http_ports, strict=True):
         argv = [python, "-m", "berthmaster.cli.main", "serve", service]
         argv += ["--nats-url", url, "--http-port", str(port), "--log-level", options.log_level]
@@ -95,6 +98,11 @@ def planned(
             argv += ["--inbox-prefix", inbox_prefix(service)]
         if service == "emulator":
             argv += emulator_flags(options)
+            if emulators > 1:
+                mine = cluster_names[
+                    len([p for p in processes if p.service == service]) :: emulators
+                ]
+                argv += ["--only", ",".join(mine)]
         processes.append(Planned(name=name, service=service, argv=tuple(argv)))
     return processes
 
@@ -107,4 +115,5 @@ def emulator_flags(options: UpOptions) -> list[str]:
         *("--nodes", str(options.nodes)),
         *("--speed", f"{options.speed:g}"),
         *("--seed", str(options.seed)),
+        *("--data-dir", str(options.folder.absolute() / "emulator")),
     ]

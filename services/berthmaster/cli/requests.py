@@ -58,10 +58,10 @@ def parse_gpus(text: str) -> tuple[int, int]:
         value = float(text)
     except ValueError:
         raise wrong from None
-    if value == int(value) and value >= 0:
-        return int(value), 1000
     if 0.001 <= value < 1:
         return 1, round(value * 1000)
+    if 0 <= value <= 1e6 and value == int(value):  # not NaN, not infinite
+        return int(value), 1000
     raise wrong
 
 

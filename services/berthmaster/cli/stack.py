@@ -22,7 +22,7 @@ from berthmaster.bus.keys import USERS_CONF, make_keys, seed_file
 from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.bus.streams import ensure_streams
 from berthmaster.bus.subjects import token
-from berthmaster.cli.plan import UpOptions, names, planned
+from berthmaster.cli.plan import PlanError, UpOptions, names, planned
 from berthmaster.cli.processes import ServerChild, ServiceChild, Supervisor, Watched
 from berthmaster.cli.target import (
     ConnectionFile,
@@ -148,6 +148,7 @@ class Stack:
             url=self.server.url,
             seed_files=seeds,
             http_ports=ports,
+            cluster_names=self._cluster_names(),
         )
         return [
             ServiceChild(
@@ -158,6 +159,19 @@ class Stack:
             )
             for each, port in zip(plan, ports, strict=True)
         ]
+
+    def _cluster_names(self) -> list[str]:
+        """What the emulators share; asked only where there are several."""
+        if self.options.replicas.get("emulator", 1) == 1:
+            return []
+        from berthmaster.emulator.fleets import FleetError, read_fleet
+
+        options = self.options
+        try:
+            fleet = read_fleet(options.fleet, clusters=options.clusters, nodes=options.nodes)
+        except FleetError as error:
+            raise PlanError(str(error)) from error
+        return [cluster.name for cluster in fleet]
 
     def view(self) -> StackView:
         """All of it as it stands."""

@@ -49,6 +49,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     evictions: int
     void_events: int
     impossible_events: int
+    missed_events: int  # seen without those before them: not folded
     gpus_held: float
     latencies: dict[str, Latency]
 
@@ -68,6 +69,7 @@ class Tally:
         self._running: dict[str, float] = {}
         self._void = 0
         self._impossible = 0
+        self._missed = 0
         self._evictions = 0
         self.recent: deque[RecentPlacement] = deque(maxlen=RECENT)
         self.states: Counter[State] = Counter()
@@ -95,8 +97,10 @@ class Tally:
                 self._void += 1
             case Verdict.IMPOSSIBLE:
                 self._impossible += 1
+            case Verdict.MISSED:
+                self._missed += 1
             case Verdict.REPEATED:
-                return
+                pass
             case Verdict.COUNTED:
                 self.states[before] -= 1
                 self.states[workload.state] += 1
@@ -150,6 +154,7 @@ class Tally:
             evictions=self._evictions,
             void_events=self._void,
             impossible_events=self._impossible,
+            missed_events=self._missed,
             gpus_held=sum(self.held_by_cluster().values()),
             latencies=self._latencies(),
         )

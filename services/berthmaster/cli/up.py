@@ -25,7 +25,16 @@ from berthmaster.cli.stack import Stack, ephemeral_folder, process_view
 from berthmaster.cli.target import DATA_FOLDER, AlreadyRunning
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-CANNOT_START = (AlreadyRunning, NotReady, ServerFailed, KeysError, UnknownUser, BusError, OSError)
+CANNOT_START = (
+    AlreadyRunning,
+    PlanError,
+    NotReady,
+    ServerFailed,
+    KeysError,
+    UnknownUser,
+    BusError,
+    OSError,
+)
 
 _FLAGS: list[Callable[[Any], Any]] = [
     click.option("--services", metavar="A,B,…", help="Only these; a number of each with NAME=N."),

@@ -1,0 +1,132 @@
+"""From flags and files to requests, and what is said when they cannot become one."""
+
+import msgspec
+import pytest
+
+from berthmaster.cli.requests import (
+    WrongInput,
+    from_flags,
+    id_of,
+    parse_cpu_milli,
+    parse_duration_s,
+    parse_gpus,
+    parse_memory_mib,
+    read_requests,
+)
+from berthmaster.messages.workload import JobRequest, PodSet, RunSpec
+
+
+def test_flags_become_the_request_that_they_describe() -> None:
+    flags = {
+        "id": "train-7",
+        "gpus": "8",
+        "model": ("A100", "H100"),
+        "gpu_memory": "40Gi",
+        "cpu": "2.5",
+        "memory": "64Gi",
+        "count": 4,
+        "queue": "vision",
+        "priority": 50,
+        "duration": "1h30m",
+        "deadline": "2d",
+        "cluster": ("berlin",),
+        "cluster_label": ("region=eu",),
+        "node_label": ("disk=nvme",),
+        "label": ("team=a=b",),
+        "image": "torch:2",
+    }
+    assert from_flags(flags, ["python", "train.py"], "unused") == JobRequest(
+        id="train-7",
+        queue="vision",
+        priority=50,
+        pod_sets=(
+            PodSet(
+                count=4,
+                cpu_milli=2500,
+                memory_mib=65536,
+                gpus=8,
+                gpu_memory_mib=40960,
+                gpu_models=("A100", "H100"),
+                node_labels={"disk": "nvme"},
+            ),
+        ),
+        clusters=("berlin",),
+        cluster_labels={"region": "eu"},
+        run=RunSpec(image="torch:2", command=("python", "train.py")),
+        expected_duration_s=5400.0,
+        deadline_s=172_800.0,
+        labels={"team": "a=b"},
+    )
+
+
+def test_flags_that_are_not_given_leave_the_defaults() -> None:
+    assert from_flags({"gpus": "0.5"}, [], "job-1") == JobRequest(
+        id="job-1", pod_sets=(PodSet(gpus=1, gpu_milli=500),)
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"gpus": "1.5"}, "'1.5' is no number of GPUs; right are 0, 1, 8, or a share such as 0.5"),
+        ({"gpus": "-1"}, "'-1' is no number of GPUs; right are 0, 1, 8, or a share such as 0.5"),
+        ({"gpus": "nan"}, "'nan' is no number of GPUs; right are 0, 1, 8, or a share such as 0.5"),
+        ({"gpus": "inf"}, "'inf' is no number of GPUs; right are 0, 1, 8, or a share such as 0.5"),
+        ({"memory": "lots"}, "'lots' is no amount of memory; right are 512 (MiB), 512Mi, 16Gi"),
+        ({"cpu": "-2"}, "'-2' is no number of CPUs; right are 4, 0.5, 250m"),
+        ({"cpu": "inf"}, "'inf' is no number of CPUs; right are 4, 0.5, 250m"),
+        ({"cpu": "nan"}, "'nan' is no number of CPUs; right are 4, 0.5, 250m"),
+        ({"duration": "soon"}, "'soon' is no duration; right are 90s, 1.5m, 2h, 1h30m"),
+        ({"label": ("team",)}, "'team' is no label; right is key=value"),
+        ({"gpus": "65"}, "the flags: Expected `int` <= 64 - at `$.pod_sets[0].gpus`"),
+    ],
+)
+def test_a_wrong_flag_is_named_with_what_would_be_right(
+    flags: dict[str, object], said: str
+) -> None:
+    with pytest.raises(WrongInput) as told:
+        from_flags(flags, [], "job-1")
+    assert str(told.value) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("1.5m", 90), ("2h", 7200), ("1h30m", 5400)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration_s(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "mib"),
+    [("512", 512), ("512Mi", 512), ("16Gi", 16384), ("16G", 16384), ("1.5T", 1572864)],
+)
+def test_amounts_of_memory(text: str, mib: int) -> None:
+    assert parse_memory_mib(text) == mib
+
+
+def test_cpus_and_gpus() -> None:
+    assert [parse_cpu_milli(text) for text in ("4", "0.5", "250m")] == [4000, 500, 250]
+    assert [parse_gpus(text) for text in ("0", "8", "0.25")] == [(0, 1000), (8, 1000), (1, 250)]
+
+
+def test_a_file_holds_one_request_an_array_or_one_a_line() -> None:
+    assert read_requests(b'{\n "id": "a"\n}\n', "f") == [b'{\n "id": "a"\n}']
+    assert read_requests(b'[{"id": "a"}, {"id": "b"}]', "f") == [b'{"id": "a"}', b'{"id": "b"}']
+    assert read_requests(b'{"id": "a"}\n\n{"id": "b"}\n', "f") == [b'{"id": "a"}', b'{"id": "b"}']
+
+
+@pytest.mark.parametrize("data", [b"id: a", b"{", b'{"id": "a"}\nnope', b"[{]"])
+def test_a_file_that_is_no_json_is_told_by_name(data: bytes) -> None:
+    with pytest.raises(WrongInput, match=r"^jobs\.yaml is not JSON: "):
+        read_requests(data, "jobs.yaml")
+
+
+def test_an_empty_file_is_told() -> None:
+    with pytest.raises(WrongInput) as told:
+        read_requests(b" \n", "-")
+    assert str(told.value) == "- is empty; expected a job request as JSON"
+
+
+def test_the_id_of_a_body_that_may_be_anything() -> None:
+    assert id_of(msgspec.json.encode(JobRequest(id="a"))) == "a"
+    assert id_of(b'{"id": 7}') == ""
