@@ -6,7 +6,7 @@ for that reply is told at once, instead of taking the silence for a slow or abse
 
 import asyncio
 import re
-from typing import Final
+from typing import Any, Final
 
 import nats.errors
 from nats.aio.client import Client as NatsClient
@@ -101,8 +101,14 @@ class PatientClient(NatsClient):
     """The library's client, except that no error that a server reports closes it for good.
 
     A service reconnects and says what is wrong: users are put right and limits are raised while it
-    waits. (The library closes on any error but a stale connection or a missing permission.)
+    waits. (The library closes on any error but a stale connection or a missing permission, and
+    forgets to close the sockets of tries to reconnect that failed half-way.)
     """
+
+    async def _connect_to_server(self, s: Any) -> None:
+        if self._transport:
+            self._transport.close()  # type: ignore[no-untyped-call]
+        await super()._connect_to_server(s)
 
     async def _process_err(self, err_msg: str) -> None:
         if "stale connection" in err_msg or "permissions violation" in err_msg:

@@ -1,0 +1,349 @@
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import msgspec
+import nkeys
+import pytest
+
+from berthmaster.bus.clock import ServerClock
+from berthmaster.bus.connection import CLOSE_TIMEOUT_S, PENDING_BYTES, Connection
+from berthmaster.bus.embedded import Server, ServerConfig, free_ports
+from berthmaster.bus.errors import BusError, NoAnswer, NotConnected, NotPermitted, TooLarge
+from berthmaster.bus.log import EventLog
+from berthmaster.bus.requests import parse_violation
+from berthmaster.lifecycle.instructions import Unknown
+from tests.bus.proxy import proxied
+from tests.bus.tools import (
+    Lines,
+    Settings,
+    connected,
+    eventually,
+    story,
+    submitted,
+    task,
+    until,
+)
+
+
+@story
+async def test_it_waits_for_a_server_that_comes_later_and_says_so_once(tmp_path: Path) -> None:
+    server = Server(tmp_path, ServerConfig(port=free_ports(1)[0]))
+    log = Lines()
+    opening = asyncio.create_task(Connection.open(Settings(server.url), "early", log, timeout_s=20))
+    await until(lambda: log.count("waiting for NATS"), "it says that it waits")
+    with server:
+        conn = await opening
+        assert conn.connected
+        await conn.close()
+    assert log.count("waiting for NATS") == 1
+
+
+@story
+async def test_it_gives_up_by_its_time_limit_and_says_where_it_looked() -> None:
+    url = f"nats://127.0.0.1:{free_ports(1)[0]}"
+    began_s = time.monotonic()
+    with pytest.raises(NotConnected, match=f"no NATS server at {url}: .*111"):
+        await Connection.open(Settings(url), "early", Lines(), timeout_s=0.3)
+    assert 0.3 <= time.monotonic() - began_s < 2
+
+
+@story
+async def test_a_server_that_accepts_and_stays_silent_is_given_up_in_time() -> None:
+    accepted: list[asyncio.StreamWriter] = []
+    silent = await asyncio.start_server(lambda _, end: accepted.append(end), "127.0.0.1", 0)
+    port = silent.sockets[0].getsockname()[1]
+    with pytest.raises(NotConnected, match="no NATS server"):
+        await Connection.open(Settings(f"nats://127.0.0.1:{port}"), "x", Lines(), timeout_s=0.3)
+    silent.close()
+    for end in accepted:
+        end.transport.abort()
+
+
+@story
+async def test_an_address_that_is_none_is_an_error_at_once() -> None:
+    with pytest.raises(BusError, match=r"cannot connect to nats://127\.0\.0\.1:nowhere"):
+        await Connection.open(Settings("nats://127.0.0.1:nowhere"), "x", Lines())
+
+
+def new_seed(path: Path) -> tuple[Path, str]:
+    raw = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)
+    path.write_bytes(raw)
+    path.chmod(0o600)
+    return path, nkeys.from_seed(raw).public_key.decode()
+
+
+def with_user(folder: Path, public: str, permissions: str = "") -> Server:
+    extra = (
+        "accounts { A { jetstream: enabled, users: [ "
+        f"{{ nkey: {public}\n {permissions} }} ] }}, SYS {{}} }}\nsystem_account: SYS\n"
+    )
+    return Server(folder / "nats", ServerConfig(sync="default", extra=extra))
+
+
+@story
+async def test_wrong_credentials_are_one_clear_error_without_the_secret(tmp_path: Path) -> None:
+    _, known = new_seed(tmp_path / "known.nk")
+    stranger, _ = new_seed(tmp_path / "stranger.nk")
+    log = Lines()
+    with with_user(tmp_path, known) as server:
+        with pytest.raises(BusError, match=r"refuses this user: .*Authorization Violation"):
+            await Connection.open(Settings(server.url, stranger), "x", log)
+        with pytest.raises(BusError, match="refuses this user"):
+            await Connection.open(Settings(server.url), "x", log)
+    assert stranger.read_text() not in repr(log.seen)
+
+
+@story
+async def test_a_seed_file_that_holds_none_is_named_and_not_shown(tmp_path: Path) -> None:
+    wrong = tmp_path / "seed.nk"
+    wrong.write_text("SUAverysecretnonsense")
+    with pytest.raises(BusError, match=r"seed.nk does not hold an nkey seed") as caught:
+        await Connection.open(Settings("nats://127.0.0.1:1", wrong), "x", Lines())
+    assert "verysecret" not in str(caught.value)
+    with pytest.raises(BusError, match="cannot read the nkey seed file"):
+        await Connection.open(Settings("nats://127.0.0.1:1", tmp_path / "none"), "x", Lines())
+
+
+@story
+async def test_a_denied_request_fails_at_once_and_says_so(tmp_path: Path) -> None:
+    seed, public = new_seed(tmp_path / "user.nk")
+    permissions = (
+        'permissions: { publish: [ "allowed.>" ], subscribe: [ "_INBOX.>", "allowed.>" ] }'
+    )
+    log = Lines()
+    told: list[str] = []
+    with with_user(tmp_path, public, permissions) as server:
+        conn = await Connection.open(Settings(server.url, seed), "x", log, timeout_s=10)
+        async with conn:
+            conn.on_violation = told.append
+            began_s = time.monotonic()
+            with pytest.raises(NotPermitted, match=r"publish to .forbidden\.thing"):
+                await conn.request("forbidden.thing", b"", timeout_s=10)
+            outcome = await EventLog(conn).append(submitted("job-1"))
+            assert time.monotonic() - began_s < 2
+            assert isinstance(outcome, Unknown)
+            assert "permissions violation" in outcome.why
+            # Another request, allowed and unanswered at that moment, is not concerned.
+            with pytest.raises(NoAnswer, match=r"nobody listens on allowed\.thing"):
+                await conn.request("allowed.thing", b"")
+            await conn.subscribe("forbidden.news", lambda _, __: None)
+            await until(lambda: any("subscription" in text for text in told))
+    assert [parse_violation(text) for text in told[-3:]] == [
+        ("publish", "forbidden.thing"),
+        ("publish", "berth.workload.acme.job-1.submitted.-"),
+        ("subscription", "forbidden.news"),
+    ]
+    assert log.count("permission violation") == len(conn.violations) == len(told) + 1  # the clock
+
+
+@story
+async def test_an_inbox_that_is_not_ours_to_hear_is_named_instead_of_timing_out(
+    tmp_path: Path,
+) -> None:
+    seed, public = new_seed(tmp_path / "user.nk")
+    permissions = 'permissions: { publish: [ ">" ], subscribe: [ "_INBOX.me.>" ] }'
+    with with_user(tmp_path, public, permissions) as server:
+        settings = Settings(server.url, seed, "_INBOX.you")
+        async with await Connection.open(settings, "x", Lines(), timeout_s=10) as conn:
+            with pytest.raises(NotPermitted, match="may not listen to its own inbox"):
+                await conn.request("some.thing", b"", timeout_s=10)
+
+
+@story
+async def test_a_request_that_nobody_answers_ends_in_time(server: Server) -> None:
+    async with connected(server.url) as conn:
+        with pytest.raises(NoAnswer, match=r"nobody listens on some\.thing"):
+            await conn.request("some.thing", b"")
+        await conn.subscribe("some.thing", lambda _, __: None)
+        with pytest.raises(NoAnswer, match=r"no answer on some.thing within 0.1 s"):
+            await conn.request("some.thing", b"", timeout_s=0.1)
+        server.kill()
+        await until(lambda: not conn.connected)
+        with pytest.raises(NoAnswer, match="the server is away"):
+            await conn.request("some.thing", b"", timeout_s=0.1)
+
+
+@story
+async def test_what_is_too_large_by_its_headers_alone_is_refused_here(server: Server) -> None:
+    async with connected(server.url) as conn:
+        data = b"x" * (conn.nc.max_payload - 100)
+        await conn.publish("some.thing", data)
+        headers = {"Some-Header": "y" * 100}
+        with pytest.raises(TooLarge, match="with headers; the server takes at most 1048576"):
+            await conn.publish("some.thing", data, headers=headers)
+        with pytest.raises(TooLarge):
+            await conn.request("some.thing", data, headers=headers)
+        await conn.nc.flush()
+        assert (conn.connected, conn.reconnects) == (True, 0)
+
+
+@story
+async def test_an_error_that_the_server_reports_leads_to_a_new_connection_not_to_the_end(
+    server: Server,
+) -> None:
+    async with connected(server.url) as conn:
+        # Past our own check, as a client with a fault of its own would.
+        await conn.nc.publish("some.thing", b"x" * 1048576, headers={"A": "b"})
+        await until(lambda: conn.reconnects == 1)
+        assert not conn.closed.is_set()
+        assert await conn.api("INFO")
+
+
+@story
+async def test_while_the_server_is_away_a_bounded_amount_is_kept_and_sent_later(
+    server: Server,
+) -> None:
+    came: list[bytes] = []
+    async with connected(server.url) as conn, connected(server.url) as other:
+        await other.subscribe("some.thing", lambda _, data: came.append(data[:8]))
+        await other.nc.flush()
+        server.kill()
+        await until(lambda: not conn.connected and not other.connected)
+        block = b"y" * 500_000
+        sent = 0
+        with pytest.raises(NotConnected, match="cannot publish"):  # noqa: PT012 # which one, is open
+            while sent < 100:
+                await conn.publish("later", b"%08d" % sent + block)
+                sent += 1
+        assert PENDING_BYTES - 2 * len(block) < sent * len(block) <= PENDING_BYTES
+        await conn.subscribe("later", lambda _, data: came.append(data[:8]))
+        server.start()
+        await until(lambda: len(came) == sent)
+        assert came == [b"%08d" % number for number in range(sent)]
+        assert await conn.api("INFO")
+
+
+@story
+async def test_closing_stays_within_its_limits_whatever_the_server_does(server: Server) -> None:
+    limit_s = 2 * CLOSE_TIMEOUT_S + 1
+    conn = await Connection.open(Settings(server.url), "paused", Lines(), timeout_s=10)
+    gone = await Connection.open(Settings(server.url), "gone", Lines(), timeout_s=10)
+    server.pause()
+    began_s = time.monotonic()
+    await conn.publish("some.thing", b"x")
+    await conn.close()
+    assert time.monotonic() - began_s < limit_s
+    server.kill()
+    await until(lambda: not gone.connected)
+    began_s = time.monotonic()
+    await gone.close()
+    assert time.monotonic() - began_s < limit_s
+    with pytest.raises(NotConnected):
+        await gone.request("some.thing", b"", timeout_s=5)
+
+
+@story
+async def test_closing_sends_what_was_published_before(server: Server) -> None:
+    came: list[bytes] = []
+    async with connected(server.url) as other:
+        await other.subscribe("last.words", lambda _, data: came.append(data))
+        await other.nc.flush()
+        async with connected(server.url) as conn:
+            await conn.publish("last.words", b"farewell")
+        await until(lambda: came)
+    assert came == [b"farewell"]
+
+
+@story
+async def test_who_waits_for_an_answer_hears_that_the_connection_was_closed(server: Server) -> None:
+    async with connected(server.url) as conn:
+        await conn.subscribe("some.thing", lambda _, __: None)
+        asking = asyncio.create_task(conn.request("some.thing", b"", timeout_s=30))
+        await asyncio.sleep(0)
+        await conn.close()
+        with pytest.raises(NotConnected, match="closed"):
+            await asking
+
+
+@story
+async def test_a_server_that_hangs_is_left_and_found_again(server: Server) -> None:
+    log = Lines()
+    async with proxied(server.url) as proxy, connected(proxy.url, log=log) as conn:
+        proxy.hold()
+        await until(lambda: log.count("disconnected from NATS"), limit_s=10)
+        proxy.cut()
+        proxy.go_on()
+        await until(lambda: conn.reconnects == 1)
+        assert await conn.api("INFO")
+
+
+@story
+async def test_a_message_handler_that_raises_does_not_end_the_others(server: Server) -> None:
+    log = Lines()
+    came: list[bytes] = []
+
+    def handle(_: str, data: bytes) -> None:
+        if data == b"bad":
+            raise ValueError("bad data")
+        came.append(data)
+
+    async with connected(server.url, log=log) as conn:
+        await conn.subscribe("some.thing", handle)
+        for data in (b"1", b"bad", b"2"):
+            await conn.publish("some.thing", data)
+        await until(lambda: len(came) == 2)
+    assert (came, log.count("message handler failed")) == ([b"1", b"2"], 1)
+
+
+@story
+async def test_dropped_messages_are_counted_and_told_once_a_second(server: Server) -> None:
+    log = Lines()
+    async with connected(server.url, log=log) as conn, connected(server.url) as other:
+        await conn.subscribe("some.thing", lambda _, __: time.sleep(0.001), pending_messages=10)
+        await conn.nc.flush()
+        for _ in range(2000):
+            await other.publish("some.thing", b"x")
+        await other.nc.flush()
+        await until(lambda: conn.dropped > 100)
+    assert 1 <= log.count("slow consumer: messages were dropped") <= 3
+
+
+@story
+async def test_now_is_the_servers_time_though_the_local_clock_is_wrong(server: Server) -> None:
+    for wrong_s in (-300.0, 300.0):
+        clock = ServerClock(wall=lambda wrong_s=wrong_s: time.time() + wrong_s)  # type: ignore[misc]
+        settings = Settings(server.url)
+        async with connected(server.url, replicas=1):
+            conn = await Connection.open(settings, "wrong", Lines(), timeout_s=10, clock=clock)
+        async with conn:
+            assert abs(conn.now() - time.time()) < 0.2  # the server's clock is this machine's
+
+
+@story
+async def test_now_is_the_local_time_until_the_server_can_tell_and_corrected_then(
+    server: Server,
+) -> None:
+    clock = ServerClock(wall=lambda: time.time() - 300.0)
+    settings = Settings(server.url)
+    async with await Connection.open(settings, "x", Lines(), timeout_s=10, clock=clock) as conn:
+        assert abs(conn.now() - time.time() + 300) < 1
+        async with connected(server.url, replicas=1):
+            await until(lambda: clock.known)
+        assert abs(conn.now() - time.time()) < 0.2
+
+
+@story
+async def test_requests_go_on_through_many_restarts(server: Server) -> None:
+    async with connected(server.url) as conn:
+        stop = asyncio.Event()
+        answers = 0
+
+        async def asking() -> None:
+            nonlocal answers
+            while not stop.is_set():
+                await eventually(lambda: conn.api("INFO", timeout_s=0.5))
+                answers += 1
+
+        async with task(asking()):
+            for round_ in range(3):
+                before = answers
+                server.kill()
+                await until(lambda round_=round_: conn.reconnects >= round_)  # type: ignore[misc]
+                server.start()
+                await until(lambda before=before: answers > before + 5)  # type: ignore[misc]
+            stop.set()
+        assert conn.reconnects == 3
+        info = msgspec.json.decode(await conn.api("INFO"))
+        assert info["type"] == "io.nats.jetstream.api.v1.account_info_response"

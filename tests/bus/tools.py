@@ -1,0 +1,193 @@
+"""What the tests of the bus share: a log that remembers, a connection, conditions, messages."""
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ParamSpec
+
+from berthmaster.bus import subjects
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.embedded import Server
+from berthmaster.bus.errors import BusError
+from berthmaster.bus.streams import ensure_streams
+from berthmaster.messages.fleet import ClusterAlive, Stamp
+from berthmaster.messages.placement import Decision, PodBinding, Saw
+from berthmaster.messages.workload import Cancelled, JobRequest, Placed, Reprioritized, Submitted
+
+P = ParamSpec("P")
+LIMIT_S = 20.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a connection asks for."""
+
+    nats_url: str
+    nats_seed_file: Path | None = None
+    inbox_prefix: str = "_INBOX"
+
+
+@dataclass
+class Lines:
+    """A log that remembers (level, event, fields)."""
+
+    seen: list[tuple[str, str, dict[str, object]]] = field(default_factory=list)
+
+    def info(self, event: str, /, **fields: object) -> None:
+        self.seen.append(("info", event, fields))
+
+    def warning(self, event: str, /, **fields: object) -> None:
+        self.seen.append(("warning", event, fields))
+
+    def error(self, event: str, /, *, error: BaseException | None = None, **fields: object) -> None:
+        self.seen.append(("error", event, fields | ({"error": error} if error else {})))
+
+    def count(self, event: str) -> int:
+        """How many lines there are of an event."""
+        return sum(one == event for _, one, _ in self.seen)
+
+    def fields(self, event: str) -> list[dict[str, object]]:
+        """The fields of an event's lines."""
+        return [fields for _, one, fields in self.seen if one == event]
+
+
+def story(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run a test in an event loop of its own."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    return run
+
+
+@asynccontextmanager
+async def connected(
+    url: str, name: str = "test", *, log: Lines | None = None, replicas: int = 0
+) -> AsyncIterator[Connection]:
+    """A connection; ``replicas``: make the streams too, with so many."""
+    lines = log or Lines()
+    async with await Connection.open(Settings(url), name, lines, timeout_s=LIMIT_S) as conn:
+        if replicas:
+            await ensure_streams(conn, replicas=replicas)
+        yield conn
+
+
+@asynccontextmanager
+async def task(work: Coroutine[Any, Any, Any]) -> AsyncIterator["asyncio.Task[Any]"]:
+    """Something that runs beside the block and is ended with it; its failure is raised."""
+    running = asyncio.create_task(work)
+    try:
+        yield running
+    finally:
+        done = running.done()
+        running.cancel()
+        await asyncio.wait({running}, timeout=5)
+        assert running.done(), "it does not end"
+        if done and not running.cancelled() and running.exception() is not None:
+            raise running.exception() or AssertionError
+
+
+async def until(true: Callable[[], object], what: str = "", limit_s: float = LIMIT_S) -> None:
+    """Wait for a condition."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + limit_s
+    while not true():
+        assert loop.time() < deadline, f"not within {limit_s} s: {what or true}"
+        await asyncio.sleep(0.005)
+
+
+async def eventually(true: Callable[[], Awaitable[object]], limit_s: float = LIMIT_S) -> None:
+    """Wait for a condition that must be asked for, over a bus that may be away."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + limit_s
+    while True:
+        try:
+            if await true():
+                return
+        except BusError:
+            pass
+        assert loop.time() < deadline, f"not within {limit_s} s: {true}"
+        await asyncio.sleep(0.01)
+
+
+async def restarted(server: Server) -> None:
+    """kill -9, and there again."""
+    server.kill()
+    await asyncio.sleep(0)
+    server.start()
+
+
+def submitted(name: str, *, after: int = 0, tenant: str = "acme", by: str = "gw-1") -> Submitted:
+    """A job of one pod."""
+    return Submitted(
+        tenant=tenant,
+        id=name,
+        after=after,
+        at_s=1.0,
+        by=by,
+        request=JobRequest(id=name),
+        digest="d1",
+    )
+
+
+def placed(name: str, after: int, *, cluster: str = "c1", by: str = "r-1") -> Placed:
+    """Its first placement."""
+    return Placed(
+        tenant="acme",
+        id=name,
+        after=after,
+        at_s=2.0,
+        by=by,
+        cluster=cluster,
+        attempt=1,
+        pods=(PodBinding(pod="main-0", node="n1", gpus=(0,)),),
+        request=JobRequest(id=name),
+        decision=1,
+    )
+
+
+def cancelled(name: str, after: int, *, by: str = "gw-1") -> Cancelled:
+    """Its ending before it was claimed."""
+    return Cancelled(
+        tenant="acme", id=name, after=after, at_s=3.0, by=by, digest="d1", submitted_at_s=1.0
+    )
+
+
+def reprioritized(name: str, after: int, priority: int) -> Reprioritized:
+    """A small event."""
+    return Reprioritized(
+        tenant="acme", id=name, after=after, at_s=4.0, by="gw-1", priority=priority
+    )
+
+
+def decision(number: int, after: int, *, decider: str = "r-1", cell: str = "all") -> Decision:
+    """One entry of a chain."""
+    return Decision(
+        cell=cell,
+        number=number,
+        after=after,
+        decider=decider,
+        engine="test",
+        now_s=5.0,
+        settings={},
+        saw=Saw(workloads=0, fleet=0, control=0),
+    )
+
+
+def alive(cluster: str, counter: int, *, epoch: int = 1, interval_s: float = 1.0) -> ClusterAlive:
+    """A small fact."""
+    return ClusterAlive(
+        cluster=cluster,
+        stamp=Stamp(epoch=epoch, counter=counter),
+        observed_at_s=0.0,
+        interval_s=interval_s,
+    )
+
+
+def alive_subject(cluster: str) -> str:
+    """Where that fact belongs."""
+    return subjects.alive(cluster)
