@@ -74,7 +74,7 @@ class Scorer:
         self._rescale_s: float | None = None  # when to settle what scores 100
         self._epoch: int | None = None
         self._counter = 0
-        self._last_s = float("-inf")  # the latest time that a Tick came with
+        self._last_s = float("-inf")  # when the last event came
         self.mix: Mix = DEFAULT_MIX
         self.dropped: Counter[tuple[str, Drop]] = Counter()  # (kind of message, reason)
 
@@ -114,6 +114,9 @@ class Scorer:
 
     def handle(self, event: Event, now_s: float) -> list[PutScore]:
         """Take one event in; only Tick and FactForgotten ask for anything."""
+        if now_s < self._last_s - CLOCK_SLACK_S:
+            self._set_back(now_s - self._last_s, now_s)
+        self._last_s = now_s
         match event:
             case TelemetryHeard():
                 self._on_telemetry(event.telemetry, now_s)
@@ -220,21 +223,19 @@ class Scorer:
             return idle_moved(told, cluster.totals, self._rules.dead_band)
         return True
 
-    def _touch(self, cluster: Cluster, now_s: float) -> None:
-        """Something of this cluster changed: look at its score soon."""
+    def _touch(self, cluster: Cluster, now_s: float, wait_s: float | None = None) -> None:
+        """Something of this cluster changed: look at its score when the window is over."""
         if self.leading and cluster.ours:
             if cluster.since_s is None:
                 cluster.since_s = now_s
-            self._due.advance(cluster.name, max(now_s + self._rules.window_s, cluster.hold_s))
+            wait_s = self._rules.window_s if wait_s is None else wait_s
+            self._due.advance(cluster.name, max(now_s + wait_s, cluster.hold_s))
 
     # Time
 
     def _on_tick(self, now_s: float) -> list[PutScore]:
         """1. Lapse silent telemetry. 2. Settle the mix. 3. Judge some nodes by it. 4. Settle what
         scores 100. 5. Tell what is due."""
-        if now_s < self._last_s - CLOCK_SLACK_S:
-            self._set_back(now_s - self._last_s, now_s)
-        self._last_s = now_s
         self._lapse(now_s)
         if self._remix_s is not None and self._remix_s <= now_s:
             self._settle_mix(now_s)
@@ -309,7 +310,7 @@ class Scorer:
         if settled != self._scales:
             self._scales = settled
             for cluster in self._clusters.values():
-                self._touch(cluster, now_s)
+                self._touch(cluster, now_s, wait_s=0.0)  # the window is over already
 
     # Scores
 
