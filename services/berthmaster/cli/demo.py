@@ -35,6 +35,8 @@ from berthmaster.messages.workload import JobRequest
 DURATION_S: Final = 30.0
 JOBS: Final = 600
 SPEED: Final = 60.0  # a minute of a job's life takes a second
+NODES: Final = 64  # few enough that the jobs fill them and some have to wait
+GANG_SHARE: Final = 0.15
 REFRESH_S: Final = 0.25
 LINE_INTERVAL_S: Final = 1.0
 SUBMIT_SHARE: Final = 0.8  # of the duration; the rest shows what became of the last ones
@@ -77,6 +79,8 @@ def demo(
     context = click.get_current_context()
     if context.get_parameter_source("speed") is click.core.ParameterSource.DEFAULT:
         flags["speed"] = SPEED
+    if context.get_parameter_source("nodes") is click.core.ParameterSource.DEFAULT:
+        flags["nodes"] = NODES
     with contextlib.ExitStack() as owned:
         folder = data or Path(owned.enter_context(ephemeral_folder()))
         flags["sync"] = flags["sync"] or ("always" if data else "default")
@@ -179,7 +183,12 @@ class Theatre:
 
         await self._fleet_there()
         rate_per_s = self._jobs / (self._duration_s * SUBMIT_SHARE)
-        arrivals = generated(seed=self._stack.options.seed, rate_per_s=rate_per_s, count=self._jobs)
+        arrivals = generated(
+            seed=self._stack.options.seed,
+            rate_per_s=rate_per_s,
+            count=self._jobs,
+            gang_share=GANG_SHARE,
+        )
         await submitting.run(arrivals, 1.0)
 
     async def _fleet_there(self) -> None:

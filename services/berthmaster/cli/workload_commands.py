@@ -142,7 +142,7 @@ async def _submit(session: Session, berth: Client, bodies: list[bytes], *, wait:
         session.out.item(reply, lambda reply=reply: words(_accepted(reply)))  # type: ignore[misc]
     if wait and accepted:
         refused += await _wait(session, berth, set(accepted), since)
-    elif len(accepted) == 1 and not refused:
+    elif len(accepted) == 1 and not refused and sys.stderr.isatty():
         session.out.say(f"berth why {accepted[0]} says where it goes, or why not yet")
     return EXIT_FAILED if refused else 0
 

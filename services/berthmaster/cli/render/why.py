@@ -25,18 +25,15 @@ def why(reply: WhyReply, now_s: float) -> RenderableType:
     lines.append(words(reply.summary))
     if reply.position is not None:
         lines.append(words(f"Position {reply.position} of {reply.waiting} that wait."))
-    elif not reply.id and reply.waiting:
-        lines.append(words(f"{reply.waiting} wait in all."))
-    if reply.reasons:
-        lines += [words(), words("Out because of:" if reply.id else "They wait because of:")]
+    if reply.reasons and not reply.filtered:
         unit = "clusters" if reply.id else "workloads"
-        lines.append(reason_table(reply.reasons, unit))
+        lines += [words(), reason_table(reply.reasons, unit)]
     if reply.choice is not None:
         lines += [words(), *chosen(reply.choice)]
         if reply.decision:
             ago = f", {amounts.since(reply.decided_at_s, now_s)} ago" if reply.decided_at_s else ""
             lines.append(words(f"Decision {reply.decision}{ago}."))
-    if reply.filtered:
+    if reply.filtered and reply.choice is None:
         lines += [words(), *left_out(reply.filtered)]
     if reply.hints:
         lines += [words(), words("What would help:", style="bold")]
