@@ -119,8 +119,9 @@ class MixWatch:
 
     def typical(self, now_s: float) -> Mix:
         """The mix as of now."""
+        factor = self._factor(now_s)  # first: it may scale all weights
         total = sum(seen.weight for seen in self._seen.values())
-        if total <= 0 or total / self._factor(now_s) < self._enough_pods:
+        if total <= 0 or total / factor < self._enough_pods:
             return DEFAULT_MIX
         popular = sorted(self._seen.items(), key=lambda item: (-item[1].weight, item[0]))
         chosen: list[tuple[Shape, _Seen]] = []

@@ -134,21 +134,21 @@ class Reference:
     def raw_left(self, cluster: str, report: NodeReport) -> tuple[list[tuple[str, int]], int]:
         """(model, free milli) of each healthy GPU, perhaps below 0, and what could be charged to
         none: one milli at a time, each to the freest GPU, the last of equals."""
-        left = []
-        for at in self.healthy(cluster, report):
-            g = report.gpus[at]
-            used = sum(p.gpu_milli * p.gpus.count(g.index) for p in report.pods)
-            left.append([g.model, 1000 - g.foreign_milli - used])
+        mine = [report.gpus[at] for at in self.healthy(cluster, report)]
+        left = [
+            1000 - g.foreign_milli - sum(p.gpu_milli * p.gpus.count(g.index) for p in report.pods)
+            for g in mine
+        ]
         listed = {g.index for g in report.gpus}
         doubt = sum(p.gpu_milli for p in report.pods for index in p.gpus if index not in listed)
         doubt += max(0, report.foreign.gpu_milli - sum(g.foreign_milli for g in report.gpus))
         doubt += max(0, 1000 * len(left) - report.allocatable.gpu_milli)
-        while doubt and any(milli > 0 for _, milli in left):
-            best = max(range(len(left)), key=lambda at: (left[at][1], at))
-            taken = min(doubt, int(left[best][1]))
-            left[best][1] = int(left[best][1]) - taken
+        while doubt and any(milli > 0 for milli in left):
+            best = max(range(len(left)), key=lambda at: (left[at], at))
+            taken = min(doubt, left[best])
+            left[best] -= taken
             doubt -= taken
-        return [(str(model), int(milli)) for model, milli in left], doubt
+        return [(g.model, milli) for g, milli in zip(mine, left, strict=True)], doubt
 
     def left(self, cluster: str, report: NodeReport) -> list[tuple[str, int]]:
         return [(model, max(0, milli)) for model, milli in self.raw_left(cluster, report)[0]]
@@ -216,9 +216,11 @@ class Reference:
             mine = [report.gpus[at].uuid for at in self.healthy(cluster, report)]
             healthy += len(mine)
             told = self.live(cluster, name, now_s)
-            for reading in told.gpus if told else ():
-                if reading.uuid in mine and reading.utilization_percent is not None:
-                    shares.append(100_000 - round(1000 * reading.utilization_percent))
+            shares += [
+                100_000 - round(1000 * reading.utilization_percent)
+                for reading in (told.gpus if told else ())
+                if reading.uuid in mine and reading.utilization_percent is not None
+            ]
         return round(sum(shares) / (1000 * healthy), 3) if shares else None
 
     def gang(

@@ -1,5 +1,7 @@
 """Stories of one scorer: what it is told, what it tells."""
 
+import itertools
+
 from msgspec.structs import replace
 
 from berthmaster.messages.fleet import ClusterScore, ResourceScore, Stamp
@@ -168,7 +170,7 @@ def test_a_score_is_told_at_least_every_refresh_interval_whatever_its_freshness(
     story = Story(replace(EAGER, refresh_s=5.0))
     story.fact(alive())
     ages = [score.input_age_s for score in story.wait(130)]
-    assert max(later - before for before, later in zip(ages, ages[1:], strict=False)) <= 5.001
+    assert max(later - before for before, later in itertools.pairwise(ages)) <= 5.001
     assert len(ages) <= 30
 
 

@@ -73,6 +73,7 @@ def test_silence_brings_the_default_back() -> None:
     seen.add([pods(20)], 0)
     assert seen.typical(99) is not DEFAULT_MIX
     assert seen.typical(101) is DEFAULT_MIX
+    assert seen.typical(1e9) is DEFAULT_MIX
 
 
 def test_years_of_workloads_leave_the_weights_finite() -> None:

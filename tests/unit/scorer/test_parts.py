@@ -51,8 +51,8 @@ def test_the_largest_value_is_that_of_those_that_are_there(
 
 
 def test_a_shard_is_the_same_on_every_machine_for_ever() -> None:
-    names = ("east", "a.b c", "", "𝔊", "-")
-    assert [shard_of(name, 8) for name in names] == [2, 1, 5, 2, 8]
+    names = ("east", "a.b c", "", "grün", "-")
+    assert [shard_of(name, 8) for name in names] == [2, 1, 5, 8, 8]
 
 
 @given(st.text(), st.integers(1, 64))
