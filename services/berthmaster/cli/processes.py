@@ -1,8 +1,9 @@
 """Keeps a set of processes running: started together, watched, restarted, stopped together.
 
 A process that ends is started again after a pause that grows while it keeps ending, except when it
-said that its settings are wrong: that does not improve. Whoever watches is told of each change. All
-children die with this process, however it ends; stopping asks first and makes sure after a limit.
+said that its settings are wrong, or before it ever was ready that it cannot start: that does not
+improve by itself. Whoever watches is told of each change. All children die with this process,
+however it ends; stopping asks first and makes sure after a limit.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from typing import Final, Literal, Protocol
 from berthmaster.bus.embedded import Server, ServerFailed
 from berthmaster.runtime.backoff import Backoff
 from berthmaster.runtime.children import dying_with_this_process
-from berthmaster.runtime.errors import EXIT_SETTINGS
+from berthmaster.runtime.errors import EXIT_CANNOT_START, EXIT_SETTINGS
 
 WATCH_INTERVAL_S: Final = 0.02
 PROBE_TIMEOUT_S: Final = 1.0
@@ -172,6 +173,7 @@ class Watched:
     note: str = ""
     starts: int = 0
     failures: int = 0  # ends in a row
+    was_ready: bool = False
     started_s: float = 0.0  # monotonic
     restart_s: float = 0.0
 
@@ -280,6 +282,9 @@ class Supervisor:
             if code == EXIT_SETTINGS:
                 self._set(watched, "failed", f"says that its settings are wrong (exit code {code})")
                 return
+            if code == EXIT_CANNOT_START and not watched.was_ready:
+                self._set(watched, "failed", f"cannot start (exit code {code})")
+                return
             watched.failures = (
                 1 if now_s - watched.started_s > SETTLED_S else (watched.failures + 1)
             )
@@ -305,6 +310,7 @@ class Supervisor:
 
     def _set(self, watched: Watched, condition: Condition, note: str = "") -> None:
         changed = condition != watched.condition
+        watched.was_ready |= condition == "ready"
         watched.condition, watched.note = condition, note
         if changed:
             self._told(watched)

@@ -1,0 +1,130 @@
+"""A `berth up` as a process of its own, and `berth` commands against it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+START_LIMIT_S = 40.0
+SMALL = ("--clusters", "8", "--nodes", "16", "--speed", "50", "--sync", "default")
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Ours without anything that would lead to another `berth up`."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("BERTH_")}
+    return env | {"HOME": str(home), "XDG_STATE_HOME": str(home), "COLUMNS": "80"}
+
+
+@dataclass
+class Up:
+    """One that runs."""
+
+    process: subprocess.Popen[str]
+    folder: Path
+    view: dict[str, Any]
+
+    def pids(self) -> dict[str, int]:
+        """Process ids as they were when it was up."""
+        return {each["name"]: each["pid"] for each in self.view["processes"]}
+
+    def change(self, name: str, condition: str, limit_s: float = 20.0) -> dict[str, Any]:
+        """Read its lines until this process is in this condition."""
+        assert self.process.stdout is not None
+        deadline = time.monotonic() + limit_s
+        while time.monotonic() < deadline:
+            line = self.process.stdout.readline()
+            assert line, "berth up ended"
+            changed: dict[str, Any] = json.loads(line)["changed"]
+            if (changed["name"], changed["condition"]) == (name, condition):
+                return changed
+        raise AssertionError(f"{name} was not {condition} within {limit_s} s")
+
+    def berth(self, *argv: str, input: str | None = None) -> subprocess.CompletedProcess[str]:
+        """Run a command against it."""
+        return run_berth(*argv, "--data", str(self.folder), home=self.folder.parent, input=input)
+
+    def json(self, *argv: str) -> Any:
+        """The answer of a command that must succeed."""
+        done = self.berth(*argv, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def until(self, *argv: str, state: str, limit_s: float = 15.0) -> dict[str, Any]:
+        """Ask for a workload until it is in this state."""
+        deadline = time.monotonic() + limit_s
+        while True:
+            view: dict[str, Any] = self.json("job", *argv)["workload"]
+            if view["state"] == state:
+                return view
+            assert time.monotonic() < deadline, view
+            time.sleep(0.05)
+
+
+def run_berth(*argv: str, home: Path, input: str | None = None) -> subprocess.CompletedProcess[str]:
+    """One `berth` command."""
+    return subprocess.run(
+        [sys.executable, "-m", "berthmaster.cli.main", *argv],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=environment(home),
+        cwd=home,
+        input=input,
+        stdin=subprocess.DEVNULL if input is None else None,
+    )
+
+
+@contextmanager
+def berth_up(folder: Path, *flags: str) -> Iterator[Up]:
+    """Everything up; stopped, and killed if need be, at the end."""
+    argv = [sys.executable, "-m", "berthmaster.cli.main", "up", "--json", "--data", str(folder)]
+    process = subprocess.Popen(
+        [*argv, *SMALL, *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(folder.parent),
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        first = process.stdout.readline()
+        assert first, process.stderr.read()
+        said = json.loads(first)
+        assert "up" in said, said
+        yield Up(process, folder, said["up"])
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        process.communicate()
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that only waits to be reaped does not."""
+    try:
+        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+
+
+def gone_within(pids: list[int], limit_s: float) -> bool:
+    """Whether all of them end in time."""
+    deadline = time.monotonic() + limit_s
+    while any(alive(pid) for pid in pids):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
