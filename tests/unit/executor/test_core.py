@@ -1,0 +1,295 @@
+"""The executor's core alone: what goes in, what comes out, whole values."""
+
+from berthmaster.executor.core import Executor
+from berthmaster.executor.stimuli import Acted, Freeze, Instruction, Told
+from berthmaster.executor.words import (
+    Attempt,
+    CreatePods,
+    DeletePods,
+    PodsCompleted,
+    PodsFound,
+    PodsGone,
+    PodsRunning,
+    StopPods,
+)
+from berthmaster.lifecycle.digest import request_digest
+from berthmaster.lifecycle.fold import Workload
+from berthmaster.lifecycle.instructions import (
+    Answered,
+    Append,
+    Refused,
+    Reload,
+    Reloaded,
+    Stored,
+    Unknown,
+)
+from berthmaster.lifecycle.states import State
+from berthmaster.messages.placement import PodBinding
+from berthmaster.messages.workload import (
+    Cancelled,
+    CancelRequested,
+    Claimed,
+    Evicted,
+    JobRequest,
+    Placed,
+    Running,
+    Succeeded,
+)
+
+REQUEST = JobRequest(id="train", deadline_s=60)
+PODS = (PodBinding(pod="main-0", node="n1", gpus=(3,)),)
+TRAIN = Attempt("acme", "train", 1)
+NAME = "executor/berlin"
+
+
+def placed(attempt: int = 1, after: int = 4) -> Placed:
+    return Placed(
+        tenant="acme",
+        id="train",
+        after=after,
+        at_s=0,
+        by="resolver",
+        cluster="berlin",
+        attempt=attempt,
+        pods=PODS,
+        request=REQUEST,
+        decision=1,
+        submitted_at_s=7,
+    )
+
+
+def claim(ref: str, *, after: int, at_s: float, attempt: int = 1) -> Append:
+    return Append(
+        ref=ref,
+        event=Claimed(
+            tenant="acme",
+            id="train",
+            after=after,
+            at_s=at_s,
+            by=NAME,
+            cluster="berlin",
+            attempt=attempt,
+            executor=NAME,
+        ),
+    )
+
+
+def work(state: State, **more: object) -> Workload:
+    known: dict[str, object] = {
+        "sequence": 9,
+        "request": REQUEST,
+        "digest": "d",
+        "attempt": 1,
+        "cluster": "berlin",
+        "pods": PODS,
+        "submitted_at_s": 7.0,
+        "executor": NAME,
+        "claimed_at_s": 100.0,
+    }
+    return Workload(tenant="acme", id="train", state=state, **(known | more))  # type: ignore[arg-type]
+
+
+def running_executor() -> Executor:
+    """It runs the workload; the log is at 7."""
+    executor = Executor("berlin")
+    executor.handle(Told(1, placed(), 5), 100)
+    executor.handle(Answered(ref="1", outcome=Stored(6)), 101)
+    executor.handle(PodsRunning(TRAIN, PODS), 102)
+    executor.handle(Answered(ref="2", outcome=Stored(7)), 103)
+    return executor
+
+
+def test_a_placement_is_claimed_then_created_then_told_to_run_and_to_have_succeeded() -> None:
+    executor = Executor("berlin")
+
+    # The hint's own sequence guards the claim; nothing is made or acknowledged before it is stored.
+    assert executor.handle(Told(1, placed(), 5), 100) == [claim("1", after=5, at_s=100)]
+
+    # The deadline runs from the claim. The hint is done once the pods are ordered.
+    assert executor.handle(Answered(ref="1", outcome=Stored(6)), 101) == [
+        CreatePods(TRAIN, NAME, PODS, REQUEST, stop_after_s=59),
+        Acted(1),
+    ]
+
+    moved = (PodBinding(pod="main-0", node="n1", gpus=(5,)),)
+    running = Running(
+        tenant="acme",
+        id="train",
+        after=6,
+        at_s=102,
+        by=NAME,
+        cluster="berlin",
+        attempt=1,
+        pods=moved,
+    )
+    assert executor.handle(PodsRunning(TRAIN, moved), 102) == [Append(ref="2", event=running)]
+    assert executor.handle(PodsRunning(TRAIN, moved), 103) == []  # told twice
+    assert executor.handle(Answered(ref="2", outcome=Stored(8)), 104) == []
+
+    ending = Succeeded(
+        tenant="acme",
+        id="train",
+        after=8,
+        at_s=150,
+        by=NAME,
+        cluster="berlin",
+        attempt=1,
+        digest=request_digest(REQUEST),
+        submitted_at_s=7,
+    )
+    assert executor.handle(PodsCompleted(TRAIN), 150) == [Append(ref="3", event=ending)]
+
+    # The object is removed only now: until here it was what a restart would have known it by.
+    assert executor.handle(Answered(ref="3", outcome=Stored(9)), 151) == [
+        DeletePods(TRAIN, "ended")
+    ]
+    assert executor.jobs == 0
+
+
+def test_a_hint_told_twice_is_acted_on_once() -> None:
+    executor = Executor("berlin")
+    executor.handle(Told(1, placed(), 5), 100)
+    assert executor.handle(Told(2, placed(), 5), 100) == []
+    assert executor.handle(Answered(ref="1", outcome=Stored(6)), 100) == [
+        CreatePods(TRAIN, NAME, PODS, REQUEST, stop_after_s=60),
+        Acted(1),
+        Acted(2),
+    ]
+    assert executor.handle(Told(3, placed(), 5), 100) == [Acted(3)]
+
+
+def test_a_hint_for_another_cluster_is_none() -> None:
+    assert Executor("paris").handle(Told(1, placed(), 5), 100) == [Acted(1)]
+
+
+def refused(reloaded: Workload | None) -> list[Instruction]:
+    """What an executor does whose claim was refused, having read the log."""
+    executor = Executor("berlin")
+    executor.handle(Told(1, placed(), 5), 100)
+    read = Reload(ref="2", tenant="acme", id="train")
+    assert executor.handle(Answered(ref="1", outcome=Refused(9)), 101) == [read]
+    return executor.handle(Reloaded(ref="2", workload=reloaded), 102)
+
+
+def test_a_refused_claim_is_dropped_if_the_placement_is_over_or_somebody_elses() -> None:
+    assert refused(None) == [Acted(1)]
+    assert refused(work(State.QUEUED)) == [Acted(1)]  # withdrawn
+    assert refused(work(State.CANCELLED)) == [Acted(1)]
+    assert refused(work(State.PLACED, cluster="paris", attempt=2)) == [Acted(1)]
+    assert refused(work(State.CLAIMED, executor="executor/other")) == [Acted(1)]
+
+
+def test_a_refused_claim_is_tried_again_behind_a_new_priority() -> None:
+    assert refused(work(State.PLACED, executor="")) == [claim("3", after=9, at_s=102)]
+
+
+def test_a_refused_claim_of_an_attempt_that_is_over_turns_to_the_attempt_that_is_open() -> None:
+    assert refused(work(State.PLACED, executor="", attempt=2)) == [
+        claim("3", after=9, at_s=102, attempt=2)
+    ]
+
+
+def test_a_claim_of_unknown_outcome_that_was_stored_goes_on() -> None:
+    executor = Executor("berlin")
+    executor.handle(Told(1, placed(), 5), 100)
+    read = Reload(ref="2", tenant="acme", id="train")
+    assert executor.handle(Answered(ref="1", outcome=Unknown("lost")), 110) == [read]
+    assert executor.handle(Reloaded(ref="2", workload=work(State.CLAIMED)), 111) == [
+        CreatePods(TRAIN, NAME, PODS, REQUEST, stop_after_s=49),  # claimed at 100
+        Acted(1),
+    ]
+
+
+def test_a_wish_to_cancel_stops_the_pods_and_is_told_when_they_are_gone() -> None:
+    executor = running_executor()
+    wish = CancelRequested(
+        tenant="acme", id="train", after=7, at_s=0, by="gw", cluster="berlin", reason="typo"
+    )
+    assert executor.handle(Told(2, wish, 8), 110) == [Acted(2), StopPods(TRAIN, "typo")]
+    ending = Cancelled(
+        tenant="acme",
+        id="train",
+        after=8,
+        at_s=111,
+        by=NAME,
+        cluster="berlin",
+        attempt=1,
+        digest=request_digest(REQUEST),
+        submitted_at_s=7,
+        reason="typo",
+    )
+    assert executor.handle(PodsGone(TRAIN, "typo"), 111) == [Append(ref="3", event=ending)]
+
+
+def test_a_wish_that_the_log_does_not_bear_out_stops_nothing() -> None:
+    executor = running_executor()
+    void = CancelRequested(tenant="acme", id="train", after=3, at_s=0, by="gw", cluster="berlin")
+    read = Reload(ref="3", tenant="acme", id="train")
+    assert executor.handle(Told(2, void, 8), 110) == [Acted(2), read]
+    work_on = work(State.RUNNING, cancel_requested=False)
+    assert executor.handle(Reloaded(ref="3", workload=work_on), 111) == []
+    assert executor.jobs == 1
+
+
+def test_an_attempt_that_somebody_ended_is_left_and_nothing_is_appended() -> None:
+    executor = running_executor()
+    lost = Evicted(
+        tenant="acme",
+        id="train",
+        after=7,
+        at_s=0,
+        by="resolver",
+        cluster="berlin",
+        attempt=1,
+        reason="cluster lost",
+    )
+    read = Reload(ref="3", tenant="acme", id="train")
+    assert executor.handle(Told(2, lost, 8), 200) == [Acted(2), read]
+    assert executor.handle(Reloaded(ref="3", workload=work(State.QUEUED)), 201) == [
+        DeletePods(TRAIN, "not ours (any more)")
+    ]
+    assert executor.jobs == 0
+
+
+def test_a_placed_hint_of_a_later_attempt_is_believed_only_if_the_log_says_so() -> None:
+    executor = running_executor()
+    read = Reload(ref="3", tenant="acme", id="train")
+    assert executor.handle(Told(2, placed(attempt=2, after=99), 100), 200) == [read]
+    assert executor.handle(Reloaded(ref="3", workload=work(State.RUNNING)), 201) == []
+    assert executor.jobs == 1
+
+
+def test_pods_found_at_the_start_are_adopted_or_removed_as_the_log_says() -> None:
+    read = Reload(ref="1", tenant="acme", id="train")
+    for state, answer in (
+        (State.RUNNING, []),
+        (State.QUEUED, [DeletePods(TRAIN, "not ours (any more)")]),
+        (State.SUCCEEDED, [DeletePods(TRAIN, "not ours (any more)")]),
+    ):
+        executor = Executor("berlin")
+        assert executor.handle(PodsFound(TRAIN), 100) == [read]
+        assert executor.handle(PodsRunning(TRAIN, PODS), 100) == []
+        assert executor.handle(Reloaded(ref="1", workload=work(state)), 101) == answer
+
+
+def test_of_two_attempts_found_only_the_later_can_be_open() -> None:
+    later = Attempt("acme", "train", 2)
+    for order in ((TRAIN, later), (later, TRAIN)):
+        executor = Executor("berlin")
+        done = [one for attempt in order for one in executor.handle(PodsFound(attempt), 100)]
+        assert DeletePods(TRAIN, "a later attempt was made") in done
+        assert executor.jobs == 1
+
+
+def test_a_story_that_cannot_be_read_freezes_its_workload() -> None:
+    executor = running_executor()
+    executor.handle(PodsCompleted(TRAIN), 150)
+    assert executor.handle(Answered(ref="3", outcome=Refused(8)), 151) == [
+        Reload(ref="4", tenant="acme", id="train")
+    ]
+    assert executor.handle(Reloaded(ref="4", workload=None, failed="unknown tag"), 152) == [
+        Freeze("acme", "train", "unknown tag")
+    ]
+    # Whatever comes: nothing is done, and what is told is acknowledged.
+    assert executor.handle(PodsGone(TRAIN), 153) == []
+    assert executor.handle(Told(9, placed(), 5), 154) == [Acted(9)]
