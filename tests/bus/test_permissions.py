@@ -164,7 +164,9 @@ CASES: Mapping[str, Case] = {
             "pub berth.archive.decision.all.7",
             "pub berth.dead.archivist",
             f"{API}STREAM.PURGE.WORKLOADS",
+            f"{API}STREAM.MSG.DELETE.WORKLOADS",
             f"{API}CONSUMER.MSG.NEXT.WORKLOADS.archivist",
+            f"{API}CONSUMER.CREATE.WORKLOADS.archivist-decisions.berth.decision.>",
             "pub $JS.ACK.WORKLOADS.archivist.1.1.1.1.0",
         ),
         may_not=(
@@ -174,6 +176,7 @@ CASES: Mapping[str, Case] = {
             f"{API}STREAM.PURGE.ARCHIVE",
             f"{API}STREAM.PURGE.FLEET",
             f"{API}STREAM.DELETE.WORKLOADS",
+            f"{API}CONSUMER.CREATE.WORKLOADS.executor-c1",
             f"{API}CONSUMER.MSG.NEXT.WORKLOADS.executor-c1",
             "sub berth.api.*.submit",
         ),
@@ -210,6 +213,7 @@ CASES: Mapping[str, Case] = {
             "pub berth.fleet.c1.node.n1",
             f"{API}CONSUMER.CREATE.WORKLOADS.x.berth.workload.*.*.*.c1",
             f"{API}CONSUMER.CREATE.WORKLOADS.x.berth.workload.*.*.placed.c1",
+            f"{API}CONSUMER.CREATE.WORKLOADS.executor-c1",
             f"{API}CONSUMER.MSG.NEXT.WORKLOADS.executor-c1",
         ),
         may_not=(
@@ -224,6 +228,7 @@ CASES: Mapping[str, Case] = {
             f"{API}CONSUMER.CREATE.WORKLOADS.x.berth.workload.*.*.placed.c2",
             f"{API}CONSUMER.CREATE.WORKLOADS.x.berth.workload.>",
             f"{API}CONSUMER.CREATE.WORKLOADS.x",
+            f"{API}CONSUMER.CREATE.WORKLOADS.executor-c2",
             f"{API}CONSUMER.MSG.NEXT.WORKLOADS.executor-c2",
             f"{API}STREAM.PURGE.WORKLOADS",
             "sub berth.workload.>",
@@ -235,7 +240,8 @@ CASES: Mapping[str, Case] = {
             f"{EVENT}failed.c7",
             "pub berth.fleet.c7.node.n1",
             "pub berth.telemetry.c7.n1",
-            f"{API}CONSUMER.CREATE.WORKLOADS.x",
+            f"{API}CONSUMER.CREATE.WORKLOADS.executor-c7",
+            "pub $JS.ACK.WORKLOADS.executor-c7.1.1.1.1.0",
         ),
         may_not=(
             f"{EVENT}placed.c1",

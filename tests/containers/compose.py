@@ -88,7 +88,7 @@ class Stack:
         self._network = Network()
         self._engine = docker.from_env()
         self.containers: dict[str, DockerContainer] = {}  # resolver-1, resolver-2, gateway-1 …
-        self._ended: list[DockerContainer] = []
+        self._replaced: dict[str, list[DockerContainer]] = {}
 
     # Life
 
@@ -109,7 +109,8 @@ class Stack:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for container in [*reversed(self.containers.values()), *self._ended]:
+        gone = [each for replaced in self._replaced.values() for each in replaced]
+        for container in [*reversed(self.containers.values()), *gone]:
             try:
                 container.get_wrapped_container().remove(force=True, v=True)
             except (APIError, NotFound):
@@ -145,7 +146,7 @@ class Stack:
         for other, wanted in self._services[service].get("depends_on", {}).items():
             self._await_dependency(other, wanted["condition"])
         if name in self.containers:
-            self._ended.append(self.containers[name])
+            self._replaced.setdefault(name, []).append(self.containers[name])
         self.containers[name] = self._container(service).start()
 
     def _await_dependency(self, service: str, condition: str) -> None:
@@ -232,7 +233,10 @@ class Stack:
             "try: print(r.urlopen('http://127.0.0.1:8080/readyz', timeout=3).read().decode())\n"
             "except e.HTTPError as error: print(error.read().decode())"
         )
-        answer = self.containers[name].exec(["python3", "-c", code])
+        try:
+            answer = self.containers[name].exec(["python3", "-c", code])
+        except APIError as error:
+            return f"nothing can be asked there: {error.explanation}"
         try:
             told = json.loads(answer.output.decode().strip().splitlines()[-1])
         except (ValueError, IndexError):
@@ -249,9 +253,12 @@ class Stack:
                 time.sleep(0.2)
 
     def logs(self, name: str) -> list[str]:
-        """Everything it wrote."""
-        out, err = self.containers[name].get_logs()
-        return [*out.decode().splitlines(), *err.decode().splitlines()]
+        """Everything it wrote, and those that it replaced."""
+        lines: list[str] = []
+        for container in [*self._replaced.get(name, []), self.containers[name]]:
+            for stream in container.get_logs():
+                lines += stream.decode().splitlines()
+        return lines
 
     def tail(self, name: str) -> str:
         """The end of that, for whoever reads a failure."""

@@ -19,7 +19,8 @@ What the server cannot narrow, and who therefore gets it:
 - A consumer that is made for a while has a random name, and names cannot be matched in part: who
   may make those on a stream could also spoil another's consumer there. Only services and operators
   may. Tenants read their events as they happen, and the past through the gateway.
-- A consumer with several filters is not narrowed by them: only readers of the whole stream get it.
+- A consumer with several filters is not narrowed by them. An executor's durable is such a one, and
+  for the reason above no more is lost by it; its name is narrowed, and so is all that it writes.
 - Answers go to the asker's inbox. That is allowed once for each request (``allow_responses``),
   instead of letting a service write to every inbox.
 """
@@ -56,6 +57,7 @@ EXECUTOR_KINDS: Final = (
     "failed",
     "cancelled",
 )
+ARCHIVIST_DURABLES: Final = ("archivist", "archivist-tombstones", "archivist-decisions")
 ANSWER_LIMIT_S: Final = 30  # whoever asked has given up long before
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_=-]+\Z")
 _PUBLIC_KEY: Final = re.compile(r"U[A-Z2-7]{55}\Z")
@@ -188,11 +190,10 @@ def _archivist(_: str) -> Grants:
         publish=(
             *_CLOCK,
             "berth.archive.>",
-            *_read(WORKLOADS, ARCHIVE, LEASES),
-            *_follow(WORKLOADS),
-            *_work(WORKLOADS, "archivist"),
-            *_api(f"STREAM.PURGE.{WORKLOADS}"),  # of aggregates that ended; not narrower
-            "berth.lease.archivist.>",
+            *_read(WORKLOADS, ARCHIVE),
+            *(part for name in ARCHIVIST_DURABLES for part in _work(WORKLOADS, name)),
+            # Of aggregates that ended, and of old decisions; the server knows nothing narrower.
+            *_api(f"STREAM.PURGE.{WORKLOADS}", f"STREAM.MSG.DELETE.{WORKLOADS}"),
             "berth.dead.archivist",
         ),
         subscribe=(),
@@ -208,7 +209,7 @@ def _telemetry(cluster: str) -> Grants:
 def _executor(cluster: str) -> Grants:
     """What a worker cluster's executor and inventory may do: its own cluster, and no other."""
     own = f"berth.workload.*.*.*.{cluster}"
-    durable = "*" if cluster == "*" else f"executor-{cluster}".replace("=", "_")
+    durable = "*" if cluster == "*" else f"executor-{cluster}"
     return Grants(
         publish=(
             *_CLOCK,
@@ -220,7 +221,7 @@ def _executor(cluster: str) -> Grants:
             *_read(WORKLOADS, FLEET, LEASES),
             *_follow(WORKLOADS, own),
             *_follow(FLEET, f"berth.fleet.{cluster}.>"),
-            *_work(WORKLOADS, durable, own),
+            *_work(WORKLOADS, durable),
             f"berth.lease.executor.{cluster}",
             "berth.dead.executor",
         ),
@@ -232,8 +233,6 @@ def _emulator(_: str) -> Grants:
     """Many clusters in one process: their executors and their nodes' telemetry."""
     clusters, nodes = _executor("*"), _telemetry("*")
     more = (
-        *_follow(WORKLOADS),  # one consumer of several filters for all its clusters
-        *_work(WORKLOADS, "*"),
         "berth.lease.emulator.>",
         "berth.dead.emulator",
     )
