@@ -158,16 +158,18 @@ class Scorer:
         if cluster is None:
             cluster = Cluster(fact.cluster, ours=self._owns(fact.cluster))
             self._clusters[fact.cluster] = cluster
-        cluster.saw_life(stored_at_s, now_s)
         match fact:
             case ClusterAlive():
-                self._after(cluster, cluster.on_alive(fact), "alive", now_s)
+                kind, changed = "alive", cluster.on_alive(fact)
             case ClusterProfile():
-                self._after(cluster, cluster.on_profile(fact), "profile", now_s)
+                kind, changed = "profile", cluster.on_profile(fact)
             case NodeReport() | NodeGone():
-                self._after(cluster, cluster.on_node(fact, self.mix), "node", now_s)
+                kind, changed = "node", cluster.on_node(fact, self.mix)
             case _:
                 assert_never(fact)
+        if changed.dropped is not Drop.OLD:  # a repetition is no sign of life
+            cluster.saw_life(stored_at_s, now_s)
+        self._after(cluster, changed, kind, now_s)
 
     def _on_forgotten(self, event: FactForgotten, now_s: float) -> list[PutScore]:
         cluster = self._clusters.get(event.cluster)

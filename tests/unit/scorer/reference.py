@@ -32,6 +32,8 @@ class Reference:
         self.telemetry: list[tuple[NodeTelemetry, float]] = []  # with the time of receipt
 
     def fact(self, fact: InputFact, stored_at_s: float, now_s: float) -> None:
+        if any(same_subject(fact, known) and known.stamp >= fact.stamp for known, _ in self.facts):
+            return  # older than what is known, or a repetition: neither news nor a sign of life
         self.facts.append((fact, min(stored_at_s, now_s)))
         if isinstance(fact, NodeGone) and fact.node not in self.reports(fact.cluster):
             place = (fact.cluster, fact.node)
@@ -271,6 +273,12 @@ class Reference:
                 all_left = sum(milli for _, milli in left[name])
                 stuck += pod.share * (all_left - sum(large) if hosts else all_left)
         return 100 * stuck / total
+
+
+def same_subject(one: InputFact, other: InputFact) -> bool:
+    if isinstance(one, NodeReport | NodeGone) and isinstance(other, NodeReport | NodeGone):
+        return (one.cluster, one.node) == (other.cluster, other.node)
+    return type(one) is type(other) and one.cluster == other.cluster
 
 
 def ocm(value: float, full: float) -> int:

@@ -123,6 +123,10 @@ def test_an_older_fact_changes_nothing_whenever_it_comes() -> None:
     assert story.fact(report(gpus=8, counter=6)) == []
     assert story.score().nodes == 0
     assert story.scorer.dropped == {("node", "old"): 4}
+    # Nor is a repetition a sign of life.
+    story.wait(20)
+    assert story.fact(report(gpus=8, counter=6)) == []
+    assert story.score().freshness == "stale"
 
 
 # Silence
