@@ -1,0 +1,154 @@
+"""Carries out what the archivist's core asks for: reads log and archive, writes behind guards.
+
+The bus's errors end here: what could not be read or removed says so, and a write whose fate nobody
+knows is Unknown; the core puts the task off, and the next try finds what is there.
+"""
+
+from typing import Final, assert_never
+
+from berthmaster.archivist.stimuli import (
+    ArchiveRead,
+    Ask,
+    LastDecision,
+    Purge,
+    ReadArchive,
+    ReadArchivedDecision,
+    ReadLastDecision,
+    ReadStory,
+    Removed,
+    RemoveDecision,
+    StoryRead,
+    Told,
+    WriteDecision,
+    WriteStory,
+)
+from berthmaster.bus import subjects
+from berthmaster.bus.acks import stored_sequence
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.errors import ApiError, BusError
+from berthmaster.bus.log import (
+    GUARD,
+    GUARD_SUBJECT,
+    NO_MESSAGE,
+    WRONG_LAST_SEQUENCE,
+    EventLog,
+    decode_story,
+    last_message,
+    next_message,
+)
+from berthmaster.bus.streams import ARCHIVE, WORKLOADS
+from berthmaster.lifecycle.instructions import Answered, Refused, Stored, Unknown
+from berthmaster.messages.api import RecordedEvent
+from berthmaster.messages.families import ARCHIVED_STORIES, UNREADABLE, encode
+
+WRITE_TIMEOUT_S: Final = 2.0
+PURGE_TIMEOUT_S: Final = 5.0
+
+
+class Library:
+    """Log and archive on one connection."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+        self._log = EventLog(conn)
+
+    async def perform(self, step: Ask, data: bytes) -> Told:
+        """Carry out one instruction. ``data``: the decision's bytes, where there is one."""
+        match step:
+            case ReadStory():
+                return await self._read_story(step)
+            case ReadArchive():
+                return await self._read_archive(step)
+            case WriteStory():
+                subject = subjects.archive(step.story.tenant, step.story.id)
+                return await self._write(step.ref, subject, encode(step.story), step.guard)
+            case Purge():
+                guard = subjects.aggregate(step.tenant, step.id)
+                query = {"filter": guard, "seq": step.below}
+                return await self._remove(step.ref, f"STREAM.PURGE.{WORKLOADS}", query)
+            case WriteDecision():
+                subject = subjects.archived_decision(step.cell, step.number)
+                return await self._write(step.ref, subject, data, step.guard)
+            case ReadArchivedDecision():
+                return await self._compare_decision(step, data)
+            case ReadLastDecision():
+                return await self._last_decision(step)
+            case RemoveDecision():
+                return await self._remove_decision(step)
+            case _:
+                assert_never(step)
+
+    async def _read_story(self, step: ReadStory) -> StoryRead:
+        try:
+            messages = await self._log.story(step.tenant, step.id)
+            return StoryRead(ref=step.ref, events=tuple(decode_story(messages)))
+        except BusError as error:
+            return StoryRead(ref=step.ref, failed=str(error))
+        except UNREADABLE as error:
+            return StoryRead(ref=step.ref, unreadable=f"an event cannot be read: {error}")
+
+    async def _read_archive(self, step: ReadArchive) -> ArchiveRead:
+        """A long story is several messages, and an id that was used again has several stories."""
+        subject = subjects.archive(step.tenant, step.id)
+        events: list[RecordedEvent] = []
+        guard = 0
+        try:
+            while found := await next_message(self._conn, ARCHIVE, subject, guard + 1):
+                events += ARCHIVED_STORIES.decode(found.data).events
+                guard = found.sequence
+        except (BusError, *UNREADABLE) as error:
+            return ArchiveRead(ref=step.ref, failed=f"the archive cannot be read: {error}")
+        return ArchiveRead(ref=step.ref, guard=guard, events=tuple(events))
+
+    async def _compare_decision(self, step: ReadArchivedDecision, data: bytes) -> ArchiveRead:
+        subject = subjects.archived_decision(step.cell, step.number)
+        try:
+            found = await last_message(self._conn, ARCHIVE, subject)
+        except BusError as error:
+            return ArchiveRead(ref=step.ref, failed=str(error))
+        if found is None:
+            return ArchiveRead(ref=step.ref)
+        return ArchiveRead(ref=step.ref, guard=found.sequence, same=found.data == data)
+
+    async def _last_decision(self, step: ReadLastDecision) -> LastDecision:
+        try:
+            found = await last_message(self._conn, WORKLOADS, subjects.decision(step.cell))
+        except BusError as error:
+            return LastDecision(ref=step.ref, failed=str(error))
+        return LastDecision(ref=step.ref, sequence=found.sequence if found else 0)
+
+    async def _write(self, ref: str, subject: str, data: bytes, guard: int) -> Answered:
+        headers = {GUARD: str(guard), GUARD_SUBJECT: subject}
+        try:
+            reply = await self._conn.request(
+                subject, data, timeout_s=WRITE_TIMEOUT_S, headers=headers
+            )
+            return Answered(ref=ref, outcome=Stored(stored_sequence(reply.data)))
+        except ApiError as error:
+            if error.code in WRONG_LAST_SEQUENCE:
+                return Answered(ref=ref, outcome=Refused())
+            return Answered(ref=ref, outcome=Unknown(str(error)))
+        except BusError as error:
+            return Answered(ref=ref, outcome=Unknown(str(error)))
+
+    async def _remove(self, ref: str, api: str, query: dict[str, object]) -> Removed:
+        try:
+            await self._conn.api(api, query, timeout_s=PURGE_TIMEOUT_S)
+        except BusError as error:
+            return Removed(ref=ref, failed=str(error))
+        return Removed(ref=ref)
+
+    async def _remove_decision(self, step: RemoveDecision) -> Removed:
+        """Already gone is what was wanted, and the server's complaint about it is no clear one."""
+        query: dict[str, object] = {"seq": step.sequence, "no_erase": True}
+        removed = await self._remove(step.ref, f"STREAM.MSG.DELETE.{WORKLOADS}", query)
+        if not removed.failed:
+            return removed
+        try:
+            await self._conn.api(f"STREAM.MSG.GET.{WORKLOADS}", {"seq": step.sequence})
+        except ApiError as error:
+            if error.code == NO_MESSAGE:
+                return Removed(ref=step.ref)
+        except BusError:
+            pass  # the first failure says enough
+        return removed

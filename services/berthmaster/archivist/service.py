@@ -1,0 +1,212 @@
+"""The archivist's shell: three durable consumers feed one core; what it asks for is carried out.
+
+Any number of archivists share the consumers. A message is acknowledged when its task is done; one
+that is not due is given back until then. Endings are due in the order of the stream, so that the
+few that the consumer lets wait are always the next ones.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Coroutine
+from typing import Any, Final, assert_never
+
+from berthmaster.archivist.core import Archivist, Rules
+from berthmaster.archivist.library import Library
+from berthmaster.archivist.pace import Pace
+from berthmaster.archivist.settings import ArchivistSettings
+from berthmaster.archivist.stimuli import DecisionSeen, Done, End, EndingSeen, Frozen, Later
+from berthmaster.bus import subjects
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.errors import ApiError, BusError
+from berthmaster.bus.follow import Recorded
+from berthmaster.bus.streams import ARCHIVE, WORKLOADS, stream_info
+from berthmaster.bus.worker import Later as AgainLater
+from berthmaster.bus.worker import Never, Worker
+from berthmaster.messages.families import DECISIONS, UNREADABLE
+from berthmaster.runtime.periodic import beats, stopped_within
+from berthmaster.runtime.service import Context, Service
+
+ENDINGS: Final = ("succeeded", "failed", "cancelled")
+TASK_LIMIT_S: Final = 30.0  # then the message is told again
+BURST_S: Final = 0.1  # of a rate, at once: no more than the main path forgives
+NO_STREAM: Final = 10059
+
+
+class Shell:
+    """One archivist on one connection."""
+
+    def __init__(self, ctx: Context[ArchivistSettings], conn: Connection) -> None:
+        settings = ctx.settings
+        self._ctx = ctx
+        self._conn = conn
+        self._core = Archivist(
+            Rules(
+                story_after_s=settings.story_after_s,
+                tombstone_after_s=settings.tombstone_days * 86_400,
+                decision_after_s=settings.decision_after_s,
+            )
+        )
+        self._library = Library(conn)
+        self._numbers = itertools.count(1)
+        self._story_pace = _pace(settings.stories_per_s)
+        self._tombstone_pace = _pace(settings.tombstones_per_s)
+        self._decision_pace = _pace(settings.decisions_per_s)
+        counter = ctx.metrics.counter
+        self._done = counter("tasks", "Tasks by kind and how they ended", ("kind", "end"))
+        self._archived = counter("archived_messages", "Events and decisions archived")
+
+    async def run(self) -> None:
+        """Work until the service is asked to stop; what is in hand then is finished."""
+        endings = [subjects.workload_events_of(kind) for kind in ENDINGS]
+        workers = [
+            self._worker("archivist", endings, self._on_ending),
+            self._worker("archivist-tombstones", endings, self._on_tombstone),
+            self._worker("archivist-decisions", [subjects.ALL_DECISIONS], self._on_decision),
+        ]
+        async with asyncio.TaskGroup() as group:
+            for worker in workers:
+                group.create_task(worker.run(self._ctx.stopping))
+            group.create_task(self._tell_health())
+
+    def _worker(self, durable: str, filters: list[str], handle: Any) -> Worker:
+        return Worker(
+            self._conn,
+            "archivist",
+            WORKLOADS,
+            durable,
+            filters,
+            handle,
+            concurrency=self._ctx.settings.concurrency,
+        )
+
+    async def _tell_health(self) -> None:
+        async for _ in beats(1.0, self._ctx.stopping):
+            self._ctx.health.ready("bus", self._conn.connected, "no connection to NATS")
+
+    # What the consumers bring
+
+    async def _on_ending(self, recorded: Recorded) -> None:
+        await self._carry_out(self._ending(recorded), self._story_pace, "story", b"")
+
+    async def _on_tombstone(self, recorded: Recorded) -> None:
+        seen = self._ending(recorded, remove=True)
+        await self._carry_out(seen, self._tombstone_pace, "tombstone", b"")
+
+    def _ending(self, recorded: Recorded, *, remove: bool = False) -> EndingSeen:
+        """From the subject alone: whatever its version, it is only a hint."""
+        try:
+            place = subjects.parse_workload_event(recorded.subject)
+        except subjects.SubjectError as error:
+            raise Never(str(error)) from error
+        return EndingSeen(
+            ref=str(next(self._numbers)),
+            tenant=place.tenant,
+            id=place.id,
+            sequence=recorded.sequence,
+            stored_at_s=recorded.stored_at_s,
+            remove=remove,
+        )
+
+    async def _on_decision(self, recorded: Recorded) -> None:
+        try:
+            decision = DECISIONS.decode(recorded.data)
+        except UNREADABLE as error:
+            raise Never(str(error)) from error
+        if subjects.decision(decision.cell) != recorded.subject:
+            raise Never(f"it is a decision of cell {decision.cell!r}")
+        seen = DecisionSeen(
+            ref=str(next(self._numbers)),
+            cell=decision.cell,
+            number=decision.number,
+            sequence=recorded.sequence,
+            stored_at_s=recorded.stored_at_s,
+        )
+        await self._carry_out(seen, self._decision_pace, "decision", recorded.data)
+
+    # Tasks
+
+    async def _carry_out(
+        self, seen: EndingSeen | DecisionSeen, pace: Pace, kind: str, data: bytes
+    ) -> None:
+        """Carry one task to its end, and say it in the words of the consumer."""
+        try:
+            async with asyncio.timeout(TASK_LIMIT_S):
+                end = await self._task(seen, pace, data)
+        except TimeoutError as error:
+            raise AgainLater(f"not done within {TASK_LIMIT_S:.0f} s") from error
+        finally:
+            self._core.drop(seen.ref)
+        self._done.labels(kind, type(end).__name__.lower()).inc()
+        match end:
+            case Done():
+                self._archived.inc(end.archived)
+            case Later():
+                raise AgainLater(end.why, pause_s=end.pause_s, counted=end.failed)
+            case Frozen():
+                raise Never(end.why)
+            case _:
+                assert_never(end)
+
+    async def _task(self, seen: EndingSeen | DecisionSeen, pace: Pace, data: bytes) -> End:
+        todo = self._core.handle(seen, self._conn.now())
+        waited = False
+        while True:
+            (step,) = todo
+            if isinstance(step, Done | Later | Frozen):
+                return step
+            if not waited:  # what is not due takes no turn
+                await asyncio.sleep(pace.take(asyncio.get_running_loop().time()))
+                waited = True
+            todo = self._core.handle(await self._library.perform(step, data), self._conn.now())
+
+
+def _pace(per_s: float) -> Pace:
+    return Pace(per_s, max(1.0, per_s * BURST_S))
+
+
+async def _unless_stopped(ctx: Context[ArchivistSettings], work: Coroutine[Any, Any, Any]) -> Any:
+    """The result of waiting for something that may never come; None when asked to stop."""
+    task = asyncio.ensure_future(work)
+    stop = asyncio.ensure_future(ctx.stopping.wait())
+    try:
+        await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        stop.cancel()
+        task.cancel()
+
+
+async def _streams_are_there(ctx: Context[ArchivistSettings], conn: Connection) -> bool:
+    """Wait for whoever makes the streams; False when asked to stop before."""
+    told = False
+    while not ctx.stopping.is_set():
+        try:
+            for stream in (WORKLOADS, ARCHIVE):
+                await stream_info(conn, stream)
+            return True
+        except BusError as error:
+            why = str(error)
+            if isinstance(error, ApiError) and error.code == NO_STREAM:
+                why = "the streams have not been made"
+            ctx.health.ready("streams", False, why)
+            if not told:
+                ctx.log.warning("waiting for the streams", why=why)
+                told = True
+        await stopped_within(0.2, ctx.stopping)
+    return False
+
+
+async def main(ctx: Context[ArchivistSettings]) -> None:
+    """Connect, wait for the streams, work."""
+    ctx.health.ready("bus", False, "no connection to NATS yet")
+    conn = await _unless_stopped(ctx, Connection.open(ctx.settings, "archivist", ctx.log))
+    if conn is None:
+        return
+    async with conn:
+        if await _streams_are_there(ctx, conn):
+            ctx.health.ready("streams", True)
+            ctx.log.info("working")
+            await Shell(ctx, conn).run()
+
+
+SERVICE = Service("archivist", ArchivistSettings, main)

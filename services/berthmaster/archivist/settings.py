@@ -1,0 +1,48 @@
+"""What the archivist can be told."""
+
+from dataclasses import dataclass
+
+from berthmaster.runtime.settings import CommonSettings, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchivistSettings(CommonSettings):
+    """Each with its unit and the reason of its default."""
+
+    story_after_s: float = setting(
+        600.0,
+        least=0,
+        most=30 * 86_400,
+        help="seconds from a workload's ending until its story moves to the archive; long enough "
+        "for those who watch it live, short enough to keep the log small at 1,000 endings/s",
+    )
+    tombstone_days: float = setting(
+        30.0,
+        least=0,
+        most=3650,
+        help="days from a workload's ending until its id may be used again; a client that still "
+        "repeats a submit after that is not repeating, it is new",
+    )
+    decision_after_s: float = setting(
+        3600.0,
+        least=0,
+        most=30 * 86_400,
+        help="seconds until a decision moves to the archive; well above the age of a resolver's "
+        "snapshot, which continues from the chain",
+    )
+    stories_per_s: float = setting(
+        500.0,
+        least=0.01,
+        most=100_000,
+        help="stories at most a second, each about 15 requests to the server: what 2 cores have "
+        "to spare beside the main path",
+    )
+    tombstones_per_s: float = setting(
+        500.0, least=0.01, most=100_000, help="tombstones removed at most a second"
+    )
+    decisions_per_s: float = setting(
+        100.0, least=0.01, most=100_000, help="decisions moved at most a second"
+    )
+    concurrency: int = setting(
+        16, least=1, most=1000, help="of each kind in hand at once; the rates are the real bound"
+    )

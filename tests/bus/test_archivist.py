@@ -1,0 +1,297 @@
+"""The archivist on a real server: stories move, tombstones stay, whoever is killed and when."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from berthmaster.archivist.library import Library
+from berthmaster.archivist.service import main as archivist_main
+from berthmaster.archivist.settings import ArchivistSettings
+from berthmaster.archivist.stimuli import Removed, RemoveDecision
+from berthmaster.bus import subjects
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.embedded import Server
+from berthmaster.bus.log import EventLog, Message, decode_story, last_message, next_message
+from berthmaster.bus.streams import ARCHIVE, DEAD, WORKLOADS, stream_info
+from berthmaster.lifecycle.digest import request_digest
+from berthmaster.lifecycle.instructions import Stored
+from berthmaster.messages.api import GetReply, GetRequest, RecordedEvent, SubmitReply
+from berthmaster.messages.families import ARCHIVED_STORIES, encode
+from berthmaster.messages.placement import Decision, Saw
+from berthmaster.messages.workload import Cancelled, JobRequest, RunSpec, Submitted
+from berthmaster.runtime.service import Context
+from tests.bus.shells import ask, client, gateway, in_loop, running, store
+
+NOW: dict[str, Any] = {"story_after_s": 0.0, "tombstone_days": 30.0, "decision_after_s": 0.0}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with Server(tmp_path / "nats") as started:
+        yield started
+
+
+@asynccontextmanager
+async def archivist(url: str, **settings: Any) -> AsyncIterator[Context[ArchivistSettings]]:
+    chosen = ArchivistSettings(nats_url=url, http_port=-1, **(NOW | settings))
+    async with running("archivist", chosen, archivist_main) as ctx:
+        yield ctx
+
+
+async def end(
+    conn: Connection, name: str, request: JobRequest | None = None
+) -> list[RecordedEvent]:
+    """A short life: submitted and cancelled. Its story as the log has it."""
+    request = request or JobRequest(id=name)
+    digest = request_digest(request)
+    common: dict[str, Any] = {"tenant": "ann", "id": name, "at_s": 1.0, "by": "test"}
+    first = await store(conn, Submitted(**common, after=0, request=request, digest=digest))
+    await store(conn, Cancelled(**common, after=first, digest=digest, submitted_at_s=1.0))
+    return decode_story(await EventLog(conn).story("ann", name))
+
+
+async def in_log(conn: Connection, name: str) -> list[int]:
+    return [m.sequence for m in await EventLog(conn).story("ann", name)]
+
+
+async def archived(conn: Connection, name: str) -> list[list[RecordedEvent]]:
+    subject = subjects.archive("ann", name)
+    return [
+        list(ARCHIVED_STORIES.decode(m.data).events) for m in await under(conn, ARCHIVE, subject)
+    ]
+
+
+async def under(conn: Connection, stream: str, subject: str) -> list[Message]:
+    messages: list[Message] = []
+    while found := await next_message(
+        conn, stream, subject, messages[-1].sequence + 1 if messages else 1
+    ):
+        messages.append(found)
+    return messages
+
+
+async def until_true(check: Any, limit_s: float = 20.0) -> None:
+    async with asyncio.timeout(limit_s):
+        while not await check():
+            await asyncio.sleep(0.02)
+
+
+@in_loop
+async def test_an_ended_story_moves_and_its_tombstone_and_open_workloads_stay(
+    server: Server,
+) -> None:
+    async with client(server.url) as conn, gateway(server.url):
+        await ask(conn, "submit", JobRequest(id="open"))
+        story = await end(conn, "train")
+        async with archivist(server.url):
+            await until_true(lambda: is_tombstone(conn, story))
+        assert await archived(conn, "train") == [story]
+        assert len(await in_log(conn, "open")) == 1
+        # The gateway tells the whole story all the same, and the id stays used.
+        reply = await ask(conn, "get", GetRequest(id="train", story=True))
+        assert isinstance(reply, GetReply)
+        assert (reply.story, reply.request) == (tuple(story), JobRequest(id="train"))
+        again = await ask(conn, "submit", JobRequest(id="train"))
+        assert again == SubmitReply(
+            tenant="ann", id="train", sequence=story[-1].sequence, existing=True, state="cancelled"
+        )
+
+
+async def is_tombstone(conn: Connection, story: list[RecordedEvent]) -> bool:
+    return await in_log(conn, story[-1].event.id) == [story[-1].sequence]
+
+
+@in_loop
+async def test_a_story_waits_its_time(server: Server) -> None:
+    async with client(server.url) as conn:
+        story = await end(conn, "train")
+        async with archivist(server.url, story_after_s=1.0):
+            await asyncio.sleep(0.5)
+            assert len(await in_log(conn, "train")) == 2
+            await until_true(lambda: is_tombstone(conn, story), 5.0)
+
+
+@in_loop
+async def test_a_tombstone_goes_when_its_days_are_over_and_the_id_is_free(server: Server) -> None:
+    async with client(server.url) as conn, gateway(server.url):
+        story = await end(conn, "train")
+        async with archivist(server.url, tombstone_days=0.0):
+            await until_true(lambda: is_gone(conn, "train"))
+        assert await archived(conn, "train") == [story]
+        reply = await ask(conn, "get", GetRequest(id="train", story=True))
+        assert isinstance(reply, GetReply)
+        assert (reply.workload.state, reply.story) == ("cancelled", tuple(story))
+
+        second = await end(conn, "train", JobRequest(id="train", priority=7))
+        assert second[0].sequence > story[-1].sequence
+        async with archivist(server.url):
+            await until_true(lambda: is_tombstone(conn, second))
+        assert await archived(conn, "train") == [story, second]
+        reply = await ask(conn, "get", GetRequest(id="train", story=True))
+        assert isinstance(reply, GetReply)
+        assert reply.story == tuple(second)
+
+
+async def is_gone(conn: Connection, name: str) -> bool:
+    return await in_log(conn, name) == []
+
+
+@in_loop
+async def test_a_story_too_long_for_one_message_is_archived_in_several(server: Server) -> None:
+    async with client(server.url) as conn:
+        names = ("a", "b")
+        for name in names:
+            common: dict[str, Any] = {"tenant": "ann", "id": name, "at_s": 1.0, "by": "t"}
+            big = JobRequest(id=name, run=RunSpec(env={"X": "x" * 300_000}))
+            first = Submitted(**common, after=0, request=big, digest="d")
+            after = await store(conn, first)
+            for _ in range(4):  # void, and part of the story all the same
+                await conn.request(
+                    subjects.workload_event("ann", name, "submitted", None), encode(first)
+                )
+            after = (await in_log(conn, name))[-1]
+            await store(conn, Cancelled(**common, after=after, digest="d", submitted_at_s=1.0))
+        stories = [decode_story(await EventLog(conn).story("ann", name)) for name in names]
+        async with archivist(server.url), archivist(server.url):
+            for story in stories:
+                await until_true(lambda story=story: is_tombstone(conn, story))
+        for name, story in zip(names, stories, strict=True):
+            parts = await archived(conn, name)
+            assert len(parts) > 1
+            assert [e.sequence for part in parts for e in part] == [e.sequence for e in story]
+            assert [e.void for part in parts for e in part] == [False, *[True] * 4, False]
+
+
+@in_loop
+async def test_a_story_with_an_event_of_a_newer_version_stays_and_a_dead_letter_tells(
+    server: Server,
+) -> None:
+    async with client(server.url) as conn:
+        await end(conn, "train")
+        subject = subjects.workload_event("ann", "train", "paused", None)
+        await conn.request(subject, b'{"type":"workload.paused.v1"}')
+        other = await end(conn, "other")
+        async with archivist(server.url):
+            await until_true(lambda: is_tombstone(conn, other))
+            letters = subjects.dead("archivist")
+
+            async def told() -> bool:
+                return await last_message(conn, DEAD, letters) is not None
+
+            await until_true(told)
+        assert len(await in_log(conn, "train")) == 3
+        assert await archived(conn, "train") == []
+
+
+@pytest.mark.timeout(120)
+@in_loop
+async def test_kill_9_between_copy_and_purge_loses_and_doubles_nothing(server: Server) -> None:
+    async with client(server.url) as conn:
+        stories: dict[str, list[RecordedEvent]] = {}
+        copied = asyncio.Event()
+        await conn.subscribe(subjects.ALL_ARCHIVE, lambda *_: copied.set())
+        caught = 0
+        for round_ in range(40):
+            names = [f"j-{round_}-{n}" for n in range(20)]
+            ended = await asyncio.gather(*(end(conn, name) for name in names))
+            stories |= dict(zip(names, ended, strict=True))
+            copied.clear()
+            process = start_archivist(server.url)
+            try:
+                await asyncio.wait_for(copied.wait(), 20)
+                await asyncio.sleep(0.0005 * (round_ % 4))
+            finally:
+                process.send_signal(signal.SIGKILL)
+                process.wait(5)
+            await conn.request("$JS.API.INFO", b"")  # all that it had sent has arrived by now
+            for name in names:
+                if await archived(conn, name) and len(await in_log(conn, name)) == 2:
+                    caught += 1
+            if caught:
+                break
+        assert caught, "never killed between copy and purge: the test shows nothing"
+        async with archivist(server.url), archivist(server.url):
+            for name, story in stories.items():
+                await until_true(lambda story=story: is_tombstone(conn, story), 90)
+                assert await archived(conn, name) == [story]
+        info = await stream_info(conn, ARCHIVE)
+        assert info.state.messages == len(stories)
+
+
+def start_archivist(url: str) -> "subprocess.Popen[bytes]":
+    argv = [sys.executable, "-m", "berthmaster.cli.main", "serve", "archivist"]
+    flags = ["--http-port=-1", "--story-after-s=0", "--log-level=error"]
+    return subprocess.Popen([*argv, *flags], env=os.environ | {"BERTH_NATS_URL": url})
+
+
+@in_loop
+async def test_decisions_move_in_order_of_age_and_each_chain_keeps_its_last(
+    server: Server,
+) -> None:
+    async with client(server.url) as conn:
+        log = EventLog(conn)
+        written: dict[str, list[bytes]] = {"all": [], "eu west": []}
+        for cell, bodies in written.items():
+            after = 0
+            for number in range(1, 6):
+                decision = Decision(
+                    cell=cell,
+                    number=number,
+                    after=after,
+                    decider="test",
+                    engine="1",
+                    now_s=1.0,
+                    settings={},
+                    saw=Saw(workloads=0, fleet=0, control=0),
+                )
+                outcome = await log.commit(decision, [])
+                assert isinstance(outcome, Stored)
+                after = outcome.sequence
+                bodies.append(encode(decision))
+
+        async def moved() -> bool:
+            left = {
+                cell: [m.data for m in await under(conn, WORKLOADS, subjects.decision(cell))]
+                for cell in written
+            }
+            return left == {cell: bodies[-1:] for cell, bodies in written.items()}
+
+        async with archivist(server.url), archivist(server.url):
+            await until_true(moved)
+        for cell, bodies in written.items():
+            for number, body in enumerate(bodies, 1):
+                found = await under(conn, ARCHIVE, subjects.archived_decision(cell, number))
+                assert [m.data for m in found] == [body]
+
+
+@in_loop
+async def test_the_rate_is_kept(server: Server) -> None:
+    async with client(server.url) as conn:
+        stories = await asyncio.gather(*(end(conn, f"j-{n}") for n in range(20)))
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        async with archivist(server.url, stories_per_s=20.0):
+            for story in stories:
+                await until_true(lambda story=story: is_tombstone(conn, story))
+        assert loop.time() - began_s >= (20 - 2) / 20
+
+
+@in_loop
+async def test_to_remove_a_decision_twice_is_no_failure(server: Server) -> None:
+    async with client(server.url) as conn:
+        for _ in range(2):
+            await conn.request(subjects.decision("all"), b"{}")
+        library = Library(conn)
+        step = RemoveDecision(ref="r", sequence=1)
+        assert await library.perform(step, b"") == Removed(ref="r")
+        assert await library.perform(step, b"") == Removed(ref="r")
+        messages = await under(conn, WORKLOADS, subjects.decision("all"))
+        assert [m.sequence for m in messages] == [2]

@@ -1,0 +1,337 @@
+"""The archivist step by step: what it asks for, and that no order of events loses a story."""
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from berthmaster.archivist.core import Archivist, Rules
+from berthmaster.archivist.stimuli import (
+    ArchiveRead,
+    Ask,
+    DecisionSeen,
+    Done,
+    End,
+    EndingSeen,
+    Frozen,
+    LastDecision,
+    Later,
+    Purge,
+    ReadArchive,
+    ReadArchivedDecision,
+    ReadLastDecision,
+    ReadStory,
+    Removed,
+    RemoveDecision,
+    StoryRead,
+    Told,
+    WriteDecision,
+    WriteStory,
+)
+from berthmaster.lifecycle.instructions import Answered, Refused, Stored, Unknown
+from berthmaster.messages.api import RecordedEvent
+from berthmaster.messages.records import ArchivedStory
+from berthmaster.messages.workload import (
+    Cancelled,
+    Claimed,
+    JobRequest,
+    Placed,
+    Submitted,
+    Succeeded,
+    WorkloadEvent,
+)
+
+RULES = Rules(story_after_s=10, tombstone_after_s=100, decision_after_s=10)
+JOB = JobRequest(id="train")
+COMMON = {"tenant": "ann", "id": "train", "at_s": 0.0, "by": "test"}
+HERE = {"cluster": "c1", "attempt": 1}
+ENDING = {"digest": "d", "submitted_at_s": 1.0}
+
+
+def event(kind: type[WorkloadEvent], after: int, **fields: object) -> WorkloadEvent:
+    return kind(**(COMMON | {"after": after} | fields))  # type: ignore[arg-type]
+
+
+def recorded(sequence: int, what: WorkloadEvent, *, void: bool = False) -> RecordedEvent:
+    return RecordedEvent(sequence=sequence, stored_at_s=float(sequence), event=what, void=void)
+
+
+SUBMITTED = recorded(1, event(Submitted, 0, request=JOB, digest="d"))
+PLACED = recorded(2, event(Placed, 1, **HERE, pods=(), request=JOB, decision=1))
+CLAIMED = recorded(3, event(Claimed, 2, **HERE, executor="e"))
+ENDED = recorded(4, event(Succeeded, 3, **HERE, **ENDING))
+STORY = (SUBMITTED, PLACED, CLAIMED, ENDED)
+SEEN = EndingSeen(ref="r", tenant="ann", id="train", sequence=4, stored_at_s=4.0)
+READ = ReadStory(ref="r", tenant="ann", id="train")
+LOOK = ReadArchive(ref="r", tenant="ann", id="train")
+PURGE = Purge(ref="r", tenant="ann", id="train", below=4)
+DONE = Done(ref="r", archived=4, removed=True)
+REFUSED = Answered(ref="r", outcome=Refused())
+
+
+def read(*events: RecordedEvent) -> StoryRead:
+    return StoryRead(ref="r", events=events)
+
+
+def write(*events: RecordedEvent, guard: int = 0) -> WriteStory:
+    return WriteStory(
+        ref="r", story=ArchivedStory(tenant="ann", id="train", events=events), guard=guard
+    )
+
+
+def stored(sequence: int = 1) -> Answered:
+    return Answered(ref="r", outcome=Stored(sequence))
+
+
+def play(
+    seen: EndingSeen | DecisionSeen, *told: Told, rules: Rules = RULES, now_s: float = 1000.0
+) -> list[Ask | End]:
+    """Everything that the archivist asks for when it is told these things in turn."""
+    archivist = Archivist(rules)
+    asked: list[Ask | End] = archivist.handle(seen, now_s)
+    for each in told:
+        asked += archivist.handle(each, now_s)
+    assert len(asked) == 1 + len(told)
+    assert archivist.open_tasks == (0 if isinstance(asked[-1], Done | Later | Frozen) else 1)
+    return asked
+
+
+def test_a_story_is_copied_and_confirmed_before_it_is_purged_down_to_its_ending() -> None:
+    assert play(SEEN, read(*STORY), stored(), Removed(ref="r")) == [
+        READ,
+        write(*STORY),
+        PURGE,
+        DONE,
+    ]
+
+
+def test_nothing_is_read_before_its_time() -> None:
+    assert play(SEEN, now_s=13.5) == [Later(ref="r", why="not due", pause_s=0.5)]
+    assert play(SEEN, now_s=14.0) == [READ]
+    far = Rules(story_after_s=10**6)
+    assert play(SEEN, rules=far, now_s=4.0) == [Later(ref="r", why="not due", pause_s=3600.0)]
+
+
+def test_after_a_crash_between_copy_and_purge_the_copy_is_recognised() -> None:
+    there = ArchiveRead(ref="r", guard=9, events=STORY)
+    assert play(SEEN, read(*STORY), REFUSED, there, Removed(ref="r")) == [
+        READ,
+        write(*STORY),
+        LOOK,
+        PURGE,
+        DONE,
+    ]
+
+
+def test_after_a_crash_behind_the_purge_nothing_is_left_to_do() -> None:
+    assert play(SEEN, read(ENDED)) == [READ, Done(ref="r")]
+
+
+def test_a_story_in_the_archive_that_only_has_the_same_numbers_is_another_one() -> None:
+    # The log was made anew, and its sequences began at 1 again.
+    other = tuple(msgspec.structs.replace(r, stored_at_s=r.stored_at_s - 900) for r in STORY)
+    there = ArchiveRead(ref="r", guard=9, events=other)
+    assert play(SEEN, read(*STORY), REFUSED, there, stored(10), Removed(ref="r")) == [
+        READ,
+        write(*STORY),
+        LOOK,
+        write(*STORY, guard=9),
+        PURGE,
+        DONE,
+    ]
+
+
+def test_a_long_story_is_archived_in_parts_and_continued_where_a_crash_left_it() -> None:
+    rules = msgspec.structs.replace(RULES, max_part_bytes=1)  # one event a part
+    there = ArchiveRead(ref="r", guard=8, events=STORY[:2])
+    told = (read(*STORY), stored(5), REFUSED, there, stored(9), stored(10), Removed(ref="r"))
+    assert play(SEEN, *told, rules=rules) == [
+        READ,
+        write(SUBMITTED),
+        write(PLACED, guard=5),  # another archivist wrote it first
+        LOOK,
+        write(CLAIMED, guard=8),
+        write(ENDED, guard=9),
+        PURGE,
+        DONE,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ([StoryRead(ref="r", failed="no answer")], "no answer"),
+        ([read(*STORY), Answered(ref="r", outcome=Unknown("who knows"))], "who knows"),
+        ([read(*STORY), REFUSED, ArchiveRead(ref="r", failed="away")], "away"),
+        ([read(*STORY), stored(), Removed(ref="r", failed="no leader")], "no leader"),
+    ],
+)
+def test_what_cannot_be_done_now_is_put_off_and_nothing_is_purged_unconfirmed(
+    told: Sequence[Told], why: str
+) -> None:
+    asked = play(SEEN, *told)
+    assert asked[-1] == Later(ref="r", why=why, failed=True)
+    assert PURGE not in asked[:-2]
+
+
+def test_an_event_of_a_newer_version_freezes_the_story() -> None:
+    assert play(SEEN, StoryRead(ref="r", unreadable="workload.paused.v1")) == [
+        READ,
+        Frozen(ref="r", why="workload.paused.v1"),
+    ]
+
+
+VOID_END = recorded(4, event(Cancelled, 2, **ENDING, attempt=1))
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        (),  # gone, tombstone and all
+        (recorded(9, event(Submitted, 0, request=JOB, digest="d")),),  # the id lives again
+        (SUBMITTED, PLACED, CLAIMED, VOID_END),  # lost a race: still claimed
+        (SUBMITTED, PLACED),  # an old answer
+    ],
+)
+def test_an_aggregate_whose_ending_is_not_there_or_did_not_count_is_not_touched(
+    events: tuple[RecordedEvent, ...],
+) -> None:
+    assert play(SEEN, read(*events)) == [READ, Done(ref="r")]
+
+
+def test_a_void_event_is_archived_as_one() -> None:
+    void = recorded(3, event(Placed, 1, **HERE, pods=(), request=JOB, decision=2))
+    ending = recorded(4, event(Cancelled, 3, **ENDING, attempt=1))
+    asked = play(SEEN, read(SUBMITTED, PLACED, void, ending), stored())
+    marked = msgspec.structs.replace(void, void=True)
+    assert asked == [READ, write(SUBMITTED, PLACED, marked, ending), PURGE]
+
+
+def test_what_was_stored_behind_the_ending_changes_nothing() -> None:
+    late = recorded(7, event(Claimed, 2, **HERE, executor="late"))
+    assert play(SEEN, read(*STORY, late), stored()) == [READ, write(*STORY), PURGE]
+
+
+# tombstones
+
+TOMB = msgspec.structs.replace(SEEN, remove=True)
+BURY = Purge(ref="r", tenant="ann", id="train", below=5)
+
+
+def test_a_tombstone_is_removed_when_its_time_has_come() -> None:
+    assert play(TOMB, now_s=103.0) == [Later(ref="r", why="not due", pause_s=1.0)]
+    told = (read(ENDED), read(ENDED), Removed(ref="r"))
+    assert play(TOMB, *told, now_s=104.0) == [READ, READ, BURY, Done(ref="r", removed=True)]
+
+
+def test_a_tombstone_whose_story_is_still_there_is_not_removed_before_it_is_archived() -> None:
+    told = (read(*STORY), stored(), Removed(ref="r"), read(ENDED), Removed(ref="r"))
+    assert play(TOMB, *told) == [READ, write(*STORY), PURGE, READ, BURY, DONE]
+    failing = (read(*STORY), Answered(ref="r", outcome=Unknown("?")))
+    assert play(TOMB, *failing) == [
+        READ,
+        write(*STORY),
+        Later(ref="r", why="?", failed=True),
+    ]
+
+
+def test_an_ending_that_is_no_tombstone_is_not_removed() -> None:
+    told = (read(SUBMITTED, PLACED, CLAIMED, VOID_END), read(SUBMITTED, PLACED, CLAIMED, VOID_END))
+    assert play(TOMB, *told) == [READ, READ, Done(ref="r")]
+
+
+# decisions
+
+DECISION = DecisionSeen(ref="r", cell="all", number=7, sequence=70, stored_at_s=0.0)
+LAST = ReadLastDecision(ref="r", cell="all")
+
+
+def copy(guard: int = 0) -> WriteDecision:
+    return WriteDecision(ref="r", cell="all", number=7, guard=guard)
+
+
+def test_a_decision_is_copied_and_goes_once_a_later_one_stands_behind_it() -> None:
+    told = (stored(), LastDecision(ref="r", sequence=71), Removed(ref="r"))
+    assert play(DECISION, *told) == [
+        copy(),
+        LAST,
+        RemoveDecision(ref="r", sequence=70),
+        Done(ref="r", archived=1, removed=True),
+    ]
+
+
+def test_the_last_decision_of_a_chain_stays() -> None:
+    asked = play(DECISION, stored(), LastDecision(ref="r", sequence=70))
+    assert asked == [
+        copy(),
+        LAST,
+        Later(ref="r", why="the last of its chain stays", pause_s=10.0),
+    ]
+
+
+def test_a_decision_is_copied_once_and_another_of_its_number_is_not_taken_for_it() -> None:
+    look = ReadArchivedDecision(ref="r", cell="all", number=7)
+    assert play(DECISION, REFUSED, ArchiveRead(ref="r", guard=3, same=True)) == [copy(), look, LAST]
+    other = ArchiveRead(ref="r", guard=3, same=False)
+    assert play(DECISION, REFUSED, other, stored()) == [copy(), look, copy(3), LAST]
+
+
+# laws
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_whatever_goes_wrong_nothing_leaves_the_log_that_the_archive_has_not(
+    data: st.DataObject,
+) -> None:
+    """A log and an archive in memory, two archivists whose steps interleave, crashes at any
+    point, answers that get lost: in the end story and tombstone are where they belong."""
+    log = list(STORY)
+    archive: list[tuple[int, tuple[RecordedEvent, ...]]] = []
+    rules = msgspec.structs.replace(
+        RULES, max_part_bytes=data.draw(st.sampled_from([1, 700, 9999]))
+    )
+
+    def perform(step: Ask, *, calm: bool = False) -> Told:
+        nonlocal log
+        lost = not calm and data.draw(st.booleans(), label="answer lost")
+        match step:
+            case ReadStory():
+                return StoryRead(ref="r", events=tuple(log), failed="lost" if lost else "")
+            case ReadArchive():
+                guard = archive[-1][0] if archive else 0
+                events = tuple(e for _, part in archive for e in part)
+                return ArchiveRead(ref="r", guard=guard, events=events)
+            case WriteStory():
+                guard = archive[-1][0] if archive else 0
+                if step.guard != guard:
+                    return REFUSED
+                archive.append((guard + 1, step.story.events))
+                return Answered(ref="r", outcome=Unknown("lost")) if lost else stored(guard + 1)
+            case Purge():
+                kept = {e.sequence for _, part in archive for e in part}
+                assert {e.sequence for e in log if e.sequence < step.below} <= kept
+                log = [e for e in log if e.sequence >= step.below]
+                return Removed(ref="r", failed="lost" if lost else "")
+            case _:
+                raise AssertionError(step)
+
+    running: list[tuple[Archivist, list[Ask | End]]] = []
+    for _ in range(data.draw(st.integers(0, 40))):
+        if len(running) < 2 and data.draw(st.booleans(), label="start one"):
+            archivist = Archivist(rules)
+            running.append((archivist, archivist.handle(SEEN, 1000.0)))
+        elif running:
+            archivist, (step,) = running.pop(data.draw(st.integers(0, len(running) - 1)))
+            if not isinstance(step, Done | Later | Frozen) and data.draw(st.integers(0, 9)):
+                running.append((archivist, archivist.handle(perform(step), 1000.0)))
+        assert log[-1] == ENDED
+    last = Archivist(rules)
+    (step,) = last.handle(SEEN, 1000.0)
+    while not isinstance(step, Done):
+        assert not isinstance(step, Later | Frozen)
+        (step,) = last.handle(perform(step, calm=True), 1000.0)
+    assert log == [ENDED]
+    assert sorted((e for _, part in archive for e in part), key=lambda e: e.sequence) == list(STORY)
