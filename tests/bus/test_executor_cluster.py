@@ -1,0 +1,457 @@
+"""Executors of emulated clusters on a real server: from ``placed`` to the ending, whatever dies."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from berthmaster.bus import subjects
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.embedded import Server
+from berthmaster.bus.facts import FactMirror, Seen
+from berthmaster.bus.log import EventLog, decode_story
+from berthmaster.bus.streams import WORKLOADS, stream_info
+from berthmaster.emulator.cluster import Cluster
+from berthmaster.emulator.disturbance import Nature
+from berthmaster.emulator.fleets import ClusterSpec, NodeSpec
+from berthmaster.emulator.host import Host
+from berthmaster.emulator.journal import Journal, read_journal
+from berthmaster.emulator.reporter import Reporter
+from berthmaster.executor.core import Executor
+from berthmaster.executor.shell import Shell
+from berthmaster.lifecycle.digest import request_digest
+from berthmaster.lifecycle.fold import Workload, offer
+from berthmaster.lifecycle.instructions import Stored
+from berthmaster.messages.fleet import ClusterAlive, ClusterProfile, NodeGone, NodeReport
+from berthmaster.messages.placement import PodBinding
+from berthmaster.messages.workload import (
+    CancelRequested,
+    Claimed,
+    Evicted,
+    JobRequest,
+    Placed,
+    PodSet,
+    Reprioritized,
+    Submitted,
+    Succeeded,
+    WorkloadEvent,
+)
+from tests.bus.tools import Lines, connected, eventually, story, task, until
+
+SPEC = ClusterSpec(
+    "berlin",
+    "eu-central",
+    tuple(NodeSpec(f"n{i}", 64_000, 262_144, 8, "T4") for i in range(4)),
+)
+GPU_0 = PodBinding(pod="main-0", node="n0", gpus=(0,))
+
+
+class Site:
+    """The log as the rest of the system would write it, and how it reads."""
+
+    def __init__(self, conn: Connection) -> None:
+        self.log = EventLog(conn)
+
+    async def append(self, event: WorkloadEvent) -> int:
+        outcome = await self.log.append(event)
+        assert isinstance(outcome, Stored), outcome
+        return outcome.sequence
+
+    async def place(
+        self,
+        name: str,
+        *,
+        lasts_s: float = 0.3,
+        pod: PodBinding = GPU_0,
+        told: bool = True,
+        max_evictions: int = 10,
+    ) -> int:
+        """Submitted and placed; ``told``: the placement says when it was submitted."""
+        request = JobRequest(
+            id=name,
+            pod_sets=(PodSet(gpus=1),),
+            expected_duration_s=lasts_s,
+            max_evictions=max_evictions,
+        )
+        submitted = await self.append(
+            Submitted(
+                tenant="acme",
+                id=name,
+                after=0,
+                at_s=1.0,
+                by="gw",
+                request=request,
+                digest=request_digest(request),
+            )
+        )
+        return await self.append(
+            Placed(
+                tenant="acme",
+                id=name,
+                after=submitted,
+                at_s=2.0,
+                by="resolver",
+                cluster="berlin",
+                attempt=1,
+                pods=(pod,),
+                request=request,
+                decision=1,
+                submitted_at_s=1.5 if told else 0.0,
+            )
+        )
+
+    async def events(self, name: str) -> list[WorkloadEvent]:
+        return [one.event for one in decode_story(await self.log.story("acme", name))]
+
+    async def kinds(self, name: str) -> list[str]:
+        return [type(event).__name__ for event in await self.events(name)]
+
+    async def read(self, name: str) -> Workload:
+        workload = Workload(tenant="acme", id=name)
+        for one in decode_story(await self.log.story("acme", name)):
+            offer(workload, one.event, one.sequence, one.stored_at_s)
+        return workload
+
+    async def ends(self, name: str, *kinds: str) -> None:
+        """Wait until its story is just this, after submitted and placed."""
+        wanted = ["Submitted", "Placed", *kinds]
+
+        async def there() -> bool:
+            return len(await self.kinds(name)) >= len(wanted)
+
+        await eventually(there)
+        assert await self.kinds(name) == wanted
+
+
+@asynccontextmanager
+async def executing(
+    conn: Connection, journal: Path | None = None, nature: Nature | None = None
+) -> AsyncIterator[Host]:
+    """An executor and its cluster; leaving ends both at once, as a kill would."""
+    file = Journal(journal) if journal is not None else None
+    records = read_journal(journal) if journal is not None else []
+    cluster = Cluster(SPEC, nature or Nature(), conn.now(), records)
+    cluster.take_journal()
+    if file is not None:
+        file.begin(cluster.world.snapshot())
+    host = Host(cluster, file, conn.now)
+    shell = Shell(conn, Executor("berlin"), host, service="executor")
+    async with task(shell.run(asyncio.Event())):
+        try:
+            yield host
+        finally:
+            host.stop()
+
+
+def idle(host: Host) -> bool:
+    """Nothing is left in the cluster."""
+    world = host.cluster.world
+    return not world.groups and all(not node.pods for node in world.nodes.values())
+
+
+@story
+async def test_a_placement_is_claimed_run_and_ended_with_what_a_tombstone_needs(
+    server: Server,
+) -> None:
+    async with connected(server.url, replicas=1) as conn, executing(conn) as host:
+        site = Site(conn)
+        await site.place("train")
+        await site.ends("train", "Claimed", "Running", "Succeeded")
+        ending = (await site.events("train"))[-1]
+        assert isinstance(ending, Succeeded)
+        workload = await site.read("train")
+        assert (ending.digest, ending.submitted_at_s) == (workload.digest, 1.5)
+        assert workload.pods == (GPU_0,)
+        await until(lambda: idle(host))
+
+
+@story
+async def test_without_the_time_of_submission_in_the_placement_the_log_is_asked(
+    server: Server,
+) -> None:
+    async with connected(server.url, replicas=1) as conn, executing(conn):
+        site = Site(conn)
+        await site.place("train", told=False)
+        await site.ends("train", "Claimed", "Running", "Succeeded")
+        ending = (await site.events("train"))[-1]
+        assert isinstance(ending, Succeeded)
+        assert ending.submitted_at_s == (await site.read("train")).submitted_at_s > 1e9
+
+
+@story
+async def test_what_the_kubelet_refuses_is_evicted_or_failed(server: Server) -> None:
+    async with connected(server.url, replicas=1) as conn, executing(conn) as host:
+        site = Site(conn)
+        gone = PodBinding(pod="main-0", node="n99")
+        await site.place("first", pod=gone)
+        await site.place("last", pod=gone, max_evictions=0)
+        await site.ends("first", "Claimed", "Evicted")
+        await site.ends("last", "Claimed", "Failed")
+        evicted = (await site.events("first"))[-1]
+        assert isinstance(evicted, Evicted)
+        assert evicted.reason == "NodeUnknown: pod main-0 on n99"
+        await until(lambda: idle(host))
+
+
+@story
+async def test_a_wish_to_cancel_stops_the_pods_first(server: Server) -> None:
+    async with connected(server.url, replicas=1) as conn, executing(conn) as host:
+        site = Site(conn)
+        await site.place("train", lasts_s=1000)
+        await site.ends("train", "Claimed", "Running")
+        # A new priority on the way makes the executor's own picture an old one.
+        after = await site.append(
+            Reprioritized(
+                tenant="acme",
+                id="train",
+                after=(await site.read("train")).sequence,
+                at_s=0,
+                by="gw",
+                priority=3,
+            )
+        )
+        await site.append(
+            CancelRequested(
+                tenant="acme", id="train", after=after, at_s=0, by="gw", cluster="berlin"
+            )
+        )
+        await site.ends(
+            "train", "Claimed", "Running", "Reprioritized", "CancelRequested", "Cancelled"
+        )
+        await until(lambda: idle(host))
+
+
+@story
+async def test_a_cluster_that_was_declared_lost_ends_its_pods_and_says_nothing(
+    server: Server,
+) -> None:
+    async with connected(server.url, replicas=1) as conn, executing(conn) as host:
+        site = Site(conn)
+        await site.place("train", lasts_s=1000)
+        await site.ends("train", "Claimed", "Running")
+        await site.append(
+            Evicted(
+                tenant="acme",
+                id="train",
+                after=(await site.read("train")).sequence,
+                at_s=0,
+                by="resolver",
+                cluster="berlin",
+                attempt=1,
+                reason="cluster lost",
+            )
+        )
+        await until(lambda: idle(host))
+        assert await site.kinds("train") == ["Submitted", "Placed", "Claimed", "Running", "Evicted"]
+
+
+@story
+async def test_killed_between_claim_and_create_the_hint_comes_again(
+    server: Server, tmp_path: Path
+) -> None:
+    async with connected(server.url, replicas=1) as conn:
+        site = Site(conn)
+        placed = await site.place("train")
+        # As a killed executor left it: claimed in its name, nothing made, nothing acknowledged.
+        await site.append(
+            Claimed(
+                tenant="acme",
+                id="train",
+                after=placed,
+                at_s=3.0,
+                by="executor/berlin",
+                cluster="berlin",
+                attempt=1,
+                executor="executor/berlin",
+            )
+        )
+        async with executing(conn, tmp_path / "journal") as host:
+            await site.ends("train", "Claimed", "Running", "Succeeded")
+            await until(lambda: idle(host))
+
+
+@story
+async def test_pods_outlive_their_executor_and_what_ended_meanwhile_is_told(
+    server: Server, tmp_path: Path
+) -> None:
+    journal = tmp_path / "journal"
+    async with connected(server.url, replicas=1) as conn:
+        site = Site(conn)
+        async with executing(conn, journal):
+            await site.place("short", lasts_s=0.5)
+            await site.place("long", lasts_s=2.0, pod=PodBinding(pod="main-0", node="n1"))
+            await site.ends("short", "Claimed", "Running")
+            await site.ends("long", "Claimed", "Running")
+        await asyncio.sleep(0.6)
+        assert (await site.kinds("short"))[-1] == "Running"
+        async with executing(conn, journal) as host:
+            await site.ends("short", "Claimed", "Running", "Succeeded")
+            assert [attempt.id for attempt in host.cluster.world.groups] == ["long"]
+            await site.ends("long", "Claimed", "Running", "Succeeded")
+            await until(lambda: idle(host))
+
+
+@story
+async def test_a_bus_that_is_away_ends_nothing_and_the_endings_are_told_afterwards(
+    server: Server,
+) -> None:
+    async with connected(server.url, replicas=1) as conn, executing(conn) as host:
+        site = Site(conn)
+        await site.place("short", lasts_s=0.5)
+        await site.place("long", lasts_s=4.0, pod=PodBinding(pod="main-0", node="n1"))
+        await site.ends("short", "Claimed", "Running")
+        await site.ends("long", "Claimed", "Running")
+        server.kill()
+        await asyncio.sleep(1.0)  # the short one ends meanwhile
+        assert {attempt.id for attempt in host.cluster.world.groups} == {"short", "long"}
+        server.start()
+        await site.ends("short", "Claimed", "Running", "Succeeded")
+        assert await site.kinds("long") == ["Submitted", "Placed", "Claimed", "Running"]
+        await site.ends("long", "Claimed", "Running", "Succeeded")
+        await until(lambda: idle(host))
+
+
+@story
+async def test_an_event_of_a_newer_version_freezes_its_workload_and_is_reported(
+    server: Server,
+) -> None:
+    lines = Lines()
+    async with connected(server.url, replicas=1, log=lines) as conn, executing(conn) as host:
+        site = Site(conn)
+        await site.place("train", lasts_s=0.5)
+        await site.ends("train", "Claimed", "Running")
+        subject = subjects.workload_event("acme", "train", "noted", None)
+        await conn.request(subject, b'{"type":"workload.noted.v7","after":4}')
+        await until(lambda: lines.count("dead letter"))
+        letter = lines.fields("dead letter")[0]
+        assert letter["workload"] == "acme/train"
+        assert "workload.noted.v7" in str(letter["reason"])
+        assert len(host.cluster.world.groups) == 1  # nothing is done about it
+        # Others go on.
+        await site.place("other", pod=PodBinding(pod="main-0", node="n1"))
+        await site.ends("other", "Claimed", "Running", "Succeeded")
+
+
+@story
+async def test_the_inventory_reports_profile_nodes_changes_and_nodes_that_are_gone(
+    server: Server,
+) -> None:
+    async with connected(server.url, replicas=1) as conn:
+        seen: dict[str, list[object]] = {}
+
+        def take(one: Seen) -> None:
+            seen.setdefault(one.subject, []).append(one.fact)
+
+        mirror = FactMirror(conn, "test", [subjects.fleet_of("berlin")], on_fact=take)
+        async with task(mirror.run()), executing(conn) as host:
+            async with (
+                reporting(conn, host) as reporter,
+                task(reporter.keep_alive(asyncio.Event())),
+            ):
+                await until(lambda: len(seen) == 6)  # profile, alive, four nodes
+                assert isinstance(seen[subjects.profile("berlin")][-1], ClusterProfile)
+                assert isinstance(seen[subjects.alive("berlin")][-1], ClusterAlive)
+                await Site(conn).place("train", lasts_s=0.5)
+                node = subjects.node("berlin", "n0")
+                await until(lambda: [u.workload for u in report(seen[node]).pods] == ["train"])
+                await until(lambda: report(seen[node]).pods == ())
+                assert report(seen[subjects.node("berlin", "n3")]).stamp.epoch > 0
+
+            # The next life has a node less.
+            smaller = Cluster(SPEC._replace(nodes=SPEC.nodes[:3]), Nature(), conn.now())
+            async with reporting(conn, Host(smaller, None, conn.now)):
+                gone = subjects.node("berlin", "n3")
+                await until(lambda: isinstance(seen[gone][-1], NodeGone))
+
+
+@asynccontextmanager
+async def reporting(conn: Connection, host: Host) -> AsyncIterator[Reporter]:
+    reporter = Reporter(conn, host, report_interval_s=0.05, report_rate_per_s=1000, seed=1)
+    async with task(reporter.run(asyncio.Event())):
+        yield reporter
+
+
+def report(facts: list[object]) -> NodeReport:
+    assert isinstance(facts[-1], NodeReport)
+    return facts[-1]
+
+
+def emulator(server: Server, folder: Path) -> "subprocess.Popen[bytes]":
+    """The service as a process of its own."""
+    flags = ["--nats-url", server.url, "--nodes", "40", "--http-port", "-1"]
+    flags += ["--data-dir", str(folder), "--speed", "10", "--foreign-share", "0"]
+    flags += ["--failure-share", "0", "--disturbance", "0"]
+    command = [sys.executable, "-m", "berthmaster.cli.main", "serve", "emulator", *flags]
+    return subprocess.Popen(command, stderr=subprocess.DEVNULL)
+
+
+@story
+async def test_the_service_killed_in_mid_flight_loses_no_job_and_ends_each_once(
+    server: Server, tmp_path: Path
+) -> None:
+    async with connected(server.url, replicas=1) as conn:
+        site = Site(conn)
+        cluster_of = {"berlin": "g3"}
+        names = [f"job-{i}" for i in range(60)]
+        running = emulator(server, tmp_path)
+        try:
+            for number, name in enumerate(names):
+                await place_on(site, name, cluster_of["berlin"], number)
+                if number in (15, 30, 45):
+                    running.kill()
+                    running.wait()
+                    running = emulator(server, tmp_path)
+            running.send_signal(signal.SIGSTOP)
+            await asyncio.sleep(0.3)
+            running.send_signal(signal.SIGCONT)
+
+            async def all_ended() -> bool:
+                return all([(await site.read(name)).ended for name in names])
+
+            await eventually(all_ended)
+            for name in names:
+                kinds = [k for k in await site.kinds(name) if k != "Running"]
+                assert kinds == ["Submitted", "Placed", "Claimed", "Succeeded"], name
+        finally:
+            running.terminate()
+            assert running.wait(timeout=10) == os.EX_OK
+        assert (await stream_info(conn, WORKLOADS)).state.messages <= 5 * len(names)
+
+
+async def place_on(site: Site, name: str, cluster: str, number: int) -> None:
+    """A small job of half a second on a GPU that it shares with nobody else's placement."""
+    request = JobRequest(
+        id=name,
+        pod_sets=(PodSet(gpus=1, gpu_milli=100, cpu_milli=100, memory_mib=10),),
+        expected_duration_s=5.0,
+    )
+    submitted = await site.append(
+        Submitted(
+            tenant="acme",
+            id=name,
+            after=0,
+            at_s=1.0,
+            by="gw",
+            request=request,
+            digest=request_digest(request),
+        )
+    )
+    await site.append(
+        Placed(
+            tenant="acme",
+            id=name,
+            after=submitted,
+            at_s=2.0,
+            by="resolver",
+            cluster=cluster,
+            attempt=1,
+            pods=(PodBinding(pod="main-0", node="g3-0001", gpus=(number % 8,)),),
+            request=request,
+            decision=1,
+            submitted_at_s=1.5,
+        )
+    )
