@@ -79,10 +79,18 @@ def read_only_file(path: Path, inside: str) -> dict[str, Any]:
 class Stack:
     """The services of a compose file, running until the end of the block."""
 
-    def __init__(self, path: Path, variables: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        variables: Mapping[str, str],
+        environment: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> None:
+        """``environment``: by service, what a test wants to be otherwise."""
         self._folder = path.parent
         content = read_compose(path, variables)
         self._services: dict[str, dict[str, Any]] = content["services"]
+        for service, more in (environment or {}).items():
+            self._services[service]["environment"] |= more
         self._secrets: dict[str, dict[str, str]] = content.get("secrets", {})
         self._volumes = {name: f"berth-{secrets.token_hex(6)}" for name in content["volumes"]}
         self._network = Network()

@@ -16,6 +16,11 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 TAG = "test"
 CONTAINER_UID = 10001  # of deploy/Dockerfile
 BUILD_LIMIT_S = 900
+# What takes minutes or hours in earnest and must be seen to be permitted here.
+IN_A_HURRY = {
+    "archivist": {"BERTH_ARCHIVIST_STORY_AFTER_S": "2", "BERTH_ARCHIVIST_DECISION_AFTER_S": "20"},
+    "resolver": {"BERTH_RESOLVER_SNAPSHOT_S": "3"},
+}
 
 
 @pytest.fixture(scope="session")
@@ -60,5 +65,5 @@ def stack(images: str, keys: Path) -> Iterator[Stack]:
     variables = {"BERTH_TAG": images, "BERTH_KEYS": str(keys)}
     if os.geteuid() != 0:  # the seeds are ours, so the services run as us
         variables |= {"BERTH_UID": str(os.getuid()), "BERTH_GID": str(os.getgid())}
-    with Stack(ROOT / "deploy" / "compose.yaml", variables) as stack:
+    with Stack(ROOT / "deploy" / "compose.yaml", variables, IN_A_HURRY) as stack:
         yield stack

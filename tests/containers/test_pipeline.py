@@ -13,6 +13,7 @@ from berthmaster.audit.core import AuditReport
 from berthmaster.audit.report import audit
 from berthmaster.bus.keys import seed_file
 from berthmaster.bus.permissions import inbox_prefix
+from berthmaster.bus.streams import ARCHIVE, DEAD, SNAPSHOTS, stream_info
 from berthmaster.client import Client
 from berthmaster.messages.api import WorkloadView
 from berthmaster.messages.families import EVENT_KINDS
@@ -136,6 +137,11 @@ def test_nobody_needed_more_than_its_permissions_and_nothing_died(stack: Stack, 
         name: [line for line in stack.logs(name) if is_complaint(line)] for name in SERVICES
     }
     assert complaints == {name: [] for name in SERVICES}
+    assert asyncio.run(stored(stack, keys)) == {
+        "ARCHIVE": True,
+        "OBJ_SNAPSHOTS": True,
+        "DEAD": False,
+    }
     report = asyncio.run(audited(stack, keys))
     assert report.findings == ()
     assert report.clean
@@ -151,6 +157,16 @@ def is_complaint(line: str) -> bool:
     except ValueError:
         return True  # a traceback, or something that was printed
     return event in ("permission violation", "task_died", "main_died", "dead letter")
+
+
+async def stored(stack: Stack, keys: Path) -> dict[str, bool]:
+    """Whether these streams have messages: what was archived, saved, or could not be handled."""
+    async with connected(stack, keys, "operator") as operator:
+        found = {}
+        for stream in (ARCHIVE, SNAPSHOTS, DEAD):
+            info = await stream_info(operator.connection, stream)
+            found[stream] = info.state.messages > 0
+        return found
 
 
 async def audited(stack: Stack, keys: Path) -> AuditReport:
