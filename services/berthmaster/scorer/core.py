@@ -141,6 +141,8 @@ class Scorer:
 
     def _on_led(self, epoch: int, now_s: float) -> None:
         self._epoch, self._counter = epoch, 0
+        if self._rescale_s is not None:
+            self._settle_scales(now_s)  # the first that is told shall be right
         for cluster in self._clusters.values():
             if cluster.ours:
                 cluster.told, cluster.hold_s = None, 0.0

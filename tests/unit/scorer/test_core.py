@@ -389,6 +389,14 @@ def test_only_who_leads_tells_and_a_new_leader_tells_everything_anew() -> None:
     assert [s.stamp for s in story.wait(0)] == [stamp(1, 42), stamp(2, 42)]
 
 
+def test_a_new_leader_measures_by_the_fleet_from_its_first_word_on() -> None:
+    story = Story(Rules(), epoch=None)
+    story.scorer.handle(FactSeen(report(gpus=100), START_S), START_S)
+    story.scorer.handle(Led(1), START_S)
+    (told,) = story.wait(0)
+    assert told.resources["gpuClusterAvailable"] == resource(100, 100.0, 100.0)
+
+
 def test_a_score_that_could_not_be_stored_is_told_again_but_not_in_a_tight_loop() -> None:
     story = Story()
     story.fact(report(gpus=4))

@@ -1,0 +1,312 @@
+"""The scorer on a real server: change, silence, return, two of them, and what is no good."""
+
+import asyncio
+import itertools
+import math
+import signal
+
+import pytest
+from msgspec.structs import replace
+
+from berthmaster.bus import subjects
+from berthmaster.bus.embedded import Server
+from berthmaster.messages.families import encode
+from berthmaster.messages.fleet import ClusterScore, Stamp
+from berthmaster.messages.telemetry import NodeTelemetry
+from berthmaster.messages.workload import JobRequest, PodSet
+from berthmaster.scorer.shard import shard_of
+from tests.bus.scoring import Fleet, scorer, scorer_process
+from tests.bus.shells import client, in_loop, store, until
+from tests.bus.tools import submitted
+from tests.unit.scorer.builders import alive, gone, gpu, pod, profile, report, telemetry
+
+ODD = "Süd-Ost 1. Stock/rack=4"
+
+
+@in_loop
+async def test_a_change_is_a_score_on_the_bus_within_moments(server: Server) -> None:
+    async with client(server.url) as conn, scorer(server.url):
+        fleet = await Fleet(conn).start()
+        await fleet.put(profile(nodes=2))
+        await fleet.put(report("n1", gpus=4))
+        await fleet.put(report("n2", gpus=2))
+        score: ClusterScore = await fleet.score(nodes=2)
+        assert (score.free_gpus, score.largest_gang, score.freshness) == (6.0, {"A100": 6}, "fresh")
+
+        # A job takes two GPUs, then telemetry shows what they do.
+        await fleet.put(report("n1", gpus=4, pods=(pod(0, 1),)))
+        await fleet.score(free_gpus=4.0, idle_gpu_percent=None)
+        await fleet.measure(telemetry(100, 100, 0, 0, node="n1"))
+        await fleet.score(idle_gpu_percent=33.333, telemetry_nodes=1)
+        await fleet.measure(telemetry(0, 0, node="n2"))
+        await fleet.score(idle_gpu_percent=66.667)
+
+        # The node leaves; what is told last is what stays on the bus for whoever comes late.
+        await fleet.put(gone("n2"))
+        last = await fleet.score(nodes=1, idle_gpu_percent=50.0)
+        late = await Fleet(conn).start()
+        async with scorer(server.url, shard="1/1", stale_after_s=1000.0):
+            pass
+        assert late.scores == []  # a standby tells nothing
+        stamps = [each.stamp for each in fleet.scores]
+        assert stamps == sorted(stamps)
+        assert len(set(stamps)) == len(stamps)
+        assert last.stamp == stamps[-1]
+
+
+@in_loop
+async def test_what_is_submitted_decides_what_is_fragmented(server: Server) -> None:
+    async with client(server.url) as conn, scorer(server.url, mix_pods=10):
+        fleet = await Fleet(conn).start()
+        await fleet.put(report(gpus=(gpu(0, foreign_milli=500), gpu(1, foreign_milli=500))))
+        first = await fleet.score(nodes=1)
+        halves = JobRequest(
+            id="halves", pod_sets=(PodSet(count=50, gpus=1, gpu_milli=500, cpu_milli=1000),)
+        )
+        assert 50 < first.fragmentation_percent < 100
+        await store(conn, replace(submitted("halves"), request=halves))
+        await fleet.score(fragmentation_percent=0.0)
+
+
+@in_loop
+async def test_silence_makes_it_stale_then_withdrawn_and_its_return_fresh(server: Server) -> None:
+    async with (
+        client(server.url) as conn,
+        scorer(server.url, stale_after_s=0.6, withdraw_after_s=1.5, refresh_s=0.2),
+    ):
+        fleet = await Fleet(conn).start()
+        await fleet.put(alive(interval_s=0.1))
+        await fleet.put(report(gpus=4))
+        await fleet.score(freshness="fresh", free_gpus=4.0)
+        stale = await fleet.score(freshness="stale")
+        assert (stale.free_gpus, stale.note) == (4.0, "no sign of life for 0.6 s")
+        withdrawn = await fleet.score(freshness="withdrawn")
+        assert (withdrawn.free_gpus, withdrawn.resources) == (0.0, {})
+        assert withdrawn.note == "no sign of life for 1.5 s"
+
+        # Withdrawn, and yet told again and again: its readers see that the scorer lives.
+        told = len(fleet.scores)
+        await until(lambda: len(fleet.scores) >= told + 3)
+        assert all(score.freshness == "withdrawn" for score in fleet.scores[told:])
+        gaps = [later - before for before, later in itertools.pairwise(fleet.heard_s)]
+        assert max(gaps) < 1.0
+
+        await fleet.put(alive(interval_s=0.1))
+        back = await fleet.score(freshness="fresh")
+        assert (back.free_gpus, back.input_age_s < 0.5) == (4.0, True)
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+@in_loop
+async def test_of_two_scorers_one_publishes_and_the_other_takes_over_within_two_seconds(
+    server: Server, how: str
+) -> None:
+    flags = ("--refresh-s", "0.1", "--dead-band", "0", "--http-port", "-1")
+    async with client(server.url) as conn:
+        fleet = await Fleet(conn).start()
+        await fleet.put(report(gpus=4))
+        with scorer_process(server.url, *flags) as first:
+            before = await fleet.score(free_gpus=4.0)
+            with scorer_process(server.url, *flags):
+                await asyncio.sleep(1.0)  # the second has started, and stands by
+                assert {score.stamp.epoch for score in fleet.scores} == {before.stamp.epoch}
+
+                first.send_signal(signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+                told = len(fleet.scores)
+                ended_s = asyncio.get_running_loop().time()
+                epoch = before.stamp.epoch
+                await until(lambda: fleet.scores[-1].stamp.epoch > epoch, 5)
+                assert fleet.heard_s[-1] - ended_s < 2.0
+
+                # It had computed all along: the first it tells is right.
+                taken = [s for s in fleet.scores[told:] if s.stamp.epoch > epoch]
+                assert (taken[0].free_gpus, taken[0].stamp.counter) == (4.0, 1)
+                await fleet.put(report(gpus=4, pods=(pod(0),)))
+                second = await fleet.score(free_gpus=3.0)
+
+                # The one that was stopped wakes late: whatever it may have in hand is older.
+                if how == "stopped":
+                    first.send_signal(signal.SIGCONT)
+                    await asyncio.sleep(1.0)
+                    last = fleet.last()
+                    assert last is not None
+                    assert last.stamp.epoch == second.stamp.epoch
+                    assert fleet.scores[-1].stamp.epoch == second.stamp.epoch
+
+
+@in_loop
+async def test_a_scorer_that_is_asked_to_stop_hands_over_at_once(server: Server) -> None:
+    async with client(server.url) as conn:
+        fleet = await Fleet(conn).start()
+        await fleet.put(report(gpus=4))
+        async with scorer(server.url, refresh_s=0.1) as first:
+            before = await fleet.score(free_gpus=4.0)
+            async with scorer(server.url, refresh_s=0.1):
+                first.stopping.set()
+                stopped_s = asyncio.get_running_loop().time()
+                await until(lambda: fleet.scores[-1].stamp.epoch > before.stamp.epoch)
+                assert fleet.heard_s[-1] - stopped_s < 1.0
+
+
+@in_loop
+async def test_two_shards_share_the_clusters_and_measure_by_one_scale(server: Server) -> None:
+    names = [f"cluster-{at}" for at in range(8)]
+    async with client(server.url) as conn:
+        fleet = await Fleet(conn).start()
+        for at, name in enumerate(names):
+            await fleet.put(report(cluster=name, gpus=at + 1))
+        async with scorer(server.url, shard="1/2", dead_band=0.0):
+            mine = {name for name in names if shard_of(name, 2) == 1}
+            await until(lambda: {score.cluster for score in fleet.scores} == mine)
+            async with scorer(server.url, shard="2/2"):
+                await until(lambda: {score.cluster for score in fleet.scores} == set(names))
+                theirs = [s for s in fleet.scores if s.cluster not in mine]
+                assert {s.resources["gpuClusterAvailable"].full_scale for s in theirs} == {10.0}
+                # Each goes on with its own.
+                await fleet.put(report(cluster=names[0], gpus=64))
+                for name in names:
+                    await until(lambda name=name: full_scale(fleet, name) == 100.0)  # type: ignore[misc]
+
+
+def full_scale(fleet: Fleet, cluster: str) -> float:
+    score = fleet.last(cluster)
+    return score.resources["gpuClusterAvailable"].full_scale if score else 0.0
+
+
+@in_loop
+async def test_the_server_is_killed_and_scores_go_on_from_what_is_there(server: Server) -> None:
+    async with client(server.url) as conn, scorer(server.url, refresh_s=0.3):
+        fleet = await Fleet(conn).start()
+        await fleet.put(report(gpus=4))
+        await fleet.score(free_gpus=4.0)
+        server.kill()
+        await asyncio.sleep(0.3)
+        server.start()
+        await until(lambda: conn.connected)
+        told = len(fleet.scores)
+        await until(lambda: len(fleet.scores) > told + 1)
+        await fleet.put(report(gpus=4, pods=(pod(0, 1),)))
+        await fleet.score(free_gpus=2.0)
+
+
+# What is no good
+
+
+FUTURE_S = 4e9
+BAD_TELEMETRY: list[tuple[NodeTelemetry, str]] = [
+    (telemetry(0.0, observed_at_s=FUTURE_S), "from_the_future"),
+    (telemetry(0.0, interval_s=0.0), "absurd"),
+    (telemetry(0.0, counter=-1), "absurd"),
+    (telemetry(0.0, node="nobody"), "unknown_node"),
+    (telemetry(50.0, counter=1), "old"),  # repeated
+]
+
+
+@in_loop
+async def test_telemetry_that_is_no_good_moves_nothing_and_is_counted(server: Server) -> None:
+    async with client(server.url) as conn, scorer(server.url) as ctx:
+        fleet = await Fleet(conn).start()
+        await fleet.put(report(gpus=1))
+        await fleet.score(nodes=1)
+        await fleet.measure(telemetry(50.0, counter=1, interval_s=60.0))
+        await fleet.score(idle_gpu_percent=50.0)
+
+        reasons = ["wrong_subject"]
+        for told, why in BAD_TELEMETRY:
+            await conn.publish(subjects.telemetry(told.cluster, told.node), encode(told))
+            reasons.append(why)
+        good = replace(telemetry(10.0, counter=2), observed_at_s=conn.now())
+        await conn.publish(subjects.telemetry("east", "n2"), encode(good))  # for another node
+        bad_bytes = [
+            b"",
+            b"\xff",
+            b"{",
+            encode(good).replace(b"10.0", b"NaN"),
+            encode(good).replace(b"10.0", b"1e400"),
+            encode(good).replace(b"10.0", b"-3"),
+            encode(good).replace(b"telemetry.node.v1", b"telemetry.node.v2"),
+            encode(good).replace(b'"counter":2', b'"counter":"2"'),
+        ]
+        for body in bad_bytes:
+            await conn.publish(subjects.telemetry("east", "n1"), body)
+
+        def counted() -> dict[str, float]:
+            return {
+                sample.labels["reason"]: sample.value
+                for metric in ctx.metrics.registry.collect()
+                for sample in metric.samples
+                if sample.name == "berth_scorer_messages_dropped_total"
+                and sample.labels["kind"] == "telemetry"
+            }
+
+        expected = {why: float(reasons.count(why)) for why in reasons}
+        await until(lambda: counted() == expected | {"undecodable": float(len(bad_bytes))})
+        # The dead letters tell which, with the bytes.
+        await until(lambda: len(fleet.letters) == 9)
+        assert {letter.reason.split(":")[0] for letter in fleet.letters} == {
+            "undecodable",
+            "wrong_subject",
+        }
+        # None of it showed, and what is right still counts.
+        assert [s.idle_gpu_percent for s in fleet.scores[-2:]] == [None, 50.0]
+        await fleet.measure(good)
+        await fleet.score(idle_gpu_percent=90.0)
+
+
+@in_loop
+async def test_facts_that_are_no_good_move_nothing_or_only_their_own_node(server: Server) -> None:
+    async with client(server.url) as conn, scorer(server.url):
+        fleet = await Fleet(conn).start()
+        await fleet.put(report("n1", gpus=4))
+        await fleet.put(report("n2", gpus=4))
+        await fleet.score(free_gpus=8.0)
+
+        # No JSON, a wrong type, a negative amount, a later version: the node keeps its last word.
+        late = Stamp(epoch=2**53, counter=1)
+        right = encode(replace(report("n1", gpus=1), stamp=late))
+        for body in (
+            b"{",
+            right.replace(b'"cluster":"east"', b'"cluster":7'),
+            right.replace(b'"cpu_milli":', b'"cpu_milli":-'),
+            right.replace(b"fleet.node.v1", b"fleet.node.v7"),
+            right.replace(b'"cluster":"east"', b'"cluster":"west"'),  # speaks for another
+        ):
+            await conn.request(subjects.node("east", "n1"), body)
+        # A node that reports fewer GPUs than run there has none free, and is noted.
+        await fleet.put(report("n2", gpus=2, pods=(pod(4, 5, 6),)))
+        score = await fleet.score(free_gpus=4.0)
+        assert score.note == "1 nodes report less than what runs there"
+        assert score.resources["gpuClusterAvailable"].available == 3.0
+        # An absurd amount takes the node away, and does not become the fleet's scale.
+        await fleet.put(report("n2", gpus=2, cpu=10.0**12))
+        score = await fleet.score(nodes=1)
+        assert score.resources["cpuClusterAvailable"].full_scale <= 500
+        await until(lambda: len(fleet.letters) == 5)
+        assert fleet.last("west") is None
+
+
+@in_loop
+async def test_a_cluster_name_with_dots_and_spaces_is_scored_like_any_other(
+    server: Server,
+) -> None:
+    async with client(server.url) as conn, scorer(server.url):
+        fleet = await Fleet(conn).start()
+        await fleet.put(report("node 1.local", cluster=ODD, gpus=2))
+        await fleet.score(ODD, nodes=1)
+        await fleet.measure(telemetry(25, 75, cluster=ODD, node="node 1.local"))
+        score = await fleet.score(ODD, idle_gpu_percent=50.0)
+        assert score.cluster == ODD
+
+
+@in_loop
+async def test_a_score_that_somebody_else_wrote_is_outbid_and_no_input(server: Server) -> None:
+    async with client(server.url) as conn:
+        fleet = await Fleet(conn).start()
+        await fleet.put(report(gpus=4))
+        far = Stamp(epoch=2**53, counter=1)  # a scorer whose clock was far ahead
+        foreign = ClusterScore(cluster="east", stamp=far, freshness="fresh", input_age_s=0.0)
+        await conn.request(subjects.score("east"), encode(foreign))
+        async with scorer(server.url):
+            score = await fleet.score(free_gpus=4.0)
+            assert score.stamp > far
+            assert not math.isnan(score.input_age_s)
