@@ -1,0 +1,89 @@
+"""Events that fit a workload as it stands: a test names the kind and what is special about it."""
+
+from typing import Any
+
+from berthmaster.lifecycle.digest import request_digest
+from berthmaster.lifecycle.fold import Verdict, Workload, offer
+from berthmaster.messages.placement import PodBinding
+from berthmaster.messages.workload import (
+    Cancelled,
+    CancelRequested,
+    Claimed,
+    Evicted,
+    Failed,
+    Placed,
+    Reprioritized,
+    Running,
+    Submitted,
+    Succeeded,
+    Withdrawn,
+    WorkloadEvent,
+)
+from tests.support.builders import job
+
+TENANT = "team-a"
+ID = "train-1"
+REQUEST = job(ID)
+DIGEST = request_digest(REQUEST)
+PODS = (PodBinding(pod="main-0", node="n1", gpus=(0,)),)
+CLUSTER = "c1"
+ENDINGS = (Succeeded, Failed, Cancelled)
+
+
+def new() -> Workload:
+    """Before its first event."""
+    return Workload(tenant=TENANT, id=ID)
+
+
+def fitting(kind: type[WorkloadEvent], workload: Workload, **changes: Any) -> WorkloadEvent:
+    """An event of this kind whose ``after``, attempt and cluster are those of the workload."""
+    fields: dict[str, Any] = {
+        "tenant": workload.tenant,
+        "id": workload.id,
+        "after": workload.sequence,
+        "at_s": 0.0,
+        "by": "test",
+    }
+    cluster = workload.cluster or CLUSTER
+    if kind is Submitted:
+        fields |= {"request": REQUEST, "digest": DIGEST}
+    elif kind is Reprioritized:
+        fields |= {"priority": 7}
+    elif kind is CancelRequested:
+        fields |= {"cluster": cluster, "reason": "asked"}
+    elif kind in ENDINGS:
+        fields |= {
+            "attempt": workload.attempt,
+            "cluster": workload.cluster,
+            "digest": DIGEST,
+            "submitted_at_s": workload.submitted_at_s,
+            "reason": "over",
+        }
+    else:
+        fields |= {"cluster": cluster, "attempt": workload.attempt}
+    if kind is Placed:
+        fields |= {
+            "cluster": CLUSTER,
+            "attempt": workload.attempt + 1,
+            "pods": PODS,
+            "request": REQUEST,
+            "decision": workload.attempt + 1,
+        }
+    elif kind is Withdrawn:
+        fields |= {"reason": "not claimed", "decision": workload.attempt + 1}
+    elif kind is Claimed:
+        fields |= {"executor": "executor/1"}
+    elif kind is Running:
+        fields |= {"pods": PODS}
+    elif kind is Evicted:
+        fields |= {"reason": "node lost"}
+    return kind(**(fields | changes))
+
+
+def lived(*kinds: type[WorkloadEvent]) -> Workload:
+    """A workload after these events, one a second, stored under 10, 20, 30 …"""
+    workload = new()
+    for number, kind in enumerate(kinds, 1):
+        event = fitting(kind, workload)
+        assert offer(workload, event, 10 * number, float(number)) is Verdict.COUNTED
+    return workload

@@ -1,0 +1,260 @@
+"""Stories of the fold: races, repeats, gaps, attempts."""
+
+import copy
+
+import pytest
+
+from berthmaster.lifecycle.digest import request_digest
+from berthmaster.lifecycle.fold import Verdict, Workload, key, offer
+from berthmaster.lifecycle.states import State
+from berthmaster.messages.families import JOB_REQUESTS
+from berthmaster.messages.placement import PodBinding
+from berthmaster.messages.workload import (
+    Admitted,
+    Cancelled,
+    CancelRequested,
+    Claimed,
+    Evicted,
+    Failed,
+    Placed,
+    Reprioritized,
+    Running,
+    Submitted,
+    Succeeded,
+    Withdrawn,
+    WorkloadEvent,
+)
+from tests.support.lives import CLUSTER, DIGEST, ID, PODS, REQUEST, TENANT, fitting, lived, new
+
+
+def test_a_whole_life_adds_up_to_one_workload() -> None:
+    workload = lived(
+        Submitted, Reprioritized, Placed, Claimed, Admitted, Running, CancelRequested, Cancelled
+    )
+    assert workload == Workload(
+        tenant=TENANT,
+        id=ID,
+        state=State.CANCELLED,
+        sequence=80,
+        changed_at_s=8.0,
+        request=REQUEST,
+        digest=DIGEST,
+        priority=7,
+        submitted_sequence=10,
+        submitted_at_s=1.0,
+        attempt=1,
+        cluster=CLUSTER,
+        pods=PODS,
+        decision=1,
+        placed_at_s=3.0,
+        claimed_at_s=4.0,
+        running_at_s=6.0,
+        executor="executor/1",
+        cancel_requested=True,
+        reason="over",
+    )
+    assert workload.key == key(TENANT, ID) == "team-a/train-1"
+
+
+def test_a_second_attempt_forgets_the_first_but_not_that_it_was_evicted() -> None:
+    workload = lived(Submitted, Placed, Claimed, Running, Evicted, Placed)
+    assert (workload.attempt, workload.evictions, workload.reason) == (2, 1, "node lost")
+    assert (workload.executor, workload.claimed_at_s, workload.running_at_s) == ("", 0.0, 0.0)
+    assert (workload.placed_at_s, workload.decision) == (6.0, 2)
+
+
+def test_of_two_writers_that_saw_the_same_the_first_stored_counts_and_the_other_is_void() -> None:
+    workload = lived(Submitted, Placed)
+    claimed, withdrawn = fitting(Claimed, workload), fitting(Withdrawn, workload)
+    assert offer(workload, claimed, 30, 3.0) is Verdict.COUNTED
+    before = copy.deepcopy(workload)
+
+    assert offer(workload, withdrawn, 40, 4.0) is Verdict.VOID
+
+    before.sequence = 40
+    assert workload == before
+
+
+def test_a_void_event_does_not_keep_the_next_writer_out() -> None:
+    workload = lived(Submitted, Placed)
+    stale = fitting(Withdrawn, workload)
+    offer(workload, fitting(Claimed, workload), 30, 3.0)
+    offer(workload, stale, 40, 4.0)
+
+    # The server compares the guard with 40 now, and so does the fold.
+    running = fitting(Running, workload)
+    assert running.after == 40
+    assert offer(workload, running, 50, 5.0) is Verdict.COUNTED
+    assert workload.state is State.RUNNING
+
+
+def test_an_impossible_event_does_not_keep_the_next_writer_out_either() -> None:
+    workload = lived(Submitted)
+    assert offer(workload, fitting(Running, workload), 20, 2.0) is Verdict.IMPOSSIBLE
+    assert offer(workload, fitting(Placed, workload), 30, 3.0) is Verdict.COUNTED
+
+
+def test_told_twice_nothing_changes() -> None:
+    workload, events = new(), []
+    kinds: tuple[type[WorkloadEvent], ...] = (Submitted, Placed, Claimed, Running, Succeeded)
+    for number, kind in enumerate(kinds, 1):
+        event = fitting(kind, workload)
+        events.append((event, 10 * number))
+        offer(workload, event, 10 * number, float(number))
+    before = copy.deepcopy(workload)
+    for event, sequence in events:
+        assert offer(workload, event, sequence, 99.0) is Verdict.REPEATED
+    assert workload == before
+
+
+@pytest.mark.parametrize("kind", [Withdrawn, Claimed])
+@pytest.mark.parametrize("change", [{"attempt": 1}, {"attempt": 3}, {"cluster": "c2"}], ids=str)
+def test_an_event_of_another_attempt_than_the_open_one_is_impossible(
+    kind: type[WorkloadEvent], change: dict[str, object]
+) -> None:
+    workload = lived(Submitted, Placed, Withdrawn, Placed)
+    assert offer(workload, fitting(kind, workload, **change), 50, 5.0) is Verdict.IMPOSSIBLE
+    assert workload.state is State.PLACED
+
+
+@pytest.mark.parametrize("kind", [Admitted, Running, Evicted, Succeeded, Failed, Cancelled])
+@pytest.mark.parametrize("change", [{"attempt": 0}, {"attempt": 2}, {"cluster": "c2"}], ids=str)
+def test_only_the_attempt_that_was_claimed_can_go_on_or_end(
+    kind: type[WorkloadEvent], change: dict[str, object]
+) -> None:
+    workload = lived(Submitted, Placed, Claimed)
+    assert offer(workload, fitting(kind, workload, **change), 40, 4.0) is Verdict.IMPOSSIBLE
+    assert workload.state is State.CLAIMED
+
+
+def test_a_wish_to_cancel_is_for_the_cluster_that_holds_the_workload() -> None:
+    workload = lived(Submitted, Placed, Claimed)
+    elsewhere = fitting(CancelRequested, workload, cluster="c2")
+    assert offer(workload, elsewhere, 40, 4.0) is Verdict.IMPOSSIBLE
+    assert not workload.cancel_requested
+
+
+@pytest.mark.parametrize("attempt", [0, 1, 3])
+def test_a_placement_opens_the_next_attempt_and_no_other(attempt: int) -> None:
+    workload = lived(Submitted, Placed, Withdrawn)
+    placed = fitting(Placed, workload, attempt=attempt)
+    assert offer(workload, placed, 40, 4.0) is Verdict.IMPOSSIBLE
+
+
+def test_a_wish_to_cancel_outlives_the_attempt_that_was_evicted_meanwhile() -> None:
+    workload = lived(Submitted, Placed, Claimed, CancelRequested, Evicted)
+    assert (workload.state, workload.cancel_requested) == (State.QUEUED, True)
+
+    # A resolver that did not look placed it anew: its next executor still learns of the wish.
+    offer(workload, fitting(Placed, workload), 60, 6.0)
+    offer(workload, fitting(Claimed, workload), 70, 7.0)
+    assert (workload.state, workload.cancel_requested) == (State.CLAIMED, True)
+
+
+def test_pods_that_moved_are_where_they_are_now_and_ran_from_the_first_time() -> None:
+    workload = lived(Submitted, Placed, Claimed, Running)
+    there = (PodBinding(pod="main-0", node="n2", gpus=(3,)),)
+    offer(workload, fitting(Running, workload, pods=there), 50, 5.0)
+    assert (workload.pods, workload.running_at_s) == (there, 4.0)
+
+
+# Tombstones and gaps
+
+
+def tombstone(after: int = 70) -> Succeeded:
+    return Succeeded(
+        tenant=TENANT,
+        id=ID,
+        after=after,
+        at_s=0.0,
+        by="test",
+        attempt=3,
+        cluster="c9",
+        digest=DIGEST,
+        submitted_at_s=1.0,
+        reason="done",
+    )
+
+
+def test_a_tombstone_alone_is_an_ended_workload_that_keeps_its_id_used() -> None:
+    workload = new()
+    assert offer(workload, tombstone(), 80, 8.0) is Verdict.COUNTED
+    assert workload == Workload(
+        tenant=TENANT,
+        id=ID,
+        state=State.SUCCEEDED,
+        sequence=80,
+        changed_at_s=8.0,
+        digest=DIGEST,
+        submitted_at_s=1.0,
+        attempt=3,
+        cluster="c9",
+        reason="done",
+    )
+    submitted = fitting(Submitted, workload)
+    assert offer(workload, submitted, 90, 9.0) is Verdict.IMPOSSIBLE
+
+
+def test_a_reader_that_slept_through_the_purge_sees_the_ending() -> None:
+    # 1. it has folded up to running, attempt 1;
+    asleep = lived(Submitted, Placed, Claimed, Running)
+    # 2. while it sleeps: evicted, placed, claimed, succeeded, archived, purged to the ending;
+    # 3. it wakes, and the next that its stream has is the ending.
+    assert offer(asleep, tombstone(), 80, 8.0) is Verdict.COUNTED
+    assert (asleep.state, asleep.live, asleep.ended) == (State.SUCCEEDED, False, True)
+    assert (asleep.attempt, asleep.cluster, asleep.sequence) == (3, "c9", 80)
+
+
+def test_any_other_event_behind_a_gap_changes_nothing_and_asks_for_a_reload() -> None:
+    workload = lived(Submitted, Placed)
+    before = copy.deepcopy(workload)
+    running = fitting(Running, workload, after=30)
+    assert offer(workload, running, 40, 4.0) is Verdict.MISSED
+    assert workload == before
+
+
+def test_an_ended_workload_does_not_end_again_whatever_comes() -> None:
+    workload = lived(Submitted, Cancelled)
+    assert offer(workload, tombstone(after=20), 30, 3.0) is Verdict.IMPOSSIBLE
+    assert offer(workload, tombstone(after=10), 40, 4.0) is Verdict.VOID
+    assert offer(workload, tombstone(after=99), 100, 5.0) is Verdict.VOID
+    assert (workload.state, workload.reason) == (State.CANCELLED, "over")
+
+
+# Digest
+
+
+def digest(body: bytes) -> str:
+    return request_digest(JOB_REQUESTS.decode(body))
+
+
+def test_a_digest_is_of_the_content_and_not_of_its_spelling() -> None:
+    short = digest(b'{"id":"a","labels":{"x":"1","y":"2"},"expected_duration_s":60}')
+    spelled_out = digest(
+        b'{ "labels":{"y":"2","x":"1"}, "queue":"default", "priority":0, "pod_sets":[{}],'
+        b'"run":{"image":""}, "clusters":[],"expected_duration_s":6e1,"deadline_s":null,"id":"a"}'
+    )
+    assert short == spelled_out
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        b'{"id":"b"}',
+        b'{"id":"a","priority":1}',
+        b'{"id":"a","pod_sets":[{"gpus":1}]}',
+        b'{"id":"a","pod_sets":[{},{"name":"ps"}]}',
+        b'{"id":"a","labels":{"x":""}}',
+        b'{"id":"a","deadline_s":1}',
+    ],
+)
+def test_another_content_has_another_digest(other: bytes) -> None:
+    assert digest(other) != digest(b'{"id":"a"}')
+
+
+def test_digests_stay_as_they_are_in_tombstones() -> None:
+    assert digest(b'{"id":"a"}') == "dbd3279c69aed6e413f8387d07a84378"
+    assert (
+        digest(b'{"id":"a","pod_sets":[{"gpus":8,"gpu_models":["T4"]}]}')
+        == "db86b330ba6e4e763ca292950d1b61c0"
+    )
