@@ -34,7 +34,7 @@ EXIT_USAGE: Final = 2
 EXIT_UNREACHABLE: Final = 4
 EXIT_INTERRUPTED: Final = 130
 EXIT_PIPE_CLOSED: Final = 141
-CONNECT_TIMEOUT_S: Final = 1.5
+CONNECT_TIMEOUT_S: Final = 1.0
 REQUEST_TIMEOUT_S: Final = 2.5
 
 
@@ -182,7 +182,8 @@ def run(work: Awaitable[int | None], output: Output, target: Target | None = Non
     try:
         return asyncio.run(whole()) or 0
     except UnavailableError as error:
-        hint = f"\n  (server {target.url}, from {target.source})" if target else ""
+        server = "" if target is None or target.url in str(error) else f"server {target.url}, "
+        hint = f" ({server}from {target.source})" if target else ""
         return _failed(output, EXIT_UNREACHABLE, "unreachable", error, hint)
     except RefusedError as error:
         if output.as_json:

@@ -2,6 +2,7 @@
 
 import secrets
 import sys
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,10 @@ import msgspec
 
 from berthmaster.cli.requests import WrongInput, from_flags, id_of, read_requests
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
-from berthmaster.client import Client, RefusedError, TooLargeError
+from berthmaster.client import Client, NotAllowedError, RefusedError, SeenEvent, TooLargeError
 from berthmaster.client.errors import describe
-from berthmaster.lifecycle.fold import Workload, offer
 from berthmaster.messages.api import SubmitReply, WorkloadStateName
-from berthmaster.messages.families import encode
+from berthmaster.messages.families import encode, event_kind
 
 STATES: tuple[WorkloadStateName, ...] = (
     "queued",
@@ -27,6 +27,7 @@ STATES: tuple[WorkloadStateName, ...] = (
     "failed",
     "cancelled",
 )
+ENDINGS = ("succeeded", "failed", "cancelled")
 MAX_FILE_BYTES = 64 * 1024 * 1024
 _FLAGS = [
     click.option("--id", help="Its id; made up if not given."),
@@ -122,8 +123,9 @@ async def _submit(session: Session, berth: Client, bodies: list[bytes], *, wait:
     """Submit one after the other; one that is refused does not keep the others back."""
     from berthmaster.cli.render.words import words
 
-    since = await berth.last_sequence() if wait else 0
+    since = await _position(berth) if wait else None
     accepted: list[str] = []
+    existing: set[str] = set()
     refused = 0
     for body in bodies:
         try:
@@ -139,12 +141,22 @@ async def _submit(session: Session, berth: Client, bodies: list[bytes], *, wait:
             sys.stderr.write(f"berth: {f'{name}: ' if name else ''}{text}\n")
             continue
         accepted.append(reply.id)
+        if reply.existing:
+            existing.add(reply.id)
         session.out.item(reply, lambda reply=reply: words(_accepted(reply)))  # type: ignore[misc]
     if wait and accepted:
-        refused += await _wait(session, berth, set(accepted), since)
+        refused += await _wait(session, berth, set(accepted), existing, since)
     elif len(accepted) == 1 and not refused and sys.stderr.isatty():
         session.out.say(f"berth why {accepted[0]} says where it goes, or why not yet")
     return EXIT_FAILED if refused else 0
+
+
+async def _position(berth: Client) -> int | None:
+    """Where in the log to begin to watch; None for those who may only see what comes."""
+    try:
+        return await berth.last_sequence()
+    except NotAllowedError:
+        return None
 
 
 def _accepted(reply: SubmitReply) -> str:
@@ -153,35 +165,61 @@ def _accepted(reply: SubmitReply) -> str:
     return f"{reply.id} accepted for tenant {reply.tenant} (event {reply.sequence})"
 
 
-async def _wait(session: Session, berth: Client, ids: set[str], since: int) -> int:
+async def _wait(
+    session: Session, berth: Client, ids: set[str], existing: set[str], since: int | None
+) -> int:
     """Show the events of these workloads until all have ended; how many did not succeed."""
-    from berthmaster.cli.render.workloads import event_line
+    waiting = Waiting(session, berth, ids)
+    for name in sorted(existing):
+        await waiting.ended(name)  # if it had, no event will come
+    if since is not None:
+        await waiting.follow(berth.watch(since=since))
+        return waiting.bad
+    for name in sorted(ids):  # whoever may not read the stream sees one after the other
+        await waiting.follow(berth.watch(workload=name, since=0), until=name)
+    return waiting.bad
 
-    folded = {name: Workload(tenant=berth.tenant, id=name) for name in ids}
-    bad = 0
-    for name in list(ids):
-        view = (await berth.get(name)).workload
-        if view.state in ("succeeded", "failed", "cancelled"):  # it was an old one
-            ids.discard(name)
-            bad += view.state != "succeeded"
-    if not ids:
-        return bad
-    async with aclosing(berth.watch(since=since)) as events:
-        async for seen in events:
-            if seen.event.id not in ids:
-                continue
-            workload = folded[seen.event.id]
-            offer(workload, seen.event, seen.sequence, seen.stored_at_s)
-            session.out.item(
-                seen,
-                lambda seen=seen: event_line(seen.event, seen.stored_at_s),  # type: ignore[misc]
-            )
-            if workload.ended:
-                ids.discard(workload.id)
-                bad += workload.state != "succeeded"
-            if not ids:
-                break
-    return bad
+
+class Waiting:
+    """Workloads whose endings are waited for."""
+
+    def __init__(self, session: Session, berth: Client, open_: set[str]) -> None:
+        self.bad = 0
+        self._session = session
+        self._berth = berth
+        self._open = open_
+
+    async def ended(self, name: str) -> bool:
+        """Asked, not folded: an event alone does not tell whether it counted."""
+        state = (await self._berth.get(name)).workload.state
+        if state not in ENDINGS:
+            return False
+        self._open.discard(name)
+        self.bad += state != "succeeded"
+        return True
+
+    async def follow(
+        self, events: AsyncGenerator[SeenEvent, None], until: str | None = None
+    ) -> None:
+        """Show events until one workload has ended, or all."""
+        from berthmaster.cli.render.workloads import event_line
+
+        def over() -> bool:
+            return not self._open if until is None else until not in self._open
+
+        async with aclosing(events):
+            if over():
+                return
+            async for seen in events:
+                event = seen.event
+                if event.id not in self._open or event.tenant != self._berth.tenant:
+                    continue
+                self._session.out.item(
+                    seen,
+                    lambda seen=seen: event_line(seen.event, seen.stored_at_s),  # type: ignore[misc]
+                )
+                if event_kind(event) in ENDINGS and await self.ended(event.id) and over():
+                    return
 
 
 @click.command()
@@ -276,7 +314,7 @@ async def cancel(session: Session, workloads: tuple[str, ...], reason: str) -> i
     return EXIT_FAILED if failed else 0
 
 
-@click.command()
+@click.command(context_settings={"ignore_unknown_options": True})  # -7 is a priority
 @click.argument("workload")
 @click.argument("priority", type=int)
 @bus_command

@@ -50,7 +50,7 @@ from berthmaster.messages.api import (
 from berthmaster.messages.control import ControlFact, QueueSetting
 from berthmaster.messages.families import API_REPLIES, UNREADABLE, encode
 from berthmaster.messages.telemetry import NodeTelemetry
-from berthmaster.messages.workload import JobRequest
+from berthmaster.messages.workload import JobRequest, WorkloadEvent
 from berthmaster.runtime.backoff import Backoff
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -225,20 +225,60 @@ class Client:
 
         ``since``: the sequence after which to begin, 0 for all that is stored; None: from now on.
         ``tenant``: another tenant's, "*" for everybody's, for those who may.
+
+        A tenant's own user may not read streams. It gets events as they happen: of one workload
+        with its story before them if ``since`` is given, of several from now on. Their sequence
+        is 0 then, their time that of their arrival.
         """
         who = self.tenant if tenant is None else tenant
         if workload is not None:
             filters = subjects.aggregate(who, workload)
         else:
             filters = subjects.ALL_WORKLOADS if who == "*" else subjects.workloads_of(who)
-        if since is None:
-            since = (
-                await following.settled(stream_info(self.connection, WORKLOADS))
-            ).state.last_seq
-        follower = Follower(self.connection, WORKLOADS, [filters], start=since + 1)
+        try:
+            last = await self.last_sequence()
+        except NotAllowedError:
+            story = workload if since is not None else None
+            async with aclosing(self._watch_live(filters, story)) as live:
+                async for seen in live:
+                    yield seen
+            return
+        start = last if since is None else since
+        follower = Follower(self.connection, WORKLOADS, [filters], start=start + 1)
         async with aclosing(following.follow(follower, following.event_of, on=True)) as source:
             async for seen in source:
                 yield seen
+
+    async def _watch_live(
+        self, filters: str, story_of: str | None
+    ) -> AsyncGenerator[SeenEvent, None]:
+        """Events as they arrive, after the story that the gateway knows, none of them twice."""
+        feed: following.Feed[SeenEvent] = following.Feed()
+
+        def take(subject: str, data: bytes) -> None:
+            recorded = Recorded(subject, 0, self.now(), data, 0)
+            if (seen := following.event_of(recorded)) is not None:
+                feed.put(seen)
+
+        subscription = await following.settled(self.connection.subscribe(filters, take))
+        try:
+            told: Sequence[WorkloadEvent] = ()
+            if story_of is not None:  # asked after subscribing, so that nothing falls in between
+                recordeds = (await self.get(story_of, story=True)).story
+                told = [recorded.event for recorded in recordeds]
+                for recorded in recordeds:
+                    yield SeenEvent(
+                        sequence=recorded.sequence,
+                        stored_at_s=recorded.stored_at_s,
+                        event=recorded.event,
+                    )
+            async with aclosing(feed.items()) as events:
+                async for seen in events:
+                    if seen.event not in told:
+                        yield seen
+        finally:
+            if self.connection.connected:
+                await subscription.unsubscribe()
 
     async def last_sequence(self) -> int:
         """The last sequence of the workloads' stream: a `watch` since then misses nothing after."""

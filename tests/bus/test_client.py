@@ -1,0 +1,242 @@
+"""The client against a real server: what it repeats, what it tells, whom it lets see what."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from berthmaster.bus import subjects
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.embedded import Server, ServerConfig, free_ports
+from berthmaster.bus.endpoints import Endpoint, Endpoints, serve
+from berthmaster.bus.keys import USERS_CONF, make_keys, seed_file
+from berthmaster.bus.log import event_subject
+from berthmaster.bus.permissions import inbox_prefix
+from berthmaster.bus.streams import ensure_streams
+from berthmaster.client import (
+    Client,
+    NotAllowedError,
+    RefusedError,
+    TooLargeError,
+    UnavailableError,
+    UnexpectedReplyError,
+)
+from berthmaster.messages.api import GetReply, RecordedEvent, Refusal, SubmitReply, WorkloadView
+from berthmaster.messages.families import JOB_REQUESTS, encode
+from berthmaster.messages.fleet import ClusterAlive, Stamp
+from berthmaster.messages.workload import Cancelled, JobRequest, Submitted
+from tests.bus.tools import Lines, Settings, connected, story
+
+JOB = JobRequest(id="train-7")
+LATER = Refusal(code="unavailable", field="", value="", expected="try again", retry=True)
+WRONG = Refusal(code="invalid", field="queue", value="qeue", expected="a queue that exists")
+
+
+async def answering(
+    conn: Connection, tenant: str, verb: str, answer: Callable[[str, bytes], Awaitable[bytes]]
+) -> Endpoints:
+    """A service that answers one verb."""
+    return await serve(
+        conn,
+        "stand-in",
+        {verb: Endpoint(subjects.api(tenant, verb), answer)},
+        version="0.0.1",
+        description="answers as the test says",
+        overloaded=lambda _: encode(LATER),
+        failed=lambda _, __: b"",
+    )
+
+
+def submitted(id: str, after: int = 0) -> Submitted:
+    return Submitted(
+        tenant="lab",
+        id=id,
+        after=after,
+        at_s=0,
+        by="test",
+        request=JobRequest(id=id),
+        digest="d",
+    )
+
+
+@story
+async def test_a_submit_is_repeated_until_it_is_answered(server: Server) -> None:
+    seen: list[bytes] = []
+
+    async def answer(subject: str, data: bytes) -> bytes:
+        seen.append(data)
+        if len(seen) < 3:
+            return encode(LATER)
+        request = JOB_REQUESTS.decode(data)
+        return encode(SubmitReply(tenant="lab", id=request.id, sequence=7))
+
+    async with (
+        connected(server.url, replicas=1) as conn,
+        Client.connect(server.url, tenant="lab", timeout_s=5) as berth,
+    ):
+        await answering(conn, "lab", "submit", answer)
+        assert await berth.submit(JOB) == SubmitReply(tenant="lab", id="train-7", sequence=7)
+    assert seen == [encode(JOB)] * 3
+
+
+@story
+async def test_a_service_that_starts_late_is_waited_for(server: Server) -> None:
+    async def answer(subject: str, data: bytes) -> bytes:
+        return encode(SubmitReply(tenant="lab", id="train-7", sequence=1))
+
+    async with (
+        connected(server.url, replicas=1) as conn,
+        Client.connect(server.url, tenant="lab", timeout_s=5) as berth,
+    ):
+        asking = asyncio.create_task(berth.submit(JOB))
+        await asyncio.sleep(0.3)
+        await answering(conn, "lab", "submit", answer)
+        assert (await asking).sequence == 1
+
+
+@story
+async def test_refusals_are_errors_with_their_refusal(server: Server) -> None:
+    async def answer(subject: str, data: bytes) -> bytes:
+        return encode(WRONG)
+
+    async with (
+        connected(server.url, replicas=1) as conn,
+        Client.connect(server.url, tenant="lab") as berth,
+    ):
+        await answering(conn, "lab", "submit", answer)
+        with pytest.raises(RefusedError) as told:
+            await berth.submit(JOB)
+    assert told.value.refusal == WRONG
+    assert str(told.value) == "queue: 'qeue' refused (invalid): a queue that exists"
+
+
+@story
+async def test_an_answer_of_another_version_is_told(server: Server) -> None:
+    replies = iter([b'{"type": "api.submitted.v9"}', encode(GetReply(workload=VIEW))])
+
+    async def answer(subject: str, data: bytes) -> bytes:
+        return next(replies)
+
+    async with (
+        connected(server.url, replicas=1) as conn,
+        Client.connect(server.url, tenant="lab") as berth,
+    ):
+        await answering(conn, "lab", "submit", answer)
+        with pytest.raises(UnexpectedReplyError, match="cannot read the reply"):
+            await berth.submit(JOB)
+        with pytest.raises(UnexpectedReplyError, match="was answered GetReply"):
+            await berth.submit(JOB)
+
+
+VIEW = WorkloadView(tenant="lab", id="train-7", state="queued")
+
+
+@story
+async def test_a_request_of_2_mb_is_not_sent(server: Server) -> None:
+    async with Client.connect(server.url, tenant="lab") as berth:
+        with pytest.raises(TooLargeError) as told:
+            await berth.submit_raw(b"x" * 2_000_000)
+    assert (told.value.size_bytes, told.value.limit_bytes) == (2_000_000, 1_048_064)
+
+
+@story
+async def test_nobody_there_is_told_within_the_time_limit(server: Server) -> None:
+    loop = asyncio.get_running_loop()
+    async with Client.connect(server.url, tenant="lab", timeout_s=0.5) as berth:
+        began_s = loop.time()
+        with pytest.raises(UnavailableError, match=r"nobody listens on berth\.api\.lab\.submit"):
+            await berth.submit(JOB)
+        assert loop.time() - began_s < 2
+    (port,) = free_ports(1)
+    with pytest.raises(UnavailableError, match="no NATS server"):
+        async with Client.connect(f"nats://127.0.0.1:{port}", connect_timeout_s=0.2):
+            pass
+
+
+@story
+async def test_facts_are_listed_once_or_followed(server: Server) -> None:
+    def alive(cluster: str, counter: int) -> ClusterAlive:
+        return ClusterAlive(
+            cluster=cluster,
+            stamp=Stamp(epoch=1, counter=counter),
+            observed_at_s=0,
+            interval_s=1,
+        )
+
+    async with connected(server.url, replicas=1) as conn, Client.connect(server.url) as berth:
+        assert await berth.fleet() == []
+        for cluster in ("berlin", "paris"):
+            await conn.request(subjects.alive(cluster), encode(alive(cluster, 1)))
+        listed = await berth.fleet()
+        assert [seen.fact for seen in listed] == [alive("berlin", 1), alive("paris", 1)]
+        assert all(abs(seen.stored_at_s - berth.now()) < 10 for seen in listed)
+
+        async with aclosing(berth.facts(cluster="paris")) as facts:
+            assert (await anext(facts)).fact == alive("paris", 1)
+            await conn.request(subjects.alive("berlin"), encode(alive("berlin", 2)))
+            await conn.request(subjects.alive("paris"), encode(alive("paris", 2)))
+            assert (await anext(facts)).fact == alive("paris", 2)
+
+
+@story
+async def test_watching_begins_now_or_where_it_is_told(server: Server) -> None:
+    async with (
+        connected(server.url, replicas=1) as conn,
+        Client.connect(server.url, tenant="lab") as berth,
+    ):
+        await conn.request(event_subject(submitted("a")), encode(submitted("a")))
+        since = await berth.last_sequence()
+        await conn.request(event_subject(submitted("b")), encode(submitted("b")))
+        async with aclosing(berth.watch(since=0)) as events:
+            assert [(await anext(events)).event.id for _ in range(2)] == ["a", "b"]
+        async with aclosing(berth.watch(since=since)) as events:
+            assert (await anext(events)).event.id == "b"
+        async with aclosing(berth.watch(workload="a", since=0)) as events:
+            assert (await anext(events)).event == submitted("a")
+
+
+@story
+async def test_a_tenants_own_user_sees_its_story_and_what_comes_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    keys = tmp_path / "keys"
+    make_keys(keys, ["gateway", "setup", "operator", "tenant.lab"])
+    config = ServerConfig(sync="default", extra=(keys / USERS_CONF).read_text())
+
+    def user(server: Server, name: str) -> Settings:
+        return Settings(server.url, seed_file(keys, name), inbox_prefix(name))
+
+    first, last = (
+        submitted("a"),
+        Cancelled(tenant="lab", id="a", after=1, at_s=0, by="t", digest="d", submitted_at_s=0),
+    )
+    with Server(tmp_path / "nats", config) as server:
+        log = Lines()
+        async with await Connection.open(user(server, "setup"), "setup", log) as setup:
+            await ensure_streams(setup)
+        me = Client.connect(
+            server.url,
+            tenant="lab",
+            seed_file=seed_file(keys, "tenant.lab"),
+            inbox_prefix=inbox_prefix("tenant.lab"),
+            timeout_s=3,
+        )
+        async with await Connection.open(user(server, "gateway"), "gateway", log) as gateway, me:
+            await gateway.request(event_subject(first), encode(first))
+
+            async def answer(subject: str, data: bytes) -> bytes:
+                # The ending is stored while the story is on its way: it must come, and once.
+                await gateway.request(event_subject(last), encode(last))
+                known = (RecordedEvent(sequence=1, stored_at_s=5.0, event=first),)
+                return encode(GetReply(workload=VIEW, story=known))
+
+            await answering(gateway, "lab", "get", answer)
+            async with aclosing(me.watch(workload="a", since=0)) as events:
+                seen = [await anext(events) for _ in range(2)]
+            assert [(each.sequence, each.event) for each in seen] == [(1, first), (0, last)]
+            with pytest.raises(NotAllowedError):
+                await me.fleet()
+            with pytest.raises(NotAllowedError):
+                await me.cordon("berlin")

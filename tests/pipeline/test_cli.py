@@ -1,0 +1,248 @@
+"""The commands against the whole pipeline, as processes: what they say and their exit codes."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.running import Up, berth_up, environment, run_berth
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    with berth_up(tmp_path_factory.mktemp("cli") / "berth") as running:
+        yield running
+
+
+def test_a_job_of_flags_runs_to_its_end_and_its_story_tells(up: Up) -> None:
+    reply = up.json("submit", "--id", "flags", "--gpus", "1", "--duration", "10s")
+    assert (reply["type"], reply["id"], reply["tenant"]) == ("api.submitted.v1", "flags", "default")
+    up.until("flags", state="succeeded")
+    shown = up.berth("job", "flags").stdout
+    kinds = [line.split()[3] for line in shown.splitlines() if line[:3].strip().isdecimal()]
+    assert [kind for kind in ("placed", "claimed", "running", "succeeded") if kind in shown] == [
+        "placed",
+        "claimed",
+        "running",
+        "succeeded",
+    ], kinds
+    assert "1 GPU, 1 CPU, 1 GiB; for about 10s" in shown
+
+
+def test_submitting_twice_is_harmless_and_other_content_is_refused(up: Up) -> None:
+    assert up.berth("submit", "--id", "twice", "--gpus", "1").returncode == 0
+    again = up.berth("submit", "--id", "twice", "--gpus", "1")
+    assert again.returncode == 0
+    assert "twice was accepted before" in again.stdout
+    other = up.berth("submit", "--id", "twice", "--gpus", "2")
+    assert other.returncode == 1
+    assert "refused (conflict)" in other.stderr
+
+
+def test_a_file_and_standard_input_submit_and_one_bad_request_does_not_stop_the_rest(
+    up: Up, tmp_path: Path
+) -> None:
+    lines = [
+        {"id": "file-1"},
+        {"id": "file-2", "pod_sets": [{"gpus": -1}]},
+        {"id": "file-3", "prioritty": 5},
+        {"id": "file-4"},
+    ]
+    text = "\n".join(json.dumps(line) for line in lines)
+    done = up.berth("submit", "-", input=text)
+    assert done.returncode == 1
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["file-1", "file-4"]
+    assert "pod_sets[0].gpus: '-1' refused (invalid)" in done.stderr
+    assert "prioritty" in done.stderr
+    path = tmp_path / "one.json"
+    path.write_text('{\n  "id": "file-5"\n}\n')
+    assert up.berth("submit", str(path)).returncode == 0
+
+
+def test_a_request_that_is_too_large_is_not_sent_and_the_limit_is_told(up: Up) -> None:
+    body = json.dumps({"id": "large", "labels": {"x": "y" * 2_000_000}})
+    done = up.berth("submit", "-", input=body)
+    assert done.returncode == 1
+    assert "the request has 2,000,0" in done.stderr
+    assert "the server takes at most 1,048,064" in done.stderr
+
+
+def test_a_job_that_fits_nowhere_waits_and_why_says_what_would_help(up: Up) -> None:
+    assert up.berth("submit", "--id", "odd", "--gpus", "1", "--model", "Q9").returncode == 0
+    shown = up.berth("why", "odd")
+    assert shown.returncode == 0
+    assert "default/odd is queued" in shown.stdout
+    assert "no such GPU model" in shown.stdout
+    assert "What would help:" in shown.stdout
+    reply = up.json("why", "odd")
+    assert (reply["type"], reply["state"]) == ("api.why.v1", "queued")
+    assert up.berth("cancel", "odd", "--reason", "a test").returncode == 0
+    assert up.until("odd", state="cancelled")["reason"] == "a test"
+    assert up.berth("job", "odd").returncode == 0
+
+
+def test_why_of_a_placed_job_shows_the_ranking(up: Up) -> None:
+    assert up.berth("submit", "--id", "placed", "--gpus", "1", "--duration", "1h").returncode == 0
+    up.until("placed", state="running")
+    shown = up.berth("why", "placed").stdout
+    assert "-> " in shown
+    assert "SCORE" in shown
+    assert up.berth("cancel", "placed").returncode == 0
+    up.until("placed", state="cancelled")
+
+
+def test_dry_run_says_where_and_submits_nothing(up: Up) -> None:
+    reply = up.json("submit", "--id", "dry", "--gpus", "1", "--dry-run")
+    assert (reply["type"], reply["placed"]) == ("api.dry_run.v1", True)
+    assert up.berth("job", "dry").returncode == 1
+    cannot = up.berth("submit", "--gpus", "1", "--model", "Q9", "--dry-run")
+    assert cannot.returncode == 1
+    assert "It would wait." in cannot.stdout
+
+
+def test_wait_follows_a_job_to_its_end(up: Up) -> None:
+    done = up.berth("submit", "--id", "waited", "--gpus", "1", "--duration", "20s", "--wait")
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[2] for line in done.stdout.splitlines()[1:]] == [
+        "submitted",
+        "placed",
+        "claimed",
+        "running",
+        "succeeded",
+    ]
+
+
+def test_a_cordoned_cluster_shows_it_and_gets_nothing_new(up: Up) -> None:
+    names = [row["cluster"] for row in up.json("clusters")]
+    assert len(names) == 8
+    target = names[1]
+    assert up.berth("cordon", target, "--reason", "new racks").returncode == 0
+    assert f"{target} is cordoned: new racks" in up.berth("clusters").stdout
+    asked = up.berth("submit", "--gpus", "1", "--cluster", target, "--dry-run")
+    assert asked.returncode == 1
+    assert "cordon" in asked.stdout
+    assert up.berth("uncordon", target).returncode == 0
+    assert "is cordoned" not in up.berth("clusters").stdout
+
+
+def test_a_queue_is_made_listed_and_used_by_whom_it_allows(up: Up) -> None:
+    made = up.berth("queue", "set", "vision", "--priority", "5", "--limit", "8", "--allow", "lab")
+    assert made.returncode == 0, made.stderr
+    assert up.berth("queue", "set", "vision", "--weight", "2").returncode == 0
+    (queue,) = [each for each in up.json("queue", "list") if each["queue"] == "vision"]
+    assert {name: queue[name] for name in ("priority", "weight", "tenants")} == {
+        "priority": 5,
+        "weight": 2.0,
+        "tenants": ["lab"],
+    }
+    refused = up.berth("submit", "--id", "q1", "--queue", "vision", "--gpus", "1")
+    assert refused.returncode == 1
+    assert "queue" in refused.stderr
+    lab = up.berth("submit", "--id", "q1", "--queue", "vision", "--gpus", "1", "--tenant", "lab")
+    assert lab.returncode == 0, lab.stderr
+
+
+def test_priorities_change_while_a_job_waits(up: Up) -> None:
+    assert up.berth("submit", "--id", "prio", "--gpus", "1", "--model", "Q9").returncode == 0
+    changed = up.berth("reprioritize", "prio", "-7")
+    assert changed.returncode == 0, changed.stderr
+    assert up.json("job", "prio")["workload"]["priority"] == -7
+    assert up.berth("cancel", "prio", "no-such-one").returncode == 1  # one of them was there
+    up.until("prio", state="cancelled")
+
+
+def test_watch_shows_the_story_and_what_comes(up: Up) -> None:
+    assert up.berth("submit", "--id", "seen", "--gpus", "1", "--duration", "60s").returncode == 0
+    watching = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "berthmaster.cli.main", "watch", "seen", "--json"),
+            *("--data", str(up.folder)),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(up.folder.parent),
+    )
+    try:
+        assert watching.stdout is not None
+        kinds: list[str] = []
+        while not kinds or kinds[-1] != "workload.succeeded.v1":
+            kinds.append(json.loads(watching.stdout.readline())["event"]["type"])
+    finally:
+        watching.terminate()
+        watching.communicate(timeout=10)
+    happened = ("submitted", "placed", "claimed", "running", "succeeded")
+    assert kinds == [f"workload.{kind}.v1" for kind in happened]
+
+
+def test_top_shows_the_fleet_and_the_nodes_of_a_cluster(up: Up) -> None:
+    rows = up.json("top", "--once")
+    assert len(rows) == 8
+    largest = max(rows, key=lambda row: row["gpus"])["cluster"]
+    nodes = up.json("top", largest, "--once")
+    assert sum(len(node["gpu_milli_used"]) for node in nodes) > 0
+    assert all(node["utilization_percent"] is not None for node in nodes)
+
+
+def test_a_small_replay_accounts_for_every_workload_and_the_audit_is_clean(up: Up) -> None:
+    argv = ("replay", "generated", "--limit", "60", "--rate", "60", "--at-most", "6", "--json")
+    done = up.berth(*argv)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(done.stdout)
+    account = report["account"]
+    assert (report["balanced"], account["offered"], account["submitted"]) == (True, 60, 60)
+    assert account["missing"] == 0
+    audit = up.berth("audit", "--json")
+    assert audit.returncode == 0, audit.stdout
+    again = up.berth("replay-decisions", "--json")
+    assert again.returncode == 0, again.stdout
+    assert json.loads(again.stdout)["equal"] > 0
+
+
+def test_no_dead_letters_were_left(up: Up) -> None:
+    assert up.json("dead") == []
+    assert "No dead letters" in up.berth("dead").stdout
+
+
+@pytest.mark.parametrize(
+    "argv", [("jobs",), ("why",), ("clusters",), ("submit", "--gpus", "1"), ("watch",), ("audit",)]
+)
+def test_a_bus_that_is_not_there_is_told_in_time(argv: tuple[str, ...], tmp_path: Path) -> None:
+    began_s = time.monotonic()
+    told = run_berth(*argv, "--server", "nats://127.0.0.1:9", home=tmp_path)
+    assert told.returncode == 4
+    assert "no NATS server at nats://127.0.0.1:9" in told.stderr
+    assert len(told.stderr.strip().splitlines()) == 1
+    assert time.monotonic() - began_s < 3
+
+
+def test_a_bus_without_services_is_told_in_time(tmp_path: Path) -> None:
+    with berth_up(tmp_path / "berth", "--services", "scorer") as alone:
+        began_s = time.monotonic()
+        told = alone.berth("jobs")
+        assert told.returncode == 4
+        assert "nobody listens" in told.stderr
+        assert time.monotonic() - began_s < 4
+
+
+def test_help_is_quick_and_names_every_command(tmp_path: Path) -> None:
+    took_s = []
+    for _ in range(3):
+        began_s = time.monotonic()
+        run_berth("--help", home=tmp_path)
+        took_s.append(time.monotonic() - began_s)
+    told = run_berth("--help", home=tmp_path)
+    assert told.returncode == 0
+    assert min(took_s) < 0.3  # 40 ms on an idle machine; several share this one
+    for name in ("up", "demo", "submit", "why", "clusters", "replay", "audit", "serve"):
+        assert f"\n  {name} " in told.stdout
+
+
+@pytest.mark.parametrize("name", ["up", "demo", "submit", "watch", "queue", "replay", "audit"])
+def test_every_command_explains_itself_within_80_columns(name: str, tmp_path: Path) -> None:
+    told = run_berth(name, "--help", home=tmp_path)
+    assert told.returncode == 0
+    assert max(len(line) for line in told.stdout.splitlines()) <= 80
