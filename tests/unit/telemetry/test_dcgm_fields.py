@@ -56,8 +56,8 @@ def test_the_older_labels_are_understood() -> None:
 UNKNOWN = {
     "what is not exported": {},
     "DCGM's blank for whole numbers": {"DCGM_FI_DEV_GPU_UTIL": 0x7FFFFFF0},
-    "its longer blank": {"DCGM_FI_DEV_GPU_UTIL": 0x7FFFFFFFFFFFFFF2},
-    "its blank for fractions": {"DCGM_FI_DEV_GPU_UTIL": 140737488355328.0},
+    "its longer blank": {"DCGM_FI_DEV_FB_USED": 0x7FFFFFFFFFFFFFF2, "DCGM_FI_DEV_FB_TOTAL": 2**63},
+    "its blank for fractions": {"DCGM_FI_DEV_POWER_USAGE": 140737488355328.0},
     "no number": {"DCGM_FI_DEV_GPU_UTIL": "NaN"},
     "infinity": {"DCGM_FI_DEV_GPU_UTIL": "+Inf"},
     "more than all": {"DCGM_FI_DEV_GPU_UTIL": 120},
@@ -123,6 +123,15 @@ def test_a_gpu_that_the_exporter_tells_of_no_more_is_lost_until_it_does_again() 
         before[1],
     )
     assert readings.take(parse(both), now_s=2.0) == (NodeReading("node-1", before),)
+
+
+def test_a_gpu_in_the_place_of_another_does_not_inherit_its_faults() -> None:
+    readings = DcgmReadings("")
+    ill = A100 | {"DCGM_FI_DEV_XID_ERRORS": 48}
+    readings.take(parse(page((labels(), ill))), now_s=0.0)
+    fresh = A100 | {"DCGM_FI_DEV_XID_ERRORS": 31}
+    ((_, (reading,)),) = readings.take(parse(page((labels(UUID="GPU-new"), fresh))), now_s=1.0)
+    assert (reading.uuid, reading.xid, reading.health) == ("GPU-new", 31, "ok")
 
 
 def test_a_page_of_several_hosts_is_several_nodes_and_one_that_is_gone_is_silent() -> None:

@@ -116,6 +116,51 @@ def test_a_gpu_that_is_listed_no_more_keeps_its_index_and_so_do_the_others() -> 
     ]
 
 
+def test_a_newcomer_does_not_take_the_index_of_a_gpu_that_the_driver_counts_differently_now() -> (
+    None
+):
+    driver = gpus("a", "b", "c")
+    reader = opened(driver)
+    driver.faults[1, ANY] = GPU_IS_LOST
+    read(reader, 0.0)
+    driver.gpus = [FakeGpu("GPU-a"), FakeGpu("GPU-c"), FakeGpu("GPU-new")]
+    driver.faults = {(0, "rates"): DRIVER_NOT_LOADED}
+    read(reader, 0.5)
+    driver.faults.clear()
+    assert outline(reader, 1.5) == [
+        (0, "GPU-a", "ok"),
+        (1, "GPU-b", NOT_LISTED),
+        (2, "GPU-c", "ok"),
+        (3, "GPU-new", "ok"),
+    ]
+
+
+def test_after_a_quiet_time_a_loss_is_a_new_one_and_tried_again_at_once() -> None:
+    driver = gpus("a")
+    reader = opened(driver)
+    driver.faults[0, ANY] = GPU_IS_LOST
+    for second in range(20):
+        read(reader, float(second))
+    driver.faults.clear()
+    for second in range(20, 200):
+        read(reader, float(second))
+    driver.faults[0, ANY] = GPU_IS_LOST
+    read(reader, 200.0)
+    driver.faults.clear()
+    assert read(reader, 201.0)[0].health == "ok"
+
+
+def test_a_gpu_that_is_lost_again_soon_is_tried_after_a_longer_pause() -> None:
+    driver = gpus("a")
+    reader = opened(driver)
+    healths = []
+    for second in range(12):
+        driver.faults = {} if second in (1, 2, 4, 5, 6, 7) else {(0, ANY): GPU_IS_LOST}
+        healths.append(read(reader, float(second))[0].health)
+    # Lost at 0, found at 1, lost again at 3: now only after two seconds.
+    assert healths == ["lost", "ok", "ok", "lost", "lost", "ok", "ok", "ok", *["lost"] * 4]
+
+
 def test_a_gpu_in_the_place_of_one_that_is_gone_replaces_it() -> None:
     driver = gpus("a", "b")
     reader = opened(driver)
