@@ -31,7 +31,7 @@ NO_MESSAGE: Final = 10037
 # batch lost a part on its way, or others' batches take all the room.
 _TRANSIENT: Final = frozenset({10004, 10008, 10009, 10076, 10118, 10163, 10167, 10176, 10210})
 _STORE_FAILED: Final = 10077  # what went wrong is in its words only
-TRY_TIMEOUT_S: Final = 1.0
+TRY_TIMEOUT_S: Final = 2.0
 GET_TIMEOUT_S: Final = 2.0
 SETTLE_LIMIT_S: Final = 10.0
 MAX_BATCH: Final = 1000  # messages, the server's limit
@@ -140,7 +140,7 @@ class EventLog:
         async def ours() -> int | None:
             """Its sequence if it was stored, None if not (yet). The first event behind the guard's
             sequence tells: it is ours, or ours can never be stored."""
-            found = await next_message(self._conn, WORKLOADS, guard, event.after + 1)
+            found = await self._first_after(guard, event.after, data)
             if found is None:
                 return None
             if found.data == data:
@@ -169,7 +169,7 @@ class EventLog:
             return await self._send_batch(parts)
 
         async def ours() -> int | None:
-            found = await next_message(self._conn, WORKLOADS, chain, decision.after + 1)
+            found = await self._first_after(chain, decision.after, data)
             if found is None:
                 return None
             if found.data == data:
@@ -177,6 +177,16 @@ class EventLog:
             raise _Lost(found.sequence)
 
         return await self._settled(decision.after, once, ours)
+
+    async def _first_after(self, subject: str, after: int, ours: bytes) -> Message | None:
+        """The first message behind a sequence. The last one is asked for first: the server finds it
+        by its index, while the search for the next walks through all that was stored since."""
+        last = await last_message(self._conn, WORKLOADS, subject)
+        if last is None or last.sequence <= after:
+            return None
+        if last.data == ours:
+            return last
+        return await next_message(self._conn, WORKLOADS, subject, after + 1)
 
     async def _send_batch(self, parts: Sequence[tuple[str, bytes, dict[str, str]]]) -> int:
         batch = secrets.token_hex(12)
@@ -235,9 +245,13 @@ class EventLog:
     async def story(self, tenant: str, workload_id: str) -> list[Message]:
         """All of one workload's events in order, from the leader. Raises BusError."""
         guard = subjects.aggregate(tenant, workload_id)
+        last = await last_message(self._conn, WORKLOADS, guard)
         messages: list[Message] = []
         start = 1
-        while (found := await next_message(self._conn, WORKLOADS, guard, start)) is not None:
+        while last is not None and start <= last.sequence:
+            found = await next_message(self._conn, WORKLOADS, guard, start)
+            if found is None:
+                break  # purged in between
             messages.append(found)
             start = found.sequence + 1
         return messages
