@@ -261,6 +261,7 @@ def _place_one(draft: _Draft, views: list[ClusterView], workload: Workload, line
             request=request,
             decision=draft.number,
             cell=know.cell,
+            submitted_at_s=workload.submitted_at_s,
         )
     )
     draft.bytes += (
