@@ -5,6 +5,7 @@ It is folded from the stream in order and may lag behind it; whoever must be rig
 It shrinks by age: a record whose tombstone can no longer be in the log is dropped.
 """
 
+import functools
 import sys
 from array import array
 from bisect import bisect_left
@@ -33,7 +34,6 @@ _NAMES: Final[dict[State, WorkloadStateName]] = {
     State.FAILED: "failed",
     State.CANCELLED: "cancelled",
 }
-_ENDED_NAMES: Final = frozenset(_NAMES[state] for state in ENDED)
 
 
 def state_name(state: State) -> WorkloadStateName:
@@ -66,7 +66,13 @@ def _asked_for(request: JobRequest | None) -> tuple[float, tuple[str, ...], int]
         return 0.0, (), 0
     gpu_milli = sum(p.count * p.gpus * p.gpu_milli for p in request.pod_sets)
     models = tuple(dict.fromkeys(model for p in request.pod_sets for model in p.gpu_models))
-    return gpu_milli / 1000, models, sum(p.count for p in request.pod_sets)
+    return gpu_milli / 1000, _shared(models), sum(p.count for p in request.pod_sets)
+
+
+@functools.lru_cache(maxsize=4096)
+def _shared(models: tuple[str, ...]) -> tuple[str, ...]:
+    """Most workloads name the same few models: one tuple for all of them."""
+    return models
 
 
 def view_of(work: Workload) -> WorkloadView:
@@ -189,9 +195,18 @@ class _Tenant:
         else:
             del self.counts[name]
 
-    def order_of(self, workload_id: str) -> int:
-        record = self.ended.get(workload_id)
-        return record.order if record is not None else self.orders.get(workload_id, 0)
+    def matches(self, order: int, workload_id: str, wanted: frozenset[State], queue: str) -> bool:
+        """Whether it still is the workload of this order, in a wanted state and queue."""
+        work = self.open.get(workload_id)
+        if work is not None:
+            state, in_queue = work.state, work.request.queue if work.request else ""
+            same = self.orders[workload_id] == order
+        else:
+            record = self.ended.get(workload_id)
+            if record is None:
+                return False
+            state, in_queue, same = record.state, record.queue, record.order == order
+        return same and (not wanted or state in wanted) and (not queue or in_queue == queue)
 
     def view(self, workload_id: str) -> WorkloadView:
         work = self.open.get(workload_id)
@@ -319,8 +334,8 @@ class View:
         known = self._tenants.get(tenant)
         if known is None:
             return ListReply()
-        wanted = frozenset(request.states)
-        only_open = bool(wanted) and not wanted & _ENDED_NAMES
+        wanted = frozenset(State(name) for name in request.states)
+        only_open = bool(wanted) and not wanted & ENDED
         shelf = known.open_shelf if only_open else known.all_shelf
         page: list[WorkloadView] = []
         chars = 0
@@ -331,13 +346,9 @@ class View:
                 return ListReply(workloads=tuple(page), counts=dict(known.counts), next_before=last)
             examined += 1
             last = order
-            if known.order_of(name) != order or (only_open and name not in known.open):
-                continue  # gone, or come again under the same id
-            entry = known.view(name)
-            if (wanted and entry.state not in wanted) or (
-                request.queue and entry.queue != request.queue
-            ):
+            if not known.matches(order, name, wanted, request.queue):
                 continue
+            entry = known.view(name)
             if frozen := self.frozen(tenant, name):
                 entry = msgspec.structs.replace(entry, reason=frozen)
             page.append(entry)

@@ -1,0 +1,177 @@
+"""What the gateway remembers: pages without gaps, small records, nothing for ever."""
+
+import tracemalloc
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from berthmaster.gateway.view import MAX_EXAMINED, View
+from berthmaster.lifecycle.fold import Verdict
+from berthmaster.messages.api import ListReply, ListRequest, WorkloadView
+from berthmaster.messages.families import EVENTS, encode
+from berthmaster.messages.workload import PodSet, WorkloadEvent
+from tests.unit.gateway.stories import cancelled, job, placed, submitted, succeeded
+
+
+def offer_all(view: View, *events: WorkloadEvent, start: int = 1) -> None:
+    for sequence, event in enumerate(events, start):
+        offered = view.offer(event, sequence, float(sequence))
+        assert offered is not None
+        assert offered[0] is Verdict.COUNTED
+
+
+def ids(view: View, **request: object) -> list[str]:
+    """All pages, one after the other."""
+    asked = ListRequest(**request)  # type: ignore[arg-type] # fields of the request
+    found: list[str] = []
+    while True:
+        page = view.page("ann", asked)
+        found += [w.id for w in page.workloads]
+        if not page.next_before:
+            return found
+        asked = msgspec.structs.replace(asked, before=page.next_before)
+
+
+def test_a_page_shows_open_and_ended_workloads_with_all_counts() -> None:
+    view = View()
+    wish = job("b", queue="research", priority=3, pod_sets=(PodSet(count=2, gpus=4),))
+    offer_all(view, submitted(job("a")), submitted(wish), cancelled(job("a"), 1))
+    assert view.page("ann", ListRequest()) == ListReply(
+        workloads=(
+            WorkloadView(
+                tenant="ann",
+                id="b",
+                state="queued",
+                queue="research",
+                priority=3,
+                gpus=8.0,
+                pods=2,
+                submitted_at_s=2.0,
+                changed_at_s=2.0,
+                sequence=2,
+            ),
+            WorkloadView(
+                tenant="ann",
+                id="a",
+                state="cancelled",
+                queue="default",
+                pods=1,
+                submitted_at_s=1.0,
+                changed_at_s=3.0,
+                sequence=3,
+            ),
+        ),
+        counts={"queued": 1, "cancelled": 1},
+    )
+    assert ids(view, queue="research") == ["b"]
+
+
+def test_an_id_that_lives_again_is_listed_once_in_its_new_place() -> None:
+    view = View()
+    offer_all(view, submitted(job("a")), submitted(job("b")), cancelled(job("a"), 1))
+    assert view.offer(placed(job("a"), 1), 4, 4.0) is None  # nothing follows an ending …
+    offer_all(view, submitted(job("a", priority=1)), start=5)  # … but a new life
+    assert ids(view) == ["a", "b"]
+    assert view.page("ann", ListRequest()).counts == {"queued": 2}
+    assert (view.open_count, view.ended_count) == (2, 0)
+
+
+def test_a_tombstone_is_an_ended_workload() -> None:
+    view = View()
+    offer_all(view, succeeded(job("a"), 7), start=9)
+    (shown,) = view.page("ann", ListRequest()).workloads
+    assert shown == WorkloadView(
+        tenant="ann",
+        id="a",
+        state="succeeded",
+        attempt=1,
+        cluster="c1",
+        submitted_at_s=1.0,
+        changed_at_s=9.0,
+        sequence=9,
+    )
+
+
+def test_records_are_dropped_by_age_and_a_bounded_number_at_a_time() -> None:
+    view = View()
+    for n in range(10):
+        request = job(f"j-{n}")
+        offer_all(view, submitted(request), cancelled(request, 2 * n + 1), start=2 * n + 1)
+    assert view.forget(11.0, limit=3) == 3
+    assert view.forget(11.0, limit=3) == 2  # those that ended at 2, 4, 6, 8 and 10
+    assert view.forget(11.0) == 0
+    assert ids(view) == [f"j-{n}" for n in range(9, 4, -1)]
+    assert view.page("ann", ListRequest()).counts == {"cancelled": 5}
+
+
+def test_a_search_that_finds_little_ends_its_page_and_can_be_continued() -> None:
+    view = View()
+    offer_all(view, submitted(job("old")))
+    total = MAX_EXAMINED + 10
+    for n in range(total):
+        request = job(f"j-{n}")
+        offer_all(view, submitted(request), cancelled(request, 2 * n + 2), start=2 * n + 2)
+    page = view.page("ann", ListRequest(states=("queued", "cancelled"), queue="research"))
+    assert (page.workloads, page.next_before > 0) == ((), True)
+    assert ids(view, states=("queued", "succeeded")) == ["old"]
+    assert view.page("ann", ListRequest(states=("queued",))).next_before == 0  # looks at one
+
+
+def test_a_page_of_long_entries_stays_below_what_a_reply_may_hold() -> None:
+    view = View()
+    models = tuple(f"{n:03}" + "m" * 313 for n in range(32))
+    for n in range(1000):
+        request = job(f"j-{n}", pod_sets=(PodSet(gpus=1, gpu_models=models),))
+        offer_all(view, submitted(request), start=n + 1)
+    page = view.page("ann", ListRequest(limit=1000))
+    assert 10 < len(page.workloads) < 1000
+    assert len(encode(page)) < 500_000
+    assert len(ids(view, limit=1000)) == 1000
+
+
+def test_an_ended_workload_costs_some_hundred_bytes() -> None:
+    count = 5000
+    events = []
+    for n in range(count):
+        request = job(f"train-{n}", pod_sets=(PodSet(gpus=1, gpu_models=("A100",)),))
+        events += [encode(submitted(request)), encode(cancelled(request, 2 * n + 1))]
+    view = View()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for sequence, data in enumerate(events, 1):
+            view.offer(EVENTS.decode(data), sequence, float(sequence))
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert view.ended_count == count
+    assert (after - before) / count < 700
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 8), st.booleans()), max_size=60), st.integers(1, 5))
+def test_pages_together_are_the_whole_whatever_came_and_went(
+    steps: list[tuple[int, bool]], limit: int
+) -> None:
+    view = View()
+    at: dict[str, tuple[int, int]] = {}  # id -> order, last sequence, of those that live
+    ended: dict[str, int] = {}
+    for sequence, (n, forget) in enumerate(steps, 1):
+        name = f"j-{n}"
+        if name in at:
+            order, last = at.pop(name)
+            offer_all(view, cancelled(job(name), last), start=sequence)
+            ended[name] = order
+        else:
+            offer_all(view, submitted(job(name)), start=sequence)
+            at[name] = (sequence, sequence)
+            ended.pop(name, None)
+        if forget:
+            view.forget(1e9)
+            ended.clear()
+    orders = ended | {name: order for name, (order, _) in at.items()}
+    assert ids(view, limit=limit) == sorted(orders, key=lambda name: -orders[name])
+    assert ids(view, limit=limit, states=("queued",)) == sorted(at, key=lambda name: -at[name][0])
+    counts = view.page("ann", ListRequest()).counts
+    assert counts == {k: v for k, v in [("queued", len(at)), ("cancelled", len(ended))] if v}
