@@ -55,13 +55,13 @@ async def audit(
         return each
 
     def on_archived(recorded: Recorded) -> None:
-        if recorded.subject.startswith("berth.archive.workload."):
+        if subjects.is_archived_story(recorded.subject):
             for event in ARCHIVED_STORIES.decode(recorded.data).events:
                 log[event.sequence] = (event.stored_at_s, event.event)
 
     def on_logged(recorded: Recorded) -> None:
         message: WorkloadEvent | Decision
-        if recorded.subject.startswith("berth.decision."):
+        if subjects.is_decision(recorded.subject):
             message = DECISIONS.decode(recorded.data)
         else:
             message = EVENTS.decode(recorded.data)

@@ -126,6 +126,11 @@ def decision(cell: str) -> str:
     return f"berth.decision.{token(cell)}"
 
 
+def is_decision(subject: str) -> bool:
+    """Whether a message of the stream WORKLOADS is a decision; else it is a workload's event."""
+    return subject.startswith("berth.decision.")
+
+
 # Telemetry and fleet facts
 
 
@@ -240,6 +245,11 @@ def operator(verb: str) -> str:
 def archive(tenant: str, workload_id: str) -> str:
     """The archived story of an ended workload."""
     return f"berth.archive.workload.{token(tenant)}.{token(workload_id)}"
+
+
+def is_archived_story(subject: str) -> bool:
+    """Whether a message of the stream ARCHIVE is a workload's story."""
+    return subject.startswith("berth.archive.workload.")
 
 
 def archived_decision(cell: str, number: int) -> str:

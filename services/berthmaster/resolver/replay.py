@@ -162,12 +162,12 @@ async def read_inputs(conn: Connection) -> Inputs:
     controls: list[tuple[int, ControlFact]] = []
 
     def on_archived(r: Recorded) -> None:
-        if r.subject.startswith("berth.archive.workload."):
+        if subjects.is_archived_story(r.subject):
             for e in ARCHIVED_STORIES.decode(r.data).events:
                 events[e.sequence] = (e.sequence, e.stored_at_s, e.event)
 
     def on_log(r: Recorded) -> None:
-        if r.subject.startswith("berth.decision."):
+        if subjects.is_decision(r.subject):
             decisions[r.sequence] = (r.sequence, DECISIONS.decode(r.data))
         else:
             events[r.sequence] = (r.sequence, r.stored_at_s, EVENTS.decode(r.data))

@@ -136,7 +136,7 @@ class Shell:
     # Messages
 
     def _on_event(self, recorded: Recorded) -> None:
-        if recorded.subject.startswith("berth.decision."):
+        if subjects.is_decision(recorded.subject):
             self._on_decision(recorded)
             return
         try:
