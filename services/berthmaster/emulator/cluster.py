@@ -140,7 +140,7 @@ class Cluster:
             self._write(what)
             return
         group = self.world.groups.get(what)
-        if group is None or group.stopped is not None or group.phase not in ALIVE:
+        if group is None or group.phase not in ALIVE:
             return
         made = group.made
         if group.phase is Phase.STARTING:
@@ -278,11 +278,10 @@ class Cluster:
         reason = over.reason if over is not None else group.made.refused
         events: list[PodEvent] = []
         match group.phase:
-            case Phase.STARTING:
+            case Phase.STARTING | Phase.STOPPED:
                 pass
             case Phase.RUNNING:
-                if group.stopped is None:
-                    events.append(PodsRunning(attempt, _bindings(group)))
+                events.append(PodsRunning(attempt, _bindings(group)))
             case Phase.COMPLETED:
                 events.append(PodsCompleted(attempt))
             case Phase.FAILED:

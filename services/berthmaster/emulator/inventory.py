@@ -9,7 +9,6 @@ budget.
 from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Final
-from uuid import UUID
 
 from berthmaster.emulator.fleets import ClusterSpec
 from berthmaster.emulator.kubelet import Node
@@ -28,8 +27,8 @@ PROPERTIES: Final[Mapping[str, str]] = {"berth/runtime": "emulated"}
 
 def gpu_uuid(cluster: str, node: str, index: int) -> str:
     """The same for ever, as on a real board."""
-    digest = blake2b(f"{cluster}/{node}/{index}".encode(), digest_size=16).digest()
-    return f"GPU-{UUID(bytes=digest)}"
+    name = blake2b(f"{cluster}/{node}/{index}".encode(), digest_size=16).hexdigest()
+    return f"GPU-{name[:8]}-{name[8:12]}-{name[12:16]}-{name[16:20]}-{name[20:]}"
 
 
 def profile(spec: ClusterSpec, stamp: Stamp, now_s: float) -> ClusterProfile:

@@ -37,6 +37,7 @@ class Phase(StrEnum):
     FAILED = "failed"
     REFUSED = "refused"
     EXPIRED = "expired"
+    STOPPED = "stopped"  # on demand, before any of these ends
 
 
 ALIVE: Final = frozenset({Phase.STARTING, Phase.RUNNING})
@@ -78,6 +79,7 @@ class World:
             case Stopped():
                 if group := self.groups.get(_attempt(record)):
                     group.stopped = record.reason
+                    group.phase = Phase.STOPPED if group.phase in ALIVE else group.phase
                     self._free(group, tuple(group.held))
             case Deleted():
                 if group := self.groups.pop(_attempt(record), None):

@@ -13,6 +13,7 @@ from berthmaster.emulator.fleets import ClusterSpec, NodeSpec
 from berthmaster.emulator.journal import Journal, JournalError, read_journal
 from berthmaster.emulator.kubelet import Node, Refusal
 from berthmaster.emulator.records import DECODER, ENCODER, Use
+from berthmaster.emulator.world import Phase
 from berthmaster.executor.words import (
     Attempt,
     CreatePods,
@@ -170,7 +171,7 @@ class Kubelets(RuleBasedStateMachine):
         assert held == {pod for node in world.nodes.values() for pod in node.pods}
 
 
-Kubelets.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+Kubelets.TestCase.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)
 TestKubelets = Kubelets.TestCase
 
 
@@ -233,6 +234,23 @@ def test_a_duration_that_nobody_states_is_the_workloads_own_wherever_and_wheneve
 
     assert ends(0, 1, 1) == ends(5000, 2, 1)
     assert ends(0, 1, 1) != ends(0, 1, 2)
+
+
+def test_an_object_that_is_made_again_has_nothing_of_the_one_before() -> None:
+    cluster = Cluster(SPEC, Nature(start_delay_s=10), 0)
+    order = create("a", (pod(0, "n1"),), lasts_s=100)
+    for now_s in (0, 6, 60):  # deleted while it starts, and while it runs
+        cluster.perform(DeletePods(order.attempt, ""), now_s)
+        cluster.perform(order, now_s)
+        cluster.advance(now_s + 9.9)
+        assert cluster.world.groups[order.attempt].phase is Phase.STARTING
+        cluster.advance(now_s + 50)
+        assert cluster.world.groups[order.attempt].phase is Phase.RUNNING
+        if now_s == 0:
+            cluster = Cluster(SPEC, Nature(start_delay_s=10), 0)
+            cluster.perform(order, 0)
+    assert cluster.advance(169.9) == []
+    assert cluster.advance(170) == [PodsCompleted(order.attempt)]
 
 
 def test_a_failed_pod_leaves_the_rest_of_its_gang_running_until_it_is_stopped() -> None:
