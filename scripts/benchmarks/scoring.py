@@ -189,7 +189,8 @@ class Probe:
             subject, body = subjects.node(cluster, "node"), encode(report)
         sent_s = time.perf_counter()
         await self.conn.publish(subject, body)
-        return 1000 * (await asyncio.wait_for(wait, LIMIT_S) - sent_s)
+        heard_s: float = await asyncio.wait_for(wait, LIMIT_S)
+        return 1000 * (heard_s - sent_s)
 
 
 @contextmanager

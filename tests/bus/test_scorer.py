@@ -1,23 +1,33 @@
 """The scorer on a real server: change, silence, return, two of them, and what is no good."""
 
 import asyncio
+import io
 import itertools
 import math
 import signal
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from berthmaster.bus import subjects
-from berthmaster.bus.embedded import Server
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.embedded import Server, ServerConfig
+from berthmaster.bus.keys import make_keys, seed_file
+from berthmaster.bus.permissions import inbox_prefix, render
+from berthmaster.bus.streams import ensure_streams
 from berthmaster.messages.families import encode
 from berthmaster.messages.fleet import ClusterScore, Stamp
 from berthmaster.messages.telemetry import NodeTelemetry
 from berthmaster.messages.workload import JobRequest, PodSet
+from berthmaster.runtime.errors import SettingsError
+from berthmaster.runtime.service import Context
+from berthmaster.runtime.settings import load
+from berthmaster.scorer.settings import ScorerSettings
 from berthmaster.scorer.shard import shard_of
 from tests.bus.scoring import Fleet, scorer, scorer_process
 from tests.bus.shells import client, in_loop, store, until
-from tests.bus.tools import submitted
+from tests.bus.tools import Lines, Settings, submitted
 from tests.unit.scorer.builders import alive, gone, gpu, pod, profile, report, telemetry
 
 ODD = "Süd-Ost 1. Stock/rack=4"
@@ -310,3 +320,80 @@ async def test_a_score_that_somebody_else_wrote_is_outbid_and_no_input(server: S
             score = await fleet.score(free_gpus=4.0)
             assert score.stamp > far
             assert not math.isnan(score.input_age_s)
+
+
+# The process, and its permissions
+
+
+@in_loop
+async def test_its_user_may_do_all_that_it_does(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    config = ServerConfig(
+        sync="default", extra=render(make_keys(keys, ("setup", "emulator", "scorer")))
+    )
+    with Server(tmp_path / "nats", config) as server:
+        log = Lines()
+
+        def settings(user: str) -> Settings:
+            return Settings(server.url, seed_file(keys, user), inbox_prefix(user))
+
+        async with await Connection.open(settings("setup"), "setup", log, timeout_s=5) as conn:
+            await ensure_streams(conn)
+        async with await Connection.open(settings("emulator"), "fleet", log, timeout_s=5) as conn:
+            fleet = Fleet(conn)
+            fleet.writer.epoch = 1
+            await fleet.put(report(gpus=4))
+            async with scorer(
+                server.url,
+                nats_seed_file=seed_file(keys, "scorer"),
+                inbox_prefix=inbox_prefix("scorer"),
+                refresh_s=0.2,
+            ) as ctx:
+                stored = ctx.metrics.counter("scores", "Scores stored", ("freshness",))
+                await until(lambda: stored.labels("fresh")._value.get() >= 3)
+                await conn.publish(subjects.telemetry("east", "n1"), b"not json")
+                dropped = ctx.metrics.counter(
+                    "messages_dropped",
+                    "Messages without effect, by kind and why",
+                    ("kind", "reason"),
+                )
+                await until(lambda: dropped.labels("telemetry", "undecodable")._value.get() == 1)
+                await asyncio.sleep(0.2)  # a violation is told beside everything else
+                assert "violation" not in logged(ctx)
+
+
+def logged(ctx: Context[ScorerSettings]) -> str:
+    stream = ctx.log._stream
+    assert isinstance(stream, io.BytesIO)
+    return stream.getvalue().decode()
+
+
+@in_loop
+async def test_sigterm_ends_it_with_0_even_while_the_bus_is_away(server: Server) -> None:
+    async with client(server.url) as conn:
+        fleet = await Fleet(conn).start()
+        await fleet.put(report(gpus=4))
+        with scorer_process(server.url, "--http-port", "-1") as process:
+            await fleet.score(free_gpus=4.0)
+            server.kill()
+            await asyncio.sleep(0.2)
+            process.terminate()
+            assert await asyncio.to_thread(process.wait, 5.0) == 0
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "expected"),
+    [
+        ("--shard", "9/8", "INDEX/COUNT such as 2/8, the index from 1 to the count"),
+        ("--cluster-full-scale", "1,2", "four numbers with commas between them: cores, GiB, GPUs"),
+        ("--dead-band", "nan", "a number from 0 to 100"),
+        ("--stale-after-s", "-1", "a number from 0.1 to 86400"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_what_would_be_right(
+    flag: str, value: str, expected: str
+) -> None:
+    with pytest.raises(SettingsError) as told:
+        load(ScorerSettings, "scorer", [flag, value], {})
+    (problem,) = told.value.problems
+    assert problem.startswith(f"{flag}: {value!r} is not right, expected {expected}")
