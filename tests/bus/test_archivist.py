@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from berthmaster.archivist.binder import Binder
 from berthmaster.archivist.library import Library
 from berthmaster.archivist.service import main as archivist_main
 from berthmaster.archivist.settings import ArchivistSettings
@@ -20,9 +21,16 @@ from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server
 from berthmaster.bus.log import EventLog, Message, decode_story, last_message, next_message
-from berthmaster.bus.streams import ARCHIVE, DEAD, WORKLOADS, stream_info
+from berthmaster.bus.streams import (
+    ARCHIVE,
+    DEAD,
+    WORKLOADS,
+    ensure_streams,
+    stream_configs,
+    stream_info,
+)
 from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.instructions import Stored
+from berthmaster.lifecycle.instructions import Refused, Stored, Unknown
 from berthmaster.messages.api import GetReply, GetRequest, RecordedEvent, SubmitReply
 from berthmaster.messages.families import ARCHIVED_STORIES, encode
 from berthmaster.messages.placement import Decision, Saw
@@ -295,3 +303,46 @@ async def test_to_remove_a_decision_twice_is_no_failure(server: Server) -> None:
         assert await library.perform(step, b"") == Removed(ref="r")
         messages = await under(conn, WORKLOADS, subjects.decision("all"))
         assert [m.sequence for m in messages] == [2]
+
+
+@in_loop
+async def test_many_writes_to_the_archive_are_one_batch_and_each_learns_its_own_fate(
+    server: Server,
+) -> None:
+    async with client(server.url) as conn:
+        binder = Binder(conn)
+        names = [subjects.archive("ann", f"j-{n}") for n in range(60)]
+        first = await asyncio.gather(*(binder.write(name, b"a", 0) for name in names))
+        assert first == [Stored(n) for n in range(1, 61)]
+        assert binder.batches == 1  # the loop began it when all of them were waiting
+
+        # One guard does not hold: that one is refused, the others are stored all the same.
+        guards = {name: n for n, name in enumerate(names, 1)} | {names[30]: 0}
+        second = await asyncio.gather(*(binder.write(name, b"b", guards[name]) for name in names))
+        assert [o for o in second if not isinstance(o, Stored)] == [Refused()]
+        assert second[30] == Refused()
+        assert [m.data for m in await under(conn, ARCHIVE, names[0])] == [b"a", b"b"]
+        assert [m.data for m in await under(conn, ARCHIVE, names[30])] == [b"a"]
+
+        # Two writes to one subject never share a batch, and a large one goes by itself.
+        twice = await asyncio.gather(*(binder.write("berth.archive.x", b"c", 0) for _ in range(2)))
+        assert sorted(type(o).__name__ for o in twice) == ["Refused", "Stored"]
+        large = await binder.write("berth.archive.y", b"d" * 200_000, 0)
+        assert isinstance(large, Stored)
+    gone = await asyncio.gather(*(binder.write(name, b"e", 0) for name in names[:3]))
+    assert {type(o) for o in gone} == {Unknown}
+
+
+@in_loop
+async def test_an_archive_that_was_made_without_batches_learns_them(server: Server) -> None:
+    async with client(server.url, streams=False) as conn:
+        (config,) = (c for c in stream_configs() if c["name"] == ARCHIVE)
+        old = {key: value for key, value in config.items() if key != "allow_atomic"}
+        await conn.api(f"STREAM.CREATE.{ARCHIVE}", old)
+        binder = Binder(conn)
+        names = [subjects.archive("ann", f"j-{n}") for n in range(3)]
+        await asyncio.gather(*(binder.write(name, b"a", 0) for name in names))
+        assert (binder.batches, (await stream_info(conn, ARCHIVE)).state.messages) == (0, 3)
+        await ensure_streams(conn)
+        await asyncio.gather(*(binder.write(name, b"b", n) for n, name in enumerate(names, 1)))
+        assert (binder.batches, (await stream_info(conn, ARCHIVE)).state.messages) == (1, 6)

@@ -6,6 +6,7 @@ knows is Unknown; the core puts the task off, and the next try finds what is the
 
 from typing import Final, assert_never
 
+from berthmaster.archivist.binder import Binder
 from berthmaster.archivist.stimuli import (
     ArchiveRead,
     Ask,
@@ -23,25 +24,20 @@ from berthmaster.archivist.stimuli import (
     WriteStory,
 )
 from berthmaster.bus import subjects
-from berthmaster.bus.acks import stored_sequence
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import ApiError, BusError
 from berthmaster.bus.log import (
-    GUARD,
-    GUARD_SUBJECT,
     NO_MESSAGE,
-    WRONG_LAST_SEQUENCE,
     EventLog,
     decode_story,
     last_message,
     next_message,
 )
 from berthmaster.bus.streams import ARCHIVE, WORKLOADS
-from berthmaster.lifecycle.instructions import Answered, Refused, Stored, Unknown
+from berthmaster.lifecycle.instructions import Answered
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.families import ARCHIVED_STORIES, UNREADABLE, encode
 
-WRITE_TIMEOUT_S: Final = 2.0
 PURGE_TIMEOUT_S: Final = 5.0
 
 
@@ -51,6 +47,7 @@ class Library:
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
         self._log = EventLog(conn)
+        self._binder = Binder(conn)
 
     async def perform(self, step: Ask, data: bytes) -> Told:
         """Carry out one instruction. ``data``: the decision's bytes, where there is one."""
@@ -118,18 +115,7 @@ class Library:
         return LastDecision(ref=step.ref, sequence=found.sequence if found else 0)
 
     async def _write(self, ref: str, subject: str, data: bytes, guard: int) -> Answered:
-        headers = {GUARD: str(guard), GUARD_SUBJECT: subject}
-        try:
-            reply = await self._conn.request(
-                subject, data, timeout_s=WRITE_TIMEOUT_S, headers=headers
-            )
-            return Answered(ref=ref, outcome=Stored(stored_sequence(reply.data)))
-        except ApiError as error:
-            if error.code in WRONG_LAST_SEQUENCE:
-                return Answered(ref=ref, outcome=Refused())
-            return Answered(ref=ref, outcome=Unknown(str(error)))
-        except BusError as error:
-            return Answered(ref=ref, outcome=Unknown(str(error)))
+        return Answered(ref=ref, outcome=await self._binder.write(subject, data, guard))
 
     async def _remove(self, ref: str, api: str, query: dict[str, object]) -> Removed:
         try:

@@ -31,18 +31,21 @@ class ArchivistSettings(CommonSettings):
         "snapshot, which continues from the chain",
     )
     stories_per_s: float = setting(
-        500.0,
+        1000.0,
         least=0.01,
         most=100_000,
-        help="stories at most a second, each about 15 requests to the server: what 2 cores have "
-        "to spare beside the main path",
+        help="stories at most a second; no less than workloads are meant to end, or the log grows",
     )
     tombstones_per_s: float = setting(
-        500.0, least=0.01, most=100_000, help="tombstones removed at most a second"
+        1000.0, least=0.01, most=100_000, help="tombstones removed at most a second"
     )
     decisions_per_s: float = setting(
         100.0, least=0.01, most=100_000, help="decisions moved at most a second"
     )
     concurrency: int = setting(
-        16, least=1, most=1000, help="of each kind in hand at once; the rates are the real bound"
+        64,
+        least=1,
+        most=1000,
+        help="of each kind in hand at once, so that the archive is written in batches; the rates "
+        "are the real bound",
     )

@@ -60,7 +60,9 @@ def stream_configs(
             "name": FLEET,
             "subjects": [subjects.ALL_FLEET],
             "discard": "old",
-            "max_msgs_per_subject": 8,  # readers take the last; FLEET_LOG must get every one
+            # Readers take the last; FLEET_LOG must get every one, also when it comes late: after a
+            # server was lost it may be 13 s behind, and some subjects are written twice a second.
+            "max_msgs_per_subject": 32,
         },
         common
         | {
@@ -79,6 +81,7 @@ def stream_configs(
             "max_bytes": 16 * GIB,
             "max_age": 365 * _DAY_NS,
             "compression": "s2",
+            "allow_atomic": True,
         },
         common
         | {
@@ -181,7 +184,7 @@ async def _ensure(conn: Connection, config: dict[str, Any]) -> None:
         if error.code != _NOT_FOUND:
             raise
         try:
-            await conn.api(f"STREAM.CREATE.{name}", config, timeout_s=10)
+            await conn.api(f"STREAM.CREATE.{name}", config | await _start(conn, name), timeout_s=10)
             return
         except ApiError as second:
             if second.code != _NAME_IN_USE:  # somebody else was quicker, with other limits
@@ -190,6 +193,18 @@ async def _ensure(conn: Connection, config: dict[str, Any]) -> None:
     live = msgspec.json.decode(raw)["config"]
     if any(not _same(wanted, live.get(key)) for key, wanted in config.items()):
         await conn.api(f"STREAM.UPDATE.{name}", {**live, **config}, timeout_s=10)
+
+
+async def _start(conn: Connection, name: str) -> dict[str, int]:
+    """A FLEET that is made again goes on behind its log: old and new facts never share numbers."""
+    if name != FLEET:
+        return {}
+    try:
+        return {"first_seq": (await stream_info(conn, FLEET_LOG)).state.last_seq + 1}
+    except ApiError as error:
+        if error.code == _NOT_FOUND:
+            return {}
+        raise
 
 
 def _same(wanted: object, live: object) -> bool:
