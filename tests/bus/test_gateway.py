@@ -13,10 +13,17 @@ import pytest
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server
+from berthmaster.bus.embedded import Server, ServerCluster
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.log import EventLog, decode_story, event_subject, last_message
-from berthmaster.bus.streams import CONTROL, DEAD, WORKLOADS, stream_configs, stream_info
+from berthmaster.bus.streams import (
+    CONTROL,
+    DEAD,
+    WORKLOADS,
+    ensure_streams,
+    stream_configs,
+    stream_info,
+)
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.messages.api import (
     CancelRequest,
@@ -156,21 +163,35 @@ async def test_an_id_answers_for_its_content_even_after_its_story_is_purged(
         assert (seen.state, seen.priority) == ("queued", 1)
 
 
+async def race(conn: Connection, rounds: int) -> None:
+    for round_ in range(rounds):
+        requests = [job(f"train-{round_}", priority=n % 3) for n in range(9)]
+        replies = await asyncio.gather(*(ask(conn, "submit", r) for r in requests))
+        stored = [r for r in replies if isinstance(r, SubmitReply)]
+        refused = [r for r in replies if isinstance(r, Refusal)]
+        assert [r.existing for r in stored].count(False) == 1
+        assert len({r.sequence for r in stored}) == 1
+        assert len(stored) == 3  # those of the winner's content
+        assert {r.code for r in refused} == {"conflict"}
+        assert await kinds(conn, f"train-{round_}") == ["Submitted"]
+
+
 @in_loop
 async def test_of_many_submits_with_one_id_through_two_gateways_one_wins(
     server: Server,
 ) -> None:
     async with client(server.url) as conn, gateway(server.url), gateway(server.url):
-        for round_ in range(20):
-            requests = [job(f"train-{round_}", priority=n % 3) for n in range(9)]
-            replies = await asyncio.gather(*(ask(conn, "submit", r) for r in requests))
-            stored = [r for r in replies if isinstance(r, SubmitReply)]
-            refused = [r for r in replies if isinstance(r, Refusal)]
-            assert [r.existing for r in stored].count(False) == 1
-            assert len({r.sequence for r in stored}) == 1
-            assert len(stored) == 3  # those of the winner's content
-            assert {r.code for r in refused} == {"conflict"}
-            assert await kinds(conn, f"train-{round_}") == ["Submitted"]
+        await race(conn, 20)
+
+
+@in_loop
+async def test_three_replicas_have_one_winner_too(tmp_path: Path) -> None:
+    with ServerCluster(tmp_path) as cluster:
+        urls = cluster.urls
+        async with client(urls[0], streams=False) as conn:
+            await ensure_streams(conn, replicas=3)
+            async with gateway(urls[1]), gateway(urls[2]):
+                await race(conn, 20)
 
 
 @in_loop
