@@ -7,6 +7,7 @@ import msgspec
 import nkeys
 import pytest
 
+from berthmaster.bus import connection
 from berthmaster.bus.clock import ServerClock
 from berthmaster.bus.connection import CLOSE_TIMEOUT_S, PENDING_BYTES, Connection
 from berthmaster.bus.embedded import Server, ServerConfig, free_ports
@@ -258,7 +259,21 @@ async def test_who_waits_for_an_answer_hears_that_the_connection_was_closed(serv
 
 
 @story
-async def test_a_server_that_hangs_is_left_and_found_again(server: Server) -> None:
+async def test_who_waits_for_an_answer_hears_that_the_connection_broke(server: Server) -> None:
+    async with connected(server.url) as conn:
+        await conn.subscribe("some.thing", lambda _, __: None)
+        asking = asyncio.create_task(conn.request("some.thing", b"", timeout_s=30))
+        await asyncio.sleep(0)
+        server.kill()
+        with pytest.raises(NoAnswer, match="the connection broke"):
+            await asking
+
+
+@story
+async def test_a_server_that_hangs_is_left_and_found_again(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "PING_INTERVAL_S", 0.2)
     log = Lines()
     async with proxied(server.url) as proxy, connected(proxy.url, log=log) as conn:
         proxy.hold()

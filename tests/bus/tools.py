@@ -6,11 +6,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TypeVar
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.streams import ensure_streams
 from berthmaster.messages.fleet import ClusterAlive, Stamp
@@ -18,6 +17,7 @@ from berthmaster.messages.placement import Decision, PodBinding, Saw
 from berthmaster.messages.workload import Cancelled, JobRequest, Placed, Reprioritized, Submitted
 
 P = ParamSpec("P")
+T = TypeVar("T")
 LIMIT_S = 20.0
 
 
@@ -114,11 +114,17 @@ async def eventually(true: Callable[[], Awaitable[object]], limit_s: float = LIM
         await asyncio.sleep(0.01)
 
 
-async def restarted(server: Server) -> None:
-    """kill -9, and there again."""
-    server.kill()
-    await asyncio.sleep(0)
-    server.start()
+async def patiently(ask: Callable[[], Awaitable[T]], limit_s: float = LIMIT_S) -> T:
+    """The answer of a bus that may be away for a while: a server restarts, replicas elect."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + limit_s
+    while True:
+        try:
+            return await ask()
+        except BusError:
+            if loop.time() >= deadline:
+                raise
+        await asyncio.sleep(0.01)
 
 
 def submitted(name: str, *, after: int = 0, tenant: str = "acme", by: str = "gw-1") -> Submitted:

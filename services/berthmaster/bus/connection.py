@@ -223,6 +223,7 @@ class Connection:
 
     async def _on_disconnected(self) -> None:
         if not self.nc.is_closed:
+            self._requests.interrupted()
             self.log.warning("disconnected from NATS")
 
     async def _on_reconnected(self) -> None:
@@ -369,8 +370,8 @@ class Connection:
             self.log.warning("closing, though NATS may not have taken all")
         try:
             await asyncio.wait_for(self.nc.close(), CLOSE_TIMEOUT_S)
-        except (TimeoutError, nats.errors.Error, OSError):
-            pass  # whatever it waited for, the process does not
+        except (TimeoutError, nats.errors.Error, OSError, RuntimeError):
+            pass  # whatever it waited for, the process does not (uvloop: "the handler is closed")
         self._requests.closed()
         self.closed.set()
 

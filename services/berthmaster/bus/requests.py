@@ -85,11 +85,18 @@ class Requests:
             if concerned and not future.done():
                 future.set_exception(error)
 
+    def interrupted(self) -> None:
+        """The connection broke: answers to what was asked before do not come to the next one."""
+        self._fail(NoAnswer("the connection broke before the answer came"))
+
     def closed(self) -> None:
         """The connection is closed for good: nobody will be answered."""
+        self._fail(NotConnected("the connection was closed"))
+
+    def _fail(self, error: Exception) -> None:
         for _, future in self._waiting.values():
             if not future.done():
-                future.set_exception(NotConnected("the connection was closed"))
+                future.set_exception(error)
 
     async def _answer(self, msg: Msg) -> None:
         waiting = self._waiting.get(msg.subject.rpartition(".")[2])

@@ -30,6 +30,7 @@ _NOT_FOUND: Final = 10059
 _NAME_IN_USE: Final = 10058
 _NOT_YET: Final = frozenset({10004, 10008, 10009, 10118})  # a cluster that is still finding itself
 ENSURE_TIMEOUT_S: Final = 30.0
+_CHANGE_TRY_S: Final = 2.0  # servers that agree on the same change for two of us answer only one
 
 Storage = Literal["file", "memory"]
 
@@ -179,20 +180,22 @@ async def _ensure(conn: Connection, config: dict[str, Any]) -> None:
     """Look first: a service that restarts must not make a cluster agree on nothing new."""
     name = config["name"]
     try:
-        raw = await conn.api(f"STREAM.INFO.{name}")
+        raw = await conn.api(f"STREAM.INFO.{name}", timeout_s=_CHANGE_TRY_S)
     except ApiError as error:
         if error.code != _NOT_FOUND:
             raise
         try:
-            await conn.api(f"STREAM.CREATE.{name}", config | await _start(conn, name), timeout_s=10)
+            await conn.api(
+                f"STREAM.CREATE.{name}", config | await _start(conn, name), timeout_s=_CHANGE_TRY_S
+            )
             return
         except ApiError as second:
             if second.code != _NAME_IN_USE:  # somebody else was quicker, with other limits
                 raise
-            raw = await conn.api(f"STREAM.INFO.{name}")
+            raw = await conn.api(f"STREAM.INFO.{name}", timeout_s=_CHANGE_TRY_S)
     live = msgspec.json.decode(raw)["config"]
     if any(not _same(wanted, live.get(key)) for key, wanted in config.items()):
-        await conn.api(f"STREAM.UPDATE.{name}", {**live, **config}, timeout_s=10)
+        await conn.api(f"STREAM.UPDATE.{name}", {**live, **config}, timeout_s=_CHANGE_TRY_S)
 
 
 async def _start(conn: Connection, name: str) -> dict[str, int]:

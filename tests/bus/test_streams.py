@@ -1,0 +1,194 @@
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.embedded import Server, ServerCluster
+from berthmaster.bus.errors import ApiError, NoAnswer
+from berthmaster.bus.log import next_message
+from berthmaster.bus.streams import (
+    FLEET,
+    FLEET_LOG,
+    GIB,
+    WORKLOADS,
+    ensure_streams,
+    stream_configs,
+    stream_info,
+)
+from tests.bus.tools import alive_subject, connected, eventually, patiently, story, until
+
+
+async def configs(conn: Connection) -> dict[str, dict[str, Any]]:
+    """What the server has, by stream."""
+    found = {}
+    for config in stream_configs():
+        name = config["name"]
+        found[name] = msgspec.json.decode(await conn.api(f"STREAM.INFO.{name}"))["config"]
+    return found
+
+
+def spy_on(conn: Connection, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The subjects of the API requests from now on."""
+    asked: list[str] = []
+    api = conn.api
+
+    async def spying(subject: str, *args: Any, **more: Any) -> bytes:
+        asked.append(subject)
+        return await api(subject, *args, **more)
+
+    monkeypatch.setattr(conn, "api", spying)
+    return asked
+
+
+@story
+async def test_making_them_again_changes_nothing_and_asks_for_no_change(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with connected(server.url, replicas=1) as conn:
+        before = await configs(conn)
+        assert set(before) == {config["name"] for config in stream_configs()}
+        asked = spy_on(conn, monkeypatch)
+        await ensure_streams(conn)
+        assert all(subject.startswith("STREAM.INFO.") for subject in asked)
+        assert await configs(conn) == before
+
+
+@story
+async def test_many_may_make_them_at_once(server: Server) -> None:
+    async with connected(server.url, "a") as a, connected(server.url, "b") as b:
+        await asyncio.gather(*(ensure_streams(conn) for conn in (a, b) * 4))
+        assert len(await configs(a)) == 8
+
+
+@story
+async def test_many_may_make_them_at_once_on_three_servers(cluster: ServerCluster) -> None:
+    one, two, _ = cluster.urls
+    async with connected(one, "a") as a, connected(two, "b") as b:
+        await asyncio.gather(*(ensure_streams(conn, replicas=3) for conn in (a, b) * 2))
+        assert {config["num_replicas"] for config in (await configs(a)).values()} == {3}
+
+
+@story
+async def test_a_limit_that_changed_is_updated_and_the_messages_stay(server: Server) -> None:
+    async with connected(server.url, replicas=1) as conn:
+        await conn.request("berth.workload.a.b.submitted.-", b"{}")
+        created = (await stream_info(conn, WORKLOADS)).created
+        await ensure_streams(conn, workloads_max_bytes=GIB)
+        info = await stream_info(conn, WORKLOADS)
+        assert (info.config.max_bytes, info.state.messages, info.created) == (GIB, 1, created)
+
+
+@story
+async def test_a_change_that_is_impossible_is_an_error_that_names_the_stream(
+    server: Server,
+) -> None:
+    async with connected(server.url, replicas=1) as conn:
+        with pytest.raises(ApiError, match=r"stream WORKLOADS: .*storage"):
+            await ensure_streams(conn, storage="memory")
+        with pytest.raises(ApiError, match="stream WORKLOADS: replicas > 1 not supported"):
+            await ensure_streams(conn, replicas=3)
+
+
+@story
+async def test_another_stream_on_our_subjects_is_an_error_that_names_ours(server: Server) -> None:
+    async with connected(server.url) as conn:
+        await conn.api("STREAM.CREATE.MINE", {"name": "MINE", "subjects": ["berth.fleet.>"]})
+        with pytest.raises(ApiError, match="stream FLEET: subjects overlap"):
+            await ensure_streams(conn)
+
+
+@story
+async def test_a_server_that_does_not_answer_yet_is_waited_for(server: Server) -> None:
+    async with connected(server.url) as conn:
+        server.pause()
+        making = asyncio.create_task(ensure_streams(conn))
+        await asyncio.sleep(0.1)
+        assert not making.done()
+        server.resume()
+        await making
+        assert len(await configs(conn)) == 8
+
+
+@story
+async def test_a_server_that_never_answers_is_an_error_in_time(server: Server) -> None:
+    async with connected(server.url) as conn:
+        server.kill()
+        await until(lambda: not conn.connected)
+        with pytest.raises(NoAnswer, match="stream WORKLOADS"):
+            await ensure_streams(conn, timeout_s=0.1)
+
+
+async def raw(conn: Connection, stream: str, sequence: int) -> dict[str, Any]:
+    """Everything that the stream has of one message."""
+    answer = await conn.api(f"STREAM.MSG.GET.{stream}", {"seq": sequence})
+    message: dict[str, Any] = msgspec.json.decode(answer)["message"]
+    return message
+
+
+@story
+async def test_the_fleets_log_has_every_value_at_its_sequence_and_its_time(server: Server) -> None:
+    """A decision is repeated on what its decider saw: FLEET forgets it, FLEET_LOG must not."""
+    async with connected(server.url, replicas=1) as conn:
+        await conn.request(alive_subject("c0"), b"0")
+
+        async def mirrored(count: int) -> bool:
+            return (await stream_info(conn, FLEET_LOG)).state.messages == count
+
+        await eventually(lambda: mirrored(1))  # the mirror follows from now on
+        # As fast as they go: each of fifty subjects is replaced 60 times, far beyond its history.
+        wrote: dict[int, tuple[str, bytes]] = {}
+        for start in range(1, 3001, 200):
+            batch = range(start, min(start + 200, 3001))
+            replies = await asyncio.gather(
+                *(conn.request(alive_subject(f"c{n % 50}"), b"%d" % n) for n in batch)
+            )
+            for n, reply in zip(batch, replies, strict=True):
+                sequence = msgspec.json.decode(reply.data)["seq"]
+                wrote[sequence] = (alive_subject(f"c{n % 50}"), b"%d" % n)
+        await eventually(lambda: mirrored(1 + len(wrote)))
+        fleet, log = await stream_info(conn, FLEET), await stream_info(conn, FLEET_LOG)
+        assert log.state.last_seq == fleet.state.last_seq
+        assert fleet.state.messages <= 50 * 32 + 1
+        for sequence in sorted(wrote)[:: len(wrote) // 100]:
+            message = await next_message(conn, FLEET_LOG, ">", sequence)
+            assert message is not None
+            assert (message.sequence, message.subject, message.data) == (sequence, *wrote[sequence])
+        for sequence in sorted(wrote)[-10:]:
+            assert await raw(conn, FLEET_LOG, sequence) == await raw(conn, FLEET, sequence)
+
+
+@story
+async def test_the_fleets_log_goes_on_over_a_kill_of_the_server(server: Server) -> None:
+    async with connected(server.url, replicas=1) as conn:
+        for number in range(1, 51):
+            await patiently(lambda n=number: conn.request(alive_subject("c0"), b"%d" % n))  # type: ignore[misc]
+            if number % 20 == 0:
+                server.kill()
+                server.start()
+
+        async def level() -> bool:
+            fleet, log = await stream_info(conn, FLEET), await stream_info(conn, FLEET_LOG)
+            return log.state.last_seq == fleet.state.last_seq
+
+        await eventually(level)
+        last = (await stream_info(conn, FLEET)).state.last_seq
+        assert await raw(conn, FLEET_LOG, last) == await raw(conn, FLEET, last)
+
+
+@story
+async def test_a_fleet_that_is_made_again_never_reuses_a_number_of_its_log(server: Server) -> None:
+    async with connected(server.url, replicas=1) as conn:
+        for number in range(20):
+            await conn.request(alive_subject("c0"), b"%d" % number)
+
+        async def mirrored() -> bool:
+            return (await stream_info(conn, FLEET_LOG)).state.last_seq == 20
+
+        await eventually(mirrored)
+        await conn.api("STREAM.DELETE.FLEET")
+        await ensure_streams(conn)
+        reply = await conn.request(alive_subject("c0"), b"new")
+        assert msgspec.json.decode(reply.data)["seq"] == 21
+        assert (await stream_info(conn, FLEET_LOG)).state.last_seq == 20
