@@ -20,10 +20,11 @@ from berthmaster.bus.permissions import UnknownUser
 from berthmaster.cli import plan
 from berthmaster.cli.plan import PlanError, UpOptions
 from berthmaster.cli.processes import NotReady, Watched
-from berthmaster.cli.session import EXIT_FAILED, Output, run, usage
+from berthmaster.cli.session import EXIT_FAILED, EXIT_INTERRUPTED, Output, run, usage
 from berthmaster.cli.stack import Stack, ephemeral_folder, process_view
 from berthmaster.cli.target import DATA_FOLDER, AlreadyRunning
 
+SAME_CTRL_C_S = 0.5  # a wrapper hands on the signal that the terminal has sent us as well
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CANNOT_START = (
     AlreadyRunning,
@@ -191,11 +192,15 @@ async def until_signal() -> AsyncGenerator[asyncio.Event, None]:
     and its children die with it."""
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
+    first_s = 0.0
 
     def asked() -> None:
-        if stopping.is_set():
-            os._exit(130)
-        stopping.set()
+        nonlocal first_s
+        if not stopping.is_set():
+            first_s = loop.time()
+            stopping.set()
+        elif loop.time() - first_s > SAME_CTRL_C_S:
+            os._exit(EXIT_INTERRUPTED)
 
     for number in SIGNALS:
         loop.add_signal_handler(number, asked)

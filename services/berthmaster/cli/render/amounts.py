@@ -57,6 +57,11 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}".rstrip("0").rstrip(".")
 
 
+def many(count: int, noun: str) -> str:
+    """A count with its noun: "1 time", "2 times"."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def percent(share: float | None) -> str:
     """A share of 0..1 in percent; None is unknown, which is not zero."""
     return "?" if share is None or math.isnan(share) else f"{share * 100:.0f}%"

@@ -68,11 +68,15 @@ def fleet_line(rows: Sequence[ClusterRow]) -> Text:
     known = [row for row in rows if row.free_gpus is not None]
     free = sum(row.free_gpus or 0.0 for row in known)
     of = sum(row.gpus for row in known)
-    text = f"{len(rows)} clusters, {sum(row.nodes for row in rows):,} nodes, {gpus:,} GPUs"
+    nodes_ = sum(row.nodes for row in rows)
+    text = ", ".join(
+        amounts.many(count, noun)
+        for count, noun in ((len(rows), "cluster"), (nodes_, "node"), (gpus, "GPU"))
+    )
     if of:
         text += f", {amounts.number(round(free, 1))} free, {amounts.percent(1 - free / of)} used"
     if len(known) < len(rows):
-        text += f" ({len(rows) - len(known)} clusters unknown)"
+        text += f" ({amounts.many(len(rows) - len(known), 'cluster')} unknown)"
     return words(text, style="bold")
 
 
@@ -95,7 +99,12 @@ def _notes(row: ClusterRow) -> list[Text]:
     if row.cordoned is not None:
         notes.append(words(f"{row.cluster} is cordoned: {row.cordoned}", style="yellow"))
     if row.cordoned_nodes:
-        notes.append(words(f"{row.cluster}: {row.cordoned_nodes} nodes cordoned", style="yellow"))
+        notes.append(
+            words(
+                f"{row.cluster}: {amounts.many(row.cordoned_nodes, 'node')} cordoned",
+                style="yellow",
+            )
+        )
     if row.note:
         notes.append(words(f"{row.cluster} is {row.freshness}: {row.note}", style="yellow"))
     return notes

@@ -136,10 +136,10 @@ def demo(report: DemoReport) -> RenderableType:
     facts.add_row("running", f"{summary.running:,}")
     facts.add_row("waiting", f"{summary.waiting:,}")
     facts.add_row("ended", ended(summary))
-    facts.add_row("evicted", f"{summary.evictions:,} times")
+    facts.add_row("evicted", amounts.many(summary.evictions, "time"))
     facts.add_row("GPUs", allocation(report))
     if report.restarts:
-        facts.add_row("restarts", f"{report.restarts} of services")
+        facts.add_row("restarted", amounts.many(report.restarts, "time"))
     lines: list[RenderableType] = [words("Summary", style="bold"), facts, words()]
     lines.append(latencies(summary.latencies))
     if summary.waiting and report.waiting is not None:
@@ -224,7 +224,7 @@ def replay(report: "ReplayReport") -> RenderableType:
     """The end of a replay."""
     head = words(
         f"{report.load.accepted:,} submitted at {report.submits_per_s:,.0f}/s, "
-        f"{amounts.duration(report.took_s)} in all, {report.evictions:,} evictions"
+        f"{amounts.duration(report.took_s)} in all, {amounts.many(report.evictions, 'eviction')}"
     )
     if report.load.late_s > 1:
         head.append(f"; {amounts.duration(report.load.late_s)} behind the pace that was asked for")

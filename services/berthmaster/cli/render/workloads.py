@@ -102,7 +102,9 @@ def job(reply: GetReply, now_s: float) -> RenderableType:
     fact("cluster", view.cluster)
     fact("reason", view.reason)
     fact("queue", f"{view.queue or '-'}, priority {view.priority}")
-    attempts = f"{view.attempt}" + (f", evicted {view.evictions} times" if view.evictions else "")
+    attempts = f"{view.attempt}" + (
+        f", evicted {amounts.many(view.evictions, 'time')}" if view.evictions else ""
+    )
     fact("attempts", attempts if view.attempt else "none yet")
     asked = (
         f"{amounts.moment(view.submitted_at_s)} ({amounts.since(view.submitted_at_s, now_s)} ago)"

@@ -1,0 +1,152 @@
+"""What `berth up` runs for which options, and where commands find it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from berthmaster.cli.plan import PlanError, Planned, UpOptions, names, planned
+from berthmaster.cli.processes import describe_exit
+from berthmaster.cli.target import (
+    AlreadyRunning,
+    ConnectionFile,
+    FolderLock,
+    Target,
+    find_target,
+    remove_connection,
+    write_connection,
+)
+from berthmaster.cli.up import services_of
+
+HERE = Path("/data")
+
+
+def test_each_process_has_its_user_its_port_and_its_part_of_the_fleet() -> None:
+    options = UpOptions(
+        folder=HERE,
+        services=("resolver", "emulator"),
+        replicas={"resolver": 2, "emulator": 2},
+        clusters=3,
+        nodes=9,
+        speed=60,
+    )
+    made = planned(
+        options,
+        python="py",
+        url="nats://h:1",
+        seed_files={"resolver": HERE / "r.nk", "emulator": HERE / "e.nk"},
+        http_ports=[11, 12, 13, 14],
+        cluster_names=["a", "b", "c"],
+    )
+
+    def start(service: str, port: int, seed: str) -> tuple[str, ...]:
+        return (
+            *("py", "-m", "berthmaster.cli.main", "serve", service, "--nats-url", "nats://h:1"),
+            *("--http-port", str(port), "--log-level", "info"),
+            *("--nats-seed-file", f"/data/{seed}.nk", "--inbox-prefix", f"_INBOX.{service}"),
+        )
+
+    fleet = (
+        *("--fleet", "builtin", "--clusters", "3", "--nodes", "9", "--speed", "60"),
+        *("--seed", "1", "--data-dir", "/data/emulator"),
+    )
+    assert made == [
+        Planned(name="resolver-1", service="resolver", argv=start("resolver", 11, "r")),
+        Planned(name="resolver-2", service="resolver", argv=start("resolver", 12, "r")),
+        Planned(
+            name="emulator-1",
+            service="emulator",
+            argv=(*start("emulator", 13, "e"), *fleet, "--only", "a,c"),
+        ),
+        Planned(
+            name="emulator-2",
+            service="emulator",
+            argv=(*start("emulator", 14, "e"), *fleet, "--only", "b"),
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"services": ("skorer",)}, "no service 'skorer'; there are gateway, resolver, scorer"),
+        ({"replicas": {"emulator": 9}}, "9 emulators for 8 clusters: one each is most"),
+        ({"replicas": {"resolver": 0}}, "0 of resolver: from 1 to 16 can be run here"),
+        ({"nodes": 3}, "3 nodes in 8 clusters: each cluster needs a node"),
+    ],
+)
+def test_options_that_make_no_plan_are_told(options: dict[str, object], said: str) -> None:
+    with pytest.raises(PlanError) as told:
+        names(UpOptions(folder=HERE, **options))  # type: ignore[arg-type]
+    assert str(told.value).startswith(said)
+
+
+def test_services_are_named_with_their_number() -> None:
+    assert services_of("gateway, resolver=2") == (("gateway", "resolver"), {"resolver": 2})
+    assert services_of(None)[0][0] == "gateway"
+    with pytest.raises(PlanError, match="right is NAME or NAME=N"):
+        services_of("resolver=two")
+
+
+def find(cwd: Path, env: dict[str, str] | None = None, **flags: str | None) -> Target:
+    given = {"server": None, "tenant": None, "seed_file": None, **flags}
+    return find_target(**given, data=None, env=env or {}, cwd=cwd)
+
+
+def test_a_flag_wins_over_the_environment_and_that_over_the_connection_file(
+    tmp_path: Path,
+) -> None:
+    file = ConnectionFile(url="nats://file:1", tenant="lab", seed_file="/s.nk", inbox_prefix="_I.o")
+    (tmp_path / ".berth").mkdir()
+    write_connection(tmp_path / ".berth", file, {})
+    deep = tmp_path / "a" / "b"
+    deep.mkdir(parents=True)
+    source = str(tmp_path / ".berth" / "connection.json")
+
+    found = find(deep)
+    assert found == Target(
+        url="nats://file:1", tenant="lab", seed_file="/s.nk", inbox_prefix="_I.o", source=source
+    )
+    # A server that is named is another one: neither seed nor tenant of the file belong to it.
+    env = {"BERTH_NATS_URL": "nats://env:1", "BERTH_TENANT": "t"}
+    assert find(deep, env) == Target(
+        url="nats://env:1",
+        tenant="t",
+        seed_file="",
+        inbox_prefix="_INBOX",
+        source="BERTH_NATS_URL",
+    )
+    assert find(deep, env, server="nats://flag:1", tenant="u").url == "nats://flag:1"
+    assert find(deep, tenant="other").tenant == "other"
+
+
+def test_the_last_up_of_this_user_is_found_from_anywhere_until_it_ends(tmp_path: Path) -> None:
+    env = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    folder = tmp_path / "somewhere" / "data"
+    folder.mkdir(parents=True)
+    elsewhere = tmp_path / "else"
+    elsewhere.mkdir()
+    assert find(elsewhere, env).source == "the default; no `berth up` was found here"
+    write_connection(folder, ConnectionFile(url="nats://x:1"), env)
+    assert find(elsewhere, env).url == "nats://x:1"
+    remove_connection(folder, env)
+    assert find(elsewhere, env).url == "nats://127.0.0.1:4222"
+
+
+def test_a_folder_is_locked_by_one_process_at_a_time(tmp_path: Path) -> None:
+    with (
+        FolderLock(tmp_path),
+        pytest.raises(AlreadyRunning, match=rf"already \(process {os.getpid()}\)"),
+    ):
+        FolderLock(tmp_path).__enter__()
+    with FolderLock(tmp_path):
+        pass
+
+
+def test_exits_have_names() -> None:
+    assert [describe_exit(code) for code in (0, 1, -9, -200)] == [
+        "exit code 0",
+        "exit code 1",
+        "SIGKILL",
+        "signal 200",
+    ]

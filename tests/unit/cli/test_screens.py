@@ -1,0 +1,330 @@
+"""What people see, at 80 columns and without colour, whole screens compared."""
+
+from typing import Any
+
+from berthmaster.cli.fleet_view import ClusterRow, NodeRow
+from berthmaster.cli.load import Account
+from berthmaster.cli.render import fleet, progress, why, workloads
+from berthmaster.cli.render.words import visible
+from berthmaster.cli.tally import Latency, Summary
+from berthmaster.messages.api import (
+    DryRunReply,
+    GetReply,
+    ListReply,
+    RecordedEvent,
+    WhyReply,
+    WorkloadView,
+)
+from berthmaster.messages.placement import Choice, PodBinding, RankedCluster
+from berthmaster.messages.workload import (
+    Claimed,
+    Evicted,
+    JobRequest,
+    Placed,
+    PodSet,
+    Submitted,
+    WorkloadEvent,
+)
+from tests.unit.cli.screens import screen
+
+NOW_S = 1_700_000_000.0
+GANG = JobRequest(
+    id="train-7",
+    pod_sets=(PodSet(count=2, gpus=8, gpu_models=("A100", "H100"), memory_mib=65536),),
+    expected_duration_s=7200,
+)
+CHOICE = Choice(
+    tenant="lab",
+    id="train-7",
+    attempt=1,
+    cluster="berlin",
+    pods=(
+        PodBinding(pod="main-0", node="b-1", gpus=(0, 1, 2, 3, 4, 5, 6, 7)),
+        PodBinding(pod="main-1", node="b-2", gpus=(0, 1, 2, 3, 4, 5, 6, 7)),
+    ),
+    ranking=(
+        RankedCluster(
+            cluster="berlin", score=81.25, parts={"fit": 63, "room": 95}, input_age_s=0.4
+        ),
+        RankedCluster(cluster="paris", score=56.5, parts={"fit": 9, "room": 95}, input_age_s=2),
+    ),
+    filtered={"oslo": "no such GPU model", "rome": "no such GPU model", "kyiv": "cordoned"},
+)
+
+
+def view(**more: object) -> WorkloadView:
+    fields = {"tenant": "lab", "id": "train-7", "state": "queued", "queue": "vision", **more}
+    return WorkloadView(**fields)  # type: ignore[arg-type]
+
+
+def test_jobs_are_a_table_with_the_counts_below() -> None:
+    reply = ListReply(
+        workloads=(
+            view(
+                state="running", gpus=16.0, pods=2, cluster="berlin", priority=10,
+                submitted_at_s=NOW_S - 3700, cancel_requested=True,
+            ),
+            view(id="half", gpus=0.5, pods=1, submitted_at_s=NOW_S - 5),
+        ),
+        counts={"queued": 1, "running": 1, "failed": 0},
+        next_before=12,
+    )  # fmt: skip
+    assert screen(workloads.jobs(reply, NOW_S)) == (
+        "ID       STATE                 GPUS  PODS  QUEUE   PRIO  CLUSTER    AGE\n"
+        "train-7  running (cancelling)    16     2  vision    10  berlin   1h01m\n"
+        "half     queued                 0.5     1  vision     0  -           5s\n"
+        "\n"
+        "In all: 1 queued · 1 running.\n"
+        "Older ones: --before 12"
+    )
+    assert screen(workloads.jobs(ListReply(), NOW_S)) == "No workloads yet."
+
+
+def test_a_job_is_shown_with_what_it_asked_for_and_its_story() -> None:
+    event: dict[str, Any] = {"tenant": "lab", "id": "train-7", "at_s": 0.0, "by": "x"}
+    placed = Placed(
+        **event, after=4, cluster="berlin", attempt=1, pods=CHOICE.pods, request=GANG, decision=3
+    )
+    story: tuple[WorkloadEvent, ...] = (
+        Submitted(**event, after=0, request=GANG, digest="d"),
+        placed,
+        Claimed(**event, after=6, cluster="berlin", attempt=1, executor="e-1"),
+        Evicted(**event, after=9, cluster="berlin", attempt=1, reason="a GPU died"),
+    )
+    times = (NOW_S - 60, NOW_S - 59.9955, NOW_S - 59.99, NOW_S - 10)
+    reply = GetReply(
+        workload=view(
+            attempt=1, evictions=1, reason="a GPU died", sequence=9,
+            submitted_at_s=NOW_S - 60, changed_at_s=NOW_S - 10,
+        ),
+        request=GANG,
+        story=tuple(
+            RecordedEvent(sequence=sequence, stored_at_s=at_s, event=each, void=sequence == 8)
+            for sequence, at_s, each in zip((4, 6, 8, 9), times, story, strict=True)
+        ),
+    )  # fmt: skip
+    assert screen(workloads.job(reply, NOW_S)) == (
+        "workload   lab/train-7\n"
+        "state      queued\n"
+        "reason     a GPU died\n"
+        "queue      vision, priority 0\n"
+        "attempts   1, evicted 1 time\n"
+        "submitted  2023-11-14 22:12:20 UTC (1m00s ago)\n"
+        "changed    10s ago (event 9)\n"
+        "asks for   2 pods of 8 A100 or H100 GPUs, 1 CPU, 64 GiB; for about 2h00m\n"
+        "\n"
+        "SEQ  TIME (UTC)      AFTER  EVENT      WHAT\n"
+        "  4  22:12:20.000           submitted  2 pods of 8 A100 or H100 GPUs, 1 CPU, 64\n"
+        "                                       GiB; for about 2h00m; queue default\n"
+        "  6  22:12:20.004  4.50 ms  placed     berlin: b-1[0-7] b-2[0-7] (decision 3)\n"
+        "  8  22:12:20.010  5.50 ms  claimed    berlin: by e-1 [void: it lost a race]\n"
+        "  9  22:13:10.000   50.0 s  evicted    berlin: a GPU died"
+    )
+
+
+def test_why_there_shows_the_ranking_and_who_was_left_out() -> None:
+    reply = WhyReply(
+        tenant="lab",
+        id="train-7",
+        state="running",
+        summary="running on berlin: best of 2",
+        choice=CHOICE,
+        decision=3,
+        decided_at_s=NOW_S - 61,
+        filtered=CHOICE.filtered,
+    )
+    assert screen(why.why(reply, NOW_S)) == (
+        "lab/train-7 is running\n"
+        "running on berlin: best of 2\n"
+        "\n"
+        "-> berlin  b-1[0-7] b-2[0-7]  (attempt 1)\n"
+        "\n"
+        "#  CLUSTER  SCORE  FIT  ROOM  SEEN\n"
+        "1  berlin    81.2   63    95    0s\n"
+        "2  paris     56.5    9    95    2s\n"
+        "\n"
+        "LEFT OUT    WHY\n"
+        "oslo, rome  no such GPU model\n"
+        "kyiv        cordoned\n"
+        "Decision 3, 1m01s ago."
+    )
+
+
+def test_why_not_yet_shows_reasons_position_and_what_would_help() -> None:
+    reply = WhyReply(
+        tenant="lab",
+        id="odd",
+        state="queued",
+        summary="waits: no cluster can take it",
+        position=2,
+        waiting=5,
+        filtered={"berlin": "no such GPU model", "paris": "no such GPU model"},
+        reasons={"no such GPU model": 2},
+        hints=("any other GPU model: it would fit now",),
+    )
+    assert screen(why.why(reply, NOW_S)) == (
+        "lab/odd is queued\n"
+        "waits: no cluster can take it\n"
+        "Position 2 of 5 that wait.\n"
+        "\n"
+        "LEFT OUT       WHY\n"
+        "berlin, paris  no such GPU model\n"
+        "\n"
+        "What would help:\n"
+        "- any other GPU model: it would fit now"
+    )
+
+
+def test_why_all_counts_workloads_by_reason() -> None:
+    reply = WhyReply(tenant="lab", summary="3 wait", waiting=3, reasons={"busy": 1, "held": 2})
+    assert screen(why.why(reply, NOW_S)) == (
+        "3 wait\n\nWORKLOADS  REASON\n        2  held\n        1  busy"
+    )
+
+
+def test_a_dry_run_says_first_whether_it_would_be_placed() -> None:
+    no = DryRunReply(placed=False, summary="2 clusters, none fits", filtered={"oslo": "busy"})
+    assert screen(why.dry_run(no)) == (
+        "It would wait. 2 clusters, none fits\n\nLEFT OUT  WHY\noslo      busy"
+    )
+    yes = screen(why.dry_run(DryRunReply(placed=True, summary="on berlin", choice=CHOICE)))
+    assert yes.startswith("It would be placed now. on berlin\n\n-> berlin  b-1[0-7] b-2[0-7]")
+
+
+def test_the_reason_of_a_placement_in_one_line() -> None:
+    assert why.reason_of(CHOICE) == (
+        "score 81 (room 95, fit 63); next paris 56; 3 out (2x no such GPU model)"
+    )
+
+
+def test_clusters_show_unknown_as_unknown_and_notes_below() -> None:
+    rows = [
+        ClusterRow(
+            cluster="berlin", freshness="fresh", seen_s=0.5, nodes=36, gpus=288,
+            models={"G2": 288}, free_gpus=72.0, idle_gpu_percent=40.0,
+            fragmentation_percent=12.0, scores={"gpuClusterAvailable": 42},
+        ),
+        ClusterRow(
+            cluster="oslo", freshness="withdrawn", seen_s=95.0, nodes=4, gpus=16,
+            note="silent for 95 s", cordoned="new racks",
+        ),
+    ]  # fmt: skip
+    assert screen(fleet.clusters(rows)) == (
+        "CLUSTER  STATE      SEEN  NODES  GPUS  FREE  USED            IDLE  FRAG  GPU\n"
+        "berlin   fresh        0s     36   288    72   75%  ██████░░   40%   12%   42\n"
+        "oslo     cordoned  1m35s      4    16     ?     ?               ?     ?    ?\n"
+        "\n"
+        "2 clusters, 40 nodes, 304 GPUs, 72 free, 75% used (1 cluster unknown)\n"
+        "USED of GPUs is held by somebody; IDLE is measured by telemetry; FRAG of the\n"
+        "free ones suits no typical job; GPU is OCM's score.\n"
+        "oslo is cordoned: new racks\n"
+        "oslo is withdrawn: silent for 95 s"
+    )
+
+
+def test_nodes_show_how_much_of_each_gpu_is_held() -> None:
+    rows = [
+        NodeRow(
+            node="b-1", state="ready", model="G2", gpu_milli_used=(1000, 500, 0, 1),
+            utilization_percent=61.4, power_w=812.3, pods=2,
+        ),
+        NodeRow(node="b-2", state="cordoned", unhealthy=1),
+    ]  # fmt: skip
+    assert screen(fleet.nodes(rows, ascii_only=True)) == (
+        "NODE  STATE     MODEL  GPUS         HELD  UTIL  POWER  PODS\n"
+        "b-1   ready     G2     |95.1|    1.501/4   61%  812 W     2\n"
+        "b-2   cordoned  -      - +1 bad        -     ?      ?     0"
+    )
+
+
+SUMMARY = Summary(
+    submitted=600,
+    placed_at_least_once=592,
+    states={"queued": 8, "running": 302, "succeeded": 286, "failed": 4},
+    waiting=8,
+    running=302,
+    ended=290,
+    evictions=1,
+    void_events=0,
+    impossible_events=0,
+    missed_events=0,
+    gpus_held=259.32,
+    latencies={
+        "submit_to_placed": Latency(count=592, p50_s=0.00148, p99_s=3.06, max_s=4.81),
+        "submit_to_running": Latency(count=592, p50_s=0.00345, p99_s=3.06, max_s=4.81),
+    },
+)
+
+
+def test_the_summary_of_the_demo() -> None:
+    report = progress.DemoReport(
+        summary=SUMMARY,
+        took_s=14.0,
+        started_in_s=1.55,
+        first_placed_s=1.59,
+        gpus=320,
+        gpus_used=281.8,
+        waiting=WhyReply(tenant="default", summary="8 wait", reasons={"of 8 clusters: 8 busy": 8}),
+        restarts=0,
+    )
+    assert screen(progress.demo(report)) == (
+        "Summary\n"
+        "up after          1.55 s\n"
+        "first job placed  after 1.59 s\n"
+        "submitted         600 jobs in 14.0 s\n"
+        "placed            592\n"
+        "running           302\n"
+        "waiting           8\n"
+        "ended             290 (286 succeeded, 4 failed)\n"
+        "evicted           1 time\n"
+        "GPUs              259.3 of 320 held by these jobs (81%); 88% in use with foreign\n"
+        "                  load\n"
+        "\n"
+        "LATENCY            JOBS      P50     P99     MAX\n"
+        "submit -> placed    592  1.48 ms  3.06 s  4.81 s\n"
+        "submit -> running   592  3.45 ms  3.06 s  4.81 s\n"
+        "\n"
+        "Why they wait: 8 wait\n"
+        "WORKLOADS  REASON\n"
+        "        8  of 8 clusters: 8 busy"
+    )
+
+
+def test_progress_without_a_terminal_is_one_line() -> None:
+    assert progress.progress_line(7.0, SUMMARY, 320) == (
+        "   7.0 s  8 queued, 302 running, 286 succeeded, 4 failed, 259 of 320 GPUs held by jobs; "
+        "submit to running p50 3.45 ms, p99 3.06 s"
+    )
+
+
+def test_the_live_view_fits_its_width() -> None:
+    placement = progress.PlacementLine(
+        at_s=0, id="job-1", gpus=0.5, cluster="berlin", waited_s=0.002, reason="score 81 " * 20
+    )
+    rows = [ClusterRow(cluster="berlin", freshness="fresh", seen_s=1, gpus=288, free_gpus=144.0)]
+    shown = screen(
+        progress.live(rows, SUMMARY, [placement], head="Demo", held={"berlin": 12.0}, width=80)
+    )
+    assert shown.splitlines()[:4] == [
+        "Demo",
+        "",
+        "CLUSTER  GPUS  USED                                OURS  STATE",
+        "berlin    288   50%  ██████████████░░░░░░░░░░░░░░    12  fresh",
+    ]
+    assert "job-1         0.5 GPU  -> berlin after 2.00 ms: score 81" in shown
+    assert max(len(line) for line in shown.splitlines()) <= 80
+
+
+def test_an_account_that_does_not_balance_says_so() -> None:
+    account = Account(
+        offered=3, refused=1, submitted=2, succeeded=1, failed=0, cancelled=0, running=0, waiting=0,
+        missing=1, missing_ids=("lost-1",),
+    )  # fmt: skip
+    shown = screen(progress.balance(account, {"queue: 'x' refused": 1}))
+    assert shown.endswith("The account does not balance. Missing: lost-1\n1 x queue: 'x' refused")
+
+
+def test_what_could_steer_a_terminal_is_shown_instead() -> None:
+    assert visible("gone\x1b[2J\x07\u202e") == "gone\\x1b[2J\\x07\\u202e"
+    evil = ListReply(workloads=(view(queue="a\x1b]0;b\x07"),))
+    assert "\x1b" not in screen(workloads.jobs(evil, NOW_S))
