@@ -42,8 +42,9 @@ from berthmaster.messages.workload import (
 )
 from tests.bus.tools import Lines, connected, eventually, story, task, until
 
+BERLIN = "berlin west.1"  # a name that is no token of a subject
 SPEC = ClusterSpec(
-    "berlin",
+    BERLIN,
     "eu-central",
     tuple(NodeSpec(f"n{i}", 64_000, 262_144, 8, "T4") for i in range(4)),
 )
@@ -95,7 +96,7 @@ class Site:
                 after=submitted,
                 at_s=2.0,
                 by="resolver",
-                cluster="berlin",
+                cluster=BERLIN,
                 attempt=1,
                 pods=(pod,),
                 request=request,
@@ -139,12 +140,14 @@ async def executing(
     if file is not None:
         file.begin(cluster.world.snapshot())
     host = Host(cluster, file, conn.now)
-    shell = Shell(conn, Executor("berlin"), host, service="executor")
+    shell = Shell(conn, Executor(BERLIN), host, service="executor")
     async with task(shell.run(asyncio.Event())):
         try:
             yield host
         finally:
             host.stop()
+            if file is not None:
+                file.close()
 
 
 def idle(host: Host) -> bool:
@@ -215,9 +218,7 @@ async def test_a_wish_to_cancel_stops_the_pods_first(server: Server) -> None:
             )
         )
         await site.append(
-            CancelRequested(
-                tenant="acme", id="train", after=after, at_s=0, by="gw", cluster="berlin"
-            )
+            CancelRequested(tenant="acme", id="train", after=after, at_s=0, by="gw", cluster=BERLIN)
         )
         await site.ends(
             "train", "Claimed", "Running", "Reprioritized", "CancelRequested", "Cancelled"
@@ -240,7 +241,7 @@ async def test_a_cluster_that_was_declared_lost_ends_its_pods_and_says_nothing(
                 after=(await site.read("train")).sequence,
                 at_s=0,
                 by="resolver",
-                cluster="berlin",
+                cluster=BERLIN,
                 attempt=1,
                 reason="cluster lost",
             )
@@ -263,10 +264,10 @@ async def test_killed_between_claim_and_create_the_hint_comes_again(
                 id="train",
                 after=placed,
                 at_s=3.0,
-                by="executor/berlin",
-                cluster="berlin",
+                by=f"executor/{BERLIN}",
+                cluster=BERLIN,
                 attempt=1,
-                executor="executor/berlin",
+                executor=f"executor/{BERLIN}",
             )
         )
         async with executing(conn, tmp_path / "journal") as host:
@@ -346,25 +347,25 @@ async def test_the_inventory_reports_profile_nodes_changes_and_nodes_that_are_go
         def take(one: Seen) -> None:
             seen.setdefault(one.subject, []).append(one.fact)
 
-        mirror = FactMirror(conn, "test", [subjects.fleet_of("berlin")], on_fact=take)
+        mirror = FactMirror(conn, "test", [subjects.fleet_of(BERLIN)], on_fact=take)
         async with task(mirror.run()), executing(conn) as host:
             async with (
                 reporting(conn, host) as reporter,
                 task(reporter.keep_alive(asyncio.Event())),
             ):
                 await until(lambda: len(seen) == 6)  # profile, alive, four nodes
-                assert isinstance(seen[subjects.profile("berlin")][-1], ClusterProfile)
-                assert isinstance(seen[subjects.alive("berlin")][-1], ClusterAlive)
+                assert isinstance(seen[subjects.profile(BERLIN)][-1], ClusterProfile)
+                assert isinstance(seen[subjects.alive(BERLIN)][-1], ClusterAlive)
                 await Site(conn).place("train", lasts_s=0.5)
-                node = subjects.node("berlin", "n0")
+                node = subjects.node(BERLIN, "n0")
                 await until(lambda: [u.workload for u in report(seen[node]).pods] == ["train"])
                 await until(lambda: report(seen[node]).pods == ())
-                assert report(seen[subjects.node("berlin", "n3")]).stamp.epoch > 0
+                assert report(seen[subjects.node(BERLIN, "n3")]).stamp.epoch > 0
 
             # The next life has a node less.
             smaller = Cluster(SPEC._replace(nodes=SPEC.nodes[:3]), Nature(), conn.now())
             async with reporting(conn, Host(smaller, None, conn.now)):
-                gone = subjects.node("berlin", "n3")
+                gone = subjects.node(BERLIN, "n3")
                 await until(lambda: isinstance(seen[gone][-1], NodeGone))
 
 
@@ -395,12 +396,11 @@ async def test_the_service_killed_in_mid_flight_loses_no_job_and_ends_each_once(
 ) -> None:
     async with connected(server.url, replicas=1) as conn:
         site = Site(conn)
-        cluster_of = {"berlin": "g3"}
         names = [f"job-{i}" for i in range(60)]
         running = emulator(server, tmp_path)
         try:
             for number, name in enumerate(names):
-                await place_on(site, name, cluster_of["berlin"], number)
+                await place_on(site, name, number)
                 if number in (15, 30, 45):
                     running.kill()
                     running.wait()
@@ -422,7 +422,7 @@ async def test_the_service_killed_in_mid_flight_loses_no_job_and_ends_each_once(
         assert (await stream_info(conn, WORKLOADS)).state.messages <= 5 * len(names)
 
 
-async def place_on(site: Site, name: str, cluster: str, number: int) -> None:
+async def place_on(site: Site, name: str, number: int) -> None:
     """A small job of half a second on a GPU that it shares with nobody else's placement."""
     request = JobRequest(
         id=name,
@@ -447,7 +447,7 @@ async def place_on(site: Site, name: str, cluster: str, number: int) -> None:
             after=submitted,
             at_s=2.0,
             by="resolver",
-            cluster=cluster,
+            cluster="g3",
             attempt=1,
             pods=(PodBinding(pod="main-0", node="g3-0001", gpus=(number % 8,)),),
             request=request,

@@ -6,6 +6,7 @@ was torn is dropped. At the start, and whenever it has grown a lot, the file is 
 more than makes the present state.
 """
 
+import fcntl
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -44,7 +45,10 @@ class Journal:
     """Open for appending."""
 
     def __init__(self, path: Path, *, compact_at_bytes: int = COMPACT_AT_BYTES) -> None:
+        """Take the file for this process alone, before it is read: two emulators of one cluster
+        would run everything twice. Raises JournalError."""
         self._path = path
+        self._lock = _locked(path)
         self._compact_at_bytes = compact_at_bytes
         self._file = -1
         self._bytes = 0
@@ -55,13 +59,13 @@ class Journal:
         fresh = self._path.with_suffix(".new")
         data = _lines(snapshot)
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
             fresh.write_bytes(data)
             file = os.open(fresh, os.O_WRONLY | os.O_APPEND)
             fresh.replace(self._path)
         except OSError as error:
             raise JournalError(f"cannot write {self._path}: {error.strerror}") from error
-        self.close()
+        if self._file >= 0:
+            os.close(self._file)
         self._file = file
         self._bytes = len(data)
         self._limit_bytes = max(self._compact_at_bytes, 4 * len(data))
@@ -87,6 +91,24 @@ class Journal:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _locked(path: Path) -> int:
+    """A lock that the death of the process ends, however it dies."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = os.open(path.with_suffix(".lock"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise JournalError(f"cannot write {path}: {error.strerror}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(lock)
+        raise JournalError(f"{path} is in use by another emulator") from error
+    return lock
 
 
 def _lines(records: Iterable[Record]) -> bytes:

@@ -41,6 +41,7 @@ class Reporter:
         seed: int,
     ) -> None:
         self.reports_sent = 0
+        self._behind = True  # there is something older to tell than now
         self._conn = conn
         self._host = host
         self._world = host.cluster.world
@@ -62,7 +63,8 @@ class Reporter:
                 await self._wait_for_change()
             self._changed.clear()
             self._coalescer.mark(self._host.cluster.take_dirty())
-            if await self._send(self._coalescer.due(self._conn.now())):
+            self._behind = not await self._send(self._coalescer.due(self._conn.now()))
+            if not self._behind:
                 await stopped_within(LOOK_S if self._coalescer.pending else 0.0, stopping)
             else:
                 await stopped_within(RETRY_S, stopping)
@@ -141,7 +143,7 @@ class Reporter:
     async def keep_alive(self, stopping: asyncio.Event) -> None:
         """The sign of life, once a second, unless there is something older to tell."""
         async for _ in beats(ALIVE_INTERVAL_S, stopping):
-            if not self._writer.epoch or not self._conn.connected:
+            if self._behind or not self._conn.connected:
                 continue
             fact = ClusterAlive(
                 cluster=self._cluster,

@@ -151,8 +151,8 @@ class Served:
         try:
             if settings.data_dir is not None:
                 path = settings.data_dir / f"{subjects.token(spec.name)}.journal"
-                records = read_journal(path)
                 self.journal = Journal(path)
+                records = read_journal(path)
             self.cluster = Cluster(spec, nature_of(settings), conn.now(), records)
             if self.journal is not None:
                 self.cluster.take_journal()  # is part of the snapshot
@@ -195,19 +195,20 @@ class Figures:
     def __init__(self, context: Context[EmulatorSettings]) -> None:
         metrics, labels = context.metrics, ("cluster",)
         self._jobs = metrics.gauge("attempts", "Attempts in the executor's hand", labels)
-        self._gauges = {
-            what: metrics.gauge(what, text, labels)
+        self._counters = {
+            what: metrics.counter(what, text, labels)
             for what, text in (
-                ("pods_started", "Pods that kubelets took since the start"),
-                ("attempts_refused", "Attempts of which a kubelet refused a pod, since the start"),
-                ("writes_stored", "Events stored since the start"),
-                ("writes_refused", "Writes that came too late, since the start"),
-                ("writes_unknown", "Writes whose outcome stayed open, since the start"),
-                ("stories_read", "Workloads read back from the log, since the start"),
+                ("pods_started", "Pods that kubelets took"),
+                ("attempts_refused", "Attempts of which a kubelet refused a pod"),
+                ("writes_stored", "Events stored"),
+                ("writes_refused", "Writes that came too late"),
+                ("writes_unknown", "Writes whose outcome stayed open"),
+                ("stories_read", "Workloads read back from the log"),
                 ("workloads_frozen", "Workloads with events that this version cannot read"),
-                ("reports_sent", "Node reports stored since the start"),
+                ("reports_sent", "Node reports stored"),
             )
         }
+        self._shown: dict[tuple[str, str], int] = {}
 
     def show(self, served: Served) -> None:
         """Take over the present values."""
@@ -223,7 +224,9 @@ class Figures:
             ("workloads_frozen", tally.frozen),
             ("reports_sent", served.reporter.reports_sent),
         ):
-            self._gauges[what].labels(name).set(value)
+            before = self._shown.get((name, what), 0)
+            self._counters[what].labels(name).inc(value - before)
+            self._shown[name, what] = value
 
 
 async def main(context: Context[EmulatorSettings]) -> None:

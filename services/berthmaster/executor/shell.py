@@ -15,7 +15,7 @@ from typing import Final, Protocol, assert_never
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.dead import bury
-from berthmaster.bus.errors import BusError, TooLarge
+from berthmaster.bus.errors import BusError
 from berthmaster.bus.follow import Recorded
 from berthmaster.bus.log import EventLog, Message, decode_story
 from berthmaster.bus.streams import WORKLOADS
@@ -89,7 +89,8 @@ class Shell:
         self._runtime = runtime
         self._service = service
         self._inbox: deque[Stimulus] = deque()
-        self._operations: deque[Append | Reload] = deque()
+        self._writes: deque[Append] = deque()
+        self._reads: deque[Reload] = deque()  # after the writes: a restart asks for thousands
         self._flying: set[asyncio.Task[None]] = set()
         self._hints: dict[int, asyncio.Future[None]] = {}
         self._hint_number = 0
@@ -189,8 +190,10 @@ class Shell:
 
     def _perform(self, instruction: Instruction, acted: list[int]) -> None:
         match instruction:
-            case Append() | Reload():
-                self._operations.append(instruction)
+            case Append():
+                self._writes.append(instruction)
+            case Reload():
+                self._reads.append(instruction)
             case CreatePods() | StopPods() | DeletePods():
                 self._runtime.perform(instruction)
             case Acted(hint):
@@ -220,13 +223,13 @@ class Shell:
     # Writes and reads
 
     def _launch(self) -> None:
-        while self._operations and len(self._flying) < MAX_IN_FLIGHT:
-            operation = self._operations.popleft()
-            self._fly(
-                self._append(operation)
-                if isinstance(operation, Append)
-                else self._reload(operation)
-            )
+        while len(self._flying) < MAX_IN_FLIGHT:
+            if self._writes:
+                self._fly(self._append(self._writes.popleft()))
+            elif self._reads:
+                self._fly(self._reload(self._reads.popleft()))
+            else:
+                return
 
     def _fly(self, work: "asyncio._CoroutineLike[None]") -> None:
         task = self._loop.create_task(work)
@@ -237,28 +240,26 @@ class Shell:
         self._flying.discard(task)
         if not task.cancelled() and (error := task.exception()) and not self._died.done():
             self._died.set_exception(error)
-        if self._operations:
-            self._launch()
+        self._launch()
 
     async def _append(self, order: Append) -> None:
         name = key(order.event.tenant, order.event.id)
         await self._connected()
         try:
             outcome: Outcome = await self._log.append(order.event)
-        except TooLarge as error:
-            outcome = Unknown(str(error))
         except BusError as error:
             outcome = Unknown(str(error))
+        failures = self._failures.pop(name, 0)
         match outcome:
             case Stored():
                 self.tally.stored += 1
-                self._failures.pop(name, None)
             case Refused():
                 self.tally.refused += 1
             case Unknown(why):
                 self.tally.unknown += 1
-                failures = self._failures[name] = self._failures.get(name, 0) + 1
-                self._conn.log.warning("write of unknown outcome", workload=name, why=why)
+                if not failures:
+                    self._conn.log.warning("write of unknown outcome", workload=name, why=why)
+                failures = self._failures[name] = failures + 1
                 await asyncio.sleep(_PAUSES.delay_s(failures, self._chance))
             case _:
                 assert_never(outcome)

@@ -350,4 +350,12 @@ def test_a_journal_that_is_not_ours_is_refused_by_name_and_line(tmp_path: Path) 
     with pytest.raises(JournalError, match=r"c\.journal, line 2"):
         read_journal(path)
     with pytest.raises(JournalError, match="cannot write"):
-        Journal(tmp_path / "c.journal" / "x").begin([])
+        Journal(tmp_path / "c.journal" / "x")
+
+
+def test_two_emulators_do_not_share_a_journal(tmp_path: Path) -> None:
+    first = Journal(tmp_path / "c.journal")
+    with pytest.raises(JournalError, match="in use by another emulator"):
+        Journal(tmp_path / "c.journal")
+    first.close()
+    Journal(tmp_path / "c.journal").close()
