@@ -14,7 +14,7 @@ MAX_GPUS_A_NODE = 1024
 MAX_TPUS_A_NODE = 4096
 MAX_CPU_MILLI = 100_000_000  # 100,000 cores; the largest machines have some thousands
 MAX_MEMORY_MIB = 1 << 30  # 1 PiB
-MAX_INTERVAL_S = 600.0  # a reading that is older than minutes is not live
+MAX_INTERVAL_S = 300.0  # the most that our own agent can be set to; three of them are waited for
 MAX_COUNTER = 1 << 62
 
 
