@@ -1,6 +1,7 @@
 """The agent over a source that hangs while a file exists: `python scripted_agent.py FILE [flags]`.
 
-The test's own entry: nothing that is shipped can be told to do this.
+With a FILE that ends in ".open" it hangs while it is opened, else while it is read. The test's own
+entry: nothing that is shipped can be told to do this.
 """
 
 import os
@@ -28,17 +29,24 @@ class Hanging:
         self._obstacle = obstacle
 
     def read(self, now_s: float) -> Sequence[NodeReading]:
-        end_s = time.monotonic() + LONGEST_S
-        while self._obstacle.exists() and time.monotonic() < end_s:
-            time.sleep(0.01)
+        wait_until_gone(self._obstacle)
         return (NodeReading("", (GpuReading(index=0, uuid="GPU-a", model="T4"),)),)
 
     def close(self) -> None:
         pass
 
 
+def wait_until_gone(obstacle: Path) -> None:
+    end_s = time.monotonic() + LONGEST_S
+    while obstacle.exists() and time.monotonic() < end_s:
+        time.sleep(0.01)
+
+
 def opener(settings: TelemetrySettings, log: Log) -> Source:
-    return Hanging(Path(sys.argv[1]))
+    obstacle = Path(sys.argv[1])
+    if obstacle.suffix == ".open":
+        wait_until_gone(obstacle)
+    return Hanging(obstacle)
 
 
 if __name__ == "__main__":

@@ -176,3 +176,15 @@ def test_a_read_that_hangs_does_not_keep_the_agent_from_ending(
         assert agent.events("source_left_behind")
     assert code == 0
     assert took_s < 4
+
+
+def test_a_driver_that_hangs_while_it_is_opened_does_not_keep_the_agent_from_ending(
+    tmp_path: Path,
+) -> None:
+    obstacle = tmp_path / "obstacle.open"
+    obstacle.touch()
+    with Agent("--nats-url", NOBODY, command=(*SCRIPTED, str(obstacle))) as agent:
+        eventually(lambda: agent.source_is(False, "not opened yet"), "readiness that says why")
+        code, took_s = agent.stop()
+    assert code == 0
+    assert took_s < 4

@@ -10,7 +10,7 @@ from berthmaster.bus.embedded import Server, ServerConfig
 from berthmaster.telemetry.dcgm import DcgmSource, Page
 from berthmaster.telemetry.source import SourceFailed
 from tests.pipeline.telemetry.tools import Agent, Exporter, Listener, exporter
-from tests.unit.telemetry.exposition import A100, labels, page, uuid
+from tests.support.exposition import A100, labels, page, uuid
 
 EIGHT = page(*((labels(gpu), A100) for gpu in range(8)))
 

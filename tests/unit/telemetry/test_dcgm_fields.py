@@ -3,10 +3,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from berthmaster.messages.telemetry import GpuReading, MigInstance
-from berthmaster.telemetry.dcgm import parse
-from berthmaster.telemetry.dcgm_fields import DcgmReadings
+from berthmaster.telemetry.dcgm import Parser
+from berthmaster.telemetry.dcgm_fields import DcgmReadings, Series
 from berthmaster.telemetry.source import NodeReading, SourceFailed
-from tests.unit.telemetry.exposition import A100, labels, page, uuid
+from tests.support.exposition import A100, labels, page, uuid
 
 WHOLE = GpuReading(
     index=0,
@@ -24,6 +24,10 @@ WHOLE = GpuReading(
     ecc_corrected=4,
     ecc_uncorrected=0,
 )
+
+
+def parse(body: bytes) -> list[Series]:
+    return Parser().parse(body)
 
 
 def take(body: bytes, node: str = "") -> tuple[NodeReading, ...]:
@@ -183,6 +187,26 @@ def test_mig_instances_are_listed_below_their_gpu() -> None:
     )
 
 
+def test_what_a_parser_remembers_does_not_change_what_it_reads() -> None:
+    parser = Parser()
+    hot = page((labels(modelName='A "B" {C} 5'), A100 | {"DCGM_FI_DEV_GPU_TEMP": 90}))
+    for body in (page((labels(), A100)), hot, page((labels(pod="other"), A100)), hot):
+        escaped = body.replace(b'A "B"', rb"A \"B\"")
+        assert parser.parse(escaped) == parse(escaped)
+
+
+def test_time_stamps_are_understood() -> None:
+    (series,) = parse(b'DCGM_FI_DEV_GPU_TEMP{gpu="0"} 41 1700000000000\n')
+    assert series == Series("DCGM_FI_DEV_GPU_TEMP", {"gpu": "0"}, 41.0)
+
+
+def test_the_memory_of_series_is_bounded() -> None:
+    parser = Parser(max_heads=10)
+    for number in range(100):  # a pod after the other
+        parser.parse(page((labels(pod=f"p{number}"), {"DCGM_FI_DEV_GPU_TEMP": 1})))
+    assert len(parser._heads) <= 11
+
+
 NO_PAGE = {
     "an empty page": (b"", "no DCGM_FI_DEV_"),
     "another exporter": (b"node_load1 0.5\n", "no DCGM_FI_DEV_"),
@@ -190,6 +214,7 @@ NO_PAGE = {
     "a page cut short": (page((labels(), A100))[:-10], "ends in the middle of a line"),
     "a value that is none": (b'DCGM_FI_DEV_GPU_UTIL{gpu="0"} much\n', "not Prometheus' text"),
     "labels without an end": (b'DCGM_FI_DEV_GPU_UTIL{gpu="0 3\n', "not Prometheus' text"),
+    "a series without a value": (b'DCGM_FI_DEV_GPU_UTIL{gpu="0"}\n', "not Prometheus' text"),
     "a GPU without a number": (b'DCGM_FI_DEV_GPU_UTIL{gpu="x"} 3\n', "no DCGM_FI_DEV_"),
 }
 
