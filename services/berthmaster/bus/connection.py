@@ -98,6 +98,7 @@ class Connection:
         self.nc = PatientClient()
         self.reconnects = 0
         self.dropped = 0  # messages that came faster than their handlers took them
+        self.parts: dict[type, object] = {}  # what users of this connection share, by its type
         self.violations: list[str] = []  # newest last, bounded
         self.closed = asyncio.Event()
         self.on_violation: Callable[[str], None] | None = None

@@ -121,10 +121,11 @@ class EventLog:
         self._conn = conn
         self._settle_limit_s = settle_limit_s
 
-    async def append(self, event: WorkloadEvent) -> Outcome:
+    async def append(self, event: WorkloadEvent, *, in_doubt: bool = False) -> Outcome:
         """Store one event if its aggregate still is at ``event.after``.
 
         Raises TooLarge. Unknown only after the time limit: reload before deciding anything.
+        ``in_doubt``: it was sent before, and nobody knows what came of that.
         """
         guard = subjects.aggregate(event.tenant, event.id)
         data = encode(event)
@@ -147,7 +148,27 @@ class EventLog:
                 return found.sequence
             raise _Lost(found.sequence)
 
-        return await self._settled(event.after, once, ours)
+        return await self._settled(event.after, once, ours, in_doubt=in_doubt)
+
+    async def append_together(self, events: Sequence[WorkloadEvent]) -> list[Outcome] | None:
+        """Try to store events of different workloads as one batch, each behind its own guard.
+
+        None: not all of it was stored, or nobody knows; then each must be appended ``in_doubt``.
+        Raises TooLarge.
+        """
+        parts = []
+        for event in events:
+            guard = subjects.aggregate(event.tenant, event.id)
+            parts.append((event_subject(event), encode(event), _guarded(guard, event.after)))
+        if len({guarded[GUARD_SUBJECT] for _, _, guarded in parts}) < len(parts):
+            return None  # two of one workload: the later one was decided on what is not stored yet
+        for _, body, headers in parts:
+            self._conn.check_size(body, headers | _BATCH_HEADERS)
+        try:
+            last = await self._send_batch(parts)
+        except (ApiError, NoAnswer, NotConnected):
+            return None
+        return [Stored(last - len(parts) + number) for number in range(1, len(parts) + 1)]
 
     async def commit(self, decision: Decision, events: Sequence[WorkloadEvent]) -> Outcome:
         """Store a decision and its events, all or nothing, each behind its guard.
@@ -202,7 +223,9 @@ class EventLog:
             return stored_sequence(reply.data)
         raise ValueError("an empty batch")
 
-    async def _settled(self, after: int, once: _Once, ours: _Ours) -> Outcome:
+    async def _settled(
+        self, after: int, once: _Once, ours: _Ours, *, in_doubt: bool = False
+    ) -> Outcome:
         """Try until it is certain, or the time limit passes.
 
         A try without an answer leaves doubt: it may have been stored, or still be on its way, and
@@ -212,7 +235,6 @@ class EventLog:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settle_limit_s
         pause_s = FIRST_PAUSE_S
-        in_doubt = False
         while True:
             told: int | None = None
             try:

@@ -17,6 +17,7 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.dead import bury
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.follow import Recorded
+from berthmaster.bus.grouped import grouped
 from berthmaster.bus.log import EventLog, Message, decode_story
 from berthmaster.bus.streams import WORKLOADS
 from berthmaster.bus.worker import Later, Never, Worker
@@ -86,6 +87,7 @@ class Shell:
         self.tally = Tally()
         self._conn = conn
         self._log = EventLog(conn)
+        self._appends = grouped(conn)
         self._runtime = runtime
         self._service = service
         self._inbox: deque[Stimulus] = deque()
@@ -246,7 +248,7 @@ class Shell:
         name = key(order.event.tenant, order.event.id)
         await self._connected()
         try:
-            outcome: Outcome = await self._log.append(order.event)
+            outcome: Outcome = await self._appends.append(order.event)
         except BusError as error:
             outcome = Unknown(str(error))
         failures = self._failures.pop(name, 0)

@@ -12,6 +12,7 @@ from berthmaster.bus import subjects
 from berthmaster.bus.acks import stored_sequence
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError
+from berthmaster.bus.grouped import grouped
 from berthmaster.bus.log import EventLog, Message, next_message
 from berthmaster.bus.streams import ARCHIVE
 from berthmaster.gateway.conversations import Ask, Told
@@ -56,6 +57,7 @@ class Performer:
     ) -> None:
         self._conn = conn
         self._log = EventLog(conn, settle_limit_s=settle_limit_s)
+        self._appends = grouped(conn, settle_limit_s=settle_limit_s)
         self._freeze = freeze
 
     async def perform(self, step: Ask) -> Told:
@@ -74,7 +76,7 @@ class Performer:
 
     async def _append(self, step: Append) -> Answered:
         try:
-            outcome = await self._log.append(step.event)
+            outcome = await self._appends.append(step.event)
         except BusError as error:
             outcome = Unknown(str(error))
         if isinstance(outcome, Unknown):

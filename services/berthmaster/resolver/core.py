@@ -12,7 +12,9 @@ Rules of this file:
 
 from collections import OrderedDict
 
-from berthmaster.lifecycle.fold import Key, Verdict, Workload
+import msgspec
+
+from berthmaster.lifecycle.fold import Key, Verdict, Workload, key
 from berthmaster.lifecycle.instructions import Append, Outcome, Refused, Stored
 from berthmaster.messages.api import DryRunReply, Refusal, WhyReply
 from berthmaster.messages.control import ControlFact
@@ -50,6 +52,7 @@ class Resolver:
         self._appending: dict[str, Key] = {}
         self._looked_at = -1  # the growth at the last look that found nothing more
         self._arrived = False  # something queued since then
+        self._commit_limit: int | None = None  # lowered while plans turn out too large
         self.blind = ""  # why this replica must not decide at all
 
     # What happened
@@ -89,6 +92,7 @@ class Resolver:
         known; after anything but success, deciding waits until that much was folded."""
         plan, self.pending = self.pending, None
         if isinstance(outcome, Stored):
+            self._commit_limit = None
             if plan is not None:
                 plan.was_stored()
             self._wait_for = max(self._wait_for, outcome.sequence)
@@ -114,6 +118,31 @@ class Resolver:
         """Whether something changed since the last look that found nothing to decide."""
         return self._arrived or self.know.growth != self._looked_at
 
+    def on_too_large(self, now_s: float) -> Append | None:
+        """The pending plan does not fit into one message. Several placements become fewer at a
+        time; a single one can never be told, so its workload fails, with the reason."""
+        plan, self.pending = self.pending, None
+        if plan is None:
+            return None
+        if len(plan.events) > 1:
+            self._commit_limit = max(1, len(plan.events) // 2)
+            return None
+        workload = self.know.open[key(plan.events[0].tenant, plan.events[0].id)]
+        pods = sum(p.count for p in workload.request.pod_sets) if workload.request else 0
+        reason = f"a placement of {pods} pods does not fit into one message"
+        event = Failed(
+            tenant=workload.tenant,
+            id=workload.id,
+            after=workload.sequence,
+            at_s=now_s,
+            by=self.name,
+            attempt=workload.attempt,
+            digest=workload.digest,
+            submitted_at_s=workload.submitted_at_s,
+            reason=reason,
+        )
+        return Append(ref=f"ending/{workload.key}/{workload.sequence}", event=event)
+
     def waited_long_enough(self) -> None:
         """What was to be folded does not come (purged, say). Guards keep us safe: go on."""
         self._wait_for = 0
@@ -122,7 +151,10 @@ class Resolver:
         """The next commit, or None if there is nothing to decide, or not now."""
         if self.pending is not None or self.behind or self.blind:
             return None
-        self.pending = decide(self.know, self.policy, now_s, self.name)
+        policy = self.policy
+        if self._commit_limit is not None:
+            policy = msgspec.structs.replace(policy, commit_limit=self._commit_limit)
+        self.pending = decide(self.know, policy, now_s, self.name)
         if self.pending is None:
             self._arrived = False
             self._looked_at = self.know.growth

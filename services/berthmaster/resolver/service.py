@@ -19,7 +19,7 @@ from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.dead import bury
 from berthmaster.bus.endpoints import Endpoint, serve
-from berthmaster.bus.errors import BusError
+from berthmaster.bus.errors import BusError, TooLarge
 from berthmaster.bus.facts import FactMirror, Seen
 from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.lease import Lease
@@ -306,7 +306,14 @@ class Shell:
         decision, events = plan.decision, plan.events
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        outcome = await self._log.commit(decision, events)
+        try:
+            outcome = await self._log.commit(decision, events)
+        except TooLarge as error:
+            self._context.log.warning("a commit is too large", events=len(events), why=str(error))
+            append = self.core.on_too_large(self._conn.now())
+            if append is not None:
+                await self._append(append)
+            return
         log_end = 0
         if isinstance(outcome, Stored):
             self._commit_s.observe(loop.time() - began_s)

@@ -386,3 +386,22 @@ def test_a_wish_to_cancel_outlives_an_eviction(world: World) -> None:
     assert isinstance(append.event, Cancelled)
     world.append(append.event)
     assert world.workloads[name].state == "cancelled"
+
+
+def test_plans_that_are_too_large_become_smaller_and_a_single_one_fails(world: World) -> None:
+    for number in range(4):
+        world.submit(job(f"j{number}"))
+    resolver = world.resolver
+    sizes = []
+    while (plan := resolver.decide(world.now_s)) is not None:
+        sizes.append(len(plan.events))
+        append = resolver.on_too_large(world.now_s)
+        if append is not None:
+            break
+    assert sizes == [4, 2, 1]
+    assert append is not None
+    assert isinstance(append.event, Failed)
+    assert append.event.reason == "a placement of 1 pods does not fit into one message"
+    world.append(append.event)
+    assert len(placements(world.decide())) == 1
+    assert len(placements(world.decide())) == 2  # back to normal after one that was stored
