@@ -3,7 +3,9 @@
 A real nats-server that syncs every write, the scorer as its own process, and a second process that
 speaks for 1,213 nodes in 12 clusters: 5,000 messages a second, of which 200 are node facts and the
 rest telemetry. Beside them this process changes one node at a time and waits for the score that
-shows the change, as a resolver would see it.
+shows the change, following the stream as a resolver does: so each score, and each fact before it,
+has been synced to disk. How long the same disk takes for a small write of its own, measured beside
+it, says how much of a figure is the disk's.
 """
 
 import argparse
@@ -24,7 +26,8 @@ from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server
 from berthmaster.bus.facts import FactWriter
-from berthmaster.bus.streams import ensure_streams
+from berthmaster.bus.follow import Follower, Recorded
+from berthmaster.bus.streams import FLEET, ensure_streams
 from berthmaster.messages.families import FLEET_FACTS, encode
 from berthmaster.messages.fleet import (
     Amounts,
@@ -164,13 +167,13 @@ class Probe:
     scores: int = 0
     counter: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
-    def on_score(self, subject: str, data: bytes) -> None:
-        """Every score on the bus."""
+    def on_score(self, recorded: Recorded) -> None:
+        """Every score in the stream."""
         heard_s = time.perf_counter()
         self.scores += 1
-        score = FLEET_FACTS.decode(data)
+        score = FLEET_FACTS.decode(recorded.data)
         if not isinstance(score, ClusterScore):
-            raise TypeError(f"{subject} carries {type(score).__name__}")
+            raise TypeError(f"{recorded.subject} carries {type(score).__name__}")
         for shown in (score.idle_gpu_percent, score.free_gpus):
             if shown is not None:
                 wait = self.waits.pop((score.cluster, shown), None)
@@ -222,7 +225,7 @@ def percentile(values: list[float], percent: float) -> float:
     return ranked[min(len(ranked) - 1, int(len(ranked) * percent / 100))]
 
 
-async def measure_on(url: str, load_s: float) -> dict[str, float]:
+async def measure_on(url: str, load_s: float, folder: Path) -> dict[str, float]:
     """Fill the fleet, start the scorer, load it, and measure."""
     async with await connect(url, "bench") as conn:
         await ensure_streams(conn)
@@ -232,7 +235,8 @@ async def measure_on(url: str, load_s: float) -> dict[str, float]:
             report = fact(*place(at), writer.stamp(), GPUS_A_NODE)
             await conn.publish(subjects.node(*place(at)), encode(report))
         probe = Probe(conn, writer)
-        await conn.subscribe(subjects.fleet_facts("score"), probe.on_score)
+        scores = Follower(conn, FLEET, [subjects.fleet_facts("score")], start="last-per-subject")
+        following = asyncio.create_task(scores.run(probe.on_score))
         argv = ["-m", "berthmaster.cli.main", "serve", "scorer", "--nats-url", url]
         with process(*argv, "--http-port", "-1", "--log-level", "error") as scorer:
             alive = asyncio.create_task(keep_alive(conn, writer))
@@ -242,9 +246,10 @@ async def measure_on(url: str, load_s: float) -> dict[str, float]:
             )
             await asyncio.sleep(1.0)
             try:
-                return await measure_load(url, load_s, probe, scorer.pid)
+                return await measure_load(url, load_s, probe, scorer.pid, folder)
             finally:
                 alive.cancel()
+                following.cancel()
 
 
 async def keep_alive(conn: Connection, writer: FactWriter) -> None:
@@ -259,13 +264,30 @@ async def keep_alive(conn: Connection, writer: FactWriter) -> None:
         await asyncio.sleep(2.0)
 
 
-async def measure_load(url: str, load_s: float, probe: Probe, pid: int) -> dict[str, float]:
+def sync_times(folder: Path, for_s: float) -> list[float]:
+    """Milliseconds that the disk takes for a small synced write, again and again."""
+    times: list[float] = []
+    end_s = time.monotonic() + for_s
+    with (folder / "sync").open("wb", buffering=0) as file:
+        while time.monotonic() < end_s:
+            began_s = time.perf_counter()
+            file.write(b"x" * 512)
+            os.fdatasync(file.fileno())
+            times.append(1000 * (time.perf_counter() - began_s))
+            time.sleep(PROBE_EVERY_S)
+    return times
+
+
+async def measure_load(
+    url: str, load_s: float, probe: Probe, pid: int, folder: Path
+) -> dict[str, float]:
     """The figures, while the load lasts."""
     by_telemetry: list[float] = []
     by_fact: list[float] = []
     with process(str(Path(__file__)), "--load", url, "--for-s", str(load_s)) as loading:
         await asyncio.sleep(2.0)  # until the load has come to its rate
         loop = asyncio.get_running_loop()
+        syncing = asyncio.create_task(asyncio.to_thread(sync_times, folder, load_s - 3.0))
         began_s, used_s, scores = loop.time(), cpu_s(pid), probe.scores
         while loop.time() < began_s + load_s - 3.0:
             step = len(by_fact)
@@ -276,6 +298,7 @@ async def measure_load(url: str, load_s: float, probe: Probe, pid: int) -> dict[
         passed_s = loop.time() - began_s
         used_s = cpu_s(pid) - used_s
         told = probe.scores - scores
+        syncs = await syncing
         sent = (await asyncio.to_thread(loading.communicate, timeout=load_s))[0]
     return {
         "messages_per_s": float(sent) / load_s,
@@ -283,6 +306,8 @@ async def measure_load(url: str, load_s: float, probe: Probe, pid: int) -> dict[
         "telemetry_to_score_p99_ms": percentile(by_telemetry, 99),
         "fact_to_score_p50_ms": percentile(by_fact, 50),
         "fact_to_score_p99_ms": percentile(by_fact, 99),
+        "disk_sync_p50_ms": percentile(syncs, 50),
+        "disk_sync_p99_ms": percentile(syncs, 99),
         "probes_count": float(len(by_telemetry) + len(by_fact)),
         "scores_per_s": told / passed_s,
         "scorer_cpu_percent_of_a_core": 100 * used_s / passed_s,
@@ -293,7 +318,7 @@ async def measure_load(url: str, load_s: float, probe: Probe, pid: int) -> dict[
 def measure(load_s: float = LOAD_S) -> dict[str, float]:
     """Scores under 5,000 node messages a second over 1,213 nodes in 12 clusters."""
     with tempfile.TemporaryDirectory() as folder, Server(Path(folder)) as server:
-        return asyncio.run(measure_on(server.url, load_s))
+        return asyncio.run(measure_on(server.url, load_s, Path(folder)))
 
 
 if __name__ == "__main__":
