@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -233,34 +234,41 @@ async def main(context: Context[EmulatorSettings]) -> None:
     """Until the service is told to stop."""
     fleet = fleet_of(context.settings)
     context.health.ready("bus", False, "not connected yet")
-    async with await _open(context) as conn:
-        nodes = sum(len(spec.nodes) for spec in fleet)
-        served = [Served(context, conn, spec, len(spec.nodes) / nodes) for spec in fleet]
-        context.log.info("serving", clusters=[s.name for s in fleet], nodes=nodes)
-        for one in served:
-            one.start(context)
-        figures = Figures(context)
-        try:
-            async for _ in beats(FIGURES_INTERVAL_S, context.stopping):
-                context.health.ready("bus", conn.connected, "" if conn.connected else "away")
-                for one in served:
-                    figures.show(one)
-        finally:
-            await asyncio.gather(*(one.close() for one in served))
+    conn = await _open(context)
+    if conn is None:
+        return
+    async with conn:
+        await _serve(context, conn, fleet)
 
 
-async def _open(context: Context[EmulatorSettings]) -> Connection:
-    """The connection, unless the service is told to stop before there is one."""
+async def _open(context: Context[EmulatorSettings]) -> Connection | None:
+    """The connection; None: the service is told to stop before there is one."""
     opening = asyncio.ensure_future(Connection.open(context.settings, context.name, context.log))
     stopping = asyncio.ensure_future(context.stopping.wait())
     try:
         await asyncio.wait({opening, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if not opening.done():
-            raise CannotStart("told to stop before there was a NATS server")
-        return opening.result()
+        return opening.result() if opening.done() else None
     finally:
         opening.cancel()
         stopping.cancel()
+
+
+async def _serve(
+    context: Context[EmulatorSettings], conn: Connection, fleet: Sequence[ClusterSpec]
+) -> None:
+    nodes = sum(len(spec.nodes) for spec in fleet)
+    served = [Served(context, conn, spec, len(spec.nodes) / nodes) for spec in fleet]
+    try:
+        for one in served:
+            one.start(context)
+        context.log.info("serving", clusters=[spec.name for spec in fleet], nodes=nodes)
+        figures = Figures(context)
+        async for _ in beats(FIGURES_INTERVAL_S, context.stopping):
+            context.health.ready("bus", conn.connected, "" if conn.connected else "away")
+            for one in served:
+                figures.show(one)
+    finally:
+        await asyncio.gather(*(one.close() for one in served))
 
 
 SERVICE = Service("emulator", EmulatorSettings, main)

@@ -41,6 +41,7 @@ from berthmaster.runtime.backoff import Backoff
 
 MAX_IN_FLIGHT: Final = 128  # writes and reads; the rest waits in order
 MAX_HINTS: Final = 512  # in hand at once
+HINT_AGAIN_S: Final = 2.0  # what a killed executor had in hand comes again after so long
 HINT_LIMIT_S: Final = 60.0
 LAST_WRITES_S: Final = 0.5
 TICK_GRAIN_S: Final = 0.05  # most timers are looked at for nothing
@@ -119,6 +120,7 @@ class Shell:
             [subjects.workload_events_in(self.core.cluster, kind) for kind in KINDS],
             self._on_hint,
             concurrency=MAX_HINTS,
+            ack_wait_s=HINT_AGAIN_S,
         )
         working = asyncio.create_task(worker.run(stopping), name=f"hints of {self.core.cluster}")
         try:

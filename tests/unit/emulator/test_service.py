@@ -1,0 +1,44 @@
+from pathlib import Path
+
+import pytest
+
+from berthmaster.emulator.service import EmulatorSettings, fleet_of, nature_of
+from berthmaster.runtime.errors import CannotStart, SettingsError
+from berthmaster.runtime.settings import load
+
+
+def settings(*flags: str, **env: str) -> EmulatorSettings:
+    return load(EmulatorSettings, "emulator", flags, env)
+
+
+def test_a_process_may_serve_some_clusters_of_the_fleet() -> None:
+    fleet = fleet_of(settings("--only", "t4,a10", "--nodes", "100"))
+    assert [cluster.name for cluster in fleet] == ["a10", "t4"]
+    with pytest.raises(CannotStart, match=r"--only names t5; the fleet has a10, g2-a, g2-b"):
+        fleet_of(settings("--only", "t4,t5"))
+
+
+def test_a_fleet_that_cannot_be_is_refused_with_what_would_be_right(tmp_path: Path) -> None:
+    with pytest.raises(CannotStart, match="8 nodes make 1 to 8"):
+        fleet_of(settings("--nodes", "8", "--clusters", "9"))
+    with pytest.raises(CannotStart, match="cannot read the node list"):
+        fleet_of(settings("--fleet", str(tmp_path / "none.csv")))
+    with pytest.raises(SettingsError, match="--speed"):
+        settings("--speed", "0")
+
+
+def test_the_openb_list_is_taken_from_the_folder_that_the_environment_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "openb").mkdir()
+    listed = "sn,cpu_milli,memory_mib,gpu,model\nx,1000,1000,1,T4\ny,1000,1000,1,T4\n"
+    (tmp_path / "openb" / "openb_node_list_gpu_node.csv").write_text(listed)
+    monkeypatch.setenv("BERTH_TRACES", str(tmp_path))
+    fleet = fleet_of(settings("--fleet", "openb", "--clusters", "1"))
+    assert [(cluster.name, len(cluster.nodes)) for cluster in fleet] == [("t4", 2)]
+
+
+def test_no_disturbance_means_none() -> None:
+    nature = nature_of(settings("--disturbance", "0", "--foreign-share", "0"))
+    assert (nature.dead_gpu_share, nature.gpu_deaths_per_hour) == (0, 0)
+    assert (nature.node_flaps_per_hour, nature.foreign_share) == (0, 0)
