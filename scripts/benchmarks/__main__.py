@@ -1,0 +1,91 @@
+"""scripts/bench [NAME…] [--json FILE]: runs benchmarks and prints their figures as a table.
+
+Each benchmark is a module with ``measure() -> dict[str, float]``, the unit at the end of each
+figure's name, and BUDGETS for those that design.md sets. Figures come with the machine's own, since
+without them they say little.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+MODULES = {
+    "pipeline": ("pipeline", "scoring"),
+    "engine": ("engine",),
+    "simulation": ("simulation",),
+}
+
+
+def machine() -> dict[str, float | str]:
+    """What the figures were measured on."""
+    load1, load5, _ = os.getloadavg()
+    return {
+        "cores": float(len(os.sched_getaffinity(0))),
+        "load_1min": load1,
+        "load_5min": load5,
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+    }
+
+
+def table(name: str, figures: dict[str, float], budgets: dict[str, tuple[str, float]]) -> Table:
+    """Figures beside their budgets."""
+    shown = Table(title=name, title_justify="left", show_edge=False, pad_edge=False)
+    shown.add_column("FIGURE")
+    shown.add_column("MEASURED", justify="right")
+    shown.add_column("BUDGET", justify="right")
+    shown.add_column("")
+    for figure, value in figures.items():
+        sign, limit = budgets.get(figure, ("", 0.0))
+        met = {"<=": value <= limit, ">=": value >= limit, "": True}[sign]
+        budget = f"{sign} {limit:g}" if sign else ""
+        verdict = ("met" if met else "NOT MET") if sign else ""
+        shown.add_row(figure, f"{value:,.2f}", budget, verdict)
+    return shown
+
+
+def main() -> int:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(MODULES))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write {name: {figure: number}}")
+    asked = parser.parse_args()
+    unknown = [name for name in asked.names if name not in MODULES]
+    if unknown:
+        parser.error(f"no benchmark {unknown[0]!r}; there are {', '.join(MODULES)}")
+    console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
+    results: dict[str, dict[str, Any]] = {"machine": machine()}
+    console.print(" ".join(f"{key}={value}" for key, value in results["machine"].items()))
+    for name in asked.names or MODULES:
+        figures: dict[str, float] = {}
+        budgets: dict[str, tuple[str, float]] = {}
+        notes: list[str] = []
+        for module_name in MODULES[name]:
+            module = importlib.import_module(f"scripts.benchmarks.{module_name}")
+            console.print(f"… {name}: {(module.__doc__ or '').splitlines()[0]}", style="dim")
+            began_s = time.monotonic()
+            figures |= module.measure()
+            budgets |= getattr(module, "BUDGETS", {})
+            notes += getattr(module, "NOTES", [])
+            console.print(f"  {time.monotonic() - began_s:.0f} s", style="dim")
+        results[name] = figures
+        console.print(table(name, figures, budgets))
+        for note in notes:
+            console.print(note, style="dim")
+        console.print()
+    if asked.json is not None:
+        asked.json.write_text(json.dumps(results, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
