@@ -40,6 +40,7 @@ from berthmaster.messages.workload import CancelRequested, Evicted, Failed, Plac
 from berthmaster.runtime.backoff import Backoff
 
 MAX_IN_FLIGHT: Final = 128  # writes and reads; the rest waits in order
+MAX_READS: Final = 16  # of them, as a story is several messages and the server reads one at a time
 MAX_HINTS: Final = 512  # in hand at once
 HINT_AGAIN_S: Final = 2.0  # what a killed executor had in hand comes again after so long
 HINT_LIMIT_S: Final = 60.0
@@ -93,6 +94,7 @@ class Shell:
         self._service = service
         self._inbox: deque[Stimulus] = deque()
         self._writes: deque[Append] = deque()
+        self._reading = 0
         self._reads: deque[Reload] = deque()  # after the writes: a restart asks for thousands
         self._flying: set[asyncio.Task[None]] = set()
         self._hints: dict[int, asyncio.Future[None]] = {}
@@ -230,7 +232,8 @@ class Shell:
         while len(self._flying) < MAX_IN_FLIGHT:
             if self._writes:
                 self._fly(self._append(self._writes.popleft()))
-            elif self._reads:
+            elif self._reads and self._reading < MAX_READS:
+                self._reading += 1
                 self._fly(self._reload(self._reads.popleft()))
             else:
                 return
@@ -271,7 +274,10 @@ class Shell:
 
     async def _reload(self, order: Reload) -> None:
         """Until it is readable: a core that cannot read must not decide."""
-        story = await self._story(order)
+        try:
+            story = await self._story(order)
+        finally:
+            self._reading -= 1
         self.tally.reloads += 1
         try:
             recorded = decode_story(story)
