@@ -69,6 +69,8 @@ def stream_configs(
         | {
             "name": FLEET_LOG,
             "mirror": {"name": FLEET},
+            # A copy: what a crash loses of it is fetched again, so no write waits for the disk.
+            **({"persist_mode": "async"} if replicas == 1 and storage == "file" else {}),
             "discard": "old",
             "max_age": 3 * _DAY_NS,
             "max_bytes": 4 * GIB,
