@@ -1,0 +1,224 @@
+"""Decisions a second of the resolver's core alone, on openb's shape of fleet, with departures.
+
+No bus: events and facts are handed to the core as its shell would. The baseline, measured in the
+same run, is the obvious way: look at every node in Python for every job.
+"""
+
+import time
+from collections.abc import Sequence
+
+from berthmaster.emulator.fleets import builtin_nodes, gpu_memory_mib, group
+from berthmaster.emulator.workloads import generated
+from berthmaster.lifecycle.digest import request_digest
+from berthmaster.lifecycle.fold import key
+from berthmaster.lifecycle.instructions import Stored
+from berthmaster.messages.fleet import ClusterAlive, GpuDevice, NodeReport, Stamp
+from berthmaster.messages.workload import Claimed, JobRequest, Placed, Submitted, Succeeded
+from berthmaster.resolver.core import Resolver
+from berthmaster.resolver.settings import Policy
+
+NODES = 1213
+CLUSTERS = 12
+JOBS = 20_000
+LIVE_JOBS = 3000  # then each placement is followed by a departure
+START_NODES = 100_000
+START_JOBS = 100_000
+NAIVE_JOBS = 300
+
+BUDGETS = {
+    "decisions_per_s": (">=", 10_000.0),
+    "start_fold_and_first_commit_s": ("<=", 5.0),
+    "memory_a_node_kib": ("<=", 1.0),
+}
+NOW_S = 1000.0
+
+
+def reports(nodes: int, clusters: int) -> list[NodeReport]:
+    """What the inventories of an idle fleet of this shape tell."""
+    return [
+        NodeReport(
+            cluster=cluster.name,
+            node=node.name,
+            stamp=Stamp(epoch=1, counter=1),
+            observed_at_s=NOW_S,
+            allocatable=node.allocatable,
+            gpus=tuple(
+                GpuDevice(
+                    index=index,
+                    uuid="",
+                    model=node.model,
+                    memory_mib=gpu_memory_mib(node.model),
+                )
+                for index in range(node.gpus)
+            ),
+        )
+        for cluster in group(builtin_nodes(nodes), clusters)
+        for node in cluster.nodes
+    ]
+
+
+def fresh(facts: Sequence[NodeReport]) -> Resolver:
+    """A resolver that has heard of the fleet and nothing else."""
+    resolver = Resolver("all", "resolver/bench", Policy())
+    for sequence, fact in enumerate(facts, 1):
+        resolver.on_fact(fact, sequence, NOW_S)
+    for cluster in {fact.cluster for fact in facts}:
+        stamp = Stamp(epoch=1, counter=1)
+        alive = ClusterAlive(cluster=cluster, stamp=stamp, observed_at_s=NOW_S, interval_s=1.0)
+        resolver.on_fact(alive, len(facts) + 1, NOW_S)
+    return resolver
+
+
+class Log:
+    """Stores whatever it is told, without an error."""
+
+    def __init__(self, resolver: Resolver) -> None:
+        self.resolver = resolver
+        self.sequence = 0
+        self.live: list[Placed] = []
+        self.deciding_s = 0.0
+        self.placed = 0
+
+    def submit(self, request: JobRequest) -> None:
+        self.sequence += 1
+        event = Submitted(
+            tenant="bench",
+            id=request.id,
+            after=0,
+            at_s=NOW_S,
+            by="bench",
+            request=request,
+            digest=request_digest(request),
+        )
+        self.resolver.on_event(event, self.sequence, NOW_S)
+
+    def decide(self) -> int:
+        """One commit; how much was placed."""
+        began_s = time.perf_counter()
+        plan = self.resolver.decide(NOW_S)
+        self.deciding_s += time.perf_counter() - began_s
+        if plan is None:
+            return 0
+        self.sequence += 1
+        self.resolver.on_decision(plan.decision, self.sequence)
+        for event in plan.events:
+            self.sequence += 1
+            self.resolver.on_event(event, self.sequence, NOW_S)
+            if isinstance(event, Placed):
+                self.live.append(event)
+        self.resolver.on_outcome(Stored(self.sequence), 0)
+        self.placed += len(plan.events)
+        return len(plan.events)
+
+    def depart(self, placed: Placed) -> None:
+        """The oldest job runs to its end."""
+        workload = self.resolver.know.open[key(placed.tenant, placed.id)]
+        head = {
+            "tenant": placed.tenant,
+            "id": placed.id,
+            "at_s": NOW_S,
+            "by": "x",
+            "cluster": placed.cluster,
+            "attempt": placed.attempt,
+        }
+        self.sequence += 1
+        claimed = Claimed(**head, after=workload.sequence, executor="x")  # type: ignore[arg-type]
+        self.resolver.on_event(claimed, self.sequence, NOW_S)
+        ended = Succeeded(**head, after=self.sequence, digest="", submitted_at_s=NOW_S)  # type: ignore[arg-type]
+        self.sequence += 1
+        self.resolver.on_event(ended, self.sequence, NOW_S)
+
+
+def steady(facts: Sequence[NodeReport], requests: Sequence[JobRequest]) -> dict[str, float]:
+    """A stream of jobs on a fleet that is well filled: as many leave as come."""
+    log = Log(fresh(facts))
+    slowest_s = 0.0
+    for start in range(0, len(requests), 100):
+        for request in requests[start : start + 100]:
+            log.submit(request)
+        while True:
+            before_s = log.deciding_s
+            placed = log.decide()
+            if placed:
+                slowest_s = max(slowest_s, (log.deciding_s - before_s) / placed)
+            else:
+                break
+        while len(log.live) > LIVE_JOBS:
+            log.depart(log.live.pop(0))
+    return {
+        "decisions_per_s": log.placed / log.deciding_s,
+        "slowest_commit_a_placement_ms": 1000 * slowest_s,
+        "placed_count": float(log.placed),
+    }
+
+
+class _Room:
+    """A node, as the baseline sees it."""
+
+    def __init__(self, fact: NodeReport) -> None:
+        self.cpu_milli = fact.allocatable.cpu_milli
+        self.memory_mib = fact.allocatable.memory_mib
+        self.gpus = [1000] * len(fact.gpus)
+        self.model = fact.gpus[0].model if fact.gpus else ""
+
+
+def naive(facts: Sequence[NodeReport], requests: Sequence[JobRequest]) -> float:
+    """Decisions a second of a scan over all nodes for each job: best fit, nothing else."""
+    rooms = [_Room(fact) for fact in facts]
+    began_s = time.perf_counter()
+    for request in requests:
+        pods = request.pod_sets[0]
+        best: _Room | None = None
+        least = float("inf")
+        for room in rooms:
+            if room.cpu_milli < pods.cpu_milli or room.memory_mib < pods.memory_mib:
+                continue
+            if pods.gpus and pods.gpu_models and room.model not in pods.gpu_models:
+                continue
+            if sum(milli >= pods.gpu_milli for milli in room.gpus) < pods.gpus:
+                continue
+            left = sum(room.gpus) - pods.gpus * pods.gpu_milli
+            if left < least:
+                best, least = room, left
+        if best is not None:
+            best.cpu_milli -= pods.cpu_milli
+            best.memory_mib -= pods.memory_mib
+            chosen = [i for i, milli in enumerate(best.gpus) if milli >= pods.gpu_milli]
+            for index in chosen[: pods.gpus]:
+                best.gpus[index] -= pods.gpu_milli
+    return len(requests) / (time.perf_counter() - began_s)
+
+
+def starting() -> dict[str, float]:
+    """A resolver that starts: fold the facts and open workloads of a large system, decide once."""
+    facts = reports(START_NODES, 100)
+    requests = [arrival.request for arrival in generated(seed=2, rate_per_s=1.0, count=START_JOBS)]
+    began_s = time.perf_counter()
+    log = Log(fresh(facts))
+    folded_facts_s = time.perf_counter() - began_s
+    for request in requests:
+        log.submit(request)
+    folded_s = time.perf_counter() - began_s
+    log.decide()
+    arrays = log.resolver.know.fleet
+    held = sum(
+        getattr(arrays, name).nbytes
+        for name in ("cpu", "memory", "gpu", "whole", "milli", "capacity_milli", "open", "kind")
+    )
+    return {
+        "start_fold_facts_s": folded_facts_s,
+        "start_fold_workloads_s": folded_s - folded_facts_s,
+        "start_fold_and_first_commit_s": time.perf_counter() - began_s,
+        "memory_a_node_kib": held / START_NODES / 1024,
+    }
+
+
+def measure() -> dict[str, float]:
+    """All of it."""
+    facts = reports(NODES, CLUSTERS)
+    requests = [arrival.request for arrival in generated(seed=1, rate_per_s=1.0, count=JOBS)]
+    figures = steady(facts, requests)
+    scan_per_s = naive(facts, requests[:NAIVE_JOBS])
+    figures["baseline_scan_decisions_per_s"] = scan_per_s
+    figures["times_the_baseline_ratio"] = figures["decisions_per_s"] / scan_per_s
+    return figures | starting()
