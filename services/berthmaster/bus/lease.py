@@ -66,14 +66,17 @@ class Lease:
         told = ""
         try:
             while True:
+                pause_s = LOOK_S
                 try:
                     await (self._renew() if self.held else self._try_to_take())
                     told = ""
+                    if self._held:
+                        pause_s = RENEW_S
                 except BusError as error:
                     if str(error) != told:
                         told = str(error)
                         self._conn.log.warning("cannot see the lease", lease=self._name, why=told)
-                await asyncio.sleep((RENEW_S if self._held else LOOK_S) * share)
+                await asyncio.sleep(pause_s * share)
         finally:
             await self._release()
 
@@ -107,7 +110,8 @@ class Lease:
             record = await self._look()
             if record is None or record.holder != self._holder or record.released:
                 self._lose(f"taken by {record.holder if record else 'nobody'}")
-            return
+                return
+            await self._write()
         self._watch_the_clock()
 
     def _watch_the_clock(self) -> None:

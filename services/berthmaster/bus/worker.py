@@ -51,9 +51,9 @@ class Never(Exception):
 Handle = Callable[[Recorded], Awaitable[None]]
 
 
-class _Failures:
-    """How often each message failed, as far as this process saw it. The server's count alone would
-    also blame a message for waiting and for a bus that was away."""
+class _Counts:
+    """How often something happened to each message, as far as this process saw it. The server's
+    count of deliveries alone would blame a message for waiting and for a bus that was away."""
 
     def __init__(self) -> None:
         self._counts: OrderedDict[int, int] = OrderedDict()
@@ -100,7 +100,8 @@ class Worker:
         self._handler_limit_s = handler_limit_s
         self._asked = 0  # messages asked for and not yet received
         self._tasks: dict[asyncio.Task[None], str] = {}  # with where to acknowledge
-        self._failures = _Failures()
+        self._failures = _Counts()
+        self._setbacks = _Counts()  # failures, and whatever else made it wait for longer and longer
         self._look = asyncio.Event()  # whether to pull more, or to begin anew
         self._broken = False
         self._heard_s = 0.0
@@ -257,11 +258,11 @@ class Worker:
             if later.counted:
                 await self._failed(msg, sequence, deliveries, str(later), later.pause_s)
             else:
-                await self._again(msg, sequence, later.pause_s, deliveries)
+                await self._again(msg, sequence, later.pause_s)
         except Never as never:
             await self._bury(msg, sequence, str(never))
         except (NoAnswer, NotConnected):  # the bus is away, the message is not to blame
-            await self._again(msg, sequence, None, deliveries)
+            await self._again(msg, sequence, None)
         except Exception as error:  # noqa: BLE001 # a message never ends a service
             why = repr(error)
             if isinstance(error, TimeoutError) and limit.expired():
@@ -270,8 +271,12 @@ class Worker:
             await self._failed(msg, sequence, deliveries, why, None)
         else:
             self.handled += 1
-            self._failures.forget(sequence)
+            self._forget(sequence)
             await self._answer(msg.reply, b"+ACK")
+
+    def _forget(self, sequence: int) -> None:
+        self._failures.forget(sequence)
+        self._setbacks.forget(sequence)
 
     async def _failed(
         self, msg: Msg, sequence: int, deliveries: int, why: str, pause_s: float | None
@@ -283,11 +288,12 @@ class Worker:
         if failures >= self._max_deliveries or enough:
             await self._bury(msg, sequence, f"after {deliveries} tries: {why}")
         else:
-            await self._again(msg, sequence, pause_s, deliveries)
+            await self._again(msg, sequence, pause_s)
 
-    async def _again(self, msg: Msg, sequence: int, pause_s: float | None, deliveries: int) -> None:
+    async def _again(self, msg: Msg, sequence: int, pause_s: float | None) -> None:
         if pause_s is None:
-            full_s = min(FIRST_PAUSE_S * 2 ** min(deliveries, 16), LONGEST_PAUSE_S)
+            setbacks = self._setbacks.count(sequence)
+            full_s = min(FIRST_PAUSE_S * 2 ** min(setbacks, 16), LONGEST_PAUSE_S)
             pause_s = full_s * (1 - sequence % 8 / 32)  # many that failed at once do not return so
         await self._answer(msg.reply, b'-NAK {"delay": %d}' % int(pause_s * _NS))
 
@@ -305,7 +311,7 @@ class Worker:
             await self._answer(msg.reply, b'-NAK {"delay": %d}' % int(LONGEST_PAUSE_S * _NS))
             return
         self.buried += 1
-        self._failures.forget(sequence)
+        self._forget(sequence)
         await self._answer(msg.reply, b"+TERM")
 
     async def _answer(self, reply: str, word: bytes) -> None:

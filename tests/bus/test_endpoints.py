@@ -1,0 +1,238 @@
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import pytest
+
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.embedded import Server
+from berthmaster.bus.endpoints import Endpoint, Endpoints, Stopping, serve
+from berthmaster.bus.errors import BusError, NoAnswer, NotConnected, TooLarge
+from tests.bus.tools import Lines, connected, patiently, story, task, until
+
+Answer = Callable[[str, bytes], Awaitable[bytes]]
+
+
+def failed(subject: str, error: Exception) -> bytes:
+    return f"{subject} failed: {type(error).__name__}".encode()
+
+
+async def served(
+    conn: Connection, answer: Answer, *, subject: str = "berth.api.*.echo", **more: float
+) -> Endpoints:
+    return await serve(
+        conn,
+        "berth-tester",
+        {"echo": Endpoint(subject, answer)},
+        version="1.2.3",
+        description="answers",
+        overloaded=lambda subject: f"{subject} overloaded".encode(),
+        failed=failed,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+async def echo(subject: str, data: bytes) -> bytes:
+    return subject.encode() + b" " + data
+
+
+@story
+async def test_every_subject_under_a_wildcard_is_answered_and_the_service_can_be_found(
+    server: Server,
+) -> None:
+    async with connected(server.url) as conn, connected(server.url, "asker") as asker:
+        endpoints = await served(conn, echo)
+        for tenant in ("acme", "other"):
+            reply = await asker.request(f"berth.api.{tenant}.echo", b"hello")
+            assert reply.data == f"berth.api.{tenant}.echo hello".encode()
+        found = msgspec.json.decode((await asker.request("$SRV.INFO.berth-tester", b"")).data)
+        assert (found["name"], found["version"], found["description"]) == (
+            "berth-tester",
+            "1.2.3",
+            "answers",
+        )
+        assert [(one["name"], one["subject"]) for one in found["endpoints"]] == [
+            ("echo", "berth.api.*.echo")
+        ]
+        await endpoints.stop()
+        with pytest.raises(NoAnswer, match="nobody listens"):
+            await asker.request("berth.api.acme.echo", b"hello")
+
+
+@story
+async def test_several_replicas_share_the_requests(server: Server) -> None:
+    async with (
+        connected(server.url, "a") as a,
+        connected(server.url, "b") as b,
+        connected(server.url, "asker") as asker,
+    ):
+        by: Counter[str] = Counter()
+
+        def answer(who: str) -> Answer:
+            async def count(_: str, data: bytes) -> bytes:
+                by[who] += 1
+                return data
+
+            return count
+
+        await served(a, answer("a"))
+        await served(b, answer("b"))
+        replies = await asyncio.gather(
+            *(asker.request("berth.api.acme.echo", b"%d" % n) for n in range(200))
+        )
+        assert [reply.data for reply in replies] == [b"%d" % n for n in range(200)]
+        assert by.total() == 200  # each was answered by one of them
+        assert min(by["a"], by["b"]) > 30
+
+
+@story
+async def test_beyond_the_bound_the_answer_is_overloaded_and_comes_at_once(
+    server: Server,
+) -> None:
+    async with connected(server.url) as conn, connected(server.url, "asker") as asker:
+        go_on = asyncio.Event()
+        waiting = 0
+
+        async def slow(_: str, data: bytes) -> bytes:
+            nonlocal waiting
+            waiting += 1
+            await go_on.wait()
+            return data
+
+        await served(conn, slow, max_concurrent=3)
+        first = [
+            asyncio.create_task(asker.request("berth.api.acme.echo", b"%d" % n, timeout_s=10))
+            for n in range(3)
+        ]
+        await until(lambda: waiting == 3)
+        reply = await asker.request("berth.api.acme.echo", b"one too many", timeout_s=5)
+        assert reply.data == b"berth.api.acme.echo overloaded"
+        go_on.set()
+        assert [(await one).data for one in first] == [b"0", b"1", b"2"]
+        assert (await asker.request("berth.api.acme.echo", b"again")).data == b"again"
+
+
+@story
+async def test_a_handler_that_raises_answers_too_late_or_too_much_is_answered_for(
+    server: Server,
+) -> None:
+    log = Lines()
+
+    async def answer(_: str, data: bytes) -> bytes:
+        if data == b"raise":
+            raise ValueError("no")
+        if data == b"hang":
+            await asyncio.sleep(600)
+        return b"x" * 2_000_000 if data == b"much" else data
+
+    async with connected(server.url, log=log) as conn, connected(server.url, "asker") as asker:
+        await served(conn, answer, answer_limit_s=0.2)
+        got = [
+            (await asker.request("berth.api.acme.echo", body, timeout_s=5)).data
+            for body in (b"raise", b"hang", b"much", b"fine")
+        ]
+        assert got == [
+            b"berth.api.acme.echo failed: ValueError",
+            b"berth.api.acme.echo failed: TimeoutError",
+            b"berth.api.acme.echo failed: TooLarge",
+            b"fine",
+        ]
+        assert conn.reconnects == 0
+    assert (log.count("request handler failed"), log.count("an answer is too large")) == (2, 1)
+    assert TooLarge.__name__ == "TooLarge"
+
+
+@story
+async def test_what_was_published_without_asking_for_an_answer_harms_nobody(
+    server: Server,
+) -> None:
+    took: list[bytes] = []
+
+    async def answer(_: str, data: bytes) -> bytes:
+        took.append(data)
+        return data
+
+    log = Lines()
+    async with connected(server.url, log=log) as conn, connected(server.url, "asker") as asker:
+        await served(conn, answer)
+        await asker.publish("berth.api.acme.echo", b"told")
+        assert (await asker.request("berth.api.acme.echo", b"asked")).data == b"asked"
+    assert (took, log.seen) == ([b"told", b"asked"], [])
+
+
+@story
+async def test_stopping_finishes_what_is_in_hand_and_cuts_short_what_takes_too_long(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("berthmaster.bus.endpoints.DRAIN_S", 0.4)
+    begun: set[bytes] = set()
+
+    async def answer(_: str, data: bytes) -> bytes:
+        begun.add(data)
+        await asyncio.sleep(0.1 if data == b"quick" else 600)
+        return data
+
+    async with connected(server.url) as conn, connected(server.url, "asker") as asker:
+        endpoints = await served(conn, answer)
+        asked = [
+            asyncio.create_task(asker.request("berth.api.acme.echo", body, timeout_s=10))
+            for body in (b"quick", b"endless")
+        ]
+        await until(lambda: len(begun) == 2)
+        began_s = time.monotonic()
+        await endpoints.stop()
+        assert time.monotonic() - began_s < 2
+        assert [(await one).data for one in asked] == [
+            b"quick",
+            f"berth.api.acme.echo failed: {Stopping.__name__}".encode(),
+        ]
+
+
+@story
+async def test_stopping_ends_in_time_though_the_server_is_away(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("berthmaster.bus.endpoints.DRAIN_S", 0.3)
+    async with connected(server.url) as conn:
+        endpoints = await served(conn, echo)
+        server.pause()
+        began_s = time.monotonic()
+        await endpoints.stop()
+        assert time.monotonic() - began_s < 2
+        server.resume()
+
+
+@story
+async def test_it_answers_on_after_a_restart_of_the_server(server: Server) -> None:
+    async with connected(server.url) as conn, connected(server.url, "asker") as asker:
+        await served(conn, echo)
+        stop = asyncio.Event()
+        answered = 0
+
+        async def asking() -> None:
+            nonlocal answered
+            while not stop.is_set():
+                await patiently(lambda: asker.request("berth.api.acme.echo", b"x", timeout_s=0.3))
+                answered += 1
+
+        async with task(asking()) as running:
+            for _ in range(2):
+                before = answered
+                await until(lambda before=before: answered > before + 20)  # type: ignore[misc]
+                server.kill()
+                server.start()
+            before = answered
+            await until(lambda: answered > before + 20)
+            stop.set()
+            await running
+
+
+@story
+async def test_serving_on_a_closed_connection_is_an_error(server: Server) -> None:
+    async with connected(server.url) as conn:
+        pass
+    with pytest.raises(NotConnected, match="cannot serve berth-tester"):
+        await served(conn, echo)
+    assert issubclass(NotConnected, BusError)
