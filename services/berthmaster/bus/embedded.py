@@ -307,7 +307,7 @@ class ServerCluster:
     def start(self, timeout_s: float = 2 * START_TIMEOUT_S) -> None:
         """Start all and wait until they have a leader and count each other in."""
         for tries_left in reversed(range(START_TRIES)):
-            self._make()
+            self.make()
             try:
                 for server in self.servers:
                     server.launch()
@@ -321,7 +321,8 @@ class ServerCluster:
         for server in self.servers:
             server.wait_healthy(timeout_s)
 
-    def _make(self) -> None:
+    def make(self) -> None:
+        """Choose the ports and the servers; ``start`` does this too."""
         ports = free_ports(3 * self._size)
         cluster_ports = tuple(ports[: self._size])
         self.servers = [

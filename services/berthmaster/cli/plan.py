@@ -13,6 +13,7 @@ DEFAULT_CLUSTERS: Final = 8
 # Enough nodes for every GPU model of the published fleet, and few enough for two cores beside
 # everything else: each node sends its telemetry every second.
 DEFAULT_NODES: Final = 160
+SERVER_COUNTS: Final = (1, 3, 5)  # an even number outvotes no more than the odd one below it
 
 Sync = Literal["always", "default"]
 
@@ -33,6 +34,7 @@ class UpOptions:
     fleet: str = "builtin"
     speed: float = 1.0
     seed: int = 1
+    servers: int = 1  # of NATS; several hold each stream together and one may be lost
     nats_port: int = 0  # 0 = a free one
     sync: Sync = "always"
     tenants: tuple[str, ...] = ("default",)
@@ -53,6 +55,10 @@ def check(options: UpOptions) -> None:
     for service in (*options.services, *options.replicas):
         if service not in KNOWN:
             raise PlanError(f"no service {service!r}; there are {', '.join(KNOWN)}")
+    if options.servers not in SERVER_COUNTS:
+        raise PlanError(f"{options.servers} NATS servers: right are 1, 3 or 5")
+    if options.servers > 1 and options.nats_port:
+        raise PlanError(f"one port cannot be that of {options.servers} NATS servers: leave it out")
     for service, count in options.replicas.items():
         if service == "emulator" and count > options.clusters:
             raise PlanError(f"{count} emulators for {options.clusters} clusters: one each is most")

@@ -4,7 +4,6 @@ Order: the folder is locked, keys are made, nats-server starts, the streams are 
 who may, then every service at once. The connection file comes last: whoever finds it can connect.
 """
 
-import dataclasses
 import os
 import sys
 import tempfile
@@ -17,7 +16,7 @@ from typing import Final, Self
 import msgspec
 
 from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server, ServerConfig, free_ports
+from berthmaster.bus.embedded import Server, ServerCluster, ServerConfig, free_ports
 from berthmaster.bus.keys import USERS_CONF, make_keys, seed_file
 from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.bus.streams import ensure_streams
@@ -88,8 +87,12 @@ class Stack:
         self._env = env
         self._announce = announce
         self._lock = FolderLock(self.folder)
-        config = ServerConfig(port=options.nats_port, sync=options.sync)
-        self.server = Server(self.folder, config)
+        self._servers: list[Server] = []
+
+    @property
+    def url(self) -> str:
+        """Where clients connect: every server, with commas between them."""
+        return ",".join(server.url for server in self._servers)
 
     @property
     def keys(self) -> Path:
@@ -100,7 +103,7 @@ class Stack:
     def connection(self) -> ConnectionFile:
         """How people on this machine connect: as operator, acting for the first tenant."""
         return ConnectionFile(
-            url=self.server.url,
+            url=self.url,
             tenant=self.options.tenants[0],
             seed_file=str(seed_file(self.keys, OPERATOR)),
             inbox_prefix=inbox_prefix(OPERATOR),
@@ -125,18 +128,36 @@ class Stack:
         users |= {f"tenant.{token(tenant)}" for tenant in self.options.tenants}
         make_keys(self.keys, users)
         permissions = (self.keys / USERS_CONF).read_text()
-        self.server.config = dataclasses.replace(self.server.config, extra=permissions)
-        await self.supervisor.start([ServerChild(server=self.server)], timeout_s=SERVER_LIMIT_S)
+        self._servers = servers = self._make_servers(permissions)
+        names_ = ["nats-server"]
+        if len(servers) > 1:
+            names_ = [f"nats-server-{number}" for number in range(1, len(servers) + 1)]
+        await self.supervisor.start(
+            [
+                ServerChild(server=each, name=name)
+                for each, name in zip(servers, names_, strict=True)
+            ],
+            timeout_s=SERVER_LIMIT_S,
+        )
         await self._make_streams()
         await self.supervisor.start(self._services(), timeout_s=START_LIMIT_S)
         if self._announce:
             write_connection(self.folder, self.connection, self._env)
 
+    def _make_servers(self, permissions: str) -> list[Server]:
+        options = self.options
+        config = ServerConfig(port=options.nats_port, sync=options.sync, extra=permissions)
+        if options.servers == 1:
+            return [Server(self.folder, config)]
+        cluster = ServerCluster(self.folder, options.servers, config)
+        cluster.make()
+        return cluster.servers
+
     async def _make_streams(self) -> None:
-        settings = _Settings(self.server.url, seed_file(self.keys, SETUP), inbox_prefix(SETUP))
+        settings = _Settings(self.url, seed_file(self.keys, SETUP), inbox_prefix(SETUP))
         log = Log("up", level="error", format="text")
         async with await Connection.open(settings, SETUP, log, timeout_s=5) as conn:
-            await ensure_streams(conn)
+            await ensure_streams(conn, replicas=self.options.servers)
 
     def _services(self) -> list[ServiceChild]:
         processes = names(self.options)
@@ -145,7 +166,7 @@ class Stack:
         plan = planned(
             self.options,
             python=sys.executable,
-            url=self.server.url,
+            url=self.url,
             seed_files=seeds,
             http_ports=ports,
             cluster_names=self._cluster_names(),
@@ -176,7 +197,7 @@ class Stack:
     def view(self) -> StackView:
         """All of it as it stands."""
         return StackView(
-            url=self.server.url,
+            url=self.url,
             folder=str(self.folder),
             tenant=self.options.tenants[0],
             seed_file=self.connection.seed_file,

@@ -58,6 +58,10 @@ _FLAGS: list[Callable[[Any], Any]] = [
     click.option("--seed", type=int, default=1, show_default=True, help="Of all emulated chance."),
     click.option("--resolvers", type=int, default=1, show_default=True, metavar="N"),
     click.option("--scorers", type=int, default=1, show_default=True, metavar="N"),
+    click.option(
+        "--servers", type=int, default=1, show_default=True, metavar="N",
+        help="NATS servers: 1, or 3 or 5 that replicate to each other.",
+    ),
     click.option("--port", type=click.IntRange(0, 65535), default=0, help="Of NATS; 0 = free one."),
     click.option(
         "--sync", type=click.Choice(["always", "default"]), default=None,
@@ -91,6 +95,7 @@ def options_of(folder: Path, flags: dict[str, Any], tenants: tuple[str, ...] = (
         fleet=flags["fleet"],
         speed=flags["speed"],
         seed=flags["seed"],
+        servers=flags["servers"],
         nats_port=flags["port"],
         sync=flags["sync"] or "always",
         tenants=tenants or ("default",),

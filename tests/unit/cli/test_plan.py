@@ -72,6 +72,8 @@ def test_each_process_has_its_user_its_port_and_its_part_of_the_fleet() -> None:
         ({"services": ("skorer",)}, "no service 'skorer'; there are gateway, resolver, scorer"),
         ({"replicas": {"emulator": 9}}, "9 emulators for 8 clusters: one each is most"),
         ({"replicas": {"resolver": 0}}, "0 of resolver: from 1 to 16 can be run here"),
+        ({"servers": 2}, "2 NATS servers: right are 1, 3 or 5"),
+        ({"servers": 3, "nats_port": 4222}, "one port cannot be that of 3 NATS servers"),
         ({"nodes": 3}, "3 nodes in 8 clusters: each cluster needs a node"),
     ],
 )
