@@ -100,8 +100,8 @@ def placement_line(placement: PlacementLine, width: int) -> Text:
     """One placement and its reason, in one line."""
     gpus = amounts.number(placement.gpus)
     line = words(f"{placement.id:<12} {gpus:>4} GPU  -> ")
-    line.append(visible(placement.cluster), style="cyan")
-    line.append(visible(f" after {amounts.duration(placement.waited_s)}: {placement.reason}"))
+    line.append(visible(f"{placement.cluster} "), style="cyan")
+    line.append(visible(f"after {amounts.duration(placement.waited_s)}: {placement.reason}"))
     line.truncate(max(20, width), overflow="ellipsis")
     return line
 
