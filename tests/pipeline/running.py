@@ -128,3 +128,16 @@ def gone_within(pids: list[int], limit_s: float) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid:
+            found.append(int(stat.parent.name))
+    return found

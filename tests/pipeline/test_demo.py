@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.running import alive, environment, run_berth
+from tests.pipeline.running import alive, children_of, environment, run_berth
 
 FLAGS = ("--duration", "8", "--jobs", "150", "--nodes", "40")
 
@@ -49,22 +49,10 @@ def test_ctrl_c_ends_the_demo_with_its_summary_and_without_its_processes(tmp_pat
         for line in process.stderr:
             if "running" in line:
                 break
-        children = _children(process.pid)
+        children = children_of(process.pid)
         assert len(children) == 6
         process.terminate()
         out = process.stdout.read()
         assert process.wait(20) == 0
     assert out.startswith("Summary\n")
     assert not any(alive(pid) for pid in children)
-
-
-def _children(pid: int) -> list[int]:
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == pid:
-            found.append(int(stat.parent.name))
-    return found

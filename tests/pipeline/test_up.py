@@ -4,10 +4,19 @@ import json
 import os
 import signal
 import stat
+import subprocess
+import sys
 import time
 from pathlib import Path
 
-from tests.pipeline.running import alive, berth_up, gone_within, run_berth
+from tests.pipeline.running import (
+    alive,
+    berth_up,
+    children_of,
+    environment,
+    gone_within,
+    run_berth,
+)
 
 NAMES = ["nats-server", "gateway", "resolver-1", "resolver-2", "scorer", "archivist", "emulator"]
 
@@ -63,6 +72,22 @@ def test_a_killed_service_and_a_killed_server_come_back_with_what_was_submitted(
         assert done.returncode == 0, done.stderr
         assert up.until("before", state="running")["id"] == "before"
         assert up.until("after", state="running")["id"] == "after"
+
+
+def test_ctrl_c_while_it_starts_leaves_nothing_behind_either(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "berthmaster.cli.main", "up", "--data", str(tmp_path / "b")]
+    with subprocess.Popen(
+        argv, stderr=subprocess.PIPE, text=True, env=environment(tmp_path), start_new_session=True
+    ) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("Starting in ")
+        deadline = time.monotonic() + 10
+        while not (started := children_of(process.pid)) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 0
+    assert started
+    assert gone_within(started, 0.5)
 
 
 def test_children_die_with_an_up_that_was_killed(tmp_path: Path) -> None:

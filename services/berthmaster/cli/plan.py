@@ -30,7 +30,7 @@ class UpOptions:
     services: tuple[str, ...] = EMULATED
     replicas: Mapping[str, int] = field(default_factory=dict)  # of resolver, scorer, gateway …
     clusters: int = DEFAULT_CLUSTERS
-    nodes: int = DEFAULT_NODES
+    nodes: int = DEFAULT_NODES  # 0 = as many as the list has
     fleet: str = "builtin"
     speed: float = 1.0
     seed: int = 1
@@ -64,7 +64,7 @@ def check(options: UpOptions) -> None:
             raise PlanError(f"{count} emulators for {options.clusters} clusters: one each is most")
         if not 1 <= count <= 16:
             raise PlanError(f"{count} of {service}: from 1 to 16 can be run here")
-    if options.clusters < 1 or options.nodes < options.clusters:
+    if options.clusters < 1 or 0 != options.nodes < options.clusters:
         raise PlanError(
             f"{options.nodes} nodes in {options.clusters} clusters: each cluster needs a node"
         )
@@ -118,7 +118,7 @@ def emulator_flags(options: UpOptions) -> list[str]:
     return [
         *("--fleet", options.fleet),
         *("--clusters", str(options.clusters)),
-        *("--nodes", str(options.nodes)),
+        *(("--nodes", str(options.nodes)) if options.nodes else ()),
         *("--speed", f"{options.speed:g}"),
         *("--seed", str(options.seed)),
         *("--data-dir", str(options.folder.absolute() / "emulator")),

@@ -189,7 +189,9 @@ class Stack:
 
         options = self.options
         try:
-            fleet = read_fleet(options.fleet, clusters=options.clusters, nodes=options.nodes)
+            fleet = read_fleet(
+                options.fleet, clusters=options.clusters, nodes=options.nodes or None
+            )
         except FleetError as error:
             raise PlanError(str(error)) from error
         return [cluster.name for cluster in fleet]

@@ -13,6 +13,9 @@ from typing import Final
 
 import msgspec
 
+from berthmaster.bus.permissions import UnknownUser, grants, inbox_prefix
+
+SEED_SUFFIX: Final = ".nk"  # as in bus/keys.py, which needs a library that not everybody has
 DATA_FOLDER: Final = Path(".berth")
 CONNECTION_FILE: Final = "connection.json"
 LOCK_FILE: Final = "up.lock"
@@ -56,7 +59,9 @@ def find_target(
 ) -> Target:
     """The target: each part from its flag, its variable, or the connection file, in this order.
 
-    A server that was named keeps the file's tenant and seed out: they belong to another bus.
+    A server that was named keeps the file's tenant and seed out: they belong to another bus. Where
+    the bus knows its users each has an inbox of its own; a seed file that is named after its user,
+    as ours are, says which.
     """
     url = server or env.get("BERTH_NATS_URL")
     found = None if url else find_connection(data, env, cwd)
@@ -65,15 +70,27 @@ def find_target(
         source = "--server" if server else "BERTH_NATS_URL"
     else:
         source = str(found[0]) if found else "the default; no `berth up` was found here"
+    seed = seed_file or env.get("BERTH_NATS_SEED_FILE") or ""
+    inbox = env.get("BERTH_INBOX_PREFIX") or inbox_of(seed)
     return Target(
         url=url or (known.url if known else DEFAULT_URL),
         tenant=tenant or env.get("BERTH_TENANT") or (known.tenant if known else DEFAULT_TENANT),
-        seed_file=(
-            seed_file or env.get("BERTH_NATS_SEED_FILE") or (known.seed_file if known else "")
-        ),
-        inbox_prefix=(env.get("BERTH_INBOX_PREFIX") or (known.inbox_prefix if known else "_INBOX")),
+        seed_file=seed or (known.seed_file if known else ""),
+        inbox_prefix=inbox or (known.inbox_prefix if known else "_INBOX"),
         source=source,
     )
+
+
+def inbox_of(seed_file: str) -> str:
+    """The inbox prefix of the user that a seed file is named after; "" if it is no user's name."""
+    path = Path(seed_file)
+    if path.suffix != SEED_SUFFIX:
+        return ""
+    try:
+        grants(path.stem)
+    except UnknownUser:
+        return ""
+    return inbox_prefix(path.stem)
 
 
 def find_connection(

@@ -45,7 +45,7 @@ _FLAGS: list[Callable[[Any], Any]] = [
     ),
     click.option(
         "--nodes", type=int, default=plan.DEFAULT_NODES, show_default=True, metavar="N",
-        help="Nodes in all of them.",
+        help="Nodes in all of them; 0 = all of the list.",
     ),
     click.option(
         "--fleet", default="builtin", show_default=True, metavar="FILE",

@@ -1,7 +1,9 @@
 """Commands about workloads: submit, jobs, job, watch, why, cancel, reprioritize."""
 
+import asyncio
 import secrets
 import sys
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
@@ -28,6 +30,8 @@ STATES: tuple[WorkloadStateName, ...] = (
     "cancelled",
 )
 ENDINGS = ("succeeded", "failed", "cancelled")
+ENDING_LIMIT_S = 10.0
+ENDING_PAUSE_S = 0.05
 MAX_FILE_BYTES = 64 * 1024 * 1024
 _FLAGS = [
     click.option("--id", help="Its id; made up if not given."),
@@ -198,6 +202,15 @@ class Waiting:
         self.bad += state != "succeeded"
         return True
 
+    async def _ended_soon(self, name: str) -> bool:
+        """An event can reach us before the gateway has it, so a "not yet" is asked again."""
+        deadline = time.monotonic() + ENDING_LIMIT_S
+        while not await self.ended(name):
+            if time.monotonic() > deadline:
+                return False  # it was void: it goes on
+            await asyncio.sleep(ENDING_PAUSE_S)
+        return True
+
     async def follow(
         self, events: AsyncGenerator[SeenEvent, None], until: str | None = None
     ) -> None:
@@ -218,7 +231,7 @@ class Waiting:
                     seen,
                     lambda seen=seen: event_line(seen.event, seen.stored_at_s),  # type: ignore[misc]
                 )
-                if event_kind(event) in ENDINGS and await self.ended(event.id) and over():
+                if event_kind(event) in ENDINGS and await self._ended_soon(event.id) and over():
                     return
 
 

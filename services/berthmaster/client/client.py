@@ -337,12 +337,13 @@ class Client:
     ) -> Sequence[T]:
         """All that a stream holds now. A stream that is not there or not ours is told at once."""
         await following.settled(stream_info(self.connection, stream))
+        violations = len(self.connection.violations)
         try:
             source = following.follow(follower, decode, on=False)
             return await following.listed(source, self.timeout_s)
         except UnavailableError as error:
-            if self.connection.violations:
-                raise NotAllowedError(self.connection.violations[-1]) from error
+            if new := self.connection.violations[violations:]:
+                raise NotAllowedError(new[0]) from error
             raise
 
     def _fleet(self, nodes: bool, cluster: str | None) -> Follower:
