@@ -37,6 +37,7 @@ async def audit(
     """Judge all that WORKLOADS, ARCHIVE and FLEET_LOG hold. Raises BusError, TimeoutError."""
     log: dict[int, tuple[float, WorkloadEvent | Decision]] = {}
     auditor = Auditor()
+    last = 0  # in the log, when it was read
 
     def readable(stream: str, take: Callable[[Recorded], None]) -> Callable[[Recorded], None]:
         def each(recorded: Recorded) -> None:
@@ -57,7 +58,8 @@ async def audit(
     def on_archived(recorded: Recorded) -> None:
         if subjects.is_archived_story(recorded.subject):
             for event in ARCHIVED_STORIES.decode(recorded.data).events:
-                log[event.sequence] = (event.stored_at_s, event.event)
+                if event.sequence <= last:  # younger ones would be judged without their company
+                    log[event.sequence] = (event.stored_at_s, event.event)
 
     def on_logged(recorded: Recorded) -> None:
         message: WorkloadEvent | Decision
@@ -72,9 +74,11 @@ async def audit(
         if isinstance(fact, NodeReport | NodeGone):
             auditor.on_node(fact, recorded.sequence, recorded.stored_at_s)
 
-    await read_all(conn, ARCHIVE, [subjects.ALL_ARCHIVE], readable(ARCHIVE, on_archived))
+    # The log before the archive: a story that moves in between is then read twice, never missed.
     everything = [subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS]
     await read_all(conn, WORKLOADS, everything, readable(WORKLOADS, on_logged))
+    last = max(log, default=0)
+    await read_all(conn, ARCHIVE, [subjects.ALL_ARCHIVE], readable(ARCHIVE, on_archived))
     for sequence in sorted(log):
         stored_at_s, message = log[sequence]
         if isinstance(message, Decision):

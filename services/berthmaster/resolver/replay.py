@@ -178,8 +178,9 @@ async def read_inputs(conn: Connection) -> Inputs:
     def on_control(r: Recorded) -> None:
         controls.append((r.sequence, CONTROL_FACTS.decode(r.data)))
 
-    await read_all(conn, ARCHIVE, [subjects.ALL_ARCHIVE], on_archived)
+    # The log before the archive: a story that moves in between is then read twice, never missed.
     await read_all(conn, WORKLOADS, [subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS], on_log)
+    await read_all(conn, ARCHIVE, [subjects.ALL_ARCHIVE], on_archived)
     await read_all(conn, FLEET_LOG, [subjects.ALL_FLEET], on_fact)
     await read_all(conn, CONTROL, [subjects.ALL_CONTROL], on_control)
     return Inputs(
