@@ -4,7 +4,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from berthmaster.bus import subjects
+from berthmaster.bus import follow, subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server
 from berthmaster.bus.facts import FactMirror, FactWriter, Seen
@@ -16,6 +16,12 @@ from tests.bus.proxy import proxied, the_next
 from tests.bus.tools import alive, alive_subject, connected, patiently, story, task, until
 
 ALL = ["berth.fleet.>"]
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tested is what follows missed heartbeats, not how long they are waited for."""
+    monkeypatch.setattr(follow, "HEARTBEAT_S", 0.2)
 
 
 class Mirrored:

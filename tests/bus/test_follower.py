@@ -5,6 +5,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from berthmaster.bus import follow
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server, ServerCluster
 from berthmaster.bus.errors import StreamReplaced
@@ -18,6 +19,7 @@ from tests.bus.tools import (
     connected,
     decision,
     eventually,
+    leader,
     patiently,
     story,
     submitted,
@@ -26,6 +28,12 @@ from tests.bus.tools import (
 )
 
 CONTROLS = "berth.control.>"
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tested is what follows missed heartbeats, not how long they are waited for."""
+    monkeypatch.setattr(follow, "HEARTBEAT_S", 0.2)
 
 
 async def put(conn: Connection, number: int, kind: str = "queue.q") -> int:
@@ -227,7 +235,7 @@ async def test_a_consumer_deleted_behind_its_back_is_made_anew(server: Server) -
             await conn.api(f"CONSUMER.DELETE.CONTROL.{name}")
             await put(conn, 2)
             await until(lambda: seen.numbers == [1, 2], limit_s=5)
-        assert log.count("following anew") == 1
+        assert log.count("following anew") >= 1
         names = msgspec.json.decode(await conn.api("CONSUMER.NAMES.CONTROL"))["consumers"]
         assert names is None or names == []  # it clears away behind itself
 
@@ -344,7 +352,7 @@ async def test_a_slow_handler_loses_nothing_of_a_flood(server: Server) -> None:
 
 
 @story
-async def test_it_follows_on_while_replicas_are_killed_one_after_the_other(
+async def test_it_follows_on_while_the_leader_of_three_replicas_is_killed(
     cluster: ServerCluster,
 ) -> None:
     log = Lines()
@@ -361,22 +369,17 @@ async def test_it_follows_on_while_replicas_are_killed_one_after_the_other(
 
         follower = Follower(conn, CONTROL, ["berth.control.queue.replicas"], start=first + 1)
         async with task(follower.run(seen.take)), task(write()) as writing:
-            for victim in cluster.servers[:2]:
-                before = len(wrote)
-                await until(lambda before=before: len(wrote) > before + 50, limit_s=30)  # type: ignore[misc]
-                victim.kill()
-                await until(lambda before=before: len(wrote) > before + 100, limit_s=30)  # type: ignore[misc]
-                await asyncio.to_thread(restart, victim)
+            victim = await patiently(lambda: leader(conn, cluster, CONTROL))
+            await until(lambda: len(wrote) > 50, limit_s=30)
+            victim.kill()
+            await until(lambda: len(wrote) > 100, limit_s=30)
+            victim.start()
+            await until(lambda: len(wrote) > 150, limit_s=30)
             stop.set()
             await writing
             await until(lambda: seen.sequences and seen.sequences[-1] >= wrote[-1])
         assert seen.sequences == sorted(set(seen.sequences))
         assert set(wrote) <= set(seen.sequences)
-
-
-def restart(server: Server) -> None:
-    server.start()
-    server.wait_healthy(20)
 
 
 def test_the_place_of_a_message_is_read_from_every_form_of_its_reply_subject() -> None:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server, ServerCluster
+from berthmaster.bus.embedded import Server
 from berthmaster.bus.lease import TTL_S, Lease
 from tests.bus.proxy import acknowledgement, proxied, the_next
 from tests.bus.tools import connected, story, until
@@ -178,11 +178,11 @@ async def test_there_never_are_two_holders_while_the_bus_loses_what_it_likes(
     ):
         one, two = Candidate(a, "one"), Candidate(b, "two")
         async with running(one, two):
-            for turn in range(4):
+            for turn in range(3):
                 await until(lambda: one.held or two.held)
                 proxy = left if one.held else right
                 proxy.to_client = the_next(acknowledgement, count=1 + 3 * (turn % 2))
-                end_s = time.monotonic() + 1.2
+                end_s = time.monotonic() + 0.9
                 while time.monotonic() < end_s:
                     assert not (one.held and two.held)
                     await asyncio.sleep(0.005)
@@ -230,23 +230,3 @@ async def test_a_namesake_is_somebody_else(server: Server) -> None:
                 assert not (one.held and two.held)
                 await asyncio.sleep(0.01)
         assert len(one.epochs) + len(two.epochs) == 1
-
-
-@story
-async def test_it_is_found_again_when_a_replica_was_killed(cluster: ServerCluster) -> None:
-    first, second, _ = cluster.servers
-    async with (
-        connected(cluster.url, "a", replicas=3) as a,
-        connected(cluster.url, "b") as b,
-    ):
-        name = f"tester.{os.getpid()}"
-        one, two = Candidate(a, "one", name), Candidate(b, "two", name)
-        async with running(one, two):
-            await until(lambda: one.held or two.held)
-            first.kill()
-            end_s = time.monotonic() + 3
-            while time.monotonic() < end_s:
-                assert not (one.held and two.held)
-                await asyncio.sleep(0.01)
-            await until(lambda: one.held or two.held, limit_s=30)
-        assert second.running

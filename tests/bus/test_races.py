@@ -6,7 +6,7 @@ Names are drawn anew for each test, since the three servers keep what earlier te
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -24,6 +24,7 @@ from tests.bus.tools import (
     connected,
     decision,
     eventually,
+    leader,
     patiently,
     placed,
     reprioritized,
@@ -114,20 +115,15 @@ async def test_two_deciders_and_a_cancel_have_one_winner_on_three_replicas(
         assert number == winners["r-1"] + winners["r-2"]
 
 
-async def leader(conn: Connection, cluster: ServerCluster) -> Server:
-    raw = await conn.api(f"STREAM.INFO.{WORKLOADS}")
-    name = msgspec.json.decode(raw)["cluster"]["leader"]
-    return next(server for server in cluster.servers if server.config.name == name)
-
-
 @story
-async def test_races_go_on_with_one_winner_each_while_the_leader_is_killed(
+async def test_over_a_kill_of_the_leader_races_have_one_winner_and_appends_are_stored_once(
     cluster: ServerCluster,
 ) -> None:
     url = cluster.url
     cell = fresh(1)[0]
-    names = fresh(60)
+    contested, plain = fresh(60), fresh(400)
     winners: Counter[str] = Counter()
+    outcomes: dict[str, Outcome] = {}
     async with (
         connected(url, "a", replicas=3) as a,
         connected(url, "b") as b,
@@ -135,24 +131,51 @@ async def test_races_go_on_with_one_winner_each_while_the_leader_is_killed(
     ):
 
         async def races() -> None:
-            for name in names:
-                outcomes, winner = await race((a, b, c), name, cell)
+            for name in contested:
+                decided, winner = await race((a, b, c), name, cell)
                 # In the election an outcome may stay unknown, but never is there a second winner.
-                who = dict(zip(("r-1", "r-2", "gw-1"), outcomes, strict=True))
+                who = dict(zip(("r-1", "r-2", "gw-1"), decided, strict=True))
                 assert isinstance(who[winner], Stored | Unknown)
                 assert all(not isinstance(who[other], Stored) for other in who if other != winner)
                 winners[winner] += 1
 
-        async with task(races()) as racing:
-            await until(lambda: winners.total() >= 15 or racing.done(), limit_s=40)
-            victim = await patiently(lambda: leader(a, cluster))
+        log, width = EventLog(c), asyncio.Semaphore(8)
+
+        async def append(name: str) -> None:
+            async with width:
+                outcomes[name] = await log.append(submitted(name))
+                await asyncio.sleep(0.01)
+
+        async with task(races()) as racing, task(asyncio.wait_for(all_of(append, plain), 50)) as t:
+            await until(lambda: winners.total() >= 15 and len(outcomes) >= 50, limit_s=40)
+            victim = await patiently(lambda: leader(a, cluster, WORKLOADS))
             victim.kill()
-            await until(lambda: winners.total() >= 30 or racing.done(), limit_s=40)
+            await until(lambda: winners.total() >= 30 and len(outcomes) >= 150, limit_s=40)
             victim.start()
             await racing
-        assert winners.total() == len(names)
+            await t
+        assert winners.total() == len(contested)
         number, _ = await chain_tail(a, cell)
         assert number == winners["r-1"] + winners["r-2"]
+
+        assert not [name for name, outcome in outcomes.items() if isinstance(outcome, Refused)]
+        unknown = {name for name, outcome in outcomes.items() if isinstance(outcome, Unknown)}
+        assert len(unknown) < 40
+
+        async def each_is_where_its_outcome_says() -> bool:
+            stories = await asyncio.gather(*(log.story("acme", name) for name in plain))
+            assert all(len(events) <= 1 for events in stories)
+            return all(
+                [Stored(event.sequence) for event in events] == [outcomes[name]]
+                for name, events in zip(plain, stories, strict=True)
+                if name not in unknown
+            )
+
+        await eventually(each_is_where_its_outcome_says)
+
+
+async def all_of(work: Callable[[str], Awaitable[None]], names: Sequence[str]) -> None:
+    await asyncio.gather(*map(work, names))
 
 
 @story
@@ -237,38 +260,3 @@ async def test_a_void_event_is_dropped_equally_by_every_reader(cluster: ServerCl
         )
         assert workloads == [by_story, by_story]
         assert (by_story.state.value, by_story.sequence) == ("placed", third.sequence)
-
-
-@story
-async def test_appends_and_a_killed_replica_store_each_event_once(cluster: ServerCluster) -> None:
-    names = fresh(400)
-    outcomes: dict[str, Outcome] = {}
-    async with connected(cluster.url, "a", replicas=3) as conn:
-        log = EventLog(conn)
-        width = asyncio.Semaphore(16)
-
-        async def append(name: str) -> None:
-            async with width:
-                outcomes[name] = await log.append(submitted(name))
-
-        async with task(asyncio.wait_for(asyncio.gather(*map(append, names)), 50)) as appending:
-            await until(lambda: len(outcomes) >= 100)
-            victim = await patiently(lambda: leader(conn, cluster))
-            victim.kill()
-            await until(lambda: len(outcomes) >= 200, limit_s=40)
-            victim.start()
-            await appending
-        unknown = [name for name, outcome in outcomes.items() if isinstance(outcome, Unknown)]
-        assert not [name for name, outcome in outcomes.items() if isinstance(outcome, Refused)]
-        assert len(unknown) < 40
-
-        async def once() -> bool:
-            stories = await asyncio.gather(*(log.story("acme", name) for name in names))
-            assert all(len(one) <= 1 for one in stories)
-            return all(
-                one and one[0].sequence == outcomes[name].sequence  # type: ignore[union-attr]
-                for name, one in zip(names, stories, strict=True)
-                if name not in unknown
-            )
-
-        await eventually(once)

@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+import msgspec
+
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
+from berthmaster.bus.embedded import Server, ServerCluster
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.streams import ensure_streams
 from berthmaster.messages.fleet import ClusterAlive, Stamp
@@ -125,6 +128,13 @@ async def patiently(ask: Callable[[], Awaitable[T]], limit_s: float = LIMIT_S) -
             if loop.time() >= deadline:
                 raise
         await asyncio.sleep(0.01)
+
+
+async def leader(conn: Connection, cluster: ServerCluster, stream: str) -> Server:
+    """The server that leads a stream."""
+    raw = await conn.api(f"STREAM.INFO.{stream}")
+    name = msgspec.json.decode(raw)["cluster"]["leader"]
+    return next(server for server in cluster.servers if server.config.name == name)
 
 
 def submitted(name: str, *, after: int = 0, tenant: str = "acme", by: str = "gw-1") -> Submitted:
