@@ -1,0 +1,159 @@
+"""Drives the resolver's core as its shell does: three streams in, one commit under way at most,
+snapshots out. Two replicas share a lease, which a fault lets them ignore."""
+
+from typing import Final
+
+import msgspec
+
+from berthmaster.lifecycle.instructions import Append, Outcome, Stored
+from berthmaster.messages.placement import Decision
+from berthmaster.resolver.core import Resolver
+from berthmaster.resolver.decide import Plan
+from berthmaster.resolver.settings import Policy
+from berthmaster.resolver.state import Snapshot
+from tests.simulation.bus import Bus, Follower, Message
+from tests.simulation.clockwork import Process
+from tests.simulation.mirror import Mirror
+
+POLICY: Final = Policy(claim_timeout_s=10.0, avoid_s=20.0, stale_after_s=15.0, deadline_grace_s=30.0)
+LEASE_S: Final = 2.0  # between two looks at the lease
+SNAPSHOT_S: Final = 25.0
+BEHIND_LIMIT_S: Final = 1.0
+LONGEST_SLEEP_S: Final = 5.0
+_SNAPSHOTS: Final = msgspec.msgpack.Decoder(Snapshot)
+STREAMS: Final = 3
+
+
+class Decider(Process):
+    """One replica."""
+
+    core_type: type[Resolver] = Resolver
+
+    def __init__(self, bus: Bus, name: str) -> None:
+        super().__init__(bus.clock, name)
+        self.bus = bus
+        self.core = Resolver("all", name, POLICY)
+        self.ignores_lease = False
+        self.commits = 0
+        self.refused = 0
+
+    def boot(self) -> None:
+        """Restore, then fold what came after."""
+        self.core = self.core_type("all", f"{self.name}/{self.life}", POLICY)
+        if self.bus.snapshot is not None:
+            self.core.know.restore(_SNAPSHOTS.decode(self.bus.snapshot))
+        self._missing = STREAMS
+        self._committing = False
+        self._turn_due = False
+        self._alarms = 0
+        self._behind_since_s: float | None = None
+        start = self.core.know.workloads_sequence + 1
+        Follower(self.bus, self.bus.log, self, self._on_log, self._caught_up, start=start)
+        self.mirror = Mirror(self._on_fact)
+        Follower(
+            self.bus, self.bus.fleet, self, self.mirror.take, self._caught_up, last_values=True
+        )
+        Follower(self.bus, self.bus.control, self, self._on_control, self._caught_up)
+        self.later(0.1, self._renew)
+        self.later(SNAPSHOT_S, self._snapshot)
+
+    # Messages
+
+    def _on_log(self, message: Message) -> None:
+        body = message.body
+        if isinstance(body, Decision):
+            self.core.on_decision(body, message.sequence)
+            return
+        self.core.on_event(body, message.sequence, message.stored_at_s)
+        if self.core.stirred:
+            self._stir()
+
+    def _on_fact(self, message: Message) -> None:
+        self.core.on_fact(message.body, message.sequence, message.stored_at_s)
+        if self.core.stirred:
+            self._stir()
+
+    def _on_control(self, message: Message) -> None:
+        self.core.on_control(message.body, message.sequence)
+        self._stir()
+
+    def _caught_up(self) -> None:
+        self._missing -= 1
+        self._stir()
+
+    # Deciding
+
+    @property
+    def may_decide(self) -> bool:
+        """Whether it believes that it is the one."""
+        return self.ignores_lease or self.bus.holds_lease(self)
+
+    def _stir(self, delay_s: float = 0.0) -> None:
+        if not self._turn_due:
+            self._turn_due = True
+            self.later(delay_s, self._turn)
+
+    def _alarm(self, delay_s: float) -> None:
+        self._alarms += 1
+        number = self._alarms
+        self.later(delay_s, lambda: self._stir() if number == self._alarms else None)
+
+    def _turn(self) -> None:
+        self._turn_due = False
+        if self._committing:
+            return
+        sleep_s = self.core.wake_at_s() - self.now()
+        self._alarm(max(0.2, min(LONGEST_SLEEP_S, sleep_s)))
+        if self._missing or not self.may_decide:
+            return
+        if self.core.behind:
+            self._behind_since_s = self._behind_since_s or self.clock.now_s
+            if self.clock.now_s - self._behind_since_s > BEHIND_LIMIT_S:
+                self.core.waited_long_enough()
+            self._stir(0.05)
+            return
+        self._behind_since_s = None
+        know = self.core.know
+        know.fleet_sequence = max(know.fleet_sequence, self.mirror.sequence)
+        for append in self.core.endings(self.now()):
+            self.feed(lambda a=append: self._append(a))  # type: ignore[misc]
+        plan = self.core.decide(self.now())
+        if plan is not None:
+            self._committing = True
+            self.feed(lambda: self._commit(plan))
+
+    def _commit(self, plan: Plan) -> None:
+        self.bus.commit(self, plan.decision, plan.events, self._committed)
+
+    def _committed(self, outcome: Outcome) -> None:
+        self.commits += 1
+        if isinstance(outcome, Stored):
+            self._told(outcome, 0)
+            return
+        self.refused += 1
+        log_end = 0 if self.cut else self.bus.log.end
+        self.later(self.bus.delay_s(), lambda: self._told(outcome, log_end))
+
+    def _told(self, outcome: Outcome, log_end: int) -> None:
+        self.core.on_outcome(outcome, log_end)
+        self._committing = False
+        self._stir()
+
+    def _append(self, append: Append) -> None:
+        def done(outcome: Outcome) -> None:
+            self.core.on_appended(append.ref, outcome)
+            self._stir()
+
+        self.bus.append(self, append.event, done)
+
+    # Now and then
+
+    def _renew(self) -> None:
+        if self.bus.try_lease(self):
+            self._stir()
+        self.later(LEASE_S, self._renew)
+
+    def _snapshot(self) -> None:
+        self.later(SNAPSHOT_S, self._snapshot)
+        if not self._missing and self.bus.holds_lease(self) and not self.cut:
+            self.bus.snapshot = msgspec.msgpack.encode(self.core.know.snapshot())

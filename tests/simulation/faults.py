@@ -1,0 +1,39 @@
+"""What can go wrong, each kind with a chance of its own: a kind that is switched off changes no
+draw of the others, so that a failing seed can be reduced to the kinds that it needs."""
+
+import random
+from collections.abc import Iterable
+from typing import Final
+
+# How the bus misbehaves, what befalls processes and clusters, and what people do.
+BUS: Final = ("delay", "repeat", "telemetry", "unknown", "void")
+PROCESSES: Final = ("crash", "pause", "partition", "bus_away", "two_deciders", "clocks")
+CLUSTERS: Final = ("gpus_die", "nodes_flap", "foreign", "pods_fail")
+PEOPLE: Final = ("cancel", "reprioritize", "cordon", "queues", "lost", "deadlines")
+KINDS: Final = (*BUS, *PROCESSES, *CLUSTERS, *PEOPLE)
+SHARE: Final = 0.5  # of the kinds that a seed has
+
+
+class Faults:
+    """The kinds of one seed, and the dice of each."""
+
+    def __init__(self, seed: int, without: Iterable[str] = ()) -> None:
+        self._dice = {kind: random.Random(f"{seed}/{kind}") for kind in KINDS}
+        chooser = random.Random(f"{seed}/kinds")
+        chosen = {kind for kind in KINDS if chooser.random() < SHARE}
+        self.kinds = tuple(k for k in KINDS if k in chosen and k not in set(without))
+        self.quiet = False  # faults have stopped
+
+    def has(self, kind: str) -> bool:
+        """Whether this seed has it."""
+        return kind in self.kinds
+
+    def dice(self, kind: str) -> random.Random:
+        """Its own dice."""
+        return self._dice[kind]
+
+    def happens(self, kind: str, chance: float) -> bool:
+        """Whether it happens now."""
+        if self.quiet or kind not in self.kinds:
+            return False
+        return self._dice[kind].random() < chance

@@ -1,0 +1,222 @@
+"""Looks at everything after every step and holds it against the invariants of the design.
+
+It trusts no service's own account: it folds the log by itself as it is stored, looks into the
+clusters for pods, and remembers what people asked for and were told.
+"""
+
+from collections import deque
+from typing import Final, NamedTuple
+
+from berthmaster.audit.core import Auditor
+from berthmaster.emulator.cluster import Cluster
+from berthmaster.emulator.world import ALIVE, Group, Phase
+from berthmaster.executor.words import Attempt, CreatePods
+from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
+from berthmaster.lifecycle.states import HELD, State
+from berthmaster.messages.control import ClusterLost
+from berthmaster.messages.placement import Decision
+from berthmaster.messages.workload import (
+    Cancelled,
+    CancelRequested,
+    Claimed,
+    Evicted,
+    Failed,
+    Running,
+    Succeeded,
+    Withdrawn,
+    WorkloadEvent,
+)
+from tests.simulation.bus import Message
+from tests.simulation.clockwork import Clockwork
+
+STORY_STEPS: Final = 60
+# Why a cluster or its executor may end an attempt by itself.
+_OF_THE_CLUSTER: Final = (
+    "OutOf",
+    "GpuUnhealthy",
+    "GpuLost",
+    "NodeNotReady",
+    "InvalidPod",
+)
+
+
+class Broken(Exception):
+    """An invariant does not hold."""
+
+
+class Finding(NamedTuple):
+    """What must not be."""
+
+    rule: str
+    what: str
+    at_s: float
+
+
+class Judge:
+    """Everything that must hold at any time; ``settled`` in the world is what must hold at last."""
+
+    def __init__(self, clock: Clockwork) -> None:
+        self.clock = clock
+        self.clusters: dict[str, Cluster] = {}
+        self.workloads: dict[Key, Workload] = {}
+        self.verdicts: dict[Verdict, int] = {}
+        self.claims: dict[Attempt, str] = {}
+        self.doubtful: set[Attempt] = set()
+        self.cancels: set[Key] = set()  # a person asked for it
+        self.accepted: dict[Key, int] = {}  # a person was told so, with this sequence
+        self.lost: dict[str, list[float]] = {}  # cluster -> when a person declared it lost
+        self.auditor = Auditor()
+        self.recent: deque[tuple[float, str, object]] = deque(maxlen=STORY_STEPS)
+
+    def find(self, rule: str, what: str) -> None:
+        """Something must not be."""
+        raise Broken(Finding(rule, what, self.clock.now_s))
+
+    def note(self, who: str, what: object) -> None:
+        """For the story."""
+        self.recent.append((self.clock.now_s, who, what))
+
+    def watch(self, name: str, cluster: Cluster) -> None:
+        """The pods of this cluster."""
+        self.clusters[name] = cluster
+
+    # The log
+
+    def on_stored(self, message: Message) -> None:
+        """One more message of the log or of the operators' settings."""
+        body = message.body
+        self.note("bus", body)
+        if isinstance(body, Decision):
+            self.auditor.on_decision(body, message.sequence)
+        elif isinstance(body, ClusterLost):
+            if body.lost:
+                self.lost.setdefault(body.cluster, []).append(self.clock.now_s)
+        elif hasattr(body, "after"):
+            self._on_event(message)
+        if findings := self.auditor.report().findings:
+            self.find(findings[0].rule, f"{findings[0].where}: {findings[0].what}")
+
+    def _on_event(self, message: Message) -> None:
+        event: WorkloadEvent = message.body
+        self.auditor.on_event(event, message.sequence, message.stored_at_s)
+        name = key(event.tenant, event.id)
+        work = self.workloads.setdefault(name, Workload(tenant=event.tenant, id=event.id))
+        before, cluster, pods = work.state, work.cluster, work.pods
+        deadline_s = work.request.deadline_s if work.request is not None else None
+        over_at_s = None if deadline_s is None else work.claimed_at_s + deadline_s
+        verdict = offer(work, event, message.sequence, message.stored_at_s)
+        self.verdicts[verdict] = self.verdicts.get(verdict, 0) + 1
+        if verdict is not Verdict.COUNTED:
+            return
+        match event:
+            case Claimed():
+                self.claims[Attempt(event.tenant, event.id, event.attempt)] = event.by
+            case Running():
+                self._check_running(event)
+            case Withdrawn():
+                if before is not State.PLACED:
+                    self.find("a claimed workload never moves by itself", str(event))
+            case CancelRequested():
+                if name not in self.cancels:
+                    self.find("only people cancel", str(event))
+            case Evicted() | Failed() | Cancelled() | Succeeded():
+                self._check_ending(event, before, cluster, over_at_s)
+            case _:
+                del pods
+
+    def _check_running(self, event: Running) -> None:
+        group = self._group(event.cluster, Attempt(event.tenant, event.id, event.attempt))
+        if group is None:
+            self.find("running says where the pods are", f"no pods at all: {event}")
+
+    def _group(self, cluster: str, attempt: Attempt) -> Group | None:
+        return self.clusters[cluster].world.groups.get(attempt)
+
+    def _check_ending(
+        self,
+        event: Evicted | Failed | Cancelled | Succeeded,
+        before: State,
+        cluster: str,
+        over_at_s: float | None,
+    ) -> None:
+        name = key(event.tenant, event.id)
+        if isinstance(event, Cancelled) and name not in self.cancels:
+            self.find("only people cancel", str(event))
+        if before not in HELD:
+            if not isinstance(event, Cancelled):
+                self.find("what is not claimed does not end by itself", str(event))
+            return
+        attempt = Attempt(event.tenant, event.id, event.attempt)
+        group = self._group(cluster, attempt)
+        if event.by.startswith("resolver"):
+            self._check_resolver_ending(event, group, attempt, cluster, over_at_s)
+            return
+        if event.by != self.claims[attempt]:
+            self.find("only the claimant ends it", str(event))
+        if group is not None and self.alive(group):
+            self.find("an ending comes after the last pod", f"{event}; {group}")
+        if isinstance(event, Succeeded):
+            if group is None or group.phase is not Phase.COMPLETED:
+                self.find("what succeeded was completed", f"{event}; {group}")
+        elif not isinstance(event, Cancelled):
+            self._check_reason(event, group, over_at_s)
+
+    def _check_reason(
+        self, event: Evicted | Failed, group: Group | None, over_at_s: float | None
+    ) -> None:
+        """Nobody's running job ends because of silence."""
+        reason = event.reason.rpartition("at last: ")[2]
+        if reason.startswith(_OF_THE_CLUSTER):
+            return
+        if reason == "deadline" and over_at_s is not None:
+            return
+        if isinstance(event, Failed) and group is not None and group.made.fails:
+            return
+        self.find("no job ends because of silence", f"{event}; {group}")
+
+    def _check_resolver_ending(
+        self,
+        event: Evicted | Failed | Cancelled | Succeeded,
+        group: Group | None,
+        attempt: Attempt,
+        cluster: str,
+        over_at_s: float | None,
+    ) -> None:
+        """Only where a person said so, or where the job's own deadline has stopped its pods."""
+        if "lost" in event.reason and self.lost.get(cluster):
+            self.doubtful.add(attempt)
+        elif over_at_s is None or self.clock.now_s < over_at_s:
+            self.find("no job ends because of silence", f"{event}; {group}")
+        elif group is not None and self.alive(group):
+            self.find("a deadline is enforced beside the pods", f"{event}; {group}")
+
+    # The pods
+
+    def alive(self, group: Group) -> bool:
+        """Whether its pods hold something now; a cluster whose process is down is not up to date."""
+        if group.phase not in ALIVE:
+            return bool(group.held) and group.stopped is None and group.phase is Phase.FAILED
+        ends_s = [group.made.ends_s]
+        if group.made.expires_s is not None:
+            ends_s.append(group.made.expires_s)
+        return group.made.fails or self.clock.now_s < min(ends_s)
+
+    def on_create(self, cluster: str, order: CreatePods) -> None:
+        """An executor is about to create pods."""
+        attempt = order.attempt
+        if self.claims.get(attempt) != order.executor:
+            self.find("nothing is created before it is claimed", str(order))
+        if attempt in self.doubtful:
+            return
+        for name, other in self.clusters.items():
+            for group in other.world.groups.values():
+                mine = (group.attempt.tenant, group.attempt.id) == attempt[:2]
+                if not mine or group.attempt in self.doubtful or not self.alive(group):
+                    continue
+                if (name, group.attempt) != (cluster, attempt):
+                    self.find("none runs twice at once", f"{order}; {group} runs on {name}")
+        work = self.workloads[key(attempt.tenant, attempt.id)]
+        if (work.attempt != attempt.number or work.state not in HELD) and (
+            order.stop_after_s is None or order.stop_after_s > 0
+        ):
+            self.find("what ended is not created", f"{order}; {work}")
