@@ -7,7 +7,6 @@ few that the consumer lets wait are always the next ones.
 
 import asyncio
 import itertools
-from collections.abc import Coroutine
 from typing import Any, Final, assert_never
 
 from berthmaster.archivist.core import Archivist, Rules
@@ -17,13 +16,13 @@ from berthmaster.archivist.settings import ArchivistSettings
 from berthmaster.archivist.stimuli import DecisionSeen, Done, End, EndingSeen, Frozen, Later
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
-from berthmaster.bus.errors import ApiError, BusError
 from berthmaster.bus.follow import Recorded
-from berthmaster.bus.streams import ARCHIVE, WORKLOADS, stream_info
+from berthmaster.bus.joining import joined
+from berthmaster.bus.streams import ARCHIVE, WORKLOADS
 from berthmaster.bus.worker import Later as AgainLater
 from berthmaster.bus.worker import Never, Worker
 from berthmaster.messages.families import DECISIONS, UNREADABLE
-from berthmaster.runtime.periodic import beats, stopped_within
+from berthmaster.runtime.periodic import beats
 from berthmaster.runtime.service import Context, Service
 
 ENDINGS: Final = ("succeeded", "failed", "cancelled")
@@ -164,47 +163,10 @@ def _pace(per_s: float) -> Pace:
     return Pace(per_s, max(1.0, per_s * BURST_S))
 
 
-async def _unless_stopped(ctx: Context[ArchivistSettings], work: Coroutine[Any, Any, Any]) -> Any:
-    """The result of waiting for something that may never come; None when asked to stop."""
-    task = asyncio.ensure_future(work)
-    stop = asyncio.ensure_future(ctx.stopping.wait())
-    try:
-        await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
-        return task.result() if task.done() else None
-    finally:
-        stop.cancel()
-        task.cancel()
-
-
-async def _streams_are_there(ctx: Context[ArchivistSettings], conn: Connection) -> bool:
-    """Wait for whoever makes the streams; False when asked to stop before."""
-    told = False
-    while not ctx.stopping.is_set():
-        try:
-            for stream in (WORKLOADS, ARCHIVE):
-                await stream_info(conn, stream)
-            return True
-        except BusError as error:
-            why = str(error)
-            if isinstance(error, ApiError) and error.code == NO_STREAM:
-                why = "the streams have not been made"
-            ctx.health.ready("streams", False, why)
-            if not told:
-                ctx.log.warning("waiting for the streams", why=why)
-                told = True
-        await stopped_within(0.2, ctx.stopping)
-    return False
-
-
 async def main(ctx: Context[ArchivistSettings]) -> None:
     """Connect, wait for the streams, work."""
-    ctx.health.ready("bus", False, "no connection to NATS yet")
-    conn = await _unless_stopped(ctx, Connection.open(ctx.settings, "archivist", ctx.log))
-    if conn is None:
-        return
-    async with conn:
-        if await _streams_are_there(ctx, conn):
-            ctx.health.ready("streams", True)
+    async with joined(ctx, WORKLOADS, ARCHIVE) as conn:
+        if conn is not None:
             ctx.log.info("working")
             await Shell(ctx, conn).run()
 

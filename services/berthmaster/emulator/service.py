@@ -8,6 +8,8 @@ from pathlib import Path
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
+from berthmaster.bus.joining import joined
+from berthmaster.bus.streams import FLEET, WORKLOADS
 from berthmaster.emulator.cluster import Cluster
 from berthmaster.emulator.disturbance import Nature
 from berthmaster.emulator.fleets import (
@@ -233,24 +235,9 @@ class Figures:
 async def main(context: Context[EmulatorSettings]) -> None:
     """Until the service is told to stop."""
     fleet = fleet_of(context.settings)
-    context.health.ready("bus", False, "not connected yet")
-    conn = await _open(context)
-    if conn is None:
-        return
-    async with conn:
-        await _serve(context, conn, fleet)
-
-
-async def _open(context: Context[EmulatorSettings]) -> Connection | None:
-    """The connection; None: the service is told to stop before there is one."""
-    opening = asyncio.ensure_future(Connection.open(context.settings, context.name, context.log))
-    stopping = asyncio.ensure_future(context.stopping.wait())
-    try:
-        await asyncio.wait({opening, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        return opening.result() if opening.done() else None
-    finally:
-        opening.cancel()
-        stopping.cancel()
+    async with joined(context, WORKLOADS, FLEET) as conn:
+        if conn is not None:
+            await _serve(context, conn, fleet)
 
 
 async def _serve(

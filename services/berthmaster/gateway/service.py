@@ -8,16 +8,16 @@ needs a lock.
 import asyncio
 import itertools
 import secrets
-from collections.abc import Coroutine
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Final
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.dead import bury
 from berthmaster.bus.endpoints import Endpoint, serve
-from berthmaster.bus.errors import ApiError, BusError, StreamReplaced
+from berthmaster.bus.errors import BusError, StreamReplaced
 from berthmaster.bus.follow import Follower, Recorded
+from berthmaster.bus.joining import joined
 from berthmaster.bus.log import event_subject
 from berthmaster.bus.streams import ARCHIVE, CONTROL, WORKLOADS, stream_info
 from berthmaster.gateway.answers import fitted, overloaded, unavailable
@@ -45,7 +45,7 @@ from berthmaster.lifecycle.instructions import (
 from berthmaster.messages.api import GATEWAY_VERBS, OPERATOR_VERBS, ApiReply
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.families import CONTROL_FACTS, EVENTS, UNREADABLE, encode
-from berthmaster.runtime.periodic import beats, stopped_within
+from berthmaster.runtime.periodic import beats
 from berthmaster.runtime.service import Context, Service
 
 MAX_LETTERS: Final = 100  # dead letters that wait to be sent; the log has their originals
@@ -258,47 +258,10 @@ class Shell:
                 )
 
 
-async def _unless_stopped(ctx: Context[GatewaySettings], work: Coroutine[Any, Any, Any]) -> Any:
-    """The result of waiting for something that may never come; None when asked to stop."""
-    task = asyncio.ensure_future(work)
-    stop = asyncio.ensure_future(ctx.stopping.wait())
-    try:
-        await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
-        return task.result() if task.done() else None
-    finally:
-        stop.cancel()
-        task.cancel()
-
-
-async def _streams_are_there(ctx: Context[GatewaySettings], conn: Connection) -> bool:
-    """Wait for whoever makes the streams; False when asked to stop before."""
-    told = False
-    while not ctx.stopping.is_set():
-        try:
-            for stream in (WORKLOADS, CONTROL, ARCHIVE):
-                await stream_info(conn, stream)
-            return True
-        except BusError as error:
-            why = str(error)
-            if isinstance(error, ApiError) and error.code == NO_STREAM:
-                why = "the streams have not been made"
-            ctx.health.ready("streams", False, why)
-            if not told:
-                ctx.log.warning("waiting for the streams", why=why)
-                told = True
-        await stopped_within(0.2, ctx.stopping)
-    return False
-
-
 async def main(ctx: Context[GatewaySettings]) -> None:
     """Connect, wait for the streams, serve."""
-    ctx.health.ready("bus", False, "no connection to NATS yet")
-    conn = await _unless_stopped(ctx, Connection.open(ctx.settings, "gateway", ctx.log))
-    if conn is None:
-        return
-    async with conn:
-        if await _streams_are_there(ctx, conn):
-            ctx.health.ready("streams", True)
+    async with joined(ctx, WORKLOADS, CONTROL, ARCHIVE) as conn:
+        if conn is not None:
             await Shell(ctx, conn).run()
 
 

@@ -6,8 +6,9 @@ Rules of this file:
   other; until it did, nothing new is decided (``pending``), for it would be decided on the past.
 - A refused commit means that somebody wrote what was not read yet: wait for it, decide again.
 - Endings of claimed attempts are written here in two cases only: a person declared the cluster
-  lost, or the job's own deadline has passed in a silent cluster. Silence alone ends nothing. What
-  waits again although a person had wished it cancelled is cancelled here.
+  lost, or the job's own deadline has passed in a silent cluster. Silence alone ends nothing, nor
+  does a clock of ours that is ahead: the messages' time stamps must say so too. What waits again
+  although a person had wished it cancelled is cancelled here.
 """
 
 from collections import OrderedDict
@@ -35,6 +36,7 @@ from berthmaster.resolver.decide import Plan, decide
 from berthmaster.resolver.settings import Policy
 from berthmaster.resolver.state import Knowledge
 
+LOOK_AGAIN_S = 1.0  # at a deadline that passed by our clock and not yet by the server's messages
 DECISIONS_KEPT = 2000  # at hand for "why"; older ones are read from the log
 
 
@@ -50,6 +52,7 @@ class Resolver:
         self.pending: Plan | None = None  # sent, outcome not known
         self._wait_for = 0  # sequence of WORKLOADS that must be folded before deciding again
         self._appending: dict[str, Key] = {}
+        self._ended_at_s = float("-inf")  # when endings were looked for last
         self._looked_at = -1  # the growth at the last look that found nothing more
         self._arrived = False  # something queued since then
         self._commit_limit: int | None = None  # lowered while plans turn out too large
@@ -162,6 +165,7 @@ class Resolver:
 
     def endings(self, now_s: float) -> list[Append]:
         """Endings that are ours to write, each asked for once until answered."""
+        self._ended_at_s = now_s
         appends = []
         busy = set(self._appending.values())
         for workload, reason in self._overdue(now_s):
@@ -181,11 +185,12 @@ class Resolver:
                     (know.open[name], f"cluster {LOST}")
                     for name in sorted(know.held.get(cluster.name, ()))
                 ]
+        sure_s = min(now_s, know.heard_s)  # our clock may be ahead, the server's messages are not
         for name, over_at_s in know.deadlines.items():
             workload = know.open[name]
             cluster = know.clusters.get(workload.cluster)
-            silent = now_s - cluster.alive_at_s > self.policy.stale_after_s
-            if silent and not cluster.lost and now_s > over_at_s + self.policy.deadline_grace_s:
+            silent = sure_s - cluster.alive_at_s > self.policy.stale_after_s
+            if silent and not cluster.lost and sure_s > over_at_s + self.policy.deadline_grace_s:
                 found.append((workload, "its deadline passed in a silent cluster"))
         return found
 
@@ -223,7 +228,8 @@ class Resolver:
         for name, at_s in know.deadlines.items():
             cluster = know.clusters.get(know.open[name].cluster)
             silent_at_s = cluster.alive_at_s + policy.stale_after_s
-            times.append(max(at_s + policy.deadline_grace_s, silent_at_s))
+            again_s = self._ended_at_s + LOOK_AGAIN_S  # if no message is as new as our clock says
+            times.append(max(at_s + policy.deadline_grace_s, silent_at_s, again_s))
         return min(times)
 
     # What people ask

@@ -22,11 +22,12 @@ from berthmaster.bus.endpoints import Endpoint, serve
 from berthmaster.bus.errors import BusError, TooLarge
 from berthmaster.bus.facts import FactMirror, Seen
 from berthmaster.bus.follow import Follower, Recorded
+from berthmaster.bus.joining import joined
 from berthmaster.bus.lease import Lease
 from berthmaster.bus.log import EventLog, last_message, next_message
 from berthmaster.bus.snapshots import load as load_snapshot
 from berthmaster.bus.snapshots import save as save_snapshot
-from berthmaster.bus.streams import ARCHIVE, CONTROL, WORKLOADS, stream_info
+from berthmaster.bus.streams import ARCHIVE, CONTROL, FLEET, WORKLOADS, stream_info
 from berthmaster.lifecycle.fold import Verdict, key
 from berthmaster.lifecycle.instructions import Append, Stored
 from berthmaster.messages.api import Refusal, WhyReply
@@ -449,11 +450,10 @@ def _busy(expected: str) -> Refusal:
 
 async def main(context: Context[ResolverSettings]) -> None:
     """Connect and run until told to stop."""
-    settings = context.settings
-    context.log.info("resolver", cell=settings.cell, engine=ENGINE_VERSION)
-    async with await Connection.open(settings, "resolver", context.log) as conn:
-        conn.on_violation = lambda what: context.health.ready("permissions", False, what)
-        await Shell(context, conn).run()
+    context.log.info("resolver", cell=context.settings.cell, engine=ENGINE_VERSION)
+    async with joined(context, WORKLOADS, FLEET, CONTROL) as conn:
+        if conn is not None:
+            await Shell(context, conn).run()
 
 
 SERVICE = Service("resolver", ResolverSettings, main)

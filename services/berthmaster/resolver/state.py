@@ -48,6 +48,7 @@ class Knowledge:
         self.workloads_sequence = 0
         self.fleet_sequence = 0
         self.control_sequence = 0
+        self.heard_s = float("-inf")  # server's time of the newest message of log or fleet
         self.open: dict[Key, Workload] = {}
         self.frozen: dict[Key, str] = {}
         self.fleet = Fleet()
@@ -71,6 +72,7 @@ class Knowledge:
     def take_event(self, event: WorkloadEvent, sequence: int, stored_at_s: float) -> Verdict | None:
         """Fold one event; None if it is of a workload that ended or is frozen."""
         self.workloads_sequence = max(self.workloads_sequence, sequence)
+        self.heard_s = max(self.heard_s, stored_at_s)
         name = key(event.tenant, event.id)
         workload = self.open.get(name)
         if workload is None:
@@ -215,6 +217,7 @@ class Knowledge:
     def take_fact(self, fact: FleetFact, sequence: int, stored_at_s: float) -> None:
         """Take over the newest value of something in the fleet."""
         self.fleet_sequence = max(self.fleet_sequence, sequence)
+        self.heard_s = max(self.heard_s, stored_at_s)
         cluster = self.clusters.get(fact.cluster)
         match fact:
             case NodeReport():

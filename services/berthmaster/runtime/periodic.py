@@ -1,11 +1,14 @@
-"""A steady beat for work that is due every so often and ends when the service stops.
+"""Waiting that ends when the service stops: a steady beat, a pause, what may take for ever.
 
 The beat keeps its phase: work that took a while does not shift what follows. Beats missed because
 the work or the machine was slow are dropped and counted, not made up for in a burst.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 async def beats(period_s: float, stopping: asyncio.Event) -> AsyncIterator[int]:
@@ -32,3 +35,15 @@ async def stopped_within(limit_s: float, stopping: asyncio.Event) -> bool:
     except TimeoutError:
         pass
     return stopping.is_set()
+
+
+async def unless_stopped(work: Coroutine[Any, Any, T], stopping: asyncio.Event) -> T | None:
+    """The result of what may take for ever; None, and the work cancelled, if told to stop first."""
+    task = asyncio.ensure_future(work)
+    stop = asyncio.ensure_future(stopping.wait())
+    try:
+        await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        stop.cancel()
+        task.cancel()

@@ -9,8 +9,7 @@ import asyncio
 import secrets
 import socket
 from collections import deque
-from collections.abc import Coroutine
-from typing import Any, Final
+from typing import Final
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
@@ -18,9 +17,10 @@ from berthmaster.bus.dead import bury
 from berthmaster.bus.errors import BusError, StreamReplaced
 from berthmaster.bus.facts import FactMirror, FactWriter, Seen
 from berthmaster.bus.follow import Follower, Recorded
+from berthmaster.bus.joining import joined
 from berthmaster.bus.lease import Lease
-from berthmaster.bus.streams import WORKLOADS, stream_info
-from berthmaster.runtime.periodic import beats, stopped_within
+from berthmaster.bus.streams import FLEET, WORKLOADS, stream_info
+from berthmaster.runtime.periodic import beats
 from berthmaster.runtime.service import Context, Service
 from berthmaster.scorer.core import Scorer
 from berthmaster.scorer.events import Deposed, Event, Led, PutScore, ScoreNotStored, Tick
@@ -224,24 +224,10 @@ class Shell:
             await bury(self._conn, service=NAME, subject=subject, reason=reason, body=data)
 
 
-async def _unless_stopped(
-    ctx: Context[ScorerSettings], work: Coroutine[Any, Any, Connection]
-) -> Connection | None:
-    """The connection, which may take for ever; None when asked to stop before."""
-    task = asyncio.ensure_future(work)
-    while not task.done():
-        if await stopped_within(0.05, ctx.stopping):
-            task.cancel()
-            return None
-    return task.result()
-
-
 async def main(ctx: Context[ScorerSettings]) -> None:
     """Connect and score."""
-    ctx.health.ready("bus", False, "no connection to NATS yet")
-    conn = await _unless_stopped(ctx, Connection.open(ctx.settings, NAME, ctx.log))
-    if conn is not None:
-        async with conn:
+    async with joined(ctx, FLEET, WORKLOADS) as conn:
+        if conn is not None:
             await Shell(ctx, conn).run()
 
 

@@ -14,16 +14,16 @@ reads the source (worker.py) there are two tasks: one ticks, one sends.
 """
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, Final, TypeVar, assert_never
+from typing import Final, TypeVar, assert_never
 
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError, NotConnected, TooLarge
+from berthmaster.bus.joining import joined
 from berthmaster.bus.subjects import SubjectError, telemetry
 from berthmaster.messages.families import encode
 from berthmaster.messages.telemetry import NodeTelemetry
 from berthmaster.runtime.errors import CannotStart
-from berthmaster.runtime.periodic import beats
+from berthmaster.runtime.periodic import beats, unless_stopped
 from berthmaster.runtime.service import Context, Service
 from berthmaster.telemetry.core import (
     Agent,
@@ -162,19 +162,16 @@ async def serve(ctx: Context[TelemetrySettings], opener: Opener) -> None:
     """Open the source, connect, run."""
     settings = ctx.settings
     ctx.health.ready("source", False, "not opened yet")
-    ctx.health.ready("bus", False, "not connected yet")
     worker = Worker(ctx.log, ctx.now)
     try:
-        source = await _unless_stopping(
-            ctx, worker.open(lambda: opener(settings, ctx.log), OPEN_LIMIT_S)
-        )
+        opening = worker.open(lambda: opener(settings, ctx.log), OPEN_LIMIT_S)
+        source = await unless_stopped(opening, ctx.stopping)
         if source is None:
             return
         ctx.log.info("source_opened", source=source.kind, node=settings.node_name)
-        conn = await _unless_stopping(ctx, Connection.open(settings, "telemetry", ctx.log))
-        if conn is None:
-            return
-        async with conn:
+        async with joined(ctx) as conn:
+            if conn is None:
+                return
             agent = Agent(
                 cluster=settings.cluster,
                 node=settings.node_name,
@@ -195,20 +192,6 @@ async def serve(ctx: Context[TelemetrySettings], opener: Opener) -> None:
         raise CannotStart(str(error)) from error
     finally:
         await worker.close()
-
-
-async def _unless_stopping(
-    ctx: Context[TelemetrySettings], work: Coroutine[Any, Any, T]
-) -> T | None:
-    """The result of what may take for ever; None if the service was asked to stop meanwhile."""
-    task = asyncio.create_task(work)
-    stop = asyncio.create_task(ctx.stopping.wait())
-    try:
-        await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
-        return task.result() if task.done() else None
-    finally:
-        stop.cancel()
-        task.cancel()
 
 
 def service(opener: Opener = open_source) -> Service[TelemetrySettings]:

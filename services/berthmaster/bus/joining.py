@@ -1,0 +1,60 @@
+"""How a service joins the bus: a connection, then the streams that it lives on.
+
+Either may be long in coming, and the service may be told to stop before: then there is no
+connection and nothing left to do. Services never make streams; only the user "setup" may.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final, TypeVar
+
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.errors import ApiError, BusError
+from berthmaster.bus.streams import stream_info
+from berthmaster.runtime.periodic import stopped_within, unless_stopped
+from berthmaster.runtime.service import Context
+from berthmaster.runtime.settings import CommonSettings
+
+NO_STREAM: Final = 10059
+LOOK_AGAIN_S: Final = 0.2
+S = TypeVar("S", bound=CommonSettings)
+
+
+@asynccontextmanager
+async def joined(ctx: Context[S], *streams: str) -> AsyncIterator[Connection | None]:
+    """The service's connection once these streams are there; None if told to stop before.
+
+    Readiness shows what is waited for, and permission violations for ever after. Raises BusError
+    when the server will not have this user.
+    """
+    ctx.health.ready("bus", False, "no connection to NATS yet")
+    opening = Connection.open(ctx.settings, ctx.name, ctx.log)
+    conn = await unless_stopped(opening, ctx.stopping)
+    if conn is None:
+        yield None
+        return
+    async with conn:
+        conn.on_violation = lambda what: ctx.health.ready("permissions", False, what)
+        ctx.health.ready("bus", True)
+        yield conn if await _streams_are_there(ctx, conn, streams) else None
+
+
+async def _streams_are_there(ctx: Context[S], conn: Connection, streams: tuple[str, ...]) -> bool:
+    """Wait for whoever makes the streams; False when told to stop before."""
+    told = False
+    while not ctx.stopping.is_set():
+        try:
+            for stream in streams:
+                await stream_info(conn, stream)
+            ctx.health.ready("streams", True)
+            return True
+        except BusError as error:
+            why = str(error)
+            if isinstance(error, ApiError) and error.code == NO_STREAM:
+                why = "the streams have not been made"
+            ctx.health.ready("streams", False, why)
+            if not told:
+                ctx.log.warning("waiting for the streams", why=why)
+                told = True
+        await stopped_within(LOOK_AGAIN_S, ctx.stopping)
+    return False
