@@ -262,7 +262,23 @@ def test_a_deadline_frees_a_job_from_a_silent_cluster_only(world: World) -> None
     world.fact(alive("c1", counter=2))
     assert world.resolver.endings(world.now_s) == []  # its own executor is there to end it
     world.now_s += 11
+    world.fact(alive("c2", counter=2))  # others are heard, so the silence is c1's
     [append] = world.resolver.endings(world.now_s)
+    assert isinstance(append.event, Evicted)
+
+
+def test_a_clock_that_is_ahead_ends_no_job_by_its_deadline(world: World) -> None:
+    name = world.submit(job(deadline_s=60, clusters=("c1",)))
+    world.settle()
+    world.claim(name)
+    world.fact(alive("c1", counter=2))
+    # Our clock is set forward by five minutes. It runs: the pods are there for another 50 s.
+    assert world.resolver.endings(world.now_s + 300) == []
+    assert world.resolver.wake_at_s() == world.now_s + 301  # and is not looked at all the time
+    # Only when the server's own time stamps are beyond the deadline is it over.
+    world.now_s += 120
+    world.fact(alive("c2", counter=2))
+    [append] = world.resolver.endings(world.now_s + 300)
     assert isinstance(append.event, Evicted)
 
 
