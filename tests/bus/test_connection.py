@@ -176,7 +176,7 @@ async def test_what_is_too_large_by_its_headers_alone_is_refused_here(server: Se
             await conn.publish("some.thing", data, headers=headers)
         with pytest.raises(TooLarge):
             await conn.request("some.thing", data, headers=headers)
-        await conn.nc.flush()
+        await conn.flush()
         assert (conn.connected, conn.reconnects) == (True, 0)
 
 
@@ -199,7 +199,7 @@ async def test_while_the_server_is_away_a_bounded_amount_is_kept_and_sent_later(
     came: list[bytes] = []
     async with connected(server.url) as conn, connected(server.url) as other:
         await other.subscribe("some.thing", lambda _, data: came.append(data[:8]))
-        await other.nc.flush()
+        await other.flush()
         server.kill()
         await until(lambda: not conn.connected and not other.connected)
         block = b"y" * 500_000
@@ -240,7 +240,7 @@ async def test_closing_sends_what_was_published_before(server: Server) -> None:
     came: list[bytes] = []
     async with connected(server.url) as other:
         await other.subscribe("last.words", lambda _, data: came.append(data))
-        await other.nc.flush()
+        await other.flush()
         async with connected(server.url) as conn:
             await conn.publish("last.words", b"farewell")
         await until(lambda: came)
@@ -307,10 +307,10 @@ async def test_dropped_messages_are_counted_and_told_once_a_second(server: Serve
     log = Lines()
     async with connected(server.url, log=log) as conn, connected(server.url) as other:
         await conn.subscribe("some.thing", lambda _, __: time.sleep(0.001), pending_messages=10)
-        await conn.nc.flush()
+        await conn.flush()
         for _ in range(2000):
             await other.publish("some.thing", b"x")
-        await other.nc.flush()
+        await other.flush()
         await until(lambda: conn.dropped > 100)
     assert 1 <= log.count("slow consumer: messages were dropped") <= 3
 

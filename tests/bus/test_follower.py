@@ -300,7 +300,7 @@ async def test_caught_up_is_told_though_what_was_to_come_was_purged_meanwhile(
         total = 5000
         for number in range(total):
             await writer.publish("berth.control.queue.q", b"%d" % number + b"x" * 2000)
-        await writer.nc.flush()
+        await writer.flush()
         seen = Seen()
         follower = Follower(conn, CONTROL, [CONTROLS])
         async with task(follower.run(seen.take, caught_up=seen.caught_up)):
@@ -346,7 +346,7 @@ async def test_a_slow_handler_loses_nothing_of_a_flood(server: Server) -> None:
             for start in range(0, total, 1000):
                 for number in range(start, start + 1000):
                     await writer.publish("berth.control.queue.q", b"%d" % number + b"x" * 500)
-                await writer.nc.flush()
+                await writer.flush()
             await until(lambda: took == total)
         assert (conn.dropped, follower.sequence) == (0, total)
 

@@ -19,7 +19,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from berthmaster.bus.clock import ServerClock
-from berthmaster.bus.errors import ApiError, BusError, NotConnected, TooLarge
+from berthmaster.bus.errors import ApiError, BusError, NoAnswer, NotConnected, TooLarge
 from berthmaster.bus.requests import PatientClient, Requests
 
 REQUEST_TIMEOUT_S: Final = 1.0
@@ -269,6 +269,20 @@ class Connection:
         except (nats.errors.Error, OSError) as error:
             raise NotConnected(f"cannot publish: {error}") from error
 
+    async def flush(self, *, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+        """Until the server has taken all that was sent before, subscriptions too. Raises NoAnswer,
+        NotConnected."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                # The library's ping overtakes what is buffered, and nothing tells when that is out.
+                while self.nc.pending_data_size:  # noqa: ASYNC110
+                    await asyncio.sleep(0.0005)
+                await self.nc.flush()
+        except TimeoutError as error:
+            raise NoAnswer(f"the server did not take all within {timeout_s:g} s") from error
+        except (nats.errors.Error, OSError) as error:
+            raise NotConnected(f"cannot flush: {error}") from error
+
     async def request(
         self,
         subject: str,
@@ -364,10 +378,10 @@ class Connection:
             return
         try:
             if self.nc.is_connected:
-                await asyncio.wait_for(self.nc.flush(), CLOSE_TIMEOUT_S)
+                await self.flush(timeout_s=CLOSE_TIMEOUT_S)
             elif unsent := self.nc.pending_data_size:
                 self.log.warning("closing with unsent messages", bytes=unsent)
-        except (TimeoutError, nats.errors.Error, OSError):
+        except BusError:
             self.log.warning("closing, though NATS may not have taken all")
         try:
             await asyncio.wait_for(self.nc.close(), CLOSE_TIMEOUT_S)

@@ -99,8 +99,8 @@ async def serve(
                     name=endpoint_name, subject=endpoint.subject, handler=handler(endpoint)
                 )
             )
-        await conn.nc.flush()  # from here on, whoever asks is heard
-    except (nats.errors.Error, OSError) as error:
+        await conn.flush()  # from here on, whoever asks is heard
+    except (BusError, nats.errors.Error, OSError) as error:
         raise NotConnected(f"cannot serve {name}: {error}") from error
     return Endpoints(service, tasks)
 
