@@ -120,8 +120,11 @@ class Cluster:
         match record:
             case Made():
                 attempt = Attempt(record.tenant, record.id, record.attempt)
-                if self.world.groups[attempt].phase in ALIVE:
+                group = self.world.groups[attempt]
+                if group.phase in ALIVE:
                     self._set_timer(record.starts_s, attempt)
+                else:
+                    self._arm_deadline(group)
             case ForeignCame():
                 self._set_timer(record.until_s, ForeignLeft(record.number))
             case NodeTurned(node, until_s) if until_s:
@@ -140,9 +143,12 @@ class Cluster:
             self._write(what)
             return
         group = self.world.groups.get(what)
-        if group is None or group.phase not in ALIVE:
+        if group is None:
             return
         made = group.made
+        if group.phase not in ALIVE:
+            self._expire_rest(group, due_s)
+            return
         if group.phase is Phase.STARTING:
             if made.starts_s <= due_s:  # else the timer is that of an object deleted since
                 self._run(group)
@@ -173,6 +179,20 @@ class Cluster:
     ) -> None:
         self._write(Over(*group.attempt, how.value, frees, reason, exit_code))
         events += self.status(group)
+        self._arm_deadline(group)
+
+    def _arm_deadline(self, group: Group) -> None:
+        """The deadline holds for the rest of a gang too, whose executor may never stop it."""
+        if group.held and group.made.expires_s is not None:
+            self._set_timer(group.made.expires_s, group.attempt)
+
+    def _expire_rest(self, group: Group, due_s: float) -> None:
+        expires_s = group.made.expires_s
+        if group.held and expires_s is not None and expires_s <= due_s:
+            over = group.over
+            reason, exit_code = (over.reason, over.exit_code) if over is not None else ("", None)
+            how, rest = group.phase.value, tuple(group.held)
+            self._write(Over(*group.attempt, how, rest, reason, exit_code))
 
     def _kill_pods_on(self, gpu: GpuTurned, events: list[PodEvent]) -> None:
         """A GPU that dies takes the pods on it along; the rest of their gang is not told."""

@@ -268,6 +268,23 @@ def test_a_failed_pod_leaves_the_rest_of_its_gang_running_until_it_is_stopped() 
     assert cluster.world.nodes["n2"].gpu_free_milli == [1000] * 4
 
 
+def test_a_deadline_ends_the_rest_of_a_failed_gang_also_after_a_restart() -> None:
+    """Its executor may be away for hours, and by then the gang is placed anew elsewhere."""
+    nature = Nature(seed=1, failure_share=1.0)
+    order = create("gang", (pod(0, "n1"), pod(1, "n1")), lasts_s=30, stop_after_s=60)
+    for killed in (False, True):
+        cluster = Cluster(SPEC, nature, 1000.0)
+        cluster.perform(order, 1000.0)
+        [failed] = [e for e in cluster.advance(1040.0) if isinstance(e, PodsFailed)]
+        if killed:
+            cluster = Cluster(SPEC, nature, 1050.0, cluster.take_journal())
+        group = cluster.world.groups[order.attempt]
+        assert list(group.held) == ["main-1"]
+        assert cluster.advance(1061.0) == []  # its executor knows already how it ended
+        assert group.held == {}
+        assert cluster.found("executor/berlin") == [PodsFound(order.attempt), failed]
+
+
 def test_everything_that_happened_is_told_to_an_executor_that_was_away() -> None:
     nature = Nature()
     cluster = Cluster(SPEC, nature, 0)
