@@ -65,6 +65,7 @@ class Judge:
         self.cancels: set[Key] = set()  # a person asked for it
         self.accepted: dict[Key, int] = {}  # a person was told so, with this sequence
         self.lost: dict[str, list[float]] = {}  # cluster -> when a person declared it lost
+        self.resolver_deadlines = 0
         self.auditor = Auditor()
         self.recent: deque[tuple[float, str, object]] = deque(maxlen=STORY_STEPS)
 
@@ -189,17 +190,19 @@ class Judge:
             self.find("no job ends because of silence", f"{event}; {group}")
         elif group is not None and self.alive(group):
             self.find("a deadline is enforced beside the pods", f"{event}; {group}")
+        else:
+            self.resolver_deadlines += 1
 
     # The pods
 
     def alive(self, group: Group) -> bool:
         """Whether its pods hold something now; a cluster whose process is down is not up to date."""
+        made = group.made
         if group.phase not in ALIVE:
-            return bool(group.held) and group.stopped is None and group.phase is Phase.FAILED
-        ends_s = [group.made.ends_s]
-        if group.made.expires_s is not None:
-            ends_s.append(group.made.expires_s)
-        return group.made.fails or self.clock.now_s < min(ends_s)
+            return bool(group.held)
+        if made.expires_s is not None and self.clock.now_s >= made.expires_s:
+            return False
+        return self.clock.now_s < made.ends_s or (made.fails and len(made.seats) > 1)
 
     def on_create(self, cluster: str, order: CreatePods) -> None:
         """An executor is about to create pods."""
