@@ -30,36 +30,24 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
 PARTS: Final = ("fit", "room", "idle", "fresh")
 
 
-def score_parts(
-    view: ClusterView, *, fit: float, free_milli: int, capacity_milli: int, stale_after_s: float
-) -> dict[str, float]:
-    """The parts of a cluster's score, rounded so that a record shows what was compared."""
-    return {
-        "fit": _bounded(100.0 * fit),
-        "room": _bounded(100.0 * free_milli / capacity_milli) if capacity_milli > 0 else 0.0,
-        "idle": _bounded(view.idle_percent) if view.idle_percent is not None else 0.0,
-        "fresh": _bounded(100.0 * (1.0 - view.age_s / stale_after_s)),
-    }
+def standing_parts(view: ClusterView, *, stale_after_s: float) -> tuple[float, float]:
+    """The parts that depend on the cluster alone: (idle, fresh)."""
+    idle = bounded(view.idle_percent) if view.idle_percent is not None else 0.0
+    return idle, bounded(100.0 * (1.0 - view.age_s / stale_after_s))
 
 
-def weighted(parts: dict[str, float], weights: Weights) -> float:
-    """The weighted mean of the parts, 0..100."""
+def weighted(weights: Weights, *, fit: float, room: float, idle: float, fresh: float) -> float:
+    """The weighted mean of the parts, 0..100; 0 if no part counts."""
     total = weights.fit + weights.room + weights.idle + weights.fresh
     if total <= 0:
         return 0.0
-    return round(
-        (
-            weights.fit * parts["fit"]
-            + weights.room * parts["room"]
-            + weights.idle * parts["idle"]
-            + weights.fresh * parts["fresh"]
-        )
-        / total,
-        4,
-    )
+    return (
+        weights.fit * fit + weights.room * room + weights.idle * idle + weights.fresh * fresh
+    ) / total
 
 
-def _bounded(value: float) -> float:
-    if value != value:  # NaN: worse than anything known
+def bounded(value: float) -> float:
+    """Into 0..100; what is no number is worse than anything known."""
+    if not value >= 0.0:
         return 0.0
-    return round(min(100.0, max(0.0, value)), 4)
+    return min(value, 100.0)

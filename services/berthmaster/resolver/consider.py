@@ -17,7 +17,7 @@ from berthmaster.engine.fit import (
     tightness,
 )
 from berthmaster.engine.needs import Suitable, gpu_milli, suitable_nodes, tolerates
-from berthmaster.engine.scores import ClusterView, score_parts, weighted
+from berthmaster.engine.scores import ClusterView, Weights, bounded, standing_parts, weighted
 from berthmaster.messages.placement import RankedCluster
 from berthmaster.messages.workload import JobRequest
 from berthmaster.resolver.settings import Policy
@@ -31,83 +31,122 @@ NO_NODES: Final = "has no nodes"
 _SUITABLE_LIMIT: Final = 4096  # shapes remembered
 
 
+class Moment(NamedTuple):
+    """What all requests of one decision have in common: the clusters as of one time."""
+
+    policy: Policy
+    views: list[ClusterView]  # in the order of the fleet's arrays
+    standing: list[tuple[float, float]]  # of each, the parts that depend on no request: idle, fresh
+    weights: Weights
+    starts: list[int]  # first node of each cluster, and the number of nodes
+    capacity_milli: list[int]
+    shut: dict[bytes, dict[str, str]]  # shape -> clusters that are out whatever their room, and why
+
+
 class Candidate(NamedTuple):
     """A cluster that could take the request."""
 
+    score: float
+    cluster: str
     number: int  # among the fleet's clusters
     slot: int  # the node for a single pod; -1 for a gang
-    ranked: RankedCluster
+    fit: float
+    room: float
 
 
 class Considered(NamedTuple):
     """The fleet, seen with one request's eyes."""
 
+    moment: Moment
     candidates: list[Candidate]  # best first
     filtered: dict[str, str]  # cluster -> why it is out
     suitables: list[Suitable]  # one a pod set
 
+    def ranked(self, candidate: Candidate) -> RankedCluster:
+        """A candidate as a record shows it."""
+        idle, fresh = self.moment.standing[candidate.number]
+        parts = {"fit": candidate.fit, "room": candidate.room, "idle": idle, "fresh": fresh}
+        return RankedCluster(
+            cluster=candidate.cluster,
+            score=round(candidate.score, 4),
+            parts={name: round(part, 4) for name, part in parts.items()},
+            input_age_s=round(self.moment.views[candidate.number].age_s, 3),
+        )
 
-def views_at(know: Knowledge, policy: Policy, now_s: float) -> list[ClusterView]:
-    """Every cluster at this moment, in the order of the fleet's arrays."""
-    know.fleet.arrange()
-    return [
+    def ranking(self, first: Candidate) -> tuple[RankedCluster, ...]:
+        """The best clusters, the chosen one first, as many as a record keeps."""
+        others = [c for c in self.candidates if c is not first and c.cluster not in self.filtered]
+        kept = others[: self.moment.policy.ranking_limit - 1]
+        return tuple(self.ranked(candidate) for candidate in (first, *kept))
+
+
+def moment_at(know: Knowledge, policy: Policy, now_s: float) -> Moment:
+    """All clusters as of now."""
+    fleet = know.fleet
+    fleet.arrange()
+    views = [
         know.clusters.view(name, now_s, stale_after_s=policy.stale_after_s, avoid_s=policy.avoid_s)
-        for name in know.fleet.clusters
+        for name in fleet.clusters
     ]
+    standing = [standing_parts(view, stale_after_s=policy.stale_after_s) for view in views]
+    capacity: list[int] = []
+    if views:
+        capacity = np.add.reduceat(fleet.capacity_milli, fleet.starts).tolist()
+    starts = [*fleet.starts.tolist(), len(fleet.names)]
+    return Moment(policy, views, standing, policy.weights, starts, capacity, {})
 
 
-def consider(
-    know: Knowledge, policy: Policy, views: list[ClusterView], request: JobRequest, shape: bytes
-) -> Considered:
+def consider(know: Knowledge, moment: Moment, request: JobRequest, shape: bytes) -> Considered:
     """Filter and rank all clusters for a request."""
     fleet = know.fleet
-    filtered = {view.name: why for view in views if (why := _closed(know, view, request))}
-    filtered |= dict.fromkeys(know.without_nodes(), NO_NODES)
+    filtered = dict(_shut(know, moment, request, shape))
     suitables = [_suitable(know, shape, index, request) for index in range(len(request.pod_sets))]
-    if not fleet.clusters:
-        return Considered([], filtered, suitables)
+    candidates: list[Candidate] = []
+    considered = Considered(moment, candidates, filtered, suitables)
+    if not moment.views:
+        return considered
     single = len(request.pod_sets) == 1 and request.pod_sets[0].count == 1
     if single:
-        pods = request.pod_sets[0]
-        tight = tightness(fleet, pods, suitables[0])
+        tight = tightness(fleet, request.pod_sets[0], suitables[0])
         fits = np.isfinite(np.minimum.reduceat(tight, fleet.starts)).tolist()
     else:
         tight = np.zeros(0)
         fits = _clusters_with_room(know, request, suitables)
     free = np.add.reduceat(np.where(fleet.open, fleet.milli, 0), fleet.starts).tolist()
-    capacity = np.add.reduceat(fleet.capacity_milli, fleet.starts).tolist()
-    starts = [*fleet.starts.tolist(), len(fleet.names)]
     asked = gpu_milli(request)
-    candidates: list[Candidate] = []
-    for index, view in enumerate(views):
-        if view.name in filtered:
+    starts, weights = moment.starts, moment.weights
+    for number, view in enumerate(moment.views):
+        cluster = view.name
+        if cluster in filtered:
             continue
-        if not fits[index]:
-            whys = (s.why_not.get(view.name) for s in suitables)
-            filtered[view.name] = next((why for why in whys if why), BUSY)
+        if not fits[number]:
+            whys = (s.why_not.get(cluster) for s in suitables)
+            filtered[cluster] = next((why for why in whys if why), BUSY)
             continue
         slot = -1
         if single:
-            slot = starts[index] + int(tight[starts[index] : starts[index + 1]].argmin())
-            fit = _single_fit(know, request, slot)
+            slot = starts[number] + int(tight[starts[number] : starts[number + 1]].argmin())
+            share = _single_fit(know, request, slot)
         else:
-            fit = min(1.0, asked / free[index]) if asked and free[index] > 0 else 0.0
-        parts = score_parts(
-            view,
-            fit=fit,
-            free_milli=free[index],
-            capacity_milli=capacity[index],
-            stale_after_s=policy.stale_after_s,
-        )
-        ranked = RankedCluster(
-            cluster=view.name,
-            score=weighted(parts, policy.weights),
-            parts=parts,
-            input_age_s=round(view.age_s, 3),
-        )
-        candidates.append(Candidate(index, slot, ranked))
-    candidates.sort(key=lambda c: (-c.ranked.score, c.ranked.cluster))
-    return Considered(candidates, filtered, suitables)
+            share = asked / free[number] if asked and free[number] > 0 else 0.0
+        capacity = moment.capacity_milli[number]
+        fit = bounded(100.0 * share)
+        room = bounded(100.0 * free[number] / capacity) if capacity > 0 else 0.0
+        idle, fresh = moment.standing[number]
+        score = weighted(weights, fit=fit, room=room, idle=idle, fresh=fresh)
+        candidates.append(Candidate(score, cluster, number, slot, fit, room))
+    candidates.sort(key=lambda c: (-c.score, c.cluster))
+    return considered
+
+
+def _shut(know: Knowledge, moment: Moment, request: JobRequest, shape: bytes) -> dict[str, str]:
+    """Why clusters are out whatever their room: the same for all requests of a shape."""
+    known = moment.shut.get(shape)
+    if known is None:
+        known = dict.fromkeys(know.without_nodes(), NO_NODES)
+        known |= {v.name: why for v in moment.views if (why := _closed(know, v, request))}
+        moment.shut[shape] = known
+    return known
 
 
 def seat(
@@ -130,7 +169,7 @@ def seat(
         )
         if seating is not None:
             return candidate, seating
-        considered.filtered[candidate.ranked.cluster] = BUSY
+        considered.filtered[candidate.cluster] = BUSY
     return None
 
 

@@ -22,7 +22,7 @@ from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.messages.placement import Choice, Decision, Retraction, Saw
 from berthmaster.messages.workload import Placed, Withdrawn, WorkloadEvent
 from berthmaster.resolver.clusters import LOST
-from berthmaster.resolver.consider import consider, seat, views_at
+from berthmaster.resolver.consider import Moment, consider, moment_at, seat
 from berthmaster.resolver.settings import ENGINE_VERSION, Policy
 from berthmaster.resolver.state import UNCLAIMED, Knowledge
 from berthmaster.resolver.waiting import Line, Order
@@ -105,10 +105,10 @@ def decide(know: Knowledge, policy: Policy, now_s: float, decider: str) -> Plan 
     """Everything that can be decided now, up to the commit's limit; None if there is nothing."""
     draft = _Draft(know, policy, now_s, decider)
     _retract(draft)
-    views = views_at(know, policy, now_s)
-    _note_reopened(know, views)
+    moment = moment_at(know, policy, now_s)
+    _note_reopened(know, moment.views)
     try:
-        _place(draft, views)
+        _place(draft, moment)
     finally:
         know.fleet.charge(draft.taken, -1)
     return draft.plan()
@@ -173,7 +173,7 @@ def _note_reopened(know: Knowledge, views: list[ClusterView]) -> None:
 # 3
 
 
-def _place(draft: _Draft, views: list[ClusterView]) -> None:
+def _place(draft: _Draft, moment: Moment) -> None:
     know = draft.know
     heads: list[tuple[Order, int, Key, Line, Walk]] = []
     walks: list[Walk] = []
@@ -188,7 +188,7 @@ def _place(draft: _Draft, views: list[ClusterView]) -> None:
     try:
         while heads and not draft.full:
             _, number, name, line, walk = heads[0]
-            if not _place_one(draft, views, know.open[name], line):
+            if not _place_one(draft, moment, know.open[name], line):
                 draft.passed_over.append(line)
                 heapq.heappop(heads)
                 continue
@@ -215,16 +215,16 @@ def queue_refusal(know: Knowledge, queue: str, milli: int, drafted_milli: int = 
     return ""
 
 
-def _place_one(draft: _Draft, views: list[ClusterView], workload: Workload, line: Line) -> bool:
+def _place_one(draft: _Draft, moment: Moment, workload: Workload, line: Line) -> bool:
     request = workload.request
     if request is None:
         return False
-    know, policy = draft.know, draft.policy
+    know = draft.know
     milli = gpu_milli(request)
     drafted = draft.queued_milli.get(request.queue, 0)
     if queue_refusal(know, request.queue, milli, drafted):
         return False
-    considered = consider(know, policy, views, request, line.id[1])
+    considered = consider(know, moment, request, line.id[1])
     found = seat(know, request, considered)
     if found is None:
         return False
@@ -232,10 +232,8 @@ def _place_one(draft: _Draft, views: list[ClusterView], workload: Workload, line
     know.fleet.charge(seating.holdings, +1)
     draft.taken.extend(seating.holdings)
     draft.queued_milli[request.queue] = drafted + milli
-    others = [c.ranked for c in considered.candidates if c is not chosen]
-    others = [r for r in others if r.cluster not in considered.filtered]
-    ranking = (chosen.ranked, *others[: policy.ranking_limit - 1])
-    cluster = chosen.ranked.cluster
+    ranking = considered.ranking(chosen)
+    cluster = chosen.cluster
     draft.choices.append(
         Choice(
             tenant=workload.tenant,

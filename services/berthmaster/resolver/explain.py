@@ -12,7 +12,7 @@ from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import DryRunReply, Refusal, WhyReply
 from berthmaster.messages.placement import Choice, Decision
 from berthmaster.messages.workload import JobRequest
-from berthmaster.resolver.consider import Considered, consider, seat, views_at
+from berthmaster.resolver.consider import Considered, consider, moment_at, seat
 from berthmaster.resolver.decide import queue_refusal
 from berthmaster.resolver.settings import Policy
 from berthmaster.resolver.state import Knowledge
@@ -141,7 +141,8 @@ def dry_run(
 ) -> DryRunReply:
     """Where a request would go if it were the only one to be placed now."""
     considered, refusal = _look(know, policy, now_s, request)
-    ranking = tuple(c.ranked for c in considered.candidates[: policy.ranking_limit])
+    best = considered.candidates[:1]
+    ranking = considered.ranking(best[0]) if best else ()
     if refusal:
         return DryRunReply(placed=False, summary=f"would wait: {refusal}", ranking=ranking)
     found = seat(know, request, considered)
@@ -153,11 +154,12 @@ def dry_run(
             filtered=considered.filtered,
         )
     candidate, seating = found
+    ranking = considered.ranking(candidate)
     nodes = sorted({binding.node for binding in seating.bindings})
     ahead = len(know.waiting)
     return DryRunReply(
         placed=True,
-        summary=f"would run on {candidate.ranked.cluster}, {', '.join(nodes[:3])}"
+        summary=f"would run on {candidate.cluster}, {', '.join(nodes[:3])}"
         + (f"; {ahead} wait already" if ahead else ""),
         ranking=ranking,
         filtered=considered.filtered,
@@ -165,7 +167,7 @@ def dry_run(
             tenant=tenant,
             id=request.id,
             attempt=1,
-            cluster=candidate.ranked.cluster,
+            cluster=candidate.cluster,
             pods=seating.bindings,
             ranking=ranking,
             filtered=considered.filtered,
@@ -176,8 +178,8 @@ def dry_run(
 def _look(
     know: Knowledge, policy: Policy, now_s: float, request: JobRequest
 ) -> tuple[Considered, str]:
-    views = views_at(know, policy, now_s)
-    considered = consider(know, policy, views, request, shape_of(request))
+    moment = moment_at(know, policy, now_s)
+    considered = consider(know, moment, request, shape_of(request))
     if considered.candidates and seat(know, request, considered) is None:
         considered.candidates.clear()
     return considered, queue_refusal(know, request.queue, gpu_milli(request))

@@ -16,7 +16,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     deadline_grace_s: float = 30.0  # beyond a job's own deadline, before it is believed to be over
     commit_limit: int = 256  # placements in one commit; more only cost latency
     commit_bytes: int = 600_000  # of the decision's message, well below the server's 1 MiB
-    ranking_limit: int = 8  # clusters that a record keeps
+    ranking_limit: int = 5  # clusters that a record keeps
     fit: float = 1.0
     room: float = 0.5
     idle: float = 0.5
