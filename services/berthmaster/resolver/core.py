@@ -4,6 +4,8 @@ Rules of this file:
 
 - Knowledge changes by messages alone. A commit that was stored comes back through the log like any
   other; until it did, nothing new is decided (``pending``), for it would be decided on the past.
+- A decision and its events are one batch and arrive one by one: nothing is decided between them,
+  for the chain's guard would pass while the room that they take is not known yet.
 - A refused commit means that somebody wrote what was not read yet: wait for it, decide again.
 - Endings of claimed attempts are written here in two cases only: a person declared the cluster
   lost, or the job's own deadline has passed in a silent cluster. Silence alone ends nothing, nor
@@ -37,7 +39,7 @@ from berthmaster.resolver.settings import Policy
 from berthmaster.resolver.state import Knowledge
 
 LOOK_AGAIN_S = 1.0  # at a deadline that passed by our clock and not yet by the server's messages
-DECISIONS_KEPT = 2000  # at hand for "why"; older ones are read from the log
+CHOICES_KEPT = 10_000  # records at hand for "why", some kilobytes each; others are in the log
 
 
 class Resolver:
@@ -49,8 +51,10 @@ class Resolver:
         self.policy = policy
         self.know = Knowledge(cell)
         self.decisions: OrderedDict[int, Decision] = OrderedDict()
+        self._choices = 0  # in those decisions
         self.pending: Plan | None = None  # sent, outcome not known
         self._wait_for = 0  # sequence of WORKLOADS that must be folded before deciding again
+        self._batch_end = 0  # the last event of the newest decision
         self._appending: dict[str, Key] = {}
         self._ended_at_s = float("-inf")  # when endings were looked for last
         self._looked_at = -1  # the growth at the last look that found nothing more
@@ -78,9 +82,18 @@ class Resolver:
     def on_decision(self, decision: Decision, sequence: int) -> None:
         """A decision of the log, ours or another's."""
         self.know.take_decision(decision, sequence)
+        if decision.cell == self.cell:
+            events = len(decision.placements) + len(decision.withdrawals)
+            self._batch_end = max(self._batch_end, sequence + events)  # stored without gaps
+        self.remember(decision)
+
+    def remember(self, decision: Decision) -> None:
+        """Keep a decision at hand for questions, and let go of the oldest."""
         self.decisions[decision.number] = decision
-        while len(self.decisions) > DECISIONS_KEPT:
-            self.decisions.popitem(last=False)
+        self._choices += len(decision.placements)
+        while self._choices > CHOICES_KEPT and len(self.decisions) > 1:
+            _, oldest = self.decisions.popitem(last=False)
+            self._choices -= len(oldest.placements)
 
     def on_fact(self, fact: FleetFact, sequence: int, stored_at_s: float) -> None:
         """A fact of the fleet."""
@@ -114,7 +127,7 @@ class Resolver:
     @property
     def behind(self) -> bool:
         """Whether something that was written is not folded yet."""
-        return self.know.workloads_sequence < self._wait_for
+        return self.know.workloads_sequence < max(self._wait_for, self._batch_end)
 
     @property
     def stirred(self) -> bool:
@@ -147,7 +160,8 @@ class Resolver:
         return Append(ref=f"ending/{workload.key}/{workload.sequence}", event=event)
 
     def waited_long_enough(self) -> None:
-        """What was to be folded does not come (purged, say). Guards keep us safe: go on."""
+        """What was to be folded does not come (purged, say). Guards keep us safe: go on. They do
+        not for the rest of a batch, for which there is no giving up: an ending outlives a purge."""
         self._wait_for = 0
 
     def decide(self, now_s: float) -> Plan | None:

@@ -26,7 +26,7 @@ from berthmaster.messages.families import (
     encode,
 )
 from berthmaster.messages.fleet import FleetFact, Stamp
-from berthmaster.messages.placement import Decision
+from berthmaster.messages.placement import Decision, Saw
 from berthmaster.messages.workload import WorkloadEvent
 from berthmaster.resolver.decide import decide
 from berthmaster.resolver.settings import ENGINE_VERSION, Policy
@@ -72,31 +72,14 @@ def replay(
 ) -> Report:
     """Repeat the decisions of a cell in order. ``policy``: other settings than were used then, to
     see what would have been different. Pure: the inputs are all it knows."""
-    know = Knowledge(cell)
-    newest: dict[str, Stamp] = {}
-    at_event = at_fact = at_control = 0
+    fold = _Fold(inputs, cell)
     mine = [(sequence, d) for sequence, d in inputs.decisions if d.cell == cell]
     equal = skipped = 0
     why_not = ""
     difference: Difference | None = None
-    for done, (sequence, decision) in enumerate(mine):
+    for done, (_, decision) in enumerate(mine):
         progress(done, len(mine))
-        saw = decision.saw
-        while at_event < len(inputs.events) and inputs.events[at_event][0] <= saw.workloads:
-            number, stored_at_s, event = inputs.events[at_event]
-            know.take_event(event, number, stored_at_s)
-            at_event += 1
-        while at_fact < len(inputs.facts) and inputs.facts[at_fact][0] <= saw.fleet:
-            number, stored_at_s, subject, fact = inputs.facts[at_fact]
-            if subject not in newest or fact.stamp >= newest[subject]:
-                newest[subject] = fact.stamp
-                know.take_fact(fact, number, stored_at_s)
-            at_fact += 1
-        while at_control < len(inputs.controls) and inputs.controls[at_control][0] <= saw.control:
-            know.take_control(inputs.controls[at_control][1], inputs.controls[at_control][0])
-            at_control += 1
-        know.workloads_sequence = saw.workloads
-        know.fleet_sequence, know.control_sequence = saw.fleet, saw.control
+        know = fold.as_of(decision.saw)
         if (
             decision.engine != engine
             or inputs.facts_from > 1
@@ -116,7 +99,6 @@ def replay(
                 equal += 1
             elif difference is None:
                 difference = _difference(decision, again)
-        know.take_decision(decision, sequence)
     progress(len(mine), len(mine))
     return Report(
         decisions=len(mine),
@@ -125,6 +107,59 @@ def replay(
         why_not=why_not,
         first_difference=difference,
     )
+
+
+class _Fold:
+    """What a decider knew when it had seen so much of each stream.
+
+    Decisions are folded at their place in the log, as every reader does. Of the other streams,
+    whoever takes over may have seen less than whoever decided before: then all is folded anew.
+    """
+
+    def __init__(self, inputs: Inputs, cell: str) -> None:
+        self._inputs = inputs
+        self._cell = cell
+        decisions = [(sequence, 0.0, d) for sequence, d in inputs.decisions]
+        self._log: list[tuple[int, float, WorkloadEvent | Decision]] = sorted(
+            [*inputs.events, *decisions], key=lambda entry: entry[0]
+        )
+        self._begin()
+
+    def _begin(self) -> None:
+        self._know = Knowledge(self._cell)
+        self._newest: dict[str, Stamp] = {}
+        self._at_log = self._at_fact = self._at_control = 0
+
+    def as_of(self, saw: Saw) -> Knowledge:
+        """The knowledge, valid until the next call."""
+        know = self._know
+        if (
+            saw.workloads < know.workloads_sequence
+            or saw.fleet < know.fleet_sequence
+            or saw.control < know.control_sequence
+        ):
+            self._begin()
+            know = self._know
+        log, facts, controls = self._log, self._inputs.facts, self._inputs.controls
+        while self._at_log < len(log) and log[self._at_log][0] <= saw.workloads:
+            sequence, stored_at_s, entry = log[self._at_log]
+            if isinstance(entry, Decision):
+                know.take_decision(entry, sequence)
+            else:
+                know.take_event(entry, sequence, stored_at_s)
+            self._at_log += 1
+        while self._at_fact < len(facts) and facts[self._at_fact][0] <= saw.fleet:
+            sequence, stored_at_s, subject, fact = facts[self._at_fact]
+            if subject not in self._newest or fact.stamp >= self._newest[subject]:
+                self._newest[subject] = fact.stamp
+                know.take_fact(fact, sequence, stored_at_s)
+            self._at_fact += 1
+        while self._at_control < len(controls) and controls[self._at_control][0] <= saw.control:
+            know.take_control(controls[self._at_control][1], controls[self._at_control][0])
+            self._at_control += 1
+        know.workloads_sequence = saw.workloads
+        know.fleet_sequence, know.control_sequence = saw.fleet, saw.control
+        return know
 
 
 def _difference(was: Decision, now: Decision | None) -> Difference:

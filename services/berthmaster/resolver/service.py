@@ -106,6 +106,7 @@ class Shell:
             settings.cell, f"resolver/{socket.gethostname()}/{os.getpid()}", settings.policy
         )
         self._stir = asyncio.Event()
+        self._stream = b""  # which WORKLOADS it is; another one means other sequences
         self._fleet = FactMirror(
             conn, "resolver", [subjects.ALL_FLEET], on_fact=self._on_fact, on_gone=self._on_gone
         )
@@ -346,13 +347,14 @@ class Shell:
     async def _restore(self) -> None:
         try:
             raw = await load_snapshot(self._conn, self._snapshot_name)
-            snapshot = SNAPSHOTS.decode(raw) if raw is not None else None
-            if snapshot is None:
+            self._stream = (await stream_info(self._conn, WORKLOADS)).created.encode()
+            if raw is None:
                 return
-            info = await stream_info(self._conn, WORKLOADS)
-            if snapshot.sequence > info.state.last_seq:
-                self._context.log.warning("snapshot is of another stream", at=snapshot.sequence)
+            stream, _, body = raw.partition(b"\n")
+            if stream != self._stream:
+                self._context.log.warning("the snapshot is of another stream")
                 return
+            snapshot = SNAPSHOTS.decode(body)
             self.core.know.restore(snapshot)
             self._context.log.info("restored", sequence=snapshot.sequence, open=len(snapshot.open))
         except (BusError, nats.errors.Error, *UNREADABLE) as error:
@@ -375,7 +377,7 @@ class Shell:
             if know.workloads_sequence == saved:
                 continue
             saved = know.workloads_sequence
-            raw = msgspec.msgpack.encode(know.snapshot())
+            raw = self._stream + b"\n" + msgspec.msgpack.encode(know.snapshot())
             try:
                 await save_snapshot(self._conn, self._snapshot_name, raw)
             except (BusError, nats.errors.Error) as error:
@@ -419,7 +421,7 @@ class Shell:
             self._context.log.warning("an old decision could not be read", why=str(error))
             return
         if decision is not None:
-            self.core.decisions[decision.number] = decision
+            self.core.remember(decision)
 
     async def _read_decision(self, tenant: str, workload_id: str, number: int) -> Decision | None:
         chain = subjects.decision(self.core.cell)

@@ -1,0 +1,195 @@
+"""The resolver as a service on a real server: decides, answers, restarts from its snapshot."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from berthmaster.bus import subjects
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.embedded import Server
+from berthmaster.bus.errors import NoAnswer
+from berthmaster.bus.facts import FactWriter
+from berthmaster.bus.log import EventLog, decode_story
+from berthmaster.bus.snapshots import load
+from berthmaster.bus.streams import WORKLOADS, ensure_streams
+from berthmaster.lifecycle.digest import request_digest
+from berthmaster.lifecycle.instructions import Stored
+from berthmaster.messages.api import DryRunReply, Refusal, WhyReply
+from berthmaster.messages.families import API_REPLIES, encode
+from berthmaster.messages.workload import JobRequest, Placed, Submitted
+from berthmaster.resolver.service import ResolverSettings, Shell
+from berthmaster.runtime.health import Health
+from berthmaster.runtime.log import Log
+from berthmaster.runtime.metrics import Metrics
+from berthmaster.runtime.service import Context
+from berthmaster.runtime.settings import CommonSettings
+from tests.support.builders import alive, job, node, profile
+
+LIMIT_S = 10.0
+LOG = Log("test", level="error", format="text")
+
+
+@asynccontextmanager
+async def resolver(url: str, **fields: float) -> AsyncIterator[Context[ResolverSettings]]:
+    """A replica, running in this loop until the block ends."""
+    settings = ResolverSettings(nats_url=url, http_port=-1, **fields)  # type: ignore[arg-type]
+    context = Context("resolver", settings, log=LOG, metrics=Metrics("resolver"), health=Health())
+    async with await Connection.open(settings, "resolver", LOG, timeout_s=5) as conn:
+        running = asyncio.create_task(Shell(context, conn).run())
+        try:
+            yield context
+        finally:
+            context.stopping.set()
+            await asyncio.wait_for(running, LIMIT_S)
+            assert context.died is None
+            for task in context.tasks:
+                task.cancel()
+
+
+class Fleet:
+    """One cluster of one node, and somebody who submits."""
+
+    def __init__(self, conn: Connection) -> None:
+        self.conn = conn
+        self.log = EventLog(conn)
+        self._writer = FactWriter(conn)
+
+    async def report(self, gpus: int = 2) -> None:
+        await self._writer.begin(subjects.fleet_of("c1"))
+        for subject, fact in (
+            (subjects.profile("c1"), profile("c1")),
+            (subjects.node("c1", "n1"), node("c1", "n1", gpus=gpus)),
+            (subjects.alive("c1"), alive("c1")),
+        ):
+            await self.conn.request(subject, encode(fact), timeout_s=5)
+
+    async def submit(self, request: JobRequest) -> None:
+        event = Submitted(
+            tenant="team",
+            id=request.id,
+            after=0,
+            at_s=0.0,
+            by="test",
+            request=request,
+            digest=request_digest(request),
+        )
+        assert isinstance(await self.log.append(event), Stored)
+
+    async def placed(self, name: str, *, within_s: float = LIMIT_S) -> Placed | None:
+        """Its placement, once there is one."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + within_s
+        while loop.time() < deadline:
+            for recorded in decode_story(await self.log.story("team", name)):
+                if isinstance(recorded.event, Placed):
+                    return recorded.event
+            await asyncio.sleep(0.01)
+        return None
+
+    async def ask(self, verb: str, body: bytes) -> object:
+        """The answer, once the service has caught up."""
+        for _ in range(500):
+            try:
+                reply = await self.conn.request(subjects.api("team", verb), body, timeout_s=5)
+                answer = API_REPLIES.decode(reply.data)
+                if not (isinstance(answer, Refusal) and answer.retry):
+                    return answer
+            except NoAnswer:
+                pass  # it is not up yet
+            await asyncio.sleep(0.02)
+        raise AssertionError("never ready")
+
+
+@asynccontextmanager
+async def fleet(url: str) -> AsyncIterator[Fleet]:
+    settings = CommonSettings(nats_url=url)
+    async with await Connection.open(settings, "test", LOG, timeout_s=5) as conn:
+        await ensure_streams(conn)
+        yield Fleet(conn)
+
+
+def test_it_places_what_is_submitted_and_says_why(tmp_path: Path) -> None:
+    async def story() -> None:
+        with Server(tmp_path) as server:
+            async with fleet(server.url) as world, resolver(server.url):
+                await world.report()
+                await world.submit(job("a", gpus=2))
+                placed = await world.placed("a")
+                assert placed is not None
+                assert placed.cluster == "c1"
+                there = await world.ask("why", b'{"id": "a"}')
+                assert isinstance(there, WhyReply)
+                assert there.choice is not None
+                assert there.choice.ranking[0].cluster == "c1"
+                await world.submit(job("b", gpus=2))
+                waits = await world.ask("why", b'{"id": "b"}')
+                assert isinstance(waits, WhyReply)
+                assert waits.summary == "waits: of 1 clusters: 1 busy"
+                tried = await world.ask("dry_run", encode(job("c", gpu_models=("H100",))))
+                assert isinstance(tried, DryRunReply)
+                assert tried.filtered == {"c1": "no such GPU model"}
+                wrong = await world.ask("why", b'{"id": 7}')
+                assert isinstance(wrong, Refusal)
+                assert wrong.code == "malformed"
+
+    asyncio.run(story())
+
+
+def test_a_new_life_starts_from_the_snapshot_and_knows_what_was_promised(tmp_path: Path) -> None:
+    async def story() -> None:
+        with Server(tmp_path) as server:
+            async with fleet(server.url) as world:
+                await world.report()
+                async with resolver(server.url, snapshot_s=1.0):
+                    await world.submit(job("a", gpus=2))
+                    assert await world.placed("a") is not None
+                    for _ in range(500):
+                        if await load(world.conn, "resolver-all") is not None:
+                            break
+                        await asyncio.sleep(0.02)
+                async with resolver(server.url, claim_timeout_s=3600.0) as second:
+                    await world.submit(job("b", gpus=1))
+                    there = await world.ask("why", b'{"id": "a"}')
+                    assert isinstance(there, WhyReply)
+                    assert there.choice is not None  # its decision was read from the log
+                    assert await world.placed("b", within_s=0.5) is None  # both GPUs are a's
+                    assert second.died is None
+
+    asyncio.run(story())
+
+
+def test_a_snapshot_of_another_stream_is_not_used(tmp_path: Path) -> None:
+    async def story() -> None:
+        with Server(tmp_path) as server:
+            async with fleet(server.url) as world:
+                await world.report()
+                async with resolver(server.url, snapshot_s=1.0):
+                    await world.submit(job("a", gpus=2))
+                    assert await world.placed("a") is not None
+                    for _ in range(500):
+                        if await load(world.conn, "resolver-all") is not None:
+                            break
+                        await asyncio.sleep(0.02)
+                await world.conn.api(f"STREAM.DELETE.{WORKLOADS}")
+                await ensure_streams(world.conn)
+                async with resolver(server.url):
+                    await world.submit(job("b", gpus=2))
+                    assert await world.placed("b") is not None  # a's promise is not of this stream
+
+    asyncio.run(story())
+
+
+def test_two_replicas_one_decides_and_the_other_takes_over(tmp_path: Path) -> None:
+    async def story() -> None:
+        with Server(tmp_path) as server:
+            async with fleet(server.url) as world:
+                await world.report(gpus=8)
+                async with resolver(server.url):
+                    async with resolver(server.url):
+                        await world.submit(job("a"))
+                        assert await world.placed("a") is not None
+                    await world.submit(job("b"))
+                    assert await world.placed("b", within_s=3.0) is not None
+
+    asyncio.run(story())
