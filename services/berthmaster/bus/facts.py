@@ -191,9 +191,9 @@ class FactMirror:
         while True:
             await self._some_letters.wait()
             self._some_letters.clear()
-            await self.bury_undecodable()
+            await self._bury_undecodable()
 
-    async def bury_undecodable(self) -> None:
+    async def _bury_undecodable(self) -> None:
         """Send what could not be decoded to the dead letters; ``run`` does so by itself."""
         while self._letters:
             recorded, reason = self._letters.popleft()

@@ -370,7 +370,6 @@ class Shell:
             know = self.core.know
             self._waiting.set(len(know.waiting))
             self._live.set(len(know.placed) + sum(len(keys) for keys in know.held.values()))
-            await self._fleet.bury_undecodable()
             if loop.time() < next_snapshot_s or not self._lease.held:
                 continue
             next_snapshot_s = loop.time() + settings.snapshot_s
