@@ -353,9 +353,12 @@ class Executor:
 
     @staticmethod
     def _left_s(job: Job, now_s: float) -> float | None:
-        """Until its own deadline, which runs from the claim."""
+        """Until its own deadline, which runs from the claim. Never more than all of it: a clock of
+        ours that is behind must not let the pods outlive it."""
         deadline_s = job.request.deadline_s if job.request is not None else None
-        return None if deadline_s is None else job.claimed_at_s + deadline_s - now_s
+        if deadline_s is None:
+            return None
+        return min(deadline_s, job.claimed_at_s + deadline_s - now_s)
 
     def _create(self, job: Job, now_s: float) -> list[Instruction]:
         if job.request is None:  # the fold always has it while a workload is open

@@ -7,7 +7,7 @@ import pytest
 from berthmaster.emulator.disturbance import Nature
 from berthmaster.emulator.world import Phase
 from berthmaster.executor.core import Limits
-from berthmaster.executor.words import Attempt, DeletePods, PodsGone
+from berthmaster.executor.words import Attempt, CreatePods, DeletePods, PodsGone
 from berthmaster.lifecycle.instructions import Append, Reload
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.placement import PodBinding
@@ -292,3 +292,15 @@ def test_an_unreadable_story_leaves_the_pods_alone() -> None:
     play.after(1000)
     assert [f.why for f in play.frozen] == ["unknown tag"]
     assert list(play.cluster.world.groups) == [TRAIN]
+
+
+def test_a_clock_that_is_behind_does_not_let_pods_outlive_their_deadline() -> None:
+    """The claim's answer was lost; it is read back with the server's time, ahead of ours."""
+    play = Play(bus=lambda _: "lost")
+    play.submit(job(lasts_s=1000, deadline_s=60))
+    play.place("train", PodBinding(pod="main-0", node="n1", gpus=(0,)))
+    play.run()
+    play.now_s -= 300
+    play.bus_is_back()
+    [create] = [step for step in play.performed if isinstance(step, CreatePods)]
+    assert create.stop_after_s == 60
