@@ -7,6 +7,7 @@ sequence (then it was not, and is tried again), or somebody else's (then it neve
 """
 
 import asyncio
+import itertools
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
@@ -53,6 +54,14 @@ class _Got(msgspec.Struct):
     message: _StoredMessage
 
 
+class _SubjectState(msgspec.Struct):
+    subjects: dict[str, int] | None = None
+
+
+class _SubjectInfo(msgspec.Struct):
+    state: _SubjectState
+
+
 # The longest that a batch adds, so that sizes are checked before the first part is sent.
 _BATCH_HEADERS: Final = {
     "Nats-Batch-Id": "0" * 24,
@@ -62,6 +71,7 @@ _BATCH_HEADERS: Final = {
 
 _Once = Callable[[], Awaitable[int]]
 _Ours = Callable[[], Awaitable[int | None]]
+_SUBJECTS: Final = msgspec.json.Decoder(_SubjectInfo)
 _GOT: Final = msgspec.json.Decoder(_Got)
 
 
@@ -265,15 +275,39 @@ class EventLog:
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     async def story(self, tenant: str, workload_id: str) -> list[Message]:
-        """All of one workload's events in order, from the leader. Raises BusError."""
+        """All of one workload's events in order, from the leader. Raises BusError.
+
+        The stream's index names the subjects that have something; asking for the next message of
+        the whole aggregate instead would walk through everything that others wrote in between.
+        """
         guard = subjects.aggregate(tenant, workload_id)
-        last = await last_message(self._conn, WORKLOADS, guard)
-        messages: list[Message] = []
+        while True:
+            counts = await self._counts(guard)
+            read = [self._under(subject, count) for subject, count in counts.items()]
+            messages = sorted(
+                itertools.chain.from_iterable(await asyncio.gather(*read)),
+                key=lambda message: message.sequence,
+            )
+            last = await last_message(self._conn, WORKLOADS, guard)
+            if last is None or (messages and last.sequence == messages[-1].sequence):
+                return messages if last is not None else []
+            # Something was written or purged meanwhile. A life has few events, so this ends.
+
+    async def _counts(self, guard: str) -> dict[str, int]:
+        raw = await self._conn.api(f"STREAM.INFO.{WORKLOADS}", {"subjects_filter": guard})
+        return _SUBJECTS.decode(raw).state.subjects or {}
+
+    async def _under(self, subject: str, count: int) -> list[Message]:
+        """All messages of one subject; nearly always there is one."""
+        last = await last_message(self._conn, WORKLOADS, subject)
+        if last is None:
+            return []
+        messages = [last]
         start = 1
-        while last is not None and start <= last.sequence:
-            found = await next_message(self._conn, WORKLOADS, guard, start)
-            if found is None:
-                break  # purged in between
+        while len(messages) < count:
+            found = await next_message(self._conn, WORKLOADS, subject, start)
+            if found is None or found.sequence >= last.sequence:
+                break
             messages.append(found)
             start = found.sequence + 1
         return messages
