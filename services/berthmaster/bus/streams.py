@@ -62,8 +62,9 @@ def stream_configs(
             "subjects": [subjects.ALL_FLEET],
             "discard": "old",
             # Readers take the last; FLEET_LOG must get every one, also when it comes late: after a
-            # server was lost it may be 13 s behind, and some subjects are written twice a second.
-            "max_msgs_per_subject": 32,
+            # server was lost it may be 13 s behind, and a busy cluster's score changes ten times a
+            # second.
+            "max_msgs_per_subject": 256,
         },
         common
         | {
