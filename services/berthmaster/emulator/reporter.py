@@ -17,7 +17,7 @@ from berthmaster.emulator.host import Host
 from berthmaster.emulator.inventory import Coalescer, Reports, profile
 from berthmaster.emulator.telemetry import NodeModel
 from berthmaster.messages.families import encode
-from berthmaster.messages.fleet import ClusterAlive, NodeGone, NodeReport
+from berthmaster.messages.fleet import REFRESH_S, ClusterAlive, NodeGone, NodeReport
 from berthmaster.runtime.periodic import beats, stopped_within
 
 AT_ONCE: Final = 64  # facts on their way
@@ -51,6 +51,7 @@ class Reporter:
         self._coalescer = Coalescer(report_interval_s, report_rate_per_s)
         self._seed = seed
         self._changed = asyncio.Event()
+        self._refresh_at_s = 0.0  # event loop time
         host.on_dirty = self._changed.set
 
     # Facts
@@ -62,12 +63,30 @@ class Reporter:
             if not self._coalescer.pending:
                 await self._wait_for_change()
             self._changed.clear()
+            await self._refresh()
             self._coalescer.mark(self._host.cluster.take_dirty())
             self._behind = not await self._send(self._coalescer.due(self._conn.now()))
             if not self._behind:
                 await stopped_within(LOOK_S if self._coalescer.pending else 0.0, stopping)
             else:
                 await stopped_within(RETRY_S, stopping)
+
+    async def _refresh(self) -> None:
+        """Tell everything again now and then: the log of facts keeps some days only, and whoever
+        repeats a decision from it needs every fact that was true then."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._refresh_at_s:
+            return
+        first = not self._refresh_at_s
+        self._refresh_at_s = now_s + REFRESH_S
+        if first:
+            return  # all has just been told
+        self._coalescer.mark(dict.fromkeys(self._world.nodes, False))
+        fact = profile(self._world.spec, self._writer.stamp(), self._conn.now())
+        try:
+            await self._writer.put(subjects.profile(self._cluster), fact)
+        except BusError as error:
+            self._conn.log.warning("profile not told again", cluster=self._cluster, why=str(error))
 
     async def _wait_for_change(self) -> None:
         try:

@@ -13,6 +13,9 @@ Count = Annotated[int, Meta(ge=0)]
 Milli = Annotated[int, Meta(ge=0)]  # 1000 = one whole GPU, or one CPU core
 
 
+REFRESH_S = 3600.0  # whoever reports facts tells all of them again at least so often
+
+
 class Stamp(msgspec.Struct, frozen=True, kw_only=True, order=True):
     """Orders the facts of one subject: larger is newer, whatever the order of arrival."""
 

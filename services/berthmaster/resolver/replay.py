@@ -7,6 +7,7 @@ FLEET; where it does not reach back far enough, decisions count as not repeatabl
 """
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -25,7 +26,7 @@ from berthmaster.messages.families import (
     FLEET_FACTS,
     encode,
 )
-from berthmaster.messages.fleet import FleetFact, Stamp
+from berthmaster.messages.fleet import REFRESH_S, FleetFact, Stamp
 from berthmaster.messages.placement import Decision, Saw
 from berthmaster.messages.workload import WorkloadEvent
 from berthmaster.resolver.decide import decide
@@ -41,6 +42,7 @@ class Inputs(NamedTuple):
     facts: list[tuple[int, float, str, FleetFact]]  # sequence, stored at, subject, fact
     controls: list[tuple[int, ControlFact]]
     facts_from: int  # first sequence of FLEET that is still known; 1 = all
+    facts_gap: int = 0  # first one after it that FLEET_LOG came too late for; 0 = it has all
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +77,7 @@ def replay(
     fold = _Fold(inputs, cell)
     mine = [(sequence, d) for sequence, d in inputs.decisions if d.cell == cell]
     equal = skipped = 0
+    known_from_s = _known_from_s(inputs, mine)
     why_not = ""
     difference: Difference | None = None
     for done, (_, decision) in enumerate(mine):
@@ -82,7 +85,7 @@ def replay(
         know = fold.as_of(decision.saw)
         if (
             decision.engine != engine
-            or inputs.facts_from > 1
+            or decision.now_s < known_from_s
             or decision.after != know.chain.sequence
         ):
             skipped += 1
@@ -97,6 +100,9 @@ def replay(
             again = plan.decision if plan is not None else None
             if again is not None and encode(again) == encode(decision):
                 equal += 1
+            elif 0 < inputs.facts_gap <= decision.saw.fleet:
+                skipped += 1
+                why_not = "FLEET_LOG lacks facts that it was made on"
             elif difference is None:
                 difference = _difference(decision, again)
     progress(len(mine), len(mine))
@@ -162,6 +168,18 @@ class _Fold:
         return know
 
 
+def _known_from_s(inputs: Inputs, decisions: list[tuple[int, Decision]]) -> float:
+    """From when on all is known that decisions were made on. Facts are told again within a refresh,
+    and a cluster that did not claim is passed over for a while by a decision that may be purged."""
+    known_from_s = float("-inf")
+    if inputs.facts_from > 1 and inputs.facts:
+        known_from_s = inputs.facts[0][1] + 1.1 * REFRESH_S
+    if decisions and decisions[0][1].number > 1:
+        first = decisions[0][1]
+        known_from_s = max(known_from_s, first.now_s + Policy.from_record(first.settings).avoid_s)
+    return known_from_s
+
+
 def _difference(was: Decision, now: Decision | None) -> Difference:
     if now is None:
         return Difference(number=was.number, field="", was="a decision", now="nothing to decide")
@@ -224,4 +242,5 @@ async def read_inputs(conn: Connection) -> Inputs:
         facts=facts,
         controls=controls,
         facts_from=facts[0][0] if facts else 1,
+        facts_gap=next((b[0] - 1 for a, b in pairwise(facts) if b[0] > a[0] + 1), 0),
     )

@@ -409,6 +409,7 @@ def test_plans_that_are_too_large_become_smaller_and_a_single_one_fails(world: W
         world.submit(job(f"j{number}"))
     resolver = world.resolver
     sizes = []
+    append = None
     while (plan := resolver.decide(world.now_s)) is not None:
         sizes.append(len(plan.events))
         append = resolver.on_too_large(world.now_s)

@@ -6,7 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from berthmaster.messages.control import ClusterLost, Cordon, QueueSetting
 from berthmaster.messages.families import encode
-from berthmaster.messages.fleet import NodeGone, Stamp
+from berthmaster.messages.fleet import REFRESH_S, NodeGone, Stamp
 from berthmaster.resolver.core import Resolver
 from berthmaster.resolver.decide import decide
 from berthmaster.resolver.replay import replay
@@ -203,3 +203,22 @@ def test_two_resolvers_that_read_the_same_decide_the_same() -> None:
     assert mine is not None
     assert yours is not None
     assert (mine.decision, mine.events) == (yours.decision, yours.events)
+
+
+def test_what_was_decided_on_facts_that_are_not_kept_is_not_called_equal_or_different() -> None:
+    world = World()
+    world.fact(profile(), alive(), node(counter=1))
+    world.submit(job("early"))
+    world.settle()
+    told_again_s = world.now_s + REFRESH_S
+    world.now_s = told_again_s
+    world.fact(profile(), alive(counter=2), node(counter=2))
+    world.now_s += 1.2 * REFRESH_S
+    world.fact(alive(counter=3))
+    world.submit(job("late"))
+    world.settle()
+    inputs = world.inputs()
+    kept = [fact for fact in inputs.facts if fact[1] >= told_again_s]
+    report = replay(inputs._replace(facts=kept, facts_from=kept[0][0]), "all")
+    assert (report.decisions, report.equal, report.not_repeatable) == (2, 1, 1)
+    assert report.why_not == "what it was made on is not kept any more"
