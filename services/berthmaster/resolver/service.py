@@ -18,31 +18,26 @@ import nats.errors
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.dead import bury
-from berthmaster.bus.endpoints import Endpoint, serve
 from berthmaster.bus.errors import BusError, TooLarge
 from berthmaster.bus.facts import FactMirror, Seen
 from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.joining import joined
 from berthmaster.bus.lease import Lease
-from berthmaster.bus.log import EventLog, last_message, next_message
+from berthmaster.bus.log import EventLog
 from berthmaster.bus.snapshots import load as load_snapshot
 from berthmaster.bus.snapshots import save as save_snapshot
-from berthmaster.bus.streams import ARCHIVE, CONTROL, FLEET, WORKLOADS, stream_info
-from berthmaster.lifecycle.fold import Verdict, key
+from berthmaster.bus.streams import CONTROL, FLEET, WORKLOADS, stream_info
+from berthmaster.lifecycle.fold import Verdict
 from berthmaster.lifecycle.instructions import Append, Stored
-from berthmaster.messages.api import Refusal, WhyReply
 from berthmaster.messages.families import (
     CONTROL_FACTS,
     DECISIONS,
     EVENTS,
-    JOB_REQUESTS,
     UNREADABLE,
-    WHY_REQUESTS,
-    encode,
 )
-from berthmaster.messages.placement import Decision
 from berthmaster.resolver.core import Resolver
 from berthmaster.resolver.decide import Plan
+from berthmaster.resolver.questions import Questions
 from berthmaster.resolver.settings import ENGINE_VERSION, Policy
 from berthmaster.resolver.state import Snapshot
 from berthmaster.runtime.service import Context, Service
@@ -50,7 +45,6 @@ from berthmaster.runtime.settings import CommonSettings, setting
 
 BEHIND_LIMIT_S: Final = 1.0  # to wait for what a refusal said is in the log
 LONGEST_SLEEP_S: Final = 5.0
-BATCH_HEADROOM: Final = 1000  # a decision stands at most so far before its events
 SNAPSHOTS: Final = msgspec.msgpack.Decoder(Snapshot)
 
 
@@ -233,19 +227,8 @@ class Shell:
         lease = context.spawn(self._lease.run(), name="lease")
         context.spawn(self._keep_house(), name="snapshots and gauges")
         deciding = context.spawn(self._decide_for_ever(), name="decide")
-        endpoints = await serve(
-            self._conn,
-            "berth-resolver",
-            {
-                "why": Endpoint(subjects.api_of_all_tenants("why"), self._answer_why),
-                "dry_run": Endpoint(subjects.api_of_all_tenants("dry_run"), self._answer_dry_run),
-            },
-            version="1.0.0",
-            description="Why there, why not yet, and what if",
-            overloaded=lambda _: encode(_busy("too many questions at once; ask again")),
-            failed=lambda _, error: encode(_busy(f"the question failed: {error}")),
-            max_concurrent=64,
-        )
+        questions = Questions(self._conn, self.core, lambda: all(self._caught_up.values()))
+        endpoints = await questions.serve()
         await context.stopping.wait()
         await endpoints.stop()
         deciding.cancel()
@@ -368,6 +351,7 @@ class Shell:
         while True:
             await asyncio.sleep(1.0)
             know = self.core.know
+            self._context.health.ready("bus", self._conn.connected, "no connection to NATS")
             self._waiting.set(len(know.waiting))
             self._live.set(len(know.placed) + sum(len(keys) for keys in know.held.values()))
             if loop.time() < next_snapshot_s or not self._lease.held:
@@ -381,72 +365,6 @@ class Shell:
                 await save_snapshot(self._conn, self._snapshot_name, raw)
             except (BusError, nats.errors.Error) as error:
                 self._context.log.warning("snapshot not saved", why=str(error))
-
-    # Questions
-
-    async def _answer_why(self, subject: str, data: bytes) -> bytes:
-        tenant, _ = subjects.parse_api(subject)
-        try:
-            request = WHY_REQUESTS.decode(data or b"{}")
-        except UNREADABLE as error:
-            return encode(_malformed(error, "a JSON object with the field id, or without any"))
-        if not all(self._caught_up.values()):
-            return encode(_busy("still catching up with the log; ask again"))
-        if request.id is not None:
-            await self._have_decision(tenant, request.id)
-        reply: WhyReply | Refusal = self.core.why(tenant, request.id, self._conn.now())
-        return encode(reply)
-
-    async def _answer_dry_run(self, subject: str, data: bytes) -> bytes:
-        tenant, _ = subjects.parse_api(subject)
-        try:
-            request = JOB_REQUESTS.decode(data)
-        except UNREADABLE as error:
-            return encode(_malformed(error, "a job request; see schemas/json"))
-        if not all(self._caught_up.values()):
-            return encode(_busy("still catching up with the log; ask again"))
-        return encode(self.core.dry_run(tenant, request, self._conn.now()))
-
-    async def _have_decision(self, tenant: str, workload_id: str) -> None:
-        """Read the decision that placed a workload, if it is too old to be at hand."""
-        workload = self.core.know.open.get(key(tenant, workload_id))
-        if workload is None or not workload.decision:
-            return
-        if workload.decision in self.core.decisions:
-            return
-        try:
-            decision = await self._read_decision(tenant, workload_id, workload.decision)
-        except (BusError, *UNREADABLE) as error:
-            self._context.log.warning("an old decision could not be read", why=str(error))
-            return
-        if decision is not None:
-            self.core.remember(decision)
-
-    async def _read_decision(self, tenant: str, workload_id: str, number: int) -> Decision | None:
-        chain = subjects.decision(self.core.cell)
-        filter_ = subjects.aggregate_kind(tenant, workload_id, "placed")
-        placed = await last_message(self._conn, WORKLOADS, filter_)
-        at = max(1, placed.sequence - BATCH_HEADROOM) if placed is not None else 0
-        while placed is not None and 0 < at < placed.sequence:
-            found = await next_message(self._conn, WORKLOADS, chain, at)
-            if found is None or found.sequence > placed.sequence:
-                break
-            decision = DECISIONS.decode(found.data)
-            if decision.number == number:
-                return decision
-            at = found.sequence + 1
-        archived = await last_message(
-            self._conn, ARCHIVE, subjects.archived_decision(self.core.cell, number)
-        )
-        return DECISIONS.decode(archived.data) if archived is not None else None
-
-
-def _malformed(error: Exception, expected: str) -> Refusal:
-    return Refusal(code="malformed", field="", value=str(error), expected=expected)
-
-
-def _busy(expected: str) -> Refusal:
-    return Refusal(code="unavailable", field="", value="", expected=expected, retry=True)
 
 
 async def main(context: Context[ResolverSettings]) -> None:

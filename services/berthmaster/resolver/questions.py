@@ -1,0 +1,118 @@
+"""Answers of a resolver: why there, why not yet, and where a request would go.
+
+The core answers from what it knows. What it has let go of, the decision that placed a job long ago,
+is read from the log or the archive first.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from berthmaster.bus import subjects
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.endpoints import Endpoint, Endpoints, serve
+from berthmaster.bus.errors import BusError
+from berthmaster.bus.log import last_message, next_message
+from berthmaster.bus.streams import ARCHIVE, WORKLOADS
+from berthmaster.lifecycle.fold import key
+from berthmaster.messages.api import Refusal, WhyReply
+from berthmaster.messages.families import (
+    DECISIONS,
+    JOB_REQUESTS,
+    UNREADABLE,
+    WHY_REQUESTS,
+    encode,
+)
+from berthmaster.messages.placement import Decision
+from berthmaster.resolver.core import Resolver
+
+AT_ONCE: Final = 64  # questions in hand
+BATCH_HEADROOM: Final = 1000  # a decision stands at most so far before its events
+
+
+class Questions:
+    """The endpoints of one replica. ``ready`` says whether the core has caught up."""
+
+    def __init__(self, conn: Connection, core: Resolver, ready: Callable[[], bool]) -> None:
+        self._conn = conn
+        self._core = core
+        self._ready = ready
+
+    async def serve(self) -> Endpoints:
+        """Start answering."""
+        return await serve(
+            self._conn,
+            "berth-resolver",
+            {
+                "why": Endpoint(subjects.api_of_all_tenants("why"), self._answer_why),
+                "dry_run": Endpoint(subjects.api_of_all_tenants("dry_run"), self._answer_dry_run),
+            },
+            version="1.0.0",
+            description="Why there, why not yet, and what if",
+            overloaded=lambda _: encode(_busy("too many questions at once; ask again")),
+            failed=lambda _, error: encode(_busy(f"the question failed: {error}")),
+            max_concurrent=AT_ONCE,
+        )
+
+    async def _answer_why(self, subject: str, data: bytes) -> bytes:
+        tenant, _ = subjects.parse_api(subject)
+        try:
+            request = WHY_REQUESTS.decode(data or b"{}")
+        except UNREADABLE as error:
+            return encode(_malformed(error, "a JSON object with the field id, or without any"))
+        if not self._ready():
+            return encode(_busy("still catching up with the log; ask again"))
+        if request.id is not None:
+            await self._have_decision(tenant, request.id)
+        reply: WhyReply | Refusal = self._core.why(tenant, request.id, self._conn.now())
+        return encode(reply)
+
+    async def _answer_dry_run(self, subject: str, data: bytes) -> bytes:
+        tenant, _ = subjects.parse_api(subject)
+        try:
+            request = JOB_REQUESTS.decode(data)
+        except UNREADABLE as error:
+            return encode(_malformed(error, "a job request; see schemas/json"))
+        if not self._ready():
+            return encode(_busy("still catching up with the log; ask again"))
+        return encode(self._core.dry_run(tenant, request, self._conn.now()))
+
+    async def _have_decision(self, tenant: str, workload_id: str) -> None:
+        """Read the decision that placed a workload, if it is too old to be at hand."""
+        workload = self._core.know.open.get(key(tenant, workload_id))
+        if workload is None or not workload.decision:
+            return
+        if workload.decision in self._core.decisions:
+            return
+        try:
+            decision = await self._read_decision(tenant, workload_id, workload.decision)
+        except (BusError, *UNREADABLE) as error:
+            self._conn.log.warning("an old decision could not be read", why=str(error))
+            return
+        if decision is not None:
+            self._core.remember(decision)
+
+    async def _read_decision(self, tenant: str, workload_id: str, number: int) -> Decision | None:
+        chain = subjects.decision(self._core.cell)
+        filter_ = subjects.aggregate_kind(tenant, workload_id, "placed")
+        placed = await last_message(self._conn, WORKLOADS, filter_)
+        at = max(1, placed.sequence - BATCH_HEADROOM) if placed is not None else 0
+        while placed is not None and 0 < at < placed.sequence:
+            found = await next_message(self._conn, WORKLOADS, chain, at)
+            if found is None or found.sequence > placed.sequence:
+                break
+            decision = DECISIONS.decode(found.data)
+            if decision.number == number:
+                return decision
+            at = found.sequence + 1
+        archived = await last_message(
+            self._conn, ARCHIVE, subjects.archived_decision(self._core.cell, number)
+        )
+        return DECISIONS.decode(archived.data) if archived is not None else None
+
+
+def _malformed(error: Exception, expected: str) -> Refusal:
+    return Refusal(code="malformed", field="", value=str(error), expected=expected)
+
+
+def _busy(expected: str) -> Refusal:
+    return Refusal(code="unavailable", field="", value="", expected=expected, retry=True)
