@@ -101,7 +101,37 @@ def test_dry_run_says_where_and_submits_nothing(up: Up) -> None:
     assert up.berth("job", "dry").returncode == 1
     cannot = up.berth("submit", "--gpus", "1", "--model", "Q9", "--dry-run")
     assert cannot.returncode == 1
-    assert "It would wait." in cannot.stdout
+    assert "It would wait: " in cannot.stdout
+
+
+def test_a_name_that_nothing_has_reported_is_warned_of(up: Up) -> None:
+    done = up.berth("cordon", "no-such")
+    assert done.returncode == 0  # it may come yet
+    assert "nothing was heard of no-such so far" in done.stderr
+    assert up.berth("uncordon", "no-such").returncode == 0
+    shown = up.berth("top", "no-such", "--once")
+    assert shown.returncode == 1
+    assert "no node of no-such has reported" in shown.stderr
+
+
+def test_nobody_declares_a_cluster_lost_in_passing(up: Up) -> None:
+    asked = up.berth("lost", "no-such", "--reason", "fire", input="")
+    assert asked.returncode == 2
+    assert "Say --yes if it is gone for certain" in asked.stderr
+    assert up.berth("lost", "no-such", "--reason", "fire", "--yes").returncode == 0
+    assert up.berth("found", "no-such", "--reason", "a drill").returncode == 0
+
+
+def test_why_of_a_job_that_has_ended_says_how(up: Up) -> None:
+    assert up.berth("submit", "--id", "over", "--gpus", "1", "--model", "Q9").returncode == 0
+    assert up.berth("cancel", "over", "--reason", "not needed").returncode == 0
+    why = up.json("why", "over")
+    assert (why["state"], why["summary"]) == (
+        "cancelled",
+        "it has ended: cancelled: not needed; `berth job over` tells its story",
+    )
+    kept = up.berth("reprioritize", "over", "7")
+    assert kept.stdout.strip() == "over is cancelled and keeps its priority: it had ended before"
 
 
 def test_wait_follows_a_job_to_its_end(up: Up) -> None:

@@ -10,10 +10,11 @@ import msgspec
 
 from berthmaster.cli.fleet_view import ClusterRow, FleetView
 from berthmaster.cli.requests import WrongInput, parse_gpus
-from berthmaster.cli.session import Session, bus_command, usage
-from berthmaster.client import Client
+from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
+from berthmaster.client import BerthError, Client
 from berthmaster.messages.api import OperatorReply
 from berthmaster.messages.control import QueueSetting
+from berthmaster.messages.fleet import NodeReport
 
 CONTROL_INTERVAL_S = 2.0
 
@@ -43,7 +44,7 @@ async def clusters(session: Session) -> None:
 @click.option("--interval", "interval_s", type=click.FloatRange(0.1, 60), default=1.0, metavar="S")
 @click.option("--once", is_flag=True, help="Show it once and end.")
 @bus_command
-async def top(session: Session, cluster: str | None, interval_s: float, once: bool) -> None:
+async def top(session: Session, cluster: str | None, interval_s: float, once: bool) -> int:
     """Watch the fleet live, or the nodes and GPUs of one cluster. Ctrl-C ends."""
     async with session.client() as berth:
         view = FleetView()
@@ -70,10 +71,15 @@ async def top(session: Session, cluster: str | None, interval_s: float, once: bo
             if cluster is not None:
                 running.append(tasks.create_task(follow_telemetry()))
             await asyncio.wait_for(known.wait(), 10)
-            await asyncio.sleep(1.2 if cluster is not None else 0)  # one round of telemetry
+            if cluster is not None:
+                await asyncio.sleep(1.2)  # one round of telemetry
             await _show(session, berth, view, cluster, None if once else interval_s)
             for task in running:
                 task.cancel()
+    if cluster is None or view.node_rows(cluster):
+        return 0
+    sys.stderr.write(f"berth: no node of {cluster} has reported; see `berth clusters`\n")
+    return EXIT_FAILED
 
 
 async def _show(
@@ -114,6 +120,22 @@ def _operator_reply(session: Session, reply: OperatorReply, text: str) -> None:
     session.out.document(reply, lambda: words(f"{text}{note}"))
 
 
+async def _warn_if_unknown(berth: Client, cluster: str, node: str | None = None) -> None:
+    """Whatever it is may come later, so that it is no error; most likely the name is wrong."""
+    try:
+        facts = [seen.fact for seen in await berth.fleet(nodes=node is not None, cluster=cluster)]
+    except BerthError:
+        return  # the order was carried out; that we may not look does not change that
+    if node is not None:
+        facts = [each for each in facts if isinstance(each, NodeReport) and each.node == node]
+    if not facts:
+        where = "clusters" if node is None else f"top {cluster}"
+        sys.stderr.write(
+            f"berth: nothing was heard of {_place(cluster, node)} so far: is the name right? "
+            f"`berth {where}` shows what there is\n"
+        )
+
+
 @click.command()
 @click.argument("cluster")
 @click.argument("node", required=False)
@@ -124,6 +146,7 @@ async def cordon(session: Session, cluster: str, node: str | None, reason: str) 
     async with session.client() as berth:
         reply = await berth.cordon(cluster, node, reason=reason)
         _operator_reply(session, reply, f"{_place(cluster, node)} is cordoned")
+        await _warn_if_unknown(berth, cluster, node)
 
 
 @click.command()
@@ -149,15 +172,15 @@ def _place(cluster: str, node: str | None) -> str:
 @bus_command
 async def lost(session: Session, cluster: str, reason: str, yes: bool) -> None:
     """Declare a cluster lost: whatever was claimed there is placed anew."""
-    if not yes and sys.stdin.isatty():
-        click.confirm(
-            f"If {cluster} still runs its jobs, they will run twice. Is it gone?",
-            abort=True,
-            err=True,
-        )
+    risk = f"If {cluster} still runs its jobs, they will run twice."
+    if not yes and not sys.stdin.isatty():
+        usage(f"{risk} Say --yes if it is gone for certain")
+    if not yes:
+        click.confirm(f"{risk} Is it gone?", abort=True, err=True)
     async with session.client() as berth:
         reply = await berth.lost(cluster, reason)
         _operator_reply(session, reply, f"{cluster} is declared lost")
+        await _warn_if_unknown(berth, cluster)
 
 
 @click.command()
@@ -190,8 +213,16 @@ async def queue_list(session: Session) -> None:
 @queue.command("set")
 @click.argument("name")
 @click.option("--priority", type=int, help="Queues with more go first.")
-@click.option("--weight", type=click.FloatRange(min=0, min_open=True))
-@click.option("--guarantee", metavar="GPUS", help="GPUs that it always can have.")
+@click.option(
+    "--weight",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Its share beside others; kept, not acted on yet.",
+)
+@click.option(
+    "--guarantee",
+    metavar="GPUS",
+    help="GPUs that it always can have; kept, not acted on yet.",
+)
 @click.option("--limit", metavar="GPUS", help="GPUs that it never exceeds; 'none' = no limit.")
 @click.option("--allow", multiple=True, metavar="TENANT", help="Who may use it; may be repeated.")
 @click.option("--everybody", is_flag=True, help="Everybody may use it.")

@@ -6,12 +6,26 @@ from typing import Any, Final
 
 import msgspec
 
-from berthmaster.messages.families import JOB_REQUESTS, UNREADABLE
+from berthmaster.gateway.explain import explain_validation
+from berthmaster.messages.families import JOB_REQUESTS
 from berthmaster.messages.workload import JobRequest
 
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?")
 _MEMORY: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(Mi|Gi|Ti|M|G|T)?i?B?", re.IGNORECASE)
 _SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, None: 1}
+_FLAGS_OF: Final = {  # where a flag is not named as its field
+    "gpu_models": "--model",
+    "gpu_memory_mib": "--gpu-memory",
+    "cpu_milli": "--cpu",
+    "memory_mib": "--memory",
+    "node_labels": "--node-label",
+    "clusters": "--cluster",
+    "cluster_labels": "--cluster-label",
+    "labels": "--label",
+    "expected_duration_s": "--duration",
+    "deadline_s": "--deadline",
+    "run": "--image or the command",
+}
 _MIB: Final = {"m": 1, "g": 1024, "t": 1024 * 1024}
 
 
@@ -106,15 +120,18 @@ def from_flags(flags: Mapping[str, Any], command: Sequence[str], fallback_id: st
         request["deadline_s"] = parse_duration_s(flags["deadline"])
     if flags.get("image") or command:
         request["run"] = {"image": flags.get("image") or "", "command": list(command)}
-    return converted(request, "the flags")
-
-
-def converted(value: object, where: str) -> JobRequest:
-    """A request of plain values. Raises WrongInput that names the field."""
     try:
-        return JOB_REQUESTS.convert(value)
+        return JOB_REQUESTS.convert(request)
     except msgspec.ValidationError as error:
-        raise WrongInput(f"{where}: {error}") from error
+        told = explain_validation(JobRequest, msgspec.json.encode(request), error)
+        what = f"{told.field} would be {told.value}; right is {told.expected}"
+        raise WrongInput(f"{_flag_of(told.field)}: {what}") from error
+
+
+def _flag_of(field: str) -> str:
+    """The flag that fills a field: pod_sets[0].gpu_memory_mib -> --gpu-memory."""
+    name = field.rpartition("pod_sets[0].")[2].partition("[")[0].partition(".")[0]
+    return _FLAGS_OF.get(name, f"--{name}")
 
 
 def read_requests(data: bytes, where: str) -> list[bytes]:
@@ -142,6 +159,12 @@ def read_requests(data: bytes, where: str) -> list[bytes]:
 def id_of(body: bytes) -> str:
     """The id in a body that may be anything; "" if it has none."""
     try:
-        return JOB_REQUESTS.decode(body).id
-    except UNREADABLE:
+        return msgspec.json.decode(body, type=_Named).id
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return ""
+
+
+class _Named(msgspec.Struct):
+    """As much of a request as an error message needs, whatever is wrong with the rest."""
+
+    id: str = ""

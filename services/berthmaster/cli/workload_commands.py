@@ -16,7 +16,7 @@ from berthmaster.cli.requests import WrongInput, from_flags, id_of, read_request
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
 from berthmaster.client import Client, NotAllowedError, RefusedError, SeenEvent, TooLargeError
 from berthmaster.client.errors import describe
-from berthmaster.messages.api import SubmitReply, WorkloadStateName
+from berthmaster.messages.api import SubmitReply, WhyReply, WorkloadStateName, WorkloadView
 from berthmaster.messages.families import encode, event_kind
 
 STATES: tuple[WorkloadStateName, ...] = (
@@ -41,7 +41,7 @@ _FLAGS = [
     click.option("--cpu", metavar="N", help="CPUs of each pod: 4, 0.5, 250m [1]."),
     click.option("--memory", metavar="MEM", help="Memory of each pod: 512Mi, 16Gi [1Gi]."),
     click.option("--count", type=int, metavar="N", help="Pods, all or none of which start [1]."),
-    click.option("--queue", help="Queue to wait in ['default']."),
+    click.option("--queue", help="Queue to wait in [default]."),
     click.option("--priority", type=int, metavar="N", help="More goes first [0]."),
     click.option("--duration", metavar="TIME", help="How long it will run, about: 90s, 2h."),
     click.option(
@@ -131,12 +131,12 @@ async def _submit(session: Session, berth: Client, bodies: list[bytes], *, wait:
     accepted: list[str] = []
     existing: set[str] = set()
     refused = 0
-    for body in bodies:
+    for number, body in enumerate(bodies, 1):
         try:
             reply = await berth.submit_raw(body)
         except (RefusedError, TooLargeError) as error:
             refused += 1
-            name = id_of(body)
+            name = id_of(body) or (f"request {number}" if len(bodies) > 1 else "")
             text = describe(error.refusal) if isinstance(error, RefusedError) else str(error)
             if session.out.as_json:
                 refusal = error.refusal if isinstance(error, RefusedError) else None
@@ -298,8 +298,22 @@ async def why(session: Session, workload: str | None) -> None:
     from berthmaster.cli.render import why as render
 
     async with session.client() as berth:
-        reply = await berth.why(workload)
+        try:
+            reply = await berth.why(workload)
+        except RefusedError as error:
+            if workload is None or error.refusal.code != "not_found":
+                raise
+            reply = ending_of((await berth.get(workload)).workload)
         session.out.document(reply, lambda: render.why(reply, berth.now()))
+
+
+def ending_of(view: WorkloadView) -> WhyReply:
+    """What there is to say of a workload that waits for nothing any more, or not yet."""
+    where = f" on {view.cluster}" if view.cluster else ""
+    summary = f"{view.state}{where}" + (f": {view.reason}" if view.reason else "")
+    if view.state in ENDINGS:
+        summary = f"it has ended: {summary}; `berth job {view.id}` tells its story"
+    return WhyReply(tenant=view.tenant, id=view.id, state=view.state, summary=summary)
 
 
 @click.command()
@@ -337,6 +351,9 @@ async def reprioritize(session: Session, workload: str, priority: int) -> None:
 
     async with session.client() as berth:
         reply = await berth.reprioritize(workload, priority)
-        note = f"; {reply.note}" if reply.note else ""
-        text = f"{reply.id} has priority {priority} and is {reply.state}{note}"
+        if reply.state in ENDINGS:
+            text = f"{reply.id} is {reply.state} and keeps its priority: {reply.note}"
+        else:
+            note = f"; {reply.note}" if reply.note else ""
+            text = f"{reply.id} has priority {priority} and is {reply.state}{note}"
         session.out.document(reply, lambda: words(text))

@@ -51,5 +51,6 @@ class UnexpectedReplyError(BerthError):
 def describe(refusal: Refusal) -> str:
     """A refusal as one line for people."""
     where = f"{refusal.field}: " if refusal.field else ""
-    value = f"{refusal.value!r} " if refusal.value else ""
+    quoted = refusal.value.startswith('"')  # text that was sent comes as JSON
+    value = f"{refusal.value if quoted else repr(refusal.value)} " if refusal.value else ""
     return f"{where}{value}refused ({refusal.code}): {refusal.expected}"

@@ -319,9 +319,17 @@ def _control_fact(desk: Desk, asked: Requested, now_s: float) -> tuple[ControlFa
             if isinstance(setting, Refusal):
                 return setting
             by = setting.set_by or desk.by
-            return msgspec.structs.replace(setting, set_by=by, set_at_s=now_s), ""
+            return msgspec.structs.replace(setting, set_by=by, set_at_s=now_s), _idle(setting)
         case _:
             return malformed_verb(asked.verb)
+
+
+def _idle(setting: QueueSetting) -> str:
+    """What of a setting nobody acts on yet: it is kept, and whoever sets it is told."""
+    usual = QueueSetting(queue=setting.queue)
+    names = ("weight", "guarantee_gpu_milli", "deserved_gpu_milli", "via")
+    idle = [name for name in names if getattr(setting, name) != getattr(usual, name)]
+    return f"kept, and not acted on yet: {', '.join(idle)}" if idle else ""
 
 
 def _append(

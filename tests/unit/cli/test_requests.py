@@ -65,6 +65,10 @@ def test_flags_that_are_not_given_leave_the_defaults() -> None:
     )
 
 
+WHOLE = "a whole number from"
+ID_WORDS = "1 to 52 lower-case letters, digits or '-', the first and the last a letter or digit"
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
@@ -78,7 +82,9 @@ def test_flags_that_are_not_given_leave_the_defaults() -> None:
         ({"cpu": "nan"}, "'nan' is no number of CPUs; right are 4, 0.5, 250m"),
         ({"duration": "soon"}, "'soon' is no duration; right are 90s, 1.5m, 2h, 1h30m"),
         ({"label": ("team",)}, "'team' is no label; right is key=value"),
-        ({"gpus": "65"}, "the flags: Expected `int` <= 64 - at `$.pod_sets[0].gpus`"),
+        ({"gpus": "65"}, f"--gpus: pod_sets[0].gpus would be 65; right is {WHOLE} 0 to 64"),
+        ({"count": 5000}, f"--count: pod_sets[0].count would be 5000; right is {WHOLE} 1 to 4096"),
+        ({"id": "a b"}, f'--id: id would be "a b"; right is {ID_WORDS}'),
     ],
 )
 def test_a_wrong_flag_is_named_with_what_would_be_right(
@@ -129,4 +135,5 @@ def test_an_empty_file_is_told() -> None:
 
 def test_the_id_of_a_body_that_may_be_anything() -> None:
     assert id_of(msgspec.json.encode(JobRequest(id="a"))) == "a"
+    assert id_of(b'{"id": "b", "pod_sets": 3, "no": "such field"}') == "b"
     assert id_of(b'{"id": 7}') == ""

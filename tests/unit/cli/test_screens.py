@@ -106,7 +106,7 @@ def test_a_job_is_shown_with_what_it_asked_for_and_its_story() -> None:
     assert screen(workloads.job(reply, NOW_S)) == (
         "workload   lab/train-7\n"
         "state      queued\n"
-        "reason     a GPU died\n"
+        "evicted    a GPU died\n"
         "queue      vision, priority 0\n"
         "attempts   1, evicted 1 time\n"
         "submitted  2023-11-14 22:12:20 UTC (1m00s ago)\n"

@@ -663,6 +663,14 @@ def test_list_is_put_off_until_the_log_has_been_read() -> None:
             "queue",
             {"queue": "research", "weight": 2, "set_by": "eve"},
             QueueSetting(queue="research", weight=2.0, set_by="eve", set_at_s=9.0),
+            "kept, and not acted on yet: weight",
+        ),
+        (
+            "queue",
+            {"queue": "research", "capability_gpu_milli": 8000, "held": True},
+            QueueSetting(
+                queue="research", capability_gpu_milli=8000, held=True, set_by=BY, set_at_s=9.0
+            ),
             "",
         ),
     ],

@@ -43,8 +43,13 @@ def why(reply: WhyReply, now_s: float) -> RenderableType:
 
 def dry_run(reply: DryRunReply) -> RenderableType:
     """Where a request would go."""
-    head = words("It would be placed now. " if reply.placed else "It would wait. ", style="bold")
-    head.append(visible(reply.summary), style="not bold")
+    if reply.summary.startswith("would "):
+        head = words(f"It {reply.summary}.", style="bold")
+    else:
+        head = words(
+            "It would be placed now. " if reply.placed else "It would wait. ", style="bold"
+        )
+        head.append(visible(reply.summary), style="not bold")
     lines: list[RenderableType] = [head]
     if reply.choice is not None:
         lines += [words(), *chosen(reply.choice)]

@@ -100,7 +100,8 @@ def job(reply: GetReply, now_s: float) -> RenderableType:
     fact("workload", f"{view.tenant}/{view.id}")
     fact("state", state_text(view))
     fact("cluster", view.cluster)
-    fact("reason", view.reason)
+    ended = view.state in ("succeeded", "failed", "cancelled")
+    fact("reason" if ended or not view.evictions else "evicted", view.reason)
     fact("queue", f"{view.queue or '-'}, priority {view.priority}")
     attempts = f"{view.attempt}" + (
         f", evicted {amounts.many(view.evictions, 'time')}" if view.evictions else ""
