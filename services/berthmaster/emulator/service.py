@@ -251,7 +251,7 @@ async def _serve(
         context.log.info("serving", clusters=[spec.name for spec in fleet], nodes=nodes)
         figures = Figures(context)
         async for _ in beats(FIGURES_INTERVAL_S, context.stopping):
-            context.health.ready("bus", conn.connected, "" if conn.connected else "away")
+            context.health.ready("bus", conn.connected, "no connection to NATS")
             for one in served:
                 figures.show(one)
     finally:

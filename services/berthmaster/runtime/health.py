@@ -49,9 +49,9 @@ class Health:
         self._stopping = True
 
     def ready(self, part: str, ok: bool, why: str = "") -> None:
-        """A part is in order or is not, and why; the last word about a part counts."""
+        """A part is in order, or is not and why; the last word about a part counts."""
         with self._lock:
-            self._parts[part] = Part(ok, why)
+            self._parts[part] = Part(ok, "" if ok else why)
 
     def alive(self) -> tuple[bool, dict[str, object]]:
         """Whether the loop turns, and the answer's fields."""

@@ -82,7 +82,7 @@ class Shell:
         sender = self._ctx.spawn(self._send(conn), name="sender")
         try:
             async for missed in beats(self._ctx.settings.interval_s, self._ctx.stopping):
-                self._ctx.health.ready("bus", conn.connected, "" if conn.connected else "NATS away")
+                self._ctx.health.ready("bus", conn.connected, "no connection to NATS")
                 self._handle(Ticked(missed))
         finally:
             sender.cancel()

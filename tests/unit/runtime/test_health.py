@@ -22,8 +22,9 @@ def test_a_service_is_ready_when_each_part_it_named_is_in_order() -> None:
     unready = {"ready": False, "why": "not ready: mirror", "parts": parts}
     assert health.readiness() == (False, unready)
 
-    health.ready("mirror", True)
-    assert health.readiness()[0]
+    health.ready("mirror", True, "snapshot at 40 %")  # a reason is for what is amiss
+    parts["mirror"] = {"ok": True, "why": ""}
+    assert health.readiness() == (True, {"ready": True, "why": "", "parts": parts})
 
     health.stop()
     ok, shown = health.readiness()
