@@ -35,14 +35,11 @@ class GroupedAppends:
         self._singles = 0
         self._batches = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self.batched = 0  # events that went out in company
-        self.alone = 0
 
     async def append(self, event: WorkloadEvent) -> Outcome:
         """Store one event if its aggregate still is at ``event.after``. Raises TooLarge."""
         if not self._waiting and self._singles < SINGLES_IN_FLIGHT:
             self._singles += 1
-            self.alone += 1
             try:
                 return await self._log.append(event)
             finally:
@@ -78,7 +75,6 @@ class GroupedAppends:
             self._batches -= 1
             self._next()
         if outcomes is not None:
-            self.batched += len(entries)
             for (_, future), outcome in zip(entries, outcomes, strict=True):
                 if not future.done():
                     future.set_result(outcome)
@@ -89,7 +85,6 @@ class GroupedAppends:
     async def _alone(self, event: WorkloadEvent, future: "asyncio.Future[Outcome]") -> None:
         try:
             outcome = await self._log.append(event, in_doubt=True)
-            self.alone += 1
         except BusError as error:
             if not future.done():
                 future.set_exception(error)

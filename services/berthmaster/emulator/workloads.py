@@ -5,15 +5,14 @@ set, ``gpu_spec`` (``A|B``) the acceptable models, ``qos`` the priority (table b
 arrival, and the time from being scheduled to deletion the expected duration. Lists without times
 (multigpu50 is one) get arrivals and durations from the seed, as generated ones do.
 
-Pure but for ``read_workloads``; the same input and seed always give the same requests.
+Pure; the same input and seed always give the same requests.
 """
 
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import accumulate
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from berthmaster.emulator.chance import exponential, lognormal, uniform
@@ -247,26 +246,3 @@ def _time(row: Mapping[str, str | None], column: str, line: int) -> float | None
     if not -1e12 < value < 1e12:  # also refuses nan
         raise WorkloadError(f"line {line}: {column} is {text!r}, not a number of seconds")
     return value
-
-
-def faster(arrivals: Iterable[Arrival], speed: float) -> Iterator[Arrival]:
-    """The same stream, arriving ``speed`` times faster. Durations stay: the emulated clusters
-    divide them by their own speed."""
-    if speed <= 0:
-        raise WorkloadError(f"speed is {speed}; it must be more than 0")
-    for arrival in arrivals:
-        yield Arrival(arrival.at_s / speed, arrival.request)
-
-
-def read_workloads(
-    path: str, *, seed: int = 0, prefix: str = "", queue: str = "default", rate_per_s: float = 1.0
-) -> Sequence[Arrival]:
-    """The requests of a pod list in a file. Raises WorkloadError. The only function with I/O."""
-    try:
-        text = Path(path).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise WorkloadError(f"cannot read the pod list {path}: {error}") from error
-    try:
-        return parse_workloads(text, seed=seed, prefix=prefix, queue=queue, rate_per_s=rate_per_s)
-    except WorkloadError as error:
-        raise WorkloadError(f"{path}: {error}") from error

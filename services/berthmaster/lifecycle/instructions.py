@@ -11,7 +11,6 @@ import msgspec
 from berthmaster.lifecycle.fold import Workload
 from berthmaster.messages.api import ApiReply
 from berthmaster.messages.control import ControlFact
-from berthmaster.messages.placement import Decision
 from berthmaster.messages.workload import WorkloadEvent
 
 
@@ -20,14 +19,6 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
 
     ref: str
     event: WorkloadEvent
-
-
-class Commit(msgspec.Struct, frozen=True, kw_only=True):
-    """Store a decision and its events as one atomic batch. Answer: Answered."""
-
-    ref: str
-    decision: Decision
-    events: tuple[WorkloadEvent, ...]
 
 
 class Reload(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +65,7 @@ Outcome = Stored | Refused | Unknown
 
 
 class Answered(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of an Append, Commit or PutControl."""
+    """The outcome of an Append or PutControl."""
 
     ref: str
     outcome: Outcome

@@ -11,7 +11,6 @@ honest and zeros are not. One GPU that cannot be read is no failure: it is a rea
 "lost". Pure.
 """
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -57,8 +56,3 @@ class Source(Protocol):
 def percent(value: float) -> float | None:
     """A share as messages may carry it; drivers have been seen to report far beyond 100."""
     return value if 0 <= value <= 100 else None  # NaN compares false
-
-
-def finite(value: float) -> float | None:
-    """A measured value, unless it is none."""
-    return value if math.isfinite(value) else None

@@ -8,10 +8,8 @@ from berthmaster.emulator.workloads import (
     OPENB_PODS,
     Arrival,
     WorkloadError,
-    faster,
     generated,
     parse_workloads,
-    read_workloads,
 )
 from berthmaster.messages.families import JOB_REQUESTS, encode
 from berthmaster.messages.workload import JobRequest, PodSet
@@ -90,7 +88,7 @@ def test_every_openb_list_is_read_whole_and_gives_valid_requests(name: str) -> N
     path = TRACES / OPENB_PODS[name]
     if not path.exists():
         pytest.skip("no traces at BERTH_TRACES")
-    arrivals = read_workloads(str(path))
+    arrivals = parse_workloads(path.read_text())
     assert len(arrivals) == len(path.read_text().splitlines()) - 1
     for arrival in arrivals:
         assert JOB_REQUESTS.decode(encode(arrival.request)) == arrival.request
@@ -114,9 +112,3 @@ def test_gangs_are_made_on_request() -> None:
     arrivals = list(generated(seed=7, rate_per_s=10, count=500, gang_share=1.0, largest_gang=4))
     counts = {a.request.pod_sets[0].count for a in arrivals}
     assert counts == {1, 2, 3, 4}
-
-
-def test_a_stream_can_be_played_faster() -> None:
-    assert [a.at_s for a in faster([Arrival(10, JobRequest(id="a"))], 5)] == [2.0]
-    with pytest.raises(WorkloadError, match="more than 0"):
-        list(faster([Arrival(10, JobRequest(id="a"))], 0))
