@@ -1,0 +1,96 @@
+"""Openb's whole default list while everything is killed, stopped and away in turn.
+
+What tests/pipeline/test_chaos.py does with a reduced stream, here with every pod of the published
+list on a fleet of the published list's size, two resolvers and two scorers, and with an absence of
+the server that lasts minutes. What must hold is asserted: a figure is printed only if it held.
+"""
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from berthmaster.audit.core import AuditReport
+from berthmaster.emulator import workloads
+from berthmaster.messages.workload import JobRequest
+from tests.pipeline.chaos import IMPATIENT, Rig, openb_pods, rig, so_far_so_good, stream
+
+RATE = 60.0
+AWAY_S = 120.0
+SPEED = 200_000.0
+LONGEST_S = 20.0 * SPEED  # openb has a few pods that live for months
+SERVICES = ("gateway", "resolver", "scorer", "archivist", "emulator")
+NODES = "openb_node_list_gpu_node.csv"
+REQUEST_LIMIT_S = AWAY_S + 60.0
+
+BUDGETS = {
+    "chaos_findings_count": ("<=", 0.0),
+    "chaos_ended_otherwise_count": ("<=", 0.0),
+}
+
+
+def pods(path: Path) -> Iterator[JobRequest]:
+    """Every pod of the list."""
+    for _, request in workloads.parse_workloads(path.read_text(), prefix="openb"):
+        expected_s = min(request.expected_duration_s or 1.0, LONGEST_S)
+        yield msgspec.structs.replace(request, expected_duration_s=expected_s)
+
+
+async def suffer(up: Rig, path: Path) -> tuple[AuditReport, dict[str, float]]:
+    """All of the list through the services while these suffer; what the auditor says then."""
+    await up.start_lasting()
+    total = sum(1 for _ in pods(path))
+    kills = stops = rounds = 0
+    began_s = time.monotonic()
+    async with stream(up, RATE, pods(path), timeout_s=REQUEST_LIMIT_S) as jobs:
+        while jobs.offered < total:
+            rounds += 1
+            for service in SERVICES:
+                names = up.names(service)
+                await up.kill(*names)
+                kills += len(names)
+                async with up.stopped(*names):
+                    stops += len(names)
+                    await asyncio.sleep(3.0)
+            await up.kill("nats-server")
+            kills += 1
+            if rounds == 1:
+                async with up.away("nats-server"):
+                    await asyncio.sleep(AWAY_S)
+            await so_far_so_good(up, jobs.berth)
+    took_s = time.monotonic() - began_s
+    async with up.client() as berth:
+        report = await so_far_so_good(up, berth)
+    return report, {"kills": float(kills), "stops": float(stops), "took_s": took_s}
+
+
+def measure() -> dict[str, float]:
+    """The figures, or none where the traces are not there."""
+    path = openb_pods()
+    if path is None:
+        return {}
+    flags = ["--fleet", str(path.with_name(NODES)), "--nodes", "1213", "--speed", f"{SPEED:g}"]
+    flags += ["--resolvers", "2", "--scorers", "2"]
+    env = IMPATIENT | {"BERTH_EMULATOR_TELEMETRY_INTERVAL_S": "5"}
+    with (
+        tempfile.TemporaryDirectory(prefix="berth-chaos-") as folder,
+        rig(Path(folder), *flags, env=env) as up,
+    ):
+        report, figures = asyncio.run(suffer(up, path))
+    return {
+        "chaos_jobs_count": float(report.submitted),
+        "chaos_succeeded_count": float(report.succeeded),
+        "chaos_running_count": float(report.running),
+        "chaos_ended_otherwise_count": float(report.failed + report.cancelled + report.evictions),
+        "chaos_findings_count": float(len(report.findings)),
+        "chaos_events_count": float(report.events),
+        "chaos_void_events_count": float(report.void),
+        "chaos_withdrawals_count": float(report.withdrawals),
+        "chaos_kills_count": figures["kills"],
+        "chaos_stops_count": figures["stops"],
+        "chaos_server_away_s": AWAY_S,
+        "chaos_took_s": figures["took_s"],
+    }

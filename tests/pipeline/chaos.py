@@ -1,0 +1,351 @@
+"""A `berth up` that is made to suffer, a stream of jobs through it, and what must hold after all.
+
+The emulated clusters fail nothing and hold nothing foreign here: every eviction or failure in the
+log, and every GPU that is used twice, is then ours.
+"""
+
+import asyncio
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from berthmaster.audit.core import AuditReport
+from berthmaster.audit.report import Unreadable, audit
+from berthmaster.bus.permissions import inbox_prefix
+from berthmaster.cli.load import Load
+from berthmaster.cli.tally import Tally
+from berthmaster.client import Client
+from berthmaster.client.following import SeenDecision
+from berthmaster.emulator import workloads
+from berthmaster.lifecycle.states import State
+from berthmaster.messages.workload import JobRequest, PodSet
+from berthmaster.resolver.replay import read_inputs, replay
+from tests.pipeline.running import alive, environment, run_berth
+
+START_LIMIT_S = 30.0
+BACK_LIMIT_S = 20.0
+SETTLE_LIMIT_S = 40.0
+REQUEST_LIMIT_S = 60.0  # a submit is repeated for so long: longer than any absence here
+SPEED = 50_000.0
+LONGEST_S = 3.0  # of the stream's jobs, in real time
+LASTING_S = 3e7  # ten minutes in real time: longer than any test
+QUIET = {
+    "BERTH_EMULATOR_FAILURE_SHARE": "0",
+    "BERTH_EMULATOR_FOREIGN_SHARE": "0",
+    "BERTH_EMULATOR_DISTURBANCE": "0",
+}
+# Limits are short enough to be passed by those who are stopped: that is what is tried.
+IMPATIENT = {
+    "BERTH_RESOLVER_CLAIM_TIMEOUT_S": "1.5",
+    "BERTH_RESOLVER_AVOID_S": "2",
+    "BERTH_RESOLVER_STALE_AFTER_S": "3",
+    "BERTH_SCORER_STALE_AFTER_S": "3",
+    "BERTH_SCORER_REFRESH_S": "1",
+    "BERTH_ARCHIVIST_STORY_AFTER_S": "3",
+}
+FLEET = ("--clusters", "8", "--nodes", "160", "--sync", "default", "--speed", f"{SPEED:g}")
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Rig:
+    """One `berth up` as a process of its own, and the names of what it runs."""
+
+    process: subprocess.Popen[bytes]
+    folder: Path
+    said_path: Path
+    view: dict[str, Any]
+    prefixes: Iterator[str] = field(default_factory=lambda: (f"s{n}" for n in itertools.count(1)))
+    submitted: int = 0
+    lasting: tuple[str, ...] = ()
+
+    def processes(self) -> dict[str, dict[str, Any]]:
+        """Every process as `berth up` last told it."""
+        found = {each["name"]: each for each in self.view["processes"]}
+        for line in self.said_path.read_bytes().splitlines(keepends=True)[1:]:
+            if line.endswith(b"\n"):
+                changed = json.loads(line)["changed"]
+                found[changed["name"]] = changed
+        return found
+
+    def restarts(self) -> dict[str, int]:
+        """How often each had to be started again."""
+        return {name: each["restarts"] for name, each in self.processes().items()}
+
+    def names(self, service: str) -> list[str]:
+        """The processes of a service, whether it has one or several."""
+        return [name for name in self.processes() if name.rstrip("-0123456789") == service]
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to the present life of a process."""
+        os.kill(self.processes()[name]["pid"], number)
+
+    async def kill(self, *names: str) -> None:
+        """kill -9, and wait until each is started again and ready."""
+        dead = {name: self.processes()[name]["pid"] for name in names}
+        for pid in dead.values():
+            os.kill(pid, signal.SIGKILL)
+        await self.back(dead)
+
+    async def back(self, dead: Mapping[str, int]) -> None:
+        """Until these processes have new lives that are ready."""
+        async with asyncio.timeout(BACK_LIMIT_S):
+            while True:
+                now = self.processes()
+                if all(
+                    now[name]["pid"] != pid and now[name]["condition"] == "ready"
+                    for name, pid in dead.items()
+                ):
+                    return
+                await asyncio.sleep(0.02)
+
+    @asynccontextmanager
+    async def stopped(self, *names: str) -> AsyncIterator[None]:
+        """These processes are stopped (SIGSTOP) within the block."""
+        for name in names:
+            self.signal(name, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for name in names:
+                self.signal(name, signal.SIGCONT)
+
+    @asynccontextmanager
+    async def away(self, *names: str) -> AsyncIterator[None]:
+        """These processes are killed, and nobody starts them within the block."""
+        dead = {name: self.processes()[name]["pid"] for name in names}
+        self.process.send_signal(signal.SIGSTOP)  # whoever would start them
+        try:
+            for pid in dead.values():
+                os.kill(pid, signal.SIGKILL)
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
+        await self.back(dead)
+
+    def client(self, user: str = "operator", **options: Any) -> Client:
+        """A connection as one of the users of the bus."""
+        return Client.connect(
+            self.view["url"],
+            seed_file=self.folder / "keys" / f"{user}.nk",
+            inbox_prefix=inbox_prefix(user),
+            timeout_s=options.pop("timeout_s", REQUEST_LIMIT_S),
+            **options,
+        )
+
+    def berth(self, *argv: str) -> subprocess.CompletedProcess[str]:
+        """Run a `berth` command against it."""
+        return run_berth(*argv, "--data", str(self.folder), home=self.folder)
+
+    async def start_lasting(self, count: int = 16) -> None:
+        """Jobs that run for as long as the rig does: nothing that happens to us may end them."""
+        names = [f"lasting-{number}" for number in range(count)]
+        pods = (PodSet(cpu_milli=500, memory_mib=256, gpus=1, gpu_milli=500),)
+        async with self.client() as berth:
+            for name in names:
+                await berth.submit(
+                    JobRequest(id=name, pod_sets=pods, expected_duration_s=LASTING_S)
+                )
+            async with asyncio.timeout(SETTLE_LIMIT_S):
+                while (await berth.list(states=["running"])).counts != {"running": count}:
+                    await asyncio.sleep(0.05)
+        self.lasting = tuple(names)
+        self.submitted += count
+
+
+@contextmanager
+def rig(folder: Path, *flags: str, env: Mapping[str, str] = IMPATIENT) -> Iterator[Rig]:
+    """Everything up; at the end all of it is gone, and that is checked."""
+    folder.mkdir(parents=True, exist_ok=True)
+    said_path = folder / "said.jsonl"
+    argv = [sys.executable, "-m", "berthmaster.cli.main", "up", "--json", "--data", str(folder)]
+    with said_path.open("wb") as said, (folder / "errors.log").open("wb") as errors:
+        process = subprocess.Popen(
+            [*argv, *FLEET, *flags],
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=errors,
+            env=environment(folder) | QUIET | dict(env),
+            start_new_session=True,
+        )
+    made: Rig | None = None
+    code = 0
+    try:
+        made = Rig(process, folder, said_path, _first_line(process, folder)["up"])
+        yield made
+    finally:
+        pids = [each["pid"] for each in made.processes().values()] if made is not None else []
+        for number in (signal.SIGCONT, signal.SIGINT):
+            if process.poll() is None:
+                process.send_signal(number)
+        try:
+            code = process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()  # its children die with it
+            code = process.wait(5)
+    assert code == 0, (folder / "errors.log").read_text()
+    assert [pid for pid in pids if alive(pid)] == []
+
+
+def _first_line(process: subprocess.Popen[bytes], folder: Path) -> dict[str, Any]:
+    """What `berth up` says once all is up."""
+    deadline = time.monotonic() + START_LIMIT_S
+    while not (said := (folder / "said.jsonl").read_bytes()).endswith(b"\n"):
+        errors = (folder / "errors.log").read_text()
+        assert time.monotonic() < deadline, f"not up within {START_LIMIT_S:g} s: {errors}"
+        assert process.poll() is None, errors
+        time.sleep(0.02)
+    first: dict[str, Any] = json.loads(said.splitlines()[0])
+    return first
+
+
+def openb_pods() -> Path | None:
+    """The openb default pod list, where the traces are."""
+    folder = Path(os.environ.get("BERTH_TRACES", REPOSITORY.parent / "shared" / "traces"))
+    path = folder / workloads.OPENB_PODS["default"]
+    return path if path.exists() else None
+
+
+def requests(prefix: str, speed: float = SPEED) -> Iterator[JobRequest]:
+    """Generated jobs, gangs among them, in turn with openb's pods where these are there. None runs
+    for longer than LONGEST_S."""
+    made = workloads.generated(seed=7, rate_per_s=1, prefix=f"{prefix}-gen", gang_share=0.2)
+    streams: list[Iterator[workloads.Arrival]] = [made]
+    if (path := openb_pods()) is not None:
+        listed = workloads.parse_workloads(path.read_text(), prefix=f"{prefix}-openb")
+        streams.append(iter(listed))
+    for stream in itertools.cycle(streams):
+        for _, request in itertools.islice(stream, 1):
+            expected_s = min(request.expected_duration_s or 1.0, LONGEST_S * speed)
+            yield msgspec.structs.replace(request, expected_duration_s=expected_s)
+
+
+class Stream:
+    """Jobs that come at a rate while something happens to the services."""
+
+    def __init__(self, rig: Rig, berth: Client, rate: float, asked: Iterator[JobRequest]) -> None:
+        self.rig = rig
+        self.berth = berth
+        self.tally = Tally()
+        self.decisions: list[SeenDecision] = []
+        self.offered = 0
+        self._asked = asked
+        self._rate = rate
+        self._over = False
+        self._load = Load(berth, max_in_flight=2000)
+
+    def _arrivals(self) -> Iterator[tuple[float, JobRequest]]:
+        for request in self._asked:
+            if self._over:
+                return
+            self.offered += 1
+            yield self.offered / self._rate, request
+
+    async def _watch(self, since: int) -> None:
+        async with aclosing(self.berth.watch(tenant="*", since=since)) as events:
+            async for seen in events:
+                self.tally.take(seen)
+
+    async def _watch_decisions(self, since: int) -> None:
+        async with aclosing(self.berth.decisions(since)) as decisions:
+            async for seen in decisions:
+                self.decisions.append(seen)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["Stream"]:
+        """Jobs come until the block ends; it is left when the last of them has succeeded."""
+        self._began_at = await self.berth.last_sequence()
+        tasks = [
+            asyncio.create_task(self._watch(self._began_at)),
+            asyncio.create_task(self._watch_decisions(self._began_at)),
+            asyncio.create_task(self._load.run(self._arrivals(), 1.0)),
+        ]
+        try:
+            await self.goes_on(10)
+            yield self
+            self._over = True
+            async with asyncio.timeout(SETTLE_LIMIT_S):
+                await tasks[2]
+                while self.tally.known < self.offered or self.tally.open:
+                    for task in tasks:
+                        if task.done():
+                            task.result()
+                    await asyncio.sleep(0.05)
+        except TimeoutError as error:
+            raise AssertionError(f"not in time: {self.tally.summary()}") from error
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        result = self._load.result
+        assert (result.accepted, result.refused, result.unknown) == (self.offered, 0, 0), result
+        self.rig.submitted += self.offered
+
+    async def goes_on(self, endings: int, limit_s: float = BACK_LIMIT_S) -> None:
+        """Until so many jobs that were submitted from now on, or any others, have succeeded."""
+        wanted = self.tally.states[State.SUCCEEDED] + endings
+        try:
+            async with asyncio.timeout(limit_s):
+                while self.tally.states[State.SUCCEEDED] < wanted:
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            why = f"no {endings} jobs ended within {limit_s:g} s: {self.tally.summary()}"
+            raise AssertionError(why) from None
+
+
+@asynccontextmanager
+async def stream(
+    rig: Rig, rate: float = 60.0, asked: Iterator[JobRequest] | None = None, **options: Any
+) -> AsyncIterator[Stream]:
+    """A stream of jobs through a rig; after it everything is looked at."""
+    if asked is None:
+        asked = requests(next(rig.prefixes))
+    async with rig.client(**options) as berth:
+        async with Stream(rig, berth, rate, asked).running() as jobs:
+            yield jobs
+        await all_is_well(rig, berth)
+
+
+async def so_far_so_good(rig: Rig, berth: Client) -> AuditReport:
+    """What must hold at any moment."""
+    unreadable: list[Unreadable] = []
+    report = await audit(berth.connection, unreadable=unreadable.append)
+    assert (unreadable, report.findings, report.accounted) == ([], (), True), report
+    # The clusters fail and evict nothing here: whatever ended otherwise was ended by us.
+    assert (report.failed, report.cancelled, report.evictions) == (0, 0, 0), report
+    return report
+
+
+async def all_is_well(rig: Rig, berth: Client) -> None:
+    """What must hold when every job of the streams has ended."""
+    report = await so_far_so_good(rig, berth)
+    counts = (report.submitted, report.succeeded, report.running, report.waiting)
+    lasting = len(rig.lasting)
+    assert counts == (rig.submitted, rig.submitted - lasting, lasting, 0), report
+    for name in rig.lasting:
+        view = (await berth.get(name)).workload
+        assert (view.state, view.attempt, view.evictions) == ("running", 1, 0), view
+    assert await berth.dead() == []
+    await repeats(berth)
+
+
+async def repeats(berth: Client, limit_s: float = 20.0) -> None:
+    """All decisions come out equal, once the log of facts has what they were made on."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        report = replay(await read_inputs(berth.connection), "all")
+        if report.equal == report.decisions:
+            return
+        assert time.monotonic() < deadline, report
+        await asyncio.sleep(0.5)

@@ -1,0 +1,157 @@
+"""Each process in turn is killed, stopped or away under a stream of jobs, and none notices.
+
+After each: the audit is clean, every job is accounted for and ended once, nothing that runs was
+ended by it, and every decision can be repeated. See chaos.py for what is looked at.
+"""
+
+import asyncio
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from berthmaster.bus.streams import WORKLOADS
+from berthmaster.client import Client
+from berthmaster.client.following import SeenDecision
+from tests.bus.tools import story
+from tests.pipeline.chaos import Rig, rig, so_far_so_good, stream
+
+SERVICES = ("gateway", "resolver", "scorer", "archivist", "emulator")
+# Longer than what each has a limit for: a lease, a claim, a sign of life, an acknowledgement.
+STOPPED_S = {"gateway": 3.0, "resolver": 3.0, "scorer": 3.0, "emulator": 5.0, "archivist": 11.0}
+AWAY_S = 20.0
+TAKEN_OVER_S = 2.0
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """One of each service, and jobs that run all the time."""
+    with rig(tmp_path_factory.mktemp("one")) as running:
+        asyncio.run(running.start_lasting())
+        yield running
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """Two resolvers and two scorers."""
+    folder = tmp_path_factory.mktemp("two")
+    with rig(folder, "--resolvers", "2", "--scorers", "2") as running:
+        asyncio.run(running.start_lasting())
+        yield running
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """Three servers that hold each stream together."""
+    with rig(tmp_path_factory.mktemp("three"), "--servers", "3") as running:
+        asyncio.run(running.start_lasting())
+        yield running
+
+
+@pytest.mark.timeout(120)
+@story
+async def test_services_that_are_killed_lose_nothing(one: Rig) -> None:
+    async with stream(one) as jobs:
+        for service in SERVICES:
+            await one.kill(service)
+            await jobs.goes_on(30)
+            await so_far_so_good(one, jobs.berth)
+
+
+@pytest.mark.timeout(150)
+@story
+async def test_services_that_wake_late_do_no_harm(one: Rig) -> None:
+    async with stream(one) as jobs:
+        for service, pause_s in STOPPED_S.items():
+            async with one.stopped(service):
+                await asyncio.sleep(pause_s)
+            await jobs.goes_on(30)
+            await so_far_so_good(one, jobs.berth)
+
+
+@pytest.mark.timeout(90)
+@story
+async def test_a_killed_server_loses_nothing(one: Rig) -> None:
+    async with stream(one) as jobs:
+        await one.kill("nats-server")
+        await jobs.goes_on(50)
+
+
+@pytest.mark.timeout(150)
+@story
+async def test_a_server_that_is_away_ends_no_job(one: Rig) -> None:
+    async with stream(one) as jobs:
+        async with one.away("nats-server"):
+            await asyncio.sleep(AWAY_S)
+        await jobs.goes_on(50)
+
+
+@pytest.mark.timeout(90)
+@story
+async def test_another_resolver_decides_within_two_seconds(two: Rig) -> None:
+    async with stream(two) as jobs:
+        # Killed.
+        killed = jobs.decisions[-1].decision.decider
+        name = decider(two, killed)
+        await two.kill(name)
+        await jobs.goes_on(50)
+        assert taken_over_s(jobs.decisions, killed) < TAKEN_OVER_S
+
+        # Stopped: when it wakes it believes that it decides, and the chain knows better.
+        stopped = jobs.decisions[-1].decision.decider
+        async with two.stopped(decider(two, stopped)):
+            await jobs.goes_on(100)
+        assert taken_over_s(jobs.decisions, stopped) < TAKEN_OVER_S
+        await jobs.goes_on(50)
+
+
+@pytest.mark.timeout(90)
+@story
+async def test_two_resolvers_and_two_scorers_do_as_well_as_one(two: Rig) -> None:
+    async with stream(two) as jobs:
+        for name in two.names("scorer"):  # one of them is the one that scores
+            await two.kill(name)
+            await jobs.goes_on(20)
+        both = [*two.names("resolver"), *two.names("scorer")]
+        async with two.stopped(*both):
+            await asyncio.sleep(STOPPED_S["resolver"])
+        await jobs.goes_on(50)
+        await so_far_so_good(two, jobs.berth)
+        await two.kill(*both)
+        await jobs.goes_on(50)
+
+
+def decider(two: Rig, said: str) -> str:
+    """The process that signs its decisions like this."""
+    pid = int(said.rpartition("/")[2])
+    (name,) = [name for name, each in two.processes().items() if each["pid"] == pid]
+    return name
+
+
+def taken_over_s(decisions: list[SeenDecision], from_: str) -> float:
+    """How long nobody decided between this decider's last decision and the next one."""
+    last = max(at for at, seen in enumerate(decisions) if seen.decision.decider == from_)
+    return decisions[last + 1].stored_at_s - decisions[last].stored_at_s
+
+
+@pytest.mark.timeout(120)
+@story
+async def test_one_of_three_servers_may_be_lost(three: Rig) -> None:
+    async with stream(three) as jobs:
+        lead = await leader(jobs.berth)
+        async with three.away(lead):  # the one that writes the log, in mid-flight
+            await jobs.goes_on(100)  # with two of three all goes on
+        await jobs.goes_on(50)
+        await so_far_so_good(three, jobs.berth)
+
+        lead = await leader(jobs.berth)
+        other = next(name for name in three.names("nats-server") if name != lead)
+        await three.kill(other)
+        await jobs.goes_on(50)
+
+
+async def leader(berth: Client) -> str:
+    """The process of the server that leads the log's stream."""
+    info = msgspec.json.decode(await berth.connection.api(f"STREAM.INFO.{WORKLOADS}"))
+    name: str = info["cluster"]["leader"]
+    return "nats-server-" + name.rpartition("-")[2]
