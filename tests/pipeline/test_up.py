@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -109,6 +110,16 @@ def test_a_service_that_cannot_start_is_told_with_the_end_of_its_log(tmp_path: P
     assert told.returncode == 1
     assert "berth: emulator cannot start (exit code 3)" in told.stderr
     assert "/no/such/list.csv" in told.stderr
+
+
+def test_a_port_that_is_taken_is_told_at_once(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        began_s = time.monotonic()
+        done = run_berth("up", "--data", str(tmp_path / "x"), "--port", str(port), home=tmp_path)
+    assert done.returncode == 1
+    assert f"port {port} is in use; give another with --port" in done.stderr
+    assert time.monotonic() - began_s < 5
 
 
 def test_options_that_make_no_plan_are_usage_errors(tmp_path: Path) -> None:

@@ -115,6 +115,17 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
             each.close()
 
 
+def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
+    """Whether a server could listen there now. What its last life left behind is no hindrance."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+        return True
+
+
 class Server:
     """One nats-server with its folder: configuration, log, data."""
 

@@ -4,12 +4,13 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Final
 
 import click
+from msgspec.structs import replace
 
 from berthmaster.cli import load
 from berthmaster.cli.fleet_commands import fleet_rows
@@ -30,12 +31,14 @@ from berthmaster.cli.up import (
     until_signal,
 )
 from berthmaster.client import BerthError, Client
-from berthmaster.messages.workload import JobRequest
+from berthmaster.emulator.workloads import Arrival, generated
+from berthmaster.messages.workload import JobRequest, PodSet
 
 DURATION_S: Final = 30.0
 JOBS: Final = 600
 SPEED: Final = 60.0  # a minute of a job's life takes a second
-NODES: Final = 64  # few enough that the jobs fill them and some have to wait
+NODES: Final = 64  # few enough that the jobs fill them
+ODD: Final = 5  # the number of the job that asks for what is not there: somebody always does
 GANG_SHARE: Final = 0.15
 REFRESH_S: Final = 0.25
 LINE_INTERVAL_S: Final = 1.0
@@ -43,7 +46,7 @@ SUBMIT_SHARE: Final = 0.8  # of the duration; the rest shows what became of the 
 FLEET_LIMIT_S: Final = 10.0
 
 
-@click.command()
+@click.command(context_settings={"default_map": {"speed": SPEED, "nodes": NODES}})
 @stack_flags
 @click.option(
     "--duration",
@@ -76,11 +79,6 @@ def demo(
     """Bring up everything with emulated clusters, submit jobs, watch them, sum up."""
     began_s = time.monotonic()
     output = Output(as_json=as_json)
-    context = click.get_current_context()
-    if context.get_parameter_source("speed") is click.core.ParameterSource.DEFAULT:
-        flags["speed"] = SPEED
-    if context.get_parameter_source("nodes") is click.core.ParameterSource.DEFAULT:
-        flags["nodes"] = NODES
     with contextlib.ExitStack() as owned:
         folder = data or Path(owned.enter_context(ephemeral_folder()))
         flags["sync"] = flags["sync"] or ("always" if data else "default")
@@ -112,6 +110,17 @@ async def _demo(
             await stack.__aexit__(None, None, None)
     output.document(report, lambda: progress.demo(report))
     return 0 if report.summary.placed_at_least_once else 1
+
+
+def with_an_odd_one(arrivals: Iterable[Arrival]) -> Iterator[Arrival]:
+    """The same, but that one job wants a model that no cluster has, so that it waits with a reason
+    to show."""
+    for number, arrival in enumerate(arrivals, 1):
+        request = arrival.request
+        if number == ODD:
+            wants = PodSet(gpus=1, gpu_models=("H100",))
+            request = replace(request, id=f"{request.id}-wants-h100", pod_sets=(wants,))
+        yield arrival._replace(request=request)
 
 
 class Theatre:
@@ -179,8 +188,6 @@ class Theatre:
     # What goes on beside each other
 
     async def _submit(self, submitting: load.Load) -> None:
-        from berthmaster.emulator.workloads import generated
-
         await self._fleet_there()
         rate_per_s = self._jobs / (self._duration_s * SUBMIT_SHARE)
         arrivals = generated(
@@ -189,7 +196,7 @@ class Theatre:
             count=self._jobs,
             gang_share=GANG_SHARE,
         )
-        await submitting.run(arrivals, 1.0)
+        await submitting.run(with_an_odd_one(arrivals), 1.0)
 
     async def _fleet_there(self) -> None:
         """Until all clusters have scores: the first jobs shall see more than the first of them."""

@@ -16,7 +16,14 @@ from typing import Final, Self
 import msgspec
 
 from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server, ServerCluster, ServerConfig, free_ports
+from berthmaster.bus.embedded import (
+    Server,
+    ServerCluster,
+    ServerConfig,
+    ServerFailed,
+    free_ports,
+    port_is_free,
+)
 from berthmaster.bus.keys import USERS_CONF, make_keys, seed_file
 from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.bus.streams import ensure_streams
@@ -146,6 +153,8 @@ class Stack:
 
     def _make_servers(self, permissions: str) -> list[Server]:
         options = self.options
+        if options.nats_port and not port_is_free(options.nats_port):
+            raise ServerFailed(f"port {options.nats_port} is in use; give another with --port")
         config = ServerConfig(port=options.nats_port, sync=options.sync, extra=permissions)
         if options.servers == 1:
             return [Server(self.folder, config)]
