@@ -235,8 +235,8 @@ class Auditor:
     # The report
 
     def report(self, *, final_s: float | None = None) -> AuditReport:
-        """The findings so far. ``final_s``: the server's time now, if what should have gone by now
-        is to be looked at too (pods of attempts that ended)."""
+        """The findings so far. ``final_s``: the server's time when the log was read, if what should
+        have gone by then is to be looked at too (pods of attempts that ended)."""
         if final_s is not None:
             self._check_leftovers(final_s)
         states = Counter(w.state for w in self._workloads.values())
@@ -274,6 +274,8 @@ class Auditor:
                 workload = self._workloads.get(name)
                 if workload is None:
                     continue
+                if presence.since_s >= final_s:
+                    continue  # younger than what is known of its workload
                 over = not workload.live or presence.attempt != workload.attempt
                 if over and final_s - workload.changed_at_s > 2 * self._tolerance_s:
                     self._find(

@@ -38,6 +38,7 @@ async def audit(
     log: dict[int, tuple[float, WorkloadEvent | Decision]] = {}
     auditor = Auditor()
     last = 0  # in the log, when it was read
+    read_at_s = conn.now()
 
     def readable(stream: str, take: Callable[[Recorded], None]) -> Callable[[Recorded], None]:
         def each(recorded: Recorded) -> None:
@@ -87,4 +88,4 @@ async def audit(
             auditor.on_event(message, sequence, stored_at_s)
     log.clear()
     await read_all(conn, FLEET_LOG, [subjects.ALL_FLEET], readable(FLEET_LOG, on_fact))
-    return auditor.report(final_s=conn.now())
+    return auditor.report(final_s=read_at_s)
