@@ -338,6 +338,9 @@ class Shell:
                 self._context.log.warning("the snapshot is of another stream")
                 return
             snapshot = SNAPSHOTS.decode(body)
+            if snapshot.frozen:  # a newer reader, or a person, may have cured that
+                self._context.log.warning("folding the whole log", frozen=len(snapshot.frozen))
+                return
             self.core.know.restore(snapshot)
             self._context.log.info("restored", sequence=snapshot.sequence, open=len(snapshot.open))
         except (BusError, nats.errors.Error, *UNREADABLE) as error:

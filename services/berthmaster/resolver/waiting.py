@@ -11,6 +11,7 @@ from berthmaster.engine.needs import shape_of
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.messages.workload import JobRequest
 
+MAX_STALE = 64  # entries of a line that nobody waits under any more, beside as many as wait
 Order = tuple[int, int, int]  # -queue priority, -priority, sequence of submission: least goes first
 
 
@@ -30,6 +31,9 @@ class Line:
     def add(self, key: Key, order: Order) -> None:
         self.members[key] = order
         heapq.heappush(self._heap, (order, key))
+        if len(self._heap) > 2 * len(self.members) + MAX_STALE:  # behind a first that never goes
+            self._heap[:] = [(order, key) for key, order in self.members.items()]
+            heapq.heapify(self._heap)
 
     def ordered(self) -> Generator[tuple[Order, Key], None, None]:
         """Its members, first first, they stay in. Stale entries are dropped on the way."""
