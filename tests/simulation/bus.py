@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 from berthmaster.lifecycle.fold import Key, key
 from berthmaster.lifecycle.instructions import Outcome, Refused, Stored, Unknown
 from berthmaster.messages.control import ControlFact
+from berthmaster.messages.families import event_kind
 from berthmaster.messages.fleet import FleetFact, Stamp
-from berthmaster.messages.families import EVENT_KINDS
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.telemetry import NodeTelemetry
 from berthmaster.messages.workload import Submitted, WorkloadEvent
@@ -109,7 +109,7 @@ class Follower:
     def _deliver(self) -> None:
         self._looking = False
         process, take = self.process, self._take
-        for _ in range(self._bus.chance.choice((1, 3, 10, 100))):
+        for _ in range(self._bus.chance.choice((1, 1, 3, 10, 100))):
             if self._listed:
                 message = self._listed.popleft()
             elif self._next < self._stream.end:
@@ -171,7 +171,7 @@ class Consumer:
 
 
 def _kind(event: object) -> str:
-    return EVENT_KINDS.get(type(event), "")  # type: ignore[call-overload,no-any-return]
+    return event_kind(event) if isinstance(event, WorkloadEvent) else ""
 
 
 class Bus:
@@ -201,9 +201,16 @@ class Bus:
 
     # The log
 
-    def append(self, process: Process, event: WorkloadEvent, done: Callable[[Outcome], None]) -> None:
+    def append(
+        self,
+        process: Process,
+        event: WorkloadEvent,
+        done: Callable[[Outcome], None],
+        *,
+        settle_s: float = SETTLE_LIMIT_S,
+    ) -> None:
         """One guarded event."""
-        self._write(process, lambda: self._store(event), done)
+        self._write(process, lambda: self._store(event), done, settle_s)
         if self.faults.happens("repeat", 0.05):
             self.clock.after(self.delay_s(), lambda: self._store(event))
 
@@ -259,7 +266,11 @@ class Bus:
         self.log.tell()
 
     def _write(
-        self, process: Process, store: Callable[[], Outcome], done: Callable[[Outcome], None]
+        self,
+        process: Process,
+        store: Callable[[], Outcome],
+        done: Callable[[Outcome], None],
+        settle_s: float = SETTLE_LIMIT_S,
     ) -> None:
         """To the server and back; what may become of it on the way is drawn here."""
         life = process.life
@@ -282,9 +293,9 @@ class Bus:
             if not isinstance(outcome, Unknown) and not self.faults.happens("unknown", 0.1):
                 self.clock.after(self.delay_s(), lambda: answer(outcome))
             elif self.chance.random() < 0.5:  # settled by reading back, some time later
-                self.clock.after(SETTLE_LIMIT_S * self.chance.random(), lambda: answer(outcome))
+                self.clock.after(settle_s * self.chance.random(), lambda: answer(outcome))
 
-        self.clock.after(SETTLE_LIMIT_S, give_up)
+        self.clock.after(settle_s, give_up)
         wait_s = self.delay_s()
         if self.faults.happens("unknown", 0.05):
             fate = self.faults.dice("unknown").choice(("never", "late", "late"))
@@ -293,7 +304,9 @@ class Bus:
             wait_s = 4 * SETTLE_LIMIT_S * self.faults.dice("unknown").random()
         self.clock.after(wait_s, arrive)
 
-    def read(self, process: Process, name: Key, done: Callable[[list[Message] | None], None]) -> None:
+    def read(
+        self, process: Process, name: Key, done: Callable[[list[Message] | None], None]
+    ) -> None:
         """One workload's story from the leader; None: it could not be read."""
         life = process.life
 

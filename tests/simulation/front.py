@@ -38,6 +38,7 @@ from tests.simulation.clockwork import Process
 from tests.simulation.judge import Judge
 
 REQUEST_LIMIT_S: Final = 8.0
+SETTLE_LIMIT_S: Final = 4.0  # shorter than others have: a person waits
 UNKNOWN_PAUSE_S: Final = 0.25
 CLIENT_LIMIT_S: Final = 5.0
 TENANT: Final = "acme"
@@ -59,6 +60,8 @@ def control_subject(fact: ControlFact) -> str:
 class Front(Process):
     """One gateway."""
 
+    core_type: type[Gateway] = Gateway
+
     def __init__(self, bus: Bus, judge: Judge) -> None:
         super().__init__(bus.clock, "gateway")
         self.bus = bus
@@ -67,9 +70,10 @@ class Front(Process):
 
     def boot(self) -> None:
         """Read the log and the queues; requests are taken from the first moment."""
-        self.core = Gateway(by=f"gateway/{self.life}")
+        self.core = self.core_type(by=f"gateway/{self.life}")
         self._replies: dict[str, Callable[[ApiReply], None]] = {}
         self._number = 0
+        self.read_to = 0
         Follower(self.bus, self.bus.log, self, self._on_log, lambda: self._tell(CaughtUp()))
         self._tell(QueuesListed())
         Follower(
@@ -99,6 +103,7 @@ class Front(Process):
 
     def _on_log(self, message: Message) -> None:
         body = message.body
+        self.read_to = message.sequence
         if not isinstance(body, Decision):
             sequence, stored_at_s = message.sequence, message.stored_at_s
             self._tell(Logged(event=body, sequence=sequence, stored_at_s=stored_at_s))
@@ -123,7 +128,12 @@ class Front(Process):
                 if answer is not None and not self.cut:
                     answer(step.reply)
             case Append():
-                self.bus.append(self, step.event, lambda o: self._answered(step.ref, o))
+                self.bus.append(
+                    self,
+                    step.event,
+                    lambda o: self._answered(step.ref, o),
+                    settle_s=SETTLE_LIMIT_S,
+                )
             case PutControl():
                 subject = control_subject(step.fact)
                 self.bus.put_control(

@@ -196,7 +196,7 @@ class Judge:
     # The pods
 
     def alive(self, group: Group) -> bool:
-        """Whether its pods hold something now; a cluster whose process is down is not up to date."""
+        """Whether its pods hold something now: a cluster whose process is down is behind."""
         made = group.made
         if group.phase not in ALIVE:
             return bool(group.held)

@@ -1,13 +1,15 @@
 """One world from a seed: clusters, services, people, faults; how it runs, and what must hold."""
 
 import random
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from berthmaster.emulator.disturbance import Nature
 from berthmaster.emulator.fleets import ClusterSpec, NodeSpec
 from berthmaster.executor.core import Executor
+from berthmaster.gateway.core import Gateway
 from berthmaster.lifecycle.fold import Key, key
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import ApiReply, Refusal, SubmitReply, WhyReply
@@ -25,7 +27,10 @@ from tests.simulation.scoring import Scoring
 from tests.simulation.sites import Site
 
 MODELS: Final = ("T4", "A10")
+SAME: Final = "every reader folds the same"
+STORY_CHARS: Final = 420
 LOOK_S: Final = 20.0
+READERS_S: Final = 3.0
 CALM_S: Final = 1500.0  # after the last fault, by then everything must have settled
 
 
@@ -34,6 +39,7 @@ class Parts(NamedTuple):
 
     executor: type[Executor] = Executor
     resolver: type[Resolver] = Resolver
+    gateway: type[Gateway] = Gateway
 
 
 class Outcome(NamedTuple):
@@ -68,6 +74,7 @@ class World:
         for decider in self.deciders:
             decider.core_type = parts.resolver
         self.front = Front(self.bus, self.judge)
+        self.front.core_type = parts.gateway
         self.scoring = Scoring(self.bus)
         self.processes: list[Process] = [
             *self.sites,
@@ -124,23 +131,21 @@ class World:
     def _request(self, number: int) -> dict[str, object]:
         chance = self.chance
         deadline_s = self.faults.dice("deadlines").choice((None, 20.0, 60.0))
-        shape: dict[str, object] = chance.choice(
-            (
-                {"gpus": 1},
-                {"gpus": 1},
-                {"gpus": 2},
-                {"gpus": 1, "gpu_milli": 500},
-                {"gpus": 1, "gpu_milli": 300},
-                {"gpus": 1, "count": 2},
-                {"gpus": 2, "count": 2},
-                {"cpu_milli": 8000},
-                {"gpus": 1, "gpu_models": ["T4"]},
-                {"gpus": 8},
-            )
+        shapes: tuple[dict[str, object], ...] = (
+            {"gpus": 1},
+            {"gpus": 1},
+            {"gpus": 2},
+            {"gpus": 1, "gpu_milli": 500},
+            {"gpus": 1, "gpu_milli": 300},
+            {"gpus": 1, "count": 2},
+            {"gpus": 2, "count": 2},
+            {"cpu_milli": 8000},
+            {"gpus": 1, "gpu_models": ["T4"]},
+            {"gpus": 8},
         )
         body: dict[str, object] = {
             "id": f"job-{number}",
-            "pod_sets": [shape],
+            "pod_sets": [chance.choice(shapes)],
             "priority": chance.choice((0, 0, 5)),
             "expected_duration_s": chance.choice((2.0, 15.0, 50.0, 120.0)),
             "max_evictions": chance.choice((0, 1, 3, 10)),
@@ -176,10 +181,12 @@ class World:
             if not self.faults.has(kind) or dice.random() > share:
                 continue
             when_s = at_s + span_s * 0.3 * dice.random()
-            body: dict[str, object] = {"id": name}
-            if kind == "reprioritize":
-                body["priority"] = dice.choice((-5, 0, 9))
-            self.clock.at(when_s, lambda k=kind, b=body: self._wish(k, b))  # type: ignore[misc]
+            for _ in range(dice.choice((1, 1, 3))):
+                body: dict[str, object] = {"id": name}
+                if kind == "reprioritize":
+                    body["priority"] = dice.choice((-5, 0, 9))
+                self.clock.at(when_s, lambda k=kind, b=body: self._wish(k, b))  # type: ignore[misc]
+                when_s += dice.choice((0.0, 0.01, 3.0))
 
     def _wish(self, verb: str, body: dict[str, object]) -> None:
         if verb == "cancel":
@@ -245,6 +252,7 @@ class World:
                 begin = getattr(self, f"_begin_{kind}")
                 self.clock.at(at_s, lambda b=begin, p=process, s=lasts_s: b(p, s))  # type: ignore[misc]
         self.clock.at(self.calm_at_s + 0.01, self._calm)
+        self.clock.after(READERS_S, self._look_at_readers)
 
     def _soon(self, process: Process, fault: Callable[[], None], kind: str) -> None:
         """In the middle of what it does next."""
@@ -321,9 +329,9 @@ class World:
         for decider in self.deciders:
             decider.ignores_lease = False
         for site in self.sites:
-            for body in ({"cluster": site.spec.name, "reason": "over"},):
-                if self.faults.has("lost"):
-                    self.person.ask("found", dict(body), operator=True)
+            if self.faults.has("lost"):
+                body: dict[str, object] = {"cluster": site.spec.name, "reason": "over"}
+                self.person.ask("found", body, operator=True)
 
     # The run
 
@@ -341,6 +349,12 @@ class World:
                     break
             if why:
                 self.judge.find("everything settles", why)
+            for reader in (
+                *(d.core.know.workloads_sequence for d in self.deciders),
+                self.front.read_to,
+            ):
+                if reader != self.bus.log.end:
+                    self.judge.find(SAME, f"one has read to {reader} of {self.bus.log.end}")
             self._check_readers()
             self._check_waiting()
             self._check_replay()
@@ -355,6 +369,7 @@ class World:
             events=self.bus.log.end,
             decisions=sum(isinstance(m.body, Decision) for m in self.bus.log.messages),
             seen=self._seen(),
+            story=tuple(self._story(finding)) if finding is not None else (),
         )
 
     def _seen(self) -> dict[str, int]:
@@ -365,6 +380,21 @@ class World:
         seen["deadline by the resolver"] = self.judge.resolver_deadlines
         seen["kills"] = sum(p.life - 1 for p in self.processes)
         return dict(seen)
+
+    def _story(self, finding: Finding) -> Iterator[str]:
+        """The plan of faults, the events of the workloads concerned, the last steps."""
+        yield f"seed {self.seed}: {finding.rule}, after {finding.at_s - START_S:.3f} s"
+        yield finding.what[:STORY_CHARS]
+        yield f"faults: {', '.join(self.faults.kinds)}"
+        yield from sorted(self.plan)
+        for name in dict.fromkeys(re.findall(r"job-\d+", finding.what)):
+            yield f"the log on {name}:"
+            for message in self.bus.stories.get(key(TENANT, name), ()):
+                at_s = message.stored_at_s - START_S
+                yield f"{at_s:9.3f} {message.sequence:4} {str(message.body)[:STORY_CHARS]}"
+        yield "the last steps:"
+        for at_s, who, what in self.judge.recent:
+            yield f"{at_s - START_S:9.3f} {who:10} {str(what)[:STORY_CHARS]}"
 
     # What must hold in the end
 
@@ -385,18 +415,27 @@ class World:
                 return f"the executor of {site.spec.name} has {site.core.jobs} jobs in hand"
         return ""
 
+    def _look_at_readers(self) -> None:
+        """Now and then, at those who have read everything."""
+        self._check_readers()
+        self.clock.after(READERS_S, self._look_at_readers)
+
     def _check_readers(self) -> None:
         """Every reader folds the same."""
         open_ = {n: w for n, w in self.judge.workloads.items() if not w.ended}
+        end = self.bus.log.end
         for decider in self.deciders:
-            if decider.core.know.open != open_:
-                self.judge.find("every reader folds the same", f"{decider.name}: {decider.core.know.open} is not {open_}")
+            know = decider.core.know
+            if know.workloads_sequence == end and know.open != open_:
+                self.judge.find(SAME, f"{decider.name}: {know.open} is not {open_}")
+        if self.front.read_to != end:
+            return
         view = {key(w.tenant, w.id): w for w in self.front.core.view.open_workloads()}
         if view != open_:
-            self.judge.find("every reader folds the same", f"gateway: {view} is not {open_}")
+            self.judge.find(SAME, f"gateway: {view} is not {open_}")
         for name, work in self.judge.workloads.items():
             if self.front.core.view.has_ended(work.tenant, work.id) != work.ended:
-                self.judge.find("every reader folds the same", f"gateway on {name}")
+                self.judge.find(SAME, f"gateway on {name}")
 
     def _check_waiting(self) -> None:
         """Who waits has a reason, and a decider that begins anew finds nothing to decide."""
@@ -457,3 +496,14 @@ def run(seed: int, without: Iterable[str] = (), parts: Parts = Parts()) -> Outco
     """One seed."""
     return World(seed, without, parts).run()
 
+
+def reduced(outcome: Outcome, parts: Parts = Parts()) -> Outcome:  # noqa: B008
+    """The same finding with as few kinds of faults as leaving out one by one can tell."""
+    rule = outcome.finding.rule if outcome.finding is not None else ""
+    without: set[str] = set()
+    for kind in outcome.kinds:
+        fewer = run(outcome.seed, {*without, kind}, parts)
+        if fewer.finding is not None and fewer.finding.rule == rule:
+            without.add(kind)
+            outcome = fewer
+    return outcome
