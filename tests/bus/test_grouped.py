@@ -88,8 +88,9 @@ async def test_two_events_of_one_workload_never_go_in_one_batch(server: Server) 
     async with connected(server.url, replicas=1) as conn:
         group = GroupedAppends(EventLog(conn))
         first = [submitted(f"job-{number}") for number in range(40)]
-        again = [submitted("job-0", by="late"), reprioritized("job-1", 999, 5)]
-        events: list[WorkloadEvent] = [*first, *again]
+        again: list[WorkloadEvent] = [submitted("job-0", by="late"), reprioritized("job-1", 999, 5)]
+        events: list[WorkloadEvent] = list(first)
+        events += again
         outcomes = await asyncio.gather(*(group.append(event) for event in events))
         assert all(isinstance(outcome, Stored) for outcome in outcomes[:40])
         assert all(isinstance(outcome, Refused) for outcome in outcomes[40:])
