@@ -1,7 +1,9 @@
 """`berth serve` as a process: what it says when there is nothing to serve, and what it loads."""
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 LIST = "{gateway,resolver,scorer,archivist,telemetry,emulator}"
 
@@ -42,3 +44,22 @@ def test_serving_loads_nothing_of_the_terminal() -> None:
         [sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=30
     )
     assert told.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_seed_that_is_none_is_told_in_one_line(tmp_path: Path) -> None:
+    seed = tmp_path / "gateway.nk"
+    seed.write_text("nonsense\n")
+    told = berth("serve", "gateway", "--nats-seed-file", str(seed), "--http-port", "-1")
+    assert told.returncode == 3
+    lines = [json.loads(line) for line in told.stderr.splitlines()]
+    (why,) = [line["why"] for line in lines if line["event"] == "cannot_start"]
+    assert why.startswith(f"{seed} does not hold an nkey seed")
+    assert "Traceback" not in told.stderr
+
+
+def test_no_password_is_shown_when_nobody_is_there(tmp_path: Path) -> None:
+    for flags in ([], ["--json"]):
+        told = berth("clusters", "--server", "nats://me:hunter2@127.0.0.1:1", *flags)
+        assert told.returncode == 4
+        assert "nats://<hidden>@127.0.0.1:1" in told.stderr
+        assert "hunter2" not in told.stdout + told.stderr

@@ -21,6 +21,7 @@ from nats.aio.subscription import Subscription
 from berthmaster.bus.clock import ServerClock
 from berthmaster.bus.errors import ApiError, BusError, NoAnswer, NotConnected, TooLarge
 from berthmaster.bus.requests import PatientClient, Requests
+from berthmaster.runtime.redact import redact
 
 REQUEST_TIMEOUT_S: Final = 1.0
 CONNECT_TIMEOUT_S: Final = 2
@@ -143,7 +144,7 @@ class Connection:
         options: dict[str, Any] = {}
         if settings.nats_seed_file:
             options["nkeys_seed_str"] = _read_seed(settings.nats_seed_file)
-        self._url = settings.nats_url
+        self._url = redact(settings.nats_url)  # for people: it may hold a password
         self._refused = asyncio.get_running_loop().create_future()
         connecting = asyncio.ensure_future(
             self.nc.connect(

@@ -11,12 +11,14 @@ from typing import Final, TypeVar
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import ApiError, BusError
 from berthmaster.bus.streams import stream_info
+from berthmaster.runtime.errors import CannotStart
 from berthmaster.runtime.periodic import stopped_within, unless_stopped
 from berthmaster.runtime.service import Context
 from berthmaster.runtime.settings import CommonSettings
 
 NO_STREAM: Final = 10059
 LOOK_AGAIN_S: Final = 0.2
+LOOK_AGAIN_MOST_S: Final = 5.0
 S = TypeVar("S", bound=CommonSettings)
 
 
@@ -24,12 +26,15 @@ S = TypeVar("S", bound=CommonSettings)
 async def joined(ctx: Context[S], *streams: str) -> AsyncIterator[Connection | None]:
     """The service's connection once these streams are there; None if told to stop before.
 
-    Readiness shows what is waited for, and permission violations for ever after. Raises BusError
-    when the server will not have this user.
+    Readiness shows what is waited for, and permission violations for ever after. Raises CannotStart
+    when the server will not have this user, or its seed is none.
     """
     ctx.health.ready("bus", False, "no connection to NATS yet")
     opening = Connection.open(ctx.settings, ctx.name, ctx.log)
-    conn = await unless_stopped(opening, ctx.stopping)
+    try:
+        conn = await unless_stopped(opening, ctx.stopping)
+    except BusError as error:
+        raise CannotStart(str(error)) from error
     if conn is None:
         yield None
         return
@@ -42,6 +47,7 @@ async def joined(ctx: Context[S], *streams: str) -> AsyncIterator[Connection | N
 async def _streams_are_there(ctx: Context[S], conn: Connection, streams: tuple[str, ...]) -> bool:
     """Wait for whoever makes the streams; False when told to stop before."""
     told = False
+    pause_s = LOOK_AGAIN_S
     while not ctx.stopping.is_set():
         try:
             for stream in streams:
@@ -52,9 +58,11 @@ async def _streams_are_there(ctx: Context[S], conn: Connection, streams: tuple[s
             why = str(error)
             if isinstance(error, ApiError) and error.code == NO_STREAM:
                 why = "the streams have not been made"
+            else:
+                pause_s = min(2 * pause_s, LOOK_AGAIN_MOST_S)  # every denied look is a log line
             ctx.health.ready("streams", False, why)
             if not told:
                 ctx.log.warning("waiting for the streams", why=why)
                 told = True
-        await stopped_within(LOOK_AGAIN_S, ctx.stopping)
+        await stopped_within(pause_s, ctx.stopping)
     return False

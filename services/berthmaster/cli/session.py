@@ -24,6 +24,7 @@ from berthmaster.client import (
     RefusedError,
     UnavailableError,
 )
+from berthmaster.runtime.redact import redact
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -207,9 +208,10 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
 def _failed(output: Output, code: int, kind: str, error: Exception, hint: str = "") -> int:
     from berthmaster.cli.render.words import visible
 
+    text = redact(str(error))  # a URL may hold a password
     if output.as_json and kind:
-        output.write(msgspec.json.encode({"error": {"code": kind, "message": str(error)}}))
-    sys.stderr.write(f"berth: {visible(str(error))}{hint}\n")
+        output.write(msgspec.json.encode({"error": {"code": kind, "message": text}}))
+    sys.stderr.write(f"berth: {visible(text)}{redact(hint)}\n")
     return code
 
 

@@ -161,7 +161,7 @@ class _Field:
             default = "none by default"
         else:
             default = f"default {self.default}"
-        text = f"{self.declared.help} [{default}; {self.variables[0]}]"
+        text = f"{self.declared.help} [{default}; {' or '.join(self.variables)}]"
         return text.replace("%", "%%")
 
 
