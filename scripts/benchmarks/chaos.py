@@ -18,7 +18,7 @@ from berthmaster.emulator import workloads
 from berthmaster.messages.workload import JobRequest
 from tests.pipeline.chaos import IMPATIENT, Rig, openb_pods, rig, so_far_so_good, stream
 
-RATE = 60.0
+RATE = 40.0
 AWAY_S = 120.0
 SPEED = 200_000.0
 LONGEST_S = 20.0 * SPEED  # openb has a few pods that live for months
@@ -57,9 +57,10 @@ async def suffer(up: Rig, path: Path) -> tuple[AuditReport, dict[str, float]]:
                     await asyncio.sleep(3.0)
             await up.kill("nats-server")
             kills += 1
-            if rounds == 1:
+            if rounds == 2:
                 async with up.away("nats-server"):
                     await asyncio.sleep(AWAY_S)
+            await jobs.goes_on(20, limit_s=60.0)
             await so_far_so_good(up, jobs.berth)
     took_s = time.monotonic() - began_s
     async with up.client() as berth:

@@ -6,7 +6,8 @@ first difference is shown by field. Facts come from FLEET_LOG, which has the seq
 FLEET; where it does not reach back far enough, decisions count as not repeatable, never as equal.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from berthmaster.messages.families import (
     DECISIONS,
     EVENTS,
     FLEET_FACTS,
+    UNREADABLE,
     encode,
 )
 from berthmaster.messages.fleet import REFRESH_S, FleetFact, Stamp
@@ -43,6 +45,16 @@ class Inputs(NamedTuple):
     controls: list[tuple[int, ControlFact]]
     facts_from: int  # first sequence of FLEET that is still known; 1 = all
     facts_gap: int = 0  # first one after it that FLEET_LOG came too late for; 0 = it has all
+    unreadable: Sequence["Unreadable"] = ()  # events that froze their workloads
+
+
+class Unreadable(NamedTuple):
+    """An event that this version cannot read."""
+
+    sequence: int
+    tenant: str
+    id: str
+    why: str
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,8 +138,9 @@ class _Fold:
         self._inputs = inputs
         self._cell = cell
         decisions = [(sequence, 0.0, d) for sequence, d in inputs.decisions]
-        self._log: list[tuple[int, float, WorkloadEvent | Decision]] = sorted(
-            [*inputs.events, *decisions], key=lambda entry: entry[0]
+        unreadable = [(each.sequence, 0.0, each) for each in inputs.unreadable]
+        self._log: list[tuple[int, float, WorkloadEvent | Decision | Unreadable]] = sorted(
+            [*inputs.events, *decisions, *unreadable], key=lambda entry: entry[0]
         )
         self._begin()
 
@@ -151,6 +164,8 @@ class _Fold:
             sequence, stored_at_s, entry = log[self._at_log]
             if isinstance(entry, Decision):
                 know.take_decision(entry, sequence)
+            elif isinstance(entry, Unreadable):
+                know.freeze(entry.tenant, entry.id, sequence, entry.why)
             else:
                 know.take_event(entry, sequence, stored_at_s)
             self._at_log += 1
@@ -212,6 +227,8 @@ async def read_inputs(conn: Connection) -> Inputs:
     events: dict[int, tuple[int, float, WorkloadEvent]] = {}
     decisions: dict[int, tuple[int, Decision]] = {}
     facts: list[tuple[int, float, str, FleetFact]] = []
+    fact_sequences: list[int] = []
+    unreadable: list[Unreadable] = []
     controls: list[tuple[int, ControlFact]] = []
 
     def on_archived(r: Recorded) -> None:
@@ -222,14 +239,21 @@ async def read_inputs(conn: Connection) -> Inputs:
     def on_log(r: Recorded) -> None:
         if subjects.is_decision(r.subject):
             decisions[r.sequence] = (r.sequence, DECISIONS.decode(r.data))
-        else:
+            return
+        try:
             events[r.sequence] = (r.sequence, r.stored_at_s, EVENTS.decode(r.data))
+        except UNREADABLE as error:
+            where = subjects.parse_workload_event(r.subject)
+            unreadable.append(Unreadable(r.sequence, where.tenant, where.id, str(error)))
 
     def on_fact(r: Recorded) -> None:
-        facts.append((r.sequence, r.stored_at_s, r.subject, FLEET_FACTS.decode(r.data)))
+        fact_sequences.append(r.sequence)
+        with suppress(*UNREADABLE):  # the decider passed over it too
+            facts.append((r.sequence, r.stored_at_s, r.subject, FLEET_FACTS.decode(r.data)))
 
     def on_control(r: Recorded) -> None:
-        controls.append((r.sequence, CONTROL_FACTS.decode(r.data)))
+        with suppress(*UNREADABLE):
+            controls.append((r.sequence, CONTROL_FACTS.decode(r.data)))
 
     # The log before the archive: a story that moves in between is then read twice, never missed.
     await read_all(conn, WORKLOADS, [subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS], on_log)
@@ -241,6 +265,7 @@ async def read_inputs(conn: Connection) -> Inputs:
         decisions=[decisions[s] for s in sorted(decisions)],
         facts=facts,
         controls=controls,
-        facts_from=facts[0][0] if facts else 1,
-        facts_gap=next((b[0] - 1 for a, b in pairwise(facts) if b[0] > a[0] + 1), 0),
+        facts_from=fact_sequences[0] if fact_sequences else 1,
+        facts_gap=next((b - 1 for a, b in pairwise(fact_sequences) if b > a + 1), 0),
+        unreadable=unreadable,
     )
