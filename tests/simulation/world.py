@@ -30,6 +30,7 @@ MODELS: Final = ("T4", "A10")
 SAME: Final = "every reader folds the same"
 STORY_CHARS: Final = 420
 LOOK_S: Final = 20.0
+LOOKS_IN_A_ROW: Final = 3
 READERS_S: Final = 3.0
 CALM_S: Final = 1500.0  # after the last fault, by then everything must have settled
 
@@ -68,6 +69,7 @@ class World:
         self.bus = Bus(self.clock, seed, self.faults)
         self.bus.on_stored = self.judge.on_stored
         self.plan: list[str] = []
+        self._overlooked: Counter[str] = Counter()
         self.calm_at_s = START_S + self.chance.choice((60.0, 150.0, 300.0))
         self.sites = [self._site(number, parts) for number in range(self.chance.choice((2, 3, 4)))]
         self.deciders = [Decider(self.bus, f"resolver-{n}") for n in (1, 2)]
@@ -344,7 +346,7 @@ class World:
             why = "not looked at"
             while self.clock.now_s < limit_s:
                 self.clock.run(self.clock.now_s + LOOK_S)
-                why = self.unsettled()
+                why = self.unsettled() or self._could_run()
                 if not why:
                     break
             if why:
@@ -437,17 +439,24 @@ class World:
             if self.front.core.view.has_ended(work.tenant, work.id) != work.ended:
                 self.judge.find(SAME, f"gateway on {name}")
 
+    def _could_run(self) -> str:
+        """Who waits although a decider that begins anew would place it; "" if nobody does. Room may
+        have come up just now; whoever could run at several looks in a row has been overlooked."""
+        queued = [w for w in self.judge.workloads.values() if w.state is State.QUEUED]
+        plan = self.fresh_resolver().decide(self.clock.now_s) if queued else None
+        placed = {choice.id for choice in plan.decision.placements} if plan is not None else set()
+        self._overlooked = Counter({name: self._overlooked[name] + 1 for name in placed})
+        for name, looks in self._overlooked.items():
+            if looks >= LOOKS_IN_A_ROW:
+                self.judge.find("nobody waits who could run", f"{name}: {plan}")
+        return f"{sorted(placed)} could run" if placed else ""
+
     def _check_waiting(self) -> None:
-        """Who waits has a reason, and a decider that begins anew finds nothing to decide."""
-        fresh = self.fresh_resolver()
-        now_s = self.clock.now_s
-        plan = fresh.decide(now_s)
-        if plan is not None:
-            self.judge.find("nobody waits who could run", str(plan.decision))
+        """Who waits has a reason."""
         for name, work in self.judge.workloads.items():
             if work.state is not State.QUEUED:
                 continue
-            why = self.deciders[0].core.why(work.tenant, work.id, now_s)
+            why = self.deciders[0].core.why(work.tenant, work.id, self.clock.now_s)
             if not isinstance(why, WhyReply) or not (why.filtered or "queue" in why.summary):
                 self.judge.find("who waits has a reason", f"{name}: {why}")
 
