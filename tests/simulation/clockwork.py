@@ -54,6 +54,7 @@ class Process:
         self.cut = False  # no way to the bus
         self.clock_error_s = 0.0
         self.fuse: tuple[int, Work] | None = None  # after so many pieces of work, this befalls it
+        self.trap: Work | None = None  # befalls it just before its next fateful step
         self._queue: deque[Work] = deque()
         self._running = False
         self._on_heal: list[tuple[int, Work]] = []
@@ -80,7 +81,7 @@ class Process:
         self.life += 1
         self.up = False
         self.paused = False
-        self.fuse = None
+        self.fuse = self.trap = None
         self._queue.clear()
 
     def pause(self) -> None:
@@ -117,6 +118,15 @@ class Process:
     def first(self, works: list[Work]) -> None:
         """Things to do before all else, in this order."""
         self._queue.extendleft(reversed(works))
+
+    def trapped(self, step: Work) -> bool:
+        """Whether something befalls it before this step; the step is then its next one, if ever."""
+        trap, self.trap = self.trap, None
+        if trap is None:
+            return False
+        self.first([step])
+        trap()
+        return True
 
     def later(self, delay_s: float, work: Work) -> None:
         """A timer of this life, or a message to it."""

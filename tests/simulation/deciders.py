@@ -125,6 +125,8 @@ class Decider(Process):
             self.feed(lambda: self._commit(plan))
 
     def _commit(self, plan: Plan) -> None:
+        if self.trapped(lambda: self._commit(plan)):
+            return
         self.bus.commit(self, plan.decision, plan.events, self._committed)
 
     def _committed(self, outcome: Outcome) -> None:

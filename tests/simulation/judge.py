@@ -30,6 +30,7 @@ from tests.simulation.bus import Message
 from tests.simulation.clockwork import Clockwork
 
 STORY_STEPS: Final = 60
+STOPPED_WITHIN_S: Final = 30.0  # and written down
 # Why a cluster or its executor may end an attempt by itself.
 _OF_THE_CLUSTER: Final = (
     "OutOf",
@@ -173,6 +174,9 @@ class Judge:
             return
         if isinstance(event, Failed) and group is not None and group.made.fails:
             return
+        if reason.startswith("not all pods ran") and group is not None:
+            if self.clock.now_s < group.made.starts_s + STOPPED_WITHIN_S:
+                return  # its executor stood still between the order and the start
         self.find("no job ends because of silence", f"{event}; {group}")
 
     def _check_resolver_ending(

@@ -99,6 +99,8 @@ class Site(Process):
         self.feed(self._arm_tick)
 
     def _perform(self, step: Instruction) -> None:
+        if isinstance(step, CreatePods) and self.trapped(lambda: self._perform(step)):
+            return
         self.judge.note(self.name, step)
         match step:
             case CreatePods() | StopPods() | DeletePods():

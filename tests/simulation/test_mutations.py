@@ -16,6 +16,7 @@ from berthmaster.lifecycle.instructions import Answered, Outcome, Refused, Store
 from berthmaster.messages.workload import Placed, WorkloadEvent
 from berthmaster.resolver import state
 from berthmaster.resolver.core import Resolver
+from berthmaster.resolver.decide import Plan
 from tests.simulation.world import Parts, run
 
 FIRST = 1000  # other seeds than those of test_seeds.py
@@ -114,6 +115,20 @@ class GivesUpTheSilent(Resolver):
 
 def test_a_resolver_that_takes_silence_for_an_ending_is_found() -> None:
     assert found(Parts(resolver=GivesUpTheSilent), 40) == "no job ends because of silence"
+
+
+class PassesOverForEver(Resolver):
+    """A line that did not fit once is never looked at again."""
+
+    def decide(self, now_s: float) -> Plan | None:
+        for line in self.know.waiting.lines():
+            if line.blocked_at >= 0:
+                line.blocked_at = self.know.growth
+        return super().decide(now_s)
+
+
+def test_a_resolver_that_overlooks_who_waits_is_found() -> None:
+    assert found(Parts(resolver=PassesOverForEver), 40) == "nobody waits who could run"
 
 
 class Guesses(Resolver):

@@ -257,7 +257,10 @@ class World:
         self.clock.after(READERS_S, self._look_at_readers)
 
     def _soon(self, process: Process, fault: Callable[[], None], kind: str) -> None:
-        """In the middle of what it does next."""
+        """In the middle of what it does next, or just before what matters most."""
+        if isinstance(process, Site | Decider) and self.faults.dice(kind).random() < 0.4:
+            process.trap = fault
+            return
         process.fuse = (self.faults.dice(kind).choice((0, 1, 2, 3, 5)), fault)
 
     def _begin_crash(self, process: Process, lasts_s: float) -> None:
@@ -279,6 +282,11 @@ class World:
         self._soon(process, die, "crash")
 
     def _begin_pause(self, process: Process, lasts_s: float) -> None:
+        if isinstance(process, Site) and self.faults.has("deadlines"):
+            # An order to create pods names how long they may run from when it is carried out. One
+            # that stands still for longer than the grace just before would outlive its deadline.
+            lasts_s = min(lasts_s, POLICY.deadline_grace_s / 2)
+
         def stop() -> None:
             self.judge.note("fate", f"{process.name} stands still")
             process.pause()
@@ -319,7 +327,7 @@ class World:
         self.faults.quiet = True
         self.judge.note("fate", "no more faults")
         for process in self.processes:
-            process.fuse = None
+            process.fuse = process.trap = None
             process.clock_error_s = 0.0
             process.heal()
             if process.paused:
