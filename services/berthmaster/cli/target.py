@@ -66,10 +66,12 @@ def find_target(
     url = server or env.get("BERTH_NATS_URL")
     found = None if url else find_connection(data, env, cwd)
     known = found[1] if found else None
+    named = data or env.get("BERTH_DATA")
     if url:
         source = "--server" if server else "BERTH_NATS_URL"
     else:
-        source = str(found[0]) if found else "the default; no `berth up` was found here"
+        nowhere = f"no `berth up` runs on {named}" if named else "no `berth up` was found here"
+        source = str(found[0]) if found else f"the default; {nowhere}"
     seed = seed_file or env.get("BERTH_NATS_SEED_FILE") or ""
     inbox = env.get("BERTH_INBOX_PREFIX") or inbox_of(seed)
     return Target(

@@ -132,6 +132,8 @@ def test_the_last_up_of_this_user_is_found_from_anywhere_until_it_ends(tmp_path:
     elsewhere = tmp_path / "else"
     elsewhere.mkdir()
     assert find(elsewhere, env).source == "the default; no `berth up` was found here"
+    named = find(elsewhere, {**env, "BERTH_DATA": str(folder)}).source
+    assert named == f"the default; no `berth up` runs on {folder}"
     write_connection(folder, ConnectionFile(url="nats://x:1"), env)
     assert find(elsewhere, env).url == "nats://x:1"
     remove_connection(folder, env)
