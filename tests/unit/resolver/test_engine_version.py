@@ -10,6 +10,7 @@ import hashlib
 import msgspec
 
 from berthmaster.messages.fleet import ClusterScore, Stamp
+from berthmaster.messages.placement import Choice
 from berthmaster.resolver.settings import ENGINE_VERSION
 from tests.support.builders import alive, job, node, profile
 from tests.support.deciding import World
@@ -34,7 +35,7 @@ def test_what_an_engine_decides_is_bound_to_its_version() -> None:
             )
         )
         world.now_s += 0.7
-    placements = []
+    placements: list[Choice] = []
     for at in range(24):
         world.submit(
             job(
