@@ -174,9 +174,9 @@ class Judge:
             return
         if isinstance(event, Failed) and group is not None and group.made.fails:
             return
-        if reason.startswith("not all pods ran") and group is not None:
-            if self.clock.now_s < group.made.starts_s + STOPPED_WITHIN_S:
-                return  # its executor stood still between the order and the start
+        starts_s = group.made.starts_s if group is not None else 0.0
+        if reason.startswith("not all pods ran") and self.clock.now_s < starts_s + STOPPED_WITHIN_S:
+            return  # its executor stood still between the order and the start
         self.find("no job ends because of silence", f"{event}; {group}")
 
     def _check_resolver_ending(

@@ -17,7 +17,8 @@ from berthmaster.messages.workload import Placed, WorkloadEvent
 from berthmaster.resolver import state
 from berthmaster.resolver.core import Resolver
 from berthmaster.resolver.decide import Plan
-from tests.simulation.world import Parts, run
+from tests.simulation.ground import Parts
+from tests.simulation.world import run
 
 FIRST = 1000  # other seeds than those of test_seeds.py
 pytestmark = pytest.mark.timeout(180)

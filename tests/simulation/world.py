@@ -1,46 +1,30 @@
-"""One world from a seed: clusters, services, people, faults; how it runs, and what must hold."""
+"""One world from a seed: how it runs, and what must hold in the end."""
 
-import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from berthmaster.emulator.disturbance import Nature
-from berthmaster.emulator.fleets import ClusterSpec, NodeSpec
-from berthmaster.executor.core import Executor
-from berthmaster.gateway.core import Gateway
-from berthmaster.lifecycle.fold import Key, key
+from berthmaster.lifecycle.fold import key
 from berthmaster.lifecycle.states import State
-from berthmaster.messages.api import ApiReply, Refusal, SubmitReply, WhyReply
+from berthmaster.messages.api import WhyReply
 from berthmaster.messages.placement import Decision
 from berthmaster.resolver.core import Resolver
 from berthmaster.resolver.replay import Inputs, Report, replay
-from tests.simulation.bus import Bus
-from tests.simulation.clockwork import START_S, Clockwork, Process
-from tests.simulation.deciders import POLICY, Decider
-from tests.simulation.faults import Faults
-from tests.simulation.front import TENANT, Front, Person
-from tests.simulation.judge import Broken, Finding, Judge
+from tests.simulation.clockwork import START_S
+from tests.simulation.deciders import POLICY
+from tests.simulation.front import TENANT
+from tests.simulation.ground import Parts
+from tests.simulation.judge import Broken, Finding
 from tests.simulation.mirror import Mirror
-from tests.simulation.scoring import Scoring
-from tests.simulation.sites import Site
+from tests.simulation.misfortunes import Haunted
 
-MODELS: Final = ("T4", "A10")
 SAME: Final = "every reader folds the same"
 STORY_CHARS: Final = 420
 LOOK_S: Final = 20.0
 LOOKS_IN_A_ROW: Final = 3
 READERS_S: Final = 3.0
 CALM_S: Final = 1500.0  # after the last fault, by then everything must have settled
-
-
-class Parts(NamedTuple):
-    """The cores to be tested; tests put broken ones in."""
-
-    executor: type[Executor] = Executor
-    resolver: type[Resolver] = Resolver
-    gateway: type[Gateway] = Gateway
 
 
 class Outcome(NamedTuple):
@@ -57,293 +41,15 @@ class Outcome(NamedTuple):
     story: tuple[str, ...] = ()
 
 
-class World:
+class World(Haunted):
     """Everything that one seed has."""
 
     def __init__(self, seed: int, without: Iterable[str] = (), parts: Parts = Parts()) -> None:  # noqa: B008
-        self.seed = seed
-        self.chance = random.Random(f"{seed}/world")
-        self.faults = Faults(seed, without)
-        self.clock = Clockwork()
-        self.judge = Judge(self.clock)
-        self.bus = Bus(self.clock, seed, self.faults)
-        self.bus.on_stored = self.judge.on_stored
-        self.plan: list[str] = []
+        super().__init__(seed, without, parts)
         self._overlooked: Counter[str] = Counter()
-        self.calm_at_s = START_S + self.chance.choice((60.0, 150.0, 300.0))
-        self.sites = [self._site(number, parts) for number in range(self.chance.choice((2, 3, 4)))]
-        self.deciders = [Decider(self.bus, f"resolver-{n}") for n in (1, 2)]
-        for decider in self.deciders:
-            decider.core_type = parts.resolver
-        self.front = Front(self.bus, self.judge)
-        self.front.core_type = parts.gateway
-        self.scoring = Scoring(self.bus)
-        self.processes: list[Process] = [
-            *self.sites,
-            *self.deciders,
-            self.front,
-            self.scoring,
-        ]
-        # Those whose misfortunes matter most are hit most often.
-        self.targets = [*self.processes, *self.sites, *self.deciders]
-        self.person = Person(self.bus, self.front, self.judge, seed)
-        self.submitted: dict[Key, str] = {}
         self._people()
         self._misfortunes()
-
-    # What there is
-
-    def _site(self, number: int, parts: Parts) -> Site:
-        chance = self.chance
-        name = f"c{number + 1}"
-        model = MODELS[number % 2]
-        nodes = tuple(
-            NodeSpec(f"n{n + 1}", 32_000, 131_072, chance.choice((1, 2, 4)), model)
-            for n in range(chance.choice((1, 2, 3)))
-        )
-        has = self.faults.has
-        nature = Nature(
-            seed=self.seed * 10 + number,
-            failure_share=0.15 if has("pods_fail") else 0.0,
-            start_delay_s=chance.choice((0.0, 0.0, 3.0)),
-            foreign_share=0.25 if has("foreign") else 0.0,
-            foreign_duration_s=60.0,
-            gpu_deaths_per_hour=8.0 if has("gpus_die") else 0.0,
-            gpu_repair_s=60.0,
-            node_flaps_per_hour=20.0 if has("nodes_flap") else 0.0,
-            flap_s=20.0,
-        )
-        site = Site(self.bus, self.judge, ClusterSpec(name, "eu", nodes), nature)
-        site.core_type = parts.executor
-        self.judge.watch(name, site.cluster)
-        return site
-
-    # People
-
-    def _people(self) -> None:
-        chance = self.chance
-        span_s = self.calm_at_s - START_S
-        for number in range(chance.choice((4, 8, 16))):
-            body = self._request(number)
-            at_s = START_S + span_s * 0.8 * chance.random()
-            self.clock.at(at_s, lambda b=body: self._submit(b))  # type: ignore[misc]
-            self._wishes(str(body["id"]), at_s, span_s)
-        self._orders(span_s)
-
-    def _request(self, number: int) -> dict[str, object]:
-        chance = self.chance
-        deadline_s = self.faults.dice("deadlines").choice((None, 20.0, 60.0))
-        shapes: tuple[dict[str, object], ...] = (
-            {"gpus": 1},
-            {"gpus": 1},
-            {"gpus": 2},
-            {"gpus": 1, "gpu_milli": 500},
-            {"gpus": 1, "gpu_milli": 300},
-            {"gpus": 1, "count": 2},
-            {"gpus": 2, "count": 2},
-            {"cpu_milli": 8000},
-            {"gpus": 1, "gpu_models": ["T4"]},
-            {"gpus": 8},
-        )
-        body: dict[str, object] = {
-            "id": f"job-{number}",
-            "pod_sets": [chance.choice(shapes)],
-            "priority": chance.choice((0, 0, 5)),
-            "expected_duration_s": chance.choice((2.0, 15.0, 50.0, 120.0)),
-            "max_evictions": chance.choice((0, 1, 3, 10)),
-        }
-        queue = chance.choice(("default", "team"))
-        if self.faults.has("queues"):
-            body["queue"] = queue
-        if self.faults.has("deadlines") and deadline_s is not None:
-            body["deadline_s"] = deadline_s
-        if chance.random() < 0.1:
-            body["clusters"] = ["c1"]
-        return body
-
-    def _submit(self, body: dict[str, object]) -> None:
-        name = key(TENANT, str(body["id"]))
-
-        def then(reply: ApiReply) -> None:
-            if isinstance(reply, SubmitReply):
-                self.submitted[name] = "accepted"
-                if name not in self.judge.workloads:
-                    self.judge.find("none is lost", f"accepted and not in the log: {reply}")
-            elif isinstance(reply, Refusal) and reply.field == "queue":
-                self.clock.after(2.0, lambda: self._submit(body))  # it is being made
-            else:
-                self.judge.find("a good request is accepted", str(reply))
-
-        self.submitted.setdefault(name, "asked")
-        self.person.ask("submit", body, then=then)
-
-    def _wishes(self, name: str, at_s: float, span_s: float) -> None:
-        for kind, share in (("cancel", 0.3), ("reprioritize", 0.3)):
-            dice = self.faults.dice(kind)
-            if not self.faults.has(kind) or dice.random() > share:
-                continue
-            when_s = at_s + span_s * 0.3 * dice.random()
-            for _ in range(dice.choice((1, 1, 3))):
-                body: dict[str, object] = {"id": name}
-                if kind == "reprioritize":
-                    body["priority"] = dice.choice((-5, 0, 9))
-                self.clock.at(when_s, lambda k=kind, b=body: self._wish(k, b))  # type: ignore[misc]
-                when_s += dice.choice((0.0, 0.01, 3.0))
-
-    def _wish(self, verb: str, body: dict[str, object]) -> None:
-        if verb == "cancel":
-            self.judge.cancels.add(key(TENANT, str(body["id"])))
-        self.person.ask(verb, body)
-
-    def _orders(self, span_s: float) -> None:
-        ask = self.person.ask
-        if self.faults.has("queues"):
-            dice = self.faults.dice("queues")
-            for share in (0.0, dice.random(), dice.random()):
-                setting: dict[str, object] = {
-                    "queue": "team",
-                    "priority": dice.choice((0, 5)),
-                    "held": share > 0 and dice.random() < 0.3,
-                    "capability_gpu_milli": dice.choice((None, 2000, 8000)),
-                }
-                setting = {"type": "control.queue.v1"} | setting
-                self.clock.at(
-                    START_S + span_s * share,
-                    lambda s=setting: ask("queue", s, operator=True),  # type: ignore[misc]
-                )
-        for kind, on, off in (("cordon", "cordon", "uncordon"), ("lost", "lost", "found")):
-            dice = self.faults.dice(kind)
-            if not self.faults.has(kind):
-                continue
-            for _ in range(dice.choice((1, 2))):
-                site = dice.choice(self.sites)
-                body: dict[str, object] = {"cluster": site.spec.name, "reason": "a person says so"}
-                if kind == "cordon" and dice.random() < 0.5:
-                    body["node"] = "n1"
-                began_s = START_S + span_s * dice.random()
-                lasts_s = span_s * 0.5 * dice.random()
-                self._misfortune(began_s, kind, site, lasts_s)
-                self.clock.at(began_s, lambda b=body, v=on: ask(v, b, operator=True))  # type: ignore[misc]
-                self.clock.at(
-                    began_s + lasts_s,
-                    lambda b=body, v=off: ask(v, b, operator=True),  # type: ignore[misc]
-                )
-                self.calm_at_s = max(self.calm_at_s, began_s + lasts_s)
-
-    # Misfortunes
-
-    def _misfortune(self, at_s: float, kind: str, process: Process, lasts_s: float) -> None:
-        self.plan.append(f"{at_s - START_S:8.2f} {kind} {process.name} for {lasts_s:.2f} s")
-
-    def _misfortunes(self) -> None:
-        for process in self.processes:
-            self.clock.at(START_S + self.chance.random(), process.start)
-        span_s = self.calm_at_s - START_S
-        for kind in ("crash", "pause", "partition", "two_deciders", "bus_away", "clocks"):
-            dice = self.faults.dice(kind)
-            if not self.faults.has(kind):
-                continue
-            for _ in range(dice.choice((2, 4, 8)) if kind != "bus_away" else 1):
-                process = dice.choice(self.targets)
-                at_s = START_S + span_s * dice.random()
-                lasts_s = dice.choice((0.5, 5.0, 30.0, 120.0, 300.0)) * dice.random()
-                if kind == "partition" and dice.random() < 0.03:
-                    lasts_s = 7200.0
-                self.calm_at_s = max(self.calm_at_s, at_s + lasts_s)
-                self._misfortune(at_s, kind, process, lasts_s)
-                begin = getattr(self, f"_begin_{kind}")
-                self.clock.at(at_s, lambda b=begin, p=process, s=lasts_s: b(p, s))  # type: ignore[misc]
-        self.clock.at(self.calm_at_s + 0.01, self._calm)
         self.clock.after(READERS_S, self._look_at_readers)
-
-    def _soon(self, process: Process, fault: Callable[[], None], kind: str) -> None:
-        """In the middle of what it does next, or just before what matters most."""
-        if isinstance(process, Site | Decider) and self.faults.dice(kind).random() < 0.4:
-            process.trap = fault
-            return
-        process.fuse = (self.faults.dice(kind).choice((0, 1, 2, 3, 5)), fault)
-
-    def _begin_crash(self, process: Process, lasts_s: float) -> None:
-        if isinstance(process, Site):
-            process.pods_die_with_it = self.faults.dice("crash").random() < 0.5
-        if not process.up:
-            return
-
-        def die() -> None:
-            self.judge.note("fate", f"{process.name} is killed")
-            process.kill()
-            self.clock.after(lasts_s, again)
-
-        def again() -> None:
-            if not process.up:
-                self.judge.note("fate", f"{process.name} starts")
-                process.start()
-
-        self._soon(process, die, "crash")
-
-    def _begin_pause(self, process: Process, lasts_s: float) -> None:
-        if isinstance(process, Site) and self.faults.has("deadlines"):
-            # An order to create pods names how long they may run from when it is carried out. One
-            # that stands still for longer than the grace just before would outlive its deadline.
-            lasts_s = min(lasts_s, POLICY.deadline_grace_s / 2)
-
-        def stop() -> None:
-            self.judge.note("fate", f"{process.name} stands still")
-            process.pause()
-            life = process.life
-            self.clock.after(lasts_s, lambda: process.wake() if process.life == life else None)
-
-        self._soon(process, stop, "pause")
-
-    def _begin_partition(self, process: Process, lasts_s: float) -> None:
-        self.judge.note("fate", f"{process.name} is cut off")
-        process.cut = True
-        self.clock.after(lasts_s, process.heal)
-
-    def _begin_bus_away(self, process: Process, lasts_s: float) -> None:
-        for each in self.processes:
-            self._begin_partition(each, lasts_s)
-
-    def _begin_two_deciders(self, process: Process, lasts_s: float) -> None:
-        for decider in self.deciders:
-            decider.ignores_lease = True
-
-        def over() -> None:
-            for decider in self.deciders:
-                decider.ignores_lease = False
-
-        self.clock.after(lasts_s, over)
-
-    def _begin_clocks(self, process: Process, lasts_s: float) -> None:
-        process.clock_error_s = self.faults.dice("clocks").choice((-300.0, -20.0, 20.0, 300.0))
-
-        def right() -> None:
-            process.clock_error_s = 0.0
-
-        self.clock.after(lasts_s, right)
-
-    def _calm(self) -> None:
-        """Faults are over; what was hit recovers."""
-        self.faults.quiet = True
-        self.judge.note("fate", "no more faults")
-        for process in self.processes:
-            process.fuse = process.trap = None
-            process.clock_error_s = 0.0
-            process.heal()
-            if process.paused:
-                process.wake()
-            if not process.up:
-                process.start()
-        for site in self.sites:
-            site.pods_die_with_it = False
-        for decider in self.deciders:
-            decider.ignores_lease = False
-        for site in self.sites:
-            if self.faults.has("lost"):
-                body: dict[str, object] = {"cluster": site.spec.name, "reason": "over"}
-                self.person.ask("found", body, operator=True)
-
-    # The run
 
     def run(self) -> Outcome:
         """Until all is settled, or something is found."""

@@ -1,0 +1,119 @@
+"""What befalls the services of one world, when, and for how long."""
+
+from collections.abc import Callable
+
+from tests.simulation.clockwork import START_S, Process
+from tests.simulation.deciders import POLICY, Decider
+from tests.simulation.people import Peopled
+from tests.simulation.sites import Site
+
+
+class Haunted(Peopled):
+    """A world in which things go wrong."""
+
+    def _misfortunes(self) -> None:
+        for process in self.processes:
+            self.clock.at(START_S + self.chance.random(), process.start)
+        span_s = self.calm_at_s - START_S
+        for kind in ("crash", "pause", "partition", "two_deciders", "bus_away", "clocks"):
+            dice = self.faults.dice(kind)
+            if not self.faults.has(kind):
+                continue
+            for _ in range(dice.choice((2, 4, 8)) if kind != "bus_away" else 1):
+                process = dice.choice(self.targets)
+                at_s = START_S + span_s * dice.random()
+                lasts_s = dice.choice((0.5, 5.0, 30.0, 120.0, 300.0)) * dice.random()
+                if kind == "partition" and dice.random() < 0.03:
+                    lasts_s = 7200.0
+                self.calm_at_s = max(self.calm_at_s, at_s + lasts_s)
+                self.note_misfortune(at_s, kind, process, lasts_s)
+                begin = getattr(self, f"_begin_{kind}")
+                self.clock.at(at_s, lambda b=begin, p=process, s=lasts_s: b(p, s))  # type: ignore[misc]
+        self.clock.at(self.calm_at_s + 0.01, self._calm)
+
+    def _soon(self, process: Process, fault: Callable[[], None], kind: str) -> None:
+        """In the middle of what it does next, or just before what matters most."""
+        if isinstance(process, Site | Decider) and self.faults.dice(kind).random() < 0.4:
+            process.trap = fault
+            return
+        process.fuse = (self.faults.dice(kind).choice((0, 1, 2, 3, 5)), fault)
+
+    def _begin_crash(self, process: Process, lasts_s: float) -> None:
+        if isinstance(process, Site):
+            process.pods_die_with_it = self.faults.dice("crash").random() < 0.5
+        if not process.up:
+            return
+
+        def die() -> None:
+            self.judge.note("fate", f"{process.name} is killed")
+            process.kill()
+            self.clock.after(lasts_s, again)
+
+        def again() -> None:
+            if not process.up:
+                self.judge.note("fate", f"{process.name} starts")
+                process.start()
+
+        self._soon(process, die, "crash")
+
+    def _begin_pause(self, process: Process, lasts_s: float) -> None:
+        if isinstance(process, Site) and self.faults.has("deadlines"):
+            # An order to create pods names how long they may run from when it is carried out. One
+            # that stands still for longer than the grace just before would outlive its deadline.
+            lasts_s = min(lasts_s, POLICY.deadline_grace_s / 2)
+
+        def stop() -> None:
+            self.judge.note("fate", f"{process.name} stands still")
+            process.pause()
+            life = process.life
+            self.clock.after(lasts_s, lambda: process.wake() if process.life == life else None)
+
+        self._soon(process, stop, "pause")
+
+    def _begin_partition(self, process: Process, lasts_s: float) -> None:
+        self.judge.note("fate", f"{process.name} is cut off")
+        process.cut = True
+        self.clock.after(lasts_s, process.heal)
+
+    def _begin_bus_away(self, process: Process, lasts_s: float) -> None:
+        for each in self.processes:
+            self._begin_partition(each, lasts_s)
+
+    def _begin_two_deciders(self, process: Process, lasts_s: float) -> None:
+        for decider in self.deciders:
+            decider.ignores_lease = True
+
+        def over() -> None:
+            for decider in self.deciders:
+                decider.ignores_lease = False
+
+        self.clock.after(lasts_s, over)
+
+    def _begin_clocks(self, process: Process, lasts_s: float) -> None:
+        process.clock_error_s = self.faults.dice("clocks").choice((-300.0, -20.0, 20.0, 300.0))
+
+        def right() -> None:
+            process.clock_error_s = 0.0
+
+        self.clock.after(lasts_s, right)
+
+    def _calm(self) -> None:
+        """Faults are over; what was hit recovers."""
+        self.faults.quiet = True
+        self.judge.note("fate", "no more faults")
+        for process in self.processes:
+            process.fuse = process.trap = None
+            process.clock_error_s = 0.0
+            process.heal()
+            if process.paused:
+                process.wake()
+            if not process.up:
+                process.start()
+        for site in self.sites:
+            site.pods_die_with_it = False
+        for decider in self.deciders:
+            decider.ignores_lease = False
+        for site in self.sites:
+            if self.faults.has("lost"):
+                body: dict[str, object] = {"cluster": site.spec.name, "reason": "over"}
+                self.person.ask("found", body, operator=True)

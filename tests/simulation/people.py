@@ -1,0 +1,121 @@
+"""What people ask for in one world: jobs, cancels, new priorities, operators' orders."""
+
+from berthmaster.lifecycle.fold import key
+from berthmaster.messages.api import ApiReply, Refusal, SubmitReply
+from tests.simulation.clockwork import START_S
+from tests.simulation.front import TENANT
+from tests.simulation.ground import Ground
+
+
+class Peopled(Ground):
+    """A ground with people."""
+
+    def _people(self) -> None:
+        chance = self.chance
+        span_s = self.calm_at_s - START_S
+        for number in range(chance.choice((4, 8, 16))):
+            body = self._request(number)
+            at_s = START_S + span_s * 0.8 * chance.random()
+            self.clock.at(at_s, lambda b=body: self._submit(b))  # type: ignore[misc]
+            self._wishes(str(body["id"]), at_s, span_s)
+        self._orders(span_s)
+
+    def _request(self, number: int) -> dict[str, object]:
+        chance = self.chance
+        deadline_s = self.faults.dice("deadlines").choice((None, 20.0, 60.0))
+        shapes: tuple[dict[str, object], ...] = (
+            {"gpus": 1},
+            {"gpus": 1},
+            {"gpus": 2},
+            {"gpus": 1, "gpu_milli": 500},
+            {"gpus": 1, "gpu_milli": 300},
+            {"gpus": 1, "count": 2},
+            {"gpus": 2, "count": 2},
+            {"cpu_milli": 8000},
+            {"gpus": 1, "gpu_models": ["T4"]},
+            {"gpus": 8},
+        )
+        body: dict[str, object] = {
+            "id": f"job-{number}",
+            "pod_sets": [chance.choice(shapes)],
+            "priority": chance.choice((0, 0, 5)),
+            "expected_duration_s": chance.choice((2.0, 15.0, 50.0, 120.0)),
+            "max_evictions": chance.choice((0, 1, 3, 10)),
+        }
+        queue = chance.choice(("default", "team"))
+        if self.faults.has("queues"):
+            body["queue"] = queue
+        if self.faults.has("deadlines") and deadline_s is not None:
+            body["deadline_s"] = deadline_s
+        if chance.random() < 0.1:
+            body["clusters"] = ["c1"]
+        return body
+
+    def _submit(self, body: dict[str, object]) -> None:
+        name = key(TENANT, str(body["id"]))
+
+        def then(reply: ApiReply) -> None:
+            if isinstance(reply, SubmitReply):
+                self.submitted[name] = "accepted"
+                if name not in self.judge.workloads:
+                    self.judge.find("none is lost", f"accepted and not in the log: {reply}")
+            elif isinstance(reply, Refusal) and reply.field == "queue":
+                self.clock.after(2.0, lambda: self._submit(body))  # it is being made
+            else:
+                self.judge.find("a good request is accepted", str(reply))
+
+        self.submitted.setdefault(name, "asked")
+        self.person.ask("submit", body, then=then)
+
+    def _wishes(self, name: str, at_s: float, span_s: float) -> None:
+        for kind, share in (("cancel", 0.3), ("reprioritize", 0.3)):
+            dice = self.faults.dice(kind)
+            if not self.faults.has(kind) or dice.random() > share:
+                continue
+            when_s = at_s + span_s * 0.3 * dice.random()
+            for _ in range(dice.choice((1, 1, 3))):
+                body: dict[str, object] = {"id": name}
+                if kind == "reprioritize":
+                    body["priority"] = dice.choice((-5, 0, 9))
+                self.clock.at(when_s, lambda k=kind, b=body: self._wish(k, b))  # type: ignore[misc]
+                when_s += dice.choice((0.0, 0.01, 3.0))
+
+    def _wish(self, verb: str, body: dict[str, object]) -> None:
+        if verb == "cancel":
+            self.judge.cancels.add(key(TENANT, str(body["id"])))
+        self.person.ask(verb, body)
+
+    def _orders(self, span_s: float) -> None:
+        ask = self.person.ask
+        if self.faults.has("queues"):
+            dice = self.faults.dice("queues")
+            for share in (0.0, dice.random(), dice.random()):
+                setting: dict[str, object] = {
+                    "queue": "team",
+                    "priority": dice.choice((0, 5)),
+                    "held": share > 0 and dice.random() < 0.3,
+                    "capability_gpu_milli": dice.choice((None, 2000, 8000)),
+                }
+                setting = {"type": "control.queue.v1"} | setting
+                self.clock.at(
+                    START_S + span_s * share,
+                    lambda s=setting: ask("queue", s, operator=True),  # type: ignore[misc]
+                )
+        for kind, on, off in (("cordon", "cordon", "uncordon"), ("lost", "lost", "found")):
+            dice = self.faults.dice(kind)
+            if not self.faults.has(kind):
+                continue
+            for _ in range(dice.choice((1, 2))):
+                site = dice.choice(self.sites)
+                body: dict[str, object] = {"cluster": site.spec.name, "reason": "a person says so"}
+                if kind == "cordon" and dice.random() < 0.5:
+                    body["node"] = "n1"
+                began_s = START_S + span_s * dice.random()
+                lasts_s = span_s * 0.5 * dice.random()
+                self.note_misfortune(began_s, kind, site, lasts_s)
+                self.clock.at(began_s, lambda b=body, v=on: ask(v, b, operator=True))  # type: ignore[misc]
+                self.clock.at(
+                    began_s + lasts_s,
+                    lambda b=body, v=off: ask(v, b, operator=True),  # type: ignore[misc]
+                )
+                self.calm_at_s = max(self.calm_at_s, began_s + lasts_s)
