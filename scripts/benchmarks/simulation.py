@@ -15,6 +15,7 @@ from tests.simulation.world import Outcome
 FIRST_SEED = 100_000
 SEEDS = 2000
 PROCESSES = 2
+BUDGETS = {"failures_count": ("<=", 0.0)}
 
 
 def measure(

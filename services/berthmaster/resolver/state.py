@@ -190,7 +190,7 @@ class Knowledge:
         self.chain.number = snapshot.chain_number
         self.chain.sequence = snapshot.chain_sequence
         self.frozen = dict(snapshot.frozen)
-        for workload in sorted(snapshot.open, key=lambda w: (w.placed_at_s, w.sequence)):
+        for workload in sorted(snapshot.open, key=lambda w: w.placed_at_s):  # stable
             self.open[workload.key] = workload
             self._follow(workload, State.NEW, "", was_live=False, milli=0)
         for name, at_s in snapshot.unclaimed.items():
@@ -203,7 +203,10 @@ class Knowledge:
             sequence=self.workloads_sequence,
             chain_number=self.chain.number,
             chain_sequence=self.chain.sequence,
-            open=list(self.open.values()),
+            open=[
+                *(self.open[name] for name in self.placed),  # in the order of their commit
+                *(w for name, w in self.open.items() if name not in self.placed),
+            ],
             frozen=dict(self.frozen),
             unclaimed={
                 c.name: c.unclaimed_at_s

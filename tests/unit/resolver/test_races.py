@@ -30,19 +30,18 @@ def test_nothing_is_decided_between_a_decision_and_its_events() -> None:
     for number, fact in enumerate((alive(), node(gpus=1)), 1):
         world.fact(fact)
         follower.on_fact(fact, number, world.now_s)
-    world.submit(job("first"))
-    world.submit(job("second"))
-    for sequence, stored_at_s, event in world.events:
-        follower.on_event(event, sequence, stored_at_s)
 
-    # The other replica gives the only GPU to the first job.
+    # A replica gives the only GPU to the first job; before that is stored, a more urgent one comes.
+    world.submit(job("first"))
     plan = world.resolver.decide(world.now_s)
     assert plan is not None
-    assert [choice.id for choice in plan.decision.placements] == ["first"]
+    world.submit(job("urgent", priority=9))
+    for sequence, stored_at_s, event in world.events:
+        follower.on_event(event, sequence, stored_at_s)
     sequence = store(world, plan)
 
-    # The follower takes over when it has read the decision, and not yet that the GPU is taken. The
-    # chain's guard and that of the second job would both let its commit pass.
+    # The other takes over when it has read the decision, and not yet that the GPU is taken. It
+    # would give it to the urgent one, and neither the chain's guard nor that job's would object.
     follower.on_decision(plan.decision, sequence)
     assert follower.behind
     follower.waited_long_enough()
@@ -113,3 +112,23 @@ def test_a_claim_that_is_stored_between_a_decision_and_what_it_saw_is_repeated_i
     assert choice.filtered == {"c1": "does not claim"}
     report = replay(world.inputs(), "all")
     assert (report.equal, report.first_difference) == (report.decisions, None)
+
+
+def test_a_restored_resolver_withdraws_in_the_order_in_which_was_placed() -> None:
+    """One commit's placements have one time; a later event of one of them changes no order."""
+    world = World()
+    world.fact(alive(), node(gpus=4))
+    first = world.submit(job("first"))
+    world.submit(job("second"))
+    assert len(world.settle()) == 1
+    world.append(world.reprioritized(first, 5))
+    restored = Resolver("all", "resolver/test", world.policy)
+    restored.know.restore(world.resolver.know.snapshot())
+    for number, fact in enumerate((alive(), node(gpus=4)), 1):
+        restored.on_fact(fact, number, world.now_s)
+    world.now_s += 20
+    plan, again = world.resolver.decide(world.now_s), restored.decide(world.now_s)
+    assert plan is not None
+    assert again is not None
+    assert [r.id for r in again.decision.withdrawals] == ["first", "second"]
+    assert again.decision == plan.decision
