@@ -44,6 +44,7 @@ from berthmaster.runtime.service import Context, Service
 from berthmaster.runtime.settings import CommonSettings, setting
 
 BEHIND_LIMIT_S: Final = 1.0  # to wait for what a refusal said is in the log
+MAX_BURIALS: Final = 256  # dead letters on their way; more are in the log and counted
 LONGEST_SLEEP_S: Final = 5.0
 SNAPSHOTS: Final = msgspec.msgpack.Decoder(Snapshot)
 
@@ -187,6 +188,14 @@ class Shell:
 
     def _bury(self, recorded: Recorded, reason: str, workload: str = "") -> None:
         self._unreadable.inc()
+        if len(self._burials) >= MAX_BURIALS:
+            self._context.log.error(
+                "a dead letter too many at once",
+                subject=recorded.subject,
+                sequence=recorded.sequence,
+                reason=reason,
+            )
+            return
         task = asyncio.create_task(
             bury(
                 self._conn,
