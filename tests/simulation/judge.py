@@ -208,13 +208,16 @@ class Judge:
             return False
         return self.clock.now_s < made.ends_s or (made.fails and len(made.seats) > 1)
 
-    def on_create(self, cluster: str, order: CreatePods) -> None:
-        """An executor is about to create pods."""
+    def on_create(self, cluster: str, order: CreatePods, now_s: float) -> None:
+        """An executor is about to create pods. ``now_s``: by its clock."""
         attempt = order.attempt
         if self.claims.get(attempt) != order.executor:
             self.find("nothing is created before it is claimed", str(order))
-        if attempt in self.doubtful:
-            return
+        late_s = now_s - (now_s if order.asked_at_s is None else order.asked_at_s)
+        if attempt in self.doubtful or (
+            order.stop_after_s is not None and order.stop_after_s <= late_s
+        ):
+            return  # the pods will not run
         for name, other in self.clusters.items():
             for group in other.world.groups.values():
                 mine = (group.attempt.tenant, group.attempt.id) == attempt[:2]
@@ -223,7 +226,5 @@ class Judge:
                 if (name, group.attempt) != (cluster, attempt):
                     self.find("none runs twice at once", f"{order}; {group} runs on {name}")
         work = self.workloads[key(attempt.tenant, attempt.id)]
-        if (work.attempt != attempt.number or work.state not in HELD) and (
-            order.stop_after_s is None or order.stop_after_s > 0
-        ):
+        if work.attempt != attempt.number or work.state not in HELD:
             self.find("what ended is not created", f"{order}; {work}")

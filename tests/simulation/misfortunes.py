@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from tests.simulation.clockwork import START_S, Process
-from tests.simulation.deciders import POLICY, Decider
+from tests.simulation.deciders import Decider
 from tests.simulation.people import Peopled
 from tests.simulation.sites import Site
 
@@ -57,11 +57,6 @@ class Haunted(Peopled):
         self._soon(process, die, "crash")
 
     def _begin_pause(self, process: Process, lasts_s: float) -> None:
-        if isinstance(process, Site) and self.faults.has("deadlines"):
-            # An order to create pods names how long they may run from when it is carried out. One
-            # that stands still for longer than the grace just before would outlive its deadline.
-            lasts_s = min(lasts_s, POLICY.deadline_grace_s / 2)
-
         def stop() -> None:
             self.judge.note("fate", f"{process.name} stands still")
             process.pause()
@@ -90,10 +85,15 @@ class Haunted(Peopled):
         self.clock.after(lasts_s, over)
 
     def _begin_clocks(self, process: Process, lasts_s: float) -> None:
+        if process.paused:
+            return  # nobody sets the clock of who stands still
         process.clock_error_s = self.faults.dice("clocks").choice((-300.0, -20.0, 20.0, 300.0))
 
         def right() -> None:
-            process.clock_error_s = 0.0
+            if process.paused:
+                self.clock.after(lasts_s, right)
+            else:
+                process.clock_error_s = 0.0
 
         self.clock.after(lasts_s, right)
 
@@ -103,10 +103,10 @@ class Haunted(Peopled):
         self.judge.note("fate", "no more faults")
         for process in self.processes:
             process.fuse = process.trap = None
-            process.clock_error_s = 0.0
             process.heal()
             if process.paused:
                 process.wake()
+            process.clock_error_s = 0.0
             if not process.up:
                 process.start()
         for site in self.sites:

@@ -105,8 +105,8 @@ class Site(Process):
         match step:
             case CreatePods() | StopPods() | DeletePods():
                 if isinstance(step, CreatePods):
-                    self.judge.on_create(self.spec.name, step)
-                told = self.cluster.perform(step, self.clock.now_s)
+                    self.judge.on_create(self.spec.name, step, self.now())
+                told = self.cluster.perform(self._by_its_clock(step), self.clock.now_s)
                 self._keep()
                 for event in told:
                     self._hear(event)
@@ -122,6 +122,14 @@ class Site(Process):
                 self.judge.find("nothing is unreadable here", str(step))
             case _:
                 assert_never(step)
+
+    def _by_its_clock(
+        self, step: CreatePods | StopPods | DeletePods
+    ) -> CreatePods | StopPods | DeletePods:
+        """An executor and its cluster share a clock, right or wrong; here pods have their own."""
+        if isinstance(step, CreatePods) and step.asked_at_s is not None:
+            return step._replace(asked_at_s=step.asked_at_s - self.clock_error_s)
+        return step
 
     def _append(self, step: Append) -> None:
         name = key(step.event.tenant, step.event.id)

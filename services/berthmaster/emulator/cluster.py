@@ -227,7 +227,8 @@ class Cluster:
         seats, refused = self._seat(order)
         starts_s = now_s + self.nature.start_delay_s
         ends_s, fails = self._fate(order.attempt, order.request, starts_s)
-        expires_s = None if order.stop_after_s is None else now_s + order.stop_after_s
+        asked_at_s = now_s if order.asked_at_s is None else min(now_s, order.asked_at_s)
+        expires_s = None if order.stop_after_s is None else asked_at_s + order.stop_after_s
         made = Made(
             *order.attempt, order.executor, seats, starts_s, ends_s, fails, expires_s, refused
         )

@@ -366,8 +366,10 @@ class Executor:
         job.pods = Pods.ASKED
         self._set_timer(now_s + self._limits.start_s, job.attempt)
         hints, job.hints = job.hints, []
+        left_s = self._left_s(job, now_s)
+        asked_at_s = None if left_s is None else now_s
         return [
-            CreatePods(job.attempt, self.name, job.placed, job.request, self._left_s(job, now_s)),
+            CreatePods(job.attempt, self.name, job.placed, job.request, left_s, asked_at_s),
             *(Acted(hint) for hint in hints),
         ]
 

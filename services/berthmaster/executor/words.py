@@ -45,6 +45,8 @@ class CreatePods(NamedTuple):
     pods: tuple[PodBinding, ...]
     request: JobRequest
     stop_after_s: float | None  # then the cluster stops the pods by itself; None = never
+    asked_at_s: float | None = None  # from when that counts; None = from when it is carried out.
+    # Whoever stands still between asking and doing must not start what is placed anew by then.
 
 
 class StopPods(NamedTuple):

@@ -285,6 +285,18 @@ def test_a_deadline_ends_the_rest_of_a_failed_gang_also_after_a_restart() -> Non
         assert cluster.found("executor/berlin") == [PodsFound(order.attempt), failed]
 
 
+def test_an_order_that_is_carried_out_late_does_not_let_pods_outlive_their_deadline() -> None:
+    """Its executor stood still in between; by then the job may have been placed elsewhere."""
+    cluster = Cluster(SPEC, Nature(), 1000.0)
+    order = create("late", (pod(0, "n1"),), lasts_s=100, stop_after_s=60)._replace(asked_at_s=900.0)
+    cluster.perform(order, 1000.0)
+    assert cluster.advance(1000.0) == [PodsExpired(order.attempt)]
+    in_time = order._replace(attempt=Attempt("acme", "in-time", 1), asked_at_s=990.0)
+    cluster.perform(in_time, 1000.0)
+    assert cluster.advance(1049.0) == []
+    assert cluster.advance(1050.0) == [PodsExpired(in_time.attempt)]
+
+
 def test_everything_that_happened_is_told_to_an_executor_that_was_away() -> None:
     nature = Nature()
     cluster = Cluster(SPEC, nature, 0)

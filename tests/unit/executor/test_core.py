@@ -107,7 +107,7 @@ def test_a_placement_is_claimed_then_created_then_told_to_run_and_to_have_succee
 
     # The deadline runs from the claim. The hint is done once the pods are ordered.
     assert executor.handle(Answered(ref="1", outcome=Stored(6)), 101) == [
-        CreatePods(TRAIN, NAME, PODS, REQUEST, stop_after_s=59),
+        CreatePods(TRAIN, NAME, PODS, REQUEST, stop_after_s=59, asked_at_s=101),
         Acted(1),
     ]
 
@@ -151,7 +151,7 @@ def test_a_hint_told_twice_is_acted_on_once() -> None:
     executor.handle(Told(1, placed(), 5), 100)
     assert executor.handle(Told(2, placed(), 5), 100) == []
     assert executor.handle(Answered(ref="1", outcome=Stored(6)), 100) == [
-        CreatePods(TRAIN, NAME, PODS, REQUEST, stop_after_s=60),
+        CreatePods(TRAIN, NAME, PODS, REQUEST, stop_after_s=60, asked_at_s=100),
         Acted(1),
         Acted(2),
     ]
@@ -195,7 +195,7 @@ def test_a_claim_of_unknown_outcome_that_was_stored_goes_on() -> None:
     read = Reload(ref="2", tenant="acme", id="train")
     assert executor.handle(Answered(ref="1", outcome=Unknown("lost")), 110) == [read]
     assert executor.handle(Reloaded(ref="2", workload=work(State.CLAIMED)), 111) == [
-        CreatePods(TRAIN, NAME, PODS, REQUEST, stop_after_s=49),  # claimed at 100
+        CreatePods(TRAIN, NAME, PODS, REQUEST, stop_after_s=49, asked_at_s=111),  # claimed at 100
         Acted(1),
     ]
 

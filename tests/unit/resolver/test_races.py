@@ -1,7 +1,7 @@
 """What two replicas may see of each other, each a race that the simulation has found."""
 
 from berthmaster.lifecycle.instructions import Stored
-from berthmaster.messages.fleet import ClusterAlive, Stamp
+from berthmaster.messages.fleet import ClusterAlive, FleetFact, Stamp
 from berthmaster.messages.placement import Decision
 from berthmaster.resolver.core import Resolver
 from berthmaster.resolver.decide import Plan
@@ -24,10 +24,15 @@ def store(world: World, plan: Plan, others: tuple[Resolver, ...] = ()) -> int:
     return sequence
 
 
+def is_behind(resolver: Resolver) -> bool:
+    return resolver.behind
+
+
 def test_nothing_is_decided_between_a_decision_and_its_events() -> None:
     world = World()
     follower = Resolver("all", "resolver/follower", world.policy)
-    for number, fact in enumerate((alive(), node(gpus=1)), 1):
+    facts: tuple[FleetFact, ...] = (alive(), node(gpus=1))
+    for number, fact in enumerate(facts, 1):
         world.fact(fact)
         follower.on_fact(fact, number, world.now_s)
 
@@ -43,12 +48,12 @@ def test_nothing_is_decided_between_a_decision_and_its_events() -> None:
     # The other takes over when it has read the decision, and not yet that the GPU is taken. It
     # would give it to the urgent one, and neither the chain's guard nor that job's would object.
     follower.on_decision(plan.decision, sequence)
-    assert follower.behind
+    assert is_behind(follower)
     follower.waited_long_enough()
     assert follower.decide(world.now_s) is None
 
     follower.on_event(plan.events[0], sequence + 1, world.now_s)
-    assert not follower.behind
+    assert not is_behind(follower)
     assert follower.decide(world.now_s) is None  # and now it sees that there is no room
 
 
@@ -124,7 +129,8 @@ def test_a_restored_resolver_withdraws_in_the_order_in_which_was_placed() -> Non
     world.append(world.reprioritized(first, 5))
     restored = Resolver("all", "resolver/test", world.policy)
     restored.know.restore(world.resolver.know.snapshot())
-    for number, fact in enumerate((alive(), node(gpus=4)), 1):
+    facts: tuple[FleetFact, ...] = (alive(), node(gpus=4))
+    for number, fact in enumerate(facts, 1):
         restored.on_fact(fact, number, world.now_s)
     world.now_s += 20
     plan, again = world.resolver.decide(world.now_s), restored.decide(world.now_s)
