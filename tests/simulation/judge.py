@@ -30,7 +30,6 @@ from tests.simulation.bus import Message
 from tests.simulation.clockwork import Clockwork
 
 STORY_STEPS: Final = 60
-STOPPED_WITHIN_S: Final = 30.0  # and written down
 # Why a cluster or its executor may end an attempt by itself.
 _OF_THE_CLUSTER: Final = (
     "OutOf",
@@ -161,10 +160,14 @@ class Judge:
             if group is None or group.phase is not Phase.COMPLETED:
                 self.find("what succeeded was completed", f"{event}; {group}")
         elif not isinstance(event, Cancelled):
-            self._check_reason(event, group, over_at_s)
+            self._check_reason(event, group, before, over_at_s)
 
     def _check_reason(
-        self, event: Evicted | Failed, group: Group | None, over_at_s: float | None
+        self,
+        event: Evicted | Failed,
+        group: Group | None,
+        before: State,
+        over_at_s: float | None,
     ) -> None:
         """Nobody's running job ends because of silence."""
         reason = event.reason.rpartition("at last: ")[2]
@@ -174,9 +177,8 @@ class Judge:
             return
         if isinstance(event, Failed) and group is not None and group.made.fails:
             return
-        starts_s = group.made.starts_s if group is not None else 0.0
-        if reason.startswith("not all pods ran") and self.clock.now_s < starts_s + STOPPED_WITHIN_S:
-            return  # its executor stood still between the order and the start
+        if reason.startswith("not all pods ran") and before is not State.RUNNING:
+            return  # its executor stood still, and heard of its own limit before it heard of them
         self.find("no job ends because of silence", f"{event}; {group}")
 
     def _check_resolver_ending(
