@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator
 from enum import StrEnum
+from inspect import cleandoc
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -126,7 +127,8 @@ def _readable(made: Schema, struct: type[msgspec.Struct] | None) -> Schema:
     if struct is None:
         return schema
     if "description" in schema:
-        schema["description"] = plain(schema["description"])
+        # Python 3.13 takes the indentation out of docstrings by itself, older ones do not.
+        schema["description"] = plain(cleandoc(schema["description"]))
     words = field_comments(struct)
     tag_field = struct.__struct_config__.tag_field
     for name, field in schema["properties"].items():
