@@ -122,6 +122,16 @@ def test_nobody_declares_a_cluster_lost_in_passing(up: Up) -> None:
     assert up.berth("found", "no-such", "--reason", "a drill").returncode == 0
 
 
+def test_a_tenant_that_asks_for_more_than_its_own_is_told_and_not_left_waiting(up: Up) -> None:
+    seed = str(up.folder / "keys" / "tenant.default.nk")
+    url = json.loads((up.folder / "connection.json").read_text())["url"]
+    for command in (["watch", "--all-tenants"], ["clusters"], ["cordon", "t4"]):
+        done = up.berth(*command, "--server", url, "--seed-file", seed)
+        assert done.returncode == 1, command
+        assert "permissions violation" in done.stderr
+        assert "what concerns all tenants takes the operator's seed" in done.stderr
+
+
 def test_why_of_a_job_that_has_ended_says_how(up: Up) -> None:
     assert up.berth("submit", "--id", "over", "--gpus", "1", "--model", "Q9").returncode == 0
     assert up.berth("cancel", "over", "--reason", "not needed").returncode == 0

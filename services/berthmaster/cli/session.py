@@ -21,6 +21,7 @@ from berthmaster.cli.target import Target, find_target
 from berthmaster.client import (
     BerthError,
     Client,
+    NotAllowedError,
     RefusedError,
     UnavailableError,
 )
@@ -190,6 +191,10 @@ def run(work: Awaitable[int | None], output: Output, target: Target | None = Non
         if output.as_json:
             output.write(msgspec.json.encode({"error": error.refusal}))
         return _failed(output, EXIT_FAILED, "", error)
+    except NotAllowedError as error:
+        hint = "" if target is None else f" (asked as tenant {target.tenant}, {_key(target)}; "
+        hint += "" if target is None else "what concerns all tenants takes the operator's seed)"
+        return _failed(output, EXIT_FAILED, "not_allowed", error, hint)
     except BerthError as error:
         return _failed(output, EXIT_FAILED, "failed", error)
     except KeyboardInterrupt:
@@ -198,6 +203,10 @@ def run(work: Awaitable[int | None], output: Output, target: Target | None = Non
         # Whoever read us has enough. Nothing more may be written, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_PIPE_CLOSED
+
+
+def _key(target: Target) -> str:
+    return f"with {target.seed_file}" if target.seed_file else "without a seed"
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

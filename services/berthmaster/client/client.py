@@ -260,8 +260,12 @@ class Client:
             if (seen := following.event_of(recorded)) is not None:
                 feed.put(seen)
 
+        violations = len(self.connection.violations)
         subscription = await following.settled(self.connection.subscribe(filters, take))
         try:
+            await following.settled(self.connection.flush())
+            if new := self.connection.violations[violations:]:
+                raise NotAllowedError(new[0])
             told: Sequence[WorkloadEvent] = ()
             if story_of is not None:  # asked after subscribing, so that nothing falls in between
                 recordeds = (await self.get(story_of, story=True)).story
