@@ -36,7 +36,7 @@ from berthmaster.runtime.children import dying_with_this_process
 from tests.pipeline.running import alive, environment, run_berth
 
 START_LIMIT_S = 30.0
-BACK_LIMIT_S = 20.0
+BACK_LIMIT_S = 40.0
 SETTLE_LIMIT_S = 40.0
 REQUEST_LIMIT_S = 60.0  # a submit is repeated for so long: longer than any absence here
 SPEED = 50_000.0
