@@ -7,10 +7,10 @@ one by one, so that each learns its own fate.
 """
 
 import asyncio
-import secrets
 from typing import Final, NamedTuple
 
 from berthmaster.bus.acks import stored_sequence
+from berthmaster.bus.batch import send_batch
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import ApiError, BusError
 from berthmaster.bus.log import GUARD, GUARD_SUBJECT, WRONG_LAST_SEQUENCE
@@ -85,7 +85,8 @@ class Binder:
 
     async def _together(self, pages: list[_Page]) -> None:
         try:
-            last = await self._send(pages)
+            parts = [(page.subject, page.data, page.headers) for page in pages]
+            last = await send_batch(self._conn, parts, timeout_s=WRITE_TIMEOUT_S)
         except ApiError:  # a guard failed, or batches are not to be had: nothing was stored
             for page, outcome in zip(
                 pages, await asyncio.gather(*(self._alone(page) for page in pages)), strict=True
@@ -99,23 +100,6 @@ class Binder:
             first = last - len(pages) + 1  # a batch is stored without gaps
             for sequence, page in enumerate(pages, first):
                 _tell(page, Stored(sequence))
-
-    async def _send(self, pages: list[_Page]) -> int:
-        """The sequence of the last one. Raises BusError."""
-        batch = secrets.token_hex(12)
-        for number, page in enumerate(pages[:-1], 1):
-            headers = {"Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number)}
-            await self._conn.publish(page.subject, page.data, headers=headers | page.headers)
-        headers = {
-            "Nats-Batch-Id": batch,
-            "Nats-Batch-Sequence": str(len(pages)),
-            "Nats-Batch-Commit": "1",
-        }
-        last = pages[-1]
-        reply = await self._conn.request(
-            last.subject, last.data, timeout_s=WRITE_TIMEOUT_S, headers=headers | last.headers
-        )
-        return stored_sequence(reply.data)
 
     async def _alone(self, page: _Page) -> Outcome:
         try:

@@ -8,7 +8,6 @@ sequence (then it was not, and is tried again), or somebody else's (then it neve
 
 import asyncio
 import itertools
-import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Final
@@ -17,6 +16,7 @@ import msgspec
 
 from berthmaster.bus import subjects
 from berthmaster.bus.acks import stored_sequence
+from berthmaster.bus.batch import send_batch
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import ApiError, BusError, NoAnswer, NotConnected, NotPermitted
 from berthmaster.bus.streams import WORKLOADS
@@ -175,7 +175,7 @@ class EventLog:
         for _, body, headers in parts:
             self._conn.check_size(body, headers | _BATCH_HEADERS)
         try:
-            last = await self._send_batch(parts)
+            last = await send_batch(self._conn, parts, timeout_s=2 * TRY_TIMEOUT_S)
         except (ApiError, NoAnswer, NotConnected):
             return None
         return [Stored(last - len(parts) + number) for number in range(1, len(parts) + 1)]
@@ -197,7 +197,7 @@ class EventLog:
             self._conn.check_size(body, headers | _BATCH_HEADERS)
 
         async def once() -> int:
-            return await self._send_batch(parts)
+            return await send_batch(self._conn, parts, timeout_s=2 * TRY_TIMEOUT_S)
 
         async def ours() -> int | None:
             found = await self._first_after(chain, decision.after, data)
@@ -218,20 +218,6 @@ class EventLog:
         if last.data == ours:
             return last
         return await next_message(self._conn, WORKLOADS, subject, after + 1)
-
-    async def _send_batch(self, parts: Sequence[tuple[str, bytes, dict[str, str]]]) -> int:
-        batch = secrets.token_hex(12)
-        for number, (subject, data, guards) in enumerate(parts, 1):
-            headers = guards | {"Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number)}
-            if number < len(parts):
-                await self._conn.publish(subject, data, headers=headers)
-                continue
-            headers["Nats-Batch-Commit"] = "1"
-            reply = await self._conn.request(
-                subject, data, timeout_s=2 * TRY_TIMEOUT_S, headers=headers
-            )
-            return stored_sequence(reply.data)
-        raise ValueError("an empty batch")
 
     async def _settled(
         self, after: int, once: _Once, ours: _Ours, *, in_doubt: bool = False
