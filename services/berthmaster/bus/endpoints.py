@@ -21,7 +21,7 @@ MAX_CONCURRENT: Final = 2048
 ANSWER_LIMIT_S: Final = 10.0  # whoever asked has given up by then
 DRAIN_S: Final = 2.0
 
-Answer = Callable[[str, bytes], Awaitable[bytes]]  # (subject, body) -> reply
+Answer = Callable[[str, bytes], Awaitable[bytes | None]]  # (subject, body) -> reply; None: not us
 Failed = Callable[[str, Exception], bytes]
 
 
@@ -118,7 +118,8 @@ async def _work(
     except Exception as error:  # noqa: BLE001 # the sender gets an answer all the same
         conn.log.error("request handler failed", error=error, subject=request.subject)
         reply = failed(request.subject, error)
-    await _respond(conn, request, reply, failed)
+    if reply is not None:
+        await _respond(conn, request, reply, failed)
 
 
 async def _respond(conn: Connection, request: Request, reply: bytes, failed: Failed) -> None:

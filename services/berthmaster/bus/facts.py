@@ -67,9 +67,14 @@ class FactWriter:
         self._counter += 1
         return Stamp(epoch=self.epoch, counter=self._counter)
 
-    async def put(self, subject: str, fact: FleetFact) -> int:
-        """Store a fact; its sequence. Raises BusError: a newer value comes soon, so no retry."""
-        reply = await self._conn.request(subject, encode(fact), timeout_s=PUT_TIMEOUT_S)
+    async def put(self, subject: str, fact: FleetFact, *, keep_s: float | None = None) -> int:
+        """Store a fact; its sequence. ``keep_s``: the server forgets it after so long, for facts of
+        things that come and go without end; None = never. Raises BusError: a newer value comes
+        soon, so no retry."""
+        headers = {"Nats-TTL": f"{max(1, round(keep_s))}s"} if keep_s is not None else None
+        reply = await self._conn.request(
+            subject, encode(fact), timeout_s=PUT_TIMEOUT_S, headers=headers
+        )
         return stored_sequence(reply.data)
 
 

@@ -6,7 +6,8 @@ Rules of this file:
   the subjects of subjects.py are spelled here, with the reason where it is not plain.
 - Names of users: a service ("gateway"), "setup" (makes the streams), "operator" (a person who runs
   the system), or with a part behind a dot: "tenant.acme" (a person or program of one tenant),
-  "executor.berlin", "telemetry.berlin" (what runs in one cluster). The part is one token.
+  "executor.berlin", "inventory.berlin", "telemetry.berlin" (what runs in one cluster),
+  "agent.berlin" (all of that under one key). The part is one token.
 - Each user listens to answers under an inbox prefix of its own, so that no one hears another's.
 - JetStream's API is narrowed as far as the server can: by stream, by consumer name where it is a
   durable's, by the filter where a consumer has exactly one.
@@ -46,6 +47,7 @@ from berthmaster.bus.subjects import (
     ALL_FLEET,
     ALL_WORKLOADS,
 )
+from berthmaster.messages.placement import HUB_CELL
 
 STREAMS: Final = (WORKLOADS, FLEET, FLEET_LOG, CONTROL, ARCHIVE, DEAD, LEASES, SNAPSHOTS)
 EXECUTOR_KINDS: Final = (
@@ -207,18 +209,14 @@ def _telemetry(cluster: str) -> Grants:
 
 
 def _executor(cluster: str) -> Grants:
-    """What a worker cluster's executor and inventory may do: its own cluster, and no other."""
+    """What the executor of a worker cluster may do: there, and nowhere else."""
     own = f"berth.workload.*.*.*.{cluster}"
     durable = "*" if cluster == "*" else f"executor-{cluster}"
     return Grants(
         publish=(
             *_CLOCK,
-            f"berth.fleet.{cluster}.alive",
-            f"berth.fleet.{cluster}.profile",
-            f"berth.fleet.{cluster}.node.*",
-            f"berth.fleet.{cluster}.queue.*",
             *_events(cluster, *EXECUTOR_KINDS),
-            *_read(WORKLOADS, FLEET, LEASES),
+            *_read(WORKLOADS, LEASES),
             *_follow(WORKLOADS, own),
             *_follow(FLEET, f"berth.fleet.{cluster}.>"),
             *_work(WORKLOADS, durable),
@@ -229,15 +227,77 @@ def _executor(cluster: str) -> Grants:
     )
 
 
-def _emulator(_: str) -> Grants:
-    """Many clusters in one process: their executors and their nodes' telemetry."""
-    clusters, nodes = _executor("*"), _telemetry("*")
-    more = (
-        "berth.lease.emulator.>",
-        "berth.dead.emulator",
+def _inventory(cluster: str) -> Grants:
+    """What the inventory of a worker cluster may say: of that cluster, and of no other."""
+    return Grants(
+        publish=(
+            *_CLOCK,
+            f"berth.fleet.{cluster}.alive",
+            f"berth.fleet.{cluster}.profile",
+            f"berth.fleet.{cluster}.node.*",
+            f"berth.fleet.{cluster}.queue.*",
+            f"berth.fleet.{cluster}.copy.*.*",
+            *_read(FLEET, LEASES),
+            *_follow(FLEET, f"berth.fleet.{cluster}.>"),
+            f"berth.lease.inventory.{cluster}",
+            "berth.dead.inventory",
+        ),
+        subscribe=(),
     )
-    publish = dict.fromkeys((*clusters.publish, *nodes.publish, *more))
-    return Grants(publish=tuple(publish), subscribe=())
+
+
+def _together(*parts: Grants) -> Grants:
+    """Several services under one key."""
+    return Grants(
+        publish=tuple(dict.fromkeys(subject for part in parts for subject in part.publish)),
+        subscribe=tuple(dict.fromkeys(subject for part in parts for subject in part.subscribe)),
+    )
+
+
+def _agent(cluster: str) -> Grants:
+    """All that runs in one worker cluster: one key a cluster is what people hand over."""
+    return _together(_inventory(cluster), _executor(cluster), _telemetry(cluster))
+
+
+def _emulator(_: str) -> Grants:
+    """Many clusters in one process."""
+    own = Grants(publish=("berth.lease.emulator.>", "berth.dead.emulator"), subscribe=())
+    return _together(_agent("*"), own)
+
+
+def _hub_inventory(_: str) -> Grants:
+    """What a hub knows of its clusters."""
+    return Grants(
+        publish=(
+            *_CLOCK,
+            "berth.fleet.*.membership",
+            *_read(FLEET, LEASES),
+            *_follow(FLEET, "berth.fleet.*.membership"),
+            "berth.lease.inventory",
+            "berth.dead.inventory",
+        ),
+        subscribe=(),
+    )
+
+
+def _multikueue(_: str) -> Grants:
+    """Decides and carries out what goes by way of the hub's Kueue; only its own cell's chain."""
+    return Grants(
+        publish=(
+            *_CLOCK,
+            f"berth.decision.{HUB_CELL}",
+            *_events("-", "submitted"),
+            *_events("*", "placed", "withdrawn", *EXECUTOR_KINDS),
+            *_read(WORKLOADS, LEASES),
+            *_follow(WORKLOADS),
+            *_follow(FLEET, ALL_FLEET),
+            *_follow(CONTROL, ALL_CONTROL),
+            "berth.lease.multikueue",
+            "berth.dead.multikueue",
+        ),
+        subscribe=("berth.api.*.why", "berth.api.*.dry_run", *_asked("berth-multikueue")),
+        answers=True,
+    )
 
 
 def _setup(_: str) -> Grants:
@@ -286,11 +346,19 @@ SERVICES: Final[Mapping[str, Role]] = MappingProxyType(
         "archivist": _archivist,
         "telemetry": _telemetry,
         "emulator": _emulator,
+        "inventory": _hub_inventory,
+        "multikueue": _multikueue,
     }
 )
 WHOLE_ROLES: Final[Mapping[str, Role]] = MappingProxyType({**SERVICES, "operator": _operator})
 PART_ROLES: Final[Mapping[str, Role]] = MappingProxyType(
-    {"tenant": _tenant, "executor": _executor, "telemetry": _telemetry}
+    {
+        "tenant": _tenant,
+        "agent": _agent,
+        "executor": _executor,
+        "inventory": _inventory,
+        "telemetry": _telemetry,
+    }
 )
 
 

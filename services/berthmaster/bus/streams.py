@@ -65,6 +65,7 @@ def stream_configs(
             # server was lost it may be 13 s behind, and a busy cluster's score changes ten times a
             # second.
             "max_msgs_per_subject": 256,
+            "allow_msg_ttl": True,  # facts of things that come and go, see FactWriter.put
         },
         common
         | {

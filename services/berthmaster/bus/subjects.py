@@ -172,6 +172,21 @@ def node(cluster: str, node_: str) -> str:
     return f"berth.fleet.{token(cluster)}.node.{token(node_)}"
 
 
+def membership(cluster: str) -> str:
+    """What a hub says of the cluster."""
+    return f"berth.fleet.{token(cluster)}.membership"
+
+
+def queue_report(cluster: str, queue: str) -> str:
+    """One of the cluster's Kueue ClusterQueues."""
+    return f"berth.fleet.{token(cluster)}.queue.{token(queue)}"
+
+
+def copy_report(cluster: str, namespace: str, workload: str) -> str:
+    """A Kueue Workload that MultiKueue has copied to the cluster."""
+    return f"berth.fleet.{token(cluster)}.copy.{token(namespace)}.{token(workload)}"
+
+
 def fleet_facts(kind: str) -> str:
     """One kind of fact (alive, profile, score) of every cluster."""
     return f"berth.fleet.*.{kind}"

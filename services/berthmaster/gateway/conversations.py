@@ -42,6 +42,7 @@ from berthmaster.lifecycle.instructions import (
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.api import ApiReply, OperatorReply, RecordedEvent, Refusal
 from berthmaster.messages.control import ClusterLost, ControlFact, Cordon, QueueSetting
+from berthmaster.messages.placement import HUB_CELL, MAIN_CELL
 from berthmaster.messages.workload import (
     Cancelled,
     CancelRequested,
@@ -120,7 +121,13 @@ def _submitted_event(
         cause=ref,
         request=request,
         digest=digest,
+        cell=_cell_of(desk.queues.get(request.queue)),
     )
+
+
+def _cell_of(queue: QueueSetting | None) -> str:
+    """Whose decider places what comes to this queue."""
+    return HUB_CELL if queue is not None and queue.via == "hub" else MAIN_CELL
 
 
 class Wish(NamedTuple):
@@ -327,7 +334,7 @@ def _control_fact(desk: Desk, asked: Requested, now_s: float) -> tuple[ControlFa
 def _idle(setting: QueueSetting) -> str:
     """What of a setting nobody acts on yet: it is kept, and whoever sets it is told."""
     usual = QueueSetting(queue=setting.queue)
-    names = ("weight", "guarantee_gpu_milli", "deserved_gpu_milli", "via")
+    names = ("weight", "guarantee_gpu_milli", "deserved_gpu_milli")
     idle = [name for name in names if getattr(setting, name) != getattr(usual, name)]
     return f"kept, and not acted on yet: {', '.join(idle)}" if idle else ""
 

@@ -48,6 +48,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 MAX_REQUEST_BYTES: Final = 256 * 1024
 MAX_TENANTS_OF_A_QUEUE: Final = 1000
 MAX_SET_BY_CHARS: Final = 256
+MAX_PLACES_OF_A_QUEUE: Final = 1000
 DEFAULT_QUEUE: Final = "default"
 _NAME_WORDS: Final = (
     "1 to 63 lower-case letters, digits or '-', the first and the last a letter or digit"
@@ -166,7 +167,23 @@ def _queue_fault(setting: QueueSetting) -> Refusal | None:
         return invalid(["set_by"], setting.set_by, f"at most {MAX_SET_BY_CHARS} characters")
     if setting.queue == DEFAULT_QUEUE and setting.deleted:
         return invalid(["deleted"], True, 'false: the queue "default" always exists; hold it')
-    return _amounts_fault(setting)
+    return _places_fault(setting) or _amounts_fault(setting)
+
+
+def _places_fault(setting: QueueSetting) -> Refusal | None:
+    """Names that Kubernetes would refuse are refused here, where a person still hears of it."""
+    if len(setting.places) > MAX_PLACES_OF_A_QUEUE:
+        most = f'at most {MAX_PLACES_OF_A_QUEUE} clusters; "*" stands for every other one'
+        return invalid(["places"], f"{len(setting.places)} places", most)
+    for cluster, place in setting.places.items():
+        for field, name in (
+            ("namespace", place.namespace),
+            ("service_account", place.service_account),
+            ("local_queue", place.local_queue),
+        ):
+            if not is_name(name) and (name or field == "namespace"):
+                return invalid(["places", cluster, field], name, _NAME_WORDS)
+    return None
 
 
 def _amounts_fault(setting: QueueSetting) -> Refusal | None:

@@ -16,7 +16,7 @@ from typing import NewType
 import msgspec
 
 from berthmaster.lifecycle.states import ENDED, LIVE, NoSuchTransition, State, after
-from berthmaster.messages.placement import PodBinding
+from berthmaster.messages.placement import MAIN_CELL, PodBinding, Target
 from berthmaster.messages.workload import (
     Admitted,
     Cancelled,
@@ -24,6 +24,7 @@ from berthmaster.messages.workload import (
     Claimed,
     Evicted,
     Failed,
+    HubObject,
     JobRequest,
     Placed,
     Reprioritized,
@@ -52,6 +53,8 @@ class Workload(msgspec.Struct, kw_only=True, omit_defaults=True):
     changed_at_s: float = 0.0  # server's time of the last event that counted
     request: JobRequest | None = None  # None: only the tombstone was seen
     digest: str = ""
+    cell: str = MAIN_CELL  # whose decider places it
+    origin: HubObject | None = None
     priority: int = 0
     submitted_sequence: int = 0
     submitted_at_s: float = 0.0  # server's time
@@ -59,6 +62,7 @@ class Workload(msgspec.Struct, kw_only=True, omit_defaults=True):
     evictions: int = 0
     cluster: str = ""  # of the open or last attempt
     pods: tuple[PodBinding, ...] = ()  # as placed; as observed once it runs
+    target: Target = Target()  # of the open or last attempt
     decision: int = 0
     placed_at_s: float = 0.0  # server's time
     claimed_at_s: float = 0.0
@@ -162,6 +166,8 @@ def _apply(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s:
         case Submitted():
             workload.request = event.request
             workload.digest = event.digest
+            workload.cell = event.cell
+            workload.origin = event.origin
             workload.priority = event.request.priority
             workload.submitted_sequence = sequence
             workload.submitted_at_s = stored_at_s
@@ -173,6 +179,7 @@ def _apply(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s:
             workload.attempt = event.attempt
             workload.cluster = event.cluster
             workload.pods = event.pods
+            workload.target = event.target
             workload.decision = event.decision
             workload.placed_at_s = stored_at_s
             workload.claimed_at_s = workload.running_at_s = 0.0

@@ -1,9 +1,19 @@
 """What operators set: queues, cordons, clusters declared lost. Last value per subject."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
+
+from berthmaster.messages.placement import Via
+
+
+class QueuePlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a queue's jobs are made in a Kubernetes cluster."""
+
+    namespace: str = "default"
+    service_account: str = ""  # "" = the namespace's default
+    local_queue: str = ""  # Kueue LocalQueue, for via worker and hub; "" = the queue's own name
 
 
 class QueueSetting(
@@ -23,7 +33,8 @@ class QueueSetting(
     guarantee_gpu_milli: Annotated[int, Meta(ge=0)] | None = None
     deserved_gpu_milli: Annotated[int, Meta(ge=0)] | None = None
     capability_gpu_milli: Annotated[int, Meta(ge=0)] | None = None
-    via: Literal["direct", "worker", "hub"] = "direct"
+    via: Via = "direct"
+    places: dict[str, QueuePlace] = {}  # by cluster; "*" = every other one, "hub" = on the hub
     held: bool = False  # True: accepts requests and dispatches none
     deleted: bool = False  # True: refuses new requests; those inside go on
     set_by: str = ""

@@ -65,6 +65,16 @@ class PodUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpus: tuple[int, ...] = ()  # indices
 
 
+class Share(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A part of a GPU that a node offers as an extended resource: one pod takes one."""
+
+    resource: str  # such as nvidia.com/gpu.shared or nvidia.com/mig-1g.10gb
+    milli: Milli  # of a GPU's compute
+    memory_mib: Count = 0  # 0 = not limited
+    count: Count = 0  # on the node, free or not
+    kind: Literal["shared", "mig", "hami", "kai"] = "shared"
+
+
 class NodeReport(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="fleet.node.v1"
 ):
@@ -88,6 +98,8 @@ class NodeReport(
     foreign: Amounts = Amounts()  # what pods that are not ours request
     gpus: tuple[GpuDevice, ...] = ()
     pods: tuple[PodUse, ...] = ()
+    fractions: bool = True  # False: its GPUs are handed out whole only
+    shares: tuple[Share, ...] = ()  # how a part of a GPU is asked for; empty = in any milli
 
 
 class NodeGone(msgspec.Struct, frozen=True, kw_only=True, tag="fleet.node_gone.v1"):
@@ -118,6 +130,104 @@ class ClusterProfile(
     properties: dict[str, str] = {}  # as in ClusterProfile and ClusterClaim
     nodes: Count = 0
     gpus: dict[str, Count] = {}  # model -> devices
+    job_kinds: tuple[str, ...] | None = (
+        None  # job objects that can be made: Job, JobSet; None = any
+    )
+
+
+class Membership(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="fleet.membership.v1"
+):
+    """What a hub says of a cluster: its ClusterProfile and ManagedCluster, as one.
+
+    Subject: ``berth.fleet.<cluster>.membership``
+
+    Beside the cluster's own profile, which says what the cluster says of itself. Where both name a
+    label, the hub's counts; taints of both count.
+    """
+
+    cluster: str
+    stamp: Stamp
+    observed_at_s: float
+    labels: dict[str, str] = {}
+    taints: tuple[Taint, ...] = ()
+    properties: dict[str, str] = {}  # ClusterProfile properties and ManagedCluster claims
+    healthy: bool | None = None  # None = the hub does not say
+    reason: str = ""  # why it is not healthy
+    sources: tuple[str, ...] = ()  # kinds of the objects that this is made of
+    gone: bool = False  # the hub no longer knows it
+
+
+class QuotaAmount(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One resource of one flavor; CPU in milli, memory in MiB, all else in pieces."""
+
+    nominal: Count
+    used: Count = 0
+    borrowing_limit: Count | None = None  # None = all of the cohort's
+
+
+class FlavorQuota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a Kueue ClusterQueue grants of one ResourceFlavor."""
+
+    flavor: str
+    node_labels: dict[str, str] = {}
+    resources: dict[str, QuotaAmount] = {}
+
+
+class LocalQueueReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A LocalQueue that leads to the ClusterQueue."""
+
+    namespace: str
+    name: str
+    active: bool = True
+    reason: str = ""
+
+
+class QueueReport(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="fleet.queue.v1"
+):
+    """A Kueue ClusterQueue of a cluster, with its LocalQueues.
+
+    Subject: ``berth.fleet.<cluster>.queue.<cluster queue>``
+    """
+
+    cluster: str
+    queue: str
+    stamp: Stamp
+    observed_at_s: float
+    active: bool = True
+    reason: str = ""  # why it is not active
+    stopped: bool = False  # Hold or HoldAndDrain
+    cohort: str = ""
+    flavors: tuple[FlavorQuota, ...] = ()
+    local_queues: tuple[LocalQueueReport, ...] = ()
+    pending: Count = 0  # workloads
+    admitted: Count = 0
+    gone: bool = False  # it was removed
+
+
+class CopyReport(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="fleet.copy.v1"
+):
+    """A Kueue Workload that MultiKueue has copied to a worker cluster, as it stands there.
+
+    Subject: ``berth.fleet.<cluster>.copy.<namespace>.<workload>``
+
+    The hub says nothing of a copy that is not admitted; only this says why.
+    """
+
+    cluster: str
+    namespace: str
+    workload: str  # the same name on hub and worker
+    stamp: Stamp
+    observed_at_s: float
+    origin: str = ""  # label kueue.x-k8s.io/multikueue-origin
+    quota_reserved: bool = False
+    admitted: bool = False
+    evicted: bool = False
+    finished: bool = False
+    message: str = ""  # of the condition that says most
+    gone: bool = False  # it was removed
 
 
 class ClusterAlive(msgspec.Struct, frozen=True, kw_only=True, tag="fleet.alive.v1"):
@@ -174,4 +284,13 @@ class ClusterScore(
     note: str = ""  # for people: why stale or withdrawn
 
 
-FleetFact = ClusterAlive | ClusterProfile | NodeReport | NodeGone | ClusterScore
+FleetFact = (
+    ClusterAlive
+    | ClusterProfile
+    | Membership
+    | NodeReport
+    | NodeGone
+    | QueueReport
+    | CopyReport
+    | ClusterScore
+)

@@ -4,7 +4,24 @@ A decision is one entry of its cell's chain: everything that was decided togethe
 decider saw (one sequence per stream), so that the same core can repeat it bit for bit.
 """
 
+from typing import Literal
+
 import msgspec
+
+# A plain job in the worker cluster, one that its Kueue queues, or one that the hub's Kueue sends.
+Via = Literal["direct", "worker", "hub"]
+
+MAIN_CELL = "all"  # whose decider is the resolver
+HUB_CELL = "hub"  # whose decider is the MultiKueue reconciler
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How an attempt's job object is made in a Kubernetes cluster: what its queue says."""
+
+    via: Via = "direct"
+    namespace: str = "default"
+    service_account: str = ""
+    local_queue: str = ""
 
 
 class PodBinding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from berthmaster.messages.placement import PodBinding
+from berthmaster.messages.placement import MAIN_CELL, PodBinding, Target
 
 MAX_GPUS_A_POD = 64
 MAX_PODS = 4096
@@ -94,6 +94,17 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     labels: Labels = {}  # the submitter's own; not interpreted
 
 
+class HubObject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The Kueue Workload on a hub that a workload of ours stands for."""
+
+    namespace: str
+    name: str
+    uid: str = ""
+    owner: str = ""  # "<kind>/<name>" of the job that people made
+    local_queue: str = ""
+    cluster_queue: str = ""
+
+
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What every event of a workload carries."""
 
@@ -110,6 +121,8 @@ class Submitted(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workl
 
     request: JobRequest
     digest: str  # of the request's content: the same id with another digest is another job
+    cell: str = MAIN_CELL  # whose decider places it
+    origin: HubObject | None = None  # made with kubectl on a hub, not by a request
 
 
 class Reprioritized(
@@ -137,8 +150,9 @@ class Placed(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload
     pods: tuple[PodBinding, ...]
     request: JobRequest
     decision: int  # number in the chain of its cell
-    cell: str = "all"
+    cell: str = MAIN_CELL
     submitted_at_s: float = 0.0  # server's time; 0 = not told, then whoever needs it reads the log
+    target: Target = Target()  # how to make it there; emulated clusters need none of it
 
 
 class Withdrawn(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.withdrawn.v1"):
@@ -148,7 +162,7 @@ class Withdrawn(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workl
     attempt: int
     reason: str
     decision: int
-    cell: str = "all"
+    cell: str = MAIN_CELL
 
 
 class Claimed(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.claimed.v1"):

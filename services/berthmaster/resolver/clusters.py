@@ -8,12 +8,19 @@ from typing import Final
 import msgspec
 
 from berthmaster.engine.scores import ClusterView
-from berthmaster.messages.fleet import ClusterProfile, ClusterScore
+from berthmaster.messages.fleet import (
+    ClusterProfile,
+    ClusterScore,
+    Membership,
+    QueueReport,
+    Taint,
+)
 
 CORDONED: Final = "cordoned"
 LOST: Final = "declared lost"
 SILENT: Final = "silent"
 NOT_CLAIMING: Final = "does not claim"
+UNHEALTHY: Final = "not healthy, says its hub"
 UNSCORED: Final = "withdrawn by the scorer"
 
 
@@ -23,10 +30,45 @@ class Cluster(msgspec.Struct, kw_only=True):
     name: str
     alive_at_s: float = float("-inf")  # server's time of its newest sign of life
     profile: ClusterProfile | None = None
+    membership: Membership | None = None
+    queues: dict[str, QueueReport] = {}  # its Kueue's ClusterQueues
     score: ClusterScore | None = None
     cordoned: str | None = None  # the reason; None = not cordoned
     lost: bool = False
     unclaimed_at_s: float | None = None  # when it last left a placement unclaimed; None = it claims
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What it says of itself, and over that what its hub says of it."""
+        own = self.profile.labels if self.profile is not None else {}
+        return own | self.membership.labels if self.membership is not None else own
+
+    @property
+    def taints(self) -> tuple[Taint, ...]:
+        """Its own and its hub's."""
+        own = self.profile.taints if self.profile is not None else ()
+        return own + self.membership.taints if self.membership is not None else own
+
+    def take_membership(self, fact: Membership) -> bool:
+        """Whether something that placements depend on has changed."""
+        before = (self.labels, self.taints, self.unhealthy)
+        self.membership = None if fact.gone else fact
+        return before != (self.labels, self.taints, self.unhealthy)
+
+    def take_queue(self, fact: QueueReport) -> None:
+        """A ClusterQueue as it is now, or that it is no more."""
+        if fact.gone:
+            self.queues.pop(fact.queue, None)
+        else:
+            self.queues[fact.queue] = fact
+
+    @property
+    def unhealthy(self) -> str:
+        """What its hub says is wrong with it, or ""."""
+        if self.membership is None or self.membership.healthy is not False:
+            return ""
+        reason = self.membership.reason
+        return f"{UNHEALTHY}: {reason}" if reason else UNHEALTHY
 
 
 class Clusters:
@@ -58,6 +100,8 @@ class Clusters:
             closed = f"{CORDONED}: {cluster.cordoned}" if cluster.cordoned else CORDONED
         elif not age_s <= stale_after_s:
             closed = SILENT
+        elif cluster.unhealthy:
+            closed = cluster.unhealthy
         elif score is not None and score.freshness == "withdrawn":
             closed = UNSCORED
         elif cluster.unclaimed_at_s is not None and now_s < cluster.unclaimed_at_s + avoid_s:

@@ -177,15 +177,12 @@ def _closed(know: Knowledge, view: ClusterView, request: JobRequest) -> str:
     """Why the cluster is out whatever room it has, or ""."""
     if request.clusters and view.name not in request.clusters:
         return NOT_ASKED
-    profile = know.clusters.get(view.name).profile
-    if request.cluster_labels:
-        labels = profile.labels if profile is not None else {}
-        if not request.cluster_labels.items() <= labels.items():
-            return NO_LABELS
-    if profile is not None:
-        for taint in profile.taints:
-            if not all(tolerates(p.tolerations, taint) for p in request.pod_sets):
-                return f"{TAINTED} ({taint.key})"
+    cluster = know.clusters.get(view.name)
+    if request.cluster_labels and not request.cluster_labels.items() <= cluster.labels.items():
+        return NO_LABELS
+    for taint in cluster.taints:
+        if not all(tolerates(p.tolerations, taint) for p in request.pod_sets):
+            return f"{TAINTED} ({taint.key})"
     return view.closed
 
 

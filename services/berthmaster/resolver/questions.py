@@ -53,7 +53,7 @@ class Questions:
             max_concurrent=AT_ONCE,
         )
 
-    async def _answer_why(self, subject: str, data: bytes) -> bytes:
+    async def _answer_why(self, subject: str, data: bytes) -> bytes | None:
         tenant, _ = subjects.parse_api(subject)
         try:
             request = WHY_REQUESTS.decode(data or b"{}")
@@ -62,6 +62,8 @@ class Questions:
         if not self._ready():
             return encode(_busy("still catching up with the log; ask again"))
         if request.id is not None:
+            if key(tenant, request.id) in self._core.know.elsewhere:
+                return None  # its own cell's decider hears the same question
             await self._have_decision(tenant, request.id)
         reply: WhyReply | Refusal = self._core.why(tenant, request.id, self._conn.now())
         return encode(reply)

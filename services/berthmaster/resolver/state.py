@@ -19,12 +19,23 @@ from berthmaster.messages.fleet import (
     ClusterAlive,
     ClusterProfile,
     ClusterScore,
+    CopyReport,
     FleetFact,
+    Membership,
     NodeGone,
     NodeReport,
+    QueueReport,
 )
 from berthmaster.messages.placement import Decision, PodBinding
-from berthmaster.messages.workload import JobRequest, PodSet, Submitted, WorkloadEvent
+from berthmaster.messages.workload import (
+    Cancelled,
+    Failed,
+    JobRequest,
+    PodSet,
+    Submitted,
+    Succeeded,
+    WorkloadEvent,
+)
 from berthmaster.resolver.clusters import Clusters
 from berthmaster.resolver.waiting import Waiting
 
@@ -50,6 +61,7 @@ class Knowledge:
         self.control_sequence = 0
         self.heard_s = float("-inf")  # server's time of the newest message of log or fleet
         self.open: dict[Key, Workload] = {}
+        self.elsewhere: set[Key] = set()  # open, and placed by another cell's decider
         self.frozen: dict[Key, str] = {}
         self.fleet = Fleet()
         self.clusters = Clusters()
@@ -76,7 +88,7 @@ class Knowledge:
         name = key(event.tenant, event.id)
         workload = self.open.get(name)
         if workload is None:
-            if not isinstance(event, Submitted) or name in self.frozen:
+            if not self._begins_here(name, event):
                 return None
             workload = Workload(tenant=event.tenant, id=event.id)
         before = workload.state
@@ -94,6 +106,16 @@ class Knowledge:
             self.open[name] = workload
         self._follow(workload, before, attempt_cluster, was_live=was_live, milli=milli)
         return verdict
+
+    def _begins_here(self, name: Key, event: WorkloadEvent) -> bool:
+        """Whether an event of an unknown workload makes it known: its first, if it is for us."""
+        if isinstance(event, Submitted) and name not in self.frozen:
+            if event.cell == self.cell:
+                return True
+            self.elsewhere.add(name)
+        elif isinstance(event, Succeeded | Failed | Cancelled):
+            self.elsewhere.discard(name)
+        return False
 
     def freeze(self, tenant: str, workload_id: str, sequence: int, why: str) -> None:
         """An event of it cannot be understood: nothing more is decided about it by this reader. A
@@ -190,6 +212,7 @@ class Knowledge:
         self.chain.number = snapshot.chain_number
         self.chain.sequence = snapshot.chain_sequence
         self.frozen = dict(snapshot.frozen)
+        self.elsewhere = set(snapshot.elsewhere)
         for workload in sorted(snapshot.open, key=lambda w: w.placed_at_s):  # stable
             self.open[workload.key] = workload
             self._follow(workload, State.NEW, "", was_live=False, milli=0)
@@ -208,6 +231,7 @@ class Knowledge:
                 *(w for name, w in self.open.items() if name not in self.placed),
             ],
             frozen=dict(self.frozen),
+            elsewhere=sorted(self.elsewhere),
             unclaimed={
                 c.name: c.unclaimed_at_s
                 for c in self.clusters.known()
@@ -237,6 +261,13 @@ class Knowledge:
                 ):
                     self.growth += 1
                 cluster.profile = fact
+            case Membership():
+                self.growth += cluster.take_membership(fact)
+            case QueueReport():
+                self.growth += 1
+                cluster.take_queue(fact)
+            case CopyReport():
+                pass  # of workloads that another decider places
             case ClusterScore():
                 if cluster.score is not None and cluster.score.freshness != fact.freshness:
                     self.growth += 1
@@ -278,7 +309,7 @@ class Knowledge:
                     self.waiting.add(self.open[name], self.queue_priority(queue))
 
 
-class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v1"):
+class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v2"):
     """The fold of the log up to one sequence."""
 
     cell: str
@@ -287,6 +318,7 @@ class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v1"):
     chain_sequence: int
     open: list[Workload]
     frozen: dict[Key, str]
+    elsewhere: list[Key]
     unclaimed: dict[str, float]
 
 

@@ -14,9 +14,12 @@ from berthmaster.messages.fleet import (
     ClusterAlive,
     ClusterProfile,
     ClusterScore,
+    CopyReport,
     FleetFact,
+    Membership,
     NodeGone,
     NodeReport,
+    QueueReport,
 )
 from berthmaster.scorer.events import FactForgotten, FactSeen, TelemetryHeard, WorkloadSubmitted
 from berthmaster.scorer.shard import Shard
@@ -102,8 +105,8 @@ class Intake:
         self, subject: str, fact: FleetFact, stored_at_s: float
     ) -> FactSeen | NotBelieved | None:
         """Facts of other shards' clusters count too: the scale is the fleet's."""
-        if isinstance(fact, ClusterScore):
-            return None
+        if isinstance(fact, ClusterScore | Membership | QueueReport | CopyReport):
+            return None  # no inputs of a score
         if subject not in self._facts:
             try:
                 if _subject_of(fact) != subject:
