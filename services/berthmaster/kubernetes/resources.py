@@ -1,0 +1,103 @@
+"""Which resources we use, and where the API server has them.
+
+A resource is data: group, version, plural and kind. Adding one is one line at the end.
+"""
+
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+
+class Resource(NamedTuple):
+    """One kind of object as the API serves it."""
+
+    group: str  # "" = the core group
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+
+    @property
+    def group_version(self) -> str:
+        """What stands in ``apiVersion``."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, *, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """The path of the collection, of one object, or of a part of it.
+
+        Without a namespace, a namespaced resource's collection is that of all namespaces.
+        """
+        if namespace and not self.namespaced:
+            raise ValueError(f"{self.plural} have no namespace, not even {namespace!r}")
+        if name and self.namespaced and not namespace:
+            raise ValueError(f"{self.plural} {name!r} needs its namespace")
+        if subresource and not name:
+            raise ValueError(f"{self.plural}/{subresource} needs a name")
+        parts = [f"/apis/{self.group}" if self.group else "/api", self.version]
+        if namespace:
+            parts += ["namespaces", _part(namespace)]
+        parts.append(self.plural)
+        if name:
+            parts.append(_part(name))
+        if subresource:
+            parts.append(subresource)
+        return "/".join(parts)
+
+
+def _part(text: str) -> str:
+    """One part of a path. ``.`` and ``..`` are no names; quoting would let them through."""
+    if text in (".", ".."):
+        raise ValueError(f"{text!r} is no name of an object")
+    return quote(text, safe="")
+
+
+def counted_as(path: str) -> str:
+    """The plural in a path, with the subresource behind a slash, as RBAC writes it: for figures."""
+    parts = path.partition("?")[0].strip("/").split("/")
+    rest = parts[2:] if parts[0] == "api" else parts[3:] if parts[0] == "apis" else []
+    if len(rest) > 2 and rest[0] == "namespaces":
+        rest = rest[2:]
+    if not rest:
+        return path if len(path) < 64 else path[:64]
+    return f"{rest[0]}/{rest[2]}" if len(rest) > 2 else rest[0]
+
+
+_KUEUE: Final = "kueue.x-k8s.io"
+
+NODES: Final = Resource("", "v1", "nodes", "Node", namespaced=False)
+NAMESPACES: Final = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
+PODS: Final = Resource("", "v1", "pods", "Pod")
+SECRETS: Final = Resource("", "v1", "secrets", "Secret")
+CONFIG_MAPS: Final = Resource("", "v1", "configmaps", "ConfigMap")
+SERVICE_ACCOUNTS: Final = Resource("", "v1", "serviceaccounts", "ServiceAccount")
+EVENTS: Final = Resource("events.k8s.io", "v1", "events", "Event")
+LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+JOBS: Final = Resource("batch", "v1", "jobs", "Job")
+JOB_SETS: Final = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
+ROLES: Final = Resource("rbac.authorization.k8s.io", "v1", "roles", "Role")
+ROLE_BINDINGS: Final = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
+SELF_SUBJECT_ACCESS_REVIEWS: Final = Resource(
+    "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", False
+)
+CUSTOM_RESOURCE_DEFINITIONS: Final = Resource(
+    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", False
+)
+RESOURCE_SLICES: Final = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", False)
+RESOURCE_CLAIMS: Final = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")
+DEVICE_CLASSES: Final = Resource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", False)
+WORKLOADS: Final = Resource(_KUEUE, "v1beta2", "workloads", "Workload")
+LOCAL_QUEUES: Final = Resource(_KUEUE, "v1beta2", "localqueues", "LocalQueue")
+CLUSTER_QUEUES: Final = Resource(_KUEUE, "v1beta2", "clusterqueues", "ClusterQueue", False)
+RESOURCE_FLAVORS: Final = Resource(_KUEUE, "v1beta2", "resourceflavors", "ResourceFlavor", False)
+ADMISSION_CHECKS: Final = Resource(_KUEUE, "v1beta2", "admissionchecks", "AdmissionCheck", False)
+MULTIKUEUE_CONFIGS: Final = Resource(
+    _KUEUE, "v1beta2", "multikueueconfigs", "MultiKueueConfig", False
+)
+MULTIKUEUE_CLUSTERS: Final = Resource(
+    _KUEUE, "v1beta2", "multikueueclusters", "MultiKueueCluster", False
+)
+CLUSTER_PROFILES: Final = Resource(
+    "multicluster.x-k8s.io", "v1alpha1", "clusterprofiles", "ClusterProfile"
+)
+MANAGED_CLUSTERS: Final = Resource(
+    "cluster.open-cluster-management.io", "v1", "managedclusters", "ManagedCluster", False
+)

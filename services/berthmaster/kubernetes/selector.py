@@ -1,0 +1,234 @@
+"""Label selectors: as text for people and query strings, as LabelSelector inside objects.
+
+Both become the same list of requirements, all of which must hold. What Kubernetes does and people
+forget: ``!=`` and ``notin`` also match when the label is missing, and an empty selector matches
+everything.
+"""
+
+import re
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final, NamedTuple
+
+from berthmaster.kubernetes.objects import Struct
+
+MAX_CHARS: Final = 16_384
+
+
+class SelectorError(ValueError):
+    """A selector that cannot be used; names the part and what is wrong with it."""
+
+
+class Operator(Enum):
+    """How a label is compared, as LabelSelector spells it, and what only text can say."""
+
+    IN = "In"
+    NOT_IN = "NotIn"
+    EXISTS = "Exists"
+    DOES_NOT_EXIST = "DoesNotExist"
+    GREATER = "Gt"
+    LESS = "Lt"
+
+
+class Requirement(NamedTuple):
+    """One condition on one label."""
+
+    key: str
+    operator: Operator
+    values: tuple[str, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether these labels meet it."""
+        value = labels.get(self.key)
+        match self.operator:
+            case Operator.IN:
+                return value is not None and value in self.values
+            case Operator.NOT_IN:
+                return value is None or value not in self.values
+            case Operator.EXISTS:
+                return value is not None
+            case Operator.DOES_NOT_EXIST:
+                return value is None
+            case Operator.GREATER | Operator.LESS:
+                if value is None or not _INTEGER.fullmatch(value):
+                    return False
+                limit = int(self.values[0])
+                return (
+                    int(value) > limit if self.operator is Operator.GREATER else int(value) < limit
+                )
+
+    def __str__(self) -> str:
+        values = ",".join(self.values)
+        match self.operator:
+            case Operator.IN:
+                return (
+                    f"{self.key}={values}" if len(self.values) == 1 else f"{self.key} in ({values})"
+                )
+            case Operator.NOT_IN:
+                one = len(self.values) == 1
+                return f"{self.key}!={values}" if one else f"{self.key} notin ({values})"
+            case Operator.EXISTS:
+                return self.key
+            case Operator.DOES_NOT_EXIST:
+                return f"!{self.key}"
+            case Operator.GREATER:
+                return f"{self.key}>{values}"
+            case Operator.LESS:
+                return f"{self.key}<{values}"
+
+
+class Selector(NamedTuple):
+    """Requirements that all must hold; none at all match everything."""
+
+    requirements: tuple[Requirement, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether an object with these labels is selected."""
+        return all(requirement.matches(labels) for requirement in self.requirements)
+
+    def __str__(self) -> str:
+        return ",".join(str(requirement) for requirement in self.requirements)
+
+
+EVERYTHING: Final = Selector()
+
+
+class LabelSelectorRequirement(Struct, frozen=True):
+    """One of ``matchExpressions``."""
+
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] | None = None
+
+
+class LabelSelector(Struct, frozen=True):
+    """A selector as objects hold it."""
+
+    match_labels: dict[str, str] | None = None
+    match_expressions: tuple[LabelSelectorRequirement, ...] | None = None
+
+
+_INTEGER: Final = re.compile(r"[+-]?\d{1,18}", re.ASCII)
+_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
+_PREFIX: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
+_TOKEN: Final = re.compile(r"\s*(==|!=|[=!<>(),]|[^\s=!<>(),]+)\s*")
+
+
+def parse_selector(text: str) -> Selector:
+    """The selector that a text such as ``a=b,c in (d,e),!f`` means. Raises SelectorError."""
+    if len(text) > MAX_CHARS:
+        raise SelectorError(f"selector: {len(text)} characters, at most {MAX_CHARS}")
+    if not text.strip():
+        return EVERYTHING
+    return Selector(tuple(_requirement(part, tokens) for part, tokens in _parts(text)))
+
+
+def from_label_selector(selector: LabelSelector) -> Selector:
+    """The same selector as requirements. Raises SelectorError."""
+    found = [
+        Requirement(_key(key, "matchLabels"), Operator.IN, (_value(value, f"matchLabels.{key}"),))
+        for key, value in sorted((selector.match_labels or {}).items())
+    ]
+    for at, expression in enumerate(selector.match_expressions or ()):
+        where = f"matchExpressions[{at}]"
+        key = _key(expression.key, where)
+        try:
+            operator = Operator(expression.operator)
+        except ValueError:
+            operator = Operator.GREATER
+        if operator in (Operator.GREATER, Operator.LESS):
+            raise SelectorError(
+                f"{where}: operator {expression.operator[:64]!r} is none of In, NotIn, Exists, "
+                "DoesNotExist"
+            )
+        values = tuple(_value(value, where) for value in expression.values or ())
+        wants_values = operator in (Operator.IN, Operator.NOT_IN)
+        if wants_values != bool(values):
+            wanted = "at least one value" if wants_values else "no values"
+            raise SelectorError(f"{where}: {operator.value} needs {wanted}")
+        found.append(Requirement(key, operator, values))
+    return Selector(tuple(found))
+
+
+def _parts(text: str) -> list[tuple[str, list[str]]]:
+    """The requirements' texts and tokens: split at the commas that are not inside parentheses."""
+    parts: list[tuple[str, list[str]]] = []
+    tokens: list[str] = []
+    depth = start = at = 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:  # only white space is left
+            break
+        token = match[1]
+        if token == "," and not depth:
+            parts.append((text[start : match.start()].strip(), tokens))
+            tokens, start = [], match.end()
+        else:
+            depth += (token == "(") - (token == ")")
+            tokens.append(token)
+        at = match.end()
+    parts.append((text[start:].strip(), tokens))
+    return parts
+
+
+def _requirement(part: str, tokens: list[str]) -> Requirement:
+    where = f"selector part {part[:128]!r}"
+    match tokens:
+        case []:
+            raise SelectorError(f"{where}: empty, a comma too many")
+        case ["!", key]:
+            return Requirement(_key(key, where), Operator.DOES_NOT_EXIST)
+        case [key]:
+            return Requirement(_key(key, where), Operator.EXISTS)
+        case [key, ("=" | "==" | "!=") as sign, *rest] if len(rest) <= 1:
+            operator = Operator.NOT_IN if sign == "!=" else Operator.IN
+            value = rest[0] if rest else ""
+            return Requirement(_key(key, where), operator, (_value(value, where),))
+        case [key, (">" | "<") as sign, limit]:
+            if not _INTEGER.fullmatch(limit):
+                raise SelectorError(f"{where}: {sign} needs a whole number, not {limit[:64]!r}")
+            operator = Operator.GREATER if sign == ">" else Operator.LESS
+            return Requirement(_key(key, where), operator, (limit,))
+        case [key, ("in" | "notin") as word, "(", *inside, ")"]:
+            operator = Operator.IN if word == "in" else Operator.NOT_IN
+            return Requirement(_key(key, where), operator, _values(inside, where))
+        case [_, "in" | "notin", *_]:
+            raise SelectorError(f"{where}: in and notin need values in parentheses: a in (b,c)")
+    raise SelectorError(f"{where}: none of a, !a, a=b, a!=b, a in (b,c), a notin (b,c), a>1, a<1")
+
+
+def _values(tokens: list[str], where: str) -> tuple[str, ...]:
+    """Values between parentheses: ``(a,b)``; as in Kubernetes ``(a,)`` holds an empty one too."""
+    values = [""]
+    empty = True
+    for token in tokens:
+        if token == ",":
+            values.append("")
+            empty = True
+        elif empty and token not in ("(", ")", "=", "==", "!=", "!", "<", ">"):
+            values[-1] = _value(token, where)
+            empty = False
+        else:
+            raise SelectorError(f"{where}: {token[:64]!r} cannot stand between the values")
+    return tuple(sorted(set(values)))
+
+
+def _key(key: str, where: str) -> str:
+    prefix, slash, name = key.rpartition("/")
+    if slash and (not _PREFIX.fullmatch(prefix) or len(prefix) > 253):
+        raise SelectorError(f"{where}: {key[:128]!r} has no DNS name before its /")
+    if not _NAME.fullmatch(name):
+        raise SelectorError(
+            f"{where}: {key[:128]!r} is no label: at most 63 letters, digits, '-', '_' and '.', "
+            "beginning and ending with a letter or digit"
+        )
+    return key
+
+
+def _value(value: str, where: str) -> str:
+    if value and not _NAME.fullmatch(value):
+        raise SelectorError(
+            f"{where}: {value[:128]!r} is no label value: at most 63 letters, digits, '-', '_' "
+            "and '.', beginning and ending with a letter or digit"
+        )
+    return value

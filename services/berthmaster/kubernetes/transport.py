@@ -1,0 +1,305 @@
+"""HTTP and TLS to one API server: bytes in, bytes out, and every failure by its right name.
+
+One session serves requests and watches. Requests are bounded by a semaphore and have one time limit
+for everything, waiting for their turn included; watches are few and live long. Keep-alive probes
+find a silent partition in half a minute, since no answer to a watch proves nothing. Nothing is
+followed or taken from the environment: no redirects, cookies or .netrc.
+"""
+
+import asyncio
+import os
+import socket
+import ssl
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Final, Literal, NamedTuple, Protocol
+
+import aiohttp
+from multidict import CIMultiDict
+from yarl import URL
+
+from berthmaster.kubernetes.access import Access, Credential
+from berthmaster.kubernetes.errors import (
+    ApiError,
+    BadAnswer,
+    BadConfig,
+    TimedOut,
+    TooManyRequests,
+    Unauthorized,
+    Unreachable,
+    refusal,
+)
+
+MAX_ANSWER_BYTES: Final = 256 * 2**20  # a server that ignores `limit` sends everything at once
+MAX_REFUSAL_BYTES: Final = 64 * 1024
+CONNECT_S: Final = 5.0
+KEEP_ALIVE_IDLE_S: Final = 15
+KEEP_ALIVE_EVERY_S: Final = 5
+KEEP_ALIVE_PROBES: Final = 3
+IDLE_CONNECTION_S: Final = 60.0
+
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+
+
+class LogLike(Protocol):
+    """The part of runtime.log that we use."""
+
+    def info(self, event: str, /, **fields: object) -> None: ...
+    def warning(self, event: str, /, **fields: object) -> None: ...
+    def error(
+        self, event: str, /, *, error: BaseException | None = None, **fields: object
+    ) -> None: ...
+
+
+class Transport:
+    """Sends requests as the access says."""
+
+    def __init__(
+        self, access: Access, *, user_agent: str, timeout_s: float, max_in_flight: int
+    ) -> None:
+        self._access = access
+        self._user_agent = user_agent
+        self._timeout_s = timeout_s
+        self._turns = asyncio.Semaphore(max_in_flight)
+        self._tls: ssl.SSLContext | None = None
+        self._certificate: tuple[bytes, bytes] = (b"", b"")
+        self._session: aiohttp.ClientSession | None = None
+
+    async def open(self) -> None:
+        """Make the session. Raises BadConfig when the TLS settings are no good."""
+        if self._access.server.startswith("https://"):
+            self._tls = _tls(self._access)
+        connector = aiohttp.TCPConnector(
+            limit=0,  # the semaphore bounds requests; watches must not wait behind them
+            keepalive_timeout=IDLE_CONNECTION_S,
+            socket_factory=_socket,
+            ttl_dns_cache=10,
+        )
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"User-Agent": self._user_agent, "Accept": "application/json"},
+            raise_for_status=False,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def send(
+        self,
+        method: Method,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        timeout_s: float | None = None,
+    ) -> bytes:
+        """The body of a successful answer. Raises ApiError, Unreachable, TimedOut, BadAnswer.
+
+        A 429 that names a time is repeated after it, as long as that is within the limit: it says
+        that nothing was done.
+        """
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        deadline_s = asyncio.get_running_loop().time() + limit_s
+        call = _Call(method, path, params, body, content_type)
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                while True:
+                    try:
+                        return await self._once(call)
+                    except TooManyRequests as error:
+                        wait_s = error.retry_after_s
+                        left_s = deadline_s - asyncio.get_running_loop().time()
+                        if not 0 < wait_s < left_s:
+                            raise
+                    await asyncio.sleep(wait_s)
+        except TimeoutError:
+            raise TimedOut(f"no answer within {limit_s:g} s ({path})") from None
+
+    async def _once(self, call: "_Call") -> bytes:
+        async with self._turns, self._answer(call) as answer:
+            return await _read(answer, MAX_ANSWER_BYTES, call.path)
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, *, params: Mapping[str, str], timeout_s: float
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """The pieces of an answer that has no end of its own, for at most ``timeout_s``.
+
+        Raises ApiError, Unreachable, TimedOut. The pieces just end when the server ends them.
+        """
+        call = _Call("GET", path, params, None, "")
+        try:
+            # Head within the limit of any request; the body may take as long as it was asked for.
+            async with asyncio.timeout(self._timeout_s) as limit:
+                async with self._answer(call) as answer:
+                    limit.reschedule(asyncio.get_running_loop().time() + timeout_s)
+                    yield _pieces(answer, path)
+        except TimeoutError:
+            raise TimedOut(f"the watch did not end or begin in time ({path})") from None
+
+    @asynccontextmanager
+    async def _answer(self, call: "_Call") -> AsyncIterator[aiohttp.ClientResponse]:
+        """A successful answer; with credentials fetched anew if the server knows them no more."""
+        renew = False
+        while True:
+            credential = await self._access.source.credential(renew=renew)
+            try:
+                async with self._request(call, credential) as response:
+                    if response.status >= 300:
+                        raise await _refused(response, call.path)
+                    yield response
+                    return
+            except Unauthorized:
+                if renew:
+                    raise
+                renew = True
+            except (aiohttp.ClientError, OSError) as error:
+                # aiohttp's texts may hold the whole URL, hence only what went wrong.
+                raise Unreachable(
+                    f"{self._access.server}: {_words(error)} ({call.path})"
+                ) from error
+
+    def _request(
+        self, call: "_Call", credential: Credential
+    ) -> aiohttp.client._RequestContextManager:
+        if self._session is None:
+            raise Unreachable(f"{self._access.server}: the client is closed ({call.path})")
+        self._use_certificate(credential)
+        headers: CIMultiDict[str] = CIMultiDict()
+        for name, values in self._access.headers.items():
+            for value in values:
+                headers.add(name, value)
+        if credential.authorization:
+            headers["Authorization"] = credential.authorization
+        if call.body is not None:
+            headers["Content-Type"] = call.content_type
+        return self._session.request(
+            call.method,
+            URL(self._access.server + call.path, encoded=True),
+            params=call.params,
+            data=call.body,
+            headers=headers,
+            allow_redirects=False,
+            ssl=self._tls if self._tls is not None else True,
+            server_hostname=self._access.server_name or None,
+            proxy=self._access.proxy or None,
+        )
+
+    def _use_certificate(self, credential: Credential) -> None:
+        """New connections show the certificate of now; those that are open keep theirs."""
+        pair = (credential.certificate, credential.key)
+        if self._tls is None or pair == self._certificate or not credential.certificate:
+            return
+        load_certificate(self._tls, *pair, source=self._access.context or self._access.server)
+        self._certificate = pair
+
+
+class _Call(NamedTuple):
+    method: Method
+    path: str
+    params: Mapping[str, str] | None
+    body: bytes | None
+    content_type: str
+
+
+def _tls(access: Access) -> ssl.SSLContext:
+    source = access.context or access.server
+    context = ssl.create_default_context()
+    if access.ca:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        try:
+            context.load_verify_locations(cadata=access.ca.decode("ascii"))
+        except (ssl.SSLError, ValueError) as error:
+            raise BadConfig(
+                source, access.context, "certificate-authority", "no PEM certificates"
+            ) from error
+    if not access.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def load_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes, source: str) -> None:
+    """Load a client certificate. Python only takes files: ours has no name and never a disk."""
+    fd = os.memfd_create("client certificate") if hasattr(os, "memfd_create") else -1
+    try:
+        if fd < 0:
+            with tempfile.NamedTemporaryFile(mode="wb") as file:  # 0600, gone at once
+                file.write(certificate + b"\n" + key)
+                file.flush()
+                context.load_cert_chain(file.name)
+            return
+        os.write(fd, certificate + b"\n" + key)
+        context.load_cert_chain(f"/proc/self/fd/{fd}")
+    except (ssl.SSLError, ValueError) as error:
+        raise BadConfig(
+            source, "", "client-certificate", "certificate and key are no PEM pair"
+        ) from error
+    finally:
+        if fd >= 0:
+            os.close(fd)
+
+
+def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    """A socket that notices a silent partition: the default waits two hours to ask."""
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family=family, type=kind, proto=protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEP_ALIVE_IDLE_S)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEP_ALIVE_EVERY_S)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEP_ALIVE_PROBES)
+    unanswered_ms = (KEEP_ALIVE_IDLE_S + KEEP_ALIVE_EVERY_S * KEEP_ALIVE_PROBES) * 1000
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unanswered_ms)
+    return made
+
+
+async def _refused(response: aiohttp.ClientResponse, path: str) -> ApiError:
+    body = await _read(response, MAX_REFUSAL_BYTES, path, cut=True)
+    told = response.headers.get("Retry-After", "")
+    retry_after_s = float(told) if told.isdecimal() and len(told) < 7 else 0.0
+    return refusal(response.status, body, path, retry_after_s)
+
+
+async def _read(
+    response: aiohttp.ClientResponse, most_bytes: int, path: str, *, cut: bool = False
+) -> bytes:
+    """The whole body, as long as it is no longer than it may be."""
+    parts: list[bytes] = []
+    size = 0
+    async for part in response.content.iter_any():
+        parts.append(part)
+        size += len(part)
+        if size > most_bytes:
+            if cut:
+                break
+            raise BadAnswer(f"an answer longer than {most_bytes} bytes ({path})")
+    return b"".join(parts)
+
+
+async def _pieces(response: aiohttp.ClientResponse, path: str) -> AsyncIterator[bytes]:
+    try:
+        async for part in response.content.iter_any():
+            yield part
+    except (aiohttp.ClientError, OSError) as error:
+        raise Unreachable(f"{_words(error)} ({path})") from error
+
+
+def _words(error: BaseException) -> str:
+    """What went wrong, without URLs."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return f"its certificate is not trusted: {error.certificate_error}"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        cause = error.os_error
+        return f"no connection: {cause.strerror or cause}"
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return "cut off before the answer"
+    if isinstance(error, OSError):
+        return error.strerror or str(error) or type(error).__name__
+    return type(error).__name__
