@@ -1,0 +1,285 @@
+"""The fixture's own hands: a small blocking client of an API server, independent of ours.
+
+What tests prepare and check with must not share its faults with what they test, so this is HTTP and
+JSON and nothing else. One `Api` is one identity; its connections are one per thread.
+"""
+
+import base64
+import http.client
+import json
+import ssl
+import threading
+import time
+import urllib.parse
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from tests.controlplane.certificates import Pair
+
+CALL_LIMIT_S: Final = 30.0
+FIELD_MANAGER: Final = "tests"
+USER_AGENT: Final = "tests.controlplane"
+_JSON: Final = "application/json"
+_MERGE: Final = "application/merge-patch+json"
+_APPLY: Final = "application/apply-patch+yaml"
+
+Object = dict[str, Any]  # JSON as the API server speaks it
+
+
+class ApiError(Exception):
+    """An answer other than 2xx: its status, Kubernetes' reason and message, and all of its text."""
+
+    def __init__(self, what: str, status: int, text: str) -> None:
+        self.status = status
+        self.reason, self.message = "", text
+        try:
+            answer = json.loads(text)
+            self.reason, self.message = answer.get("reason", ""), answer.get("message", text)
+        except (ValueError, AttributeError):
+            pass
+        super().__init__(f"{what}: {status} {self.reason}: {self.message}")
+
+
+class Unreachable(Exception):
+    """No answer at all: refused, cut off or too late."""
+
+
+class Api:
+    """One API server, as one user: with a client certificate, a token, or as nobody."""
+
+    def __init__(
+        self,
+        url: str,
+        ca: Path,
+        pair: Pair | None = None,
+        token: str = "",
+        *,
+        limit_s: float = CALL_LIMIT_S,
+        user_agent: str = USER_AGENT,
+    ) -> None:
+        self.url = url
+        self._host = url.removeprefix("https://")
+        self._limit_s = limit_s
+        self._headers = {"Accept": _JSON, "User-Agent": user_agent}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+        self._tls = ssl.create_default_context(cafile=str(ca))
+        if pair is not None:
+            self._tls.load_cert_chain(pair.certificate, pair.key)
+        self._local = threading.local()
+        self._connections: list[http.client.HTTPSConnection] = []
+        self._kinds: dict[tuple[str, str], tuple[str, bool]] = {}
+
+    # ---- one call
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        content_type: str = _JSON,
+        query: Mapping[str, object] | None = None,
+    ) -> Object:
+        """One request, its answer decoded. Raises ApiError and Unreachable."""
+        if query:
+            path = f"{path}?{urllib.parse.urlencode(query)}"
+        data = None if body is None else json.dumps(body).encode()
+        status, text = self._send(
+            method, path, data, self._headers | {"Content-Type": content_type}
+        )
+        if status >= 300:
+            raise ApiError(f"{method} {path}", status, text)
+        answer = json.loads(text) if text.startswith("{") else {"text": text}
+        assert isinstance(answer, dict)
+        return answer
+
+    def _send(
+        self, method: str, path: str, data: bytes | None, headers: Mapping[str, str]
+    ) -> tuple[int, str]:
+        for fresh in (False, True):
+            kept: http.client.HTTPSConnection | None = getattr(self._local, "connection", None)
+            connection = kept or self._connect()
+            try:
+                connection.request(method, path, body=data, headers=dict(headers))
+                reply = connection.getresponse()
+                text = reply.read().decode()
+            except (OSError, http.client.HTTPException) as error:
+                self._drop(connection)
+                # A kept connection may have died while it was idle: that says nothing about now.
+                if kept is None or fresh or isinstance(error, TimeoutError):
+                    raise Unreachable(f"{method} {self.url}{path}: {error!r}") from error
+                continue
+            return reply.status, text
+        raise AssertionError("unreachable")
+
+    def _connect(self) -> http.client.HTTPSConnection:
+        connection = http.client.HTTPSConnection(
+            self._host, timeout=self._limit_s, context=self._tls
+        )
+        self._local.connection = connection
+        self._connections.append(connection)
+        return connection
+
+    def _drop(self, connection: http.client.HTTPSConnection) -> None:
+        connection.close()
+        self._local.connection = None
+
+    def close(self) -> None:
+        """End all connections."""
+        for connection in self._connections:
+            connection.close()
+        self._connections.clear()
+        self._local = threading.local()
+
+    # ---- verbs
+
+    def get(self, path: str, **query: object) -> Object:
+        """GET."""
+        return self.call("GET", path, query=query)
+
+    def find(self, path: str) -> Object | None:
+        """GET, None where there is nothing."""
+        try:
+            return self.get(path)
+        except ApiError as error:
+            if error.status == http.HTTPStatus.NOT_FOUND:
+                return None
+            raise
+
+    def items(self, path: str, **query: object) -> list[Object]:
+        """The members of a list."""
+        found = self.get(path, **query)["items"]
+        assert isinstance(found, list)
+        return found
+
+    def create(self, path: str, body: Mapping[str, Any], **query: object) -> Object:
+        """POST."""
+        return self.call("POST", path, body, query=query)
+
+    def replace(self, path: str, body: Mapping[str, Any]) -> Object:
+        """PUT."""
+        return self.call("PUT", path, body)
+
+    def merge(self, path: str, body: Mapping[str, Any]) -> Object:
+        """PATCH, as a JSON merge patch."""
+        return self.call("PATCH", path, body, content_type=_MERGE)
+
+    def delete(self, path: str, **query: object) -> Object:
+        """DELETE. Dependents go in the background unless told otherwise."""
+        return self.call("DELETE", path, query={"propagationPolicy": "Background", **query})
+
+    def apply(self, document: Mapping[str, Any], *, manager: str = FIELD_MANAGER) -> Object:
+        """Server-side apply of a whole object, wherever its kind and its metadata say."""
+        return self.call(
+            "PATCH",
+            self.path_of(document),
+            document,
+            content_type=_APPLY,
+            query={"fieldManager": manager, "force": "true"},
+        )
+
+    def watch(self, path: str, limit_s: float = 10.0, **query: object) -> Iterator[Object]:
+        """Events of a watch, until its time is over. Raises ApiError, for a late 410 too."""
+        wanted = {"watch": 1, "timeoutSeconds": max(1, int(limit_s)), **query}
+        connection = http.client.HTTPSConnection(
+            self._host, timeout=self._limit_s, context=self._tls
+        )
+        try:
+            connection.request(
+                "GET", f"{path}?{urllib.parse.urlencode(wanted)}", headers=self._headers
+            )
+            reply = connection.getresponse()
+            if reply.status != http.HTTPStatus.OK:
+                raise ApiError(f"watch {path}", reply.status, reply.read().decode())
+            for line in reply:
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    status = event["object"]
+                    raise ApiError(f"watch {path}", status["code"], json.dumps(status))
+                yield event
+        except (OSError, http.client.HTTPException) as error:
+            raise Unreachable(f"watch {self.url}{path}: {error!r}") from error
+        finally:
+            connection.close()
+
+    # ---- where things are
+
+    def path_of(self, document: Mapping[str, Any]) -> str:
+        """Where an object is, by its kind and name. Asks the server once per kind."""
+        version, kind = str(document["apiVersion"]), str(document["kind"])
+        root = f"/api/{version}" if "/" not in version else f"/apis/{version}"
+        if (version, kind) not in self._kinds:
+            for each in self.get(root)["resources"]:
+                if "/" not in each["name"]:
+                    self._kinds[version, each["kind"]] = (each["name"], each["namespaced"])
+        if (version, kind) not in self._kinds:
+            raise ApiError(f"GET {root}", http.HTTPStatus.NOT_FOUND, f"no kind {kind} in {version}")
+        plural, namespaced = self._kinds[version, kind]
+        metadata = document["metadata"]
+        inside = f"/namespaces/{metadata['namespace']}" if namespaced else ""
+        return f"{root}{inside}/{plural}/{metadata['name']}"
+
+
+def documents(*sources: Path) -> list[Object]:
+    """Every document of YAML files, and of the YAML files of folders, in the order of names."""
+    files: list[Path] = []
+    for source in sources:
+        files += sorted(source.glob("*.yaml")) if source.is_dir() else [source]
+    found: list[Object] = []
+    for file in files:
+        for each in yaml.safe_load_all(file.read_text()):
+            found += each["items"] if each and each["kind"] == "List" else [each] if each else []
+    return found
+
+
+def kubeconfig(
+    *, server: str, ca_pem: bytes, pair: Pair | None = None, token: str = "", name: str = "test"
+) -> str:
+    """A kubeconfig that needs no other file. JSON is YAML too."""
+
+    def encoded(data: bytes) -> str:
+        return base64.b64encode(data).decode()
+
+    user: Object = {"token": token} if token else {}
+    if pair is not None:
+        user["client-certificate-data"] = encoded(pair.certificate_pem)
+        user["client-key-data"] = encoded(pair.key_pem)
+    return json.dumps(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [
+                {
+                    "name": name,
+                    "cluster": {"server": server, "certificate-authority-data": encoded(ca_pem)},
+                }
+            ],
+            "users": [{"name": name, "user": user}],
+            "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+            "current-context": name,
+        },
+        indent=1,
+    )
+
+
+def wait_served(api: Api, crds: Sequence[Mapping[str, Any]], limit_s: float) -> None:
+    """Until every resource of these CustomResourceDefinitions can be listed. Raises Unreachable."""
+    deadline_s = time.monotonic() + limit_s
+    for crd in crds:
+        spec = crd["spec"]
+        for version in spec["versions"]:
+            if not version["served"]:
+                continue
+            path = f"/apis/{spec['group']}/{version['name']}/{spec['names']['plural']}"
+            while True:
+                try:
+                    api.get(path, limit=1)
+                    break
+                except ApiError as error:
+                    if time.monotonic() > deadline_s:
+                        raise Unreachable(f"not served in {limit_s} s: {error}") from error
+                    time.sleep(0.05)

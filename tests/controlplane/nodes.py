@@ -1,0 +1,196 @@
+"""Nodes with GPUs that do not exist: an API object each, and kwok behind it.
+
+A node is made complete, its status and readiness with it, in one call, as a kubelet does when it
+registers: a thousand take some seconds. Labels are those of GPU feature discovery.
+"""
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from tests.controlplane.plane import Plane
+from tests.controlplane.processes import until
+
+DOWN: Final = "berth.test/down"  # stages/nodes.yaml
+GPU: Final = "nvidia.com/gpu"
+_AT_ONCE: Final = 8
+_READY_LIMIT_S: Final = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """One node, as it registers itself."""
+
+    name: str
+    capacity: Mapping[str, str]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Mapping[str, str], ...] = ()
+    allocatable: Mapping[str, str] | None = None  # None = as the capacity
+
+    def document(self, now: datetime) -> dict[str, Any]:
+        """The API object."""
+        labels = {
+            "kubernetes.io/hostname": self.name,
+            "kubernetes.io/os": "linux",
+            "kubernetes.io/arch": "amd64",
+        }
+        moment = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        ready = {
+            "type": "Ready",
+            "status": "True",
+            "reason": "KubeletReady",
+            "message": "kwok says so",
+            "lastHeartbeatTime": moment,
+            "lastTransitionTime": moment,
+        }
+        return {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {
+                "name": self.name,
+                "labels": labels | dict(self.labels),
+                "annotations": dict(self.annotations),
+            },
+            "spec": {"taints": [dict(taint) for taint in self.taints]},
+            "status": {
+                "capacity": dict(self.capacity),
+                "allocatable": dict(self.allocatable or self.capacity),
+                "conditions": [ready],
+                "addresses": [
+                    {"type": "InternalIP", "address": "127.0.0.1"},
+                    {"type": "Hostname", "address": self.name},
+                ],
+                "nodeInfo": {
+                    "architecture": "amd64",
+                    "operatingSystem": "linux",
+                    "kubeletVersion": "kwok",
+                    "kernelVersion": "kwok",
+                    "osImage": "kwok",
+                    "containerRuntimeVersion": "kwok",
+                    "kubeProxyVersion": "kwok",
+                    "machineID": "",
+                    "systemUUID": "",
+                    "bootID": "",
+                },
+            },
+        }
+
+
+def _host(cpu: str = "96", memory: str = "1Ti") -> dict[str, str]:
+    return {"cpu": cpu, "memory": memory, "pods": "110", "ephemeral-storage": "1Ti"}
+
+
+def cpu_node(name: str, *, cpu: str = "96", memory: str = "1Ti", **more: Any) -> Node:
+    """A node without GPUs."""
+    return Node(name=name, capacity=_host(cpu, memory), **more)
+
+
+def gpu_node(
+    name: str,
+    *,
+    gpus: int = 8,
+    model: str = "NVIDIA-H100-80GB-HBM3",
+    memory_mib: int = 81_559,
+    labels: Mapping[str, str] | None = None,
+    **more: Any,
+) -> Node:
+    """A node whose GPUs are handed out whole."""
+    return Node(
+        name=name,
+        capacity=_host() | {GPU: str(gpus)},
+        labels=_discovered(model, gpus, memory_mib) | dict(labels or {}),
+        **more,
+    )
+
+
+def shared_node(
+    name: str,
+    *,
+    gpus: int = 8,
+    replicas: int = 4,
+    model: str = "NVIDIA-A10",
+    memory_mib: int = 23_028,
+    renamed: bool = True,
+    labels: Mapping[str, str] | None = None,
+    **more: Any,
+) -> Node:
+    """A node that offers each GPU several times (time slicing), as nvidia.com/gpu.shared."""
+    found = _discovered(f"{model}-SHARED", gpus, memory_mib) | {
+        "nvidia.com/gpu.replicas": str(replicas),
+        "nvidia.com/gpu.sharing-strategy": "time-slicing",
+    }
+    resource = f"{GPU}.shared" if renamed else GPU
+    return Node(
+        name=name,
+        capacity=_host() | {resource: str(gpus * replicas)},
+        labels=found | dict(labels or {}),
+        **more,
+    )
+
+
+def mig_node(
+    name: str,
+    slices: Mapping[str, int],
+    *,
+    gpus: int = 1,
+    model: str = "NVIDIA-A100-SXM4-40GB",
+    memory_mib: int = 40_960,
+    labels: Mapping[str, str] | None = None,
+    **more: Any,
+) -> Node:
+    """A node that offers slices only: {"1g.5gb": 7} becomes nvidia.com/mig-1g.5gb."""
+    offered = {f"nvidia.com/mig-{profile}": str(count) for profile, count in slices.items()}
+    found = _discovered(model, gpus, memory_mib) | {"nvidia.com/mig.strategy": "mixed"}
+    return Node(
+        name=name,
+        capacity=_host() | {GPU: "0"} | offered,
+        labels=found | dict(labels or {}),
+        **more,
+    )
+
+
+def _discovered(model: str, count: int, memory_mib: int) -> dict[str, str]:
+    return {
+        "nvidia.com/gpu.present": "true",
+        "nvidia.com/gpu.product": model,
+        "nvidia.com/gpu.count": str(count),
+        "nvidia.com/gpu.memory": str(memory_mib),
+    }
+
+
+def make_nodes(plane: Plane, nodes: Iterable[Node]) -> list[str]:
+    """Register them all; their names. They are ready when this returns."""
+    now = datetime.now(UTC)
+    bodies = [node.document(now) for node in nodes]
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        list(threads.map(lambda body: plane.api.create("/api/v1/nodes", body), bodies))
+    return [str(body["metadata"]["name"]) for body in bodies]
+
+
+def remove_nodes(plane: Plane, names: Iterable[str]) -> None:
+    """Take them away, as an autoscaler does: their pods go with them after a while."""
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        list(threads.map(lambda name: plane.api.delete(f"/api/v1/nodes/{name}"), names))
+
+
+def take_down(plane: Plane, name: str) -> None:
+    """Make a node not ready; it is when this returns."""
+    plane.api.merge(f"/api/v1/nodes/{name}", {"metadata": {"annotations": {DOWN: "true"}}})
+    _wait_readiness(plane, name, "False")
+
+
+def bring_back(plane: Plane, name: str) -> None:
+    """Make it ready again."""
+    plane.api.merge(f"/api/v1/nodes/{name}", {"metadata": {"annotations": {DOWN: None}}})
+    _wait_readiness(plane, name, "True")
+
+
+def _wait_readiness(plane: Plane, name: str, wanted: str) -> None:
+    def has_it() -> bool:
+        conditions = plane.api.get(f"/api/v1/nodes/{name}")["status"]["conditions"]
+        return {"Ready": wanted} in [{each["type"]: each["status"]} for each in conditions]
+
+    until(has_it, f"node {name} with Ready={wanted}", _READY_LIMIT_S)

@@ -1,0 +1,323 @@
+"""One cluster's control plane, and what tests do to it.
+
+A `Plane` is an API server, a controller manager and, in a worker, a scheduler and kwok. It keeps
+its port, keys and data over crashes, so that clients find it again. Everything here blocks; inside
+an event loop use `asyncio.to_thread`.
+"""
+
+import base64
+import itertools
+import json
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from tests.controlplane import components
+from tests.controlplane.api import (
+    Api,
+    ApiError,
+    Object,
+    Unreachable,
+    kubeconfig,
+    wait_served,
+)
+from tests.controlplane.audit import AuditLog
+from tests.controlplane.build import Programs
+from tests.controlplane.certificates import Authority, Pair, service_account_key
+from tests.controlplane.processes import Failed, Process, free_ports, until
+from tests.controlplane.proxy import Proxy
+
+ADMIN: Final = "admin"
+ADMINS: Final = ("system:masters",)
+READY_LIMIT_S: Final = 60.0
+SERVED_LIMIT_S: Final = 60.0
+ETCD_LIMIT_S: Final = 20.0
+_ETCD_CALL_LIMIT_S: Final = 10.0
+_READY_CALL_LIMIT_S: Final = 5.0
+
+Role = Literal["hub", "worker"]
+
+
+class Etcd:
+    """The one store of all planes; each has a prefix of its own in it."""
+
+    def __init__(self, folder: Path, programs: Programs) -> None:
+        self.port, peer_port = free_ports(2)
+        argv = components.etcd(programs, folder, self.port, peer_port)
+        self.process = Process("etcd", argv, folder / "etcd.log")
+
+    @property
+    def url(self) -> str:
+        """Where API servers find it."""
+        return f"http://{components.LOOPBACK}:{self.port}"
+
+    def start(self, limit_s: float = ETCD_LIMIT_S) -> None:
+        """Start it and wait until it is healthy. Raises Failed."""
+        self.process.launch()
+        self.process.wait_ready(self._healthy, limit_s)
+
+    def compact(self) -> int:
+        """Forget every revision before the newest; return that."""
+        found = self._call("kv/range", {"key": base64.b64encode(b"\0").decode()})
+        revision = int(found["header"]["revision"])
+        self._call("kv/compaction", {"revision": revision, "physical": True})
+        return revision
+
+    def _healthy(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=1) as reply:
+                return bool(json.load(reply)["health"] == "true")
+        except OSError:
+            return False
+
+    def _call(self, method: str, body: Mapping[str, object]) -> Object:
+        request = urllib.request.Request(f"{self.url}/v3/{method}", json.dumps(body).encode())
+        with urllib.request.urlopen(request, timeout=_ETCD_CALL_LIMIT_S) as reply:
+            answer = json.load(reply)
+        assert isinstance(answer, dict)
+        return answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """The processes of one plane; a hub has no scheduler and no kwok."""
+
+    api_server: Process
+    controller_manager: Process
+    scheduler: Process | None
+    kwok: Process | None
+
+    def followers(self) -> list[Process]:
+        """All that need the API server."""
+        several = (self.controller_manager, self.scheduler, self.kwok)
+        return [part for part in several if part is not None]
+
+    def all(self) -> list[Process]:
+        """All of them."""
+        return [self.api_server, *self.followers()]
+
+
+class Plane:
+    """One cluster. Made by Planes."""
+
+    def __init__(self, name: str, role: Role, folder: Path, programs: Programs, etcd: Etcd) -> None:
+        self.name, self.role, self.folder = name, role, folder
+        self.port, kwok_port = free_ports(2)
+        self.url = f"https://{components.LOOPBACK}:{self.port}"
+        self._etcd = etcd
+        self._numbers = itertools.count(1)
+        self._apis: list[Api] = []
+        self._proxies: list[Proxy] = []
+        self._pairs: dict[tuple[str, tuple[str, ...]], Pair] = {}
+        self._authority = Authority(folder, name)
+        self.ca = self._authority.certificate
+        self.audit = AuditLog(folder / "audit.log")
+        self.kubeconfig = self.kubeconfig_for(ADMIN, ADMINS)
+        self.api = self.api_for(ADMIN, ADMINS)
+        self.parts = self._make_parts(programs, kwok_port)
+
+    def _make_parts(self, programs: Programs, kwok_port: int) -> Parts:
+        files = components.ApiServerFiles(
+            folder=self.folder,
+            ca=self.ca,
+            serving=self._authority.serving(
+                "kube-apiserver", "kubernetes", "kubernetes.default.svc"
+            ),
+            tokens=service_account_key(self.folder),
+            audit_log=self.audit.path,
+        )
+        worker = self.role == "worker"
+        controllers = components.WORKER_CONTROLLERS if worker else components.HUB_CONTROLLERS
+
+        def process(name: str, argv: list[str]) -> Process:
+            home = {"HOME": str(self.folder), "KWOK_WORKDIR": str(self.folder / "kwok")}
+            return Process(f"{self.name}: {name}", argv, self.folder / f"{name}.log", home)
+
+        def identity(user: str) -> Path:
+            return self.kubeconfig_for(user, ADMINS)
+
+        manager = identity("system:kube-controller-manager")
+        scheduler = components.kube_scheduler(programs, identity("system:kube-scheduler"))
+        return Parts(
+            api_server=process(
+                "kube-apiserver",
+                components.kube_apiserver(programs, self.name, self.port, self._etcd.url, files),
+            ),
+            controller_manager=process(
+                "kube-controller-manager",
+                components.kube_controller_manager(programs, manager, files, controllers),
+            ),
+            scheduler=process("kube-scheduler", scheduler) if worker else None,
+            kwok=process("kwok", components.kwok(programs, identity("kwok"), kwok_port))
+            if worker
+            else None,
+        )
+
+    # ---- who comes in
+
+    @property
+    def ca_pem(self) -> bytes:
+        """What clients must trust."""
+        return self.ca.read_bytes()
+
+    def api_for(
+        self, user: str = "", groups: Sequence[str] = (), *, token: str = "", limit_s: float = 30.0
+    ) -> Api:
+        """The fixture's own client as any user, with a token, or as nobody."""
+        pair = self._pair(user, groups) if user else None
+        api = Api(self.url, self.ca, pair, token, limit_s=limit_s)
+        self._apis.append(api)
+        return api
+
+    def kubeconfig_for(
+        self, user: str, groups: Sequence[str] = (), *, via: Proxy | None = None
+    ) -> Path:
+        """A kubeconfig with a client certificate of this user; through a proxy if one is given."""
+        pair = self._pair(user, groups)
+        return self._write_kubeconfig(pair, token="", via=via)
+
+    def kubeconfig_with_token(self, token: str, *, via: Proxy | None = None) -> Path:
+        """A kubeconfig of whoever the token is for."""
+        return self._write_kubeconfig(None, token=token, via=via)
+
+    def _write_kubeconfig(self, pair: Pair | None, token: str, via: Proxy | None) -> Path:
+        path = self.folder / f"kubeconfig-{next(self._numbers)}"
+        path.touch(mode=0o600)
+        server = self.url if via is None else via.url
+        path.write_text(
+            kubeconfig(server=server, ca_pem=self.ca_pem, pair=pair, token=token, name=self.name)
+        )
+        return path
+
+    def _pair(self, user: str, groups: Sequence[str]) -> Pair:
+        key = (user, tuple(groups))
+        if key not in self._pairs:
+            file = f"user-{len(self._pairs)}"
+            self._pairs[key] = self._authority.client(user, groups, file=file)
+        return self._pairs[key]
+
+    def token_for(self, namespace: str, account: str, lasts_s: int = 3600) -> str:
+        """A token of a service account, by TokenRequest."""
+        answer = self.api.create(
+            f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token",
+            {
+                "apiVersion": "authentication.k8s.io/v1",
+                "kind": "TokenRequest",
+                "spec": {"expirationSeconds": lasts_s},
+            },
+        )
+        return str(answer["status"]["token"])
+
+    def proxy(self, delay_s: float = 0.0) -> Proxy:
+        """A door of its own in front of the API server, open; it ends with the plane at latest."""
+        proxy = Proxy(self.port, delay_s=delay_s)
+        proxy.start()
+        self._proxies.append(proxy)
+        return proxy
+
+    # ---- what is in it
+
+    def make_namespace(self, prefix: str = "test") -> str:
+        """A new one, ready for pods (its default service account is there)."""
+        made = self.api.create("/api/v1/namespaces", {"metadata": {"generateName": f"{prefix}-"}})
+        name = str(made["metadata"]["name"])
+        account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
+        until(lambda: self.api.find(account), f"{self.name}: {account}", READY_LIMIT_S)
+        return name
+
+    def apply(self, documents: Sequence[Mapping[str, Any]]) -> None:
+        """Server-side apply of each; definitions of resources are served when this returns."""
+        crds = [each for each in documents if each["kind"] == "CustomResourceDefinition"]
+        for each in crds:
+            self.api.apply(each)
+        wait_served(self.api, crds, SERVED_LIMIT_S)
+        for each in documents:
+            if each["kind"] != "CustomResourceDefinition":
+                self.api.apply(each)
+
+    # ---- what happens to it
+
+    def launch_api_server(self) -> None:
+        """Start the API server without waiting for it."""
+        self.parts.api_server.launch()
+
+    def wait_ready(self, limit_s: float = READY_LIMIT_S) -> None:
+        """Until the API server says that it is ready. Raises Failed."""
+        self.parts.api_server.wait_ready(self.ready, limit_s)
+
+    def start_api_server(self, limit_s: float = READY_LIMIT_S) -> None:
+        """Start the API server and wait until it is ready."""
+        self.launch_api_server()
+        self.wait_ready(limit_s)
+
+    def crash_api_server(self) -> None:
+        """kill -9 of the API server. Controllers, scheduler and kwok stay and try again."""
+        self.parts.api_server.kill()
+
+    def pause_api_server(self) -> None:
+        """The API server stops answering and keeps its connections."""
+        self.parts.api_server.pause()
+
+    def resume_api_server(self) -> None:
+        """It goes on."""
+        self.parts.api_server.resume()
+
+    def forget_history(self, limit_s: float = READY_LIMIT_S) -> None:
+        """Make every older resourceVersion expire: who lists or watches from one is told 410.
+
+        Compaction alone is not enough: an API server answers watches from its own memory, so it
+        crashes and starts as well. Other planes share the store and forget what they do not
+        remember themselves.
+        """
+        self.crash_api_server()
+        self._etcd.compact()
+        self.start_api_server(limit_s)
+
+    def ready(self) -> bool:
+        """Whether the API server says that it is ready, all its start-up done."""
+        probe = Api(self.url, self.ca, self._pair(ADMIN, ADMINS), limit_s=_READY_CALL_LIMIT_S)
+        try:
+            return probe.get("/readyz") == {"text": "ok"}
+        except (ApiError, Unreachable):
+            return False
+        finally:
+            probe.close()
+
+    def mend(self) -> None:
+        """Whatever a test has done to it, it runs again, without the doors of that test."""
+        for proxy in self._proxies:
+            proxy.stop()
+        self._proxies.clear()
+        for part in self.parts.all():
+            part.resume()
+        if not self.parts.api_server.running:
+            self.start_api_server()
+        for part in self.parts.followers():
+            if not part.running:
+                part.launch()
+
+    def start_followers(self) -> None:
+        """Start what needs the API server, and wait until the cluster can take pods."""
+        for part in self.parts.followers():
+            part.launch()
+        path = "/api/v1/namespaces/default/serviceaccounts/default"
+
+        def served() -> bool:
+            for part in self.parts.followers():
+                if not part.running:
+                    raise Failed(f"{part.name} ended by itself: {part.last_words()}")
+            return self.api.find(path) is not None
+
+        until(served, f"{self.name}: {path}", READY_LIMIT_S)
+
+    def stop(self) -> None:
+        """End all of it."""
+        for proxy in self._proxies:
+            proxy.stop()
+        self._proxies.clear()
+        for api in self._apis:
+            api.close()
+        for part in reversed(self.parts.all()):
+            part.kill()

@@ -1,0 +1,215 @@
+"""Programs that run beside a test, and end with it whatever ends it.
+
+The kernel kills a child when the *thread* that started it ends, so one thread starts them all and
+lives as long as this process: a test may then start an API server from wherever it is, its event
+loop's helper threads included. Nothing here is asked politely to stop: an API server that is
+watched lingers for ten seconds, and a crash is what tests want anyway.
+"""
+
+import queue
+import random
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+from berthmaster.runtime.children import dying_with_this_process
+
+KILL_LIMIT_S: Final = 10.0
+START_LIMIT_S: Final = 60.0
+POLL_S: Final = 0.02
+# Below the range that the kernel takes for outgoing connections: a client that tries again and
+# again to reach a server that is away would otherwise one day be given the server's own port.
+_PORTS: Final = range(20_000, 32_000)
+_LAST_LINES: Final = 6
+_LAST_BYTES: Final = 32 * 1024
+
+Answer = TypeVar("Answer")
+
+
+class Failed(Exception):
+    """A program could not be started, ended by itself, or was not ready in time; the text tells."""
+
+
+class NotYet(Exception):
+    """What was waited for had not come within its time."""
+
+
+def until(
+    ask: Callable[[], Answer | None], what: str, limit_s: float, poll_s: float = POLL_S
+) -> Answer:
+    """Ask until there is an answer, and return it. Raises NotYet."""
+    deadline_s = time.monotonic() + limit_s
+    while True:
+        answer = ask()
+        if answer:
+            return answer
+        if time.monotonic() > deadline_s:
+            raise NotYet(f"{what}: not within {limit_s:g} s")
+        time.sleep(poll_s)
+
+
+def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
+    """Different ports where nobody listens now and no outgoing connection will be."""
+    found: list[int] = []
+    for port in random.sample(_PORTS, len(_PORTS)):
+        if len(found) == count:
+            break
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except OSError:
+                continue
+        found.append(port)
+    return found
+
+
+class _Call(Generic[Answer]):
+    """Something that the starting thread shall do, and what came of it."""
+
+    def __init__(self, work: Callable[[], Answer]) -> None:
+        self._work = work
+        self._done = threading.Event()
+        self._answer: Answer | None = None
+        self._error: BaseException | None = None
+
+    def perform(self) -> None:
+        try:
+            self._answer = self._work()
+        except BaseException as error:  # noqa: BLE001 # raised where it is waited for
+            self._error = error
+        self._done.set()
+
+    def wait(self) -> Answer:
+        if not self._done.wait(START_LIMIT_S):
+            raise Failed(f"the thread that starts programs did not answer within {START_LIMIT_S} s")
+        if self._error is not None:
+            raise self._error
+        assert self._answer is not None
+        return self._answer
+
+
+class _Starter:
+    """The thread whose children they all are."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[_Call[subprocess.Popen[bytes]]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def start(self, work: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="starter", daemon=True)
+                self._thread.start()
+        call = _Call(work)
+        self._calls.put(call)
+        return call.wait()
+
+    def _run(self) -> None:
+        while True:
+            self._calls.get().perform()
+
+
+_STARTER: Final = _Starter()
+
+
+class Process:
+    """One program with its log, started, killed and started again with the same arguments."""
+
+    def __init__(
+        self,
+        name: str,
+        argv: Sequence[str],
+        log_path: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.argv = tuple(argv)
+        self.log_path = log_path
+        self._environment = dict(environment or {})
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
+
+    @property
+    def pid(self) -> int:
+        """Its process; 0 if it never ran."""
+        return self._process.pid if self._process is not None else 0
+
+    @property
+    def running(self) -> bool:
+        """Whether there is a process."""
+        return self._process is not None and self._process.poll() is None
+
+    def launch(self) -> None:
+        """Start it, without waiting until it is of use. Raises Failed."""
+        if self.running:
+            raise Failed(f"{self.name} is running already (pid {self.pid})")
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
+
+        def start() -> subprocess.Popen[bytes]:
+            with self.log_path.open("ab") as log:
+                return subprocess.Popen(
+                    self.argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=self._environment,
+                    start_new_session=True,  # Ctrl-C is for the tests
+                    preexec_fn=dying_with_this_process(),  # noqa: PLW1509 # takes no lock
+                )
+
+        try:
+            self._process = _STARTER.start(start)
+        except OSError as error:
+            raise Failed(f"{self.name}: {error}") from error
+
+    def wait_ready(self, ready: Callable[[], bool], limit_s: float = START_LIMIT_S) -> None:
+        """Until `ready` says so. Raises Failed; what the program said last is in the text."""
+
+        def settled() -> bool:
+            if not self.running:
+                raise Failed(f"{self.name} ended by itself: {self.last_words()}")
+            return ready()
+
+        try:
+            until(settled, f"{self.name} ready", limit_s)
+        except NotYet as late:
+            raise Failed(f"{late}: {self.last_words()}") from None
+
+    def kill(self) -> None:
+        """kill -9, and wait until it is gone."""
+        if self._process is None:
+            return
+        self.signal(signal.SIGKILL)
+        self._process.wait(KILL_LIMIT_S)
+
+    def pause(self) -> None:
+        """SIGSTOP: its connections stay open and it answers nothing."""
+        self.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self.signal(signal.SIGCONT)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal, if it runs."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def said(self) -> str:
+        """The end of its log since it was started last."""
+        with self.log_path.open("rb") as log:
+            size = self.log_path.stat().st_size
+            log.seek(max(self._log_start, size - _LAST_BYTES))
+            return log.read().decode(errors="replace")
+
+    def last_words(self) -> str:
+        """Its last lines, in one."""
+        return " | ".join(self.said().strip().splitlines()[-_LAST_LINES:]) or "it said nothing"
