@@ -7,10 +7,8 @@ followed or taken from the environment: no redirects, cookies or .netrc.
 """
 
 import asyncio
-import os
 import socket
 import ssl
-import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final, Literal, NamedTuple, Protocol
@@ -30,6 +28,7 @@ from berthmaster.kubernetes.errors import (
     Unreachable,
     refusal,
 )
+from berthmaster.kubernetes.tls import show, trusting
 
 MAX_ANSWER_BYTES: Final = 256 * 2**20  # a server that ignores `limit` sends everything at once
 MAX_REFUSAL_BYTES: Final = 64 * 1024
@@ -69,7 +68,10 @@ class Transport:
     async def open(self) -> None:
         """Make the session. Raises BadConfig when the TLS settings are no good."""
         if self._access.server.startswith("https://"):
-            self._tls = _tls(self._access)
+            try:
+                self._tls = trusting(self._access.ca, verify=self._access.verify)
+            except ValueError as error:
+                raise self._bad("certificate-authority", error) from None
         connector = aiohttp.TCPConnector(
             limit=0,  # the semaphore bounds requests; watches must not wait behind them
             keepalive_timeout=IDLE_CONNECTION_S,
@@ -197,8 +199,15 @@ class Transport:
         pair = (credential.certificate, credential.key)
         if self._tls is None or pair == self._certificate or not credential.certificate:
             return
-        load_certificate(self._tls, *pair, source=self._access.context or self._access.server)
+        try:
+            show(self._tls, *pair)
+        except ValueError as error:
+            raise self._bad("client-certificate", error) from None
         self._certificate = pair
+
+    def _bad(self, field: str, problem: ValueError) -> BadConfig:
+        access = self._access
+        return BadConfig(access.server, access.context, field, str(problem))
 
 
 class _Call(NamedTuple):
@@ -207,44 +216,6 @@ class _Call(NamedTuple):
     params: Mapping[str, str] | None
     body: bytes | None
     content_type: str
-
-
-def _tls(access: Access) -> ssl.SSLContext:
-    source = access.context or access.server
-    context = ssl.create_default_context()
-    if access.ca:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        try:
-            context.load_verify_locations(cadata=access.ca.decode("ascii"))
-        except (ssl.SSLError, ValueError) as error:
-            raise BadConfig(
-                source, access.context, "certificate-authority", "no PEM certificates"
-            ) from error
-    if not access.verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
-
-
-def load_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes, source: str) -> None:
-    """Load a client certificate. Python only takes files: ours has no name and never a disk."""
-    fd = os.memfd_create("client certificate") if hasattr(os, "memfd_create") else -1
-    try:
-        if fd < 0:
-            with tempfile.NamedTemporaryFile(mode="wb") as file:  # 0600, gone at once
-                file.write(certificate + b"\n" + key)
-                file.flush()
-                context.load_cert_chain(file.name)
-            return
-        os.write(fd, certificate + b"\n" + key)
-        context.load_cert_chain(f"/proc/self/fd/{fd}")
-    except (ssl.SSLError, ValueError) as error:
-        raise BadConfig(
-            source, "", "client-certificate", "certificate and key are no PEM pair"
-        ) from error
-    finally:
-        if fd >= 0:
-            os.close(fd)
 
 
 def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
