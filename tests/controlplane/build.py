@@ -22,11 +22,13 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from berthmaster.runtime.children import dying_with_this_process
 
 HERE: Final = Path(__file__).resolve().parent
 KUBERNETES_VERSION: Final = "1.36.3"  # go.mod names it too; a test compares them
@@ -52,7 +54,8 @@ ONE_BUILD_LIMIT_S: Final = 3600.0
 LOCK_LIMIT_S: Final = 2 * 3600.0
 MISSING: Final = "BERTH_CONTROLPLANE_MISSING"
 BUILD_COMMAND: Final = "python -m tests.controlplane.build"
-_LOCK_POLL_S: Final = 1.0
+_LOCK_POLL_S: Final = 0.2
+_UNFINISHED: Final = ".unfinished-"
 _CANNOT: Final = 75  # EX_TEMPFAIL: not an error of the sources, the machine lacks something
 
 
@@ -114,7 +117,7 @@ def find(environment: Mapping[str, str] = os.environ) -> Programs:
     paths = _present(cache_root(environment) / cache_key()) | given(environment)
     if lacking := [name for name in SOURCES if name not in paths]:
         hint = f"not built yet: {', '.join(lacking)}; `{BUILD_COMMAND}` does it in about 13 minutes"
-        raise Unavailable(_no_go(lacking) if shutil.which("go") is None else hint)
+        raise Unavailable(hint if _find_go(environment) else _no_go(lacking))
     return Programs.of(paths)
 
 
@@ -128,23 +131,29 @@ def build(environment: Mapping[str, str] = os.environ) -> Programs:
     if [name for name in wanted if name not in _present(folder)]:
         folder.mkdir(parents=True, exist_ok=True)
         with _only_one(folder / "lock"):
-            _build_missing(wanted, folder)  # looks again: the lock's last holder may have done it
+            _build_missing(wanted, folder, environment)  # looks again: another may have done it
     return Programs.of(_present(folder) | assets)
 
 
-def _build_missing(wanted: list[str], folder: Path) -> None:
+def _build_missing(wanted: list[str], folder: Path, environment: Mapping[str, str]) -> None:
     missing = [name for name in wanted if name not in _present(folder)]
     if not missing:
         return
-    go = shutil.which("go")
+    for left_over in folder.glob(f"{_UNFINISHED}*"):
+        left_over.unlink()  # of a build that was killed; whoever holds the lock is alone
+    go = _find_go(environment)
     if go is None:
         raise Unavailable(_no_go(missing))
     _say(f"compiling {', '.join(missing)}; from nothing that takes about 13 minutes on two cores")
     for number, name in enumerate(missing, 1):
         started_s = time.monotonic()
-        _compile(go, name, folder)
+        _compile(go, name, folder, environment)
         took_s = time.monotonic() - started_s
         _say(f"{name} done in {took_s:.0f} s ({number} of {len(missing)})")
+
+
+def _find_go(environment: Mapping[str, str]) -> str | None:
+    return shutil.which("go", path=environment.get("PATH"))
 
 
 def _no_go(missing: list[str]) -> str:
@@ -154,23 +163,22 @@ def _no_go(missing: list[str]) -> str:
     )
 
 
-def _compile(go: str, name: str, folder: Path) -> None:
+def _compile(go: str, name: str, folder: Path, environment: Mapping[str, str]) -> None:
     module, package = SOURCES[name]
-    unfinished = folder / f".{name}.{os.getpid()}"
+    unfinished = folder / f"{_UNFINISHED}{name}"
     argv = [go, "build", "-p", COMPILERS, *FLAGS, "-o", str(unfinished), package]
-    environment = os.environ | {"GOFLAGS": "-mod=readonly", "GOWORK": "off"}
     try:
         done = subprocess.run(
             argv,
             cwd=HERE / module,
-            env=environment,
+            env={**environment, "GOFLAGS": "-mod=readonly", "GOWORK": "off"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             timeout=ONE_BUILD_LIMIT_S,
             check=False,
-            preexec_fn=_nicely,  # takes no lock
+            preexec_fn=_nicely_and_not_alone(),  # takes no lock
         )
         if done.returncode:
             raise BuildFailed(f"{name}: go build says: {done.stdout.strip()[-4000:]}")
@@ -181,8 +189,14 @@ def _compile(go: str, name: str, folder: Path) -> None:
         unfinished.unlink(missing_ok=True)
 
 
-def _nicely() -> None:
-    os.nice(5)
+def _nicely_and_not_alone() -> Callable[[], None]:
+    bind = dying_with_this_process()
+
+    def between_fork_and_exec() -> None:
+        bind()
+        os.nice(5)
+
+    return between_fork_and_exec
 
 
 def _present(folder: Path) -> dict[str, Path]:
