@@ -17,6 +17,7 @@ from collections import OrderedDict
 
 import msgspec
 
+from berthmaster.engine.clusters import LOST
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key
 from berthmaster.lifecycle.instructions import Append, Outcome, Refused, Stored
 from berthmaster.messages.api import DryRunReply, Refusal, WhyReply
@@ -33,7 +34,6 @@ from berthmaster.messages.workload import (
     WorkloadEvent,
 )
 from berthmaster.resolver import explain
-from berthmaster.resolver.clusters import LOST
 from berthmaster.resolver.decide import Plan, decide
 from berthmaster.resolver.settings import Policy
 from berthmaster.resolver.state import Knowledge

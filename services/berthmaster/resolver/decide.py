@@ -15,13 +15,13 @@ import heapq
 from collections.abc import Generator
 from typing import NamedTuple
 
+from berthmaster.engine.clusters import LOST
 from berthmaster.engine.fleet import Holding
 from berthmaster.engine.needs import gpu_milli
 from berthmaster.engine.scores import ClusterView
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.messages.placement import Choice, Decision, Retraction, Saw
 from berthmaster.messages.workload import Placed, Withdrawn, WorkloadEvent
-from berthmaster.resolver.clusters import LOST
 from berthmaster.resolver.consider import Moment, consider, moment_at, seat
 from berthmaster.resolver.settings import ENGINE_VERSION, Policy
 from berthmaster.resolver.state import UNCLAIMED, Knowledge

@@ -9,6 +9,7 @@ from collections import Counter
 
 import msgspec
 
+from berthmaster.engine.clusters import Clusters
 from berthmaster.engine.fit import assumed_gpus, holding
 from berthmaster.engine.fleet import Fleet, Holding
 from berthmaster.engine.needs import Suitable, gpu_milli
@@ -36,7 +37,6 @@ from berthmaster.messages.workload import (
     Succeeded,
     WorkloadEvent,
 )
-from berthmaster.resolver.clusters import Clusters
 from berthmaster.resolver.waiting import Waiting
 
 UNCLAIMED = "not claimed in time"

@@ -1,4 +1,4 @@
-"""What the resolver knows of clusters: signs of life, scores, cordons, who was declared lost.
+"""What a decider knows of clusters: signs of life, scores, cordons, who was declared lost.
 
 Times are the server's. A cluster that fell silent gets no new placements and keeps what it has.
 """
