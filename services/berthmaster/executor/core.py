@@ -50,6 +50,7 @@ from berthmaster.lifecycle.instructions import (
     Unknown,
 )
 from berthmaster.lifecycle.states import HELD, State
+from berthmaster.messages.placement import HUB_CELL
 from berthmaster.messages.workload import (
     CancelRequested,
     Claimed,
@@ -114,6 +115,8 @@ class Executor:
         if event.cluster != self.cluster or key(event.tenant, event.id) in self.frozen:
             return [Acted(hint)]
         match event:
+            case Placed(cell=HUB_CELL):
+                return [Acted(hint)]  # the hub's Kueue sends it here, its reconciler claims it
             case Placed():
                 return self._on_placed(hint, event, sequence, now_s)
             case CancelRequested():

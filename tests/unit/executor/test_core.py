@@ -1,5 +1,7 @@
 """The executor's core alone: what goes in, what comes out, whole values."""
 
+import msgspec
+
 from berthmaster.executor.core import Executor
 from berthmaster.executor.stimuli import Acted, Freeze, Instruction, Told
 from berthmaster.executor.words import (
@@ -293,3 +295,10 @@ def test_a_story_that_cannot_be_read_freezes_its_workload() -> None:
     # Whatever comes: nothing is done, and what is told is acknowledged.
     assert executor.handle(PodsGone(TRAIN), 153) == []
     assert executor.handle(Told(9, placed(), 5), 154) == [Acted(9)]
+
+
+def test_a_placement_that_the_hub_s_kueue_carries_out_is_left_alone() -> None:
+    executor = Executor("berlin", NAME)
+    by_the_hub = msgspec.structs.replace(placed(), cell="hub")
+    assert executor.handle(Told(1, by_the_hub, 5), now_s=0) == [Acted(1)]
+    assert executor.jobs == 0
