@@ -115,7 +115,7 @@ class Executor:
         if event.cluster != self.cluster or key(event.tenant, event.id) in self.frozen:
             return [Acted(hint)]
         match event:
-            case Placed(cell=HUB_CELL):
+            case Placed() if event.cell == HUB_CELL:
                 return [Acted(hint)]  # the hub's Kueue sends it here, its reconciler claims it
             case Placed():
                 return self._on_placed(hint, event, sequence, now_s)
