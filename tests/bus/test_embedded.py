@@ -30,6 +30,7 @@ class Settings(msgspec.Struct):
     nats_url: str
     nats_seed_file: Path | None = None
     inbox_prefix: str = "_INBOX"
+    nats_ca_file: Path | None = None
 
 
 async def make_streams(url: str, replicas: int = 1) -> None:

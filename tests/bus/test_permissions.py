@@ -315,6 +315,7 @@ class Settings(msgspec.Struct, frozen=True):
     nats_url: str
     nats_seed_file: Path | None
     inbox_prefix: str
+    nats_ca_file: Path | None = None
 
 
 class Bus(NamedTuple):

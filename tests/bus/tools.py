@@ -31,6 +31,7 @@ class Settings:
     nats_url: str
     nats_seed_file: Path | None = None
     inbox_prefix: str = "_INBOX"
+    nats_ca_file: Path | None = None
 
 
 @dataclass

@@ -21,6 +21,7 @@ from nats.aio.subscription import Subscription
 from berthmaster.bus.clock import ServerClock
 from berthmaster.bus.errors import ApiError, BusError, NoAnswer, NotConnected, TooLarge
 from berthmaster.bus.requests import PatientClient, Requests
+from berthmaster.bus.tls import client_context, distrust
 from berthmaster.runtime.redact import redact
 
 REQUEST_TIMEOUT_S: Final = 1.0
@@ -54,6 +55,8 @@ class ConnectionSettings(Protocol):
     def nats_seed_file(self) -> Path | None: ...  # None = no nkey
     @property
     def inbox_prefix(self) -> str: ...
+    @property
+    def nats_ca_file(self) -> Path | None: ...  # None = the system's authorities, for tls://
 
 
 class _ApiErrorBody(msgspec.Struct):
@@ -108,6 +111,7 @@ class Connection:
         self._clock = clock or ServerClock()
         self._clock_task: asyncio.Task[None] | None = None
         self._url = ""
+        self._ca_file: Path | None = None
         self._begun = False  # connecting, so that there is something to close
         self._refused: asyncio.Future[str] | None = None  # set while connecting for the first time
         self._trouble = ""  # why there is no connection, as far as we were told
@@ -144,6 +148,9 @@ class Connection:
         options: dict[str, Any] = {}
         if settings.nats_seed_file:
             options["nkeys_seed_str"] = _read_seed(settings.nats_seed_file)
+        self._ca_file = settings.nats_ca_file
+        if self._ca_file or "tls://" in settings.nats_url:
+            options["tls"] = client_context(self._ca_file)
         self._url = redact(settings.nats_url)  # for people: it may hold a password
         self._refused = asyncio.get_running_loop().create_future()
         connecting = asyncio.ensure_future(
@@ -172,7 +179,7 @@ class Connection:
         try:  # the library tries for ever, and takes a refusal for one more reason to try again
             await asyncio.wait(first, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             if self._refused.done():
-                raise BusError(f"{self._url} refuses this user: {self._refused.result()}")
+                raise BusError(f"{self._url}: {self._refused.result()}")
             if not connecting.done():
                 raise NotConnected(f"no NATS server at {self._url}: {self._trouble or 'silence'}")
             try:
@@ -199,13 +206,20 @@ class Connection:
         elif isinstance(error, nats.errors.SlowConsumerError):
             self._count_drop(error)
         elif "authorization violation" in text.lower() or "authentication" in text.lower():
-            if self._refused is not None and not self._refused.done():
-                self._refused.set_result(text)
+            self._hopeless(f"refuses this user: {text}")
             self._complain(self.log.error, "NATS refuses this user", text)
+        elif why := distrust(error, self._ca_file):
+            self._hopeless(why)
+            self._complain(self.log.error, "NATS is not trusted", why)
         elif self.nc.is_connected:
             self.log.error("NATS error", error=error)
         else:
             self._complain(self.log.warning, "waiting for NATS", text)
+
+    def _hopeless(self, why: str) -> None:
+        """Whoever connects for the first time need not wait for what asking again will not cure."""
+        if self._refused is not None and not self._refused.done():
+            self._refused.set_result(why)
 
     def _complain(self, log: Callable[..., None], event: str, why: str) -> None:
         """Say why there is no connection, once for each reason: it is tried ten times a second."""

@@ -33,6 +33,10 @@ READY_LINE: Final = b"Server is ready"
 PORT_TAKEN: Final = b"address already in use"
 _POLL_S: Final = 0.002
 
+EVERYWHERE: Final = "0.0.0.0"  # with TLS only
+CONFIG_FILE: Final = "nats-server.conf"
+PID_FILE: Final = "nats-server.pid"
+
 Sync = Literal["always", "default"]
 
 
@@ -45,7 +49,7 @@ class ServerConfig:
     """What a server is told; `render_config` turns it into its configuration file."""
 
     name: str = "berth"
-    host: str = "127.0.0.1"
+    host: str = "127.0.0.1"  # 0.0.0.0 = for all who can reach this machine: only with TLS
     port: int = 0  # 0 = a free one, chosen once and then kept
     monitor_port: int = 0  # health and figures over HTTP, on loopback; 0 = a free one
     store_dir: Path = Path("jetstream")
@@ -54,6 +58,7 @@ class ServerConfig:
     cluster: str = ""  # name of the cluster; "" = alone
     cluster_port: int = 0
     routes: tuple[int, ...] = ()  # cluster ports of all members
+    tls: tuple[Path, Path] | None = None  # certificate and key; None = plain, for loopback
     extra: str = ""  # more configuration, as text: users and permissions
 
 
@@ -73,6 +78,14 @@ def render_config(config: ServerConfig) -> str:
     if config.sync == "always":
         lines.append("  sync_interval: always")
     lines.append("}")
+    if config.tls:
+        certificate, key = config.tls
+        lines += [
+            "tls {",
+            f"  cert_file: {_quoted(str(certificate))}",
+            f"  key_file: {_quoted(str(key))}",
+            "}",
+        ]
     if config.cluster:
         routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in config.routes)
         lines += [
@@ -141,8 +154,10 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where clients connect."""
-        return f"nats://{self.config.host}:{self.config.port}"
+        """Where clients of this machine connect."""
+        scheme = "tls" if self.config.tls else "nats"
+        host = "127.0.0.1" if self.config.host == EVERYWHERE else self.config.host
+        return f"{scheme}://{host}:{self.config.port}"
 
     @property
     def monitor_url(self) -> str:
@@ -157,7 +172,7 @@ class Server:
     @property
     def config_path(self) -> Path:
         """Its configuration file."""
-        return self.folder / "nats-server.conf"
+        return self.folder / CONFIG_FILE
 
     @property
     def pid(self) -> int:
@@ -211,6 +226,7 @@ class Server:
                 start_new_session=True,  # a Ctrl-C is for whoever started it, not for the server
                 preexec_fn=dying_with_this_process(),  # noqa: PLW1509 # takes no lock
             )
+        (self.folder / PID_FILE).write_text(f"{self.pid}\n")  # for whoever wants it to read anew
 
     def ready(self) -> bool:
         """Whether it takes clients. Raises ServerFailed when it has ended instead."""

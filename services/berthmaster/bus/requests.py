@@ -109,8 +109,17 @@ class PatientClient(NatsClient):
 
     A service reconnects and says what is wrong: users are put right and limits are raised while it
     waits. (The library closes on any error but a stale connection or a missing permission, and
-    forgets to close the sockets of tries to reconnect that failed half-way.)
+    forgets to close the sockets of tries to reconnect that failed half-way.) And a URL that says
+    tls means it: the library would go on in plain text when the server, or whoever answers in its
+    place, offers nothing else.
     """
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        server = self._current_server
+        asked = server is not None and server.uri.scheme == "tls"
+        if initial_connection and asked and not info.get("tls_required"):
+            raise nats.errors.Error("nats: the URL says tls and the server offers none")
+        await super()._process_info(info, initial_connection)
 
     async def _connect_to_server(self, s: Any) -> None:
         if self._transport:

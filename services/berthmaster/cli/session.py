@@ -102,6 +102,7 @@ class Session:
                 tenant=self.target.tenant,
                 seed_file=self.target.seed_file or None,
                 inbox_prefix=self.target.inbox_prefix,
+                ca_file=self.target.ca_file or None,
                 timeout_s=self.timeout_s if timeout_s is None else timeout_s,
                 connect_timeout_s=CONNECT_TIMEOUT_S,
             )
@@ -119,6 +120,11 @@ def bus_options(function: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--tenant", metavar="NAME", help="Act as this tenant; else BERTH_TENANT."),
         click.option("--seed-file", metavar="FILE", help="nkey seed; else BERTH_NATS_SEED_FILE."),
+        click.option(
+            "--ca-file",
+            metavar="FILE",
+            help="Authority of a tls:// server; else BERTH_NATS_CA_FILE, else the system's.",
+        ),
         click.option(
             "--data",
             type=click.Path(path_type=Path),
@@ -152,6 +158,7 @@ def bus_command(
         server: str | None,
         tenant: str | None,
         seed_file: str | None,
+        ca_file: str | None,
         data: Path | None,
         timeout_s: float,
         as_json: bool,
@@ -162,6 +169,7 @@ def bus_command(
             server=server,
             tenant=tenant,
             seed_file=seed_file,
+            ca_file=ca_file,
             data=data,
             env=os.environ,
             cwd=Path.cwd(),

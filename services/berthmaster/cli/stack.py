@@ -48,6 +48,7 @@ class _Settings(msgspec.Struct, frozen=True):
     nats_url: str
     nats_seed_file: Path | None
     inbox_prefix: str
+    nats_ca_file: Path | None = None
 
 
 class ProcessView(msgspec.Struct, frozen=True, kw_only=True):

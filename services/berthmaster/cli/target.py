@@ -31,6 +31,7 @@ class ConnectionFile(msgspec.Struct, kw_only=True):
     tenant: str = DEFAULT_TENANT
     seed_file: str = ""
     inbox_prefix: str = "_INBOX"
+    ca_file: str = ""
     pid: int = 0
 
 
@@ -46,6 +47,7 @@ class Target:
     seed_file: str
     inbox_prefix: str
     source: str  # for people: where this came from
+    ca_file: str = ""  # "" = what the system trusts, should the URL be a tls:// one
 
 
 def find_target(
@@ -54,6 +56,7 @@ def find_target(
     tenant: str | None,
     seed_file: str | None,
     data: Path | None,
+    ca_file: str | None = None,
     env: Mapping[str, str],
     cwd: Path,
 ) -> Target:
@@ -79,6 +82,7 @@ def find_target(
         tenant=tenant or env.get("BERTH_TENANT") or (known.tenant if known else DEFAULT_TENANT),
         seed_file=seed or (known.seed_file if known else ""),
         inbox_prefix=inbox or (known.inbox_prefix if known else "_INBOX"),
+        ca_file=ca_file or env.get("BERTH_NATS_CA_FILE") or (known.ca_file if known else ""),
         source=source,
     )
 

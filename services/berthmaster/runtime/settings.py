@@ -88,6 +88,11 @@ class CommonSettings:
     nats_seed_file: Path | None = setting(
         None, secret=True, help="file with this service's nkey seed; none = no authentication"
     )
+    nats_ca_file: Path | None = setting(
+        None,
+        help="file with the authority (PEM) that a tls:// server's certificate must be from; "
+        "none = those that the system trusts",
+    )
     inbox_prefix: str = setting(
         "_INBOX",
         help="first token of reply subjects; each user of a NATS with permissions has its own",

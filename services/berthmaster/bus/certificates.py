@@ -1,0 +1,199 @@
+"""The certificates of an embedded server: an authority of its own, and what it signs for itself.
+
+A folder holds `ca.crt` (what clients trust, the only file that leaves it), `ca.key`, `server.crt`
+and `server.key`. The authority is made once and outlives everything that trusts it; the server's
+certificate is made anew when its host names change or a third of its life is left, which disturbs
+no client, as they trust the authority. Keys are for their owner alone and are never shown.
+"""
+
+import datetime as dt
+import ipaddress
+import os
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+CA_LIFE: Final = dt.timedelta(days=20 * 365)  # renewing it means a visit to every cluster
+SERVER_LIFE: Final = dt.timedelta(days=366)
+RENEW_BEFORE: Final = SERVER_LIFE / 3
+BACKDATED: Final = dt.timedelta(days=1)  # clocks that are behind ours accept it all the same
+LOCAL_NAMES: Final = ("localhost", "127.0.0.1")  # the server's own services come this way
+
+
+class CertificatesError(Exception):
+    """The folder or a file in it is not what it should be; the text names it."""
+
+
+class Certificates(NamedTuple):
+    """Where the files are."""
+
+    ca: Path
+    certificate: Path
+    key: Path
+
+
+def ensure_certificates(folder: Path, names: Sequence[str], *, now_s: float) -> Certificates:
+    """Make what is missing or due. ``names``: host names and addresses under which clients come,
+    beside those of this machine. Raises CertificatesError."""
+    files = Certificates(folder / "ca.crt", folder / "server.crt", folder / "server.key")
+    now = dt.datetime.fromtimestamp(now_s, dt.UTC)
+    wanted = [_general_name(name) for name in dict.fromkeys([*LOCAL_NAMES, *names])]
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        ca_key, ca = _authority(folder, now)
+        if not _still_good(files, ca, wanted, now):
+            key = ec.generate_private_key(ec.SECP256R1())
+            made = _server_certificate(ca, ca_key, key, wanted, now)
+            _write(files.key, _pem_key(key), mode=0o600)
+            _write(files.certificate, _pem(made), mode=0o644)
+    except OSError as error:
+        raise CertificatesError(f"{error.filename or folder}: {error.strerror}") from error
+    return files
+
+
+def _authority(
+    folder: Path, now: dt.datetime
+) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    key_file, ca_file = folder / "ca.key", folder / "ca.crt"
+    if not ca_file.exists():
+        key = ec.generate_private_key(ec.SECP256R1())
+        _write(key_file, _pem_key(key), mode=0o600)
+        _write(ca_file, _pem(_authority_certificate(key, now)), mode=0o644)
+    loaded = _load(key_file)
+    ca = _load_certificate(ca_file)
+    if ca.not_valid_after_utc <= now:
+        raise CertificatesError(
+            f"{ca_file} has expired: remove {folder}, start again, and give each cluster its new "
+            "Secret (berth cluster add)"
+        )
+    return loaded, ca
+
+
+def _authority_certificate(key: ec.EllipticCurvePrivateKey, now: dt.datetime) -> x509.Certificate:
+    # A name of its own for each: clients that know several tell them apart by it.
+    name = x509.Name(
+        [x509.NameAttribute(NameOID.COMMON_NAME, f"berthmaster {secrets.token_hex(4)}")]
+    )
+    usage = x509.KeyUsage(
+        digital_signature=False, content_commitment=False, key_encipherment=False,
+        data_encipherment=False, key_agreement=False, key_cert_sign=True, crl_sign=True,
+        encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+    return (
+        _begun(name, name, key.public_key(), now, now + CA_LIFE)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .sign(key, hashes.SHA256())
+    )
+
+
+def _server_certificate(
+    ca: x509.Certificate,
+    ca_key: ec.EllipticCurvePrivateKey,
+    key: ec.EllipticCurvePrivateKey,
+    names: Sequence[x509.GeneralName],
+    now: dt.datetime,
+) -> x509.Certificate:
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "berthmaster nats")])
+    until = min(now + SERVER_LIFE, ca.not_valid_after_utc)
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
+    return (
+        _begun(name, ca.subject, key.public_key(), now, until)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(issuer, critical=False)
+        .sign(ca_key, hashes.SHA256())
+    )
+
+
+def _begun(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    now: dt.datetime,
+    until: dt.datetime,
+) -> x509.CertificateBuilder:
+    """What both kinds of certificates have."""
+    identifier = x509.SubjectKeyIdentifier.from_public_key(key)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - BACKDATED)
+        .not_valid_after(until)
+        .add_extension(identifier, critical=False)
+    )
+
+
+def _still_good(
+    files: Certificates, ca: x509.Certificate, names: Sequence[x509.GeneralName], now: dt.datetime
+) -> bool:
+    if not (files.certificate.exists() and files.key.exists()):
+        return False
+    there = _load_certificate(files.certificate)
+    try:
+        there.verify_directly_issued_by(ca)
+    except Exception:  # noqa: BLE001 # of another authority, of another kind: either way made anew
+        return False
+    held = there.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    public = there.public_key()
+    same_key = _load(files.key).public_key() == public
+    return same_key and list(held) == list(names) and there.not_valid_after_utc - now > RENEW_BEFORE
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        pass
+    try:
+        return x509.DNSName(name)
+    except ValueError as error:
+        raise CertificatesError(f"{name!r} is no host name and no address") from error
+
+
+def _load(path: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise CertificatesError(f"{path} holds no private key of ours")
+    return key
+
+
+def _load_certificate(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except ValueError as error:
+        raise CertificatesError(f"{path} holds no certificate") from error
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _pem_key(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    """Whole or not at all, and never readable by others in between."""
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(data)
+    fresh.replace(path)

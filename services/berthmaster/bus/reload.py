@@ -1,0 +1,88 @@
+"""Makes running servers read their configuration again, and tells whether they took it.
+
+SIGHUP changes users and certificates without ending a connection. The server says nothing to
+whoever sent it: what it took shows in the time of its configuration, what it refused in its log.
+The sender needs no more than the server's folder, so that any command of the same user can ask.
+"""
+
+import os
+import re
+import signal
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from berthmaster.bus.embedded import CONFIG_FILE, PID_FILE, ServerFailed
+
+LIMIT_S: Final = 5.0
+_POLL_S: Final = 0.02
+_MONITOR: Final = re.compile(r'^http: "127\.0\.0\.1:(\d+)"$', re.MULTILINE)
+_REFUSED: Final = re.compile(rb"Failed to reload server configuration: (.*)")
+
+
+class _Figures(msgspec.Struct):
+    config_load_time: str = ""
+
+
+def reload_servers(folder: Path, *, limit_s: float = LIMIT_S) -> int:
+    """Reload the server of a `berth up`, or each of several; how many there were. Raises
+    ServerFailed when one refuses what it read or does not answer."""
+    places = [folder, *sorted(folder.glob("server-*"))]
+    running = [(place, pid) for place in places if (pid := running_pid(place))]
+    for place, pid in running:
+        _reload(place, pid, limit_s)
+    return len(running)
+
+
+def running_pid(folder: Path) -> int:
+    """The process that serves this folder; 0 if none does. A number that has become somebody else's
+    is recognised by what it runs."""
+    try:
+        pid = int((folder / PID_FILE).read_text())
+        argv = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (OSError, ValueError):
+        return 0
+    config = folder / CONFIG_FILE
+    return pid if any(_is(argument, config) for argument in argv) else 0
+
+
+def _is(argument: bytes, config: Path) -> bool:
+    """However the path is written."""
+    try:
+        return argument.endswith(CONFIG_FILE.encode()) and config.samefile(os.fsdecode(argument))
+    except OSError:
+        return False
+
+
+def _reload(folder: Path, pid: int, limit_s: float) -> None:
+    found = _MONITOR.search((folder / CONFIG_FILE).read_text())
+    if found is None:
+        raise ServerFailed(f"{folder / CONFIG_FILE} is not one of ours")
+    url = f"http://127.0.0.1:{found[1]}/varz"
+    log = folder / "nats-server.log"
+    read_bytes = log.stat().st_size
+    before = _loaded_at(url)
+    os.kill(pid, signal.SIGHUP)
+    deadline = time.monotonic() + limit_s
+    while _loaded_at(url) == before:
+        with log.open("rb") as file:
+            file.seek(read_bytes)
+            refused = _REFUSED.search(file.read())
+        if refused:
+            why = refused[1].decode(errors="replace").strip()
+            raise ServerFailed(f"nats-server keeps its old configuration: {why}")
+        if time.monotonic() > deadline:
+            raise ServerFailed(f"nats-server did not read its configuration within {limit_s:g} s")
+        time.sleep(_POLL_S)
+
+
+def _loaded_at(url: str) -> str:
+    try:
+        with urllib.request.urlopen(url, timeout=1) as answer:
+            return msgspec.json.decode(answer.read(), type=_Figures).config_load_time
+    except (urllib.error.URLError, OSError, msgspec.DecodeError) as error:
+        raise ServerFailed(f"nats-server does not tell its state at {url}: {error}") from error
