@@ -32,8 +32,11 @@ from berthmaster.messages.fleet import (
     ClusterAlive,
     ClusterProfile,
     ClusterScore,
+    CopyReport,
+    Membership,
     NodeGone,
     NodeReport,
+    QueueReport,
 )
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease
@@ -51,7 +54,10 @@ PARAMETERS: Final = {
     "node": "A node of the cluster.",
     "node_or_none": "A node of the cluster, or `-` for the cluster as a whole.",
     "queue": "A queue's name.",
-    "cell": "The clusters that one decider serves; by default there is one cell, `all`.",
+    "cell": "What one decider serves: `all` is the resolver's, `hub` the MultiKueue reconciler's.",
+    "cluster_queue": "A Kueue ClusterQueue of the cluster.",
+    "namespace": "A namespace of the cluster.",
+    "hub_workload": "A Kueue Workload, named alike on the hub and in the cluster.",
     "number": "The decision's number in its cell's chain.",
     "service": "The service that could not handle a message.",
     "name": "What is leased; each dot in it begins another level of the subject.",
@@ -108,7 +114,8 @@ def channels() -> list[Channel]:
 
 
 def _observations() -> Iterator[Channel]:
-    readers = ("scorer", "resolver")
+    deciders = ("resolver", "multikueue")
+    readers = ("scorer", *deciders)
     yield Channel(
         "telemetry",
         _address(subjects.telemetry, "cluster", "node"),
@@ -119,9 +126,14 @@ def _observations() -> Iterator[Channel]:
     for name, build, facts, senders, receivers in (
         ("fleet.alive", subjects.alive, (ClusterAlive,), ("inventory", "emulator"), readers),
         ("fleet.profile", subjects.profile, (ClusterProfile,), ("inventory", "emulator"), readers),
-        ("fleet.score", subjects.score, (ClusterScore,), ("scorer",), ("resolver",)),
+        ("fleet.membership", subjects.membership, (Membership,), ("inventory",), deciders),
+        ("fleet.score", subjects.score, (ClusterScore,), ("scorer",), deciders),
     ):
         yield Channel(name, _address(build, "cluster"), facts, "FLEET", senders, receivers)
+    queue = _address(subjects.queue_report, "cluster", "cluster_queue")
+    yield Channel("fleet.queue", queue, (QueueReport,), "FLEET", ("inventory",), deciders)
+    copy = _address(subjects.copy_report, "cluster", "namespace", "hub_workload")
+    yield Channel("fleet.copy", copy, (CopyReport,), "FLEET", ("inventory",), ("multikueue",))
     yield Channel(
         "fleet.node",
         _address(subjects.node, "cluster", "node"),
@@ -142,15 +154,15 @@ def _events() -> Iterator[Channel]:
             (event,),
             "WORKLOADS",
             _writers(kind),
-            ("gateway", "resolver", "executor", "archivist"),
+            ("gateway", "resolver", "multikueue", "executor", "archivist"),
         )
     yield Channel(
         "decision",
         _address(subjects.decision, "cell"),
         (Decision,),
         "WORKLOADS",
-        ("resolver",),
-        ("resolver", "archivist"),
+        ("resolver", "multikueue"),
+        ("resolver", "multikueue", "archivist"),
     )
 
 
@@ -164,10 +176,10 @@ def _event_address(kind: str, cluster: str | None) -> str:
 def _writers(kind: str) -> tuple[str, ...]:
     """As lifecycle/states.py says who may write what."""
     if kind in DECIDED_KINDS:
-        return ("resolver",)
+        return ("resolver", "multikueue")
     if kind in EXECUTOR_KINDS or kind in ENDING_KINDS:
-        return ("executor", *ALSO_WRITTEN_BY.get(kind, ()))
-    return ("gateway",)
+        return ("executor", "multikueue", *ALSO_WRITTEN_BY.get(kind, ()))
+    return ("gateway", "multikueue") if kind == "submitted" else ("gateway",)
 
 
 def _controls() -> Iterator[Channel]:

@@ -12,7 +12,7 @@ from berthmaster.bus.endpoints import Endpoint, Endpoints, Stopping, serve
 from berthmaster.bus.errors import BusError, NoAnswer, NotConnected, TooLarge
 from tests.bus.tools import Lines, connected, patiently, story, task, until
 
-Answer = Callable[[str, bytes], Awaitable[bytes]]
+Answer = Callable[[str, bytes], Awaitable[bytes | None]]
 
 
 def failed(subject: str, error: Exception) -> bytes:
@@ -36,6 +36,42 @@ async def served(
 
 async def echo(subject: str, data: bytes) -> bytes:
     return subject.encode() + b" " + data
+
+
+@story
+async def test_of_two_services_that_hear_a_question_only_the_one_it_is_for_answers(
+    server: Server,
+) -> None:
+    def only(mine: bytes) -> Answer:
+        async def answer(subject: str, data: bytes) -> bytes | None:
+            return await echo(subject, data) if data == mine else None
+
+        return answer
+
+    async with (
+        connected(server.url) as one,
+        connected(server.url) as two,
+        connected(server.url, "asker") as asker,
+    ):
+        running = [
+            await serve(
+                conn,
+                name,
+                {"why": Endpoint("berth.api.*.why", only(mine))},
+                version="1.0.0",
+                description="answers for its own",
+                overloaded=lambda subject: b"overloaded",
+                failed=failed,
+            )
+            for conn, name, mine in ((one, "berth-one", b"one"), (two, "berth-two", b"two"))
+        ]
+        for mine in (b"one", b"two", b"one"):
+            reply = await asker.request("berth.api.acme.why", mine)
+            assert reply.data == b"berth.api.acme.why " + mine
+        with pytest.raises(NoAnswer):
+            await asker.request("berth.api.acme.why", b"nobody's", timeout_s=0.3)
+        for endpoints in running:
+            await endpoints.stop()
 
 
 @story

@@ -11,7 +11,7 @@ from berthmaster.bus.facts import FactMirror, FactWriter, Seen
 from berthmaster.bus.log import last_message
 from berthmaster.bus.streams import DEAD, FLEET, ensure_streams, stream_info
 from berthmaster.messages.families import DEAD_LETTERS, encode
-from berthmaster.messages.fleet import ClusterAlive, FleetFact, Stamp
+from berthmaster.messages.fleet import ClusterAlive, CopyReport, FleetFact, Stamp
 from tests.bus.proxy import proxied, the_next
 from tests.bus.tools import alive, alive_subject, connected, patiently, story, task, until
 
@@ -269,3 +269,27 @@ async def test_an_epoch_is_the_servers_time_where_nothing_was_before(server: Ser
         await conn.request(alive_subject("c1"), b"not a fact")
         assert await writer.begin(subjects.fleet_of("c1")) > epoch
         assert msgspec.json.decode(encode(fact_of(writer, "c1")))["stamp"]["counter"] == 1
+
+
+@story
+async def test_a_fact_of_something_short_lived_is_forgotten_by_the_server(server: Server) -> None:
+    subject = subjects.copy_report("c1", "team-a", "job-train")
+    async with connected(server.url, replicas=1) as conn:
+        writer = FactWriter(conn)
+        await writer.begin(subjects.fleet_of("c1"))
+        copy = CopyReport(
+            cluster="c1",
+            namespace="team-a",
+            workload="job-train",
+            stamp=writer.stamp(),
+            observed_at_s=conn.now(),
+            gone=True,
+        )
+        await writer.put(alive_subject("c1"), alive("c1", 1, epoch=writer.epoch))
+        await writer.put(subject, copy, keep_s=1.0)
+        one = Mirrored(conn, relist_s=1.0)
+        async with task(one.run()):
+            await until(lambda: subject in one.facts)
+            assert one.facts[subject] == copy
+            await until(lambda: one.gone == [subject], limit_s=15.0)
+            assert list(one.facts) == [alive_subject("c1")]

@@ -96,7 +96,10 @@ async def serve(
         for endpoint_name, endpoint in endpoints.items():
             await service.add_endpoint(
                 EndpointConfig(
-                    name=endpoint_name, subject=endpoint.subject, handler=handler(endpoint)
+                    name=endpoint_name,
+                    subject=endpoint.subject,
+                    handler=handler(endpoint),
+                    queue_group=name,  # replicas share; another service hears all of it too
                 )
             )
         await conn.flush()  # from here on, whoever asks is heard

@@ -41,12 +41,13 @@ from berthmaster.messages.api import (
     SubmitReply,
     WorkloadView,
 )
-from berthmaster.messages.control import ClusterLost, Cordon, QueueSetting
+from berthmaster.messages.control import ClusterLost, Cordon, QueuePlace, QueueSetting
 from berthmaster.messages.workload import (
     Cancelled,
     CancelRequested,
     PodSet,
     Reprioritized,
+    Submitted,
     WorkloadEvent,
 )
 from tests.unit.gateway.stories import (
@@ -243,6 +244,24 @@ def test_a_queue_that_is_not_the_tenants_to_use_is_refused(queue: str, refusal: 
     assert gateway.handle(reloaded(submitted(asked)), 1.0) == say(
         SubmitReply(tenant="ann", id="train", sequence=1, existing=True)
     )
+
+
+def test_the_queue_says_whose_decider_places_a_request() -> None:
+    gateway = fresh()
+    places = {"hub": QueuePlace(namespace="research", local_queue="gpus")}
+    for sequence, setting in enumerate(
+        (
+            QueueSetting(queue="by-hub", via="hub", places=places),
+            QueueSetting(queue="by-worker", via="worker"),
+        ),
+        1,
+    ):
+        gateway.handle(QueueSet(setting=setting, sequence=sequence), 0.0)
+    for queue, cell in (("by-hub", "hub"), ("by-worker", "all"), ("default", "all")):
+        [step] = gateway.handle(ask("submit", job(queue=queue), ref=queue), 1.0)
+        assert isinstance(step, Append)
+        assert isinstance(step.event, Submitted)
+        assert (step.event.cell, step.event.origin) == (cell, None)
 
 
 def test_near_the_size_limit_new_submits_are_refused_and_changes_are_not() -> None:

@@ -272,6 +272,30 @@ OTHERS = {
         ),
         (
             "queue",
+            b'{"queue":"a","places":{"c1":{"namespace":""}}}',
+            invalid("places.c1.namespace", '""', NAME_WORDS),
+        ),
+        (
+            "queue",
+            b'{"queue":"a","places":{"*":{"service_account":"Not A Name"}}}',
+            invalid('places["*"].service_account', '"Not A Name"', NAME_WORDS),
+        ),
+        (
+            "queue",
+            b'{"queue":"a","via":"hub","places":{"hub":{"local_queue":"gpu/t4"}}}',
+            invalid("places.hub.local_queue", '"gpu/t4"', NAME_WORDS),
+        ),
+        (
+            "queue",
+            json.dumps({"queue": "a", "places": {f"c{n}": {} for n in range(1001)}}).encode(),
+            invalid(
+                "places",
+                '"1001 places"',
+                'at most 1000 clusters; "*" stands for every other one',
+            ),
+        ),
+        (
+            "queue",
             b'{"queue":"default","deleted":true}',
             invalid("deleted", "true", 'false: the queue "default" always exists; hold it'),
         ),

@@ -1,19 +1,25 @@
 """Stories of deciding: who goes first, where, what waits and why, what is taken back."""
 
+from typing import Any
+
 import pytest
 
+from berthmaster.lifecycle.digest import request_digest
+from berthmaster.lifecycle.fold import key
 from berthmaster.messages.api import WhyReply
 from berthmaster.messages.control import ClusterLost, Cordon, QueueSetting
-from berthmaster.messages.fleet import ClusterScore, Stamp, Taint
+from berthmaster.messages.fleet import ClusterScore, Membership, Stamp, Taint
 from berthmaster.messages.workload import (
     Cancelled,
     CancelRequested,
     Evicted,
     Failed,
+    Submitted,
     Toleration,
     Withdrawn,
 )
 from berthmaster.resolver.settings import Policy
+from berthmaster.resolver.state import Knowledge
 from tests.support.builders import alive, job, node, pod_set, profile
 from tests.support.deciding import TENANT, World, placements
 
@@ -422,3 +428,77 @@ def test_plans_that_are_too_large_become_smaller_and_a_single_one_fails(world: W
     world.append(append.event)
     assert len(placements(world.decide())) == 1
     assert len(placements(world.decide())) == 2  # back to normal after one that was stored
+
+
+# What a hub says, and what is another decider's
+
+
+def membership(cluster: str, counter: int = 1, **said: Any) -> Membership:
+    return Membership(
+        cluster=cluster, stamp=Stamp(epoch=1, counter=counter), observed_at_s=0.0, **said
+    )
+
+
+def test_labels_and_taints_of_the_hub_count_beside_the_clusters_own(world: World) -> None:
+    wanted = {"region": "north", "tier": "gold"}
+    name = world.submit(job("picky", gpus=1, cluster_labels=wanted))
+    assert world.decide() is None
+    world.fact(membership("c1", labels={"tier": "gold"}))
+    assert placements(world.decide()) == {"picky": "c1"}
+    world.claim(name)
+
+    world.fact(membership("c1", 2, labels={"tier": "gold", "region": "moved"}))
+    world.submit(job("picky-too", gpus=1, cluster_labels=wanted))
+    assert world.decide() is None  # where both name a label, the hub's counts
+
+    world.fact(membership("c1", 3, gone=True), membership("c2", taints=(Taint(key="reserved"),)))
+    world.submit(job("anywhere", gpus=1))
+    assert placements(world.decide()) == {"anywhere": "c1"}
+    assert why(world, "picky-too").filtered["c2"] == "lacks the labels asked for"
+
+
+def test_a_cluster_that_its_hub_calls_unhealthy_gets_nothing_new(world: World) -> None:
+    world.fact(membership("c1", healthy=False, reason="ControlPlaneHealthy is False"))
+    world.submit(job("two", gpus=2))
+    plan = world.decide()
+    assert placements(plan) == {"two": "c2"}
+    assert plan is not None
+    assert plan.decision.placements[0].filtered == {
+        "c1": "not healthy, says its hub: ControlPlaneHealthy is False"
+    }
+    world.fact(membership("c1", 2, healthy=None))  # the hub does not say: no reason to shut it
+    world.submit(job("next", gpus=2))
+    assert placements(world.decide()) == {"next": "c1"}
+
+
+def test_what_another_cells_decider_places_is_not_ours_to_decide_or_explain(world: World) -> None:
+    request = job("on-the-hub", gpus=1)
+    submitted = Submitted(
+        tenant=TENANT,
+        id=request.id,
+        after=0,
+        at_s=world.now_s,
+        by="multikueue/test",
+        request=request,
+        digest=request_digest(request),
+        cell="hub",
+    )
+    world.append(submitted)
+    assert world.decide() is None
+    assert set(world.resolver.know.elsewhere) == {key(TENANT, "on-the-hub")}
+
+    restored = Knowledge("all")
+    restored.restore(world.resolver.know.snapshot())
+    assert restored.elsewhere == world.resolver.know.elsewhere
+
+    ended = Failed(
+        tenant=TENANT,
+        id=request.id,
+        after=world.sequence,
+        at_s=world.now_s,
+        by="multikueue/test",
+        digest=submitted.digest,
+        submitted_at_s=world.now_s,
+    )
+    world.append(ended)
+    assert world.resolver.know.elsewhere == set()
