@@ -8,10 +8,11 @@ where the emulator dies too, in its journal.
 import random
 from typing import Final, assert_never
 
+from berthmaster.bus.reporting import Coalescer
 from berthmaster.emulator.cluster import Cluster
 from berthmaster.emulator.disturbance import Nature
 from berthmaster.emulator.fleets import ClusterSpec
-from berthmaster.emulator.inventory import Coalescer, Reports, profile
+from berthmaster.emulator.inventory import Reports, profile
 from berthmaster.emulator.records import Record
 from berthmaster.emulator.telemetry import NodeModel
 from berthmaster.executor.core import Executor

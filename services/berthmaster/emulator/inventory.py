@@ -1,10 +1,4 @@
-"""What an emulated cluster's inventory tells the fleet, and when. Pure.
-
-Reports are facts, so only the last one of a node counts: changes of a node within an interval
-become one report, the first goes out at once. Changes by foreign pods, health and refusals matter
-to whoever places jobs and go first; our own pods are known from the log, and their reports share a
-budget.
-"""
+"""What an emulated cluster's inventory tells the fleet. Pure; when is bus/reporting.py's part."""
 
 from collections.abc import Mapping
 from hashlib import blake2b
@@ -122,47 +116,3 @@ def _pods(node: Node) -> tuple[PodUse, ...]:
         )
         for (attempt, pod), seat in node.pods.items()
     )
-
-
-class Coalescer:
-    """Which nodes to report now."""
-
-    def __init__(self, interval_s: float, rate_per_s: float) -> None:
-        """At most one report of a node per interval; at most ``rate_per_s`` of those that only
-        our own pods have changed."""
-        self._interval_s = interval_s
-        self._rate_per_s = rate_per_s
-        self._pending: dict[str, bool] = {}
-        self._sent_s: dict[str, float] = {}
-        self._budget = 1.0
-        self._budget_s = 0.0
-
-    def mark(self, dirty: Mapping[str, bool]) -> None:
-        """These nodes have changed; True: by more than pods of ours."""
-        for node, urgent in dirty.items():
-            self._pending[node] = urgent or self._pending.get(node, False)
-
-    @property
-    def pending(self) -> int:
-        """Nodes with changes that nobody has been told."""
-        return len(self._pending)
-
-    def due(self, now_s: float) -> list[str]:
-        """Nodes to report now, urgent ones first, each once; they count as reported."""
-        most = max(1.0, self._rate_per_s * self._interval_s)
-        gained = (now_s - self._budget_s) * self._rate_per_s
-        self._budget = min(most, self._budget + max(0.0, gained))
-        self._budget_s = now_s
-        ripe_s = now_s - self._interval_s
-        ripe = [n for n in self._pending if self._sent_s.get(n, -1e18) <= ripe_s]
-        chosen = [node for node in ripe if self._pending[node]]
-        for node in ripe:
-            if self._budget < 1:
-                break
-            if not self._pending[node]:
-                self._budget -= 1
-                chosen.append(node)
-        for node in chosen:
-            del self._pending[node]
-            self._sent_s[node] = now_s
-        return chosen

@@ -1,31 +1,72 @@
 """Publishes the facts and the telemetry of one emulated cluster.
 
-Facts are stored one at a time per node, each acknowledged: one that was not is due again. The sign
-of life is sent only when nothing older is left to tell. Telemetry is spread over its interval and
-not acknowledged.
+Facts are told as every inventory tells them (bus/reporting.py). Telemetry is spread over its
+interval and not acknowledged.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError
-from berthmaster.bus.facts import FactMirror, FactWriter, Seen
+from berthmaster.bus.reporting import ALIVE_INTERVAL_S, FactReporter, Told
 from berthmaster.emulator.host import Host
-from berthmaster.emulator.inventory import Coalescer, Reports, profile
+from berthmaster.emulator.inventory import Reports, profile
 from berthmaster.emulator.telemetry import NodeModel
 from berthmaster.messages.families import encode
-from berthmaster.messages.fleet import REFRESH_S, ClusterAlive, NodeGone, NodeReport
-from berthmaster.runtime.periodic import beats, stopped_within
+from berthmaster.messages.fleet import ClusterAlive, FleetFact, NodeGone, NodeReport, Stamp
+from berthmaster.runtime.periodic import beats
 
-AT_ONCE: Final = 64  # facts on their way
-ALIVE_INTERVAL_S: Final = 1.0
-LOOK_S: Final = 0.02  # how often pending changes are looked at while there are some
-RETRY_S: Final = 0.5
-LIST_LIMIT_S: Final = 10.0
 TELEMETRY_SLOTS: Final = 20  # an interval's messages are sent in so many portions
+
+
+class Facts:
+    """What the inventory of one emulated cluster knows."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._world = host.cluster.world
+        self._cluster = self._world.spec.name
+        self._reports = Reports(self._world)
+        self._profile = subjects.profile(self._cluster)
+        self._subjects = {name: subjects.node(self._cluster, name) for name in self._world.nodes}
+        self._nodes = {subject: name for name, subject in self._subjects.items()}
+        self._gone: dict[str, str] = {}  # subject -> node of an earlier life
+
+    def changes(self) -> Mapping[str, bool]:
+        """Nodes that changed; True: by more than pods of ours."""
+        dirty = self._host.cluster.take_dirty()
+        return {self._subjects[node]: urgent for node, urgent in dirty.items()}
+
+    def everything(self) -> Iterable[str]:
+        """The profile first: it says what the nodes belong to."""
+        return (self._profile, *self._gone, *self._nodes)
+
+    def earlier(self, facts: Sequence[FleetFact]) -> None:
+        """Nodes that the cluster does not have any more."""
+        self._gone = {
+            subjects.node(self._cluster, fact.node): fact.node
+            for fact in facts
+            if isinstance(fact, NodeReport) and fact.node not in self._world.nodes
+        }
+
+    def fact(self, subject: str, stamp: Stamp, now_s: float) -> Told | None:
+        """The profile, a node as it stands, or that it is gone."""
+        if subject == self._profile:
+            return Told(profile(self._world.spec, stamp, now_s))
+        if (name := self._nodes.get(subject)) is not None:
+            return Told(self._reports.report(name, stamp, now_s))
+        if (gone := self._gone.get(subject)) is not None:
+            return Told(
+                NodeGone(cluster=self._cluster, node=gone, stamp=stamp, observed_at_s=now_s)
+            )
+        return None
+
+    def uuids(self, node: str) -> tuple[str, ...]:
+        """Of its GPUs, by index."""
+        return self._reports.uuids(node)
 
 
 class Reporter:
@@ -41,148 +82,43 @@ class Reporter:
         seed: int,
     ) -> None:
         self.reports_sent = 0
-        self._behind = True  # there is something older to tell than now
         self._conn = conn
-        self._host = host
         self._world = host.cluster.world
         self._cluster = self._world.spec.name
-        self._writer = FactWriter(conn)
-        self._reports = Reports(self._world)
-        self._coalescer = Coalescer(report_interval_s, report_rate_per_s)
+        self._facts = Facts(host)
+        self._reporter = FactReporter(
+            conn,
+            self._facts,
+            subjects.fleet_of(self._cluster),
+            interval_s=report_interval_s,
+            rate_per_s=report_rate_per_s,
+            on_told=self._count,
+        )
         self._seed = seed
-        self._changed = asyncio.Event()
-        self._refresh_at_s = 0.0  # event loop time
-        host.on_dirty = self._changed.set
+        host.on_dirty = self._reporter.wake
 
-    # Facts
+    def _count(self, fact: FleetFact) -> None:
+        self.reports_sent += isinstance(fact, NodeReport)
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Until ``stopping`` is set."""
-        await self._begin(stopping)
-        while not stopping.is_set():
-            if not self._coalescer.pending:
-                await self._wait_for_change()
-            self._changed.clear()
-            await self._refresh()
-            self._coalescer.mark(self._host.cluster.take_dirty())
-            self._behind = not await self._send(self._coalescer.due(self._conn.now()))
-            if not self._behind:
-                await stopped_within(LOOK_S if self._coalescer.pending else 0.0, stopping)
-            else:
-                await stopped_within(RETRY_S, stopping)
-
-    async def _refresh(self) -> None:
-        """Tell everything again now and then: the log of facts keeps some days only, and whoever
-        repeats a decision from it needs every fact that was true then."""
-        now_s = asyncio.get_running_loop().time()
-        if now_s < self._refresh_at_s:
-            return
-        first = not self._refresh_at_s
-        self._refresh_at_s = now_s + REFRESH_S
-        if first:
-            return  # all has just been told
-        self._coalescer.mark(dict.fromkeys(self._world.nodes, False))
-        fact = profile(self._world.spec, self._writer.stamp(), self._conn.now())
-        try:
-            await self._writer.put(subjects.profile(self._cluster), fact)
-        except BusError as error:
-            self._conn.log.warning("profile not told again", cluster=self._cluster, why=str(error))
-
-    async def _wait_for_change(self) -> None:
-        try:
-            async with asyncio.timeout(ALIVE_INTERVAL_S):
-                await self._changed.wait()
-        except TimeoutError:
-            pass
-
-    async def _begin(self, stopping: asyncio.Event) -> None:
-        """Profile first, then the nodes that are no more, then every node. Tries until the bus
-        takes it."""
-        while not stopping.is_set():
-            try:
-                await self._writer.begin(subjects.fleet_of(self._cluster))
-                now_s = self._conn.now()
-                fact = profile(self._world.spec, self._writer.stamp(), now_s)
-                await self._writer.put(subjects.profile(self._cluster), fact)
-                for node in await self._gone():
-                    left = NodeGone(
-                        cluster=self._cluster,
-                        node=node,
-                        stamp=self._writer.stamp(),
-                        observed_at_s=now_s,
-                    )
-                    await self._writer.put(subjects.node(self._cluster, node), left)
-                break
-            except (BusError, TimeoutError) as error:
-                self._conn.log.warning("cannot report", cluster=self._cluster, why=str(error))
-                await stopped_within(RETRY_S, stopping)
-        self._world.dirty = dict.fromkeys(self._world.nodes, True)
-
-    async def _gone(self) -> list[str]:
-        """Nodes that earlier lives reported and that the cluster does not have any more. Raises
-        TimeoutError."""
-        reported: set[str] = set()
-        listed = asyncio.Event()
-
-        def take(seen: Seen) -> None:
-            if isinstance(seen.fact, NodeReport):
-                reported.add(seen.fact.node)
-
-        mirror = FactMirror(
-            self._conn, self._conn.name, [subjects.fleet_of(self._cluster)], on_fact=take
-        )
-        listing = asyncio.create_task(mirror.run(caught_up=listed.set), name="earlier nodes")
-        try:
-            async with asyncio.timeout(LIST_LIMIT_S):
-                await listed.wait()
-        finally:
-            listing.cancel()
-            await asyncio.wait({listing})
-        return sorted(reported - set(self._world.nodes))
-
-    async def _send(self, nodes: Sequence[str]) -> bool:
-        """Report these nodes; whether all were taken. Those that were not are due again."""
-        good = True
-        for start in range(0, len(nodes), AT_ONCE):
-            part = nodes[start : start + AT_ONCE]
-            results = await asyncio.gather(*map(self._put, part), return_exceptions=True)
-            for node, result in zip(part, results, strict=True):
-                if isinstance(result, BusError):
-                    good = False
-                    self._coalescer.mark({node: True})
-                elif isinstance(result, BaseException):
-                    raise result
-        return good
-
-    async def _put(self, node: str) -> None:
-        report = self._reports.report(node, self._writer.stamp(), self._conn.now())
-        await self._writer.put(subjects.node(self._cluster, node), report)
-        self.reports_sent += 1
+        """Tell facts until ``stopping`` is set."""
+        await self._reporter.run(stopping)
 
     async def keep_alive(self, stopping: asyncio.Event) -> None:
-        """The sign of life, once a second, unless there is something older to tell."""
-        async for _ in beats(ALIVE_INTERVAL_S, stopping):
-            if self._behind or not self._conn.connected:
-                continue
-            fact = ClusterAlive(
-                cluster=self._cluster,
-                stamp=self._writer.stamp(),
-                observed_at_s=self._conn.now(),
-                interval_s=ALIVE_INTERVAL_S,
-            )
-            try:
-                await self._writer.put(subjects.alive(self._cluster), fact)
-            except BusError as error:
-                self._conn.log.warning("no sign of life", cluster=self._cluster, why=str(error))
+        """The sign of life, once a second."""
+        await self._reporter.keep_alive(subjects.alive(self._cluster), self._alive, stopping)
 
-    # Telemetry
+    def _alive(self, stamp: Stamp, now_s: float) -> ClusterAlive:
+        return ClusterAlive(
+            cluster=self._cluster, stamp=stamp, observed_at_s=now_s, interval_s=ALIVE_INTERVAL_S
+        )
 
     async def measure(self, interval_s: float, stopping: asyncio.Event) -> None:
-        """One message a node and interval."""
+        """Telemetry: one message a node and interval."""
         models = [
             (
                 subjects.telemetry(self._cluster, name),
-                NodeModel(self._cluster, node, self._reports.uuids(name), self._seed),
+                NodeModel(self._cluster, node, self._facts.uuids(name), self._seed),
             )
             for name, node in self._world.nodes.items()
             if node.spec.gpus

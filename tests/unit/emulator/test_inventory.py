@@ -1,7 +1,7 @@
 from berthmaster.emulator.cluster import Cluster
 from berthmaster.emulator.disturbance import Nature
 from berthmaster.emulator.fleets import ClusterSpec, NodeSpec
-from berthmaster.emulator.inventory import Coalescer, Reports, gpu_uuid, profile
+from berthmaster.emulator.inventory import Reports, gpu_uuid, profile
 from berthmaster.emulator.records import ForeignCame, GpuTurned, NodeTurned, Use
 from berthmaster.emulator.telemetry import NodeModel
 from berthmaster.executor.words import Attempt, CreatePods
@@ -96,27 +96,6 @@ def test_a_profile_says_what_the_cluster_is() -> None:
         nodes=1,
         gpus={"T4": 2},
     )
-
-
-def test_the_first_change_of_a_node_goes_out_at_once_and_the_next_ones_together() -> None:
-    reports = Coalescer(0.2, 1000)
-    reports.mark({"a": False})
-    assert reports.due(10.0) == ["a"]
-    reports.mark({"a": False})
-    reports.mark({"a": True, "b": False})
-    assert reports.due(10.1) == ["b"]  # a was told 0.1 s ago
-    assert reports.due(10.2) == ["a"]
-    assert (reports.due(10.5), reports.pending) == ([], 0)
-
-
-def test_own_pods_share_a_budget_and_everything_else_goes_first() -> None:
-    reports = Coalescer(1.0, 2)
-    reports.mark(dict.fromkeys("abcde", False) | {"f": True, "g": True})
-    assert reports.due(100.0) == ["f", "g", "a", "b"]
-    assert reports.due(100.1) == []
-    assert reports.due(100.6) == ["c"]
-    assert reports.due(101.1) == ["d"]
-    assert reports.due(200.0) == ["e"]
 
 
 def readings(load_milli: int, dead: bool, count: int = 60) -> list[float | None]:
