@@ -6,7 +6,7 @@ that nothing was done) and once with fresh credentials after a 401. Every call i
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar
 
@@ -98,7 +98,7 @@ class Client:
         field_selector: str = "",
         limit: int = 500,
         timeout_s: float | None = None,
-    ) -> AsyncIterator[Page[O]]:
+    ) -> AsyncGenerator[Page[O], None]:
         """All objects, page by page. A page that says ``first`` begins anew: the list's history
         expired on the way (410), and what came before is void. Raises KubernetesError."""
         path = resource.path(namespace=namespace)
@@ -141,10 +141,12 @@ class Client:
         field_selector: str = "",
         timeout_s: float = 300,
         on_undecodable: Callable[[UndecodableEvent], None] | None = None,
-    ) -> AsyncIterator[WatchEvent[O]]:
+        on_open: Callable[[], None] | None = None,
+    ) -> AsyncGenerator[WatchEvent[O], None]:
         """Changes after ``resource_version``, until the server ends the watch. Raises Gone when
         that version is history, and other KubernetesError; an object that does not fit ``kind``
-        goes to ``on_undecodable``, or raises BadAnswer where there is none.
+        goes to ``on_undecodable``, or raises BadAnswer where there is none. ``on_open`` is called
+        when the server has accepted the watch.
 
         Hold it with ``contextlib.aclosing``, so that the connection ends when you do.
         """
@@ -160,10 +162,13 @@ class Client:
         decoder = codec(kind)
         splitter = LineSplitter()
         now = asyncio.get_running_loop().time
-        async with self._transport.stream(
+        stream = await self._transport.stream(
             path, params=params, timeout_s=timeout_s + WATCH_GRACE_S
-        ) as pieces:
-            async for piece in pieces:
+        )
+        if on_open is not None:
+            on_open()
+        try:
+            while piece := await stream.read():
                 slice_ends_s = now() + SLICE_S
                 for line in splitter.feed(piece):
                     event = decoder.line(line, path)
@@ -174,15 +179,31 @@ class Client:
                     else:
                         raise BadAnswer(f"{_told(event.object)} ({path})")
                     if now() > slice_ends_s:
-                        await asyncio.sleep(0)
+                        await asyncio.sleep(0)  # what else this loop does must go on
                         slice_ends_s = now() + SLICE_S
+        finally:
+            stream.close()
 
     # ------------------------------------------------------------ writing
 
-    async def create(self, path: str, body: object, kind: type[T], *, field_manager: str = "") -> T:
+    async def create(
+        self,
+        path: str,
+        body: object,
+        kind: type[T],
+        *,
+        field_manager: str = "",
+        timeout_s: float | None = None,
+    ) -> T:
         """Make an object in the collection at ``path``. Raises AlreadyExists, KubernetesError."""
-        params = {"fieldManager": field_manager} if field_manager else None
-        answer = await self._call("create", "POST", path, params=params, body=_json(body))
+        answer = await self._call(
+            "create",
+            "POST",
+            path,
+            params=_manager(field_manager),
+            body=_json(body),
+            timeout_s=timeout_s,
+        )
         return decode(answer, kind, path)
 
     async def merge_patch(
@@ -193,20 +214,28 @@ class Client:
         *,
         resource_version: str = "",
         field_manager: str = "",
+        timeout_s: float | None = None,
     ) -> T:
         """Change the fields given, lists as a whole; with a resource version only if nobody else
         has written since. Raises Conflict, KubernetesError."""
         if resource_version:
             body = _with_version(body, resource_version)
-        return await self._patch(path, body, kind, MERGE_PATCH, _manager(field_manager))
+        return await self._patch(path, body, kind, MERGE_PATCH, _manager(field_manager), timeout_s)
 
     async def apply(
-        self, path: str, body: object, kind: type[T], *, field_manager: str, force: bool = False
+        self,
+        path: str,
+        body: object,
+        kind: type[T],
+        *,
+        field_manager: str,
+        force: bool = False,
+        timeout_s: float | None = None,
     ) -> T:
         """Server-side apply: these fields are ours from now on, and those that we leave out no
         more. Raises Conflict when another manager owns one, KubernetesError."""
         params = {"fieldManager": field_manager, "force": "true" if force else "false"}
-        return await self._patch(path, body, kind, APPLY_PATCH, params)
+        return await self._patch(path, body, kind, APPLY_PATCH, params, timeout_s)
 
     async def json_patch(
         self,
@@ -215,9 +244,11 @@ class Client:
         kind: type[T],
         *,
         field_manager: str = "",
+        timeout_s: float | None = None,
     ) -> T:
         """RFC 6902 operations, in order, all or none. Raises Invalid when a ``test`` fails."""
-        return await self._patch(path, operations, kind, JSON_PATCH, _manager(field_manager))
+        manager = _manager(field_manager)
+        return await self._patch(path, operations, kind, JSON_PATCH, manager, timeout_s)
 
     async def delete(
         self,
@@ -226,6 +257,7 @@ class Client:
         uid: str = "",
         resource_version: str = "",
         propagation: Propagation = "Background",
+        timeout_s: float | None = None,
     ) -> None:
         """Delete one object; that it is not there is success. Raises Conflict if it is another one
         (``uid``) or was written since, KubernetesError."""
@@ -239,7 +271,7 @@ class Client:
         if wanted:
             body["preconditions"] = wanted
         try:
-            await self._call("delete", "DELETE", path, body=_json(body))
+            await self._call("delete", "DELETE", path, body=_json(body), timeout_s=timeout_s)
         except NotFound:
             pass
 
@@ -287,10 +319,22 @@ class Client:
     # ------------------------------------------------------------ all of them
 
     async def _patch(
-        self, path: str, body: object, kind: type[T], form: str, params: Mapping[str, str] | None
+        self,
+        path: str,
+        body: object,
+        kind: type[T],
+        form: str,
+        params: Mapping[str, str] | None,
+        timeout_s: float | None,
     ) -> T:
         answer = await self._call(
-            "patch", "PATCH", path, params=params, body=_json(body), content_type=form
+            "patch",
+            "PATCH",
+            path,
+            params=params,
+            body=_json(body),
+            content_type=form,
+            timeout_s=timeout_s,
         )
         return decode(answer, kind, path)
 

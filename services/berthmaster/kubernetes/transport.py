@@ -1,16 +1,15 @@
 """HTTP and TLS to one API server: bytes in, bytes out, and every failure by its right name.
 
-One session serves requests and watches. Requests are bounded by a semaphore and have one time limit
-for everything, waiting for their turn included; watches are few and live long. Keep-alive probes
-find a silent partition in half a minute, since no answer to a watch proves nothing. Nothing is
-followed or taken from the environment: no redirects, cookies or .netrc.
+Requests are bounded by a semaphore and have one time limit for everything, waiting for their turn
+included; watches are few and live long. Keep-alive probes find a silent partition in half a minute,
+since no answer to a watch proves nothing. No redirects, cookies, .netrc or proxies of the
+environment. No time limit here spans a ``yield``: it would cancel what its task does later.
 """
 
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple, Protocol
 
 import aiohttp
@@ -125,52 +124,49 @@ class Transport:
             raise TimedOut(f"no answer within {limit_s:g} s ({path})") from None
 
     async def _once(self, call: "_Call") -> bytes:
-        async with self._turns, self._answer(call) as answer:
-            return await _read(answer, MAX_ANSWER_BYTES, call.path)
-
-    @asynccontextmanager
-    async def stream(
-        self, path: str, *, params: Mapping[str, str], timeout_s: float
-    ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The pieces of an answer that has no end of its own, for at most ``timeout_s``.
-
-        Raises ApiError, Unreachable, TimedOut. The pieces just end when the server ends them.
-        """
-        call = _Call("GET", path, params, None, "")
-        try:
-            # Head within the limit of any request; the body may take as long as it was asked for.
-            async with asyncio.timeout(self._timeout_s) as limit:
-                async with self._answer(call) as answer:
-                    limit.reschedule(asyncio.get_running_loop().time() + timeout_s)
-                    yield _pieces(answer, path)
-        except TimeoutError:
-            raise TimedOut(f"the watch did not end or begin in time ({path})") from None
-
-    @asynccontextmanager
-    async def _answer(self, call: "_Call") -> AsyncIterator[aiohttp.ClientResponse]:
-        """A successful answer; with credentials fetched anew if the server knows them no more."""
-        renew = False
-        while True:
-            credential = await self._access.source.credential(renew=renew)
+        async with self._turns, await self._open(call) as response:
             try:
-                async with self._request(call, credential) as response:
-                    if response.status >= 300:
-                        raise await _refused(response, call.path)
-                    yield response
-                    return
-            except Unauthorized:
-                if renew:
-                    raise
-                renew = True
+                return await _read(response, MAX_ANSWER_BYTES, call.path)
             except (aiohttp.ClientError, OSError) as error:
-                # aiohttp's texts may hold the whole URL, hence only what went wrong.
-                raise Unreachable(
-                    f"{self._access.server}: {_words(error)} ({call.path})"
-                ) from error
+                raise self._unreachable(error, call.path) from error
 
-    def _request(
-        self, call: "_Call", credential: Credential
-    ) -> aiohttp.client._RequestContextManager:
+    async def stream(self, path: str, *, params: Mapping[str, str], timeout_s: float) -> "Stream":
+        """An answer that has no end of its own; the caller closes it.
+
+        Raises ApiError, Unreachable, TimedOut: its beginning must come as soon as any answer.
+        """
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        try:
+            async with asyncio.timeout(min(self._timeout_s, timeout_s)):
+                response = await self._open(_Call("GET", path, params, None, ""))
+        except TimeoutError:
+            raise TimedOut(f"no answer within {self._timeout_s:g} s ({path})") from None
+        return Stream(response, path, deadline_s)
+
+    async def _open(self, call: "_Call") -> aiohttp.ClientResponse:
+        """The head of a successful answer; asked once more if the credentials were refused and
+        their source has others now."""
+        credential = await self._access.source.credential()
+        while True:
+            try:
+                response = await self._request(call, credential)
+                if response.status < 300:
+                    return response
+                async with response:
+                    refused = await _refused(response, call.path)
+            except (aiohttp.ClientError, OSError) as error:
+                raise self._unreachable(error, call.path) from error
+            if not isinstance(refused, Unauthorized):
+                raise refused
+            other = await self._access.source.credential(renew=True)
+            if other == credential:
+                raise refused
+            credential = other
+
+    def _unreachable(self, error: BaseException, path: str) -> Unreachable:
+        return Unreachable(f"{self._access.server}: {_words(error)} ({path})")
+
+    async def _request(self, call: "_Call", credential: Credential) -> aiohttp.ClientResponse:
         if self._session is None:
             raise Unreachable(f"{self._access.server}: the client is closed ({call.path})")
         self._use_certificate(credential)
@@ -182,7 +178,7 @@ class Transport:
             headers["Authorization"] = credential.authorization
         if call.body is not None:
             headers["Content-Type"] = call.content_type
-        return self._session.request(
+        return await self._session.request(
             call.method,
             URL(self._access.server + call.path, encoded=True),
             params=call.params,
@@ -208,6 +204,29 @@ class Transport:
     def _bad(self, field: str, problem: ValueError) -> BadConfig:
         access = self._access
         return BadConfig(access.server, access.context, field, str(problem))
+
+
+class Stream:
+    """The body of an answer, piece by piece."""
+
+    def __init__(self, response: aiohttp.ClientResponse, path: str, deadline_s: float) -> None:
+        self._response = response
+        self._path = path
+        self._deadline_s = deadline_s
+
+    async def read(self) -> bytes:
+        """The next piece; empty at the end. Raises Unreachable, TimedOut."""
+        try:
+            async with asyncio.timeout_at(self._deadline_s):
+                return await self._response.content.readany()
+        except TimeoutError:
+            raise TimedOut(f"the server did not end it in time ({self._path})") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise Unreachable(f"{_words(error)} ({self._path})") from error
+
+    def close(self) -> None:
+        """End it, and the connection with it."""
+        self._response.close()
 
 
 class _Call(NamedTuple):
@@ -252,14 +271,6 @@ async def _read(
                 break
             raise BadAnswer(f"an answer longer than {most_bytes} bytes ({path})")
     return b"".join(parts)
-
-
-async def _pieces(response: aiohttp.ClientResponse, path: str) -> AsyncIterator[bytes]:
-    try:
-        async for part in response.content.iter_any():
-            yield part
-    except (aiohttp.ClientError, OSError) as error:
-        raise Unreachable(f"{_words(error)} ({path})") from error
 
 
 def _words(error: BaseException) -> str:
