@@ -5,6 +5,8 @@ bounded (63 characters of a small alphabet), a tenant's name is not: where a nam
 label holds what fits and an annotation of the same key holds all of it.
 """
 
+import hashlib
+import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -12,8 +14,24 @@ TENANT: Final = "berthmaster.io/tenant"
 WORKLOAD: Final = "berthmaster.io/workload"
 ATTEMPT: Final = "berthmaster.io/attempt"  # from 1
 POD: Final = "berthmaster.io/pod"  # "<pod set>-<index>", unique within the attempt
+POD_SET: Final = "berthmaster.io/pod-set"  # of pods that a Job numbers: with its index, the pod
+INDEX: Final = "batch.kubernetes.io/job-completion-index"  # Kubernetes' own
 EXECUTOR: Final = "berthmaster.io/executor"  # who made it
 GPUS: Final = "berthmaster.io/gpus"  # annotation: "0,3", the indices that a pod has, where known
+
+
+MAX_VALUE_CHARS: Final = 63
+_VALUE: Final = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?\Z")
+_DIGEST_CHARS: Final = 8
+
+
+def value(text: str) -> str:
+    """The text as a label's value: itself where it fits, else what fits and a digest of it all."""
+    if _VALUE.match(text):
+        return text
+    kept = re.sub(r"[^-A-Za-z0-9_.]", "-", text)[: MAX_VALUE_CHARS - _DIGEST_CHARS - 1]
+    digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARS]
+    return f"{kept}-{digest}".lstrip("-_.")
 
 
 class Identity(NamedTuple):
@@ -26,14 +44,23 @@ class Identity(NamedTuple):
 
 
 def identity(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Identity | None:
-    """Whose pod this is; None for one that is not ours. All four labels make it ours."""
-    if not all(labels.get(key) for key in (TENANT, WORKLOAD, ATTEMPT, POD)):
+    """Whose pod this is; None for one that is not ours. All four labels make it ours; the index
+    that a Job gives its pods stands for the last one's half."""
+    pod = annotations.get(POD) or labels.get(POD) or _numbered(labels, annotations)
+    if not pod or not all(labels.get(key) for key in (TENANT, WORKLOAD, ATTEMPT)):
         return None
     attempt = labels[ATTEMPT]
     if not attempt.isascii() or not attempt.isdecimal() or len(attempt) > 9 or int(attempt) < 1:
         return None
-    tenant, workload, pod = (annotations.get(key) or labels[key] for key in (TENANT, WORKLOAD, POD))
+    tenant, workload = (annotations.get(key) or labels[key] for key in (TENANT, WORKLOAD))
     return Identity(tenant, workload, int(attempt), pod)
+
+
+def _numbered(labels: Mapping[str, str], annotations: Mapping[str, str]) -> str:
+    """The pod's name from its set and the number that its Job gave it; "" if there is none."""
+    pod_set = annotations.get(POD_SET) or labels.get(POD_SET)
+    index = labels.get(INDEX) or annotations.get(INDEX)
+    return f"{pod_set}-{index}" if pod_set and index else ""
 
 
 def gpu_indices(annotations: Mapping[str, str]) -> tuple[int, ...]:
