@@ -101,6 +101,7 @@ class Reflector(Generic[T]):
         self._told: set[type[KubernetesError]] = set()  # troubles that the log knows
         self.caught_up = False  # listed, and not known to have missed anything since
         self.trouble = ""  # in words; "" = none
+        self.absent = False  # the server says that it serves no such kind
         self.heard_at_s = 0.0  # event loop time; 0 = never
         self.lists = 0
         self.watches = 0
@@ -157,6 +158,7 @@ class Reflector(Generic[T]):
             except (NotFound, Forbidden, Unauthorized) as error:
                 if isinstance(error, NotFound):
                     self.caught_up = False  # what is served again may be something else
+                    self.absent = True
                 self._failed(error, _plainly(error, self._resource))
                 pause_s = self._pause_s(self._absent_s)
             except KubernetesError as error:
@@ -248,6 +250,7 @@ class Reflector(Generic[T]):
 
     def _recovered(self) -> None:
         self.trouble = ""
+        self.absent = False
         if self._told:
             self._told.clear()
             self._log.info("mirroring again", resource=self._resource.plural)
