@@ -1,0 +1,124 @@
+"""Kueue's objects as documents, small and valid; a test states only what it is about. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tests.controlplane.kueue.objects import API_VERSION, MULTIKUEUE, QUEUE_LABEL, Obj
+
+RUN_FOREVER = "forever"
+
+
+def _named(kind: str, name: str, namespace: str = "") -> Obj:
+    meta = {"name": name, **({"namespace": namespace} if namespace else {})}
+    return {"apiVersion": API_VERSION, "kind": kind, "metadata": meta}
+
+
+def flavor(name: str = "default", labels: Mapping[str, str] | None = None) -> Obj:
+    """A ResourceFlavor; with labels its pods go to such nodes only."""
+    spec = {"nodeLabels": dict(labels)} if labels else {}
+    return {**_named("ResourceFlavor", name), "spec": spec}
+
+
+def cluster_queue(
+    name: str,
+    quotas: Mapping[str, Mapping[str, str | int]],
+    *,
+    checks: Sequence[str] = (),
+    stop_policy: str = "None",
+    preemption: str = "Never",
+    strategy: str = "BestEffortFIFO",
+) -> Obj:
+    """A ClusterQueue for every namespace; quotas are {flavor: {resource: amount}}, all of the same
+    resources."""
+    resources = list(next(iter(quotas.values())))
+    flavors = [
+        {
+            "name": each,
+            "resources": [
+                {"name": resource, "nominalQuota": str(amounts[resource])} for resource in resources
+            ],
+        }
+        for each, amounts in quotas.items()
+    ]
+    spec: Obj = {
+        "namespaceSelector": {},
+        "queueingStrategy": strategy,
+        "stopPolicy": stop_policy,
+        "preemption": {"withinClusterQueue": preemption},
+        "resourceGroups": [{"coveredResources": resources, "flavors": flavors}],
+    }
+    if checks:
+        spec["admissionChecksStrategy"] = {"admissionChecks": [{"name": each} for each in checks]}
+    return {**_named("ClusterQueue", name), "spec": spec}
+
+
+def local_queue(namespace: str, name: str, leads_to: str, *, stop_policy: str = "None") -> Obj:
+    """A LocalQueue."""
+    spec = {"clusterQueue": leads_to, "stopPolicy": stop_policy}
+    return {**_named("LocalQueue", name, namespace), "spec": spec}
+
+
+def multikueue_check(name: str, config: str) -> Obj:
+    """The AdmissionCheck that sends Workloads to the clusters of a config."""
+    parameters = {"apiGroup": "kueue.x-k8s.io", "kind": "MultiKueueConfig", "name": config}
+    spec = {"controllerName": MULTIKUEUE, "parameters": parameters}
+    return {**_named("AdmissionCheck", name), "spec": spec}
+
+
+def own_check(name: str, controller: str = "berthmaster.dev/placement") -> Obj:
+    """An AdmissionCheck of somebody else's controller, who must also set it Active."""
+    return {**_named("AdmissionCheck", name), "spec": {"controllerName": controller}}
+
+
+def config(name: str, clusters: Sequence[str]) -> Obj:
+    """A MultiKueueConfig."""
+    return {**_named("MultiKueueConfig", name), "spec": {"clusters": list(clusters)}}
+
+
+def cluster(name: str, secret: str) -> Obj:
+    """A MultiKueueCluster whose kubeconfig is in a Secret."""
+    source = {"kubeConfig": {"locationType": "Secret", "location": secret}}
+    return {**_named("MultiKueueCluster", name), "spec": {"clusterSource": source}}
+
+
+def priority_class(name: str, value: int) -> Obj:
+    """A WorkloadPriorityClass."""
+    return {**_named("WorkloadPriorityClass", name), "value": value}
+
+
+def job(
+    namespace: str,
+    name: str,
+    queue: str,
+    *,
+    requests: Mapping[str, str] | None = None,
+    pods: int = 1,
+    run_s: str = RUN_FOREVER,
+    exit_code: int = 0,
+    on_hub: bool = True,
+    labels: Mapping[str, str] | None = None,
+) -> Obj:
+    """A Job for a LocalQueue; on a hub MultiKueue manages it. Its pods run as kwok's annotations
+    say."""
+    resources = dict(requests or {"cpu": "1"})
+    container: Obj = {"name": "main", "image": "none", "resources": {"requests": resources}}
+    # Extended resources must be limited to what is requested.
+    limits = {each: amount for each, amount in resources.items() if "/" in each}
+    if limits:
+        container["resources"]["limits"] = limits
+    annotations = {"berth.test/run-s": run_s, "berth.test/exit-code": str(exit_code)}
+    spec: Obj = {
+        "suspend": True,
+        "parallelism": pods,
+        "completions": pods,
+        "backoffLimit": 0,
+        "template": {
+            "metadata": {"annotations": annotations},
+            "spec": {"restartPolicy": "Never", "containers": [container]},
+        },
+    }
+    if on_hub:
+        spec["managedBy"] = MULTIKUEUE
+    meta = {"name": name, "namespace": namespace, "labels": {QUEUE_LABEL: queue, **(labels or {})}}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}

@@ -1,0 +1,381 @@
+"""One Kueue for tests, real or not: a hub with MultiKueue, its workers, and the hands to use and
+break them.
+
+    with Kueue(planes, namespace) as k:              # or: async with kueue(planes, namespace) as k:
+        k.submit("train")                            # a Job on the hub
+        k.until(lambda: k.cluster_of("train"), "a cluster")
+
+The namespace is a test's own, the same in every plane; the objects without a namespace are named
+after it, so tests do not meet. Everything blocks; inside an event loop use asyncio.to_thread. Every
+wait has a limit, and what was last seen is in the error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import dataclasses
+import http
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.controlplane.api import Api, ApiError, documents
+from tests.controlplane.kueue import builders
+from tests.controlplane.kueue.managers import Options, is_real, manager
+from tests.controlplane.kueue.objects import GROUP, Obj, condition_of, is_true
+from tests.controlplane.plane import Plane
+from tests.controlplane.planes import Planes
+from tests.controlplane.processes import Process, until
+
+__all__ = ["Kueue", "Options", "is_real", "kueue"]
+
+HERE = Path(__file__).resolve().parent
+API = f"/apis/{GROUP}/v1beta2"
+SYSTEM = "kueue-system"
+QUOTAS = {"default": {"cpu": "100", "memory": "1Ti", "nvidia.com/gpu": "100"}}
+ACTIVE_LIMIT_S = 60.0
+USER = "multikueue"  # as whom the hub comes to the workers: rights.yaml
+
+
+class Kueue:
+    """Managers on the hub and on every worker, and one queue that leads to MultiKueue."""
+
+    def __init__(
+        self,
+        planes: Planes,
+        namespace: str,
+        *,
+        options: Options | None = None,
+        clusters: Sequence[str] | None = None,
+        quotas: Mapping[str, Mapping[str, str | int]] | None = None,
+        worker_quotas: Mapping[str, Mapping[str, Mapping[str, str | int]]] | None = None,
+        checks: Sequence[str] = (),
+        queue: str = "main",
+    ) -> None:
+        """`clusters`: the order of the MultiKueueConfig, by default all workers. `worker_quotas`:
+        by worker, where it differs. `checks`: admission checks of somebody else, beside
+        MultiKueue's."""
+        self.planes = planes
+        self.namespace = namespace
+        self.options = options or Options()
+        self.clusters = list(clusters or [plane.name for plane in planes.workers])
+        self.queue = queue  # the LocalQueue, the same everywhere
+        self.cluster_queue = f"{namespace}-queue"
+        self.check = f"{namespace}-multikueue"
+        self.config = f"{namespace}-config"
+        self.own_checks = [f"{namespace}-{each}" for each in checks]
+        self._quotas = quotas or QUOTAS
+        self._worker_quotas = worker_quotas or {}
+        self._managers: dict[str, Process] = {}
+
+    # ------------------------------------------------------------ life
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Objects, managers, and wait until everything that shall be active is."""
+        with ThreadPoolExecutor(len(self.planes.workers) + 1) as threads:
+            list(threads.map(self._prepare, self.planes))
+        for plane in self.planes:
+            self.start_manager(plane.name)
+        self.wait_active()
+
+    def stop(self) -> None:
+        """Managers die, and nothing of this Kueue is left in any plane."""
+        for process in self._managers.values():
+            process.kill()
+        self.planes.mend()
+        with ThreadPoolExecutor(len(self.planes.workers) + 1) as threads:
+            list(threads.map(self._clean, self.planes))
+
+    def _prepare(self, plane: Plane) -> None:
+        hub = plane.role == "hub"
+        for document in documents(HERE / "policies.yaml"):
+            plane.api.apply(document)
+        plane.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
+        plane.api.apply(
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}}
+        )
+        quotas = self._quotas if hub else self._worker_quotas.get(plane.name, self._quotas)
+        for flavor in quotas:
+            plane.api.apply(builders.flavor(flavor))
+        if hub:
+            self._prepare_multikueue(plane)
+        else:
+            for document in documents(HERE / "rights.yaml"):
+                plane.api.apply(document)
+        checks = [self.check, *self.own_checks] if hub else []
+        plane.api.apply(builders.cluster_queue(self.cluster_queue, quotas, checks=checks))
+        plane.api.apply(builders.local_queue(self.namespace, self.queue, self.cluster_queue))
+
+    def _prepare_multikueue(self, hub: Plane) -> None:
+        for worker in self.planes.workers:
+            self.give_kubeconfig(worker.name, worker.kubeconfig_for(USER).read_bytes())
+            hub.api.apply(builders.cluster(worker.name, f"{worker.name}-kubeconfig"))
+        hub.api.apply(builders.config(self.config, self.clusters))
+        hub.api.apply(builders.multikueue_check(self.check, self.config))
+        for name in self.own_checks:
+            hub.api.apply(builders.own_check(name))
+            self.activate_check(name)
+
+    def _clean(self, plane: Plane) -> None:
+        """Finalizers first: with the managers gone nobody else takes them off."""
+        api, inside = plane.api, f"/namespaces/{self.namespace}"
+        jobs = f"/apis/batch/v1{inside}/jobs"
+        api.delete(jobs)
+        for plural in ("workloads", "localqueues"):
+            _remove_all(api, f"{API}{inside}/{plural}", "")
+        kinds = ["clusterqueues"]
+        if plane.role == "hub":
+            kinds += ["admissionchecks", "multikueueconfigs"]
+        for plural in kinds:
+            _remove_all(api, f"{API}/{plural}", self.namespace)
+        if plane.role == "hub":
+            _remove_all(api, f"{API}/multikueueclusters", "")
+
+    # ------------------------------------------------------------ managers
+
+    def start_manager(self, name: str, options: Options | None = None) -> None:
+        """Start the manager of a plane, with other options if given."""
+        if options is not None:
+            self.options = options
+        self._managers[name] = manager(self.planes[name], self.options)
+        self._managers[name].launch()
+
+    def kill_manager(self, name: str) -> None:
+        """kill -9."""
+        self._managers[name].kill()
+
+    def restart_manager(self, name: str, **changes: Any) -> None:
+        """kill -9 and start again, with some options changed; returns when all is active again."""
+        self.kill_manager(name)
+        self.start_manager(name, dataclasses.replace(self.options, **changes))
+        self.wait_active()
+
+    def manager_said(self, name: str) -> str:
+        """The end of a manager's log."""
+        return self._managers[name].said()
+
+    def wait_active(self, limit_s: float = ACTIVE_LIMIT_S) -> None:
+        """Until clusters, checks and queues are active: /readyz of a manager says too little.
+
+        The managers that were there before may have said so: conditions of the hub are looked at
+        after its manager shows life, which it does by being up for a moment.
+        """
+
+        def active() -> bool:
+            for name, process in self._managers.items():
+                if not process.running:
+                    raise AssertionError(f"{name}: the manager ended: {process.last_words()}")
+            return not self.inactive()
+
+        until(active, f"all active, still not: {self.inactive()}", limit_s, poll_s=0.1)
+
+    def inactive(self) -> list[str]:
+        """What is not active, and why, in words."""
+        found: list[str] = []
+        hub = self.planes.hub.api
+        wanted = [(hub, f"{API}/multikueueclusters/{name}") for name in self.clusters]
+        wanted.append((hub, f"{API}/admissionchecks/{self.check}"))
+        for plane in self.planes:
+            queue = f"{API}/namespaces/{self.namespace}/localqueues/{self.queue}"
+            wanted.append((plane.api, f"{API}/clusterqueues/{self.cluster_queue}"))
+            wanted.append((plane.api, queue))
+        for api, path in wanted:
+            obj = api.find(path)
+            if obj is None or not is_true(obj, "Active"):
+                condition = condition_of(obj, "Active") if obj else None
+                found.append(
+                    f"{path.rpartition('v1beta2/')[2]}: {condition and condition['message']}"
+                )
+        return found
+
+    # ------------------------------------------------------------ using it
+
+    def submit(self, name: str, **how: Any) -> Obj:
+        """A Job on the hub, as builders.job makes it."""
+        body = builders.job(self.namespace, name, how.pop("queue", self.queue), **how)
+        path = f"/apis/batch/v1/namespaces/{self.namespace}/jobs"
+        return self.planes.hub.api.create(path, body)
+
+    def job(self, name: str, plane: str = "hub") -> Obj | None:
+        """A Job, on the hub or its double on a worker."""
+        path = f"/apis/batch/v1/namespaces/{self.namespace}/jobs/{name}"
+        return self.planes[plane].api.find(path)
+
+    def workload(self, job: str, plane: str = "hub") -> Obj | None:
+        """The Workload of a Job on the hub, or its copy on a worker (known by its name)."""
+        for each in self.planes.hub.api.items(f"{API}/namespaces/{self.namespace}/workloads"):
+            owners = each["metadata"].get("ownerReferences") or ()
+            if any(owner["kind"] == "Job" and owner["name"] == job for owner in owners):
+                if plane == "hub":
+                    return each
+                return self.planes[plane].api.find(self.path(each["metadata"]["name"]))
+        return None
+
+    def status(self, job: str, plane: str = "hub") -> Obj:
+        """The status of a Job's Workload; empty while there is none."""
+        status: Obj = (self.workload(job, plane) or {}).get("status") or {}
+        return status
+
+    def path(self, workload: str) -> str:
+        """Where a Workload is, in every plane."""
+        return f"{API}/namespaces/{self.namespace}/workloads/{workload}"
+
+    def cluster_of(self, job: str) -> str:
+        """The cluster that MultiKueue chose; empty while there is none."""
+        return str(self.status(job).get("clusterName", ""))
+
+    def nominated(self, job: str) -> list[str]:
+        """The nominated clusters, as they stand."""
+        return list(self.status(job).get("nominatedClusterNames") or ())
+
+    def copies(self, job: str) -> list[str]:
+        """The workers that have a copy of the Workload."""
+        workload = self.workload(job)
+        if workload is None:
+            return []
+        path = self.path(workload["metadata"]["name"])
+        return [plane.name for plane in self.planes.workers if plane.api.find(path)]
+
+    def state_of(self, job: str, check: str = "") -> str:
+        """The state of an admission check, by default MultiKueue's; empty while it is not there."""
+        for each in self.status(job).get("admissionChecks") or ():
+            if each["name"] == (check or self.check):
+                return str(each["state"])
+        return ""
+
+    def has(self, job: str, condition: str, plane: str = "hub") -> bool:
+        """Whether a condition of the Workload is True."""
+        workload = self.workload(job, plane)
+        return workload is not None and is_true(workload, condition)
+
+    def nominate(self, job: str, clusters: Sequence[str]) -> Obj:
+        """As a dispatcher does: a merge patch with the resource version, anew after a conflict."""
+        for _ in range(20):
+            workload = self.workload(job)
+            assert workload is not None, f"{job} has no Workload"
+            meta = {"resourceVersion": workload["metadata"]["resourceVersion"]}
+            body = {"metadata": meta, "status": {"nominatedClusterNames": list(clusters)}}
+            path = f"{self.path(workload['metadata']['name'])}/status"
+            try:
+                return self.planes.hub.api.merge(path, body)
+            except ApiError as error:
+                if error.status != http.HTTPStatus.CONFLICT:
+                    raise
+        raise AssertionError(f"{job}: twenty conflicts")
+
+    def patch_status(self, job: str, status: Mapping[str, object], plane: str = "hub") -> Obj:
+        """A merge patch of a Workload's status, with no precondition."""
+        workload = self.workload(job, plane)
+        assert workload is not None, f"{job} has no Workload in {plane}"
+        path = f"{self.path(workload['metadata']['name'])}/status"
+        return self.planes[plane].api.merge(path, {"status": dict(status)})
+
+    def set_check(self, job: str, check: str, state: str, message: str = "") -> Obj:
+        """As a check's controller does: server-side apply of its own list item alone."""
+        workload = self.workload(job)
+        assert workload is not None, f"{job} has no Workload"
+        name = workload["metadata"]["name"]
+        item = {
+            "name": check,
+            "state": state,
+            "message": message,
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }
+        body = {
+            "apiVersion": f"{GROUP}/v1beta2",
+            "kind": "Workload",
+            "metadata": {"name": name, "namespace": self.namespace},
+            "status": {"admissionChecks": [item]},
+        }
+        return self.planes.hub.api.call(
+            "PATCH",
+            f"{self.path(name)}/status",
+            body,
+            content_type="application/apply-patch+yaml",
+            query={"fieldManager": f"check-{check}", "force": "true"},
+        )
+
+    def until(self, ask: Callable[[], object], what: str, limit_s: float = 20.0) -> None:
+        """Wait until it is so. Raises NotYet."""
+        until(lambda: bool(ask()), what, limit_s, poll_s=0.05)
+
+    # ------------------------------------------------------------ changing what is there
+
+    def activate_check(self, name: str) -> None:
+        """Say of a check of our own that its controller is there."""
+        condition = {
+            "type": "Active",
+            "status": "True",
+            "reason": "Active",
+            "message": "a test's",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }
+        path = f"{API}/admissionchecks/{name}/status"
+        self.planes.hub.api.merge(path, {"status": {"conditions": [condition]}})
+
+    def give_kubeconfig(self, cluster: str, kubeconfig: bytes) -> None:
+        """The Secret that a MultiKueueCluster names."""
+        data = {"kubeconfig": base64.b64encode(kubeconfig).decode()}
+        meta = {"name": f"{cluster}-kubeconfig", "namespace": SYSTEM}
+        self.planes.hub.api.apply(
+            {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": data}
+        )
+
+    def set_clusters(self, clusters: Sequence[str]) -> None:
+        """Change the MultiKueueConfig: membership and order."""
+        path = f"{API}/multikueueconfigs/{self.config}"
+        self.planes.hub.api.merge(path, {"spec": {"clusters": list(clusters)}})
+
+    def stop_queue(self, plane: str, policy: str) -> None:
+        """stopPolicy of the ClusterQueue: None, Hold or HoldAndDrain."""
+        path = f"{API}/clusterqueues/{self.cluster_queue}"
+        self.planes[plane].api.merge(path, {"spec": {"stopPolicy": policy}})
+
+    def set_active(self, job: str, active: bool, plane: str = "hub") -> None:
+        """spec.active of a Workload: false evicts it."""
+        workload = self.workload(job, plane)
+        assert workload is not None, f"{job} has no Workload in {plane}"
+        path = self.path(workload["metadata"]["name"])
+        self.planes[plane].api.merge(path, {"spec": {"active": active}})
+
+
+def _remove_all(api: Api, path: str, prefix: str) -> None:
+    for each in api.items(path):
+        name = each["metadata"]["name"]
+        if not name.startswith(prefix):
+            continue
+        with contextlib.suppress(ApiError):  # gone meanwhile
+            api.delete(f"{path}/{name}")
+        with contextlib.suppress(ApiError):
+            api.merge(f"{path}/{name}", {"metadata": {"finalizers": None}})
+
+
+@contextlib.asynccontextmanager
+async def kueue(planes: Planes, namespace: str, **how: Any) -> AsyncIterator[Kueue]:
+    """`Kueue` for tests with an event loop: starting and stopping do not block it."""
+    made = Kueue(planes, namespace, **how)
+    try:
+        await asyncio.to_thread(made.start)
+        yield made
+    finally:
+        await asyncio.to_thread(made.stop)
