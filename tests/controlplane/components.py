@@ -99,6 +99,7 @@ def kube_apiserver(
         f"--audit-policy-file={HERE / 'audit-policy.yaml'}",
         f"--audit-log-path={files.audit_log}",
         "--audit-log-maxsize=100000",  # one file: marks in it must stay valid
+        "--delete-collection-workers=8",
         "--profiling=false",
     ]
 

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 
 from tests.controlplane import components
 from tests.controlplane.api import (
+    CALL_LIMIT_S,
     Api,
     ApiError,
     Object,
@@ -163,11 +164,17 @@ class Plane:
         return self.ca.read_bytes()
 
     def api_for(
-        self, user: str = "", groups: Sequence[str] = (), *, token: str = "", limit_s: float = 30.0
+        self,
+        user: str = "",
+        groups: Sequence[str] = (),
+        *,
+        token: str = "",
+        via: Proxy | None = None,
+        limit_s: float = CALL_LIMIT_S,
     ) -> Api:
         """The fixture's own client as any user, with a token, or as nobody."""
         pair = self._pair(user, groups) if user else None
-        api = Api(self.url, self.ca, pair, token, limit_s=limit_s)
+        api = Api(self._url(via), self.ca, pair, token, limit_s=limit_s)
         self._apis.append(api)
         return api
 
@@ -185,13 +192,18 @@ class Plane:
     def _write_kubeconfig(self, pair: Pair | None, token: str, via: Proxy | None) -> Path:
         path = self.folder / f"kubeconfig-{next(self._numbers)}"
         path.touch(mode=0o600)
-        server = self.url if via is None else via.url
         path.write_text(
-            kubeconfig(server=server, ca_pem=self.ca_pem, pair=pair, token=token, name=self.name)
+            kubeconfig(
+                server=self._url(via), ca_pem=self.ca_pem, pair=pair, token=token, name=self.name
+            )
         )
         return path
 
-    def _pair(self, user: str, groups: Sequence[str]) -> Pair:
+    def _url(self, via: Proxy | None) -> str:
+        return self.url if via is None else via.url
+
+    def _pair(self, user: str, groups: Sequence[str] = ()) -> Pair:
+        """A client certificate of this user, always the same one."""
         key = (user, tuple(groups))
         if key not in self._pairs:
             file = f"user-{len(self._pairs)}"
@@ -219,10 +231,9 @@ class Plane:
 
     # ---- what is in it
 
-    def make_namespace(self, prefix: str = "test") -> str:
-        """A new one, ready for pods (its default service account is there)."""
-        made = self.api.create("/api/v1/namespaces", {"metadata": {"generateName": f"{prefix}-"}})
-        name = str(made["metadata"]["name"])
+    def make_namespace(self, name: str) -> str:
+        """A new one, ready for pods: its default service account is there."""
+        self.api.create("/api/v1/namespaces", {"metadata": {"name": name}})
         account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
         until(lambda: self.api.find(account), f"{self.name}: {account}", READY_LIMIT_S)
         return name
