@@ -27,7 +27,7 @@ FILTER = "berth.control.queue.*"
 
 
 def work(conn: Connection, handle: Callable[[Recorded], Awaitable[None]], **more: object) -> Worker:
-    return Worker(conn, "tester", CONTROL, "tester", [FILTER], handle, **more)  # type: ignore[arg-type]
+    return Worker(conn, "tester", CONTROL, "tester", FILTER, handle, **more)  # type: ignore[arg-type]
 
 
 async def put(conn: Connection, *names: str) -> None:
@@ -332,7 +332,7 @@ async def handle(recorded):
     await asyncio.sleep(600)
 async def main():
     async with connected(sys.argv[1], "doomed") as conn:
-        await Worker(conn, "tester", "CONTROL", "tester", [sys.argv[2]], handle, ack_wait_s=1).run()
+        await Worker(conn, "tester", "CONTROL", "tester", sys.argv[2], handle, ack_wait_s=1).run()
 asyncio.run(main())
 """
 
@@ -399,7 +399,7 @@ async def test_names_that_look_alike_are_two_consumers(server: Server) -> None:
             return handle
 
         names = ("executor-a.b", "executor-a_b", "executor-a b")
-        workers = [Worker(conn, "t", CONTROL, name, [FILTER], handler(name)) for name in names]
+        workers = [Worker(conn, "t", CONTROL, name, FILTER, handler(name)) for name in names]
         async with task(workers[0].run()), task(workers[1].run()), task(workers[2].run()):
             await put(conn, "x")
             await until(lambda: len(took) == 3)

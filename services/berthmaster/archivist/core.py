@@ -1,4 +1,4 @@
-"""When a story moves to the archive, and in which order: copy, confirm, only then purge. Pure.
+"""When a story moves to the archive, and in which order: copy, confirm, only then remove. Pure.
 
 A task begins with an ending or a decision that the log has, and is a generator: it yields one
 instruction, is sent what came of it, and returns how it ends. Every step may be the last before a
@@ -6,8 +6,11 @@ crash, and every step may be done by two archivists at once; the next try finds 
 
 - the archive is written behind a guard, and after a refusal compared event by event with the log,
   so nothing is there twice and nothing is taken for archived because a number looks right;
-- the purge removes what lies below the ending, by its sequence, so the tombstone stays whatever was
-  stored meanwhile; an aggregate whose ending did not count is not touched;
+- what lies below the ending is removed by its sequences, so the tombstone stays whatever was stored
+  meanwhile; an aggregate whose ending did not count is not touched;
+- it is removed from the newest to the oldest: whoever reads in between finds how the life began,
+  and an ending behind a gap, which folds to the same ending (see lifecycle.fold). From the oldest
+  on, what a lost race left in the middle of a life could look like its beginning;
 - a decision goes only while a later one stands behind it, so each chain keeps its last.
 
 To drive it: ``handle(event, now_s)``; feed each outcome back under its ref, until an End comes.
@@ -28,13 +31,13 @@ from berthmaster.archivist.stimuli import (
     Frozen,
     LastDecision,
     Later,
-    Purge,
     ReadArchive,
     ReadArchivedDecision,
     ReadLastDecision,
     ReadStory,
     Removed,
     RemoveDecision,
+    RemoveEvents,
     Stimulus,
     StoryRead,
     Told,
@@ -131,7 +134,7 @@ def _put_off(ref: str, why: str) -> Later:
 
 
 def _story(rules: Rules, seen: EndingSeen) -> Task:
-    """Archive the story, then purge the aggregate down to its ending."""
+    """Archive the story, then remove all of the aggregate but its ending."""
     ref = seen.ref
     read = _is(StoryRead, (yield ReadStory(ref=ref, tenant=seen.tenant, id=seen.id)))
     if read.failed:
@@ -140,12 +143,12 @@ def _story(rules: Rules, seen: EndingSeen) -> Task:
         return Frozen(ref=ref, why=read.unreadable)
     story = _up_to_ending(seen, read.events)
     if len(story) < 2:
-        return Done(ref=ref)  # purged before, or gone, or an ending that never counted
+        return Done(ref=ref)  # removed before, or gone, or an ending that never counted
     failed = yield from _archived(rules, seen, story)
     if failed:
         return _put_off(ref, failed)
-    purge = Purge(ref=ref, tenant=seen.tenant, id=seen.id, below=seen.sequence)
-    removed = _is(Removed, (yield purge))
+    newest_first = tuple(recorded.sequence for recorded in reversed(story[:-1]))
+    removed = _is(Removed, (yield RemoveEvents(ref=ref, sequences=newest_first)))
     if removed.failed:
         return _put_off(ref, removed.failed)
     return Done(ref=ref, archived=len(story), removed=True)
@@ -162,8 +165,7 @@ def _remove(rules: Rules, seen: EndingSeen) -> Task:
         return _put_off(ref, read.failed or read.unreadable)
     if not read.events or read.events[0].sequence != seen.sequence:
         return Done(ref=ref, archived=end.archived)  # not the tombstone, so nothing of ours
-    purge = Purge(ref=ref, tenant=seen.tenant, id=seen.id, below=seen.sequence + 1)
-    removed = _is(Removed, (yield purge))
+    removed = _is(Removed, (yield RemoveEvents(ref=ref, sequences=(seen.sequence,))))
     if removed.failed:
         return _put_off(ref, removed.failed)
     return Done(ref=ref, archived=end.archived, removed=True)

@@ -11,13 +11,13 @@ from berthmaster.archivist.stimuli import (
     ArchiveRead,
     Ask,
     LastDecision,
-    Purge,
     ReadArchive,
     ReadArchivedDecision,
     ReadLastDecision,
     ReadStory,
     Removed,
     RemoveDecision,
+    RemoveEvents,
     StoryRead,
     Told,
     WriteDecision,
@@ -38,7 +38,7 @@ from berthmaster.lifecycle.instructions import Answered
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.families import ARCHIVED_STORIES, UNREADABLE, encode
 
-PURGE_TIMEOUT_S: Final = 5.0
+REMOVE_LIMIT_S: Final = 5.0
 
 
 class Library:
@@ -59,10 +59,8 @@ class Library:
             case WriteStory():
                 subject = subjects.archive(step.story.tenant, step.story.id)
                 return await self._write(step.ref, subject, encode(step.story), step.guard)
-            case Purge():
-                guard = subjects.aggregate(step.tenant, step.id)
-                query = {"filter": guard, "seq": step.below}
-                return await self._remove(step.ref, f"STREAM.PURGE.{WORKLOADS}", query)
+            case RemoveEvents():
+                return await self._remove(step.ref, *step.sequences)
             case WriteDecision():
                 subject = subjects.archived_decision(step.cell, step.number)
                 return await self._write(step.ref, subject, data, step.guard)
@@ -71,7 +69,7 @@ class Library:
             case ReadLastDecision():
                 return await self._last_decision(step)
             case RemoveDecision():
-                return await self._remove_decision(step)
+                return await self._remove(step.ref, step.sequence)
             case _:
                 assert_never(step)
 
@@ -117,24 +115,30 @@ class Library:
     async def _write(self, ref: str, subject: str, data: bytes, guard: int) -> Answered:
         return Answered(ref=ref, outcome=await self._binder.write(subject, data, guard))
 
-    async def _remove(self, ref: str, api: str, query: dict[str, object]) -> Removed:
-        try:
-            await self._conn.api(api, query, timeout_s=PURGE_TIMEOUT_S)
-        except BusError as error:
-            return Removed(ref=ref, failed=str(error))
+    async def _remove(self, ref: str, *sequences: int) -> Removed:
+        """Message by message. One purge of the aggregate would be a single request, but the server
+        counts all messages anew for each consumer of the stream then, while everybody waits: 90 ms
+        with 15 consumers and 60,000 messages, where these take 0.3 ms each."""
+        for sequence in sequences:
+            if why := await self._remove_one(sequence):
+                return Removed(ref=ref, failed=why)
         return Removed(ref=ref)
 
-    async def _remove_decision(self, step: RemoveDecision) -> Removed:
-        """Already gone is what was wanted, and the server's complaint about it is no clear one."""
-        query: dict[str, object] = {"seq": step.sequence, "no_erase": True}
-        removed = await self._remove(step.ref, f"STREAM.MSG.DELETE.{WORKLOADS}", query)
-        if not removed.failed:
-            return removed
+    async def _remove_one(self, sequence: int) -> str:
+        """Why it is not gone, or nothing. Already gone is what was wanted, and the server's
+        complaint about it is no clear one."""
+        query: dict[str, object] = {"seq": sequence, "no_erase": True}
         try:
-            await self._conn.api(f"STREAM.MSG.GET.{WORKLOADS}", {"seq": step.sequence})
-        except ApiError as error:
-            if error.code == NO_MESSAGE:
-                return Removed(ref=step.ref)
-        except BusError:
-            pass  # the first failure says enough
-        return removed
+            await self._conn.api(f"STREAM.MSG.DELETE.{WORKLOADS}", query, timeout_s=REMOVE_LIMIT_S)
+        except ApiError as refused:
+            try:
+                await self._conn.api(f"STREAM.MSG.GET.{WORKLOADS}", {"seq": sequence})
+            except ApiError as error:
+                if error.code == NO_MESSAGE:
+                    return ""
+            except BusError:
+                pass  # the refusal says enough
+            return str(refused)
+        except BusError as error:
+            return str(error)
+        return ""

@@ -1,4 +1,4 @@
-"""The archivist's shell: three durable consumers feed one core; what it asks for is carried out.
+"""The archivist's shell: durable consumers feed one core; what it asks for is carried out.
 
 Any number of archivists share the consumers. A message is acknowledged when its task is done; one
 that is not due is given back until then. Endings are due in the order of the stream, so that the
@@ -56,24 +56,27 @@ class Shell:
 
     async def run(self) -> None:
         """Work until the service is asked to stop; what is in hand then is finished."""
-        endings = [subjects.workload_events_of(kind) for kind in ENDINGS]
         workers = [
-            self._worker("archivist", endings, self._on_ending),
-            self._worker("archivist-tombstones", endings, self._on_tombstone),
-            self._worker("archivist-decisions", [subjects.ALL_DECISIONS], self._on_decision),
+            self._worker("archivist-decisions", subjects.ALL_DECISIONS, self._on_decision),
         ]
+        for kind in ENDINGS:
+            filter_ = subjects.workload_events_of(kind)
+            workers += [
+                self._worker(f"archivist-{kind}", filter_, self._on_ending),
+                self._worker(f"archivist-tombstones-{kind}", filter_, self._on_tombstone),
+            ]
         async with asyncio.TaskGroup() as group:
             for worker in workers:
                 group.create_task(worker.run(self._ctx.stopping))
             group.create_task(self._tell_health())
 
-    def _worker(self, durable: str, filters: list[str], handle: Any) -> Worker:
+    def _worker(self, durable: str, filter_: str, handle: Any) -> Worker:
         return Worker(
             self._conn,
             "archivist",
             WORKLOADS,
             durable,
-            filters,
+            filter_,
             handle,
             concurrency=self._ctx.settings.concurrency,
         )

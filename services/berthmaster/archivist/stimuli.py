@@ -58,7 +58,7 @@ class LastDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Removed(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of Purge and RemoveDecision."""
+    """The outcome of RemoveEvents and RemoveDecision."""
 
     ref: str
     failed: str = ""
@@ -91,13 +91,12 @@ class WriteStory(msgspec.Struct, frozen=True, kw_only=True):
     guard: int
 
 
-class Purge(msgspec.Struct, frozen=True, kw_only=True):
-    """Remove the aggregate's events below this sequence, none other. Answer: Removed."""
+class RemoveEvents(msgspec.Struct, frozen=True, kw_only=True):
+    """Remove these events, in this order; those that are gone already do not matter. Answer:
+    Removed."""
 
     ref: str
-    tenant: str
-    id: str
-    below: int
+    sequences: tuple[int, ...]
 
 
 class WriteDecision(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,7 +163,7 @@ Ask = (
     ReadStory
     | ReadArchive
     | WriteStory
-    | Purge
+    | RemoveEvents
     | WriteDecision
     | ReadArchivedDecision
     | ReadLastDecision

@@ -3,6 +3,9 @@
 A follower owns an unacknowledged push consumer and distrusts it: consumers vanish with servers,
 heartbeats stop, messages are dropped on the way. Whenever something does not add up it makes a new
 consumer behind the last message that was handled. Nothing is handled twice, nothing is skipped.
+
+Several filters are dear: for each message that the server sends it compares all subjects of a block
+with them, while writers wait. Who wants all of a stream therefore asks for it without any.
 """
 
 import asyncio
@@ -17,8 +20,8 @@ from nats.aio.subscription import Subscription
 
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError, StreamReplaced
-from berthmaster.bus.streams import stream_info
-from berthmaster.bus.subjects import token
+from berthmaster.bus.streams import WORKLOADS, stream_info
+from berthmaster.bus.subjects import ALL_DECISIONS, ALL_WORKLOADS, token
 
 HEARTBEAT_S: Final = 0.5
 MISSED_HEARTBEATS: Final = 3
@@ -26,6 +29,8 @@ REPLACED_AFTER_S: Final = 5.0  # a new leader may need a moment to see all that 
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 2.0
 _NS: Final = 10**9
+
+_WHOLE: Final = {WORKLOADS: {ALL_WORKLOADS, ALL_DECISIONS}}  # of streams with several subjects
 
 Start = int | Literal["last-per-subject"]
 
@@ -85,7 +90,7 @@ class Follower:
         StreamReplaced then."""
         self._conn = conn
         self._stream = stream
-        self._filters = list(filters)
+        self._filters = [] if _WHOLE.get(stream) == set(filters) else list(filters)
         self._start = start
         self._relist_s = relist_s
         self._created = ""  # which incarnation of the stream
@@ -205,7 +210,7 @@ class _Session:
         filters = follower._filters
         if len(filters) == 1:
             config["filter_subject"] = filters[0]
-        else:
+        elif filters:
             config["filter_subjects"] = filters
         tail = f".{filters[0]}" if len(filters) == 1 else ""
         self._name = name
@@ -230,7 +235,8 @@ class _Session:
         while True:
             looked_s = loop.time()
             try:
-                await asyncio.wait_for(self._broken.wait(), HEARTBEAT_S)
+                async with asyncio.timeout(HEARTBEAT_S):  # wait_for may swallow a cancellation
+                    await self._broken.wait()
             except TimeoutError:
                 pass
             if self.failure is not None:

@@ -20,8 +20,6 @@ What the server cannot narrow, and who therefore gets it:
 - A consumer that is made for a while has a random name, and names cannot be matched in part: who
   may make those on a stream could also spoil another's consumer there. Only services and operators
   may. Tenants read their events as they happen, and the past through the gateway.
-- A consumer with several filters is not narrowed by them. An executor's durable is such a one, and
-  for the reason above no more is lost by it; its name is narrowed, and so is all that it writes.
 - Answers go to the asker's inbox. That is allowed once for each request (``allow_responses``),
   instead of letting a service write to every inbox.
 """
@@ -44,6 +42,7 @@ from berthmaster.bus.streams import (
 )
 from berthmaster.bus.subjects import (
     ALL_CONTROL,
+    ALL_DECISIONS,
     ALL_FLEET,
     ALL_WORKLOADS,
 )
@@ -59,7 +58,8 @@ EXECUTOR_KINDS: Final = (
     "failed",
     "cancelled",
 )
-ARCHIVIST_DURABLES: Final = ("archivist", "archivist-tombstones", "archivist-decisions")
+HINT_KINDS: Final = ("placed", "cancel_requested", "evicted", "failed")  # what executors wait for
+ENDING_KINDS: Final = ("succeeded", "failed", "cancelled")  # what the archivist waits for
 ANSWER_LIMIT_S: Final = 30  # whoever asked has given up long before
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_=-]+\Z")
 _PUBLIC_KEY: Final = re.compile(r"U[A-Z2-7]{55}\Z")
@@ -95,12 +95,11 @@ def _follow(stream: str, *filters: str) -> tuple[str, ...]:
     return (*api, f"$JS.FC.{stream}.>")
 
 
-def _work(stream: str, durable: str, *filters: str) -> tuple[str, ...]:
-    """worker.py: one durable, by name."""
-    tails = [f".{each}" for each in filters] or ["", ".>"]
-    asked = [f"CONSUMER.CREATE.{stream}.{durable}{tail}" for tail in tails]
+def _work(stream: str, durable: str, filter_: str) -> tuple[str, ...]:
+    """worker.py: one durable, by name and by filter."""
+    made = f"CONSUMER.CREATE.{stream}.{durable}.{filter_}"
     then = [f"CONSUMER.{verb}.{stream}.{durable}" for verb in ("INFO", "MSG.NEXT")]
-    api = _api(f"STREAM.INFO.{stream}", *asked, *then)
+    api = _api(f"STREAM.INFO.{stream}", made, *then)
     return (*api, f"$JS.ACK.{stream}.{durable}.>")
 
 
@@ -193,9 +192,17 @@ def _archivist(_: str) -> Grants:
             *_CLOCK,
             "berth.archive.>",
             *_read(WORKLOADS, ARCHIVE),
-            *(part for name in ARCHIVIST_DURABLES for part in _work(WORKLOADS, name)),
+            *_work(WORKLOADS, "archivist-decisions", ALL_DECISIONS),
+            *(
+                part
+                for kind in ENDING_KINDS
+                for task in ("", "tombstones-")
+                for part in _work(
+                    WORKLOADS, f"archivist-{task}{kind}", f"berth.workload.*.*.{kind}.*"
+                )
+            ),
             # Of aggregates that ended, and of old decisions; the server knows nothing narrower.
-            *_api(f"STREAM.PURGE.{WORKLOADS}", f"STREAM.MSG.DELETE.{WORKLOADS}"),
+            *_api(f"STREAM.MSG.DELETE.{WORKLOADS}"),
             "berth.dead.archivist",
         ),
         subscribe=(),
@@ -211,7 +218,6 @@ def _telemetry(cluster: str) -> Grants:
 def _executor(cluster: str) -> Grants:
     """What the executor of a worker cluster may do: there, and nowhere else."""
     own = f"berth.workload.*.*.*.{cluster}"
-    durable = "*" if cluster == "*" else f"executor-{cluster}"
     return Grants(
         publish=(
             *_CLOCK,
@@ -219,7 +225,15 @@ def _executor(cluster: str) -> Grants:
             *_read(WORKLOADS, LEASES),
             *_follow(WORKLOADS, own),
             *_follow(FLEET, f"berth.fleet.{cluster}.>"),
-            *_work(WORKLOADS, durable),
+            *(
+                part
+                for kind in HINT_KINDS
+                for part in _work(
+                    WORKLOADS,
+                    "*" if cluster == "*" else f"executor-{cluster}-{kind}",
+                    f"berth.workload.*.*.{kind}.{cluster}",
+                )
+            ),
             f"berth.lease.executor.{cluster}",
             "berth.dead.executor",
         ),

@@ -10,7 +10,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol, assert_never
+from typing import Any, Final, Protocol, assert_never
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
@@ -114,21 +114,12 @@ class Shell:
         forget = self._conn.when_reconnected(self._back.set)
         for event in await self._runtime.found(self.core.name):
             self.feed(event)
-        worker = Worker(
-            self._conn,
-            self._service,
-            WORKLOADS,
-            f"executor-{subjects.token(self.core.cluster)}",
-            [subjects.workload_events_in(self.core.cluster, kind) for kind in KINDS],
-            self._on_hint,
-            concurrency=MAX_HINTS,
-            ack_wait_s=HINT_AGAIN_S,
-        )
-        working = asyncio.create_task(worker.run(stopping), name=f"hints of {self.core.cluster}")
+        working = asyncio.gather(*(self._worker(kind).run(stopping) for kind in KINDS))
         try:
-            done, _ = await asyncio.wait({working, self._died}, return_when="FIRST_COMPLETED")
-            for task in done:
-                task.result()
+            ends: set[asyncio.Future[Any]] = {working, self._died}
+            done, _ = await asyncio.wait(ends, return_when="FIRST_COMPLETED")
+            for end in done:
+                end.result()
         finally:
             forget()
             if self._timer is not None:
@@ -139,6 +130,19 @@ class Shell:
             for task in self._flying:
                 task.cancel()
             await asyncio.gather(working, *self._flying, return_exceptions=True)
+
+    def _worker(self, kind: str) -> Worker:
+        """What feeds us one kind of hint."""
+        return Worker(
+            self._conn,
+            self._service,
+            WORKLOADS,
+            f"executor-{subjects.token(self.core.cluster)}-{kind}",
+            subjects.workload_events_in(self.core.cluster, kind),
+            self._on_hint,
+            concurrency=MAX_HINTS,
+            ack_wait_s=HINT_AGAIN_S,
+        )
 
     # Hints
 

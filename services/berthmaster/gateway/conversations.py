@@ -28,7 +28,7 @@ from berthmaster.gateway.answers import (
 from berthmaster.gateway.desk import Desk
 from berthmaster.gateway.stimuli import ReadStory, Requested, StoryRead
 from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.fold import Verdict, Workload, offer
+from berthmaster.lifecycle.fold import Verdict, Workload, is_whole, offer
 from berthmaster.lifecycle.instructions import (
     Answered,
     Append,
@@ -252,7 +252,7 @@ def get(desk: Desk, asked: Requested, tenant: str) -> Conversation:
 def _life(tenant: str, name: str, read: StoryRead) -> tuple[Workload, list[RecordedEvent]]:
     """The newest life under this id. The archive may hold earlier ones, and of a purged one all."""
     events = list(read.events)
-    if not (events and isinstance(events[0].event, Submitted)):
+    if not is_whole(events):
         archived = list(read.archived)
         births = (at for at, e in enumerate(archived) if e.event.after == 0 and not e.void)
         first = max(births, default=0)

@@ -17,7 +17,7 @@ from berthmaster.bus.log import EventLog, Message, next_message
 from berthmaster.bus.streams import ARCHIVE
 from berthmaster.gateway.conversations import Ask, Told
 from berthmaster.gateway.stimuli import ReadStory, StoryRead, Unreadable
-from berthmaster.lifecycle.fold import Workload, offer
+from berthmaster.lifecycle.fold import Workload, is_whole, offer
 from berthmaster.lifecycle.instructions import (
     Answered,
     Append,
@@ -141,7 +141,7 @@ class Performer:
             messages = await self._log.story(step.tenant, step.id)
             events, unreadable = self._decoded(step.tenant, step.id, messages)
             archived: list[RecordedEvent] = []
-            if not unreadable and (not events or events[0].event.after):
+            if not unreadable and not is_whole(events):
                 archived = await self._read_archive(step.tenant, step.id)
         except BusError as error:
             return StoryRead(ref=step.ref, failed=str(error))

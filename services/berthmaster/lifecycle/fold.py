@@ -5,17 +5,20 @@ not: so a guard and an ``after`` always are the same number, and a void event bl
 replicated streams a stale writer's event can be stored in spite of its guard; every reader drops
 the same ones, so all see the same life.
 
-An ``after`` beyond what was seen is a gap. Stories are purged down to their ending and nothing
-else removes events, so an ending behind a gap is a tombstone, also for a reader that slept through
-the rest of the life; any other event behind a gap means that this reader must reload.
+An ``after`` beyond what was seen is a gap. Stories are removed down to their ending, the newest
+event first, and nothing else removes events, so an ending behind a gap is a tombstone, also for a
+reader that slept through the rest of the life; any other event behind a gap means that this reader
+must reload.
 """
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import NewType
 
 import msgspec
 
 from berthmaster.lifecycle.states import ENDED, LIVE, NoSuchTransition, State, after
+from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.placement import MAIN_CELL, PodBinding, Target
 from berthmaster.messages.workload import (
     Admitted,
@@ -123,6 +126,16 @@ def offer(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s: 
     workload.state = state
     workload.changed_at_s = stored_at_s
     return Verdict.COUNTED
+
+
+def is_whole(events: Iterable[RecordedEvent]) -> bool:
+    """Whether these are a story from its beginning, without a gap. Else the archive has it."""
+    last = 0
+    for recorded in events:
+        if recorded.event.after > last:
+            return False
+        last = recorded.sequence
+    return last > 0
 
 
 def _names_the_open_attempt(workload: Workload, event: WorkloadEvent) -> bool:

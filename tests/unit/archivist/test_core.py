@@ -18,19 +18,21 @@ from berthmaster.archivist.stimuli import (
     Frozen,
     LastDecision,
     Later,
-    Purge,
     ReadArchive,
     ReadArchivedDecision,
     ReadLastDecision,
     ReadStory,
     Removed,
     RemoveDecision,
+    RemoveEvents,
     StoryRead,
     Told,
     WriteDecision,
     WriteStory,
 )
+from berthmaster.lifecycle.fold import Workload, offer
 from berthmaster.lifecycle.instructions import Answered, Refused, Stored, Unknown
+from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.records import ArchivedStory
 from berthmaster.messages.workload import (
@@ -66,7 +68,7 @@ STORY = (SUBMITTED, PLACED, CLAIMED, ENDED)
 SEEN = EndingSeen(ref="r", tenant="ann", id="train", sequence=4, stored_at_s=4.0)
 READ = ReadStory(ref="r", tenant="ann", id="train")
 LOOK = ReadArchive(ref="r", tenant="ann", id="train")
-PURGE = Purge(ref="r", tenant="ann", id="train", below=4)
+REMOVE = RemoveEvents(ref="r", sequences=(3, 2, 1))
 DONE = Done(ref="r", archived=4, removed=True)
 REFUSED = Answered(ref="r", outcome=Refused())
 
@@ -98,11 +100,19 @@ def play(
     return asked
 
 
-def test_a_story_is_copied_and_confirmed_before_it_is_purged_down_to_its_ending() -> None:
+def as_read(log: Sequence[RecordedEvent]) -> tuple[State, int]:
+    """What whoever reads the log now takes the workload for."""
+    work = Workload(tenant="ann", id="train")
+    for one in log:
+        offer(work, one.event, one.sequence, one.stored_at_s)
+    return work.state, work.sequence
+
+
+def test_a_story_is_copied_and_confirmed_before_all_but_its_ending_is_removed() -> None:
     assert play(SEEN, read(*STORY), stored(), Removed(ref="r")) == [
         READ,
         write(*STORY),
-        PURGE,
+        REMOVE,
         DONE,
     ]
 
@@ -114,18 +124,18 @@ def test_nothing_is_read_before_its_time() -> None:
     assert play(SEEN, rules=far, now_s=4.0) == [Later(ref="r", why="not due", pause_s=3600.0)]
 
 
-def test_after_a_crash_between_copy_and_purge_the_copy_is_recognised() -> None:
+def test_after_a_crash_between_copy_and_removal_the_copy_is_recognised() -> None:
     there = ArchiveRead(ref="r", guard=9, events=STORY)
     assert play(SEEN, read(*STORY), REFUSED, there, Removed(ref="r")) == [
         READ,
         write(*STORY),
         LOOK,
-        PURGE,
+        REMOVE,
         DONE,
     ]
 
 
-def test_after_a_crash_behind_the_purge_nothing_is_left_to_do() -> None:
+def test_after_a_crash_behind_the_removal_nothing_is_left_to_do() -> None:
     assert play(SEEN, read(ENDED)) == [READ, Done(ref="r")]
 
 
@@ -138,7 +148,7 @@ def test_a_story_in_the_archive_that_only_has_the_same_numbers_is_another_one() 
         write(*STORY),
         LOOK,
         write(*STORY, guard=9),
-        PURGE,
+        REMOVE,
         DONE,
     ]
 
@@ -154,7 +164,7 @@ def test_a_long_story_is_archived_in_parts_and_continued_where_a_crash_left_it()
         LOOK,
         write(CLAIMED, guard=8),
         write(ENDED, guard=9),
-        PURGE,
+        REMOVE,
         DONE,
     ]
 
@@ -168,12 +178,12 @@ def test_a_long_story_is_archived_in_parts_and_continued_where_a_crash_left_it()
         ([read(*STORY), stored(), Removed(ref="r", failed="no leader")], "no leader"),
     ],
 )
-def test_what_cannot_be_done_now_is_put_off_and_nothing_is_purged_unconfirmed(
+def test_what_cannot_be_done_now_is_put_off_and_nothing_is_removed_unconfirmed(
     told: Sequence[Told], why: str
 ) -> None:
     asked = play(SEEN, *told)
     assert asked[-1] == Later(ref="r", why=why, failed=True)
-    assert PURGE not in asked[:-2]
+    assert REMOVE not in asked[:-2]
 
 
 def test_an_event_of_a_newer_version_freezes_the_story() -> None:
@@ -206,18 +216,35 @@ def test_a_void_event_is_archived_as_one() -> None:
     ending = recorded(4, event(Cancelled, 3, **ENDING, attempt=1))
     asked = play(SEEN, read(SUBMITTED, PLACED, void, ending), stored())
     marked = msgspec.structs.replace(void, void=True)
-    assert asked == [READ, write(SUBMITTED, PLACED, marked, ending), PURGE]
+    assert asked == [READ, write(SUBMITTED, PLACED, marked, ending), REMOVE]
 
 
 def test_what_was_stored_behind_the_ending_changes_nothing() -> None:
     late = recorded(7, event(Claimed, 2, **HERE, executor="late"))
-    assert play(SEEN, read(*STORY, late), stored()) == [READ, write(*STORY), PURGE]
+    assert play(SEEN, read(*STORY, late), stored()) == [READ, write(*STORY), REMOVE]
+
+
+def test_a_story_that_is_half_removed_reads_as_ended_whatever_lost_races_left_in_it() -> None:
+    # A submit that lost its race is void, and looks like the beginning of a life.
+    void = recorded(3, event(Submitted, 0, request=JOB, digest="other"))
+    claimed = recorded(4, event(Claimed, 3, **HERE, executor="e"))
+    ending = recorded(5, event(Succeeded, 4, **HERE, **ENDING))
+    story = [SUBMITTED, PLACED, void, claimed, ending]
+    seen = msgspec.structs.replace(SEEN, sequence=5)
+    removal = play(seen, read(*story), stored())[-1]
+    assert removal == RemoveEvents(ref="r", sequences=(4, 3, 2, 1))
+    for sequence in removal.sequences:
+        assert as_read(story) == (State.SUCCEEDED, 5)
+        story = [one for one in story if one.sequence != sequence]
+    assert (story, as_read(story)) == ([ending], (State.SUCCEEDED, 5))
+    # From the oldest on it would come to life again.
+    assert as_read([void, claimed, ending]) == (State.QUEUED, 5)
 
 
 # tombstones
 
 TOMB = msgspec.structs.replace(SEEN, remove=True)
-BURY = Purge(ref="r", tenant="ann", id="train", below=5)
+BURY = RemoveEvents(ref="r", sequences=(4,))
 
 
 def test_a_tombstone_is_removed_when_its_time_has_come() -> None:
@@ -228,7 +255,7 @@ def test_a_tombstone_is_removed_when_its_time_has_come() -> None:
 
 def test_a_tombstone_whose_story_is_still_there_is_not_removed_before_it_is_archived() -> None:
     told = (read(*STORY), stored(), Removed(ref="r"), read(ENDED), Removed(ref="r"))
-    assert play(TOMB, *told) == [READ, write(*STORY), PURGE, READ, BURY, DONE]
+    assert play(TOMB, *told) == [READ, write(*STORY), REMOVE, READ, BURY, DONE]
     failing = (read(*STORY), Answered(ref="r", outcome=Unknown("?")))
     assert play(TOMB, *failing) == [
         READ,
@@ -310,11 +337,15 @@ def test_whatever_goes_wrong_nothing_leaves_the_log_that_the_archive_has_not(
                     return REFUSED
                 archive.append((guard + 1, step.story.events))
                 return Answered(ref="r", outcome=Unknown("lost")) if lost else stored(guard + 1)
-            case Purge():
-                kept = {e.sequence for _, part in archive for e in part}
-                assert {e.sequence for e in log if e.sequence < step.below} <= kept
-                log = [e for e in log if e.sequence >= step.below]
-                return Removed(ref="r", failed="lost" if lost else "")
+            case RemoveEvents():
+                assert set(step.sequences) <= {e.sequence for _, part in archive for e in part}
+                done = len(step.sequences)
+                if not calm:  # it may be killed between any two
+                    done = data.draw(st.integers(0, done), label="removed before the end")
+                gone = step.sequences[:done]
+                log = [e for e in log if e.sequence not in gone]
+                failed = "lost" if lost or done < len(step.sequences) else ""
+                return Removed(ref="r", failed=failed)
             case _:
                 raise AssertionError(step)
 
@@ -328,6 +359,7 @@ def test_whatever_goes_wrong_nothing_leaves_the_log_that_the_archive_has_not(
             if not isinstance(step, Done | Later | Frozen) and data.draw(st.integers(0, 9)):
                 running.append((archivist, archivist.handle(perform(step), 1000.0)))
         assert log[-1] == ENDED
+        assert as_read(log) == (State.SUCCEEDED, 4)
     last = Archivist(rules)
     (step,) = last.handle(SEEN, 1000.0)
     while not isinstance(step, Done):
