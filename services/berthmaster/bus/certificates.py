@@ -58,6 +58,13 @@ def ensure_certificates(folder: Path, names: Sequence[str], *, now_s: float) -> 
     return files
 
 
+def names_of(certificate: Path) -> tuple[str, ...]:
+    """The host names and addresses that a certificate is for. Raises CertificatesError, OSError."""
+    loaded = _load_certificate(certificate)
+    held = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return tuple(str(name.value) for name in held)
+
+
 def _authority(
     folder: Path, now: dt.datetime
 ) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:

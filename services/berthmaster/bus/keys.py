@@ -48,13 +48,37 @@ def make_keys(
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for user in wanted:
             _make_seed(seed_file(folder, user), owner_uid)
-        there = sorted(folder.glob(f"*{SEED_SUFFIX}"))
-        public = {path.name.removesuffix(SEED_SUFFIX): _public_key(path) for path in there}
-        _write(folder / USERS_CONF, render(public), mode=0o644)
+        public = _render_users(folder)
         if owner_uid is not None:
             os.chown(folder, owner_uid, -1)
     except OSError as error:
         raise KeysError(f"{error.filename or folder}: {error.strerror}") from error
+    return public
+
+
+def remove_key(folder: Path, user: str) -> bool:
+    """Forget a user; whether there was one. The server must then read its users again. Raises
+    KeysError."""
+    path = seed_file(folder, user)
+    try:
+        if not path.exists():
+            return False
+        path.unlink()
+        _render_users(folder)
+    except OSError as error:
+        raise KeysError(f"{error.filename or folder}: {error.strerror}") from error
+    return True
+
+
+def public_keys(folder: Path) -> dict[str, str]:
+    """Every user of the folder with its public key. Raises KeysError, OSError."""
+    there = sorted(folder.glob(f"*{SEED_SUFFIX}"))
+    return {path.name.removesuffix(SEED_SUFFIX): _public_key(path) for path in there}
+
+
+def _render_users(folder: Path) -> dict[str, str]:
+    public = public_keys(folder)
+    _write(folder / USERS_CONF, render(public), mode=0o644)
     return public
 
 

@@ -12,12 +12,13 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from berthmaster.bus.embedded import CONFIG_FILE, PID_FILE, ServerFailed
 
+T = TypeVar("T")
 LIMIT_S: Final = 5.0
 _POLL_S: Final = 0.02
 _MONITOR: Final = re.compile(r'^http: "127\.0\.0\.1:(\d+)"$', re.MULTILINE)
@@ -26,6 +27,14 @@ _REFUSED: Final = re.compile(rb"Failed to reload server configuration: (.*)")
 
 class _Figures(msgspec.Struct):
     config_load_time: str = ""
+
+
+class _Client(msgspec.Struct):
+    authorized_user: str = ""
+
+
+class _Clients(msgspec.Struct):
+    connections: list[_Client] = []
 
 
 def reload_servers(folder: Path, *, limit_s: float = LIMIT_S) -> int:
@@ -58,11 +67,23 @@ def _is(argument: bytes, config: Path) -> bool:
         return False
 
 
-def _reload(folder: Path, pid: int, limit_s: float) -> None:
+def connected_keys(folder: Path) -> frozenset[str]:
+    """The public keys of those who are connected now to the servers of this folder. Raises
+    ServerFailed."""
+    places = [place for place in (folder, *folder.glob("server-*")) if running_pid(place)]
+    found = [_ask(f"{_monitor(place)}/connz?auth=1&limit=65536", _Clients) for place in places]
+    return frozenset(one.authorized_user for each in found for one in each.connections)
+
+
+def _monitor(folder: Path) -> str:
     found = _MONITOR.search((folder / CONFIG_FILE).read_text())
     if found is None:
         raise ServerFailed(f"{folder / CONFIG_FILE} is not one of ours")
-    url = f"http://127.0.0.1:{found[1]}/varz"
+    return f"http://127.0.0.1:{found[1]}"
+
+
+def _reload(folder: Path, pid: int, limit_s: float) -> None:
+    url = f"{_monitor(folder)}/varz"
     log = folder / "nats-server.log"
     read_bytes = log.stat().st_size
     before = _loaded_at(url)
@@ -81,8 +102,12 @@ def _reload(folder: Path, pid: int, limit_s: float) -> None:
 
 
 def _loaded_at(url: str) -> str:
+    return _ask(url, _Figures).config_load_time
+
+
+def _ask(url: str, kind: type[T]) -> T:
     try:
         with urllib.request.urlopen(url, timeout=1) as answer:
-            return msgspec.json.decode(answer.read(), type=_Figures).config_load_time
+            return msgspec.json.decode(answer.read(), type=kind)
     except (urllib.error.URLError, OSError, msgspec.DecodeError) as error:
         raise ServerFailed(f"nats-server does not tell its state at {url}: {error}") from error

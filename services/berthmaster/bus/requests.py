@@ -2,6 +2,10 @@
 
 A server that does not permit a request says so out of band and sends no reply. Here whoever waits
 for that reply is told at once, instead of taking the silence for a slow or absent service.
+
+A request is sent while the server is there, never kept for it: what would be asked again and again
+in its absence would all reach it at once when it is back. Requests to JetStream's API share a
+window (see window.py).
 """
 
 import asyncio
@@ -11,9 +15,12 @@ from typing import Any, Final
 import nats.errors
 from nats.aio.client import Client as NatsClient
 from nats.aio.msg import Msg
+from nats.aio.transport import TcpTransport
 
 from berthmaster.bus.errors import NoAnswer, NotConnected, NotPermitted
+from berthmaster.bus.window import LOST_AFTER_S, Window
 
+API: Final = "$JS.API."
 NO_RESPONDERS: Final = "503"
 _VIOLATION: Final = re.compile(r'permissions violation for (publish|subscription) to "([^"]+)"')
 
@@ -36,6 +43,9 @@ class Requests:
         self._count = 0
         self._waiting: dict[str, tuple[str, asyncio.Future[Msg]]] = {}
         self._inbox_denied = ""
+        self._window = Window()
+        self._late: dict[str, asyncio.TimerHandle] = {}  # nobody waits, but the server works on it
+        self._back = asyncio.Event()
 
     async def start(self) -> None:
         """Listen for answers."""
@@ -51,23 +61,63 @@ class Requests:
             raise NotPermitted(self._inbox_denied)
         self._count += 1
         token = str(self._count)
-        future: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
-        self._waiting[token] = (subject, future)
         try:
             async with asyncio.timeout(timeout_s):
-                await self._nc.publish(
-                    subject, data, reply=f"{self._inbox}.{token}", headers=headers
-                )
-                msg = await future
+                await self._there()
+                if subject.startswith(API):
+                    msg = await self._in_window(token, subject, data, headers)
+                else:
+                    msg = await self._sent(token, subject, data, headers)
         except TimeoutError as error:
             why = "" if self._nc.is_connected else "; the server is away"
             raise NoAnswer(f"no answer on {subject} within {timeout_s:g} s{why}") from error
-        finally:
-            del self._waiting[token]
-            future.cancel()
         if msg.headers is not None and msg.headers.get("Status") == NO_RESPONDERS:
             raise NoAnswer(f"nobody listens on {subject}")
         return msg
+
+    async def _there(self) -> None:
+        """Until there is a server to send to."""
+        while not (self._nc.is_connected or self._nc.is_closed):
+            self._back.clear()
+            await self._back.wait()
+
+    async def _sent(
+        self, token: str, subject: str, data: bytes, headers: dict[str, str] | None
+    ) -> Msg:
+        future: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
+        self._waiting[token] = (subject, future)
+        try:
+            await self._nc.publish(
+                subject, data, reply=f"{self._inbox}.{token}", headers=headers
+            )
+            return await future
+        finally:
+            del self._waiting[token]
+            future.cancel()
+
+    async def _in_window(
+        self, token: str, subject: str, data: bytes, headers: dict[str, str] | None
+    ) -> Msg:
+        await self._window.enter()
+        try:
+            msg = await self._sent(token, subject, data, headers)
+        except asyncio.CancelledError:  # too late for whoever asked; the server has it still
+            loop = asyncio.get_running_loop()
+            self._late[token] = loop.call_later(LOST_AFTER_S, self._came, token)
+            self._window.late(loop.time())
+            raise
+        except BaseException:
+            self._window.leave()
+            raise
+        self._window.in_time()
+        self._window.leave()
+        return msg
+
+    def _came(self, token: str) -> None:
+        """A late answer, or what ends the waiting for it."""
+        if (timer := self._late.pop(token, None)) is not None:
+            timer.cancel()
+            self._window.leave()
 
     def denied(self, text: str) -> None:
         """The server reported a permission violation: tell those whom it concerns."""
@@ -88,10 +138,19 @@ class Requests:
     def interrupted(self) -> None:
         """The connection broke: answers to what was asked before do not come to the next one."""
         self._fail(NoAnswer("the connection broke before the answer came"))
+        for token in list(self._late):
+            self._came(token)
+
+    def resumed(self) -> None:
+        """The server is there again."""
+        self._back.set()
 
     def closed(self) -> None:
         """The connection is closed for good: nobody will be answered."""
         self._fail(NotConnected("the connection was closed"))
+        for token in list(self._late):
+            self._came(token)
+        self._back.set()
 
     def _fail(self, error: Exception) -> None:
         for _, future in self._waiting.values():
@@ -99,9 +158,21 @@ class Requests:
                 future.set_exception(error)
 
     async def _answer(self, msg: Msg) -> None:
-        waiting = self._waiting.get(msg.subject.rpartition(".")[2])
+        token = msg.subject.rpartition(".")[2]
+        self._came(token)
+        waiting = self._waiting.get(token)
         if waiting is not None and not waiting[1].done():
             waiting[1].set_result(msg)
+
+
+class _Transport(TcpTransport):
+    """The library's, except that asyncio knows that this stream is TLS's: else each end of one that
+    the server closes is a warning."""
+
+    async def connect_tls(self, *args: Any, **kwargs: Any) -> None:
+        await super().connect_tls(*args, **kwargs)
+        if self._io_writer is not None:
+            self._io_writer.transport.get_protocol()._over_ssl = True  # type: ignore[attr-defined]
 
 
 class PatientClient(NatsClient):
@@ -124,6 +195,8 @@ class PatientClient(NatsClient):
     async def _connect_to_server(self, s: Any) -> None:
         if self._transport:
             self._transport.close()  # type: ignore[no-untyped-call]
+        elif s.uri.scheme == "tls":
+            self._transport = _Transport()  # type: ignore[no-untyped-call]
         await super()._connect_to_server(s)
 
     async def _process_err(self, err_msg: str) -> None:

@@ -152,7 +152,11 @@ class Theatre:
         """Submit, show, and sum up when the time is over or somebody has seen enough."""
         at = self._stack.connection
         client = Client.connect(
-            at.url, tenant=at.tenant, seed_file=at.seed_file, inbox_prefix=at.inbox_prefix
+            at.url,
+            tenant=at.tenant,
+            seed_file=at.seed_file,
+            inbox_prefix=at.inbox_prefix,
+            ca_file=at.ca_file or None,
         )
         async with client as berth:
             shown_s = time.monotonic()

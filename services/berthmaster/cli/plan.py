@@ -1,25 +1,52 @@
-"""Which processes `berth up` runs and what each is told. Pure: options in, command lines out."""
+"""Which processes `berth up` runs and what each is told. Pure: options in, command lines out.
 
-from collections.abc import Mapping, Sequence
+Three kinds of services: those of the pipeline, one of each; those that are multiplied (resolver=2);
+and those that belong to a Kubernetes cluster, one for the hub or one for each worker.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from berthmaster.bus.permissions import inbox_prefix
+from berthmaster.bus.subjects import SubjectError, token
 
-EMULATED: Final = ("gateway", "resolver", "scorer", "archivist", "emulator")
-KNOWN: Final = (*EMULATED, "telemetry")
+PIPELINE: Final = ("gateway", "resolver", "scorer", "archivist")
+EMULATED: Final = (*PIPELINE, "emulator")
+HUB_SERVICES: Final = ("inventory", "multikueue")
+WORKER_SERVICES: Final = ("inventory", "executor")
+KUBERNETES: Final = tuple(dict.fromkeys((*HUB_SERVICES, *WORKER_SERVICES)))
+KNOWN: Final = (*EMULATED, "telemetry", *KUBERNETES)
 DEFAULT_CLUSTERS: Final = 8
 # Enough nodes for every GPU model of the published fleet, and few enough for two cores beside
 # everything else: each node sends its telemetry every second.
 DEFAULT_NODES: Final = 160
 SERVER_COUNTS: Final = (1, 3, 5)  # an even number outvotes no more than the odd one below it
+LOOKS_LIKE_A_FILE: Final = ("/", "./", "../", "~")
+MOST_WORKERS: Final = 20  # what a MultiKueueConfig holds; more are for pods in their clusters
 
 Sync = Literal["always", "default"]
+Mode = Literal["observe", "order", "dispatch"]
 
 
 class PlanError(ValueError):
     """The options do not make a plan; the text says what would."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KubeTarget:
+    """A Kubernetes cluster and how to reach it; neither file nor context = from inside."""
+
+    name: str
+    kubeconfig: Path | None = None  # None = KUBECONFIG, else ~/.kube/config
+    context: str = ""  # "" = the file's current one
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What a service is told."""
+        file = ("--kubeconfig", str(self.kubeconfig)) if self.kubeconfig else ()
+        return (*file, *(("--context", self.context) if self.context else ()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +66,20 @@ class UpOptions:
     sync: Sync = "always"
     tenants: tuple[str, ...] = ("default",)
     log_level: str = "info"
+    hub: KubeTarget | None = None
+    workers: tuple[KubeTarget, ...] = ()
+    mode: Mode = "observe"
+    namespaces: tuple[str, ...] = ()  # of the workers, in which jobs may be made
+    external: tuple[str, ...] = ()  # names under which agents elsewhere reach NATS; then over TLS
+
+
+class Entry(NamedTuple):
+    """One process to be: its name, its service, who it is on the bus, what it alone is told."""
+
+    name: str
+    service: str
+    user: str
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +91,42 @@ class Planned:
     argv: tuple[str, ...]
 
 
+def kube_target(text: str, is_file: Callable[[Path], bool]) -> KubeTarget:
+    """[NAME=]CONTEXT or [NAME=]FILE[:CONTEXT]. Contexts may hold colons too, so what stands before
+    the first one is a file only if it is there. Raises PlanError."""
+    name, equals, rest = text.partition("=")
+    if not equals or not _is_name(name):
+        name, rest = "", text
+    path, colon, context = rest.partition(":")
+    if is_file(Path(rest).expanduser()):
+        path, context = rest, ""
+    elif not (colon and is_file(Path(path).expanduser())):
+        if rest.startswith(LOOKS_LIKE_A_FILE):
+            raise PlanError(f"{text!r}: there is no file {path}")
+        path, context = "", rest
+    file = Path(path).expanduser() if path else None
+    name = name or context or (file.stem if file else "")
+    if not name:
+        raise PlanError(f"{text!r}: right is CONTEXT, FILE, FILE:CONTEXT, or NAME= before one")
+    try:
+        token(name)
+    except SubjectError as error:
+        raise PlanError(f"{text!r}: {error}; give a shorter one as NAME={rest[:20]}…") from error
+    return KubeTarget(name=name, kubeconfig=file, context=context)
+
+
+def _is_name(text: str) -> bool:
+    return bool(text) and not set(text) & set("/:~")
+
+
+def defaults(hub: KubeTarget | None, workers: Sequence[KubeTarget]) -> tuple[str, ...]:
+    """What runs when no services are named: emulated clusters only where there are no real ones."""
+    found = [*PIPELINE]
+    found += HUB_SERVICES if hub else ()
+    found += WORKER_SERVICES if workers else ()
+    return tuple(dict.fromkeys(found)) if hub or workers else EMULATED
+
+
 def check(options: UpOptions) -> None:
     """Raises PlanError for what cannot be."""
     for service in (*options.services, *options.replicas):
@@ -59,58 +136,120 @@ def check(options: UpOptions) -> None:
         raise PlanError(f"{options.servers} NATS servers: right are 1, 3 or 5")
     if options.servers > 1 and options.nats_port:
         raise PlanError(f"one port cannot be that of {options.servers} NATS servers: leave it out")
+    if options.servers > 1 and options.external:
+        raise PlanError("several NATS servers of one machine are for trying: --external takes one")
     for service, count in options.replicas.items():
         if service == "emulator" and count > options.clusters:
             raise PlanError(f"{count} emulators for {options.clusters} clusters: one each is most")
+        if service in KUBERNETES and count != 1:
+            raise PlanError(f"{count} of {service}: there is one for each cluster")
         if not 1 <= count <= 16:
             raise PlanError(f"{count} of {service}: from 1 to 16 can be run here")
     if options.clusters < 1 or 0 != options.nodes < options.clusters:
         raise PlanError(
             f"{options.nodes} nodes in {options.clusters} clusters: each cluster needs a node"
         )
+    _check_kubernetes(options)
 
 
-def names(options: UpOptions) -> list[tuple[str, str]]:
-    """(process, service) of every process, in the order in which they are shown."""
+def _check_kubernetes(options: UpOptions) -> None:
+    workers = [worker.name for worker in options.workers]
+    if twice := sorted({name for name in workers if workers.count(name) > 1}):
+        raise PlanError(f"two workers are named {twice[0]!r}: give one another name with NAME=")
+    if len(workers) > MOST_WORKERS:
+        raise PlanError(f"{len(workers)} workers: from here {MOST_WORKERS} at most can be served")
+    if "executor" in options.services and options.workers and not options.namespaces:
+        raise PlanError("--namespaces is missing: in which namespaces of the workers jobs are made")
+    for service, targets, flag in (
+        ("executor", options.workers, "--worker"),
+        ("multikueue", options.hub, "--hub"),
+        ("inventory", options.workers or options.hub, "--hub or --worker"),
+    ):
+        if service in options.services and not targets:
+            raise PlanError(f"{service} belongs to a cluster: name it with {flag}")
+
+
+def entries(options: UpOptions) -> list[Entry]:
+    """Every process, in the order in which they are shown. Raises PlanError."""
     check(options)
-    found: list[tuple[str, str]] = []
+    found: list[Entry] = []
     for service in dict.fromkeys(options.services):
+        if service in KUBERNETES:
+            continue
         count = options.replicas.get(service, 1)
-        if count == 1:
-            found.append((service, service))
-        else:
-            found += [(f"{service}-{number}", service) for number in range(1, count + 1)]
+        each = [service] if count == 1 else [f"{service}-{n}" for n in range(1, count + 1)]
+        found += [Entry(name, service, service) for name in each]
+    if options.hub is not None:
+        found += hub_entries(options.hub, options.mode, options.services)
+    for worker in options.workers:
+        found += worker_entries(worker, options.namespaces, options.services)
     return found
 
 
+def hub_entries(hub: KubeTarget, mode: Mode, services: Iterable[str]) -> list[Entry]:
+    """What belongs to the hub."""
+    side = Entry("inventory-hub", "inventory", "inventory", ("--side", "hub", *hub.flags))
+    order = Entry("multikueue", "multikueue", "multikueue", ("--mode", mode, *hub.flags))
+    return [entry for entry in (side, order) if entry.service in services]
+
+
+def worker_entries(
+    worker: KubeTarget, namespaces: Sequence[str], services: Iterable[str], *, user: str = ""
+) -> list[Entry]:
+    """What belongs to one worker cluster; ``user``: who all of it is, if it has one key."""
+    where = ("--cluster", worker.name)
+    allowed = ("--namespaces", ",".join(namespaces))
+    name = token(worker.name)
+    told = {"inventory": (*where, *worker.flags), "executor": (*where, *allowed, *worker.flags)}
+    return [
+        Entry(f"{service}-{name}", service, user or f"{service}.{name}", flags)
+        for service, flags in told.items()
+        if service in services
+    ]
+
+
 def planned(
-    options: UpOptions,
+    entries: Sequence[Entry],
     *,
     python: str,
     url: str,
     seed_files: Mapping[str, Path],
     http_ports: Sequence[int],
-    cluster_names: Sequence[str] = (),
+    log_level: str = "info",
+    ca_file: Path | None = None,
 ) -> list[Planned]:
-    """Every process with its command line. ``seed_files`` by user of the bus; ``cluster_names``
-    are needed where several emulators share the clusters."""
+    """Every process with its command line. ``seed_files`` by user of the bus."""
     processes: list[Planned] = []
-    emulators = options.replicas.get("emulator", 1)
-    for (name, service), port in zip(names(options), http_ports, strict=True):
-        argv = [python, "-m", "berthmaster.cli.main", "serve", service]
-        argv += ["--nats-url", url, "--http-port", str(port), "--log-level", options.log_level]
-        if service in seed_files:
-            argv += ["--nats-seed-file", str(seed_files[service])]
-            argv += ["--inbox-prefix", inbox_prefix(service)]
-        if service == "emulator":
-            argv += emulator_flags(options)
-            if emulators > 1:
-                mine = cluster_names[
-                    len([p for p in processes if p.service == service]) :: emulators
-                ]
-                argv += ["--only", ",".join(mine)]
-        processes.append(Planned(name=name, service=service, argv=tuple(argv)))
+    for entry, port in zip(entries, http_ports, strict=True):
+        argv = [python, "-m", "berthmaster.cli.main", "serve", entry.service]
+        argv += ["--nats-url", url, "--http-port", str(port), "--log-level", log_level]
+        if entry.user in seed_files:
+            argv += ["--nats-seed-file", str(seed_files[entry.user])]
+            argv += ["--inbox-prefix", inbox_prefix(entry.user)]
+        if ca_file is not None:
+            argv += ["--nats-ca-file", str(ca_file)]
+        processes.append(
+            Planned(name=entry.name, service=entry.service, argv=(*argv, *entry.flags))
+        )
     return processes
+
+
+def with_fleet(
+    entries: Sequence[Entry], options: UpOptions, cluster_names: Sequence[str] = ()
+) -> list[Entry]:
+    """The same, and each emulator knows its fleet; several share the clusters by name."""
+    count = options.replicas.get("emulator", 1)
+    number = 0
+    told: list[Entry] = []
+    for entry in entries:
+        if entry.service == "emulator":
+            flags = tuple(emulator_flags(options))
+            if count > 1:
+                flags += ("--only", ",".join(cluster_names[number::count]))
+            number += 1
+            entry = entry._replace(flags=flags)
+        told.append(entry)
+    return told
 
 
 def emulator_flags(options: UpOptions) -> list[str]:

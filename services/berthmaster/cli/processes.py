@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import BinaryIO, Final, Literal, Protocol
 
 from berthmaster.bus.embedded import Server, ServerFailed
 from berthmaster.runtime.backoff import Backoff
@@ -39,7 +39,7 @@ class Child(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def log_path(self) -> Path: ...
+    def log_path(self) -> Path | None: ...
     @property
     def shown_url(self) -> str: ...
     @property
@@ -58,7 +58,7 @@ class ServiceChild:
 
     name: str
     argv: Sequence[str]
-    log_path: Path
+    log_path: Path | None  # None = what it says goes where we say ours, as a pod wants it
     http_port: int
     env: Mapping[str, str] = field(default_factory=dict)
     stop_last: bool = False
@@ -76,17 +76,23 @@ class ServiceChild:
 
     def start(self) -> None:
         """Start it, with its output appended to its log."""
+        if self.log_path is None:
+            self._launch(None)
+            return
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                list(self.argv),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, **self.env},
-                start_new_session=True,  # a Ctrl-C is ours: we stop them in order
-                preexec_fn=dying_with_this_process(),  # noqa: PLW1509 # takes no lock
-            )
+            self._launch(log)
+
+    def _launch(self, log: BinaryIO | None) -> None:
+        self._process = subprocess.Popen(
+            list(self.argv),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **self.env},
+            start_new_session=True,  # a Ctrl-C is ours: we stop them in order
+            preexec_fn=dying_with_this_process(),  # noqa: PLW1509 # takes no lock
+        )
 
     def ended(self) -> int | None:
         """Its exit code."""
@@ -195,7 +201,11 @@ class Supervisor:
         told: Callable[[Watched], None] = lambda watched: None,
         *,
         backoff: Backoff = RESTARTS,
+        stop_limit_s: float = STOP_LIMIT_S,
+        server_stop_limit_s: float = SERVER_STOP_LIMIT_S,
     ) -> None:
+        self._stop_limit_s = stop_limit_s
+        self._server_stop_limit_s = server_stop_limit_s
         self.watched: list[Watched] = []
         self._told = told
         self._backoff = backoff
@@ -227,14 +237,14 @@ class Supervisor:
             await asyncio.sleep(WATCH_INTERVAL_S)
 
     async def stop(self) -> None:
-        """End all: services together, then what they need; within 5 s."""
+        """End all: services together, then what they need; within the limits of both."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task}, timeout=1)
         for probe_ in self._probes:
             probe_.cancel()
-        await self._end([w for w in self.watched if not w.child.stop_last], STOP_LIMIT_S)
-        await self._end([w for w in self.watched if w.child.stop_last], SERVER_STOP_LIMIT_S)
+        await self._end([w for w in self.watched if not w.child.stop_last], self._stop_limit_s)
+        await self._end([w for w in self.watched if w.child.stop_last], self._server_stop_limit_s)
 
     async def _end(self, those: Sequence[Watched], limit_s: float) -> None:
         for watched in those:
@@ -336,8 +346,10 @@ def describe_exit(code: int) -> str:
         return f"signal {-code}"
 
 
-def bound_log(path: Path, most_bytes: int = MAX_LOG_BYTES) -> None:
+def bound_log(path: Path | None, most_bytes: int = MAX_LOG_BYTES) -> None:
     """Keep a log and one predecessor within bounds: its writer appends, so it can be cut here."""
+    if path is None:
+        return
     try:
         if path.stat().st_size > most_bytes:
             path.with_suffix(".log.1").write_bytes(path.read_bytes()[-most_bytes:])
@@ -348,6 +360,8 @@ def bound_log(path: Path, most_bytes: int = MAX_LOG_BYTES) -> None:
 
 def _tail(child: Child, lines: int = 5) -> str:
     """The end of a child's log, to be shown where it failed."""
+    if child.log_path is None:
+        return ""  # it stands above, in the same output
     try:
         text = child.log_path.read_bytes()[-8192:].decode(errors="replace").strip()
     except OSError:

@@ -13,7 +13,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from berthmaster.runtime.service import Service
 
-SERVICES = ("gateway", "resolver", "scorer", "archivist", "telemetry", "emulator")
+SERVICES = (
+    "gateway",
+    "resolver",
+    "scorer",
+    "archivist",
+    "telemetry",
+    "emulator",
+    "inventory",
+    "executor",
+    "multikueue",
+    "hub",
+    "agent",
+)
+PODS = {"hub": "berthmaster.cli.hub", "agent": "berthmaster.cli.agent"}  # several in one pod
+EXTRAS = {"inventory": "kubernetes", "executor": "kubernetes", "multikueue": "kubernetes"}
 USAGE = f"usage: berth serve {{{','.join(SERVICES)}}} [--help | flags]"
 EXIT_USAGE = 2
 EXIT_ABSENT = 3
@@ -31,9 +45,10 @@ def serve(argv: Sequence[str]) -> int:
     try:
         service = find(argv[0])
     except ModuleNotFoundError as error:
+        extra = EXTRAS.get(argv[0], argv[0])
         _say(
             f"berth serve {argv[0]}: {error.name} is not installed; "
-            f"pip install 'berthmaster[{argv[0]}]' brings what this service needs",
+            f"pip install 'berthmaster[{extra}]' brings what this service needs",
             error=True,
         )
         return EXIT_ABSENT
@@ -44,7 +59,9 @@ def serve(argv: Sequence[str]) -> int:
 
 def find(name: str) -> "Service[Any]":
     """Import one service by name."""
-    service: Service[Any] = importlib.import_module(f"berthmaster.{name}.service").SERVICE
+    service: Service[Any] = importlib.import_module(
+        PODS.get(name, f"berthmaster.{name}.service")
+    ).SERVICE
     return service
 
 

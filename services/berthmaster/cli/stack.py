@@ -1,22 +1,25 @@
 """All of Berthmaster as processes of this machine, as a context: started, watched, stopped.
 
-Order: the folder is locked, keys are made, nats-server starts, the streams are made by the one user
-who may, then every service at once. The connection file comes last: whoever finds it can connect.
+Order: the folder is locked, keys and, for a bus that is reached from elsewhere, certificates are
+made, nats-server starts, the streams are made by the one user who may, then every service at once.
+The connection file comes last: whoever finds it can connect.
 """
 
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import (
+    EVERYWHERE,
     Server,
     ServerCluster,
     ServerConfig,
@@ -24,13 +27,15 @@ from berthmaster.bus.embedded import (
     free_ports,
     port_is_free,
 )
-from berthmaster.bus.keys import USERS_CONF, make_keys, seed_file
+from berthmaster.bus.keys import USERS_CONF, KeysError, make_keys, seed_file
 from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.bus.streams import ensure_streams
 from berthmaster.bus.subjects import token
-from berthmaster.cli.plan import PlanError, UpOptions, names, planned
+from berthmaster.cli.plan import Entry, PlanError, UpOptions, entries, planned, with_fleet
 from berthmaster.cli.processes import ServerChild, ServiceChild, Supervisor, Watched
 from berthmaster.cli.target import (
+    KEYS_FOLDER,
+    TLS_FOLDER,
     ConnectionFile,
     FolderLock,
     remove_connection,
@@ -38,10 +43,16 @@ from berthmaster.cli.target import (
 )
 from berthmaster.runtime.log import Log
 
+if TYPE_CHECKING:
+    from berthmaster.bus.certificates import Certificates
+
 START_LIMIT_S: Final = 30.0
 SERVER_LIMIT_S: Final = 30.0  # with many messages on disk it has to read before it is ready
 OPERATOR: Final = "operator"
 SETUP: Final = "setup"
+
+
+ChildMaker = Callable[[Entry, Sequence[str], int], ServiceChild]
 
 
 class _Settings(msgspec.Struct, frozen=True):
@@ -71,6 +82,7 @@ class StackView(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str
     seed_file: str  # of the operator: only its path
     inbox_prefix: str
+    ca_file: str  # "" = without TLS
     took_s: float
     processes: list[ProcessView]
 
@@ -85,12 +97,19 @@ class Stack:
         *,
         env: Mapping[str, str] = os.environ,
         announce: bool = True,
+        supervisor: Supervisor | None = None,
+        child: "ChildMaker | None" = None,
+        start_limit_s: float = START_LIMIT_S,
     ) -> None:
-        """``announce``: leave a connection file where other commands look for it."""
-        names(options)  # a plan that cannot be is told before anything is started
+        """``announce``: leave a connection file where other commands look for it. A pod brings a
+        supervisor and children of its own kind."""
+        self._entries = entries(options)  # a plan that cannot be is told before anything is started
         self.options = options
         self.folder = options.folder.absolute()
-        self.supervisor = Supervisor(told)
+        self.supervisor = supervisor or Supervisor(told)
+        self._child = child or self._logged
+        self._start_limit_s = start_limit_s
+        self._files: Certificates | None = None
         self.took_s = 0.0
         self._env = env
         self._announce = announce
@@ -105,7 +124,12 @@ class Stack:
     @property
     def keys(self) -> Path:
         """Where seeds are."""
-        return self.folder / "keys"
+        return self.folder / KEYS_FOLDER
+
+    @property
+    def ca_file(self) -> Path | None:
+        """What clients trust; None without TLS."""
+        return self._files.ca if self._files else None
 
     @property
     def connection(self) -> ConnectionFile:
@@ -115,6 +139,8 @@ class Stack:
             tenant=self.options.tenants[0],
             seed_file=str(seed_file(self.keys, OPERATOR)),
             inbox_prefix=inbox_prefix(OPERATOR),
+            ca_file=str(self.ca_file or ""),
+            external_url=external_url(self.options.external, self.url),
             pid=os.getpid(),
         )
 
@@ -132,11 +158,12 @@ class Stack:
         return self
 
     async def _start(self) -> None:
-        users = {service for _, service in names(self.options)} | {OPERATOR, SETUP}
+        users = {entry.user for entry in self._entries} | {OPERATOR, SETUP}
         users |= {f"tenant.{token(tenant)}" for tenant in self.options.tenants}
         make_keys(self.keys, users)
-        permissions = (self.keys / USERS_CONF).read_text()
-        self._servers = servers = self._make_servers(permissions)
+        if self.options.external:
+            self._files = self._ensure_certificates()
+        self._servers = servers = self._make_servers()
         names_ = ["nats-server"]
         if len(servers) > 1:
             names_ = [f"nats-server-{number}" for number in range(1, len(servers) + 1)]
@@ -148,48 +175,67 @@ class Stack:
             timeout_s=SERVER_LIMIT_S,
         )
         await self._make_streams()
-        await self.supervisor.start(self._services(), timeout_s=START_LIMIT_S)
+        await self.supervisor.start(self._services(), timeout_s=self._start_limit_s)
         if self._announce:
             write_connection(self.folder, self.connection, self._env)
 
-    def _make_servers(self, permissions: str) -> list[Server]:
+    def renew_certificates(self) -> bool:
+        """Make the server's certificate anew if its end is near; whether it was. The server must
+        then read it (see reload.py)."""
+        if self._files is None:
+            return False
+        before = self._files.certificate.read_bytes()
+        self._ensure_certificates()
+        return self._files.certificate.read_bytes() != before
+
+    def _ensure_certificates(self) -> "Certificates":
+        # Not at the top: most run without TLS and need not load what makes it.
+        from berthmaster.bus.certificates import CertificatesError, ensure_certificates
+
+        folder = self.folder / TLS_FOLDER
+        try:
+            return ensure_certificates(folder, self.options.external, now_s=time.time())
+        except CertificatesError as error:
+            raise KeysError(str(error)) from error
+
+    def _make_servers(self) -> list[Server]:
         options = self.options
         if options.nats_port and not port_is_free(options.nats_port):
             raise ServerFailed(f"port {options.nats_port} is in use; give another with --port")
-        config = ServerConfig(port=options.nats_port, sync=options.sync, extra=permissions)
+        config = ServerConfig(
+            port=options.nats_port,
+            host=EVERYWHERE if self._files else "127.0.0.1",
+            tls=(self._files.certificate, self._files.key) if self._files else None,
+            sync=options.sync,
+            extra=f"include ./{KEYS_FOLDER}/{USERS_CONF}",  # apart: users come and go
+        )
         if options.servers == 1:
             return [Server(self.folder, config)]
+        config = replace(config, extra=f"include ../{KEYS_FOLDER}/{USERS_CONF}")
         cluster = ServerCluster(self.folder, options.servers, config)
         cluster.make()
         return cluster.servers
 
     async def _make_streams(self) -> None:
-        settings = _Settings(self.url, seed_file(self.keys, SETUP), inbox_prefix(SETUP))
-        log = Log("up", level="error", format="text")
-        async with await Connection.open(settings, SETUP, log, timeout_s=5) as conn:
-            await ensure_streams(conn, replicas=self.options.servers)
+        seed = seed_file(self.keys, SETUP)
+        await make_streams(self.url, seed, self.ca_file, replicas=self.options.servers)
 
     def _services(self) -> list[ServiceChild]:
-        processes = names(self.options)
-        seeds = {service: seed_file(self.keys, service) for _, service in processes}
-        ports = free_ports(len(processes))
-        plan = planned(
-            self.options,
-            python=sys.executable,
-            url=self.url,
-            seed_files=seeds,
-            http_ports=ports,
-            cluster_names=self._cluster_names(),
-        )
+        told = with_fleet(self._entries, self.options, self._cluster_names())
         return [
-            ServiceChild(
-                name=each.name,
-                argv=each.argv,
-                log_path=self.folder / "logs" / f"{each.name}.log",
-                http_port=port,
+            self._child(entry, argv, port)
+            for entry, argv, port in command_lines(
+                told,
+                url=self.url,
+                seed_files={entry.user: seed_file(self.keys, entry.user) for entry in told},
+                log_level=self.options.log_level,
+                ca_file=self.ca_file,
             )
-            for each, port in zip(plan, ports, strict=True)
         ]
+
+    def _logged(self, entry: Entry, argv: Sequence[str], port: int) -> ServiceChild:
+        log = self.folder / "logs" / f"{entry.name}.log"
+        return ServiceChild(name=entry.name, argv=argv, log_path=log, http_port=port)
 
     def _cluster_names(self) -> list[str]:
         """What the emulators share; asked only where there are several."""
@@ -214,6 +260,7 @@ class Stack:
             tenant=self.options.tenants[0],
             seed_file=self.connection.seed_file,
             inbox_prefix=self.connection.inbox_prefix,
+            ca_file=self.connection.ca_file,
             took_s=round(self.took_s, 3),
             processes=[process_view(watched) for watched in self.supervisor.watched],
         )
@@ -232,6 +279,45 @@ class Stack:
             self._lock.__exit__()
 
 
+def command_lines(
+    told: Sequence[Entry],
+    *,
+    url: str,
+    seed_files: Mapping[str, Path],
+    log_level: str,
+    ca_file: Path | None,
+    http_ports: Sequence[int] = (),
+) -> list[tuple[Entry, Sequence[str], int]]:
+    """Each entry with its command line and the port of its health."""
+    ports = http_ports or free_ports(len(told))
+    plan = planned(
+        told,
+        python=sys.executable,
+        url=url,
+        seed_files=seed_files,
+        http_ports=ports,
+        log_level=log_level,
+        ca_file=ca_file,
+    )
+    return [(entry, each.argv, port) for entry, each, port in zip(told, plan, ports, strict=True)]
+
+
+async def make_streams(
+    url: str, seed: Path, ca_file: Path | None, *, replicas: int = 1, timeout_s: float = 5
+) -> None:
+    """As the one user who may. Raises BusError."""
+    settings = _Settings(url, seed, inbox_prefix(SETUP), ca_file)
+    log = Log("up", level="error", format="text")
+    async with await Connection.open(settings, SETUP, log, timeout_s=timeout_s) as conn:
+        await ensure_streams(conn, replicas=replicas)
+
+
+def external_url(names: Sequence[str], url: str) -> str:
+    """Where agents elsewhere find this bus; "" if it is for this machine alone."""
+    port = url.rpartition(":")[2]
+    return ",".join(f"tls://{f'[{name}]' if ':' in name else name}:{port}" for name in names)
+
+
 def process_view(watched: Watched) -> ProcessView:
     """One process as it stands."""
     return ProcessView(
@@ -240,7 +326,7 @@ def process_view(watched: Watched) -> ProcessView:
         condition=watched.condition,
         restarts=watched.restarts,
         url=watched.child.shown_url,
-        log=str(watched.child.log_path),
+        log=str(watched.child.log_path or ""),
         note=watched.note,
     )
 

@@ -18,6 +18,8 @@ from berthmaster.bus.permissions import UnknownUser, grants, inbox_prefix
 SEED_SUFFIX: Final = ".nk"  # as in bus/keys.py, which needs a library that not everybody has
 DATA_FOLDER: Final = Path(".berth")
 CONNECTION_FILE: Final = "connection.json"
+KEYS_FOLDER: Final = "keys"
+TLS_FOLDER: Final = "tls"
 LOCK_FILE: Final = "up.lock"
 DEFAULT_URL: Final = "nats://127.0.0.1:4222"
 DEFAULT_TENANT: Final = "default"
@@ -32,6 +34,7 @@ class ConnectionFile(msgspec.Struct, kw_only=True):
     seed_file: str = ""
     inbox_prefix: str = "_INBOX"
     ca_file: str = ""
+    external_url: str = ""  # where agents in other clusters find this bus; "" = nowhere
     pid: int = 0
 
 

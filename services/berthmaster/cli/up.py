@@ -18,7 +18,7 @@ from berthmaster.bus.errors import BusError
 from berthmaster.bus.keys import KeysError
 from berthmaster.bus.permissions import UnknownUser
 from berthmaster.cli import plan
-from berthmaster.cli.plan import PlanError, UpOptions
+from berthmaster.cli.plan import KubeTarget, PlanError, UpOptions, kube_target
 from berthmaster.cli.processes import NotReady, Watched
 from berthmaster.cli.session import EXIT_FAILED, EXIT_INTERRUPTED, Output, run, usage
 from berthmaster.cli.stack import Stack, ephemeral_folder, process_view
@@ -36,6 +36,30 @@ CANNOT_START = (
     BusError,
     OSError,
 )
+
+_CLUSTER_FLAGS: list[Callable[[Any], Any]] = [
+    click.option(
+        "--hub", metavar="CLUSTER",
+        help="Hub with Kueue: [NAME=]CONTEXT or [NAME=]KUBECONFIG[:CONTEXT].",
+    ),
+    click.option(
+        "--worker", "workers", multiple=True, metavar="CLUSTER",
+        help="Worker cluster, the same; its name must be that of its MultiKueueCluster.",
+    ),
+    click.option(
+        "--mode", type=click.Choice(["observe", "order", "dispatch"]), default="observe",
+        show_default=True,
+        help="On the hub: write nothing; order the MultiKueueConfig; nominate each Workload.",
+    ),
+    click.option(
+        "--namespaces", metavar="A,B,…", help="Namespaces of the workers that jobs may be made in."
+    ),
+    click.option(
+        "--external", multiple=True, metavar="HOST",
+        help="Name or address under which agents in other clusters reach this bus: it is then "
+        "served over TLS on all addresses of this machine.",
+    ),
+]  # fmt: skip
 
 _FLAGS: list[Callable[[Any], Any]] = [
     click.option("--services", metavar="A,B,…", help="Only these; a number of each with NAME=N."),
@@ -80,9 +104,17 @@ def stack_flags(function: Any) -> Any:
     return function
 
 
+def cluster_flags(function: Any) -> Any:
+    """The flags that name real clusters."""
+    for option in reversed(_CLUSTER_FLAGS):
+        function = option(function)
+    return function
+
+
 def options_of(folder: Path, flags: dict[str, Any], tenants: tuple[str, ...] = ()) -> UpOptions:
     """The options that the flags ask for. Raises PlanError."""
-    services, replicas = services_of(flags.get("services"))
+    hub, workers = clusters_of(flags)
+    services, replicas = services_of(flags.get("services"), plan.defaults(hub, workers))
     for flag, service in (("resolvers", "resolver"), ("scorers", "scorer")):
         if flags.get(flag, 1) != 1:
             replicas[service] = flags[flag]
@@ -100,15 +132,33 @@ def options_of(folder: Path, flags: dict[str, Any], tenants: tuple[str, ...] = (
         sync=flags["sync"] or "always",
         tenants=tenants or ("default",),
         log_level=flags["log_level"],
+        hub=hub,
+        workers=workers,
+        mode=flags.get("mode") or "observe",
+        namespaces=tuple(_listed(flags.get("namespaces"))),
+        external=tuple(flags.get("external") or ()),
     )
     plan.check(options)
     return options
 
 
-def services_of(text: str | None) -> tuple[tuple[str, ...], dict[str, int]]:
+def clusters_of(flags: dict[str, Any]) -> tuple[KubeTarget | None, tuple[KubeTarget, ...]]:
+    """The real clusters that the flags name. Raises PlanError."""
+    named = flags.get("hub")
+    hub = kube_target(named, Path.is_file) if named else None
+    return hub, tuple(kube_target(text, Path.is_file) for text in flags.get("workers") or ())
+
+
+def _listed(text: str | None) -> list[str]:
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def services_of(
+    text: str | None, default: tuple[str, ...] = plan.EMULATED
+) -> tuple[tuple[str, ...], dict[str, int]]:
     """gateway,resolver=2 -> their names, and how many of each. Raises PlanError."""
     if not text:
-        return plan.EMULATED, {}
+        return default, {}
     services: list[str] = []
     replicas: dict[str, int] = {}
     for part in text.split(","):
@@ -122,6 +172,7 @@ def services_of(text: str | None) -> tuple[tuple[str, ...], dict[str, int]]:
 
 
 @click.command()
+@cluster_flags
 @stack_flags
 @click.option(
     "--data", type=click.Path(path_type=Path), default=DATA_FOLDER, show_default=True,
@@ -131,7 +182,8 @@ def services_of(text: str | None) -> tuple[tuple[str, ...], dict[str, int]]:
 @click.option("--tenant", "tenants", multiple=True, metavar="NAME", help="Make keys for it too.")
 @click.option("--json", "as_json", is_flag=True, help="Lines of JSON instead of text.")
 def up(data: Path, ephemeral: bool, tenants: tuple[str, ...], as_json: bool, **flags: Any) -> None:
-    """Run all of it on this machine: NATS, every service, emulated clusters. Ctrl-C stops it."""
+    """Run all of it on this machine: NATS, every service, and emulated clusters, or a hub and
+    workers that are real. Ctrl-C stops it."""
     output = Output(as_json=as_json)
     with contextlib.ExitStack() as owned:
         if ephemeral:

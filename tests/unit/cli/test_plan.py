@@ -5,7 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from berthmaster.cli.plan import PlanError, Planned, UpOptions, names, planned
+from berthmaster.cli.plan import (
+    EMULATED,
+    PIPELINE,
+    Entry,
+    KubeTarget,
+    PlanError,
+    Planned,
+    UpOptions,
+    defaults,
+    entries,
+    kube_target,
+    planned,
+    with_fleet,
+)
 from berthmaster.cli.processes import describe_exit
 from berthmaster.cli.target import (
     AlreadyRunning,
@@ -31,12 +44,11 @@ def test_each_process_has_its_user_its_port_and_its_part_of_the_fleet() -> None:
         speed=60,
     )
     made = planned(
-        options,
+        with_fleet(entries(options), options, ["a", "b", "c"]),
         python="py",
         url="nats://h:1",
         seed_files={"resolver": HERE / "r.nk", "emulator": HERE / "e.nk"},
         http_ports=[11, 12, 13, 14],
-        cluster_names=["a", "b", "c"],
     )
 
     def start(service: str, port: int, seed: str) -> tuple[str, ...]:
@@ -75,12 +87,132 @@ def test_each_process_has_its_user_its_port_and_its_part_of_the_fleet() -> None:
         ({"servers": 2}, "2 NATS servers: right are 1, 3 or 5"),
         ({"servers": 3, "nats_port": 4222}, "one port cannot be that of 3 NATS servers"),
         ({"nodes": 3}, "3 nodes in 8 clusters: each cluster needs a node"),
+        ({"servers": 3, "external": ("h",)}, "several NATS servers of one machine are for trying"),
+        ({"services": ("executor",)}, "executor belongs to a cluster: name it with --worker"),
+        ({"services": ("multikueue",)}, "multikueue belongs to a cluster: name it with --hub"),
+        ({"services": ("inventory",)}, "inventory belongs to a cluster: name it with --hub or"),
+        ({"replicas": {"executor": 2}}, "2 of executor: there is one for each cluster"),
+        (
+            {"services": ("executor",), "workers": (KubeTarget(name="a"),)},
+            "--namespaces is missing",
+        ),
+        (
+            {"workers": (KubeTarget(name="a"), KubeTarget(name="a", context="b"))},
+            "two workers are named 'a': give one another name",
+        ),
+        (
+            {"workers": tuple(KubeTarget(name=f"w{n}") for n in range(21))},
+            "21 workers: from here 20 at most can be served",
+        ),
     ],
 )
 def test_options_that_make_no_plan_are_told(options: dict[str, object], said: str) -> None:
     with pytest.raises(PlanError) as told:
-        names(UpOptions(folder=HERE, **options))  # type: ignore[arg-type]
+        entries(UpOptions(folder=HERE, **options))  # type: ignore[arg-type]
     assert str(told.value).startswith(said)
+
+
+def test_a_hub_and_its_workers_get_their_services_and_no_emulator() -> None:
+    hub = KubeTarget(name="hub", context="kind-hub")
+    workers = (
+        KubeTarget(name="berlin", kubeconfig=Path("/k/b.yaml"), context="admin@b"),
+        KubeTarget(name="arn:aws/x", context="arn:aws/x"),
+    )
+    options = UpOptions(
+        folder=HERE,
+        services=defaults(hub, workers),
+        hub=hub,
+        workers=workers,
+        mode="order",
+        namespaces=("ml", "research"),
+    )
+    file = ("--kubeconfig", "/k/b.yaml", "--context", "admin@b")
+    allowed = ("--namespaces", "ml,research")
+    odd = ("--cluster", "arn:aws/x")
+    assert entries(options) == [
+        *(Entry(name, name, name) for name in ("gateway", "resolver", "scorer", "archivist")),
+        Entry(
+            "inventory-hub", "inventory", "inventory", ("--side", "hub", "--context", "kind-hub")
+        ),
+        Entry(
+            "multikueue", "multikueue", "multikueue", ("--mode", "order", "--context", "kind-hub")
+        ),
+        Entry("inventory-berlin", "inventory", "inventory.berlin", ("--cluster", "berlin", *file)),
+        Entry(
+            "executor-berlin",
+            "executor",
+            "executor.berlin",
+            ("--cluster", "berlin", *allowed, *file),
+        ),
+        # A name that cannot stand in a subject or a path is spelled so that it can.
+        Entry(
+            "inventory-arn=3Aaws=2Fx",
+            "inventory",
+            "inventory.arn=3Aaws=2Fx",
+            (*odd, "--context", "arn:aws/x"),
+        ),
+        Entry(
+            "executor-arn=3Aaws=2Fx",
+            "executor",
+            "executor.arn=3Aaws=2Fx",
+            (*odd, *allowed, "--context", "arn:aws/x"),
+        ),
+    ]
+    # Without a hub nothing of the hub; from inside a cluster no way there has to be told.
+    inside = UpOptions(folder=HERE, services=("inventory",), workers=(KubeTarget(name="b"),))
+    assert entries(inside) == [Entry("inventory-b", "inventory", "inventory.b", ("--cluster", "b"))]
+    assert defaults(None, ()) == EMULATED
+    assert defaults(None, workers) == (*PIPELINE, "inventory", "executor")
+
+
+def test_a_bus_over_tls_is_told_to_every_service_with_whom_to_trust() -> None:
+    [made] = planned(
+        [Entry("gateway", "gateway", "gateway")],
+        python="py",
+        url="tls://h:1",
+        seed_files={"gateway": HERE / "g.nk"},
+        http_ports=[1],
+        log_level="debug",
+        ca_file=HERE / "ca.crt",
+    )
+    assert made.argv == (
+        *("py", "-m", "berthmaster.cli.main", "serve", "gateway", "--nats-url", "tls://h:1"),
+        *("--http-port", "1", "--log-level", "debug"),
+        *("--nats-seed-file", "/data/g.nk", "--inbox-prefix", "_INBOX.gateway"),
+        *("--nats-ca-file", "/data/ca.crt"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ("kind-hub", KubeTarget(name="kind-hub", context="kind-hub")),
+        ("/k/b.yaml", KubeTarget(name="b", kubeconfig=Path("/k/b.yaml"))),
+        ("/k/b.yaml:adm", KubeTarget(name="adm", kubeconfig=Path("/k/b.yaml"), context="adm")),
+        ("w1=/k/b.yaml", KubeTarget(name="w1", kubeconfig=Path("/k/b.yaml"))),
+        ("w1=/k/b.yaml:a:b", KubeTarget(name="w1", kubeconfig=Path("/k/b.yaml"), context="a:b")),
+        ("w1=kind", KubeTarget(name="w1", context="kind")),
+        ("arn:aws:eks:x", KubeTarget(name="arn:aws:eks:x", context="arn:aws:eks:x")),
+        ("a/b=c", KubeTarget(name="a/b=c", context="a/b=c")),  # an equals sign in a context
+    ],
+)
+def test_a_cluster_is_a_context_or_a_file_and_may_be_named(text: str, right: KubeTarget) -> None:
+    assert kube_target(text, {Path("/k/b.yaml")}.__contains__) == right
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("/no/such", "'/no/such': there is no file /no/such"),
+        ("./x.yaml:ctx", "'./x.yaml:ctx': there is no file ./x.yaml"),
+        ("", "'': right is CONTEXT, FILE, FILE:CONTEXT, or NAME= before one"),
+        ("c" * 3000, "give a shorter one as NAME="),
+    ],
+)
+def test_a_cluster_that_is_none_is_told(text: str, said: str) -> None:
+    with pytest.raises(PlanError) as told:
+        kube_target(text, lambda path: False)
+    assert said in str(told.value)
 
 
 def test_services_are_named_with_their_number() -> None:

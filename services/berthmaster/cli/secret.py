@@ -1,0 +1,55 @@
+"""The Kubernetes Secret that takes a cluster's key to it.
+
+What the agent's pod expects of it is in deploy/kubernetes/agent. The text is YAML in which every
+value is a JSON string, so that nothing in a name can change its meaning.
+"""
+
+import json
+import os
+import shlex
+from pathlib import Path
+from typing import Final
+
+SECRET_NAME: Final = "berth-agent"
+SEED_KEY: Final = "agent.nk"
+CA_KEY: Final = "ca.crt"
+
+
+def manifest(*, cluster: str, namespace: str, url: str, seed: str, ca: str) -> str:
+    """The Secret; ``ca``: "" where the system's authorities are trusted."""
+    data = {"cluster": cluster, "url": url, SEED_KEY: f"{seed}\n"}
+    if ca:
+        data[CA_KEY] = ca
+    lines = [
+        "apiVersion: v1",
+        "kind: Secret",
+        "metadata:",
+        f"  name: {SECRET_NAME}",
+        f"  namespace: {json.dumps(namespace)}",
+        "  labels:",
+        "    app.kubernetes.io/part-of: berthmaster",
+        "type: Opaque",
+        "stringData:",
+        *(f"  {name}: {json.dumps(value)}" for name, value in data.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def write(path: Path, text: str) -> None:
+    """For its owner alone, from the first byte on."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.unlink(missing_ok=True)  # what is there may be readable by others, or be a link
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    with os.fdopen(os.open(path, flags, 0o600), "w") as file:
+        file.write(text)
+
+
+def commands(cluster: str, file: Path, namespace: str) -> list[str]:
+    """What to type, in order."""
+    kubectl = f"kubectl --context {shlex.quote(cluster)}"
+    quoted = shlex.quote(str(file))
+    return [
+        f"{kubectl} create namespace {shlex.quote(namespace)}   # unless it is there",
+        f"{kubectl} apply -f {quoted} && rm {quoted}",
+        f"{kubectl} apply -k deploy/kubernetes/agent",
+    ]

@@ -1,0 +1,55 @@
+import stat
+from pathlib import Path
+
+import yaml
+
+from berthmaster.cli import secret
+
+
+def test_the_secret_holds_what_an_agent_needs_and_no_name_can_break_out_of_it() -> None:
+    name = 'b"\nkind: Pod # '
+    text = secret.manifest(
+        cluster=name, namespace="berth-system", url="tls://h:4222", seed="SUSEED", ca="-----\nX\n"
+    )
+    assert yaml.safe_load(text) == {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": "berth-agent",
+            "namespace": "berth-system",
+            "labels": {"app.kubernetes.io/part-of": "berthmaster"},
+        },
+        "type": "Opaque",
+        "stringData": {
+            "cluster": name,
+            "url": "tls://h:4222",
+            "agent.nk": "SUSEED\n",
+            "ca.crt": "-----\nX\n",
+        },
+    }
+    trusting = secret.manifest(cluster="b", namespace="n", url="tls://h:1", seed="SU", ca="")
+    assert set(yaml.safe_load(trusting)["stringData"]) == {"cluster", "url", "agent.nk"}
+
+
+def test_its_file_is_for_its_owner_alone_whatever_was_there_before(tmp_path: Path) -> None:
+    file = tmp_path / "clusters" / "berlin.yaml"
+    secret.write(file, "one")
+    assert (file.read_text(), stat.S_IMODE(file.stat().st_mode)) == ("one", 0o600)
+    file.chmod(0o644)
+    secret.write(file, "two")
+    assert (file.read_text(), stat.S_IMODE(file.stat().st_mode)) == ("two", 0o600)
+    # A link that somebody left there is replaced, not followed.
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("mine")
+    file.unlink()
+    file.symlink_to(elsewhere)
+    secret.write(file, "three")
+    assert (file.read_text(), elsewhere.read_text(), file.is_symlink()) == ("three", "mine", False)
+
+
+def test_commands_can_be_pasted_whatever_the_names_are() -> None:
+    assert secret.commands("a b", Path("/x/$(id).yaml"), "ns") == [
+        "kubectl --context 'a b' create namespace ns   # unless it is there",
+        "kubectl --context 'a b' apply -f '/x/$(id).yaml' && rm '/x/$(id).yaml'",
+        "kubectl --context 'a b' apply -k deploy/kubernetes/agent",
+    ]
