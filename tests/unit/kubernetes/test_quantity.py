@@ -92,9 +92,10 @@ def test_what_is_asked_for_is_never_rounded_down() -> None:
     suffix=st.sampled_from(["", "m", "k", "M", "Ki", "Mi", "Gi"]),
 )
 def test_any_number_and_suffix_are_worth_what_arithmetic_says(number: Decimal, suffix: str) -> None:
-    factors = {"": 1, "m": Fraction(1, 1000), "k": 1000, "M": 10**6}
-    binary = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
-    assert parse_quantity(f"{number}{suffix}") == Fraction(number) * {**factors, **binary}[suffix]
+    thousandths = {"": 1000, "m": 1, "k": 10**6, "M": 10**9}
+    thousandths |= {"Ki": 1000 * 2**10, "Mi": 1000 * 2**20, "Gi": 1000 * 2**30}
+    worth = Fraction(number) * thousandths[suffix] / 1000
+    assert parse_quantity(f"{number}{suffix}") == worth
 
 
 def test_the_largest_is_the_last_that_the_api_keeps() -> None:
