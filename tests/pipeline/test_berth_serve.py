@@ -5,7 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-LIST = "{gateway,resolver,scorer,archivist,telemetry,emulator}"
+LIST = (
+    "{gateway,resolver,scorer,archivist,telemetry,emulator,inventory,executor,multikueue,hub,agent}"
+)
 
 
 def berth(*argv: str) -> subprocess.CompletedProcess[str]:

@@ -10,15 +10,14 @@ window (see window.py).
 
 import asyncio
 import re
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import nats.errors
 from nats.aio.client import Client as NatsClient
 from nats.aio.msg import Msg
-from nats.aio.transport import TcpTransport
 
 from berthmaster.bus.errors import NoAnswer, NotConnected, NotPermitted
-from berthmaster.bus.window import LOST_AFTER_S, Window
+from berthmaster.bus.window import Window
 
 API: Final = "$JS.API."
 NO_RESPONDERS: Final = "503"
@@ -34,6 +33,16 @@ def parse_violation(text: str) -> tuple[str, str] | None:
     return (found[1], found[2]) if found else None
 
 
+class _Question(NamedTuple):
+    """A request under way."""
+
+    token: str
+    subject: str
+    data: bytes
+    headers: dict[str, str] | None
+    answer: "asyncio.Future[Msg]"
+
+
 class Requests:
     """The requests of one connection that wait for their answers."""
 
@@ -41,10 +50,9 @@ class Requests:
         self._nc = nc
         self._inbox = ""
         self._count = 0
-        self._waiting: dict[str, tuple[str, asyncio.Future[Msg]]] = {}
+        self._waiting: dict[str, _Question] = {}
         self._inbox_denied = ""
         self._window = Window()
-        self._late: dict[str, asyncio.TimerHandle] = {}  # nobody waits, but the server works on it
         self._back = asyncio.Event()
 
     async def start(self) -> None:
@@ -60,14 +68,14 @@ class Requests:
         if self._inbox_denied:
             raise NotPermitted(self._inbox_denied)
         self._count += 1
-        token = str(self._count)
+        answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
+        question = _Question(str(self._count), subject, data, headers, answer)
         try:
             async with asyncio.timeout(timeout_s):
-                await self._there()
                 if subject.startswith(API):
-                    msg = await self._in_window(token, subject, data, headers)
+                    msg = await self._in_window(question, timeout_s)
                 else:
-                    msg = await self._sent(token, subject, data, headers)
+                    msg = await self._sent(question)
         except TimeoutError as error:
             why = "" if self._nc.is_connected else "; the server is away"
             raise NoAnswer(f"no answer on {subject} within {timeout_s:g} s{why}") from error
@@ -81,43 +89,35 @@ class Requests:
             self._back.clear()
             await self._back.wait()
 
-    async def _sent(
-        self, token: str, subject: str, data: bytes, headers: dict[str, str] | None
-    ) -> Msg:
-        future: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
-        self._waiting[token] = (subject, future)
+    async def _sent(self, question: _Question) -> Msg:
+        await self._there()
+        self._waiting[question.token] = question
+        reply = f"{self._inbox}.{question.token}"
         try:
             await self._nc.publish(
-                subject, data, reply=f"{self._inbox}.{token}", headers=headers
+                question.subject, question.data, reply=reply, headers=question.headers
             )
-            return await future
+            return await question.answer
         finally:
-            del self._waiting[token]
-            future.cancel()
+            del self._waiting[question.token]
+            question.answer.cancel()
 
-    async def _in_window(
-        self, token: str, subject: str, data: bytes, headers: dict[str, str] | None
-    ) -> Msg:
-        await self._window.enter()
+    async def _in_window(self, question: _Question, limit_s: float) -> Msg:
+        key = (question.subject, question.data)
+        await self._window.enter(key)
         try:
-            msg = await self._sent(token, subject, data, headers)
-        except asyncio.CancelledError:  # too late for whoever asked; the server has it still
-            loop = asyncio.get_running_loop()
-            self._late[token] = loop.call_later(LOST_AFTER_S, self._came, token)
-            self._window.late(loop.time())
+            msg = await self._sent(question)
+        except asyncio.CancelledError:
+            if question.answer.cancelled():
+                self._window.late(question.token, key, limit_s)
+            else:
+                self._window.failed()  # it was not sent yet, or the answer came at that moment
             raise
         except BaseException:
-            self._window.leave()
+            self._window.failed()
             raise
-        self._window.in_time()
-        self._window.leave()
+        self._window.answered(key)
         return msg
-
-    def _came(self, token: str) -> None:
-        """A late answer, or what ends the waiting for it."""
-        if (timer := self._late.pop(token, None)) is not None:
-            timer.cancel()
-            self._window.leave()
 
     def denied(self, text: str) -> None:
         """The server reported a permission violation: tell those whom it concerns."""
@@ -130,16 +130,14 @@ class Requests:
         if inbox_denied:
             self._inbox_denied = f"this user may not listen to its own inbox: {error}"
             error = NotPermitted(self._inbox_denied)
-        for asked, future in self._waiting.values():
-            concerned = inbox_denied or (kind == "publish" and asked.lower() == subject)
-            if concerned and not future.done():
-                future.set_exception(error)
+        for asked in self._waiting.values():
+            concerned = inbox_denied or (kind == "publish" and asked.subject.lower() == subject)
+            if concerned and not asked.answer.done():
+                asked.answer.set_exception(error)
 
     def interrupted(self) -> None:
         """The connection broke: answers to what was asked before do not come to the next one."""
         self._fail(NoAnswer("the connection broke before the answer came"))
-        for token in list(self._late):
-            self._came(token)
 
     def resumed(self) -> None:
         """The server is there again."""
@@ -148,31 +146,20 @@ class Requests:
     def closed(self) -> None:
         """The connection is closed for good: nobody will be answered."""
         self._fail(NotConnected("the connection was closed"))
-        for token in list(self._late):
-            self._came(token)
         self._back.set()
 
     def _fail(self, error: Exception) -> None:
-        for _, future in self._waiting.values():
-            if not future.done():
-                future.set_exception(error)
+        self._window.forget()
+        for asked in self._waiting.values():
+            if not asked.answer.done():
+                asked.answer.set_exception(error)
 
     async def _answer(self, msg: Msg) -> None:
         token = msg.subject.rpartition(".")[2]
-        self._came(token)
-        waiting = self._waiting.get(token)
-        if waiting is not None and not waiting[1].done():
-            waiting[1].set_result(msg)
-
-
-class _Transport(TcpTransport):
-    """The library's, except that asyncio knows that this stream is TLS's: else each end of one that
-    the server closes is a warning."""
-
-    async def connect_tls(self, *args: Any, **kwargs: Any) -> None:
-        await super().connect_tls(*args, **kwargs)
-        if self._io_writer is not None:
-            self._io_writer.transport.get_protocol()._over_ssl = True  # type: ignore[attr-defined]
+        self._window.came(token)
+        asked = self._waiting.get(token)
+        if asked is not None and not asked.answer.done():
+            asked.answer.set_result(msg)
 
 
 class PatientClient(NatsClient):
@@ -192,11 +179,16 @@ class PatientClient(NatsClient):
             raise nats.errors.Error("nats: the URL says tls and the server offers none")
         await super()._process_info(info, initial_connection)
 
+    async def _process_connect_init(self) -> None:
+        await super()._process_connect_init()
+        # asyncio would warn at each end of a stream of which it does not know that it is TLS's.
+        writer = getattr(self._transport, "_io_writer", None)
+        if writer is not None and writer.get_extra_info("sslcontext") is not None:
+            writer.transport.get_protocol()._over_ssl = True
+
     async def _connect_to_server(self, s: Any) -> None:
         if self._transport:
             self._transport.close()  # type: ignore[no-untyped-call]
-        elif s.uri.scheme == "tls":
-            self._transport = _Transport()  # type: ignore[no-untyped-call]
         await super()._connect_to_server(s)
 
     async def _process_err(self, err_msg: str) -> None:

@@ -16,6 +16,7 @@ from berthmaster.cli import load
 from berthmaster.cli.fleet_commands import fleet_rows
 from berthmaster.cli.fleet_view import FleetView
 from berthmaster.cli.plan import PlanError, UpOptions
+from berthmaster.cli.processes import unless
 from berthmaster.cli.render import progress
 from berthmaster.cli.render.progress import DemoReport, PlacementLine
 from berthmaster.cli.render.why import reason_of
@@ -27,7 +28,6 @@ from berthmaster.cli.up import (
     cannot_start,
     options_of,
     stack_flags,
-    unless,
     until_signal,
 )
 from berthmaster.client import BerthError, Client

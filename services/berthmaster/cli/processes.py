@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Final, Literal, Protocol
+from typing import Any, BinaryIO, Final, Literal, Protocol
 
 from berthmaster.bus.embedded import Server, ServerFailed
 from berthmaster.runtime.backoff import Backoff
@@ -324,6 +324,18 @@ class Supervisor:
         watched.condition, watched.note = condition, note
         if changed:
             self._told(watched)
+
+
+async def unless(stopping: asyncio.Event, work: Any) -> Any:
+    """The result of the work, or None when it was told to stop before it was done."""
+    task = asyncio.ensure_future(work)
+    stop = asyncio.ensure_future(stopping.wait())
+    await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+    stop.cancel()
+    if not task.done():
+        task.cancel()
+        await asyncio.wait({task})  # it cleans up behind itself
+    return None if task.cancelled() else task.result()
 
 
 async def _until_gone(those: Sequence[Watched], limit_s: float) -> None:

@@ -99,6 +99,7 @@ class Stack:
         announce: bool = True,
         supervisor: Supervisor | None = None,
         child: "ChildMaker | None" = None,
+        ports: Callable[[int], Sequence[int]] = free_ports,
         start_limit_s: float = START_LIMIT_S,
     ) -> None:
         """``announce``: leave a connection file where other commands look for it. A pod brings a
@@ -108,6 +109,7 @@ class Stack:
         self.folder = options.folder.absolute()
         self.supervisor = supervisor or Supervisor(told)
         self._child = child or self._logged
+        self._ports = ports
         self._start_limit_s = start_limit_s
         self._files: Certificates | None = None
         self.took_s = 0.0
@@ -228,6 +230,7 @@ class Stack:
                 told,
                 url=self.url,
                 seed_files={entry.user: seed_file(self.keys, entry.user) for entry in told},
+                http_ports=self._ports(len(told)),
                 log_level=self.options.log_level,
                 ca_file=self.ca_file,
             )
@@ -286,20 +289,21 @@ def command_lines(
     seed_files: Mapping[str, Path],
     log_level: str,
     ca_file: Path | None,
-    http_ports: Sequence[int] = (),
+    http_ports: Sequence[int],
 ) -> list[tuple[Entry, Sequence[str], int]]:
     """Each entry with its command line and the port of its health."""
-    ports = http_ports or free_ports(len(told))
     plan = planned(
         told,
         python=sys.executable,
         url=url,
         seed_files=seed_files,
-        http_ports=ports,
+        http_ports=http_ports,
         log_level=log_level,
         ca_file=ca_file,
     )
-    return [(entry, each.argv, port) for entry, each, port in zip(told, plan, ports, strict=True)]
+    return [
+        (entry, each.argv, port) for entry, each, port in zip(told, plan, http_ports, strict=True)
+    ]
 
 
 async def make_streams(

@@ -19,7 +19,7 @@ from berthmaster.bus.keys import KeysError
 from berthmaster.bus.permissions import UnknownUser
 from berthmaster.cli import plan
 from berthmaster.cli.plan import KubeTarget, PlanError, UpOptions, kube_target
-from berthmaster.cli.processes import NotReady, Watched
+from berthmaster.cli.processes import NotReady, Watched, unless
 from berthmaster.cli.session import EXIT_FAILED, EXIT_INTERRUPTED, Output, run, usage
 from berthmaster.cli.stack import Stack, ephemeral_folder, process_view
 from berthmaster.cli.target import DATA_FOLDER, AlreadyRunning
@@ -266,15 +266,3 @@ async def until_signal() -> AsyncGenerator[asyncio.Event, None]:
     finally:
         for number in SIGNALS:
             loop.remove_signal_handler(number)
-
-
-async def unless(stopping: asyncio.Event, work: Any) -> Any:
-    """The result of the work, or None when it was told to stop before it was done."""
-    task = asyncio.ensure_future(work)
-    stop = asyncio.ensure_future(stopping.wait())
-    await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
-    stop.cancel()
-    if not task.done():
-        task.cancel()
-        await asyncio.wait({task})  # it cleans up behind itself
-    return None if task.cancelled() else task.result()

@@ -1,0 +1,119 @@
+"""`berth serve hub`: all that Berthmaster runs beside a hub, in one pod.
+
+The bus too, unless another is named: a nats-server with its data, keys and certificates in one
+folder, served over TLS to the agents in other clusters. `berth cluster add` in this pod lets one
+in. Where the bus is somebody else's, the folder of seeds is given and the streams are made if the
+one user who may is among them.
+"""
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from berthmaster.bus.keys import KeysError, seed_file
+from berthmaster.bus.reload import reload_servers
+from berthmaster.cli.plan import HUB_SERVICES, PIPELINE, KubeTarget, Mode, Sync, UpOptions, entries
+from berthmaster.cli.pod import NO_LIMIT_S, Pod, PodSettings
+from berthmaster.cli.processes import ServiceChild
+from berthmaster.cli.stack import SETUP, Stack, command_lines, make_streams
+from berthmaster.runtime.periodic import beats
+from berthmaster.runtime.service import Context, Service
+from berthmaster.runtime.settings import setting
+
+RENEW_EVERY_S: Final = 24 * 3600.0
+STREAMS_LIMIT_S: Final = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubSettings(PodSettings):
+    """One hub."""
+
+    nats_url: str = setting("", help="NATS servers that are there already; empty = one of its own")
+    keys_dir: Path | None = setting(
+        None, help="with --nats-url: folder with a seed for each user, such as gateway.nk"
+    )
+    data_dir: Path = setting(
+        Path("/data"), help="where the bus of its own keeps messages, keys and certificates"
+    )
+    nats_port: int = setting(4222, least=1, most=65535, help="of the bus of its own")
+    external: tuple[str, ...] = setting(
+        ("localhost",),
+        help="host names and addresses under which agents reach the bus of its own; they stand in "
+        "its certificate",
+    )
+    sync: Sync = setting("always", help="answer when the disk has it, or let it follow")
+    mode: Mode = setting(
+        "observe",
+        help="observe: write nothing to the hub; order: keep the order of the MultiKueueConfigs; "
+        "dispatch: nominate clusters for each Workload",
+    )
+    tenants: tuple[str, ...] = setting(("default",), help="make keys for these tenants")
+
+
+def options(settings: HubSettings) -> UpOptions:
+    """The plan that these settings mean."""
+    return UpOptions(
+        folder=settings.data_dir,
+        services=(*PIPELINE, *HUB_SERVICES),
+        nats_port=settings.nats_port,
+        sync=settings.sync,
+        tenants=settings.tenants,
+        log_level=settings.log_level,
+        hub=KubeTarget(name="hub", kubeconfig=settings.kubeconfig, context=settings.context),
+        mode=settings.mode,
+        external=settings.external,
+    )
+
+
+async def main(ctx: Context[HubSettings]) -> None:
+    """Run the hub until it is told to stop."""
+    pod = Pod(ctx)
+    if ctx.settings.nats_url:
+        await pod.live(_beside_a_bus(pod))
+        return
+    stack = Stack(
+        options(ctx.settings),
+        supervisor=pod.supervisor,
+        child=pod.child,
+        ports=pod.ports,
+        start_limit_s=NO_LIMIT_S,
+    )
+    ctx.spawn(_renew(ctx, stack), name="certificates")
+    async with AsyncExitStack() as owned:
+        await pod.live(owned.enter_async_context(stack))
+
+
+async def _beside_a_bus(pod: Pod[HubSettings]) -> None:
+    settings = pod.ctx.settings
+    told = entries(options(settings))
+    keys = settings.keys_dir
+    seeds = {entry.user: seed_file(keys, entry.user) for entry in told} if keys else {}
+    if missing := [str(path) for path in seeds.values() if not path.is_file()]:
+        raise KeysError(f"--keys-dir: there is no {', '.join(missing)}")
+    if keys and (setup := seed_file(keys, SETUP)).is_file():
+        await make_streams(
+            settings.nats_url, setup, settings.nats_ca_file, timeout_s=STREAMS_LIMIT_S
+        )
+    lines = command_lines(
+        told,
+        url=settings.nats_url,
+        seed_files=seeds,
+        log_level=settings.log_level,
+        ca_file=settings.nats_ca_file,
+        http_ports=pod.ports(len(told)),
+    )
+    children: list[ServiceChild] = [pod.child(*line) for line in lines]
+    await pod.supervisor.start(children, timeout_s=NO_LIMIT_S)
+
+
+async def _renew(ctx: Context[HubSettings], stack: Stack) -> None:
+    """A pod may live longer than a certificate."""
+    async for _ in beats(RENEW_EVERY_S, ctx.stopping):
+        if await asyncio.to_thread(stack.renew_certificates):
+            await asyncio.to_thread(reload_servers, stack.folder)
+            ctx.log.info("the server's certificate was renewed")
+
+
+SERVICE = Service("hub", HubSettings, main)
