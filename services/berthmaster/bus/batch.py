@@ -5,12 +5,15 @@ from collections.abc import Sequence
 
 from berthmaster.bus.acks import stored_sequence
 from berthmaster.bus.connection import Connection
+from berthmaster.bus.errors import NotConnected
 
 Part = tuple[str, bytes, dict[str, str]]  # subject, data, headers (guards)
 
 
 async def send_batch(conn: Connection, parts: Sequence[Part], *, timeout_s: float) -> int:
     """The sequence of the last one. Raises BusError, and ValueError for an empty batch."""
+    if not conn.connected:
+        raise NotConnected("the server is away")  # parts that are kept for it would be no batch
     batch = secrets.token_hex(12)
     for number, (subject, data, guards) in enumerate(parts, 1):
         headers = guards | {"Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number)}

@@ -245,6 +245,7 @@ class Connection:
     async def _on_reconnected(self) -> None:
         self.reconnects += 1
         self._trouble = self._told_trouble = ""
+        self._requests.resumed()
         self.log.info("reconnected to NATS", reconnects=self.reconnects)
         for waiter in list(self._reconnect_waiters):
             waiter()

@@ -2,7 +2,8 @@
 
 Handlers of one service run concurrently up to a bound; a request beyond it is answered at once
 with what the service says to that, instead of waiting until its sender has given up. Whatever goes
-wrong, whoever asked gets an answer.
+wrong, whoever asked gets an answer; except that none is sent when it cannot arrive: the server
+permits one for a while after the request, and only on the connection that brought it.
 """
 
 import asyncio
@@ -16,9 +17,12 @@ from nats.micro.service import EndpointConfig, Service, ServiceConfig
 
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError, NotConnected, TooLarge
+from berthmaster.bus.permissions import ANSWER_LIMIT_S as PERMITTED_S
 
 MAX_CONCURRENT: Final = 2048
 ANSWER_LIMIT_S: Final = 10.0  # whoever asked has given up by then
+LATEST_ANSWER_S: Final = PERMITTED_S - 5.0  # the server's time began before ours
+TELL_EVERY_S: Final = 1.0
 DRAIN_S: Final = 2.0
 
 Answer = Callable[[str, bytes], Awaitable[bytes | None]]  # (subject, body) -> reply; None: not us
@@ -30,6 +34,62 @@ class Endpoint(NamedTuple):
 
     subject: str
     answer: Answer
+
+
+class _Asked(NamedTuple):
+    """A request and what its answer depends on."""
+
+    request: Request
+    came_s: float
+    life: int  # which connection brought it
+
+
+class _Answers:
+    """Sends answers, but none that the server would only complain about."""
+
+    def __init__(self, conn: Connection, failed: Failed) -> None:
+        self._conn = conn
+        self._failed = failed
+        self._too_late = 0
+        self._next_line_s = 0.0
+
+    def asked(self, request: Request) -> _Asked:
+        """It came just now."""
+        return _Asked(request, asyncio.get_running_loop().time(), self._life())
+
+    async def send(self, asked: _Asked, reply: bytes) -> None:
+        """Answer it, if that can still arrive."""
+        conn, request = self._conn, asked.request
+        to = request._msg.reply
+        if not to:
+            return  # published, not asked: nobody waits
+        if self._is_late(asked):
+            self._count()
+            return
+        try:
+            try:
+                await conn.publish(to, reply)
+            except TooLarge as error:
+                conn.log.error("an answer is too large", subject=request.subject, why=str(error))
+                await conn.publish(to, self._failed(request.subject, error))
+        except BusError as error:
+            conn.log.error("an answer was not sent", subject=request.subject, why=str(error))
+
+    def _life(self) -> int:
+        return int(self._conn.nc.stats["reconnects"])
+
+    def _is_late(self, asked: _Asked) -> bool:
+        age_s = asyncio.get_running_loop().time() - asked.came_s
+        same = self._conn.connected and self._life() == asked.life
+        return not same or age_s > LATEST_ANSWER_S
+
+    def _count(self) -> None:
+        """They come by the thousand, lines about them do not."""
+        self._too_late += 1
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._next_line_s:
+            self._next_line_s = now_s + TELL_EVERY_S
+            self._conn.log.warning("answers came too late to be sent", so_far=self._too_late)
 
 
 class Stopping(Exception):
@@ -75,14 +135,16 @@ async def serve(
     requests beyond the bound and for handlers that raised, took too long (TimeoutError), answered
     too much (TooLarge) or were cut short (Stopping). Raises NotConnected."""
     tasks: set[asyncio.Task[None]] = set()
+    answers = _Answers(conn, failed)
 
     def handler(endpoint: Endpoint) -> Callable[[Request], Awaitable[None]]:
         async def accept(request: Request) -> None:
+            asked = answers.asked(request)
             if len(tasks) >= max_concurrent:
-                await _respond(conn, request, overloaded(request.subject), failed)
+                await answers.send(asked, overloaded(request.subject))
                 return
             task = asyncio.create_task(
-                _work(conn, request, endpoint, failed, answer_limit_s), name=request.subject
+                _work(conn, asked, endpoint, answers, failed, answer_limit_s), name=request.subject
             )
             tasks.add(task)
             task.add_done_callback(tasks.discard)
@@ -109,31 +171,22 @@ async def serve(
 
 
 async def _work(
-    conn: Connection, request: Request, endpoint: Endpoint, failed: Failed, limit_s: float
+    conn: Connection,
+    asked: _Asked,
+    endpoint: Endpoint,
+    answers: _Answers,
+    failed: Failed,
+    limit_s: float,
 ) -> None:
+    request = asked.request
     try:
         async with asyncio.timeout(limit_s):
             reply = await endpoint.answer(request.subject, request.data)
     except asyncio.CancelledError:
-        cut = Stopping("the service is stopping")
-        await _respond(conn, request, failed(request.subject, cut), failed)
+        await answers.send(asked, failed(request.subject, Stopping("the service is stopping")))
         raise
     except Exception as error:  # noqa: BLE001 # the sender gets an answer all the same
         conn.log.error("request handler failed", error=error, subject=request.subject)
         reply = failed(request.subject, error)
     if reply is not None:
-        await _respond(conn, request, reply, failed)
-
-
-async def _respond(conn: Connection, request: Request, reply: bytes, failed: Failed) -> None:
-    to = request._msg.reply
-    if not to:
-        return  # published, not asked: nobody waits
-    try:
-        try:
-            await conn.publish(to, reply)
-        except TooLarge as error:
-            conn.log.error("an answer is too large", subject=request.subject, why=str(error))
-            await conn.publish(to, failed(request.subject, error))
-    except BusError as error:
-        conn.log.error("an answer was not sent", subject=request.subject, why=str(error))
+        await answers.send(asked, reply)

@@ -9,6 +9,7 @@ with them, while writers wait. Who wants all of a stream therefore asks for it w
 """
 
 import asyncio
+import random
 import secrets
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, NamedTuple
@@ -25,6 +26,10 @@ from berthmaster.bus.subjects import ALL_DECISIONS, ALL_WORKLOADS, token
 
 HEARTBEAT_S: Final = 0.5
 MISSED_HEARTBEATS: Final = 3
+LONGEST_SILENCE_S: Final = 24.0
+RELIABLE_S: Final = 30.0  # a consumer that was heard for so long makes up for those that were not
+AWAY_POLL_S: Final = 0.1
+SILENT: Final = "no heartbeat"
 REPLACED_AFTER_S: Final = 5.0  # a new leader may need a moment to see all that was stored
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 2.0
@@ -94,6 +99,7 @@ class Follower:
         self._start = start
         self._relist_s = relist_s
         self._created = ""  # which incarnation of the stream
+        self._silence_s = MISSED_HEARTBEATS * HEARTBEAT_S  # that is not tolerated
         self.sequence = 0 if isinstance(start, str) else start - 1  # last handled
         self.caught_up = False
         self.last_heard_s = 0.0  # event loop time: age of what we know
@@ -114,6 +120,8 @@ class Follower:
         mirrors = isinstance(self._start, str)
         list_next = mirrors
         while True:
+            while not self._conn.connected:  # noqa: ASYNC110 # it is there again within 0.1 s or so
+                await asyncio.sleep(AWAY_POLL_S)
             session = _Session(self, handle, caught_up)
             try:
                 replaced = await self._check_incarnation()
@@ -131,12 +139,21 @@ class Follower:
                 self._conn.log.warning(
                     "cannot follow the stream", stream=self._stream, why=str(error)
                 )
-                await asyncio.sleep(pause_s)
+                # Not all at once: many followers fail at the same moment.
+                await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             finally:
                 await session.close()
             if session.failure is not None:
                 raise session.failure
+
+    def _heard_for(self, lived_s: float, silent: bool) -> None:
+        """A busy server is silent for long, and each new consumer gives it more to do: from one
+        that is given up for its silence to the next, more of that is tolerated."""
+        if lived_s >= RELIABLE_S:
+            self._silence_s = MISSED_HEARTBEATS * HEARTBEAT_S
+        if silent:
+            self._silence_s = min(2 * self._silence_s, LONGEST_SILENCE_S)
 
     async def _check_incarnation(self) -> bool:
         """Whether a mirror must be listed anew because its stream is another one."""
@@ -231,7 +248,8 @@ class _Session:
     async def watch(self, relist_s: float | None) -> bool:
         """Until the consumer is no good (False) or it is time to list anew (True)."""
         loop = asyncio.get_running_loop()
-        relist_at = None if relist_s is None else loop.time() + relist_s
+        opened_s = loop.time()
+        relist_at = None if relist_s is None else opened_s + relist_s
         while True:
             looked_s = loop.time()
             try:
@@ -243,11 +261,12 @@ class _Session:
                 return False
             if self._broken.is_set():
                 self._conn.log.info("following anew", stream=self._follower._stream, why=self._why)
+                self._follower._heard_for(self._heard_s - opened_s, self._why == SILENT)
                 return False
-            if loop.time() - looked_s > 2 * HEARTBEAT_S:
-                continue  # this process stood still; what came meanwhile waits to be read
-            if loop.time() - self._heard_s > MISSED_HEARTBEATS * HEARTBEAT_S:
-                self._break("no heartbeat")
+            if loop.time() - looked_s > 2 * HEARTBEAT_S or not self._conn.connected:
+                continue  # this process stood still, what came meanwhile waits to be read; or away
+            if loop.time() - self._heard_s > self._follower._silence_s:
+                self._break(SILENT)
             elif relist_at is not None and loop.time() >= relist_at and self.told:
                 return True
 

@@ -34,6 +34,7 @@ _TRANSIENT: Final = frozenset({10004, 10008, 10009, 10076, 10118, 10163, 10167, 
 _STORE_FAILED: Final = 10077  # what went wrong is in its words only
 TRY_TIMEOUT_S: Final = 2.0
 GET_TIMEOUT_S: Final = 2.0
+INFO_PATIENCE: Final = 2.5  # the server answers other requests first
 SETTLE_LIMIT_S: Final = 10.0
 MAX_BATCH: Final = 1000  # messages, the server's limit
 FIRST_PAUSE_S: Final = 0.02
@@ -223,15 +224,19 @@ class EventLog:
 
         A try without an answer leaves doubt: it may have been stored, or still be on its way, and
         then the next try is refused because of our own write. From then on only what the stream
-        holds behind ``after`` tells the outcome, never a refusal alone.
+        holds behind ``after`` tells the outcome, never a refusal alone; and nothing is written
+        again before the stream has told that: a server that is behind is not given more to do.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settle_limit_s
         pause_s = FIRST_PAUSE_S
+        may_write = True
+        why = ""
         while True:
             told: int | None = None
             try:
-                return Stored(await once())
+                if may_write:
+                    return Stored(await once())
             except ApiError as error:
                 why = str(error)
                 if error.code in WRONG_LAST_SEQUENCE:
@@ -248,47 +253,57 @@ class EventLog:
             try:
                 if in_doubt and (sequence := await ours()) is not None:
                     return Stored(sequence)
+                may_write = True
             except _Lost as lost:
                 return Refused(lost.last)
             except BusError as error:
                 why = str(error)
+                may_write = False
             if loop.time() >= deadline:
                 return Unknown(why)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
-    async def story(self, tenant: str, workload_id: str) -> list[Message]:
+    async def story(
+        self, tenant: str, workload_id: str, *, timeout_s: float = GET_TIMEOUT_S
+    ) -> list[Message]:
         """All of one workload's events in order, from the leader. Raises BusError.
+
+        ``timeout_s``: of each request; whoever asks again should wait longer each time.
 
         The stream's index names the subjects that have something; asking for the next message of
         the whole aggregate instead would walk through everything that others wrote in between.
         """
         guard = subjects.aggregate(tenant, workload_id)
         while True:
-            counts = await self._counts(guard)
-            read = [self._under(subject, count) for subject, count in counts.items()]
+            counts = await self._counts(guard, timeout_s)
+            read = [self._under(subject, count, timeout_s) for subject, count in counts.items()]
             messages = sorted(
                 itertools.chain.from_iterable(await asyncio.gather(*read)),
                 key=lambda message: message.sequence,
             )
-            last = await last_message(self._conn, WORKLOADS, guard)
+            last = await last_message(self._conn, WORKLOADS, guard, timeout_s=timeout_s)
             if last is None or (messages and last.sequence == messages[-1].sequence):
                 return messages if last is not None else []
             # Something was written or purged meanwhile. A life has few events, so this ends.
 
-    async def _counts(self, guard: str) -> dict[str, int]:
-        raw = await self._conn.api(f"STREAM.INFO.{WORKLOADS}", {"subjects_filter": guard})
+    async def _counts(self, guard: str, timeout_s: float) -> dict[str, int]:
+        raw = await self._conn.api(
+            f"STREAM.INFO.{WORKLOADS}",
+            {"subjects_filter": guard},
+            timeout_s=INFO_PATIENCE * timeout_s,
+        )
         return _SUBJECTS.decode(raw).state.subjects or {}
 
-    async def _under(self, subject: str, count: int) -> list[Message]:
+    async def _under(self, subject: str, count: int, timeout_s: float) -> list[Message]:
         """All messages of one subject; nearly always there is one."""
-        last = await last_message(self._conn, WORKLOADS, subject)
+        last = await last_message(self._conn, WORKLOADS, subject, timeout_s=timeout_s)
         if last is None:
             return []
         messages = [last]
         start = 1
         while len(messages) < count:
-            found = await next_message(self._conn, WORKLOADS, subject, start)
+            found = await next_message(self._conn, WORKLOADS, subject, start, timeout_s=timeout_s)
             if found is None or found.sequence >= last.sequence:
                 break
             messages.append(found)

@@ -11,6 +11,7 @@ came nine times faster through one consumer a kind.
 """
 
 import asyncio
+import random
 import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
@@ -33,6 +34,8 @@ HANDLER_LIMIT_S: Final = 60.0
 MAX_DELIVERIES: Final = 20
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 30.0
+LONGEST_RETRY_S: Final = 5.0  # of making the consumer
+AWAY_POLL_S: Final = 0.2
 DRAIN_S: Final = 2.0
 REMEMBERED_FAILURES: Final = 10_000
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_=-]+\Z")  # parts that are tokens already stay so
@@ -118,6 +121,9 @@ class Worker:
         telling = asyncio.create_task(self._tell_progress(), name=f"{self._durable}: progress")
         try:
             while stopping is None or not stopping.is_set():
+                if not self._conn.connected:
+                    await asyncio.sleep(AWAY_POLL_S)
+                    continue
                 try:
                     await self._make_consumer()
                     pause_s = FIRST_PAUSE_S
@@ -129,8 +135,9 @@ class Worker:
                         consumer=self._durable,
                         why=str(error),
                     )
-                    await asyncio.sleep(pause_s)
-                    pause_s = min(2 * pause_s, 2.0)
+                    # Not all at once: they failed at the same moment.
+                    await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+                    pause_s = min(2 * pause_s, LONGEST_RETRY_S)
         finally:
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=DRAIN_S)
@@ -184,8 +191,9 @@ class Worker:
                         await self._look.wait()
                 except TimeoutError:
                     pass
-                if loop.time() - looked_s > PULL_HEARTBEAT_S:
-                    self._heard_s = loop.time()  # this process stood still, the server did not
+                if loop.time() - looked_s > PULL_HEARTBEAT_S or not self._conn.connected:
+                    # This process stood still, not the server; or it is known to be away.
+                    self._heard_s = loop.time()
                 silent_s = loop.time() - self._heard_s
                 if self._asked and silent_s > 3 * PULL_HEARTBEAT_S:
                     self._conn.log.info("pulling anew", consumer=self._durable)
