@@ -18,7 +18,7 @@ from berthmaster.bus.dead import bury
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.follow import Recorded
 from berthmaster.bus.grouped import grouped
-from berthmaster.bus.log import EventLog, Message, decode_story
+from berthmaster.bus.log import GET_TIMEOUT_S, EventLog, Message, decode_story
 from berthmaster.bus.streams import WORKLOADS
 from berthmaster.bus.worker import Later, Never, Worker
 from berthmaster.executor.core import Executor
@@ -44,6 +44,7 @@ MAX_READS: Final = 16  # of them, as a story is several messages and the server 
 MAX_HINTS: Final = 512  # in hand at once
 HINT_AGAIN_S: Final = 2.0  # what a killed executor had in hand comes again after so long
 HINT_LIMIT_S: Final = 60.0
+LONGEST_READ_S: Final = 30.0  # of one request; who asks in vain asks more patiently
 LAST_WRITES_S: Final = 0.5
 TICK_GRAIN_S: Final = 0.05  # most timers are looked at for nothing
 RECONNECT_POLL_S: Final = 1.0
@@ -298,7 +299,8 @@ class Shell:
         while True:
             await self._connected()
             try:
-                return await self._log.story(order.tenant, order.id)
+                timeout_s = min(GET_TIMEOUT_S * 2.0**failures, LONGEST_READ_S)
+                return await self._log.story(order.tenant, order.id, timeout_s=timeout_s)
             except BusError as error:
                 failures += 1
                 if failures == 1:
