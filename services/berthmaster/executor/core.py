@@ -18,9 +18,10 @@ story holds something that this version cannot decode, and freezes the workload 
 """
 
 import heapq
-from typing import NamedTuple, assert_never
+from typing import Final, assert_never
 
 from berthmaster.executor.job import How, Job, Pods, Verdict
+from berthmaster.executor.limits import Limits, left_s
 from berthmaster.executor.stimuli import Acted, Freeze, Instruction, Stimulus, Tick, Told
 from berthmaster.executor.wording import MAX_REASON_CHARS, Wording
 from berthmaster.executor.words import (
@@ -28,13 +29,16 @@ from berthmaster.executor.words import (
     CreatePods,
     DeletePods,
     PodEvent,
+    PodsAdmitted,
     PodsCompleted,
     PodsExpired,
     PodsFailed,
     PodsFound,
     PodsGone,
+    PodsQueued,
     PodsRefused,
     PodsRunning,
+    PodsWaiting,
     StopPods,
 )
 from berthmaster.lifecycle.digest import request_digest
@@ -52,6 +56,7 @@ from berthmaster.lifecycle.instructions import (
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.placement import HUB_CELL
 from berthmaster.messages.workload import (
+    Admitted,
     CancelRequested,
     Claimed,
     Evicted,
@@ -61,13 +66,7 @@ from berthmaster.messages.workload import (
     WorkloadEvent,
 )
 
-
-class Limits(NamedTuple):
-    """What an executor has patience for."""
-
-    start_s: float = 60.0  # from asking for the pods until all of them run
-    first_pause_s: float = 0.1  # before the second eviction of a workload is told, then doubled
-    longest_pause_s: float = 5.0  # so that a place that refuses is not tried in a tight circle
+BACK_IN_QUEUE: Final = "its cluster's queue took it back: evicted or preempted there"
 
 
 class Executor:
@@ -138,6 +137,7 @@ class Executor:
                 sequence=sequence,
                 request=placed.request,
                 placed=placed.pods,
+                target=placed.target,
                 digest=request_digest(placed.request),
                 submitted_at_s=placed.submitted_at_s,
                 hints=[hint],
@@ -201,6 +201,8 @@ class Executor:
             case Claimed():
                 job.logged = State.CLAIMED
                 job.claimed_at_s = event.at_s
+            case Admitted():
+                job.logged = State.ADMITTED
             case Running():
                 job.logged = State.RUNNING
                 job.told_pods = event.pods
@@ -264,6 +266,17 @@ class Executor:
         if job is None or job.attempt != attempt:
             return []
         match event:
+            case PodsQueued():
+                if not job.queued:
+                    job.queued = True
+                    self._be_patient(job, now_s)
+            case PodsAdmitted():
+                job.queued = False
+                if not job.admitted:
+                    job.admitted = True
+                    self._be_patient(job, now_s)
+            case PodsWaiting(_, reason):
+                job.waits_for = reason
             case PodsRunning():
                 if job.pods is Pods.ASKED:
                     job.pods = Pods.RUNNING
@@ -307,13 +320,17 @@ class Executor:
             job = self._jobs[name] = Job(attempt=attempt, stale=True, hints=hints)
         if job.pods is Pods.NONE:
             job.pods = Pods.ASKED
-            self._set_timer(now_s + self._limits.start_s, attempt)
+            self._be_patient(job, now_s)
         return [*left, *self._advance(job, now_s)]
 
     # Time
 
     def _set_timer(self, due_s: float, attempt: Attempt) -> None:
         heapq.heappush(self._timers, (due_s, attempt))
+
+    def _be_patient(self, job: Job, now_s: float) -> None:
+        job.due_s = now_s + self._limits.patience_s(job)
+        self._set_timer(job.due_s, job.attempt)
 
     def _on_tick(self, now_s: float) -> list[Instruction]:
         """A timer only makes us look at its attempt again; most are for nothing by then."""
@@ -323,9 +340,8 @@ class Executor:
             job = self._jobs.get(key(attempt.tenant, attempt.id))
             if job is None or job.attempt != attempt:
                 continue
-            if job.pods is Pods.ASKED:
-                why = f"not all pods ran within {self._limits.start_s:g} s"
-                self._judge(job, Verdict(How.EVICTED, why))
+            if job.pods is Pods.ASKED and now_s >= job.due_s:
+                self._judge(job, Verdict(How.EVICTED, self._limits.too_late(job)))
             done += self._advance(job, now_s)
         return done
 
@@ -337,6 +353,8 @@ class Executor:
         if job.logged in HELD and not job.stale:
             if job.pods is Pods.NONE and job.verdict is None and not self._unwanted(job, now_s):
                 return [*self._create(job, now_s), *self._write(job, now_s)]
+            if job.queued and (job.admitted or job.logged is not State.CLAIMED):
+                self._judge(job, Verdict(How.EVICTED, BACK_IN_QUEUE))
             if job.cancel and job.pods is not Pods.GONE:
                 self._judge(job, Verdict(How.CANCELLED, job.cancel_reason))
         stop: list[Instruction] = []
@@ -350,31 +368,28 @@ class Executor:
         """Whether its pods need not be made: cancelled since, or too late for its own deadline."""
         if job.cancel:
             self._judge(job, Verdict(How.CANCELLED, job.cancel_reason))
-        elif (left_s := self._left_s(job, now_s)) is not None and left_s <= 0:
+        elif (rest_s := left_s(job, now_s)) is not None and rest_s <= 0:
             self._judge(job, Verdict(How.EVICTED, "deadline"))
         return job.verdict is not None
-
-    @staticmethod
-    def _left_s(job: Job, now_s: float) -> float | None:
-        """Until its own deadline, which runs from the claim. Never more than all of it: a clock of
-        ours that is behind must not let the pods outlive it."""
-        deadline_s = job.request.deadline_s if job.request is not None else None
-        if deadline_s is None:
-            return None
-        return min(deadline_s, job.claimed_at_s + deadline_s - now_s)
 
     def _create(self, job: Job, now_s: float) -> list[Instruction]:
         if job.request is None:  # the fold always has it while a workload is open
             return []
         job.pods = Pods.ASKED
-        self._set_timer(now_s + self._limits.start_s, job.attempt)
+        self._be_patient(job, now_s)
         hints, job.hints = job.hints, []
-        left_s = self._left_s(job, now_s)
-        asked_at_s = None if left_s is None else now_s
-        return [
-            CreatePods(job.attempt, self.name, job.placed, job.request, left_s, asked_at_s),
-            *(Acted(hint) for hint in hints),
-        ]
+        rest_s = left_s(job, now_s)
+        create = CreatePods(
+            job.attempt,
+            self.name,
+            job.placed,
+            job.request,
+            stop_after_s=rest_s,
+            asked_at_s=None if rest_s is None else now_s,
+            target=job.target,
+            ran=job.logged is not State.CLAIMED,
+        )
+        return [create, *(Acted(hint) for hint in hints)]
 
     def _write(self, job: Job, now_s: float) -> list[Instruction]:
         if job.ref:
@@ -387,6 +402,8 @@ class Executor:
             return []
         if job.verdict is not None:
             return self._end(job, job.verdict, now_s)
+        if job.admitted and job.logged is State.CLAIMED:
+            return [self._append(job, self._says.admitted(job, now_s))]
         if job.pods is Pods.RUNNING and job.observed != job.told_pods:
             return [self._append(job, self._says.running(job, now_s))]
         return []
@@ -401,19 +418,11 @@ class Executor:
             return [self._reload(job)]
         if verdict.how is How.EVICTED and not job.cancel:
             if not job.patience_s:
-                job.patience_s = now_s + self._pause_s(job.evictions or 0)
+                job.patience_s = now_s + self._limits.pause_s(job.evictions or 0)
                 self._set_timer(job.patience_s, job.attempt)
             if now_s < job.patience_s:
                 return []
         return [self._append(job, self._says.ending(job, verdict, now_s))]
-
-    def _pause_s(self, evictions: int) -> float:
-        if not evictions:
-            return 0.0
-        limits = self._limits
-        return float(
-            min(limits.first_pause_s * 2 ** min(evictions - 1, 30), limits.longest_pause_s)
-        )
 
     # The words to the log
 

@@ -13,7 +13,7 @@ import msgspec
 from berthmaster.executor.words import Attempt
 from berthmaster.lifecycle.fold import Workload
 from berthmaster.lifecycle.states import State
-from berthmaster.messages.placement import PodBinding
+from berthmaster.messages.placement import PodBinding, Target
 from berthmaster.messages.workload import JobRequest
 
 
@@ -53,6 +53,7 @@ class Job(msgspec.Struct, kw_only=True):
     sequence: int = 0  # the guard
     request: JobRequest | None = None
     placed: tuple[PodBinding, ...] = ()
+    target: Target = Target()
     digest: str = ""
     submitted_at_s: float = 0.0  # 0 = not known
     claimed_at_s: float = 0.0  # not later than the log's own time of the claim
@@ -63,6 +64,10 @@ class Job(msgspec.Struct, kw_only=True):
     # The cluster
     pods: Pods = Pods.NONE
     observed: tuple[PodBinding, ...] = ()
+    queued: bool = False  # in the cluster's own queue
+    admitted: bool = False  # out of it
+    waits_for: str = ""  # what the cluster says of pods that do not run
+    due_s: float = 0.0  # if not all pods run by then, the attempt is given back
     verdict: Verdict | None = None
     # Under way
     ref: str = ""  # of the one write or read in flight; "" = none
@@ -83,3 +88,4 @@ class Job(msgspec.Struct, kw_only=True):
         if work.state is State.RUNNING:
             self.told_pods = work.pods
         self.placed = self.placed or work.pods
+        self.target = work.target

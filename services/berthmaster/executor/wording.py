@@ -4,6 +4,7 @@ from typing import Any, Final, NamedTuple
 
 from berthmaster.executor.job import How, Job, Verdict
 from berthmaster.messages.workload import (
+    Admitted,
     Cancelled,
     Claimed,
     Evicted,
@@ -25,6 +26,10 @@ class Wording(NamedTuple):
     def claimed(self, job: Job, now_s: float) -> Claimed:
         """Before anything is created."""
         return Claimed(**self._head(job, now_s), executor=self.name)
+
+    def admitted(self, job: Job, now_s: float) -> Admitted:
+        """Its cluster's own queueing let it in."""
+        return Admitted(**self._head(job, now_s))
 
     def running(self, job: Job, now_s: float) -> Running:
         """Where its pods really are."""

@@ -13,7 +13,7 @@ told more than once.
 
 from typing import NamedTuple
 
-from berthmaster.messages.placement import PodBinding
+from berthmaster.messages.placement import PodBinding, Target
 from berthmaster.messages.workload import JobRequest
 
 
@@ -23,11 +23,6 @@ class Attempt(NamedTuple):
     tenant: str
     id: str
     number: int
-
-    @property
-    def object_name(self) -> str:
-        """Of the job object, in the tenant's namespace: at most 63 characters."""
-        return f"{self.id}-{self.number}"
 
     def pod_name(self, pod: str) -> str:
         """Of one of its pods (``<pod set>-<index>``)."""
@@ -47,6 +42,8 @@ class CreatePods(NamedTuple):
     stop_after_s: float | None  # then the cluster stops the pods by itself; None = never
     asked_at_s: float | None = None  # from when that counts; None = from when it is carried out.
     # Whoever stands still between asking and doing must not start what is placed anew by then.
+    target: Target = Target()  # where and how, in a Kubernetes cluster
+    ran: bool = False  # its pods were told to run: what is gone of them is not made a second time
 
 
 class StopPods(NamedTuple):
@@ -73,6 +70,25 @@ class PodsFound(NamedTuple):
     """At the executor's start: this object exists. How it stands is told next."""
 
     attempt: Attempt
+
+
+class PodsQueued(NamedTuple):
+    """The cluster's own queueing (Kueue) has it: no pod is made until it is let in."""
+
+    attempt: Attempt
+
+
+class PodsAdmitted(NamedTuple):
+    """The cluster's own queueing let it in. Clusters without such never say it."""
+
+    attempt: Attempt
+
+
+class PodsWaiting(NamedTuple):
+    """Not all pods run, and this is what the cluster says of it; "" = nothing any more."""
+
+    attempt: Attempt
+    reason: str
 
 
 class PodsRunning(NamedTuple):
@@ -117,5 +133,14 @@ class PodsGone(NamedTuple):
 
 
 PodEvent = (
-    PodsFound | PodsRunning | PodsRefused | PodsCompleted | PodsFailed | PodsExpired | PodsGone
+    PodsFound
+    | PodsQueued
+    | PodsAdmitted
+    | PodsWaiting
+    | PodsRunning
+    | PodsRefused
+    | PodsCompleted
+    | PodsFailed
+    | PodsExpired
+    | PodsGone
 )

@@ -1,0 +1,112 @@
+"""One attempt as its cluster's runtime keeps it: what is known, what is wanted, what was told."""
+
+import asyncio
+from enum import Enum
+
+import msgspec
+
+from berthmaster.executor.kinds import JobObject
+from berthmaster.executor.manifest import EXPIRES, PODS, QUEUE_NAME, STOPPED
+from berthmaster.executor.standing import Scene
+from berthmaster.executor.words import Attempt, CreatePods, PodEvent
+from berthmaster.kubernetes import labels
+from berthmaster.kubernetes.resources import JOB_SETS, JOBS, Resource
+
+
+class Goal(Enum):
+    """What the executor wants of the attempt's object; later ones outweigh earlier ones."""
+
+    NONE = 0
+    CREATE = 1
+    STOP = 2
+    DELETE = 3
+
+
+class Held(msgspec.Struct, kw_only=True):
+    """One attempt."""
+
+    scene: Scene
+    namespace: str = ""
+    kind: Resource = JOBS
+    name: str = ""
+    order: CreatePods | None = None
+    goal: Goal = Goal.NONE
+    stop_reason: str = ""
+    unsure: bool = False  # a create was sent, and nobody knows what became of it
+    known: bool = False  # its object was seen, or there is none to come: it can be judged
+    refused: str = ""  # the cluster's reason for not making it
+    deleted: bool = False  # the server was told to delete it
+    told: dict[type, PodEvent] = {}
+    work: asyncio.Task[None] | None = None
+    wake: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
+    timer: asyncio.TimerHandle | None = None
+
+    @property
+    def attempt(self) -> Attempt:
+        """Which one."""
+        return self.scene.attempt
+
+    @property
+    def path(self) -> str:
+        """Of its object."""
+        return self.kind.path(namespace=self.namespace, name=self.name)
+
+    @property
+    def uid(self) -> str:
+        """Of its object, "" while none is known."""
+        return self.scene.job.metadata.uid if self.scene.job is not None else ""
+
+    def see(self, kind: Resource, job: JobObject) -> None:
+        """Take over what its object says."""
+        metadata, scene = job.metadata, self.scene
+        self.kind, self.namespace, self.name = kind, metadata.namespace, metadata.name
+        self.known, self.unsure = True, False
+        scene.job = job
+        told = metadata.annotations
+        scene.queued = bool(metadata.labels.get(QUEUE_NAME))
+        scene.wanted = wanted(told.get(PODS, "")) or scene.wanted
+        scene.expires_s = number(told.get(EXPIRES, "")) or scene.expires_s
+        if STOPPED in told:
+            scene.stopped = told[STOPPED]
+
+    def lose(self) -> None:
+        """Its object is not there (any more)."""
+        if self.scene.job is not None:
+            self.scene.settles = True
+        self.scene.job = None
+        self.known, self.unsure = True, False
+
+
+def attempt_of(job: JobObject) -> tuple[Attempt, str] | None:
+    """Which attempt an object is of and who made it; None for what is not ours."""
+    short, whole = job.metadata.labels, job.metadata.annotations
+    keys = (labels.TENANT, labels.WORKLOAD, labels.ATTEMPT, labels.EXECUTOR)
+    tenant, workload, attempt, executor = (whole.get(key) or short.get(key, "") for key in keys)
+    if not (tenant and workload and executor) or not (attempt.isascii() and attempt.isdecimal()):
+        return None
+    if len(attempt) > 9:
+        return None
+    return Attempt(tenant, workload, int(attempt)), executor
+
+
+def wanted(text: str) -> dict[str, int]:
+    """The pod sets that an annotation names; empty if it says something else."""
+    found: dict[str, int] = {}
+    for part in text.split():
+        name, colon, count = part.rpartition(":")
+        if not (colon and name and count.isascii() and count.isdecimal() and len(count) < 6):
+            return {}
+        found[name] = int(count)
+    return found
+
+
+def number(text: str) -> float | None:
+    """A time of an annotation, None if it is none."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 < value < 1e12 else None
+
+
+__all__ = ["JOBS", "JOB_SETS", "Goal", "Held", "attempt_of", "number", "wanted"]

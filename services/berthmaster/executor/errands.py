@@ -1,0 +1,209 @@
+"""The calls to the API server for one attempt: make, stop, delete. One step at a time, repeatable.
+
+Each step may have been done already, by this life or an earlier one, and each may fail on the way
+with its outcome unknown: so each begins with what is known and can be done again. A refusal ends
+it; everything else is raised and tried again by whoever calls.
+
+A plain Job is stopped by suspending it: the object stays and says why. What a queue of the cluster
+or a JobSet's controller would start again is deleted in the foreground instead: the object stays
+until its last pod is gone, nobody unsuspends what is being deleted, and no right to touch Kueue's
+own objects is needed.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+from berthmaster.executor.attempts import Held, attempt_of
+from berthmaster.executor.kinds import JobObject
+from berthmaster.executor.manifest import (
+    STOPPED,
+    Style,
+    Unmakeable,
+    document,
+    kind_of,
+    object_name,
+)
+from berthmaster.executor.offers import Offers
+from berthmaster.executor.words import CreatePods
+from berthmaster.kubernetes.client import Client
+from berthmaster.kubernetes.errors import (
+    AlreadyExists,
+    ApiError,
+    Conflict,
+    KubernetesError,
+    NotFound,
+    TooManyRequests,
+    Unauthorized,
+)
+from berthmaster.kubernetes.objects import holds
+from berthmaster.kubernetes.resources import JOB_SETS, JOBS
+
+FIELD_MANAGER: Final = "berthmaster-executor"
+_REQUEST_TIMEOUT: Final = 408
+
+
+class Expired(Exception):
+    """The time for which it may run is over: it is not made."""
+
+
+class RefusedToMake(Exception):
+    """The cluster will not have it; repeating is pointless. The text says why."""
+
+
+class Errands:
+    """What one executor asks of its API server."""
+
+    def __init__(
+        self,
+        client: Client,
+        executor: str,
+        namespaces: tuple[str, ...],
+        offers: Offers,
+        style: Style,
+        clock: Callable[[], float],
+        *,
+        job_sets: bool,
+    ) -> None:
+        """``job_sets``: whether the cluster serves them."""
+        self._client = client
+        self._executor = executor
+        self._namespaces = namespaces
+        self._offers = offers
+        self._style = style
+        self._clock = clock
+        self._job_sets = job_sets
+        self.made = 0
+        self.refused = 0
+        self.stopped = 0
+        self.deleted = 0
+
+    async def make(self, held: Held, order: CreatePods) -> None:
+        """Its object is there afterwards. Raises Expired, RefusedToMake, KubernetesError."""
+        if held.scene.job is not None:
+            return
+        held.kind, held.namespace = kind_of(order), order.target.namespace
+        held.name = object_name(order.attempt, held.kind)
+        if order.ran:  # it must not run a second time: only look
+            held.unsure = True
+            await self.look(held)
+            return
+        if held.namespace not in self._namespaces:
+            raise RefusedToMake(self._not_served(held))
+        if held.kind is JOB_SETS and not self._job_sets:
+            raise RefusedToMake(
+                "several pod sets need a JobSet, which this cluster did not serve when its "
+                "executor started"
+            )
+        try:
+            body = document(order, self._left_s(order), self._offers, self._style)
+        except Unmakeable as error:
+            raise RefusedToMake(str(error)) from error
+        path = held.kind.path(namespace=held.namespace)
+        doubtful, held.unsure = held.unsure, True
+        try:
+            job = await self._client.create(path, body, JobObject, field_manager=FIELD_MANAGER)
+        except AlreadyExists:
+            await self._adopt(held)
+            return
+        except ApiError as error:
+            if not _final(error):
+                raise
+            held.unsure = doubtful  # by an earlier call that was never answered
+            self.refused += 1
+            raise RefusedToMake(error.message or str(error)) from error
+        self.made += 1
+        held.see(held.kind, job)
+
+    def _left_s(self, order: CreatePods) -> int | None:
+        if order.stop_after_s is None:
+            return None
+        now_s = self._clock()
+        asked_at_s = now_s if order.asked_at_s is None else min(now_s, order.asked_at_s)
+        left_s = math.floor(asked_at_s + order.stop_after_s - now_s)
+        if left_s < 1:
+            raise Expired
+        return left_s
+
+    def _not_served(self, held: Held) -> str:
+        allowed = ", ".join(self._namespaces)
+        return f"namespace {held.namespace} is none of those that this executor serves: {allowed}"
+
+    async def _adopt(self, held: Held) -> None:
+        """Something of that name is there: ours, from a create whose answer was lost, or not."""
+        await self.look(held)
+        job = held.scene.job
+        if job is None:
+            raise Conflict(409, "", "an object of its name came and went", held.path)
+        if attempt_of(job) != (held.attempt, self._executor):
+            held.scene.job = None
+            held.known = False
+            raise RefusedToMake(
+                f"{held.kind.kind} {held.namespace}/{held.name} is there already and is not ours"
+            )
+
+    async def look(self, held: Held) -> None:
+        """What the server has of it now. Raises KubernetesError."""
+        if held.namespace not in self._namespaces:
+            # Nobody watches there, so nobody can say that it is gone.
+            raise KubernetesError(self._not_served(held))
+        try:
+            held.see(held.kind, await self._client.get(held.path, JobObject))
+        except NotFound:
+            held.lose()
+
+    async def stop(self, held: Held) -> None:
+        """Its pods are on their way out afterwards, and none comes. Raises KubernetesError."""
+        if held.scene.job is None and held.unsure:
+            await self.look(held)
+        job = held.scene.job
+        if job is None:
+            held.scene.stopped = held.stop_reason
+            held.lose()
+            return
+        conditions = job.status.conditions or ()
+        ended = any(holds(conditions, one) for one in ("Complete", "Completed", "Failed"))
+        if ended or holds(conditions, "FailureTarget") or job.metadata.deletion_timestamp:
+            held.scene.stopped = held.stop_reason
+            return
+        here = held.kind is JOBS and not held.scene.queued
+        change: dict[str, object] = {"metadata": {"annotations": {STOPPED: held.stop_reason}}}
+        if here:
+            change["spec"] = {"suspend": True}
+        version = job.metadata.resource_version
+        try:
+            if STOPPED not in job.metadata.annotations or (here and not job.spec.suspend):
+                job = await self._client.merge_patch(
+                    held.path,
+                    change,
+                    JobObject,
+                    resource_version=version,
+                    field_manager=FIELD_MANAGER,
+                )
+                held.see(held.kind, job)
+            if not here:
+                await self._client.delete(held.path, uid=held.uid, propagation="Foreground")
+        except (Conflict, NotFound):
+            await self.look(held)  # it has moved on: decide again on what it is now
+            raise
+        self.stopped += 1
+
+    async def delete(self, held: Held) -> None:
+        """Object and pods go. Raises KubernetesError."""
+        if held.scene.job is None and held.unsure:
+            await self.look(held)
+        if held.scene.job is None or held.deleted:
+            return
+        try:
+            await self._client.delete(held.path, uid=held.uid, propagation="Background")
+        except Conflict:
+            pass  # another object of that name by now: not the one that we were told to delete
+        held.deleted = True
+        self.deleted += 1
+
+
+def _final(error: ApiError) -> bool:
+    """Whether the server's no is its last word, as far as a machine can tell."""
+    if isinstance(error, Unauthorized | TooManyRequests | Conflict):
+        return False
+    return 400 <= error.status < 500 and error.status != _REQUEST_TIMEOUT

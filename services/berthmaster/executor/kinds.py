@@ -1,0 +1,88 @@
+"""What an executor reads of Jobs, JobSets and pods: the fields that tell how an attempt stands."""
+
+from berthmaster.kubernetes.objects import Condition, Object, Struct
+
+
+class JobSpec(Struct, frozen=True):
+    """Of a Job and of a JobSet alike."""
+
+    suspend: bool | None = None
+
+
+class JobStatus(Struct, frozen=True):
+    """Of a Job; a JobSet has only the conditions."""
+
+    active: int | None = None  # pods that are pending or running and not on their way out
+    terminating: int | None = None  # pods on their way out
+    failed: int | None = None
+    conditions: tuple[Condition, ...] | None = ()
+
+
+class JobObject(Object, frozen=True):
+    """A Job or a JobSet: they tell how they stand in the same form."""
+
+    spec: JobSpec = JobSpec()
+    status: JobStatus = JobStatus()
+
+
+class Waiting(Struct, frozen=True):
+    """Why a container does not run yet."""
+
+    reason: str = ""
+    message: str = ""
+
+
+class Terminated(Struct, frozen=True):
+    """How a container ended."""
+
+    exit_code: int = 0
+    reason: str = ""
+    message: str = ""
+    finished_at: str | None = None
+
+
+class ContainerState(Struct, frozen=True):
+    """One of the two, or neither while it runs."""
+
+    waiting: Waiting | None = None
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(Struct, frozen=True):
+    """One container of a pod."""
+
+    name: str = ""
+    state: ContainerState = ContainerState()
+
+
+class PodSpec(Struct, frozen=True):
+    """Where the scheduler has put it."""
+
+    node_name: str = ""
+
+
+class PodStatus(Struct, frozen=True):
+    """How a pod stands."""
+
+    phase: str = ""
+    reason: str = ""
+    message: str = ""
+    conditions: tuple[Condition, ...] | None = ()
+    container_statuses: tuple[ContainerStatus, ...] | None = ()
+
+
+class PodObject(Object, frozen=True):
+    """A pod of ours."""
+
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def over(self) -> bool:
+        """It can never run again. A pod that is being deleted is not over before it is gone."""
+        return self.status.phase in ("Succeeded", "Failed")
+
+    @property
+    def leaving(self) -> bool:
+        """Somebody deletes it."""
+        return self.metadata.deletion_timestamp is not None

@@ -1,0 +1,49 @@
+"""How long an executor waits for what, and what it says when that is over. Pure."""
+
+from typing import Final, NamedTuple
+
+from berthmaster.executor.job import Job
+
+MAX_DOUBLINGS: Final = 30
+
+
+class Limits(NamedTuple):
+    """What an executor has patience for."""
+
+    start_s: float = 60.0  # from asking for the pods, or their admission, until all of them run
+    queue_s: float = 300.0  # from asking for the pods until the cluster's own queueing lets them in
+    first_pause_s: float = 0.1  # before the second eviction of a workload is told, then doubled
+    longest_pause_s: float = 5.0  # so that a place that refuses is not tried in a tight circle
+
+    def patience_s(self, job: Job) -> float:
+        """From now until all its pods must run, or it must be let in first."""
+        return self.queue_s if in_queue(job) else self.start_s
+
+    def too_late(self, job: Job) -> str:
+        """Why an attempt is given back whose pods did not run in time."""
+        if in_queue(job):
+            why = f"its cluster's queue did not let it in within {self.queue_s:g} s"
+        else:
+            why = f"not all pods ran within {self.start_s:g} s"
+        return f"{why}: {job.waits_for}" if job.waits_for else why
+
+    def pause_s(self, evictions: int) -> float:
+        """Before an eviction is told, after so many."""
+        if not evictions:
+            return 0.0
+        doubled = 2 ** min(evictions - 1, MAX_DOUBLINGS)
+        return float(min(self.first_pause_s * doubled, self.longest_pause_s))
+
+
+def in_queue(job: Job) -> bool:
+    """Whether the cluster's own queueing has yet to let it in."""
+    return job.queued or (job.target.via == "worker" and not job.admitted)
+
+
+def left_s(job: Job, now_s: float) -> float | None:
+    """Until its own deadline, which runs from the claim. Never more than all of it: a clock of
+    ours that is behind must not let the pods outlive it."""
+    deadline_s = job.request.deadline_s if job.request is not None else None
+    if deadline_s is None:
+        return None
+    return min(deadline_s, job.claimed_at_s + deadline_s - now_s)

@@ -1,0 +1,71 @@
+"""What the nodes of one's own cluster offer, as its inventory tells it on the bus. Pure.
+
+A job object names resources and labels of nodes: how a part of a GPU is asked for, what the label
+of a GPU model says. Both are read off the very reports that placements are decided on, so that what
+was found to fit is asked for in the same words.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+from berthmaster.engine.shares import share_for
+from berthmaster.messages.fleet import FleetFact, NodeGone, NodeReport, Share
+from berthmaster.messages.workload import PodSet
+
+HOSTNAME: Final = "kubernetes.io/hostname"
+PRODUCT: Final = "nvidia.com/gpu.product"
+_MAKERS: Final = (("amd.com/gpu.", "amd.com/gpu"),)  # label that a maker's nodes have, resource
+
+
+class Offers:
+    """The last report of every node."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, NodeReport] = {}
+
+    def take(self, fact: FleetFact) -> None:
+        """A fact of our cluster; those that are not about nodes are passed over."""
+        if isinstance(fact, NodeReport):
+            self._nodes[fact.node] = fact
+        elif isinstance(fact, NodeGone):
+            self._nodes.pop(fact.node, None)
+
+    def hostname(self, node: str) -> str:
+        """The node's own name for itself, which most often is the same."""
+        report = self._nodes.get(node)
+        return report.labels.get(HOSTNAME, node) if report is not None else node
+
+    def products(self, pods: PodSet) -> list[str]:
+        """What the product label says on nodes with GPUs that the pods may use."""
+        found = set()
+        for report in self._nodes.values():
+            product = report.labels.get(PRODUCT)
+            if product and any(
+                (not pods.gpu_models or gpu.model in pods.gpu_models)
+                and gpu.memory_mib >= pods.gpu_memory_mib
+                for gpu in report.gpus
+            ):
+                found.add(product)
+        return sorted(found)
+
+    def whole_gpu(self, nodes: Iterable[str]) -> str:
+        """The resource that whole GPUs of these nodes are, where it is not the usual one."""
+        for node in nodes:
+            report = self._nodes.get(node)
+            for label, resource in _MAKERS:
+                if report is not None and any(key.startswith(label) for key in report.labels):
+                    return resource
+        return ""
+
+    def share(self, nodes: Iterable[str], pods: PodSet) -> Share | None:
+        """How a part of a GPU is asked for. All pods of a set ask in one way: the commonest."""
+        found = Counter(
+            share
+            for node in nodes
+            if (report := self._nodes.get(node)) is not None
+            and (share := share_for(report.shares, pods)) is not None
+        )
+        if not found:
+            return None
+        return min(found, key=lambda share: (-found[share], share.resource))

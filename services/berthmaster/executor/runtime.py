@@ -1,0 +1,431 @@
+"""A Kubernetes cluster as its executor uses it: orders in, what becomes of them out.
+
+What is known comes from mirrors of our own Jobs, JobSets and pods; what is ordered is carried out
+attempt by attempt, each by one task that tries until it is done, refused, or no longer wanted.
+Nothing is kept here that the cluster and the log do not know: whoever is killed reads it again.
+
+Rules of this file:
+
+- An attempt is judged (standing.py) whenever something of it changes; what was told is not told
+  again unless an order asks for it.
+- An object with our label that nobody here ordered is told as found: the log says what it is.
+- Until every mirror is complete nothing is judged, so that absence is absence.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Final
+
+from berthmaster.executor.attempts import Goal, Held, attempt_of
+from berthmaster.executor.errands import Errands, Expired, RefusedToMake
+from berthmaster.executor.kinds import JobObject, PodObject
+from berthmaster.executor.standing import DEADLINE, Scene, Standing, standing
+from berthmaster.executor.words import (
+    Attempt,
+    CreatePods,
+    DeletePods,
+    PodEvent,
+    PodsExpired,
+    PodsFound,
+    PodsGone,
+    PodsRefused,
+    PodsWaiting,
+    StopPods,
+)
+from berthmaster.kubernetes import labels
+from berthmaster.kubernetes.client import Client
+from berthmaster.kubernetes.errors import Conflict, KubernetesError
+from berthmaster.kubernetes.reflector import (
+    Added,
+    Change,
+    Deleted,
+    Listed,
+    Reflector,
+    Unreadable,
+    Updated,
+)
+from berthmaster.kubernetes.resources import JOB_SETS, JOBS, PODS, Resource
+from berthmaster.kubernetes.transport import LogLike
+from berthmaster.runtime.backoff import Backoff
+
+PAUSES: Final = Backoff(first_s=0.1, most_s=15.0)
+ORPHAN_S: Final = 5.0  # a pod's news may overtake its job's
+DEADLINE_GRACE_S: Final = 5.0  # the cluster's own controllers come first
+STALE_S: Final = 180.0  # without a sign of the API server, which gives one every minute
+_OVER: Final = (PodsGone, PodsExpired, PodsRefused)
+_Mirror = Reflector[JobObject] | Reflector[PodObject]
+
+
+class ClusterRuntime:
+    """The Runtime of an executor, over an API server."""
+
+    def __init__(
+        self,
+        client: Client,
+        errands: Errands,
+        *,
+        executor: str,
+        namespaces: tuple[str, ...],
+        job_sets: bool,
+        clock: Callable[[], float],
+        log: LogLike,
+    ) -> None:
+        """``job_sets``: whether the cluster serves them."""
+        self.errands = errands
+        self.trouble = ""  # the last call that failed, "" since the last that did not
+        self._client = client
+        self._executor = executor
+        self._clock = clock
+        self._log = log
+        self._held: dict[Attempt, Held] = {}
+        self._tell: Callable[[PodEvent], None] | None = None
+        self._ready = False
+        self._complete = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._chance = random.Random()
+        self._mirrors: dict[tuple[str, str], _Mirror] = {}
+        for namespace in namespaces:
+            self._mirror_jobs(JOBS, namespace)
+            if job_sets:
+                self._mirror_jobs(JOB_SETS, namespace)
+            self._mirrors[PODS.plural, namespace] = Reflector(
+                client,
+                PODS,
+                PodObject,
+                namespace=namespace,
+                label_selector=f"{labels.EXECUTOR}={labels.value(executor)}",
+                on_change=self._on_pod,
+                log=log,
+            )
+
+    def _mirror_jobs(self, kind: Resource, namespace: str) -> None:
+        self._mirrors[kind.plural, namespace] = Reflector(
+            self._client,
+            kind,
+            JobObject,
+            namespace=namespace,
+            label_selector=f"{labels.EXECUTOR}={labels.value(self._executor)}",
+            on_change=lambda change: self._on_job(kind, namespace, change),
+            log=self._log,
+        )
+
+    # ---- life
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Mirror until told to stop; then let go of what is under way."""
+        try:
+            await asyncio.gather(*(mirror.run(stopping) for mirror in self._mirrors.values()))
+        finally:
+            self._tell = None
+            working = [held.work for held in self._held.values() if held.work is not None]
+            for held in self._held.values():
+                if held.timer is not None:
+                    held.timer.cancel()
+            for task in working:
+                task.cancel()
+            await asyncio.gather(*working, return_exceptions=True)
+
+    @property
+    def ready(self) -> bool:
+        """Whether everything was listed and told once."""
+        return self._ready
+
+    @property
+    def attempts(self) -> int:
+        """How many are in hand."""
+        return len(self._held)
+
+    def holds(self, attempt: Attempt) -> bool:
+        """Whether something of it is in the cluster, or ordered."""
+        return attempt in self._held
+
+    def ill(self) -> str:
+        """What stands between us and the API server, in words; "" = nothing."""
+        now_s = self._loop.time()
+        for (plural, namespace), mirror in self._mirrors.items():
+            if mirror.trouble:
+                return f"{plural} in {namespace}: {mirror.trouble}"
+            if mirror.age_s(now_s) > STALE_S:
+                return f"{plural} in {namespace}: nothing heard for {STALE_S:g} s"
+        return self.trouble
+
+    # ---- Runtime
+
+    def start(self, tell: Callable[[PodEvent], None]) -> None:
+        """From now on tell what happens."""
+        self._tell = tell
+
+    async def found(self, executor: str) -> list[PodEvent]:
+        """All that is there, once all of it was listed, however long that takes."""
+        if executor != self._executor:
+            raise ValueError(f"this runtime is that of {self._executor}, not of {executor}")
+        self._look_whether_complete()
+        await self._complete.wait()
+        events: list[PodEvent] = []
+        for held in list(self._held.values()):
+            held.known = True  # listed: what has no object has none
+            events.append(PodsFound(held.attempt))
+            events += self._news(held)
+        self._ready = True
+        return events
+
+    def perform(self, order: CreatePods | StopPods | DeletePods) -> None:
+        """Carry out an order, soon."""
+        held = self._held.get(order.attempt)
+        match order:
+            case CreatePods():
+                if held is None:
+                    held = self._hold(order.attempt)
+                held.order = order
+                held.scene.wanted = {pods.name: pods.count for pods in order.request.pod_sets}
+                held.scene.queued = order.target.via == "worker"
+                self._want(held, Goal.CREATE)
+            case StopPods():
+                if held is None:
+                    self._say(PodsGone(order.attempt))
+                    return
+                held.stop_reason = order.reason
+                self._want(held, Goal.STOP)
+            case DeletePods():
+                if held is not None:
+                    self._want(held, Goal.DELETE)
+
+    def flush(self) -> None:
+        """Nothing is kept here: a claim whose object was never made is found in the log."""
+
+    # ---- what the mirrors tell
+
+    def _on_job(self, kind: Resource, namespace: str, change: Change[JobObject]) -> None:
+        match change:
+            case Added(job) | Updated(job):
+                self._see(kind, job)
+            case Deleted(job):
+                self._lose(job)
+            case Unreadable(bad):
+                self._log.error("cannot read an object", object=bad.name, why=bad.why)
+            case Listed(version):
+                self._compare(kind, namespace, version)
+                self._look_whether_complete()
+
+    def _see(self, kind: Resource, job: JobObject) -> None:
+        mine = attempt_of(job)
+        if mine is None or mine[1] != self._executor:
+            self._log.warning("an object has our label and is not ours", object=job.metadata.name)
+            return
+        held = self._held.get(mine[0])
+        new = held is None or not (held.known or held.order)
+        if held is None:
+            held = self._hold(mine[0])
+        held.see(kind, job)
+        if new and self._ready:
+            self._say(PodsFound(held.attempt))
+        self._judge(held)
+
+    def _lose(self, job: JobObject) -> None:
+        mine = attempt_of(job)
+        held = self._held.get(mine[0]) if mine is not None else None
+        if held is None or held.scene.job is None or held.uid != job.metadata.uid:
+            return
+        held.lose()
+        self._judge(held)
+
+    def _compare(self, kind: Resource, namespace: str, version: str) -> None:
+        """What the server made for us and a list as of later does not have is gone."""
+        objects = self._mirrors[kind.plural, namespace].objects
+        for held in list(self._held.values()):
+            job = held.scene.job
+            if job is None or (held.kind, held.namespace) != (kind, namespace):
+                continue
+            if (namespace, held.name) not in objects and _not_later(job, version):
+                held.lose()
+                self._judge(held)
+
+    def _on_pod(self, change: Change[PodObject]) -> None:
+        match change:
+            case Added(pod) | Updated(pod) | Deleted(pod):
+                whose = labels.identity(pod.metadata.labels, pod.metadata.annotations)
+                if whose is None:
+                    return
+                attempt = Attempt(whose.tenant, whose.workload, whose.attempt)
+                held = self._held.get(attempt)
+                if held is None:
+                    if isinstance(change, Deleted):
+                        return
+                    held = self._hold(attempt)
+                    self._set_timer(held, ORPHAN_S)
+                if isinstance(change, Deleted):
+                    held.scene.pods.pop(pod.metadata.name, None)
+                else:
+                    held.scene.pods[pod.metadata.name] = pod
+                self._judge(held)
+            case Unreadable(bad):
+                self._log.error("cannot read a pod", pod=bad.name, why=bad.why)
+            case Listed():
+                self._look_whether_complete()
+
+    def _look_whether_complete(self) -> None:
+        if all(mirror.resource_version for mirror in self._mirrors.values()):
+            self._complete.set()
+
+    # ---- what is told
+
+    def _hold(self, attempt: Attempt) -> Held:
+        held = self._held[attempt] = Held(scene=Scene(attempt=attempt, wanted={}))
+        return held
+
+    def _say(self, event: PodEvent) -> None:
+        if self._tell is not None:
+            self._tell(event)
+
+    def _judge(self, held: Held) -> None:
+        """Something of it changed: tell what is new, and let go of what is gone."""
+        if held.goal is Goal.DELETE:
+            self._let_go(held)
+            return
+        if not self._ready or not held.known:
+            return
+        for event in self._news(held):
+            if isinstance(event, PodsWaiting) and held.goal is Goal.STOP:
+                self._log.info("still there", attempt=_text(held), why=event.reason)
+            self._say(event)
+
+    def _news(self, held: Held) -> list[PodEvent]:
+        """How it stands, less what was told already."""
+        now_s = self._clock()
+        events, again_s = self._standing(held, now_s)
+        fresh = [event for event in events if held.told.get(type(event)) != event]
+        held.told |= {type(event): event for event in fresh}
+        expires_s = held.scene.expires_s
+        if expires_s is not None and held.goal in (Goal.NONE, Goal.CREATE):
+            left_s = expires_s + DEADLINE_GRACE_S - now_s
+            again_s = left_s if again_s is None else min(again_s, left_s)
+        if again_s is not None:
+            self._set_timer(held, again_s)
+        return fresh
+
+    @staticmethod
+    def _standing(held: Held, now_s: float) -> Standing:
+        if held.refused and held.scene.job is None:
+            told: list[PodEvent] = [PodsRefused(held.attempt, held.refused)]
+            if held.goal is Goal.STOP:
+                told.append(PodsGone(held.attempt, held.stop_reason))
+            return Standing(told)
+        return standing(held.scene, now_s)
+
+    def _set_timer(self, held: Held, after_s: float) -> None:
+        if held.timer is not None:
+            held.timer.cancel()
+        held.timer = self._loop.call_later(max(0.05, after_s), self._on_time, held)
+
+    def _on_time(self, held: Held) -> None:
+        """Time alone may have changed how it stands."""
+        held.timer = None
+        if self._held.get(held.attempt) is not held or not self._ready:
+            return
+        if not held.known and held.order is None:  # pods whose job does not come
+            held.known = True
+            self._say(PodsFound(held.attempt))
+        expires_s = held.scene.expires_s
+        job = held.scene.job
+        if (
+            expires_s is not None
+            and job is not None
+            and held.goal in (Goal.NONE, Goal.CREATE)
+            and self._clock() >= expires_s + DEADLINE_GRACE_S
+            and not any(isinstance(event, _OVER) for event in held.told.values())
+        ):
+            self._log.warning("its cluster did not end it in time", attempt=_text(held))
+            held.stop_reason = DEADLINE
+            self._want(held, Goal.STOP)
+        self._judge(held)
+
+    def _let_go(self, held: Held) -> None:
+        """Told to delete it: forget it when nothing of it is left."""
+        gone = held.scene.job is None and not held.unsure
+        if gone and held.work is None and not held.scene.pods:
+            if held.timer is not None:
+                held.timer.cancel()
+            self._held.pop(held.attempt, None)
+
+    # ---- what is done
+
+    def _want(self, held: Held, goal: Goal) -> None:
+        """Have it done. What was told is told again: whoever orders wants to hear."""
+        held.told.clear()
+        if goal.value >= held.goal.value:
+            held.goal = goal
+        held.wake.set()
+        if held.work is None:
+            name = f"{goal.name.lower()} {_text(held)}"
+            held.work = self._loop.create_task(self._work(held), name=name)
+            held.work.add_done_callback(lambda task: self._done(held, task))
+
+    def _done(self, held: Held, task: asyncio.Task[None]) -> None:
+        held.work = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._log.error("an order was not carried out", error=error, attempt=_text(held))
+            return
+        if not task.cancelled():
+            self._judge(held)
+
+    async def _work(self, held: Held) -> None:
+        """Until what is wanted is done; what is wanted may change on the way."""
+        failures = 0
+        while True:
+            goal = held.goal
+            held.wake.clear()
+            try:
+                await self._step(held, goal)
+                self.trouble = ""
+                failures = 0
+            except KubernetesError as error:
+                failures += 1
+                if not isinstance(error, Conflict):
+                    self.trouble = str(error)
+                if failures == 1 and not isinstance(error, Conflict):
+                    what = goal.name.lower()
+                    self._log.warning(f"cannot {what} yet", attempt=_text(held), why=str(error))
+                await self._pause(held, failures)
+                continue
+            if held.goal is goal:
+                return
+
+    async def _pause(self, held: Held, failures: int) -> None:
+        try:
+            async with asyncio.timeout(PAUSES.delay_s(failures, self._chance)):
+                await held.wake.wait()
+        except TimeoutError:
+            pass
+
+    async def _step(self, held: Held, goal: Goal) -> None:
+        match goal:
+            case Goal.CREATE if held.order is not None:
+                await self._create(held, held.order)
+            case Goal.STOP:
+                await self.errands.stop(held)
+            case Goal.DELETE:
+                await self.errands.delete(held)
+            case _:
+                pass
+
+    async def _create(self, held: Held, order: CreatePods) -> None:
+        try:
+            await self.errands.make(held, order)
+        except Expired:
+            self._say(PodsExpired(held.attempt))
+        except RefusedToMake as error:
+            held.refused = str(error)
+            held.known = True
+            self._log.warning("the cluster refuses", attempt=_text(held), why=held.refused)
+
+
+def _not_later(job: JobObject, version: str) -> bool:
+    """Whether a list as of this version would have it. Versions of one resource are numbers."""
+    mine = job.metadata.resource_version
+    return mine.isdecimal() and version.isdecimal() and int(mine) <= int(version)
+
+
+def _text(held: Held) -> str:
+    tenant, workload, number = held.attempt
+    return f"{tenant}/{workload}/{number}"

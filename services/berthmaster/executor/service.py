@@ -1,0 +1,213 @@
+"""`berth serve executor`: carries placements out in one Kubernetes cluster.
+
+It talks to the bus and to its own cluster's API server and to nobody else. Either may be away for
+hours: jobs run on, orders wait, and what happened meanwhile is told afterwards. Several replicas do
+no harm (all writes are guarded, all objects have one name), but double the calls: run one.
+"""
+
+import asyncio
+import os
+from typing import Final, NamedTuple
+
+from berthmaster.bus import subjects
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.facts import FactMirror
+from berthmaster.bus.joining import joined
+from berthmaster.bus.streams import FLEET, WORKLOADS
+from berthmaster.executor.core import Executor
+from berthmaster.executor.errands import Errands
+from berthmaster.executor.leftovers import read_leftovers
+from berthmaster.executor.limits import Limits
+from berthmaster.executor.manifest import Style
+from berthmaster.executor.offers import Offers
+from berthmaster.executor.runtime import ClusterRuntime
+from berthmaster.executor.settings import ExecutorSettings
+from berthmaster.executor.shell import Shell
+from berthmaster.executor.stimuli import Told
+from berthmaster.kubernetes.access import Access
+from berthmaster.kubernetes.client import Client
+from berthmaster.kubernetes.config import from_kubeconfig, in_cluster
+from berthmaster.kubernetes.errors import BadConfig, KubernetesError
+from berthmaster.kubernetes.resources import JOB_SETS
+from berthmaster.runtime.errors import CannotStart
+from berthmaster.runtime.periodic import beats, stopped_within, unless_stopped
+from berthmaster.runtime.service import Context, Service
+
+NAME: Final = "executor"
+FIGURES_INTERVAL_S: Final = 1.0
+LAST_LIMIT_S: Final = 2.0  # for writes and calls under way when told to stop
+LOOK_AGAIN_S: Final = 2.0
+NO_HINT: Final = 0  # what nobody waits to hear acknowledged
+IN_A_POD: Final = "KUBERNETES_SERVICE_HOST"
+
+
+class Figures:
+    """The executor's metrics."""
+
+    def __init__(self, ctx: Context[ExecutorSettings]) -> None:
+        metrics = ctx.metrics
+        self._attempts = metrics.gauge("attempts", "Attempts in hand")
+        self._objects = metrics.gauge("objects", "Job objects in the cluster that are ours")
+        self._calls = metrics.counter("api_calls", "Calls to the API server", ("verb", "resource"))
+        self._counters = {
+            what: metrics.counter(what, text)
+            for what, text in (
+                ("jobs_made", "Job objects made"),
+                ("jobs_refused", "Job objects that the API server refused"),
+                ("jobs_stopped", "Job objects stopped before their end"),
+                ("jobs_deleted", "Job objects deleted"),
+                ("writes_stored", "Events stored"),
+                ("writes_refused", "Writes that came too late"),
+                ("writes_unknown", "Writes whose outcome stayed open"),
+                ("stories_read", "Workloads read back from the log"),
+                ("workloads_frozen", "Workloads with events that this version cannot read"),
+            )
+        }
+        self._shown: dict[object, int] = {}
+
+    def show(self, client: Client, runtime: ClusterRuntime, shell: Shell) -> None:
+        """Take over the present values."""
+        self._attempts.set(shell.core.jobs)
+        self._objects.set(runtime.attempts)
+        errands, tally = runtime.errands, shell.tally
+        for what, value in (
+            ("jobs_made", errands.made),
+            ("jobs_refused", errands.refused),
+            ("jobs_stopped", errands.stopped),
+            ("jobs_deleted", errands.deleted),
+            ("writes_stored", tally.stored),
+            ("writes_refused", tally.refused),
+            ("writes_unknown", tally.unknown),
+            ("stories_read", tally.reloads),
+            ("workloads_frozen", tally.frozen),
+        ):
+            self._counters[what].inc(self._grown(what, value))
+        for (verb, resource), value in client.calls.items():
+            self._calls.labels(verb, resource).inc(self._grown((verb, resource), value))
+
+    def _grown(self, what: object, value: int) -> int:
+        before = self._shown.get(what, 0)
+        self._shown[what] = value
+        return value - before
+
+
+async def access_of(settings: ExecutorSettings) -> Access:
+    """The cluster's API server. Raises CannotStart."""
+    try:
+        if settings.kubeconfig is None and not settings.context and IN_A_POD in os.environ:
+            return await in_cluster()
+        return await from_kubeconfig(settings.kubeconfig, settings.context)
+    except BadConfig as error:
+        raise CannotStart(str(error)) from error
+
+
+async def main(ctx: Context[ExecutorSettings]) -> None:
+    """Until the service is told to stop."""
+    settings = ctx.settings
+    access = await access_of(settings)
+    try:
+        client = await Client.open(
+            access,
+            user_agent=f"berthmaster-{NAME}",
+            log=ctx.log,
+            timeout_s=settings.call_limit_s,
+        )
+    except BadConfig as error:
+        raise CannotStart(str(error)) from error
+    async with client, joined(ctx, WORKLOADS, FLEET) as conn:
+        if conn is None:
+            return
+        job_sets = await _serves_job_sets(ctx, client)
+        if job_sets is not None:
+            await _Serving(ctx, conn, client, job_sets=job_sets).run()
+
+
+async def _serves_job_sets(ctx: Context[ExecutorSettings], client: Client) -> bool | None:
+    """Whether the cluster does, asked until it answers; None if told to stop before."""
+    while not ctx.stopping.is_set():
+        try:
+            served = await client.served(JOB_SETS.group_version)
+            return JOB_SETS.plural in served
+        except KubernetesError as error:
+            ctx.health.ready("cluster", False, str(error))
+        await stopped_within(LOOK_AGAIN_S, ctx.stopping)
+    return None
+
+
+class _Parts(NamedTuple):
+    offers: Offers
+    runtime: ClusterRuntime
+    shell: Shell
+
+
+class _Serving:
+    """One executor at work."""
+
+    def __init__(
+        self, ctx: Context[ExecutorSettings], conn: Connection, client: Client, *, job_sets: bool
+    ) -> None:
+        settings = ctx.settings
+        self._ctx = ctx
+        self._conn = conn
+        self._client = client
+        limits = Limits(start_s=settings.start_limit_s, queue_s=settings.queue_limit_s)
+        core = Executor(settings.cluster, limits=limits)
+        offers = Offers()
+        style = Style(settings.gpu_resource, settings.kai_scheduler, settings.kai_queue)
+        errands = Errands(
+            client, core.name, settings.namespaces, offers, style, conn.now, job_sets=job_sets
+        )
+        runtime = ClusterRuntime(
+            client,
+            errands,
+            executor=core.name,
+            namespaces=settings.namespaces,
+            job_sets=job_sets,
+            clock=conn.now,
+            log=ctx.log,
+        )
+        shell = Shell(conn, core, runtime, service=NAME, leftovers=self._leftovers)
+        self._parts = _Parts(offers, runtime, shell)
+
+    async def run(self) -> None:
+        ctx, (offers, runtime, shell) = self._ctx, self._parts
+        ctx.health.ready("cluster", False, "its objects have not been listed")
+        ctx.health.ready("fleet", False, "the nodes' facts have not been read")
+        listed = asyncio.Event()
+        facts = [f"berth.fleet.{subjects.token(ctx.settings.cluster)}.>"]
+        mirror = FactMirror(self._conn, NAME, facts, on_fact=lambda seen: offers.take(seen.fact))
+        ctx.spawn(mirror.run(caught_up=listed.set), name="mirror of the nodes' facts")
+        watching = ctx.spawn(runtime.run(ctx.stopping), name="mirrors of the cluster")
+        if await unless_stopped(_set(listed), ctx.stopping) is None:
+            return
+        ctx.health.ready("fleet", True)
+        working = ctx.spawn(shell.run(ctx.stopping), name="executor")
+        figures = Figures(ctx)
+        async for _ in beats(FIGURES_INTERVAL_S, ctx.stopping):
+            ill = runtime.ill()
+            ctx.health.ready("cluster", not ill and runtime.ready, ill or "not listed yet")
+            ctx.health.ready("bus", self._conn.connected, "no connection to NATS")
+            figures.show(self._client, runtime, shell)
+        await asyncio.wait({working, watching}, timeout=LAST_LIMIT_S)
+
+    async def _leftovers(self) -> list[Told]:
+        """What an earlier life claimed and did not make."""
+        found = await read_leftovers(self._conn, self._ctx.settings.cluster)
+        told = []
+        for attempt, (placed, sequence) in found.held().items():
+            if self._parts.runtime.holds(attempt):
+                continue
+            if placed.target.namespace not in self._ctx.settings.namespaces:
+                why = f"{attempt.id} was claimed for namespace {placed.target.namespace}"
+                self._ctx.health.ready("namespaces", False, f"{why}, which is not served any more")
+                self._ctx.log.error("cannot tell what became of a claim", why=why)
+                continue
+            told.append(Told(NO_HINT, placed, sequence))
+        return told
+
+
+async def _set(event: asyncio.Event) -> bool:
+    return await event.wait()
+
+
+SERVICE = Service(NAME, ExecutorSettings, main)

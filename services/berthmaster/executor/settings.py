@@ -1,0 +1,63 @@
+"""What the executor of a Kubernetes cluster can be told."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from berthmaster.runtime.settings import CommonSettings, required, setting
+
+_NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
+_RESOURCE: Final = re.compile(r"[a-z0-9.-]+/[A-Za-z0-9._-]+\Z")
+
+
+def _namespaces(names: tuple[str, ...]) -> str:
+    if names and all(_NAMESPACE.match(name) for name in names):
+        return ""
+    return "names of namespaces with commas between them, such as team-a,team-b"
+
+
+def _resource(name: str) -> str:
+    return "" if _RESOURCE.match(name) else "a resource's full name, such as nvidia.com/gpu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutorSettings(CommonSettings):
+    """What the executor can be told."""
+
+    cluster: str = required(help="the cluster's name on the bus, as its inventory says it")
+    namespaces: tuple[str, ...] = required(
+        check=_namespaces,
+        help="where jobs may be made, with commas between them; the executor's Role must be bound "
+        "in each, and it touches nothing anywhere else",
+    )
+    kubeconfig: Path | None = setting(
+        None,
+        help="kubeconfig of the cluster; none = as kubectl finds it, or this pod's own account",
+    )
+    context: str = setting("", help="context of the kubeconfig; empty = its current one")
+    start_limit_s: float = setting(
+        300.0,
+        least=1,
+        most=86_400,
+        help="seconds in which all pods of an attempt must run, images and all, before it is "
+        "given back; from its admission on where the cluster has a queue",
+    )
+    queue_limit_s: float = setting(
+        600.0,
+        least=1,
+        most=604_800,
+        help="seconds that an attempt may wait in the cluster's own queue before it is given back",
+    )
+    call_limit_s: float = setting(
+        10.0, least=0.1, most=120, help="seconds that one call to the API server may take"
+    )
+    gpu_resource: str = setting(
+        "nvidia.com/gpu",
+        check=_resource,
+        help="resource that a whole GPU is; nodes with labels of AMD's get amd.com/gpu",
+    )
+    kai_scheduler: str = setting(
+        "kai-scheduler", help="scheduler of pods with a part of a GPU where KAI shares them"
+    )
+    kai_queue: str = setting("default", help="KAI's queue for such pods")

@@ -1,0 +1,288 @@
+"""How an attempt stands, read off its job object and its pods. Pure, and from the present alone.
+
+Rules of this file:
+
+- The object's own conditions are the truth about endings; pods tell where, and whose fault it was.
+- No pod is taken to be gone because somebody deletes it: it is over when it has ended or is absent.
+  A pod on a node that was lost stays until its node, or a person, says so, and is waited for.
+- Whatever can be said from the object and its pods is said again after a restart, word for word.
+- A job of which a pod was taken away (drained, preempted, evicted) was given back, not failed.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from berthmaster.executor.kinds import JobObject, PodObject, Terminated
+from berthmaster.executor.words import (
+    Attempt,
+    PodEvent,
+    PodsAdmitted,
+    PodsCompleted,
+    PodsExpired,
+    PodsFailed,
+    PodsGone,
+    PodsQueued,
+    PodsRefused,
+    PodsRunning,
+    PodsWaiting,
+)
+from berthmaster.kubernetes.labels import gpu_indices, identity
+from berthmaster.kubernetes.objects import Condition, condition, holds, seconds
+from berthmaster.messages.placement import PodBinding
+
+DEADLINE: Final = "deadline"
+DELETED: Final = "its job object was deleted"
+PULL_S: Final = 30.0  # what an image or its settings have time to heal
+SETTLE_S: Final = 2.0  # pods are watched beside their job: news of one may come before the other's
+MAX_MESSAGE_CHARS: Final = 300
+_HOPELESS: Final = ("InvalidImageName", "ErrImageNeverPull")
+_PERHAPS: Final = (
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "ImageInspectError",
+    "RegistryUnavailable",
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "RunContainerError",
+)
+
+
+class Scene(msgspec.Struct, kw_only=True):
+    """All that is known of one attempt in the cluster."""
+
+    attempt: Attempt
+    wanted: dict[str, int]  # pod set -> pods
+    job: JobObject | None = None
+    pods: dict[str, PodObject] = {}  # by their own names
+    queued: bool = False  # its object is one that the cluster's own queueing starts
+    stopped: str | None = None  # why we stopped it, once the server has heard so
+    expires_s: float | None = None
+    settles: bool = False  # its object went just now: news of its pods may still be on the way
+    since_s: dict[str, float] = {}  # when something was first seen that may pass
+
+    def lasted_s(self, what: str, now_s: float) -> float:
+        """For how long this has been so."""
+        return now_s - self.since_s.setdefault(what, now_s)
+
+
+class Standing(NamedTuple):
+    """What there is to tell, and when to look again though nothing changes."""
+
+    events: list[PodEvent]
+    again_s: float | None = None
+
+
+def standing(scene: Scene, now_s: float) -> Standing:
+    """How the attempt stands."""
+    attempt, job = scene.attempt, scene.job
+    left = [pod for pod in scene.pods.values() if not pod.over]
+    if job is None:
+        if left:
+            return Standing([_still_there(scene, left)])
+        if scene.settles and scene.lasted_s("gone", now_s) < SETTLE_S:
+            return Standing([], SETTLE_S)
+        return Standing([PodsGone(attempt, DELETED if scene.stopped is None else scene.stopped)])
+    conditions = job.status.conditions or ()
+    if holds(conditions, "Complete") or holds(conditions, "Completed"):
+        return Standing([_still_there(scene, left)] if left else [PodsCompleted(attempt)])
+    failed = condition(conditions, "Failed")
+    if failed is not None and failed.true:
+        return _failed(scene, failed, left, now_s, final=True)
+    failing = condition(conditions, "FailureTarget")
+    if failing is not None and failing.true:
+        return _failed(scene, failing, left, now_s, final=False)
+    leaving = job.metadata.deletion_timestamp is not None
+    if scene.stopped is not None:
+        # What a queue may start again, or is being deleted, is over when it is absent.
+        if not left and not leaving and not scene.queued and _halted(job):
+            expired = scene.stopped == DEADLINE
+            return Standing([PodsExpired(attempt) if expired else PodsGone(attempt, scene.stopped)])
+        return Standing([_still_there(scene, left)])
+    if leaving:
+        return Standing([PodsRefused(attempt, "somebody deletes its job object")])
+    return _alive(scene, job, now_s)
+
+
+def _alive(scene: Scene, job: JobObject, now_s: float) -> Standing:
+    attempt = scene.attempt
+    events: list[PodEvent] = []
+    if scene.queued:
+        if job.spec.suspend:
+            return Standing([PodsQueued(attempt)])
+        events.append(PodsAdmitted(attempt))
+    elif job.spec.suspend:
+        return Standing([PodsRefused(attempt, "somebody suspended its job object")])
+    running = _running(scene)
+    if running is not None:
+        return Standing([*events, PodsWaiting(attempt, ""), PodsRunning(attempt, running)])
+    again_s = None
+    reason = ""
+    for pod in _in_order(scene):
+        why, hopeless = _stuck(pod)
+        # The kubelet goes to and fro between names for one trouble: the pod's is what lasts.
+        if hopeless or (why and scene.lasted_s(_name(pod), now_s) >= PULL_S):
+            return Standing([*events, PodsRefused(attempt, why)])
+        if why:
+            again_s = PULL_S
+        else:
+            scene.since_s.pop(_name(pod), None)
+        reason = reason or why or _unscheduled(pod)
+    missing = sum(scene.wanted.values()) - len(scene.pods)
+    if not reason and missing > 0:
+        reason = f"{missing} of {sum(scene.wanted.values())} pods are not made yet"
+    return Standing([*events, PodsWaiting(attempt, reason)], again_s)
+
+
+def _running(scene: Scene) -> tuple[PodBinding, ...] | None:
+    """Where all pods are, if all run or have run."""
+    found: dict[str, PodBinding] = {}
+    for pod in scene.pods.values():
+        name = _name(pod)
+        if pod.status.phase in ("Running", "Succeeded") and pod.spec.node_name and not pod.leaving:
+            gpus = gpu_indices(pod.metadata.annotations)
+            found[name] = PodBinding(pod=name, node=pod.spec.node_name, gpus=gpus)
+    names = [f"{pods}-{n}" for pods, count in scene.wanted.items() for n in range(count)]
+    if not names or not all(name in found for name in names):
+        return None
+    return tuple(found[name] for name in names)
+
+
+def _halted(job: JobObject) -> bool:
+    """Whether the controller has taken note that it is suspended, and has no pod left."""
+    status = job.status
+    suspended = bool(job.spec.suspend) and holds(status.conditions or (), "Suspended")
+    return suspended and not status.active and not status.terminating
+
+
+def _failed(
+    scene: Scene, why: Condition, left: Sequence[PodObject], now_s: float, *, final: bool
+) -> Standing:
+    attempt = scene.attempt
+    over = final and not left
+    late = scene.expires_s is not None and now_s >= scene.expires_s
+    if why.reason == "DeadlineExceeded" or (why.reason == "FailedJobs" and late):
+        return Standing([PodsExpired(attempt)] if over else [_still_there(scene, left)])
+    events: list[PodEvent] = []
+    verdict = _whose_fault(scene)
+    if verdict is None and (not final or scene.lasted_s("fault", now_s) < SETTLE_S):
+        return Standing([_still_there(scene, left)] if left else [], SETTLE_S)
+    events.append(verdict or _taken_away(scene, why))
+    if over:
+        events.append(PodsGone(attempt, scene.stopped or ""))
+    elif left:
+        events.append(_still_there(scene, left))
+    return Standing(events)
+
+
+def _whose_fault(scene: Scene) -> PodEvent | None:
+    """What the first pod that ended badly says; None if no pod says anything."""
+    attempt = scene.attempt
+    taken = [(at_s, _name(p), text) for p in scene.pods.values() for at_s, text in _disrupted(p)]
+    ended = [
+        (_when_s(t.finished_at), _name(pod), t)
+        for pod in scene.pods.values()
+        if pod.status.phase == "Failed" and not pod.leaving and not any(_disrupted(pod))
+        for t in _terminated(pod)[:1]
+    ]
+    first_taken, first_ended = min(taken, default=None), min(ended, default=None, key=_by_time)
+    if first_taken and (first_ended is None or first_taken[0] <= first_ended[0]):
+        return PodsRefused(attempt, _cut(f"pod {first_taken[1]}: {first_taken[2]}"))
+    if first_ended:
+        return PodsFailed(
+            attempt, _ending(first_ended[1], first_ended[2]), first_ended[2].exit_code
+        )
+    for pod in _in_order(scene):  # not even started: the kubelet did not take it
+        if pod.status.phase == "Failed" and not _terminated(pod) and not pod.leaving:
+            told = f"{pod.status.reason or 'failed'}: pod {_name(pod)} on {pod.spec.node_name}"
+            message = pod.status.message
+            return PodsRefused(attempt, _cut(f"{told}: {message}" if message else told))
+    return None
+
+
+def _by_time(ended: tuple[float, str, Terminated]) -> tuple[float, str]:
+    return ended[:2]
+
+
+def _taken_away(scene: Scene, why: Condition) -> PodEvent:
+    """No pod says why: whoever deletes pods leaves nothing to read."""
+    leaving = sorted(_name(pod) for pod in scene.pods.values() if pod.leaving)
+    if leaving:
+        return PodsRefused(scene.attempt, _cut(f"somebody deleted pod {leaving[0]}"))
+    if any(pod.status.phase == "Failed" for pod in scene.pods.values()):
+        return PodsFailed(scene.attempt, _cut(why.message or why.reason))
+    return PodsRefused(
+        scene.attempt, _cut(f"its pods were taken away: {why.message or why.reason}")
+    )
+
+
+def _disrupted(pod: PodObject) -> list[tuple[float, str]]:
+    found = condition(pod.status.conditions or (), "DisruptionTarget")
+    if found is None or not found.true:
+        return []
+    return [(_when_s(found.last_transition_time), f"{found.reason}: {found.message}")]
+
+
+def _when_s(time: str | None) -> float:
+    try:
+        return seconds(time)
+    except ValueError:
+        return 0.0  # a time that is none orders nothing
+
+
+def _terminated(pod: PodObject) -> list[Terminated]:
+    """How its containers ended, the first bad one first."""
+    statuses = pod.status.container_statuses or ()
+    found = [s.state.terminated for s in statuses if s.state.terminated is not None]
+    return sorted(found, key=lambda t: (t.exit_code == 0, t.finished_at or ""))
+
+
+def _ending(pod: str, how: Terminated) -> str:
+    told = f"pod {pod} exited with {how.exit_code}"
+    if how.reason and how.reason != "Error":
+        told += f" ({how.reason})"
+    return _cut(f"{told}: {how.message.strip()}" if how.message else told)
+
+
+def _stuck(pod: PodObject) -> tuple[str, bool]:
+    """Why a container cannot start, and whether that never heals."""
+    for status in pod.status.container_statuses or ():
+        waits = status.state.waiting
+        if waits is not None and waits.reason in (*_HOPELESS, *_PERHAPS):
+            told = f"pod {_name(pod)}: {waits.reason}"
+            told = f"{told}: {waits.message}" if waits.message else told
+            return _cut(told), waits.reason in _HOPELESS
+    return "", False
+
+
+def _unscheduled(pod: PodObject) -> str:
+    found = condition(pod.status.conditions or (), "PodScheduled")
+    if found is None or found.status != "False":
+        return ""
+    return _cut(f"pod {_name(pod)}: {found.message or found.reason}")
+
+
+def _still_there(scene: Scene, left: Sequence[PodObject]) -> PodEvent:
+    """What a stop or an ending still waits for."""
+    if not left:
+        return PodsWaiting(scene.attempt, "its controllers have not said that no pod is left")
+    pod = min(left, key=_name)
+    told = f"{len(left)} pods are not gone yet, such as {_name(pod)} on {pod.spec.node_name or '-'}"
+    ready = condition(pod.status.conditions or (), "Ready")
+    if ready is not None and not ready.true and pod.leaving:
+        told += "; if its node is lost, its pod stays until the node or a person says otherwise"
+    return PodsWaiting(scene.attempt, told)
+
+
+def _in_order(scene: Scene) -> list[PodObject]:
+    return [scene.pods[name] for name in sorted(scene.pods)]
+
+
+def _name(pod: PodObject) -> str:
+    whose = identity(pod.metadata.labels, pod.metadata.annotations)
+    return whose.pod if whose is not None else pod.metadata.name
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_MESSAGE_CHARS else f"{text[: MAX_MESSAGE_CHARS - 1]}…"
