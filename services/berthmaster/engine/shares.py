@@ -2,8 +2,8 @@
 
 A node that offers none of its own is taken to hand out any part (emulated ones do). Slices (MIG)
 and replicas (time slicing) are of fixed size: a pod takes one whole, however little it asks for.
-Where software divides (HAMi, KAI) it gets what it asks for. A node whose GPUs are cut up by slices
-or replicas has no whole one to give.
+Where software divides (HAMi, KAI) it gets what it asks for. GPUs that are handed out in parts only
+are never whole: their inventory charges what they keep for themselves.
 """
 
 from collections.abc import Sequence
@@ -32,8 +32,3 @@ def share_for(shares: Sequence[Share], pods: PodSet) -> Share | None:
 def takes_milli(share: Share, pods: PodSet) -> int:
     """What of a GPU a pod is charged for that takes this offer."""
     return pods.gpu_milli if share.kind in DIVISIBLE else share.milli
-
-
-def cut_up(shares: Sequence[Share]) -> bool:
-    """Whether the node's GPUs are handed out in fixed parts, so that none is had whole."""
-    return any(share.kind not in DIVISIBLE for share in shares)

@@ -14,7 +14,7 @@ Rules of this file:
 import hashlib
 from typing import Any, Final, NamedTuple
 
-from berthmaster.executor.offers import Offers
+from berthmaster.executor.offers import HOSTNAME, Offers
 from berthmaster.executor.words import Attempt, CreatePods
 from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.resources import JOB_SETS, JOBS, Resource
@@ -25,8 +25,6 @@ QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"
 PODS: Final = "berthmaster.io/pods"  # annotation: "<pod set>:<count> …", what must run
 EXPIRES: Final = "berthmaster.io/expires"  # annotation: seconds since 1970
 STOPPED: Final = "berthmaster.io/stopped"  # annotation: why we stopped it
-HOSTNAME: Final = "kubernetes.io/hostname"
-PRODUCT: Final = "nvidia.com/gpu.product"
 MAX_PREFERRED: Final = 256  # nodes that an object names; it must stay small
 MAX_JOB_CHARS: Final = 58  # a pod's host name is the Job's with its index, at most 63
 MAX_JOB_SET_CHARS: Final = 46  # and of a JobSet: -s15-0-4095 and five random characters
@@ -204,11 +202,13 @@ def _affinity(nodes: list[str], pods: PodSet, offers: Offers) -> Document:
             {"weight": 100, "preference": {"matchExpressions": [chosen]}}
         ]
     if pods.gpus and (pods.gpu_models or pods.gpu_memory_mib):
-        products = offers.products(pods) or sorted(pods.gpu_models)
-        if products:
-            model = {"key": PRODUCT, "operator": "In", "values": products}
+        terms = [
+            {"matchExpressions": [{"key": key, "operator": "In", "values": values}]}
+            for key, values in offers.models(pods).items()
+        ]
+        if terms:
             affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {
-                "nodeSelectorTerms": [{"matchExpressions": [model]}]
+                "nodeSelectorTerms": terms
             }
     return affinity
 

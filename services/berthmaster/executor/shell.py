@@ -9,7 +9,7 @@ as it takes: the bus may be away for hours, and the pods run on.
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, Protocol, assert_never
 
 from berthmaster.bus import subjects
@@ -84,8 +84,16 @@ class Shell:
     """One executor at work."""
 
     def __init__(
-        self, conn: Connection, core: Executor, runtime: Runtime, *, service: str = "executor"
+        self,
+        conn: Connection,
+        core: Executor,
+        runtime: Runtime,
+        *,
+        service: str = "executor",
+        leftovers: Callable[[], Awaitable[Iterable[Told]]] | None = None,
     ) -> None:
+        """``leftovers``: placements that an earlier life may have claimed and not carried out; for
+        runtimes that take longer to make pods than we to acknowledge the order."""
         self.core = core
         self.tally = Tally()
         self._conn = conn
@@ -93,6 +101,7 @@ class Shell:
         self._appends = grouped(conn)
         self._runtime = runtime
         self._service = service
+        self._leftovers = leftovers
         self._inbox: deque[Stimulus] = deque()
         self._writes: deque[Append] = deque()
         self._reading = 0
@@ -115,6 +124,9 @@ class Shell:
         forget = self._conn.when_reconnected(self._back.set)
         for event in await self._runtime.found(self.core.name):
             self.feed(event)
+        if self._leftovers is not None:
+            for told in await self._leftovers():
+                self.feed(told)
         working = asyncio.gather(*(self._worker(kind).run(stopping) for kind in KINDS))
         try:
             ends: set[asyncio.Future[Any]] = {working, self._died}
