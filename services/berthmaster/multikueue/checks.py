@@ -1,0 +1,114 @@
+"""An AdmissionCheck of our own, which is optional: it shows in every Workload where that shall go,
+and holds it back while there is nowhere.
+
+A check is configured by a ConfigMap in our namespace (``parameters: {apiGroup: "", kind: ConfigMap,
+name: …}``) whose key ``selector`` holds a selector over clusters' labels. MultiKueue makes copies
+only when every other check is Ready, and every eviction sets all back to Pending: so ours is passed
+anew in every attempt, and only ever our own item is written. Retry, by which a job is moved, is a
+person's or another tool's to set.
+"""
+
+from berthmaster.kubernetes.selector import Selector
+from berthmaster.multikueue.candidates import Considered
+from berthmaster.multikueue.hub import Hub
+from berthmaster.multikueue.kueue import PENDING, PLACEMENT, AdmissionCheck
+from berthmaster.multikueue.steps import View
+from berthmaster.multikueue.words import Done, Instruction, Tell, TellCheck
+
+CONFIG_MAP = "ConfigMap"
+SELECTOR_KEY = "selector"
+MAX_MESSAGE_CHARS = 1000
+AGAIN_S = 10.0
+
+
+def parameters_of(check: AdmissionCheck) -> tuple[str, str]:
+    """(the ConfigMap's name, what is wrong)."""
+    parameters = check.spec.parameters
+    if parameters is None or not parameters.name:
+        return "", 'has no parameters: {apiGroup: "", kind: ConfigMap, name: …} is needed'
+    if parameters.kind != CONFIG_MAP or parameters.api_group:
+        kind = f"{parameters.api_group or ''}/{parameters.kind}".strip("/")
+        return "", f'its parameters name a {kind}: it must be a ConfigMap of apiGroup ""'
+    return parameters.name, ""
+
+
+def waiting(view: View) -> str | None:
+    """The check of ours that a Workload waits for, if it may be passed now."""
+    hub, rules = view.hub, view.rules
+    if hub is None or rules is None or not rules.own_checks:
+        return None
+    if not hub.holds("QuotaReserved") or hub.holds("Evicted") or hub.holds("Finished"):
+        return None
+    if hub.deleting:
+        return None
+    for name in rules.own_checks:
+        state = hub.check(name)
+        if state is not None and state.state == PENDING:
+            return name
+    return None
+
+
+def words(view: View, considered: Considered) -> str:
+    """What a passed check says; "" while it must not pass."""
+    if view.hub is not None and view.hub.cluster_name:
+        return f"{view.hub.cluster_name} has it"
+    if not considered.candidates:
+        return ""
+    best = considered.candidates[0]
+    out = "; ".join(f"{name}: {why}" for name, why in sorted(considered.filtered.items()))
+    message = f"best of {len(considered.candidates)}: {best.ref.name} ({best.words})"
+    return (message + (f"; left out: {out}" if out else ""))[:MAX_MESSAGE_CHARS]
+
+
+class Checks:
+    """The condition Active of each check of ours."""
+
+    def __init__(self) -> None:
+        self.moved = True
+        self._under_way: dict[str, str] = {}
+        self._not_before_s: dict[str, float] = {}
+        self._told: dict[str, str] = {}
+        self._number = 0
+
+    def on_done(self, done: Done, now_s: float) -> None:
+        """What became of a condition."""
+        check = self._under_way.pop(done.ref, None)
+        if check is not None:
+            self._not_before_s[check] = now_s + AGAIN_S if done.why else 0.0
+            self.moved = True
+
+    def look(self, hub: Hub, now_s: float) -> list[Instruction]:
+        """Conditions that are not as they should be."""
+        if not self.moved:
+            return []
+        self.moved = False
+        out: list[Instruction] = []
+        for name, check in sorted(hub.checks.items()):
+            if check.spec.controller_name != PLACEMENT:
+                continue
+            found = hub.parameters.get(name)
+            if found is None or name in self._under_way.values():
+                continue
+            good = isinstance(found, Selector)
+            reason = "Active" if good else "BadParameters"
+            message = f"chooses among clusters with labels {found}" if good else f"{found}"
+            if isinstance(found, Selector) and not found.requirements:
+                message = "chooses among all clusters"
+            have = check.condition("Active")
+            if have is not None and (have.true, have.reason, have.message) == (
+                good,
+                reason,
+                message,
+            ):
+                continue
+            if now_s < self._not_before_s.get(name, 0.0):
+                self.moved = True
+                continue
+            self._number += 1
+            ref = f"check/{self._number}"
+            self._under_way[ref] = name
+            out.append(TellCheck(ref, name, good, reason, message))
+            if not good and self._told.get(name) != message:
+                self._told[name] = message
+                out.append(Tell("AdmissionCheck", check.metadata, True, reason, message))
+        return out

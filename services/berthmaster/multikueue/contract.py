@@ -1,0 +1,83 @@
+"""When a dispatcher may act, and what it may then write: Kueue's contract, and nothing else.
+
+Asked twice for each write: on what the mirror says, and on what the API server says when the mirror
+turned out to be late. See the shell in hands.py for the second.
+"""
+
+from berthmaster.multikueue.kueue import PENDING, KueueWorkload
+
+MOST_NOMINATED = 20
+UNRESERVED = "no quota is reserved on the hub"
+
+
+def forbidden(workload: KueueWorkload, check: str) -> str:
+    """Why no cluster may be nominated for it now, or ""."""
+    if workload.holds("Finished"):
+        return "it is finished"
+    if workload.deleting:
+        return "it is being deleted"
+    if not workload.holds("QuotaReserved"):
+        return UNRESERVED
+    if workload.holds("Evicted"):
+        return "it is being evicted"
+    state = workload.check(check)
+    if state is None:
+        return f"it does not have the check {check} yet"
+    if state.state != PENDING:
+        return f"its check {check} is {state.state}"
+    if workload.cluster_name:
+        return f"{workload.cluster_name} has it"
+    return ""
+
+
+def nomination(
+    workload: KueueWorkload, uid: str, check: str, cluster: str
+) -> tuple[tuple[str, ...] | None, str]:
+    """(the names to write, why not): one more name behind those that are there. None: nothing to
+    write, since it is forbidden (why) or there already ("")."""
+    if uid and workload.metadata.uid != uid:
+        return None, "it is another Workload of this name"
+    why = forbidden(workload, check)
+    if why:
+        return None, why
+    if cluster in workload.nominated:
+        return None, ""
+    if len(workload.nominated) >= MOST_NOMINATED:
+        return None, f"{MOST_NOMINATED} clusters are nominated already"
+    return (*workload.nominated, cluster), ""
+
+
+def reordered(current: tuple[str, ...], wanted: tuple[str, ...]) -> tuple[str, ...] | None:
+    """The configuration's clusters in a new order; None if that changes nothing, or would change
+    which clusters they are: membership is other people's."""
+    if current == wanted or sorted(current) != sorted(wanted):
+        return None
+    return wanted
+
+
+def waits_for_quota(workload: KueueWorkload) -> str:
+    """Kueue's own words for why the hub has not given it quota, or ""."""
+    reserved = workload.condition("QuotaReserved")
+    if not workload.active:
+        return "switched off (spec.active is false)"
+    if workload.holds("QuotaReserved"):
+        return ""
+    if reserved is None:
+        return "Kueue has not looked at it yet"
+    return reserved.message or reserved.reason
+
+
+def eviction_words(workload: KueueWorkload) -> str:
+    """Why Kueue ended an attempt, in its words."""
+    parts = []
+    for kind in ("Evicted", "Preempted"):
+        found = workload.condition(kind)
+        if found is not None and (found.message or found.reason):
+            parts.append(f"{found.reason}: {found.message}" if found.message else found.reason)
+            break
+    if not parts:
+        parts.append(waits_for_quota(workload) or "Kueue took it back")
+    words = parts[0]
+    if "lost" in words.lower():
+        words += "; doubtful: the lost copy may still run there"
+    return words[:500]

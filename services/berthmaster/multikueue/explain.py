@@ -1,0 +1,147 @@
+"""Why there, or why not yet: what the hub, the worker and our own ranking say of one workload.
+
+Kueue's order and quota are told in its own words and never guessed at.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from berthmaster.lifecycle.fold import Key, Workload
+from berthmaster.lifecycle.states import State
+from berthmaster.messages.api import WhyReply
+from berthmaster.messages.placement import Choice, Decision
+from berthmaster.multikueue.contract import UNRESERVED, forbidden, waits_for_quota
+from berthmaster.multikueue.decide import look, nominated_names
+from berthmaster.multikueue.desk import Desk
+from berthmaster.multikueue.reading import read_request
+from berthmaster.multikueue.settings import Policy
+from berthmaster.multikueue.state import Knowledge
+from berthmaster.multikueue.steps import View, Wait, next_step
+
+
+class _About(NamedTuple):
+    """What answers are made of."""
+
+    know: Knowledge
+    desk: Desk
+    policy: Policy
+
+
+def why(
+    know: Knowledge,
+    desk: Desk,
+    policy: Policy,
+    decisions: Mapping[int, Decision],
+    name: Key,
+    now_s: float,
+) -> WhyReply:
+    """The answer for a workload that is open on the bus."""
+    view = desk.view(name)
+    about = _About(know, desk, policy)
+    bus = view.bus
+    assert bus is not None
+    if name in know.frozen:
+        summary = (
+            f"frozen: an event of it cannot be understood ({know.frozen[name]}); a person must look"
+        )
+        return WhyReply(tenant=bus.tenant, id=bus.id, summary=summary)
+    considered = look(know, view, policy, now_s)
+    decision = decisions.get(bus.decision)
+    choice = _choice_of(decision, bus) if bus.live and decision is not None else None
+    filtered = choice.filtered if choice is not None else considered.filtered
+    return WhyReply(
+        tenant=bus.tenant,
+        id=bus.id,
+        state=bus.state.value,  # type: ignore[arg-type] # NEW has no events, so never here
+        summary=_summary(about, view, bus, now_s),
+        waiting=sum(w.state is State.QUEUED for w in know.open.values()),
+        filtered=filtered,
+        reasons=dict(Counter(_group(text) for text in filtered.values()).most_common()),
+        hints=_hints(about, view),
+        choice=choice,
+        decision=bus.decision if bus.live else 0,
+        decided_at_s=decision.now_s if choice is not None and decision is not None else 0.0,
+    )
+
+
+def _summary(about: _About, view: View, bus: Workload, now_s: float) -> str:
+    parts = [_standing(about, view, bus, now_s)]
+    trap = about.desk.trapped.get(view.name)
+    if trap is not None:
+        parts.append(f"stuck: {trap.words}")
+    memo = about.desk.memos.get(view.name)
+    if memo is not None and memo.trouble:
+        parts.append(f"the hub's API server: {memo.trouble}")
+    if bus.reason and not (bus.state is State.QUEUED and bus.reason in parts[0]):
+        parts.append(f"last attempt: {bus.reason}")
+    return "; ".join(parts)
+
+
+def _standing(about: _About, view: View, bus: Workload, now_s: float) -> str:
+    hub, rules = view.hub, view.rules
+    if hub is None:
+        step = next_step(view, about.desk.memo(view.name), about.policy, now_s)
+        return f"waits: {step.why}" if isinstance(step, Wait) else "its Job is about to be made"
+    if bus.state in (State.ADMITTED, State.RUNNING):
+        return f"{bus.state} on {bus.cluster}, sent there by the hub's Kueue"
+    if hub.cluster_name:
+        return f"on {hub.cluster_name}, about to be told so"
+    if rules is None:
+        return "waits: its queue does not lead to MultiKueue"
+    if rules.problem:
+        return f"waits: {rules.problem}"
+    why_not = forbidden(hub, rules.check)
+    if why_not == UNRESERVED:
+        return f"waits for quota on the hub: {waits_for_quota(hub)}"
+    if why_not:
+        return f"waits: {why_not}"
+    names = sorted(nominated_names(view))
+    if names:
+        remote = _remote(view)
+        return f"nominated to {', '.join(names)}, not admitted there yet{remote}"
+    if about.policy.mode != "dispatch":
+        mode = about.policy.mode
+        return f"waits for the hub's Kueue to choose (mode {mode}){_ours(about, view, now_s)}"
+    considered = look(about.know, view, about.policy, now_s)
+    if considered.candidates:
+        return f"about to be nominated to {considered.candidates[0].ref.name}"
+    if considered.unknown:
+        return "waits: nothing is known of its clusters; soon the configuration's order counts"
+    return f"waits: none of {len(rules.clusters)} clusters can take it"
+
+
+def _ours(about: _About, view: View, now_s: float) -> str:
+    """Where it would go in mode dispatch."""
+    considered = look(about.know, view, about.policy, now_s)
+    if not considered.candidates:
+        return "; in mode dispatch it would wait"
+    best = considered.candidates[0]
+    return f"; in mode dispatch it would go to {best.ref.name} ({best.words})"
+
+
+def _remote(view: View) -> str:
+    words = [f"{name} says: {c.message}" for name, c in sorted(view.copies.items()) if c.message]
+    return f" ({'; '.join(words)})" if words else ""
+
+
+def _hints(about: _About, view: View) -> tuple[str, ...]:
+    hints = []
+    trap = about.desk.trapped.get(view.name)
+    if trap is not None:
+        hints.append(trap.words)
+    if view.hub is not None and view.bus is not None and view.bus.origin is not None:
+        hints += [f"not understood: {problem}" for problem in read_request(view.hub).problems]
+    return tuple(hints)
+
+
+def _choice_of(decision: Decision, workload: Workload) -> Choice | None:
+    for choice in decision.placements:
+        if (choice.tenant, choice.id) == (workload.tenant, workload.id):
+            return choice
+    return None
+
+
+def _group(text: str) -> str:
+    """Reasons that differ in a detail only count together."""
+    return text.split(" (", maxsplit=1)[0].split(":", maxsplit=1)[0]

@@ -1,0 +1,312 @@
+"""What a hub's API server says: Workloads, their jobs, and which clusters each may be sent to.
+
+Objects come in as they change and are kept as they are; what follows from queues, checks and
+configurations is worked out once a LocalQueue and forgotten when any of those changes. A wrong
+object spoils what leads through it and nothing else: the reason stands in ``Rules.problem``.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from berthmaster.kubernetes.labels import TENANT, WORKLOAD
+from berthmaster.kubernetes.objects import Object, key_of
+from berthmaster.kubernetes.selector import Selector, SelectorError, parse_selector
+from berthmaster.lifecycle.fold import Key, key
+from berthmaster.multikueue.kueue import (
+    CLUSTER_ANNOTATION,
+    MULTIKUEUE,
+    PLACEMENT,
+    SELECTOR_ANNOTATION,
+    AdmissionCheck,
+    ClusterQueue,
+    HubJob,
+    KueueWorkload,
+    LocalQueue,
+    MultiKueueCluster,
+    MultiKueueConfig,
+)
+from berthmaster.multikueue.reading import tenant_of, workload_id
+
+ObjectKey = tuple[str, str]  # namespace, name
+
+
+class ClusterRef(NamedTuple):
+    """One cluster of a MultiKueueConfig."""
+
+    hub_name: str  # MultiKueueCluster
+    name: str  # in the fleet
+    closed: str  # why Kueue cannot use it, or ""
+
+
+class Rules(NamedTuple):
+    """What holds for all Workloads of a LocalQueue."""
+
+    cluster_queue: str
+    check: str  # MultiKueue's
+    config: str
+    clusters: tuple[ClusterRef, ...]  # in the configuration's order
+    selectors: tuple[Selector, ...]  # over clusters' labels; all must match
+    own_checks: tuple[str, ...]  # checks of ours
+    problem: str = ""  # why nothing can be sent at all
+
+
+class Hub:
+    """The mirror of one hub."""
+
+    def __init__(self, tenants: Mapping[str, str]) -> None:
+        self._tenants = tenants
+        self.complete = False  # every kind was listed: what is not here, is not there
+        self.workloads: dict[ObjectKey, KueueWorkload] = {}
+        self.jobs: dict[ObjectKey, HubJob] = {}
+        self.local_queues: dict[ObjectKey, LocalQueue] = {}
+        self.cluster_queues: dict[str, ClusterQueue] = {}
+        self.checks: dict[str, AdmissionCheck] = {}
+        self.configs: dict[str, MultiKueueConfig] = {}
+        self.clusters: dict[str, MultiKueueCluster] = {}
+        self.parameters: dict[str, Selector | str] = {}  # of our checks; a text = what is wrong
+        self.workload_of: dict[Key, ObjectKey] = {}
+        self.job_of: dict[Key, ObjectKey] = {}  # jobs that we made
+        self.seen_jobs: set[Key] = set()  # of ours, in this life of the process
+        self._names: dict[ObjectKey, Key] = {}
+        self._rules: dict[ObjectKey, Rules | None] = {}
+
+    # What changed
+
+    def put(self, thing: Object) -> set[Key]:
+        """An object as it is now. The workloads that it concerns; all, if more than that."""
+        at = key_of(thing.metadata)
+        match thing:
+            case KueueWorkload():
+                self.workloads[at] = thing
+                return self._name_workload(at, thing)
+            case HubJob():
+                self.jobs[at] = thing
+                return self._name_job(at, thing)
+            case LocalQueue():
+                self.local_queues[at] = thing
+            case ClusterQueue():
+                self.cluster_queues[at[1]] = thing
+            case AdmissionCheck():
+                self.checks[at[1]] = thing
+            case MultiKueueConfig():
+                self.configs[at[1]] = thing
+            case MultiKueueCluster():
+                self.clusters[at[1]] = thing
+            case _:
+                raise TypeError(f"{type(thing).__name__} is nothing that a hub's mirror holds")
+        return self._all()
+
+    def drop(self, thing: Object) -> set[Key]:
+        """An object that is gone."""
+        at = key_of(thing.metadata)
+        match thing:
+            case KueueWorkload():
+                self.workloads.pop(at, None)
+                name = self._names.pop(at, None)
+                return {name} if name is not None else set()
+            case HubJob():
+                self.jobs.pop(at, None)
+                gone = {name for name, job in self.job_of.items() if job == at}
+                for name in gone:
+                    del self.job_of[name]
+                return gone | self._owned_by(at)
+            case LocalQueue():
+                self.local_queues.pop(at, None)
+            case ClusterQueue():
+                self.cluster_queues.pop(at[1], None)
+            case AdmissionCheck():
+                self.checks.pop(at[1], None)
+            case MultiKueueConfig():
+                self.configs.pop(at[1], None)
+            case MultiKueueCluster():
+                self.clusters.pop(at[1], None)
+        return self._all()
+
+    def set_parameters(self, check: str, found: Selector | str) -> set[Key]:
+        """What the parameters of a check of ours say, or what is wrong with them."""
+        if self.parameters.get(check) == found:
+            return set()
+        self.parameters[check] = found
+        return self._all()
+
+    def _all(self) -> set[Key]:
+        self._rules.clear()
+        return set(self.workload_of)
+
+    def _owned_by(self, job: ObjectKey) -> set[Key]:
+        found = (
+            self._names.get(at)
+            for at, one in self.workloads.items()
+            if at[0] == job[0] and one.owner == ("Job", job[1])
+        )
+        return {name for name in found if name is not None}
+
+    # Whose a Workload is
+
+    def _name_workload(self, at: ObjectKey, workload: KueueWorkload) -> set[Key]:
+        kind, owner = workload.owner
+        job = self.jobs.get((at[0], owner)) if kind == "Job" else None
+        if kind == "Job" and job is None:
+            return set()  # its job says whose it is: that comes, or both go
+        name = _labelled(job) if job is not None else None
+        if name is None:
+            meta = workload.metadata
+            name = key(tenant_of(at[0], self._tenants), workload_id(meta.name, meta.uid))
+        before = self._names.get(at)
+        self._names[at] = name
+        self.workload_of[name] = at
+        return {name} if before in (None, name) else {name, before}
+
+    def _name_job(self, at: ObjectKey, job: HubJob) -> set[Key]:
+        touched: set[Key] = set()
+        name = _labelled(job)
+        if name is not None:
+            self.job_of[name] = at
+            self.seen_jobs.add(name)
+            touched.add(name)
+        for where, workload in self._workloads_of_job(at, job):
+            touched |= self._name_workload(where, workload)
+        return touched
+
+    def _workloads_of_job(
+        self, at: ObjectKey, job: HubJob
+    ) -> list[tuple[ObjectKey, KueueWorkload]]:
+        return [
+            (where, one)
+            for where, one in self._in_namespace(at[0])
+            if any(o.uid == job.metadata.uid for o in one.metadata.owner_references)
+        ]
+
+    def _in_namespace(self, namespace: str) -> list[tuple[ObjectKey, KueueWorkload]]:
+        return [(at, one) for at, one in self.workloads.items() if at[0] == namespace]
+
+    def name_of(self, at: ObjectKey) -> Key | None:
+        """What a Workload is called on the bus."""
+        return self._names.get(at)
+
+    def workload(self, name: Key, uid: str = "") -> KueueWorkload | None:
+        """The Workload that a name on the bus stands for, if it is there (with this uid)."""
+        at = self.workload_of.get(name)
+        if at is None or self._names.get(at) != name:
+            return None
+        found = self.workloads.get(at)
+        if found is None:
+            return None
+        return found if not uid or found.metadata.uid == uid else None
+
+    def job(self, name: Key) -> HubJob | None:
+        """The job that we made for a workload, or the one that its Workload was made for."""
+        at = self.job_of.get(name)
+        if at is None:
+            workload = self.workload(name)
+            if workload is None or workload.owner[0] != "Job":
+                return None
+            at = (workload.metadata.namespace, workload.owner[1])
+        return self.jobs.get(at)
+
+    # Where it may go
+
+    def rules(self, workload: KueueWorkload) -> Rules | None:
+        """What holds for it; None if it is none of MultiKueue's."""
+        return self.rules_at((workload.metadata.namespace, workload.spec.queue_name))
+
+    def rules_at(self, local_queue: ObjectKey) -> Rules | None:
+        """What holds for all Workloads of a LocalQueue."""
+        if local_queue not in self._rules:
+            self._rules[local_queue] = self._rules_of(local_queue)
+        return self._rules[local_queue]
+
+    def _rules_of(self, at: ObjectKey) -> Rules | None:
+        local = self.local_queues.get(at)
+        queue = self.cluster_queues.get(local.spec.cluster_queue) if local is not None else None
+        if local is None or queue is None:
+            return None
+        checks = [self.checks[name] for name in queue.check_names if name in self.checks]
+        found = [c for c in checks if c.spec.controller_name == MULTIKUEUE]
+        if not found:
+            return None
+        own = tuple(c.metadata.name for c in checks if c.spec.controller_name == PLACEMENT)
+        selectors, problem = self._selectors(queue, local, own)
+        clusters: tuple[ClusterRef, ...] = ()
+        name, wrong = _config_name(found[0])
+        if not wrong and name not in self.configs:
+            wrong = f"MultiKueueConfig {name} does not exist"
+        if not wrong:
+            clusters = self._refs(self.configs[name])
+        return Rules(
+            cluster_queue=queue.metadata.name,
+            check=found[0].metadata.name,
+            config=name,
+            clusters=clusters,
+            selectors=selectors,
+            own_checks=own,
+            problem=wrong or problem,
+        )
+
+    def _selectors(
+        self, queue: ClusterQueue, local: LocalQueue, own: tuple[str, ...]
+    ) -> tuple[tuple[Selector, ...], str]:
+        selectors: list[Selector] = []
+        problem = ""
+        for owner in (queue, local):
+            text = owner.metadata.annotations.get(SELECTOR_ANNOTATION, "")
+            if not text:
+                continue
+            try:
+                selectors.append(parse_selector(text))
+            except SelectorError as error:
+                kind = type(owner).__name__
+                problem = f"{kind} {owner.metadata.name}: {SELECTOR_ANNOTATION}: {error}"
+        for name in own:
+            parameters = self.parameters.get(name, "not read yet")
+            if isinstance(parameters, Selector):
+                selectors.append(parameters)
+            else:
+                problem = problem or f"AdmissionCheck {name}: {parameters}"
+        return tuple(selectors), problem
+
+    def _refs(self, config: MultiKueueConfig) -> tuple[ClusterRef, ...]:
+        refs: list[ClusterRef] = []
+        taken: dict[str, str] = {}
+        for hub_name in config.clusters:
+            cluster = self.clusters.get(hub_name)
+            if cluster is None:
+                refs.append(ClusterRef(hub_name, hub_name, "no such MultiKueueCluster"))
+                continue
+            name = cluster.metadata.annotations.get(CLUSTER_ANNOTATION) or hub_name
+            closed = _inactive(cluster)
+            if name in taken:
+                closed = f"stands for {name}, as {taken[name]} does"
+            taken.setdefault(name, hub_name)
+            refs.append(ClusterRef(hub_name, name, closed))
+        return tuple(refs)
+
+
+def _labelled(job: HubJob) -> Key | None:
+    """Whose a job is that we made."""
+    labels, annotations = job.metadata.labels, job.metadata.annotations
+    if not labels.get(TENANT) or not labels.get(WORKLOAD):
+        return None
+    return key(
+        annotations.get(TENANT) or labels[TENANT], annotations.get(WORKLOAD) or labels[WORKLOAD]
+    )
+
+
+def _config_name(check: AdmissionCheck) -> tuple[str, str]:
+    """(MultiKueueConfig, what is wrong)."""
+    name = check.metadata.name
+    parameters = check.spec.parameters
+    if parameters is None or not parameters.name:
+        return "", f"AdmissionCheck {name} has no parameters: it must name a MultiKueueConfig"
+    if parameters.kind != "MultiKueueConfig":
+        return "", f"AdmissionCheck {name} names a {parameters.kind}, no MultiKueueConfig"
+    return parameters.name, ""
+
+
+def _inactive(cluster: MultiKueueCluster) -> str:
+    active = cluster.condition("Active")
+    if active is None:
+        return "not active: Kueue says nothing of it yet"
+    if active.true:
+        return ""
+    return f"not active: {active.reason}: {active.message}"[:300]

@@ -1,0 +1,134 @@
+"""The Job that a request becomes on the hub when its queue goes by way of MultiKueue. Pure.
+
+It is suspended and managed by MultiKueue, so nothing of it ever runs on the hub. Its labels say
+whose it is; its pods carry none of ours: in the worker they count as used by others, which is what
+whoever places jobs there directly must see. One pod set only: a plain Job has no more.
+"""
+
+import hashlib
+from typing import Any, Final
+
+from berthmaster.kubernetes.labels import TENANT, WORKLOAD, value
+from berthmaster.kubernetes.resources import JOBS
+from berthmaster.lifecycle.fold import Workload
+from berthmaster.messages.control import QueuePlace, QueueSetting
+from berthmaster.messages.workload import PodSet, RunSpec, Toleration
+from berthmaster.multikueue.kueue import MULTIKUEUE, QUEUE_LABEL
+from berthmaster.multikueue.reading import GPU, PRODUCT
+
+HUB: Final = "hub"  # the hub's own entry of a queue's places
+MAX_NAME_CHARS: Final = 58  # pods' host names are the Job's with their index
+_DIGEST_CHARS: Final = 6
+
+
+def unmakeable(workload: Workload) -> str:
+    """Why no such Job can be made, or "" if it can."""
+    request = workload.request
+    if request is None or not request.run.image:
+        return "run.image is missing: a real cluster needs an image to run"
+    if len(request.pod_sets) != 1:
+        return f"{len(request.pod_sets)} pod sets: by way of the hub there can be one"
+    pods = request.pod_sets[0]
+    if pods.gpus and pods.gpu_milli < 1000:
+        return "parts of a GPU cannot be asked for by way of the hub"
+    if pods.gpu_memory_mib:
+        return "gpu_memory_mib cannot be asked for by way of the hub: name gpu_models"
+    if request.deadline_s is not None:
+        return "its deadline cannot be kept where the worker's own queue starts it"
+    return ""
+
+
+def place_of(queue: str, setting: QueueSetting | None) -> QueuePlace:
+    """Namespace, account and LocalQueue of a queue on the hub."""
+    places = setting.places if setting is not None else {}
+    place = places.get(HUB) or places.get("*") or QueuePlace()
+    if place.local_queue:
+        return place
+    return QueuePlace(
+        namespace=place.namespace, service_account=place.service_account, local_queue=queue
+    )
+
+
+def job_name(tenant: str, workload_id: str) -> str:
+    """The same for one workload, another for each tenant."""
+    digest = hashlib.sha256(f"{tenant}/{workload_id}".encode()).hexdigest()[:_DIGEST_CHARS]
+    return workload_id[: MAX_NAME_CHARS - _DIGEST_CHARS - 1].rstrip("-") + f"-{digest}"
+
+
+def manifest(workload: Workload, setting: QueueSetting | None) -> tuple[str, dict[str, Any]]:
+    """(namespace, the Job). Only for what is makeable."""
+    request = workload.request
+    assert request is not None
+    place = place_of(request.queue, setting)
+    whole = {TENANT: workload.tenant, WORKLOAD: workload.id}
+    labels = {name: value(text) for name, text in whole.items()}
+    labels[QUEUE_LABEL] = place.local_queue
+    annotations = {name: text for name, text in whole.items() if labels[name] != text}
+    pods = request.pod_sets[0]
+    body: dict[str, Any] = {
+        "apiVersion": JOBS.group_version,
+        "kind": JOBS.kind,
+        "metadata": {
+            "name": job_name(workload.tenant, workload.id),
+            "namespace": place.namespace,
+            "labels": labels,
+            "annotations": annotations,
+        },
+        "spec": {
+            "suspend": True,
+            "managedBy": MULTIKUEUE,
+            "parallelism": pods.count,
+            "completions": pods.count,
+            "completionMode": "Indexed",
+            "backoffLimit": 0,
+            "template": {"spec": _pod(request.run, pods, place.service_account)},
+        },
+    }
+    return place.namespace, body
+
+
+def _pod(run: RunSpec, pods: PodSet, account: str) -> dict[str, Any]:
+    amounts = {"cpu": f"{pods.cpu_milli}m", "memory": f"{pods.memory_mib}Mi"}
+    limits = {GPU: str(pods.gpus)} if pods.gpus else {}
+    container: dict[str, Any] = {
+        "name": "main",
+        "image": run.image,
+        "resources": {"requests": amounts | limits, "limits": limits},
+        "securityContext": {"allowPrivilegeEscalation": False, "privileged": False},
+    }
+    if run.command:
+        container["command"] = list(run.command)
+    if run.args:
+        container["args"] = list(run.args)
+    if run.env:
+        container["env"] = [{"name": name, "value": run.env[name]} for name in sorted(run.env)]
+    spec: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "containers": [container],
+        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        "enableServiceLinks": False,
+        "automountServiceAccountToken": bool(account),
+    }
+    if account:
+        spec["serviceAccountName"] = account
+    if pods.node_labels:
+        spec["nodeSelector"] = dict(pods.node_labels)
+    if pods.tolerations:
+        spec["tolerations"] = [_toleration(one) for one in pods.tolerations]
+    if pods.gpus and pods.gpu_models:
+        models = {"key": PRODUCT, "operator": "In", "values": list(pods.gpu_models)}
+        terms = {"nodeSelectorTerms": [{"matchExpressions": [models]}]}
+        spec["affinity"] = {
+            "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+        }
+    return spec
+
+
+def _toleration(toleration: Toleration) -> dict[str, str]:
+    made = {
+        "key": toleration.key,
+        "operator": toleration.operator,
+        "value": toleration.value,
+        "effect": toleration.effect,
+    }
+    return {name: text for name, text in made.items() if text}

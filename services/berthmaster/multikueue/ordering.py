@@ -1,0 +1,63 @@
+"""Mode order: MultiKueueConfigs whose clusters stand by live room, for Kueue's own Incremental
+dispatcher with a step of one.
+
+Only the order is written, never which clusters: see contract.reordered, which is asked again on
+what the API server has. Not while equal, not more often than the rate says, and by a margin.
+"""
+
+from berthmaster.multikueue.contract import reordered
+from berthmaster.multikueue.decide import order_of
+from berthmaster.multikueue.hub import Hub, Rules
+from berthmaster.multikueue.settings import Policy
+from berthmaster.multikueue.state import Knowledge
+from berthmaster.multikueue.words import Done, Reorder
+
+
+class Ordering:
+    """When each configuration was last written."""
+
+    def __init__(self) -> None:
+        self.moved = True  # something that an order depends on has changed
+        self.due_s = float("inf")  # when the rate lets the next one through
+        self._free_at_s: dict[str, float] = {}
+        self._under_way: dict[str, str] = {}
+        self._number = 0
+
+    def on_done(self, done: Done, now_s: float) -> None:
+        """What became of a new order."""
+        if self._under_way.pop(done.ref, None) is not None:
+            self.moved = True
+
+    def look(self, hub: Hub, know: Knowledge, policy: Policy, now_s: float) -> list[Reorder]:
+        """The orders to write now."""
+        if not self.moved and now_s < self.due_s:
+            return []
+        self.moved = False
+        self.due_s = float("inf")
+        out: list[Reorder] = []
+        for rules in self._configs(hub):
+            wanted = order_of(know, rules, policy, now_s)
+            current = hub.configs[rules.config].clusters
+            if reordered(current, wanted) is None:
+                continue
+            if rules.config in self._under_way.values():
+                continue
+            free_at_s = self._free_at_s.get(rules.config, 0.0)
+            if now_s < free_at_s:
+                self.due_s = min(self.due_s, free_at_s)
+                continue
+            self._free_at_s[rules.config] = now_s + policy.order_every_s
+            self._number += 1
+            ref = f"order/{self._number}"
+            self._under_way[ref] = rules.config
+            out.append(Reorder(ref, rules.config, wanted))
+        return out
+
+    def _configs(self, hub: Hub) -> list[Rules]:
+        """One set of rules for each configuration that a queue uses."""
+        found: dict[str, Rules] = {}
+        for at in hub.local_queues:
+            rules = hub.rules_at(at)
+            if rules is not None and rules.clusters and not rules.problem:
+                found.setdefault(rules.config, rules)
+        return [found[name] for name in sorted(found)]

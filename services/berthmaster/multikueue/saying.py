@@ -1,0 +1,79 @@
+"""What the reconciler says in the log: each step that is an event, in its words."""
+
+from typing import Any
+
+from berthmaster.lifecycle.digest import request_digest
+from berthmaster.lifecycle.states import State
+from berthmaster.messages.placement import HUB_CELL
+from berthmaster.messages.workload import (
+    Admitted,
+    Cancelled,
+    Claimed,
+    Evicted,
+    Failed,
+    Running,
+    Submitted,
+    Succeeded,
+    WorkloadEvent,
+)
+from berthmaster.multikueue.reading import origin_of, read_request
+from berthmaster.multikueue.steps import Admit, Claim, End, Evict, Run, View
+
+MAX_REASON_CHARS = 500
+_ENDINGS: dict[State, type[Succeeded] | type[Failed] | type[Cancelled]] = {
+    State.SUCCEEDED: Succeeded,
+    State.FAILED: Failed,
+    State.CANCELLED: Cancelled,
+}
+
+
+def submitted(view: View, by: str, now_s: float) -> Submitted:
+    """A Workload that people made on the hub becomes known."""
+    hub, rules = view.hub, view.rules
+    assert hub is not None
+    assert rules is not None
+    request = read_request(hub).request
+    tenant, _, workload_id = view.name.partition("/")
+    return Submitted(
+        tenant=tenant,
+        id=workload_id,
+        after=0,
+        at_s=now_s,
+        by=by,
+        cause=f"kueue/{hub.metadata.namespace}/{hub.metadata.name}",
+        request=request,
+        digest=request_digest(request),
+        cell=HUB_CELL,
+        origin=origin_of(hub, rules.cluster_queue),
+    )
+
+
+def event_of(
+    step: Claim | Evict | Admit | Run | End, view: View, by: str, now_s: float
+) -> WorkloadEvent:
+    """The event that a step is."""
+    bus = view.bus
+    assert bus is not None
+    head: dict[str, Any] = {
+        "tenant": bus.tenant,
+        "id": bus.id,
+        "after": bus.sequence,
+        "at_s": now_s,
+        "by": by,
+        "cluster": bus.cluster,
+        "attempt": bus.attempt,
+    }
+    match step:
+        case Claim():
+            return Claimed(**head, executor=by)
+        case Evict():
+            return Evicted(**head, reason=step.reason[:MAX_REASON_CHARS])
+        case Admit():
+            return Admitted(**head)
+        case Run():
+            return Running(**head, pods=())
+        case End():
+            last: dict[str, Any] = {"digest": bus.digest, "submitted_at_s": bus.submitted_at_s}
+            if not bus.live:
+                head["cluster"] = ""  # it waits, so no cluster's attempt ends
+            return _ENDINGS[step.state](**head, **last, reason=step.reason[:MAX_REASON_CHARS])

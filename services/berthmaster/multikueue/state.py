@@ -1,0 +1,237 @@
+"""What the hub's decider knows of log, fleet and operators: the fold, up to one sequence a stream.
+
+Only workloads of the hub's cell are kept. What other cells placed is seen where it runs: nodes
+report pods that are ours, and those are charged as they are reported.
+"""
+
+from collections import Counter, OrderedDict
+from typing import Final, NamedTuple
+
+from berthmaster.engine.clusters import Clusters
+from berthmaster.engine.fleet import Fleet, Holding
+from berthmaster.engine.needs import Suitable, gpu_milli
+from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
+from berthmaster.lifecycle.states import LIVE, State
+from berthmaster.messages.control import ClusterLost, ControlFact, Cordon, QueueSetting
+from berthmaster.messages.fleet import (
+    ClusterAlive,
+    ClusterProfile,
+    ClusterScore,
+    CopyReport,
+    FleetFact,
+    LocalQueueReport,
+    Membership,
+    NodeGone,
+    NodeReport,
+    QueueReport,
+)
+from berthmaster.messages.placement import HUB_CELL, Decision
+from berthmaster.messages.workload import (
+    Cancelled,
+    Failed,
+    Placed,
+    Submitted,
+    Succeeded,
+    WorkloadEvent,
+)
+
+MAX_ENDED: Final = 100_000  # endings remembered; of older ones the log is asked
+ADMITTED_S: Final = 10.0  # after admission pods are bound and reported, or wait for nodes
+
+
+class Chain:
+    """The newest decision of the cell."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.sequence = 0
+
+
+class Way(NamedTuple):
+    """What is on its way to a cluster: decided, and not yet seen there."""
+
+    gpus: float  # of pods that nodes do not report yet
+    quota_gpus: float  # of copies for which no quota is reserved yet
+
+
+class Knowledge:
+    """Everything of the bus that decisions depend on."""
+
+    def __init__(self) -> None:
+        self.chain = Chain()
+        self.workloads_sequence = 0
+        self.fleet_sequence = 0
+        self.control_sequence = 0
+        self.open: dict[Key, Workload] = {}
+        self.ended: OrderedDict[Key, State] = OrderedDict()
+        self.frozen: dict[Key, str] = {}
+        self.fleet = Fleet()
+        self.clusters = Clusters()
+        self.queues: dict[str, QueueSetting] = {}
+        self.copies: dict[tuple[str, str, str], CopyReport] = {}  # cluster, namespace, Workload
+        self.coming: dict[str, dict[Key, None]] = {}  # cluster -> placed, not surely seen there
+        self.last_choice: dict[tuple[str, str], str] = {}  # (tenant, queue) -> cluster
+        self.suitable: dict[tuple[bytes, int], Suitable] = {}
+        self.verdicts: Counter[Verdict] = Counter()
+
+    # The log
+
+    def take_event(self, event: WorkloadEvent, sequence: int, stored_at_s: float) -> Verdict | None:
+        """Fold one event; None if it is none of this cell's."""
+        self.workloads_sequence = max(self.workloads_sequence, sequence)
+        name = key(event.tenant, event.id)
+        workload = self.open.get(name)
+        if workload is None:
+            if isinstance(event, Succeeded | Failed | Cancelled):
+                self._remember_ending(name, event)
+            if not isinstance(event, Submitted) or event.cell != HUB_CELL or name in self.frozen:
+                return None
+            workload = Workload(tenant=event.tenant, id=event.id)
+        verdict = offer(workload, event, sequence, stored_at_s)
+        self.verdicts[verdict] += 1
+        if verdict is Verdict.MISSED:
+            self.freeze(event.tenant, event.id, sequence, "events of it are missing")
+        if verdict is not Verdict.COUNTED:
+            return verdict
+        if isinstance(event, Succeeded | Failed | Cancelled):
+            self.open.pop(name, None)
+            self._remember_ending(name, event)
+        else:
+            self.open[name] = workload
+        self._follow(workload, event)
+        return verdict
+
+    def _remember_ending(self, name: Key, event: Succeeded | Failed | Cancelled) -> None:
+        states = {Succeeded: State.SUCCEEDED, Failed: State.FAILED, Cancelled: State.CANCELLED}
+        self.ended[name] = states[type(event)]
+        if len(self.ended) > MAX_ENDED:
+            self.ended.popitem(last=False)
+
+    def _follow(self, workload: Workload, event: WorkloadEvent) -> None:
+        name = workload.key
+        if isinstance(event, Placed):
+            self.coming.setdefault(event.cluster, {})[name] = None
+            self.last_choice[workload.tenant, event.request.queue] = event.cluster
+        if workload.state not in LIVE:
+            self.coming.get(workload.cluster, {}).pop(name, None)
+
+    def freeze(self, tenant: str, workload_id: str, sequence: int, why: str) -> None:
+        """An event of it cannot be understood: nothing more is done about it by this reader."""
+        self.workloads_sequence = max(self.workloads_sequence, sequence)
+        self.frozen[key(tenant, workload_id)] = why
+
+    def take_decision(self, decision: Decision, sequence: int) -> None:
+        """A link of the chain; the events of its batch come by themselves."""
+        self.workloads_sequence = max(self.workloads_sequence, sequence)
+        if decision.cell == HUB_CELL and sequence > self.chain.sequence:
+            self.chain.number = decision.number
+            self.chain.sequence = sequence
+
+    # Facts
+
+    def take_fact(self, fact: FleetFact, sequence: int, stored_at_s: float) -> None:
+        """Take over the newest value of something in the fleet."""
+        self.fleet_sequence = max(self.fleet_sequence, sequence)
+        cluster = self.clusters.get(fact.cluster)
+        match fact:
+            case NodeReport():
+                self.fleet.put_node(fact)
+                self._charge_pods(fact)
+            case NodeGone():
+                self.drop_node(fact.cluster, fact.node)
+            case ClusterAlive():
+                cluster.alive_at_s = stored_at_s
+            case ClusterProfile():
+                cluster.profile = fact
+            case Membership():
+                cluster.take_membership(fact)
+            case QueueReport():
+                # A mapping of its own: the struct's default is one for all clusters.
+                cluster.queues = dict(cluster.queues)
+                cluster.take_queue(fact)
+            case CopyReport():
+                at = (fact.cluster, fact.namespace, fact.workload)
+                if fact.gone:
+                    self.copies.pop(at, None)
+                else:
+                    self.copies[at] = fact
+            case ClusterScore():
+                cluster.score = fact
+
+    def drop_node(self, cluster: str, node: str) -> None:
+        """The node is no more, and what was charged to it."""
+        self.fleet.drop_node(cluster, node)
+        self.fleet.release(_seen_on(cluster, node))
+
+    def _charge_pods(self, report: NodeReport) -> None:
+        holdings = [
+            Holding(report.cluster, report.node, p.cpu_milli, p.memory_mib, p.gpu_milli, p.gpus)
+            for p in report.pods
+        ]
+        name = _seen_on(report.cluster, report.node)
+        if holdings:
+            self.fleet.hold(name, holdings)
+        else:
+            self.fleet.release(name)
+
+    def take_control(self, fact: ControlFact, sequence: int) -> None:
+        """Take over what an operator set."""
+        self.control_sequence = max(self.control_sequence, sequence)
+        match fact:
+            case QueueSetting():
+                self.queues[fact.queue] = fact
+            case Cordon(node=None):
+                cluster = self.clusters.get(fact.cluster)
+                cluster.cordoned = fact.reason if fact.cordoned else None
+            case Cordon():
+                self.fleet.set_cordon(fact.cluster, fact.node or "", fact.cordoned)
+            case ClusterLost():
+                self.clusters.get(fact.cluster).lost = fact.lost
+
+    # What follows
+
+    def local_queue(
+        self, cluster: str, namespace: str, name: str
+    ) -> tuple[QueueReport, LocalQueueReport] | None:
+        """The worker's queue of the same name in the same namespace, with its ClusterQueue."""
+        for report in self.clusters.get(cluster).queues.values():
+            for local in report.local_queues:
+                if (local.namespace, local.name) == (namespace, name):
+                    return report, local
+        return None
+
+    def copy_of(self, workload: Workload, namespace: str, kueue_name: str) -> CopyReport | None:
+        """The copy of a workload in the cluster of its attempt, as it stands there."""
+        return self.copies.get((workload.cluster, namespace, kueue_name))
+
+    def on_the_way(self, cluster: str, now_s: float, settle_s: float) -> Way:
+        """What we sent there and nodes and queues do not show yet."""
+        gpus = quota = 0.0
+        coming = self.coming.get(cluster, {})
+        for name in list(coming):
+            workload = self.open.get(name)
+            if workload is None or workload.cluster != cluster or not workload.live:
+                del coming[name]
+                continue
+            wants = gpu_milli(workload.request) / 1000 if workload.request is not None else 0.0
+            since_s = now_s - workload.changed_at_s
+            shown = workload.state is State.RUNNING and since_s > settle_s
+            if shown or (workload.state is State.ADMITTED and since_s > ADMITTED_S):
+                del coming[name]
+            else:
+                gpus += wants
+                if workload.state in (State.PLACED, State.CLAIMED) and not self._reserved(workload):
+                    quota += wants
+        return Way(gpus, quota)
+
+    def _reserved(self, workload: Workload) -> bool:
+        origin = workload.origin
+        if origin is None:
+            return False
+        copy = self.copies.get((workload.cluster, origin.namespace, origin.name))
+        return copy is not None and copy.quota_reserved
+
+
+def _seen_on(cluster: str, node: str) -> Key:
+    """Under which name the pods that a node reports as ours are charged."""
+    return Key(f"seen:{cluster}:{node}")

@@ -1,0 +1,356 @@
+"""What is next for one workload: at most one step, from what log and hub say now.
+
+Rules of this file:
+
+- Nothing is remembered between looks but for comfort (see Memo): whoever is killed between two
+  steps does the same next step after its start.
+- Kueue's word is followed: where ``clusterName`` says it is, there the open attempt is. An attempt
+  elsewhere ends first ("<cluster> admitted it first").
+- An attempt is one more nomination: placed, claimed, then nominated. Nominations are only added
+  while Kueue's own attempt lasts; when that ends, so does ours, and all begins anew.
+- A step that the contract forbids is not taken; what Kueue waits for is told, not repeated.
+
+Steps, in the order of the questions::
+
+    not on the bus            submitted
+    over on the bus           stop what still runs under a cancelled name
+    gone from the hub         cancelled
+    finished                  (placed, claimed) succeeded or failed
+    to be cancelled           stop it; cancelled when it is off
+    Kueue named a cluster     (evicted elsewhere, placed, claimed) admitted, running
+    Kueue took it back        evicted
+    may be nominated          placed, claimed, nominated; the next best after patience
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from berthmaster.lifecycle.fold import Key, Workload
+from berthmaster.lifecycle.states import HELD, State
+from berthmaster.messages.fleet import CopyReport
+from berthmaster.multikueue.contract import eviction_words, forbidden, waits_for_quota
+from berthmaster.multikueue.hub import ClusterRef, Rules
+from berthmaster.multikueue.jobs import unmakeable
+from berthmaster.multikueue.kueue import HubJob, KueueWorkload
+from berthmaster.multikueue.settings import Policy
+
+GONE = "it was deleted on the hub"
+DOUBTFUL_STATES = (State.ADMITTED, State.RUNNING)
+
+
+class View(NamedTuple):
+    """One workload, as log, hub and its worker show it."""
+
+    name: Key
+    bus: Workload | None  # open on the bus
+    ended: State | None  # over on the bus
+    hub: KueueWorkload | None
+    job: HubJob | None
+    rules: Rules | None
+    ours: bool  # its Job is made by us: the request came over the bus
+    job_was_seen: bool
+    copies: Mapping[str, CopyReport]  # by cluster, of those that are heard of
+
+    @property
+    def copy(self) -> CopyReport | None:
+        """In the cluster of the open attempt."""
+        return self.copies.get(self.bus.cluster) if self.bus is not None else None
+
+    @property
+    def admitted_copy(self) -> CopyReport | None:
+        """One that was admitted in a worker: it may run already, whatever the hub says."""
+        for _, copy in sorted(self.copies.items()):
+            if copy.admitted and not (copy.evicted or copy.finished):
+                return copy
+        return None
+
+
+class Memo:
+    """What one life of the process noticed of a workload. Losing it costs time, never truth."""
+
+    __slots__ = (
+        "admitted_since_s",
+        "nominated",
+        "ready_at_s",
+        "told",
+        "trouble",
+        "trouble_until_s",
+        "why",
+    )
+
+    def __init__(self) -> None:
+        self.ready_at_s: float | None = None  # since when it may be nominated, and has no cluster
+        self.admitted_since_s: float | None = None  # a copy is admitted and the hub does not say so
+        self.why = ""  # what it waited for at the last look
+        self.nominated: set[str] = set()  # clusters that we saw nominated in this Kueue attempt
+        self.told: dict[str, str] = {}  # reason of an event -> its note
+        self.trouble = ""  # why the last write to Kubernetes failed
+        self.trouble_until_s = 0.0
+
+
+class Submit(NamedTuple):
+    """Make it known on the bus."""
+
+
+class Place(NamedTuple):
+    """Give it a place: where Kueue has it (``at``), or the best that is not nominated yet."""
+
+    at: str = ""  # fleet name
+    why: str = ""
+
+
+class Claim(NamedTuple):
+    """The placement is ours to carry out."""
+
+
+class Evict(NamedTuple):
+    """End the attempt; it waits again."""
+
+    reason: str
+
+
+class Admit(NamedTuple):
+    """The cluster's Kueue let it in."""
+
+
+class Run(NamedTuple):
+    """Its pods run."""
+
+
+class End(NamedTuple):
+    """It is over."""
+
+    state: State
+    reason: str
+
+
+class Nominated(NamedTuple):
+    """Add the open attempt's cluster to the nomination."""
+
+    ref: ClusterRef
+
+
+class MoveOn(NamedTuple):
+    """Nominated for long, or in vain: if there is another candidate, it comes next."""
+
+    reason: str
+
+
+class Stop(NamedTuple):
+    """Make Kueue stop it."""
+
+
+class Make(NamedTuple):
+    """Create its Job on the hub."""
+
+
+class Wait(NamedTuple):
+    """Nothing to do until something changes, or until then."""
+
+    why: str
+    until_s: float = float("inf")
+
+
+Step = Submit | Place | Claim | Evict | Admit | Run | End | Nominated | MoveOn | Stop | Make | Wait
+
+
+def next_step(view: View, memo: Memo, policy: Policy, now_s: float) -> Step:
+    """The one thing to do now."""
+    bus, hub = view.bus, view.hub
+    if bus is None:
+        return _of_stranger(view, policy)
+    if hub is None:
+        return _without_object(view, policy)
+    if hub.holds("Finished"):
+        return _finished(view)
+    if bus.cancel_requested:
+        return _cancelling(view, policy)
+    if hub.cluster_name:
+        return _named(view)
+    if bus.state in DOUBTFUL_STATES:
+        return Evict(eviction_words(hub))
+    return _unnamed(view, memo, policy, now_s)
+
+
+def _of_stranger(view: View, policy: Policy) -> Step:
+    """Not open on the bus: new, or over."""
+    hub = view.hub
+    if hub is None:
+        return Wait("nothing is known of it")
+    if view.ended is not None:
+        alive = not hub.holds("Finished") and not hub.deleting and hub.active
+        if view.ended is State.CANCELLED and alive and policy.mode == "dispatch":
+            return Stop()
+        return Wait(f"it is {view.ended.value}")
+    if view.ours:
+        return Wait("the log is about to bring its request")
+    if view.rules is None or hub.holds("Finished") or hub.deleting:
+        return Wait("not ours")
+    return Submit()
+
+
+def _without_object(view: View, policy: Policy) -> Step:
+    """On the bus, and the hub has no Workload of it."""
+    bus = view.bus
+    assert bus is not None
+    if bus.origin is not None:
+        return End(State.CANCELLED, GONE)
+    if view.job is not None:
+        if bus.cancel_requested and policy.mode == "dispatch":
+            return Stop()
+        return Wait("Kueue has not made a Workload of its Job yet")
+    if bus.cancel_requested or bus.attempt or view.job_was_seen:
+        return End(State.CANCELLED, GONE if not bus.cancel_requested else "cancelled by request")
+    if why := unmakeable(bus):
+        return End(State.FAILED, why)
+    if policy.mode != "dispatch":
+        return Wait(f"in mode {policy.mode} no Job is made on the hub for it")
+    return Make()
+
+
+def _ref_of(view: View, hub_name: str) -> str:
+    """The fleet's name of a MultiKueueCluster."""
+    for ref in view.rules.clusters if view.rules is not None else ():
+        if ref.hub_name == hub_name:
+            return ref.name
+    return hub_name
+
+
+def _finished(view: View) -> Step:
+    bus, hub = view.bus, view.hub
+    assert bus is not None
+    assert hub is not None
+    finished = hub.condition("Finished")
+    assert finished is not None
+    good = finished.reason in ("Succeeded", "JobFinished") and not _job_failed(view.job)
+    message = (finished.message or finished.reason)[:500]
+    if not good:
+        if bus.state is State.PLACED:
+            return Claim()
+        state = State.CANCELLED if bus.cancel_requested else State.FAILED
+        return End(state, message)
+    where = _ref_of(view, hub.cluster_name) if hub.cluster_name else bus.cluster
+    if not where:
+        return End(State.FAILED, f"finished, and nobody says where: {message}")
+    if bus.state is State.QUEUED:
+        return Place(at=where, why="it has run there")
+    if bus.state is State.PLACED:
+        return Claim()
+    if bus.cluster != where:
+        return Evict(f"{where} ran it")
+    return End(State.SUCCEEDED, message)
+
+
+def _job_failed(job: HubJob | None) -> bool:
+    conditions = (job.status.conditions if job is not None and job.status else None) or ()
+    return any(c.type == "Failed" and c.true for c in conditions)
+
+
+def _cancelling(view: View, policy: Policy) -> Step:
+    """A person's wish: legal only while claimed; before that the gateway ends it by itself."""
+    bus, hub = view.bus, view.hub
+    assert bus is not None
+    assert hub is not None
+    off = not hub.active and not hub.holds("QuotaReserved") and not hub.cluster_name
+    if off or bus.state is State.QUEUED:
+        return End(State.CANCELLED, "cancelled by request")
+    if bus.state is State.PLACED:
+        return Claim()
+    if view.ours:
+        if hub.deleting or view.job is None:
+            return Wait("its Job is being deleted")
+    elif not hub.active:
+        return Wait("Kueue is stopping it")
+    if policy.mode != "dispatch":
+        return Wait(f"in mode {policy.mode} nothing is stopped on the hub: delete its job there")
+    return Stop()
+
+
+def _named(view: View) -> Step:
+    """Kueue has chosen: what the open attempt says must follow."""
+    bus, hub = view.bus, view.hub
+    assert bus is not None
+    assert hub is not None
+    where = _ref_of(view, hub.cluster_name)
+    if bus.state is State.QUEUED:
+        return Place(at=where, why="Kueue sent it there")
+    if bus.state is State.PLACED:
+        return Claim()
+    if bus.cluster != where:
+        return Evict(f"{where} admitted it first")
+    check = hub.check(view.rules.check) if view.rules is not None else None
+    ready = hub.holds("Admitted") or (check is not None and check.state == "Ready")
+    if bus.state is State.CLAIMED:
+        return Admit() if ready else Wait("its cluster is about to admit it")
+    if bus.state is State.ADMITTED:
+        runs = view.job.runs if view.job is not None else hub.owner[0] != "Job"
+        return Run() if runs else Wait("its pods are about to start")
+    return Wait("it runs")
+
+
+def _unnamed(view: View, memo: Memo, policy: Policy, now_s: float) -> Step:
+    """No cluster has it: waiting for quota, for a nomination, or for admission."""
+    bus, hub, rules = view.bus, view.hub, view.rules
+    assert bus is not None
+    assert hub is not None
+    held = bus.state in HELD
+    if rules is None:
+        why = "its queue is not MultiKueue's any more"
+        return Evict(why) if held else Claim() if bus.state is State.PLACED else Wait(why)
+    why = forbidden(hub, rules.check)
+    if why:
+        memo.nominated.clear()
+        memo.ready_at_s = None
+        if bus.state is State.PLACED:
+            return Claim()
+        if held:
+            return Evict(f"not admitted before Kueue took it back: {eviction_words(hub)}")
+        return Wait(waits_for_quota(hub) or why)
+    if memo.ready_at_s is None:
+        memo.ready_at_s = now_s
+    if policy.mode != "dispatch":
+        if bus.state is State.PLACED:
+            return Claim()
+        if held:
+            return Evict(f"in mode {policy.mode} the hub's Kueue chooses")
+        return Wait("the hub's Kueue chooses its cluster")
+    if bus.state is State.PLACED:
+        return Claim()
+    if (copy := view.admitted_copy) is not None and copy.cluster != bus.cluster:
+        # One more nomination could make it run twice.
+        return Wait(f"{copy.cluster} has admitted it, and the hub does not know yet")
+    if bus.state is State.QUEUED:
+        return Place()
+    return _nominating(view, memo, policy, now_s)
+
+
+def _nominating(view: View, memo: Memo, policy: Policy, now_s: float) -> Step:
+    """Claimed: nominated, to be nominated, or nominated for too long."""
+    bus, hub, rules = view.bus, view.hub, view.rules
+    assert bus is not None
+    assert hub is not None
+    assert rules is not None
+    ref = next((r for r in rules.clusters if r.name == bus.cluster), None)
+    if ref is None:
+        return Evict(f"{bus.cluster} is not in MultiKueueConfig {rules.config} any more")
+    if ref.hub_name not in hub.nominated:
+        if ref.hub_name in memo.nominated:
+            memo.nominated.clear()
+            return Evict("Kueue took the nomination back")
+        if memo.trouble and now_s < memo.trouble_until_s:
+            return Wait(memo.trouble, memo.trouble_until_s)
+        return Nominated(ref)
+    memo.nominated.add(ref.hub_name)
+    if view.copy is not None and view.copy.admitted:
+        return Wait(f"{bus.cluster} has admitted it, and the hub does not know yet")
+    late_s = bus.claimed_at_s + policy.patience_s
+    if now_s >= late_s:
+        words = _remote_words(view.copy)
+        return MoveOn(f"not admitted within {policy.patience_s:g} s: {words}")
+    return Wait(f"nominated to {bus.cluster}: {_remote_words(view.copy)}", late_s)
+
+
+def _remote_words(copy: CopyReport | None) -> str:
+    if copy is None:
+        return "its cluster says nothing of a copy"
+    return copy.message or ("admitted there" if copy.admitted else "waits there")

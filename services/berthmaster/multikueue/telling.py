@@ -1,0 +1,73 @@
+"""Events on Workloads, for people who use kubectl: where they go and why, or what is in the way.
+
+Each is told once until it changes; none is told for what is well by itself within a second.
+"""
+
+from collections.abc import Iterator
+
+from berthmaster.lifecycle.states import State
+from berthmaster.multikueue.contract import forbidden
+from berthmaster.multikueue.decide import look, nominated_names
+from berthmaster.multikueue.reading import read_request
+from berthmaster.multikueue.settings import Policy
+from berthmaster.multikueue.state import Knowledge
+from berthmaster.multikueue.steps import Memo, View
+from berthmaster.multikueue.traps import Trap
+from berthmaster.multikueue.words import Tell
+
+NOMINATED = "Nominated"
+NO_CLUSTER = "NoCluster"
+UNCLEAR = "Unclear"
+MISCONFIGURED = "Misconfigured"
+NOT_WRITTEN = "NotWritten"
+
+
+def of(
+    view: View, memo: Memo, trap: Trap | None, know: Knowledge, policy: Policy, now_s: float
+) -> Iterator[Tell]:
+    """What is to be told of one workload now."""
+    hub, bus, rules = view.hub, view.bus, view.rules
+    if hub is None or bus is None or rules is None:
+        return
+
+    def tell(reason: str, note: str, *, warning: bool) -> Iterator[Tell]:
+        if memo.told.get(reason) != note:
+            memo.told[reason] = note
+            yield Tell("Workload", hub.metadata, warning, reason, note)
+
+    if trap is not None:
+        yield from tell(trap.kind, trap.words, warning=True)
+    if rules.problem:
+        yield from tell(MISCONFIGURED, rules.problem, warning=True)
+    if bus.origin is not None and UNCLEAR not in memo.told:
+        problems = read_request(hub).problems
+        memo.told[UNCLEAR] = ""
+        if problems:
+            yield from tell(UNCLEAR, "; ".join(problems)[:900], warning=True)
+    if policy.mode != "dispatch" or forbidden(hub, rules.check):
+        memo.told.pop(NO_CLUSTER, None)
+        return
+    if memo.trouble:
+        yield from tell(NOT_WRITTEN, memo.trouble, warning=True)
+    if bus.state is State.CLAIMED and bus.cluster in nominated_names(view):
+        considered = look(know, view, policy, now_s)
+        if memo.told.get(NOMINATED, "").partition(":")[0] != f"attempt {bus.attempt}":
+            best = next((c for c in considered.candidates if c.ref.name == bus.cluster), None)
+            why = f" ({best.words})" if best is not None else ""
+            note = f"attempt {bus.attempt}: {bus.cluster}{why}{left_out(considered.filtered)}"
+            yield from tell(NOMINATED, note, warning=False)
+    elif bus.state is State.QUEUED and _waits_long(memo, policy, now_s):
+        considered = look(know, view, policy, now_s)
+        if not considered.candidates:
+            note = f"no cluster can take it{left_out(considered.filtered)}"
+            yield from tell(NO_CLUSTER, note, warning=True)
+
+
+def _waits_long(memo: Memo, policy: Policy, now_s: float) -> bool:
+    return memo.ready_at_s is not None and now_s >= memo.ready_at_s + policy.tell_after_s
+
+
+def left_out(filtered: dict[str, str]) -> str:
+    """The clusters that are out, and why."""
+    parts = "; ".join(f"{name}: {why}" for name, why in sorted(filtered.items()))
+    return f"; left out: {parts}"[:700] if parts else ""

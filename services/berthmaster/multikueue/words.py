@@ -1,0 +1,103 @@
+"""What the reconciler's core asks of its shell beside appends to the log, and what comes back.
+
+Each names the workload on whose behalf it is, or none, and has a ``ref`` by which its outcome comes
+back: see ``Done``. A write to Kubernetes that failed is an outcome, not an exception.
+"""
+
+from typing import Any, Literal, NamedTuple
+
+from berthmaster.kubernetes.objects import Metadata
+from berthmaster.lifecycle.fold import Key
+from berthmaster.lifecycle.instructions import Append
+from berthmaster.multikueue.hub import ObjectKey
+from berthmaster.multikueue.kueue import KueueWorkload
+
+
+class Nominate(NamedTuple):
+    """Add one cluster to a Workload's nomination, if the contract allows it when it is written."""
+
+    ref: str
+    workload: Key | None  # None: the bus is away, and nothing is on it
+    at: ObjectKey
+    uid: str
+    check: str
+    cluster: str  # MultiKueueCluster
+
+
+class PassCheck(NamedTuple):
+    """Set one check of ours Ready: only our own item of the list."""
+
+    ref: str
+    workload: Key
+    at: ObjectKey
+    uid: str
+    check: str
+    message: str
+
+
+class SwitchOff(NamedTuple):
+    """Stop a Workload that people made: spec.active becomes false."""
+
+    ref: str
+    workload: Key
+    at: ObjectKey
+    uid: str
+
+
+class MakeJob(NamedTuple):
+    """Create the Job of a request that goes by way of the hub."""
+
+    ref: str
+    workload: Key
+    namespace: str
+    manifest: dict[str, Any]
+
+
+class DeleteJob(NamedTuple):
+    """Delete a Job that we made."""
+
+    ref: str
+    workload: Key
+    at: ObjectKey
+    uid: str
+
+
+class Reorder(NamedTuple):
+    """Give a MultiKueueConfig's clusters another order."""
+
+    ref: str
+    config: str
+    clusters: tuple[str, ...]
+
+
+class TellCheck(NamedTuple):
+    """Say whether a check of ours works: its condition Active."""
+
+    ref: str
+    check: str
+    active: bool
+    reason: str
+    message: str
+
+
+class Tell(NamedTuple):
+    """An event on a Workload or a check, for those who use kubectl. No outcome."""
+
+    about: Literal["Workload", "AdmissionCheck", "Job"]
+    metadata: Metadata
+    warning: bool
+    reason: str
+    note: str
+
+
+Write = Nominate | PassCheck | SwitchOff | MakeJob | DeleteJob | Reorder | TellCheck
+Instruction = Append | Write | Tell
+
+
+class Done(NamedTuple):
+    """What became of a write: ``why`` is "" when it was done, or nothing was left to do."""
+
+    ref: str
+    why: str = ""
+    workload: KueueWorkload | None = None  # as the server has it now, where that is known
+    permanent: bool = False  # repeating it soon is pointless
