@@ -10,7 +10,7 @@ The sign of life means "nothing older than this is left to tell", so there is no
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError, TooLarge
@@ -26,11 +26,8 @@ LIST_LIMIT_S: Final = 10.0
 REMEMBERED: Final = 1024  # subjects whose last report's time is kept without asking what for
 
 
-class Told(NamedTuple):
-    """A fact as it is to be stored."""
-
-    fact: FleetFact
-    keep_s: float | None = None  # the bus forgets it after so long; None = never
+# A fact as it is to be stored, and after how long the bus forgets it; None = never.
+Told = tuple[FleetFact, float | None]
 
 
 class Source(Protocol):
@@ -220,14 +217,15 @@ class FactReporter:
         told = self._source.fact(subject, self._writer.stamp(), self._conn.now())
         if told is None:
             return
+        fact, keep_s = told
         try:
-            await self._writer.put(subject, told.fact, keep_s=told.keep_s)
+            await self._writer.put(subject, fact, keep_s=keep_s)
         except TooLarge as error:  # repeating is pointless, and must not silence all the rest
             if subject not in self._too_large:
                 self._too_large.add(subject)
                 self._conn.log.error("fact too large", subject=subject, why=str(error))
             return
-        self._on_told(told.fact)
+        self._on_told(fact)
 
     async def keep_alive(
         self,

@@ -205,6 +205,14 @@ def parse_node(subject: str) -> tuple[str, str] | None:
     return text(parts[2]), text(parts[4])
 
 
+def parse_fact(subject: str) -> tuple[str, str, tuple[str, ...]]:
+    """(cluster, kind, names) of a fact about the fleet. Raises SubjectError."""
+    parts = subject.split(".")
+    if len(parts) < 4 or parts[:2] != ["berth", "fleet"]:
+        raise SubjectError(f"{subject!r} is not the subject of a fact about the fleet")
+    return text(parts[2]), parts[3], tuple(text(part) for part in parts[4:])
+
+
 def fleet_of(cluster: str) -> str:
     """Every fact of one cluster."""
     return f"berth.fleet.{token(cluster)}.>"
@@ -278,5 +286,14 @@ def dead(service: str) -> str:
 
 
 def lease(name: str) -> str:
-    """A lease; also its guard string. Dots in a lease's name are levels."""
-    return "berth.lease." + ".".join(token(part) for part in name.split("."))
+    """A lease; also its guard string. Dots in a lease's name are levels; a level that holds some of
+    its own is given as a token."""
+    return "berth.lease." + ".".join(_level(part) for part in name.split("."))
+
+
+def _level(part: str) -> str:
+    try:
+        text(part)
+    except SubjectError:
+        return token(part)
+    return part

@@ -55,13 +55,12 @@ class Facts:
     def fact(self, subject: str, stamp: Stamp, now_s: float) -> Told | None:
         """The profile, a node as it stands, or that it is gone."""
         if subject == self._profile:
-            return Told(profile(self._world.spec, stamp, now_s))
+            return profile(self._world.spec, stamp, now_s), None
         if (name := self._nodes.get(subject)) is not None:
-            return Told(self._reports.report(name, stamp, now_s))
+            return self._reports.report(name, stamp, now_s), None
         if (gone := self._gone.get(subject)) is not None:
-            return Told(
-                NodeGone(cluster=self._cluster, node=gone, stamp=stamp, observed_at_s=now_s)
-            )
+            left = NodeGone(cluster=self._cluster, node=gone, stamp=stamp, observed_at_s=now_s)
+            return left, None
         return None
 
     def uuids(self, node: str) -> tuple[str, ...]:

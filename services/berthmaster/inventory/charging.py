@@ -1,0 +1,192 @@
+"""Which GPUs of a node its pods hold. Pure.
+
+Where it is known it is taken as it is: by a claim, by HAMi's annotation, by ours. Where only the
+number is known, pods of ours are taken to have the first GPUs that are free, and all others the
+last: so the two meet as late as they can, and a GPU stays charged to whom it was charged.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from berthmaster.inventory.devices import (
+    HAMI_CORES,
+    HAMI_MEMORY,
+    HAMI_MEMORY_PERCENT,
+    TPU,
+    WHOLE,
+    Gpu,
+    Way,
+)
+from berthmaster.inventory.holds import Hold
+from berthmaster.kubernetes.labels import Identity
+from berthmaster.messages.fleet import PodUse
+
+MIB_BYTES = 2**20
+Part = tuple[int, int]  # position of a GPU, milli of it
+
+
+class Charged(NamedTuple):
+    """Who holds what."""
+
+    foreign_milli: tuple[int, ...]  # of each GPU
+    foreign_cpu_milli: int
+    foreign_memory_mib: int
+    foreign_tpus: int
+    pods: tuple[PodUse, ...]
+
+
+def charge(
+    gpus: Sequence[Gpu],
+    ways: Sequence[Way],
+    holds: Sequence[Hold],
+    *,
+    claimed: dict[str, list[Part]],
+    orphaned: Iterable[Part],
+    claimed_tpus: int,
+) -> Charged:
+    """``claimed``: by uid of a pod, what its claims got; ``orphaned``: what no pod of this node
+    accounts for; ``claimed_tpus``: of pods that are not ours."""
+    desk = _Desk(gpus, ways, claimed)
+    for position, milli in orphaned:
+        desk.foreign[position] += milli
+    others = [hold for hold in holds if hold.ours is None]
+    sharers = {hold.group for hold in holds if hold.group and not hold.keeper}
+    others = [hold for hold in others if not (hold.keeper and hold.group in sharers)]
+    for hold in holds:  # the known places first, so that the rest is guessed around them
+        desk.settle(hold)
+    pods = tuple(desk.use(hold.ours, hold) for hold in holds if hold.ours is not None)
+    for hold in others:
+        desk.guess(hold)
+    tpus = sum(n for hold in others for name, n in hold.pieces if name == TPU)
+    return Charged(
+        tuple(desk.foreign),
+        sum(hold.cpu_milli for hold in others),
+        sum(-(-hold.memory_bytes // MIB_BYTES) for hold in others),
+        tpus + claimed_tpus,
+        pods,
+    )
+
+
+class _Desk:
+    """What is left of each GPU while pods are charged to them."""
+
+    def __init__(
+        self, gpus: Sequence[Gpu], ways: Sequence[Way], claimed: dict[str, list[Part]]
+    ) -> None:
+        self._gpus = gpus
+        self._ways = {way.resource: way for way in ways}
+        self._claimed = claimed
+        self._uuids = {gpu.uuid: position for position, gpu in enumerate(gpus) if gpu.uuid}
+        self.foreign = [gpu.reserved_milli for gpu in gpus]
+        self._ours = [0] * len(gpus)
+        self._settled: dict[str, list[Part]] = {}  # by uid: what is known without guessing
+        self._guessed: set[str] = set()  # uids of which nothing is left to guess
+
+    def _free(self, position: int) -> int:
+        return WHOLE - self.foreign[position] - self._ours[position]
+
+    def settle(self, hold: Hold) -> None:
+        """Charge what is known."""
+        parts = list(self._claimed.get(hold.uid, ()))
+        if known := self._known(hold):
+            self._guessed.add(hold.uid)
+            parts += known
+        self._settled[hold.uid] = parts
+        held = self._ours if hold.ours is not None else self.foreign
+        for position, milli in parts:
+            held[position] += milli
+
+    def _known(self, hold: Hold) -> list[Part]:
+        if hold.hami:
+            return [
+                (at, self._hami_milli(use.cores_percent, use.memory_mib, at))
+                for use in hold.hami
+                if (at := self._uuids.get(use.uuid)) is not None
+            ]
+        wanted = self._wanted(hold)
+        if len(hold.gpus) != len(wanted) or any(at >= len(self._gpus) for at in hold.gpus):
+            return []
+        return [(at, milli) for at, (_, milli) in zip(hold.gpus, wanted, strict=True)]
+
+    def _hami_milli(self, cores_percent: int, memory_mib: int, position: int) -> int:
+        """What of a GPU is gone for others: the larger part of its compute and its memory."""
+        total_mib = self._gpus[position].memory_mib
+        by_memory = -(-memory_mib * WHOLE // total_mib) if total_mib else 0
+        return min(WHOLE, max(cores_percent * 10, by_memory)) or WHOLE
+
+    def use(self, who: Identity, hold: Hold) -> PodUse:
+        """One of ours, as the node sees it."""
+        parts = self._settled[hold.uid]
+        if hold.uid not in self._guessed:
+            parts = parts + self._place(hold, self._ours, first=True)
+        return PodUse(
+            tenant=who.tenant,
+            workload=who.workload,
+            attempt=who.attempt,
+            pod=who.pod,
+            cpu_milli=hold.cpu_milli,
+            memory_mib=-(-hold.memory_bytes // MIB_BYTES),
+            gpu_milli=max((milli for _, milli in parts), default=0),
+            gpus=tuple(sorted({position for position, _ in parts})),
+        )
+
+    def guess(self, hold: Hold) -> None:
+        """Charge one that is not ours to the last GPUs, unless that is known."""
+        if hold.uid not in self._guessed:
+            self._place(hold, self.foreign, first=False)
+
+    def _place(self, hold: Hold, held: list[int], *, first: bool) -> list[Part]:
+        parts: list[Part] = []
+        taken: set[int] = set()
+        for way, milli in self._wanted(hold):
+            position = self._choose(way, milli, taken, first=first)
+            if position is None:
+                continue
+            if way.kind != "shared" and way.kind != "mig":
+                taken.add(position)  # two whole GPUs are two
+            held[position] += milli
+            parts.append((position, milli))
+        return parts
+
+    def _choose(self, way: Way, milli: int, taken: set[int], *, first: bool) -> int | None:
+        order = [at for at in way.positions if at not in taken]
+        if not first:
+            order.reverse()
+        if not order:
+            return None
+        roomy = [at for at in order if self._free(at) >= milli]
+        # A device that is not healthy may still be held, but is not the likeliest.
+        healthy = [at for at in roomy if self._gpus[at].healthy]
+        return (healthy or roomy or order)[0]
+
+    def _wanted(self, hold: Hold) -> list[tuple[Way, int]]:
+        """One entry for each GPU, or part of one, that the pod asks for."""
+        asked = dict(hold.pieces)
+        wanted: list[tuple[Way, int]] = []
+        for name, count in hold.pieces:
+            way = self._ways.get(name)
+            if way is None:
+                continue
+            milli = way.milli
+            if way.kind == "hami":
+                milli = self._hami_share(asked, way)
+            # No pod can be bound for more than there is; what says so is not believed.
+            most = len(way.positions) * (WHOLE // milli if milli else 1)
+            wanted += [(way, milli)] * min(count, most)
+        if hold.fraction_milli or hold.fraction_mib:
+            whole = next((way for way in self._ways.values() if way.kind == "whole"), None)
+            if whole is not None:
+                milli = hold.fraction_milli
+                total_mib = self._gpus[whole.positions[0]].memory_mib
+                if not milli:
+                    share = -(-hold.fraction_mib * WHOLE // total_mib) if total_mib else WHOLE
+                    milli = min(WHOLE, share)
+                wanted += [(whole, milli)] * min(hold.fraction_devices, len(whole.positions))
+        return wanted
+
+    def _hami_share(self, asked: dict[str, int], way: Way) -> int:
+        total_mib = self._gpus[way.positions[0]].memory_mib
+        mib = asked.get(HAMI_MEMORY, 0)
+        if not mib and HAMI_MEMORY_PERCENT in asked:
+            mib = total_mib * min(asked[HAMI_MEMORY_PERCENT], 100) // 100
+        return self._hami_milli(asked.get(HAMI_CORES, 0), mib, way.positions[0])

@@ -1,0 +1,245 @@
+"""The inventory of a worker cluster: changes of objects in, facts out, and which are due. Pure.
+
+Satisfies the bus's ``Source`` of facts. A fact is worked out when it is told, from what is known
+then, so that a burst of changes costs one report. A subject of which nothing is known is told as
+gone; what earlier lives left on the bus is looked at only once its kind has been listed here, since
+an empty mirror proves nothing.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from berthmaster.bus import subjects
+from berthmaster.inventory.kinds import Kind, Problems, named
+from berthmaster.inventory.node_book import NodeBook
+from berthmaster.inventory.objects import JOB_SETS_CRD
+from berthmaster.inventory.queue_book import QueueBook
+from berthmaster.kubernetes.mirror import Added, Change, Deleted, Listed, Unreadable, Updated
+from berthmaster.kubernetes.objects import key_of
+from berthmaster.messages.fleet import (
+    ClusterProfile,
+    CopyReport,
+    FleetFact,
+    NodeGone,
+    NodeReport,
+    QueueReport,
+    Stamp,
+)
+
+KEEP_COPY_S: Final = 48 * 3600.0  # renewed hourly: long enough for a bus that is away for days
+KEEP_GONE_COPY_S: Final = 600.0
+KEEP_GONE_S: Final = 7 * 86_400.0  # names of nodes that autoscalers make never come again
+KAI_CRD: Final = "queues.scheduling.run.ai"
+VERSION: Final = "berth/kubernetes-version"
+Told = tuple[FleetFact, float | None]
+
+
+class Inventory:
+    """What one worker cluster has and does."""
+
+    def __init__(self, cluster: str, labels: Mapping[str, str] | None = None) -> None:
+        """``labels``: of the cluster, as its operator gives them."""
+        self._cluster = cluster
+        self._labels = dict(labels or {})
+        self._version = ""
+        self._served: dict[Kind, bool] = dict.fromkeys(Kind, False)
+        self._listed: set[Kind] = set()
+        self._definitions: set[str] = set()
+        self._earlier: dict[str, FleetFact] = {}
+        self._dirty: dict[str, bool] = {}
+        self._profile = subjects.profile(cluster)
+        self.problems = Problems()
+        self.nodes = NodeBook(cluster, self.problems)
+        self.queues = QueueBook(cluster, self.problems)
+        self._set: dict[Kind, Callable[[Any], None]] = {
+            Kind.NODES: self.nodes.set_node,
+            Kind.PODS: self.nodes.set_pod,
+            Kind.SLICES: self.nodes.set_slice,
+            Kind.CLAIMS: self.nodes.set_claim,
+            Kind.CLUSTER_QUEUES: self.queues.set_queue,
+            Kind.LOCAL_QUEUES: self.queues.set_local,
+            Kind.FLAVORS: self.queues.set_flavor,
+            Kind.COPIES: self.queues.set_copy,
+            Kind.DEFINITIONS: self._set_definition,
+        }
+        self._drop: dict[Kind, Callable[[tuple[str, str]], None]] = {
+            Kind.NODES: lambda key: self.nodes.drop_node(key[1]),
+            Kind.PODS: self.nodes.drop_pod,
+            Kind.SLICES: self.nodes.drop_slice,
+            Kind.CLAIMS: self.nodes.drop_claim,
+            Kind.CLUSTER_QUEUES: lambda key: self.queues.drop_queue(key[1]),
+            Kind.LOCAL_QUEUES: self.queues.drop_local,
+            Kind.FLAVORS: lambda key: self.queues.drop_flavor(key[1]),
+            Kind.COPIES: self.queues.drop_copy,
+            Kind.DEFINITIONS: self._drop_definition,
+        }
+
+    # ---- what comes in
+
+    def take(self, kind: Kind, change: Change[Any]) -> None:
+        """One change that a mirror tells."""
+        match change:
+            case Added(object=found) | Updated(object=found):
+                self._set[kind](found)
+            case Deleted(object=found):
+                self._drop[kind](key_of(found.metadata))
+            case Unreadable(object=bad):
+                why = f"cannot be read: {bad.why}"
+                if kind is Kind.NODES:
+                    self.nodes.doubt_node(bad.name, why)
+                else:
+                    self.problems.set(kind.value, named((bad.namespace, bad.name)), (why,))
+            case Listed():
+                self._listed.add(kind)
+                self._serve(kind, True)
+                self._compare_with_earlier()
+
+    def absent(self, kind: Kind) -> None:
+        """The cluster does not serve this kind: there is none of it."""
+        self._listed.add(kind)  # as an empty list would be
+        self._serve(kind, False)
+        self._compare_with_earlier()
+
+    def _serve(self, kind: Kind, served: bool) -> None:
+        if served == self._served[kind]:
+            return
+        self._served[kind] = served
+        self._dirty[self._profile] = True
+        if kind is Kind.CLUSTER_QUEUES:
+            self._dirty |= dict.fromkeys(self._queue_subjects(), True)
+        elif kind is Kind.COPIES:
+            self._dirty |= dict.fromkeys(self._copy_subjects(), True)
+
+    def unreadable_nodes(self, names: Iterable[str]) -> None:
+        """The nodes that cannot be read at present; of others that could not, nothing is left."""
+        known = set(names)
+        for name in self.nodes.bad_nodes():
+            if name not in known:
+                self.nodes.drop_node(name)
+
+    def set_version(self, version: str) -> None:
+        """Of the API server."""
+        if version != self._version:
+            self._version = version
+            self._dirty[self._profile] = True
+
+    def _set_definition(self, found: Any) -> None:
+        established = any(c.type == "Established" and c.true for c in found.status.conditions)
+        names = self._definitions | {found.metadata.name}
+        self._define(names if established else self._definitions - {found.metadata.name})
+
+    def _drop_definition(self, key: tuple[str, str]) -> None:
+        self._define(self._definitions - {key[1]})
+
+    def _define(self, names: set[str]) -> None:
+        if names != self._definitions:
+            self._definitions = names
+            self._dirty[self._profile] = True
+            self.nodes.share_by_kai(KAI_CRD in names)
+
+    # ---- what goes out
+
+    def changes(self) -> Mapping[str, bool]:
+        """Subjects that changed since the last call; True: before those that can wait."""
+        changed, self._dirty = self._dirty, {}
+        nodes, self.nodes.dirty = self.nodes.dirty, {}
+        for name, urgent in nodes.items():
+            changed[subjects.node(self._cluster, name)] = urgent
+        queues, self.queues.dirty_queues = self.queues.dirty_queues, {}
+        for name in queues:
+            changed[subjects.queue_report(self._cluster, name)] = True
+        copies, self.queues.dirty_copies = self.queues.dirty_copies, {}
+        for key in copies:
+            changed[subjects.copy_report(self._cluster, *key)] = True
+        if self.nodes.makeup_changed:
+            self.nodes.makeup_changed = False
+            changed[self._profile] = True
+        return changed
+
+    def everything(self) -> Iterable[str]:
+        """Every subject with a fact; the profile first, which says what the rest belongs to."""
+        yield self._profile
+        for name in self.nodes:
+            yield subjects.node(self._cluster, name)
+        yield from self._queue_subjects()
+        yield from self._copy_subjects()
+
+    def _queue_subjects(self) -> list[str]:
+        return [subjects.queue_report(self._cluster, name) for name in self.queues.queues()]
+
+    def _copy_subjects(self) -> list[str]:
+        return [subjects.copy_report(self._cluster, *key) for key in self.queues.copies()]
+
+    def earlier(self, facts: Sequence[FleetFact]) -> None:
+        """What earlier lives left on the bus."""
+        self._earlier = {}
+        for fact in facts:
+            match fact:
+                case NodeReport(node=name):
+                    self._earlier[subjects.node(self._cluster, name)] = fact
+                case QueueReport(queue=name, gone=False):
+                    self._earlier[subjects.queue_report(self._cluster, name)] = fact
+                case CopyReport(namespace=space, workload=name, gone=False):
+                    self._earlier[subjects.copy_report(self._cluster, space, name)] = fact
+        self._compare_with_earlier()
+
+    def _compare_with_earlier(self) -> None:
+        """Mark what of it is no more, as far as that can be known now."""
+        for subject, fact in list(self._earlier.items()):
+            match fact:
+                case NodeReport(node=name):
+                    kind, there = Kind.NODES, name in self.nodes
+                case QueueReport(queue=name):
+                    kind, there = Kind.CLUSTER_QUEUES, self.queues.has_queue(name)
+                case CopyReport(namespace=space, workload=name):
+                    kind, there = Kind.COPIES, self.queues.has_copy((space, name))
+                case _:
+                    continue
+            if kind in self._listed:
+                del self._earlier[subject]
+                if not there or not self._served[kind]:
+                    self._dirty[subject] = True
+
+    def fact(self, subject: str, stamp: Stamp, now_s: float) -> Told | None:
+        """What is to be told under a subject now."""
+        _, kind, names = subjects.parse_fact(subject)
+        match kind, names:
+            case "profile", ():
+                return self._profile_now(stamp, now_s), None
+            case "node", (name,):
+                report = self.nodes.report(name, stamp, now_s)
+                if report is not None:
+                    return report, None
+                return self._node_gone(name, stamp, now_s), KEEP_GONE_S
+            case "queue", (name,):
+                served = self._served[Kind.CLUSTER_QUEUES]
+                queue = self.queues.queue(name, stamp, now_s, served=served)
+                return queue, KEEP_GONE_S if queue.gone else None
+            case "copy", (space, name):
+                served = self._served[Kind.COPIES]
+                copy = self.queues.copy((space, name), stamp, now_s, served=served)
+                return copy, KEEP_GONE_COPY_S if copy.gone else KEEP_COPY_S
+        return None
+
+    def _node_gone(self, name: str, stamp: Stamp, now_s: float) -> NodeGone:
+        return NodeGone(cluster=self._cluster, node=name, stamp=stamp, observed_at_s=now_s)
+
+    def _profile_now(self, stamp: Stamp, now_s: float) -> ClusterProfile:
+        served = self._served
+        properties = {
+            "berth/runtime": "kubernetes",
+            "berth/kueue": "served" if served[Kind.CLUSTER_QUEUES] else "absent",
+            "berth/dra": "served" if served[Kind.SLICES] else "absent",
+        }
+        if self._version:
+            properties[VERSION] = self._version
+        return ClusterProfile(
+            cluster=self._cluster,
+            stamp=stamp,
+            observed_at_s=now_s,
+            labels=dict(self._labels),
+            properties=properties,
+            nodes=len(self.nodes),
+            gpus=self.nodes.gpus(),
+            job_kinds=("Job", "JobSet") if JOB_SETS_CRD in self._definitions else ("Job",),
+        )

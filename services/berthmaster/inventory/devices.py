@@ -1,0 +1,278 @@
+"""Which GPUs a node has and how they are handed out, by its resources and labels. Pure.
+
+A node offers GPUs as counts of extended resources. One resource is one way of handing out: whole
+(nvidia.com/gpu, amd.com/gpu), replicas of a GPU (time slicing or MPS: nvidia.com/gpu.shared, or
+nvidia.com/gpu where the labels tell of replicas), MIG instances (nvidia.com/mig-*, or
+nvidia.com/gpu where the product is one), or by HAMi, which lists its devices in an annotation. Each
+is a ``Way``: the positions of the GPUs behind it, and what one piece of it comes to.
+
+What a GPU does not offer in pieces is charged as held by others, and at least 1 milli of it, so
+that nobody takes a GPU that is handed out in pieces only for one that can be had whole.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple
+
+from berthmaster.inventory.amounts import Nonsense, offered
+from berthmaster.inventory.hami import HamiDevice, hami_devices
+from berthmaster.inventory.models import memory_of, model_of
+from berthmaster.inventory.objects import Node
+from berthmaster.messages.fleet import Share
+
+NVIDIA: Final = "nvidia.com/gpu"
+SHARED: Final = "nvidia.com/gpu.shared"
+AMD: Final = "amd.com/gpu"
+TPU: Final = "google.com/tpu"
+MIG: Final = "nvidia.com/mig-"
+HAMI_CORES: Final = "nvidia.com/gpucores"
+HAMI_MEMORY: Final = "nvidia.com/gpumem"
+HAMI_MEMORY_PERCENT: Final = "nvidia.com/gpumem-percentage"
+KAI_FRACTION: Final = "gpu-fraction"  # an annotation of pods
+GRAIN_MILLI: Final = 10  # HAMi and KAI hand out hundredths
+
+WHOLE: Final = 1000
+MIG_SLICES: Final = 7  # of a GPU's compute
+MAX_GPUS: Final = 64  # of one node; more than any has
+_PROFILE: Final = re.compile(r"(?:[1-7]c\.)?([1-7])g\.([0-9]{1,3})gb(?:[.+][a-z.+]+)?\Z")
+_MIG_PRODUCT: Final = re.compile(r"-MIG-((?:[1-7]c\.)?[1-7]g\.[0-9]{1,3}gb(?:[.+][a-z.+]+)?)\Z")
+
+
+class Gpu(NamedTuple):
+    """One GPU of a node; its position is its index."""
+
+    model: str
+    memory_mib: int
+    uuid: str = ""  # "" = nobody says
+    healthy: bool = True
+    reserved_milli: int = 0  # never handed out as it is
+
+
+class Way(NamedTuple):
+    """One resource by which GPUs of a node are had."""
+
+    resource: str
+    positions: tuple[int, ...]
+    milli: int  # what a piece comes to
+    kind: Literal["whole", "shared", "mig", "hami"] = "whole"
+
+
+class Layout(NamedTuple):
+    """The GPUs of a node."""
+
+    gpus: tuple[Gpu, ...] = ()
+    ways: tuple[Way, ...] = ()
+    shares: tuple[Share, ...] = ()
+    tpus: int = 0
+    problems: tuple[str, ...] = ()
+
+
+def is_gpu_resource(name: str) -> bool:
+    """Whether a pod that asks for it holds a GPU or a part of one."""
+    return name.startswith((NVIDIA, MIG)) or name in (AMD, TPU)
+
+
+def layout_of(node: Node, *, kai: bool) -> Layout:
+    """What the node's resources and labels tell. ``kai``: the cluster's scheduler shares GPUs by
+    annotation. What cannot be right is left out and told."""
+    builder = _Builder(node, kai=kai)
+    for step in (builder.tpus, builder.nvidia, builder.shared, builder.mig, builder.amd):
+        try:
+            step()
+        except Nonsense as nonsense:
+            builder.problems.append(str(nonsense))
+    return builder.layout()
+
+
+class _Builder:
+    """Adds one way after the other."""
+
+    def __init__(self, node: Node, *, kai: bool) -> None:
+        self._labels = node.metadata.labels
+        self._annotations = node.metadata.annotations
+        self._allocatable = node.status.allocatable
+        self._capacity = node.status.capacity
+        self._kai = kai
+        self._gpus: list[Gpu] = []
+        self._ways: list[Way] = []
+        self._shares: list[Share] = []
+        self._tpus = 0
+        self.problems: list[str] = []
+
+    def layout(self) -> Layout:
+        """All that was found."""
+        told = self._labels.get(f"{NVIDIA}.count", "")
+        if not self._gpus and not self.problems and told.isdecimal() and int(told[:9]):
+            self.problems.append(
+                f"labels tell of {told[:9]} GPUs and allocatable of none: no device plugin runs"
+            )
+        if len(self._gpus) > MAX_GPUS:
+            self.problems.append(f"{len(self._gpus)} GPUs: more than any node has ({MAX_GPUS})")
+            return Layout(tpus=self._tpus, problems=tuple(self.problems))
+        return Layout(
+            tuple(self._gpus),
+            tuple(self._ways),
+            tuple(self._shares),
+            self._tpus,
+            tuple(self.problems),
+        )
+
+    # ---- one way each; they raise Nonsense
+
+    def tpus(self) -> None:
+        """TPUs are only counted."""
+        self._tpus = offered(self._allocatable, TPU)
+
+    def nvidia(self) -> None:
+        """nvidia.com/gpu: whole, replicas, MIG instances of one profile, or HAMi's."""
+        pieces, all_pieces = self._count(NVIDIA)
+        listed = hami_devices(self._annotations)
+        if listed:
+            self._hami(listed)
+        elif not pieces and not all_pieces:
+            return
+        elif (found := _MIG_PRODUCT.search(self._labels.get(f"{NVIDIA}.product", ""))) is not None:
+            self._instances({NVIDIA: (found[1], pieces)})
+        elif (replicas := self._replicas()) > 1 and not self._count(SHARED)[1]:
+            self._replicated(NVIDIA, pieces, replicas)
+        else:
+            self._whole(NVIDIA, pieces, all_pieces, model_of(self._labels), self._memory_mib())
+
+    def amd(self) -> None:
+        """amd.com/gpu: whole."""
+        pieces, all_pieces = self._count(AMD)
+        memory = self._labels.get("amd.com/gpu.vram", "").removesuffix("G")
+        memory_mib = int(memory[:6]) * 1024 if memory.isdecimal() else 0
+        self._whole(AMD, pieces, all_pieces, model_of(self._labels, amd=True), memory_mib)
+
+    def shared(self) -> None:
+        """nvidia.com/gpu.shared: replicas under a name of their own."""
+        pieces, _ = self._count(SHARED)
+        if pieces:
+            self._replicated(SHARED, pieces, max(1, self._replicas()))
+
+    def mig(self) -> None:
+        """nvidia.com/mig-<profile>: instances of any profiles."""
+        found: dict[str, tuple[str, int]] = {}
+        for name in sorted(self._allocatable):
+            if not name.startswith(MIG):
+                continue
+            profile = name.removeprefix(MIG)
+            if _PROFILE.match(profile) is None:
+                self.problems.append(f"{name[:80]}: no MIG profile that we know")
+            elif pieces := offered(self._allocatable, name):
+                found[name] = (profile, pieces)
+        if found:
+            self._instances(found)
+
+    # ---- how each is laid out
+
+    def _count(self, name: str) -> tuple[int, int]:
+        """(pieces that can be had, pieces that are there). The difference is not healthy."""
+        pieces = offered(self._allocatable, name)
+        return pieces, max(pieces, offered(self._capacity, name))
+
+    def _replicas(self) -> int:
+        text = self._labels.get(f"{NVIDIA}.replicas", "1")
+        if not text.isdecimal() or not 1 <= int(text[:9]) <= WHOLE:
+            raise Nonsense(f"label {NVIDIA}.replicas: {text[:64]!r} is no number from 1 to {WHOLE}")
+        return int(text)
+
+    def _memory_mib(self) -> int:
+        """Of one whole GPU; for MIG instances the label tells theirs, so the name counts first."""
+        text = self._labels.get(f"{NVIDIA}.memory", "")
+        product = self._labels.get(f"{NVIDIA}.product", "")
+        if not text or _MIG_PRODUCT.search(product):
+            return memory_of(self._labels)
+        if not text.isdecimal() or len(text) > 8:
+            self.problems.append(f"label {NVIDIA}.memory: {text[:64]!r} is no number of MiB")
+            return memory_of(self._labels)
+        return int(text)
+
+    def _positions(self, count: int) -> tuple[int, ...]:
+        if len(self._gpus) + count > MAX_GPUS:
+            raise Nonsense(f"{len(self._gpus) + count} GPUs: more than any node has ({MAX_GPUS})")
+        return tuple(range(len(self._gpus), len(self._gpus) + count))
+
+    def _whole(
+        self, resource: str, pieces: int, all_pieces: int, model: str, memory_mib: int
+    ) -> None:
+        if not all_pieces:
+            return
+        positions = self._positions(all_pieces)
+        # Which of them are unhealthy is not told: the last, as foreign pods are charged to those
+        # before them and ours to the first.
+        self._gpus += [Gpu(model, memory_mib, healthy=n < pieces) for n in range(all_pieces)]
+        self._ways.append(Way(resource, positions, WHOLE))
+        if self._kai:
+            self._shares.append(
+                Share(
+                    resource=KAI_FRACTION,
+                    milli=GRAIN_MILLI,
+                    count=pieces * WHOLE // GRAIN_MILLI,
+                    kind="kai",
+                )
+            )
+
+    def _replicated(self, resource: str, pieces: int, replicas: int) -> None:
+        if not pieces:
+            return
+        count = -(-pieces // replicas)
+        positions = self._positions(count)
+        milli = WHOLE // replicas
+        memory_mib = self._memory_mib()
+        spare = max(1, WHOLE - milli * replicas)
+        model = model_of(self._labels)
+        self._gpus += [Gpu(model, memory_mib, reserved_milli=spare)] * count
+        self._ways.append(Way(resource, positions, milli, "shared"))
+        # MPS divides the memory, time slicing does not.
+        mps = self._labels.get(f"{NVIDIA}.sharing-strategy") == "mps"
+        limit_mib = memory_mib // replicas if mps else 0
+        self._shares.append(
+            Share(resource=resource, milli=milli, memory_mib=limit_mib, count=pieces, kind="shared")
+        )
+
+    def _instances(self, found: Mapping[str, tuple[str, int]]) -> None:
+        """MIG: as few GPUs as can hold these instances, which are spread evenly over them."""
+        total_mib = self._memory_mib()
+        sizes: list[tuple[str, int, int, int]] = []  # resource, slices, MiB, pieces
+        for resource, (profile, pieces) in found.items():
+            match = _PROFILE.match(profile)
+            if match is not None and pieces:
+                sizes.append((resource, int(match[1]), int(match[2]) * 1024, pieces))
+        if not sizes:
+            return
+        slices = sum(size * pieces for _, size, _, pieces in sizes)
+        memory = sum(mib * pieces for _, _, mib, pieces in sizes)
+        count = max(1, -(-slices // MIG_SLICES), -(-memory // total_mib) if total_mib else 1)
+        positions = self._positions(count)
+        offer = [0] * count
+        for _, size, _, pieces in sorted(sizes, key=lambda one: -one[1]):
+            for _ in range(pieces):
+                emptiest = offer.index(min(offer))
+                offer[emptiest] += size * WHOLE // MIG_SLICES
+        model = model_of(self._labels)
+        self._gpus += [
+            Gpu(model, total_mib, reserved_milli=max(1, WHOLE - given)) for given in offer
+        ]
+        for resource, size, mib, pieces in sizes:
+            milli = size * WHOLE // MIG_SLICES
+            self._ways.append(Way(resource, positions, milli, "mig"))
+            self._shares.append(
+                Share(resource=resource, milli=milli, memory_mib=mib, count=pieces, kind="mig")
+            )
+
+    def _hami(self, listed: tuple[HamiDevice, ...]) -> None:
+        positions = self._positions(len(listed))
+        self._gpus += [
+            Gpu(device.model, device.memory_mib, device.uuid, device.healthy) for device in listed
+        ]
+        self._ways.append(Way(NVIDIA, positions, WHOLE, "hami"))
+        self._shares.append(
+            Share(
+                resource=HAMI_CORES,
+                milli=GRAIN_MILLI,
+                count=len(listed) * WHOLE // GRAIN_MILLI,
+                kind="hami",
+            )
+        )

@@ -1,0 +1,67 @@
+"""The kinds of objects that an inventory watches, and what is wrong with one of them. Pure."""
+
+from enum import Enum
+from typing import Final, NamedTuple
+
+MAX_PROBLEMS: Final = 10_000  # kept; beyond it only counted
+
+
+class Kind(Enum):
+    """What is watched in a worker cluster."""
+
+    NODES = "nodes"
+    PODS = "pods"
+    SLICES = "resourceslices"
+    CLAIMS = "resourceclaims"
+    CLUSTER_QUEUES = "clusterqueues"
+    LOCAL_QUEUES = "localqueues"
+    FLAVORS = "resourceflavors"
+    COPIES = "workloads"
+    DEFINITIONS = "customresourcedefinitions"
+
+
+class Problem(NamedTuple):
+    """Something that cannot be right, and the object that it was found in."""
+
+    kind: str
+    name: str  # with its namespace before a slash, where it has one
+    text: str
+
+
+class Problems:
+    """What is wrong at present, and what of it nobody has been told."""
+
+    def __init__(self) -> None:
+        self._now: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._new: list[Problem] = []
+
+    def set(self, kind: str, name: str, texts: tuple[str, ...]) -> None:
+        """All that is wrong with one object; nothing: it is in order."""
+        key = (kind, name)
+        before = self._now.get(key, ())
+        if texts == before:
+            return
+        if not texts:
+            del self._now[key]
+            return
+        if before or len(self._now) < MAX_PROBLEMS:
+            self._now[key] = texts
+        if len(self._new) < MAX_PROBLEMS:
+            self._new += [Problem(kind, name, text) for text in texts if text not in before]
+
+    def take_new(self) -> list[Problem]:
+        """What nobody has been told yet."""
+        taken, self._new = self._new, []
+        return taken
+
+    def count(self) -> dict[str, int]:
+        """How many objects of each kind have problems."""
+        counts: dict[str, int] = {}
+        for kind, _ in self._now:
+            counts[kind] = counts.get(kind, 0) + 1
+        return counts
+
+
+def named(key: tuple[str, str]) -> str:
+    """A namespace and a name as people write them."""
+    return f"{key[0]}/{key[1]}" if key[0] else key[1]

@@ -1,0 +1,213 @@
+"""A node as the fleet is told of it: the part that only the node changes, and the report. Pure.
+
+**Labels.** A report holds what jobs may be matched by: every label but the noise of feature
+discovery and of deployments (feature.node.kubernetes.io, nvidia.com/gpu.deploy., nvidia.com/cuda.,
+beta.kubernetes.io and other dated spellings), at most 64 of them and 8 KiB; where that is not
+enough, those of Kubernetes, of GPUs and of clouds stay, then others by name.
+
+**What cannot be right** is not usable, and says why. A GPU resource that is nonsense leaves the
+node without those GPUs; CPU or memory that is, or an object that cannot be read, closes the node.
+The reason is the value of a taint: PreferNoSchedule in the first case, which keeps nobody away.
+"""
+
+from collections.abc import Iterable, Mapping
+from hashlib import blake2b
+from typing import Final, Literal, NamedTuple, cast
+
+from berthmaster.inventory.amounts import CPU, MEMORY, Nonsense, offered
+from berthmaster.inventory.charging import Charged
+from berthmaster.inventory.devices import WHOLE, Gpu, Layout, Way, layout_of
+from berthmaster.inventory.dra import DeviceName, Offered, Place
+from berthmaster.inventory.objects import Node, NodeTaint
+from berthmaster.kubernetes.objects import holds
+from berthmaster.messages.fleet import Amounts, GpuDevice, NodeReport, Share, Stamp, Taint
+
+UNUSABLE: Final = "berthmaster.io/unusable"  # the taint that says what is wrong with a node
+MAX_LABELS: Final = 64
+MAX_LABEL_CHARS: Final = 8192
+MAX_TAINTS: Final = 64
+MAX_REASON_CHARS: Final = 250
+_NOISE: Final = (
+    "beta.kubernetes.io/",
+    "failure-domain.beta.kubernetes.io/",
+    "feature.node.kubernetes.io/",
+    "nvidia.com/cuda.",
+    "nvidia.com/gfd.",
+    "nvidia.com/gpu.deploy.",
+    "nvidia.com/gpu-driver-upgrade",
+    "nvidia.com/mig.config",
+    "nvidia.com/vgpu.",
+)
+_FIRST: Final = (
+    "kubernetes.io/",
+    "topology.kubernetes.io/",
+    "node.kubernetes.io/",
+    "nvidia.com/",
+    "amd.com/",
+    "cloud.google.com/",
+    "berthmaster.io/",
+)
+_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
+
+
+class Shape(NamedTuple):
+    """All of a node but its pods."""
+
+    ready: bool = False
+    schedulable: bool = False
+    labels: Mapping[str, str] = {}
+    taints: tuple[Taint, ...] = ()
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    gpus: tuple[Gpu, ...] = ()
+    ways: tuple[Way, ...] = ()
+    shares: tuple[Share, ...] = ()
+    places: Mapping[DeviceName, Place] = {}  # of devices that claims name
+    tpu_devices: tuple[DeviceName, ...] = ()
+    tpus: int = 0
+    problems: tuple[str, ...] = ()
+
+
+def shape_of(node: Node, devices: Offered, *, kai: bool = False) -> Shape:
+    """The node's part, by its own resources and labels and by what drivers' slices tell."""
+    problems: list[str] = []
+    closed = ""
+    amounts = [0, 0]
+    for at, name in enumerate((CPU, MEMORY)):
+        try:
+            amounts[at] = offered(node.status.allocatable, name)
+        except Nonsense as nonsense:
+            closed = closed or str(nonsense)
+    layout, devices = _one(layout_of(node, kai=kai), devices)
+    problems += [*([closed] if closed else []), *layout.problems, *devices.problems]
+    labels, left_out = bounded_labels(node.metadata.labels)
+    taints, unknown = _taints(node.spec.taints)
+    if problems:
+        effect: Effect = "NoSchedule" if closed else "PreferNoSchedule"
+        taints = (*taints, _unusable(problems[0], effect))
+    if left_out:
+        problems.append(f"{left_out} labels left out: more than {MAX_LABELS} or too long")
+    problems += unknown
+    gone = node.metadata.deletion_timestamp is not None
+    return Shape(
+        ready=holds(node.status.conditions, "Ready"),
+        schedulable=not (node.spec.unschedulable or gone or closed),
+        labels=labels,
+        taints=taints,
+        cpu_milli=amounts[0],
+        memory_mib=amounts[1],
+        gpus=layout.gpus,
+        ways=layout.ways,
+        shares=layout.shares,
+        places=devices.places,
+        tpu_devices=devices.tpus,
+        tpus=layout.tpus or len(devices.tpus),
+        problems=tuple(problems),
+    )
+
+
+def _one(layout: Layout, devices: Offered) -> tuple[Layout, Offered]:
+    """A device plugin's count and a driver's slices tell of the same GPUs, never of more."""
+    if not devices.gpus:
+        return layout, devices
+    if not layout.gpus:
+        # That no plugin runs is as it should be.
+        return layout._replace(gpus=devices.gpus, problems=()), devices
+    if len(layout.gpus) == len(devices.gpus):
+        known = zip(layout.gpus, devices.gpus, strict=True)
+        gpus = tuple(
+            counted._replace(uuid=listed.uuid, memory_mib=counted.memory_mib or listed.memory_mib)
+            for counted, listed in known
+        )
+        return layout._replace(gpus=gpus), devices
+    told = f"{len(devices.gpus)} GPUs in slices, {len(layout.gpus)} by resources: the latter count"
+    return layout, Offered(problems=(*devices.problems, told))
+
+
+def unreadable(why: str) -> Shape:
+    """A node of which only the name is known."""
+    return Shape(taints=(_unusable(why, "NoSchedule"),), problems=(why,))
+
+
+def _unusable(why: str, effect: Effect) -> Taint:
+    return Taint(key=UNUSABLE, value=why[:MAX_REASON_CHARS], effect=effect)
+
+
+def bounded_labels(labels: Mapping[str, str]) -> tuple[dict[str, str], int]:
+    """(those that are kept, how many useful ones are not)."""
+    useful = [key for key in labels if not key.startswith(_NOISE)]
+    size = sum(len(key) + len(labels[key]) for key in useful)
+    if len(useful) <= MAX_LABELS and size <= MAX_LABEL_CHARS:
+        return {key: labels[key] for key in sorted(useful)}, 0
+    kept: list[str] = []
+    size = 0
+    for key in sorted(useful, key=lambda key: (not key.startswith(_FIRST), key)):
+        size += len(key) + len(labels[key])
+        if len(kept) == MAX_LABELS or size > MAX_LABEL_CHARS:
+            break
+        kept.append(key)
+    return {key: labels[key] for key in sorted(kept)}, len(useful) - len(kept)
+
+
+def _taints(taints: Iterable[NodeTaint]) -> tuple[tuple[Taint, ...], list[str]]:
+    known: list[Taint] = []
+    problems: list[str] = []
+    for taint in taints:
+        if taint.effect not in _EFFECTS:
+            problems.append(f"taint {taint.key[:80]}: unknown effect {taint.effect[:32]!r}")
+        elif len(known) == MAX_TAINTS:
+            problems.append(f"more than {MAX_TAINTS} taints")
+            break
+        else:
+            effect = cast("Effect", taint.effect)
+            known.append(Taint(key=taint.key, value=taint.value, effect=effect))
+    return tuple(known), problems
+
+
+def made_up_uuid(cluster: str, node: str, index: int) -> str:
+    """The same for ever, and recognisable as nobody's word."""
+    return f"berth-{blake2b(f'{cluster}/{node}/{index}'.encode(), digest_size=12).hexdigest()}"
+
+
+def report(
+    cluster: str, name: str, shape: Shape, charged: Charged, stamp: Stamp, now_s: float
+) -> NodeReport:
+    """The node as it stands."""
+    gpus = tuple(
+        GpuDevice(
+            index=index,
+            uuid=gpu.uuid or made_up_uuid(cluster, name, index),
+            model=gpu.model,
+            memory_mib=gpu.memory_mib,
+            healthy=gpu.healthy,
+            foreign_milli=charged.foreign_milli[index],
+        )
+        for index, gpu in enumerate(shape.gpus)
+    )
+    return NodeReport(
+        cluster=cluster,
+        node=name,
+        stamp=stamp,
+        observed_at_s=now_s,
+        ready=shape.ready,
+        schedulable=shape.schedulable,
+        labels=dict(shape.labels),
+        taints=shape.taints,
+        allocatable=Amounts(
+            cpu_milli=shape.cpu_milli,
+            memory_mib=shape.memory_mib,
+            gpu_milli=WHOLE * len(gpus),
+            tpus=shape.tpus,
+        ),
+        foreign=Amounts(
+            cpu_milli=charged.foreign_cpu_milli,
+            memory_mib=charged.foreign_memory_mib,
+            gpu_milli=sum(charged.foreign_milli),
+            tpus=charged.foreign_tpus,
+        ),
+        gpus=gpus,
+        pods=charged.pods,
+        fractions=bool(shape.shares),
+        shares=shape.shares,
+    )

@@ -1,0 +1,349 @@
+"""The parts of objects that an inventory reads.
+
+Everything has a default, as the API omits what is empty. Quantities stay text until amounts.py
+reads them, so that one that is nonsense spoils its own figure and not the object.
+"""
+
+from typing import Final
+
+import msgspec
+
+from berthmaster.kubernetes.objects import Condition, Object, Struct
+
+Quantities = dict[str, str | int]
+
+# A mirror of bound pods that hold something: what is finished or waits is none of a node's load.
+HOLDING_PODS: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+ORIGIN: Final = "kueue.x-k8s.io/multikueue-origin"  # label of copies that MultiKueue makes
+JOB_SETS_CRD: Final = "jobsets.jobset.x-k8s.io"
+
+
+# Nodes and pods
+
+
+class NodeTaint(Struct, frozen=True):
+    """A taint as the API has it; the effect may be one that we do not know."""
+
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class NodeSpec(Struct, frozen=True):
+    """What was asked of the node."""
+
+    unschedulable: bool = False
+    taints: tuple[NodeTaint, ...] = ()
+
+
+class NodeStatus(Struct, frozen=True):
+    """What the node says of itself."""
+
+    capacity: Quantities = msgspec.field(default_factory=dict)
+    allocatable: Quantities = msgspec.field(default_factory=dict)
+    conditions: tuple[Condition, ...] = ()
+
+
+class Node(Object, frozen=True):
+    """A node."""
+
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+class Resources(Struct, frozen=True):
+    """What a container or a pod asks for; the API server copies limits where requests lack."""
+
+    requests: Quantities = msgspec.field(default_factory=dict)
+
+
+class Container(Struct, frozen=True):
+    """A container; an init container that restarts always is a sidecar."""
+
+    resources: Resources = Resources()
+    restart_policy: str = ""
+
+
+class PodSpec(Struct, frozen=True):
+    """What holds resources of a node."""
+
+    node_name: str = ""
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    overhead: Quantities = msgspec.field(default_factory=dict)
+    resources: Resources = Resources()  # of the pod as a whole, which then counts
+
+
+class PodStatus(Struct, frozen=True):
+    """Whether it still holds anything."""
+
+    phase: str = ""
+
+
+class Pod(Object, frozen=True):
+    """A pod."""
+
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+
+# Dynamic resource allocation
+
+
+class Attribute(Struct, frozen=True):
+    """One attribute of a device; those that are numbers, flags or versions tell us nothing."""
+
+    string: str | None = None
+
+
+class Capacity(Struct, frozen=True):
+    """One capacity of a device."""
+
+    value: str | int = 0
+
+
+class Device(Struct, frozen=True):
+    """A device of a slice."""
+
+    name: str = ""
+    attributes: dict[str, Attribute] = msgspec.field(default_factory=dict)
+    capacity: dict[str, Capacity] = msgspec.field(default_factory=dict)
+    taints: tuple[NodeTaint, ...] = ()
+
+
+class SlicePool(Struct, frozen=True):
+    """Which pool a slice is part of, and of which generation of it."""
+
+    name: str = ""
+    generation: int = 0
+    resource_slice_count: int = 1
+
+
+class SliceSpec(Struct, frozen=True):
+    """Devices of one driver, on one node where it is named."""
+
+    driver: str = ""
+    pool: SlicePool = SlicePool()
+    node_name: str = ""
+    devices: tuple[Device, ...] = ()
+
+
+class ResourceSlice(Object, frozen=True):
+    """Devices that a driver offers."""
+
+    spec: SliceSpec = SliceSpec()
+
+
+class Allotted(Struct, frozen=True):
+    """One device that a claim has got."""
+
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    admin_access: bool | None = False
+
+
+class AllottedDevices(Struct, frozen=True):
+    """All devices of a claim."""
+
+    results: tuple[Allotted, ...] = ()
+
+
+class Allocation(Struct, frozen=True):
+    """What a claim has got."""
+
+    devices: AllottedDevices = AllottedDevices()
+
+
+class Consumer(Struct, frozen=True):
+    """Who may use a claim: mostly a pod."""
+
+    resource: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class ClaimStatus(Struct, frozen=True):
+    """What a claim has got and for whom."""
+
+    allocation: Allocation | None = None
+    reserved_for: tuple[Consumer, ...] = ()
+
+
+class ResourceClaim(Object, frozen=True):
+    """A wish for devices, perhaps granted."""
+
+    status: ClaimStatus = ClaimStatus()
+
+
+# Kueue
+
+
+class Quota(Struct, frozen=True):
+    """The quota of one resource of one flavor."""
+
+    name: str = ""
+    nominal_quota: str | int = 0
+    borrowing_limit: str | int | None = None
+
+
+class FlavorQuotas(Struct, frozen=True):
+    """The quotas of one flavor."""
+
+    name: str = ""
+    resources: tuple[Quota, ...] = ()
+
+
+class ResourceGroup(Struct, frozen=True):
+    """Resources that come in the same flavors."""
+
+    flavors: tuple[FlavorQuotas, ...] = ()
+
+
+class ClusterQueueSpec(Struct, frozen=True):
+    """What a ClusterQueue grants."""
+
+    resource_groups: tuple[ResourceGroup, ...] = ()
+    cohort_name: str = ""
+    stop_policy: str = ""
+
+
+class Usage(Struct, frozen=True):
+    """How much of one resource is used."""
+
+    name: str = ""
+    total: str | int = 0
+
+
+class FlavorUsage(Struct, frozen=True):
+    """How much of one flavor is used."""
+
+    name: str = ""
+    resources: tuple[Usage, ...] = ()
+
+
+class ClusterQueueStatus(Struct, frozen=True):
+    """How a ClusterQueue stands."""
+
+    conditions: tuple[Condition, ...] = ()
+    flavors_reservation: tuple[FlavorUsage, ...] = ()
+    pending_workloads: int = 0
+    admitted_workloads: int = 0
+
+
+class ClusterQueue(Object, frozen=True):
+    """A Kueue ClusterQueue."""
+
+    spec: ClusterQueueSpec = ClusterQueueSpec()
+    status: ClusterQueueStatus = ClusterQueueStatus()
+
+
+class LocalQueueSpec(Struct, frozen=True):
+    """Where a LocalQueue leads."""
+
+    cluster_queue: str = ""
+    stop_policy: str = ""
+
+
+class Conditions(Struct, frozen=True):
+    """A status of which only the conditions matter."""
+
+    conditions: tuple[Condition, ...] = ()
+
+
+class LocalQueue(Object, frozen=True):
+    """A Kueue LocalQueue."""
+
+    spec: LocalQueueSpec = LocalQueueSpec()
+    status: Conditions = Conditions()
+
+
+class ResourceFlavorSpec(Struct, frozen=True):
+    """Which nodes a flavor means."""
+
+    node_labels: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class ResourceFlavor(Object, frozen=True):
+    """A Kueue ResourceFlavor."""
+
+    spec: ResourceFlavorSpec = ResourceFlavorSpec()
+
+
+class CheckState(Struct, frozen=True):
+    """How one admission check stands."""
+
+    name: str = ""
+    state: str = ""
+    message: str = ""
+
+
+class WorkloadStatus(Struct, frozen=True):
+    """How a Workload stands."""
+
+    conditions: tuple[Condition, ...] = ()
+    admission_checks: tuple[CheckState, ...] = ()
+
+
+class Workload(Object, frozen=True):
+    """A Kueue Workload."""
+
+    status: WorkloadStatus = WorkloadStatus()
+
+
+class Definition(Object, frozen=True):
+    """A CustomResourceDefinition: whether its kind is served."""
+
+    status: Conditions = Conditions()
+
+
+# The hub
+
+
+class Property(Struct, frozen=True):
+    """A property of a ClusterProfile, or a claim of a ManagedCluster."""
+
+    name: str = ""
+    value: str = ""
+
+
+class Version(Struct, frozen=True):
+    """Of a cluster."""
+
+    kubernetes: str = ""
+
+
+class ClusterProfileStatus(Struct, frozen=True):
+    """What is known of a cluster."""
+
+    version: Version = Version()
+    properties: tuple[Property, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+
+
+class ClusterProfile(Object, frozen=True):
+    """A cluster as sig-multicluster's inventory shows it."""
+
+    status: ClusterProfileStatus = ClusterProfileStatus()
+
+
+class ManagedClusterSpec(Struct, frozen=True):
+    """What the hub has decided about a cluster."""
+
+    hub_accepts_client: bool = False
+    taints: tuple[NodeTaint, ...] = ()
+
+
+class ManagedClusterStatus(Struct, frozen=True):
+    """What the cluster says of itself."""
+
+    version: Version = Version()
+    cluster_claims: tuple[Property, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+
+
+class ManagedCluster(Object, frozen=True):
+    """A cluster as Open Cluster Management knows it."""
+
+    spec: ManagedClusterSpec = ManagedClusterSpec()
+    status: ManagedClusterStatus = ManagedClusterStatus()

@@ -1,0 +1,134 @@
+"""Kueue's queues and copies of a cluster, and which of them have changed. Pure."""
+
+from collections.abc import Iterator
+
+from berthmaster.inventory.kinds import Kind, Problems
+from berthmaster.inventory.objects import ClusterQueue, LocalQueue, ResourceFlavor, Workload
+from berthmaster.inventory.queues import (
+    Copy,
+    Queue,
+    copy_of,
+    copy_report,
+    local_queue_of,
+    queue_of,
+    queue_report,
+)
+from berthmaster.messages.fleet import CopyReport, LocalQueueReport, QueueReport, Stamp
+
+Key = tuple[str, str]
+
+
+class QueueBook:
+    """What Kueue has in one cluster."""
+
+    def __init__(self, cluster: str, problems: Problems) -> None:
+        self._cluster = cluster
+        self._problems = problems
+        self._found: dict[str, ClusterQueue] = {}
+        self._queues: dict[str, Queue] = {}
+        self._flavors: dict[str, dict[str, str]] = {}
+        self._local: dict[Key, tuple[str, LocalQueueReport]] = {}
+        self._led_by: dict[str, set[Key]] = {}  # ClusterQueue -> its LocalQueues
+        self._copies: dict[Key, Copy] = {}
+        self.dirty_queues: dict[str, bool] = {}
+        self.dirty_copies: dict[Key, bool] = {}
+
+    # ---- what is asked of it
+
+    def queues(self) -> Iterator[str]:
+        """Every ClusterQueue."""
+        return iter(self._queues)
+
+    def copies(self) -> Iterator[Key]:
+        """Every copy."""
+        return iter(self._copies)
+
+    def has_queue(self, name: str) -> bool:
+        """Whether there is such a ClusterQueue."""
+        return name in self._queues
+
+    def has_copy(self, key: Key) -> bool:
+        """Whether there is such a copy."""
+        return key in self._copies
+
+    def queue(self, name: str, stamp: Stamp, now_s: float, *, served: bool) -> QueueReport:
+        """As it stands; or that it is gone, as it is with Kueue itself."""
+        queue = self._queues.get(name) if served else None
+        local = [self._local[key][1] for key in self._led_by.get(name, ())]
+        return queue_report(self._cluster, name, queue, local, stamp, now_s)
+
+    def copy(self, key: Key, stamp: Stamp, now_s: float, *, served: bool) -> CopyReport:
+        """As it stands; or that it is gone."""
+        copy = self._copies.get(key) if served else None
+        return copy_report(self._cluster, *key, copy, stamp, now_s)
+
+    # ---- what changes
+
+    def set_queue(self, found: ClusterQueue) -> None:
+        """A ClusterQueue as it is now."""
+        self._found[found.metadata.name] = found
+        self._work_out(found.metadata.name)
+
+    def drop_queue(self, name: str) -> None:
+        """It is no more."""
+        self._found.pop(name, None)
+        self._problems.set(Kind.CLUSTER_QUEUES.value, name, ())
+        if self._queues.pop(name, None) is not None:
+            self.dirty_queues[name] = True
+
+    def _work_out(self, name: str) -> None:
+        queue = queue_of(self._found[name], self._flavors)
+        if queue != self._queues.get(name):
+            self._queues[name] = queue
+            self._problems.set(Kind.CLUSTER_QUEUES.value, name, queue.problems)
+            self.dirty_queues[name] = True
+
+    def set_flavor(self, found: ResourceFlavor) -> None:
+        """A flavor as it is now; every queue that grants it changes with it."""
+        self._flavors[found.metadata.name] = found.spec.node_labels
+        for name in self._found:
+            self._work_out(name)
+
+    def drop_flavor(self, name: str) -> None:
+        """It is no more."""
+        self._flavors.pop(name, None)
+        for queue in self._found:
+            self._work_out(queue)
+
+    def set_local(self, found: LocalQueue) -> None:
+        """A LocalQueue as it is now."""
+        key = (found.metadata.namespace, found.metadata.name)
+        now = (found.spec.cluster_queue, local_queue_of(found))
+        if now == self._local.get(key):
+            return
+        self.drop_local(key)
+        self._local[key] = now
+        self._led_by.setdefault(now[0], set()).add(key)
+        self._touch(now[0])
+
+    def drop_local(self, key: Key) -> None:
+        """It is no more."""
+        before = self._local.pop(key, None)
+        if before is not None:
+            led = self._led_by[before[0]]
+            led.discard(key)
+            if not led:
+                del self._led_by[before[0]]
+            self._touch(before[0])
+
+    def _touch(self, queue: str) -> None:
+        if queue in self._queues:
+            self.dirty_queues[queue] = True
+
+    def set_copy(self, found: Workload) -> None:
+        """A copy as it is now."""
+        key = (found.metadata.namespace, found.metadata.name)
+        copy = copy_of(found)
+        if copy != self._copies.get(key):
+            self._copies[key] = copy
+            self.dirty_copies[key] = True
+
+    def drop_copy(self, key: Key) -> None:
+        """It is no more."""
+        if self._copies.pop(key, None) is not None:
+            self.dirty_copies[key] = True

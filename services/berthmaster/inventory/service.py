@@ -1,0 +1,51 @@
+"""`berth serve inventory`: what clusters have and do, as facts of the fleet.
+
+::
+
+    berth serve inventory --cluster east                       in a pod of the cluster
+    berth serve inventory --cluster east --kubeconfig F --context C
+    berth serve inventory --side hub --context hub             what a hub knows of its clusters
+
+Needs to get, list and watch, and nothing else (deploy/kubernetes/agent/inventory-rbac.yaml). While
+the API server is away nothing is told, the sign of life neither: whoever places jobs then closes
+the cluster to new ones, and what runs there goes on.
+"""
+
+from berthmaster.bus.joining import joined
+from berthmaster.bus.streams import FLEET
+from berthmaster.inventory.hub import HubSide
+from berthmaster.inventory.settings import InventorySettings, access_of
+from berthmaster.inventory.worker import Worker
+from berthmaster.kubernetes.client import Client
+from berthmaster.kubernetes.errors import BadConfig
+from berthmaster.runtime.errors import CannotStart, SettingsError
+from berthmaster.runtime.service import Context, Service
+
+NAME = "inventory"
+
+
+async def main(ctx: Context[InventorySettings]) -> None:
+    """Connect to both sides, then tell."""
+    settings = ctx.settings
+    if settings.side == "worker" and not settings.cluster:
+        raise SettingsError(["--cluster: missing, expected the worker cluster's name in the fleet"])
+    try:
+        access = await access_of(settings)
+        client = await Client.open(
+            access,
+            user_agent="berthmaster-inventory",
+            log=ctx.log,
+            timeout_s=settings.api_timeout_s,
+        )
+    except BadConfig as error:
+        raise CannotStart(str(error)) from error
+    async with client, joined(ctx, FLEET) as conn:
+        if conn is None:
+            return
+        if settings.side == "hub":
+            await HubSide(ctx, conn, client).run()
+        else:
+            await Worker(ctx, conn, client).run()
+
+
+SERVICE = Service(NAME, InventorySettings, main)

@@ -1,0 +1,99 @@
+"""What the inventory can be told; `berth serve inventory --help` shows it."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from berthmaster.bus.subjects import SubjectError, token
+from berthmaster.kubernetes.access import Access
+from berthmaster.kubernetes.config import from_kubeconfig, in_cluster
+from berthmaster.runtime.settings import CommonSettings, setting
+
+
+def _cluster(text: str) -> str:
+    try:
+        token(text or "-")
+    except SubjectError as error:
+        return f"a name that can stand in a subject ({error})"
+    return ""
+
+
+def _labels(parts: tuple[str, ...]) -> str:
+    good = all(0 < part.find("=") <= 316 and len(part) <= 1024 for part in parts)
+    return "" if good and len(parts) <= 64 else "KEY=VALUE, at most 64 of them"
+
+
+@dataclass(frozen=True, kw_only=True)
+class InventorySettings(CommonSettings):
+    """One side of the fleet: a worker cluster, or a hub."""
+
+    side: Literal["worker", "hub"] = setting(
+        "worker",
+        help="worker: what one cluster has and does; hub: what a hub knows of its clusters",
+    )
+    cluster: str = setting(
+        "", check=_cluster, help="the worker cluster's name in the fleet; needed for side worker"
+    )
+    kubeconfig: Path | None = setting(
+        None,
+        help="how to reach the cluster; none = the pod's own service account inside a cluster, "
+        "$KUBECONFIG or ~/.kube/config elsewhere",
+    )
+    context: str = setting("", help="context of the kubeconfig; empty = its current one")
+    labels: tuple[str, ...] = setting(
+        (), check=_labels, help="labels of the cluster that requests can be matched by, KEY=VALUE"
+    )
+    profile_namespace: str = setting(
+        "",
+        help="side hub: namespace whose ClusterProfiles count; empty = all (one of a name counts)",
+    )
+    report_interval_s: float = setting(
+        0.1,
+        least=0.0,
+        most=60,
+        help="seconds between two reports of one thing, at least; the first change is told at once",
+    )
+    report_rate: float = setting(
+        500.0,
+        least=1,
+        most=1e6,
+        help="reports a second of nodes that only our own pods have changed, and of all that is "
+        "told anew hourly; foreign pods, nodes and queues are always told",
+    )
+    silent_limit_s: float = setting(
+        130.0,
+        least=1,
+        most=3600,
+        help="seconds without a word of the API server's watches after which the cluster gets no "
+        "sign of life; servers send a bookmark a minute, so one may be missed",
+    )
+    absent_s: float = setting(
+        30.0,
+        least=0.1,
+        most=3600,
+        help="seconds between two looks for a kind that the cluster does not serve (Kueue's, DRA)",
+    )
+    api_timeout_s: float = setting(
+        10.0, least=0.1, most=300, help="seconds for one answer of the API server"
+    )
+    lease_ttl_s: float = setting(
+        1.5,
+        least=0.3,
+        most=60,
+        help="seconds until a silent inventory is replaced by another that stands by",
+    )
+
+    @property
+    def cluster_labels(self) -> Mapping[str, str]:
+        """The cluster's labels."""
+        return {key: value for key, _, value in (part.partition("=") for part in self.labels)}
+
+
+async def access_of(settings: InventorySettings) -> Access:
+    """How to reach the cluster. Raises BadConfig."""
+    inside = bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
+    if settings.kubeconfig is None and not settings.context and inside:
+        return await in_cluster()
+    return await from_kubeconfig(settings.kubeconfig, settings.context)

@@ -1,0 +1,93 @@
+"""Tells facts while this replica holds the lease; others mirror and stand by.
+
+Each time the lease is gained a new life of the writer begins, with an epoch above all before: what
+a replica that stood still may yet send is then recognised as old.
+"""
+
+import asyncio
+import secrets
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.lease import Lease
+from berthmaster.bus.reporting import FactReporter, Source
+from berthmaster.inventory.settings import InventorySettings
+from berthmaster.messages.fleet import FleetFact
+from berthmaster.runtime.periodic import stopped_within
+from berthmaster.runtime.service import Context
+
+LOOK_S: Final = 0.05
+RELEASE_LIMIT_S: Final = 1.0
+
+
+class Teller:
+    """The one writer of the facts in a scope."""
+
+    def __init__(
+        self,
+        ctx: Context[InventorySettings],
+        conn: Connection,
+        source: Source,
+        *,
+        lease: str,
+        scope: str,
+    ) -> None:
+        self._ctx = ctx
+        self._reports = ctx.metrics.counter("reports", "Facts stored, by kind", ["fact"])
+        self._over = asyncio.Event()
+        self._over.set()
+        holder = f"{ctx.name}-{socket.gethostname()}-{secrets.token_hex(4)}"
+        self.lease = Lease(
+            conn,
+            lease,
+            holder,
+            on_gained=lambda _: self._over.clear(),
+            on_lost=self._over.set,
+            ttl_s=ctx.settings.lease_ttl_s,
+        )
+        self.reporter = FactReporter(
+            conn,
+            source,
+            scope,
+            interval_s=ctx.settings.report_interval_s,
+            rate_per_s=ctx.settings.report_rate,
+            may_tell=lambda: self.lease.held,
+            on_told=self._count,
+        )
+
+    def _count(self, fact: FleetFact) -> None:
+        self._reports.labels(type(fact).__name__).inc()
+
+    async def run(self, ready: Callable[[], bool]) -> None:
+        """Until the service stops; nothing is told before ``ready`` says that all was read."""
+        lease = self._ctx.spawn(self.lease.run(), name="lease")
+        stopping = self._ctx.stopping
+        try:
+            while not stopping.is_set():
+                if not (self.lease.held and ready()):
+                    await stopped_within(LOOK_S, stopping)
+                    continue
+                await self._live(stopping)
+        finally:
+            lease.cancel()
+            await asyncio.wait({lease}, timeout=RELEASE_LIMIT_S)
+
+    async def _live(self, stopping: asyncio.Event) -> None:
+        """One life, which ends with the lease or the service."""
+        over = asyncio.create_task(self._over.wait(), name="lease lost")
+        stop = asyncio.create_task(stopping.wait(), name="stopping")
+        until = asyncio.Event()
+        for task in (over, stop):
+            task.add_done_callback(lambda _: until.set())
+        try:
+            await self.reporter.run(until)
+        finally:
+            over.cancel()
+            stop.cancel()
+
+    def show(self) -> None:
+        """Readiness: somebody tells these facts."""
+        known = self.lease.held or bool(self.lease.seen_holder)
+        self._ctx.health.ready("lease", known, "nobody tells these facts")

@@ -1,0 +1,139 @@
+"""The inventory of a worker cluster: mirrors, core and teller wired together."""
+
+from typing import Any, Final
+
+from berthmaster.bus import subjects
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.reporting import ALIVE_INTERVAL_S
+from berthmaster.inventory.core import KAI_CRD, Inventory
+from berthmaster.inventory.kinds import Kind
+from berthmaster.inventory.objects import (
+    HOLDING_PODS,
+    JOB_SETS_CRD,
+    ORIGIN,
+    ClusterQueue,
+    Definition,
+    LocalQueue,
+    Node,
+    Pod,
+    ResourceClaim,
+    ResourceFlavor,
+    ResourceSlice,
+    Workload,
+)
+from berthmaster.inventory.settings import InventorySettings
+from berthmaster.inventory.telling import Teller
+from berthmaster.inventory.watching import Mirrors, Watched
+from berthmaster.kubernetes.client import Client
+from berthmaster.kubernetes.errors import KubernetesError
+from berthmaster.kubernetes.mirror import Change
+from berthmaster.kubernetes.resources import (
+    CLUSTER_QUEUES,
+    CUSTOM_RESOURCE_DEFINITIONS,
+    LOCAL_QUEUES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_FLAVORS,
+    RESOURCE_SLICES,
+    WORKLOADS,
+)
+from berthmaster.messages.fleet import REFRESH_S, ClusterAlive, Stamp
+from berthmaster.runtime.periodic import beats, stopped_within
+from berthmaster.runtime.service import Context
+
+BEAT_S: Final = 0.5
+RETRY_S: Final = 5.0
+POD_PAGE: Final = 250  # a page of pods as JSON is several MB; half as much costs two calls more
+
+WATCHED: Final = (
+    Watched(Kind.NODES, NODES, Node, needed=True),
+    Watched(Kind.PODS, PODS, Pod, needed=True, selector=HOLDING_PODS, page=POD_PAGE),
+    Watched(Kind.SLICES, RESOURCE_SLICES, ResourceSlice),
+    Watched(Kind.CLAIMS, RESOURCE_CLAIMS, ResourceClaim),
+    Watched(Kind.FLAVORS, RESOURCE_FLAVORS, ResourceFlavor),
+    Watched(Kind.CLUSTER_QUEUES, CLUSTER_QUEUES, ClusterQueue),
+    Watched(Kind.LOCAL_QUEUES, LOCAL_QUEUES, LocalQueue),
+    Watched(Kind.COPIES, WORKLOADS, Workload, labels=ORIGIN),
+    *(
+        Watched(
+            Kind.DEFINITIONS,
+            CUSTOM_RESOURCE_DEFINITIONS,
+            Definition,
+            selector=f"metadata.name={name}",
+        )
+        for name in (JOB_SETS_CRD, KAI_CRD)
+    ),
+)
+
+
+class Worker:
+    """One replica of the inventory of one cluster."""
+
+    def __init__(self, ctx: Context[InventorySettings], conn: Connection, client: Client) -> None:
+        settings = ctx.settings
+        self._ctx = ctx
+        self._conn = conn
+        self._client = client
+        self._core = Inventory(settings.cluster, settings.cluster_labels)
+        self._mirrors = Mirrors(ctx, client, WATCHED, self._on_change)
+        self._teller = Teller(
+            ctx,
+            conn,
+            self._core,
+            lease=f"inventory.{subjects.token(settings.cluster)}",
+            scope=subjects.fleet_of(settings.cluster),
+        )
+        self._nodes = self._mirrors.reflector(Kind.NODES)
+        self._holding = ctx.metrics.gauge("pods_holding", "Pods that hold something on a node")
+
+    async def run(self) -> None:
+        """Until the service is asked to stop; the lease is given back at the end."""
+        ctx = self._ctx
+        self._mirrors.start()
+        ctx.spawn(self._learn_version(), name="version of the API server")
+        alive = self._teller.reporter.keep_alive(
+            subjects.alive(ctx.settings.cluster), self._alive, ctx.stopping
+        )
+        ctx.spawn(alive, name="sign of life")
+        ctx.spawn(self._keep_house(), name="keep house")
+        await self._teller.run(lambda: self._mirrors.ready)
+
+    def _on_change(self, kind: Kind, change: Change[Any]) -> None:
+        self._core.take(kind, change)
+        self._teller.reporter.wake()
+
+    def _alive(self, stamp: Stamp, now_s: float) -> ClusterAlive | None:
+        """None: a change might have been missed, and saying nothing is how that is said."""
+        if self._mirrors.live():
+            return None
+        return ClusterAlive(
+            cluster=self._ctx.settings.cluster,
+            stamp=stamp,
+            observed_at_s=now_s,
+            interval_s=ALIVE_INTERVAL_S,
+        )
+
+    async def _learn_version(self) -> None:
+        while not self._ctx.stopping.is_set():
+            pause_s = REFRESH_S
+            try:
+                self._core.set_version(await self._client.version())
+                self._teller.reporter.wake()
+            except KubernetesError:
+                pause_s = RETRY_S  # the mirrors tell what is wrong
+            await stopped_within(pause_s, self._ctx.stopping)
+
+    async def _keep_house(self) -> None:
+        async for _ in beats(BEAT_S, self._ctx.stopping):
+            for kind in self._mirrors.absent():
+                self._core.absent(kind)
+            self._core.unreadable_nodes(name for _, name in self._nodes.unreadable)
+            self._teller.reporter.wake()
+            self._ctx.health.ready("bus", self._conn.connected, "no connection to NATS")
+            why = self._mirrors.live()
+            self._ctx.health.ready("sign of life", not why, why)
+            self._teller.show()
+            self._holding.set(self._core.nodes.pods)
+            self._mirrors.show(self._core.problems.count())
+            self._mirrors.tell(self._core.problems.take_new())
