@@ -183,7 +183,7 @@ class Api:
         )
 
     def watch(self, path: str, limit_s: float = 10.0, **query: object) -> Iterator[Object]:
-        """Events of a watch, until its time is over. Raises ApiError, for a late 410 too."""
+        """Events of a watch, until its time is over or it is cut off. Raises ApiError, late too."""
         wanted = {"watch": 1, "timeoutSeconds": max(1, int(limit_s)), **query}
         connection = http.client.HTTPSConnection(
             self._host, timeout=self._limit_s, context=self._tls

@@ -1,0 +1,179 @@
+"""The cache of programs, with a Go that takes no time: a script that writes what it is told."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.controlplane import build
+from tests.controlplane.build import HERE, SOURCES, BuildFailed, Unavailable
+from tests.controlplane.processes import until
+
+GO = """#!/bin/sh
+echo "$*" >>"$GO_CALLS"
+while [ "$1" != -o ]; do shift; done
+printf '#!/bin/sh\\n' >"$2"
+chmod +x "$2"
+[ -z "$GO_WAITS" ] || exec sleep "$GO_WAITS"
+[ -z "$GO_FAILS" ] || { echo "undefined: x"; exit 1; }
+"""
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """An empty cache, and a Go that notes its calls."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "go").write_text(GO)
+    (tools / "go").chmod(0o755)
+    return {
+        "PATH": f"{tools}:/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "BERTH_CACHE": str(tmp_path / "cache"),
+        "GO_CALLS": str(tmp_path / "calls"),
+    }
+
+
+def calls(environment: dict[str, str]) -> list[str]:
+    """The packages that Go compiled."""
+    path = Path(environment["GO_CALLS"])
+    return [line.split()[-1] for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def assets(tmp_path: Path, *names: str) -> str:
+    folder = tmp_path / "assets"
+    folder.mkdir()
+    for name in names:
+        (folder / name).write_text("#!/bin/sh\n")
+        (folder / name).chmod(0o755)
+    return str(folder)
+
+
+def in_another_process(environment: dict[str, str], *more: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.controlplane.build", *more],
+        env=environment,
+        cwd=HERE.parent.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def test_programs_are_compiled_once_and_found_from_then_on(environment: dict[str, str]) -> None:
+    with pytest.raises(Unavailable, match=r"not built yet: etcd, .*controlplane\.build"):
+        build.find(environment)
+    programs = build.build(environment)
+    assert calls(environment) == [package for _, package in SOURCES.values()]
+    assert build.build(environment) == build.find(environment) == programs
+    assert len(calls(environment)) == len(SOURCES)
+    assert programs.kube_apiserver.parent.parent == Path(environment["BERTH_CACHE"], "controlplane")
+
+
+def test_a_version_or_a_flag_that_changes_makes_another_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in build.MODULES:
+        (tmp_path / module).mkdir()
+        for name in ("go.mod", "go.sum"):
+            (tmp_path / module / name).write_bytes((HERE / module / name).read_bytes())
+    keys = [build.cache_key(), build.cache_key(tmp_path)]
+    assert keys[0] == keys[1]
+    go_mod = tmp_path / "kubernetes" / "go.mod"
+    go_mod.write_text(go_mod.read_text().replace("v1.36.3", "v1.36.4"))
+    keys.append(build.cache_key(tmp_path))
+    monkeypatch.setattr(build, "FLAGS", ("-race",))
+    keys.append(build.cache_key(tmp_path))
+    assert len(set(keys)) == 3
+
+
+def test_the_version_that_programs_tell_is_the_one_that_is_compiled() -> None:
+    go_mod = (HERE / "kubernetes" / "go.mod").read_text()
+    assert f"k8s.io/kubernetes v{build.KUBERNETES_VERSION}" in go_mod
+    assert f"gitVersion=v{build.KUBERNETES_VERSION}" in build.LD_FLAGS
+
+
+def test_a_build_that_is_killed_leaves_no_program_and_the_next_one_cleans_up(
+    environment: dict[str, str],
+) -> None:
+    folder = build.cache_root(environment) / build.cache_key()
+    with in_another_process(environment | {"GO_WAITS": "60"}) as killed:
+        until(lambda: calls(environment), "Go at work", 20)
+        until(lambda: list(folder.glob(".*etcd")), "half a program", 20)
+        killed.send_signal(signal.SIGKILL)
+    assert [path.name for path in folder.iterdir() if path.name != "lock"] == [".unfinished-etcd"]
+    with pytest.raises(Unavailable):
+        build.find(environment)
+    build.build(environment)
+    assert sorted(path.name for path in folder.iterdir()) == sorted(["lock", *SOURCES])
+
+
+def test_two_builds_at_a_time_compile_once(environment: dict[str, str]) -> None:
+    slow = environment | {"GO_WAITS": "0.3"}
+    with in_another_process(slow) as one, in_another_process(slow) as other:
+        texts = [each.communicate(timeout=40)[0].decode() for each in (one, other)]
+    assert [one.returncode, other.returncode] == [0, 0], texts
+    assert len(calls(environment)) == len(SOURCES)
+    assert sum("another build is at it" in text for text in texts) == 1
+
+
+def test_what_go_says_against_a_program_is_told(environment: dict[str, str]) -> None:
+    with pytest.raises(BuildFailed, match="etcd: go build says: undefined: x"):
+        build.build(environment | {"GO_FAILS": "1"})
+    assert build.build(environment).etcd.exists()
+
+
+def test_programs_are_taken_from_a_folder_and_what_it_lacks_is_compiled(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    folder = assets(tmp_path, "etcd", "kube-apiserver")
+    programs = build.build(environment | {"KUBEBUILDER_ASSETS": folder})
+    assert [programs.etcd, programs.kube_apiserver] == [
+        Path(folder, "etcd"),
+        Path(folder, "kube-apiserver"),
+    ]
+    assert [Path(package).name for package in calls(environment)] == [
+        "kube-controller-manager",
+        "kube-scheduler",
+        "kwok",
+    ]
+    assert build.find(environment | {"KUBEBUILDER_ASSETS": folder}) == programs
+
+
+def test_without_go_the_reason_names_what_is_missing_and_what_would_help(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    bare = environment | {"PATH": str(tmp_path)}
+    for ask in (build.find, build.build):
+        with pytest.raises(Unavailable, match=r"no etcd, kube-apiserver, .* install Go 1.26"):
+            ask(bare)
+    some = bare | {"KUBEBUILDER_ASSETS": assets(tmp_path, "etcd", "kube-apiserver")}
+    with pytest.raises(
+        Unavailable, match=r"^no kube-controller-manager, kube-scheduler, kwok here"
+    ):
+        build.build(some)
+    with pytest.raises(Unavailable, match="KUBEBUILDER_ASSETS names '/nowhere'"):
+        build.find(bare | {"KUBEBUILDER_ASSETS": "/nowhere"})
+
+
+def test_a_command_runs_after_the_build_and_learns_why_there_was_none(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    tell = ["--", "/bin/sh", "-c", 'echo "why: ${BERTH_CONTROLPLANE_MISSING-}."; exit 3']
+    with in_another_process(environment, *tell) as built:
+        text = built.communicate(timeout=40)[0].decode()
+    assert built.returncode == 3
+    assert "why: ." in text
+    assert "kwok done in 0 s (5 of 5)" in text
+
+    bare = environment | {"PATH": str(tmp_path), "BERTH_CACHE": str(tmp_path / "other")}
+    with in_another_process(bare, *tell) as lacking:
+        text = lacking.communicate(timeout=40)[0].decode()
+    assert lacking.returncode == 3
+    assert "why: no etcd, kube-apiserver" in text
+    with pytest.raises(Unavailable, match=r"^because$"):
+        build.find(environment | {build.MISSING: "because"})
+    with in_another_process(bare) as alone:
+        alone.communicate(timeout=40)
+    assert alone.returncode == 75
