@@ -10,6 +10,7 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server
 from berthmaster.bus.endpoints import Endpoint, Endpoints, Stopping, serve
 from berthmaster.bus.errors import BusError, NoAnswer, NotConnected, TooLarge
+from tests.bus.proxy import Passing, proxied
 from tests.bus.tools import Lines, connected, patiently, story, task, until
 
 Answer = Callable[[str, bytes], Awaitable[bytes | None]]
@@ -238,6 +239,51 @@ async def test_stopping_ends_in_time_though_the_server_is_away(
         await endpoints.stop()
         assert time.monotonic() - began_s < 2
         server.resume()
+
+
+@story
+async def test_an_answer_that_can_no_longer_arrive_is_not_sent(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server permits it on the connection that brought the request, and for a while only."""
+    go_on = asyncio.Event()
+    begun: list[bytes] = []
+
+    async def slow(_: str, data: bytes) -> bytes:
+        begun.append(data)
+        await go_on.wait()
+        return data
+
+    sent: list[bytes] = []
+
+    def keeps(passing: Passing) -> bool:
+        words = passing.line.split()
+        if words[0] == b"PUB" and words[1].startswith(b"_INBOX"):
+            sent.append(passing.payload)
+        return False
+
+    log = Lines()
+    async with (
+        proxied(server.url) as proxy,
+        connected(proxy.url, log=log) as conn,
+        connected(server.url, "asker") as asker,
+    ):
+        await served(conn, slow, max_concurrent=2)
+        proxy.to_server = keeps
+        for body in (b"one", b"two"):
+            await asker.publish("berth.api.acme.echo", body, reply="_INBOX.nobody")
+        await until(lambda: len(begun) == 2)
+        proxy.cut()
+        await until(lambda: conn.reconnects == 1)
+        go_on.set()
+        got = await patiently(lambda: asker.request("berth.api.acme.echo", b"three"))
+        assert (got.data, sent) == (b"three", [b"three"])
+        assert log.fields("answers came too late to be sent") == [{"so_far": 1}]
+
+        monkeypatch.setattr("berthmaster.bus.endpoints.LATEST_ANSWER_S", -1.0)
+        with pytest.raises(NoAnswer):
+            await asker.request("berth.api.acme.echo", b"four", timeout_s=0.3)
+        assert (begun[-1], sent) == (b"four", [b"three"])
 
 
 @story

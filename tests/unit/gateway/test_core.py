@@ -518,7 +518,8 @@ def test_get_reads_the_story_from_the_log() -> None:
     )
 
 
-def test_get_reads_the_story_from_the_archive_when_only_the_tombstone_is_left() -> None:
+@pytest.mark.parametrize("removed", [3, 2, 1])  # the newest first, the ending stays
+def test_get_reads_the_story_from_the_archive_when_some_of_it_is_removed(removed: int) -> None:
     gateway = fresh()
     gateway.handle(ask("get", {"id": "train", "story": True}), 9.0)
     # The archive also holds an earlier life of the same id.
@@ -526,7 +527,8 @@ def test_get_reads_the_story_from_the_archive_when_only_the_tombstone_is_left() 
     later = tuple(
         msgspec.structs.replace(r, sequence=r.sequence + 10, event=moved(r.event)) for r in STORY
     )
-    read = StoryRead(ref="r1", events=later[-1:], archived=earlier + later)
+    left = later[: 3 - removed] + later[-1:]
+    read = StoryRead(ref="r1", events=left, archived=earlier + later)
     shown = msgspec.structs.replace(SHOWN, sequence=14)
     assert gateway.handle(read, 9.0) == say(GetReply(workload=shown, request=job(), story=later))
 

@@ -5,8 +5,9 @@ import copy
 import pytest
 
 from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.fold import Verdict, Workload, key, offer
+from berthmaster.lifecycle.fold import Verdict, Workload, is_whole, key, offer
 from berthmaster.lifecycle.states import State
+from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.families import JOB_REQUESTS
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import (
@@ -258,3 +259,22 @@ def test_digests_stay_as_they_are_in_tombstones() -> None:
         digest(b'{"id":"a","pod_sets":[{"gpus":8,"gpu_models":["T4"]}]}')
         == "db86b330ba6e4e763ca292950d1b61c0"
     )
+
+
+def test_a_story_is_whole_from_its_beginning_and_without_a_gap_void_events_or_not() -> None:
+    kinds = (Submitted, Placed, Claimed, Running, Succeeded)
+    story = [
+        RecordedEvent(
+            sequence=10 * n, stored_at_s=0.0, event=fitting(kind, new(), after=10 * (n - 1))
+        )
+        for n, kind in enumerate(kinds, 1)
+    ]
+    assert not is_whole([])
+    assert [is_whole(story[:count]) for count in range(1, 6)] == [True] * 5
+    # Archived from the newest on, the ending stays; or a reader that came too late.
+    assert [is_whole([*story[:count], story[-1]]) for count in range(4)] == [False] * 4
+    assert not is_whole(story[1:])
+    # A loser between two events is no gap, and the next one stands behind it.
+    void = RecordedEvent(sequence=25, stored_at_s=0.0, event=fitting(Placed, new(), after=10))
+    behind = RecordedEvent(sequence=30, stored_at_s=0.0, event=fitting(Claimed, new(), after=25))
+    assert is_whole([*story[:2], void, behind])

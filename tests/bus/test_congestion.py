@@ -1,0 +1,309 @@
+"""A large log and a server that is behind: what it is asked is cheap, bounded, and not repeated."""
+
+import asyncio
+import itertools
+import random
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from berthmaster.archivist.library import Library
+from berthmaster.archivist.stimuli import Removed, RemoveEvents
+from berthmaster.bus import follow as follow_module
+from berthmaster.bus import log as log_module
+from berthmaster.bus import subjects
+from berthmaster.bus.batch import send_batch
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.embedded import Server
+from berthmaster.bus.errors import NoAnswer
+from berthmaster.bus.follow import Follower, Recorded
+from berthmaster.bus.log import EventLog, last_message
+from berthmaster.bus.streams import CONTROL, WORKLOADS, stream_info
+from berthmaster.bus.window import FIRST
+from berthmaster.lifecycle.instructions import Stored
+from tests.bus.proxy import Passing, Proxy, proxied
+from tests.bus.tools import Lines, connected, patiently, story, submitted, task, until
+
+WORKLOADS_COUNT = 1500
+STAGES = ("submitted", "placed", "claimed", "admitted", "running", "succeeded")
+CLUSTERS = tuple(f"c{number}" for number in range(12))
+OPEN = 300  # workloads whose events mix
+
+
+def name(number: int) -> str:
+    return f"job-{number:04d}"
+
+
+async def fill(conn: Connection) -> None:
+    """Whole lives of many workloads, mixed as they are when many run, and decisions among them."""
+    chance = random.Random(7)
+    waiting = list(range(WORKLOADS_COUNT))
+    alive: list[tuple[str, str, list[str]]] = []
+    parts: list[tuple[str, bytes, dict[str, str]]] = []
+    while waiting or alive:
+        while waiting and len(alive) < OPEN:
+            alive.append((name(waiting.pop()), chance.choice(CLUSTERS), list(STAGES)))
+        one = chance.choice(alive)
+        workload, cluster, left = one
+        kind = left.pop(0)
+        place = None if kind == "submitted" else cluster
+        parts.append((subjects.workload_event("acme", workload, kind, place), b"x" * 400, {}))
+        if kind == "placed" and chance.random() < 0.3:
+            parts.append((subjects.decision("all"), b"y" * 400, {}))
+        if not left:
+            alive.remove(one)
+        if len(parts) >= 900 or not (waiting or alive):
+            await send_batch(conn, parts, timeout_s=20)
+            parts = []
+
+
+@asynccontextmanager
+async def large(server: Server) -> AsyncIterator[Connection]:
+    """A connection to a server with such a log, which was killed and started anew: all is cold."""
+    async with connected(server.url, replicas=1) as conn:
+        await fill(conn)
+        server.kill()
+        server.start()
+        await patiently(lambda: stream_info(conn, WORKLOADS))
+        yield conn
+
+
+async def idle_consumers(conn: Connection, count: int) -> None:
+    """Durables that wait at the beginning of the log, as an archivist's tombstones do for days."""
+    for number in range(count):
+        kind = subjects.workload_events_of(STAGES[number % len(STAGES)])
+        config = {"durable_name": f"idle-{number}", "ack_policy": "explicit"}
+        await conn.api(
+            f"CONSUMER.CREATE.{WORKLOADS}.idle-{number}.{kind}",
+            {"stream_name": WORKLOADS, "config": config | {"filter_subject": kind}},
+        )
+
+
+@pytest.mark.timeout(90)
+@story
+async def test_all_stories_of_a_large_cold_log_are_read_at_the_first_try(server: Server) -> None:
+    async with large(server) as conn:
+        log = EventLog(conn)
+        numbers = iter(range(WORKLOADS_COUNT))
+        read: Counter[int] = Counter()
+
+        async def reader() -> None:
+            for number in numbers:
+                messages = await log.story("acme", name(number))
+                kinds = [subjects.parse_workload_event(m.subject).kind for m in messages]
+                assert kinds == list(STAGES)
+                assert sorted(messages, key=lambda m: m.sequence) == messages
+                read[number] += 1
+
+        await asyncio.gather(*(reader() for _ in range(200)))
+        assert len(read) == WORKLOADS_COUNT
+        assert set(read.values()) == {1}
+
+
+@pytest.mark.timeout(90)
+@story
+async def test_archiving_costs_the_server_no_more_for_all_the_consumers_of_the_log(
+    server: Server,
+) -> None:
+    """A purge makes the server count what each of them has still to come, message by message."""
+    async with large(server) as conn:
+        library, log = Library(conn), EventLog(conn)
+        numbers = iter(range(WORKLOADS_COUNT))
+
+        async def remove_some() -> float:
+            stories = [await log.story("acme", name(next(numbers))) for _ in range(30)]
+            began_s = time.perf_counter()
+            for messages in stories:
+                gone = tuple(message.sequence for message in reversed(messages[:-1]))
+                assert await library.perform(RemoveEvents(ref="r", sequences=gone), b"") == (
+                    Removed(ref="r")
+                )
+            return time.perf_counter() - began_s
+
+        await remove_some()  # the blocks are warm now
+        alone_s = min([await remove_some() for _ in range(3)])
+        await idle_consumers(conn, 60)
+        crowded_s = min([await remove_some() for _ in range(3)])
+        assert crowded_s < 5 * alone_s, f"{alone_s:.3f} s without consumers, {crowded_s:.3f} s with"
+        left = await log.story("acme", name(0))
+        assert [subjects.parse_workload_event(m.subject).kind for m in left] == ["succeeded"]
+
+
+@story
+async def test_events_that_are_gone_already_are_removed_all_the_same(server: Server) -> None:
+    async with connected(server.url, replicas=1) as conn:
+        log, library = EventLog(conn), Library(conn)
+        for number in range(3):
+            await log.append(submitted(name(number)))
+        first = await library.perform(RemoveEvents(ref="r", sequences=(3, 1)), b"")
+        again = await library.perform(RemoveEvents(ref="r", sequences=(3, 2, 1)), b"")
+        assert (first, again) == (Removed(ref="r"), Removed(ref="r"))
+        assert (await stream_info(conn, WORKLOADS)).state.messages == 0
+
+
+@story
+async def test_who_follows_all_of_the_log_asks_for_it_without_filters(server: Server) -> None:
+    async with connected(server.url, replicas=1) as conn:
+        await EventLog(conn).append(submitted("job-1"))
+        seen: list[str] = []
+
+        def take(recorded: Recorded) -> None:
+            seen.append(recorded.subject)
+
+        both = [subjects.ALL_DECISIONS, subjects.ALL_WORKLOADS]
+        follower = Follower(conn, WORKLOADS, both)
+        async with task(follower.run(take)):
+            await until(lambda: follower.caught_up)
+            await conn.request(subjects.decision("all"), b"{}")
+            await until(lambda: len(seen) == 2)
+            assert await filters(conn, WORKLOADS) == [None]
+        assert seen == [
+            subjects.workload_event("acme", "job-1", "submitted", None),
+            both[0][:-1] + "all",
+        ]
+
+
+async def filters(conn: Connection, stream: str) -> list[Any]:
+    """What each consumer of a stream filters by; several filters are a list."""
+    listed = msgspec.json.decode(await conn.api(f"CONSUMER.LIST.{stream}"))["consumers"]
+    configs = [one["config"] for one in listed]
+    return [one.get("filter_subjects") or one.get("filter_subject") for one in configs]
+
+
+class Asked:
+    """What passed a proxy on its way to the server: requests to JetStream's API and writes."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self.requests: Counter[tuple[bytes, bytes]] = Counter()
+        self.writes: Counter[bytes] = Counter()
+        proxy.to_server = self._passes
+
+    def _passes(self, passing: Passing) -> bool:
+        words = passing.line.split()
+        if words[0] in (b"PUB", b"HPUB"):
+            if words[1].startswith(b"$JS.API."):
+                self.requests[words[1], passing.payload] += 1
+            elif words[1].startswith(b"berth.workload."):
+                self.writes[words[1]] += 1
+        return False
+
+
+async def repeatedly(ask: Callable[[], Awaitable[Any]]) -> None:
+    """As our services do: at once again when there was no answer."""
+    while True:
+        try:
+            await ask()
+            return
+        except NoAnswer:
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.timeout(60)
+@story
+async def test_a_server_that_stands_still_is_not_asked_the_same_twice_and_then_answers_all(
+    server: Server,
+) -> None:
+    async with proxied(server.url) as proxy, connected(proxy.url, replicas=1) as conn:
+        log = EventLog(conn)
+        for number in range(100):
+            await log.append(submitted(name(number)))
+        asked = Asked(proxy)
+        server.pause()
+        guards = [subjects.aggregate("acme", name(number)) for number in range(100)]
+        reading = [
+            asyncio.create_task(repeatedly(lambda g=guard: last_message(conn, WORKLOADS, g)))  # type: ignore[misc]
+            for guard in guards
+        ]
+        await asyncio.sleep(3.2)  # past the time limit of each, before its predecessor is given up
+        assert set(asked.requests.values()) == {1}
+        assert len(asked.requests) <= FIRST
+        server.resume()
+        await asyncio.gather(*reading)
+        # Those that were late were asked once more: an old answer decides nothing.
+        gets = {body: n for (subject, body), n in asked.requests.items() if b"MSG.GET" in subject}
+        assert len(gets) == 100
+        assert max(gets.values()) == 2
+
+
+@pytest.mark.timeout(60)
+@story
+async def test_what_was_asked_of_an_absent_server_does_not_reach_it_all_at_once(
+    server: Server,
+) -> None:
+    async with proxied(server.url) as proxy, connected(proxy.url, replicas=1) as conn:
+        server.kill()
+        await until(lambda: not conn.connected)
+        asked = Asked(proxy)
+        ended = 0
+
+        async def impatient() -> None:
+            nonlocal ended
+            while True:
+                try:
+                    await conn.api(f"STREAM.INFO.{CONTROL}", timeout_s=0.1)
+                    return
+                except NoAnswer as error:
+                    ended += str(error).endswith("within 0.1 s; the server is away")
+
+        asking = [asyncio.create_task(impatient()) for _ in range(5)]
+        await until(lambda: ended >= 50)
+        assert not asked.requests
+        server.start()
+        await asyncio.wait(asking, timeout=20)
+        assert all(one.done() for one in asking)
+        assert asked.requests.total() <= 2 * len(asking)
+
+
+@pytest.mark.timeout(60)
+@story
+async def test_a_write_of_unknown_fate_is_not_written_again_before_the_log_has_told(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_module, "TRY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(log_module, "GET_TIMEOUT_S", 0.3)
+    async with proxied(server.url) as proxy, connected(proxy.url, replicas=1) as conn:
+        asked = Asked(proxy)
+        server.pause()
+        writing = asyncio.create_task(EventLog(conn).append(submitted("job-1")))
+        await asyncio.sleep(2.0)
+        assert asked.writes.total() == 1
+        server.resume()
+        assert await writing == Stored(1)
+        assert asked.writes.total() == 1
+        assert (await stream_info(conn, WORKLOADS)).state.messages == 1
+
+
+@pytest.mark.timeout(60)
+@story
+async def test_a_server_too_busy_for_heartbeats_is_asked_for_consumers_less_and_less_often(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow_module, "HEARTBEAT_S", 0.1)
+    lines = Lines()
+    async with proxied(server.url) as proxy, connected(proxy.url, replicas=1, log=lines) as conn:
+        given_up_s: list[float] = []
+        plain = lines.info
+
+        def info(event: str, /, **fields: object) -> None:
+            if fields.get("why") == follow_module.SILENT:
+                given_up_s.append(time.monotonic())
+            plain(event, **fields)
+
+        monkeypatch.setattr(lines, "info", info)
+        proxy.to_client = lambda passing: b"Idle Heartbeat" in passing.payload
+        seen: list[int] = []
+        follower = Follower(conn, CONTROL, [subjects.ALL_CONTROL])
+        async with task(follower.run(lambda recorded: seen.append(recorded.sequence))):
+            await until(lambda: len(given_up_s) == 4, limit_s=30)
+            pauses = [b - a for a, b in itertools.pairwise(given_up_s)]
+            assert pauses[0] >= 0.55  # the second waits for twice three heartbeats, and so on
+            assert pauses[1] >= 1.15
+            assert pauses[2] >= 2.35
+            # It follows all the same.
+            await conn.request(subjects.queue_setting("q"), b"{}")
+            await until(lambda: seen == [1])
