@@ -10,7 +10,9 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final, Literal, NamedTuple, Protocol
+from weakref import WeakSet
 
 import aiohttp
 from multidict import CIMultiDict
@@ -36,6 +38,8 @@ KEEP_ALIVE_IDLE_S: Final = 15
 KEEP_ALIVE_EVERY_S: Final = 5
 KEEP_ALIVE_PROBES: Final = 3
 IDLE_CONNECTION_S: Final = 60.0
+CLOSE_TURN_S: Final = 0.005
+CLOSE_TURNS: Final = 100
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
@@ -63,6 +67,7 @@ class Transport:
         self._tls: ssl.SSLContext | None = None
         self._certificate: tuple[bytes, bytes] = (b"", b"")
         self._session: aiohttp.ClientSession | None = None
+        self._sockets: WeakSet[socket.socket] = WeakSet()
 
     async def open(self) -> None:
         """Make the session. Raises BadConfig when the TLS settings are no good."""
@@ -74,7 +79,7 @@ class Transport:
         connector = aiohttp.TCPConnector(
             limit=0,  # the semaphore bounds requests; watches must not wait behind them
             keepalive_timeout=IDLE_CONNECTION_S,
-            socket_factory=_socket,
+            socket_factory=self._make_socket,
             ttl_dns_cache=10,
         )
         self._session = aiohttp.ClientSession(
@@ -87,9 +92,19 @@ class Transport:
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        if self._session is None:
+            return
+        session, self._session = self._session, None
+        await session.close()
+        # TLS says goodbye and waits for an answer, which a server that is away will not give.
+        for left in self._sockets:
+            if left.fileno() >= 0:
+                with suppress(OSError):
+                    left.shutdown(socket.SHUT_RDWR)
+        for _ in range(CLOSE_TURNS):
+            if all(left.fileno() < 0 for left in self._sockets):
+                return
+            await asyncio.sleep(CLOSE_TURN_S)
 
     async def send(
         self,
@@ -201,6 +216,19 @@ class Transport:
             raise self._bad("client-certificate", error) from None
         self._certificate = pair
 
+    def _make_socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
+        """A socket that notices a silent partition: the default waits two hours to ask."""
+        family, kind, protocol, _, _ = address
+        made = socket.socket(family=family, type=kind, proto=protocol)
+        self._sockets.add(made)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEP_ALIVE_IDLE_S)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEP_ALIVE_EVERY_S)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEP_ALIVE_PROBES)
+        unanswered_ms = (KEEP_ALIVE_IDLE_S + KEEP_ALIVE_EVERY_S * KEEP_ALIVE_PROBES) * 1000
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unanswered_ms)
+        return made
+
     def _bad(self, field: str, problem: ValueError) -> BadConfig:
         access = self._access
         return BadConfig(access.server, access.context, field, str(problem))
@@ -235,19 +263,6 @@ class _Call(NamedTuple):
     params: Mapping[str, str] | None
     body: bytes | None
     content_type: str
-
-
-def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """A socket that notices a silent partition: the default waits two hours to ask."""
-    family, kind, protocol, _, _ = address
-    made = socket.socket(family=family, type=kind, proto=protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEP_ALIVE_IDLE_S)
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEP_ALIVE_EVERY_S)
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEP_ALIVE_PROBES)
-    unanswered_ms = (KEEP_ALIVE_IDLE_S + KEEP_ALIVE_EVERY_S * KEEP_ALIVE_PROBES) * 1000
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unanswered_ms)
-    return made
 
 
 async def _refused(response: aiohttp.ClientResponse, path: str) -> ApiError:
