@@ -1,0 +1,262 @@
+"""An executor as its own process, between a NATS server and a worker's API server, and the log."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from berthmaster.bus import subjects
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.embedded import Server, ServerConfig
+from berthmaster.bus.facts import FactWriter
+from berthmaster.bus.log import EventLog, decode_story
+from berthmaster.executor.manifest import object_name
+from berthmaster.executor.words import Attempt
+from berthmaster.kubernetes.resources import JOBS, Resource
+from berthmaster.lifecycle.digest import request_digest
+from berthmaster.lifecycle.fold import Workload, offer
+from berthmaster.lifecycle.instructions import Stored
+from berthmaster.messages.fleet import NodeReport
+from berthmaster.messages.placement import PodBinding, Target
+from berthmaster.messages.workload import (
+    CancelRequested,
+    JobRequest,
+    Placed,
+    PodSet,
+    RunSpec,
+    Submitted,
+    WorkloadEvent,
+)
+from tests.bus.tools import connected, eventually
+from tests.controlplane.plane import Plane
+from tests.controlplane.proxy import Proxy
+
+CLUSTER: Final = "berlin"
+TENANT: Final = "acme"
+LIMIT_S: Final = 40.0
+ENDINGS: Final = ("Succeeded", "Failed", "Cancelled", "Evicted")
+
+
+def job(
+    name: str = "train",
+    *,
+    count: int = 1,
+    gpus: int = 1,
+    run_s: str = "0.3",
+    exit_code: int = 0,
+    deadline_s: float | None = None,
+    pod_sets: tuple[PodSet, ...] | None = None,
+    max_evictions: int = 10,
+    **pods: Any,
+) -> JobRequest:
+    """A request; its pods run as kwok's stages understand their environment."""
+    env = {"BERTH_TEST_RUN_S": run_s, "BERTH_TEST_EXIT_CODE": str(exit_code)}
+    return JobRequest(
+        id=name,
+        pod_sets=pod_sets or (PodSet(count=count, gpus=gpus, **pods),),
+        run=RunSpec(image="example.org/train:1", command=("train",), env=env),
+        deadline_s=deadline_s,
+        max_evictions=max_evictions,
+    )
+
+
+@dataclass
+class Site:
+    """One worker cluster, its executor, and the log as the rest of the system writes it."""
+
+    plane: Plane
+    namespace: str
+    url: str
+    conn: Connection
+    folder: Path
+    proxy: Proxy
+    kubeconfig: Path
+    flags: tuple[str, ...] = ()
+    process: subprocess.Popen[bytes] | None = None
+    starts: int = 0
+    target: Target = field(default_factory=Target)
+
+    # The executor
+
+    def start(self) -> None:
+        """Start it; it need not be ready yet."""
+        self.starts += 1
+        argv = [sys.executable, "-m", "berthmaster.cli.main", "serve", "executor"]
+        argv += ["--cluster", CLUSTER, "--namespaces", self.namespace, "--nats-url", self.url]
+        argv += ["--kubeconfig", str(self.kubeconfig), "--log-format", "text", *self.flags]
+        env = {name: text for name, text in os.environ.items() if not name.startswith("BERTH_")}
+        with (self.folder / f"executor-{self.starts}.log").open("wb") as log:
+            self.process = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT, env=env)
+
+    def kill(self) -> None:
+        """kill -9."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(10)
+
+    def restart(self) -> None:
+        """kill -9 and a new life."""
+        self.kill()
+        self.start()
+
+    def stop(self) -> int:
+        """SIGTERM; its exit code."""
+        assert self.process is not None
+        self.process.terminate()
+        return self.process.wait(15)
+
+    def words(self) -> str:
+        """All that its lives have logged."""
+        files = sorted(self.folder.glob("executor-*.log"))
+        return "\n".join(file.read_text() for file in files)
+
+    # The log
+
+    async def append(self, event: WorkloadEvent) -> int:
+        outcome = await EventLog(self.conn).append(event)
+        assert isinstance(outcome, Stored), outcome
+        return outcome.sequence
+
+    async def place(
+        self,
+        request: JobRequest,
+        *nodes: str,
+        tenant: str = TENANT,
+        target: Target | None = None,
+    ) -> Attempt:
+        """Submitted and placed, its pods on these nodes in turn."""
+        submitted = await self.append(
+            Submitted(
+                tenant=tenant,
+                id=request.id,
+                after=0,
+                at_s=1.0,
+                by="gw",
+                request=request,
+                digest=request_digest(request),
+            )
+        )
+        names = [f"{p.name}-{n}" for p in request.pod_sets for n in range(p.count)]
+        await self.append(
+            Placed(
+                tenant=tenant,
+                id=request.id,
+                after=submitted,
+                at_s=2.0,
+                by="resolver",
+                cluster=CLUSTER,
+                attempt=1,
+                pods=tuple(
+                    PodBinding(pod=name, node=nodes[n % len(nodes)] if nodes else "nowhere")
+                    for n, name in enumerate(names)
+                ),
+                request=request,
+                decision=1,
+                submitted_at_s=1.5,
+                target=target or Target(namespace=self.namespace),
+            )
+        )
+        return Attempt(tenant, request.id, 1)
+
+    async def cancel(self, name: str, reason: str = "not needed") -> None:
+        """As the gateway would."""
+        after = (await self.read(name)).sequence
+        await self.append(
+            CancelRequested(
+                tenant=TENANT, id=name, after=after, at_s=0, by="gw", cluster=CLUSTER, reason=reason
+            )
+        )
+
+    async def events(self, name: str, tenant: str = TENANT) -> list[WorkloadEvent]:
+        story = await EventLog(self.conn).story(tenant, name)
+        return [one.event for one in decode_story(story)]
+
+    async def kinds(self, name: str, tenant: str = TENANT) -> list[str]:
+        """What has happened since it was placed."""
+        return [type(event).__name__ for event in await self.events(name, tenant)][2:]
+
+    async def read(self, name: str) -> Workload:
+        workload = Workload(tenant=TENANT, id=name)
+        for one in decode_story(await EventLog(self.conn).story(TENANT, name)):
+            offer(workload, one.event, one.sequence, one.stored_at_s)
+        return workload
+
+    async def until(self, name: str, kind: str, limit_s: float = LIMIT_S) -> WorkloadEvent:
+        """The first event of this kind, once it is there."""
+
+        async def there() -> bool:
+            kinds = await self.kinds(name)
+            assert kind in kinds or not set(kinds) & set(ENDINGS), (kinds, await self.events(name))
+            return kind in kinds
+
+        try:
+            await eventually(there, limit_s)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.words()}") from error
+        return next(e for e in await self.events(name) if type(e).__name__ == kind)
+
+    async def tell(self, *reports: NodeReport) -> None:
+        """What its inventory would say of nodes."""
+        writer = FactWriter(self.conn)
+        await writer.begin(f"berth.fleet.{CLUSTER}.>")
+        for report in reports:
+            subject = f"berth.fleet.{CLUSTER}.node.{subjects.token(report.node)}"
+            await writer.put(subject, report)
+
+    # The cluster
+
+    def objects(self, kind: Resource = JOBS) -> list[dict[str, Any]]:
+        return self.plane.api.items(kind.path(namespace=self.namespace))
+
+    def pods(self) -> list[dict[str, Any]]:
+        return self.plane.api.items(f"/api/v1/namespaces/{self.namespace}/pods")
+
+    async def job_of(self, attempt: Attempt, kind: Resource = JOBS) -> dict[str, Any]:
+        """Its object, once it is there."""
+        path = kind.path(namespace=self.namespace, name=object_name(attempt, kind))
+
+        async def there() -> bool:
+            return await asyncio.to_thread(self.plane.api.find, path) is not None
+
+        await eventually(there, LIMIT_S)
+        return self.plane.api.get(path)
+
+    async def clean(self, limit_s: float = LIMIT_S) -> None:
+        """Until nothing of ours is left in the namespace."""
+
+        async def gone() -> bool:
+            return not await asyncio.to_thread(self.objects) and not await asyncio.to_thread(
+                self.pods
+            )
+
+        await eventually(gone, limit_s)
+
+
+@asynccontextmanager
+async def site(
+    plane: Plane,
+    namespace: str,
+    folder: Path,
+    *flags: str,
+    kubeconfig: Path | None = None,
+    started: bool = True,
+) -> AsyncIterator[Site]:
+    """A bus, an executor of the plane's namespace behind a door of its own, and the log."""
+    with Server(folder / "nats", ServerConfig(sync="default")) as server:
+        async with connected(server.url, replicas=1) as conn:
+            proxy = await asyncio.to_thread(plane.proxy)
+            file = kubeconfig or plane.kubeconfig_for("admin", ("system:masters",), via=proxy)
+            made = Site(plane, namespace, server.url, conn, folder, proxy, file, flags)
+            if started:
+                made.start()
+            try:
+                yield made
+            finally:
+                if made.process is not None and made.process.poll() is None:
+                    made.kill()

@@ -1,0 +1,138 @@
+"""The executor in a real cluster: from placed to the ending, as its own status tells."""
+
+from pathlib import Path
+
+import pytest
+
+from berthmaster.messages.placement import PodBinding
+from berthmaster.messages.workload import Cancelled, Evicted, Failed, Running, Succeeded
+from tests.bus.tools import story
+from tests.cluster.executing import job, site
+from tests.controlplane.nodes import gpu_node, make_nodes
+from tests.controlplane.planes import Planes
+
+pytestmark = pytest.mark.timeout(240)  # real clusters on a busy machine
+
+
+@story
+async def test_a_placement_becomes_a_job_that_runs_where_it_should_and_leaves_nothing_behind(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    worker = planes.workers[0]
+    make_nodes(worker, [gpu_node("n1"), gpu_node("n2")])
+    async with site(worker, namespace, tmp_path) as berlin:
+        mark = worker.audit.mark()
+        await berlin.place(job(run_s="1"), "n2")
+        running = await berlin.until("train", "Running")
+        assert isinstance(running, Running)
+        assert running.pods == (PodBinding(pod="main-0", node="n2"),)
+        ending = await berlin.until("train", "Succeeded")
+        assert isinstance(ending, Succeeded)
+        assert await berlin.kinds("train") == ["Claimed", "Running", "Succeeded"]
+        await berlin.clean()
+        calls = worker.audit.calls(since=mark)
+        mine = [(c.verb, c.resource) for c in calls if "berthmaster-executor" in c.user_agent]
+        assert sorted(call for call in mine if call[0] not in ("list", "watch", "get")) == [
+            ("create", "jobs.batch"),
+            ("delete", "jobs.batch"),
+        ]
+
+
+@story
+async def test_a_pod_that_fails_fails_its_job_with_exit_code_and_reason(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    worker = planes.workers[0]
+    make_nodes(worker, [gpu_node("n1")])
+    async with site(worker, namespace, tmp_path) as berlin:
+        await berlin.place(job(count=4, exit_code=3), "n1")
+        ending = await berlin.until("train", "Failed")
+        assert isinstance(ending, Failed)
+        assert ending.exit_code == 3
+        assert ending.reason.startswith("pod main-")
+        assert ending.reason.endswith("exited with 3")
+        await berlin.clean()
+
+
+@story
+async def test_a_gang_that_does_not_fit_is_given_back_whole(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    worker = planes.workers[0]
+    make_nodes(worker, [gpu_node("n1", gpus=8)])
+    async with site(worker, namespace, tmp_path, "--start-limit-s", "4") as berlin:
+        await berlin.place(job(count=3, gpus=4, run_s="forever"), "n1")
+        evicted = await berlin.until("train", "Evicted")
+        assert isinstance(evicted, Evicted)
+        assert evicted.reason.startswith("not all pods ran within 4 s: pod main-")
+        assert "nvidia.com/gpu" in evicted.reason
+        await berlin.clean()
+
+
+@story
+async def test_a_wish_to_cancel_ends_the_pods_before_it_is_told(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    worker = planes.workers[0]
+    make_nodes(worker, [gpu_node("n1")])
+    async with site(worker, namespace, tmp_path) as berlin:
+        await berlin.place(job(count=2, run_s="forever"), "n1")
+        await berlin.until("train", "Running")
+        await berlin.cancel("train", "typo")
+        ending = await berlin.until("train", "Cancelled")
+        assert isinstance(ending, Cancelled)
+        assert ending.reason == "typo"
+        assert [p for p in berlin.pods() if p["status"]["phase"] == "Running"] == []
+        await berlin.clean()
+
+
+@story
+async def test_the_cluster_ends_what_has_run_for_too_long(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    worker = planes.workers[0]
+    make_nodes(worker, [gpu_node("n1")])
+    async with site(worker, namespace, tmp_path) as berlin:
+        await berlin.place(job(run_s="forever", deadline_s=4), "n1")
+        evicted = await berlin.until("train", "Evicted")
+        assert isinstance(evicted, Evicted)
+        assert evicted.reason == "deadline"
+        await berlin.clean()
+
+
+@story
+async def test_what_somebody_deletes_is_given_back(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    worker = planes.workers[0]
+    make_nodes(worker, [gpu_node("n1")])
+    async with site(worker, namespace, tmp_path) as berlin:
+        attempt = await berlin.place(job("object", run_s="forever"), "n1")
+        await berlin.place(job("pod", run_s="forever"), "n1")
+        for name in ("object", "pod"):
+            await berlin.until(name, "Running")
+        made = await berlin.job_of(attempt)
+        worker.api.delete(f"/apis/batch/v1/namespaces/{namespace}/jobs/{made['metadata']['name']}")
+        [pod] = [p for p in berlin.pods() if p["metadata"]["name"].startswith("pod-1-")]
+        worker.api.delete(f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}")
+        for name, reason in (("object", "its job object was deleted"), ("pod", "its pods were")):
+            evicted = await berlin.until(name, "Evicted")
+            assert isinstance(evicted, Evicted)
+            assert reason in evicted.reason or "somebody deleted pod main-0" in evicted.reason
+        await berlin.clean()
+
+
+@story
+async def test_sigterm_ends_it_within_its_limits_and_jobs_run_on(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    worker = planes.workers[0]
+    make_nodes(worker, [gpu_node("n1")])
+    async with site(worker, namespace, tmp_path) as berlin:
+        await berlin.place(job(run_s="4"), "n1")
+        await berlin.until("train", "Running")
+        assert berlin.stop() == 0
+        assert len(berlin.objects()) == 1
+        berlin.start()
+        await berlin.until("train", "Succeeded")
+        await berlin.clean()
