@@ -262,7 +262,7 @@ def test_digests_stay_as_they_are_in_tombstones() -> None:
 
 
 def test_a_story_is_whole_from_its_beginning_and_without_a_gap_void_events_or_not() -> None:
-    kinds = (Submitted, Placed, Claimed, Running, Succeeded)
+    kinds: tuple[type[WorkloadEvent], ...] = (Submitted, Placed, Claimed, Running, Succeeded)
     story = [
         RecordedEvent(
             sequence=10 * n, stored_at_s=0.0, event=fitting(kind, new(), after=10 * (n - 1))
