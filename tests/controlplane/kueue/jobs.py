@@ -22,7 +22,6 @@ from tests.controlplane.kueue.objects import (
     GROUP,
     IN_USE_FINALIZER,
     JOB_UID_LABEL,
-    PREBUILT_LABEL,
     PRIORITY_LABEL,
     QUEUE_LABEL,
     Key,
@@ -32,6 +31,7 @@ from tests.controlplane.kueue.objects import (
     is_deleting,
     key_of,
     labels_of,
+    prebuilt_of,
 )
 from tests.controlplane.kueue.workloads import Workloads
 from tests.controlplane.kueue.writing import Writer
@@ -147,7 +147,7 @@ class Jobs:
 
     async def _workload(self, job: Obj) -> Obj | None:
         """The Workload of a Job; on a worker the copy that came before it."""
-        prebuilt = labels_of(job).get(PREBUILT_LABEL)
+        prebuilt = prebuilt_of(job)
         if prebuilt is None:
             mine = self.workloads_of(job)
             return mine[0] if mine else None
@@ -176,7 +176,7 @@ class Jobs:
         if not job["spec"].get("suspend"):
             await self._suspend(job)
             return
-        if PREBUILT_LABEL in labels_of(job):
+        if prebuilt_of(job) is not None:
             return
         spec: Obj = {"active": True, "podSets": pod_sets_of(job)}
         spec["queueName"] = labels_of(job)[QUEUE_LABEL]

@@ -18,7 +18,7 @@ API_VERSION = f"{GROUP}/v1beta2"
 MULTIKUEUE = f"{GROUP}/multikueue"  # controller of the check, and value of a Job's managedBy
 QUEUE_LABEL = f"{GROUP}/queue-name"
 PRIORITY_LABEL = f"{GROUP}/priority-class"
-PREBUILT_LABEL = f"{GROUP}/prebuilt-workload-name"
+PREBUILT = f"{GROUP}/prebuilt-workload-name"  # an annotation: a label could be too short
 ORIGIN_LABEL = f"{GROUP}/multikueue-origin"
 JOB_UID_LABEL = f"{GROUP}/job-uid"
 IN_USE_FINALIZER = f"{GROUP}/resource-in-use"
@@ -34,6 +34,12 @@ def labels_of(obj: Obj) -> dict[str, str]:
     """The labels, empty where there are none."""
     labels: dict[str, str] = obj["metadata"].get("labels") or {}
     return labels
+
+
+def prebuilt_of(job: Obj) -> str | None:
+    """The Workload that came before this Job, from a hub."""
+    name: str | None = (job["metadata"].get("annotations") or {}).get(PREBUILT)
+    return name
 
 
 def status_of(obj: Obj) -> Obj:

@@ -16,7 +16,7 @@ from tests.controlplane.kueue.clusters import Cluster
 from tests.controlplane.kueue.jobs import clean_template, ending_of
 from tests.controlplane.kueue.objects import (
     ORIGIN_LABEL,
-    PREBUILT_LABEL,
+    PREBUILT,
     Key,
     Obj,
     labels_of,
@@ -66,10 +66,10 @@ def _double(mine: Obj, workload: str, origin: str) -> Obj:
     spec.pop("managedBy", None)
     spec.pop("manualSelector", None)
     spec["template"] = clean_template(spec["template"])
-    labels = {**labels_of(mine), PREBUILT_LABEL: workload, ORIGIN_LABEL: origin}
-    new: Obj = {"name": meta["name"], "namespace": meta["namespace"], "labels": labels}
-    if meta.get("annotations"):
-        new["annotations"] = meta["annotations"]
+    labels = {**labels_of(mine), ORIGIN_LABEL: origin}
+    annotations = {**(meta.get("annotations") or {}), PREBUILT: workload}
+    new: Obj = {"name": meta["name"], "namespace": meta["namespace"]}
+    new |= {"labels": labels, "annotations": annotations}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": new, "spec": spec}
 
 

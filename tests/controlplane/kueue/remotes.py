@@ -24,7 +24,7 @@ from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.config import from_kubeconfig_bytes
 from berthmaster.kubernetes.errors import BadConfig, KubernetesError
 from tests.controlplane.kueue.clusters import Cluster, Quiet
-from tests.controlplane.kueue.objects import ORIGIN_LABEL, Key, Obj, set_condition
+from tests.controlplane.kueue.objects import ORIGIN_LABEL, Key, Obj, prebuilt_of, set_condition
 from tests.controlplane.kueue.workqueue import log
 from tests.controlplane.kueue.writing import now_text
 
@@ -217,10 +217,8 @@ class Remotes:
         ) -> None:
             if resource is resources.WORKLOADS:
                 self._on_remote(remote.name, key)
-            else:
-                labels = ((new or old or {}).get("metadata") or {}).get("labels") or {}
-                if name := labels.get("kueue.x-k8s.io/prebuilt-workload-name"):
-                    self._on_remote(remote.name, (key[0], name))
+            elif (job := new or old) is not None and (name := prebuilt_of(job)):
+                self._on_remote(remote.name, (key[0], name))
 
         cluster.listen(changed)
         selector = f"{ORIGIN_LABEL}={self._origin}"

@@ -104,7 +104,7 @@ class Kueue:
             process.kill()
         self.planes.mend()
         with ThreadPoolExecutor(len(self.planes.workers) + 1) as threads:
-            list(threads.map(self._clean, self.planes))
+            list(threads.map(lambda plane: _patiently(lambda: self._clean(plane)), self.planes))
 
     def _prepare(self, plane: Plane) -> None:
         hub = plane.role == "hub"
@@ -357,6 +357,24 @@ class Kueue:
         assert workload is not None, f"{job} has no Workload in {plane}"
         path = self.path(workload["metadata"]["name"])
         self.planes[plane].api.merge(path, {"spec": {"active": active}})
+
+
+def _patiently(work: Callable[[], None]) -> None:
+    """An API server that has just come back refuses this and that for some seconds (429)."""
+
+    def done() -> bool:
+        try:
+            work()
+        except ApiError as error:
+            if error.status not in (
+                http.HTTPStatus.TOO_MANY_REQUESTS,
+                http.HTTPStatus.SERVICE_UNAVAILABLE,
+            ):
+                raise
+            return False
+        return True
+
+    until(done, "an API server that answers", ACTIVE_LIMIT_S, poll_s=0.2)
 
 
 def _remove_all(api: Api, path: str, prefix: str) -> None:

@@ -31,7 +31,14 @@ from tests.controlplane.kueue.clusters import Cluster, Quiet
 from tests.controlplane.kueue.dispatchers import ALL_AT_ONCE, INCREMENTAL, Incremental
 from tests.controlplane.kueue.jobs import PRIORITY_CLASSES, Jobs
 from tests.controlplane.kueue.multikueue import MultiKueue
-from tests.controlplane.kueue.objects import QUEUE_LABEL, Key, Obj, controller_of, labels_of
+from tests.controlplane.kueue.objects import (
+    QUEUE_LABEL,
+    Key,
+    Obj,
+    controller_of,
+    labels_of,
+    prebuilt_of,
+)
 from tests.controlplane.kueue.queues import QueueStatus
 from tests.controlplane.kueue.remotes import Remotes
 from tests.controlplane.kueue.scheduler import Scheduler
@@ -203,7 +210,7 @@ class Manager:
 
     def _wake_prebuilt(self, key: Key) -> None:
         for job in self._local.all(resources.JOBS):
-            if labels_of(job).get("kueue.x-k8s.io/prebuilt-workload-name") == key[1]:
+            if prebuilt_of(job) == key[1]:
                 self._jobs.add((key[0], job["metadata"]["name"]))
 
     def _on_job(self, key: Key, old: Obj | None, new: Obj | None) -> None:
