@@ -1,0 +1,142 @@
+"""`berth doctor`: what stands between a hub, its workers and us. Reads only.
+
+Exit code 0: nothing blocks the mode that was asked about; 1: something does; 2: the command line.
+"""
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from berthmaster.cli.plan import KubeTarget, PlanError, kube_target
+from berthmaster.cli.session import EXIT_FAILED, Output, usage
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from berthmaster.doctor.facts import Mode
+    from berthmaster.doctor.findings import Finding, Report
+    from berthmaster.doctor.reader import Place
+
+STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "blocks": "red"}
+SIGNS = {"ok": "ok", "note": "note", "warning": "warning", "blocks": "BLOCKS"}
+
+
+@click.command()
+@click.option("--hub", metavar="CLUSTER", help="[NAME=]CONTEXT or [NAME=]KUBECONFIG[:CONTEXT].")
+@click.option("--worker", "workers", multiple=True, metavar="CLUSTER", help="The same; several.")
+@click.option(
+    "--mode",
+    type=click.Choice(["observe", "order", "dispatch"]),
+    default="observe",
+    show_default=True,
+    help="What shall work on the hub.",
+)
+@click.option(
+    "--namespace", default="berth-system", show_default=True, metavar="NS", help="Of our pods."
+)
+@click.option(
+    "--self",
+    "as_self",
+    is_flag=True,
+    help="Look at the rights of these credentials, as `berth up` uses them, instead of those of "
+    "our service accounts.",
+)
+@click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
+def doctor(
+    hub: str | None,
+    workers: tuple[str, ...],
+    mode: "Mode",
+    namespace: str,
+    as_self: bool,
+    as_json: bool,
+) -> None:
+    """Look at a hub and its workers without changing anything: what is missing for a mode, the
+    exact change, and how to undo it."""
+    if not hub and not workers:
+        usage("name a cluster to look at: --hub CONTEXT, --worker CONTEXT, or both")
+    output = Output(as_json=as_json)
+    try:
+        at_hub = _place(kube_target(hub, Path.is_file)) if hub else None
+        at_workers = [_place(kube_target(text, Path.is_file)) for text in workers]
+    except PlanError as error:
+        usage(str(error))
+    try:
+        from berthmaster.doctor.core import diagnose
+        from berthmaster.doctor.reader import survey
+    except ModuleNotFoundError as error:
+        sys.stderr.write(
+            f"berth: {error.name} is not installed; pip install 'berthmaster[kubernetes]'\n"
+        )
+        sys.exit(3)
+    read = survey(
+        at_hub,
+        at_workers,
+        mode=mode,
+        namespace=namespace,
+        now_s=time.time(),
+        as_self=as_self,
+    )
+    try:
+        report = diagnose(asyncio.run(read))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    if as_json:
+        output.write(msgspec.json.format(msgspec.json.encode(report)))
+    else:
+        output.console.print(screen(report), soft_wrap=True)
+    sys.exit(0 if report.ready else EXIT_FAILED)
+
+
+def _place(target: KubeTarget) -> "Place":
+    from berthmaster.doctor.reader import Place
+
+    return Place(name=target.name, kubeconfig=target.kubeconfig, context=target.context)
+
+
+def screen(report: "Report") -> "RenderableType":
+    """A line a finding, and below it what to do about those that are not in order."""
+    from rich.console import Group
+
+    from berthmaster.cli.render.words import words
+
+    lines: list[RenderableType] = []
+    where = ""
+    for finding in report.findings:
+        if finding.where != where:
+            where = finding.where
+            lines += [words(), words(where, style="bold")]
+        lines += _finding(finding)
+    blocks = sum(finding.level == "blocks" for finding in report.findings)
+    warnings = sum(finding.level == "warning" for finding in report.findings)
+    verdict = (
+        f"Nothing blocks the mode {report.mode}."
+        if report.ready
+        else f"{_count(blocks, 'finding')} in the way of the mode {report.mode}."
+    )
+    more = f" {_count(warnings, 'warning')}." if warnings else ""
+    lines += [words(), words(verdict + more, style="green" if report.ready else "red")]
+    return Group(*lines)
+
+
+def _finding(finding: "Finding") -> list["RenderableType"]:
+    from berthmaster.cli.render.words import words
+
+    head = words(f"  {SIGNS[finding.level]:<8}", style=STYLES[finding.level])
+    head.append_text(words(finding.what))
+    lines: list[RenderableType] = [head]
+    if finding.means:
+        lines.append(words(f"          {finding.means}"))
+    for title, text in (("change", finding.change), ("undo", finding.undo)):
+        if text:
+            lines.append(words(f"          {title}:", style="bold"))
+            lines += [words(f"            {line}") for line in text.splitlines()]
+    return lines
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"

@@ -1,0 +1,308 @@
+"""Reads clusters for the doctor: lists, gets and questions about rights, and never a write.
+
+What these credentials may not read is noted and left out; only a server that does not answer ends
+the reading of a cluster. (SubjectAccessReviews are created, but nothing of them is stored.)
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from berthmaster.doctor import facts, objects
+from berthmaster.doctor.facts import HubFacts, Mode, Right, Survey, WorkerFacts
+from berthmaster.doctor.rights import AGENT_ACCOUNT, HUB_ACCOUNT, agent_rights, hub_rights
+from berthmaster.doctor.worker import queues_of
+from berthmaster.kubernetes import resources
+from berthmaster.kubernetes.client import Client
+from berthmaster.kubernetes.config import from_kubeconfig
+from berthmaster.kubernetes.errors import (
+    BadAnswer,
+    Forbidden,
+    KubernetesError,
+    NotFound,
+)
+from berthmaster.kubernetes.objects import Object, Struct, seconds
+from berthmaster.kubernetes.resources import Resource
+from berthmaster.kubernetes.transport import LogLike
+
+T = TypeVar("T")
+O = TypeVar("O", bound=Object)  # noqa: E741
+
+USER_AGENT: Final = "berth-doctor"
+TIMEOUT_S: Final = 10.0
+KUEUE_NAMESPACE: Final = "kueue-system"
+MANAGER: Final = "kueue-controller-manager"
+MANAGER_CONFIG: Final = "kueue-manager-config"
+LEASE_NAMESPACES: Final = ("kube-system", "kube-node-lease")
+API_VERSIONS: Final = ("v1beta2", "v1beta1", "v1alpha1")
+AT_ONCE: Final = 8
+DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", "Deployment")
+POLICIES: Final = Resource(
+    "admissionregistration.k8s.io", "v1", "mutatingadmissionpolicies", "MutatingAdmissionPolicy",
+    namespaced=False,
+)  # fmt: skip
+REVIEWS: Final = Resource(
+    "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A cluster and how to reach it."""
+
+    name: str
+    kubeconfig: Path | None = None
+    context: str = ""
+
+    @property
+    def way(self) -> dict[str, Any]:
+        """The same for people, who type it."""
+        return {"context": self.context, "kubeconfig": str(self.kubeconfig or "")}
+
+
+class ReviewStatus(Struct, frozen=True):
+    allowed: bool = False
+
+
+class Review(Struct, frozen=True):
+    status: ReviewStatus = ReviewStatus()
+
+
+class _Silent:
+    """What is found is the report's to say."""
+
+    def info(self, event: str, /, **fields: object) -> None: ...
+    def warning(self, event: str, /, **fields: object) -> None: ...
+    def error(
+        self, event: str, /, *, error: BaseException | None = None, **fields: object
+    ) -> None: ...
+
+
+async def survey(
+    hub: Place | None,
+    workers: Sequence[Place],
+    *,
+    mode: Mode,
+    namespace: str,
+    now_s: float,
+    as_self: bool = False,
+    log: LogLike | None = None,
+) -> Survey:
+    """Read all clusters, the workers side by side. ``as_self``: ask for the rights of these
+    credentials, with which `berth up` would work, and not of our service accounts."""
+    log = log or _Silent()
+    account = "" if as_self else f"system:serviceaccount:{namespace}:{HUB_ACCOUNT}"
+    found_hub = await _hub(hub, mode, account, now_s, log) if hub is not None else None
+    names = sorted({queue.namespace for queue in queues_of(found_hub)})
+    account = "" if as_self else f"system:serviceaccount:{namespace}:{AGENT_ACCOUNT}"
+    found = await asyncio.gather(*(_worker(each, names, account, now_s, log) for each in workers))
+    return Survey(mode=mode, namespace=namespace, hub=found_hub, workers=tuple(found))
+
+
+async def _hub(place: Place, mode: Mode, account: str, now_s: float, log: LogLike) -> HubFacts:
+    try:
+        async with await _client(place, log) as client:
+            read = _Reading(client, now_s)
+            fields = await read.common(place, account, hub_rights(mode))
+            checks = await read.all(resources.ADMISSION_CHECKS, objects.AdmissionCheck)
+            configs = await read.all(resources.MULTIKUEUE_CONFIGS, objects.MultiKueueConfig)
+            clusters = await read.all(resources.MULTIKUEUE_CLUSTERS, objects.MultiKueueCluster)
+            queues = await read.all(resources.CLUSTER_QUEUES, objects.ClusterQueue)
+            locals_ = await read.all(resources.LOCAL_QUEUES, objects.LocalQueue)
+            policies = await read.all(POLICIES, objects.Policy)
+            manager = await read.manager()
+            return HubFacts(
+                **fields,
+                kueue_image=read.image,
+                unread=tuple(read.unread),
+                manager=manager,
+                merge_policies=tuple(
+                    one.metadata.name for one in policies if objects.guards_nominations(one)
+                ),
+                checks=tuple(
+                    facts.AdmissionCheck(
+                        name=one.metadata.name,
+                        controller=one.spec.controller_name,
+                        config=one.spec.parameters.name if one.spec.parameters else "",
+                        state=objects.state(one.status),
+                    )
+                    for one in checks
+                ),
+                configs={one.metadata.name: one.spec.clusters for one in configs},
+                clusters=tuple(
+                    facts.MultiKueueCluster(
+                        name=one.metadata.name,
+                        fleet_name=objects.name_of(one.metadata),
+                        state=objects.state(one.status),
+                    )
+                    for one in clusters
+                ),
+                cluster_queues=tuple(map(objects.cluster_queue, queues)),
+                local_queues=tuple(map(objects.local_queue, locals_)),
+            )
+    except (KubernetesError, OSError) as error:
+        return HubFacts(name=place.name, **place.way, unreachable=str(error))
+
+
+async def _worker(
+    place: Place, namespaces: Sequence[str], account: str, now_s: float, log: LogLike
+) -> WorkerFacts:
+    try:
+        async with await _client(place, log) as client:
+            read = _Reading(client, now_s)
+            there = await read.all(resources.NAMESPACES, Object)
+            known = frozenset(one.metadata.name for one in there)
+            wanted = agent_rights([name for name in namespaces if name in known])
+            fields = await read.common(place, account, wanted)
+            nodes = await read.all(resources.NODES, objects.Node)
+            queues = await read.all(resources.CLUSTER_QUEUES, objects.ClusterQueue)
+            locals_ = await read.all(resources.LOCAL_QUEUES, objects.LocalQueue)
+            await read.manager()
+            return WorkerFacts(
+                **fields,
+                kueue_image=read.image,
+                unread=tuple(read.unread),
+                namespaces=known,
+                cluster_queues=tuple(map(objects.cluster_queue, queues)),
+                local_queues=tuple(map(objects.local_queue, locals_)),
+                gpu_nodes=tuple(found for one in nodes if (found := objects.gpu_node(one))),
+                nodes=len(nodes),
+                job_sets="jobsets" in await client.served(resources.JOB_SETS.group_version),
+            )
+    except (KubernetesError, OSError) as error:
+        return WorkerFacts(name=place.name, **place.way, unreachable=str(error))
+
+
+async def _client(place: Place, log: LogLike) -> Client:
+    access = await from_kubeconfig(place.kubeconfig, place.context)
+    return await Client.open(access, user_agent=USER_AGENT, log=log, timeout_s=TIMEOUT_S)
+
+
+@dataclass
+class _Reading:
+    """One cluster while it is read."""
+
+    client: Client
+    now_s: float
+    unread: list[str] = field(default_factory=list)
+    image: str = ""
+
+    async def common(self, place: Place, account: str, wanted: Sequence[Right]) -> dict[str, Any]:
+        """What is read of hub and worker alike. Raises Unreachable and the like."""
+        version = await self.client.version()
+        served = [
+            each
+            for each in API_VERSIONS
+            if await self.client.served(f"{resources.WORKLOADS.group}/{each}")
+        ]
+        missing, asked_as = await self._missing(account, wanted)
+        return {
+            "name": place.name,
+            **place.way,
+            "version": version,
+            "skew_s": await self._skew(),
+            "kueue_versions": frozenset(served),
+            "missing_rights": missing,
+            "rights_of": asked_as,
+        }
+
+    async def all(self, resource: Resource, kind: type[O], *, namespace: str = "") -> list[O]:
+        """A whole list; empty where its kind is not served, or, and that is noted, where it may
+        not be read."""
+        found: list[O] = []
+        try:
+            pages = self.client.list_pages(resource, kind, namespace=namespace)
+            async for page in pages:
+                found = [*page.items] if page.first else [*found, *page.items]
+                for bad in page.undecodable:
+                    self.unread.append(f"{resource.plural} {bad.namespace}/{bad.name} ({bad.why})")
+        except NotFound:
+            return []
+        except (Forbidden, BadAnswer) as error:
+            self._note(f"{resource.plural}{f' in {namespace}' if namespace else ''}", error)
+            return []
+        return found
+
+    async def one(self, resource: Resource, kind: type[T], namespace: str, name: str) -> T | None:
+        """One object; None where it is not there or may not be read, which is noted."""
+        try:
+            return await self.client.get(resource.path(namespace=namespace, name=name), kind)
+        except NotFound:
+            return None
+        except (Forbidden, BadAnswer) as error:
+            self._note(f"{resource.plural} {namespace}/{name}", error)
+            return None
+
+    async def manager(self) -> facts.ManagerConfig | None:
+        """Kueue's configuration, and its image on the way."""
+        deployment = await self.one(DEPLOYMENTS, objects.Deployment, KUEUE_NAMESPACE, MANAGER)
+        args: tuple[str, ...] = ()
+        for container in deployment.spec.template.spec.containers if deployment else ():
+            if "kueue" in container.image:
+                self.image, args = container.image, container.args
+        found = await self.one(
+            resources.CONFIG_MAPS, objects.ConfigMap, KUEUE_NAMESPACE, MANAGER_CONFIG
+        )
+        return objects.manager_config(found.data, args) if found is not None else None
+
+    async def _skew(self) -> float | None:
+        """Its clock minus ours, by the newest lease: the control plane renews its own every ten
+        seconds, so that an old one means little and one from the future much."""
+        newest_s = 0.0
+        for namespace in LEASE_NAMESPACES:
+            for lease in await self.all(resources.LEASES, objects.Lease, namespace=namespace):
+                newest_s = max(newest_s, seconds(lease.spec.renew_time))
+        return newest_s - self.now_s if newest_s else None
+
+    async def _missing(
+        self, account: str, wanted: Sequence[Right]
+    ) -> tuple[tuple[Right, ...], str]:
+        """What the account may not do. Who may not ask that of others gets no answer."""
+        turns = asyncio.Semaphore(AT_ONCE)
+
+        async def allowed(right: Right) -> bool:
+            async with turns:
+                return await (may(self.client, account, right) if account else self._can(right))
+
+        try:
+            answers = await asyncio.gather(*(allowed(right) for right in wanted))
+        except Forbidden as error:
+            self._note(f"the rights of {account}", error)
+            return (), ""
+        missing = [right for right, yes in zip(wanted, answers, strict=True) if not yes]
+        return tuple(missing), account or "who these credentials are of"
+
+    async def _can(self, right: Right) -> bool:
+        plural, _, subresource = right.resource.partition("/")
+        resource = Resource(right.group, "*", plural, "")
+        return await self.client.can(
+            right.verb, resource, namespace=right.namespace, subresource=subresource
+        )
+
+    def _note(self, what: str, error: KubernetesError) -> None:
+        why = "these credentials may not" if isinstance(error, Forbidden) else str(error)
+        self.unread.append(f"{what} ({why})")
+
+
+async def may(client: Client, user: str, right: Right) -> bool:
+    """Whether a user or service account is allowed something. Raises KubernetesError."""
+    resource, _, subresource = right.resource.partition("/")
+    attributes = {
+        "verb": right.verb,
+        "group": right.group,
+        "resource": resource,
+        "subresource": subresource,
+        "namespace": right.namespace,
+    }
+    spec: dict[str, Any] = {
+        "user": user,
+        "resourceAttributes": {name: text for name, text in attributes.items() if text},
+    }
+    parts = user.split(":")
+    if parts[:2] == ["system", "serviceaccount"]:
+        spec["groups"] = ["system:serviceaccounts", f"system:serviceaccounts:{parts[2]}"]
+    body = {"apiVersion": REVIEWS.group_version, "kind": REVIEWS.kind, "spec": spec}
+    review = await client.create(REVIEWS.path(), body, Review)
+    return review.status.allowed

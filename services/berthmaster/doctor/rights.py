@@ -1,0 +1,61 @@
+"""What each side's service account must be allowed, by mode: the RBAC files of deploy as questions.
+
+A test asks these questions of real API servers after deploy/kubernetes was applied to them.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from berthmaster.doctor.facts import Mode, Right
+
+HUB_ACCOUNT: Final = "berth-hub"
+AGENT_ACCOUNT: Final = "berth-agent"
+_KUEUE: Final = "kueue.x-k8s.io"
+_READ: Final = ("get", "list", "watch")
+
+
+def _read(group: str, *resources: str, namespace: str = "", why: str = "") -> list[Right]:
+    return [
+        Right(verb=verb, group=group, resource=resource, namespace=namespace, why=why)
+        for resource in resources
+        for verb in _READ
+    ]
+
+
+def hub_rights(mode: Mode) -> list[Right]:
+    """Of the hub's service account."""
+    seen = "to see what Kueue does"
+    rights = _read(
+        _KUEUE,
+        *("workloads", "localqueues", "clusterqueues", "admissionchecks"),
+        *("multikueueconfigs", "multikueueclusters"),
+        why=seen,
+    )
+    rights += _read("batch", "jobs", why="to see what a Workload is for")
+    if mode == "order":
+        rights.append(
+            Right(
+                verb="patch",
+                group=_KUEUE,
+                resource="multikueueconfigs",
+                why="to keep the order of clusters",
+            )
+        )
+    if mode == "dispatch":
+        rights.append(
+            Right(verb="patch", group=_KUEUE, resource="workloads/status", why="to nominate")
+        )
+    return rights
+
+
+def agent_rights(namespaces: Sequence[str]) -> list[Right]:
+    """Of a worker's service account; jobs only in the namespaces named."""
+    seen = "to report what is free"
+    rights = _read("", "nodes", "pods", why=seen)
+    rights += _read(_KUEUE, "clusterqueues", "localqueues", "workloads", why="to report quota")
+    for namespace in namespaces:
+        rights += [
+            Right(verb=verb, group="batch", resource="jobs", namespace=namespace, why="to run jobs")
+            for verb in ("create", "get", "list", "watch", "delete")
+        ]
+    return rights

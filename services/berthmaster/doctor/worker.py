@@ -1,0 +1,162 @@
+"""What is found in a worker cluster: whether what the hub sends can be admitted and run there.
+
+Kueue is silent about a worker that lacks the namespace or the same-named LocalQueue, or whose
+ClusterQueue is stopped: the hub just stays pending. We leave such a cluster out for the queue in
+question; only a queue that no worker can take blocks.
+"""
+
+from collections.abc import Iterator
+
+from berthmaster.doctor.facts import HubFacts, LocalQueue, Survey, WorkerFacts
+from berthmaster.doctor.findings import Finding, kubectl, shared
+from berthmaster.doctor.hub import MULTIKUEUE
+
+
+def findings(worker: WorkerFacts, survey: Survey) -> Iterator[Finding]:
+    """All of one worker."""
+    if worker.unreachable:
+        yield Finding(
+            level="blocks",
+            where=worker.name,
+            what=f"the API server is not reached: {worker.unreachable}",
+            means="Nothing else of it could be looked at.",
+            change=f"{kubectl(worker)} version   # the same way, without us",
+        )
+        return
+    yield from shared(worker, survey, "agent")
+    yield from _nodes(worker)
+    if "v1beta2" in worker.kueue_versions:
+        for queue in queues_of(survey.hub):
+            yield from _queue(worker, queue)
+    if not worker.job_sets:
+        yield Finding(
+            level="note",
+            where=worker.name,
+            what="JobSet is not installed",
+            means="Jobs of several pod sets are not placed here; plain Jobs are.",
+            change=f"{kubectl(worker)} apply --server-side -f https://github.com/kubernetes-sigs/"
+            "jobset/releases/latest/download/manifests.yaml",
+            undo=f"{kubectl(worker)} delete -f https://github.com/kubernetes-sigs/jobset/releases/"
+            "latest/download/manifests.yaml",
+        )
+
+
+def across(survey: Survey) -> Iterator[Finding]:
+    """What only shows when all workers are looked at: queues that lead nowhere."""
+    there = [worker for worker in survey.workers if not worker.unreachable]
+    if survey.hub is None or not there:
+        return
+    for queue in queues_of(survey.hub):
+        if not any(obstacle(worker, queue) == "" for worker in there):
+            yield Finding(
+                level="blocks",
+                where=survey.hub.name,
+                what=f"no worker can take LocalQueue {queue.namespace}/{queue.name}",
+                means="Its jobs would wait for ever; each worker's own finding says what it lacks.",
+            )
+
+
+def queues_of(hub: HubFacts | None) -> list[LocalQueue]:
+    """The hub's LocalQueues that lead to workers."""
+    if hub is None:
+        return []
+    checks = {check.name for check in hub.checks if check.controller == MULTIKUEUE}
+    queues = {one.name for one in hub.cluster_queues if checks & set(one.checks)}
+    return [one for one in hub.local_queues if one.cluster_queue in queues]
+
+
+def obstacle(worker: WorkerFacts, queue: LocalQueue) -> str:
+    """Why jobs of a hub's LocalQueue cannot be admitted in this worker; "" = they can."""
+    if queue.namespace not in worker.namespaces:
+        return f"there is no namespace {queue.namespace}"
+    same = (queue.namespace, queue.name)
+    local = next((one for one in worker.local_queues if (one.namespace, one.name) == same), None)
+    if local is None:
+        return f"there is no LocalQueue {queue.name} in {queue.namespace}"
+    if local.state.active is False:
+        return f"LocalQueue {queue.name} is not active: {local.state.message or local.state.reason}"
+    target = next((one for one in worker.cluster_queues if one.name == local.cluster_queue), None)
+    if target is None:
+        return f"LocalQueue {queue.name} leads to {local.cluster_queue}, which is not there"
+    if target.stopped:
+        return f"ClusterQueue {target.name} is stopped (stopPolicy {target.stopped})"
+    if target.state.active is False:
+        why = target.state.message or target.state.reason
+        return f"ClusterQueue {target.name} is not active: {why}"
+    if target.gpu_quota is None:
+        return f"ClusterQueue {target.name} covers no GPUs"
+    return "" if any(target.gpu_quota.values()) else f"ClusterQueue {target.name} has no GPU quota"
+
+
+def _queue(worker: WorkerFacts, queue: LocalQueue) -> Iterator[Finding]:
+    name = f"{queue.namespace}/{queue.name}"
+    why = obstacle(worker, queue)
+    if not why:
+        yield Finding(level="ok", where=worker.name, what=f"LocalQueue {name} can admit GPU jobs")
+        return
+    change, undo = _remedy(worker, queue)
+    yield Finding(
+        level="warning",
+        where=worker.name,
+        what=f"jobs of {name} cannot run here: {why}",
+        means="The hub would wait in silence; we leave this cluster out for that queue.",
+        change=change,
+        undo=undo,
+    )
+
+
+def _remedy(worker: WorkerFacts, queue: LocalQueue) -> tuple[str, str]:
+    command = kubectl(worker)
+    namespace = queue.namespace
+    if namespace not in worker.namespaces:
+        create = f"{command} create namespace {namespace}   # and then its LocalQueue"
+        return create, f"{command} delete namespace {namespace}"
+    same = (namespace, queue.name)
+    local = next((one for one in worker.local_queues if (one.namespace, one.name) == same), None)
+    if local is None:
+        existing = ", ".join(one.name for one in worker.cluster_queues) or "none yet"
+        create = f"""{command} apply -f - <<EOF
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {{name: {queue.name}, namespace: {namespace}}}
+spec: {{clusterQueue: NAME}}   # there are: {existing}
+EOF"""
+        return create, f"{command} -n {namespace} delete localqueue {queue.name}"
+    target = next((one for one in worker.cluster_queues if one.name == local.cluster_queue), None)
+    if target is not None and target.stopped:
+        patch = f"{command} patch clusterqueue {target.name} --type merge -p "
+        go = patch + """'{"spec":{"stopPolicy":"None"}}'"""
+        return go, patch + f"""'{{"spec":{{"stopPolicy":"{target.stopped}"}}}}'"""
+    if target is not None and target.state.active is not False:
+        edit = f"{command} edit clusterqueue {target.name}   # spec.resourceGroups: nvidia.com/gpu"
+        return edit, "Take the quota back the same way."
+    return f"{command} describe clusterqueue {local.cluster_queue}", ""
+
+
+def _nodes(worker: WorkerFacts) -> Iterator[Finding]:
+    if not worker.gpu_nodes:
+        yield Finding(
+            level="warning",
+            where=worker.name,
+            what=f"none of its {worker.nodes} nodes offers GPUs",
+            means="GPU jobs are not sent here until one does; with autoscaling it ranks behind "
+            "clusters that have nodes.",
+            change="Install the NVIDIA GPU operator or the device plugin, if it has GPUs.",
+        )
+        return
+    gpus = sum(node.gpus for node in worker.gpu_nodes)
+    ready = sum(node.ready for node in worker.gpu_nodes)
+    what = f"{gpus} GPUs on {len(worker.gpu_nodes)} nodes, {ready} of them ready"
+    yield Finding(level="ok" if ready else "warning", where=worker.name, what=what)
+    nameless = [node.name for node in worker.gpu_nodes if not node.model]
+    if nameless:
+        more = f" and {len(nameless) - 3} more" if len(nameless) > 3 else ""
+        yield Finding(
+            level="warning",
+            where=worker.name,
+            what=f"no label says which GPU: {', '.join(nameless[:3])}{more}",
+            means="Jobs that ask for a model, and scores by model, leave these nodes out.",
+            change="Install NVIDIA's GPU feature discovery, which sets nvidia.com/gpu.product; "
+            f"or by hand:\n{kubectl(worker)} label node {nameless[0]} nvidia.com/gpu.product=MODEL",
+            undo=f"{kubectl(worker)} label node {nameless[0]} nvidia.com/gpu.product-",
+        )

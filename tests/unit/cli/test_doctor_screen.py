@@ -1,0 +1,42 @@
+from io import StringIO
+
+from rich.console import Console
+
+from berthmaster.cli.doctor import screen
+from berthmaster.doctor.facts import ManagerConfig
+from tests.unit.doctor.surveys import of_hub
+
+
+def shown(report: object) -> list[str]:
+    console = Console(file=StringIO(), width=80)
+    console.print(screen(report), soft_wrap=True)  # type: ignore[arg-type]
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def test_each_cluster_has_its_findings_and_commands_are_never_broken_into_lines() -> None:
+    lines = shown(of_hub("dispatch", manager=ManagerConfig(dispatcher="x/y")))
+    assert lines[1:3] == ["hub", "  ok      API server answers, v1.36.3"]
+    assert "berlin" in lines
+    at = lines.index(
+        "  BLOCKS  the gate WorkloadRequestUseMergePatch is off and no MutatingAdmissionPolicy "
+        "replaces it"
+    )
+    assert lines[at + 2 : at + 5] == [
+        "          change:",
+        "            kubectl --context kind-hub -n kueue-system edit configmap "
+        "kueue-manager-config",
+        "            # in controller_manager_config.yaml:",
+    ]
+    assert lines[-1] == "1 finding in the way of the mode dispatch."
+
+
+def test_a_clean_bill_says_for_which_mode() -> None:
+    assert shown(of_hub("order"))[-1] == "Nothing blocks the mode order."
+    assert shown(of_hub("order", skew_s=60.0))[-1] == "Nothing blocks the mode order. 1 warning."
+
+
+def test_what_a_cluster_says_cannot_steer_the_terminal() -> None:
+    lines = shown(of_hub(unreachable="\x1b[2J"))
+    assert any("\\x1b[2J" in line for line in lines)
+    assert not any("\x1b" in line for line in lines)

@@ -1,0 +1,93 @@
+"""A hub and a worker on which everything is in order, and what a test changes about them."""
+
+from dataclasses import replace
+from typing import Any
+
+from berthmaster.doctor.core import diagnose
+from berthmaster.doctor.facts import (
+    AdmissionCheck,
+    ClusterQueue,
+    GpuNode,
+    HubFacts,
+    LocalQueue,
+    ManagerConfig,
+    Mode,
+    MultiKueueCluster,
+    State,
+    Survey,
+    WorkerFacts,
+)
+from berthmaster.doctor.findings import Finding, Report
+from berthmaster.doctor.hub import INCREMENTAL, MERGE_GATE, MULTIKUEUE, OURS
+
+ON = State(active=True)
+IMAGE = "registry.k8s.io/kueue/kueue:v0.19.2"
+MANAGERS = {
+    "observe": ManagerConfig(),
+    "order": ManagerConfig(dispatcher=INCREMENTAL, step_size=1),
+    "dispatch": ManagerConfig(dispatcher=OURS, gates={MERGE_GATE: True}),
+}
+
+
+def hub(mode: Mode = "observe", **changed: Any) -> HubFacts:
+    """In order for this mode."""
+    right = HubFacts(
+        name="hub",
+        context="kind-hub",
+        version="v1.36.3",
+        skew_s=-3.0,
+        kueue_versions=frozenset({"v1beta1", "v1beta2"}),
+        kueue_image=IMAGE,
+        rights_of="the hub's account",
+        manager=MANAGERS[mode],
+        checks=(AdmissionCheck(name="mk", controller=MULTIKUEUE, config="all", state=ON),),
+        configs={"all": ("berlin",)},
+        clusters=(MultiKueueCluster(name="berlin", fleet_name="berlin", state=ON),),
+        cluster_queues=(ClusterQueue(name="gpus", checks=("mk",), state=ON),),
+        local_queues=(LocalQueue(namespace="ml", name="main", cluster_queue="gpus", state=ON),),
+    )
+    return replace(right, **changed)
+
+
+def worker(**changed: Any) -> WorkerFacts:
+    """In order."""
+    right = WorkerFacts(
+        name="berlin",
+        kubeconfig="/k/b.yaml",
+        version="v1.36.3",
+        kueue_versions=frozenset({"v1beta2"}),
+        kueue_image=IMAGE,
+        rights_of="the agent's account",
+        namespaces=frozenset({"ml", "default"}),
+        cluster_queues=(ClusterQueue(name="gpus", state=ON, gpu_quota={"nvidia.com/gpu": 8}),),
+        local_queues=(LocalQueue(namespace="ml", name="main", cluster_queue="gpus", state=ON),),
+        gpu_nodes=(GpuNode(name="n1", gpus=8, model="Tesla-T4"),),
+        nodes=2,
+        job_sets=True,
+    )
+    return replace(right, **changed)
+
+
+def of_hub(mode: Mode = "observe", **changed: Any) -> Report:
+    """The report when this is otherwise on the hub."""
+    return diagnose(
+        Survey(mode=mode, namespace="sys", hub=hub(mode, **changed), workers=(worker(),))
+    )
+
+
+def of_worker(**changed: Any) -> Report:
+    """The report when this is otherwise in the worker."""
+    return diagnose(
+        Survey(mode="observe", namespace="sys", hub=hub(), workers=(worker(**changed),))
+    )
+
+
+def wrong(report: Report) -> list[tuple[str, str, str]]:
+    """(level, where, what) of what is not in order."""
+    return [(each.level, each.where, each.what) for each in report.findings if each.level != "ok"]
+
+
+def finding(report: Report, what: str) -> Finding:
+    """The one finding that says so."""
+    [found] = [each for each in report.findings if what in each.what]
+    return found

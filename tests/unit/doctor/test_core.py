@@ -1,0 +1,329 @@
+"""What each state of a hub and its workers means for each mode."""
+
+from typing import Any
+
+import pytest
+
+from berthmaster.doctor.core import diagnose
+from berthmaster.doctor.facts import (
+    AdmissionCheck,
+    ClusterQueue,
+    GpuNode,
+    LocalQueue,
+    ManagerConfig,
+    Mode,
+    MultiKueueCluster,
+    Right,
+    State,
+    Survey,
+)
+from berthmaster.doctor.findings import kueue_version
+from berthmaster.doctor.hub import INCREMENTAL, MANAGED_BY_GATE, MERGE_GATE, MULTIKUEUE
+from tests.unit.doctor.surveys import ON, finding, hub, of_hub, of_worker, worker, wrong
+
+MODES: tuple[Mode, ...] = ("observe", "order", "dispatch")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_where_all_is_in_order_nothing_is_wrong_and_all_that_was_looked_at_is_named(
+    mode: Mode,
+) -> None:
+    report = of_hub(mode)
+    assert (report.mode, report.ready, wrong(report)) == (mode, True, [])
+    said = [(each.where, each.what) for each in report.findings]
+    assert ("hub", "Kueue 0.19.2 serves v1beta2") in said
+    assert ("hub", "AdmissionCheck mk is active") in said
+    assert ("berlin", "LocalQueue ml/main can admit GPU jobs") in said
+    assert ("berlin", "8 GPUs on 1 nodes, 1 of them ready") in said
+    assert ("hub", f"the hub's account may do all that {mode} needs") in said
+
+
+# ---- the manager's configuration: what it is -> what blocks in each mode
+
+
+@pytest.mark.parametrize(
+    ("manager", "observe", "order", "dispatch"),
+    [
+        (ManagerConfig(), "", "order needs Incremental", "dispatch needs one that is not"),
+        (
+            ManagerConfig(dispatcher=INCREMENTAL),
+            "",
+            "with a step of 3; order needs",
+            "dispatch needs one that is not",
+        ),
+        (ManagerConfig(dispatcher=INCREMENTAL, step_size=1), "", "", "dispatch needs one"),
+        (
+            ManagerConfig(dispatcher="x/y", gates={MERGE_GATE: True}),
+            "",
+            "the dispatcher is y; order needs",
+            "",
+        ),
+        (ManagerConfig(dispatcher="x/y"), "", "order needs", f"the gate {MERGE_GATE} is off"),
+    ],
+)
+def test_each_mode_has_its_dispatcher(
+    manager: ManagerConfig, observe: str, order: str, dispatch: str
+) -> None:
+    for mode, blocking in zip(MODES, (observe, order, dispatch), strict=True):
+        report = of_hub(mode, manager=manager)
+        blocked = [what for level, _, what in wrong(report) if level == "blocks"]
+        assert report.ready == (not blocking)
+        assert any(blocking in what for what in blocked) if blocking else blocked == []
+
+
+def test_a_change_of_the_dispatcher_names_every_step_and_the_way_back() -> None:
+    before = ManagerConfig(dispatcher=INCREMENTAL, step_size=3)
+    found = finding(of_hub("order", manager=before), "order needs Incremental")
+    assert found.change == (
+        "kubectl --context kind-hub -n kueue-system edit configmap kueue-manager-config\n"
+        "# in controller_manager_config.yaml:\n"
+        "multiKueue:\n"
+        "  dispatcherName: kueue.x-k8s.io/multikueue-dispatcher-incremental\n"
+        "  incrementalDispatcherConfig:\n"
+        "    stepSize: 1\n"
+        "kubectl --context kind-hub -n kueue-system rollout restart deployment "
+        "kueue-controller-manager"
+    )
+    assert found.undo == found.change.replace("stepSize: 1", "stepSize: 3")
+    none = finding(of_hub("dispatch", manager=ManagerConfig()), "dispatch needs one")
+    assert "dispatcherName: (remove this line)" in none.undo
+
+
+def test_the_trap_of_the_missing_gate_is_told_and_the_policy_that_replaces_it_is_known() -> None:
+    manager = ManagerConfig(dispatcher="x/y", gates={MERGE_GATE: False})
+    report = of_hub("dispatch", manager=manager)
+    assert "RUN on the worker while the hub" in finding(report, MERGE_GATE).means
+    cured = of_hub("dispatch", manager=manager, merge_policies=("kueue-nominations",))
+    assert cured.ready
+    assert finding(cured, "MutatingAdmissionPolicy").level == "ok"
+
+
+def test_an_external_dispatcher_is_a_standstill_while_we_only_observe() -> None:
+    report = of_hub("observe", manager=ManagerConfig(dispatcher="x/y"))
+    assert wrong(report) == [("warning", "hub", "dispatcherName is x/y: no dispatcher of Kueue's")]
+
+
+def test_order_needs_a_kueue_that_obeys_it() -> None:
+    report = of_hub("order", kueue_image="kueue:v0.18.6")
+    assert [level for level, _, _ in wrong(report)] == ["blocks"]
+    assert of_hub("dispatch", kueue_image="kueue:v0.18.6").ready
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_configuration_that_cannot_be_read_is_no_configuration(mode: Mode) -> None:
+    for manager in (None, ManagerConfig(problem="it is no YAML")):
+        report = of_hub(mode, manager=manager)
+        [(level, _, what)] = wrong(report)
+        assert (report.ready, "configuration" in what) == (True, True)
+        assert level == ("note" if mode == "observe" and manager is None else "warning")
+
+
+def test_a_gate_that_was_switched_off_is_told() -> None:
+    manager = ManagerConfig(gates={MANAGED_BY_GATE: False})
+    assert wrong(of_hub(manager=manager)) == [
+        ("warning", "hub", f"the gate {MANAGED_BY_GATE} is off")
+    ]
+
+
+# ---- hub
+
+
+@pytest.mark.parametrize(
+    ("changed", "level", "what"),
+    [
+        ({"unreachable": "no connection"}, "blocks", "API server is not reached: no connection"),
+        ({"kueue_versions": frozenset()}, "blocks", "Kueue is not installed"),
+        ({"kueue_versions": frozenset({"v1beta1"})}, "blocks", "serves v1beta1 and not v1beta2"),
+        ({"kueue_image": "kueue:v0.15.3"}, "blocks", "Kueue 0.15.3 is older than 0.16"),
+        ({"skew_s": 30.0}, "warning", "its clock is 30 s ahead of this machine's"),
+        ({"skew_s": -90.0}, "warning", "its clock is 90 s behind this machine's"),
+        ({"unread": ("nodes (no)",)}, "note", "not looked at: nodes (no)"),
+        ({"checks": ()}, "blocks", "there is no AdmissionCheck of MultiKueue"),
+        (
+            {"checks": (AdmissionCheck(name="mk", controller=MULTIKUEUE),)},
+            "blocks",
+            "AdmissionCheck mk names no MultiKueueConfig",
+        ),
+        (
+            {"checks": (AdmissionCheck(name="mk", controller=MULTIKUEUE, config="no"),)},
+            "blocks",
+            "AdmissionCheck mk names the MultiKueueConfig no, which is not there",
+        ),
+        (
+            {
+                "checks": (
+                    AdmissionCheck(
+                        name="mk",
+                        controller=MULTIKUEUE,
+                        config="all",
+                        state=State(active=False, message="no cluster"),
+                    ),
+                )
+            },
+            "blocks",
+            "AdmissionCheck mk is not active: no cluster",
+        ),
+        (
+            {"configs": {"all": ("berlin", "rome")}},
+            "warning",
+            "MultiKueueConfig all names rome, which is no MultiKueueCluster",
+        ),
+        (
+            {
+                "clusters": (
+                    MultiKueueCluster(
+                        name="berlin",
+                        fleet_name="berlin",
+                        state=State(active=False, reason="InsecureKubeConfig"),
+                    ),
+                )
+            },
+            "warning",
+            "MultiKueueCluster berlin is not active: InsecureKubeConfig",
+        ),
+        (
+            {"clusters": (MultiKueueCluster(name="berlin", fleet_name="b1", state=ON),)},
+            "blocks",
+            "worker berlin is in no MultiKueueConfig under this name",
+        ),
+        ({"cluster_queues": ()}, "blocks", "no ClusterQueue uses the AdmissionCheck"),
+        (
+            {"cluster_queues": (ClusterQueue(name="gpus", checks=("mk",), stopped="Hold"),)},
+            "warning",
+            "ClusterQueue gpus admits nothing: stopPolicy Hold",
+        ),
+        ({"local_queues": ()}, "warning", "no LocalQueue leads to a ClusterQueue"),
+        (
+            {"missing_rights": (Right(verb="patch", group="g", resource="r/status", why="to x"),)},
+            "blocks",
+            "the hub's account may not: patch r/status.g",
+        ),
+    ],
+)
+def test_what_is_amiss_on_the_hub_is_told_alone(
+    changed: dict[str, Any], level: str, what: str
+) -> None:
+    report = of_hub(**changed)
+    found = finding(report, what)
+    assert (found.level, found.where, len(wrong(report))) == (level, "hub", 1)
+    assert report.ready == (level != "blocks")
+    assert found.means or found.change or level == "note" or "stopPolicy" in what
+
+
+def test_missing_rights_are_cured_by_the_overlay_of_the_mode() -> None:
+    missing = tuple(Right(verb="get", group="", resource=f"r{n}", why="to x") for n in range(8))
+    found = finding(of_hub("dispatch", missing_rights=missing), "may not")
+    assert found.what.endswith("get r4, get r5 and 2 more")
+    assert found.change == "kubectl --context kind-hub apply -k deploy/kubernetes/overlays/dispatch"
+    assert found.undo == "kubectl --context kind-hub delete -k deploy/kubernetes/overlays/dispatch"
+
+
+def test_a_right_reads_as_people_say_it() -> None:
+    assert str(Right(verb="create", group="batch", resource="jobs", namespace="ml")) == (
+        "create jobs.batch in ml"
+    )
+
+
+# ---- workers
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        ({"namespaces": frozenset()}, "there is no namespace ml"),
+        ({"local_queues": ()}, "there is no LocalQueue main in ml"),
+        (
+            {"local_queues": (LocalQueue(namespace="ml", name="other", cluster_queue="gpus"),)},
+            "there is no LocalQueue main in ml",
+        ),
+        ({"cluster_queues": ()}, "leads to gpus, which is not there"),
+        (
+            {"cluster_queues": (ClusterQueue(name="gpus", stopped="HoldAndDrain"),)},
+            "ClusterQueue gpus is stopped (stopPolicy HoldAndDrain)",
+        ),
+        (
+            {"cluster_queues": (ClusterQueue(name="gpus", state=State(active=False, reason="x")),)},
+            "ClusterQueue gpus is not active: x",
+        ),
+        ({"cluster_queues": (ClusterQueue(name="gpus", state=ON),)}, "gpus covers no GPUs"),
+        (
+            {
+                "cluster_queues": (
+                    ClusterQueue(name="gpus", state=ON, gpu_quota={"nvidia.com/gpu": 0}),
+                )
+            },
+            "ClusterQueue gpus has no GPU quota",
+        ),
+    ],
+)
+def test_a_black_hole_is_told_in_the_worker_and_blocks_if_no_other_can_take_the_queue(
+    changed: dict[str, Any], what: str
+) -> None:
+    report = of_worker(**changed)
+    assert wrong(report) == [
+        ("blocks", "hub", "no worker can take LocalQueue ml/main"),
+        ("warning", "berlin", finding(report, what).what),
+    ]
+    assert finding(report, what).change.startswith("kubectl --kubeconfig /k/b.yaml ")
+    other = worker(name="rome")
+    both = hub(
+        configs={"all": ("berlin", "rome")},
+        clusters=tuple(
+            MultiKueueCluster(name=name, fleet_name=name, state=ON) for name in ("berlin", "rome")
+        ),
+    )
+    survey = Survey(mode="observe", namespace="s", hub=both, workers=(worker(**changed), other))
+    assert [level for level, _, _ in wrong(diagnose(survey))] == ["warning"]
+
+
+def test_a_stopped_queue_is_started_and_stopped_again_by_one_patch() -> None:
+    stopped = ClusterQueue(name="gpus", stopped="Hold")
+    found = finding(of_worker(cluster_queues=(stopped,)), "is stopped")
+    patch = "kubectl --kubeconfig /k/b.yaml patch clusterqueue gpus --type merge -p "
+    assert found.change == patch + """'{"spec":{"stopPolicy":"None"}}'"""
+    assert found.undo == patch + """'{"spec":{"stopPolicy":"Hold"}}'"""
+
+
+@pytest.mark.parametrize(
+    ("changed", "level", "what"),
+    [
+        ({"gpu_nodes": ()}, "warning", "none of its 2 nodes offers GPUs"),
+        (
+            {"gpu_nodes": tuple(GpuNode(name=f"n{n}", gpus=1) for n in range(5))},
+            "warning",
+            "no label says which GPU: n0, n1, n2 and 2 more",
+        ),
+        (
+            {"gpu_nodes": (GpuNode(name="n1", gpus=4, ready=False, model="m"),)},
+            "warning",
+            "4 GPUs on 1 nodes, 0 of them ready",
+        ),
+        ({"job_sets": False}, "note", "JobSet is not installed"),
+    ],
+)
+def test_what_is_amiss_in_a_worker_is_told_alone(
+    changed: dict[str, Any], level: str, what: str
+) -> None:
+    report = of_worker(**changed)
+    assert wrong(report) == [(level, "berlin", what)]
+    assert report.ready
+
+
+def test_a_worker_that_is_not_reached_blocks_and_says_no_more() -> None:
+    report = of_worker(unreachable="no connection")
+    assert wrong(report) == [("blocks", "berlin", "the API server is not reached: no connection")]
+    assert [each.what for each in report.findings if each.where == "berlin"] == [
+        "the API server is not reached: no connection"
+    ]
+
+
+def test_workers_alone_can_be_looked_at() -> None:
+    report = diagnose(Survey(mode="observe", namespace="s", workers=(worker(),)))
+    assert (report.ready, wrong(report)) == (True, [])
+
+
+def test_versions_are_read_from_an_image() -> None:
+    assert [
+        kueue_version(image)
+        for image in ("r/kueue:v0.19.2", "r:5000/kueue:0.18", "r/kueue@sha256:1", "kueue:main", "")
+    ] == [(0, 19, 2), (0, 18, 0), None, None, None]
