@@ -187,6 +187,15 @@ def copy_report(cluster: str, namespace: str, workload: str) -> str:
     return f"berth.fleet.{token(cluster)}.copy.{token(namespace)}.{token(workload)}"
 
 
+def parse_copy(subject: str) -> tuple[str, str, str] | None:
+    """(cluster, namespace, Workload) of a copy report's subject; None for other facts. Raises
+    SubjectError."""
+    parts = subject.split(".")
+    if len(parts) != 6 or parts[:2] != ["berth", "fleet"] or parts[3] != "copy":
+        return None
+    return text(parts[2]), text(parts[4]), text(parts[5])
+
+
 def fleet_facts(kind: str) -> str:
     """One kind of fact (alive, profile, score) of every cluster."""
     return f"berth.fleet.*.{kind}"

@@ -148,7 +148,7 @@ class Hub:
         job = self.jobs.get((at[0], owner)) if kind == "Job" else None
         if kind == "Job" and job is None:
             return set()  # its job says whose it is: that comes, or both go
-        name = _labelled(job) if job is not None else None
+        name = labelled(job) if job is not None else None
         if name is None:
             meta = workload.metadata
             name = key(tenant_of(at[0], self._tenants), workload_id(meta.name, meta.uid))
@@ -159,7 +159,7 @@ class Hub:
 
     def _name_job(self, at: ObjectKey, job: HubJob) -> set[Key]:
         touched: set[Key] = set()
-        name = _labelled(job)
+        name = labelled(job)
         if name is not None:
             self.job_of[name] = at
             self.seen_jobs.add(name)
@@ -282,7 +282,7 @@ class Hub:
         return tuple(refs)
 
 
-def _labelled(job: HubJob) -> Key | None:
+def labelled(job: HubJob) -> Key | None:
     """Whose a job is that we made."""
     labels, annotations = job.metadata.labels, job.metadata.annotations
     if not labels.get(TENANT) or not labels.get(WORKLOAD):

@@ -1,0 +1,77 @@
+"""Reads the ConfigMaps that checks of ours name: a selector over clusters, or what is wrong."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from berthmaster.kubernetes.client import Client
+from berthmaster.kubernetes.errors import KubernetesError, NotFound
+from berthmaster.kubernetes.objects import Object
+from berthmaster.kubernetes.resources import CONFIG_MAPS
+from berthmaster.kubernetes.selector import Selector, SelectorError, parse_selector
+from berthmaster.multikueue.checks import SELECTOR_KEY, parameters_of
+from berthmaster.multikueue.hub import Hub
+from berthmaster.multikueue.kueue import PLACEMENT, AdmissionCheck
+
+EVERY_S: Final = 5.0
+
+
+class ConfigMap(Object, frozen=True):
+    """Texts under keys."""
+
+    data: dict[str, str] | None = None
+
+
+class Parameters:
+    """Looks now and then, which costs one call a check of ours, and none where there is none."""
+
+    def __init__(
+        self,
+        client: Client,
+        hub: Hub,
+        namespace: str,
+        found: Callable[[str, Selector | str], None],
+    ) -> None:
+        self._client = client
+        self._hub = hub
+        self._namespace = namespace
+        self._found = found
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        known: dict[str, AdmissionCheck] = {}
+        due_s = 0.0
+        now = asyncio.get_running_loop().time
+        while True:
+            checks = {
+                name: check
+                for name, check in self._hub.checks.items()
+                if check.spec.controller_name == PLACEMENT
+            }
+            specs = {name: check.spec for name, check in checks.items()}
+            if now() >= due_s or specs != {name: check.spec for name, check in known.items()}:
+                due_s = now() + EVERY_S
+                known = checks
+                for name, check in sorted(checks.items()):
+                    self._found(name, await self._read(check))
+            await asyncio.sleep(0.2)
+
+    async def _read(self, check: AdmissionCheck) -> Selector | str:
+        name, wrong = parameters_of(check)
+        if wrong:
+            return wrong
+        path = CONFIG_MAPS.path(namespace=self._namespace, name=name)
+        where = f"ConfigMap {self._namespace}/{name}"
+        try:
+            found = await self._client.get(path, ConfigMap)
+        except NotFound:
+            return f"{where} does not exist"
+        except KubernetesError as error:
+            return f"{where} cannot be read: {error}"
+        text = (found.data or {}).get(SELECTOR_KEY)
+        if text is None:
+            return f"{where} has no key {SELECTOR_KEY}"
+        try:
+            return parse_selector(text)
+        except SelectorError as error:
+            return f"{where}: {error}"

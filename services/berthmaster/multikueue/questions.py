@@ -1,0 +1,49 @@
+"""Answers of the hub's decider: why there, why not yet. Of other cells' workloads it is silent, and
+so it is without an id: the resolver sums up."""
+
+from typing import Final
+
+from berthmaster.bus import subjects
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.endpoints import Endpoint, Endpoints, serve
+from berthmaster.messages.api import Refusal
+from berthmaster.messages.families import UNREADABLE, WHY_REQUESTS, encode
+from berthmaster.multikueue.core import Reconciler
+
+AT_ONCE: Final = 64  # questions in hand
+
+
+class Questions:
+    """The endpoint of one replica."""
+
+    def __init__(self, conn: Connection, core: Reconciler) -> None:
+        self._conn = conn
+        self._core = core
+
+    async def serve(self) -> Endpoints:
+        """Start answering."""
+        return await serve(
+            self._conn,
+            "berth-multikueue",
+            {"why": Endpoint(subjects.api_of_all_tenants("why"), self._answer)},
+            version="1.0.0",
+            description="Why there, why not yet, of what goes by way of the hub",
+            overloaded=lambda _: encode(_busy("too many questions at once; ask again")),
+            failed=lambda _, error: encode(_busy(f"the question failed: {error}")),
+            max_concurrent=AT_ONCE,
+        )
+
+    async def _answer(self, subject: str, data: bytes) -> bytes | None:
+        tenant, _ = subjects.parse_api(subject)
+        try:
+            request = WHY_REQUESTS.decode(data or b"{}")
+        except UNREADABLE:
+            return None  # the resolver hears it too, and says so
+        if request.id is None:
+            return None
+        reply = self._core.why(tenant, request.id, self._conn.now())
+        return encode(reply) if reply is not None else None
+
+
+def _busy(expected: str) -> Refusal:
+    return Refusal(code="unavailable", field="", value="", expected=expected, retry=True)

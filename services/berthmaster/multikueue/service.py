@@ -1,0 +1,146 @@
+"""`berth serve multikueue`: what MultiKueue sends shows on the bus, and goes where there is room.
+
+::
+
+    berth serve multikueue --mode observe                      in a pod of the hub
+    berth serve multikueue --mode dispatch --kubeconfig F --context C
+
+Modes, each undone by the next start: ``observe`` writes nothing to Kubernetes, ``order`` writes the
+order of MultiKueueConfigs, ``dispatch`` nominates clusters (Kueue's ``dispatcherName`` must then be
+a name of ours). Rights: deploy/kubernetes/hub/multikueue-rbac.yaml, one ClusterRole a mode.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from berthmaster.bus.joining import joined
+from berthmaster.bus.streams import CONTROL, FLEET, WORKLOADS
+from berthmaster.kubernetes.access import Access
+from berthmaster.kubernetes.client import Client
+from berthmaster.kubernetes.config import from_kubeconfig, in_cluster
+from berthmaster.kubernetes.errors import BadConfig
+from berthmaster.multikueue.settings import ENGINE_VERSION, Mode, Policy
+from berthmaster.multikueue.shell import Shell
+from berthmaster.runtime.errors import CannotStart
+from berthmaster.runtime.service import Context, Service
+from berthmaster.runtime.settings import CommonSettings, setting
+
+NAME = "multikueue"
+
+
+def _pairs(parts: tuple[str, ...]) -> str:
+    good = all(0 < part.find("=") < len(part) - 1 for part in parts)
+    return "" if good else "NAMESPACE=TENANT, several with commas between them"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiKueueSettings(CommonSettings):
+    """Settings of the reconciler on a hub."""
+
+    mode: Mode = setting(
+        "observe",
+        help="observe: write nothing to the hub; order: keep the order of the MultiKueueConfigs; "
+        "dispatch: nominate clusters for each Workload",
+    )
+    kubeconfig: Path | None = setting(
+        None,
+        help="how to reach the hub; none = the pod's own service account inside a cluster, "
+        "$KUBECONFIG or ~/.kube/config elsewhere",
+    )
+    context: str = setting("", help="context of the kubeconfig; empty = its current one")
+    namespace: str = setting(
+        "", help="where ConfigMaps of our own checks are; empty = the pod's, or the context's"
+    )
+    tenant_of_namespace: tuple[str, ...] = setting(
+        (), check=_pairs, help="whose a namespace is, NAMESPACE=TENANT; others are their own tenant"
+    )
+    patience_s: float = setting(
+        30.0,
+        least=0.1,
+        help="seconds that a nominated Workload waits for admission before the next best cluster "
+        "is added",
+    )
+    stale_after_s: float = setting(
+        10.0, least=1, help="seconds of silence after which a cluster gets no new placements"
+    )
+    silent_s: float = setting(
+        5.0,
+        least=0.1,
+        help="seconds without anything known of any cluster after which the configuration's order "
+        "counts, so that no queue stands still",
+    )
+    trap_s: float = setting(
+        5.0, least=1, help="seconds for which a copy may run without the hub saying so"
+    )
+    order_every_s: float = setting(
+        1.0, least=0.1, help="seconds between two orders of one MultiKueueConfig, at least"
+    )
+    order_margin: float = setting(
+        1.0, least=0, help="GPUs by which a cluster must be ahead to overtake another in the order"
+    )
+    commit_limit: int = setting(
+        128, least=1, most=900, help="placements in one commit; more only cost latency"
+    )
+    api_timeout_s: float = setting(
+        10.0, least=0.1, most=300, help="seconds for one answer of the API server"
+    )
+
+    @property
+    def policy(self) -> Policy:
+        """The part that decisions depend on."""
+        return Policy(
+            mode=self.mode,
+            patience_s=self.patience_s,
+            stale_after_s=self.stale_after_s,
+            silent_s=self.silent_s,
+            trap_s=self.trap_s,
+            order_every_s=self.order_every_s,
+            order_margin=self.order_margin,
+            commit_limit=self.commit_limit,
+        )
+
+    @property
+    def tenants(self) -> dict[str, str]:
+        """Namespace -> tenant."""
+        pairs = (part.partition("=") for part in self.tenant_of_namespace)
+        return {namespace: tenant for namespace, _, tenant in pairs}
+
+
+async def access_of(settings: MultiKueueSettings) -> Access:
+    """How to reach the hub. Raises BadConfig."""
+    inside = bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
+    if settings.kubeconfig is None and not settings.context and inside:
+        return await in_cluster()
+    return await from_kubeconfig(settings.kubeconfig, settings.context)
+
+
+async def main(ctx: Context[MultiKueueSettings]) -> None:
+    """Mirror the hub at once, so that a bus that is away stops no queue; then join the bus."""
+    settings = ctx.settings
+    ctx.log.info("multikueue", mode=settings.mode, engine=ENGINE_VERSION)
+    try:
+        access = await access_of(settings)
+        client = await Client.open(
+            access,
+            user_agent="berthmaster-multikueue",
+            log=ctx.log,
+            timeout_s=settings.api_timeout_s,
+        )
+    except BadConfig as error:
+        raise CannotStart(str(error)) from error
+    async with client:
+        shell = Shell(
+            ctx,
+            client,
+            policy=settings.policy,
+            tenants=settings.tenants,
+            namespace=settings.namespace or access.namespace or "default",
+        )
+        shell.begin()
+        async with joined(ctx, WORKLOADS, FLEET, CONTROL) as conn:
+            if conn is not None:
+                await shell.run(conn)
+
+
+SERVICE = Service(NAME, MultiKueueSettings, main)
