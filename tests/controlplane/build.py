@@ -9,7 +9,7 @@ next one could mistake for a program.
         builds what is missing
     python -m tests.controlplane.build -- COMMAND…
         the same, then runs COMMAND; where nothing can be built it runs too, the reason in
-        BERTH_CONTROLPLANE_MISSING
+        BERTH_CONTROLPLANE_MISSING (set beforehand, nothing is built and that is the reason)
 
 KUBEBUILDER_ASSETS names a folder whose programs are taken instead; what it lacks is compiled.
 BERTH_CACHE moves the cache, which is ~/.cache/berthmaster otherwise.
@@ -123,6 +123,8 @@ def find(environment: Mapping[str, str] = os.environ) -> Programs:
 
 def build(environment: Mapping[str, str] = os.environ) -> Programs:
     """The programs, after building what is missing. Raises Unavailable and BuildFailed."""
+    if reason := environment.get(MISSING):
+        raise Unavailable(reason)
     assets = given(environment)
     folder = cache_root(environment) / cache_key()
     wanted = [name for name in SOURCES if name not in assets]

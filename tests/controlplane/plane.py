@@ -111,7 +111,7 @@ class Plane:
         self._numbers = itertools.count(1)
         self._apis: list[Api] = []
         self._proxies: list[Proxy] = []
-        self._crds: list[Mapping[str, Any]] = []
+        self._crds: dict[str, Mapping[str, Any]] = {}
         self._pairs: dict[tuple[str, tuple[str, ...]], Pair] = {}
         self._authority = Authority(folder, name)
         self.ca = self._authority.certificate
@@ -245,7 +245,7 @@ class Plane:
         for each in crds:
             self.api.apply(each)
         wait_served(self.api, crds, SERVED_LIMIT_S)
-        self._crds += crds
+        self._crds |= {each["metadata"]["name"]: each for each in crds}
         for each in documents:
             if each["kind"] != "CustomResourceDefinition":
                 self.api.apply(each)
@@ -257,12 +257,12 @@ class Plane:
         self.parts.api_server.launch()
 
     def wait_ready(self, limit_s: float = READY_LIMIT_S) -> None:
-        """Until the API server says that it is ready and serves all that was applied. Raises Failed.
+        """Until the API server says that it is ready and serves what was applied. Raises Failed.
 
         It is ready some time before it has read custom resources: 429 is what it says until then.
         """
         self.parts.api_server.wait_ready(self.ready, limit_s)
-        wait_served(self.api, self._crds, SERVED_LIMIT_S)
+        wait_served(self.api, list(self._crds.values()), SERVED_LIMIT_S)
 
     def start_api_server(self, limit_s: float = READY_LIMIT_S) -> None:
         """Start the API server and wait until it is ready."""
