@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from berthmaster.bus import subjects
-from berthmaster.inventory.kinds import Kind, Problems, named
+from berthmaster.inventory.kinds import Kind, Problems
 from berthmaster.inventory.node_book import NodeBook
 from berthmaster.inventory.objects import JOB_SETS_CRD
 from berthmaster.inventory.queue_book import QueueBook
@@ -84,11 +84,10 @@ class Inventory:
             case Deleted(object=found):
                 self._drop[kind](key_of(found.metadata))
             case Unreadable(object=bad):
-                why = f"cannot be read: {bad.why}"
                 if kind is Kind.NODES:
-                    self.nodes.doubt_node(bad.name, why)
+                    self.nodes.doubt_node(bad.name, f"cannot be read: {bad.why}")
                 else:
-                    self.problems.set(kind.value, named((bad.namespace, bad.name)), (why,))
+                    self.problems.doubt(kind.value, (bad.namespace, bad.name), bad.why)
             case Listed():
                 self._listed.add(kind)
                 self._serve(kind, True)
@@ -110,9 +109,13 @@ class Inventory:
         elif kind is Kind.COPIES:
             self._dirty |= dict.fromkeys(self._copy_subjects(), True)
 
-    def unreadable_nodes(self, names: Iterable[str]) -> None:
-        """The nodes that cannot be read at present; of others that could not, nothing is left."""
-        known = set(names)
+    def unreadable(self, kind: Kind, keys: Iterable[tuple[str, str]]) -> None:
+        """What of a kind cannot be read at present. A mirror does not tell when such an object goes
+        that it never could read."""
+        if kind is not Kind.NODES:
+            self.problems.doubted(kind.value, keys)
+            return
+        known = {name for _, name in keys}
         for name in self.nodes.bad_nodes():
             if name not in known:
                 self.nodes.drop_node(name)

@@ -70,7 +70,8 @@ def offered_by(slices: Iterable[ResourceSlice]) -> Offered:
     gpus: list[Gpu] = []
     places: dict[DeviceName, Place] = {}
     tpus: list[DeviceName] = []
-    for (driver, pool), devices in sorted(_pools(slices, problems).items()):
+    counted = (one for one in slices if is_ours_to_count(one.spec.driver))
+    for (driver, pool), devices in sorted(_pools(counted, problems).items()):
         if driver.startswith("tpu."):
             tpus += [(driver, pool, device.name) for device in devices]
             continue

@@ -58,6 +58,8 @@ class HubSide:
         async for _ in beats(BEAT_S, self._ctx.stopping):
             for kind in self._mirrors.absent():
                 self._core.listed(kind)
+            for kind, keys in self._mirrors.unreadable().items():
+                self._core.unreadable(kind, keys)
             self._ctx.health.ready("bus", self._conn.connected, "no connection to NATS")
             self._teller.show()
             self._clusters.set(len(self._core))

@@ -1,8 +1,10 @@
 """The kinds of objects that an inventory watches, and what is wrong with one of them. Pure."""
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import Final, NamedTuple
 
+UNREADABLE: Final = "unreadable"
 MAX_PROBLEMS: Final = 10_000  # kept; beyond it only counted
 
 
@@ -48,6 +50,17 @@ class Problems:
             self._now[key] = texts
         if len(self._new) < MAX_PROBLEMS:
             self._new += [Problem(kind, name, text) for text in texts if text not in before]
+
+    def doubt(self, kind: str, key: tuple[str, str], why: str) -> None:
+        """An object that cannot be read."""
+        self.set(f"{UNREADABLE} {kind}", named(key), (why,))
+
+    def doubted(self, kind: str, keys: Iterable[tuple[str, str]]) -> None:
+        """All objects of a kind that cannot be read at present."""
+        known = {named(key) for key in keys}
+        head = f"{UNREADABLE} {kind}"
+        for kind_, name in [key for key in self._now if key[0] == head and key[1] not in known]:
+            self.set(kind_, name, ())
 
     def take_new(self) -> list[Problem]:
         """What nobody has been told yet."""

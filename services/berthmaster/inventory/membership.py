@@ -82,10 +82,13 @@ class Hub:
                 self._drop(kind, found)
                 self._work_out(found.metadata.name)
             case Unreadable(object=bad):
-                name = named((bad.namespace, bad.name))
-                self.problems.set(kind.value, name, (f"cannot be read: {bad.why}",))
+                self.problems.doubt(kind.value, (bad.namespace, bad.name), bad.why)
             case Listed():
                 self.listed(kind)
+
+    def unreadable(self, kind: HubKind, keys: Iterable[Key]) -> None:
+        """What of a kind cannot be read at present."""
+        self.problems.doubted(kind.value, keys)
 
     def listed(self, kind: HubKind) -> None:
         """All of a kind is known, or it is known that the hub has no such kind."""

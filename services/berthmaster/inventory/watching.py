@@ -84,9 +84,12 @@ class Mirrors(Generic[K]):
         for one, reflector in self._reflectors:
             self._ctx.spawn(reflector.run(self._ctx.stopping), name=f"mirror of {_name(one)}")
 
-    def reflector(self, kind: K) -> Reflector[Any]:
-        """The one of this kind."""
-        return next(reflector for one, reflector in self._reflectors if one.kind == kind)
+    def unreadable(self) -> dict[K, list[tuple[str, str]]]:
+        """Of each kind, what cannot be read at present."""
+        found: dict[K, list[tuple[str, str]]] = {}
+        for one, reflector in self._reflectors:
+            found.setdefault(one.kind, []).extend(reflector.unreadable)
+        return found
 
     def absent(self) -> list[K]:
         """Kinds that the server says it does not serve, and has said for a while: one that starts

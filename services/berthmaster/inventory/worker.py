@@ -84,7 +84,6 @@ class Worker:
             lease=f"inventory.{subjects.token(settings.cluster)}",
             scope=subjects.fleet_of(settings.cluster),
         )
-        self._nodes = self._mirrors.reflector(Kind.NODES)
         self._holding = ctx.metrics.gauge("pods_holding", "Pods that hold something on a node")
 
     async def run(self) -> None:
@@ -128,7 +127,8 @@ class Worker:
         async for _ in beats(BEAT_S, self._ctx.stopping):
             for kind in self._mirrors.absent():
                 self._core.absent(kind)
-            self._core.unreadable_nodes(name for _, name in self._nodes.unreadable)
+            for kind, keys in self._mirrors.unreadable().items():
+                self._core.unreadable(kind, keys)
             self._teller.reporter.wake()
             self._ctx.health.ready("bus", self._conn.connected, "no connection to NATS")
             why = self._mirrors.live()

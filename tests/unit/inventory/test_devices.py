@@ -1,0 +1,172 @@
+import pytest
+
+from berthmaster.inventory.devices import Gpu, Layout, Way, layout_of
+from berthmaster.inventory.models import UNKNOWN
+from berthmaster.messages.fleet import Share
+from tests.unit.inventory.objects import discovered, node
+
+GPU = "nvidia.com/gpu"
+T4 = Gpu("Tesla-T4", 15_360)
+A100 = "NVIDIA-A100-SXM4-40GB"
+
+
+def test_a_node_without_gpus_has_none_and_nothing_is_wrong() -> None:
+    assert layout_of(node(), kai=False) == Layout()
+
+
+def test_whole_gpus_and_those_that_the_device_plugin_has_given_up() -> None:
+    found = layout_of(node("n", {GPU: "3"}, capacity={GPU: "4"}, labels=discovered()), kai=False)
+    assert found == Layout(
+        gpus=(T4, T4, T4, T4._replace(healthy=False)), ways=(Way(GPU, (0, 1, 2, 3), 1000),)
+    )
+
+
+def test_amd_gpus_and_tpus() -> None:
+    labels = {"amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM", "amd.com/gpu.vram": "192G"}
+    offered = {"amd.com/gpu": "2", "google.com/tpu": "4"}
+    found = layout_of(node("n", offered, labels=labels), kai=False)
+    mi300 = Gpu("AMD_Instinct_MI300X_OAM", 192 * 1024)
+    assert found == Layout(gpus=(mi300, mi300), ways=(Way("amd.com/gpu", (0, 1), 1000),), tpus=4)
+
+
+def test_replicas_under_a_name_of_their_own_are_shares_of_gpus_that_nobody_has_whole() -> None:
+    labels = discovered("NVIDIA-A10-SHARED", 2, 23_028) | {
+        "nvidia.com/gpu.replicas": "4",
+        "nvidia.com/gpu.sharing-strategy": "time-slicing",
+    }
+    found = layout_of(node("n", {"nvidia.com/gpu.shared": "8"}, labels=labels), kai=False)
+    a10 = Gpu("NVIDIA-A10", 23_028, reserved_milli=1)
+    assert found == Layout(
+        gpus=(a10, a10),
+        ways=(Way("nvidia.com/gpu.shared", (0, 1), 250, "shared"),),
+        shares=(Share(resource="nvidia.com/gpu.shared", milli=250, count=8, kind="shared"),),
+    )
+
+
+def test_replicas_under_the_plain_name_are_known_by_their_label_and_mps_divides_memory() -> None:
+    labels = discovered("Tesla-T4-SHARED", 1) | {
+        "nvidia.com/gpu.replicas": "3",
+        "nvidia.com/gpu.sharing-strategy": "mps",
+    }
+    found = layout_of(node("n", {GPU: "3"}, labels=labels), kai=False)
+    assert found == Layout(
+        gpus=(T4._replace(reserved_milli=1),),
+        ways=(Way(GPU, (0,), 333, "shared"),),
+        shares=(Share(resource=GPU, milli=333, memory_mib=5120, count=3, kind="shared"),),
+    )
+
+
+def test_mig_instances_of_several_profiles_stand_on_as_few_gpus_as_can_hold_them() -> None:
+    offered = {"nvidia.com/mig-1g.5gb": "7", "nvidia.com/mig-3g.20gb": "2"}
+    found = layout_of(node("n", offered, labels=discovered(A100, 2, 40_960)), kai=False)
+    # 13 slices: two GPUs. Two of 3/7 and seven of 1/7, spread evenly: 996 and 854 milli offered.
+    assert found == Layout(
+        gpus=(Gpu(A100, 40_960, reserved_milli=4), Gpu(A100, 40_960, reserved_milli=146)),
+        ways=(
+            Way("nvidia.com/mig-1g.5gb", (0, 1), 142, "mig"),
+            Way("nvidia.com/mig-3g.20gb", (0, 1), 428, "mig"),
+        ),
+        shares=(
+            Share(
+                resource="nvidia.com/mig-1g.5gb", milli=142, memory_mib=5120, count=7, kind="mig"
+            ),
+            Share(
+                resource="nvidia.com/mig-3g.20gb", milli=428, memory_mib=20_480, count=2, kind="mig"
+            ),
+        ),
+    )
+
+
+def test_mig_instances_under_the_plain_name_are_known_by_their_product() -> None:
+    labels = discovered(f"{A100}-MIG-1g.5gb", 7, 4864)
+    found = layout_of(node("n", {GPU: "7"}, labels=labels), kai=False)
+    assert found == Layout(
+        gpus=(Gpu(A100, 40_960, reserved_milli=6),),
+        ways=(Way(GPU, (0,), 142, "mig"),),
+        shares=(Share(resource=GPU, milli=142, memory_mib=5120, count=7, kind="mig"),),
+    )
+
+
+def test_whole_gpus_stand_before_mig_instances_of_the_same_node() -> None:
+    offered = {GPU: "1", "nvidia.com/mig-7g.40gb": "1"}
+    found = layout_of(node("n", offered, labels=discovered(A100, 1, 40_960)), kai=False)
+    assert [way.positions for way in found.ways] == [(0,), (1,)]
+    assert [gpu.reserved_milli for gpu in found.gpus] == [0, 1]
+
+
+JSON_OF_HAMI = (
+    '[{"id":"GPU-a","count":10,"devmem":15360,"devcore":100,'
+    '"type":"NVIDIA-Tesla T4","health":true},'
+    '{"id":"GPU-b","count":10,"devmem":15360,"devcore":100,'
+    '"type":"NVIDIA-Tesla T4","health":false}]'
+)
+LINE_OF_HAMI = (
+    "GPU-a,10,15360,100,NVIDIA-Tesla T4,0,true:GPU-b,10,15360,100,NVIDIA-Tesla T4,0,false:"
+)
+
+
+@pytest.mark.parametrize("register", [JSON_OF_HAMI, LINE_OF_HAMI])
+def test_hami_lists_its_devices_and_its_count_says_nothing(register: str) -> None:
+    found = layout_of(
+        node("n", {GPU: "20"}, annotations={"hami.io/node-nvidia-register": register}), kai=False
+    )
+    assert found == Layout(
+        gpus=(
+            Gpu("Tesla-T4", 15_360, "GPU-a"),
+            Gpu("Tesla-T4", 15_360, "GPU-b", healthy=False),
+        ),
+        ways=(Way(GPU, (0, 1), 1000, "hami"),),
+        shares=(Share(resource="nvidia.com/gpucores", milli=10, count=200, kind="hami"),),
+    )
+
+
+def test_where_kai_schedules_whole_gpus_are_shared_in_hundredths() -> None:
+    found = layout_of(node("n", {GPU: "2"}, labels=discovered()), kai=True)
+    assert found.shares == (Share(resource="gpu-fraction", milli=10, count=200, kind="kai"),)
+
+
+def test_without_labels_the_model_is_unknown_and_a_clouds_label_is_translated() -> None:
+    assert layout_of(node("n", {GPU: "1"}), kai=False).gpus == (Gpu(UNKNOWN, 0),)
+    cloud = {"cloud.google.com/gke-accelerator": "nvidia-tesla-t4"}
+    assert layout_of(node("n", {GPU: "1"}, labels=cloud), kai=False).gpus == (T4,)
+
+
+@pytest.mark.parametrize(
+    ("offered", "labels", "why"),
+    [
+        ({GPU: "-2"}, {}, "nvidia.com/gpu: '-2' is negative, which no resource can be"),
+        ({GPU: "many"}, {}, "nvidia.com/gpu: 'many' is no quantity: a number, perhaps"),
+        ({GPU: "65"}, {}, "65 GPUs: more than any node has (64)"),
+        ({GPU: "1000000"}, {}, "nvidia.com/gpu: '1000000' is more than any node has (10000)"),
+        (
+            {},
+            discovered(count=8),
+            "labels tell of 8 GPUs and allocatable of none: no device plugin runs",
+        ),
+        (
+            {GPU: "4"},
+            {"nvidia.com/gpu.replicas": "0"},
+            "label nvidia.com/gpu.replicas: '0' is no number from 1 to 1000",
+        ),
+        ({"nvidia.com/mig-9g.1tb": "1"}, {}, "nvidia.com/mig-9g.1tb: no MIG profile that we know"),
+    ],
+)
+def test_counts_that_cannot_be_right_leave_no_gpus_and_a_reason(
+    offered: dict[str, str], labels: dict[str, str], why: str
+) -> None:
+    found = layout_of(node("n", offered, labels=labels), kai=False)
+    assert found.gpus == ()
+    assert [problem[: len(why)] for problem in found.problems] == [why]
+
+
+def test_one_resource_of_nonsense_does_not_cost_the_others() -> None:
+    offered = {GPU: "-1", "amd.com/gpu": "1", "google.com/tpu": "4"}
+    found = layout_of(node("n", offered), kai=False)
+    assert (len(found.gpus), found.tpus, len(found.problems)) == (1, 4, 1)
+
+
+def test_a_memory_label_that_is_no_number_costs_only_the_memory() -> None:
+    labels = discovered() | {"nvidia.com/gpu.memory": "15 GB"}
+    found = layout_of(node("n", {GPU: "1"}, labels=labels), kai=False)
+    assert found.gpus == (T4._replace(memory_mib=0),)
+    assert found.problems == ("label nvidia.com/gpu.memory: '15 GB' is no number of MiB",)

@@ -1,0 +1,416 @@
+"""Whole nodes: what the fleet is told of them with what is on them."""
+
+from typing import Any
+
+from berthmaster.inventory.dra import Offered
+from berthmaster.inventory.kinds import Problem, Problems
+from berthmaster.inventory.node_book import NodeBook
+from berthmaster.inventory.nodes import UNUSABLE, bounded_labels, made_up_uuid, shape_of
+from berthmaster.messages.fleet import Amounts, GpuDevice, NodeReport, PodUse, Share, Taint
+from tests.unit.inventory.objects import (
+    FALSE,
+    NOW_S,
+    STAMP,
+    asks,
+    claim,
+    device,
+    discovered,
+    node,
+    ours,
+    pod,
+    resource_slice,
+)
+
+GPU = "nvidia.com/gpu"
+
+
+def book() -> NodeBook:
+    return NodeBook("east", Problems())
+
+
+def told(nodes: NodeBook, name: str = "n1") -> NodeReport:
+    report = nodes.report(name, STAMP, NOW_S)
+    assert report is not None
+    return report
+
+
+def t4(index: int, foreign_milli: int = 0, *, healthy: bool = True) -> GpuDevice:
+    return GpuDevice(
+        index=index,
+        uuid=made_up_uuid("east", "n1", index),
+        model="Tesla-T4",
+        memory_mib=15_360,
+        healthy=healthy,
+        foreign_milli=foreign_milli,
+    )
+
+
+def use(pod_name: str, gpus: tuple[int, ...], gpu_milli: int = 1000, **more: int) -> PodUse:
+    return PodUse(
+        tenant="acme",
+        workload="train",
+        attempt=more.pop("attempt", 1),
+        pod=pod_name,
+        gpus=gpus,
+        gpu_milli=gpu_milli if gpus else 0,
+        **more,
+    )
+
+
+def test_a_node_with_pods_of_ours_and_of_others() -> None:
+    nodes = book()
+    labels = discovered() | {"team": "vision"}
+    nodes.set_node(
+        node(
+            "n1",
+            {GPU: "4"},
+            labels=labels,
+            taints=[
+                {"key": "gpu", "value": "yes", "effect": "NoSchedule"},
+                {"key": "x", "effect": "Later"},
+            ],
+        )
+    )
+    nodes.set_pod(pod("notebook", {"cpu": "2", "memory": "1Gi", GPU: "1"}))
+    nodes.set_pod(pod("logger", {"cpu": "100m", "memory": "100Mi"}, namespace="kube-system"))
+    nodes.set_pod(ours("main-0", {"cpu": "1", "memory": "2Gi", GPU: "2"}))
+    nodes.set_pod(pod("elsewhere", {GPU: "1"}, on="n2"))
+    nodes.set_pod(pod("over", {GPU: "1"}, phase="Succeeded"))
+
+    assert told(nodes) == NodeReport(
+        cluster="east",
+        node="n1",
+        stamp=STAMP,
+        observed_at_s=NOW_S,
+        ready=True,
+        schedulable=True,
+        labels=labels,
+        taints=(Taint(key="gpu", value="yes"),),
+        allocatable=Amounts(cpu_milli=8000, memory_mib=16_384, gpu_milli=4000),
+        foreign=Amounts(cpu_milli=2100, memory_mib=1124, gpu_milli=1000),
+        # Ours are taken to have the first, the others' pods the last.
+        gpus=(t4(0), t4(1), t4(2), t4(3, 1000)),
+        pods=(use("main-0", (0, 1), cpu_milli=1000, memory_mib=2048),),
+        fractions=False,
+    )
+
+
+def test_a_node_that_is_cordoned_not_ready_or_on_its_way_out_says_so() -> None:
+    plain = shape_of(node(), Offered())
+    assert (plain.ready, plain.schedulable) == (True, True)
+    assert not shape_of(node(ready=FALSE), Offered()).ready
+    assert not shape_of(node(ready="Unknown"), Offered()).ready
+    assert not shape_of(node(unschedulable=True), Offered()).schedulable
+    assert not shape_of(node(deleted=True), Offered()).schedulable
+
+
+def test_gpus_stay_charged_to_whom_they_were_charged() -> None:
+    nodes = book()
+    nodes.set_node(node("n1", {GPU: "4"}, labels=discovered()))
+    nodes.set_pod(ours("main-0", {GPU: "1"}))
+    nodes.set_pod(ours("main-1", {GPU: "1"}))
+    assert told(nodes).pods == (use("main-0", (0,)), use("main-1", (1,)))
+    # Where the device plugin's choice is known, it counts, and the rest is guessed around it.
+    nodes.set_pod(ours("main-2", {GPU: "1"}, annotations={"berthmaster.io/gpus": "0"}))
+    assert told(nodes).pods == (use("main-0", (1,)), use("main-1", (2,)), use("main-2", (0,)))
+    # More than one pod for each GPU cannot be, but a report must still be made.
+    nodes.set_pod(pod("big", {GPU: "3"}))
+    assert [gpu.foreign_milli for gpu in told(nodes).gpus] == [0, 1000, 1000, 1000]
+
+
+def test_an_annotation_that_does_not_fit_the_node_or_the_pod_is_not_believed() -> None:
+    nodes = book()
+    nodes.set_node(node("n1", {GPU: "2"}, labels=discovered()))
+    for wrong in ("7", "0,1", "first", "-1", ""):
+        nodes.set_pod(ours("main-0", {GPU: "1"}, annotations={"berthmaster.io/gpus": wrong}))
+        assert told(nodes).pods == (use("main-0", (0,)),)
+
+
+def test_all_four_labels_make_a_pod_ours() -> None:
+    nodes = book()
+    nodes.set_node(node())
+    partly = {"berthmaster.io/tenant": "acme", "berthmaster.io/workload": "train"}
+    nodes.set_pod(pod("a", {"cpu": "1"}, labels=partly))
+    whole = partly | {"berthmaster.io/pod": "main-0"}
+    for n, attempt in enumerate(("", "0", "one", "1" * 10)):
+        nodes.set_pod(
+            pod(f"b{n}", {"cpu": "1"}, labels=whole | {"berthmaster.io/attempt": attempt})
+        )
+    assert (told(nodes).foreign.cpu_milli, told(nodes).pods) == (5000, ())
+
+
+def test_an_unhealthy_gpu_is_listed_and_the_others_are_charged_before_it() -> None:
+    nodes = book()
+    nodes.set_node(node("n1", {GPU: "2"}, capacity={GPU: "3"}, labels=discovered()))
+    nodes.set_pod(pod("a", {GPU: "1"}))
+    assert told(nodes).gpus == (t4(0), t4(1, 1000), t4(2, healthy=False))
+    assert told(nodes).allocatable.gpu_milli == 3000
+
+
+def test_shares_are_charged_by_their_part_and_such_a_gpu_is_never_whole() -> None:
+    nodes = book()
+    shared = "nvidia.com/gpu.shared"
+    labels = discovered(count=2) | {"nvidia.com/gpu.replicas": "4"}
+    nodes.set_node(node("n1", {shared: "8"}, labels=labels))
+    assert [gpu.foreign_milli for gpu in told(nodes).gpus] == [1, 1]
+    nodes.set_pod(pod("a", {shared: "1"}))
+    nodes.set_pod(pod("b", {shared: "1"}))
+    nodes.set_pod(ours("main-0", {shared: "1"}))
+    report = told(nodes)
+    assert [gpu.foreign_milli for gpu in report.gpus] == [1, 501]
+    assert report.pods == (use("main-0", (0,), 250),)
+    assert (report.fractions, report.shares) == (
+        True,
+        (Share(resource=shared, milli=250, count=8, kind="shared"),),
+    )
+
+
+def test_hami_tells_which_gpus_a_pod_has_and_how_much_of_them() -> None:
+    nodes = book()
+    register = (
+        '[{"id":"GPU-a","devmem":10000,"type":"NVIDIA-A10","health":true},'
+        '{"id":"GPU-b","devmem":10000,"type":"NVIDIA-A10","health":true}]'
+    )
+    nodes.set_node(node("n1", {GPU: "20"}, annotations={"hami.io/node-nvidia-register": register}))
+    asked = {GPU: "1", "nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "20"}
+    chosen = {"hami.io/vgpu-devices-allocated": "GPU-a,NVIDIA,3000,20:;"}
+    nodes.set_pod(pod("known", asked, annotations=chosen))
+    nodes.set_pod(pod("not-yet", {GPU: "1", "nvidia.com/gpumem-percentage": "50"}))
+    nodes.set_pod(ours("main-0", {GPU: "1", "nvidia.com/gpucores": "40"}))
+    report = told(nodes)
+    # 3000 of 10,000 MiB is more than 20 % of the compute; half the memory is half the GPU.
+    assert [gpu.foreign_milli for gpu in report.gpus] == [300, 500]
+    assert report.pods == (use("main-0", (0,), 400),)
+
+
+def test_kais_keeper_of_a_shared_gpu_counts_as_its_sharers_do() -> None:
+    nodes = book()
+    nodes.set_node(node("n1", {GPU: "2"}, labels=discovered()))
+    group = {"runai-gpu-group": "g1"}
+    nodes.set_pod(pod("keeper", {GPU: "1"}, namespace="kai-resource-reservation", labels=group))
+    assert [gpu.foreign_milli for gpu in told(nodes).gpus] == [0, 1000]
+    nodes.set_pod(pod("a", labels=group, annotations={"gpu-fraction": "0.3"}))
+    nodes.set_pod(pod("b", labels=group, annotations={"gpu-memory": "7680"}))
+    assert [gpu.foreign_milli for gpu in told(nodes).gpus] == [0, 800]
+
+
+def test_a_fraction_that_is_none_is_told_and_the_pods_other_use_still_counts() -> None:
+    problems = Problems()
+    nodes = NodeBook("east", problems)
+    nodes.set_node(node())
+    nodes.set_pod(pod("a", {"cpu": "1"}, annotations={"gpu-fraction": "half"}))
+    assert told(nodes).foreign == Amounts(cpu_milli=1000)
+    why = "annotation gpu-fraction: 'half' is no share of a GPU"
+    assert problems.take_new() == [Problem("pods", "team/a", why)]
+    nodes.drop_pod(("team", "a"))
+    assert (told(nodes).foreign, problems.count()) == (Amounts(), {})
+
+
+def test_tpus_are_counted_by_whoever_holds_them() -> None:
+    nodes = book()
+    nodes.set_node(node("n1", {"google.com/tpu": "8"}))
+    nodes.set_pod(pod("a", {"google.com/tpu": "4"}))
+    nodes.set_pod(ours("main-0", {"google.com/tpu": "2"}))
+    report = told(nodes)
+    assert (report.allocatable.tpus, report.foreign.tpus) == (8, 4)
+
+
+def test_a_twelve_container_pod_of_a_stranger_is_foreign_with_all_it_asks() -> None:
+    nodes = book()
+    nodes.set_node(node("n1", {GPU: "4"}, labels=discovered()))
+    containers = [asks({"cpu": "100m", GPU: "1"})] * 3 + [asks({"cpu": "50m"})] * 9
+    nodes.set_pod(pod("many", spec={"containers": containers}))
+    report = told(nodes)
+    assert report.foreign == Amounts(cpu_milli=750, gpu_milli=3000)
+
+
+# Devices by dynamic allocation
+
+
+def dra_book() -> NodeBook:
+    nodes = book()
+    nodes.set_node(node())
+    full: dict[str, Any] = {"type": "gpu", "productName": "NVIDIA A100-SXM4-40GB"}
+    listed = [device(f"gpu-{n}", memory="40Gi", uuid=f"GPU-{n}", **full) for n in (10, 2, 0)]
+    nodes.set_slice(resource_slice("n1-gpus", listed))
+    return nodes
+
+
+def a100(number: int, index: int, foreign_milli: int = 0, healthy: bool = True) -> GpuDevice:
+    return GpuDevice(
+        index=index,
+        uuid=f"GPU-{number}",
+        model="NVIDIA-A100-SXM4-40GB",
+        memory_mib=40_960,
+        healthy=healthy,
+        foreign_milli=foreign_milli,
+    )
+
+
+def test_slices_give_devices_and_claims_their_use() -> None:
+    nodes = dra_book()
+    assert told(nodes).gpus == (a100(0, 0), a100(2, 1), a100(10, 2))
+    nodes.set_pod(pod("theirs"))
+    nodes.set_pod(ours("main-0", {}))
+    nodes.set_claim(claim("a", ["gpu-0"], pods=["theirs"]))
+    nodes.set_claim(claim("b", ["gpu-2"], pods=["train-main-0"]))
+    nodes.set_claim(claim("seen", ["gpu-10"], pods=["theirs"], admin=True))
+    report = told(nodes)
+    assert report.gpus == (a100(0, 0, 1000), a100(2, 1), a100(10, 2))
+    assert report.pods == (use("main-0", (1,)),)
+    assert report.allocatable.gpu_milli == 3000
+    # A claim that nobody uses yet keeps its device all the same; one that is gone does not.
+    nodes.set_claim(claim("c", ["gpu-10"]))
+    nodes.drop_claim(("team", "a"))
+    assert told(nodes).gpus == (a100(0, 0), a100(2, 1), a100(10, 2, 1000))
+
+
+def test_a_claim_that_strangers_share_with_us_is_theirs() -> None:
+    nodes = dra_book()
+    nodes.set_pod(ours("main-0", {}))
+    nodes.set_pod(pod("theirs"))
+    nodes.set_claim(claim("a", ["gpu-0"], pods=["train-main-0", "theirs"]))
+    assert (told(nodes).gpus[0], told(nodes).pods) == (a100(0, 0, 1000), (use("main-0", ()),))
+
+
+def test_a_pool_counts_once_all_slices_of_its_newest_generation_are_there() -> None:
+    problems = Problems()
+    nodes = NodeBook("east", problems)
+    nodes.set_node(node())
+    nodes.set_slice(resource_slice("old", [device("gpu-0", uuid="GPU-0")]))
+    assert len(told(nodes).gpus) == 1
+    part = resource_slice("new-1", [device("gpu-0", uuid="GPU-0")], generation=2, count=2)
+    nodes.set_slice(part)
+    assert len(told(nodes).gpus) == 0
+    why = "pool n1 of gpu.nvidia.com: 1 of 2 slices"
+    assert problems.take_new() == [Problem("nodes", "n1", why)]
+    rest = resource_slice("new-2", [device("gpu-1", uuid="GPU-1")], generation=2, count=2)
+    nodes.set_slice(rest)
+    nodes.drop_slice(("", "old"))
+    assert [gpu.uuid for gpu in told(nodes).gpus] == ["GPU-0", "GPU-1"]
+    assert problems.count() == {}
+
+
+def test_a_tainted_device_is_not_healthy_and_other_drivers_devices_are_none_of_ours() -> None:
+    nodes = book()
+    nodes.set_node(node())
+    sick = device("gpu-0", uuid="GPU-0", taints=[{"key": "xid", "effect": "NoExecute"}])
+    nodes.set_slice(resource_slice("gpus", [sick]))
+    nodes.set_slice(resource_slice("nics", [device("nic-0")], driver="dra.net"))
+    nodes.set_slice(resource_slice("tpus", [device("t0"), device("t1")], driver="tpu.google.com"))
+    nodes.set_pod(pod("theirs"))
+    nodes.set_claim(claim("t", ["t0"], pods=["theirs"], driver="tpu.google.com"))
+    report = told(nodes)
+    assert [gpu.healthy for gpu in report.gpus] == [False]
+    assert (report.allocatable.tpus, report.foreign.tpus) == (2, 1)
+
+
+def test_mig_devices_are_parts_of_their_parent() -> None:
+    nodes = book()
+    nodes.set_node(node())
+    parts = [
+        device(f"mig-{n}", type="mig", parentUUID="GPU-0", profile="3g.20gb", memory="20Gi")
+        for n in (0, 1)
+    ]
+    nodes.set_slice(resource_slice("gpus", parts))
+    nodes.set_pod(pod("theirs"))
+    nodes.set_claim(claim("a", ["mig-1"], pods=["theirs"]))
+    (gpu,) = told(nodes).gpus
+    # 2 x 428 milli are offered; the rest is nobody's to have.
+    assert (gpu.uuid, gpu.memory_mib, gpu.foreign_milli) == ("GPU-0", 40_960, 144 + 428)
+
+
+def test_slices_name_the_gpus_that_a_device_plugin_counts() -> None:
+    problems = Problems()
+    nodes = NodeBook("east", problems)
+    nodes.set_node(node("n1", {GPU: "2"}, labels=discovered()))
+    nodes.set_slice(resource_slice("gpus", [device(f"gpu-{n}", uuid=f"GPU-{n}") for n in (0, 1)]))
+    nodes.set_pod(pod("a", {GPU: "1"}))
+    report = told(nodes)
+    assert [(gpu.uuid, gpu.model, gpu.foreign_milli) for gpu in report.gpus] == [
+        ("GPU-0", "Tesla-T4", 0),
+        ("GPU-1", "Tesla-T4", 1000),
+    ]
+    nodes.set_slice(resource_slice("gpus", [device("gpu-0", uuid="GPU-0")]))
+    assert len(told(nodes).gpus) == 2
+    why = "1 GPUs in slices, 2 by resources: the latter count"
+    assert problems.take_new() == [Problem("nodes", "n1", why)]
+
+
+# What cannot be right
+
+
+def test_a_gpu_count_of_nonsense_takes_the_gpus_and_tells_why_and_the_rest_goes_on() -> None:
+    problems = Problems()
+    nodes = NodeBook("east", problems)
+    nodes.set_node(node("n1", {GPU: "-4"}, labels=discovered()))
+    report = told(nodes)
+    why = "nvidia.com/gpu: '-4' is negative, which no resource can be"
+    assert (report.gpus, report.schedulable) == ((), True)
+    assert report.allocatable == Amounts(cpu_milli=8000, memory_mib=16_384)
+    assert report.taints == (Taint(key=UNUSABLE, value=why, effect="PreferNoSchedule"),)
+    assert problems.take_new() == [Problem("nodes", "n1", why)]
+    # Mended: nothing is left of it.
+    nodes.set_node(node("n1", {GPU: "4"}, labels=discovered()))
+    assert (len(told(nodes).gpus), told(nodes).taints) == (4, ())
+    assert (problems.take_new(), problems.count()) == ([], {})
+
+
+def test_cpu_or_memory_of_nonsense_closes_the_node() -> None:
+    nodes = book()
+    nodes.set_node(node("n1", {"memory": "-1Gi"}))
+    why = "memory: '-1Gi' is negative, which no resource can be"
+    report = told(nodes)
+    assert (report.schedulable, report.allocatable) == (False, Amounts(cpu_milli=8000))
+    assert report.taints == (Taint(key=UNUSABLE, value=why, effect="NoSchedule"),)
+
+
+def test_a_node_that_cannot_be_read_is_closed_until_it_can() -> None:
+    nodes = book()
+    nodes.set_node(node("n1", {GPU: "4"}, labels=discovered()))
+    nodes.doubt_node("n1", "cannot be read: labels")
+    report = told(nodes)
+    assert (report.ready, report.schedulable, report.gpus) == (False, False, ())
+    assert report.taints[0].value == "cannot be read: labels"
+    nodes.set_node(node("n1", {GPU: "4"}, labels=discovered()))
+    assert len(told(nodes).gpus) == 4
+
+
+def test_labels_are_bounded_and_what_schedulers_match_by_comes_first() -> None:
+    noise = {f"feature.node.kubernetes.io/cpu-{n}": "true" for n in range(300)}
+    few = {"team": "a", "topology.kubernetes.io/zone": "z1", "nvidia.com/gpu.deploy.dcgm": "true"}
+    assert bounded_labels(noise | few) == ({"team": "a", "topology.kubernetes.io/zone": "z1"}, 0)
+    many = {f"a{n:03}": "x" for n in range(100)} | {"kubernetes.io/arch": "arm64"}
+    kept, left_out = bounded_labels(many)
+    assert kept == {"kubernetes.io/arch": "arm64"} | {f"a{n:03}": "x" for n in range(63)}
+    assert left_out == 37
+    long = {f"b{n}": "y" * 3000 for n in range(4)}
+    assert bounded_labels(long) == ({"b0": "y" * 3000, "b1": "y" * 3000}, 2)
+
+
+# What counts as a change
+
+
+def test_only_what_a_report_would_say_differently_is_a_change() -> None:
+    nodes = book()
+    nodes.set_node(node("n1", {GPU: "4"}, labels=discovered()))
+    nodes.set_pod(pod("a", {GPU: "1"}))
+    nodes.set_pod(ours("main-0", {GPU: "1"}))
+    assert nodes.dirty == {"n1": True}
+    nodes.dirty.clear()
+    # A heartbeat, and pods whose status moves.
+    nodes.set_node(node("n1", {GPU: "4"}, labels=discovered()))
+    nodes.set_pod(pod("a", {GPU: "1"}))
+    assert nodes.dirty == {}
+    # Ours are known from the log, so they can wait; foreign ones are known from nowhere else.
+    nodes.set_pod(ours("main-1", {GPU: "1"}))
+    assert nodes.dirty == {"n1": False}
+    nodes.drop_pod(("team", "a"))
+    assert nodes.dirty == {"n1": True}
+    nodes.dirty.clear()
+    # A pod on a node that nobody has told of is told with the node.
+    nodes.set_pod(pod("b", {GPU: "1"}, on="n9"))
+    assert nodes.dirty == {}
+    nodes.set_node(node("n9", {GPU: "1"}, labels=discovered()))
+    assert nodes.dirty == {"n9": True}
+    assert told(nodes, "n9").foreign.gpu_milli == 1000

@@ -1,0 +1,228 @@
+import pytest
+
+from berthmaster.inventory.kinds import Problem, Problems
+from berthmaster.inventory.queue_book import QueueBook
+from berthmaster.inventory.queues import Copy, copy_of
+from berthmaster.messages.fleet import (
+    CopyReport,
+    FlavorQuota,
+    LocalQueueReport,
+    QueueReport,
+    QuotaAmount,
+)
+from tests.unit.inventory.objects import (
+    FALSE,
+    NOW_S,
+    STAMP,
+    TRUE,
+    Json,
+    cluster_queue,
+    condition,
+    flavor,
+    local_queue,
+    workload,
+)
+
+GPU = "nvidia.com/gpu"
+SPEC = {
+    "cohortName": "all",
+    "stopPolicy": "None",
+    "resourceGroups": [
+        {
+            "coveredResources": ["cpu", "memory", GPU],
+            "flavors": [
+                {
+                    "name": "t4",
+                    "resources": [
+                        {"name": "cpu", "nominalQuota": "9500m"},
+                        {"name": "memory", "nominalQuota": "36Gi"},
+                        {"name": GPU, "nominalQuota": 8, "borrowingLimit": "4"},
+                    ],
+                }
+            ],
+        }
+    ],
+}
+RESERVED = [
+    {
+        "name": "t4",
+        "resources": [{"name": "cpu", "total": "1"}, {"name": GPU, "total": "3"}],
+    }
+]
+
+
+def told(book: QueueBook, *, served: bool = True) -> QueueReport:
+    return book.queue("gpus", STAMP, NOW_S, served=served)
+
+
+def test_a_queue_with_its_quota_its_flavors_and_what_leads_to_it() -> None:
+    book = QueueBook("east", Problems())
+    book.set_flavor(flavor("t4", accelerator="nvidia-tesla-t4"))
+    book.set_queue(
+        cluster_queue(
+            "gpus",
+            spec=SPEC,
+            flavorsReservation=RESERVED,
+            pendingWorkloads=2,
+            admittedWorkloads=1,
+        )
+    )
+    book.set_local(local_queue("vision", "gpus"))
+    book.set_local(local_queue("held", "gpus", namespace="a-team", stop="Hold"))
+    book.set_local(local_queue("elsewhere", "cpus"))
+    assert told(book) == QueueReport(
+        cluster="east",
+        queue="gpus",
+        stamp=STAMP,
+        observed_at_s=NOW_S,
+        cohort="all",
+        flavors=(
+            FlavorQuota(
+                flavor="t4",
+                node_labels={"accelerator": "nvidia-tesla-t4"},
+                resources={
+                    "cpu": QuotaAmount(nominal=9500, used=1000),
+                    "memory": QuotaAmount(nominal=36_864),
+                    GPU: QuotaAmount(nominal=8, used=3, borrowing_limit=4),
+                },
+            ),
+        ),
+        local_queues=(
+            LocalQueueReport(namespace="a-team", name="held", active=False, reason="stopped: Hold"),
+            LocalQueueReport(namespace="team", name="vision"),
+        ),
+        pending=2,
+        admitted=1,
+    )
+
+
+def test_why_a_queue_is_not_active() -> None:
+    book = QueueBook("east", Problems())
+    bad = condition("Active", FALSE, "FlavorNotFound", "Can't admit: flavor t4 not found")
+    book.set_queue(cluster_queue("gpus", active=bad))
+    report = told(book)
+    why = "FlavorNotFound: Can't admit: flavor t4 not found"
+    assert (report.active, report.reason, report.stopped) == (False, why, False)
+
+    # Kueue may be slower than whoever stops the queue: the wish counts at once.
+    book.set_queue(cluster_queue("gpus", spec={"stopPolicy": "HoldAndDrain"}))
+    report = told(book)
+    assert (report.active, report.reason, report.stopped) == (False, "stopped: HoldAndDrain", True)
+
+    book.set_queue(cluster_queue("gpus", active=condition("Other")))
+    assert told(book).reason == "Kueue has not looked at it yet"
+
+
+def test_changes_of_flavors_and_local_queues_are_changes_of_their_queue() -> None:
+    book = QueueBook("east", Problems())
+    book.set_queue(cluster_queue("gpus", spec=SPEC))
+    book.set_queue(cluster_queue("cpus"))
+    book.dirty_queues.clear()
+    book.set_queue(cluster_queue("gpus", spec=SPEC))  # nothing that we tell
+    assert book.dirty_queues == {}
+    book.set_flavor(flavor("t4", accelerator="t4"))
+    assert book.dirty_queues == {"gpus": True}
+    book.dirty_queues.clear()
+    book.set_local(local_queue("vision", "gpus"))
+    book.dirty_queues.clear()
+    book.set_local(local_queue("vision", "cpus"))  # it leads elsewhere now
+    assert book.dirty_queues == {"gpus": True, "cpus": True}
+    assert told(book).local_queues == ()
+    book.dirty_queues.clear()
+    book.drop_local(("team", "vision"))
+    book.drop_flavor("t4")
+    assert book.dirty_queues == {"cpus": True, "gpus": True}
+    assert told(book).flavors[0].node_labels == {}
+
+
+def test_a_queue_that_is_removed_and_one_whose_kueue_is() -> None:
+    book = QueueBook("east", Problems())
+    book.set_queue(cluster_queue("gpus"))
+    gone = QueueReport(
+        cluster="east",
+        queue="gpus",
+        stamp=STAMP,
+        observed_at_s=NOW_S,
+        active=False,
+        reason="removed",
+        gone=True,
+    )
+    assert told(book, served=False) == gone
+    assert not told(book).gone
+    book.drop_queue("gpus")
+    assert told(book) == gone
+
+
+def test_a_quota_of_nonsense_costs_its_flavor_and_is_told() -> None:
+    problems = Problems()
+    book = QueueBook("east", problems)
+    bad = {"name": "bad", "resources": [{"name": "cpu", "nominalQuota": "-3"}]}
+    good = {"name": "good", "resources": [{"name": "cpu", "nominalQuota": "3"}]}
+    book.set_queue(cluster_queue("gpus", spec={"resourceGroups": [{"flavors": [bad, good]}]}))
+    assert [one.flavor for one in told(book).flavors] == ["good"]
+    why = "flavor bad: cpu: '-3' is negative, which no resource can be"
+    assert problems.take_new() == [Problem("clusterqueues", "gpus", why)]
+
+
+PENDING = condition("QuotaReserved", FALSE, "Pending", "couldn't assign flavors: 8 more needed")
+RESERVED_NOW = condition("QuotaReserved", TRUE, "QuotaReserved", "Quota reserved in gpus")
+ADMITTED = condition("Admitted", TRUE, "Admitted", "The workload is admitted")
+EVICTED = condition("Evicted", TRUE, "Preempted", "Preempted to accommodate a workload")
+FINISHED = condition("Finished", TRUE, "JobFinished", "Job finished successfully")
+
+
+@pytest.mark.parametrize(
+    ("conditions", "message"),
+    [
+        ([], "Kueue has not looked at it yet"),
+        ([PENDING], "couldn't assign flavors: 8 more needed"),
+        ([PENDING, EVICTED], "couldn't assign flavors: 8 more needed"),
+        ([EVICTED], "Preempted: Preempted to accommodate a workload"),
+        ([RESERVED_NOW], "has quota, not admitted yet"),
+        ([RESERVED_NOW, ADMITTED], "The workload is admitted"),
+        ([RESERVED_NOW, ADMITTED, FINISHED], "Job finished successfully"),
+        ([condition("PodsReady", FALSE)], "waits for quota"),
+    ],
+)
+def test_of_a_copys_conditions_one_says_most(conditions: list[Json], message: str) -> None:
+    assert copy_of(workload("w", conditions)).message == message
+
+
+def test_a_copy_that_waits_for_checks_names_them() -> None:
+    checks = [
+        {"name": "budget", "state": "Pending", "message": "ask finance"},
+        {"name": "done", "state": "Ready"},
+        {"name": "other", "state": "Retry"},
+    ]
+    assert copy_of(workload("w", [RESERVED_NOW], checks)) == Copy(
+        origin="multikueue",
+        quota_reserved=True,
+        message="waits for checks: budget is Pending: ask finance; other is Retry",
+    )
+
+
+def test_a_copys_life() -> None:
+    book = QueueBook("east", Problems())
+    key = ("team", "w")
+
+    def report(**state: object) -> CopyReport:
+        head = {"cluster": "east", "namespace": "team", "workload": "w"}
+        return CopyReport(**head, stamp=STAMP, observed_at_s=NOW_S, **state)  # type: ignore[arg-type]
+
+    book.set_copy(workload("w", [PENDING]))
+    assert book.dirty_copies == {key: True}
+    assert book.copy(key, STAMP, NOW_S, served=True) == report(
+        origin="multikueue", message="couldn't assign flavors: 8 more needed"
+    )
+    book.dirty_copies.clear()
+    book.set_copy(workload("w", [PENDING]))
+    assert book.dirty_copies == {}
+    book.set_copy(workload("w", [RESERVED_NOW, ADMITTED]))
+    assert book.copy(key, STAMP, NOW_S, served=True) == report(
+        origin="multikueue",
+        quota_reserved=True,
+        admitted=True,
+        message="The workload is admitted",
+    )
+    book.drop_copy(key)
+    assert book.copy(key, STAMP, NOW_S, served=True) == report(message="removed", gone=True)
