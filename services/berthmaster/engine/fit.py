@@ -37,12 +37,18 @@ def tightness(
         left = np.where(fleet.capacity_milli[at] > 0, _HAS_GPUS, 0.0)
     elif wants_fraction(pods):
         gpu = fleet.gpu[at]
-        enough = gpu >= pods.gpu_milli
+        need: int | NDArray[np.int64] = pods.gpu_milli
+        enough = gpu >= need
+        if suitable.offered is not None:
+            need = suitable.offered.milli[at]
+            enough = gpu >= need[:, np.newaxis]
+            for resource, nodes in suitable.offered.pieces:
+                fits &= ~nodes[at] | (fleet.pieces[resource][at] > 0)
         if suitable.gpus is not None:
             enough &= suitable.gpus[at]
         best = np.where(enough, gpu, 2 * WHOLE).min(axis=1, initial=2 * WHOLE)
         fits &= best <= WHOLE
-        left = (best - pods.gpu_milli).astype(np.float64)
+        left = (best - need).astype(np.float64)
     else:
         whole = fleet.whole[at]
         if suitable.gpus is not None:
@@ -60,10 +66,9 @@ def choose_gpus(fleet: Fleet, slot: int, pods: PodSet, suitable: Suitable) -> tu
     devices = fleet.report_at(slot).gpus
     row = fleet.gpu[slot].tolist()
     allowed = suitable.gpus[slot] if suitable.gpus is not None else None
+    need = suitable.milli(slot, pods) if wants_fraction(pods) else pods.gpu_milli
     positions = [
-        p
-        for p in range(len(devices))
-        if row[p] >= pods.gpu_milli and (allowed is None or allowed[p])
+        p for p in range(len(devices)) if row[p] >= need and (allowed is None or allowed[p])
     ]
     positions.sort(key=lambda p: (row[p], p))
     return tuple(sorted(devices[p].index for p in positions[: pods.gpus]))
@@ -90,7 +95,13 @@ def assumed_gpus(fleet: Fleet, cluster: str, node: str, pods: PodSet) -> tuple[i
 def holding(cluster: str, binding: PodBinding, pods: PodSet) -> Holding:
     """What a bound pod takes."""
     return Holding(
-        cluster, binding.node, pods.cpu_milli, pods.memory_mib, pods.gpu_milli, binding.gpus
+        cluster,
+        binding.node,
+        pods.cpu_milli,
+        pods.memory_mib,
+        pods.gpu_milli,
+        binding.gpus,
+        pods.gpu_memory_mib,
     )
 
 
@@ -118,7 +129,13 @@ def pods_that_fit(
     if pods.gpus:
         if wants_fraction(pods):
             usable = fleet.gpu if suitable.gpus is None else np.where(suitable.gpus, fleet.gpu, 0)
-            room = np.minimum(room, (np.maximum(usable, 0) // pods.gpu_milli).sum(axis=1))
+            need: int | NDArray[np.int64] = pods.gpu_milli
+            if suitable.offered is not None:
+                need = suitable.offered.milli[:, np.newaxis]
+                for resource, nodes in suitable.offered.pieces:
+                    left = np.maximum(fleet.pieces[resource], 0)
+                    room = np.where(nodes, np.minimum(room, left), room)
+            room = np.minimum(room, (np.maximum(usable, 0) // need).sum(axis=1))
         else:
             room = np.minimum(room, fleet.whole // pods.gpus)
     return np.where(np.isfinite(tight), np.maximum(room, 0), 0)

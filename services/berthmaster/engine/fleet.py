@@ -10,6 +10,7 @@ Arrays over N nodes and G GPUs (the most that any node has):
 - ``gpu``: int64 [N, G], free milli of each GPU; ABSENT where there is none or it is unhealthy.
 - ``whole``: int64 [N], GPUs with all 1000 milli free; ``milli``: int64 [N], sum of free milli.
 - ``open``: bool [N], ready, schedulable and not cordoned.
+- ``pieces``: by resource, int64 [N], pieces left of shares that are counted (slices, replicas).
 - ``kind``: int64 [N], index into ``kinds``: what a node is, shared by its likes.
 """
 
@@ -19,8 +20,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from berthmaster.engine.shares import Part, counted, enough, takes_milli
 from berthmaster.lifecycle.fold import Key
-from berthmaster.messages.fleet import NodeReport, Taint
+from berthmaster.messages.fleet import NodeReport, Share, Taint
 
 ABSENT: Final = -1_000_000  # never enough for anything, whatever is subtracted from it
 WHOLE: Final = 1000
@@ -37,6 +39,7 @@ class Holding(NamedTuple):
     memory_mib: int
     gpu_milli: int  # of each GPU named
     gpus: tuple[int, ...]
+    gpu_memory_mib: int = 0  # of a part of a GPU: at least so much comes with it
 
 
 class NodeKind(NamedTuple):
@@ -44,17 +47,20 @@ class NodeKind(NamedTuple):
 
     gpus: tuple[tuple[str, int], ...]  # model and MiB of each GPU, by position
     taints: tuple[Taint, ...]
+    fractions: bool = True  # hands out parts of GPUs
+    shares: tuple[Share, ...] = ()  # as these; empty = in any size
 
 
 class _Used:
     """What our live placements take of one node."""
 
-    __slots__ = ("cpu_milli", "gpu", "memory_mib")
+    __slots__ = ("cpu_milli", "gpu", "memory_mib", "parts")
 
     def __init__(self) -> None:
         self.cpu_milli = 0
         self.memory_mib = 0
         self.gpu: dict[int, int] = {}
+        self.parts: dict[tuple[int, Part], int] = {}  # GPU, as asked for -> how many; no zeros
 
 
 class Fleet:
@@ -81,6 +87,7 @@ class Fleet:
         self.capacity_milli: NDArray[np.int64] = np.zeros(0, np.int64)
         self.open: NDArray[np.bool_] = np.zeros(0, np.bool_)
         self.kind: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.pieces: dict[str, NDArray[np.int64]] = {}
 
     # Facts
 
@@ -168,6 +175,11 @@ class Fleet:
             used.memory_mib += sign * held.memory_mib
             for gpu in held.gpus:
                 used.gpu[gpu] = used.gpu.get(gpu, 0) + sign * held.gpu_milli
+            if held.gpu_milli < WHOLE and held.gpus:
+                part = (held.gpus[0], Part(held.gpu_milli, held.gpu_memory_mib))
+                used.parts[part] = used.parts.get(part, 0) + sign
+                if not used.parts[part]:
+                    del used.parts[part]
             if not self._stale_order:
                 slot = self._slots.get(name)
                 if slot is not None:
@@ -203,6 +215,8 @@ class Fleet:
             count,
         )
         self.kinds = list(kinds)
+        counted_ = {s.resource for kind in kinds for s in kind.shares if counted(s)}
+        self.pieces = {resource: np.zeros(count, np.int64) for resource in sorted(counted_)}
         for slot in range(count):
             self._fill(slot)
 
@@ -218,6 +232,8 @@ class Fleet:
             cpu_milli -= used.cpu_milli
             memory_mib -= used.memory_mib
             taken = used.gpu
+        if report.shares:
+            taken = self._fill_shares(slot, report, used)
         self.cpu[slot] = cpu_milli
         self.memory[slot] = memory_mib
         row = self.gpu[slot]
@@ -238,9 +254,26 @@ class Fleet:
         self.capacity_milli[slot] = capacity
         self.open[slot] = report.ready and report.schedulable and name not in self._cordoned
 
+    def _fill_shares(self, slot: int, report: NodeReport, used: _Used | None) -> dict[int, int]:
+        """What is taken of each GPU where a part costs as much as the piece that it is."""
+        left = {share.resource: share.count for share in report.shares if counted(share)}
+        taken: dict[int, int] = {}
+        if used is not None:
+            taken = dict(used.gpu)
+            for (gpu, part), number in used.parts.items():
+                share = enough(report.shares, part)
+                if share is not None:
+                    taken[gpu] += number * (takes_milli(share, part) - part.milli)
+                    if share.resource in left:
+                        left[share.resource] -= number
+        for resource, pieces in left.items():
+            self.pieces[resource][slot] = pieces
+        return taken
+
 
 def _kind(report: NodeReport) -> NodeKind:
-    return NodeKind(tuple((gpu.model, gpu.memory_mib) for gpu in report.gpus), report.taints)
+    gpus = tuple((gpu.model, gpu.memory_mib) for gpu in report.gpus)
+    return NodeKind(gpus, report.taints, report.fractions, report.shares)
 
 
 def _shape(report: NodeReport) -> tuple[NodeKind, dict[str, str], tuple[int, ...]]:

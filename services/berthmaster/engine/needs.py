@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berthmaster.engine.fleet import WHOLE, Fleet, NodeKind
+from berthmaster.engine.shares import Part, counted, share_for, takes_milli
 from berthmaster.messages.fleet import Taint
 from berthmaster.messages.workload import JobRequest, PodSet, Toleration
 
@@ -40,6 +41,13 @@ def tolerates(tolerations: tuple[Toleration, ...], taint: Taint) -> bool:
     )
 
 
+class Offered(NamedTuple):
+    """How nodes hand out the part of a GPU that a pod set asks for: not all do in any size."""
+
+    milli: NDArray[np.int64]  # [N], what one pod takes of a GPU
+    pieces: tuple[tuple[str, NDArray[np.bool_]], ...]  # resource, [N] nodes where it is counted
+
+
 class Suitable(NamedTuple):
     """Which nodes and GPUs a pod set may use at all, room aside."""
 
@@ -47,6 +55,11 @@ class Suitable(NamedTuple):
     nodes: NDArray[np.bool_]  # [N]
     gpus: NDArray[np.bool_] | None  # [N, G]; None = every GPU of a suitable node will do
     why_not: dict[str, str]  # cluster -> why none of its nodes will do
+    offered: Offered | None = None  # None = a part takes what it asks for
+
+    def milli(self, slot: int, pods: PodSet) -> int:
+        """What one pod takes of a GPU on a node."""
+        return pods.gpu_milli if self.offered is None else int(self.offered.milli[slot])
 
 
 def suitable_nodes(fleet: Fleet, pods: PodSet) -> Suitable:
@@ -69,7 +82,22 @@ def suitable_nodes(fleet: Fleet, pods: PodSet) -> Suitable:
         for index, (positions, _) in enumerate(verdicts):
             by_kind[index, list(positions)] = True
         gpus = by_kind[fleet.kind]
-    return Suitable(fleet.layout, nodes, gpus, _why_not(fleet, nodes, [why for _, why in verdicts]))
+    why_not = _why_not(fleet, nodes, [why for _, why in verdicts])
+    return Suitable(fleet.layout, nodes, gpus, why_not, _offered(fleet, pods))
+
+
+def _offered(fleet: Fleet, pods: PodSet) -> Offered | None:
+    if not wants_fraction(pods) or not any(kind.shares for kind in fleet.kinds):
+        return None
+    part = Part(pods.gpu_milli, pods.gpu_memory_mib)
+    taken = [share_for(kind.shares, pods) for kind in fleet.kinds]
+    by_kind = [part.milli if s is None else takes_milli(s, part) for s in taken]
+    by_resource: dict[str, NDArray[np.bool_]] = {}
+    for number, share in enumerate(taken):
+        if share is not None and counted(share):
+            mask = by_resource.setdefault(share.resource, np.zeros(len(fleet.kind), np.bool_))
+            mask |= fleet.kind == number
+    return Offered(np.array(by_kind, np.int64)[fleet.kind], tuple(sorted(by_resource.items())))
 
 
 def _why_not(fleet: Fleet, nodes: NDArray[np.bool_], whys: list[str]) -> dict[str, str]:
@@ -92,6 +120,8 @@ _CLOSENESS = (
     "no node has the labels",
     "nodes are tainted",
     "too little GPU memory",
+    "no such part of a GPU",
+    "GPUs are handed out whole only",
     "too few GPUs a node",
     "no such GPU model",
     "no GPUs",
@@ -115,6 +145,10 @@ def _judge(kind: NodeKind, pods: PodSet) -> tuple[tuple[int, ...], str]:
                 return (), "too little GPU memory"
         if len(positions) < pods.gpus:
             return (), "too few GPUs a node"
+        if wants_fraction(pods) and not kind.fractions:
+            return (), "GPUs are handed out whole only"
+        if wants_fraction(pods) and kind.shares and share_for(kind.shares, pods) is None:
+            return (), "no such part of a GPU"
     for taint in kind.taints:
         if not tolerates(pods.tolerations, taint):
             return (), f"nodes are tainted ({taint.key})"

@@ -7,7 +7,7 @@ are never whole: their inventory charges what they keep for themselves.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from berthmaster.messages.fleet import Share
 from berthmaster.messages.workload import PodSet
@@ -15,20 +15,37 @@ from berthmaster.messages.workload import PodSet
 DIVISIBLE: Final = ("hami", "kai")
 
 
+class Part(NamedTuple):
+    """A part of one GPU, as it is asked for."""
+
+    milli: int
+    memory_mib: int  # at least; 0 = no matter
+
+
 def share_for(shares: Sequence[Share], pods: PodSet) -> Share | None:
     """The smallest offer that is enough for one pod of the set; None if none is."""
-    enough = [
+    return enough(shares, Part(pods.gpu_milli, pods.gpu_memory_mib))
+
+
+def enough(shares: Sequence[Share], part: Part) -> Share | None:
+    """The smallest offer that is enough; None if none is."""
+    fit = [
         share
         for share in shares
         if share.kind in DIVISIBLE
         or (
-            share.milli >= pods.gpu_milli
-            and (not share.memory_mib or share.memory_mib >= pods.gpu_memory_mib)
+            share.milli >= part.milli
+            and (not share.memory_mib or share.memory_mib >= part.memory_mib)
         )
     ]
-    return min(enough, key=lambda s: (takes_milli(s, pods), s.memory_mib, s.resource), default=None)
+    return min(fit, key=lambda s: (takes_milli(s, part), s.memory_mib, s.resource), default=None)
 
 
-def takes_milli(share: Share, pods: PodSet) -> int:
-    """What of a GPU a pod is charged for that takes this offer."""
-    return pods.gpu_milli if share.kind in DIVISIBLE else share.milli
+def takes_milli(share: Share, part: Part) -> int:
+    """What of a GPU is charged to who takes this offer."""
+    return part.milli if share.kind in DIVISIBLE else share.milli
+
+
+def counted(share: Share) -> bool:
+    """Whether there are only so many pieces of it, whatever room the GPUs have."""
+    return share.kind not in DIVISIBLE

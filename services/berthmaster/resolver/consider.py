@@ -18,8 +18,9 @@ from berthmaster.engine.fit import (
 )
 from berthmaster.engine.needs import Suitable, gpu_milli, suitable_nodes, tolerates
 from berthmaster.engine.scores import ClusterView, Weights, bounded, standing_parts, weighted
-from berthmaster.messages.placement import RankedCluster
+from berthmaster.messages.placement import RankedCluster, Target
 from berthmaster.messages.workload import JobRequest
+from berthmaster.resolver.quota import target_in, why_not
 from berthmaster.resolver.settings import Policy
 from berthmaster.resolver.state import Knowledge
 
@@ -28,6 +29,7 @@ NOT_ASKED: Final = "not among the clusters asked for"
 NO_LABELS: Final = "lacks the labels asked for"
 TAINTED: Final = "is tainted"
 NO_NODES: Final = "has no nodes"
+NO_JOB_SETS: Final = "makes no JobSets, which several pod sets need"
 _SUITABLE_LIMIT: Final = 4096  # shapes remembered
 
 
@@ -41,6 +43,7 @@ class Moment(NamedTuple):
     starts: list[int]  # first node of each cluster, and the number of nodes
     capacity_milli: list[int]
     shut: dict[bytes, dict[str, str]]  # shape -> clusters that are out whatever their room, and why
+    drafted: dict[str, list[tuple[Target, JobRequest]]]  # cluster -> for its queue, by this draft
 
 
 class Candidate(NamedTuple):
@@ -93,13 +96,16 @@ def moment_at(know: Knowledge, policy: Policy, now_s: float) -> Moment:
     if views:
         capacity = np.add.reduceat(fleet.capacity_milli, fleet.starts).tolist()
     starts = [*fleet.starts.tolist(), len(fleet.names)]
-    return Moment(policy, views, standing, policy.weights, starts, capacity, {})
+    return Moment(policy, views, standing, policy.weights, starts, capacity, {}, {})
 
 
 def consider(know: Knowledge, moment: Moment, request: JobRequest, shape: bytes) -> Considered:
     """Filter and rank all clusters for a request."""
     fleet = know.fleet
     filtered = dict(_shut(know, moment, request, shape))
+    setting = know.queues.get(request.queue)
+    if setting is not None and setting.via != "direct":
+        _refuse(know, moment, request, filtered)
     suitables = [_suitable(know, shape, index, request) for index in range(len(request.pod_sets))]
     candidates: list[Candidate] = []
     considered = Considered(moment, candidates, filtered, suitables)
@@ -149,6 +155,21 @@ def _shut(know: Knowledge, moment: Moment, request: JobRequest, shape: bytes) ->
     return known
 
 
+def _refuse(know: Knowledge, moment: Moment, request: JobRequest, filtered: dict[str, str]) -> None:
+    """Pass over clusters whose own queueing would not let the request in."""
+    setting = know.queues.get(request.queue)
+    for view in moment.views:
+        name = view.name
+        if name in filtered:
+            continue
+        waiting = (know.open[key] for key in know.unadmitted.get(name, ()))
+        pending = [(w.target, w.request) for w in waiting if w.request is not None]
+        pending += moment.drafted.get(name, ())
+        why = why_not(know.clusters.get(name), target_in(setting, name), request, pending)
+        if why:
+            filtered[name] = why
+
+
 def seat(
     know: Knowledge, request: JobRequest, considered: Considered
 ) -> tuple[Candidate, Seating] | None:
@@ -180,6 +201,9 @@ def _closed(know: Knowledge, view: ClusterView, request: JobRequest) -> str:
     cluster = know.clusters.get(view.name)
     if request.cluster_labels and not request.cluster_labels.items() <= cluster.labels.items():
         return NO_LABELS
+    kinds = cluster.profile.job_kinds if cluster.profile is not None else None
+    if kinds is not None and len(request.pod_sets) > 1 and "JobSet" not in kinds:
+        return NO_JOB_SETS
     for taint in cluster.taints:
         if not all(tolerates(p.tolerations, taint) for p in request.pod_sets):
             return f"{TAINTED} ({taint.key})"

@@ -23,6 +23,7 @@ from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.messages.placement import Choice, Decision, Retraction, Saw
 from berthmaster.messages.workload import Placed, Withdrawn, WorkloadEvent
 from berthmaster.resolver.consider import Moment, consider, moment_at, seat
+from berthmaster.resolver.quota import target_in
 from berthmaster.resolver.settings import ENGINE_VERSION, Policy
 from berthmaster.resolver.state import UNCLAIMED, Knowledge
 from berthmaster.resolver.waiting import Line, Order
@@ -234,6 +235,9 @@ def _place_one(draft: _Draft, moment: Moment, workload: Workload, line: Line) ->
     draft.queued_milli[request.queue] = drafted + milli
     ranking = considered.ranking(chosen)
     cluster = chosen.cluster
+    target = target_in(know.queues.get(request.queue), cluster)
+    if target.via == "worker":
+        moment.drafted.setdefault(cluster, []).append((target, request))
     draft.choices.append(
         Choice(
             tenant=workload.tenant,
@@ -260,6 +264,7 @@ def _place_one(draft: _Draft, moment: Moment, workload: Workload, line: Line) ->
             decision=draft.number,
             cell=know.cell,
             submitted_at_s=workload.submitted_at_s,
+            target=target,
         )
     )
     draft.bytes += (

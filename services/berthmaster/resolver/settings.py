@@ -4,7 +4,7 @@ import msgspec
 
 from berthmaster.engine.scores import Weights
 
-ENGINE_VERSION = "1"
+ENGINE_VERSION = "2"
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):

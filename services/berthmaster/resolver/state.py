@@ -69,6 +69,7 @@ class Knowledge:
         self.waiting = Waiting()
         self.placed: dict[Key, float] = {}  # not yet claimed -> when placed, oldest first
         self.held: dict[str, set[Key]] = {}  # cluster -> claimed and not ended
+        self.unadmitted: dict[str, dict[Key, None]] = {}  # cluster -> not let in by its own queue
         self.wished: set[Key] = set()  # waits again, and a person had wished it cancelled
         self.deadlines: dict[
             Key, float
@@ -160,6 +161,7 @@ class Knowledge:
             self.growth += 1
         elif workload.live and (not was_live or state is State.RUNNING):
             self._hold(workload, counted=was_live)
+        self._follow_admission(workload, attempt_cluster)
         self.wished.discard(name)
         if state is State.QUEUED and workload.cancel_requested:
             self.wished.add(name)
@@ -185,6 +187,12 @@ class Knowledge:
                 self.growth += 1
             if not frozen:
                 self.held.setdefault(workload.cluster, set()).add(name)
+
+    def _follow_admission(self, workload: Workload, attempt_cluster: str) -> None:
+        if workload.state in (State.PLACED, State.CLAIMED) and workload.target.via == "worker":
+            self.unadmitted.setdefault(workload.cluster, {})[workload.key] = None
+        elif attempt_cluster in self.unadmitted:
+            self.unadmitted[attempt_cluster].pop(workload.key, None)
 
     def _queue(self, workload: Workload) -> str:
         return workload.request.queue if workload.request is not None else ""
@@ -257,7 +265,8 @@ class Knowledge:
                 cluster.alive_at_s = stored_at_s
             case ClusterProfile():
                 if cluster.profile is None or (
-                    cluster.profile.labels != fact.labels or cluster.profile.taints != fact.taints
+                    (cluster.profile.labels, cluster.profile.taints, cluster.profile.job_kinds)
+                    != (fact.labels, fact.taints, fact.job_kinds)
                 ):
                     self.growth += 1
                 cluster.profile = fact

@@ -15,7 +15,8 @@ from berthmaster.resolver.settings import ENGINE_VERSION
 from tests.support.builders import alive, job, node, profile
 from tests.support.deciding import World
 
-DIGESTS = {"1": "042e8bdfc866cebd"}
+# 2: parts of GPUs cost as much as the piece that they are; quota and kinds of job objects count.
+DIGESTS = {"1": "042e8bdfc866cebd", "2": "042e8bdfc866cebd"}
 
 
 def test_what_an_engine_decides_is_bound_to_its_version() -> None:

@@ -185,7 +185,7 @@ def test_decisions_of_other_code_are_not_called_equal() -> None:
     world.fact(profile(), alive(), node())
     world.submit(job())
     world.settle()
-    report = replay(world.inputs(), "all", engine="2")
+    report = replay(world.inputs(), "all", engine="other")
     assert (report.decisions, report.equal, report.not_repeatable) == (1, 0, 1)
 
 

@@ -1,0 +1,136 @@
+"""Parts of GPUs as nodes offer them: what a pod takes, what that costs, how many there are."""
+
+from msgspec.structs import replace
+
+from berthmaster.engine.fit import Scratch, holding, pods_that_fit, seat_gang, tightness
+from berthmaster.engine.fleet import Fleet
+from berthmaster.engine.needs import Suitable, suitable_nodes
+from berthmaster.engine.shares import share_for
+from berthmaster.lifecycle.fold import key
+from berthmaster.messages.fleet import NodeReport, Share
+from berthmaster.messages.placement import PodBinding
+from berthmaster.messages.workload import PodSet
+from tests.support.builders import node, pod_set
+
+SMALL = Share(resource="nvidia.com/mig-1g.5gb", milli=142, memory_mib=5120, count=4, kind="mig")
+LARGE = Share(resource="nvidia.com/mig-3g.20gb", milli=428, memory_mib=20_480, count=1, kind="mig")
+HAMI = Share(resource="nvidia.com/gpucores", milli=10, count=100, kind="hami")
+SLICED = 1000 - 4 * 142 - 428  # what no slice offers, charged by the inventory
+
+
+def sliced(name: str = "n1", **fields: object) -> NodeReport:
+    """One GPU cut into four small slices and a large one."""
+    report = node(name=name, gpus=1, memory_mib=40_960, foreign_milli=(SLICED,))
+    return replace(report, shares=(SMALL, LARGE), **fields)
+
+
+def fleet_of(*reports: NodeReport) -> Fleet:
+    fleet = Fleet()
+    for report in reports:
+        fleet.put_node(report)
+    fleet.arrange()
+    return fleet
+
+
+def room(fleet: Fleet, pods: PodSet) -> list[int]:
+    suitable = suitable_nodes(fleet, pods)
+    return [int(n) for n in pods_that_fit(fleet, pods, suitable, tightness(fleet, pods, suitable))]
+
+
+def part(milli: int, memory_mib: int = 0, count: int = 1) -> PodSet:
+    return pod_set(gpu_milli=milli, gpu_memory_mib=memory_mib, count=count)
+
+
+def test_a_pod_takes_the_smallest_piece_that_is_enough_in_compute_and_memory() -> None:
+    offers = (LARGE, SMALL)
+    assert share_for(offers, part(100)) == SMALL
+    assert share_for(offers, part(142, 5120)) == SMALL
+    assert share_for(offers, part(143)) == LARGE
+    assert share_for(offers, part(100, 6000)) == LARGE
+    assert share_for(offers, part(429)) is None
+    assert share_for(offers, part(100, 30_000)) is None
+    assert share_for((), part(100)) is None
+    # Where software divides, any size is had, and memory is what the GPU has.
+    assert share_for((HAMI,), part(730, 30_000)) == HAMI
+
+
+def test_a_piece_costs_all_of_it_and_there_are_only_so_many() -> None:
+    fleet = fleet_of(sliced())
+    assert room(fleet, part(100, count=9)) == [4]
+    assert room(fleet, part(400, count=9)) == [1]  # 1000 milli would hold two, the node has one
+    taken = holding("c1", PodBinding(pod="main-0", node="n1", gpus=(0,)), part(100))
+    fleet.hold(key("a", "small"), [taken])
+    assert int(fleet.milli[0]) == 1000 - SLICED - 142
+    assert room(fleet, part(100, count=9)) == [3]
+    large = holding("c1", PodBinding(pod="main-0", node="n1", gpus=(0,)), part(300))
+    fleet.hold(key("a", "large"), [large])
+    assert room(fleet, part(300)) == [0]
+    assert int(fleet.milli[0]) == 3 * 142
+    for name in ("small", "large"):
+        fleet.release(key("a", name))
+    assert room(fleet, part(300)) == [1]
+    assert int(fleet.milli[0]) == 1000 - SLICED
+
+
+def test_what_is_charged_does_not_depend_on_whether_node_or_placement_was_heard_of_first() -> None:
+    taken = holding("c1", PodBinding(pod="main-0", node="n1", gpus=(0,)), part(100))
+    late, early = Fleet(), Fleet()
+    late.hold(key("a", "train"), [taken])
+    late.put_node(sliced())
+    early.put_node(sliced())
+    early.arrange()
+    early.hold(key("a", "train"), [taken])
+    late.arrange()
+    assert late.milli.tolist() == early.milli.tolist() == [1000 - SLICED - 142]
+    assert {r: p.tolist() for r, p in late.pieces.items()} == {
+        SMALL.resource: [3],
+        LARGE.resource: [1],
+    }
+    assert {r: p.tolist() for r, p in early.pieces.items()} == {
+        SMALL.resource: [3],
+        LARGE.resource: [1],
+    }
+
+
+def test_a_gang_of_parts_takes_pieces_until_there_are_none() -> None:
+    fleet = fleet_of(sliced("n1"), sliced("n2"))
+    for count, fits in ((8, True), (9, True), (10, True), (11, False)):
+        pods = part(100, count=count)
+        suitable = suitable_nodes(fleet, pods)
+        seating = seat_gang(fleet, 0, [pods], [suitable], Scratch(fleet))
+        # A small part takes a small slice; none is left for the ninth, though a large one is.
+        assert (seating is not None) is (fits and count <= 8)
+    assert room(fleet, part(100, count=9)) == [4, 4]  # all was given back
+
+
+def why(report: NodeReport, pods: PodSet) -> dict[str, str]:
+    suitable: Suitable = suitable_nodes(fleet_of(report), pods)
+    return suitable.why_not
+
+
+def test_parts_go_nowhere_but_where_they_are_offered_and_the_reason_is_told() -> None:
+    whole = replace(node(), fractions=False)
+    assert why(whole, part(500)) == {"c1": "GPUs are handed out whole only"}
+    assert why(whole, pod_set(gpus=2)) == {}
+    assert why(sliced(), part(500)) == {"c1": "no such part of a GPU"}
+    assert why(sliced(), part(400)) == {}
+    assert why(node(), part(500)) == {}  # says nothing of shares: in any size
+
+
+def test_a_gpu_that_is_cut_up_is_not_had_whole() -> None:
+    assert room(fleet_of(sliced()), pod_set(gpus=1)) == [0]
+
+
+def test_hami_gives_what_is_asked_for() -> None:
+    fleet = fleet_of(replace(node(gpus=1), shares=(HAMI,)))
+    assert room(fleet, part(300, count=9)) == [3]
+    assert fleet.pieces == {}
+
+
+def test_new_shares_of_a_node_are_taken_over() -> None:
+    fleet = fleet_of(sliced())
+    changed = replace(sliced(), shares=(replace(SMALL, count=2),))
+    assert fleet.put_node(changed)
+    fleet.arrange()
+    assert room(fleet, part(100, count=9)) == [2]
+    assert room(fleet, part(300)) == [0]

@@ -1,0 +1,228 @@
+"""Queues that go by way of a worker's own Kueue: where a request can be let in, and why not."""
+
+import pytest
+
+from berthmaster.messages.control import QueuePlace, QueueSetting
+from berthmaster.messages.fleet import (
+    ClusterProfile,
+    FlavorQuota,
+    LocalQueueReport,
+    QueueReport,
+    QuotaAmount,
+    Stamp,
+)
+from berthmaster.messages.placement import Target, Via
+from berthmaster.messages.workload import Admitted, JobRequest, Placed
+from tests.support.builders import alive, job, node, pod_set, profile
+from tests.support.deciding import TENANT, World, placements
+
+LOCAL = LocalQueueReport(namespace="team-a", name="gpu")
+SETTING = QueueSetting(queue="gpu", via="worker", places={"*": QueuePlace(namespace="team-a")})
+
+
+def flavor(name: str = "h100", *, labels: dict[str, str] | None = None, **gpus: int) -> FlavorQuota:
+    """Cores and memory without end; ``gpus``: nominal, used, borrowing_limit."""
+    return FlavorQuota(
+        flavor=name,
+        node_labels=labels or {},
+        resources={
+            "cpu": QuotaAmount(nominal=10**9),
+            "memory": QuotaAmount(nominal=10**9),
+            "nvidia.com/gpu": QuotaAmount(**({"nominal": 8} | gpus)),
+        },
+    )
+
+
+def queue(
+    cluster: str = "c1",
+    name: str = "cq",
+    *,
+    flavors: tuple[FlavorQuota, ...] | None = None,
+    local: tuple[LocalQueueReport, ...] = (LOCAL,),
+    counter: int = 1,
+    **fields: object,
+) -> QueueReport:
+    return QueueReport(
+        cluster=cluster,
+        queue=name,
+        stamp=Stamp(epoch=1, counter=counter),
+        observed_at_s=0.0,
+        flavors=(flavor(),) if flavors is None else flavors,
+        local_queues=local,
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+@pytest.fixture
+def world() -> World:
+    """One cluster with sixteen GPUs, and a queue that its Kueue shall let in."""
+    world = World()
+    world.fact(profile(), alive(), node("c1", "n1"), node("c1", "n2"))
+    world.control(SETTING)
+    return world
+
+
+def ask(world: World, **request: object) -> str:
+    """Why c1 is out, or "" if the request would go there."""
+    reply = world.resolver.dry_run(TENANT, gpu_job(**request), world.now_s)  # type: ignore[arg-type]
+    return reply.filtered.get("c1", "")
+
+
+def gpu_job(name: str = "train", **fields: object) -> JobRequest:
+    return job(name, queue="gpu", **fields)  # type: ignore[arg-type]
+
+
+OTHERS = LocalQueueReport(namespace="team-b", name="gpu")
+SHUT = LocalQueueReport(namespace="team-a", name="gpu", active=False, reason="x")
+NO_GPUS = FlavorQuota(
+    flavor="cpu",
+    resources={"cpu": QuotaAmount(nominal=10**6), "memory": QuotaAmount(nominal=10**6)},
+)
+
+
+@pytest.mark.parametrize(
+    ("report", "why"),
+    [
+        (None, "no LocalQueue team-a/gpu"),
+        (queue(local=()), "no LocalQueue team-a/gpu"),
+        (queue(local=(OTHERS,)), "no LocalQueue team-a/gpu"),
+        (queue(local=(SHUT,)), "its LocalQueue is not active: x"),
+        (queue(stopped=True, reason="on hold"), "its ClusterQueue is stopped: on hold"),
+        (queue(active=False, reason="no flavor"), "its ClusterQueue is not active: no flavor"),
+        (queue(flavors=(flavor(used=4),)), "no quota left: needs 8 nvidia.com/gpu, 4 left"),
+        (queue(flavors=(NO_GPUS,)), "its ClusterQueue grants no nvidia.com/gpu"),
+        (queue(flavors=(flavor(used=4), flavor("a100"))), ""),
+        (queue(flavors=(flavor(labels={"zone": "a"}),)), ""),
+        (queue(), ""),
+    ],
+)
+def test_a_cluster_takes_what_its_own_queue_would_let_in(
+    world: World, report: QueueReport | None, why: str
+) -> None:
+    if report is not None:
+        world.fact(report)
+    assert ask(world, gpus=8) == why
+
+
+def test_flavors_are_filled_pod_set_by_pod_set(world: World) -> None:
+    halves = (pod_set(name="a", gpus=5), pod_set(name="b", gpus=5))
+    world.fact(queue(flavors=(flavor(),)))
+    assert ask(world, pod_sets=halves) == "no quota left: needs 5 nvidia.com/gpu, 3 left"
+    world.fact(queue(flavors=(flavor(), flavor("a100")), counter=2))
+    assert ask(world, pod_sets=halves) == ""
+
+
+def test_a_flavor_of_other_nodes_is_none(world: World) -> None:
+    world.fact(queue(flavors=(flavor(labels={"zone": "b"}),)))
+    there = {"zone": "a"}
+    world.fact(node("c1", "n3", labels=there))
+    assert ask(world, node_labels=there) == "none of its flavors has the nodes' labels asked for"
+    world.fact(queue(flavors=(flavor(labels=there),), counter=2))
+    assert ask(world, node_labels=there) == ""
+
+
+def test_what_a_cohort_has_left_may_be_borrowed_up_to_the_limit(world: World) -> None:
+    lender = queue(name="lender", cohort="all", local=())
+    world.fact(lender, queue(cohort="all", flavors=(flavor(nominal=2),)))
+    assert ask(world, gpus=8) == ""
+    world.fact(queue(cohort="all", flavors=(flavor(nominal=2, borrowing_limit=4),), counter=2))
+    assert ask(world, gpus=8) == "no quota left: needs 8 nvidia.com/gpu, 6 left"
+    world.fact(queue(flavors=(flavor(nominal=2),), counter=3))  # in no cohort any more
+    assert ask(world, gpus=8) == "no quota left: needs 8 nvidia.com/gpu, 2 left"
+
+
+def test_quota_is_given_out_once_though_the_report_does_not_know_of_it_yet(world: World) -> None:
+    world.fact(queue())
+    for name in ("first", "second", "third"):
+        world.submit(gpu_job(name, gpus=4))
+    # Within one commit, and in the next while its Kueue has let nothing in yet.
+    assert placements(world.decide()) == {"first": "c1", "second": "c1"}
+    assert world.decide() is None
+    why = world.resolver.why(TENANT, "third", world.now_s)
+    assert "no quota left" in why.summary  # type: ignore[union-attr]
+
+    # Kueue lets the first one in: from now on the report knows it, and it is not charged twice.
+    first = next(k for k, w in world.workloads.items() if w.id == "first")
+    world.claim(first)
+    world.append(Admitted(**world._attempt(first)))  # type: ignore[arg-type]
+    world.fact(queue(flavors=(flavor(used=4),), counter=2))
+    assert ask(world, gpus=1) == "no quota left: needs 1 nvidia.com/gpu, 0 left"
+    second = next(k for k, w in world.workloads.items() if w.id == "second")
+    world.claim(second)
+    world.evict(second)
+    assert placements(world.decide()) == {"second": "c1"}
+
+
+def test_a_deadline_is_not_promised_where_the_clusters_queue_starts_the_job(world: World) -> None:
+    world.fact(queue())
+    assert "its deadline cannot be kept" in ask(world, deadline_s=60.0)
+    assert ask(world) == ""
+
+
+def test_a_placement_says_how_its_job_is_made_there(world: World) -> None:
+    big = LocalQueueReport(namespace="two", name="big")
+    world.fact(profile("c2"), alive("c2"), node("c2"), queue("c2", local=(big,)), queue())
+    places = {
+        "c2": QueuePlace(namespace="two", service_account="runner", local_queue="big"),
+        "*": QueuePlace(namespace="team-a"),
+    }
+
+    def target(cluster: str, via: Via) -> Target:
+        world.control(QueueSetting(queue="gpu", via=via, places=places))
+        name = f"j{world.sequence}"
+        world.submit(gpu_job(name, clusters=(cluster,)))
+        plan = world.decide()
+        assert plan is not None
+        [placed] = [e for e in plan.events if isinstance(e, Placed) and e.id == name]
+        return placed.target
+
+    assert target("c2", "direct") == Target(namespace="two", service_account="runner")
+    assert target("c1", "direct") == Target(namespace="team-a")
+    assert target("c1", "worker") == Target(via="worker", namespace="team-a", local_queue="gpu")
+    in_two = Target(via="worker", namespace="two", service_account="runner", local_queue="big")
+    assert target("c2", "worker") == in_two
+    # What waits since before its queue went by way of the hub has no job on the hub.
+    assert target("c2", "hub") == in_two
+
+
+def test_a_queue_that_nobody_set_goes_to_the_default_namespace(world: World) -> None:
+    world.submit(job("train"))
+    plan = world.decide()
+    assert plan is not None
+    [placed] = plan.events
+    assert isinstance(placed, Placed)
+    assert placed.target == Target(via="direct", namespace="default")
+
+
+def test_several_pod_sets_go_where_job_sets_are_made(world: World) -> None:
+    two = (pod_set(name="a"), pod_set(name="b"))
+
+    def with_kinds(kinds: tuple[str, ...] | None, counter: int) -> dict[str, str]:
+        world.fact(
+            ClusterProfile(
+                cluster="c1",
+                stamp=Stamp(epoch=1, counter=counter),
+                observed_at_s=0.0,
+                job_kinds=kinds,
+            )
+        )
+        return dict(world.resolver.dry_run(TENANT, job(pod_sets=two), world.now_s).filtered)
+
+    assert with_kinds(("Job",), 2) == {"c1": "makes no JobSets, which several pod sets need"}
+    assert world.resolver.dry_run(TENANT, job(), world.now_s).placed
+    assert with_kinds(("Job", "JobSet"), 3) == {}
+    assert with_kinds(None, 4) == {}
+
+
+def test_waiting_jobs_are_looked_at_again_when_job_sets_come(world: World) -> None:
+    two = (pod_set(name="a"), pod_set(name="b"))
+    kinds = ClusterProfile(
+        cluster="c1", stamp=Stamp(epoch=1, counter=2), observed_at_s=0.0, job_kinds=("Job",)
+    )
+    world.fact(kinds)
+    world.submit(job("train", pod_sets=two))
+    assert world.decide() is None
+    looked_at = world.resolver.know.growth
+    world.fact(profile())
+    assert world.resolver.know.growth > looked_at
+    assert placements(world.decide()) == {"train": "c1"}
