@@ -143,7 +143,7 @@ class _Reader:
     def access(self) -> Access:
         self.context = self.context or self.config.current_context
         if not self.context:
-            raise self._bad("current-context", f"not set; one of {self._listed()} is needed")
+            raise self._bad("current-context", f"not set; there are {self._listed()}")
         context = self.config.contexts.get(self.context)
         if context is None:
             raise self._bad("contexts", f"no such context; there are {self._listed()}")

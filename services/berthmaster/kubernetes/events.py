@@ -159,6 +159,7 @@ class Recorder:
         self._now = now
         self._book = Book()
         self._some = asyncio.Event()
+        self._ending = False
         self._serial = 0
         self._complained: set[str] = set()
         self.written = 0
@@ -179,40 +180,39 @@ class Recorder:
         stop = asyncio.create_task(stopping.wait())
         try:
             await asyncio.wait({writing, stop}, return_when=asyncio.FIRST_COMPLETED)
+            self._ending = True  # one that is being written shall be, not be made twice
+            self._some.set()
+            await asyncio.wait({writing}, timeout=FLUSH_S)
         finally:
             stop.cancel()
             writing.cancel()
             await asyncio.wait({writing, stop})
         if not writing.cancelled() and (error := writing.exception()) is not None:
             raise error
-        try:
-            async with asyncio.timeout(FLUSH_S):
-                while (entry := self._book.take(self._now())) is not None:
-                    await self._write(entry)
-        except TimeoutError:
-            pass  # a courtesy; the service wants to stop
         if left := self._book.drop_all():
             self._log.info("events not written, as the service stops", events=left)
 
     async def _write_for_ever(self) -> None:
         while True:
-            due_s = self._book.next_due_s()
-            if due_s is None:
-                self._some.clear()
-                await self._some.wait()
-                continue
             entry = self._book.take(self._now())
-            if entry is None:
-                # New ones are due at once, so do not sleep past them.
-                self._some.clear()
-                try:
-                    async with asyncio.timeout(min(max(due_s - self._now(), 0.0), REPEAT_GAP_S)):
-                        await self._some.wait()
-                except TimeoutError:
-                    pass
-                continue
-            await self._write(entry)
-            await asyncio.sleep(WRITE_GAP_S)
+            if entry is not None:
+                await self._write(entry)
+                await asyncio.sleep(0 if self._ending else WRITE_GAP_S)
+            elif self._ending:
+                return
+            else:
+                await self._until_due()
+
+    async def _until_due(self) -> None:
+        """Until one is due or a new one is told, which is due at once."""
+        self._some.clear()
+        due_s = self._book.next_due_s()
+        limit_s = None if due_s is None else min(max(due_s - self._now(), 0.0), REPEAT_GAP_S)
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._some.wait()
+        except TimeoutError:
+            pass
 
     async def _write(self, entry: Entry) -> None:
         try:

@@ -132,7 +132,8 @@ def parse(data: bytes, source: str, *, base: Path | None) -> Kubeconfig:
         file = msgspec.convert(loaded, _File)
     except (msgspec.ValidationError, RecursionError) as error:
         problem, _, where = str(error).partition(" - at ")
-        raise BadConfig(source, "", where.strip("`").removeprefix("$."), problem) from None
+        field = where.strip("`").replace("`", "").removeprefix("$").removeprefix(".")
+        raise BadConfig(source, "", field, problem) from None
     clusters: dict[str, Cluster] = {}
     users: dict[str, User] = {}
     found: dict[str, Context] = {}

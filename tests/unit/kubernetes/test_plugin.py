@@ -1,0 +1,223 @@
+"""Credential plugins: programs that print what is to be shown, or do not."""
+
+import asyncio
+import json
+import stat
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from berthmaster.kubernetes.access import Credential
+from berthmaster.kubernetes.config import from_kubeconfig
+from berthmaster.kubernetes.errors import BadConfig
+from berthmaster.kubernetes.objects import timestamp
+from berthmaster.kubernetes.plugin import Plugin
+from tests.unit.kubernetes.papers import Authority, kubeconfig, text
+from tests.unit.kubernetes.stage import WIDGETS, Stage, Widget, refuse
+
+V1 = "client.authentication.k8s.io/v1"
+
+
+class Clock:
+    """Seconds since 1970, as the test says."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def script(folder: Path, body: str, name: str = "plugin") -> Path:
+    """A program that a kubeconfig may name."""
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def printing(folder: Path, status: dict[str, Any] | None, **more: Any) -> Path:
+    """A plugin that counts its runs and prints this."""
+    answer = {"apiVersion": V1, "kind": "ExecCredential", "status": status, **more}
+    return script(folder, f"echo run >>{folder}/runs\ncat <<'END'\n{json.dumps(answer)}\nEND")
+
+
+def runs(folder: Path) -> int:
+    path = folder / "runs"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def plugin(command: Path, clock: Clock | None = None, **options: Any) -> Plugin:
+    settings: dict[str, Any] = {
+        "api_version": V1,
+        "source": "file",
+        "context": "here",
+        "env": {},
+        "now": clock or Clock(),
+        "limit_s": 10.0,
+    }
+    return Plugin([str(command)], **{**settings, **options})
+
+
+def problem_of(command: Path, **options: Any) -> str:
+    with pytest.raises(BadConfig) as caught:
+        asyncio.run(plugin(command, **options).credential())
+    return str(caught.value)
+
+
+def test_a_token_is_asked_for_once_and_again_shortly_before_it_ends(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock = Clock()
+        ends = timestamp(clock.now_s + 600)
+        asking = plugin(printing(tmp_path, {"token": "abc", "expirationTimestamp": ends}), clock)
+        for _ in range(3):
+            assert await asking.credential() == Credential("Bearer abc")
+        assert runs(tmp_path) == 1
+        clock.now_s += 571  # less than half a minute is left
+        await asking.credential()
+        assert runs(tmp_path) == 2
+
+    asyncio.run(story())
+
+
+def test_a_refused_token_is_asked_for_again_by_all_who_were_refused_together(
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        asking = plugin(printing(tmp_path, {"token": "abc"}))
+        await asking.credential()
+        await asyncio.gather(*(asking.credential(renew=True) for _ in range(20)))
+        assert runs(tmp_path) == 2
+        await asking.credential(renew=True)
+        assert runs(tmp_path) == 3
+
+    asyncio.run(story())
+
+
+def test_a_certificate_is_shown_instead_of_or_beside_a_token(tmp_path: Path) -> None:
+    certificate, key = Authority().issue("ann")
+    pair = {"clientCertificateData": certificate.decode(), "clientKeyData": key.decode()}
+    only = plugin(printing(tmp_path, pair))
+    assert asyncio.run(only.credential()) == Credential("", certificate, key)
+    both = plugin(printing(tmp_path, {**pair, "token": "abc"}))
+    assert asyncio.run(both.credential()) == Credential("Bearer abc", certificate, key)
+
+
+@pytest.mark.parametrize(
+    ("status", "problem"),
+    [
+        (None, "exec.command: printed an ExecCredential without status"),
+        ({}, "exec.status: neither token nor client certificate"),
+        ({"clientKeyData": "k"}, "exec.status: a certificate needs its key"),
+        (
+            {"clientCertificateData": "s3cret", "clientKeyData": "s3cret"},
+            "exec.status.clientCertificateData: certificate and key are no pair",
+        ),
+        ({"token": "s3cret\n"}, "exec.status.token: holds what no HTTP header can"),
+        (
+            {"token": "s3cret", "expirationTimestamp": "tomorrow"},
+            "exec.status.expirationTimestamp: no time as Kubernetes writes it: 'tomorrow'",
+        ),
+        ({"token": 5}, "exec.command: did not print an ExecCredential"),
+    ],
+)
+def test_what_is_no_credential_is_told_and_not_shown(
+    tmp_path: Path, status: dict[str, Any] | None, problem: str
+) -> None:
+    told = problem_of(printing(tmp_path, status))
+    assert told.startswith("file, context 'here': ")
+    assert problem in told
+    assert "s3cret" not in told
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ("echo hello", "did not print an ExecCredential"),
+        ('echo \'{"kind": "Other", "apiVersion": "v9"}\'', "printed 'v9 Other', not"),
+        ("echo 'please log in' >&2; exit 3", "ended with code 3: please log in"),
+        (
+            "echo 'no use for eyJhbGciOiJSUzI1NiJ9eyJpc3MiOiJrdWJlcm5ldGVz' >&2; exit 1",
+            "ended with code 1: no use for <hidden>",
+        ),
+        ("exit 9", "ended with code 9: it did not say why"),
+        ("kill -9 $$", "ended with code -9"),
+        ("yes | head -c 2000000", "prints more than 1048576 bytes"),
+        ("read line; echo got $line >&2; exit 1", "ended with code 1: got"),  # no input to be had
+    ],
+)
+def test_a_program_that_fails_is_told_with_its_last_words(
+    tmp_path: Path, body: str, problem: str
+) -> None:
+    assert problem in problem_of(script(tmp_path, body))
+
+
+def test_a_program_that_hangs_is_ended(tmp_path: Path) -> None:
+    before_s = time.monotonic()
+    told = problem_of(script(tmp_path, f"echo $$ >{tmp_path}/pid; exec sleep 60"), limit_s=0.5)
+    assert "no answer within 0.5 s" in told
+    assert time.monotonic() - before_s < 10
+    pid = int((tmp_path / "pid").read_text())
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_program_that_is_not_there_is_told_with_how_to_get_it(tmp_path: Path) -> None:
+    told = problem_of(tmp_path / "no-such-plugin", hint="brew install it")
+    assert "cannot start" in told
+    assert "No such file or directory (brew install it)" in told
+
+
+def test_a_failure_does_not_cost_the_next_try(tmp_path: Path) -> None:
+    async def story() -> None:
+        asking = plugin(script(tmp_path, "exit 1"))
+        with pytest.raises(BadConfig):
+            await asking.credential()
+        printing(tmp_path, {"token": "abc"})  # the same file, put right
+        assert await asking.credential() == Credential("Bearer abc")
+
+    asyncio.run(story())
+
+
+def test_a_kubeconfigs_plugin_is_told_what_it_asked_for_and_its_token_is_used(
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        async with Stage() as stage:
+            await stage.put("a")
+            command = script(
+                tmp_path,
+                f'echo "$KUBERNETES_EXEC_INFO" >{tmp_path}/info\n'
+                f"n=$(cat {tmp_path}/n 2>/dev/null || echo 0); n=$((n+1)); echo $n >{tmp_path}/n\n"
+                f'echo \'{{"apiVersion":"{V1}","kind":"ExecCredential",'
+                '"status":{"token":"\'$1-$SUFFIX-$n\'"}}\'',
+            )
+            user = {
+                "exec": {
+                    "apiVersion": V1,
+                    "command": f"./{command.name}",  # relative to the kubeconfig
+                    "args": ["tok"],
+                    "env": [{"name": "SUFFIX", "value": "en"}],
+                    "provideClusterInfo": True,
+                    "interactiveMode": "IfAvailable",
+                }
+            }
+            path = tmp_path / "config"
+            path.write_bytes(text(kubeconfig({"server": stage.url}, user)))
+            access = await from_kubeconfig(path)
+            async with await stage.client(access=access) as client:
+                widget = WIDGETS.path(namespace="toys", name="a")
+                await client.get(widget, Widget)
+                stage.before.append(refuse(401, "Unauthorized"))
+                await client.get(widget, Widget)
+            shown = [headers["Authorization"] for headers in stage.headers]
+            assert shown == ["Bearer tok-en-1", "Bearer tok-en-1", "Bearer tok-en-2"]
+            info = json.loads((tmp_path / "info").read_text())
+            assert info == {
+                "apiVersion": V1,
+                "kind": "ExecCredential",
+                "spec": {"interactive": False, "cluster": {"server": stage.url}},
+            }
+
+    asyncio.run(story())
