@@ -1,4 +1,4 @@
-"""What every Kubernetes object has, as structs that hold only the fields we need.
+"""What every Kubernetes object has, as structs that hold only the fields we need. Pure.
 
 Rules for structs of other packages: inherit from ``Struct`` or ``Object`` with ``frozen=True``,
 name only the fields needed, give each a default (the API omits what is empty), tuples for lists.

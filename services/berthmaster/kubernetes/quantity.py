@@ -1,4 +1,4 @@
-"""Kubernetes quantities ("500m", "16Gi", "1e3") as exact numbers.
+"""Kubernetes quantities ("500m", "16Gi", "1e3") as exact numbers. Pure.
 
 Floats would make three times 100m something else than 300m, so everything is a Fraction. A node or
 pod that says nonsense gets an error which names the text, never a guess.

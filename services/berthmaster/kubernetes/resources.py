@@ -1,10 +1,9 @@
-"""Which resources we use, and where the API server has them.
+"""Which resources we use, and where the API server has them. Pure.
 
 A resource is data: group, version, plural and kind. Adding one is one line at the end.
 """
 
 from typing import Final, NamedTuple
-from urllib.parse import quote
 
 
 class Resource(NamedTuple):
@@ -43,11 +42,20 @@ class Resource(NamedTuple):
         return "/".join(parts)
 
 
+# Not urllib's: pure cores build paths too, and it brings the network with it.
+_PLAIN: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~")
+
+
 def _part(text: str) -> str:
     """One part of a path. ``.`` and ``..`` are no names; quoting would let them through."""
     if text in (".", ".."):
         raise ValueError(f"{text!r} is no name of an object")
-    return quote(text, safe="")
+    if _PLAIN.issuperset(text):
+        return text
+    return "".join(
+        char if char in _PLAIN else "".join(f"%{byte:02X}" for byte in char.encode())
+        for char in text
+    )
 
 
 def counted_as(path: str) -> str:

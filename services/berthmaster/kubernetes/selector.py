@@ -1,4 +1,4 @@
-"""Label selectors: as text for people and query strings, as LabelSelector inside objects.
+"""Label selectors: as text for people and query strings, as LabelSelector inside objects. Pure.
 
 Both become the same list of requirements, all of which must hold. What Kubernetes does and people
 forget: ``!=`` and ``notin`` also match when the label is missing, and an empty selector matches

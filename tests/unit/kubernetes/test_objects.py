@@ -1,5 +1,7 @@
 """Metadata, conditions and times as the API writes them."""
 
+from urllib.parse import unquote
+
 import msgspec
 import pytest
 
@@ -151,11 +153,12 @@ def test_paths_are_those_of_the_api() -> None:
     assert NODES.group_version == "v1"
 
 
-@pytest.mark.parametrize("name", ["../../nodes", "a/b", "a?x=1", "a%2Fb"])
+@pytest.mark.parametrize("name", ["../../nodes", "a/b", "a?x=1", "a%2Fb", "a#b", "ä b:c"])
 def test_a_name_from_outside_cannot_lead_elsewhere(name: str) -> None:
     path = PODS.path(namespace="a", name=name)
     assert path.startswith("/api/v1/namespaces/a/pods/")
     assert "/" not in path.removeprefix("/api/v1/namespaces/a/pods/")
+    assert unquote(path.removeprefix("/api/v1/namespaces/a/pods/")) == name
     assert "?" not in path
 
 
