@@ -180,15 +180,17 @@ class Nodes(NamedTuple):
 
     free: dict[str, float]  # GPUs, or CPU cores
     fits: dict[str, bool]
+    holds: dict[str, bool]  # would fit if nothing ran there
     none_suits: dict[str, str]  # cluster -> why none of its nodes will ever do
 
 
 def _nodes(know: Knowledge, request: JobRequest) -> Nodes:
     fleet = know.fleet
     if not len(fleet.names):
-        return Nodes({}, {}, {})
+        return Nodes({}, {}, {}, {})
     shape = shape_of(request)
     fits = np.ones(len(fleet.clusters), np.bool_)
+    holds = np.ones(len(fleet.clusters), np.bool_)
     why: dict[str, str] = {}
     suitable: Suitable | None = None
     heaviest = max(request.pod_sets, key=lambda p: p.gpus * p.count)
@@ -198,6 +200,9 @@ def _nodes(know: Knowledge, request: JobRequest) -> Nodes:
             suitable = mine
         room = pods_that_fit(fleet, pods, mine, tightness(fleet, pods, mine))
         fits &= np.add.reduceat(room, fleet.starts) >= pods.count
+        if pods.gpus:
+            empty = np.where(mine.nodes, fleet.capacity_milli // (pods.gpus * pods.gpu_milli), 0)
+            holds &= np.add.reduceat(empty, fleet.starts) >= pods.count
         why |= {cluster: text for cluster, text in mine.why_not.items() if cluster not in why}
     assert suitable is not None  # a request has at least one pod set
     usable = suitable.nodes & fleet.open
@@ -208,6 +213,7 @@ def _nodes(know: Knowledge, request: JobRequest) -> Nodes:
     return Nodes(
         dict(zip(fleet.clusters, free.tolist(), strict=True)),
         dict(zip(fleet.clusters, fits.tolist(), strict=True)),
+        dict(zip(fleet.clusters, holds.tolist(), strict=True)),
         why,
     )
 
@@ -242,19 +248,27 @@ def _judge(
         return quota.never
     empty = ref.name not in nodes.free
     unsuited = nodes.none_suits.get(ref.name, "")
-    if unsuited and not quota.promised:
+    if unsuited and not _may_come(asked.request, quota, unsuited):
         return unsuited
     free = nodes.free.get(ref.name, 0.0) - (way.gpus if gpus else 0.0)
     room = max(0.0, min(free, quota.left_gpus))
     idle, fresh = standing_parts(view, stale_after_s=policy.stale_after_s)
     tier = _tier(
         quota,
-        has_nodes=not (empty or unsuited),
+        has_nodes=not (empty or unsuited) and nodes.holds.get(ref.name, False),
         fits=nodes.fits.get(ref.name, False),
         free=free,
         gpus=gpus,
     )
     return Candidate(ref, tier, room, idle, fresh, view.age_s)
+
+
+def _may_come(request: JobRequest, quota: Quota, unsuited: str) -> bool:
+    """Whether nodes that suit may be yet to come: the quota grants what no node has. For what asks
+    for certain nodes, a flavor's labels must say that it has them."""
+    if any(p.gpu_models or p.node_labels for p in request.pod_sets):
+        return quota.promised
+    return unsuited == "no GPUs"
 
 
 def _tier(quota: Quota, *, has_nodes: bool, fits: bool, free: float, gpus: float) -> int:

@@ -67,6 +67,7 @@ class Checks:
         self.moved = True
         self._under_way: dict[str, str] = {}
         self._not_before_s: dict[str, float] = {}
+        self._written: dict[str, tuple[bool, str, str]] = {}
         self._told: dict[str, str] = {}
         self._number = 0
 
@@ -74,7 +75,7 @@ class Checks:
         """What became of a condition."""
         check = self._under_way.pop(done.ref, None)
         if check is not None:
-            self._not_before_s[check] = now_s + AGAIN_S if done.why else 0.0
+            self._not_before_s[check] = now_s + AGAIN_S  # what was written comes back by itself
             self.moved = True
 
     def look(self, hub: Hub, now_s: float) -> list[Instruction]:
@@ -95,15 +96,14 @@ class Checks:
             if isinstance(found, Selector) and not found.requirements:
                 message = "chooses among all clusters"
             have = check.condition("Active")
-            if have is not None and (have.true, have.reason, have.message) == (
-                good,
-                reason,
-                message,
-            ):
+            wanted = (good, reason, message)
+            if have is not None and (have.true, have.reason, have.message) == wanted:
                 continue
-            if now_s < self._not_before_s.get(name, 0.0):
+            early = now_s < self._not_before_s.get(name, 0.0)
+            if early and self._written.get(name) == wanted:
                 self.moved = True
                 continue
+            self._written[name] = wanted
             self._number += 1
             ref = f"check/{self._number}"
             self._under_way[ref] = name

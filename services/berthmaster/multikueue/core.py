@@ -34,7 +34,7 @@ from berthmaster.multikueue.ordering import Ordering
 from berthmaster.multikueue.settings import Policy
 from berthmaster.multikueue.state import Knowledge
 from berthmaster.multikueue.steps import Place, next_step
-from berthmaster.multikueue.words import Done, Instruction, Nominate
+from berthmaster.multikueue.words import DeleteJob, Done, Instruction, Nominate
 
 SWEEP_S: Final = 0.1  # what waits for the fleet is looked at again at most so often
 TROUBLE_S: Final = 1.0  # after a write to Kubernetes that failed
@@ -156,8 +156,8 @@ class Reconciler:
 
     def on_done(self, done: Done, now_s: float) -> None:
         """What became of a write to Kubernetes."""
-        if done.workload is not None:
-            self.on_object(done.workload)
+        if done.thing is not None:
+            self.on_object(done.thing)
         self._ordering.on_done(done, now_s)
         self._checks.on_done(done, now_s)
         self.blindly.on_done(done, now_s)
@@ -171,6 +171,8 @@ class Reconciler:
         if done.why:
             pause_s = LASTING_TROUBLE_S if done.permanent else TROUBLE_S
             memo.trouble_until_s = self.desk.due[name] = now_s + pause_s
+        elif isinstance(asked, DeleteJob):
+            memo.trouble_until_s = now_s + TROUBLE_S  # until its end is seen
         elif isinstance(asked, Nominate):
             memo.nominated.add(asked.cluster)
             if memo.ready_at_s is not None:

@@ -228,7 +228,7 @@ class Desk:
         self, step: Make | Stop, view: View, memo: Memo, now_s: float
     ) -> list[Instruction]:
         name, hub, job, ref = view.name, view.hub, view.job, self.flight.ref()
-        if memo.trouble and now_s < memo.trouble_until_s:
+        if now_s < memo.trouble_until_s:
             self.due[name] = memo.trouble_until_s
             return []
         if isinstance(step, Make):

@@ -136,9 +136,9 @@ class Hands:
             attempts=ATTEMPTS,
         )
         if written is not None:
-            return Done(write.ref, workload=written)
+            return Done(write.ref, thing=written)
         workload, why = seen[-1]
-        return Done(write.ref, why=why, workload=workload if len(seen) > 1 else None)
+        return Done(write.ref, why=why, thing=workload if len(seen) > 1 else None)
 
     async def _pass_check(self, write: PassCheck) -> Done:
         item = {
@@ -157,7 +157,7 @@ class Hands:
         workload = await self._client.apply(
             path, body, KueueWorkload, field_manager=CHECK_MANAGER, force=True
         )
-        return Done(write.ref, workload=workload)
+        return Done(write.ref, thing=workload)
 
     async def _switch_off(self, write: SwitchOff) -> Done:
         path = WORKLOADS.path(namespace=write.at[0], name=write.at[1])
@@ -178,12 +178,12 @@ class Hands:
         known = self._hub.workloads.get(write.at)
         read = self._reader(WORKLOADS, write.at, KueueWorkload, known)
         written = await on_conflict(read, change, patch, attempts=ATTEMPTS)
-        return Done(write.ref, workload=written)
+        return Done(write.ref, thing=written)
 
     async def _make_job(self, write: MakeJob) -> Done:
         path = JOBS.path(namespace=write.namespace)
         try:
-            await self._client.create(path, write.manifest, HubJob, field_manager=MANAGER)
+            found = await self._client.create(path, write.manifest, HubJob, field_manager=MANAGER)
         except AlreadyExists:
             name = write.manifest["metadata"]["name"]
             where = JOBS.path(namespace=write.namespace, name=name)
@@ -191,7 +191,7 @@ class Hands:
             if labelled(found) != write.workload:
                 why = f"Job {write.namespace}/{name} is there already and is not ours"
                 return Done(write.ref, why=why, permanent=True)
-        return Done(write.ref)
+        return Done(write.ref, thing=found)
 
     async def _delete_job(self, write: DeleteJob) -> Done:
         try:

@@ -44,7 +44,9 @@ def quota_of(
             return Quota(why, False, 0.0, False)
         most = max(_most(f, cohort, resource) for f in fitting)
         if most < amount:
-            why = f"queue {report.queue} grants {most:g} {resource} at most, {amount} are asked for"
+            unit = 1000 if resource == "cpu" else 1
+            why = f"queue {report.queue} grants {most / unit:g} {resource} at most"
+            why += f", {amount / unit:g} are asked for"
             return Quota(why, False, 0.0, False)
         left = max(_left(f, cohort, resource) for f in fitting)
         if resource == GPU:

@@ -6,11 +6,10 @@ back: see ``Done``. A write to Kubernetes that failed is an outcome, not an exce
 
 from typing import Any, Literal, NamedTuple
 
-from berthmaster.kubernetes.objects import Metadata
+from berthmaster.kubernetes.objects import Metadata, Object
 from berthmaster.lifecycle.fold import Key
 from berthmaster.lifecycle.instructions import Append
 from berthmaster.multikueue.hub import ObjectKey
-from berthmaster.multikueue.kueue import KueueWorkload
 
 
 class Nominate(NamedTuple):
@@ -99,5 +98,5 @@ class Done(NamedTuple):
 
     ref: str
     why: str = ""
-    workload: KueueWorkload | None = None  # as the server has it now, where that is known
+    thing: Object | None = None  # as the server has it now, where that is known
     permanent: bool = False  # repeating it soon is pointless

@@ -1,0 +1,261 @@
+"""Black holes and traps: what Kueue leaves in silence is said in ``why``, event and metric."""
+
+from berthmaster.multikueue.kueue import Parameters
+from berthmaster.multikueue.traps import (
+    MISSING_GATE,
+    MISSING_QUEUE,
+    NO_COPY,
+    REFUSED,
+    STOPPED_QUEUE,
+)
+from berthmaster.multikueue.words import Nominate
+from tests.unit.multikueue.hub_objects import (
+    cluster,
+    copy_report,
+    local_queue,
+    multikueue_check,
+    pods,
+    queue_report,
+)
+from tests.unit.multikueue.world import World
+
+
+def nominated_to_w1() -> World:
+    world = World(workers=("w1",))
+    world.worker("w1")
+    world.begin()
+    world.submit()
+    world.reserve()
+    world.settle()
+    assert world.nominated() == ("w1",)
+    return world
+
+
+def told(world: World, reason: str) -> list[str]:
+    return [tell.note for tell in world.told if tell.reason == reason and tell.warning]
+
+
+def test_a_copy_that_runs_while_the_hub_does_not_know_is_the_missing_gate_and_told_loudly() -> None:
+    world = World(workers=("w1", "w2"))
+    world.worker("w1", free=8)
+    world.worker("w2", free=4)
+    world.begin()
+    world.submit()
+    world.reserve()
+    world.settle()
+    world.fact("copy", copy_report("w1", quota_reserved=True, admitted=True))
+    world.wait(4.0)
+    assert told(world, MISSING_GATE) == []  # Kueue gathers its writes for a second
+    world.wait(2.0)
+    (note,) = told(world, MISSING_GATE)
+    assert "WorkloadRequestUseMergePatch=true" in note
+    assert "restart" in note
+    assert "WorkloadRequestUseMergePatch=true" in world.why(world.name())
+    assert world.core.desk.counts[MISSING_GATE] == 1
+    assert world.core.desk.trapped[world.name()].kind == MISSING_GATE
+
+    # It runs on w1: nominating another cluster as well could run it twice.
+    world.wait(120.0, step_s=2.0)
+    assert world.nominated() == ("w1",)
+    assert len(told(world, MISSING_GATE)) == 1
+
+    # A manager with the gate takes it over, and all is well again.
+    world.admit("train", "w1")
+    world.settle()
+    assert world.core.desk.trapped == {}
+    assert world.kinds(world.name())[-1] == "admitted w1"
+
+
+def test_a_stopped_queue_swallows_in_silence_and_we_say_so() -> None:
+    world = nominated_to_w1()
+    world.fact("w1/queue", queue_report("w1", stopped=True))
+    world.wait(5.0)
+    words = "ClusterQueue worker-queue of w1 is stopped (spec.stopPolicy)"
+    assert told(world, STOPPED_QUEUE) == [words]
+    assert words in world.why(world.name())
+
+
+def test_a_queue_that_stops_is_left_at_once_for_another() -> None:
+    world = World(workers=("w1", "w2"))
+    world.worker("w1", free=8)
+    world.worker("w2", free=4)
+    world.begin()
+    world.submit()
+    world.reserve()
+    world.settle()
+    world.fact("w1/queue", queue_report("w1", stopped=True))
+    world.wait(0.3)
+    assert world.nominated() == ("w1", "w2")
+
+
+def test_a_missing_local_queue_is_named_with_its_namespace() -> None:
+    world = nominated_to_w1()
+    world.fact("w1/queue", queue_report("w1", namespaces=("other",)))
+    world.wait(5.0)
+    (note,) = told(world, MISSING_QUEUE)
+    assert note == "w1 has no LocalQueue team/main: make it, or its namespace"
+
+
+def test_no_copy_after_a_while_points_at_the_manager() -> None:
+    world = nominated_to_w1()
+    world.wait(5.0)
+    (note,) = told(world, NO_COPY)
+    assert note == "w1 has no copy of it: does Kueue's manager on the hub reach it?"
+    world.fact("copy", copy_report("w1", message="waiting for quota"))
+    world.settle()
+    assert world.core.desk.trapped == {}
+
+
+def test_a_worker_s_refusal_reaches_the_person_who_waits() -> None:
+    world = nominated_to_w1()
+    world.fact("copy", copy_report("w1", message="LocalQueue main doesn't exist"))
+    world.wait(5.0)
+    assert told(world, REFUSED) == ["w1 says: LocalQueue main doesn't exist"]
+    assert "LocalQueue main doesn't exist" in world.why(world.name())
+
+
+def test_each_cluster_that_is_left_out_carries_its_reason() -> None:
+    world = World(workers=("gone", "stopped", "missing", "small", "silent", "mute", "fine"))
+    for name in world.workers:
+        world.worker(name)
+    world.put(cluster("gone", active=False))
+    world.fact("stopped/queue", queue_report("stopped", stopped=True))
+    world.fact("missing/queue", queue_report("missing", namespaces=("other",)))
+    world.fact("small/queue", queue_report("small", gpus=0))
+    world.core.know.clusters.get("mute").queues = {}
+    world.begin()
+    world.submit()
+    world.now_s += 11.0
+    world.alive("stopped", "missing", "small", "mute", "fine")
+    world.reserve()
+    world.settle()
+    (choice,) = world.decisions()[0].placements
+    assert choice.cluster == "fine"
+    assert choice.filtered == {
+        "gone": "not active: BadKubeConfig: Secret w-kubeconfig not found",
+        "stopped": "its ClusterQueue worker-queue is stopped",
+        "missing": "has no LocalQueue team/main",
+        "small": "queue worker-queue grants 0 nvidia.com/gpu at most, 1 are asked for",
+        "silent": "silent",
+        "mute": "reports no queues",
+    }
+
+
+def test_when_all_ranking_input_is_silent_the_configuration_s_order_counts_after_five_seconds() -> (
+    None
+):
+    world = World(workers=("w1", "w2"))
+    world.begin()
+    world.submit()
+    world.reserve()
+    world.wait(4.0, heard=())
+    assert world.nominated() == ()
+    assert "nothing is known of its clusters" in world.why(world.name())
+    world.wait(3.0, heard=())
+    assert world.nominated() == ("w1",)
+    (choice,) = world.decisions()[0].placements
+    assert choice.filtered == {
+        "w1": "nothing is known of its clusters: next in the configuration's order",
+        "w2": "silent",
+    }
+    # And the next one after patience: we never are the reason for a standstill.
+    world.wait(31.0, heard=())
+    assert world.nominated() == ("w1", "w2")
+
+
+def test_without_the_bus_workloads_move_by_the_configuration_s_order_and_the_log_follows() -> None:
+    world = World(workers=("w1", "w2"))
+    world.begin()
+    world.submit()
+    world.settle()
+    world.reserve()
+    for _ in range(12):  # the shell asks twice a second while the bus is away
+        world.now_s += 0.5
+        for write in world.core.blind(world.now_s):
+            world.perform(write)
+    assert world.nominated() == ("w1",)
+    assert world.kinds(world.name()) == ["submitted"]
+    world.admit("train", "w1")
+    world.core.blindly.over()
+    world.settle()
+    assert world.kinds(world.name()) == ["submitted", "placed w1", "claimed w1", "admitted w1"]
+    assert world.broken == []
+
+
+def test_without_the_bus_a_second_cluster_is_added_after_patience_only() -> None:
+    world = World(workers=("w1", "w2"))
+    world.begin()
+    world.submit()
+    world.settle()
+    world.reserve()
+    for second in range(60):
+        world.now_s += 1.0
+        for write in world.core.blind(world.now_s):
+            world.perform(write)
+        if second == 30:
+            assert world.nominated() == ("w1",)
+    assert world.nominated() == ("w1", "w2")
+
+
+def test_a_check_without_parameters_says_what_is_wrong_and_the_rest_goes_on() -> None:
+    world = World()
+    world.all_workers()
+    world.put(multikueue_check(Parameters()))
+    world.begin()
+    world.submit()
+    world.reserve()
+    world.wait(2.0)
+    assert "must name a MultiKueueConfig" in world.why(world.name())
+    assert told(world, "Misconfigured") != []
+    assert world.nominated() == ()
+    world.put(multikueue_check())
+    world.settle()
+    assert world.nominated() == ("w1",)
+
+
+def test_a_selector_that_is_none_is_told_and_nothing_is_hidden_by_it() -> None:
+    world = World()
+    world.all_workers()
+    world.put(local_queue(annotations={"berthmaster.io/cluster-selector": "a in"}))
+    world.begin()
+    world.submit()
+    world.reserve()
+    world.wait(2.0)
+    (note,) = told(world, "Misconfigured")
+    assert note.startswith("LocalQueue main: berthmaster.io/cluster-selector: selector part")
+
+
+def test_a_workload_with_absurd_numbers_is_sent_all_the_same_and_said_to_be_unclear() -> None:
+    world = World()
+    world.all_workers()
+    world.begin()
+    many = [pods(name=f"set-{n}", gpus=0) for n in range(12)]
+    world.submit(pod_sets=(*many, pods(name="odd", count=100_000, gpus="a few")))
+    world.reserve()
+    world.wait(2.0)
+    (note,) = told(world, "Unclear")
+    assert "pod set odd: 100000 pods, counted as 4096" in note
+    assert "'a few' is no quantity" in note
+    assert [w.cluster for w in world.writes if isinstance(w, Nominate)] == ["w1"]
+
+
+def test_nobody_is_told_what_is_well_within_a_second() -> None:
+    world = nominated_to_w1()
+    world.admit("train", "w1")
+    world.settle()
+    assert [(t.warning, t.reason) for t in world.told] == [(False, "Nominated")]
+
+
+def test_no_candidate_is_an_event_with_every_reason() -> None:
+    world = World(workers=("w1", "w2"))
+    world.worker("w1", namespaces=("other",))
+    world.worker("w2", stopped=True)
+    world.begin()
+    world.submit()
+    world.reserve()
+    world.wait(3.0)
+    (note,) = told(world, "NoCluster")
+    assert note == (
+        "no cluster can take it; left out: w1: has no LocalQueue team/main; "
+        "w2: its ClusterQueue worker-queue is stopped"
+    )
