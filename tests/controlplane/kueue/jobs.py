@@ -89,6 +89,14 @@ def ending_of(job: Obj) -> tuple[str, str] | None:
     return None
 
 
+def are_ready(job: Obj) -> bool:
+    """Every pod that the Job runs at once is ready, or one like it is done."""
+    status = job.get("status") or {}
+    fresh = (status.get("uncountedTerminatedPods") or {}).get("succeeded") or ()
+    there: int = status.get("succeeded", 0) + status.get("ready", 0) + len(fresh)
+    return there >= int(pod_sets_of(job)[0]["count"])
+
+
 class Jobs:
     """The controller of Jobs."""
 
@@ -131,11 +139,17 @@ class Jobs:
         if workload is None:
             await self._without_workload(job)
             return None
-        await self._follow(job, workload)
+        pods_ready = are_ready(job)
+        if not await self._writer.condition(
+            workload,
+            lifecycle.PODS_READY,
+            lambda obj, now: lifecycle.set_pods_ready(obj, now, ready=pods_ready),
+        ):
+            await self._follow(job, workload)
         return None
 
     async def _released(self, key: Key) -> None:
-        """The Job is gone: its Workloads may go too, once garbage collection asks for it."""
+        """The Job is gone: its Workloads end, and go once garbage collection asks for it."""
         for workload in self._cluster.all(resources.WORKLOADS):
             owner = controller_of(workload)
             if (
@@ -143,6 +157,11 @@ class Jobs:
                 and owner["kind"] == "Job"
                 and (workload["metadata"]["namespace"], owner["name"]) == key
             ):
+                if not is_deleting(workload) and await self._writer.admission(
+                    workload,
+                    lambda obj, now: lifecycle.finish(obj, "OwnerNotFound", "The Job is gone", now),
+                ):
+                    workload = self._cluster.get(resources.WORKLOADS, key_of(workload)) or workload
                 await self._workloads.release(workload)
 
     async def _workload(self, job: Obj) -> Obj | None:
@@ -218,11 +237,10 @@ class Jobs:
             if lifecycle.has_quota(workload) and not job.get("status", {}).get("active"):
                 reason, message = evicted["reason"], evicted["message"]
                 preempted = reason == "Preempted"
-                told = lifecycle.BY_DEACTIVATION if reason.startswith("Deactivated") else reason
 
                 def change(obj: Obj, now: str) -> None:
                     lifecycle.set_requeued(
-                        obj, true=preempted, reason=told, message=message, now=now
+                        obj, true=preempted, reason=reason, message=message, now=now
                     )
                     lifecycle.unreserve(obj, "Pending", message, now)
 

@@ -28,6 +28,7 @@ PREEMPTED = "Preempted"
 REQUEUED = "Requeued"
 FINISHED = "Finished"
 DEACTIVATION = "DeactivationTarget"
+PODS_READY = "PodsReady"
 
 BY_CHECK = "AdmissionCheck"
 BY_DEACTIVATION = "Deactivated"
@@ -183,6 +184,24 @@ def sync_checks(workload: Obj, wanted: list[str], now: str) -> bool:
         return False
     status_of(workload)["admissionChecks"] = kept
     return True
+
+
+def set_pods_ready(workload: Obj, now: str, *, ready: bool) -> bool:
+    """Whether all pods of the Job are ready or done, and if not, whether they ever were."""
+    past = condition_of(workload, PODS_READY)
+    recovering = past is not None and past["reason"] in ("WaitForRecovery", "Recovered")
+    if not is_admitted(workload):
+        true, reason = False, "WaitForStart"
+    elif ready:
+        true, reason = True, "Recovered" if recovering else "Started"
+    elif past is not None and (past["status"] == "True" or recovering):
+        true, reason = False, "WaitForRecovery"
+    else:
+        true, reason = False, "WaitForStart"
+    if past is not None and past["reason"] == reason:
+        return False
+    message = "All pods are ready" if true else "Not all pods are ready"
+    return set_condition(workload, PODS_READY, true=true, reason=reason, message=message, now=now)
 
 
 def finish(workload: Obj, reason: str, message: str, now: str) -> bool:

@@ -78,6 +78,18 @@ class Writer:
             await self._apply(workload, {"admissionChecks": checks}, MULTIKUEUE)
         return True
 
+    async def condition(self, workload: Obj, kind: str, change: Change) -> bool:
+        """Change one condition alone, as the controller of Jobs does."""
+        new = self._changed(workload, change)
+        if new is None:
+            return False
+        if self._merge_patch:
+            await self.merge(workload, new)
+        else:
+            conditions = [one for one in new["status"]["conditions"] if one["type"] == kind]
+            await self._apply(workload, {"conditions": conditions}, f"kueue-job-controller-{kind}")
+        return True
+
     async def plain(self, workload: Obj, change: Change) -> bool:
         """A plain update, whatever the gate says."""
         new = self._changed(workload, change)
