@@ -25,9 +25,20 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "berthmaster"
-TARGETS = ("nats", "gateway", "resolver", "scorer", "archivist", "telemetry", "emulator")
-# The extra that carries what a target needs beyond the common libraries.
-EXTRAS = {target: "embedded" if target == "nats" else target for target in TARGETS}
+# The extras that carry what a target needs beyond the common libraries.
+EXTRAS = {
+    "nats": ("embedded",),
+    "gateway": ("gateway",),
+    "resolver": ("resolver",),
+    "scorer": ("scorer",),
+    "archivist": ("archivist",),
+    "telemetry": ("telemetry",),
+    "emulator": ("emulator",),
+    # A side in one pod; `berth cluster add` is run in the hub's.
+    "hub": ("resolver", "kubernetes", "embedded", "cli"),
+    "agent": ("kubernetes", "telemetry"),
+}
+TARGETS = tuple(EXTRAS)
 
 PYTHON = "3.11"  # of the default base, and of Debian 12, which the local base is made from
 OFFICIAL_BASE = f"python:{PYTHON}-slim-bookworm"
@@ -96,7 +107,8 @@ def requirements() -> dict[str, list[str]]:
     """What is to be installed: "common" for all, and for each target what its extra adds."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras: dict[str, list[str]] = project["optional-dependencies"]
-    return {"common": project["dependencies"]} | {t: extras[EXTRAS[t]] for t in TARGETS}
+    needs = {t: [need for extra in EXTRAS[t] for need in extras[extra]] for t in TARGETS}
+    return {"common": project["dependencies"]} | needs
 
 
 def pins() -> list[str]:

@@ -5,7 +5,16 @@ import json
 import docker
 import pytest
 
-SERVICES = ("gateway", "resolver", "scorer", "archivist", "telemetry", "emulator")
+SERVICES = (
+    "gateway",
+    "resolver",
+    "scorer",
+    "archivist",
+    "telemetry",
+    "emulator",
+    "hub",
+    "agent",
+)
 pytestmark = pytest.mark.timeout(900)  # the first test builds all images
 
 
@@ -48,6 +57,8 @@ def test_only_the_images_that_need_them_carry_the_large_libraries(images: str) -
         "archivist": [],
         "telemetry": ["pynvml"],
         "emulator": [],
+        "hub": ["numpy", "click", "rich"],
+        "agent": ["pynvml"],
     }
 
 

@@ -52,9 +52,12 @@ async def test_a_cluster_is_let_in_seen_and_shut_out_and_nobody_else_notices(
             "namespace": "berth-system",
             "file": str(file),
             "apply": [
-                "kubectl --context berlin create namespace berth-system   # unless it is there",
-                f"kubectl --context berlin apply -f {file} && rm {file}",
                 "kubectl --context berlin apply -k deploy/kubernetes/agent",
+                f"kubectl --context berlin apply -f {file} && rm {file}",
+                (
+                    "kubectl --context berlin -n default create rolebinding berthmaster-executor "
+                    "--clusterrole=berthmaster-executor --serviceaccount=berth-system:berth-agent"
+                ),
             ],
             "server_reloaded": True,
         }
@@ -100,6 +103,7 @@ def test_the_secret_goes_to_standard_output_only_when_asked(tmp_path: Path) -> N
     [
         (("add", "x", "--url", "nats://h:1"), "right is tls://HOST:PORT; never in plain text"),
         (("add", "x", "--url", "tls://h:1"), "certificate is for localhost, 127.0.0.1, hub.test"),
+        (("add", "x", "--namespaces", " ,"), "right is at least one, such as ml"),
         (("add", ""), "an empty name cannot stand in a subject"),
         (("remove", "x"), "no cluster 'x' has a key here; those that have: berlin"),
     ],

@@ -134,28 +134,36 @@ class _Folder:
     def url_for_agents(self, given: str | None) -> str:
         """Where agents will connect. Raises ClusterFailed for what cannot work."""
         url = given or self.external_url
-        if not url:
+        if not url or not self.ca_file.exists():
             raise ClusterFailed(
                 "this bus is for its own machine alone: start it with --external HOST, a name or "
-                "address that the worker clusters can reach, or give --url tls://HOST:PORT"
+                "address that the worker clusters can reach, so that it is served over TLS"
             )
         for one in url.split(","):
             parts = urlsplit(one.strip())
             if parts.scheme != "tls" or not parts.hostname:
                 raise ClusterFailed(f"--url {one}: right is tls://HOST:PORT; never in plain text")
-            if self.certificate.exists():
-                names = names_of(self.certificate)
-                if parts.hostname not in names:
-                    raise ClusterFailed(
-                        f"--url {one}: the server's certificate is for {', '.join(names)}; "
-                        f"start it with --external {parts.hostname} too"
-                    )
+            names = names_of(self.certificate)
+            if parts.hostname not in names:
+                raise ClusterFailed(
+                    f"--url {one}: the server's certificate is for {', '.join(names)}; "
+                    f"start it with --external {parts.hostname} too"
+                )
         return url
 
 
 @cluster.command()
 @click.argument("name")
-@click.option("--namespace", default=NAMESPACE, show_default=True, metavar="NS")
+@click.option(
+    "--namespaces",
+    default="default",
+    show_default=True,
+    metavar="A,B,…",
+    help="Namespaces there that jobs may be made in.",
+)
+@click.option(
+    "--namespace", default=NAMESPACE, show_default=True, metavar="NS", help="Of its agent."
+)
 @click.option("--url", metavar="URL", help="tls://HOST:PORT; else what --external of the bus says.")
 @click.option("--output", "file", type=click.Path(path_type=Path), metavar="FILE")
 @click.option("--stdout", is_flag=True, help="The Secret to standard output, for kubectl apply.")
@@ -165,6 +173,7 @@ def add(
     output: Output,
     *,
     name: str,
+    namespaces: str,
     namespace: str,
     url: str | None,
     file: Path | None,
@@ -172,15 +181,19 @@ def add(
 ) -> int:
     """Make a key for a worker cluster, and the Secret that takes it there."""
     user = f"{AGENT}{token(name)}"
+    allowed = [part.strip() for part in namespaces.split(",") if part.strip()]
+    if not allowed:
+        raise ClusterFailed(f"--namespaces {namespaces!r}: right is at least one, such as ml")
     where = folder.url_for_agents(url)
     key = make_keys(folder.keys, [user])[user]
     reloaded = folder.reload()
     manifest = secret.manifest(
         cluster=name,
+        namespaces=allowed,
         namespace=namespace,
         url=where,
         seed=seed_file(folder.keys, user).read_text().strip(),
-        ca=folder.ca_file.read_text() if folder.ca_file.exists() else "",
+        ca=folder.ca_file.read_text(),
     )
     if stdout:
         sys.stdout.write(manifest)
@@ -194,7 +207,7 @@ def add(
         url=where,
         namespace=namespace,
         file="" if stdout else str(file),
-        apply=[] if stdout else secret.commands(name, file or Path(), namespace),
+        apply=[] if stdout else secret.commands(name, file or Path(), namespace, allowed),
         server_reloaded=reloaded,
     )
     if stdout:

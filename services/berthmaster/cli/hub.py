@@ -39,7 +39,7 @@ class HubSettings(PodSettings):
     )
     nats_port: int = setting(4222, least=1, most=65535, help="of the bus of its own")
     external: tuple[str, ...] = setting(
-        ("localhost",),
+        ("berth-hub.berth-system.svc",),
         help="host names and addresses under which agents reach the bus of its own; they stand in "
         "its certificate",
     )

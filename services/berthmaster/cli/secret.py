@@ -7,19 +7,28 @@ value is a JSON string, so that nothing in a name can change its meaning.
 import json
 import os
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 SECRET_NAME: Final = "berth-agent"
+AGENT_ACCOUNT: Final = "berth-agent"
+EXECUTOR_ROLE: Final = "berthmaster-executor"
 SEED_KEY: Final = "agent.nk"
 CA_KEY: Final = "ca.crt"
 
 
-def manifest(*, cluster: str, namespace: str, url: str, seed: str, ca: str) -> str:
-    """The Secret; ``ca``: "" where the system's authorities are trusted."""
-    data = {"cluster": cluster, "url": url, SEED_KEY: f"{seed}\n"}
-    if ca:
-        data[CA_KEY] = ca
+def manifest(
+    *, cluster: str, namespaces: Sequence[str], namespace: str, url: str, seed: str, ca: str
+) -> str:
+    """The Secret. ``namespace`` is the agent's own, ``namespaces`` those it makes jobs in."""
+    data = {
+        "cluster": cluster,
+        "namespaces": ",".join(namespaces),
+        "url": url,
+        SEED_KEY: f"{seed}\n",
+        CA_KEY: ca,
+    }
     lines = [
         "apiVersion: v1",
         "kind: Secret",
@@ -44,12 +53,17 @@ def write(path: Path, text: str) -> None:
         file.write(text)
 
 
-def commands(cluster: str, file: Path, namespace: str) -> list[str]:
+def commands(cluster: str, file: Path, namespace: str, namespaces: Sequence[str]) -> list[str]:
     """What to type, in order."""
     kubectl = f"kubectl --context {shlex.quote(cluster)}"
     quoted = shlex.quote(str(file))
+    account = shlex.quote(f"{namespace}:{AGENT_ACCOUNT}")
     return [
-        f"{kubectl} create namespace {shlex.quote(namespace)}   # unless it is there",
-        f"{kubectl} apply -f {quoted} && rm {quoted}",
         f"{kubectl} apply -k deploy/kubernetes/agent",
+        f"{kubectl} apply -f {quoted} && rm {quoted}",
+        *(
+            f"{kubectl} -n {shlex.quote(each)} create rolebinding {EXECUTOR_ROLE} "
+            f"--clusterrole={EXECUTOR_ROLE} --serviceaccount={account}"
+            for each in namespaces
+        ),
     ]

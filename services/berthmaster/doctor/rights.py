@@ -56,6 +56,6 @@ def agent_rights(namespaces: Sequence[str]) -> list[Right]:
     for namespace in namespaces:
         rights += [
             Right(verb=verb, group="batch", resource="jobs", namespace=namespace, why="to run jobs")
-            for verb in ("create", "get", "list", "watch", "delete")
+            for verb in ("create", "get", "list", "watch", "patch", "delete")
         ]
     return rights

@@ -24,8 +24,10 @@ def test_each_cluster_has_its_findings_and_commands_are_never_broken_into_lines(
     )
     assert lines[at + 2 : at + 5] == [
         "          change:",
-        "            kubectl --context kind-hub -n kueue-system edit configmap "
-        "kueue-manager-config",
+        (
+            "            kubectl --context kind-hub -n kueue-system edit configmap "
+            "kueue-manager-config"
+        ),
         "            # in controller_manager_config.yaml:",
     ]
     assert lines[-1] == "1 finding in the way of the mode dispatch."

@@ -9,7 +9,12 @@ from berthmaster.cli import secret
 def test_the_secret_holds_what_an_agent_needs_and_no_name_can_break_out_of_it() -> None:
     name = 'b"\nkind: Pod # '
     text = secret.manifest(
-        cluster=name, namespace="berth-system", url="tls://h:4222", seed="SUSEED", ca="-----\nX\n"
+        cluster=name,
+        namespaces=["ml", "research"],
+        namespace="berth-system",
+        url="tls://h:4222",
+        seed="SUSEED",
+        ca="-----\nX\n",
     )
     assert yaml.safe_load(text) == {
         "apiVersion": "v1",
@@ -22,13 +27,12 @@ def test_the_secret_holds_what_an_agent_needs_and_no_name_can_break_out_of_it() 
         "type": "Opaque",
         "stringData": {
             "cluster": name,
+            "namespaces": "ml,research",
             "url": "tls://h:4222",
             "agent.nk": "SUSEED\n",
             "ca.crt": "-----\nX\n",
         },
     }
-    trusting = secret.manifest(cluster="b", namespace="n", url="tls://h:1", seed="SU", ca="")
-    assert set(yaml.safe_load(trusting)["stringData"]) == {"cluster", "url", "agent.nk"}
 
 
 def test_its_file_is_for_its_owner_alone_whatever_was_there_before(tmp_path: Path) -> None:
@@ -48,8 +52,11 @@ def test_its_file_is_for_its_owner_alone_whatever_was_there_before(tmp_path: Pat
 
 
 def test_commands_can_be_pasted_whatever_the_names_are() -> None:
-    assert secret.commands("a b", Path("/x/$(id).yaml"), "ns") == [
-        "kubectl --context 'a b' create namespace ns   # unless it is there",
-        "kubectl --context 'a b' apply -f '/x/$(id).yaml' && rm '/x/$(id).yaml'",
+    assert secret.commands("a b", Path("/x/$(id).yaml"), "ns", ["m;l"]) == [
         "kubectl --context 'a b' apply -k deploy/kubernetes/agent",
+        "kubectl --context 'a b' apply -f '/x/$(id).yaml' && rm '/x/$(id).yaml'",
+        (
+            "kubectl --context 'a b' -n 'm;l' create rolebinding berthmaster-executor "
+            "--clusterrole=berthmaster-executor --serviceaccount=ns:berth-agent"
+        ),
     ]
