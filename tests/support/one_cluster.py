@@ -11,7 +11,8 @@ from berthmaster.emulator.cluster import Cluster
 from berthmaster.emulator.disturbance import Nature
 from berthmaster.emulator.fleets import ClusterSpec, NodeSpec
 from berthmaster.emulator.records import DECODER, ENCODER, Record
-from berthmaster.executor.core import Executor, Limits
+from berthmaster.executor.core import Executor
+from berthmaster.executor.limits import Limits
 from berthmaster.executor.stimuli import Acted, Freeze, Instruction, Stimulus, Tick, Told
 from berthmaster.executor.words import CreatePods, DeletePods, StopPods
 from berthmaster.lifecycle.digest import request_digest

@@ -24,7 +24,8 @@ from berthmaster.emulator.host import Host
 from berthmaster.emulator.journal import Journal, JournalError, read_journal
 from berthmaster.emulator.records import Record
 from berthmaster.emulator.reporter import Reporter
-from berthmaster.executor.core import Executor, Limits
+from berthmaster.executor.core import Executor
+from berthmaster.executor.limits import Limits
 from berthmaster.executor.shell import Shell
 from berthmaster.runtime.errors import CannotStart
 from berthmaster.runtime.periodic import beats

@@ -294,7 +294,9 @@ class ClusterRuntime:
         """How it stands, less what was told already."""
         now_s = self._clock()
         events, again_s = self._standing(held, now_s)
-        fresh = [event for event in events if held.told.get(type(event)) != event]
+        nothing = PodsWaiting(held.attempt, "")
+        told = {PodsWaiting: nothing, **held.told}
+        fresh = [event for event in events if told.get(type(event)) != event]
         held.told |= {type(event): event for event in fresh}
         expires_s = held.scene.expires_s
         if expires_s is not None and held.goal in (Goal.NONE, Goal.CREATE):

@@ -6,7 +6,7 @@ import pytest
 
 from berthmaster.emulator.disturbance import Nature
 from berthmaster.emulator.world import Phase
-from berthmaster.executor.core import Limits
+from berthmaster.executor.limits import Limits
 from berthmaster.executor.words import Attempt, CreatePods, DeletePods, PodsGone
 from berthmaster.lifecycle.instructions import Append, Reload
 from berthmaster.lifecycle.states import State

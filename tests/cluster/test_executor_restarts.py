@@ -1,0 +1,154 @@
+"""kill -9 of the executor at every step of an attempt, and an API server that is away."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from berthmaster.executor.words import Attempt
+from tests.bus.tools import story
+from tests.cluster.executing import Site, job, site
+from tests.controlplane.nodes import gpu_node, make_nodes
+from tests.controlplane.planes import Planes
+
+pytestmark = pytest.mark.timeout(300)
+
+
+async def made_once(berlin: Site, attempt: Attempt, since: object) -> None:
+    """Exactly one Job was ever made of it, and it ended once."""
+    calls = berlin.plane.audit.calls(since=since)  # type: ignore[arg-type]
+    made = [
+        c for c in calls if (c.verb, c.resource) == ("create", "jobs.batch") and c.status == 201
+    ]
+    assert len(made) == 1, made
+    kinds = await berlin.kinds(attempt.id)
+    assert kinds.count("Claimed") == 1
+    assert kinds[-1] == "Succeeded", kinds
+
+
+@story
+async def test_killed_between_claim_and_create_it_makes_the_job_in_its_next_life(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    worker = planes.workers[0]
+    make_nodes(worker, [gpu_node("n1")])
+    async with site(worker, namespace, tmp_path) as berlin:
+        await berlin.place(job("warm"), "n1")
+        await berlin.until("warm", "Succeeded")
+        await berlin.clean()
+        mark = worker.audit.mark()
+        berlin.proxy.close()  # it can claim, and make nothing
+        attempt = await berlin.place(job(), "n1")
+        await berlin.until("train", "Claimed")
+        await asyncio.sleep(1.0)  # its hint is acknowledged: nobody will tell it again
+        berlin.kill()
+        assert berlin.objects() == []
+        berlin.proxy.open()
+        berlin.start()
+        await berlin.until("train", "Succeeded")
+        await berlin.clean()
+        await made_once(berlin, attempt, mark)
+
+
+@story
+async def test_killed_when_the_job_is_made_and_while_it_runs_it_goes_on_with_that_job(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    worker = planes.workers[0]
+    make_nodes(worker, [gpu_node("n1")])
+    async with site(worker, namespace, tmp_path) as berlin:
+        mark = worker.audit.mark()
+        attempt = await berlin.place(job(count=2, run_s="12"), "n1")
+        await berlin.job_of(attempt)
+        berlin.restart()  # made, and perhaps not told to run yet
+        await berlin.until("train", "Running")
+        berlin.restart()  # runs
+        await berlin.until("train", "Succeeded")
+        await berlin.clean()
+        await made_once(berlin, attempt, mark)
+
+
+@story
+async def test_killed_between_the_end_and_the_deletion_it_deletes_in_its_next_life(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    worker = planes.workers[0]
+    make_nodes(worker, [gpu_node("n1")])
+    async with site(worker, namespace, tmp_path) as berlin:
+        mark = worker.audit.mark()
+        attempt = await berlin.place(job(run_s="3"), "n1")
+        await berlin.until("train", "Running")
+        berlin.proxy.delay_s = 30.0  # watches tell at once; what is asked waits at the door
+        await berlin.until("train", "Succeeded")
+        berlin.kill()
+        assert len(berlin.objects()) == 1
+        berlin.proxy.delay_s = 0.0
+        berlin.start()
+        await berlin.clean()
+        await made_once(berlin, attempt, mark)
+
+
+@story
+async def test_killed_while_it_stops_a_job_it_says_why_in_its_next_life(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    worker = planes.workers[0]
+    make_nodes(worker, [gpu_node("n1")])
+    async with site(worker, namespace, tmp_path) as berlin:
+        await berlin.place(job(run_s="forever"), "n1")
+        await berlin.until("train", "Running")
+        berlin.proxy.delay_s = 30.0
+        await berlin.cancel("train", "typo")
+        await asyncio.sleep(1.0)
+        berlin.kill()
+        berlin.proxy.delay_s = 0.0
+        berlin.start()
+        await berlin.until("train", "Cancelled")
+        await berlin.clean()
+        assert await berlin.kinds("train") == ["Claimed", "Running", "CancelRequested", "Cancelled"]
+
+
+@story
+async def test_an_api_server_that_is_away_delays_and_loses_nothing(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    worker = planes.workers[0]
+    make_nodes(worker, [gpu_node("n1")])
+    async with site(worker, namespace, tmp_path) as berlin:
+        mark = worker.audit.mark()
+        await berlin.place(job("runs", run_s="2"), "n1")
+        await berlin.until("runs", "Running")
+        berlin.proxy.close()
+        await berlin.place(job("waits"), "n1")
+        await berlin.until("waits", "Claimed")
+        await asyncio.sleep(20.0)
+        assert await berlin.kinds("runs") == ["Claimed", "Running"]  # it ended; nobody can know
+        assert await berlin.kinds("waits") == ["Claimed"]
+        berlin.proxy.open()
+        for name in ("runs", "waits"):
+            await berlin.until(name, "Succeeded")
+        await berlin.clean()
+        calls = worker.audit.calls(since=mark)
+        made = [c for c in calls if (c.verb, c.resource, c.status) == ("create", "jobs.batch", 201)]
+        assert len(made) == 2
+
+
+@story
+async def test_an_object_that_vanished_while_nobody_looked_is_given_back_not_made_again(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    worker = planes.workers[0]
+    make_nodes(worker, [gpu_node("n1")])
+    async with site(worker, namespace, tmp_path) as berlin:
+        mark = worker.audit.mark()
+        attempt = await berlin.place(job(run_s="forever"), "n1")
+        await berlin.until("train", "Running")
+        berlin.kill()
+        name = (await berlin.job_of(attempt))["metadata"]["name"]
+        worker.api.delete(f"/apis/batch/v1/namespaces/{namespace}/jobs/{name}")
+        await berlin.clean()
+        berlin.start()
+        await berlin.until("train", "Evicted")
+        calls = worker.audit.calls(since=mark)
+        made = [c for c in calls if (c.verb, c.resource, c.status) == ("create", "jobs.batch", 201)]
+        assert len(made) == 1

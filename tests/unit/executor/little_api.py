@@ -1,0 +1,196 @@
+"""An API server with Jobs and pods and no controllers: tests are the controllers.
+
+It keeps what it is told, with resource versions, and answers lists, watches, creates, merge patches
+and deletes as a real one does, preconditions and foreground deletion included. A test may have a
+call refused, answered late, or carried out and never answered.
+"""
+
+import asyncio
+import copy
+import json
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from aiohttp import web
+
+from berthmaster.kubernetes.access import Access
+from berthmaster.kubernetes.client import Client
+from tests.unit.kubernetes.stage import Lines, status
+
+Json = dict[str, Any]
+Misfortune = Callable[[str, str], str | tuple[int, str, str] | None]
+# Of (method, plural): "lost" = done and never answered, "hung" = not done and never answered, or
+# (status, reason, message) of a refusal.
+
+
+class LittleApi:
+    """``async with LittleApi() as api`` starts it."""
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[str, str, str], Json] = {}  # plural, namespace, name
+        self.calls: list[tuple[str, str]] = []  # method, plural; no lists, no watches
+        self.misfortune: Misfortune = lambda method, plural: None
+        self.job_sets = True
+        self._version = 10
+        self._history: list[tuple[int, str, str, Json]] = []  # version, type, plural, object
+        self._changed = asyncio.Condition()
+        self._runner: web.AppRunner | None = None
+        self.port = 0
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Listen, where it listened before."""
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.01, handle_signals=False)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()
+        self.port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        """Be away."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def client(self, log: Lines, timeout_s: float = 1.0) -> Client:
+        """One of ours."""
+        access = Access(server=f"http://127.0.0.1:{self.port}")
+        return await Client.open(access, user_agent="tests", log=log, timeout_s=timeout_s)
+
+    # What tests do to it
+
+    async def put(self, plural: str, found: Json) -> Json:
+        """Make or change an object, as a controller does."""
+        metadata = found["metadata"]
+        key = (plural, metadata["namespace"], metadata["name"])
+        kind = "MODIFIED" if key in self.objects else "ADDED"
+        self._version += 1
+        metadata.setdefault("uid", f"uid-{self._version}")
+        metadata["resourceVersion"] = str(self._version)
+        self.objects[key] = found
+        await self._tell(kind, plural, found)
+        return found
+
+    async def change(self, plural: str, name: str, **parts: Json) -> Json:
+        """Merge into parts of an object: ``status=…``, ``spec=…``, ``metadata=…``."""
+        [key] = [key for key in self.objects if key[0] == plural and key[2] == name]
+        found = copy.deepcopy(self.objects[key])
+        for part, fields in parts.items():
+            found[part] = {**found.get(part, {}), **fields}
+        return await self.put(plural, found)
+
+    async def remove(self, plural: str, name: str) -> None:
+        """It is gone."""
+        [key] = [key for key in self.objects if key[0] == plural and key[2] == name]
+        found = self.objects.pop(key)
+        self._version += 1
+        found["metadata"]["resourceVersion"] = str(self._version)
+        await self._tell("DELETED", plural, found)
+
+    def all(self, plural: str) -> list[Json]:
+        """Every object of a kind."""
+        return [found for key, found in self.objects.items() if key[0] == plural]
+
+    async def _tell(self, kind: str, plural: str, found: Json) -> None:
+        async with self._changed:
+            self._history.append((self._version, kind, plural, copy.deepcopy(found)))
+            self._changed.notify_all()
+
+    # What it answers
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        parts = request.path.strip("/").split("/")
+        if "namespaces" not in parts:  # which kinds there are
+            names = [{"name": "jobsets"}] if self.job_sets else []
+            return web.json_response({"resources": names})
+        at = parts.index("namespaces")
+        namespace, plural, *rest = parts[at + 1 :]
+        name = rest[0] if rest else ""
+        if request.method == "GET" and not name:
+            if "watch" in request.query:
+                return await self._watch(request, plural, namespace)
+            return web.json_response(self._list(plural, namespace))
+        self.calls.append((request.method, plural))
+        fate = self.misfortune(request.method, plural)
+        if isinstance(fate, tuple):
+            return web.json_response(status(*fate), status=fate[0])
+        if fate == "hung":
+            await asyncio.sleep(3600)
+        body = json.loads(await request.text() or "{}")
+        code, answer = await self._do(request.method, plural, namespace, name, body)
+        if fate == "lost":
+            await asyncio.sleep(3600)
+        return web.json_response(answer, status=code)
+
+    async def _do(
+        self, method: str, plural: str, namespace: str, name: str, body: Json
+    ) -> tuple[int, Json]:
+        name = name or body["metadata"]["name"]
+        found = self.objects.get((plural, namespace, name))
+        if method == "POST":
+            if found is not None:
+                return 409, status(409, "AlreadyExists", f"{plural} {name!r} already exists")
+            body["metadata"]["namespace"] = namespace
+            return 201, await self.put(plural, body)
+        if found is None:
+            return 404, status(404, "NotFound")
+        if method == "GET":
+            return 200, found
+        if method == "DELETE":
+            if (
+                body.get("preconditions", {}).get("uid", found["metadata"]["uid"])
+                != (found["metadata"]["uid"])
+            ):
+                return 409, status(409, "Conflict")
+            if body.get("propagationPolicy") == "Foreground":
+                leaving = {"deletionTimestamp": "2026-11-21T12:00:00Z"}
+                await self.change(plural, name, metadata=leaving)
+            else:
+                await self.remove(plural, name)
+            return 200, {}
+        version = body.get("metadata", {}).get("resourceVersion", "")
+        if version and version != found["metadata"]["resourceVersion"]:
+            return 409, status(409, "Conflict")
+        return 200, await self.put(plural, _merged(found, body))
+
+    def _list(self, plural: str, namespace: str) -> Json:
+        items = [o for key, o in self.objects.items() if key[:2] == (plural, namespace)]
+        return {"metadata": {"resourceVersion": str(self._version)}, "items": items}
+
+    async def _watch(self, request: web.Request, plural: str, namespace: str) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        version = int(request.query["resourceVersion"])
+        while True:
+            for at, kind, of, found in list(self._history):
+                if at > version and of == plural and found["metadata"]["namespace"] == namespace:
+                    line = json.dumps({"type": kind, "object": found})
+                    await response.write(line.encode() + b"\n")
+            version = max(version, self._version)
+            async with self._changed:
+                await self._changed.wait_for(lambda seen=version: self._version > seen)  # type: ignore[misc]
+
+
+def _merged(old: Json, patch: Json) -> Json:
+    made = copy.deepcopy(old)
+    for key, value in patch.items():
+        if value is None:
+            made.pop(key, None)
+        elif isinstance(value, dict):
+            made[key] = _merged(made.get(key) or {}, value)
+        else:
+            made[key] = value
+    return made

@@ -1,0 +1,428 @@
+"""The runtime over an API server in this process: refusals, lost answers, and what it tells."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from berthmaster.executor.errands import Errands
+from berthmaster.executor.manifest import STOPPED, Style
+from berthmaster.executor.offers import Offers
+from berthmaster.executor.runtime import ClusterRuntime
+from berthmaster.executor.words import (
+    Attempt,
+    CreatePods,
+    DeletePods,
+    PodEvent,
+    PodsAdmitted,
+    PodsCompleted,
+    PodsExpired,
+    PodsFailed,
+    PodsFound,
+    PodsGone,
+    PodsQueued,
+    PodsRefused,
+    PodsRunning,
+    StopPods,
+)
+from berthmaster.kubernetes import labels
+from berthmaster.kubernetes.client import Client
+from berthmaster.messages.placement import PodBinding, Target
+from berthmaster.messages.workload import JobRequest, PodSet, RunSpec
+from tests.bus.tools import story
+from tests.unit.executor.little_api import Json, LittleApi
+from tests.unit.kubernetes.stage import Lines, until
+
+NAME = "executor/berlin"
+TRAIN = Attempt("acme", "train", 1)
+PODS = (PodBinding(pod="main-0", node="n1"),)
+HERE = Target(namespace="team")
+QUEUED = Target(namespace="team", via="worker", local_queue="gpu")
+
+
+@dataclass
+class Play:
+    """One life of a runtime."""
+
+    api: LittleApi
+    runtime: ClusterRuntime
+    client: Client
+    log: Lines
+    ahead_s: float = 0.0  # of the real clock
+    told: list[PodEvent] = field(default_factory=list)
+
+    @property
+    def now_s(self) -> float:
+        return time.time() + self.ahead_s
+
+    def create(self, request: JobRequest | None = None, **fields: Any) -> None:
+        order = {"stop_after_s": None, "target": HERE} | fields
+        self.runtime.perform(CreatePods(TRAIN, NAME, PODS, request or train(), **order))
+
+    async def hears(self, kind: type, limit_s: float = 10.0) -> Any:
+        await until(lambda: any(isinstance(e, kind) for e in self.told), limit_s)
+        return next(e for e in self.told if isinstance(e, kind))
+
+    async def job(self) -> Json:
+        await until(lambda: self.api.all("jobs"))
+        [job] = self.api.all("jobs")
+        return job
+
+    async def pod(self, phase: str, name: str = "p0", index: int = 0, **status: Any) -> None:
+        """Its kubelet says so."""
+        template = (await self.job())["spec"]["template"]["metadata"]
+        known = template["labels"] | {labels.INDEX: str(index)}
+        await self.api.put(
+            "pods",
+            {
+                "metadata": {
+                    "name": name,
+                    "namespace": "team",
+                    "uid": f"uid-{name}",
+                    "labels": known,
+                    "annotations": template.get("annotations", {}),
+                },
+                "spec": {"nodeName": "n2"},
+                "status": {"phase": phase} | status,
+            },
+        )
+
+    async def says(self, *conditions: str, reason: str = "", **status: Any) -> None:
+        """Its controller says so."""
+        made = [{"type": each, "status": "True", "reason": reason} for each in conditions]
+        name = (await self.job())["metadata"]["name"]
+        await self.api.change("jobs", name, status={"conditions": made} | status)
+
+
+def train(**fields: Any) -> JobRequest:
+    return JobRequest(id="train", run=RunSpec(image="train:1"), **fields)
+
+
+@asynccontextmanager
+async def playing(api: LittleApi, *, job_sets: bool = False) -> AsyncIterator[Play]:
+    """A runtime that has listed everything."""
+    log = Lines()
+    client = await api.client(log)
+
+    def clock() -> float:
+        return play.now_s
+
+    namespaces = ("team",)
+    errands = Errands(client, NAME, namespaces, Offers(), Style(), clock, job_sets=job_sets)
+    runtime = ClusterRuntime(
+        client,
+        errands,
+        executor=NAME,
+        namespaces=namespaces,
+        job_sets=job_sets,
+        clock=clock,
+        log=log,
+    )
+    play = Play(api, runtime, client, log)
+    runtime.start(play.told.append)
+    stopping = asyncio.Event()
+    running = asyncio.create_task(runtime.run(stopping))
+    try:
+        async with asyncio.timeout(10):
+            play.told += await runtime.found(NAME)
+        yield play
+    finally:
+        stopping.set()
+        await asyncio.wait_for(running, 5)
+        await client.close()
+
+
+@story
+async def test_an_attempt_costs_two_calls_from_its_creation_to_its_deletion() -> None:
+    async with LittleApi() as api, playing(api) as play:
+        play.create()
+        await play.pod("Running")
+        assert await play.hears(PodsRunning) == PodsRunning(
+            TRAIN, (PodBinding(pod="main-0", node="n2"),)
+        )
+        await play.pod("Succeeded")
+        await play.says("Complete")
+        await play.hears(PodsCompleted)
+        play.runtime.perform(DeletePods(TRAIN, "ended"))
+        await until(lambda: not api.all("jobs"))
+        await api.remove("pods", "p0")
+        await until(lambda: not play.runtime.attempts)
+        assert api.calls == [("POST", "jobs"), ("DELETE", "jobs")]
+
+
+@story
+async def test_a_refusal_is_told_with_the_servers_words_and_not_repeated() -> None:
+    quota = (403, "Forbidden", "exceeded quota: gpus, requested: 8, used: 8, limited: 8")
+    for fate in (quota, (422, "Invalid", "spec.template: Invalid value"), (404, "NotFound", "no")):
+        async with LittleApi() as api, playing(api) as play:
+            api.misfortune = lambda method, plural, fate=fate: fate  # type: ignore[misc]
+            play.create()
+            assert await play.hears(PodsRefused) == PodsRefused(TRAIN, fate[2])
+            play.runtime.perform(StopPods(TRAIN, fate[2]))
+            assert await play.hears(PodsGone) == PodsGone(TRAIN, fate[2])
+            await asyncio.sleep(0.3)
+            assert api.calls == [("POST", "jobs")]
+
+
+@story
+async def test_a_server_in_trouble_is_asked_again_until_it_answers() -> None:
+    fates: Iterator[str | tuple[int, str, str]] = iter(
+        [(500, "InternalError", "etcd"), (429, "TooManyRequests", "later"), "hung"]
+    )
+    async with LittleApi() as api, playing(api) as play:
+        api.misfortune = lambda method, plural: next(fates, None)
+        play.create()
+        await play.job()
+        await until(lambda: not play.runtime.trouble)
+        assert [e for e in play.told if isinstance(e, PodsRefused)] == []
+        assert play.log.events().count("cannot create yet") == 1
+
+
+@story
+async def test_a_create_whose_answer_was_lost_is_found_and_not_made_twice() -> None:
+    fates = iter(["lost"])
+    async with LittleApi() as api, playing(api) as play:
+        api.misfortune = lambda method, plural: next(fates, None)
+        play.create()
+        await until(lambda: len(api.calls) >= 1)
+        await play.pod("Running")
+        await play.hears(PodsRunning)
+        assert len(api.all("jobs")) == 1
+        assert not [e for e in play.told if isinstance(e, PodsRefused)]
+
+
+@story
+async def test_somebody_elses_object_of_that_name_refuses_the_attempt_and_is_left_alone() -> None:
+    async with LittleApi() as api:
+        async with playing(api) as first:
+            first.create()
+            name = (await first.job())["metadata"]["name"]
+        await api.remove("jobs", name)
+        theirs = {"metadata": {"name": name, "namespace": "team", "uid": "theirs"}, "spec": {}}
+        async with playing(api) as play:
+            await api.put("jobs", theirs)
+            play.create()
+            refused = await play.hears(PodsRefused)
+            assert refused.reason == f"Job team/{name} is there already and is not ours"
+            play.runtime.perform(StopPods(TRAIN, "x"))
+            await play.hears(PodsGone)
+            play.runtime.perform(DeletePods(TRAIN, "x"))
+            await asyncio.sleep(0.2)
+            assert [job["metadata"]["uid"] for job in api.all("jobs")] == ["theirs"]
+
+
+@story
+async def test_what_is_too_late_is_not_made() -> None:
+    async with LittleApi() as api, playing(api) as play:
+        play.create(stop_after_s=60.0, asked_at_s=play.now_s - 59.5)
+        await play.hears(PodsExpired)
+        assert api.calls == []
+
+
+@story
+async def test_an_object_made_late_may_not_run_longer_than_was_promised() -> None:
+    async with LittleApi() as api, playing(api) as play:
+        play.create(stop_after_s=60.0, asked_at_s=play.now_s - 20.5)
+        assert (await play.job())["spec"]["activeDeadlineSeconds"] in (38, 39)
+
+
+@story
+async def test_a_stop_suspends_the_job_and_is_over_when_its_controller_says_so() -> None:
+    async with LittleApi() as api, playing(api) as play:
+        play.create()
+        await play.pod("Running")
+        await play.hears(PodsRunning)
+        play.runtime.perform(StopPods(TRAIN, "typo"))
+        await until(lambda: api.all("jobs")[0]["spec"].get("suspend"))
+        job = await play.job()
+        assert job["metadata"]["annotations"][STOPPED] == "typo"
+        # A pod on its way out is no pod that is gone, whatever the controller says of its job.
+        await play.says("Suspended", active=0, terminating=1)
+        await asyncio.sleep(0.2)
+        assert not [e for e in play.told if isinstance(e, PodsGone)]
+        await api.remove("pods", "p0")
+        await asyncio.sleep(0.2)
+        assert not [e for e in play.told if isinstance(e, PodsGone)]
+        await play.says("Suspended", active=0, terminating=0)
+        assert await play.hears(PodsGone) == PodsGone(TRAIN, "typo")
+        assert api.calls == [("POST", "jobs"), ("PATCH", "jobs")]
+
+
+@story
+async def test_a_stop_that_meets_a_change_reads_again_and_stops_all_the_same() -> None:
+    conflicts = iter([(409, "Conflict", "modified")])
+    async with LittleApi() as api, playing(api) as play:
+        play.create()
+        await play.job()
+        api.misfortune = lambda method, plural: next(conflicts, None) if method == "PATCH" else None
+        play.runtime.perform(StopPods(TRAIN, "typo"))
+        await until(lambda: api.all("jobs")[0]["spec"].get("suspend"))
+        await play.says("Suspended")
+        await play.hears(PodsGone)
+
+
+@story
+async def test_what_waits_in_the_clusters_queue_is_deleted_in_the_foreground_to_stop_it() -> None:
+    async with LittleApi() as api, playing(api) as play:
+        play.create(target=QUEUED)
+        await play.hears(PodsQueued)
+        job = await play.job()
+        assert job["spec"]["suspend"] is True
+        assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpu"
+        # Its Kueue lets it in.
+        await api.change("jobs", job["metadata"]["name"], spec={"suspend": False})
+        await play.hears(PodsAdmitted)
+        play.runtime.perform(StopPods(TRAIN, "not needed"))
+        await until(lambda: api.all("jobs")[0]["metadata"].get("deletionTimestamp"))
+        await play.says("Suspended")
+        await asyncio.sleep(0.2)
+        assert not [e for e in play.told if isinstance(e, PodsGone)]
+        await api.remove("jobs", job["metadata"]["name"])
+        assert await play.hears(PodsGone) == PodsGone(TRAIN, "not needed")
+
+
+@story
+async def test_the_clusters_queue_takes_it_back() -> None:
+    async with LittleApi() as api, playing(api) as play:
+        play.create(target=QUEUED)
+        name = (await play.job())["metadata"]["name"]
+        await api.change("jobs", name, spec={"suspend": False})
+        await play.hears(PodsAdmitted)
+        play.told.clear()
+        await api.change("jobs", name, spec={"suspend": True})
+        # Told anew only because what was told before is another word.
+        await asyncio.sleep(0.1)
+        play.runtime.perform(CreatePods(TRAIN, NAME, PODS, train(), None, target=QUEUED))
+        assert await play.hears(PodsQueued) == PodsQueued(TRAIN)
+
+
+@story
+async def test_a_restart_finds_what_is_there_and_says_how_it_stands() -> None:
+    async with LittleApi() as api:
+        async with playing(api) as first:
+            first.create()
+            await first.pod("Running")
+            await first.hears(PodsRunning)
+        async with playing(api) as play:
+            running = PodsRunning(TRAIN, (PodBinding(pod="main-0", node="n2"),))
+            assert play.told == [PodsFound(TRAIN), running]
+            # Ordered again it changes nothing and is told again.
+            play.create()
+            await until(lambda: play.told.count(running) == 2)
+            assert [call for call in api.calls if call[0] == "POST"] == [("POST", "jobs")]
+
+
+@story
+async def test_a_failed_job_is_told_as_such_after_a_restart_too_and_needs_no_patch() -> None:
+    ended = {"name": "main", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
+    told = PodsFailed(TRAIN, "pod main-0 exited with 137 (OOMKilled)", 137)
+    async with LittleApi() as api:
+        async with playing(api) as first:
+            first.create()
+            await first.pod("Failed", containerStatuses=[ended])
+            await first.says("FailureTarget", reason="BackoffLimitExceeded")
+            assert await first.hears(PodsFailed) == told
+            first.runtime.perform(StopPods(TRAIN, told.reason))
+            await first.says("FailureTarget", "Failed", reason="BackoffLimitExceeded")
+            await first.hears(PodsGone)
+            assert first.api.calls == [("POST", "jobs")]
+        async with playing(api) as play:
+            assert play.told == [PodsFound(TRAIN), told, PodsGone(TRAIN, "")]
+
+
+@story
+async def test_an_object_that_is_gone_is_told_when_its_pods_are_gone_too() -> None:
+    async with LittleApi() as api, playing(api) as play:
+        play.create()
+        await play.pod("Running")
+        await play.hears(PodsRunning)
+        await api.remove("jobs", (await play.job())["metadata"]["name"])
+        await asyncio.sleep(0.2)
+        assert not [e for e in play.told if isinstance(e, PodsGone)]
+        await api.remove("pods", "p0")
+        assert await play.hears(PodsGone) == PodsGone(TRAIN, "its job object was deleted")
+
+
+@story
+async def test_what_was_told_to_run_and_is_not_there_is_gone_and_not_made_again() -> None:
+    async with LittleApi() as api, playing(api) as play:
+        play.create(ran=True)
+        await play.hears(PodsGone)
+        assert api.all("jobs") == []
+        assert api.calls == [("GET", "jobs")]
+
+
+@story
+async def test_an_object_of_ours_that_nobody_ordered_is_told_as_found() -> None:
+    async with LittleApi() as api:
+        async with playing(api) as first:
+            first.create()
+            job = await first.job()
+            name = job["metadata"]["name"]
+        await api.remove("jobs", name)
+        async with playing(api) as play:
+            del job["metadata"]["uid"]
+            await api.put("jobs", job)
+            assert await play.hears(PodsFound) == PodsFound(TRAIN)
+            play.runtime.perform(DeletePods(TRAIN, "not ours (any more)"))
+            await until(lambda: not api.all("jobs") and not play.runtime.attempts)
+
+
+@story
+async def test_a_namespace_that_is_not_served_refuses_and_nobody_says_that_nothing_is_there() -> (
+    None
+):
+    async with LittleApi() as api, playing(api) as play:
+        play.create(target=Target(namespace="other"))
+        refused = await play.hears(PodsRefused)
+        assert refused.reason == (
+            "namespace other is none of those that this executor serves: team"
+        )
+    async with LittleApi() as api, playing(api) as play:
+        play.create(target=Target(namespace="other"), ran=True)
+        await until(lambda: play.runtime.trouble)
+        assert "namespace other" in play.runtime.ill()
+        assert play.told == []
+        assert api.calls == []
+
+
+@story
+async def test_a_cluster_that_does_not_end_a_job_in_time_is_helped() -> None:
+    async with LittleApi() as api, playing(api) as play:
+        play.create(stop_after_s=2.0, asked_at_s=play.now_s)
+        await play.pod("Running")
+        await play.hears(PodsRunning)
+        play.ahead_s += 60.0
+        await play.pod("Running", containerStatuses=[])  # anything that makes it look
+        await until(lambda: api.all("jobs")[0]["spec"].get("suspend"), 15.0)
+        await api.remove("pods", "p0")
+        await play.says("Suspended")
+        assert await play.hears(PodsExpired) == PodsExpired(TRAIN)
+
+
+@story
+async def test_several_pod_sets_need_what_the_cluster_has() -> None:
+    two = train(pod_sets=(PodSet(name="a"), PodSet(name="b")))
+    async with LittleApi() as api, playing(api) as play:
+        play.create(two)
+        refused = await play.hears(PodsRefused)
+        assert "need a JobSet" in refused.reason
+    async with LittleApi() as api, playing(api, job_sets=True) as play:
+        play.create(two)
+        await until(lambda: api.all("jobsets"))
+        [made] = api.all("jobsets")
+        assert [each["name"] for each in made["spec"]["replicatedJobs"]] == ["s0", "s1"]
+
+
+@story
+async def test_an_api_server_that_comes_back_is_told_what_was_ordered_meanwhile() -> None:
+    async with LittleApi() as api, playing(api) as play:
+        await api.stop()
+        play.create()
+        await until(lambda: play.runtime.trouble)
+        await api.start()
+        await play.job()
+        await play.pod("Running")
+        await play.hears(PodsRunning, 20.0)
