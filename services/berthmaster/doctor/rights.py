@@ -14,6 +14,20 @@ _KUEUE: Final = "kueue.x-k8s.io"
 _READ: Final = ("get", "list", "watch")
 
 
+# By mode; those that a team may leave out (see multikueue-rbac.yaml) are not asked for.
+_WRITES: Final[dict[Mode, tuple[tuple[str, str, str, str], ...]]] = {
+    "observe": (),
+    "order": (
+        ("patch", _KUEUE, "multikueueconfigs", "to keep the order of clusters"),
+        ("create", "events.k8s.io", "events", "to say on an object what is in its way"),
+    ),
+    "dispatch": (
+        ("patch", _KUEUE, "workloads/status", "to nominate"),
+        ("create", "events.k8s.io", "events", "to say on an object what is in its way"),
+    ),
+}
+
+
 def _read(group: str, *resources: str, namespace: str = "", why: str = "") -> list[Right]:
     return [
         Right(verb=verb, group=group, resource=resource, namespace=namespace, why=why)
@@ -32,19 +46,10 @@ def hub_rights(mode: Mode) -> list[Right]:
         why=seen,
     )
     rights += _read("batch", "jobs", why="to see what a Workload is for")
-    if mode == "order":
-        rights.append(
-            Right(
-                verb="patch",
-                group=_KUEUE,
-                resource="multikueueconfigs",
-                why="to keep the order of clusters",
-            )
-        )
-    if mode == "dispatch":
-        rights.append(
-            Right(verb="patch", group=_KUEUE, resource="workloads/status", why="to nominate")
-        )
+    rights += [
+        Right(verb=verb, group=group, resource=resource, why=why)
+        for verb, group, resource, why in _WRITES[mode]
+    ]
     return rights
 
 

@@ -1,0 +1,179 @@
+"""deploy/kubernetes as it would be applied: what the pods may, and that the pieces fit together."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from berthmaster.cli import secret
+from berthmaster.cli.agent import AgentSettings
+from berthmaster.cli.cluster_commands import NAMESPACE
+from berthmaster.cli.hub import HubSettings
+from berthmaster.doctor.rights import AGENT_ACCOUNT, HUB_ACCOUNT
+from berthmaster.runtime.settings import load, unknown_variables
+from tests.support.kustomize import Manifest, render
+
+DEPLOY = Path(__file__).parents[3] / "deploy" / "kubernetes"
+FOLDERS = ("agent", "external", "overlays/observe", "overlays/order", "overlays/dispatch")
+SIDES = ("agent", "overlays/dispatch")
+
+
+def one(objects: list[Manifest], kind: str, name: str = "") -> Manifest:
+    """The one object of a kind, or of that name."""
+    found = [each for each in objects if each["kind"] == kind]
+    [match] = [each for each in found if not name or each["metadata"]["name"] == name]
+    return match
+
+
+def pod_of(objects: list[Manifest]) -> dict[str, Any]:
+    """The pod's template."""
+    [found] = [each for each in objects if each["kind"] in ("Deployment", "StatefulSet")]
+    template: dict[str, Any] = found["spec"]["template"]
+    return template
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl")
+def test_kustomize_renders_the_same_as_the_tests_do(folder: str) -> None:
+    done = subprocess.run(
+        ["kubectl", "kustomize", str(DEPLOY / folder)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+
+    def ordered(objects: list[Manifest]) -> list[str]:
+        return sorted(json.dumps(each, sort_keys=True) for each in objects)
+
+    assert ordered(list(yaml.safe_load_all(done.stdout))) == ordered(render(DEPLOY / folder))
+
+
+@pytest.mark.parametrize("folder", SIDES)
+def test_a_pod_has_no_privilege_and_can_write_only_where_it_must(folder: str) -> None:
+    objects = render(DEPLOY / folder)
+    labels = one(objects, "Namespace")["metadata"]["labels"]
+    assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
+    spec = pod_of(objects)["spec"]
+    assert spec["securityContext"] | {"fsGroupChangePolicy": ""} == {
+        "runAsNonRoot": True,
+        "runAsUser": 10001,
+        "runAsGroup": 10001,
+        "fsGroup": 10001,
+        "fsGroupChangePolicy": "",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    [container] = spec["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+    kinds = {next(iter(set(each) - {"name"})) for each in spec["volumes"]}
+    assert kinds <= {"emptyDir", "secret"}
+
+
+@pytest.mark.parametrize("folder", SIDES)
+def test_whoever_selects_the_pod_means_its_labels_and_ports(folder: str) -> None:
+    objects = render(DEPLOY / folder)
+    template = pod_of(objects)
+    labels, [container] = template["metadata"]["labels"], template["spec"]["containers"]
+    policy = one(objects, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"]
+    assert policy.items() <= labels.items()
+    ports = {port["name"] for port in container["ports"]}
+    assert {container[each]["httpGet"]["port"] for each in ("livenessProbe", "readinessProbe")} == {
+        "http"
+    } & ports
+    services = [*objects, *render(DEPLOY / "external")]
+    for service in (each for each in services if each["kind"] == "Service"):
+        if folder != "agent":
+            assert service["spec"]["selector"].items() <= labels.items()
+            assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
+
+
+@pytest.mark.parametrize(
+    ("folder", "account"), [("agent", AGENT_ACCOUNT), ("overlays/order", HUB_ACCOUNT)]
+)
+def test_the_account_is_bound_to_roles_that_are_there(folder: str, account: str) -> None:
+    objects = render(DEPLOY / folder)
+    assert pod_of(objects)["spec"]["serviceAccountName"] == account
+    assert one(objects, "ServiceAccount")["metadata"] == {
+        "name": account,
+        "namespace": NAMESPACE,
+        "labels": one(objects, "ServiceAccount")["metadata"]["labels"],
+    }
+    roles = {each["metadata"]["name"] for each in objects if each["kind"] == "ClusterRole"}
+    bindings = [each for each in objects if each["kind"] == "ClusterRoleBinding"]
+    for binding in bindings:
+        assert binding["roleRef"]["name"] in roles
+        subject = {"kind": "ServiceAccount", "name": account, "namespace": NAMESPACE}
+        assert binding["subjects"] == [subject]
+    assert bindings
+    if account == AGENT_ACCOUNT:  # in each namespace by a command of `berth cluster add`
+        assert secret.EXECUTOR_ROLE in roles
+        assert secret.EXECUTOR_ROLE not in {each["roleRef"]["name"] for each in bindings}
+
+
+def test_an_overlay_gives_the_hub_its_mode_and_the_rights_of_no_other() -> None:
+    for mode in ("observe", "order", "dispatch"):
+        objects = render(DEPLOY / "overlays" / mode)
+        assert one(objects, "ConfigMap")["data"] == {"BERTH_HUB_MODE": mode}
+        bound = {
+            each["roleRef"]["name"] for each in objects if each["kind"] == "ClusterRoleBinding"
+        }
+        others = {"observe", "order", "dispatch"} - {mode}
+        assert not {f"berthmaster-multikueue-{other}" for other in others} & bound
+        [container] = pod_of(objects)["spec"]["containers"]
+        assert {"configMapRef": {"name": "berth-hub-mode", "optional": True}} in (
+            container["envFrom"]
+        )
+
+
+def test_the_agents_pod_takes_from_the_secret_what_cluster_add_puts_there() -> None:
+    made = yaml.safe_load(
+        secret.manifest(
+            cluster="berlin",
+            namespaces=["ml", "research"],
+            namespace=NAMESPACE,
+            url="tls://h:4222",
+            seed="SU",
+            ca="CA",
+        )
+    )
+    spec = pod_of(render(DEPLOY / "agent"))["spec"]
+    [container] = spec["containers"]
+    given = {
+        each["name"]: each.get("value")
+        or made["stringData"][each["valueFrom"]["secretKeyRef"]["key"]]
+        for each in container["env"]
+    }
+    names = {
+        each["valueFrom"]["secretKeyRef"]["name"]
+        for each in container["env"]
+        if "valueFrom" in each
+    }
+    [volume] = [each["secret"] for each in spec["volumes"] if "secret" in each]
+    assert names | {volume["secretName"]} == {made["metadata"]["name"]}
+    assert {item["key"] for item in volume["items"]} <= set(made["stringData"])
+
+    settings = load(AgentSettings, "agent", (), given)
+    assert unknown_variables(AgentSettings, "agent", given) == []
+    assert (settings.cluster, settings.namespaces) == ("berlin", ("ml", "research"))
+    assert (settings.nats_url, settings.nats_seed_file, settings.nats_ca_file) == (
+        "tls://h:4222",
+        Path("/etc/berth/agent.nk"),
+        Path("/etc/berth/ca.crt"),
+    )
+
+
+def test_the_hubs_certificate_is_for_its_service() -> None:
+    objects = render(DEPLOY / "overlays/observe")
+    service = one(objects, "Service")["metadata"]
+    settings = load(HubSettings, "hub", (), {})
+    assert settings.external == (f"{service['name']}.{service['namespace']}.svc",)
+    assert str(settings.data_dir) == "/data"
