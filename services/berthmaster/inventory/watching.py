@@ -81,6 +81,7 @@ class Mirrors(Generic[K]):
 
     def start(self) -> None:
         """Mirror until the service stops."""
+        self.show({})
         for one, reflector in self._reflectors:
             self._ctx.spawn(reflector.run(self._ctx.stopping), name=f"mirror of {_name(one)}")
 

@@ -1,0 +1,94 @@
+"""An inventory of a real cluster (or hub) inside a test, and whatever it says on a real bus."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from berthmaster.bus import subjects
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.embedded import Server, ServerConfig
+from berthmaster.bus.facts import FactMirror, Seen
+from berthmaster.bus.subjects import ALL_FLEET
+from berthmaster.inventory.service import main
+from berthmaster.inventory.settings import InventorySettings
+from berthmaster.messages.fleet import ClusterAlive, FleetFact
+from berthmaster.runtime.service import Context
+from tests.bus.shells import client, running
+
+F = TypeVar("F", bound=FleetFact)
+CLUSTER = "east"
+LIMIT_S = 20.0
+
+
+class Told:
+    """All facts of the bus as they come, and the last of each subject."""
+
+    def __init__(self, conn: Connection, url: str) -> None:
+        self.conn = conn
+        self.url = url
+        self.now: dict[str, FleetFact] = {}
+        self.story: list[tuple[float, FleetFact]] = []  # event loop time
+        self._mirror = FactMirror(conn, "test", [ALL_FLEET], on_fact=self._take)
+
+    def _take(self, seen: Seen) -> None:
+        self.now[seen.subject] = seen.fact
+        self.story.append((asyncio.get_running_loop().time(), seen.fact))
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await self._mirror.run()
+
+    def of(self, kind: type[F]) -> list[F]:
+        """Every fact of a kind that was told, in order."""
+        return [fact for _, fact in self.story if isinstance(fact, kind)]
+
+    async def until(
+        self, subject: str, kind: type[F], right: Callable[[F], object], limit_s: float = LIMIT_S
+    ) -> F:
+        """The fact under a subject, once it is right."""
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + limit_s
+        while True:
+            fact = self.now.get(subject)
+            if isinstance(fact, kind) and right(fact):
+                return fact
+            assert loop.time() < end_s, f"not within {limit_s} s, last told: {fact}"
+            await asyncio.sleep(0.005)
+
+    def signs(self) -> int:
+        """Signs of life told so far."""
+        return len(self.of(ClusterAlive))
+
+    async def lives(self, limit_s: float = LIMIT_S) -> None:
+        """Wait for the next sign of life."""
+        before = self.signs()
+        await self.until(
+            subjects.alive(CLUSTER), ClusterAlive, lambda _: self.signs() > before, limit_s
+        )
+
+
+@asynccontextmanager
+async def bus(folder: Path) -> AsyncIterator[Told]:
+    """A bus, and somebody who listens to all facts."""
+    with Server(folder / "nats", ServerConfig(sync="default")) as server:
+        async with client(server.url) as conn:
+            told = Told(conn, server.url)
+            listening = asyncio.create_task(told.run())
+            try:
+                yield told
+            finally:
+                listening.cancel()
+                await asyncio.wait({listening})
+
+
+@asynccontextmanager
+async def inventory(
+    url: str, kubeconfig: Path, **settings: Any
+) -> AsyncIterator[Context[InventorySettings]]:
+    """The service, ready, until the block ends."""
+    wanted: dict[str, Any] = {"cluster": CLUSTER, "http_port": -1, "absent_s": 1.0} | settings
+    given = InventorySettings(nats_url=url, kubeconfig=kubeconfig, **wanted)
+    async with running("inventory", given, main) as ctx:
+        yield ctx
