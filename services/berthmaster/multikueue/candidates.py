@@ -22,6 +22,7 @@ from berthmaster.engine.clusters import SILENT, UNSCORED
 from berthmaster.engine.fit import pods_that_fit, tightness
 from berthmaster.engine.needs import Suitable, gpu_milli, shape_of, suitable_nodes, tolerates
 from berthmaster.engine.scores import ClusterView, bounded, standing_parts
+from berthmaster.lifecycle.fold import Key
 from berthmaster.messages.placement import RankedCluster
 from berthmaster.messages.workload import JobRequest
 from berthmaster.multikueue.hub import ClusterRef, Rules
@@ -48,6 +49,7 @@ _SUITABLE_LIMIT: Final = 4096
 class Asked(NamedTuple):
     """What is looked for, and for whom."""
 
+    name: Key
     tenant: str
     namespace: str
     local_queue: str
@@ -241,7 +243,7 @@ def _judge(
     cluster = know.clusters.get(ref.name)
     found = know.local_queue(ref.name, asked.namespace, asked.local_queue)
     assert found is not None  # asked before
-    way = know.on_the_way(ref.name, now_s, policy.settle_s)
+    way = know.on_the_way(ref.name, now_s, policy.settle_s, but=asked.name)
     gpus = gpu_milli(asked.request) / 1000
     quota = quota_of(found[0], cluster.queues.values(), asked.request, way.quota_gpus)
     if quota.never:

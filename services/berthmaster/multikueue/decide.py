@@ -53,7 +53,7 @@ def asked_of(view: View) -> Asked:
     assert bus is not None
     assert hub is not None
     request = bus.request or JobRequest(id=bus.id)
-    return Asked(bus.tenant, hub.metadata.namespace, hub.spec.queue_name, request)
+    return Asked(bus.key, bus.tenant, hub.metadata.namespace, hub.spec.queue_name, request)
 
 
 def look(know: Knowledge, view: View, policy: Policy, now_s: float) -> Considered:

@@ -204,11 +204,16 @@ class Knowledge:
         """The copy of a workload in the cluster of its attempt, as it stands there."""
         return self.copies.get((workload.cluster, namespace, kueue_name))
 
-    def on_the_way(self, cluster: str, now_s: float, settle_s: float) -> Way:
-        """What we sent there and nodes and queues do not show yet."""
+    def on_the_way(
+        self, cluster: str, now_s: float, settle_s: float, but: Key | None = None
+    ) -> Way:
+        """What we sent there and nodes and queues do not show yet; ``but``: one that is looked at
+        itself, and does not stand in its own way."""
         gpus = quota = 0.0
         coming = self.coming.get(cluster, {})
         for name in list(coming):
+            if name == but:
+                continue
             workload = self.open.get(name)
             if workload is None or workload.cluster != cluster or not workload.live:
                 del coming[name]

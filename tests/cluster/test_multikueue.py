@@ -1,0 +1,206 @@
+"""The reconciler against real API servers and a Kueue: each mode end to end, demos, black holes."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.multikueueing import Bus, Rig, running_in
+from tests.controlplane.kueue.setup import Kueue, Options
+from tests.controlplane.nodes import gpu_node, make_nodes
+from tests.controlplane.planes import Planes
+
+ONE, TWO, THREE = "worker-1", "worker-2", "worker-3"
+WORKERS = (ONE, TWO, THREE)
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def nodes(planes: Planes) -> None:
+    for worker in planes.workers:
+        make_nodes(worker, [gpu_node(f"{worker.name}-node", model="NVIDIA-A100", gpus=8)])
+
+
+@pytest.fixture
+def bus(tmp_path: Path) -> Iterator[Bus]:
+    with Bus(tmp_path) as bus:
+        yield bus
+
+
+@pytest.fixture
+def options() -> Options:
+    return Options(dispatcher="berthmaster.io/dispatcher")
+
+
+@pytest.fixture
+def rig(
+    planes: Planes, namespace: str, nodes: None, bus: Bus, tmp_path: Path, options: Options
+) -> Iterator[Rig]:
+    with Kueue(planes, namespace, options=options) as k:
+        rig = Rig(k, bus, tmp_path)
+        for name in WORKERS:
+            bus.worker(name)
+            bus.queue(name, k)
+        try:
+            yield rig
+        finally:
+            rig.kill()
+
+
+def test_dispatch_sends_a_job_to_the_roomiest_worker_and_its_end_comes_back(rig: Rig) -> None:
+    rig.bus.worker(ONE, free=2)
+    rig.bus.worker(TWO, free=8)
+    rig.bus.worker(THREE, free=4)
+    rig.start()
+    rig.submit("train", run_s="1")
+    rig.until_told("train", "succeeded worker-2")
+    story = rig.story("train")
+    assert story[:4] == ["submitted", f"placed {TWO}", f"claimed {TWO}", f"admitted {TWO}"]
+    assert set(story[4:]) == {f"running {TWO}", f"succeeded {TWO}"}
+    (choice,) = rig.bus.decisions[0].placements
+    assert [ranked.cluster for ranked in choice.ranking] == [TWO, THREE, ONE]
+    assert rig.k.copies("train") in ([], [TWO])
+    rig.until(lambda: rig.events("train", "Nominated"), "an event")
+    assert rig.events("train", "Nominated") == [f"attempt 1: {TWO} (fits now, room for 8)"]
+    rig.nothing_wrong()
+    assert rig.stop() == 0
+
+
+def test_demo_two_each_job_goes_where_most_gpus_are_free_at_that_moment(rig: Rig) -> None:
+    rig.start()
+    free = {ONE: 5, TWO: 3, THREE: 1}
+    expected = []
+    for number, best in enumerate((ONE, TWO, THREE)):
+        for name in WORKERS:
+            rig.bus.worker(name, free=8 if name == best else free[name] // 3)
+        job = f"job-{number}"
+        rig.submit(job)
+        rig.until(lambda job=job: rig.k.cluster_of(job), f"{job} runs")  # type: ignore[misc]
+        expected.append((rig.k.cluster_of(job), best))
+    assert [got for got, _ in expected] == [want for _, want in expected]
+    rig.nothing_wrong()
+
+
+def test_demo_one_a_selector_on_the_queue_keeps_jobs_on_t4_clusters(rig: Rig) -> None:
+    rig.bus.worker(ONE, free=8, labels={"accelerator": "nvidia-a100"})
+    rig.bus.worker(TWO, free=8)
+    rig.bus.worker(THREE, free=1, labels={"accelerator": "nvidia-tesla-t4"})
+    queue = f"/apis/kueue.x-k8s.io/v1beta2/clusterqueues/{rig.k.cluster_queue}"
+    selector = {"berthmaster.io/cluster-selector": "accelerator=nvidia-tesla-t4"}
+    rig.k.planes.hub.api.merge(queue, {"metadata": {"annotations": selector}})
+    rig.start()
+    for number in range(3):
+        rig.submit(f"t4-{number}")
+    for number in range(3):
+        rig.until(lambda n=number: rig.k.cluster_of(f"t4-{n}"), "it runs")  # type: ignore[misc]
+        assert rig.k.cluster_of(f"t4-{number}") == THREE
+    (first, *_) = rig.bus.decisions[0].placements
+    assert first.filtered[ONE] == "its labels do not match accelerator=nvidia-tesla-t4"
+
+
+def test_a_worker_that_does_not_admit_is_followed_by_the_next_best(rig: Rig) -> None:
+    """A black hole: its queue is stopped, and the hub says nothing of that."""
+    rig.bus.worker(ONE, free=8)
+    rig.bus.worker(TWO, free=4)
+    rig.bus.worker(THREE, free=2)
+    rig.k.stop_queue(ONE, "Hold")
+    rig.start()
+    name = rig.submit("train")
+    rig.until(lambda: ONE in rig.k.nominated("train"), "nominated")
+    rig.until(lambda: rig.k.copies("train"), "a copy")
+    rig.bus.copy(ONE, rig.k, "train", message="ClusterQueue is inactive")
+    rig.until(lambda: rig.k.cluster_of("train") == TWO, "it runs in the next best")
+    rig.until_told("train", f"admitted {TWO}", f"running {TWO}")
+    assert f"evicted {ONE}" in rig.story("train")
+    assert rig.bus.why(name).summary.startswith(f"running on {TWO}")
+    rig.nothing_wrong()
+
+
+def test_a_black_hole_without_another_way_out_is_told_everywhere(rig: Rig) -> None:
+    rig.k.set_clusters([ONE])
+    rig.k.stop_queue(ONE, "Hold")
+    rig.start()
+    name = rig.submit("train")
+    rig.until(lambda: rig.k.nominated("train") == [ONE], "nominated")
+    rig.bus.queue(ONE, rig.k, stopped=True)
+    rig.until(lambda: rig.events("train", "StoppedQueue"), "an event on the Workload")
+    words = f"ClusterQueue {rig.k.cluster_queue} of {ONE} is stopped (spec.stopPolicy)"
+    assert rig.events("train", "StoppedQueue") == [words]
+    assert words in rig.bus.why(name).summary
+
+    # It opens again: nothing else is needed.
+    rig.k.stop_queue(ONE, "None")
+    rig.bus.queue(ONE, rig.k)
+    rig.until_told("train", f"admitted {ONE}", f"running {ONE}")
+
+
+def test_observe_writes_nothing_and_tells_where_kueue_sent_it(rig: Rig) -> None:
+    rig.k.restart_manager("hub", dispatcher="AllAtOnce")
+    rig.bus.worker(ONE, free=2)
+    rig.bus.worker(TWO, free=8)
+    rig.start("observe")
+    rig.submit("train", run_s="1")
+    rig.until(lambda: rig.story("train")[-1].startswith("succeeded"), "its end")
+    story = rig.story("train")
+    where = story[1].removeprefix("placed ")
+    assert where in WORKERS
+    assert story[:4] == ["submitted", f"placed {where}", f"claimed {where}", f"admitted {where}"]
+    (choice,) = rig.bus.decisions[0].placements
+    assert max(choice.ranking, key=lambda ranked: ranked.score).cluster == TWO or where != TWO
+    calls = rig.log.read_text()
+    assert "not written" not in calls
+    assert rig.events("train", "Nominated") == []
+    rig.nothing_wrong()
+
+
+def test_order_reorders_the_configuration_and_kueue_follows(rig: Rig) -> None:
+    rig.k.restart_manager("hub", dispatcher="Incremental", dispatch_step=1)
+    rig.bus.worker(ONE, free=1)
+    rig.bus.worker(TWO, free=3)
+    rig.bus.worker(THREE, free=8)
+    path = f"/apis/kueue.x-k8s.io/v1beta2/multikueueconfigs/{rig.k.config}"
+    api = rig.k.planes.hub.api
+
+    def clusters() -> list[str]:
+        return list(api.get(path)["spec"]["clusters"])
+
+    rig.start("order")
+    rig.until(lambda: clusters() == [THREE, TWO, ONE], "the order")
+    version = api.get(path)["metadata"]["resourceVersion"]
+    rig.submit("train", run_s="1")
+    rig.until_told("train", f"succeeded {THREE}")
+    time.sleep(2.0)
+    assert api.get(path)["metadata"]["resourceVersion"] == version  # equal: not written again
+    rig.bus.worker(ONE, free=8)
+    rig.bus.worker(THREE, free=0)
+    rig.until(lambda: clusters() == [ONE, TWO, THREE], "the new order")
+    rig.nothing_wrong()
+
+
+def test_a_job_deleted_on_the_hub_is_cancelled_on_the_bus(rig: Rig) -> None:
+    rig.start()
+    name = rig.submit("train")
+    rig.until(lambda: rig.k.cluster_of("train"), "it runs")
+    where = rig.k.cluster_of("train")
+    api = rig.k.planes.hub.api
+    api.delete(f"/apis/batch/v1/namespaces/{rig.k.namespace}/jobs/train")
+    meta = rig.k.workload("train")
+    if meta is not None:  # a hub without a controller manager collects nothing by itself
+        api.delete(rig.k.path(meta["metadata"]["name"]))
+    rig.until(lambda: rig.bus.kinds(name)[-1] == f"cancelled {where}", "cancelled")
+
+
+def test_several_jobs_at_once_are_spread_and_each_runs_once(rig: Rig) -> None:
+    for name in WORKERS:
+        rig.bus.worker(name, free=4)
+    rig.start()
+    jobs = [f"job-{number}" for number in range(9)]
+    for job in jobs:
+        rig.submit(job)
+    for job in jobs:
+        rig.until(lambda job=job: rig.k.cluster_of(job), f"{job} runs", 120)  # type: ignore[misc]
+        assert running_in(rig.k, job, WORKERS) in ([], [rig.k.cluster_of(job)])
+    where = [rig.k.cluster_of(job) for job in jobs]
+    assert {name: where.count(name) for name in WORKERS} == dict.fromkeys(WORKERS, 3)
+    rig.nothing_wrong()
