@@ -358,6 +358,26 @@ def test_switching_a_workload_off_stops_its_job_but_keeps_its_quota_until_the_ne
 # ---------------------------------------------------------------- the config, the queues
 
 
+def test_a_copy_that_waits_follows_the_nomination_but_is_orphaned_with_its_cluster(
+    planes: Planes, namespace: str, nodes: None
+) -> None:
+    small = {ONE: {"default": {"cpu": "1"}}, TWO: {"default": {"cpu": "1"}}}
+    with Kueue(planes, namespace, options=Options(dispatcher=OURS), worker_quotas=small) as k:
+        submit(k, requests={"cpu": "2"})
+        k.nominate("train", [ONE])
+        k.until(lambda: k.copies("train") == [ONE], "the copy")
+        k.nominate("train", [TWO])
+        k.until(lambda: k.copies("train") == [TWO], "another nomination, another copy")
+
+        # Its cluster leaves the config: nobody cleans up there any more.
+        k.set_clusters([ONE, THREE])
+        time.sleep(QUIET_S)
+        assert k.copies("train") == [TWO]
+        k.nominate("train", [THREE])
+        wait_running(k, "train", THREE)
+        assert k.copies("train") == [TWO, THREE]
+
+
 def test_a_cluster_taken_from_the_config_leaves_its_job_running_and_the_hub_retries(
     k: Kueue,
 ) -> None:
@@ -407,6 +427,26 @@ def test_a_worker_without_the_queue_is_silence_on_the_hub_too(k: Kueue) -> None:
     assert (reserved["status"], reserved["reason"]) == ("False", "Inadmissible")
     assert f"LocalQueue {k.queue}" in reserved["message"]
     assert k.state_of("train") == "Pending"
+
+
+def test_a_worker_without_the_namespace_is_silence_until_it_is_there(k: Kueue) -> None:
+    api = k.planes[ONE].api
+    inside = f"{k.namespace}-later"
+    for plane in (k.planes.hub, k.planes[TWO]):
+        plane.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": inside}})
+        plane.api.apply(builders.local_queue(inside, k.queue, k.cluster_queue))
+    k.namespace, first = inside, k.namespace
+    submit(k)
+    k.nominate("train", [ONE])
+    time.sleep(QUIET_S)
+    assert (k.copies("train"), k.state_of("train")) == ([], "Pending")
+
+    api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": inside}})
+    api.apply(builders.local_queue(inside, k.queue, k.cluster_queue))
+    wait_running(k, "train", ONE)
+    for plane in (k.planes.hub, k.planes[ONE], k.planes[TWO]):
+        plane.api.delete(f"/api/v1/namespaces/{inside}")
+    k.namespace = first
 
 
 def test_a_stopped_queue_on_the_hub_is_told_there(k: Kueue) -> None:

@@ -13,7 +13,7 @@ import copy
 import dataclasses
 
 from berthmaster.kubernetes import resources
-from berthmaster.kubernetes.errors import AlreadyExists
+from berthmaster.kubernetes.errors import AlreadyExists, KubernetesError
 from tests.controlplane.kueue import lifecycle, remote_jobs
 from tests.controlplane.kueue.clusters import Cluster
 from tests.controlplane.kueue.dispatchers import (
@@ -42,9 +42,8 @@ from tests.controlplane.kueue.writing import Writer
 DEFERRED_S = 2.0  # a status that cannot be copied yet is tried again after so long
 
 
-class NotConnected(Exception):
-    """A nominated cluster that has no connection, or does not exist: tried again, told in the log
-    only."""
+class NotSent(Exception):
+    """A nominated cluster that got no copy, or no config: tried again, told in the log only."""
 
 
 @dataclasses.dataclass
@@ -137,7 +136,7 @@ class MultiKueue:
     def _read(self, local: Obj, check: Obj, job: Key) -> Group:
         names = clusters_of(self._local, check["name"])
         if names is None:
-            raise NotConnected(f"admission check {check['name']}: no MultiKueueConfig")
+            raise NotSent(f"admission check {check['name']}: no MultiKueueConfig")
         clusters = {name: one for name in names if (one := self._remotes.connected(name))}
         key = (job[0], local["metadata"]["name"])
         copies = {
@@ -275,16 +274,19 @@ class MultiKueue:
 
                 await self._writer.admission(group.local, change)
             nominated = wanted
+        failed = [f"{name}: not connected" for name in nominated if name not in group.clusters]
         for name, cluster in group.clusters.items():
             if name in nominated and name not in group.copies:
                 try:
                     await cluster.create(resources.WORKLOADS, self._copy_of(group.local))
                 except AlreadyExists:
                     pass  # its event is on the way
+                except KubernetesError as error:
+                    failed.append(f"{name}: {error}")  # such as a namespace that is not there
             elif name not in nominated and name in group.copies:
                 await self._remove(group, name)
-        if away := [name for name in nominated if name not in group.clusters]:
-            raise NotConnected(f"nominated, but not connected: {', '.join(away)}")
+        if failed:
+            raise NotSent("; ".join(failed))
 
     # ------------------------------------------------------------ copies
 

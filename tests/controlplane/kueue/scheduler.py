@@ -75,48 +75,55 @@ class Scheduler:
             queue = self._cluster.get(resources.CLUSTER_QUEUES, ("", name))
             if queue is None or inactive_reason(self._cluster, queue) is not None:
                 continue  # the workload controller tells why
-            strict = queue["spec"].get("queueingStrategy") == "StrictFIFO"
-            for workload in sorted(pending[name], key=order):
-                try:
-                    admitted = await self._try(workload, queue)
-                except (Conflict, NotFound):
-                    continue  # an event of it is on its way, and with it the next cycle
-                except KubernetesError as error:
-                    log.warning("scheduler: %s: %s", key_of(workload), error)
-                    continue
-                if strict and not admitted:
-                    break
+            await self._fill(queue, sorted(pending[name], key=order))
 
-    async def _try(self, workload: Obj, queue: Obj) -> bool:
-        """Admit, or make room, or tell why not. True if it holds quota now."""
+    async def _fill(self, queue: Obj, line: list[Obj]) -> None:
+        """One ClusterQueue: everybody in line, until a strict queue is held up."""
+        strict = queue["spec"].get("queueingStrategy") == "StrictFIFO"
+        holding = reserving(self._cluster.all(resources.WORKLOADS), queue["metadata"]["name"])
+        used = quota.total(quota.usage_of(other) for other in holding)
+        for workload in line:
+            try:
+                admitted = await self._try(workload, queue, holding, used)
+            except (Conflict, NotFound):
+                continue  # an event of it is on its way, and with it the next cycle
+            except KubernetesError as error:
+                log.warning("scheduler: %s: %s", key_of(workload), error)
+                continue
+            if admitted is not None:
+                used = quota.total([used, quota.usage_of({"status": {"admission": admitted}})])
+            elif strict:
+                break
+
+    async def _try(
+        self, workload: Obj, queue: Obj, holding: list[Obj], used: quota.Usage
+    ) -> Obj | None:
+        """Admit, or make room, or tell why not. The admission, if it got one."""
         name = queue["metadata"]["name"]
         if not may_use(self._cluster, workload, queue):
-            await self._tell(
-                workload, "Pending", "Workload namespace doesn't match ClusterQueue selector"
-            )
-            return False
-        holding = reserving(self._cluster.all(resources.WORKLOADS), name)
-        used = quota.total(quota.usage_of(other) for other in holding)
-        flavors = {
-            key_of(flavor)[1]: flavor for flavor in self._cluster.all(resources.RESOURCE_FLAVORS)
-        }
+            message = "Workload namespace doesn't match ClusterQueue selector"
+            await self._tell(workload, "Pending", message)
+            return None
         less = self._less_important(workload, queue, holding)
         spare = quota.total(quota.usage_of(other) for other in less)
-        found = quota.assign(workload, queue, flavors, used, spare=spare)
+        found = quota.assign(workload, queue, self._flavors(), used, spare=spare)
         if found.admission is None:
             await self._tell(workload, "Pending", found.message)
-            return False
+            return None
         if found.preemptible:
             victims = self._victims(workload, queue, holding, less)
             await self._preempt(workload, name, victims)
             words = f"couldn't fit yet: waiting for {len(victims)} preempted workload(s) to go"
             await self._tell(workload, "Pending", words)
-            return False
+            return None
         admission, checks = found.admission, checks_for(queue)
         await self._writer.admission(
             workload, lambda copy, now: lifecycle.reserve(copy, admission, checks, now)
         )
-        return True
+        return admission
+
+    def _flavors(self) -> dict[str, Obj]:
+        return {key_of(one)[1]: one for one in self._cluster.all(resources.RESOURCE_FLAVORS)}
 
     def _less_important(self, workload: Obj, queue: Obj, holding: list[Obj]) -> list[Obj]:
         """Whom this Workload may displace, the least important and newest first."""
@@ -134,9 +141,7 @@ class Scheduler:
 
     def _victims(self, workload: Obj, queue: Obj, holding: list[Obj], less: list[Obj]) -> list[Obj]:
         """As few as suffice: from the least important on, until it fits."""
-        flavors = {
-            key_of(flavor)[1]: flavor for flavor in self._cluster.all(resources.RESOURCE_FLAVORS)
-        }
+        flavors = self._flavors()
         victims: list[Obj] = []
         for other in less:
             victims.append(other)
@@ -171,6 +176,9 @@ class Scheduler:
                 await self._writer.admission(victim, change)
 
     async def _tell(self, workload: Obj, reason: str, message: str) -> None:
+        told = condition_of(workload, lifecycle.RESERVED)
+        if told is not None and (told["reason"], told["message"]) == (reason, message):
+            return
         await self._writer.admission(
             workload, lambda copy, now: lifecycle.unreserve(copy, reason, message, now)
         )

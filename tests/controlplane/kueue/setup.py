@@ -150,6 +150,9 @@ class Kueue:
             _remove_all(api, f"{API}/{plural}", self.namespace)
         if plane.role == "hub":
             _remove_all(api, f"{API}/multikueueclusters", "")
+        for document in documents(HERE / "policies.yaml"):
+            with contextlib.suppress(ApiError):  # not there yet, when starting failed
+                api.delete(api.path_of(document))
 
     # ------------------------------------------------------------ managers
 
@@ -157,8 +160,18 @@ class Kueue:
         """Start the manager of a plane, with other options if given."""
         if options is not None:
             self.options = options
+        self._forget_active(self.planes[name])
         self._managers[name] = manager(self.planes[name], self.options)
         self._managers[name].launch()
+
+    def _forget_active(self, plane: Plane) -> None:
+        """What an earlier manager said to be active is not: the next one says it anew."""
+        paths = [f"{API}/clusterqueues/{self.cluster_queue}"]
+        if plane.role == "hub":
+            paths += [f"{API}/multikueueclusters/{worker.name}" for worker in self.planes.workers]
+            paths.append(f"{API}/admissionchecks/{self.check}")
+        for path in paths:
+            plane.api.merge(f"{path}/status", {"status": {"conditions": []}})
 
     def kill_manager(self, name: str) -> None:
         """kill -9."""
@@ -175,11 +188,7 @@ class Kueue:
         return self._managers[name].said()
 
     def wait_active(self, limit_s: float = ACTIVE_LIMIT_S) -> None:
-        """Until clusters, checks and queues are active: /readyz of a manager says too little.
-
-        The managers that were there before may have said so: conditions of the hub are looked at
-        after its manager shows life, which it does by being up for a moment.
-        """
+        """Until clusters, checks and queues are active: /readyz of a manager says too little."""
 
         def active() -> bool:
             for name, process in self._managers.items():
