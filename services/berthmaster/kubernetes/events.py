@@ -56,10 +56,11 @@ class _Key(NamedTuple):
 class Entry:
     """One event: what has been told, and how much of it is written."""
 
-    def __init__(self, subject: Subject, kind: EventKind, reason: str, at_s: float) -> None:
+    def __init__(self, subject: Subject, key: _Key, at_s: float) -> None:
         self.subject = subject
-        self.kind = kind
-        self.reason = reason
+        self.key = key
+        self.kind = key.kind
+        self.reason = key.reason
         self.note = ""
         self.count = 0
         self.first_at_s = at_s
@@ -83,7 +84,7 @@ class Book:
         key = _Key(meta.uid, meta.namespace, meta.name, subject.resource.plural, kind, reason)
         entry = self._entries.pop(key, None)
         if entry is None or now_s - entry.last_at_s > SAME_S:
-            entry = Entry(subject, kind, reason, now_s)
+            entry = Entry(subject, key, now_s)
         if key not in self._waiting and len(self._waiting) >= MAX_WAITING:
             self.dropped += 1
             return
@@ -115,16 +116,7 @@ class Book:
             self.lost(entry)
             return
         entry.due_s = now_s + pause_s
-        meta = entry.subject.metadata
-        key = _Key(
-            meta.uid,
-            meta.namespace,
-            meta.name,
-            entry.subject.resource.plural,
-            entry.kind,
-            entry.reason,
-        )
-        self._waiting.setdefault(key, entry)
+        self._waiting.setdefault(entry.key, entry)
 
     def lost(self, entry: Entry) -> None:
         """It will not be written; told again, it is tried again."""

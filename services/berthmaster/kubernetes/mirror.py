@@ -2,18 +2,21 @@
 
 Rules: each object is told as added, updated and deleted in that order; nothing unchanged is told;
 after a complete list the mirror is what the server has, and all that vanished was told before. A
-list that was cut short removes nothing.
+list that was cut short removes nothing. What tools leave in annotations, which may be 256 KiB an
+object, is not kept.
 """
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from berthmaster.kubernetes.objects import Object, key_of
 from berthmaster.kubernetes.wire import Page, Undecodable, UndecodableEvent, WatchEvent
 
 T = TypeVar("T", bound=Object)
 Key = tuple[str, str]  # namespace, name
+
+MAX_ANNOTATION_CHARS: Final = 4096  # of one that is kept; whole manifests are longer
 
 
 class Added(NamedTuple, Generic[T]):
@@ -111,6 +114,9 @@ class Mirror(Generic[T]):
 
     def _set(self, found: T) -> None:
         key = key_of(found.metadata)
+        annotations = found.metadata.annotations
+        for name in [one for one, text in annotations.items() if len(text) > MAX_ANNOTATION_CHARS]:
+            del annotations[name]
         self._unreadable.pop(key, None)
         previous = self._objects.get(key)
         if previous is None:

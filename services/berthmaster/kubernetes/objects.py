@@ -3,7 +3,8 @@
 Rules for structs of other packages: inherit from ``Struct`` or ``Object`` with ``frozen=True``,
 name only the fields needed, give each a default (the API omits what is empty), tuples for lists.
 Fields that are not named are skipped by the decoder and cost no memory. A field that the API may
-send as ``null`` says so in its type.
+send as ``null`` says so in its type. Written, a struct leaves out what equals its default: to send
+an empty value, or ``null``, use a dictionary.
 """
 
 from collections.abc import Iterable

@@ -1,15 +1,17 @@
 """Lists and watches on the wire, and the mirror that they make."""
 
 import json
+import tracemalloc
 from itertools import pairwise
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from berthmaster.kubernetes.errors import BadAnswer, Gone
 from berthmaster.kubernetes.mirror import Added, Change, Deleted, Listed, Mirror, Updated
-from berthmaster.kubernetes.objects import Metadata
+from berthmaster.kubernetes.objects import Metadata, Object, Struct
 from berthmaster.kubernetes.wire import (
     LineSplitter,
     Page,
@@ -157,6 +159,72 @@ def test_a_deletion_of_what_was_never_seen_is_no_news() -> None:
     mirror = Mirror(told.append)
     mirror.event(WatchEvent("DELETED", widget("a", 4), "4"))
     assert (told, mirror.resource_version) == ([], "4")
+
+
+def test_manifests_that_tools_leave_in_annotations_are_not_kept() -> None:
+    mirror = Mirror[Widget](lambda change: None)
+    annotations = {"tool/last-applied": "x" * 5000, "ours": "0,3"}
+    mirror.page(page(Widget(metadata=Metadata(name="a", annotations=annotations))))
+    assert mirror.objects["", "a"].metadata.annotations == {"ours": "0,3"}
+
+
+def test_ten_thousand_pods_fit_into_a_few_dozen_mebibytes() -> None:
+    """Of what the API sends (4 KiB a pod here, half of it managedFields) little may stay."""
+
+    class Container(Struct, frozen=True):
+        resources: dict[str, dict[str, str]] = msgspec.field(default_factory=dict)
+
+    class PodSpec(Struct, frozen=True):
+        node_name: str = ""
+        containers: tuple[Container, ...] = ()
+
+    class Pod(Object, frozen=True):
+        spec: PodSpec = PodSpec()
+
+    def pod(number: int) -> dict[str, object]:
+        fields: dict[str, object] = {f"f:{a}": {f"f:{b}": {} for b in range(8)} for a in range(14)}
+        limits = {"cpu": "16", "memory": "128Gi", "nvidia.com/gpu": "8"}
+        return {
+            "metadata": {
+                "name": f"train-{number:06}",
+                "namespace": f"team-{number % 20}",
+                "uid": f"{number:08x}-aaaa-bbbb-cccc-{number:012x}",
+                "resourceVersion": str(number),
+                "labels": {f"batch.kubernetes.io/label-{n}": f"job-{number}" for n in range(5)},
+                "managedFields": [{"manager": "m", "fieldsV1": fields}] * 2,
+            },
+            "spec": {
+                "nodeName": f"gpu-node-{number % 1000}",
+                "containers": [
+                    {
+                        "resources": {"limits": limits, "requests": limits},
+                        "env": [{"name": f"E{n}", "value": "v" * 20} for n in range(20)],
+                    }
+                ],
+            },
+        }
+
+    decoder = codec(Pod)
+    mirror = Mirror[Pod](lambda change: None)
+    bodies = [
+        json.dumps({"metadata": {}, "items": [pod(n) for n in range(at, at + 500)]}).encode()
+        for at in (0, 500, 1000, 1500)
+    ]
+    assert len(bodies[0]) > 500 * 4_000
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for at, body in enumerate(bodies):
+            raw = decoder.page(body, "/p")
+            mirror.page(Page(raw.items, "1", at == 0, at == 3))
+            del raw
+        after, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    each = (after - before) / len(mirror.objects)
+    assert len(mirror.objects) == 2_000
+    assert each < 3_000
+    assert (peak - before) / len(mirror.objects) < 4_000  # a list costs no second copy
 
 
 # Names, sizes and whether the watch or the next list tells of it.
