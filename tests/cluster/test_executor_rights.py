@@ -1,0 +1,141 @@
+"""With nothing but its Role in one namespace: what the executor can do, and what it cannot."""
+
+import asyncio
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.bus.tools import story
+from tests.cluster.executing import job, site
+from tests.controlplane.api import Api, ApiError, documents
+from tests.controlplane.nodes import gpu_node, make_nodes
+from tests.controlplane.plane import Plane
+from tests.controlplane.planes import Planes
+
+pytestmark = pytest.mark.timeout(240)
+ROLE: Final = (
+    Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "agent" / "executor-rbac.yaml"
+)
+ACCOUNT: Final = "berth-agent"
+RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
+
+# (method, path); {ns} is its own namespace.
+DENIED: Final = (
+    ("GET", "/api/v1/nodes"),
+    ("GET", "/api/v1/namespaces"),
+    ("GET", "/api/v1/pods"),
+    ("GET", "/apis/batch/v1/jobs"),
+    ("GET", "/api/v1/namespaces/{ns}/secrets"),
+    ("GET", "/api/v1/namespaces/{ns}/configmaps"),
+    ("GET", "/api/v1/namespaces/{ns}/serviceaccounts"),
+    ("GET", "/api/v1/namespaces/{ns}/events"),
+    ("GET", "/api/v1/namespaces/{ns}/pods/x/log"),
+    ("GET", "/api/v1/namespaces/default/pods"),
+    ("GET", "/apis/batch/v1/namespaces/default/jobs"),
+    ("GET", "/apis/apps/v1/namespaces/{ns}/deployments"),
+    ("GET", "/apis/kueue.x-k8s.io/v1beta2/namespaces/{ns}/workloads"),
+    ("GET", "/apis/kueue.x-k8s.io/v1beta2/clusterqueues"),
+    ("GET", "/apis/rbac.authorization.k8s.io/v1/namespaces/{ns}/rolebindings"),
+    ("POST", "/api/v1/namespaces/{ns}/pods"),
+    ("POST", "/api/v1/namespaces/{ns}/pods/x/exec"),
+    ("POST", "/api/v1/namespaces/{ns}/pods/x/eviction"),
+    ("POST", "/api/v1/namespaces/{ns}/secrets"),
+    ("POST", "/api/v1/namespaces/{ns}/serviceaccounts/default/token"),
+    ("POST", "/apis/batch/v1/namespaces/default/jobs"),
+    ("POST", "/apis/batch/v1/namespaces/{ns}/cronjobs"),
+    ("DELETE", "/api/v1/namespaces/{ns}/pods/x"),
+    ("DELETE", "/apis/batch/v1/namespaces/{ns}/jobs"),
+    ("PUT", "/apis/batch/v1/namespaces/{ns}/jobs/x"),
+    ("PUT", "/apis/batch/v1/namespaces/{ns}/jobs/x/status"),
+    ("PATCH", "/api/v1/namespaces/{ns}/pods/x"),
+)
+
+
+def with_its_role(plane: Plane, namespace: str) -> str:
+    """A token of an account that has the Role there, and nothing else."""
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+    plane.api.create(path, {"metadata": {"name": ACCOUNT}})
+    plane.apply(documents(ROLE))
+    plane.api.create(
+        f"{RBAC}/namespaces/{namespace}/rolebindings",
+        {
+            "metadata": {"name": "berthmaster-executor"},
+            "roleRef": {
+                "apiGroup": "rbac.authorization.k8s.io",
+                "kind": "ClusterRole",
+                "name": "berthmaster-executor",
+            },
+            "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": namespace}],
+        },
+    )
+    return plane.token_for(namespace, ACCOUNT)
+
+
+def answer(api: Api, method: str, path: str) -> int:
+    body = {"metadata": {"name": "x"}} if method in ("POST", "PUT", "PATCH") else None
+    form = "application/merge-patch+json" if method == "PATCH" else "application/json"
+    try:
+        api.call(method, path, body, content_type=form)
+    except ApiError as error:
+        return error.status
+    return 200
+
+
+@story
+async def test_its_role_is_enough_for_all_that_it_does(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    worker = planes.workers[0]
+    make_nodes(worker, [gpu_node("n1")])
+    token = await asyncio.to_thread(with_its_role, worker, namespace)
+    kubeconfig = worker.kubeconfig_with_token(token)
+    async with site(worker, namespace, tmp_path, kubeconfig=kubeconfig) as berlin:
+        await berlin.place(job("ends"), "n1")
+        await berlin.place(job("fails", exit_code=1), "n1")
+        await berlin.place(job("stopped", run_s="forever"), "n1")
+        await berlin.until("stopped", "Running")
+        await berlin.cancel("stopped")
+        await berlin.until("ends", "Succeeded")
+        await berlin.until("fails", "Failed")
+        await berlin.until("stopped", "Cancelled")
+        await berlin.clean()
+        assert "Forbidden" not in berlin.words()
+
+
+def test_its_role_allows_nothing_else(planes: Planes, namespace: str) -> None:
+    worker = planes.workers[0]
+    api = worker.api_for(token=with_its_role(worker, namespace))
+    answers = {
+        (method, path): answer(api, method, path.format(ns=namespace)) for method, path in DENIED
+    }
+    assert answers == dict.fromkeys(DENIED, 403)
+    assert answer(api, "GET", f"/apis/batch/v1/namespaces/{namespace}/jobs") == 200
+    assert answer(api, "GET", f"/api/v1/namespaces/{namespace}/pods") == 200
+
+
+@story
+async def test_rights_that_are_taken_away_delay_and_lose_nothing(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    worker = planes.workers[0]
+    make_nodes(worker, [gpu_node("n1")])
+    token = await asyncio.to_thread(with_its_role, worker, namespace)
+    kubeconfig = worker.kubeconfig_with_token(token)
+    async with site(worker, namespace, tmp_path, kubeconfig=kubeconfig) as berlin:
+        await berlin.place(job(run_s="forever"), "n1")
+        await berlin.until("train", "Running")
+        binding = f"{RBAC}/namespaces/{namespace}/rolebindings/berthmaster-executor"
+        kept = worker.api.get(binding)
+        worker.api.delete(binding)
+        await asyncio.sleep(1.0)
+        await berlin.cancel("train")
+        await asyncio.sleep(3.0)
+        assert await berlin.kinds("train") == ["Claimed", "Running", "CancelRequested"]
+        assert "cannot stop yet" in berlin.words()
+        made = {key: kept[key] for key in ("roleRef", "subjects")}
+        worker.api.create(
+            binding.rpartition("/")[0], {"metadata": {"name": "berthmaster-executor"}} | made
+        )
+        await berlin.until("train", "Cancelled")
+        await berlin.clean()
