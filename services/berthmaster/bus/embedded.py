@@ -139,6 +139,15 @@ def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
         return True
 
 
+def _all_stopped(pid: int) -> bool:
+    """Whether no thread of a process runs; where nobody tells (no /proc), it is taken for true."""
+    try:
+        threads = [stat.read_text() for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except OSError:
+        return True  # one of them, or all, have ended meanwhile
+    return all(thread.rpartition(")")[2].split()[0] in "TZX" for thread in threads)
+
+
 class Server:
     """One nats-server with its folder: configuration, log, data."""
 
@@ -278,8 +287,12 @@ class Server:
             self._process.wait(STOP_TIMEOUT_S)
 
     def pause(self) -> None:
-        """SIGSTOP: it is there and answers nothing."""
+        """SIGSTOP: it is there and answers nothing, from now on. On a busy machine some of its
+        threads work on until the first of them has heard of the signal."""
         self._signal(signal.SIGSTOP)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while not _all_stopped(self.pid) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
 
     def resume(self) -> None:
         """SIGCONT."""

@@ -71,7 +71,7 @@ _BATCH_HEADERS: Final = {
 }
 
 _Once = Callable[[], Awaitable[int]]
-_Ours = Callable[[], Awaitable[int | None]]
+_Ours = Callable[[float], Awaitable[int | None]]  # given the time limit of each request
 _SUBJECTS: Final = msgspec.json.Decoder(_SubjectInfo)
 _GOT: Final = msgspec.json.Decoder(_Got)
 
@@ -149,17 +149,17 @@ class EventLog:
             )
             return stored_sequence(reply.data)
 
-        async def ours() -> int | None:
+        async def ours(limit_s: float) -> int | None:
             """Its sequence if it was stored, None if not (yet). The first event behind the guard's
             sequence tells: it is ours, or ours can never be stored."""
-            last = await last_message(self._conn, WORKLOADS, guard)
+            last = await last_message(self._conn, WORKLOADS, guard, timeout_s=limit_s)
             if last is None or last.sequence <= event.after:
                 return None
             if last.data == data:
                 return last.sequence
             # Something stands behind it. The whole story costs the server less than a search for
             # the next message of an aggregate, which walks through all that others stored since.
-            for message in await self.story(event.tenant, event.id):
+            for message in await self.story(event.tenant, event.id, timeout_s=limit_s):
                 if message.sequence > event.after:
                     if message.data == data:
                         return message.sequence
@@ -207,8 +207,10 @@ class EventLog:
         async def once() -> int:
             return await send_batch(self._conn, parts, timeout_s=2 * TRY_TIMEOUT_S)
 
-        async def ours() -> int | None:
-            found = await next_message(self._conn, WORKLOADS, chain, decision.after + 1)
+        async def ours(limit_s: float) -> int | None:
+            found = await next_message(
+                self._conn, WORKLOADS, chain, decision.after + 1, timeout_s=limit_s
+            )
             if found is None:
                 return None
             if found.data == data:
@@ -230,6 +232,7 @@ class EventLog:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settle_limit_s
         pause_s = FIRST_PAUSE_S
+        look_s = GET_TIMEOUT_S
         may_write = True
         why = ""
         while True:
@@ -251,7 +254,7 @@ class EventLog:
                 why = str(error)
                 in_doubt = True
             try:
-                if in_doubt and (sequence := await ours()) is not None:
+                if in_doubt and (sequence := await ours(look_s)) is not None:
                     return Stored(sequence)
                 may_write = True
             except _Lost as lost:
@@ -259,6 +262,7 @@ class EventLog:
             except BusError as error:
                 why = str(error)
                 may_write = False
+                look_s = min(2 * look_s, self._settle_limit_s)
             if loop.time() >= deadline:
                 return Unknown(why)
             await asyncio.sleep(pause_s)

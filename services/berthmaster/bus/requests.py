@@ -71,10 +71,10 @@ class Requests:
         answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
         question = _Question(str(self._count), subject, data, headers, answer)
         try:
-            async with asyncio.timeout(timeout_s):
-                if subject.startswith(API):
-                    msg = await self._in_window(question, timeout_s)
-                else:
+            if subject.startswith(API):
+                msg = await self._in_window(question, timeout_s)
+            else:
+                async with asyncio.timeout(timeout_s):
                     msg = await self._sent(question)
         except TimeoutError as error:
             why = "" if self._nc.is_connected else "; the server is away"
@@ -103,11 +103,15 @@ class Requests:
             question.answer.cancel()
 
     async def _in_window(self, question: _Question, limit_s: float) -> Msg:
+        """The time limit counts twice: for its place, and then for the server. What waited long
+        for its place would else be sent with no time left, and its lateness tell nothing."""
         key = (question.subject, question.data)
-        await self._window.enter(key)
+        async with asyncio.timeout(limit_s):
+            await self._window.enter(key)
         try:
-            msg = await self._sent(question)
-        except asyncio.CancelledError:
+            async with asyncio.timeout(limit_s):
+                msg = await self._sent(question)
+        except (asyncio.CancelledError, TimeoutError):
             if question.answer.cancelled():
                 self._window.late(question.token, key, limit_s)
             else:

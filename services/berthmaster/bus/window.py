@@ -17,7 +17,7 @@ from collections import deque
 from typing import Final, NamedTuple
 
 FIRST: Final = 64.0  # some 20 ms of work for a server with two cores
-LEAST: Final = 4.0  # one whose answer is lost does not hold up all others
+LEAST: Final = 8.0  # some whose answers are lost do not hold up all others
 MOST: Final = 256.0
 HALVE_EVERY_S: Final = 1.0  # requests that are late together tell the same thing
 LONGEST_HOLD_S: Final = 30.0
