@@ -140,11 +140,11 @@ def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
 
 
 def _all_stopped(pid: int) -> bool:
-    """Whether no thread of a process runs; where nobody tells (no /proc), it is taken for true."""
+    """Whether no thread of a process runs, as far as the system tells."""
     try:
         threads = [stat.read_text() for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
     except OSError:
-        return True  # one of them, or all, have ended meanwhile
+        return True  # it has ended meanwhile
     return all(thread.rpartition(")")[2].split()[0] in "TZX" for thread in threads)
 
 
@@ -287,8 +287,7 @@ class Server:
             self._process.wait(STOP_TIMEOUT_S)
 
     def pause(self) -> None:
-        """SIGSTOP: it is there and answers nothing, from now on. On a busy machine some of its
-        threads work on until the first of them has heard of the signal."""
+        """SIGSTOP: it is there and answers nothing, once the last of its threads has stopped."""
         self._signal(signal.SIGSTOP)
         deadline = time.monotonic() + STOP_TIMEOUT_S
         while not _all_stopped(self.pid) and time.monotonic() < deadline:
