@@ -1,9 +1,10 @@
 """Commands about the fleet and its operators: clusters, top, cordon, lost, queue, dead letters."""
 
 import asyncio
+import re
 import sys
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Final
 
 import click
 import msgspec
@@ -13,10 +14,13 @@ from berthmaster.cli.requests import WrongInput, parse_gpus
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
 from berthmaster.client import BerthError, Client
 from berthmaster.messages.api import OperatorReply
-from berthmaster.messages.control import QueueSetting
+from berthmaster.messages.control import QueuePlace, QueueSetting
 from berthmaster.messages.fleet import NodeReport
 
 CONTROL_INTERVAL_S = 2.0
+_PLACE: Final = re.compile(
+    r"((?P<cluster>[^=]+)=)?(?P<namespace>[^=/@]+)(/(?P<queue>[^=/@]+))?(@(?P<account>[^=/@]+))?"
+)
 
 
 async def fleet_rows(berth: Client) -> list[ClusterRow]:
@@ -226,6 +230,19 @@ async def queue_list(session: Session) -> None:
 @click.option("--limit", metavar="GPUS", help="GPUs that it never exceeds; 'none' = no limit.")
 @click.option("--allow", multiple=True, metavar="TENANT", help="Who may use it; may be repeated.")
 @click.option("--everybody", is_flag=True, help="Everybody may use it.")
+@click.option(
+    "--via",
+    type=click.Choice(["direct", "worker", "hub"]),
+    help="A plain Job in the worker cluster, one for its Kueue, or one for the hub's MultiKueue.",
+)
+@click.option(
+    "--place",
+    "places",
+    multiple=True,
+    metavar="[CLUSTER=]NAMESPACE[/LOCALQUEUE][@ACCOUNT]",
+    help="Where its jobs are made: in this cluster, on the 'hub', or in every other one; may be "
+    "repeated, and replaces all that were set.",
+)
 @click.option("--hold/--release", "held", default=None, help="Dispatch nothing / dispatch again.")
 @click.option(
     "--delete/--restore", "deleted", default=None, help="Refuse new requests / take them."
@@ -247,7 +264,7 @@ def changed(setting: QueueSetting, everybody: bool, flags: dict[str, Any]) -> Qu
     """The setting with what the flags say. Raises WrongInput."""
     new: dict[str, Any] = {
         name: flags[name]
-        for name in ("priority", "weight", "held", "deleted")
+        for name in ("priority", "weight", "held", "deleted", "via")
         if flags.get(name) is not None
     }
     for flag, field in (("guarantee", "guarantee_gpu_milli"), ("limit", "capability_gpu_milli")):
@@ -255,7 +272,22 @@ def changed(setting: QueueSetting, everybody: bool, flags: dict[str, Any]) -> Qu
             new[field] = _gpu_milli(flags[flag])
     if everybody or flags.get("allow"):
         new["tenants"] = () if everybody else tuple(flags["allow"])
+    if flags.get("places"):
+        new["places"] = dict(map(queue_place, flags["places"]))
     return msgspec.structs.replace(setting, set_by="", set_at_s=0.0, **new)
+
+
+def queue_place(text: str) -> tuple[str, QueuePlace]:
+    """berlin=ml/main@runner -> where the jobs of a queue are made in berlin. Raises WrongInput."""
+    found = _PLACE.fullmatch(text)
+    if found is None:
+        raise WrongInput(f"--place {text!r}: right is [CLUSTER=]NAMESPACE[/LOCALQUEUE][@ACCOUNT]")
+    place = QueuePlace(
+        namespace=found["namespace"],
+        service_account=found["account"] or "",
+        local_queue=found["queue"] or "",
+    )
+    return found["cluster"] or "*", place
 
 
 def _gpu_milli(text: str) -> int | None:

@@ -19,11 +19,11 @@ _WRITES: Final[dict[Mode, tuple[tuple[str, str, str, str], ...]]] = {
     "observe": (),
     "order": (
         ("patch", _KUEUE, "multikueueconfigs", "to keep the order of clusters"),
-        ("create", "events.k8s.io", "events", "to say on an object what is in its way"),
+        ("create", "", "events", "to say on an object what is in its way"),
     ),
     "dispatch": (
         ("patch", _KUEUE, "workloads/status", "to nominate"),
-        ("create", "events.k8s.io", "events", "to say on an object what is in its way"),
+        ("create", "", "events", "to say on an object what is in its way"),
     ),
 }
 

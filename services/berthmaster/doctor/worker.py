@@ -73,8 +73,6 @@ def obstacle(worker: WorkerFacts, queue: LocalQueue) -> str:
     local = next((one for one in worker.local_queues if (one.namespace, one.name) == same), None)
     if local is None:
         return f"there is no LocalQueue {queue.name} in {queue.namespace}"
-    if local.state.active is False:
-        return f"LocalQueue {queue.name} is not active: {local.state.message or local.state.reason}"
     target = next((one for one in worker.cluster_queues if one.name == local.cluster_queue), None)
     if target is None:
         return f"LocalQueue {queue.name} leads to {local.cluster_queue}, which is not there"
@@ -83,6 +81,8 @@ def obstacle(worker: WorkerFacts, queue: LocalQueue) -> str:
     if target.state.active is False:
         why = target.state.message or target.state.reason
         return f"ClusterQueue {target.name} is not active: {why}"
+    if local.state.active is False:  # after its ClusterQueue, which is most often why
+        return f"LocalQueue {queue.name} is not active: {local.state.message or local.state.reason}"
     if target.gpu_quota is None:
         return f"ClusterQueue {target.name} covers no GPUs"
     return "" if any(target.gpu_quota.values()) else f"ClusterQueue {target.name} has no GPU quota"

@@ -238,6 +238,19 @@ def test_a_right_reads_as_people_say_it() -> None:
         ),
         ({"cluster_queues": ()}, "leads to gpus, which is not there"),
         (
+            {
+                "local_queues": (
+                    LocalQueue(
+                        namespace="ml",
+                        name="main",
+                        cluster_queue="gpus",
+                        state=State(active=False, message="held"),
+                    ),
+                )
+            },
+            "LocalQueue main is not active: held",
+        ),
+        (
             {"cluster_queues": (ClusterQueue(name="gpus", stopped="HoldAndDrain"),)},
             "ClusterQueue gpus is stopped (stopPolicy HoldAndDrain)",
         ),

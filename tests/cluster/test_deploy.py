@@ -1,0 +1,209 @@
+"""deploy/kubernetes on real API servers: accepted as it stands, twice, and its accounts may do what
+the services need and nothing of what a thief would like."""
+
+from collections.abc import Iterator
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from berthmaster.cli.secret import EXECUTOR_ROLE
+from berthmaster.doctor.facts import Mode, Right
+from berthmaster.doctor.rights import AGENT_ACCOUNT, HUB_ACCOUNT, agent_rights, hub_rights
+from tests.controlplane.api import Api, ApiError
+from tests.controlplane.plane import Plane
+from tests.controlplane.planes import Planes
+from tests.controlplane.processes import until
+from tests.support.kustomize import Manifest, render
+
+DEPLOY = Path(__file__).parents[2] / "deploy" / "kubernetes"
+OURS = "berth-system"
+REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+MODES: tuple[Mode, ...] = ("observe", "order", "dispatch")
+KUEUE = "kueue.x-k8s.io"
+
+# (verb, group, resource): what neither account may do anywhere, whatever the mode.
+NEVER = (
+    ("get", "", "secrets"),
+    ("list", "", "secrets"),
+    ("create", "", "pods"),
+    ("create", "", "pods/exec"),
+    ("delete", "", "pods"),
+    ("create", "", "serviceaccounts/token"),
+    ("patch", "", "nodes"),
+    ("delete", "", "nodes"),
+    ("create", "", "namespaces"),
+    ("delete", "", "namespaces"),
+    ("create", "rbac.authorization.k8s.io", "clusterrolebindings"),
+    ("escalate", "rbac.authorization.k8s.io", "clusterroles"),
+    ("bind", "rbac.authorization.k8s.io", "clusterroles"),
+    ("impersonate", "", "users"),
+    ("create", "apps", "deployments"),
+    ("create", "batch", "cronjobs"),
+    ("patch", KUEUE, "clusterqueues"),
+    ("patch", KUEUE, "multikueueclusters"),
+    ("create", KUEUE, "workloads"),
+    ("delete", KUEUE, "workloads"),
+    ("create", "admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
+    ("approve", "certificates.k8s.io", "signers"),
+)
+
+
+def apply(plane: Plane, folder: str) -> Iterator[Manifest]:
+    """Server-side apply of everything, as `kubectl apply --server-side -k` does it."""
+    for document in render(DEPLOY / folder):
+        yield plane.api.apply(document)
+
+
+def remove(plane: Plane, folder: str) -> None:
+    """Everything again, and our namespace."""
+    for document in reversed(render(DEPLOY / folder)):
+        try:
+            plane.api.delete(plane.api.path_of(document))
+        except ApiError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+    if plane.api.find(f"/api/v1/namespaces/{OURS}") is not None:
+        plane.api.delete(f"/api/v1/namespaces/{OURS}")
+    gone = f"/api/v1/namespaces/{OURS}"
+    until(lambda: plane.api.find(gone) is None, f"namespace {OURS} is gone", 60)
+
+
+def allowed(api: Api, account: str, right: Right) -> bool:
+    """What the API server's authorizer says."""
+    resource, _, subresource = right.resource.partition("/")
+    attributes = {
+        "verb": right.verb,
+        "group": right.group,
+        "resource": resource,
+        "subresource": subresource,
+        "namespace": right.namespace,
+    }
+    spec = {
+        "user": f"system:serviceaccount:{OURS}:{account}",
+        "groups": ["system:serviceaccounts", f"system:serviceaccounts:{OURS}"],
+        "resourceAttributes": attributes,
+    }
+    body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+    return bool(api.create(REVIEWS, body)["status"]["allowed"])
+
+
+def granted(api: Api, account: str, rights: list[Right]) -> list[str]:
+    """Those of them that the account has."""
+    return [str(right) for right in rights if allowed(api, account, right)]
+
+
+def forbidden(namespace: str = "") -> list[Right]:
+    """What nobody of ours may."""
+    return [
+        Right(verb=verb, group=group, resource=resource, namespace=namespace)
+        for verb, group, resource in NEVER
+    ]
+
+
+def pod_of(folder: str, kind: str) -> dict[str, Any]:
+    """The pod that the controller would make."""
+    [owner] = [each for each in render(DEPLOY / folder) if each["kind"] == kind]
+    template = owner["spec"]["template"]
+    spec = template["spec"]
+    claims = owner["spec"].get("volumeClaimTemplates", ())
+    volumes = [
+        {"name": each["metadata"]["name"], "persistentVolumeClaim": {"claimName": "x"}}
+        for each in claims
+    ]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "try", "labels": template["metadata"]["labels"]},
+        "spec": spec | {"volumes": [*spec["volumes"], *volumes]},
+    }
+
+
+@pytest.mark.timeout(180)
+def test_the_agent_is_accepted_twice_and_may_make_jobs_only_where_it_is_bound(
+    planes: Planes, namespace: str
+) -> None:
+    worker = planes.workers[0]
+    try:
+        first = list(apply(worker, "agent"))
+        again = list(apply(worker, "agent"))
+        assert [each["metadata"]["uid"] for each in again] == [
+            each["metadata"]["uid"] for each in first
+        ]
+        generations = [each["metadata"].get("generation") for each in first]
+        assert [each["metadata"].get("generation") for each in again] == generations
+
+        # Its pod is one that the namespace's own Pod Security takes.
+        pods = f"/api/v1/namespaces/{OURS}/pods"
+        worker.api.create(pods, pod_of("agent", "Deployment"), dryRun="All")
+
+        api = worker.api
+        everywhere = agent_rights(())
+        in_one = [right for right in agent_rights([namespace]) if right.namespace]
+        assert granted(api, AGENT_ACCOUNT, everywhere) == [str(right) for right in everywhere]
+        assert granted(api, AGENT_ACCOUNT, in_one) == []
+        binding = {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "metadata": {"name": EXECUTOR_ROLE, "namespace": namespace},
+            "roleRef": {
+                "apiGroup": "rbac.authorization.k8s.io",
+                "kind": "ClusterRole",
+                "name": EXECUTOR_ROLE,
+            },
+            "subjects": [{"kind": "ServiceAccount", "name": AGENT_ACCOUNT, "namespace": OURS}],
+        }
+        api.apply(binding)
+        until(lambda: allowed(api, AGENT_ACCOUNT, in_one[-1]), "the binding counts", 10)
+        assert granted(api, AGENT_ACCOUNT, in_one) == [str(right) for right in in_one]
+        assert granted(api, AGENT_ACCOUNT, forbidden(namespace)) == []
+        assert granted(api, AGENT_ACCOUNT, forbidden()) == []
+        elsewhere = [right for right in agent_rights(["default"]) if right.namespace]
+        assert granted(api, AGENT_ACCOUNT, elsewhere) == []
+    finally:
+        remove(worker, "agent")
+
+
+@pytest.mark.timeout(240)
+def test_each_mode_of_the_hub_is_accepted_and_grants_what_it_needs_and_not_the_next_ones(
+    planes: Planes, namespace: str
+) -> None:
+    hub = planes.hub
+    for mode in MODES:
+        folder = f"overlays/{mode}"
+        try:
+            first = list(apply(hub, folder))
+            again = list(apply(hub, folder))
+            assert [each["metadata"]["uid"] for each in again] == [
+                each["metadata"]["uid"] for each in first
+            ]
+            wanted = hub_rights(mode)
+            last = wanted[-1]  # an authorizer needs a moment to hear of a new binding
+            until(lambda: allowed(hub.api, HUB_ACCOUNT, last), f"rights of {mode}", 10)  # noqa: B023
+            assert granted(hub.api, HUB_ACCOUNT, wanted) == [str(right) for right in wanted]
+            mine = {str(right) for right in wanted}
+            more = [
+                right
+                for other in MODES
+                for right in hub_rights(other)
+                if str(right) not in mine and right.group == KUEUE
+            ]
+            assert granted(hub.api, HUB_ACCOUNT, more) == []
+            assert granted(hub.api, HUB_ACCOUNT, forbidden()) == []
+            assert granted(hub.api, HUB_ACCOUNT, forbidden(namespace)) == []
+            if mode == "observe":
+                pods = f"/api/v1/namespaces/{OURS}/pods"
+                hub.api.create(pods, pod_of(folder, "StatefulSet"), dryRun="All")
+        finally:
+            remove(hub, folder)
+
+
+def test_the_way_in_for_agents_elsewhere_is_accepted(planes: Planes) -> None:
+    hub = planes.hub
+    hub.make_namespace(OURS)
+    try:
+        [service] = apply(hub, "external")
+        assert service["spec"]["ports"][0]["port"] == 4222
+    finally:
+        remove(hub, "external")
