@@ -292,7 +292,7 @@ async def test_while_the_api_server_is_away_there_is_no_sign_of_life_and_nothing
         assert "mirror of nodes" in str(answer["why"])
 
         await asyncio.to_thread(plane.start_api_server)
-        await told.lives(30)
+        await told.lives(60)
         label = {"metadata": {"labels": {"after": "crash"}}}
         await asyncio.to_thread(plane.api.merge, "/api/v1/nodes/a", label)
         await told.until(node_of("a"), NodeReport, lambda fact: "after" in fact.labels)
@@ -316,9 +316,9 @@ async def test_after_an_expired_history_what_was_missed_is_told(
         await add(plane, cpu_node("comes"))
         await asyncio.to_thread(plane.forget_history)
         await asyncio.to_thread(proxy.open)
-        await told.until(node_of("goes"), NodeGone, lambda _: True, 30)
-        await told.until(node_of("comes"), NodeReport, lambda _: True, 30)
-        await told.lives(30)
+        await told.until(node_of("goes"), NodeGone, lambda _: True, 60)
+        await told.until(node_of("comes"), NodeReport, lambda _: True, 60)
+        await told.lives(60)
 
 
 @in_loop

@@ -110,10 +110,11 @@ class FactReporter:
         interval_s: float,
         rate_per_s: float,
         may_tell: Callable[[], bool] = lambda: True,
-        on_told: Callable[[FleetFact], None] = lambda _: None,
+        on_told: Callable[[FleetFact, float | None], None] = lambda _fact, _waited_s: None,
     ) -> None:
         """``scope``: the subjects, as one pattern, whose facts this writer is the only one to tell.
-        ``may_tell`` is asked before each write, for those who do it under a lease."""
+        ``may_tell`` is asked before each write, for those who do it under a lease. ``on_told`` gets
+        each fact with the seconds since its change was known, None for what is told anew."""
         self._conn = conn
         self._source = source
         self._scope = scope
@@ -122,12 +123,21 @@ class FactReporter:
         self._may_tell = may_tell
         self._on_told = on_told
         self._changed = asyncio.Event()
+        self._since_s: dict[str, float] = {}  # subject -> when a change of it was first known
+        self._telling = False
         self._refresh_at_s = 0.0  # event loop time
         self._too_large: set[str] = set()
         self.behind = True  # there is something older to tell than now
 
     def wake(self) -> None:
-        """The source has changes."""
+        """The source has changes. Whoever does not tell leaves them: a life begins with all."""
+        changed = self._source.changes()
+        if not (changed and self._telling):
+            return
+        now_s = asyncio.get_running_loop().time()
+        for subject in changed:
+            self._since_s.setdefault(subject, now_s)
+        self._coalescer.mark(changed)
         self._changed.set()
 
     async def run(self, until: asyncio.Event) -> None:
@@ -139,7 +149,6 @@ class FactReporter:
                     await self._wait_for_change()
                 self._changed.clear()
                 self._refresh()
-                self._coalescer.mark(self._source.changes())
                 self.behind = not await self._send(self._coalescer.due(self._conn.now()))
                 if self.behind:
                     await stopped_within(RETRY_S, until)
@@ -147,6 +156,8 @@ class FactReporter:
                     await stopped_within(LOOK_S if self._coalescer.pending else 0.0, until)
         finally:
             self.behind = True
+            self._telling = False
+            self._since_s.clear()
 
     async def _begin(self, until: asyncio.Event) -> None:
         """Choose an epoch and learn what is left of earlier lives. Tries until the bus answers."""
@@ -158,10 +169,11 @@ class FactReporter:
                 self._conn.log.warning("cannot report", scope=self._scope, why=str(error))
                 await stopped_within(RETRY_S, until)
                 continue
+            self._telling = True
             self._source.earlier(earlier)
             self._coalescer.mark(dict.fromkeys(self._source.everything(), True))
             self._refresh_at_s = asyncio.get_running_loop().time() + REFRESH_S
-            self._changed.set()
+            self.wake()
             return
 
     async def _earlier(self) -> list[FleetFact]:
@@ -214,6 +226,7 @@ class FactReporter:
     async def _put(self, subject: str) -> None:
         if not self._may_tell():
             return  # the next life tells all
+        since_s = self._since_s.pop(subject, None)
         told = self._source.fact(subject, self._writer.stamp(), self._conn.now())
         if told is None:
             return
@@ -225,7 +238,12 @@ class FactReporter:
                 self._too_large.add(subject)
                 self._conn.log.error("fact too large", subject=subject, why=str(error))
             return
-        self._on_told(fact)
+        except BusError:
+            if since_s is not None:
+                self._since_s.setdefault(subject, since_s)
+            raise
+        now_s = asyncio.get_running_loop().time()
+        self._on_told(fact, now_s - since_s if since_s is not None else None)
 
     async def keep_alive(
         self,

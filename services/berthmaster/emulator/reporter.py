@@ -96,7 +96,7 @@ class Reporter:
         self._seed = seed
         host.on_dirty = self._reporter.wake
 
-    def _count(self, fact: FleetFact) -> None:
+    def _count(self, fact: FleetFact, _waited_s: float | None) -> None:
         self.reports_sent += isinstance(fact, NodeReport)
 
     async def run(self, stopping: asyncio.Event) -> None:

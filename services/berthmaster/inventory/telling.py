@@ -36,6 +36,9 @@ class Teller:
     ) -> None:
         self._ctx = ctx
         self._reports = ctx.metrics.counter("reports", "Facts stored, by kind", ["fact"])
+        self._waited_s = ctx.metrics.histogram(
+            "report_seconds", "From the watch's event to its fact stored on the bus"
+        )
         self._over = asyncio.Event()
         self._over.set()
         holder = f"{ctx.name}-{socket.gethostname()}-{secrets.token_hex(4)}"
@@ -57,8 +60,10 @@ class Teller:
             on_told=self._count,
         )
 
-    def _count(self, fact: FleetFact) -> None:
+    def _count(self, fact: FleetFact, waited_s: float | None) -> None:
         self._reports.labels(type(fact).__name__).inc()
+        if waited_s is not None:
+            self._waited_s.observe(waited_s)
 
     async def run(self, ready: Callable[[], bool]) -> None:
         """Until the service stops; nothing is told before ``ready`` says that all was read."""
