@@ -1,0 +1,298 @@
+"""Laws that hold whatever happens, by a state machine against a small Kueue: see world.World.
+
+- Nominations are only added within one of Kueue's attempts, and only where the contract allows it.
+- A workload whose copy a worker has admitted is nominated to no other cluster: nothing runs twice.
+- Every story is legal by the tables of lifecycle/, whoever dies when.
+- What Kueue says is what the log says, as soon as there is time to say it.
+- Nobody stands still on our account: when all is well again, whoever may be nominated is.
+"""
+
+from typing import Any
+
+import hypothesis.strategies as st
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from berthmaster.lifecycle.fold import Verdict
+from berthmaster.lifecycle.states import State
+from berthmaster.messages.control import Cordon
+from berthmaster.messages.fleet import CopyReport
+from berthmaster.messages.workload import CancelRequested
+from berthmaster.multikueue.contract import forbidden
+from berthmaster.multikueue.kueue import KueueWorkload
+from berthmaster.multikueue.words import Nominate
+from tests.unit.multikueue.hub_objects import (
+    CHECK,
+    cluster,
+    config,
+    copy_report,
+    queue_report,
+)
+from tests.unit.multikueue.world import World
+
+NAMES = ("a", "b", "c")
+CLUSTERS = ("w1", "w2", "w3")
+TROUBLES = ("stopped", "no local queue", "cordoned", "no connection", "another order")
+ENDED = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
+
+
+class Contract(RuleBasedStateMachine):
+    """A hub, three workers, three jobs, and whatever can happen to them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+        self.world.all_workers()
+        self.world.begin()
+        self.refused = 0
+        self.double: list[str] = []
+        self.world.conflict = self.conflicts
+        self.made: set[str] = set()
+        self.admitted: dict[str, str] = {}  # job -> worker whose copy runs, known to the hub or not
+
+    def conflicts(self, write: Nominate) -> bool:
+        job = write.at[1].removeprefix("job-")
+        running = self.admitted.get(job)
+        fresh = running is not None and self.heard_of(job, running)
+        if fresh and write.cluster != running:
+            self.double.append(f"{job} runs in {running} and was nominated to {write.cluster}")
+        self.refused -= 1
+        return self.refused >= 0
+
+    def heard_of(self, job: str, worker: str) -> bool:
+        report = self.world.core.know.copies.get((worker, "team", f"job-{job}"))
+        return report is not None and report.admitted
+
+    def pick(self, data: Any, right: Any) -> str | None:
+        """A job of which something is true."""
+        found = sorted(name for name in self.made if right(self.world.kueue(name)))
+        return data.draw(st.sampled_from(found)) if found else None
+
+    # People
+
+    @initialize(ready=st.sets(st.sampled_from(NAMES), min_size=1))
+    def jobs_are_there(self, ready: set[str]) -> None:
+        for name in sorted(ready):
+            self.submit(name)
+            self.world.settle()
+            self.world.reserve(name)
+        self.world.settle()
+
+    @rule(name=st.sampled_from(NAMES))
+    def submit(self, name: str) -> None:
+        if name not in self.made:
+            self.made.add(name)
+            self.world.submit(name, uid=f"{len(self.world.log.messages):08d}-0")
+
+    @rule(data=st.data())
+    def delete(self, data: Any) -> None:
+        name = self.pick(data, lambda _: True)
+        if name is not None:
+            self.world.remove(name)
+            self.forget(name)
+            self.made.discard(name)
+
+    @rule(data=st.data())
+    def cancel(self, data: Any) -> None:
+        name = self.pick(data, lambda _: True)
+        if name is None:
+            return
+        bus = self.world.log.folds.get(self.world.name(name))
+        self.world.fold()
+        if bus is not None and bus.state in (State.CLAIMED, State.ADMITTED, State.RUNNING):
+            self.world.write_event(
+                CancelRequested(
+                    tenant=bus.tenant,
+                    id=bus.id,
+                    after=bus.sequence,
+                    at_s=0,
+                    by="gateway",
+                    cluster=bus.cluster,
+                )
+            )
+
+    # Kueue
+
+    @rule(data=st.data())
+    def reserve(self, data: Any) -> None:
+        def waits(w: KueueWorkload) -> bool:
+            return not w.holds("QuotaReserved") and not w.holds("Finished") and w.active
+
+        name = self.pick(data, waits)
+        if name is not None:
+            self.world.reserve(name)
+
+    @rule(data=st.data(), known=st.booleans())
+    def admit(self, data: Any, known: bool) -> None:
+        """A worker admits its copy; the hub takes that over, now or later."""
+        name = self.pick(
+            data, lambda w: bool(w.nominated) and not w.cluster_name and w.holds("QuotaReserved")
+        )
+        if name is None:
+            return
+        worker = self.admitted.get(name)
+        if worker is None:
+            worker = data.draw(st.sampled_from(self.world.kueue(name).nominated))
+            self.admitted[name] = worker
+        report = copy_report(worker, name, quota_reserved=True, admitted=True)
+        self.world.fact(f"{worker}/copy/{name}", report)
+        if known:
+            self.world.admit(name, worker)
+
+    @rule(data=st.data())
+    def start(self, data: Any) -> None:
+        name = self.pick(data, lambda w: bool(w.cluster_name) and not w.holds("Finished"))
+        if name is not None:
+            self.world.start(name)
+
+    @rule(data=st.data())
+    def evict(self, data: Any) -> None:
+        name = self.pick(data, lambda w: w.holds("QuotaReserved") and not w.holds("Finished"))
+        if name is not None:
+            self.world.evict(name)
+            self.forget(name)
+
+    @rule(data=st.data(), good=st.booleans())
+    def finish(self, data: Any, good: bool) -> None:
+        name = self.pick(data, lambda w: bool(w.cluster_name) and not w.holds("Finished"))
+        if name is not None:
+            self.world.finish(name, "Succeeded" if good else "Failed", "it ended")
+
+    @rule(data=st.data())
+    def switched_off(self, data: Any) -> None:
+        """Kueue sees that a Workload is inactive."""
+        name = self.pick(
+            data,
+            lambda w: not w.active and w.holds("QuotaReserved") and not w.holds("Finished"),
+        )
+        if name is not None:
+            self.world.evict(name, "Deactivated", "The workload is deactivated")
+            self.forget(name)
+
+    def forget(self, name: str) -> None:
+        """Its copies are removed from the workers, which say so."""
+        self.admitted.pop(name, None)
+        for worker in CLUSTERS:
+            if f"{worker}/copy/{name}" in self.world.fleet:
+                gone = copy_report(worker, name, gone=True)
+                self.world.fact(f"{worker}/copy/{name}", gone)
+
+    # The fleet
+
+    @rule(name=st.sampled_from(CLUSTERS), free=st.integers(0, 8))
+    def others_take_gpus(self, name: str, free: int) -> None:
+        self.world.worker(name, free=free)
+
+    @rule(name=st.sampled_from(CLUSTERS), what=st.sampled_from(TROUBLES), bad=st.booleans())
+    def trouble(self, name: str, what: str, bad: bool) -> None:
+        """Something is wrong with a cluster, or right again."""
+        world = self.world
+        match what:
+            case "stopped":
+                world.fact(f"{name}/queue", queue_report(name, stopped=bad))
+            case "no local queue":
+                spaces = () if bad else ("team",)
+                world.fact(f"{name}/queue", queue_report(name, namespaces=spaces))
+            case "cordoned":
+                world.set(Cordon(cluster=name, cordoned=bad))
+            case "no connection":
+                world.put(cluster(name, active=not bad))
+            case _:
+                world.put(config(*(CLUSTERS if bad else CLUSTERS[::-1])))
+
+    # Us
+
+    @rule(seconds=st.sampled_from((0.3, 6.0, 31.0)), heard=st.sets(st.sampled_from(CLUSTERS)))
+    def time_passes(self, seconds: float, heard: set[str]) -> None:
+        self.world.wait(seconds, step_s=max(0.3, seconds / 6), heard=sorted(heard or CLUSTERS))
+
+    @rule()
+    def look(self) -> None:
+        self.world.settle()
+
+    @rule(steps=st.integers(1, 3))
+    def look_a_little(self, steps: int) -> None:
+        for _ in range(steps):
+            self.world.now_s += 0.001
+            self.world.step()
+
+    @rule(times=st.integers(1, 3))
+    def conflict(self, times: int) -> None:
+        self.refused = times
+
+    @rule()
+    def killed(self) -> None:
+        self.world.restart()
+
+    @rule(mode=st.sampled_from(("observe", "order", "dispatch")))
+    def another_mode(self, mode: str) -> None:
+        self.world.restart(mode)
+
+    @rule()
+    def the_bus_is_away(self) -> None:
+        for _ in range(14):
+            self.world.now_s += 0.5
+            for write in self.world.core.blind(self.world.now_s):
+                job = write.at[1].removeprefix("job-")
+                if self.admitted.get(job) not in (None, write.cluster):
+                    return  # without the bus nobody knows of copies: Kueue decides who runs
+                self.world.perform(write)
+        self.world.core.blindly.over()
+
+    # Laws
+
+    @invariant()
+    def the_contract_holds(self) -> None:
+        assert self.world.broken == []
+        assert self.double == []
+
+    @invariant()
+    def every_story_is_legal(self) -> None:
+        assert set(self.world.log.verdicts) <= {Verdict.COUNTED}
+
+    @precondition(lambda self: self.made)
+    @rule()
+    def the_log_follows_kueue(self) -> None:
+        self.world.wait(3.0, heard=CLUSTERS)
+        for name in self.made:
+            hub = self.world.kueue(name)
+            bus = self.world.log.folds[self.world.name(name)]
+            if hub.cluster_name and bus.state not in ENDED:
+                assert (bus.cluster, bus.live) == (hub.cluster_name, True)
+            if hub.holds("Finished"):
+                assert bus.state in ENDED
+
+    def teardown(self) -> None:
+        """All is well again: nobody waits for us."""
+        world = self.world
+        self.refused = 0
+        world.restart("dispatch")
+        world.put(config(*CLUSTERS))
+        for name in CLUSTERS:
+            world.put(cluster(name))
+            world.set(Cordon(cluster=name, cordoned=False))
+            world.worker(name, free=8)
+            for job in NAMES:
+                at = f"{name}/copy/{job}"
+                if at in world.fleet and self.admitted.get(job) != name:
+                    known = world.fleet[at][0]
+                    assert isinstance(known, CopyReport)
+                    if not known.gone:
+                        world.fact(at, copy_report(name, job, gone=True))
+        world.wait(10.0, step_s=1.0)
+        for name in self.made:
+            hub = world.kueue(name)
+            bus = world.log.folds[world.name(name)]
+            if not forbidden(hub, CHECK) and not bus.cancel_requested and bus.state not in ENDED:
+                assert hub.nominated, (name, world.why(world.name(name)))
+        self.the_contract_holds()
+        self.every_story_is_legal()
+
+
+Contract.TestCase.settings = settings(
+    max_examples=25,
+    stateful_step_count=25,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+TestContract = Contract.TestCase
