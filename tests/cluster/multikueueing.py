@@ -91,6 +91,14 @@ class Bus:
         self._loop.close()
         self._server.__exit__(kind, error, trace)
 
+    def pause(self) -> None:
+        """The server stands still: nobody hears of it."""
+        self._server.pause()
+
+    def resume(self) -> None:
+        """It goes on."""
+        self._server.resume()
+
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         """In the thread of the bus."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(LIMIT_S)

@@ -1,0 +1,260 @@
+"""The reconciler against real API servers when things break: kills at each step, managers and
+workers that go away, evictions, the missing gate, modes switched under load, what its rights
+deny."""
+
+import contextlib
+import http
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.multikueueing import USER, Bus, Rig, running_in
+from tests.controlplane.api import ApiError
+from tests.controlplane.kueue.setup import API, Kueue, Options
+from tests.controlplane.nodes import gpu_node, make_nodes
+from tests.controlplane.planes import Planes
+
+ONE, TWO, THREE = "worker-1", "worker-2", "worker-3"
+WORKERS = (ONE, TWO, THREE)
+OURS = "berthmaster.io/dispatcher"
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.fixture
+def bus(tmp_path: Path) -> Iterator[Bus]:
+    with Bus(tmp_path) as bus:
+        yield bus
+
+
+@contextlib.contextmanager
+def rigged(
+    planes: Planes, namespace: str, bus: Bus, folder: Path, options: Options, **how: object
+) -> Iterator[Rig]:
+    for worker in planes.workers:
+        make_nodes(worker, [gpu_node(f"{worker.name}-node", model="NVIDIA-A100", gpus=8)])
+    with Kueue(planes, namespace, options=options, **how) as k:  # type: ignore[arg-type]
+        rig = Rig(k, bus, folder)
+        for name in WORKERS:
+            bus.worker(name)
+            bus.queue(name, k)
+        try:
+            yield rig
+        finally:
+            rig.kill()
+
+
+@pytest.fixture
+def rig(planes: Planes, namespace: str, bus: Bus, tmp_path: Path) -> Iterator[Rig]:
+    with rigged(planes, namespace, bus, tmp_path, Options(dispatcher=OURS)) as rig:
+        yield rig
+
+
+def ended_once(rig: Rig, job: str) -> None:
+    """It ran to its end in one place, and the log tells one life."""
+    rig.until(lambda: any("succeeded" in kind for kind in rig.story(job)), f"{job} ends", 120)
+    story = rig.story(job)
+    assert sum("succeeded" in kind for kind in story) == 1, story
+    assert running_in(rig.k, job, WORKERS) in ([], [rig.k.cluster_of(job)])
+
+
+def test_killed_at_each_step_of_a_dispatch_it_goes_on_and_nothing_runs_twice(rig: Rig) -> None:
+    rig.start()
+    for step in ("submitted", "placed", "claimed", "admitted", "running"):
+        job = f"killed-at-{step}"
+        rig.submit(job, run_s="2")
+        name = rig.name(job)
+
+        def reached(step: str = step, name: str = name) -> bool:
+            return any(kind.startswith(step) for kind in rig.bus.kinds(name))  # type: ignore[arg-type]
+
+        rig.until(reached, f"{job} is {step}")
+        rig.restart()
+    for step in ("submitted", "placed", "claimed", "admitted", "running"):
+        ended_once(rig, f"killed-at-{step}")
+    rig.nothing_wrong()
+
+
+def test_the_modes_can_be_switched_under_load_and_every_job_ends_once(rig: Rig) -> None:
+    jobs = []
+    for number, (mode, dispatcher) in enumerate(
+        (
+            ("dispatch", OURS),
+            ("observe", "AllAtOnce"),
+            ("order", "Incremental"),
+            ("dispatch", OURS),
+            ("order", "Incremental"),
+            ("observe", "AllAtOnce"),
+            ("dispatch", OURS),
+        )
+    ):
+        if rig.process is None:
+            rig.start(mode)
+        else:
+            rig.stop()
+            rig.k.restart_manager("hub", dispatcher=dispatcher, dispatch_step=1)
+            rig.start(mode)
+        for each in range(2):
+            jobs.append(f"job-{number}-{each}")
+            rig.submit(jobs[-1], run_s="3")
+    for job in jobs:
+        ended_once(rig, job)
+    rig.nothing_wrong()
+
+
+def test_the_hub_s_manager_is_killed_and_what_waits_goes_on(rig: Rig) -> None:
+    rig.start()
+    rig.submit("before")
+    rig.until(lambda: rig.k.cluster_of("before"), "it runs")
+    rig.k.kill_manager("hub")
+    rig.k.submit("during", requests={"cpu": "1", "nvidia.com/gpu": "1"})
+    time.sleep(1.0)
+    rig.k.start_manager("hub")
+    rig.until(lambda: rig.k.cluster_of("during"), "the second runs", 120)
+    assert rig.story("before")[-1].startswith("running")
+    rig.nothing_wrong()
+
+
+def test_a_worker_s_eviction_is_told_and_the_job_goes_elsewhere(rig: Rig) -> None:
+    rig.bus.worker(ONE, free=8)
+    rig.bus.worker(TWO, free=4)
+    rig.bus.worker(THREE, free=2)
+    rig.start()
+    rig.submit("train")
+    rig.until_told("train", f"admitted {ONE}", f"running {ONE}")
+    rig.k.stop_queue(ONE, "HoldAndDrain")
+    rig.bus.queue(ONE, rig.k, stopped=True)
+    rig.until_told("train", f"admitted {TWO}", f"running {TWO}", limit_s=120)
+    assert f"evicted {ONE}" in rig.story("train")
+    assert running_in(rig.k, "train", WORKERS) == [TWO]
+    rig.nothing_wrong()
+
+
+def test_a_worker_that_is_gone_while_nominated_is_followed_by_another(rig: Rig) -> None:
+    rig.bus.worker(ONE, free=8)
+    rig.bus.worker(TWO, free=4)
+    rig.k.planes[ONE].crash_api_server()
+    rig.start()
+    rig.submit("train")
+    rig.until(lambda: rig.k.cluster_of("train") == TWO, "it runs in the other", 120)
+    rig.until_told("train", f"admitted {TWO}", f"running {TWO}")
+    rig.nothing_wrong()
+
+
+def test_a_cluster_added_while_a_job_waits_takes_it(rig: Rig) -> None:
+    rig.k.set_clusters([ONE])
+    rig.bus.queue(ONE, rig.k, gpus=0)
+    rig.start()
+    name = rig.submit("train")
+    rig.until(lambda: rig.events("train", "NoCluster"), "an event")
+    assert "none of 1 clusters can take it" in rig.bus.why(name).summary
+    assert rig.bus.why(name).filtered == {
+        ONE: f"queue {rig.k.cluster_queue} grants 0 nvidia.com/gpu at most, 1 are asked for"
+    }
+    rig.k.set_clusters([ONE, THREE])
+    rig.until_told("train", f"admitted {THREE}", f"running {THREE}")
+    rig.nothing_wrong()
+
+
+def test_without_the_gate_the_trap_is_told_with_its_cure_and_the_cure_works(
+    planes: Planes, namespace: str, bus: Bus, tmp_path: Path
+) -> None:
+    options = Options(dispatcher=OURS, merge_patch_gate=False)
+    with rigged(planes, namespace, bus, tmp_path, options) as rig:
+        rig.start()
+        name = rig.submit("train")
+        rig.until(lambda: rig.k.nominated("train"), "nominated")
+        (where,) = rig.k.nominated("train")
+        rig.until(lambda: rig.k.has("train", "Admitted", where), "the worker admits it")
+        rig.bus.copy(where, rig.k, "train", quota_reserved=True, admitted=True)
+        rig.until(lambda: rig.events("train", "MissingGate"), "the trap is told")
+        (note,) = rig.events("train", "MissingGate")
+        assert "WorkloadRequestUseMergePatch=true" in note
+        assert "WorkloadRequestUseMergePatch=true" in rig.bus.why(name).summary
+        assert rig.k.nominated("train") == [where]  # nowhere else: it runs there
+        rig.k.restart_manager("hub", merge_patch_gate=True)
+        rig.until_told("train", f"admitted {where}", f"running {where}", limit_s=120)
+        rig.nothing_wrong()
+
+
+def test_while_the_bus_is_away_jobs_are_sent_in_the_configuration_s_order(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    with (
+        Bus(tmp_path) as bus,
+        rigged(planes, namespace, bus, tmp_path, Options(dispatcher=OURS)) as rig,
+    ):
+        rig.start()
+        rig.submit("before")
+        rig.until(lambda: rig.k.cluster_of("before"), "it runs")
+        bus.pause()
+        rig.k.submit("during", requests={"cpu": "1", "nvidia.com/gpu": "1"})
+        rig.until(lambda: rig.k.cluster_of("during") == ONE, "the first of the order has it", 90)
+        bus.resume()
+        rig.until_told("during", f"admitted {ONE}", f"running {ONE}", limit_s=90)
+        rig.nothing_wrong()
+
+
+def test_what_the_rights_of_a_mode_do_not_name_is_denied(rig: Rig) -> None:
+    api = rig.k.planes.hub.api_for(USER)
+    rig.submit("train")
+    workload = rig.k.workload("train")
+    assert workload is not None
+    path = rig.k.path(workload["metadata"]["name"])
+    config = f"{API}/multikueueconfigs/{rig.k.config}"
+    jobs = f"/apis/batch/v1/namespaces/{rig.k.namespace}/jobs"
+    always = {
+        "GET": ["/api/v1/namespaces/kueue-system/secrets", "/api/v1/nodes", "/api/v1/pods"],
+        "DELETE": [
+            path,
+            config,
+            f"{API}/clusterqueues/{rig.k.cluster_queue}",
+            f"{API}/multikueueclusters/{ONE}",
+            f"{API}/admissionchecks/{rig.k.check}",
+            f"/api/v1/namespaces/{rig.k.namespace}",
+        ],
+        "PATCH": [
+            f"{API}/clusterqueues/{rig.k.cluster_queue}",
+            f"{API}/multikueueclusters/{ONE}",
+            f"{API}/namespaces/{rig.k.namespace}/localqueues/{rig.k.queue}",
+            f"{API}/admissionchecks/{rig.k.check}",
+            f"{jobs}/train",
+            f"{jobs}/train/status",
+        ],
+        "POST": [
+            f"{API}/namespaces/{rig.k.namespace}/workloads",
+            f"{API}/clusterqueues",
+            f"/api/v1/namespaces/{rig.k.namespace}/pods",
+        ],
+    }
+    only = {
+        "observe": {"PATCH": [path, f"{path}/status", config], "DELETE": [f"{jobs}/train"]},
+        "order": {"PATCH": [path, f"{path}/status"], "DELETE": [f"{jobs}/train"]},
+        "dispatch": {"PATCH": [config]},
+    }
+    for mode, denied in only.items():
+        rig.bind(mode)
+        for method in ("GET", "DELETE", "PATCH", "POST"):
+            for where in always[method] + denied.get(method, []):
+                rig.until(
+                    lambda m=method, w=where: forbidden(api, m, w),  # type: ignore[misc]
+                    f"{mode}: {method} {where} is denied",
+                    10,
+                )
+        assert api.items(f"{API}/workloads") is not None
+
+
+def forbidden(api: object, method: str, path: str) -> bool:
+    kinds = {"PATCH": "application/merge-patch+json"}
+    try:
+        api.call(  # type: ignore[attr-defined]
+            method,
+            path,
+            None if method in ("GET", "DELETE") else {"metadata": {}},
+            **({"content_type": kinds[method]} if method in kinds else {}),
+            query={"dryRun": "All"},
+        )
+    except ApiError as error:
+        return error.status == http.HTTPStatus.FORBIDDEN
+    return False
