@@ -27,7 +27,7 @@ SERVICES = (
     "agent",
 )
 PODS = {"hub": "berthmaster.cli.hub", "agent": "berthmaster.cli.agent"}  # several in one pod
-EXTRAS = {"inventory": "kubernetes", "executor": "kubernetes", "multikueue": "kubernetes"}
+EXTRAS = {"inventory": "kubernetes", "executor": "kubernetes"}
 USAGE = f"usage: berth serve {{{','.join(SERVICES)}}} [--help | flags]"
 EXIT_USAGE = 2
 EXIT_ABSENT = 3
