@@ -131,8 +131,9 @@ class KubeApi:
                     await response.write(line + b"\n")
             if not self.silent:
                 mark = {"metadata": {"resourceVersion": str(self._version)}}
-                line = json.dumps({"type": "BOOKMARK", "object": mark}, separators=(",", ":"))
-                await response.write(line.encode() + b"\n")
+                bookmark = {"type": "BOOKMARK", "object": mark}
+                text = json.dumps(bookmark, separators=(",", ":"))
+                await response.write(text.encode() + b"\n")
             try:
                 async with asyncio.timeout(BOOKMARK_S), self._changed:
                     while at == len(self._history):

@@ -173,8 +173,23 @@ def test_what_shares_a_stream_is_told_apart_by_subject() -> None:
     assert [subjects.is_archived_story(s) for s in archived] == [True, False]
 
 
+def test_a_facts_subject_says_what_it_is_about() -> None:
+    for subject, parts in (
+        (subjects.profile("east"), ("east", "profile", ())),
+        (subjects.node("a.b", "n.1"), ("a.b", "node", ("n.1",))),
+        (subjects.copy_report("east", "team", "w.x"), ("east", "copy", ("team", "w.x"))),
+    ):
+        assert subjects.parse_fact(subject) == parts
+    for subject in ("berth.fleet.east", subjects.queue_setting("q"), "berth.fleet.a=2e.alive"):
+        with pytest.raises(SubjectError):
+            subjects.parse_fact(subject)
+
+
 def test_a_leases_dots_are_levels() -> None:
     assert subjects.lease("resolver.my cell") == "berth.lease.resolver.my=20cell"
+    # A name with dots of its own is one level: what a user of that name may renew.
+    one_level = f"inventory.{subjects.token('east.example')}"
+    assert subjects.lease(one_level) == "berth.lease.inventory.east=2Eexample"
     with pytest.raises(SubjectError):
         subjects.lease("resolver.")
 

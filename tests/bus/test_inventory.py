@@ -1,0 +1,270 @@
+"""The inventory's shell on a real bus, before an API server that can say anything."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from berthmaster.bus import subjects
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.embedded import Server, ServerConfig
+from berthmaster.bus.keys import make_keys, seed_file
+from berthmaster.bus.permissions import inbox_prefix, render
+from berthmaster.bus.streams import ensure_streams
+from berthmaster.inventory.service import main
+from berthmaster.inventory.settings import InventorySettings
+from berthmaster.kubernetes.resources import CLUSTER_PROFILES, CLUSTER_QUEUES, NODES, PODS
+from berthmaster.messages.fleet import (
+    ClusterAlive,
+    ClusterProfile,
+    Membership,
+    NodeGone,
+    NodeReport,
+    QueueReport,
+)
+from berthmaster.runtime.errors import CannotStart, SettingsError
+from berthmaster.runtime.service import Context
+from tests.bus.kubeapi import KubeApi
+from tests.bus.shells import client, in_loop, running, until
+from tests.bus.tools import Lines, Settings
+from tests.cluster.inventorying import Told
+
+GPU = "nvidia.com/gpu"
+
+
+def node(name: str, **fields: Any) -> dict[str, Any]:
+    status = {
+        "allocatable": {"cpu": "8", "memory": "16Gi", GPU: "2"},
+        "conditions": [{"type": "Ready", "status": "True"}],
+    }
+    return {"metadata": {"name": name, "labels": {}}, "spec": {}, "status": status} | fields
+
+
+def pod(name: str, on: str, gpus: int) -> dict[str, Any]:
+    asked = {"resources": {"requests": {"cpu": "1", GPU: str(gpus)}}}
+    return {
+        "metadata": {"name": name, "namespace": "team"},
+        "spec": {"nodeName": on, "containers": [asked]},
+        "status": {"phase": "Running"},
+    }
+
+
+@asynccontextmanager
+async def listening(url: str) -> AsyncIterator[Told]:
+    async with client(url) as conn:
+        told = Told(conn, url)
+        mirroring = asyncio.create_task(told.run())
+        try:
+            yield told
+        finally:
+            mirroring.cancel()
+            await asyncio.wait({mirroring})
+
+
+@asynccontextmanager
+async def inventory(
+    api: KubeApi, folder: Path, url: str, **settings: Any
+) -> AsyncIterator[Context[InventorySettings]]:
+    wanted: dict[str, Any] = {"cluster": "east", "http_port": -1, "absent_s": 0.5} | settings
+    given = InventorySettings(nats_url=url, kubeconfig=api.kubeconfig(folder), **wanted)
+    async with running("inventory", given, main) as ctx:
+        yield ctx
+
+
+@in_loop
+async def test_objects_that_no_api_server_should_hold_cost_nobody_else(
+    server: Server, tmp_path: Path
+) -> None:
+    async with KubeApi() as api, listening(server.url) as told:
+        api.serve(PODS)
+        await api.put(NODES, node("good"))
+        negative = {"allocatable": {"cpu": "8", GPU: "-2"}, "conditions": []}
+        await api.put(NODES, node("negative", status=negative))
+        await api.put(NODES, node("odd", spec={"taints": "none"}))
+        await api.put(PODS, pod("a", "good", 1))
+        await api.put(PODS, {"metadata": {"name": "b", "namespace": "team"}, "spec": 7})
+        async with inventory(api, tmp_path, server.url) as ctx:
+            await told.lives()
+            good = await told.until(subjects.node("east", "good"), NodeReport, lambda _: True)
+            assert (len(good.gpus), good.foreign.gpu_milli, good.taints) == (2, 1000, ())
+            bad = await told.until(subjects.node("east", "negative"), NodeReport, lambda _: True)
+            assert (bad.gpus, bad.taints[0].value) == (
+                (),
+                "nvidia.com/gpu: '-2' is negative, which no resource can be",
+            )
+            odd = subjects.node("east", "odd")
+            closed = await told.until(odd, NodeReport, lambda _: True)
+            assert (closed.schedulable, closed.allocatable.cpu_milli) == (False, 0)
+            assert closed.taints[0].value.startswith("cannot be read: Expected `array`")
+            figure = ctx.metrics.gauge("problems", "", ["kind"])
+            await until(lambda: figure.labels("nodes")._value.get() == 2)
+            assert figure.labels("unreadable pods")._value.get() == 1
+
+            # Mended, one changes and one goes that never could be read.
+            await api.put(NODES, node("negative"))
+            await told.until(
+                subjects.node("east", "negative"), NodeReport, lambda fact: len(fact.gpus) == 2
+            )
+            await api.remove(NODES, "odd")
+            await told.until(odd, NodeGone, lambda _: True)
+            await until(lambda: figure.labels("nodes")._value.get() == 0)
+
+
+@in_loop
+async def test_kueue_that_comes_later_is_found(server: Server, tmp_path: Path) -> None:
+    async with KubeApi() as api, listening(server.url) as told:
+        api.serve(NODES, PODS)
+        async with inventory(api, tmp_path, server.url, labels=("region=eu", "tier=")) as ctx:
+            await told.lives()
+            profile = await told.until(
+                subjects.profile("east"),
+                ClusterProfile,
+                lambda fact: "berth/kubernetes-version" in fact.properties,
+            )
+            assert profile.labels == {"region": "eu", "tier": ""}
+            assert profile.properties["berth/kueue"] == "absent"
+            assert ctx.health.readiness()[0]
+            await api.put(CLUSTER_QUEUES, {"metadata": {"name": "q"}, "spec": {}, "status": {}})
+            await told.until(
+                subjects.queue_report("east", "q"), QueueReport, lambda fact: not fact.gone
+            )
+
+
+@in_loop
+async def test_a_watch_that_falls_silent_ends_the_sign_of_life(
+    server: Server, tmp_path: Path
+) -> None:
+    async with KubeApi() as api, listening(server.url) as told:
+        api.serve(PODS)
+        await api.put(NODES, node("a"))
+        async with inventory(api, tmp_path, server.url, silent_limit_s=1.0) as ctx:
+            await told.lives()
+            api.silent = True
+            await until(lambda: not ctx.health.readiness()[0])
+            signs = told.signs()
+            await asyncio.sleep(2)
+            assert told.signs() == signs
+            why = ctx.health.readiness()[1]["parts"]["sign of life"]["why"]  # type: ignore[index]
+            assert "nothing heard for" in why
+            api.silent = False
+            await told.lives()
+
+
+@pytest.mark.parametrize("user", ["inventory", "agent"])
+@in_loop
+async def test_its_user_may_do_all_that_it_does(tmp_path: Path, user: str) -> None:
+    cluster = "east.example"  # a name with a dot, which is a token of its own spelling
+    name = f"{user}.{subjects.token(cluster)}"
+    keys = tmp_path / "keys"
+    config = ServerConfig(
+        sync="default", extra=render(make_keys(keys, ("setup", "operator", name)))
+    )
+    with Server(tmp_path / "nats", config) as server:
+
+        def settings(who: str) -> Settings:
+            return Settings(server.url, seed_file(keys, who), inbox_prefix(who))
+
+        async with await Connection.open(settings("setup"), "setup", Lines(), timeout_s=5) as conn:
+            await ensure_streams(conn)
+        async with (
+            await Connection.open(settings("operator"), "op", Lines(), timeout_s=5) as conn,
+            KubeApi() as api,
+        ):
+            told = Told(conn, server.url)
+            mirroring = asyncio.create_task(told.run())
+            api.serve(PODS)
+            await api.put(NODES, node("a"))
+            async with inventory(
+                api,
+                tmp_path,
+                server.url,
+                cluster=cluster,
+                nats_seed_file=seed_file(keys, name),
+                inbox_prefix=inbox_prefix(name),
+            ) as ctx:
+                where = subjects.alive(cluster)
+                await told.until(where, ClusterAlive, lambda _: True)
+                await told.until(subjects.node(cluster, "a"), NodeReport, lambda _: True)
+                await asyncio.sleep(0.3)  # a violation is told beside everything else
+                assert "permissions" not in str(ctx.health.readiness())
+            mirroring.cancel()
+            await asyncio.wait({mirroring})
+
+
+@in_loop
+async def test_the_hubs_user_may_tell_memberships(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    extra = render(make_keys(keys, ("setup", "operator", "inventory")))
+    with Server(tmp_path / "nats", ServerConfig(sync="default", extra=extra)) as server:
+
+        def settings(who: str) -> Settings:
+            return Settings(server.url, seed_file(keys, who), inbox_prefix(who))
+
+        async with await Connection.open(settings("setup"), "setup", Lines(), timeout_s=5) as conn:
+            await ensure_streams(conn)
+        async with (
+            await Connection.open(settings("operator"), "op", Lines(), timeout_s=5) as conn,
+            KubeApi() as api,
+        ):
+            told = Told(conn, server.url)
+            mirroring = asyncio.create_task(told.run())
+            await api.put(
+                CLUSTER_PROFILES,
+                {"metadata": {"name": "east", "namespace": "fleet"}, "spec": {}, "status": {}},
+            )
+            async with inventory(
+                api,
+                tmp_path,
+                server.url,
+                side="hub",
+                cluster="",
+                nats_seed_file=seed_file(keys, "inventory"),
+                inbox_prefix=inbox_prefix("inventory"),
+            ) as ctx:
+                await told.until(subjects.membership("east"), Membership, lambda _: True)
+                await asyncio.sleep(0.3)
+                assert "permissions" not in str(ctx.health.readiness())
+            mirroring.cancel()
+            await asyncio.wait({mirroring})
+
+
+@in_loop
+async def test_a_kubeconfig_that_is_none_and_a_cluster_without_a_name(tmp_path: Path) -> None:
+    given = InventorySettings(cluster="east", kubeconfig=tmp_path / "none", http_port=-1)
+    with pytest.raises(CannotStart, match="none"):
+        async with running("inventory", given, main):
+            pass
+    with pytest.raises(SettingsError, match="--cluster: missing"):
+        async with running("inventory", InventorySettings(http_port=-1), main):
+            pass
+
+
+@in_loop
+async def test_sigterm_ends_the_process_with_0_while_the_api_server_is_away(
+    server: Server, tmp_path: Path
+) -> None:
+    async with KubeApi() as api, client(server.url):
+        kubeconfig = api.kubeconfig(tmp_path)
+    argv = ["serve", "inventory", "--cluster", "east", "--kubeconfig", str(kubeconfig)]
+    flags = ["--nats-url", server.url, "--http-port", "-1"]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "berthmaster.cli.main",
+        *argv,
+        *flags,
+        stderr=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL,
+    )
+    assert process.stderr is not None
+    async with asyncio.timeout(30):
+        while b"cannot mirror" not in await process.stderr.readline():
+            pass
+        process.send_signal(signal.SIGTERM)
+        await process.stderr.read()
+        assert await process.wait() == 0
