@@ -33,6 +33,8 @@ EXTRAS = {
     "scorer": ("scorer",),
     "archivist": ("archivist",),
     "telemetry": ("telemetry",),
+    "inventory": ("kubernetes",),
+    "multikueue": ("resolver", "kubernetes"),
     "emulator": ("emulator",),
     # A side in one pod; `berth cluster add` is run in the hub's.
     "hub": ("resolver", "kubernetes", "embedded", "cli"),
