@@ -7,10 +7,10 @@ import msgspec
 
 from berthmaster.executor.kinds import JobObject
 from berthmaster.executor.manifest import EXPIRES, PODS, QUEUE_NAME, STOPPED
-from berthmaster.executor.standing import Scene
-from berthmaster.executor.words import Attempt, CreatePods, PodEvent
+from berthmaster.executor.standing import Scene, Standing, standing
+from berthmaster.executor.words import Attempt, CreatePods, PodEvent, PodsGone, PodsRefused
 from berthmaster.kubernetes import labels
-from berthmaster.kubernetes.resources import JOB_SETS, JOBS, Resource
+from berthmaster.kubernetes.resources import JOBS, Resource
 
 
 class Goal(Enum):
@@ -38,13 +38,20 @@ class Held(msgspec.Struct, kw_only=True):
     deleted: bool = False  # the server was told to delete it
     told: dict[type, PodEvent] = {}
     work: asyncio.Task[None] | None = None
-    wake: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
+    ordered: asyncio.Event = msgspec.field(default_factory=asyncio.Event)  # and not done yet
     timer: asyncio.TimerHandle | None = None
+    soon: asyncio.TimerHandle | None = None
 
     @property
     def attempt(self) -> Attempt:
         """Which one."""
         return self.scene.attempt
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        tenant, workload, attempt = self.attempt
+        return f"{tenant}/{workload}/{attempt}"
 
     @property
     def path(self) -> str:
@@ -68,6 +75,15 @@ class Held(msgspec.Struct, kw_only=True):
         scene.expires_s = number(told.get(EXPIRES, "")) or scene.expires_s
         if STOPPED in told:
             scene.stopped = told[STOPPED]
+
+    def standing(self, now_s: float) -> Standing:
+        """How it stands."""
+        if not self.refused or self.scene.job is not None:
+            return standing(self.scene, now_s)
+        told: list[PodEvent] = [PodsRefused(self.attempt, self.refused)]
+        if self.goal is Goal.STOP:
+            told.append(PodsGone(self.attempt, self.stop_reason))
+        return Standing(told)
 
     def lose(self) -> None:
         """Its object is not there (any more)."""
@@ -109,4 +125,7 @@ def number(text: str) -> float | None:
     return value if 0 < value < 1e12 else None
 
 
-__all__ = ["JOBS", "JOB_SETS", "Goal", "Held", "attempt_of", "number", "wanted"]
+def not_later(job: JobObject, version: str) -> bool:
+    """Whether a list as of this version would have it. Versions of one resource are numbers."""
+    mine = job.metadata.resource_version
+    return mine.isdecimal() and version.isdecimal() and int(mine) <= int(version)

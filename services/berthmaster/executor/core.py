@@ -21,27 +21,10 @@ import heapq
 from typing import Final, assert_never
 
 from berthmaster.executor.job import How, Job, Pods, Verdict
-from berthmaster.executor.limits import Limits, left_s
+from berthmaster.executor.limits import Limits, left_s, order_of
 from berthmaster.executor.stimuli import Acted, Freeze, Instruction, Stimulus, Tick, Told
 from berthmaster.executor.wording import MAX_REASON_CHARS, Wording
-from berthmaster.executor.words import (
-    Attempt,
-    CreatePods,
-    DeletePods,
-    PodEvent,
-    PodsAdmitted,
-    PodsCompleted,
-    PodsExpired,
-    PodsFailed,
-    PodsFound,
-    PodsGone,
-    PodsQueued,
-    PodsRefused,
-    PodsRunning,
-    PodsWaiting,
-    StopPods,
-)
-from berthmaster.lifecycle.digest import request_digest
+from berthmaster.executor.words import Attempt, DeletePods, PodEvent, PodsFound, StopPods
 from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.lifecycle.instructions import (
     Answered,
@@ -131,17 +114,8 @@ class Executor:
         name = key(placed.tenant, placed.id)
         job = self._jobs.get(name)
         if job is None:
-            job = self._jobs[name] = Job(
-                attempt=Attempt(placed.tenant, placed.id, placed.attempt),
-                logged=State.PLACED,
-                sequence=sequence,
-                request=placed.request,
-                placed=placed.pods,
-                target=placed.target,
-                digest=request_digest(placed.request),
-                submitted_at_s=placed.submitted_at_s,
-                hints=[hint],
-            )
+            job = self._jobs[name] = Job.of(placed, sequence)
+            job.hints.append(hint)
         elif placed.attempt < job.attempt.number or (
             placed.attempt == job.attempt.number and job.pods is not Pods.NONE
         ):
@@ -265,45 +239,9 @@ class Executor:
             return self._on_found(job, attempt, now_s)
         if job is None or job.attempt != attempt:
             return []
-        match event:
-            case PodsQueued():
-                if not job.queued:
-                    job.queued = True
-                    self._be_patient(job, now_s)
-            case PodsAdmitted():
-                job.queued = False
-                if not job.admitted:
-                    job.admitted = True
-                    self._be_patient(job, now_s)
-            case PodsWaiting(_, reason):
-                job.waits_for = reason
-            case PodsRunning():
-                if job.pods is Pods.ASKED:
-                    job.pods = Pods.RUNNING
-                job.observed = event.pods
-            case PodsRefused():
-                self._judge(job, Verdict(How.EVICTED, event.reason))
-            case PodsFailed():
-                self._judge(job, Verdict(How.FAILED, event.reason, event.exit_code))
-            case PodsCompleted():
-                self._judge(job, Verdict(How.COMPLETED))
-                job.pods = Pods.GONE
-            case PodsExpired():
-                self._judge(job, Verdict(How.EVICTED, "deadline"))
-                job.pods = Pods.GONE
-            case PodsGone():
-                reason = event.reason or "its pods vanished from the cluster"
-                self._judge(job, Verdict(How.EVICTED, reason))
-                job.pods = Pods.GONE
-            case _:
-                assert_never(event)
+        if job.hear(event):
+            self._be_patient(job, now_s)
         return self._advance(job, now_s)
-
-    @staticmethod
-    def _judge(job: Job, verdict: Verdict) -> None:
-        """The first verdict stands: what follows it is its consequence."""
-        if job.verdict is None:
-            job.verdict = verdict
 
     def _on_found(self, job: Job | None, attempt: Attempt, now_s: float) -> list[Instruction]:
         """At the start. Of two attempts with pods only the later can be open."""
@@ -341,7 +279,7 @@ class Executor:
             if job is None or job.attempt != attempt:
                 continue
             if job.pods is Pods.ASKED and now_s >= job.due_s:
-                self._judge(job, Verdict(How.EVICTED, self._limits.too_late(job)))
+                job.judge(Verdict(How.EVICTED, self._limits.too_late(job)))
             done += self._advance(job, now_s)
         return done
 
@@ -354,9 +292,9 @@ class Executor:
             if job.pods is Pods.NONE and job.verdict is None and not self._unwanted(job, now_s):
                 return [*self._create(job, now_s), *self._write(job, now_s)]
             if job.queued and (job.admitted or job.logged is not State.CLAIMED):
-                self._judge(job, Verdict(How.EVICTED, BACK_IN_QUEUE))
+                job.judge(Verdict(How.EVICTED, BACK_IN_QUEUE))
             if job.cancel and job.pods is not Pods.GONE:
-                self._judge(job, Verdict(How.CANCELLED, job.cancel_reason))
+                job.judge(Verdict(How.CANCELLED, job.cancel_reason))
         stop: list[Instruction] = []
         running = job.pods in (Pods.ASKED, Pods.RUNNING)
         if job.verdict is not None and running and job.logged in HELD:
@@ -367,9 +305,9 @@ class Executor:
     def _unwanted(self, job: Job, now_s: float) -> bool:
         """Whether its pods need not be made: cancelled since, or too late for its own deadline."""
         if job.cancel:
-            self._judge(job, Verdict(How.CANCELLED, job.cancel_reason))
+            job.judge(Verdict(How.CANCELLED, job.cancel_reason))
         elif (rest_s := left_s(job, now_s)) is not None and rest_s <= 0:
-            self._judge(job, Verdict(How.EVICTED, "deadline"))
+            job.judge(Verdict(How.EVICTED, "deadline"))
         return job.verdict is not None
 
     def _create(self, job: Job, now_s: float) -> list[Instruction]:
@@ -378,18 +316,7 @@ class Executor:
         job.pods = Pods.ASKED
         self._be_patient(job, now_s)
         hints, job.hints = job.hints, []
-        rest_s = left_s(job, now_s)
-        create = CreatePods(
-            job.attempt,
-            self.name,
-            job.placed,
-            job.request,
-            stop_after_s=rest_s,
-            asked_at_s=None if rest_s is None else now_s,
-            target=job.target,
-            ran=job.logged is not State.CLAIMED,
-        )
-        return [create, *(Acted(hint) for hint in hints)]
+        return [order_of(job, self.name, now_s), *(Acted(hint) for hint in hints)]
 
     def _write(self, job: Job, now_s: float) -> list[Instruction]:
         if job.ref:

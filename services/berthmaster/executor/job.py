@@ -6,15 +6,29 @@ learned, nor whether they are learned from a restart.
 """
 
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 import msgspec
 
-from berthmaster.executor.words import Attempt
+from berthmaster.executor.words import (
+    Attempt,
+    PodEvent,
+    PodsAdmitted,
+    PodsCompleted,
+    PodsExpired,
+    PodsFailed,
+    PodsFound,
+    PodsGone,
+    PodsQueued,
+    PodsRefused,
+    PodsRunning,
+    PodsWaiting,
+)
+from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.fold import Workload
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.placement import PodBinding, Target
-from berthmaster.messages.workload import JobRequest
+from berthmaster.messages.workload import JobRequest, Placed
 
 
 class Pods(Enum):
@@ -74,6 +88,59 @@ class Job(msgspec.Struct, kw_only=True):
     stale: bool = False  # the log has moved: read it before the next write
     patience_s: float = 0.0  # the ending is not appended before then; 0 = not decided
     hints: list[int] = []
+
+    @classmethod
+    def of(cls, placed: Placed, sequence: int) -> "Job":
+        """An attempt as its placement says."""
+        return cls(
+            attempt=Attempt(placed.tenant, placed.id, placed.attempt),
+            logged=State.PLACED,
+            sequence=sequence,
+            request=placed.request,
+            placed=placed.pods,
+            target=placed.target,
+            digest=request_digest(placed.request),
+            submitted_at_s=placed.submitted_at_s,
+        )
+
+    def judge(self, verdict: Verdict) -> None:
+        """The first verdict stands: what follows it is its consequence."""
+        if self.verdict is None:
+            self.verdict = verdict
+
+    def hear(self, event: PodEvent) -> bool:
+        """Take in what the cluster tells; whether the time in which all pods must run begins."""
+        match event:
+            case PodsFound():
+                pass
+            case PodsQueued():
+                begins, self.queued = not self.queued, True
+                return begins
+            case PodsAdmitted():
+                begins, self.queued, self.admitted = not self.admitted, False, True
+                return begins
+            case PodsWaiting(_, reason):
+                self.waits_for = reason
+            case PodsRunning(_, pods):
+                if self.pods is Pods.ASKED:
+                    self.pods = Pods.RUNNING
+                self.observed = pods
+            case PodsRefused(_, reason):
+                self.judge(Verdict(How.EVICTED, reason))
+            case PodsFailed(_, reason, exit_code):
+                self.judge(Verdict(How.FAILED, reason, exit_code))
+            case PodsCompleted():
+                self.judge(Verdict(How.COMPLETED))
+                self.pods = Pods.GONE
+            case PodsExpired():
+                self.judge(Verdict(How.EVICTED, "deadline"))
+                self.pods = Pods.GONE
+            case PodsGone(_, reason):
+                self.judge(Verdict(How.EVICTED, reason or "its pods vanished from the cluster"))
+                self.pods = Pods.GONE
+            case _:
+                assert_never(event)
+        return False
 
     def adopt(self, work: Workload) -> None:
         """Take over what the log says of this attempt."""

@@ -3,6 +3,8 @@
 from typing import Final, NamedTuple
 
 from berthmaster.executor.job import Job
+from berthmaster.executor.words import CreatePods
+from berthmaster.lifecycle.states import State
 
 MAX_DOUBLINGS: Final = 30
 
@@ -47,3 +49,19 @@ def left_s(job: Job, now_s: float) -> float | None:
     if deadline_s is None:
         return None
     return min(deadline_s, job.claimed_at_s + deadline_s - now_s)
+
+
+def order_of(job: Job, executor: str, now_s: float) -> CreatePods:
+    """To have its pods made. Its request is known."""
+    assert job.request is not None
+    rest_s = left_s(job, now_s)
+    return CreatePods(
+        job.attempt,
+        executor,
+        job.placed,
+        job.request,
+        stop_after_s=rest_s,
+        asked_at_s=None if rest_s is None else now_s,
+        target=job.target,
+        ran=job.logged is not State.CLAIMED,
+    )

@@ -17,10 +17,11 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-from berthmaster.executor.attempts import Goal, Held, attempt_of
+from berthmaster.executor.attempts import Goal, Held, attempt_of, not_later
 from berthmaster.executor.errands import Errands, Expired, RefusedToMake
 from berthmaster.executor.kinds import JobObject, PodObject
-from berthmaster.executor.standing import DEADLINE, Scene, Standing, standing
+from berthmaster.executor.mirrors import Mirrors
+from berthmaster.executor.standing import DEADLINE, Scene
 from berthmaster.executor.words import (
     Attempt,
     CreatePods,
@@ -36,25 +37,17 @@ from berthmaster.executor.words import (
 from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.errors import Conflict, KubernetesError
-from berthmaster.kubernetes.reflector import (
-    Added,
-    Change,
-    Deleted,
-    Listed,
-    Reflector,
-    Unreadable,
-    Updated,
-)
-from berthmaster.kubernetes.resources import JOB_SETS, JOBS, PODS, Resource
+from berthmaster.kubernetes.reflector import Added, Change, Deleted, Listed, Unreadable, Updated
+from berthmaster.kubernetes.resources import Resource
 from berthmaster.kubernetes.transport import LogLike
 from berthmaster.runtime.backoff import Backoff
 
 PAUSES: Final = Backoff(first_s=0.1, most_s=15.0)
 ORPHAN_S: Final = 5.0  # a pod's news may overtake its job's
+FEW_PODS: Final = 32
+GATHER_S: Final = 0.05
 DEADLINE_GRACE_S: Final = 5.0  # the cluster's own controllers come first
-STALE_S: Final = 180.0  # without a sign of the API server, which gives one every minute
 _OVER: Final = (PodsGone, PodsExpired, PodsRefused)
-_Mirror = Reflector[JobObject] | Reflector[PodObject]
 
 
 class ClusterRuntime:
@@ -74,40 +67,24 @@ class ClusterRuntime:
         """``job_sets``: whether the cluster serves them."""
         self.errands = errands
         self.trouble = ""  # the last call that failed, "" since the last that did not
-        self._client = client
         self._executor = executor
         self._clock = clock
         self._log = log
         self._held: dict[Attempt, Held] = {}
         self._tell: Callable[[PodEvent], None] | None = None
         self._ready = False
+        self._broken = ""  # by a mistake of ours: it stays until a person looks
         self._complete = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._chance = random.Random()
-        self._mirrors: dict[tuple[str, str], _Mirror] = {}
-        for namespace in namespaces:
-            self._mirror_jobs(JOBS, namespace)
-            if job_sets:
-                self._mirror_jobs(JOB_SETS, namespace)
-            self._mirrors[PODS.plural, namespace] = Reflector(
-                client,
-                PODS,
-                PodObject,
-                namespace=namespace,
-                label_selector=f"{labels.EXECUTOR}={labels.value(executor)}",
-                on_change=self._on_pod,
-                log=log,
-            )
-
-    def _mirror_jobs(self, kind: Resource, namespace: str) -> None:
-        self._mirrors[kind.plural, namespace] = Reflector(
-            self._client,
-            kind,
-            JobObject,
-            namespace=namespace,
-            label_selector=f"{labels.EXECUTOR}={labels.value(self._executor)}",
-            on_change=lambda change: self._on_job(kind, namespace, change),
-            log=self._log,
+        self._mirrors = Mirrors(
+            client,
+            namespaces,
+            executor=executor,
+            job_sets=job_sets,
+            on_job=self._on_job,
+            on_pod=self._on_pod,
+            log=log,
         )
 
     # ---- life
@@ -115,7 +92,7 @@ class ClusterRuntime:
     async def run(self, stopping: asyncio.Event) -> None:
         """Mirror until told to stop; then let go of what is under way."""
         try:
-            await asyncio.gather(*(mirror.run(stopping) for mirror in self._mirrors.values()))
+            await self._mirrors.run(stopping)
         finally:
             self._tell = None
             working = [held.work for held in self._held.values() if held.work is not None]
@@ -142,13 +119,7 @@ class ClusterRuntime:
 
     def ill(self) -> str:
         """What stands between us and the API server, in words; "" = nothing."""
-        now_s = self._loop.time()
-        for (plural, namespace), mirror in self._mirrors.items():
-            if mirror.trouble:
-                return f"{plural} in {namespace}: {mirror.trouble}"
-            if mirror.age_s(now_s) > STALE_S:
-                return f"{plural} in {namespace}: nothing heard for {STALE_S:g} s"
-        return self.trouble
+        return self._broken or self._mirrors.ill(self._loop.time()) or self.trouble
 
     # ---- Runtime
 
@@ -232,12 +203,12 @@ class ClusterRuntime:
 
     def _compare(self, kind: Resource, namespace: str, version: str) -> None:
         """What the server made for us and a list as of later does not have is gone."""
-        objects = self._mirrors[kind.plural, namespace].objects
+        objects = self._mirrors.jobs(kind, namespace)
         for held in list(self._held.values()):
             job = held.scene.job
             if job is None or (held.kind, held.namespace) != (kind, namespace):
                 continue
-            if (namespace, held.name) not in objects and _not_later(job, version):
+            if (namespace, held.name) not in objects and not_later(job, version):
                 held.lose()
                 self._judge(held)
 
@@ -258,14 +229,14 @@ class ClusterRuntime:
                     held.scene.pods.pop(pod.metadata.name, None)
                 else:
                     held.scene.pods[pod.metadata.name] = pod
-                self._judge(held)
+                self._judge_soon(held)
             case Unreadable(bad):
                 self._log.error("cannot read a pod", pod=bad.name, why=bad.why)
             case Listed():
                 self._look_whether_complete()
 
     def _look_whether_complete(self) -> None:
-        if all(mirror.resource_version for mirror in self._mirrors.values()):
+        if self._mirrors.complete:
             self._complete.set()
 
     # ---- what is told
@@ -278,8 +249,18 @@ class ClusterRuntime:
         if self._tell is not None:
             self._tell(event)
 
+    def _judge_soon(self, held: Held) -> None:
+        """At once, or with the next few pods of a large gang: each look costs a look at all."""
+        if len(held.scene.pods) <= FEW_PODS:
+            self._judge(held)
+        elif held.soon is None:
+            held.soon = self._loop.call_later(GATHER_S, self._judge, held)
+
     def _judge(self, held: Held) -> None:
         """Something of it changed: tell what is new, and let go of what is gone."""
+        if held.soon is not None:
+            held.soon.cancel()
+            held.soon = None
         if held.goal is Goal.DELETE:
             self._let_go(held)
             return
@@ -287,13 +268,13 @@ class ClusterRuntime:
             return
         for event in self._news(held):
             if isinstance(event, PodsWaiting) and held.goal is Goal.STOP:
-                self._log.info("still there", attempt=_text(held), why=event.reason)
+                self._log.info("still there", attempt=held.text, why=event.reason)
             self._say(event)
 
     def _news(self, held: Held) -> list[PodEvent]:
         """How it stands, less what was told already."""
         now_s = self._clock()
-        events, again_s = self._standing(held, now_s)
+        events, again_s = held.standing(now_s)
         nothing = PodsWaiting(held.attempt, "")
         told = {PodsWaiting: nothing, **held.told}
         fresh = [event for event in events if told.get(type(event)) != event]
@@ -305,15 +286,6 @@ class ClusterRuntime:
         if again_s is not None:
             self._set_timer(held, again_s)
         return fresh
-
-    @staticmethod
-    def _standing(held: Held, now_s: float) -> Standing:
-        if held.refused and held.scene.job is None:
-            told: list[PodEvent] = [PodsRefused(held.attempt, held.refused)]
-            if held.goal is Goal.STOP:
-                told.append(PodsGone(held.attempt, held.stop_reason))
-            return Standing(told)
-        return standing(held.scene, now_s)
 
     def _set_timer(self, held: Held, after_s: float) -> None:
         if held.timer is not None:
@@ -337,7 +309,7 @@ class ClusterRuntime:
             and self._clock() >= expires_s + DEADLINE_GRACE_S
             and not any(isinstance(event, _OVER) for event in held.told.values())
         ):
-            self._log.warning("its cluster did not end it in time", attempt=_text(held))
+            self._log.warning("its cluster did not end it in time", attempt=held.text)
             held.stop_reason = DEADLINE
             self._want(held, Goal.STOP)
         self._judge(held)
@@ -357,26 +329,33 @@ class ClusterRuntime:
         held.told.clear()
         if goal.value >= held.goal.value:
             held.goal = goal
-        held.wake.set()
+        held.ordered.set()
+        self._drive(held)
+
+    def _drive(self, held: Held) -> None:
         if held.work is None:
-            name = f"{goal.name.lower()} {_text(held)}"
+            name = f"{held.goal.name.lower()} {held.text}"
             held.work = self._loop.create_task(self._work(held), name=name)
             held.work.add_done_callback(lambda task: self._done(held, task))
 
     def _done(self, held: Held, task: asyncio.Task[None]) -> None:
         held.work = None
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._log.error("an order was not carried out", error=error, attempt=_text(held))
+        if task.cancelled():
             return
-        if not task.cancelled():
+        if (error := task.exception()) is not None:
+            self._log.error("an order was not carried out", error=error, attempt=held.text)
+            self._broken = f"an order for {held.text} was not carried out: {error}"
+        elif held.ordered.is_set():  # between its last look and now
+            self._drive(held)
+        else:
             self._judge(held)
 
     async def _work(self, held: Held) -> None:
-        """Until what is wanted is done; what is wanted may change on the way."""
+        """Until what is ordered is done; what is ordered may change on the way."""
         failures = 0
-        while True:
+        while held.ordered.is_set() or failures:
+            held.ordered.clear()
             goal = held.goal
-            held.wake.clear()
             try:
                 await self._step(held, goal)
                 self.trouble = ""
@@ -385,18 +364,15 @@ class ClusterRuntime:
                 failures += 1
                 if not isinstance(error, Conflict):
                     self.trouble = str(error)
-                if failures == 1 and not isinstance(error, Conflict):
-                    what = goal.name.lower()
-                    self._log.warning(f"cannot {what} yet", attempt=_text(held), why=str(error))
+                    if failures == 1:
+                        what = f"cannot {goal.name.lower()} yet"
+                        self._log.warning(what, attempt=held.text, why=str(error))
                 await self._pause(held, failures)
-                continue
-            if held.goal is goal:
-                return
 
     async def _pause(self, held: Held, failures: int) -> None:
         try:
             async with asyncio.timeout(PAUSES.delay_s(failures, self._chance)):
-                await held.wake.wait()
+                await held.ordered.wait()
         except TimeoutError:
             pass
 
@@ -419,15 +395,4 @@ class ClusterRuntime:
         except RefusedToMake as error:
             held.refused = str(error)
             held.known = True
-            self._log.warning("the cluster refuses", attempt=_text(held), why=held.refused)
-
-
-def _not_later(job: JobObject, version: str) -> bool:
-    """Whether a list as of this version would have it. Versions of one resource are numbers."""
-    mine = job.metadata.resource_version
-    return mine.isdecimal() and version.isdecimal() and int(mine) <= int(version)
-
-
-def _text(held: Held) -> str:
-    tenant, workload, number = held.attempt
-    return f"{tenant}/{workload}/{number}"
+            self._log.warning("the cluster refuses", attempt=held.text, why=held.refused)

@@ -1,0 +1,209 @@
+"""The core where the cluster has a queue of its own, and what it says of pods that do not run."""
+
+from typing import Any
+
+from berthmaster.bus.follow import Recorded
+from berthmaster.executor.core import BACK_IN_QUEUE, Executor
+from berthmaster.executor.leftovers import Leftovers
+from berthmaster.executor.limits import Limits
+from berthmaster.executor.stimuli import Acted, Tick, Told
+from berthmaster.executor.words import (
+    Attempt,
+    CreatePods,
+    PodsAdmitted,
+    PodsFound,
+    PodsGone,
+    PodsQueued,
+    PodsRunning,
+    PodsWaiting,
+    StopPods,
+)
+from berthmaster.lifecycle.fold import Workload
+from berthmaster.lifecycle.instructions import Answered, Append, Refused, Reload, Reloaded, Stored
+from berthmaster.lifecycle.states import State
+from berthmaster.messages.families import encode
+from berthmaster.messages.placement import PodBinding, Target
+from berthmaster.messages.workload import (
+    Admitted,
+    Claimed,
+    Evicted,
+    JobRequest,
+    Placed,
+    Running,
+    Withdrawn,
+)
+
+REQUEST = JobRequest(id="train")
+PODS = (PodBinding(pod="main-0", node="n1"),)
+TRAIN = Attempt("acme", "train", 1)
+NAME = "executor/berlin"
+QUEUE = Target(via="worker", namespace="team", local_queue="gpu")
+LIMITS = Limits(start_s=60, queue_s=300)
+
+
+def head(**more: Any) -> dict[str, Any]:
+    return {"tenant": "acme", "id": "train", "by": NAME, "cluster": "berlin", "attempt": 1} | more
+
+
+def placed(target: Target = QUEUE) -> Placed:
+    fields = head(after=4, at_s=0, by="resolver", pods=PODS, request=REQUEST, decision=1)
+    return Placed(**fields, submitted_at_s=7, target=target)
+
+
+def claimed(target: Target = QUEUE) -> Executor:
+    """It has ordered the pods at 100; the log is at 6."""
+    executor = Executor("berlin", limits=LIMITS)
+    executor.handle(Told(1, placed(target), 5), 100)
+    assert executor.handle(Answered(ref="1", outcome=Stored(6)), 100) == [
+        CreatePods(TRAIN, NAME, PODS, REQUEST, None, None, target),
+        Acted(1),
+    ]
+    return executor
+
+
+def work(state: State, **more: Any) -> Workload:
+    known: dict[str, Any] = {
+        "sequence": 9,
+        "request": REQUEST,
+        "digest": "d",
+        "attempt": 1,
+        "cluster": "berlin",
+        "pods": PODS,
+        "target": QUEUE,
+        "submitted_at_s": 7.0,
+        "executor": NAME,
+    }
+    return Workload(tenant="acme", id="train", state=state, **(known | more))
+
+
+def evicted(executor: Executor, event: PodsGone, now_s: float) -> str:
+    """The reason that it tells when no pod is left; how often it was evicted is in the log."""
+    steps = executor.handle(event, now_s)
+    if isinstance(steps[0], Reload):
+        held = work(State.CLAIMED)
+        steps = executor.handle(Reloaded(ref=steps[0].ref, workload=held), now_s)
+    [step] = steps
+    assert isinstance(step, Append)
+    assert isinstance(step.event, Evicted)
+    return step.event.reason
+
+
+def test_what_the_queue_lets_in_is_told_before_it_runs() -> None:
+    executor = claimed()
+    assert executor.handle(PodsQueued(TRAIN), 101) == []
+    admitted = Admitted(**head(after=6, at_s=150))
+    assert executor.handle(PodsAdmitted(TRAIN), 150) == [Append(ref="2", event=admitted)]
+    # It runs before the log has answered: one write at a time, in order.
+    assert executor.handle(PodsRunning(TRAIN, PODS), 151) == []
+    running = Running(**head(after=7, at_s=152), pods=PODS)
+    assert executor.handle(Answered(ref="2", outcome=Stored(7)), 152) == [
+        Append(ref="3", event=running)
+    ]
+    assert executor.handle(PodsAdmitted(TRAIN), 153) == []  # told twice
+
+
+def test_what_the_queue_does_not_let_in_is_given_back_after_its_own_limit() -> None:
+    executor = claimed()
+    executor.handle(PodsQueued(TRAIN), 100)
+    assert executor.handle(Tick(), 399) == []
+    why = "its cluster's queue did not let it in within 300 s"
+    assert executor.handle(Tick(), 400) == [StopPods(TRAIN, why)]
+    assert evicted(executor, PodsGone(TRAIN, why), 401) == why
+
+
+def test_pods_have_their_own_limit_from_the_admission_on() -> None:
+    executor = claimed()
+    executor.handle(PodsAdmitted(TRAIN), 350)
+    executor.handle(Answered(ref="2", outcome=Stored(7)), 350)
+    executor.handle(PodsWaiting(TRAIN, "0/3 nodes are available"), 351)
+    assert executor.handle(Tick(), 409) == []
+    why = "not all pods ran within 60 s: 0/3 nodes are available"
+    assert executor.handle(Tick(), 410) == [StopPods(TRAIN, why)]
+
+
+def test_without_a_queue_the_limit_counts_from_the_order_and_the_reason_is_the_last_word() -> None:
+    executor = claimed(Target(namespace="team"))
+    executor.handle(PodsWaiting(TRAIN, "no room"), 101)
+    executor.handle(PodsWaiting(TRAIN, ""), 102)
+    assert executor.handle(Tick(), 160) == [StopPods(TRAIN, "not all pods ran within 60 s")]
+
+
+def test_what_its_queue_takes_back_is_given_back_before_and_after_a_restart() -> None:
+    executor = claimed()
+    executor.handle(PodsAdmitted(TRAIN), 150)
+    executor.handle(Answered(ref="2", outcome=Stored(7)), 150)
+    assert executor.handle(PodsQueued(TRAIN), 200) == [StopPods(TRAIN, BACK_IN_QUEUE)]
+    assert evicted(executor, PodsGone(TRAIN, BACK_IN_QUEUE), 201) == BACK_IN_QUEUE
+
+    # A new life sees it queued and reads in the log that it had been let in.
+    for state in (State.ADMITTED, State.RUNNING):
+        again = Executor("berlin", limits=LIMITS)
+        read = Reload(ref="1", tenant="acme", id="train")
+        assert again.handle(PodsFound(TRAIN), 300) == [read]
+        assert again.handle(PodsQueued(TRAIN), 300) == []
+        stop = [StopPods(TRAIN, BACK_IN_QUEUE)]
+        assert again.handle(Reloaded(ref="1", workload=work(state)), 301) == stop
+    # One that never was let in goes on waiting.
+    again = Executor("berlin", limits=LIMITS)
+    again.handle(PodsFound(TRAIN), 300)
+    again.handle(PodsQueued(TRAIN), 300)
+    assert again.handle(Reloaded(ref="1", workload=work(State.CLAIMED)), 301) == []
+    assert again.handle(Tick(), 599) == []
+    assert [type(s) for s in again.handle(Tick(), 600)] == [StopPods]
+
+
+def test_an_attempt_that_ran_and_whose_pods_are_nowhere_is_not_to_be_made_again() -> None:
+    executor = Executor("berlin", limits=LIMITS)
+    for state, ran in ((State.CLAIMED, False), (State.ADMITTED, True), (State.RUNNING, True)):
+        executor = Executor("berlin", limits=LIMITS)
+        executor.handle(Told(0, placed(), 5), 100)
+        executor.handle(Answered(ref="1", outcome=Refused(9)), 101)
+        order = CreatePods(TRAIN, NAME, PODS, REQUEST, None, None, QUEUE, ran)
+        steps = executor.handle(Reloaded(ref="2", workload=work(state)), 102)
+        assert steps == [order, Acted(0)]
+    assert evicted(executor, PodsGone(TRAIN), 103) == "its pods vanished from the cluster"
+
+
+# What an earlier life left
+
+
+def recorded(sequence: int, event: Any) -> Recorded:
+    return Recorded("s", sequence, 0.0, encode(event), 0)
+
+
+def claim(attempt: int = 1) -> Claimed:
+    return Claimed(**head(after=5, at_s=0, attempt=attempt), executor=NAME)
+
+
+def left(*events: tuple[int, Any]) -> dict[Attempt, tuple[Placed, int]]:
+    found = Leftovers()
+    for sequence, event in events:
+        found.take(recorded(sequence, event))
+    return found.held()
+
+
+def test_a_claim_that_nothing_followed_is_left_over_whatever_came_in_which_order() -> None:
+    one, two = (5, placed()), (6, claim())
+    assert left(one, two) == left(two, one) == {TRAIN: (placed(), 5)}
+    assert left(one, two, (7, Running(**head(after=6, at_s=0), pods=PODS))) == {
+        TRAIN: (placed(), 5)
+    }
+
+
+def test_what_was_not_claimed_or_is_over_is_not_left_over() -> None:
+    over = Evicted(**head(after=6, at_s=0), reason="x")
+    back = Withdrawn(**head(after=5, at_s=0), reason="x", decision=2)
+    assert left((5, placed())) == {}
+    assert left((5, placed()), (6, claim()), (7, over)) == {}
+    assert left((5, placed()), (6, back)) == {}
+    # Placed here again, and not claimed yet: its hint comes by itself.
+    assert left((6, claim()), (7, over), (8, placed())) == {}
+    assert left((6, claim())) == {}  # its placement is gone: so is its story
+
+
+def test_what_cannot_be_read_is_passed_over() -> None:
+    found = Leftovers()
+    found.take(Recorded("s", 4, 0.0, b"{", 0))
+    found.take(recorded(5, placed()))
+    found.take(recorded(6, claim()))
+    assert list(found.held()) == [TRAIN]
