@@ -23,8 +23,7 @@ from typing import Final, Literal, Self
 from berthmaster.runtime.children import dying_with_this_process
 
 MAX_PAYLOAD_BYTES: Final = 1024 * 1024
-# Streams reserve their max_bytes against these limits the moment they are made, and all of ours
-# together reserve some 45 GiB; the disk's own end comes first on smaller machines.
+# Our streams reserve some 45 GiB of them when they are made; smaller disks end before that.
 JETSTREAM_LIMIT_BYTES: Final = 96 * 1024**3
 START_TIMEOUT_S: Final = 10.0
 STOP_TIMEOUT_S: Final = 5.0
