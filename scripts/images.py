@@ -34,6 +34,7 @@ EXTRAS = {
     "archivist": ("archivist",),
     "telemetry": ("telemetry",),
     "inventory": ("kubernetes",),
+    "executor": ("kubernetes",),
     "multikueue": ("resolver", "kubernetes"),
     "emulator": ("emulator",),
     # A side in one pod; `berth cluster add` is run in the hub's.
