@@ -265,6 +265,26 @@ def test_a_kind_that_is_not_served_is_told_once_and_mirrored_when_it_comes() -> 
     asyncio.run(story())
 
 
+def test_a_kind_that_was_taken_away_is_listed_anew_when_it_comes_back() -> None:
+    async def story() -> None:
+        async with Stage() as stage:
+            await stage.put("old", spec={"size": 1})
+            async with watching(stage) as watcher:
+                await stage.until_watched()
+                stage.served = False
+                stage.drop()
+                await until(lambda: watcher.mirror.absent)
+                assert not watcher.mirror.caught_up
+                assert watcher.sizes() == {"old": 1}  # not known to be gone
+                stage.objects.clear()  # no event tells of it: the kind itself was away
+                await stage.put("new", spec={"size": 2})
+                stage.served = True
+                await until(lambda: watcher.mirror.caught_up)
+                assert watcher.words() == ["+old=1", "listed", "+new=2", "-old", "listed"]
+
+    asyncio.run(story())
+
+
 def test_what_is_not_allowed_is_told_in_the_servers_words() -> None:
     async def story() -> None:
         async with Stage() as stage:
