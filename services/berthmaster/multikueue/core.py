@@ -174,7 +174,7 @@ class Reconciler:
         elif isinstance(asked, DeleteJob):
             memo.trouble_until_s = now_s + TROUBLE_S  # until its end is seen
         elif isinstance(asked, Nominate):
-            memo.nominated.add(asked.cluster)
+            memo.nominated.setdefault(asked.cluster, now_s)
             if memo.ready_at_s is not None:
                 self.latencies_s.append(max(0.0, now_s - memo.ready_at_s))
 

@@ -82,7 +82,7 @@ class Memo:
         self.ready_at_s: float | None = None  # since when it may be nominated, and has no cluster
         self.admitted_since_s: float | None = None  # a copy is admitted and the hub does not say so
         self.why = ""  # what it waited for at the last look
-        self.nominated: set[str] = set()  # clusters that we saw nominated in this Kueue attempt
+        self.nominated: dict[str, float] = {}  # seen nominated in this Kueue attempt -> since when
         self.told: dict[str, str] = {}  # reason of an event -> its note
         self.trouble = ""  # why the last write to Kubernetes failed
         self.trouble_until_s = 0.0
@@ -340,10 +340,10 @@ def _nominating(view: View, memo: Memo, policy: Policy, now_s: float) -> Step:
         if memo.trouble and now_s < memo.trouble_until_s:
             return Wait(memo.trouble, memo.trouble_until_s)
         return Nominated(ref)
-    memo.nominated.add(ref.hub_name)
+    since_s = memo.nominated.setdefault(ref.hub_name, now_s)
     if view.copy is not None and view.copy.admitted:
         return Wait(f"{bus.cluster} has admitted it, and the hub does not know yet")
-    late_s = bus.claimed_at_s + policy.patience_s
+    late_s = max(since_s, bus.claimed_at_s) + policy.patience_s
     if now_s >= late_s:
         words = _remote_words(view.copy)
         return MoveOn(f"not admitted within {policy.patience_s:g} s: {words}")

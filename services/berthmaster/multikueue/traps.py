@@ -62,9 +62,18 @@ def find(view: View, memo: Memo, know: Knowledge, policy: Policy, now_s: float) 
             f"cannot clear the nomination; {CURE}",
         )
     memo.admitted_since_s = None
-    if bus.state is not State.CLAIMED or now_s < bus.claimed_at_s + policy.mute_s:
+    since_s = memo.nominated.get(_hub_name(view), float("inf"))
+    if bus.state is not State.CLAIMED or now_s < since_s + policy.mute_s:
         return None
     return _black_hole(view, know, policy, now_s)
+
+
+def _hub_name(view: View) -> str:
+    """What Kueue calls the cluster of the open attempt."""
+    bus, rules = view.bus, view.rules
+    if bus is None or rules is None:
+        return ""
+    return next((ref.hub_name for ref in rules.clusters if ref.name == bus.cluster), "")
 
 
 def _black_hole(view: View, know: Knowledge, policy: Policy, now_s: float) -> Trap | None:
