@@ -11,7 +11,6 @@ The reason is the value of a taint: PreferNoSchedule in the first case, which ke
 """
 
 from collections.abc import Iterable, Mapping
-from hashlib import blake2b
 from typing import Final, Literal, NamedTuple, cast
 
 from berthmaster.inventory.amounts import CPU, MEMORY, Nonsense, offered
@@ -165,11 +164,6 @@ def _taints(taints: Iterable[NodeTaint]) -> tuple[tuple[Taint, ...], list[str]]:
     return tuple(known), problems
 
 
-def made_up_uuid(cluster: str, node: str, index: int) -> str:
-    """The same for ever, and recognisable as nobody's word."""
-    return f"berth-{blake2b(f'{cluster}/{node}/{index}'.encode(), digest_size=12).hexdigest()}"
-
-
 def report(
     cluster: str, name: str, shape: Shape, charged: Charged, stamp: Stamp, now_s: float
 ) -> NodeReport:
@@ -177,7 +171,7 @@ def report(
     gpus = tuple(
         GpuDevice(
             index=index,
-            uuid=gpu.uuid or made_up_uuid(cluster, name, index),
+            uuid=gpu.uuid,  # a device plugin only counts; readers then go by the index
             model=gpu.model,
             memory_mib=gpu.memory_mib,
             healthy=gpu.healthy,

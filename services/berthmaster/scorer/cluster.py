@@ -206,11 +206,12 @@ class Cluster:
         idle: dict[str, int] = {}
         lost: set[str] = set()
         for gpu in told.gpus:
-            key = gpu.uuid or reading_key("", gpu.index)
-            if gpu.health == "lost":
-                lost.add(key)
-            elif gpu.utilization_percent is not None:
-                idle[key] = 100_000 - round(1000 * gpu.utilization_percent)
+            # Where a report only counts GPUs, its entries have no uuid and are known by index.
+            for key in (reading_key(gpu.uuid, gpu.index), reading_key("", gpu.index)):
+                if gpu.health == "lost":
+                    lost.add(key)
+                elif gpu.utilization_percent is not None:
+                    idle[key] = 100_000 - round(1000 * gpu.utilization_percent)
         node.idle = idle
         if node.lost != lost:
             node.lost = frozenset(lost)

@@ -5,7 +5,7 @@ from typing import Any
 from berthmaster.inventory.dra import Offered
 from berthmaster.inventory.kinds import Problem, Problems
 from berthmaster.inventory.node_book import NodeBook
-from berthmaster.inventory.nodes import UNUSABLE, bounded_labels, made_up_uuid, shape_of
+from berthmaster.inventory.nodes import UNUSABLE, bounded_labels, shape_of
 from berthmaster.messages.fleet import Amounts, GpuDevice, NodeReport, PodUse, Share, Taint
 from tests.unit.inventory.objects import (
     FALSE,
@@ -37,7 +37,7 @@ def told(nodes: NodeBook, name: str = "n1") -> NodeReport:
 def t4(index: int, foreign_milli: int = 0, *, healthy: bool = True) -> GpuDevice:
     return GpuDevice(
         index=index,
-        uuid=made_up_uuid("east", "n1", index),
+        uuid="",
         model="Tesla-T4",
         memory_mib=15_360,
         healthy=healthy,

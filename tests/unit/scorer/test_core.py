@@ -309,6 +309,18 @@ def test_a_lost_gpu_is_not_offered_and_silence_does_not_bring_it_back() -> None:
     assert repaired.free_gpus == 2.0
 
 
+def test_gpus_that_a_report_only_counts_are_measured_by_their_index() -> None:
+    story = Story()
+    counted = tuple(replace(gpu(index), uuid="") for index in (0, 1))
+    story.fact(report(gpus=counted))
+    (told,) = story.hear(telemetry(100, 50))
+    assert told.idle_gpu_percent == 25.0
+    lost = telemetry(100, counter=2)
+    lost = replace(lost, gpus=(*lost.gpus, reading(1, None, health="lost")))
+    (told,) = story.hear(lost)
+    assert (told.free_gpus, told.idle_gpu_percent) == (1.0, 0.0)
+
+
 def test_a_cordoned_nodes_idle_gpus_do_not_attract() -> None:
     story = Story()
     story.fact(report("n1", gpus=1))
