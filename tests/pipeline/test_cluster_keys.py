@@ -124,7 +124,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with berth_up(folder, *EXTERNAL):
         pass
     told = run_berth(
-        *("cluster", "add", "berlin", "--url", "tls://hub.test:4222", "--data", str(folder)),
+        *("cluster", "add", "berlin", "--data", str(folder)),
         home=folder.parent,
     )
     assert told.returncode == 0, told.stderr

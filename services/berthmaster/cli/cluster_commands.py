@@ -24,7 +24,7 @@ from berthmaster.bus.reload import connected_keys, reload_servers
 from berthmaster.bus.subjects import SubjectError, text, token
 from berthmaster.cli import secret
 from berthmaster.cli.session import EXIT_FAILED, Output
-from berthmaster.cli.target import KEYS_FOLDER, TLS_FOLDER, find_connection
+from berthmaster.cli.target import KEYS_FOLDER, TLS_FOLDER, find_connection, read_external
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -116,7 +116,7 @@ class _Folder:
                 f"no keys in {path or 'any folder that was found'}: name the data folder of "
                 "`berth up` or `berth serve hub` with --data"
             )
-        return cls(path.absolute(), found[1].external_url if found else "")
+        return cls(path.absolute(), read_external(path))
 
     def agents(self) -> dict[str, str]:
         """Clusters with their public keys."""

@@ -40,6 +40,7 @@ from berthmaster.cli.target import (
     FolderLock,
     remove_connection,
     write_connection,
+    write_external,
 )
 from berthmaster.runtime.log import Log
 
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from berthmaster.bus.certificates import Certificates
 
 START_LIMIT_S: Final = 30.0
+CLUSTERS_LIMIT_S: Final = 120.0  # API servers may be far away, and first lists long
 SERVER_LIMIT_S: Final = 30.0  # with many messages on disk it has to read before it is ready
 OPERATOR: Final = "operator"
 SETUP: Final = "setup"
@@ -100,7 +102,7 @@ class Stack:
         supervisor: Supervisor | None = None,
         child: "ChildMaker | None" = None,
         ports: Callable[[int], Sequence[int]] = free_ports,
-        start_limit_s: float = START_LIMIT_S,
+        start_limit_s: float | None = None,
     ) -> None:
         """``announce``: leave a connection file where other commands look for it. A pod brings a
         supervisor and children of its own kind."""
@@ -110,6 +112,8 @@ class Stack:
         self.supervisor = supervisor or Supervisor(told)
         self._child = child or self._logged
         self._ports = ports
+        if start_limit_s is None:
+            start_limit_s = CLUSTERS_LIMIT_S if options.hub or options.workers else START_LIMIT_S
         self._start_limit_s = start_limit_s
         self._files: Certificates | None = None
         self.took_s = 0.0
@@ -142,7 +146,6 @@ class Stack:
             seed_file=str(seed_file(self.keys, OPERATOR)),
             inbox_prefix=inbox_prefix(OPERATOR),
             ca_file=str(self.ca_file or ""),
-            external_url=external_url(self.options.external, self.url),
             pid=os.getpid(),
         )
 
@@ -176,6 +179,7 @@ class Stack:
             ],
             timeout_s=SERVER_LIMIT_S,
         )
+        write_external(self.folder, external_url(self.options.external, self.url))
         await self._make_streams()
         await self.supervisor.start(self._services(), timeout_s=self._start_limit_s)
         if self._announce:

@@ -20,6 +20,7 @@ DATA_FOLDER: Final = Path(".berth")
 CONNECTION_FILE: Final = "connection.json"
 KEYS_FOLDER: Final = "keys"
 TLS_FOLDER: Final = "tls"
+EXTERNAL_FILE: Final = "external.json"
 LOCK_FILE: Final = "up.lock"
 DEFAULT_URL: Final = "nats://127.0.0.1:4222"
 DEFAULT_TENANT: Final = "default"
@@ -34,8 +35,13 @@ class ConnectionFile(msgspec.Struct, kw_only=True):
     seed_file: str = ""
     inbox_prefix: str = "_INBOX"
     ca_file: str = ""
-    external_url: str = ""  # where agents in other clusters find this bus; "" = nowhere
     pid: int = 0
+
+
+class External(msgspec.Struct, frozen=True, kw_only=True):
+    """Where agents in other clusters find this bus: kept while it does not run, too."""
+
+    url: str
 
 
 _FILE: Final = msgspec.json.Decoder(ConnectionFile)
@@ -188,6 +194,23 @@ def write_connection(folder: Path, file: ConnectionFile, env: Mapping[str, str])
             state.write_text(f"{folder.resolve()}\n")
         except OSError:
             pass  # a read-only home: then --data or the folder itself finds it
+
+
+def write_external(folder: Path, url: str) -> None:
+    """Leave word of where agents elsewhere connect; "" takes it back."""
+    path = folder / EXTERNAL_FILE
+    if url:
+        path.write_bytes(msgspec.json.encode(External(url=url)) + b"\n")
+    else:
+        path.unlink(missing_ok=True)
+
+
+def read_external(folder: Path) -> str:
+    """Where agents elsewhere connect; "" if they cannot."""
+    try:
+        return msgspec.json.decode((folder / EXTERNAL_FILE).read_bytes(), type=External).url
+    except (OSError, msgspec.DecodeError):
+        return ""
 
 
 def remove_connection(folder: Path, env: Mapping[str, str]) -> None:

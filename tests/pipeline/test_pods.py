@@ -1,0 +1,221 @@
+"""`berth serve hub` and `berth serve agent` as processes, with API servers that do not answer: what
+they show, what they restart, whom they let in, and how they end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from berthmaster.bus.embedded import free_ports
+from tests.pipeline.running import alive, children_of, environment, gone_within, run_berth
+
+LIMIT_S = 120.0  # a dozen processes on a machine that has other things to do
+KUBECONFIG = {
+    "apiVersion": "v1",
+    "kind": "Config",
+    "current-context": "a",
+    "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
+    "clusters": [{"name": "a", "cluster": {"server": "https://127.0.0.1:1"}}],
+    "users": [{"name": "a", "user": {"token": "t"}}],
+}
+HUB_PARTS = {
+    *("nats-server", "gateway", "resolver", "scorer", "archivist", "inventory-hub", "multikueue"),
+    "start",
+}
+pytestmark = pytest.mark.timeout(400)
+
+
+@dataclass
+class Pod:
+    """One that runs."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    log: Path
+
+    def page(self, path: str) -> tuple[int, dict[str, Any]]:
+        """Status and body of one of its pages."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as reply:
+                return reply.status, json.loads(reply.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.loads(error.read())
+
+    def parts(self) -> dict[str, bool]:
+        """Which parts are in order."""
+        try:
+            told = self.page("/readyz")[1]["parts"]
+        except OSError:
+            return {}
+        return {name: part["ok"] for name, part in told.items()}
+
+    def events(self, event: str) -> list[dict[str, Any]]:
+        """Its own log lines of one kind."""
+        lines = self.log.read_text().splitlines()
+        told = [json.loads(line) for line in lines if line.startswith("{")]
+        return [each for each in told if each.get("event") == event]
+
+    def until(self, true: Callable[[], object], what: str) -> None:
+        """Wait, as long as it runs."""
+        deadline = time.monotonic() + LIMIT_S
+        while not true():
+            assert self.process.poll() is None, self.log.read_text()
+            assert time.monotonic() < deadline, f"{what}: {self.log.read_text()}"
+            time.sleep(0.05)
+
+
+@contextmanager
+def pod(folder: Path, side: str, **settings: str) -> Iterator[Pod]:
+    """A side as its container would run it: settings by environment."""
+    folder.mkdir(exist_ok=True)
+    kubeconfig = folder / "kubeconfig"
+    kubeconfig.write_text(yaml.safe_dump(KUBECONFIG))
+    [port] = free_ports(1)
+    env = environment(folder) | {
+        f"BERTH_{side.upper()}_KUBECONFIG": str(kubeconfig),
+        f"BERTH_{side.upper()}_HTTP_PORT": str(port),
+        **settings,
+    }
+    log = folder / f"{side}.log"
+    argv = [sys.executable, "-m", "berthmaster.cli.main", "serve", side]
+    with log.open("wb") as output:
+        process = subprocess.Popen(argv, env=env, stdout=output, stderr=output)
+    try:
+        yield Pod(process, port, log)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait(5)
+
+
+def serve_hub(folder: Path) -> Any:
+    [port] = free_ports(1)
+    return pod(
+        folder,
+        "hub",
+        BERTH_HUB_DATA_DIR=str(folder / "data"),
+        BERTH_HUB_NATS_PORT=str(port),
+        BERTH_HUB_EXTERNAL="localhost",
+        BERTH_HUB_SYNC="default",
+    )
+
+
+PIPELINE_IS_UP = ("nats-server", "gateway", "resolver", "scorer", "archivist")
+
+
+def test_a_hub_shows_each_child_restarts_the_dead_lets_an_agent_in_and_ends_in_time(
+    tmp_path: Path,
+) -> None:
+    with serve_hub(tmp_path / "hub") as hub:
+        hub.until(
+            lambda: all(hub.parts().get(name) for name in PIPELINE_IS_UP), "the pipeline is up"
+        )
+        status, told = hub.page("/readyz")
+        assert (status, set(told["parts"])) == (503, HUB_PARTS)
+        assert not told["parts"]["multikueue"]["ok"]  # its API server does not answer
+        assert hub.page("/healthz")[0] == 200  # and that is no reason to restart the pod
+
+        [gateway] = [
+            each["pid"]
+            for each in hub.events("child")
+            if (each["child"], each["condition"]) == ("gateway", "starting")
+        ]
+        os.kill(gateway, signal.SIGKILL)
+        hub.until(
+            lambda: any(
+                (each["child"], each["condition"], each["restarts"]) == ("gateway", "ready", 1)
+                for each in hub.events("child")
+            ),
+            "gateway is back",
+        )
+
+        data = tmp_path / "hub" / "data"
+        port = json.loads((data / "external.json").read_text())["url"].rpartition(":")[2]
+        added = run_berth(
+            *("cluster", "add", "berlin", "--namespaces", "ml", "--stdout", "--data", str(data)),
+            home=tmp_path,
+        )
+        assert added.returncode == 0, added.stderr
+        secret = yaml.safe_load(added.stdout)["stringData"]
+        assert secret["url"] == f"tls://localhost:{port}"
+        for name in ("agent.nk", "ca.crt"):
+            (tmp_path / name).write_text(secret[name])
+        with pod(
+            tmp_path / "agent",
+            "agent",
+            BERTH_AGENT_CLUSTER=secret["cluster"],
+            BERTH_AGENT_NAMESPACES=secret["namespaces"],
+            BERTH_NATS_URL=secret["url"],
+            BERTH_NATS_SEED_FILE=str(tmp_path / "agent.nk"),
+            BERTH_NATS_CA_FILE=str(tmp_path / "ca.crt"),
+        ) as agent:
+
+            def connected() -> bool:
+                told = run_berth("cluster", "list", "--data", str(data), "--json", home=tmp_path)
+                return [each["connected"] for each in json.loads(told.stdout)] == [True]
+
+            agent.until(connected, "the agent is on the bus")
+            assert set(agent.parts()) == {"inventory-berlin", "executor-berlin", "start"}
+            assert ends_in_time(agent)
+        assert ends_in_time(hub)
+        assert secret["agent.nk"].strip() not in hub.log.read_text() + agent.log.read_text()
+
+
+def ends_in_time(running: Pod) -> bool:
+    """SIGTERM: it and its children are gone within five seconds, and it says that all is well."""
+    children = children_of(running.process.pid)
+    assert children
+    began_s = time.monotonic()
+    running.process.send_signal(signal.SIGTERM)
+    code = running.process.wait(10)
+    took_s = time.monotonic() - began_s
+    assert (code, took_s < 5.5) == (0, True), (code, took_s, running.log.read_text()[-3000:])
+    return gone_within(children, 0.5)
+
+
+def test_children_die_with_a_pod_that_is_killed(tmp_path: Path) -> None:
+    with serve_hub(tmp_path / "hub") as hub:
+        hub.until(lambda: len(children_of(hub.process.pid)) == 7, "all are started")
+        children = children_of(hub.process.pid)
+        hub.process.kill()
+        assert gone_within(children, 5)
+        assert not any(alive(pid) for pid in children)
+
+
+def test_an_agent_without_its_key_ends_with_the_reason(tmp_path: Path) -> None:
+    with pod(
+        tmp_path / "agent",
+        "agent",
+        BERTH_AGENT_CLUSTER="berlin",
+        BERTH_AGENT_NAMESPACES="ml",
+        BERTH_NATS_SEED_FILE=str(tmp_path / "none.nk"),
+    ) as agent:
+        assert agent.process.wait(LIMIT_S) == 3
+        [why] = [each["why"] for each in agent.events("cannot_start") if each["service"] == "agent"]
+        assert "cannot start (exit code 3)" in why
+        assert "none.nk" in agent.log.read_text()
+
+
+def test_a_hub_on_a_port_that_is_taken_ends_with_the_reason(tmp_path: Path) -> None:
+    with serve_hub(tmp_path / "one") as first:
+        first.until(lambda: "nats-server" in first.parts(), "it has its port")
+        data = tmp_path / "one" / "data"
+        with pod(
+            tmp_path / "two", "hub", BERTH_HUB_DATA_DIR=str(data), BERTH_HUB_NATS_PORT="1"
+        ) as second:
+            assert second.process.wait(LIMIT_S) == 3
+            [why] = [each["why"] for each in second.events("cannot_start")]
+            assert f"a `berth up` is running on {data} already" in why

@@ -1,0 +1,59 @@
+"""What a side's pod runs, by its settings."""
+
+from pathlib import Path
+
+import pytest
+
+from berthmaster.cli import agent, hub
+from berthmaster.cli.agent import AgentSettings
+from berthmaster.cli.hub import HubSettings
+from berthmaster.cli.plan import Entry, KubeTarget, UpOptions, entries
+from berthmaster.runtime.errors import SettingsError
+from berthmaster.runtime.settings import load
+
+
+def test_an_agent_runs_all_of_it_as_one_user_of_the_bus() -> None:
+    env = {"BERTH_AGENT_CLUSTER": "a/b", "BERTH_AGENT_NAMESPACES": "ml, research"}
+    settings = load(AgentSettings, "agent", (), env)
+    user = "agent.a=2Fb"
+    where = ("--cluster", "a/b")
+    assert agent.entries(settings) == [
+        Entry("inventory-a=2Fb", "inventory", user, where),
+        Entry("executor-a=2Fb", "executor", user, (*where, "--namespaces", "ml,research")),
+    ]
+    flags = ["--telemetry", "--kubeconfig", "/k", "--context", "c"]
+    more = agent.entries(load(AgentSettings, "agent", flags, env))
+    assert more[2] == Entry("telemetry-a=2Fb", "telemetry", user, where)
+    assert more[0].flags == (*where, "--kubeconfig", "/k", "--context", "c")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--namespaces", "ml"), "--cluster: missing"),
+        (("--cluster", "b"), "--namespaces: missing"),
+        (("--cluster", "b", "--namespaces", ","), "expected at least one namespace"),
+        (("--cluster", "c" * 3000, "--namespaces", "ml"), "a name that can stand in a subject"),
+    ],
+)
+def test_an_agent_that_cannot_be_says_which_setting(flags: tuple[str, ...], said: str) -> None:
+    with pytest.raises(SettingsError) as told:
+        load(AgentSettings, "agent", flags, {})
+    assert said in str(told.value)
+
+
+def test_a_hub_observes_unless_it_is_told_otherwise() -> None:
+    settings = load(HubSettings, "hub", (), {})
+    assert hub.options(settings) == UpOptions(
+        folder=Path("/data"),
+        services=("gateway", "resolver", "scorer", "archivist", "inventory", "multikueue"),
+        nats_port=4222,
+        hub=KubeTarget(name="hub"),
+        mode="observe",
+        external=("berth-hub.berth-system.svc",),
+    )
+    told = entries(hub.options(load(HubSettings, "hub", (), {"BERTH_HUB_MODE": "dispatch"})))
+    assert told[-2:] == [
+        Entry("inventory-hub", "inventory", "inventory", ("--side", "hub")),
+        Entry("multikueue", "multikueue", "multikueue", ("--mode", "dispatch")),
+    ]
