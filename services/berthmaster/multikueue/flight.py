@@ -12,6 +12,9 @@ from berthmaster.messages.workload import WorkloadEvent
 from berthmaster.multikueue.words import Write
 
 FOLD_LIMIT_S: Final = 1.0
+PATIENT_AFTER: Final = 2  # refusals in a row; races are lost once
+LONGEST_PAUSE_S: Final = 30.0
+_NEVER: Final = 2**63
 W = TypeVar("W", bound=Write)
 
 
@@ -23,12 +26,14 @@ class Flight:
         self._busy: dict[Key, str] = {}
         self._asked: dict[str, tuple[Key, Append | Write]] = {}
         self._fold_first: dict[Key, tuple[int, float]] = {}  # sequence, and when to give up
+        self._refusals: dict[Key, int] = {}  # in a row
 
     def forget(self) -> None:
         """Nothing is under way as far as this replica knows; what is, is guarded."""
         self._busy.clear()
         self._asked.clear()
         self._fold_first.clear()
+        self._refusals.clear()
 
     def busy(self, name: Key) -> bool:
         """Whether something is under way for a workload."""
@@ -62,6 +67,15 @@ class Flight:
 
     def fold_first(self, name: Key, after: int, outcome: Outcome, now_s: float) -> None:
         """What an append's outcome says that the log holds."""
+        refusals = 0 if isinstance(outcome, Stored) else self._refusals.pop(name, 0) + 1
+        if refusals:
+            self._refusals[name] = refusals
+        else:
+            self._refusals.pop(name, None)
+        if refusals > PATIENT_AFTER:  # what refuses it is nothing that the fold will show
+            pause_s = min(FOLD_LIMIT_S * 2.0 ** (refusals - PATIENT_AFTER), LONGEST_PAUSE_S)
+            self._fold_first[name] = (_NEVER, now_s + pause_s)
+            return
         match outcome:
             case Stored(sequence):
                 pass

@@ -9,16 +9,14 @@ the configuration's order alone.
 import asyncio
 import os
 import socket
-from collections import Counter as Tally
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
-from berthmaster.bus.dead import bury
 from berthmaster.bus.errors import BusError
-from berthmaster.bus.facts import FactMirror, Seen
-from berthmaster.bus.follow import Follower, Recorded
+from berthmaster.bus.facts import FactMirror
+from berthmaster.bus.follow import Follower
 from berthmaster.bus.grouped import grouped
 from berthmaster.bus.lease import Lease
 from berthmaster.bus.log import EventLog
@@ -29,18 +27,16 @@ from berthmaster.kubernetes.objects import Metadata, Object
 from berthmaster.kubernetes.resources import ADMISSION_CHECKS, JOBS, Resource
 from berthmaster.kubernetes.resources import WORKLOADS as KUEUE_WORKLOADS
 from berthmaster.kubernetes.wire import Undecodable
-from berthmaster.lifecycle.fold import Verdict
 from berthmaster.lifecycle.instructions import Append, Outcome, Stored, Unknown
-from berthmaster.messages.families import CONTROL_FACTS, DECISIONS, EVENTS, UNREADABLE
-from berthmaster.messages.placement import HUB_CELL
 from berthmaster.multikueue.core import Reconciler
 from berthmaster.multikueue.decide import Plan
+from berthmaster.multikueue.figures import Figures
 from berthmaster.multikueue.hands import Hands
+from berthmaster.multikueue.listening import Listener
 from berthmaster.multikueue.mirrors import Mirrors
 from berthmaster.multikueue.parameters import Parameters
 from berthmaster.multikueue.questions import Questions
 from berthmaster.multikueue.settings import Policy
-from berthmaster.multikueue.traps import TRAPS
 from berthmaster.multikueue.words import Instruction, Nominate, Tell, Write
 from berthmaster.runtime.service import Context
 
@@ -91,32 +87,8 @@ class Shell:
         self._caught_up = {"log": False, "fleet": False, "control": False}
         self._acting = False
         self._behind_since_s: float | None = None
-        self._burials: set[asyncio.Task[bool]] = set()
-        self._metrics()
-
-    def _metrics(self) -> None:
-        metrics = self._ctx.metrics
-        self._nominations = metrics.counter("nominations", "Clusters nominated")
-        self._refused = metrics.counter("refused_writes", "Writes not done", ["kind"])
-        self._conflicts = metrics.gauge("conflicts", "Writes that somebody else's came before")
-        self._latency_s = metrics.histogram(
-            "nomination_seconds", "From when a Workload may be nominated until it is"
-        )
-        self._trapped = metrics.gauge("trapped", "Workloads that sit in a trap", ["trap"])
-        self._traps = metrics.counter("traps", "Traps that Workloads got into", ["trap"])
-        self._traps_told: Tally[str] = Tally()
-        self._states = metrics.gauge("workloads", "Workloads of the hub, by state", ["state"])
-        self._submitted = metrics.counter("submitted", "Workloads made known on the bus")
-        self._placed = metrics.counter("placements", "Placements that were committed")
-        self._lost_commits = metrics.counter("refused_commits", "Commits that lost a race")
-        self._void = metrics.counter("void_events", "Events without effect", ["verdict"])
-        self._unreadable = metrics.counter("unreadable", "Messages that could not be decoded")
-        self._deciding = metrics.gauge("deciding", "1 where this replica acts")
-        self._blind = metrics.counter("blind_nominations", "Nominations while the bus was away")
-        self._events_dropped = metrics.gauge("events_dropped", "Kubernetes events not written")
-        for trap in TRAPS:
-            self._trapped.labels(trap).set(0)
-            self._traps.labels(trap)
+        self._figures = Figures(ctx.metrics)
+        self._listener = Listener(ctx, self.core, self._stir.set, self._figures)
 
     # The hub
 
@@ -156,24 +128,32 @@ class Shell:
         """With the bus, until the context says stop."""
         ctx = self._ctx
         self._conn, self._log = conn, EventLog(conn)
+        listener = self._listener
+        listener.conn = conn
         for part in self._caught_up:
             ctx.health.ready(part, False, "catching up")
         self._events = Follower(
             conn, WORKLOADS, [subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS], start=1
         )
         fleet = FactMirror(
-            conn, "multikueue", [subjects.ALL_FLEET], on_fact=self._on_fact, on_gone=self._on_gone
+            conn,
+            "multikueue",
+            [subjects.ALL_FLEET],
+            on_fact=listener.on_fact,
+            on_gone=listener.on_gone,
         )
         control = Follower(conn, CONTROL, [subjects.ALL_CONTROL])
         self._lease = Lease(
             conn, "multikueue", self.core.name, on_gained=lambda _: self._stir.set()
         )
         ctx.spawn(
-            self._events.run(self._on_recorded, caught_up=self._ready("log")), name="follow the log"
+            self._events.run(listener.on_recorded, caught_up=self._ready("log")),
+            name="the log",
         )
         ctx.spawn(fleet.run(caught_up=self._ready("fleet")), name="mirror the fleet")
         ctx.spawn(
-            control.run(self._on_control, caught_up=self._ready("control")), name="follow control"
+            control.run(listener.on_control, caught_up=self._ready("control")),
+            name="control",
         )
         lease = ctx.spawn(self._lease.run(), name="lease")
         acting = ctx.spawn(self._act_for_ever(conn), name="act")
@@ -192,78 +172,6 @@ class Shell:
 
         return caught_up
 
-    def _on_recorded(self, recorded: Recorded) -> None:
-        if subjects.is_decision(recorded.subject):
-            self._on_decision(recorded)
-            return
-        try:
-            event = EVENTS.decode(recorded.data)
-        except UNREADABLE as error:
-            where = subjects.parse_workload_event(recorded.subject)
-            self.core.on_unreadable(where.tenant, where.id, recorded.sequence, str(error))
-            self._bury(recorded, str(error), workload=f"{where.tenant}/{where.id}")
-            return
-        verdict = self.core.on_event(event, recorded.sequence, recorded.stored_at_s)
-        if verdict in (Verdict.VOID, Verdict.IMPOSSIBLE, Verdict.MISSED):
-            self._void.labels(verdict.value).inc()
-            if verdict is not Verdict.VOID:
-                whose = f"{event.tenant}/{event.id}"
-                self._bury(recorded, f"{verdict.value}: not folded", workload=whose)
-        if self.core.stirred:
-            self._stir.set()
-
-    def _on_decision(self, recorded: Recorded) -> None:
-        if recorded.subject != subjects.decision(HUB_CELL):
-            return
-        try:
-            decision = DECISIONS.decode(recorded.data)
-        except UNREADABLE as error:
-            self.core.on_unreadable_decision(str(error))
-            self._ctx.health.ready("chain", False, f"a decision cannot be read: {error}")
-            self._bury(recorded, str(error))
-            return
-        self.core.on_decision(decision, recorded.sequence)
-
-    def _on_fact(self, seen: Seen) -> None:
-        self.core.on_fact(seen.fact, seen.sequence, seen.stored_at_s)
-        self._stir.set()
-
-    def _on_gone(self, subject: str) -> None:
-        node = subjects.parse_node(subject)
-        if node is not None:
-            self.core.on_node_gone(*node)
-            return
-        copy = subjects.parse_copy(subject)
-        if copy is not None:
-            self.core.on_copy_gone(*copy)
-
-    def _on_control(self, recorded: Recorded) -> None:
-        try:
-            fact = CONTROL_FACTS.decode(recorded.data)
-        except UNREADABLE as error:
-            self._bury(recorded, str(error))
-            return
-        self.core.on_control(fact, recorded.sequence)
-        self._stir.set()
-
-    def _bury(self, recorded: Recorded, reason: str, workload: str = "") -> None:
-        self._unreadable.inc()
-        if self._conn is None or len(self._burials) >= MAX_BURIALS:
-            self._ctx.log.error("a dead letter too many", subject=recorded.subject, reason=reason)
-            return
-        burying = bury(
-            self._conn,
-            service="multikueue",
-            subject=recorded.subject,
-            reason=reason,
-            body=recorded.data,
-            sequence=recorded.sequence,
-            workload=workload,
-        )
-        task = asyncio.create_task(burying)
-        self._burials.add(task)
-        task.add_done_callback(self._burials.discard)
-
     # Acting
 
     @property
@@ -280,7 +188,7 @@ class Shell:
             await self._sleep(conn)
             self.core.hub.complete = self.core.hub.complete or self._mirrors.complete
             may = self._may_act
-            self._deciding.set(may)
+            self._figures.acting.set(may)
             if may and not self._acting:
                 self.core.begin()
             self._acting = may
@@ -339,7 +247,7 @@ class Shell:
         except BusError as error:
             outcome = Unknown(str(error))
         if isinstance(outcome, Stored):
-            self._submitted.inc(append.event.after == 0)
+            self._figures.submitted.inc(append.event.after == 0)
         else:
             self._ctx.log.info("not appended", ref=append.ref, outcome=str(outcome))
         self.core.on_appended(append.ref, outcome, conn.now())
@@ -349,10 +257,10 @@ class Shell:
         done = await self._hands.carry_out(write)
         kind = type(write).__name__
         if done.why:
-            self._refused.labels(kind).inc()
+            self._figures.refused.labels(kind).inc()
             self._ctx.log.info("not written", kind=kind, why=done.why)
         elif isinstance(write, Nominate):
-            (self._nominations if write.workload is not None else self._blind).inc()
+            self._figures.nominated(known=write.workload is not None)
         self.core.on_done(done, self._now())
         self._stir.set()
 
@@ -368,9 +276,9 @@ class Shell:
         except BusError as error:
             outcome = Unknown(str(error))
         if isinstance(outcome, Stored):
-            self._placed.inc(len(plan.events))
+            self._figures.placed.inc(len(plan.events))
         else:
-            self._lost_commits.inc()
+            self._figures.lost_commits.inc()
             self._ctx.log.info("commit not stored", outcome=str(outcome))
             try:
                 log_end = (await stream_info(conn, WORKLOADS)).state.last_seq
@@ -405,19 +313,7 @@ class Shell:
         while True:
             await asyncio.sleep(1.0)
             self._mirrors.show()
-            core, ctx = self.core, self._ctx
+            core = self.core
             if self._conn is not None:
-                ctx.health.ready("bus", self._conn.connected, "no connection to NATS")
-            for latency_s in core.latencies_s:
-                self._latency_s.observe(latency_s)
-            core.latencies_s.clear()
-            states = Tally(workload.state.value for workload in core.know.open.values())
-            for state in ("queued", "placed", "claimed", "admitted", "running"):
-                self._states.labels(state).set(states[state])
-            sitting = Tally(trap.kind for trap in core.desk.trapped.values())
-            for trap in TRAPS:
-                self._trapped.labels(trap).set(sitting[trap])
-                self._traps.labels(trap).inc(core.desk.counts[trap] - self._traps_told[trap])
-                self._traps_told[trap] = core.desk.counts[trap]
-            self._conflicts.set(self._hands.conflicts)
-            self._events_dropped.set(self._recorder.dropped)
+                self._ctx.health.ready("bus", self._conn.connected, "no connection to NATS")
+            self._figures.show(core, self._hands.conflicts, self._recorder.dropped)

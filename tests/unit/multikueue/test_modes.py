@@ -4,6 +4,7 @@ import pytest
 
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.fold import Key, Verdict, key
+from berthmaster.lifecycle.instructions import Append, Refused
 from berthmaster.messages.control import QueuePlace, QueueSetting
 from berthmaster.messages.workload import CancelRequested, JobRequest, RunSpec, Submitted
 from berthmaster.multikueue.jobs import job_name
@@ -405,3 +406,21 @@ def test_two_replicas_that_both_act_for_a_moment_harm_nothing() -> None:
     world.settle()
     assert world.kinds(world.name()) == ["submitted", "placed w1", "claimed w1"]
     assert set(world.log.verdicts) == {Verdict.COUNTED}
+
+
+def test_an_id_that_the_log_will_not_give_is_asked_for_less_and_less_often() -> None:
+    """Its story may be one that this reader no longer knows: no busy loop comes of that."""
+    world = World()
+    world.begin()
+    asked = []
+
+    def refuse(instruction: object) -> None:
+        assert isinstance(instruction, Append)
+        asked.append(world.now_s)
+        world.core.on_appended(instruction.ref, Refused(7), world.now_s)
+
+    world.perform = refuse  # type: ignore[method-assign]
+    world.submit()
+    world.wait(120.0, step_s=0.5)
+    assert 5 < len(asked) < 15
+    assert asked[-1] - asked[-2] > 25.0

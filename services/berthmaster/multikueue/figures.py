@@ -1,0 +1,54 @@
+"""The reconciler's figures: what it did, how soon, and what is stuck."""
+
+from collections import Counter as Tally
+
+from berthmaster.lifecycle.states import LIVE, State
+from berthmaster.multikueue.core import Reconciler
+from berthmaster.multikueue.traps import TRAPS
+from berthmaster.runtime.metrics import Metrics
+
+STATES = (State.QUEUED, *sorted(LIVE))
+
+
+class Figures:
+    """Of one replica."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._nominations = metrics.counter("nominations", "Clusters nominated")
+        self._blind = metrics.counter("blind_nominations", "Nominations while the bus was away")
+        self.refused = metrics.counter("refused_writes", "Writes not done", ["kind"])
+        self.submitted = metrics.counter("submitted", "Workloads made known on the bus")
+        self.placed = metrics.counter("placements", "Placements that were committed")
+        self.lost_commits = metrics.counter("refused_commits", "Commits that lost a race")
+        self.void = metrics.counter("void_events", "Events without effect", ["verdict"])
+        self.unreadable = metrics.counter("unreadable", "Messages that could not be decoded")
+        self.acting = metrics.gauge("acting", "1 where this replica acts")
+        self._conflicts = metrics.gauge("conflicts", "Writes that somebody else's came before")
+        self._latency_s = metrics.histogram(
+            "nomination_seconds", "From when a Workload may be nominated until it is"
+        )
+        self._trapped = metrics.gauge("trapped", "Workloads that sit in a trap", ["trap"])
+        self._traps = metrics.counter("traps", "Traps that Workloads got into", ["trap"])
+        self._traps_told: Tally[str] = Tally()
+        self._states = metrics.gauge("workloads", "Workloads of the hub, by state", ["state"])
+        self._dropped = metrics.gauge("events_dropped", "Kubernetes events not written")
+
+    def nominated(self, *, known: bool) -> None:
+        """A cluster was nominated; ``known``: the bus knows of it."""
+        (self._nominations if known else self._blind).inc()
+
+    def show(self, core: Reconciler, conflicts: int, dropped: int) -> None:
+        """As of now."""
+        for latency_s in core.latencies_s:
+            self._latency_s.observe(latency_s)
+        core.latencies_s.clear()
+        states = Tally(workload.state for workload in core.know.open.values())
+        for state in STATES:
+            self._states.labels(state.value).set(states[state])
+        sitting = Tally(trap.kind for trap in core.desk.trapped.values())
+        for trap in TRAPS:
+            self._trapped.labels(trap).set(sitting[trap])
+            self._traps.labels(trap).inc(core.desk.counts[trap] - self._traps_told[trap])
+            self._traps_told[trap] = core.desk.counts[trap]
+        self._conflicts.set(conflicts)
+        self._dropped.set(dropped)
