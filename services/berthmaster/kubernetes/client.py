@@ -29,7 +29,6 @@ from berthmaster.kubernetes.wire import (
 
 T = TypeVar("T")
 O = TypeVar("O", bound=Object)  # noqa: E741
-
 Propagation = Literal["Background", "Foreground", "Orphan"]
 MERGE_PATCH: Final = "application/merge-patch+json"
 JSON_PATCH: Final = "application/json-patch+json"

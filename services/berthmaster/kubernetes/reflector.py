@@ -98,6 +98,8 @@ class Reflector(Generic[T]):
         self._failures = 0  # in a row, of any kind
         self._refusals = 0  # in a row, of a watch
         self._list_due_s = 0.0
+        self._opened_at_s = 0.0  # the last watch; infinite until the server has accepted it
+        self._settling: asyncio.TimerHandle | None = None
         self._told: set[type[KubernetesError]] = set()  # troubles that the log knows
         self.caught_up = False  # listed, and not known to have missed anything since
         self.trouble = ""  # in words; "" = none
@@ -194,7 +196,8 @@ class Reflector(Generic[T]):
 
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()
-        began_s = silent_from_s = loop.time()
+        silent_from_s = loop.time()
+        self._opened_at_s = float("inf")
         self.watches += 1
         events = self._client.watch(
             self._resource,
@@ -212,6 +215,8 @@ class Reflector(Generic[T]):
         try:
             async with silence, aclosing(events):
                 async for event in events:
+                    if not told:
+                        self._recovered()
                     told += 1
                     self.heard_at_s = now_s = loop.time()
                     self._mirror.event(event)
@@ -229,14 +234,20 @@ class Reflector(Generic[T]):
                 self.caught_up = False
             raise
         finally:
-            if told or loop.time() - began_s >= SHORT_S:
+            if self._settling is not None:
+                self._settling.cancel()
+            # Of an attempt that hung for long and never was a watch, nothing is to be said.
+            lived = told or loop.time() - self._opened_at_s >= SHORT_S
+            if lived:
                 self._failures = self._refusals = 0
-        if not told and loop.time() - began_s < SHORT_S:
+        if not lived:
             raise Unreachable("a watch that ended as soon as it began")
 
     def _opened(self) -> None:
-        self.heard_at_s = asyncio.get_running_loop().time()
-        self._recovered()
+        loop = asyncio.get_running_loop()
+        self.heard_at_s = self._opened_at_s = loop.time()
+        # Not at once: a server that takes every watch and ends it has not recovered.
+        self._settling = loop.call_later(SHORT_S, self._recovered)
 
     # ------------------------------------------------------------ what people are told
 
