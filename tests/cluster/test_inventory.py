@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from berthmaster.bus import subjects
 from berthmaster.kubernetes.access import Access
 from berthmaster.kubernetes.client import Client
@@ -39,6 +41,9 @@ from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes, kueue_crds
 from tests.controlplane.processes import until
 from tests.unit.kubernetes.stage import Lines
+
+# An API server's crash and return alone may take half a minute on a busy machine.
+pytestmark = pytest.mark.timeout(240)
 
 RBAC = Path(__file__).resolve().parents[2] / "deploy/kubernetes/agent/inventory-rbac.yaml"
 PROFILE = subjects.profile(CLUSTER)
@@ -115,6 +120,13 @@ async def test_nodes_and_pods_become_facts_as_they_change(
         ]
         await asyncio.to_thread(plane.api.delete, f"{pods}/theirs", gracePeriodSeconds=0)
         await free(told, "a", 0)
+        # What has run to its end holds nothing, though its pod is still there.
+        brief = pod("brief", asked)
+        brief["metadata"]["annotations"] = {"berth.test/run-s": "1"}
+        await asyncio.to_thread(plane.api.create, pods, brief)
+        await free(told, "a", 1000)
+        await free(told, "a", 0, 60)
+        assert await asyncio.to_thread(plane.api.find, f"{pods}/brief") is not None
 
         # Cordoned, then removed.
         cordon = {"spec": {"unschedulable": True}}
@@ -319,6 +331,20 @@ async def test_after_an_expired_history_what_was_missed_is_told(
         await told.until(node_of("goes"), NodeGone, lambda _: True, 60)
         await told.until(node_of("comes"), NodeReport, lambda _: True, 60)
         await told.lives(60)
+
+
+@in_loop
+async def test_a_slow_server_is_slow_and_nothing_else(planes: Planes, tmp_path: Path) -> None:
+    plane = planes.workers[0]
+    await add(plane, gpu_node("a", gpus=2))
+    proxy = await asyncio.to_thread(plane.proxy, 2.0)
+    kubeconfig = plane.kubeconfig_for("admin", ("system:masters",), via=proxy)
+    async with bus(tmp_path) as told, inventory(told.url, kubeconfig) as ctx:
+        await told.lives(60)
+        label = {"metadata": {"labels": {"after": "a-while"}}}
+        await asyncio.to_thread(plane.api.merge, "/api/v1/nodes/a", label)
+        await told.until(node_of("a"), NodeReport, lambda fact: "after" in fact.labels, 30)
+        assert ctx.health.readiness()[0]
 
 
 @in_loop
