@@ -12,6 +12,7 @@ _HERE = "berthmaster.cli"
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": (f"{_HERE}.up:up", "Run all of it on this machine."),
     "doctor": (f"{_HERE}.doctor:doctor", "Look at a hub and its workers: what is missing?"),
+    "tour": (f"{_HERE}.tour:tour", "See on real clusters where jobs go."),
     "cluster": (f"{_HERE}.cluster_commands:cluster", "Keys of the agents in worker clusters."),
     "demo": (f"{_HERE}.demo:demo", "Show it at work on emulated clusters, with a summary."),
     "submit": (f"{_HERE}.workload_commands:submit", "Submit jobs: files, stdin, or flags."),

@@ -70,6 +70,7 @@ class UpOptions:
     workers: tuple[KubeTarget, ...] = ()
     mode: Mode = "observe"
     namespaces: tuple[str, ...] = ()  # of the workers, in which jobs may be made
+    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # worker: KEY=VALUE …
     external: tuple[str, ...] = ()  # names under which agents elsewhere reach NATS; then over TLS
 
 
@@ -156,6 +157,8 @@ def _check_kubernetes(options: UpOptions) -> None:
     workers = [worker.name for worker in options.workers]
     if twice := sorted({name for name in workers if workers.count(name) > 1}):
         raise PlanError(f"two workers are named {twice[0]!r}: give one another name with NAME=")
+    if strangers := sorted(set(options.labels) - set(workers)):
+        raise PlanError(f"--label {strangers[0]}:…: no worker has this name")
     if len(workers) > MOST_WORKERS:
         raise PlanError(f"{len(workers)} workers: from here {MOST_WORKERS} at most can be served")
     if "executor" in options.services and options.workers and not options.namespaces:
@@ -182,7 +185,8 @@ def entries(options: UpOptions) -> list[Entry]:
     if options.hub is not None:
         found += hub_entries(options.hub, options.mode, options.services)
     for worker in options.workers:
-        found += worker_entries(worker, options.namespaces, options.services)
+        labels = options.labels.get(worker.name, ())
+        found += worker_entries(worker, options.namespaces, options.services, labels=labels)
     return found
 
 
@@ -194,13 +198,22 @@ def hub_entries(hub: KubeTarget, mode: Mode, services: Iterable[str]) -> list[En
 
 
 def worker_entries(
-    worker: KubeTarget, namespaces: Sequence[str], services: Iterable[str], *, user: str = ""
+    worker: KubeTarget,
+    namespaces: Sequence[str],
+    services: Iterable[str],
+    *,
+    user: str = "",
+    labels: Sequence[str] = (),
 ) -> list[Entry]:
     """What belongs to one worker cluster; ``user``: who all of it is, if it has one key."""
     where = ("--cluster", worker.name)
     allowed = ("--namespaces", ",".join(namespaces))
     name = token(worker.name)
-    told = {"inventory": (*where, *worker.flags), "executor": (*where, *allowed, *worker.flags)}
+    known = ("--labels", ",".join(labels)) if labels else ()
+    told = {
+        "inventory": (*where, *known, *worker.flags),
+        "executor": (*where, *allowed, *worker.flags),
+    }
     return [
         Entry(f"{service}-{name}", service, user or f"{service}.{name}", flags)
         for service, flags in told.items()

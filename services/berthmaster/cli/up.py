@@ -5,7 +5,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,10 @@ _CLUSTER_FLAGS: list[Callable[[Any], Any]] = [
     ),
     click.option(
         "--namespaces", metavar="A,B,…", help="Namespaces of the workers that jobs may be made in."
+    ),
+    click.option(
+        "--label", "labels", multiple=True, metavar="WORKER:KEY=VALUE",
+        help="A label of a worker cluster, for requests and queues that ask for it.",
     ),
     click.option(
         "--external", multiple=True, metavar="HOST",
@@ -136,6 +140,7 @@ def options_of(folder: Path, flags: dict[str, Any], tenants: tuple[str, ...] = (
         workers=workers,
         mode=flags.get("mode") or "observe",
         namespaces=tuple(_listed(flags.get("namespaces"))),
+        labels=labels_of(flags.get("labels") or ()),
         external=tuple(flags.get("external") or ()),
     )
     plan.check(options)
@@ -147,6 +152,18 @@ def clusters_of(flags: dict[str, Any]) -> tuple[KubeTarget | None, tuple[KubeTar
     named = flags.get("hub")
     hub = kube_target(named, Path.is_file) if named else None
     return hub, tuple(kube_target(text, Path.is_file) for text in flags.get("workers") or ())
+
+
+def labels_of(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """berlin:accelerator=t4 -> the labels of each worker. Raises PlanError."""
+    found: dict[str, tuple[str, ...]] = {}
+    for text in texts:
+        worker, colon, label = text.rpartition(":")
+        key, equals, _ = label.partition("=")
+        if not (worker and colon and key and equals) or "," in label:
+            raise PlanError(f"--label {text!r}: right is WORKER:KEY=VALUE")
+        found[worker] = (*found.get(worker, ()), label)
+    return found
 
 
 def _listed(text: str | None) -> list[str]:
