@@ -30,6 +30,7 @@ from berthmaster.multikueue.checks import Checks
 from berthmaster.multikueue.decide import Plan, Want, decide
 from berthmaster.multikueue.desk import AGAIN_S, Desk
 from berthmaster.multikueue.hub import Hub, ObjectKey
+from berthmaster.multikueue.kueue import HubJob, KueueWorkload
 from berthmaster.multikueue.ordering import Ordering
 from berthmaster.multikueue.settings import Policy
 from berthmaster.multikueue.state import Knowledge
@@ -129,7 +130,8 @@ class Reconciler:
         """An object of the hub as it is now, or as it was last."""
         touched = self.hub.drop(thing) if gone else self.hub.put(thing)
         self._dirty.update(dict.fromkeys(touched))
-        self._ordering.moved = self._checks.moved = True
+        if not isinstance(thing, KueueWorkload | HubJob):
+            self._ordering.moved = self._checks.moved = True
 
     def on_parameters(self, check: str, found: Selector | str) -> None:
         """What the parameters of a check of ours say, or what is wrong with them."""

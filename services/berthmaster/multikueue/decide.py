@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
 from berthmaster.lifecycle.fold import Workload
 from berthmaster.lifecycle.states import State
@@ -204,11 +205,12 @@ def _placed(want: Want, cluster: str, number: int, now_s: float, decider: str) -
 def order_of(know: Knowledge, rules: Rules, policy: Policy, now_s: float) -> tuple[str, ...]:
     """A configuration's clusters by free GPUs, best first; who takes nothing new goes last. Each
     overtakes another only by a margin, so an order that is nearly right stays."""
-    know.fleet.arrange()
-    free = dict.fromkeys(know.fleet.clusters, 0.0)
-    for slot, (cluster, _) in enumerate(know.fleet.names):
-        if know.fleet.open[slot]:
-            free[cluster] += float(know.fleet.milli[slot]) / 1000
+    fleet = know.fleet
+    fleet.arrange()
+    free: dict[str, float] = {}
+    if fleet.clusters:
+        milli = np.add.reduceat(np.where(fleet.open, fleet.milli, 0), fleet.starts)
+        free = dict(zip(fleet.clusters, (milli / 1000).tolist(), strict=True))
     worth: dict[str, float] = {}
     for ref in rules.clusters:
         view = know.clusters.view(ref.name, now_s, stale_after_s=policy.stale_after_s, avoid_s=0.0)

@@ -68,6 +68,7 @@ class Hub:
         self.job_of: dict[Key, ObjectKey] = {}  # jobs that we made
         self.seen_jobs: set[Key] = set()  # of ours, in this life of the process
         self._names: dict[ObjectKey, Key] = {}
+        self._owned: dict[ObjectKey, set[ObjectKey]] = {}  # Job -> its Workloads
         self._rules: dict[ObjectKey, Rules | None] = {}
 
     # What changed
@@ -78,22 +79,39 @@ class Hub:
         match thing:
             case KueueWorkload():
                 self.workloads[at] = thing
+                kind, owner = thing.owner
+                if kind == "Job":
+                    self._owned.setdefault((at[0], owner), set()).add(at)
                 return self._name_workload(at, thing)
             case HubJob():
                 self.jobs[at] = thing
                 return self._name_job(at, thing)
+            case _:
+                return self._put_rule(at, thing)
+
+    def _put_rule(self, at: ObjectKey, thing: Object) -> set[Key]:
+        """What rules are made of. Kueue writes statuses all the time, which change no rule."""
+        before: Object | None
+        match thing:
             case LocalQueue():
+                before = self.local_queues.get(at)
                 self.local_queues[at] = thing
             case ClusterQueue():
+                before = self.cluster_queues.get(at[1])
                 self.cluster_queues[at[1]] = thing
             case AdmissionCheck():
+                before = self.checks.get(at[1])
                 self.checks[at[1]] = thing
             case MultiKueueConfig():
+                before = self.configs.get(at[1])
                 self.configs[at[1]] = thing
             case MultiKueueCluster():
+                before = self.clusters.get(at[1])
                 self.clusters[at[1]] = thing
             case _:
                 raise TypeError(f"{type(thing).__name__} is nothing that a hub's mirror holds")
+        if before is not None and _meaning(before) == _meaning(thing):
+            return set()
         return self._all()
 
     def drop(self, thing: Object) -> set[Key]:
@@ -102,8 +120,16 @@ class Hub:
         match thing:
             case KueueWorkload():
                 self.workloads.pop(at, None)
+                jobs = self._owned.get((at[0], thing.owner[1]), set())
+                jobs.discard(at)
+                if not jobs:
+                    self._owned.pop((at[0], thing.owner[1]), None)
                 name = self._names.pop(at, None)
-                return {name} if name is not None else set()
+                if name is None:
+                    return set()
+                if self.workload_of.get(name) == at:
+                    del self.workload_of[name]
+                return {name}
             case HubJob():
                 self.jobs.pop(at, None)
                 gone = {name for name, job in self.job_of.items() if job == at}
@@ -134,11 +160,7 @@ class Hub:
         return set(self.workload_of)
 
     def _owned_by(self, job: ObjectKey) -> set[Key]:
-        found = (
-            self._names.get(at)
-            for at, one in self.workloads.items()
-            if at[0] == job[0] and one.owner == ("Job", job[1])
-        )
+        found = (self._names.get(at) for at in self._owned.get(job, ()))
         return {name for name in found if name is not None}
 
     # Whose a Workload is
@@ -153,6 +175,8 @@ class Hub:
             meta = workload.metadata
             name = key(tenant_of(at[0], self._tenants), workload_id(meta.name, meta.uid))
         before = self._names.get(at)
+        if before is not None and before != name and self.workload_of.get(before) == at:
+            del self.workload_of[before]
         self._names[at] = name
         self.workload_of[name] = at
         return {name} if before in (None, name) else {name, before}
@@ -164,21 +188,11 @@ class Hub:
             self.job_of[name] = at
             self.seen_jobs.add(name)
             touched.add(name)
-        for where, workload in self._workloads_of_job(at, job):
-            touched |= self._name_workload(where, workload)
+        for where in sorted(self._owned.get(at, ())):
+            workload = self.workloads[where]
+            if any(o.uid == job.metadata.uid for o in workload.metadata.owner_references):
+                touched |= self._name_workload(where, workload)
         return touched
-
-    def _workloads_of_job(
-        self, at: ObjectKey, job: HubJob
-    ) -> list[tuple[ObjectKey, KueueWorkload]]:
-        return [
-            (where, one)
-            for where, one in self._in_namespace(at[0])
-            if any(o.uid == job.metadata.uid for o in one.metadata.owner_references)
-        ]
-
-    def _in_namespace(self, namespace: str) -> list[tuple[ObjectKey, KueueWorkload]]:
-        return [(at, one) for at, one in self.workloads.items() if at[0] == namespace]
 
     def name_of(self, at: ObjectKey) -> Key | None:
         """What a Workload is called on the bus."""
@@ -290,6 +304,21 @@ def labelled(job: HubJob) -> Key | None:
     return key(
         annotations.get(TENANT) or labels[TENANT], annotations.get(WORKLOAD) or labels[WORKLOAD]
     )
+
+
+def _meaning(thing: Object) -> tuple[object, ...]:
+    """What of an object rules depend on."""
+    match thing:
+        case LocalQueue() | ClusterQueue():
+            return thing.spec, thing.metadata.annotations
+        case MultiKueueConfig():
+            return (thing.spec,)
+        case AdmissionCheck():
+            return thing.spec, thing.status
+        case MultiKueueCluster():
+            return thing.status, thing.metadata.annotations
+        case _:
+            return (thing,)
 
 
 def _config_name(check: AdmissionCheck) -> tuple[str, str]:
