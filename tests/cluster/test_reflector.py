@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.config import from_kubeconfig
@@ -24,6 +25,8 @@ from berthmaster.kubernetes.reflector import (
 from berthmaster.kubernetes.resources import CONFIG_MAPS, Resource
 from tests.controlplane.planes import Planes
 from tests.unit.kubernetes.stage import Lines
+
+pytestmark = pytest.mark.timeout(240)  # API servers start anew here, on busy machines
 
 GADGETS = Resource("berth.test", "v1", "gadgets", "Gadget")
 
@@ -94,7 +97,7 @@ async def mirrored(kubeconfig: Path, resource: Resource, **options: Any) -> Asyn
                 await task
 
 
-async def until(what: Callable[[], object], limit_s: float = 45.0) -> None:
+async def until(what: Callable[[], object], limit_s: float = 90.0) -> None:
     async with asyncio.timeout(limit_s):
         while not what():
             await asyncio.sleep(0.01)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from berthmaster.kubernetes.access import (
     Access,
@@ -171,7 +171,7 @@ class _Reader:
             ca=ca,
             verify=not cluster.insecure,
             server_name=cluster.tls_server_name,
-            proxy=cluster.proxy_url,
+            proxy=self._proxy(cluster),
             namespace=context.namespace,
             headers=self._impersonation(user),
             source=self._credentials(cluster, user, ca),
@@ -199,19 +199,31 @@ class _Reader:
                 raise self._bad(field, f"not accepted from a Secret: {why}")
 
     def _server(self, cluster: Cluster) -> str:
-        parts = urlsplit(cluster.server)
-        if parts.scheme not in ("https", "http") or not parts.hostname:
-            raise self._bad("server", "must be https://host:port")
+        parts = self._url("server", cluster.server, "https://host:port")
         if parts.username or parts.password or parts.query or parts.fragment:
             raise self._bad("server", "must be https://host:port, without user, query or fragment")
-        try:
-            _ = parts.port
-        except ValueError:
-            raise self._bad("server", "its port is no number up to 65535") from None
         loopback = parts.hostname in ("localhost", "127.0.0.1", "::1")
         if self.stranger and parts.scheme == "http" and not loopback:
             raise self._bad("server", "must be https: credentials would travel in the open")
         return cluster.server.rstrip("/")
+
+    def _proxy(self, cluster: Cluster) -> str:
+        if cluster.proxy_url:
+            self._url("proxy-url", cluster.proxy_url, "http://host:port (no SOCKS)")
+        return cluster.proxy_url
+
+    def _url(self, field: str, url: str, form: str) -> SplitResult:
+        """The parts of a URL that can be connected to; no part of it is told, it may hold a
+        password."""
+        try:
+            parts = urlsplit(url)
+            _ = parts.port
+            host = (parts.hostname or "").encode("idna")
+        except ValueError:
+            raise self._bad(field, f"must be {form}") from None
+        if parts.scheme not in ("https", "http") or not host:
+            raise self._bad(field, f"must be {form}")
+        return parts
 
     def _credentials(self, cluster: Cluster, user: User, ca: bytes) -> CredentialSource:
         certificate = self._bytes(

@@ -138,7 +138,11 @@ def test_without_anything_said_it_is_the_file_in_the_home_folder(
         (kubeconfig({"server": "api:6443"}), "", "server: must be https://host:port"),
         (kubeconfig({"server": "ftp://api"}), "", "server: must be https://host:port"),
         (kubeconfig({"server": "https://u:p@api"}), "", "without user, query or fragment"),
-        (kubeconfig({"server": "https://api:99999"}), "", "its port is no number up to 65535"),
+        (kubeconfig({"server": "https://api:99999"}), "", "server: must be https://host:port"),
+        (kubeconfig({"server": "https://[::1"}), "", "server: must be https://host:port"),
+        (kubeconfig({"server": "https://a..b"}), "", "server: must be https://host:port"),
+        (kubeconfig({"server": f"https://{'a' * 64}.b"}), "", "server: must be https://host:port"),
+        (kubeconfig({"proxy-url": "socks5://u:s3cret@p"}), "", "proxy-url: must be http://host:p"),
         (
             kubeconfig({"certificate-authority-data": "%%%"}),
             "",
