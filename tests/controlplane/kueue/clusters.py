@@ -9,6 +9,7 @@ it is lost.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable
 from typing import Any
@@ -62,6 +63,13 @@ class Cluster:
         """Past the cache. Raises KubernetesError."""
         path = resource.path(namespace=key[0], name=key[1])
         return await self._client.get(path, dict)
+
+    async def prove(self, every_s: float, limit_s: float) -> None:
+        """Ask now and then whether anybody is there: a server that stands still keeps its
+        connections, and a silent watch looks like a quiet one. Raises KubernetesError."""
+        while True:
+            await asyncio.sleep(every_s)
+            await self._client.get("/version", dict, timeout_s=limit_s)
 
     # ------------------------------------------------------------ writing
 
@@ -139,11 +147,6 @@ class Cluster:
                 elif event.type != "BOOKMARK":
                     self._put(resource, _plain(event.object))
         return version
-
-    def forget(self) -> None:
-        """The connection is lost: what the cache held is no longer known."""
-        self._objects.clear()
-        self._gone.clear()
 
     def _relist(self, resource: Resource, seen: dict[Key, Obj], version: int) -> None:
         for key in list(self._objects.get(resource, {})):

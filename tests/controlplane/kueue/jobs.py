@@ -139,14 +139,23 @@ class Jobs:
         if workload is None:
             await self._without_workload(job)
             return None
-        pods_ready = are_ready(job)
-        if not await self._writer.condition(
-            workload,
-            lifecycle.PODS_READY,
-            lambda obj, now: lifecycle.set_pods_ready(obj, now, ready=pods_ready),
-        ):
+        if not await self._tell_readiness(job, workload):
             await self._follow(job, workload)
         return None
+
+    async def _tell_readiness(self, job: Obj, workload: Obj) -> bool:
+        """PodsReady. The real manager writes it now before, now after the quota, and then it meets
+        whoever nominates at once: here too it comes late for every second Workload."""
+        late = int(workload["metadata"]["uid"][-1], 16) % 2 == 1
+        known = condition_of(workload, lifecycle.PODS_READY) is not None
+        if late and not known and not lifecycle.has_quota(workload):
+            return False
+        ready = are_ready(job)
+        return await self._writer.condition(
+            workload,
+            lifecycle.PODS_READY,
+            lambda obj, now: lifecycle.set_pods_ready(obj, now, ready=ready),
+        )
 
     async def _released(self, key: Key) -> None:
         """The Job is gone: its Workloads end, and go once garbage collection asks for it."""

@@ -29,6 +29,7 @@ from tests.controlplane.kueue.workqueue import log
 from tests.controlplane.kueue.writing import now_text
 
 CONNECT_LIMIT_S = 10.0
+PROOF_EVERY_S, PROOF_LIMIT_S = 30.0, 15.0
 RETRY_FIRST_S = 5.0
 RETRY_STEPS = 6  # 5 s ... 320 s
 
@@ -140,6 +141,9 @@ class Remotes:
         await self._disconnect(remote)
         try:
             await self._connect(remote)
+        except Refused as error:
+            await self._tell(described, active=False, reason=error.reason, message=str(error))
+            return None
         except (KubernetesError, TimeoutError) as error:
             remote.failures += 1
             wait_s = RETRY_FIRST_S * 2.0 ** (min(remote.failures, RETRY_STEPS + 1) - 1)
@@ -228,6 +232,7 @@ class Remotes:
                     group.create_task(
                         cluster.follow(resource, label_selector=selector, listed=listed)
                     )
+                group.create_task(cluster.prove(PROOF_EVERY_S, PROOF_LIMIT_S))
         except ExceptionGroup as broken:
             raise broken.exceptions[0] from None
         finally:

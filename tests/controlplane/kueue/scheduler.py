@@ -13,12 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from berthmaster.kubernetes import resources
-from berthmaster.kubernetes.errors import Conflict, KubernetesError, NotFound
+from berthmaster.kubernetes.errors import Conflict, NotFound
 from tests.controlplane.kueue import lifecycle, quota
 from tests.controlplane.kueue.clusters import Cluster
 from tests.controlplane.kueue.objects import Obj, condition_of, key_of, labels_of, set_condition
 from tests.controlplane.kueue.queues import checks_for, inactive_reason, may_use, queue_of
-from tests.controlplane.kueue.workqueue import log
 from tests.controlplane.kueue.writing import Writer
 
 
@@ -63,7 +62,7 @@ class Scheduler:
         self._writer = writer
 
     async def cycle(self) -> None:
-        """One pass over all ClusterQueues."""
+        """One pass over all ClusterQueues. Raises KubernetesError: then it wants another."""
         pending: dict[str, list[Obj]] = {}
         for workload in self._cluster.all(resources.WORKLOADS):
             if not is_pending(workload):
@@ -87,9 +86,6 @@ class Scheduler:
                 admitted = await self._try(workload, queue, holding, used)
             except (Conflict, NotFound):
                 continue  # an event of it is on its way, and with it the next cycle
-            except KubernetesError as error:
-                log.warning("scheduler: %s: %s", key_of(workload), error)
-                continue
             if admitted is not None:
                 used = quota.total([used, quota.usage_of({"status": {"admission": admitted}})])
             elif strict:

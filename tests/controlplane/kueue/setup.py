@@ -23,8 +23,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.controlplane.api import Api, ApiError, documents
+from tests.controlplane.api import ApiError, documents
 from tests.controlplane.kueue import builders
+from tests.controlplane.kueue.cleaning import patiently, remove_all
 from tests.controlplane.kueue.managers import Options, is_real, manager
 from tests.controlplane.kueue.objects import GROUP, Obj, condition_of, is_true
 from tests.controlplane.plane import Plane
@@ -104,7 +105,7 @@ class Kueue:
             process.kill()
         self.planes.mend()
         with ThreadPoolExecutor(len(self.planes.workers) + 1) as threads:
-            list(threads.map(lambda plane: _patiently(lambda: self._clean(plane)), self.planes))
+            list(threads.map(lambda plane: patiently(lambda: self._clean(plane)), self.planes))
 
     def _prepare(self, plane: Plane) -> None:
         hub = plane.role == "hub"
@@ -142,14 +143,14 @@ class Kueue:
         jobs = f"/apis/batch/v1{inside}/jobs"
         api.delete(jobs)
         for plural in ("workloads", "localqueues"):
-            _remove_all(api, f"{API}{inside}/{plural}", "")
+            remove_all(api, f"{API}{inside}/{plural}", "")
         kinds = ["clusterqueues"]
         if plane.role == "hub":
             kinds += ["admissionchecks", "multikueueconfigs"]
         for plural in kinds:
-            _remove_all(api, f"{API}/{plural}", self.namespace)
+            remove_all(api, f"{API}/{plural}", self.namespace)
         if plane.role == "hub":
-            _remove_all(api, f"{API}/multikueueclusters", "")
+            remove_all(api, f"{API}/multikueueclusters", "")
         for document in documents(HERE / "policies.yaml"):
             with contextlib.suppress(ApiError):  # not there yet, when starting failed
                 api.delete(api.path_of(document))
@@ -366,35 +367,6 @@ class Kueue:
         assert workload is not None, f"{job} has no Workload in {plane}"
         path = self.path(workload["metadata"]["name"])
         self.planes[plane].api.merge(path, {"spec": {"active": active}})
-
-
-def _patiently(work: Callable[[], None]) -> None:
-    """An API server that has just come back refuses this and that for some seconds (429)."""
-
-    def done() -> bool:
-        try:
-            work()
-        except ApiError as error:
-            if error.status not in (
-                http.HTTPStatus.TOO_MANY_REQUESTS,
-                http.HTTPStatus.SERVICE_UNAVAILABLE,
-            ):
-                raise
-            return False
-        return True
-
-    until(done, "an API server that answers", ACTIVE_LIMIT_S, poll_s=0.2)
-
-
-def _remove_all(api: Api, path: str, prefix: str) -> None:
-    for each in api.items(path):
-        name = each["metadata"]["name"]
-        if not name.startswith(prefix):
-            continue
-        with contextlib.suppress(ApiError):  # gone meanwhile
-            api.delete(f"{path}/{name}")
-        with contextlib.suppress(ApiError):
-            api.merge(f"{path}/{name}", {"metadata": {"finalizers": None}})
 
 
 @contextlib.asynccontextmanager

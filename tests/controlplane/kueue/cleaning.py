@@ -1,0 +1,42 @@
+"""Leaving a plane as it was found: neither finalizers nor a late API server hold it up."""
+
+from __future__ import annotations
+
+import contextlib
+import http
+from collections.abc import Callable
+
+from tests.controlplane.api import Api, ApiError
+from tests.controlplane.processes import until
+
+ANSWER_LIMIT_S = 60.0
+
+
+def patiently(work: Callable[[], None]) -> None:
+    """An API server that has just come back refuses this and that for some seconds (429)."""
+
+    def done() -> bool:
+        try:
+            work()
+        except ApiError as error:
+            if error.status not in (
+                http.HTTPStatus.TOO_MANY_REQUESTS,
+                http.HTTPStatus.SERVICE_UNAVAILABLE,
+            ):
+                raise
+            return False
+        return True
+
+    until(done, "an API server that answers", ANSWER_LIMIT_S, poll_s=0.2)
+
+
+def remove_all(api: Api, path: str, prefix: str) -> None:
+    """Everything there whose name begins so; finalizers too, since no manager is left for them."""
+    for each in api.items(path):
+        name = each["metadata"]["name"]
+        if not name.startswith(prefix):
+            continue
+        with contextlib.suppress(ApiError):  # gone meanwhile
+            api.delete(f"{path}/{name}")
+        with contextlib.suppress(ApiError):
+            api.merge(f"{path}/{name}", {"metadata": {"finalizers": None}})
