@@ -40,6 +40,7 @@ async def joined(ctx: Context[S], *streams: str) -> AsyncIterator[Connection | N
         return
     async with conn:
         conn.on_violation = lambda what: ctx.health.ready("permissions", False, what)
+        ctx.health.ready("streams", False, "the streams have not been looked at yet")
         ctx.health.ready("bus", True)
         yield conn if await _streams_are_there(ctx, conn, streams) else None
 

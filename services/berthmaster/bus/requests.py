@@ -20,6 +20,7 @@ from berthmaster.bus.errors import NoAnswer, NotConnected, NotPermitted
 from berthmaster.bus.window import Window
 
 API: Final = "$JS.API."
+GRACE_S: Final = 0.1
 NO_RESPONDERS: Final = "503"
 _VIOLATION: Final = re.compile(r'permissions violation for (publish|subscription) to "([^"]+)"')
 
@@ -74,8 +75,7 @@ class Requests:
             if subject.startswith(API):
                 msg = await self._in_window(question, timeout_s)
             else:
-                async with asyncio.timeout(timeout_s):
-                    msg = await self._sent(question)
+                msg = await self._sent(question, timeout_s)
         except TimeoutError as error:
             why = "" if self._nc.is_connected else "; the server is away"
             raise NoAnswer(f"no answer on {subject} within {timeout_s:g} s{why}") from error
@@ -89,18 +89,27 @@ class Requests:
             self._back.clear()
             await self._back.wait()
 
-    async def _sent(self, question: _Question) -> Msg:
-        await self._there()
+    async def _sent(self, question: _Question, limit_s: float) -> Msg:
+        answer = question.answer
+        deadline = asyncio.get_running_loop().time() + limit_s
+        async with asyncio.timeout_at(deadline):
+            await self._there()
         self._waiting[question.token] = question
         reply = f"{self._inbox}.{question.token}"
         try:
             await self._nc.publish(
                 question.subject, question.data, reply=reply, headers=question.headers
             )
-            return await question.answer
+            left_s = deadline - asyncio.get_running_loop().time()
+            await asyncio.wait({answer}, timeout=max(left_s, 0.0))
+            if not answer.done():  # after this process stood still, answers are there to be read
+                await asyncio.wait({answer}, timeout=GRACE_S)
+            if not answer.done():
+                raise TimeoutError
+            return answer.result()
         finally:
             del self._waiting[question.token]
-            question.answer.cancel()
+            answer.cancel()
 
     async def _in_window(self, question: _Question, limit_s: float) -> Msg:
         """The time limit counts twice: for its place, and then for the server. What waited long
@@ -109,8 +118,7 @@ class Requests:
         async with asyncio.timeout(limit_s):
             await self._window.enter(key)
         try:
-            async with asyncio.timeout(limit_s):
-                msg = await self._sent(question)
+            msg = await self._sent(question, limit_s)
         except (asyncio.CancelledError, TimeoutError):
             if question.answer.cancelled():
                 self._window.late(question.token, key, limit_s)

@@ -17,9 +17,8 @@ from collections import deque
 from typing import Final, NamedTuple
 
 FIRST: Final = 64.0  # some 20 ms of work for a server with two cores
-LEAST: Final = 8.0  # some whose answers are lost do not hold up all others
+LEAST: Final = 16.0  # some whose answers are lost do not hold up all others
 MOST: Final = 256.0
-HALVE_EVERY_S: Final = 1.0  # requests that are late together tell the same thing
 LONGEST_HOLD_S: Final = 30.0
 MAX_LOSSES: Final = 10_000  # requests whose losses are remembered
 
@@ -80,7 +79,7 @@ class Window:
     def late(self, token: str, key: Key, limit_s: float) -> None:
         """Nobody waits for its answer any more, and the server works on it still."""
         loop = asyncio.get_running_loop()
-        if loop.time() - self._halved_s >= HALVE_EVERY_S:
+        if loop.time() - limit_s >= self._halved_s:  # it was sent since: they tell the same once
             self._halved_s = loop.time()
             self.size = max(self.size / 2, LEAST)
         losses = self._losses.get(key, 0)

@@ -78,6 +78,7 @@ class Shell:
         """Serve until the service is asked to stop; what is in hand then is finished."""
         ctx = self._ctx
         ctx.health.ready("log", False, "the log has not been read to its end")
+        ctx.health.ready("endpoints", False, "nobody listens yet")
         ctx.spawn(self._follow_queues(), name="follow queues")
         ctx.spawn(self._follow_log(), name="follow log")
         ctx.spawn(self._watch_size(), name="watch size")
@@ -102,6 +103,7 @@ class Shell:
             failed=lambda _, __: encode(unavailable("the gateway failed; repeating is safe")),
             max_concurrent=limit,
         )
+        ctx.health.ready("endpoints", True)
         ctx.log.info("serving", instance=self._life)
         await ctx.stopping.wait()
         await endpoints.stop()

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from berthmaster.bus import window as window_module
 from berthmaster.bus.window import LEAST, LONGEST_HOLD_S, MOST, Key, Window
 
 
@@ -77,39 +76,39 @@ def test_it_grows_by_one_for_each_window_of_timely_answers_up_to_its_limit() -> 
 
 def test_answers_that_are_late_together_halve_it_once_and_keep_their_places() -> None:
     async def story() -> None:
-        window = Window(first=16)
-        for number in range(16):
+        window = Window(first=64)
+        for number in range(64):
             await window.enter(key(number))
-        for number in range(16):
+        for number in range(64):
             window.late(str(number), key(number), limit_s=60)
-        assert (window.size, window.taken) == (8, 16)
+        assert (window.size, window.taken) == (32, 64)
         waiting = await entering(window, 99)
         assert not waiting.done()  # all that it may have before the server still stands there
 
-        for number in range(9):
+        for number in range(33):
             window.came(str(number))
         await turns()
-        assert (waiting.done(), window.taken) == (True, 8)
+        assert (waiting.done(), window.taken) == (True, 32)
         window.came("3")  # told twice: it was over
-        assert window.taken == 8
+        assert window.taken == 32
         window.forget()
         assert window.taken == 1
 
     run(story)
 
 
-def test_it_never_narrows_so_far_that_one_lost_answer_holds_up_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(window_module, "HALVE_EVERY_S", 0.0)
-
+def test_those_sent_since_halve_it_again_but_some_are_always_let_in() -> None:
     async def story() -> None:
-        window = Window()
-        for number in range(20):
+        window = Window(first=40)
+        await window.enter(key(0))
+        window.late("0", key(0), limit_s=60)
+        sizes = [window.size]
+        for number in range(1, 4):
             await window.enter(key(number))
-        for number in range(20):
-            window.late(str(number), key(number), limit_s=60)
-        assert (window.size, window.taken) == (LEAST, 20)
+            await asyncio.sleep(0.02)
+            window.late(str(number), key(number), limit_s=0.01)  # sent 0.01 s ago
+            sizes.append(window.size)
+        assert sizes == [20, LEAST, LEAST, LEAST]
         window.forget()
         assert window.taken == 0
 
