@@ -31,11 +31,18 @@ def place(plane: Plane, **named: str) -> Place:
     return Place(name=named.get("name", plane.name), kubeconfig=plane.kubeconfig)
 
 
-async def look(planes: Planes, mode: Mode = "observe", **how: Any) -> Report:
+async def look(planes: Planes, mode: Mode = "observe", *, as_self: bool = True) -> Report:
     """A diagnosis as `berth up` would need it: by the rights of these credentials."""
     workers = [place(worker) for worker in planes.workers]
-    options = {"namespace": "berth-system", "now_s": time.time(), "as_self": True} | how
-    return diagnose(await survey(place(planes.hub), workers, mode=mode, **options))
+    found = await survey(
+        place(planes.hub),
+        workers,
+        mode=mode,
+        namespace="berth-system",
+        now_s=time.time(),
+        as_self=as_self,
+    )
+    return diagnose(found)
 
 
 def wrong(report: Report, *levels: str) -> list[tuple[str, str]]:

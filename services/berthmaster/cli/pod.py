@@ -27,7 +27,7 @@ from berthmaster.runtime.service import Context
 from berthmaster.runtime.settings import CommonSettings, setting
 
 # Together below the four seconds in which a service of ours must drain.
-STOP_LIMIT_S: Final = 3.0
+STOP_LIMIT_S: Final = 2.5
 SERVER_STOP_LIMIT_S: Final = 0.7
 REPORT_S: Final = 0.5
 NO_LIMIT_S: Final = math.inf  # a hub that is away, or an API server, may be long in coming

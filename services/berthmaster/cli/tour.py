@@ -68,7 +68,9 @@ def has_labels(labels: dict[str, str], wanted: dict[str, str]) -> bool:
     return wanted.items() <= labels.items()
 
 
-def job_of(name: str, namespace: str, queue: str, gpus: int) -> dict[str, Any]:
+def job_of(
+    name: str, namespace: str, queue: str, gpus: int, annotations: dict[str, str]
+) -> dict[str, Any]:
     """A Job for MultiKueue that only sleeps."""
     amounts = {"cpu": "100m", "nvidia.com/gpu": str(gpus)}
     container = {
@@ -85,7 +87,10 @@ def job_of(name: str, namespace: str, queue: str, gpus: int) -> dict[str, Any]:
             "suspend": True,
             "managedBy": MULTIKUEUE,
             "backoffLimit": 0,
-            "template": {"spec": {"restartPolicy": "Never", "containers": [container]}},
+            "template": {
+                "metadata": {"annotations": annotations},
+                "spec": {"restartPolicy": "Never", "containers": [container]},
+            },
         },
     }
 
@@ -100,6 +105,13 @@ def _flags(function: Any) -> Any:
         click.option("--hub", required=True, metavar="CLUSTER", help="As for `berth up`."),
         click.option("--namespace", required=True, metavar="NS", help="For the tour's Jobs."),
         click.option("--local-queue", required=True, metavar="NAME", help="A LocalQueue in it."),
+        click.option(
+            "--annotation",
+            "annotations",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="Of the Jobs' pods, where your clusters want some.",
+        ),
         click.option("--jobs", type=click.IntRange(1, 50), default=4, show_default=True),
     ]
     for option in reversed(options):
@@ -112,14 +124,20 @@ def _flags(function: Any) -> Any:
 @click.option("--gpus", type=click.IntRange(1, 64), default=1, show_default=True, help="Of a job.")
 @bus_command
 async def gpus(
-    session: Session, hub: str, namespace: str, local_queue: str, jobs: int, gpus: int
+    session: Session,
+    hub: str,
+    namespace: str,
+    local_queue: str,
+    annotations: tuple[str, ...],
+    jobs: int,
+    gpus: int,
 ) -> int:
     """Each job goes to the cluster with most free GPUs, as that changes."""
     sent: list[Sent] = []
     async with (
         session.client() as berth,
         _hub(hub) as api,
-        _Jobs(api, namespace, local_queue) as made,
+        _Jobs(api, namespace, local_queue, annotations) as made,
     ):
         for _ in range(jobs):
             free = await _free(berth)
@@ -143,7 +161,13 @@ async def gpus(
 )
 @bus_command
 async def labels(
-    session: Session, hub: str, namespace: str, local_queue: str, jobs: int, label: str
+    session: Session,
+    hub: str,
+    namespace: str,
+    local_queue: str,
+    annotations: tuple[str, ...],
+    jobs: int,
+    label: str,
 ) -> int:
     """All jobs go to clusters with a label, though others are free as well."""
     key, equals, value = label.partition("=")
@@ -157,7 +181,7 @@ async def labels(
             raise BerthError(f"no cluster has the label {label}; clusters: {names}")
         async with (
             _selected(api, namespace, local_queue, label),
-            _Jobs(api, namespace, local_queue) as made,
+            _Jobs(api, namespace, local_queue, annotations) as made,
         ):
             free = await _free(berth)
             names_ = [await made.submit(1) for _ in range(jobs)]
@@ -257,7 +281,11 @@ async def _hub(text: str) -> AsyncIterator["Api"]:
 class _Jobs:
     """The tour's Jobs on the hub; deleted at the end."""
 
-    def __init__(self, api: "Api", namespace: str, queue: str) -> None:
+    def __init__(
+        self, api: "Api", namespace: str, queue: str, annotations: tuple[str, ...]
+    ) -> None:
+        pairs = [text.partition("=") for text in annotations]
+        self._annotations = {key: value for key, _, value in pairs}
         self._api = api
         self._namespace = namespace
         self._queue = queue
@@ -279,7 +307,7 @@ class _Jobs:
         from berthmaster.kubernetes.resources import JOBS
 
         name = f"{self._prefix}-{len(self._names) + 1}"
-        body = job_of(name, self._namespace, self._queue, gpus)
+        body = job_of(name, self._namespace, self._queue, gpus, self._annotations)
         await self._api.create(JOBS.path(namespace=self._namespace), body, Object)
         self._names.append(name)
         return name
