@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+from berthmaster.inventory.kinds import Problem
 from berthmaster.inventory.settings import InventorySettings
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.mirror import Change
@@ -28,17 +29,6 @@ class Watched(NamedTuple, Generic[K]):
     labels: str = ""
     namespace: str = ""
     page: int = 500
-
-
-class Told(Protocol):
-    """A problem of an object."""
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def text(self) -> str: ...
 
 
 class Mirrors(Generic[K]):
@@ -149,7 +139,7 @@ class Mirrors(Generic[K]):
             self._problems.labels(kind).set(problems.get(kind, 0))
         self._problem_kinds |= problems.keys()
 
-    def tell(self, new: list[Any]) -> None:
+    def tell(self, new: list[Problem]) -> None:
         """Problems that nobody has been told, once each."""
         for problem in new[:LOGGED_A_BEAT]:
             self._ctx.log.warning(

@@ -1,0 +1,369 @@
+"""Whatever a cluster's objects say, an inventory goes on, and its reports hold together."""
+
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from berthmaster.inventory.core import Inventory
+from berthmaster.inventory.kinds import Kind
+from berthmaster.inventory.membership import Hub, HubKind
+from berthmaster.inventory.objects import (
+    ClusterProfile,
+    ClusterQueue,
+    LocalQueue,
+    ManagedCluster,
+    Node,
+    Pod,
+    ResourceClaim,
+    ResourceSlice,
+    Workload,
+)
+from berthmaster.kubernetes.mirror import Added, Change, Deleted, Listed
+from berthmaster.messages.families import FLEET_FACTS, encode
+from berthmaster.messages.fleet import FleetFact, NodeReport
+from tests.unit.inventory.objects import NOW_S, STAMP
+
+TEXT = st.text(alphabet="0123456789abcGMi-.,:;/ é\n", max_size=12)
+QUANTITY = st.one_of(
+    st.sampled_from(["0", "1", "2", "8", "16", "100", "1e9", "-1", "250m", "64Gi", "1.5", ""]),
+    TEXT,
+    st.integers(-5, 2**70),
+)
+RESOURCES = st.sampled_from(
+    [
+        "cpu",
+        "memory",
+        "nvidia.com/gpu",
+        "nvidia.com/gpu.shared",
+        "nvidia.com/mig-1g.5gb",
+        "nvidia.com/mig-3g.20gb",
+        "nvidia.com/mig-odd",
+        "nvidia.com/gpumem",
+        "nvidia.com/gpumem-percentage",
+        "nvidia.com/gpucores",
+        "amd.com/gpu",
+        "google.com/tpu",
+    ]
+)
+AMOUNTS = st.dictionaries(RESOURCES, QUANTITY, max_size=6)
+LABEL_KEYS = st.sampled_from(
+    [
+        "nvidia.com/gpu.product",
+        "nvidia.com/gpu.count",
+        "nvidia.com/gpu.memory",
+        "nvidia.com/gpu.replicas",
+        "nvidia.com/gpu.sharing-strategy",
+        "amd.com/gpu.vram",
+        "runai-gpu-group",
+        "berthmaster.io/tenant",
+        "berthmaster.io/workload",
+        "berthmaster.io/attempt",
+        "berthmaster.io/pod",
+        "team",
+    ]
+)
+LABEL_VALUES = st.one_of(
+    st.sampled_from(["1", "4", "Tesla-T4", "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb", "mps", "0"]), TEXT
+)
+LABELS = st.dictionaries(LABEL_KEYS, LABEL_VALUES, max_size=8)
+ANNOTATIONS = st.dictionaries(
+    st.sampled_from(
+        [
+            "hami.io/node-nvidia-register",
+            "hami.io/vgpu-devices-allocated",
+            "gpu-fraction",
+            "gpu-memory",
+            "gpu-fraction-num-devices",
+            "berthmaster.io/gpus",
+        ]
+    ),
+    st.one_of(
+        st.sampled_from(
+            [
+                "0.5",
+                "1,2",
+                "GPU-a,10,1000,100,NVIDIA-T4,0,true:",
+                '[{"id":"GPU-a","devmem":1000,"type":"NVIDIA-T4","health":true}]',
+                "GPU-a,NVIDIA,500,10:;",
+                "nan",
+                "²",
+            ]
+        ),
+        TEXT,
+    ),
+    max_size=4,
+)
+NODE_NAMES = st.sampled_from(["n1", "n2", "n.3"])
+TAINT = st.fixed_dictionaries({"key": TEXT, "effect": st.sampled_from(["NoSchedule", "Odd", ""])})
+CONDITION = st.fixed_dictionaries(
+    {
+        "type": st.sampled_from(["Ready", "Active", "QuotaReserved", "Admitted", "Evicted"]),
+        "status": st.sampled_from(["True", "False", "Unknown", ""]),
+        "message": TEXT,
+    }
+)
+CONDITIONS = st.lists(CONDITION, max_size=4)
+
+
+def named(names: st.SearchStrategy[str], **parts: st.SearchStrategy[Any]) -> Any:
+    metadata = st.fixed_dictionaries(
+        {
+            "name": names,
+            "namespace": st.sampled_from(["team", "kai-resource-reservation"]),
+            "labels": LABELS,
+            "annotations": ANNOTATIONS,
+        }
+    )
+    return st.fixed_dictionaries({"metadata": metadata.map(with_uid), **parts})
+
+
+def with_uid(metadata: dict[str, Any]) -> dict[str, Any]:
+    return metadata | {"uid": f"{metadata['namespace']}/{metadata['name']}"}
+
+
+CONTAINER = st.fixed_dictionaries(
+    {
+        "resources": st.fixed_dictionaries({"requests": AMOUNTS}),
+        "restartPolicy": st.sampled_from(["", "Always"]),
+    }
+)
+NODES = named(
+    NODE_NAMES,
+    spec=st.fixed_dictionaries({"taints": st.lists(TAINT, max_size=2)}),
+    status=st.fixed_dictionaries(
+        {"capacity": AMOUNTS, "allocatable": AMOUNTS, "conditions": CONDITIONS}
+    ),
+)
+PODS = named(
+    st.sampled_from(["p1", "p2", "p3"]),
+    spec=st.fixed_dictionaries(
+        {
+            "nodeName": NODE_NAMES,
+            "containers": st.lists(CONTAINER, max_size=3),
+            "initContainers": st.lists(CONTAINER, max_size=2),
+            "overhead": AMOUNTS,
+        }
+    ),
+)
+DEVICE = st.fixed_dictionaries(
+    {
+        "name": st.sampled_from(["gpu-0", "gpu-1", "mig-0", "²9"]),
+        "attributes": st.dictionaries(
+            st.sampled_from(["type", "uuid", "parentUUID", "profile", "gpu.nvidia.com/uuid"]),
+            st.fixed_dictionaries(
+                {"string": st.sampled_from(["gpu", "mig", "GPU-a", "GPU-b", "1g.5gb", "odd"])}
+            ),
+        ),
+        "capacity": st.dictionaries(
+            st.just("memory"), st.fixed_dictionaries({"value": QUANTITY}), max_size=1
+        ),
+    }
+)
+POOL = st.fixed_dictionaries(
+    {
+        "name": NODE_NAMES,
+        "generation": st.integers(0, 2),
+        "resourceSliceCount": st.integers(-1, 2),
+    }
+)
+DRIVERS = st.sampled_from(["gpu.nvidia.com", "tpu.google.com", "dra.net"])
+SLICES = named(
+    st.sampled_from(["s1", "s2"]),
+    spec=st.fixed_dictionaries(
+        {
+            "driver": DRIVERS,
+            "pool": POOL,
+            "nodeName": NODE_NAMES,
+            "devices": st.lists(DEVICE, max_size=3),
+        }
+    ),
+)
+RESULT = st.fixed_dictionaries(
+    {
+        "driver": DRIVERS,
+        "pool": NODE_NAMES,
+        "device": st.sampled_from(["gpu-0", "gpu-1", "mig-0", "none"]),
+    }
+)
+CLAIMS = named(
+    st.sampled_from(["c1", "c2"]),
+    status=st.fixed_dictionaries(
+        {
+            "allocation": st.fixed_dictionaries(
+                {"devices": st.fixed_dictionaries({"results": st.lists(RESULT, max_size=3)})}
+            ),
+            "reservedFor": st.lists(
+                st.fixed_dictionaries(
+                    {"resource": st.just("pods"), "uid": st.sampled_from(["team/p1", "team/p2"])}
+                ),
+                max_size=2,
+            ),
+        }
+    ),
+)
+QUOTA = st.fixed_dictionaries(
+    {"name": RESOURCES, "nominalQuota": QUANTITY, "borrowingLimit": st.none() | QUANTITY}
+)
+QUEUES = named(
+    st.sampled_from(["q1", "q2"]),
+    spec=st.fixed_dictionaries(
+        {
+            "resourceGroups": st.lists(
+                st.fixed_dictionaries(
+                    {
+                        "flavors": st.lists(
+                            st.fixed_dictionaries(
+                                {"name": TEXT, "resources": st.lists(QUOTA, max_size=2)}
+                            ),
+                            max_size=2,
+                        )
+                    }
+                ),
+                max_size=2,
+            )
+        }
+    ),
+    status=st.fixed_dictionaries(
+        {"conditions": CONDITIONS, "pendingWorkloads": st.integers(-2, 5)}
+    ),
+)
+LOCALS = named(
+    st.sampled_from(["l1", "l2"]),
+    spec=st.fixed_dictionaries({"clusterQueue": st.sampled_from(["q1", "q9"])}),
+)
+COPIES = named(st.just("w"), status=st.fixed_dictionaries({"conditions": CONDITIONS}))
+
+
+def changes(kind: Any, struct: type[Any], bodies: st.SearchStrategy[Any]) -> Any:
+    found = bodies.map(lambda body: msgspec.convert(body, struct))
+    one: st.SearchStrategy[Change[Any]] = st.one_of(
+        found.map(Added), found.map(lambda gone: Deleted(gone, gone)), st.just(Listed("1"))
+    )
+    return st.tuples(st.just(kind), one)
+
+
+WORKER = st.lists(
+    st.one_of(
+        changes(Kind.NODES, Node, NODES),
+        changes(Kind.NODES, Node, NODES),
+        changes(Kind.PODS, Pod, PODS),
+        changes(Kind.PODS, Pod, PODS),
+        changes(Kind.SLICES, ResourceSlice, SLICES),
+        changes(Kind.CLAIMS, ResourceClaim, CLAIMS),
+        changes(Kind.CLUSTER_QUEUES, ClusterQueue, QUEUES),
+        changes(Kind.LOCAL_QUEUES, LocalQueue, LOCALS),
+        changes(Kind.COPIES, Workload, COPIES),
+    ),
+    max_size=12,
+)
+
+
+def check(report: NodeReport) -> None:
+    assert [gpu.index for gpu in report.gpus] == list(range(len(report.gpus)))
+    assert report.allocatable.gpu_milli == 1000 * len(report.gpus) <= 64_000
+    assert report.foreign.gpu_milli == sum(gpu.foreign_milli for gpu in report.gpus)
+    assert report.fractions == bool(report.shares)
+    for use in report.pods:
+        assert set(use.gpus) <= set(range(len(report.gpus)))
+        assert bool(use.gpus) == bool(use.gpu_milli)
+    assert len(report.labels) <= 64
+
+
+@settings(max_examples=120, deadline=None)
+@given(WORKER)
+def test_no_object_stops_an_inventory_and_every_fact_can_be_read_back(
+    story: list[tuple[Kind, Change[Any]]],
+) -> None:
+    inventory = Inventory("east")
+    told = set()
+    for kind, change in story:
+        inventory.take(kind, change)
+        told |= set(inventory.changes())
+    assert set(inventory.everything()) <= told | {next(iter(inventory.everything()))}
+    for subject in told:
+        answer = inventory.fact(subject, STAMP, NOW_S)
+        assert answer is not None
+        fact = answer[0]
+        assert FLEET_FACTS.decode(encode(fact)) == fact
+        if isinstance(fact, NodeReport):
+            check(fact)
+
+
+@settings(max_examples=80, deadline=None)
+@given(WORKER)
+def test_whatever_the_order_of_lists_the_facts_at_the_end_are_those_of_a_fresh_start(
+    story: list[tuple[Kind, Change[Any]]],
+) -> None:
+    """Facts depend on what is there now, not on how it came about."""
+    lived = Inventory("east")
+    there: dict[tuple[Kind, str, str], tuple[Kind, Change[Any]]] = {}
+    for kind, change in story:
+        if not isinstance(change, Added | Deleted):
+            continue
+        lived.take(kind, change)
+        found = change.object.metadata
+        whole = kind in (Kind.NODES, Kind.CLUSTER_QUEUES)  # the cluster's, in no namespace
+        key = (kind, "" if whole else found.namespace, found.name)
+        there.pop(key, None)
+        if isinstance(change, Added):
+            there[key] = (kind, change)
+    fresh = Inventory("east")
+    for kind, change in there.values():
+        fresh.take(kind, change)
+    assert sorted(lived.everything()) == sorted(fresh.everything())
+    for subject in fresh.everything():
+        assert settled(lived, subject) == settled(fresh, subject)
+
+
+def settled(inventory: Inventory, subject: str) -> FleetFact:
+    """The fact, less what depends on the order in which pods came: which GPU each is charged to."""
+    answer = inventory.fact(subject, STAMP, NOW_S)
+    assert answer is not None
+    fact = answer[0]
+    if not isinstance(fact, NodeReport):
+        return fact
+    gpus = tuple(msgspec.structs.replace(gpu, foreign_milli=0) for gpu in fact.gpus)
+    pods = (msgspec.structs.replace(use, gpus=()) for use in fact.pods)
+    return msgspec.structs.replace(fact, gpus=gpus, pods=tuple(sorted(pods, key=repr)))
+
+
+PROPERTIES = st.lists(st.fixed_dictionaries({"name": TEXT, "value": TEXT}), max_size=5)
+HUB = st.lists(
+    st.one_of(
+        changes(
+            HubKind.PROFILES,
+            ClusterProfile,
+            named(
+                st.sampled_from(["east", "west"]),
+                status=st.fixed_dictionaries({"properties": PROPERTIES, "conditions": CONDITIONS}),
+            ),
+        ),
+        changes(
+            HubKind.MANAGED,
+            ManagedCluster,
+            named(
+                st.sampled_from(["east", "west"]),
+                spec=st.fixed_dictionaries({"taints": st.lists(TAINT, max_size=2)}),
+                status=st.fixed_dictionaries({"clusterClaims": PROPERTIES}),
+            ),
+        ),
+    ),
+    max_size=8,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(HUB)
+def test_no_object_stops_a_hubs_inventory(story: list[tuple[HubKind, Change[Any]]]) -> None:
+    hub = Hub()
+    told = set()
+    for kind, change in story:
+        hub.take(kind, change)
+        told |= set(hub.changes())
+    assert set(hub.everything()) <= told
+    for subject in told:
+        answer = hub.fact(subject, STAMP, NOW_S)
+        assert answer is not None
+        assert FLEET_FACTS.decode(encode(answer[0])) == answer[0]
