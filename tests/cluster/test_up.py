@@ -1,0 +1,190 @@
+"""The README's section on real clusters as it stands: doctor, up, a Job by kubectl, a request by
+NATS, and both come back done. Then the same side by side in pods' clothes."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.controlplane.jobs import RUN
+from tests.controlplane.kueue import builders
+from tests.controlplane.kueue.setup import Kueue, Options
+from tests.controlplane.nodes import gpu_node, make_nodes
+from tests.controlplane.planes import Planes
+from tests.controlplane.processes import until
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+LINES = [
+    line
+    for block in re.findall(r"^```shell\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+    for line in re.sub(r"\\\n *", "", block).strip().splitlines()
+]
+UP_LIMIT_S = 150.0
+END_LIMIT_S = 120.0
+MODELS = {"worker-1": ("Tesla-T4", 2), "worker-2": ("Tesla-T4", 8), "worker-3": ("Tesla-T4", 4)}
+pytestmark = pytest.mark.timeout(580)
+
+
+def kubeconfig_of(planes: Planes, path: Path) -> Path:
+    """One file with a context for each plane, as a platform team has it."""
+    merged: dict[str, Any] = {"apiVersion": "v1", "kind": "Config", "current-context": "hub"}
+    for kind in ("clusters", "users", "contexts"):
+        merged[kind] = []
+    for plane in planes:
+        told = yaml.safe_load(plane.kubeconfig.read_text())
+        for kind in ("clusters", "users"):
+            [one] = told[kind]
+            merged[kind].append(one | {"name": plane.name})
+        context = {"cluster": plane.name, "user": plane.name}
+        merged["contexts"].append({"name": plane.name, "context": context})
+    path.write_text(yaml.safe_dump(merged))
+    path.chmod(0o600)
+    return path
+
+
+class Terminal:
+    """A shell in a folder, with a kubeconfig and our own programs."""
+
+    def __init__(self, folder: Path, kubeconfig: Path) -> None:
+        self.folder = folder
+        kept = {name: text for name, text in os.environ.items() if not name.startswith("BERTH_")}
+        self.env = kept | {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "KUBECONFIG": str(kubeconfig),
+            "HOME": str(folder),
+            "XDG_STATE_HOME": str(folder),
+        }
+
+    def say(self, line: str) -> str:
+        """Type a line; what it printed, and it must have succeeded."""
+        done = subprocess.run(
+            ["sh", "-c", line],
+            cwd=self.folder,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def json(self, line: str) -> Any:
+        """What it printed as JSON."""
+        return json.loads(self.say(f"{line} --json"))
+
+    @contextmanager
+    def running(self, line: str) -> Iterator["subprocess.Popen[bytes]"]:
+        """In a terminal of its own, up until the block ends; Ctrl-C then."""
+        log = self.folder / "up.log"
+        with log.open("wb") as output:
+            up = subprocess.Popen(
+                line.split(), cwd=self.folder, env=self.env, stdout=output, stderr=output
+            )
+        try:
+
+            def is_up() -> bool:
+                assert up.poll() is None, log.read_text()
+                return "Up after" in log.read_text()
+
+            until(is_up, f"{line}: {log.read_text()}", UP_LIMIT_S)
+            yield up
+        finally:
+            if up.poll() is None:
+                up.send_signal(signal.SIGINT)
+            assert up.wait(10) == 0, log.read_text()
+
+
+@pytest.fixture
+def team(planes: Planes) -> Iterator[str]:
+    """The namespace of the README, in every plane."""
+    for plane in planes:
+        plane.make_namespace("team")
+    yield "team"
+    planes.mend()
+    for plane in planes:
+        plane.api.delete("/api/v1/namespaces/team/pods", gracePeriodSeconds=0)
+        plane.api.delete("/api/v1/namespaces/team")
+    for plane in planes:
+        until(
+            lambda p=plane: p.api.find("/api/v1/namespaces/team") is None,  # type: ignore[misc]
+            f"team is gone in {plane.name}",
+            60,
+        )
+
+
+@pytest.mark.skipif(shutil.which("sh") is None, reason="no sh")
+def test_the_readmes_commands_run_a_job_of_kubectl_and_one_of_nats(
+    planes: Planes, team: str, tmp_path: Path
+) -> None:
+    """The worker with most free GPUs is worker-2: the hub's Job goes there, though worker-1 is
+    first in the MultiKueueConfig. Two of the tour's jobs of four GPUs fill it, or one of them and
+    worker-3."""
+    for name, (model, gpus) in MODELS.items():
+        make_nodes(planes[name], [gpu_node("a", gpus=gpus, model=model)])
+    terminal = Terminal(tmp_path, kubeconfig_of(planes, tmp_path / "kubeconfig"))
+    asks = {"cpu": "1", "nvidia.com/gpu": "1"}
+    job = builders.job(team, "from-kubectl", "main", requests=asks, run_s="2")
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    tours = [line for line in LINES if line.startswith("berth tour")]
+    [doctor, up, *rest] = [line for line in LINES if line not in tours]
+    with Kueue(planes, team, options=Options(dispatcher="berthmaster.io/dispatcher")) as kueue:
+        assert doctor.startswith("berth doctor --hub hub --worker worker-1")
+        assert "Nothing blocks the mode observe." in terminal.say(doctor)
+        with terminal.running(up):
+            said = {}
+            for line in rest:
+                if line.startswith("kubectl ") and shutil.which("kubectl") is None:
+                    planes.hub.api.create(f"/apis/batch/v1/namespaces/{team}/jobs", job)
+                    continue
+                said[line] = terminal.say(line)
+            until(lambda: kueue.cluster_of("from-kubectl") == "worker-2", "nominated", END_LIMIT_S)
+            until(
+                lambda: kueue.has("from-kubectl", "Finished"), "its end is on the hub", END_LIMIT_S
+            )
+
+            def ended(name: str) -> bool:
+                view = terminal.json(f"berth job {name}")["workload"]
+                return bool(view["state"] == "succeeded")
+
+            until(lambda: ended("from-nats"), "from-nats succeeded", END_LIMIT_S, 0.5)
+            [why] = [text for line, text in said.items() if line.startswith("berth why")]
+            assert terminal.json("berth job from-nats")["workload"]["cluster"] in why
+            # The Job of kubectl is a workload of the bus as well, its namespace its tenant.
+            jobs = terminal.json(f"berth jobs --tenant {team}")["workloads"]
+            [mine] = [
+                one for one in jobs if "from-kubectl" in one["id"]
+            ]  # as its Workload is named
+            until(
+                lambda: (
+                    terminal.json(f"berth job {mine['id']} --tenant {team}")["workload"]["state"]
+                    == "succeeded"
+                ),
+                "the hub's job succeeded on the bus",
+                END_LIMIT_S,
+                0.5,
+            )
+            # kwok ends a Job's pod at once unless it is told; the tours' shall hold their GPUs.
+            for line in tours:
+                told = terminal.json(f"{line} --annotation {RUN}=forever")
+                assert told["right"], told
+                went = {one["cluster"] for one in told["jobs"]}
+                assert went == ({"worker-1"} if "labels" in line else {"worker-2", "worker-3"})
+            assert "Clean." in terminal.say("berth audit")
+
+
+def test_the_readme_shows_each_of_them() -> None:
+    assert [line.split()[:2] for line in LINES[:2]] == [["berth", "doctor"], ["berth", "up"]]
+    assert any(line.startswith("kubectl --context hub -n team create") for line in LINES)
+    assert any(line.startswith("berth submit --id from-nats") for line in LINES)
