@@ -183,7 +183,8 @@ def ends_in_time(running: Pod) -> bool:
     running.process.send_signal(signal.SIGTERM)
     code = running.process.wait(10)
     took_s = time.monotonic() - began_s
-    assert (code, took_s < END_LIMIT_S) == (0, True), (code, took_s, running.log.read_text()[-3000:])
+    said = running.log.read_text()[-3000:]
+    assert (code, took_s < END_LIMIT_S) == (0, True), (code, took_s, said)
     return gone_within(children, 0.5)
 
 
