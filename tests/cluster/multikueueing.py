@@ -270,6 +270,12 @@ class Rig:
                 [*argv, *self.flags], stdout=log, stderr=subprocess.STDOUT, env=env, cwd=ROOT
             )
 
+    def ready(self) -> None:
+        """Wait until this life acts: what ends before is none of its business."""
+        self.until(
+            lambda: self.log.read_text().count("lease gained") >= self.starts, "the lease is held"
+        )
+
     @property
     def log(self) -> Path:
         return self.folder / "multikueue.log"
@@ -346,7 +352,8 @@ class Rig:
             until(lambda: bool(ask()), what, limit_s, poll_s=0.05)
         except Exception as error:
             words = self.log.read_text()[-3000:] if self.log.exists() else ""
-            raise AssertionError(f"{error}\n{words}") from error
+            stories = "\n".join(f"{name}: {self.bus.kinds(name)}" for name in self.bus.folds)
+            raise AssertionError(f"{error}\n{stories}\n{words}") from error
 
     def until_told(self, job: str, *tail: str, limit_s: float = LIMIT_S) -> None:
         """Until a job's story ends like this."""

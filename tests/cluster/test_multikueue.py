@@ -140,6 +140,7 @@ def test_observe_writes_nothing_and_tells_where_kueue_sent_it(rig: Rig) -> None:
     rig.bus.worker(ONE, free=2)
     rig.bus.worker(TWO, free=8)
     rig.start("observe")
+    rig.ready()
     rig.submit("train", run_s="1")
     rig.until(lambda: "succeeded" in " ".join(rig.story("train")), "its end")
     story = rig.story("train")

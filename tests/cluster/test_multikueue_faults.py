@@ -95,9 +95,11 @@ def test_the_modes_can_be_switched_under_load_and_every_job_ends_once(rig: Rig) 
             rig.stop()
             rig.k.restart_manager("hub", dispatcher=dispatcher, dispatch_step=1)
             rig.start(mode)
+        rig.ready()
         for each in range(2):
             jobs.append(f"job-{number}-{each}")
             rig.submit(jobs[-1], run_s="3")
+            rig.until(lambda: rig.story(jobs[-1]), "it is known on the bus")
     for job in jobs:
         ended_once(rig, job)
     rig.nothing_wrong()
@@ -134,6 +136,7 @@ def test_a_worker_s_eviction_is_told_and_the_job_goes_elsewhere(rig: Rig) -> Non
 def test_a_worker_that_is_gone_while_nominated_is_followed_by_another(rig: Rig) -> None:
     rig.bus.worker(ONE, free=8)
     rig.bus.worker(TWO, free=4)
+    rig.bus.worker(THREE, free=2)
     rig.k.planes[ONE].crash_api_server()
     rig.start()
     rig.submit("train")
