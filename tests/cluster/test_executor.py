@@ -11,7 +11,7 @@ from tests.cluster.executing import job, site
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
 
-pytestmark = pytest.mark.timeout(240)  # real clusters on a busy machine
+pytestmark = pytest.mark.timeout(600)  # real clusters on a busy machine
 
 
 @story

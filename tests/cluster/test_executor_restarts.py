@@ -11,7 +11,7 @@ from tests.cluster.executing import Site, job, site
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 async def made_once(berlin: Site, attempt: Attempt, since: object) -> None:
@@ -58,7 +58,7 @@ async def test_killed_when_the_job_is_made_and_while_it_runs_it_goes_on_with_tha
     make_nodes(worker, [gpu_node("n1")])
     async with site(worker, namespace, tmp_path) as berlin:
         mark = worker.audit.mark()
-        attempt = await berlin.place(job(count=2, run_s="12"), "n1")
+        attempt = await berlin.place(job(count=2, run_s="60"), "n1")
         await berlin.job_of(attempt)
         berlin.restart()  # made, and perhaps not told to run yet
         await berlin.until("train", "Running")

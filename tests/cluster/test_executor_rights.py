@@ -13,7 +13,7 @@ from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 ROLE: Final = (
     Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "agent" / "executor-rbac.yaml"
 )

@@ -17,7 +17,7 @@ from tests.controlplane.nodes import gpu_node, make_nodes, shared_node
 from tests.controlplane.planes import Planes
 from tests.support.builders import node
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 LONG = "a-name-as-long-as-an-id-may-be-which-is-fifty-two-ch"
 
 
