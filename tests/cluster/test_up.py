@@ -32,6 +32,7 @@ LINES = [
 ]
 UP_LIMIT_S = 150.0
 END_LIMIT_S = 120.0
+SAY_LIMIT_S = 300.0  # a tour waits for pods
 MODELS = {"worker-1": ("Tesla-T4", 2), "worker-2": ("Tesla-T4", 8), "worker-3": ("Tesla-T4", 4)}
 pytestmark = pytest.mark.timeout(580)
 
@@ -74,7 +75,7 @@ class Terminal:
             env=self.env,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=SAY_LIMIT_S,
             check=False,
         )
         assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"

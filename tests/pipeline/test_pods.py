@@ -3,6 +3,7 @@ they show, what they restart, whom they let in, and how they end."""
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from berthmaster.bus.embedded import free_ports
+from berthmaster.bus.embedded import free_ports, port_is_free
 from tests.pipeline.running import alive, children_of, environment, gone_within, run_berth
 
 LIMIT_S = 120.0  # a dozen processes on a machine that has other things to do
@@ -78,13 +79,21 @@ class Pod:
             time.sleep(0.05)
 
 
+def free_block(count: int) -> int:
+    """The first of so many free ports in a row, where nobody is given a port by chance."""
+    while True:
+        first = random.randrange(20_000, 32_000)
+        if all(port_is_free(port) for port in range(first, first + count)):
+            return first
+
+
 @contextmanager
 def pod(folder: Path, side: str, **settings: str) -> Iterator[Pod]:
     """A side as its container would run it: settings by environment."""
     folder.mkdir(exist_ok=True)
     kubeconfig = folder / "kubeconfig"
     kubeconfig.write_text(yaml.safe_dump(KUBECONFIG))
-    [port] = free_ports(1)
+    port = free_block(9)
     env = environment(folder) | {
         f"BERTH_{side.upper()}_KUBECONFIG": str(kubeconfig),
         f"BERTH_{side.upper()}_HTTP_PORT": str(port),
@@ -211,7 +220,7 @@ def test_an_agent_without_its_key_ends_with_the_reason(tmp_path: Path) -> None:
         assert "none.nk" in agent.log.read_text()
 
 
-def test_a_hub_on_a_port_that_is_taken_ends_with_the_reason(tmp_path: Path) -> None:
+def test_a_hub_on_the_folder_of_another_ends_with_the_reason(tmp_path: Path) -> None:
     with serve_hub(tmp_path / "one") as first:
         first.until(lambda: "nats-server" in first.parts(), "it has its port")
         data = tmp_path / "one" / "data"

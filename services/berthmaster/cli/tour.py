@@ -36,7 +36,7 @@ SELECTOR: Final = "berthmaster.io/cluster-selector"
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"
 CLUSTER_LIMIT_S: Final = 60.0
-SEEN_LIMIT_S: Final = 30.0  # until a job that was placed shows in what the fleet reports as free
+SEEN_LIMIT_S: Final = 90.0  # until a job that was placed shows in what the fleet reports as free
 POLL_S: Final = 0.25
 IMAGE: Final = "busybox"
 
