@@ -35,7 +35,7 @@ class Held(msgspec.Struct, kw_only=True):
     unsure: bool = False  # a create was sent, and nobody knows what became of it
     known: bool = False  # its object was seen, or there is none to come: it can be judged
     refused: str = ""  # the cluster's reason for not making it
-    deleted: bool = False  # the server was told to delete it
+    deleted: str = ""  # the object (uid) that the server was told to delete
     told: dict[type, PodEvent] = {}
     work: asyncio.Task[None] | None = None
     ordered: asyncio.Event = msgspec.field(default_factory=asyncio.Event)  # and not done yet

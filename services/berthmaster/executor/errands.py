@@ -192,13 +192,14 @@ class Errands:
         """Object and pods go. Raises KubernetesError."""
         if held.scene.job is None and held.unsure:
             await self.look(held)
-        if held.scene.job is None or held.deleted:
+        uid = held.uid
+        if not uid or uid == held.deleted:
             return
         try:
-            await self._client.delete(held.path, uid=held.uid, propagation="Background")
+            await self._client.delete(held.path, uid=uid, propagation="Background")
         except Conflict:
             pass  # another object of that name by now: not the one that we were told to delete
-        held.deleted = True
+        held.deleted = uid
         self.deleted += 1
 
 

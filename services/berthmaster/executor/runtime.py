@@ -146,21 +146,20 @@ class ClusterRuntime:
         held = self._held.get(order.attempt)
         match order:
             case CreatePods():
-                if held is None:
-                    held = self._hold(order.attempt)
+                held = held or self._hold(order.attempt)
                 held.order = order
                 held.scene.wanted = {pods.name: pods.count for pods in order.request.pod_sets}
                 held.scene.queued = order.target.via == "worker"
                 self._want(held, Goal.CREATE)
-            case StopPods():
-                if held is None:
-                    self._say(PodsGone(order.attempt))
-                    return
-                held.stop_reason = order.reason
+            case StopPods(attempt) if held is None:
+                self._say(PodsGone(attempt))
+            case StopPods(_, reason) if held is not None:
+                held.stop_reason = reason
                 self._want(held, Goal.STOP)
-            case DeletePods():
-                if held is not None:
-                    self._want(held, Goal.DELETE)
+            case DeletePods() if held is not None:
+                self._want(held, Goal.DELETE)
+            case _:
+                pass  # there is nothing of it
 
     def flush(self) -> None:
         """Nothing is kept here: a claim whose object was never made is found in the log."""
@@ -316,8 +315,11 @@ class ClusterRuntime:
 
     def _let_go(self, held: Held) -> None:
         """Told to delete it: forget it when nothing of it is left."""
-        gone = held.scene.job is None and not held.unsure
-        if gone and held.work is None and not held.scene.pods:
+        if held.work is not None:
+            return
+        if held.uid and held.uid != held.deleted:
+            self._want(held, Goal.DELETE)  # it came late
+        elif held.scene.job is None and not held.unsure and not held.scene.pods:
             if held.timer is not None:
                 held.timer.cancel()
             self._held.pop(held.attempt, None)
@@ -391,7 +393,10 @@ class ClusterRuntime:
         try:
             await self.errands.make(held, order)
         except Expired:
-            self._say(PodsExpired(held.attempt))
+            if held.unsure:  # an earlier call may have made it in time
+                await self.errands.look(held)
+            if held.scene.job is None:
+                self._say(PodsExpired(held.attempt))
         except RefusedToMake as error:
             held.refused = str(error)
             held.known = True

@@ -175,13 +175,18 @@ class LittleApi:
         await response.prepare(request)
         version = int(request.query["resourceVersion"])
         while True:
-            for at, kind, of, found in list(self._history):
-                if at > version and of == plural and found["metadata"]["namespace"] == namespace:
+            news = [each for each in self._history if each[0] > version]
+            for at, kind, of, found in news:
+                version = max(version, at)
+                if of == plural and found["metadata"]["namespace"] == namespace:
                     line = json.dumps({"type": kind, "object": found})
                     await response.write(line.encode() + b"\n")
-            version = max(version, self._version)
             async with self._changed:
-                await self._changed.wait_for(lambda seen=version: self._version > seen)  # type: ignore[misc]
+                await self._changed.wait_for(lambda seen=version: self._told > seen)  # type: ignore[misc]
+
+    @property
+    def _told(self) -> int:
+        return self._history[-1][0] if self._history else 0
 
 
 def _merged(old: Json, patch: Json) -> Json:

@@ -222,6 +222,41 @@ async def test_what_is_too_late_is_not_made() -> None:
 
 
 @story
+async def test_what_may_have_been_made_in_time_is_looked_for_before_it_is_called_expired() -> None:
+    for fate in ("lost", "hung"):
+        fates = iter([fate])
+        async with LittleApi() as api, playing(api) as play:
+            api.misfortune = lambda method, plural, fates=fates: next(fates, None)  # type: ignore[misc]
+            play.create(stop_after_s=60.0, asked_at_s=play.now_s)
+            await until(lambda: len(api.calls) == 1)  # waited for here
+            play.ahead_s += 60.0
+            if fate == "hung":
+                await play.hears(PodsExpired)
+                continue
+            await play.pod("Running")
+            await play.hears(PodsRunning)
+            assert not [e for e in play.told if isinstance(e, PodsExpired)]
+
+
+@story
+async def test_an_object_that_comes_after_it_was_told_to_be_deleted_is_deleted() -> None:
+    async with LittleApi() as api, playing(api) as play:
+        play.create()
+        await play.pod("Running")
+        await play.hears(PodsRunning)
+        job = await play.job()
+        await api.remove("jobs", job["metadata"]["name"])
+        play.runtime.perform(DeletePods(TRAIN, "not ours (any more)"))
+        await asyncio.sleep(0.2)
+        assert play.runtime.attempts == 1  # a pod is still there
+        job["metadata"]["uid"] = "another"
+        await api.put("jobs", job)
+        await until(lambda: not api.all("jobs"))
+        await api.remove("pods", "p0")
+        await until(lambda: not play.runtime.attempts)
+
+
+@story
 async def test_an_object_made_late_may_not_run_longer_than_was_promised() -> None:
     async with LittleApi() as api, playing(api) as play:
         play.create(stop_after_s=60.0, asked_at_s=play.now_s - 20.5)
