@@ -40,6 +40,7 @@ from berthmaster.multikueue.words import DeleteJob, Done, Instruction, Nominate
 SWEEP_S: Final = 0.1  # what waits for the fleet is looked at again at most so often
 TROUBLE_S: Final = 1.0  # after a write to Kubernetes that failed
 LASTING_TROUBLE_S: Final = 15.0  # one that will fail again
+FAILURE_S: Final = 30.0  # after an error of ours
 CHOICES_KEPT: Final = 10_000  # records at hand for "why"
 
 
@@ -54,6 +55,7 @@ class Reconciler:
         self.desk = Desk(name, self.know, self.hub, policy)
         self.decisions: OrderedDict[int, Decision] = OrderedDict()
         self.latencies_s: list[float] = []  # may be nominated -> nominated; drained by the shell
+        self.failures: list[tuple[Key, Exception]] = []  # errors of ours; drained by the shell
         self.pending: Plan | None = None
         self.unreadable_decision = ""  # why this replica must not decide at all
         self._choices = 0
@@ -222,7 +224,12 @@ class Reconciler:
         names, self._dirty = list(self._dirty), {}
         out: list[Instruction] = []
         for name in names:
-            out += desk.look(name, now_s)
+            try:
+                out += desk.look(name, now_s)
+            except Exception as error:  # noqa: BLE001 # one odd object must not stop all others
+                self.failures.append((name, error))
+                desk.memo(name).trouble = f"it cannot be handled: {error!r}"[:500]
+                desk.due[name] = now_s + FAILURE_S
         if self.policy.mode == "order":
             out += self._ordering.look(self.hub, self.know, self.policy, now_s)
         if self.policy.mode == "dispatch":

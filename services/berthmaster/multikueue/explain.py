@@ -72,7 +72,7 @@ def _summary(about: _About, view: View, bus: Workload, now_s: float) -> str:
         parts.append(f"stuck: {trap.words}")
     memo = about.desk.memos.get(view.name)
     if memo is not None and memo.trouble:
-        parts.append(f"the hub's API server: {memo.trouble}")
+        parts.append(f"trouble: {memo.trouble}")
     if bus.reason and not (bus.state is State.QUEUED and bus.reason in parts[0]):
         parts.append(f"last attempt: {bus.reason}")
     return "; ".join(parts)

@@ -197,6 +197,7 @@ class Shell:
             now_s = conn.now()
             for instruction in self.core.act(now_s):
                 self._carry_out(instruction, conn)
+            self._tell_failures()
             if await self._is_behind():
                 continue
             plan = self.core.decide(now_s)
@@ -204,6 +205,12 @@ class Shell:
                 self._ctx.spawn(self._commit(plan, conn), name="commit")
             elif self.core.stirred:
                 self._stir.set()
+
+    def _tell_failures(self) -> None:
+        for name, error in self.core.failures:
+            self._figures.failures.inc()
+            self._ctx.log.error("a workload cannot be handled", error=error, workload=name)
+        self.core.failures.clear()
 
     async def _is_behind(self) -> bool:
         if not self.core.behind:

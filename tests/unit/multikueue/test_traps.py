@@ -1,5 +1,8 @@
 """Black holes and traps: what Kueue leaves in silence is said in ``why``, event and metric."""
 
+import pytest
+
+from berthmaster.lifecycle.fold import Key
 from berthmaster.multikueue.kueue import Parameters
 from berthmaster.multikueue.traps import (
     MISSING_GATE,
@@ -8,7 +11,7 @@ from berthmaster.multikueue.traps import (
     REFUSED,
     STOPPED_QUEUE,
 )
-from berthmaster.multikueue.words import Nominate
+from berthmaster.multikueue.words import Instruction, Nominate
 from tests.unit.multikueue.hub_objects import (
     cluster,
     copy_report,
@@ -259,3 +262,28 @@ def test_no_candidate_is_an_event_with_every_reason() -> None:
         "no cluster can take it; left out: w1: has no LocalQueue team/main; "
         "w2: its ClusterQueue worker-queue is stopped"
     )
+
+
+def test_an_error_of_ours_about_one_workload_stops_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    world.all_workers()
+    world.begin()
+    for name in ("good", "odd"):
+        world.submit(name)
+    world.settle()
+    plain = world.core.desk.look
+
+    def look(name: Key, now_s: float) -> list[Instruction]:
+        if name == world.name("odd"):
+            raise ValueError("an odd object")
+        return plain(name, now_s)
+
+    monkeypatch.setattr(world.core.desk, "look", look)
+    for name in ("good", "odd"):
+        world.reserve(name)
+    world.settle()
+    assert world.nominated("good") == ("w1",)
+    assert "it cannot be handled: ValueError('an odd object')" in world.why(world.name("odd"))
+    assert [str(error) for _, error in world.core.failures] == ["an odd object"]
