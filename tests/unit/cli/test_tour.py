@@ -25,7 +25,7 @@ def test_a_job_is_right_where_all_labels_are() -> None:
 
 
 def test_the_tours_job_is_one_that_multikueue_takes() -> None:
-    job = job_of("tour-1", "ml", "main", 2)
+    job = job_of("tour-1", "ml", "main", 2, {"a": "b"})
     assert job["metadata"] == {
         "name": "tour-1",
         "namespace": "ml",
@@ -35,7 +35,9 @@ def test_the_tours_job_is_one_that_multikueue_takes() -> None:
         True,
         "kueue.x-k8s.io/multikueue",
     )
-    [container] = job["spec"]["template"]["spec"]["containers"]
+    template = job["spec"]["template"]
+    assert template["metadata"] == {"annotations": {"a": "b"}}
+    [container] = template["spec"]["containers"]
     assert container["resources"] == {
         "requests": {"cpu": "100m", "nvidia.com/gpu": "2"},
         "limits": {"nvidia.com/gpu": "2"},
