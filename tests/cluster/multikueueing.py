@@ -28,7 +28,8 @@ from berthmaster.bus.log import EventLog
 from berthmaster.bus.streams import WORKLOADS, ensure_streams
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
 from berthmaster.messages.api import WhyReply
-from berthmaster.messages.families import API_REPLIES, DECISIONS, EVENTS
+from berthmaster.messages.control import QueueSetting
+from berthmaster.messages.families import API_REPLIES, DECISIONS, EVENTS, encode
 from berthmaster.messages.fleet import (
     ClusterAlive,
     CopyReport,
@@ -218,6 +219,15 @@ class Bus:
 
         self.do(store())
 
+    def set_queue(self, setting: QueueSetting) -> None:
+        """An operator sets a queue."""
+
+        async def store() -> None:
+            assert self._conn is not None
+            await self._conn.request(subjects.queue_setting(setting.queue), encode(setting))
+
+        self.do(store())
+
     # What the log says
 
     def kinds(self, name: Key) -> list[str]:
@@ -352,7 +362,10 @@ class Rig:
             until(lambda: bool(ask()), what, limit_s, poll_s=0.05)
         except Exception as error:
             words = self.log.read_text()[-3000:] if self.log.exists() else ""
-            stories = "\n".join(f"{name}: {self.bus.kinds(name)}" for name in self.bus.folds)
+            stories = "\n".join(
+                f"{name}: {self.bus.kinds(name)} {fold.reason}"
+                for name, fold in self.bus.folds.items()
+            )
             raise AssertionError(f"{error}\n{stories}\n{words}") from error
 
     def until_told(self, job: str, *tail: str, limit_s: float = LIMIT_S) -> None:

@@ -6,8 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from berthmaster.lifecycle.digest import request_digest
+from berthmaster.lifecycle.fold import key
+from berthmaster.messages.control import QueuePlace, QueueSetting
+from berthmaster.messages.workload import JobRequest, PodSet, RunSpec, Submitted
 from tests.cluster.multikueueing import Bus, Rig, running_in
-from tests.controlplane.kueue.setup import Kueue, Options
+from tests.controlplane.kueue import builders
+from tests.controlplane.kueue.objects import condition_of
+from tests.controlplane.kueue.setup import API, Kueue, Options
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
 
@@ -204,4 +210,68 @@ def test_several_jobs_at_once_are_spread_and_each_runs_once(rig: Rig) -> None:
         assert running_in(rig.k, job, WORKERS) in ([], [rig.k.cluster_of(job)])
     where = [rig.k.cluster_of(job) for job in jobs]
     assert {name: where.count(name) for name in WORKERS} == dict.fromkeys(WORKERS, 3)
+    rig.nothing_wrong()
+
+
+def test_a_request_on_the_bus_becomes_a_job_on_the_hub_and_runs_in_a_worker(rig: Rig) -> None:
+    place = QueuePlace(namespace=rig.k.namespace, local_queue=rig.k.queue)
+    rig.bus.set_queue(QueueSetting(queue="gpu", via="hub", places={"hub": place}))
+    rig.bus.worker(TWO, free=4)
+    rig.bus.worker(THREE, free=2)
+    rig.start()
+    env = {"BERTH_TEST_RUN_S": "1", "BERTH_TEST_EXIT_CODE": "0"}
+    request = JobRequest(
+        id="train",
+        queue="gpu",
+        pod_sets=(PodSet(count=2, gpus=2),),
+        run=RunSpec(image="example.org/train:1", command=("train",), env=env),
+    )
+    rig.bus.append(
+        Submitted(
+            tenant="acme",
+            id="train",
+            after=0,
+            at_s=0.0,
+            by="gateway",
+            request=request,
+            digest=request_digest(request),
+            cell="hub",
+        )
+    )
+    name = key("acme", "train")
+    rig.until(lambda: rig.bus.kinds(name)[-1:] == [f"succeeded {ONE}"], "its end")
+    assert rig.bus.kinds(name)[:4] == [
+        "submitted",
+        f"placed {ONE}",
+        f"claimed {ONE}",
+        f"admitted {ONE}",
+    ]
+    rig.nothing_wrong()
+
+
+def test_a_check_of_our_own_is_active_passed_and_chooses_by_its_selector(rig: Rig) -> None:
+    api = rig.k.planes.hub.api
+    check = f"{rig.k.namespace}-placement"
+    rig.bus.worker(THREE, free=1, labels={"zone": "north"})
+    parameters = {"apiGroup": "", "kind": "ConfigMap", "name": "where"}
+    made = builders.own_check(check, "berthmaster.io/placement")
+    api.apply({**made, "spec": {**made["spec"], "parameters": parameters}})
+    queue = f"{API}/clusterqueues/{rig.k.cluster_queue}"
+    wanted = [{"name": rig.k.check}, {"name": check}]
+    api.merge(queue, {"spec": {"admissionChecksStrategy": {"admissionChecks": wanted}}})
+    rig.start()
+
+    def active() -> tuple[str, str]:
+        found = condition_of(api.get(f"{API}/admissionchecks/{check}"), "Active") or {}
+        return found.get("status", ""), found.get("message", "")
+
+    rig.until(lambda: active()[0] == "False", "without its ConfigMap it is not active")
+    assert active()[1] == f"ConfigMap {rig.k.namespace}/where does not exist"
+    meta = {"name": "where", "namespace": rig.k.namespace}
+    document = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta}
+    api.apply({**document, "data": {"selector": "zone=north"}})
+    rig.until(lambda: active() == ("True", "chooses among clusters with labels zone=north"), "yes")
+    rig.submit("train")
+    rig.until_told("train", f"admitted {THREE}", f"running {THREE}")
+    assert rig.k.state_of("train", check) == "Ready"
     rig.nothing_wrong()
