@@ -15,7 +15,7 @@ import msgspec
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.fleet import NodeGone, NodeReport
-from berthmaster.messages.placement import Decision, PodBinding
+from berthmaster.messages.placement import HUB_CELL, Decision, PodBinding
 from berthmaster.messages.workload import JobRequest, Placed, WorkloadEvent
 
 WHOLE: Final = 1000
@@ -112,7 +112,8 @@ class Auditor:
         self._counts[kind] += 1
         if isinstance(event, Placed):
             self._check_choice(event, name, sequence)
-            self._check_whole(event.request, event.pods, name, sequence)
+            if event.cell != HUB_CELL:  # there Kueue admits all or none, and names no pods
+                self._check_whole(event.request, event.pods, name, sequence)
         self._charge(workload, name, sequence)
 
     def on_decision(self, decision: Decision, sequence: int) -> None:

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from berthmaster.audit.core import Auditor, AuditReport
 from berthmaster.messages.fleet import NodeReport, PodUse
-from berthmaster.messages.placement import PodBinding
+from berthmaster.messages.placement import HUB_CELL, MAIN_CELL, PodBinding
 from berthmaster.messages.workload import Placed, Succeeded
 from tests.support.builders import alive, job, node, pod_set, profile
 from tests.support.deciding import TENANT, World
@@ -164,3 +164,18 @@ def test_pods_that_outlast_their_attempt_are_found(world: World) -> None:
     assert rules(audited(world, (world.now_s - 1, shown))) == ["what ended is gone"]
     # A report from after the log was read may show an attempt that is not in what was read.
     assert audited(world, (world.now_s + 1, shown)).clean
+
+
+def test_only_kueue_knows_the_pods_of_what_goes_by_way_of_the_hub(world: World) -> None:
+    [(at, placed)] = [
+        (number, (sequence, at_s, event))
+        for number, (sequence, at_s, event) in enumerate(world.events)
+        if isinstance(event, Placed) and event.id == "gang"
+    ]
+    sequence, at_s, event = placed
+    assert isinstance(event, Placed)
+    nameless = replace(event, pods=(), cell=HUB_CELL)
+    world.events[at] = (sequence, at_s, nameless)
+    assert "gangs are whole" not in rules(audited(world))
+    world.events[at] = (sequence, at_s, replace(nameless, cell=MAIN_CELL))
+    assert "gangs are whole" in rules(audited(world))
