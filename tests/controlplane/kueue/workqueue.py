@@ -18,7 +18,7 @@ log = logging.getLogger("kueue")
 
 FIRST_PAUSE_S = 0.01
 LONGEST_PAUSE_S = 2.0
-WORKERS = 4
+WORKERS = 10
 
 # A look returns after how many seconds it wants the next one, or None.
 Look = Callable[[Key], Awaitable[float | None]]
