@@ -253,7 +253,7 @@ def test_a_check_of_our_own_is_active_passed_and_chooses_by_its_selector(rig: Ri
     api = rig.k.planes.hub.api
     check = f"{rig.k.namespace}-placement"
     rig.bus.worker(THREE, free=1, labels={"zone": "north"})
-    parameters = {"apiGroup": "", "kind": "ConfigMap", "name": "where"}
+    parameters = {"apiGroup": "core", "kind": "ConfigMap", "name": "where"}
     made = builders.own_check(check, "berthmaster.io/placement")
     api.apply({**made, "spec": {**made["spec"], "parameters": parameters}})
     queue = f"{API}/clusterqueues/{rig.k.cluster_queue}"

@@ -1,8 +1,8 @@
 """An AdmissionCheck of our own, which is optional: it shows in every Workload where that shall go,
 and holds it back while there is nowhere.
 
-A check is configured by a ConfigMap in our namespace (``parameters: {apiGroup: "", kind: ConfigMap,
-name: …}``) whose key ``selector`` holds a selector over clusters' labels. MultiKueue makes copies
+A check is configured by a ConfigMap in our namespace (``parameters: {apiGroup: core, kind:
+ConfigMap, name: …}``; Kueue does not take the core group's real name, which is empty) whose key ``selector`` holds a selector over clusters' labels. MultiKueue makes copies
 only when every other check is Ready, and every eviction sets all back to Pending: so ours is passed
 anew in every attempt, and only ever our own item is written. Retry, by which a job is moved, is a
 person's or another tool's to set.
@@ -16,6 +16,7 @@ from berthmaster.multikueue.steps import View
 from berthmaster.multikueue.words import Done, Instruction, Tell, TellCheck
 
 CONFIG_MAP = "ConfigMap"
+CORE = ("core", "")
 SELECTOR_KEY = "selector"
 MAX_MESSAGE_CHARS = 1000
 AGAIN_S = 10.0
@@ -25,10 +26,10 @@ def parameters_of(check: AdmissionCheck) -> tuple[str, str]:
     """(the ConfigMap's name, what is wrong)."""
     parameters = check.spec.parameters
     if parameters is None or not parameters.name:
-        return "", 'has no parameters: {apiGroup: "", kind: ConfigMap, name: …} is needed'
-    if parameters.kind != CONFIG_MAP or parameters.api_group:
+        return "", "has no parameters: {apiGroup: core, kind: ConfigMap, name: …} is needed"
+    if parameters.kind != CONFIG_MAP or (parameters.api_group or "") not in CORE:
         kind = f"{parameters.api_group or ''}/{parameters.kind}".strip("/")
-        return "", f'its parameters name a {kind}: it must be a ConfigMap of apiGroup ""'
+        return "", f"its parameters name a {kind}: it must be a ConfigMap of apiGroup core"
     return parameters.name, ""
 
 

@@ -147,7 +147,7 @@ def multikueue_check(parameters: Parameters | None = None) -> AdmissionCheck:
 
 
 def own_check(parameters: Parameters | None = None) -> AdmissionCheck:
-    named = Parameters(api_group="", kind="ConfigMap", name="where")
+    named = Parameters(api_group="core", kind="ConfigMap", name="where")
     spec = AdmissionCheckSpec(controller_name=PLACEMENT, parameters=parameters or named)
     return AdmissionCheck(metadata=Metadata(name=OWN_CHECK), spec=spec)
 

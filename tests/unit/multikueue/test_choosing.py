@@ -1,10 +1,12 @@
 """Which cluster is chosen, and why not the others: demo stories, tiers, quota, own checks."""
 
 import msgspec
+import pytest
 
 from berthmaster.kubernetes.selector import parse_selector
 from berthmaster.messages.control import ClusterLost, Cordon
 from berthmaster.messages.fleet import Membership, PodUse, Stamp, Taint
+from berthmaster.multikueue.checks import parameters_of
 from berthmaster.multikueue.kueue import Parameters
 from berthmaster.multikueue.words import Nominate, PassCheck, TellCheck
 from tests.support.builders import node, profile
@@ -241,12 +243,38 @@ def test_our_own_check_holds_a_job_back_while_there_is_nowhere() -> None:
     assert [type(write) for write in world.writes] == [TellCheck, PassCheck, Nominate]
 
 
+@pytest.mark.parametrize(
+    ("parameters", "name", "wrong"),
+    [
+        (Parameters(api_group="core", kind="ConfigMap", name="x"), "x", ""),
+        (Parameters(kind="ConfigMap", name="x"), "x", ""),
+        (Parameters(), "", "has no parameters"),
+        (
+            Parameters(api_group="core", kind="Secret", name="x"),
+            "",
+            "its parameters name a core/Secret: it must be a ConfigMap of apiGroup core",
+        ),
+        (
+            Parameters(api_group="apps", kind="ConfigMap", name="x"),
+            "",
+            "its parameters name a apps/ConfigMap: it must be a ConfigMap of apiGroup core",
+        ),
+    ],
+)
+def test_parameters_of_a_check_of_ours_are_a_config_map(
+    parameters: Parameters, name: str, wrong: str
+) -> None:
+    found, why = parameters_of(own_check(parameters))
+    assert found == name
+    assert why.startswith(wrong)
+    assert bool(why) == bool(wrong)
+
+
 def test_a_check_of_ours_with_wrong_parameters_is_not_active_and_says_why() -> None:
     world = World()
-    world.put(own_check(Parameters(kind="Secret", name="x")))
-    world.set_parameters(
-        OWN_CHECK, 'its parameters name a Secret: it must be a ConfigMap of apiGroup ""'
-    )
+    wrong = Parameters(api_group="core", kind="Secret", name="x")
+    world.put(own_check(wrong))
+    world.set_parameters(OWN_CHECK, parameters_of(own_check(wrong))[1])
     world.begin()
     world.settle()
     (write,) = world.writes
