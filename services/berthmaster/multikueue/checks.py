@@ -2,10 +2,11 @@
 and holds it back while there is nowhere.
 
 A check is configured by a ConfigMap in our namespace (``parameters: {apiGroup: core, kind:
-ConfigMap, name: …}``; Kueue does not take the core group's real name, which is empty) whose key ``selector`` holds a selector over clusters' labels. MultiKueue makes copies
-only when every other check is Ready, and every eviction sets all back to Pending: so ours is passed
-anew in every attempt, and only ever our own item is written. Retry, by which a job is moved, is a
-person's or another tool's to set.
+ConfigMap, name: …}``; Kueue does not take the core group's real name, which is empty) whose key
+``selector`` holds a selector over clusters' labels. MultiKueue makes copies only when every other
+check is Ready, and every eviction sets all back to Pending: so ours is passed anew in every
+attempt, and only ever our own item is written. Retry, by which a job is moved, is a person's or
+another tool's to set.
 """
 
 from berthmaster.kubernetes.selector import Selector

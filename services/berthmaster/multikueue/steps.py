@@ -34,6 +34,7 @@ from berthmaster.multikueue.jobs import unmakeable
 from berthmaster.multikueue.kueue import HubJob, KueueWorkload
 from berthmaster.multikueue.settings import Policy
 
+UNKNOWN = "unknown"  # where something ran that has ended well, and nobody says where
 GONE = "it was deleted on the hub"
 DOUBTFUL_STATES = (State.ADMITTED, State.RUNNING)
 
@@ -229,9 +230,8 @@ def _finished(view: View) -> Step:
             return Claim()
         state = State.CANCELLED if bus.cancel_requested else State.FAILED
         return End(state, message)
-    where = _ref_of(view, hub.cluster_name) if hub.cluster_name else bus.cluster
-    if not where:
-        return End(State.FAILED, f"finished, and nobody says where: {message}")
+    told = hub.cluster_name or (hub.nominated[0] if len(hub.nominated) == 1 else "")
+    where = _ref_of(view, told) if told else bus.cluster or UNKNOWN
     if bus.state is State.QUEUED:
         return Place(at=where, why="it has run there")
     if bus.state is State.PLACED:

@@ -376,3 +376,19 @@ def test_workloads_that_had_ended_before_the_first_start_are_left_alone() -> Non
     world.begin()
     world.settle()
     assert world.log.messages == []
+
+
+def test_what_ended_well_while_nobody_looked_and_nobody_says_where_has_not_failed() -> None:
+    world = World("observe")
+    world.all_workers()
+    world.begin()
+    world.submit()
+    world.settle()
+    world.finish("train")
+    world.settle()
+    assert world.kinds(world.name()) == [
+        "submitted",
+        "placed unknown",
+        "claimed unknown",
+        "succeeded unknown",
+    ]
