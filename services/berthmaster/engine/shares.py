@@ -13,6 +13,7 @@ from berthmaster.messages.fleet import Share
 from berthmaster.messages.workload import PodSet
 
 DIVISIBLE: Final = ("hami", "kai")
+_GPU_MILLI: Final = 1000
 
 
 class Part(NamedTuple):
@@ -42,8 +43,12 @@ def enough(shares: Sequence[Share], part: Part) -> Share | None:
 
 
 def takes_milli(share: Share, part: Part) -> int:
-    """What of a GPU is charged to who takes this offer."""
-    return part.milli if share.kind in DIVISIBLE else share.milli
+    """What of a GPU is charged to who takes this offer. A GPU that is handed out in parts only has
+    one milli less than a whole one, and its pieces share what is left: the last one fits too."""
+    if share.kind in DIVISIBLE:
+        return part.milli
+    pieces = max(1, _GPU_MILLI // share.milli) if share.milli else 1
+    return min(share.milli, (_GPU_MILLI - 1) // pieces)
 
 
 def counted(share: Share) -> bool:

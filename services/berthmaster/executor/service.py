@@ -174,7 +174,7 @@ class _Serving:
         ctx.health.ready("cluster", False, "its objects have not been listed")
         ctx.health.ready("fleet", False, "the nodes' facts have not been read")
         listed = asyncio.Event()
-        facts = [f"berth.fleet.{subjects.token(ctx.settings.cluster)}.>"]
+        facts = [subjects.fleet_of(ctx.settings.cluster)]
         mirror = FactMirror(self._conn, NAME, facts, on_fact=lambda seen: offers.take(seen.fact))
         ctx.spawn(mirror.run(caught_up=listed.set), name="mirror of the nodes' facts")
         watching = ctx.spawn(runtime.run(ctx.stopping), name="mirrors of the cluster")

@@ -103,6 +103,20 @@ def test_a_gang_of_parts_takes_pieces_until_there_are_none() -> None:
     assert room(fleet, part(100, count=9)) == [4, 4]  # all was given back
 
 
+def test_the_last_replica_of_a_gpu_can_be_had_too() -> None:
+    quarter = Share(resource="nvidia.com/gpu.shared", milli=250, count=4)
+    report = replace(node(gpus=1, foreign_milli=(1,)), shares=(quarter,))  # never whole: charged 1
+    fleet = fleet_of(report)
+    assert room(fleet, part(250, count=9)) == [4]
+    for number in range(4):
+        suitable = suitable_nodes(fleet, part(250))
+        seating = seat_gang(fleet, 0, [part(250)], [suitable], Scratch(fleet))
+        assert seating is not None, number
+        fleet.hold(key("team-a", f"job-{number}"), seating.holdings)
+    assert room(fleet, part(100)) == [0]
+    assert room(fleet, pod_set(gpus=1)) == [0]
+
+
 def why(report: NodeReport, pods: PodSet) -> dict[str, str]:
     suitable: Suitable = suitable_nodes(fleet_of(report), pods)
     return suitable.why_not
