@@ -573,6 +573,21 @@ def test_a_deleted_job_takes_its_workload_and_its_double_along(k: Kueue) -> None
     k.until(lambda: not k.planes[ONE].api.items(path), "the copy gone")
 
 
+def test_a_deleted_job_keeps_running_on_its_worker_until_garbage_is_collected(k: Kueue) -> None:
+    run_on(k, ONE)
+    k.planes.hub.parts.controller_manager.kill()
+    k.planes.hub.api.delete(f"/apis/batch/v1/namespaces/{k.namespace}/jobs/train")
+    k.until(lambda: k.has("train", "Finished"), "the hub's Workload has ended")
+    finished = condition_of(k.workload("train") or {}, "Finished")
+    assert finished is not None
+    assert finished["reason"] == "OwnerNotFound"
+    time.sleep(QUIET_S)
+    assert running(k, "train", ONE)
+
+    k.planes.hub.parts.controller_manager.launch()
+    k.until(lambda: k.job("train", ONE) is None, "the double gone", 60.0)
+
+
 # ---------------------------------------------------------------- clusters that cannot be used
 
 
