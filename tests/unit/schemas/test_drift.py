@@ -176,6 +176,8 @@ def test_every_kind_of_subject_has_a_channel() -> None:
         "parse_workload_event",
         "parse_telemetry",
         "parse_node",
+        "parse_fact",
+        "parse_copy",
         "parse_api",
     }
     readers |= {"is_decision", "is_archived_story"}
