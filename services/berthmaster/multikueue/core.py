@@ -202,9 +202,19 @@ class Reconciler:
         return self.know.workloads_sequence < max(self._wait_for, self._batch_end)
 
     @property
-    def stirred(self) -> bool:
+    def cell(self) -> str:
+        """Whose chain of decisions is its own."""
+        return HUB_CELL
+
+    @property
+    def dirty(self) -> bool:
         """Whether something is to be looked at now."""
         return bool(self._dirty)
+
+    @property
+    def stirred(self) -> bool:
+        """The same, or soon, since the fleet has moved."""
+        return self.dirty or self._fleet_moved
 
     def waited_long_enough(self) -> None:
         """What was to be folded does not come (purged, say). Guards keep us safe: go on."""
@@ -278,4 +288,5 @@ class Reconciler:
         name = key(tenant, workload_id)
         if name not in self.know.open:
             return None
-        return explain.why(self.know, self.desk, self.policy, self.decisions, name, now_s)
+        about = explain.About(self.know, self.desk, self.policy, self.hub.trouble, now_s)
+        return explain.why(about, self.decisions, name)

@@ -20,9 +20,7 @@ class Figures:
         self.submitted = metrics.counter("submitted", "Workloads made known on the bus")
         self.placed = metrics.counter("placements", "Placements that were committed")
         self.lost_commits = metrics.counter("refused_commits", "Commits that lost a race")
-        self.void = metrics.counter("void_events", "Events without effect", ["verdict"])
         self.failures = metrics.counter("failures", "Workloads that could not be handled")
-        self.unreadable = metrics.counter("unreadable", "Messages that could not be decoded")
         self.acting = metrics.gauge("acting", "1 where this replica acts")
         self._conflicts = metrics.gauge("conflicts", "Writes that somebody else's came before")
         self._latency_s = metrics.histogram(

@@ -18,6 +18,7 @@ from berthmaster.bus.errors import BusError
 from berthmaster.bus.facts import FactMirror
 from berthmaster.bus.follow import Follower
 from berthmaster.bus.grouped import grouped
+from berthmaster.bus.hearing import Hearing
 from berthmaster.bus.lease import Lease
 from berthmaster.bus.log import EventLog
 from berthmaster.bus.streams import CONTROL, WORKLOADS, stream_info
@@ -32,7 +33,6 @@ from berthmaster.multikueue.core import Reconciler
 from berthmaster.multikueue.decide import Plan
 from berthmaster.multikueue.figures import Figures
 from berthmaster.multikueue.hands import Hands
-from berthmaster.multikueue.listening import Listener
 from berthmaster.multikueue.mirrors import Mirrors
 from berthmaster.multikueue.parameters import Parameters
 from berthmaster.multikueue.questions import Questions
@@ -88,7 +88,7 @@ class Shell:
         self._acting = False
         self._behind_since_s: float | None = None
         self._figures = Figures(ctx.metrics)
-        self._listener = Listener(ctx, self.core, self._stir.set, self._figures)
+        self._hearing = Hearing(ctx, self.core, self._stir.set)
 
     # The hub
 
@@ -128,8 +128,8 @@ class Shell:
         """With the bus, until the context says stop."""
         ctx = self._ctx
         self._conn, self._log = conn, EventLog(conn)
-        listener = self._listener
-        listener.conn = conn
+        hearing = self._hearing
+        hearing.conn = conn
         for part in self._caught_up:
             ctx.health.ready(part, False, "catching up")
         self._events = Follower(
@@ -139,20 +139,20 @@ class Shell:
             conn,
             "multikueue",
             [subjects.ALL_FLEET],
-            on_fact=listener.on_fact,
-            on_gone=listener.on_gone,
+            on_fact=hearing.on_fact,
+            on_gone=self._on_gone,
         )
         control = Follower(conn, CONTROL, [subjects.ALL_CONTROL])
         self._lease = Lease(
             conn, "multikueue", self.core.name, on_gained=lambda _: self._stir.set()
         )
         ctx.spawn(
-            self._events.run(listener.on_recorded, caught_up=self._ready("log")),
+            self._events.run(hearing.on_recorded, caught_up=self._ready("log")),
             name="the log",
         )
         ctx.spawn(fleet.run(caught_up=self._ready("fleet")), name="mirror the fleet")
         ctx.spawn(
-            control.run(listener.on_control, caught_up=self._ready("control")),
+            control.run(hearing.on_control, caught_up=self._ready("control")),
             name="control",
         )
         lease = ctx.spawn(self._lease.run(), name="lease")
@@ -163,6 +163,16 @@ class Shell:
         await endpoints.stop()
         lease.cancel()  # gives the lease back, so that a follower takes over at once
         await asyncio.wait({acting, lease}, timeout=2.0)
+        await hearing.close()
+
+    def _on_gone(self, subject: str) -> None:
+        """A fact that a relisting did not find: nodes take room, and copies mean that it runs."""
+        node = subjects.parse_node(subject)
+        copy = subjects.parse_copy(subject)
+        if node is not None:
+            self.core.on_node_gone(*node)
+        elif copy is not None:
+            self.core.on_copy_gone(*copy)
 
     def _ready(self, part: str) -> Callable[[], None]:
         def caught_up() -> None:
@@ -203,7 +213,7 @@ class Shell:
             plan = self.core.decide(now_s)
             if plan is not None:
                 self._ctx.spawn(self._commit(plan, conn), name="commit")
-            elif self.core.stirred:
+            elif self.core.dirty:
                 self._stir.set()
 
     def _tell_failures(self) -> None:
@@ -321,6 +331,7 @@ class Shell:
             await asyncio.sleep(1.0)
             self._mirrors.show()
             core = self.core
+            core.hub.trouble = self._mirrors.trouble
             if self._conn is not None:
                 self._ctx.health.ready("bus", self._conn.connected, "no connection to NATS")
             self._figures.show(core, self._hands.conflicts, self._recorder.dropped)

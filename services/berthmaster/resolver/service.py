@@ -17,24 +17,18 @@ import nats.errors
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
-from berthmaster.bus.dead import bury
 from berthmaster.bus.errors import BusError, TooLarge
-from berthmaster.bus.facts import FactMirror, Seen
-from berthmaster.bus.follow import Follower, Recorded
+from berthmaster.bus.facts import FactMirror
+from berthmaster.bus.follow import Follower
+from berthmaster.bus.hearing import Hearing
 from berthmaster.bus.joining import joined
 from berthmaster.bus.lease import Lease
 from berthmaster.bus.log import EventLog
 from berthmaster.bus.snapshots import load as load_snapshot
 from berthmaster.bus.snapshots import save as save_snapshot
 from berthmaster.bus.streams import CONTROL, FLEET, WORKLOADS, stream_info
-from berthmaster.lifecycle.fold import Verdict
 from berthmaster.lifecycle.instructions import Append, Stored
-from berthmaster.messages.families import (
-    CONTROL_FACTS,
-    DECISIONS,
-    EVENTS,
-    UNREADABLE,
-)
+from berthmaster.messages.families import UNREADABLE
 from berthmaster.resolver.core import Resolver
 from berthmaster.resolver.decide import Plan
 from berthmaster.resolver.questions import Questions
@@ -44,7 +38,6 @@ from berthmaster.runtime.service import Context, Service
 from berthmaster.runtime.settings import CommonSettings, setting
 
 BEHIND_LIMIT_S: Final = 1.0  # to wait for what a refusal said is in the log
-MAX_BURIALS: Final = 256  # dead letters on their way; more are in the log and counted
 LONGEST_SLEEP_S: Final = 5.0
 SNAPSHOTS: Final = msgspec.msgpack.Decoder(Snapshot)
 
@@ -102,8 +95,14 @@ class Shell:
         )
         self._stir = asyncio.Event()
         self._stream = b""  # which WORKLOADS it is; another one means other sequences
+        self._hearing = Hearing(context, self.core, self._stir.set)
+        self._hearing.conn = conn
         self._fleet = FactMirror(
-            conn, "resolver", [subjects.ALL_FLEET], on_fact=self._on_fact, on_gone=self._on_gone
+            conn,
+            "resolver",
+            [subjects.ALL_FLEET],
+            on_fact=self._hearing.on_fact,
+            on_gone=self._on_gone,
         )
         self._control = Follower(conn, CONTROL, [subjects.ALL_CONTROL])
         self._events: Follower | None = None
@@ -114,13 +113,10 @@ class Shell:
             self.core.name,
             on_gained=lambda _: self._stir.set(),
         )
-        self._burials: set[asyncio.Task[bool]] = set()
         metrics = context.metrics
         self._placed = metrics.counter("placements", "placements that were committed")
         self._withdrawn = metrics.counter("withdrawals", "placements that were taken back")
         self._refused = metrics.counter("refused_commits", "commits that lost a race")
-        self._void = metrics.counter("void_events", "events without effect", ["verdict"])
-        self._unreadable = metrics.counter("unreadable", "messages that could not be decoded")
         self._waiting = metrics.gauge("waiting", "workloads that wait for a place")
         self._live = metrics.gauge("live", "workloads that have a place")
         self._deciding = metrics.gauge("deciding", "1 where this replica decides")
@@ -130,85 +126,11 @@ class Shell:
             "commit_placements", "placements a commit", buckets=(1, 2, 5, 10, 20, 50, 100, 256, 999)
         )
 
-    # Messages
-
-    def _on_event(self, recorded: Recorded) -> None:
-        if subjects.is_decision(recorded.subject):
-            self._on_decision(recorded)
-            return
-        try:
-            event = EVENTS.decode(recorded.data)
-        except UNREADABLE as error:
-            where = subjects.parse_workload_event(recorded.subject)
-            self.core.on_unreadable(where.tenant, where.id, recorded.sequence, str(error))
-            self._bury(recorded, str(error), workload=f"{where.tenant}/{where.id}")
-            return
-        verdict = self.core.on_event(event, recorded.sequence, recorded.stored_at_s)
-        if verdict in (Verdict.VOID, Verdict.IMPOSSIBLE, Verdict.MISSED):
-            self._void.labels(verdict.value).inc()
-            if verdict is Verdict.IMPOSSIBLE:
-                self._bury(recorded, "no state of its workload allows this event")
-            if verdict is Verdict.MISSED:
-                whose = f"{event.tenant}/{event.id}"
-                self._bury(recorded, "events before it are missing", workload=whose)
-        if self.core.stirred:
-            self._stir.set()
-
-    def _on_decision(self, recorded: Recorded) -> None:
-        if recorded.subject != subjects.decision(self.core.cell):
-            return
-        try:
-            decision = DECISIONS.decode(recorded.data)
-        except UNREADABLE as error:
-            self.core.on_unreadable_decision(str(error))
-            self._context.health.ready("chain", False, f"a decision cannot be read: {error}")
-            self._bury(recorded, str(error))
-            return
-        self.core.on_decision(decision, recorded.sequence)
-
-    def _on_fact(self, seen: Seen) -> None:
-        self.core.on_fact(seen.fact, seen.sequence, seen.stored_at_s)
-        if self.core.stirred:
-            self._stir.set()
-
     def _on_gone(self, subject: str) -> None:
         """A fact that a relisting did not find: only nodes take room, so only they are dropped."""
         name = subjects.parse_node(subject)
         if name is not None:
             self.core.know.fleet.drop_node(*name)
-
-    def _on_control(self, recorded: Recorded) -> None:
-        try:
-            fact = CONTROL_FACTS.decode(recorded.data)
-        except UNREADABLE as error:
-            self._bury(recorded, str(error))
-            return
-        self.core.on_control(fact, recorded.sequence)
-        self._stir.set()
-
-    def _bury(self, recorded: Recorded, reason: str, workload: str = "") -> None:
-        self._unreadable.inc()
-        if len(self._burials) >= MAX_BURIALS:
-            self._context.log.error(
-                "a dead letter too many at once",
-                subject=recorded.subject,
-                sequence=recorded.sequence,
-                reason=reason,
-            )
-            return
-        task = asyncio.create_task(
-            bury(
-                self._conn,
-                service="resolver",
-                subject=recorded.subject,
-                reason=reason,
-                body=recorded.data,
-                sequence=recorded.sequence,
-                workload=workload,
-            )
-        )
-        self._burials.add(task)
-        task.add_done_callback(self._burials.discard)
 
     # Life
 
@@ -226,11 +148,12 @@ class Shell:
             start=start,
         )
         context.spawn(
-            self._events.run(self._on_event, caught_up=self._ready("log")), name="follow the log"
+            self._events.run(self._hearing.on_recorded, caught_up=self._ready("log")),
+            name="follow the log",
         )
         context.spawn(self._fleet.run(caught_up=self._ready("fleet")), name="mirror the fleet")
         context.spawn(
-            self._control.run(self._on_control, caught_up=self._ready("control")),
+            self._control.run(self._hearing.on_control, caught_up=self._ready("control")),
             name="follow control",
         )
         lease = context.spawn(self._lease.run(), name="lease")
@@ -243,8 +166,7 @@ class Shell:
         deciding.cancel()
         lease.cancel()  # gives the lease back, so that a follower takes over at once
         await asyncio.wait({deciding, lease}, timeout=2.0)
-        if self._burials:
-            await asyncio.wait(self._burials, timeout=1.0)
+        await self._hearing.close()
 
     def _ready(self, part: str) -> Callable[[], None]:
         def caught_up() -> None:

@@ -325,7 +325,7 @@ class World:
             self.now_s += 0.001
             before = (self.log.last, len(self.writes))
             self.step()
-            if before == (self.log.last, len(self.writes)) and not self.core.stirred:
+            if before == (self.log.last, len(self.writes)) and not self.core.dirty:
                 return
 
     def wait(
