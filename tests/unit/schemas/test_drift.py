@@ -172,7 +172,6 @@ def test_every_kind_of_subject_has_a_channel() -> None:
         "api_of_all_tenants",
     }
     readers = {
-        "text",
         "parse_workload_event",
         "parse_telemetry",
         "parse_node",
