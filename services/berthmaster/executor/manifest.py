@@ -2,8 +2,7 @@
 
 Rules of this file:
 
-- The schema is fixed: what people ask for fills in image, command, arguments, environment, amounts,
-  tolerations and labels of nodes, and nothing else. Nothing privileged, nothing of the host.
+- The schema is fixed: see kubernetes/pods.py.
 - One pod set is a Job, several are a JobSet with a Job each. All or nothing: no pod is made twice
   (``backoffLimit`` 0), so the first failure ends the attempt.
 - Where pods were placed is preferred and never required: the scheduler sees what we do not.
@@ -12,14 +11,15 @@ Rules of this file:
 """
 
 import hashlib
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from berthmaster.executor.offers import HOSTNAME, Offers
 from berthmaster.executor.words import Attempt, CreatePods
 from berthmaster.kubernetes import labels
+from berthmaster.kubernetes.pods import Document, pod_spec
 from berthmaster.kubernetes.resources import JOB_SETS, JOBS, Resource
 from berthmaster.messages.fleet import Share
-from berthmaster.messages.workload import PodSet, Toleration
+from berthmaster.messages.workload import PodSet
 
 QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"
 PODS: Final = "berthmaster.io/pods"  # annotation: "<pod set>:<count> …", what must run
@@ -29,8 +29,6 @@ MAX_PREFERRED: Final = 256  # nodes that an object names; it must stay small
 MAX_JOB_CHARS: Final = 58  # a pod's host name is the Job's with its index, at most 63
 MAX_JOB_SET_CHARS: Final = 46  # and of a JobSet: -s15-0-4095 and five random characters
 _DIGEST_CHARS: Final = 6
-_CONTAINER: Final = "main"
-Document = dict[str, Any]
 
 
 class Unmakeable(Exception):
@@ -132,10 +130,8 @@ def _job_spec(
 def _template(order: CreatePods, pods: PodSet, offers: Offers, style: Style) -> Document:
     known, told = _identity(order)
     known[labels.POD_SET] = pods.name
-    run, account = order.request.run, order.target.service_account
-    requests = {"cpu": f"{pods.cpu_milli}m", "memory": f"{pods.memory_mib}Mi"}
-    limits: dict[str, str] = {}
-    spec: Document = {"restartPolicy": "Never"}
+    devices: dict[str, str] = {}
+    scheduler = ""
     nodes = [b.node for b in order.pods if b.pod.rpartition("-")[0] == pods.name]
     if pods.gpus and pods.gpu_milli < 1000:
         share = offers.share(nodes, pods)
@@ -144,37 +140,16 @@ def _template(order: CreatePods, pods: PodSet, offers: Offers, style: Style) -> 
         if share.kind == "kai":
             told["gpu-fraction"] = f"{pods.gpu_milli / 1000:g}"
             known["kai.scheduler/queue"] = style.kai_queue
-            spec["schedulerName"] = style.kai_scheduler
+            scheduler = style.kai_scheduler
         else:
-            limits = _part(share, pods, style)
+            devices = _part(share, pods, style)
     elif pods.gpus:
-        limits = {offers.whole_gpu(nodes) or style.gpu_resource: str(pods.gpus)}
-    container: Document = {
-        "name": _CONTAINER,
-        "image": run.image,
-        "resources": {"requests": requests | limits, "limits": limits},
-        "securityContext": {"allowPrivilegeEscalation": False, "privileged": False},
-    }
-    if run.command:
-        container["command"] = list(run.command)
-    if run.args:
-        container["args"] = list(run.args)
-    if run.env:
-        container["env"] = [{"name": name, "value": run.env[name]} for name in sorted(run.env)]
-    spec |= {
-        "containers": [container],
-        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
-        "enableServiceLinks": False,
-        # Whoever needs the cluster's API says so by naming an account in the queue.
-        "automountServiceAccountToken": bool(account),
-        "affinity": {"nodeAffinity": _affinity(nodes, pods, offers)},
-    }
-    if account:
-        spec["serviceAccountName"] = account
-    if pods.tolerations:
-        spec["tolerations"] = [_toleration(each) for each in pods.tolerations]
-    if pods.node_labels:
-        spec["nodeSelector"] = dict(pods.node_labels)
+        devices = {offers.whole_gpu(nodes) or style.gpu_resource: str(pods.gpus)}
+    account = order.target.service_account
+    spec = pod_spec(order.request.run, pods, account=account, devices=devices)
+    spec["affinity"] = {"nodeAffinity": _affinity(nodes, pods, offers)}
+    if scheduler:
+        spec["schedulerName"] = scheduler
     metadata: Document = {"labels": known}
     if told:
         metadata["annotations"] = told
@@ -211,9 +186,3 @@ def _affinity(nodes: list[str], pods: PodSet, offers: Offers) -> Document:
                 "nodeSelectorTerms": terms
             }
     return affinity
-
-
-def _toleration(toleration: Toleration) -> Document:
-    made = {"key": toleration.key, "operator": toleration.operator, "value": toleration.value}
-    made["effect"] = toleration.effect
-    return {name: text for name, text in made.items() if text}

@@ -9,10 +9,11 @@ import hashlib
 from typing import Any, Final
 
 from berthmaster.kubernetes.labels import TENANT, WORKLOAD, value
+from berthmaster.kubernetes.pods import pod_spec
 from berthmaster.kubernetes.resources import JOBS
 from berthmaster.lifecycle.fold import Workload
 from berthmaster.messages.control import QueuePlace, QueueSetting
-from berthmaster.messages.workload import PodSet, RunSpec, Toleration
+from berthmaster.messages.workload import PodSet, RunSpec
 from berthmaster.multikueue.kueue import MULTIKUEUE, QUEUE_LABEL
 from berthmaster.multikueue.reading import GPU, PRODUCT
 
@@ -88,33 +89,8 @@ def manifest(workload: Workload, setting: QueueSetting | None) -> tuple[str, dic
 
 
 def _pod(run: RunSpec, pods: PodSet, account: str) -> dict[str, Any]:
-    amounts = {"cpu": f"{pods.cpu_milli}m", "memory": f"{pods.memory_mib}Mi"}
-    limits = {GPU: str(pods.gpus)} if pods.gpus else {}
-    container: dict[str, Any] = {
-        "name": "main",
-        "image": run.image,
-        "resources": {"requests": amounts | limits, "limits": limits},
-        "securityContext": {"allowPrivilegeEscalation": False, "privileged": False},
-    }
-    if run.command:
-        container["command"] = list(run.command)
-    if run.args:
-        container["args"] = list(run.args)
-    if run.env:
-        container["env"] = [{"name": name, "value": run.env[name]} for name in sorted(run.env)]
-    spec: dict[str, Any] = {
-        "restartPolicy": "Never",
-        "containers": [container],
-        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
-        "enableServiceLinks": False,
-        "automountServiceAccountToken": bool(account),
-    }
-    if account:
-        spec["serviceAccountName"] = account
-    if pods.node_labels:
-        spec["nodeSelector"] = dict(pods.node_labels)
-    if pods.tolerations:
-        spec["tolerations"] = [_toleration(one) for one in pods.tolerations]
+    devices = {GPU: str(pods.gpus)} if pods.gpus else {}
+    spec = pod_spec(run, pods, account=account, devices=devices)
     if pods.gpus and pods.gpu_models:
         models = {"key": PRODUCT, "operator": "In", "values": list(pods.gpu_models)}
         terms = {"nodeSelectorTerms": [{"matchExpressions": [models]}]}
@@ -122,13 +98,3 @@ def _pod(run: RunSpec, pods: PodSet, account: str) -> dict[str, Any]:
             "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}
         }
     return spec
-
-
-def _toleration(toleration: Toleration) -> dict[str, str]:
-    made = {
-        "key": toleration.key,
-        "operator": toleration.operator,
-        "value": toleration.value,
-        "effect": toleration.effect,
-    }
-    return {name: text for name, text in made.items() if text}
