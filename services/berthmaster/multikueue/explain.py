@@ -4,7 +4,7 @@ Kueue's order and quota are told in its own words and never guessed at.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from berthmaster.lifecycle.fold import Key, Workload
@@ -20,25 +20,20 @@ from berthmaster.multikueue.state import Knowledge
 from berthmaster.multikueue.steps import View, Wait, next_step
 
 
-class _About(NamedTuple):
+class About(NamedTuple):
     """What answers are made of."""
 
     know: Knowledge
     desk: Desk
     policy: Policy
+    hub_trouble: str  # why nothing new is heard of the hub, or ""
+    now_s: float
 
 
-def why(
-    know: Knowledge,
-    desk: Desk,
-    policy: Policy,
-    decisions: Mapping[int, Decision],
-    name: Key,
-    now_s: float,
-) -> WhyReply:
+def why(about: About, decisions: Mapping[int, Decision], name: Key) -> WhyReply:
     """The answer for a workload that is open on the bus."""
-    view = desk.view(name)
-    about = _About(know, desk, policy)
+    know = about.know
+    view = about.desk.view(name)
     bus = view.bus
     assert bus is not None
     if name in know.frozen:
@@ -46,7 +41,7 @@ def why(
             f"frozen: an event of it cannot be understood ({know.frozen[name]}); a person must look"
         )
         return WhyReply(tenant=bus.tenant, id=bus.id, summary=summary)
-    considered = look(know, view, policy, now_s)
+    considered = look(know, view, about.policy, about.now_s)
     decision = decisions.get(bus.decision)
     choice = _choice_of(decision, bus) if bus.live and decision is not None else None
     filtered = choice.filtered if choice is not None else considered.filtered
@@ -54,7 +49,7 @@ def why(
         tenant=bus.tenant,
         id=bus.id,
         state=bus.state.value,  # type: ignore[arg-type] # NEW has no events, so never here
-        summary=_summary(about, view, bus, now_s),
+        summary=_summary(about, view, bus),
         waiting=sum(w.state is State.QUEUED for w in know.open.values()),
         filtered=filtered,
         reasons=dict(Counter(_group(text) for text in filtered.values()).most_common()),
@@ -65,8 +60,8 @@ def why(
     )
 
 
-def _summary(about: _About, view: View, bus: Workload, now_s: float) -> str:
-    parts = [_standing(about, view, bus, now_s)]
+def _summary(about: About, view: View, bus: Workload) -> str:
+    parts = [_standing(about, view, bus)]
     trap = about.desk.trapped.get(view.name)
     if trap is not None:
         parts.append(f"stuck: {trap.words}")
@@ -75,16 +70,19 @@ def _summary(about: _About, view: View, bus: Workload, now_s: float) -> str:
         parts.append(f"trouble: {memo.trouble}")
     if bus.reason and not (bus.state is State.QUEUED and bus.reason in parts[0]):
         parts.append(f"last attempt: {bus.reason}")
+    if about.hub_trouble:
+        parts.append(f"what the hub shows may be old: {about.hub_trouble}")
     return "; ".join(parts)
 
 
-def _standing(about: _About, view: View, bus: Workload, now_s: float) -> str:
+def _standing(about: About, view: View, bus: Workload) -> str:
     hub, rules = view.hub, view.rules
     if hub is None:
-        step = next_step(view, about.desk.memo(view.name), about.policy, now_s)
+        step = next_step(view, about.desk.memo(view.name), about.policy, about.now_s)
         return f"waits: {step.why}" if isinstance(step, Wait) else "its Job is about to be made"
     if bus.state in (State.ADMITTED, State.RUNNING):
-        return f"{bus.state} on {bus.cluster}, sent there by the hub's Kueue"
+        silence = _silence(about, [bus.cluster])
+        return f"{bus.state} on {bus.cluster}, sent there by the hub's Kueue{silence}"
     if hub.cluster_name:
         return f"on {hub.cluster_name}, about to be told so"
     if rules is None:
@@ -98,12 +96,12 @@ def _standing(about: _About, view: View, bus: Workload, now_s: float) -> str:
         return f"waits: {why_not}"
     names = sorted(nominated_names(view))
     if names:
-        remote = _remote(view)
+        remote = _remote(view) + _silence(about, names)
         return f"nominated to {', '.join(names)}, not admitted there yet{remote}"
     if about.policy.mode != "dispatch":
         mode = about.policy.mode
-        return f"waits for the hub's Kueue to choose (mode {mode}){_ours(about, view, now_s)}"
-    considered = look(about.know, view, about.policy, now_s)
+        return f"waits for the hub's Kueue to choose (mode {mode}){_ours(about, view)}"
+    considered = look(about.know, view, about.policy, about.now_s)
     if considered.candidates:
         return f"about to be nominated to {considered.candidates[0].ref.name}"
     if considered.unknown:
@@ -111,13 +109,24 @@ def _standing(about: _About, view: View, bus: Workload, now_s: float) -> str:
     return f"waits: none of {len(rules.clusters)} clusters can take it"
 
 
-def _ours(about: _About, view: View, now_s: float) -> str:
+def _ours(about: About, view: View) -> str:
     """Where it would go in mode dispatch."""
-    considered = look(about.know, view, about.policy, now_s)
+    considered = look(about.know, view, about.policy, about.now_s)
     if not considered.candidates:
         return "; in mode dispatch it would wait"
     best = considered.candidates[0]
     return f"; in mode dispatch it would go to {best.ref.name} ({best.words})"
+
+
+def _silence(about: About, names: Sequence[str]) -> str:
+    """Which of these clusters have spoken once and do so no more: how it stands there is old."""
+    since = ((name, about.know.clusters.get(name).alive_at_s) for name in names)
+    silent = [
+        f"{name} is silent for {about.now_s - at_s:.0f} s"
+        for name, at_s in since
+        if float("-inf") < at_s < about.now_s - about.policy.stale_after_s
+    ]
+    return f" ({'; '.join(silent)})" if silent else ""
 
 
 def _remote(view: View) -> str:
@@ -125,7 +134,7 @@ def _remote(view: View) -> str:
     return f" ({'; '.join(words)})" if words else ""
 
 
-def _hints(about: _About, view: View) -> tuple[str, ...]:
+def _hints(about: About, view: View) -> tuple[str, ...]:
     hints = []
     trap = about.desk.trapped.get(view.name)
     if trap is not None:

@@ -56,6 +56,7 @@ class Hub:
     def __init__(self, tenants: Mapping[str, str]) -> None:
         self._tenants = tenants
         self.complete = False  # every kind was listed: what is not here, is not there
+        self.trouble = ""  # why nothing new is heard of it; "" = all is heard
         self.workloads: dict[ObjectKey, KueueWorkload] = {}
         self.jobs: dict[ObjectKey, HubJob] = {}
         self.local_queues: dict[ObjectKey, LocalQueue] = {}

@@ -102,6 +102,12 @@ class Mirrors:
         return all(reflector.caught_up for _, reflector in self._reflectors)
 
     @property
+    def trouble(self) -> str:
+        """Why what is mirrored may be old, or ""."""
+        found = (reflector.trouble for _, reflector in self._reflectors if reflector.trouble)
+        return next(found, "")
+
+    @property
     def api_calls(self) -> int:
         """All calls so far."""
         return sum(self._client.calls.values())

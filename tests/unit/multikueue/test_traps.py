@@ -287,3 +287,38 @@ def test_an_error_of_ours_about_one_workload_stops_no_other(
     assert world.nominated("good") == ("w1",)
     assert "it cannot be handled: ValueError('an odd object')" in world.why(world.name("odd"))
     assert [str(error) for _, error in world.core.failures] == ["an odd object"]
+
+
+def test_a_cluster_that_falls_silent_is_named_where_something_waits_or_runs() -> None:
+    world = World(workers=("w1",))
+    world.all_workers()
+    world.begin()
+    world.submit()
+    world.reserve()
+    world.settle()
+    waits = "nominated to w1, not admitted there yet"
+    assert world.why(world.name()) == waits
+    world.wait(12.0, heard=())
+    assert world.why(world.name()) == f"{waits} (w1 is silent for 12 s)"
+
+    # It is admitted all the same, and speaks again: then falls silent while the job runs.
+    world.admit("train", "w1")
+    world.start()
+    world.wait(1.0)
+    runs = "running on w1, sent there by the hub's Kueue"
+    assert world.why(world.name()) == runs
+    world.wait(61.0, heard=())
+    assert world.why(world.name()) == f"{runs} (w1 is silent for 61 s)"
+
+
+def test_while_the_hub_is_not_heard_why_says_that_its_answer_may_be_old() -> None:
+    world = World(workers=("w1",))
+    world.all_workers()
+    world.begin()
+    world.submit()
+    world.settle()
+    said = world.why(world.name())
+    world.core.hub.trouble = "no connection"
+    assert world.why(world.name()) == f"{said}; what the hub shows may be old: no connection"
+    world.core.hub.trouble = ""
+    assert world.why(world.name()) == said
