@@ -36,6 +36,7 @@ from berthmaster.multikueue.settings import Policy
 
 UNKNOWN = "unknown"  # where something ran that has ended well, and nobody says where
 GONE = "it was deleted on the hub"
+OWNER_GONE = "OwnerNotFound"  # Kueue's reason for the end of a Workload whose Job was deleted
 DOUBTFUL_STATES = (State.ADMITTED, State.RUNNING)
 
 
@@ -223,6 +224,8 @@ def _finished(view: View) -> Step:
     assert hub is not None
     finished = hub.condition("Finished")
     assert finished is not None
+    if finished.reason == OWNER_GONE:
+        return End(State.CANCELLED, "cancelled by request" if bus.cancel_requested else GONE)
     good = finished.reason in ("Succeeded", "JobFinished") and not _job_failed(view.job)
     message = (finished.message or finished.reason)[:500]
     if not good:

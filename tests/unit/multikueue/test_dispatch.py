@@ -1,5 +1,8 @@
 """Stories of mode dispatch: from a Job made with kubectl to its end, and what can come between."""
 
+import pytest
+
+from berthmaster.lifecycle.fold import Verdict
 from berthmaster.messages.workload import Cancelled, CancelRequested
 from berthmaster.multikueue.words import Nominate, SwitchOff
 from tests.unit.multikueue.hub_objects import cluster, config, copy_report, pods
@@ -269,6 +272,35 @@ def test_a_deleted_job_is_cancelled_on_the_bus() -> None:
     world.settle()
     assert world.kinds(name)[-1] == "cancelled w1"
     assert world.log.folds[name].reason == "it was deleted on the hub"
+
+
+@pytest.mark.parametrize("step", ["waits", "nominated", "runs"])
+def test_a_job_that_is_deleted_before_its_workload_is_cancelled_and_has_not_failed(
+    step: str,
+) -> None:
+    """Kueue first says Finished, and garbage collection takes the Workload later, or never."""
+    world = World()
+    world.all_workers()
+    world.begin()
+    world.submit()
+    world.settle()
+    if step != "waits":
+        world.reserve()
+        world.settle()
+    if step == "runs":
+        world.admit("train", "w1")
+        world.start()
+        world.settle()
+    name = world.name()
+    world.finish("train", "OwnerNotFound", "The Job is gone")
+    world.settle()
+    cancelled = "cancelled" if step == "waits" else "cancelled w1"
+    assert world.kinds(name)[-1] == cancelled
+    assert world.log.folds[name].reason == "it was deleted on the hub"
+    world.remove("train")
+    world.settle()
+    assert world.kinds(name)[-1] == cancelled
+    assert set(world.log.verdicts) == {Verdict.COUNTED}
 
 
 def test_a_job_deleted_while_nobody_looked_is_cancelled_after_the_start() -> None:
