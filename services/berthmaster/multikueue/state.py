@@ -11,7 +11,7 @@ from berthmaster.engine.clusters import Clusters
 from berthmaster.engine.fleet import Fleet, Holding
 from berthmaster.engine.needs import Suitable, gpu_milli
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
-from berthmaster.lifecycle.states import LIVE, State
+from berthmaster.lifecycle.states import HELD, LIVE, State
 from berthmaster.messages.control import ClusterLost, ControlFact, Cordon, QueueSetting
 from berthmaster.messages.fleet import (
     ClusterAlive,
@@ -34,6 +34,7 @@ from berthmaster.messages.workload import (
     Succeeded,
     WorkloadEvent,
 )
+from berthmaster.multikueue.arrivals import Arrivals
 
 MAX_ENDED: Final = 100_000  # endings remembered; of older ones the log is asked
 ADMITTED_S: Final = 10.0  # after admission pods are bound and reported, or wait for nodes
@@ -70,6 +71,7 @@ class Knowledge:
         self.queues: dict[str, QueueSetting] = {}
         self.copies: dict[tuple[str, str, str], CopyReport] = {}  # cluster, namespace, Workload
         self.coming: dict[str, dict[Key, None]] = {}  # cluster -> placed, not surely seen there
+        self.arrivals = Arrivals()
         self.last_choice: dict[tuple[str, str], str] = {}  # (tenant, queue) -> cluster
         self.suitable: dict[tuple[bytes, int], Suitable] = {}
         self.verdicts: Counter[Verdict] = Counter()
@@ -113,7 +115,7 @@ class Knowledge:
             self.coming.setdefault(event.cluster, {})[name] = None
             self.last_choice[workload.tenant, event.request.queue] = event.cluster
         if workload.state not in LIVE:
-            self.coming.get(workload.cluster, {}).pop(name, None)
+            self._arrived(workload.cluster, name)
 
     def freeze(self, tenant: str, workload_id: str, sequence: int, why: str) -> None:
         """An event of it cannot be understood: nothing more is done about it by this reader."""
@@ -135,6 +137,7 @@ class Knowledge:
         cluster = self.clusters.get(fact.cluster)
         match fact:
             case NodeReport():
+                self.arrivals.report(fact, lambda: self._held_for(fact.cluster))
                 self.fleet.put_node(fact)
                 self._charge_pods(fact)
             case NodeGone():
@@ -160,6 +163,7 @@ class Knowledge:
 
     def drop_node(self, cluster: str, node: str) -> None:
         """The node is no more, and what was charged to it."""
+        self.arrivals.drop_node(cluster, node)
         self.fleet.drop_node(cluster, node)
         self.fleet.release(_seen_on(cluster, node))
 
@@ -216,18 +220,28 @@ class Knowledge:
                 continue
             workload = self.open.get(name)
             if workload is None or workload.cluster != cluster or not workload.live:
-                del coming[name]
+                self._arrived(cluster, name)
                 continue
-            wants = gpu_milli(workload.request) / 1000 if workload.request is not None else 0.0
+            wants = _gpus(workload)
             since_s = now_s - workload.changed_at_s
             shown = workload.state is State.RUNNING and since_s > settle_s
             if shown or (workload.state is State.ADMITTED and since_s > ADMITTED_S):
-                del coming[name]
+                self._arrived(cluster, name)
             else:
-                gpus += wants
+                gpus += wants - self.arrivals.of(cluster, name)
                 if workload.state in (State.PLACED, State.CLAIMED) and not self._reserved(workload):
                     quota += wants
         return Way(gpus, quota)
+
+    def _arrived(self, cluster: str, name: Key) -> None:
+        """It is surely seen there, or over."""
+        self.coming.get(cluster, {}).pop(name, None)
+        self.arrivals.forget(cluster, name)
+
+    def _held_for(self, cluster: str) -> dict[Key, float]:
+        """What may have pods there by now: GPUs by workload, in the order of their placements."""
+        coming = (self.open.get(name) for name in self.coming.get(cluster, {}))
+        return {w.key: _gpus(w) for w in coming if w is not None and w.state in HELD}
 
     def _reserved(self, workload: Workload) -> bool:
         origin = workload.origin
@@ -235,6 +249,10 @@ class Knowledge:
             return False
         copy = self.copies.get((workload.cluster, origin.namespace, origin.name))
         return copy is not None and copy.quota_reserved
+
+
+def _gpus(workload: Workload) -> float:
+    return gpu_milli(workload.request) / 1000 if workload.request is not None else 0.0
 
 
 def _seen_on(cluster: str, node: str) -> Key:

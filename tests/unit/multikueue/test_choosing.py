@@ -187,6 +187,59 @@ def test_what_arrived_is_not_counted_twice() -> None:
     assert sent(world, "second") == ("w1",)  # 7 against 6, not 6 against 6
 
 
+def test_what_nodes_show_before_the_hub_says_that_it_runs_is_not_counted_twice() -> None:
+    """The hub learns of pods a second or two after they came: until then they are on their way and
+    reported as other people's at once."""
+    world = World(workers=("w1", "w2"))
+    world.worker("w1", gpus=8, free=8)
+    world.worker("w2", gpus=8, free=4)
+    world.begin()
+    four = {"pod_sets": (pods(gpus=4),)}
+    assert sent(world, "first", **four) == ("w1",)
+    world.worker("w1", gpus=8, free=4)  # its pods, and the hub has not even said "admitted"
+    world.settle()
+    assert sent(world, "second", **four) == ("w1",)  # 4 are left there, not 0
+    assert sent(world, "third", **four) == ("w2",)  # on the way, and not shown yet
+    world.worker("w1", gpus=8, free=0)
+    world.settle()
+
+    # When they have gone again, what others take there is others'.
+    for name in ("first", "second", "third"):
+        world.admit(name, "w2" if name == "third" else "w1")
+        world.finish(name)
+        world.settle()
+    world.worker("w1", gpus=8, free=8)
+    world.worker("w2", gpus=8, free=1)
+    world.settle()
+    assert sent(world, "fourth", **four) == ("w1",)
+    world.worker("w1", gpus=8, free=2)  # four are the fourth's, two a stranger's
+    world.worker("w2", gpus=8, free=3)
+    world.settle()
+    assert sent(world, "fifth") == ("w2",)  # 3 against 2
+
+
+def test_pods_that_carry_our_names_have_arrived_as_soon_as_they_are_reported() -> None:
+    world = World(workers=("w1", "w2"))
+    world.worker("w1", gpus=8)
+    world.worker("w2", gpus=8, free=6)
+    world.begin()
+    assert sent(world, "first") == ("w1",)
+    tenant, _, workload_id = world.name("first").partition("/")
+    pod = PodUse(
+        tenant=tenant,
+        workload=workload_id,
+        attempt=1,
+        pod="main-0",
+        gpu_milli=1000,
+        gpus=(0,),
+    )
+    report = node("w1", "n1", gpus=8, counter=2)
+    world.fact("w1/node", msgspec.structs.replace(report, pods=(pod,)))
+    world.settle()
+    assert sent(world, "second") == ("w1",)  # 7 against 6
+    assert world.core.know.on_the_way("w1", world.now_s, 1.0).gpus == 1.0
+
+
 def test_a_multikueue_cluster_may_have_another_name_in_the_fleet() -> None:
     world = World(workers=("hub-name",))
     world.put(cluster("hub-name", annotations={"berthmaster.io/cluster": "east"}))
