@@ -248,6 +248,8 @@ class Desk:
     def _told(self, view: View, memo: Memo, now_s: float) -> list[Instruction]:
         name = view.name
         trap = traps.find(view, memo, self._know, self._policy, now_s)
+        if trap is None and memo.evicting_since_s is not None:
+            self.due[name] = memo.evicting_since_s + traps.EVICTION_S
         before = self.trapped.pop(name, None)
         if trap is not None:
             self.trapped[name] = trap

@@ -72,6 +72,7 @@ class Memo:
 
     __slots__ = (
         "admitted_since_s",
+        "evicting_since_s",
         "nominated",
         "ready_at_s",
         "told",
@@ -83,6 +84,7 @@ class Memo:
     def __init__(self) -> None:
         self.ready_at_s: float | None = None  # since when it may be nominated, and has no cluster
         self.admitted_since_s: float | None = None  # a copy is admitted and the hub does not say so
+        self.evicting_since_s: float | None = None  # Kueue takes it back and its pods still count
         self.why = ""  # what it waited for at the last look
         self.nominated: dict[str, float] = {}  # seen nominated in this Kueue attempt -> since when
         self.told: dict[str, str] = {}  # reason of an event -> its note

@@ -17,7 +17,9 @@ STOPPED_QUEUE: Final = "StoppedQueue"
 MISSING_QUEUE: Final = "MissingLocalQueue"
 NO_COPY: Final = "NoCopy"
 REFUSED: Final = "RefusedByWorker"
-TRAPS: Final = (MISSING_GATE, STOPPED_QUEUE, MISSING_QUEUE, NO_COPY, REFUSED)
+STUCK_EVICTION: Final = "StuckEviction"
+TRAPS: Final = (MISSING_GATE, STOPPED_QUEUE, MISSING_QUEUE, NO_COPY, REFUSED, STUCK_EVICTION)
+EVICTION_S: Final = 60.0  # pods have half a minute to end, unless they ask for more
 CURE: Final = (
     "set the feature gate WorkloadRequestUseMergePatch=true in the hub's Kueue and restart its "
     "manager"
@@ -47,6 +49,8 @@ def find(view: View, memo: Memo, know: Knowledge, policy: Policy, now_s: float) 
     hub, bus, rules = view.hub, view.bus, view.rules
     if hub is None or bus is None or rules is None:
         return None
+    if (stuck := _stuck_eviction(view, memo, now_s)) is not None:
+        return stuck
     if forbidden(hub, rules.check) or not hub.nominated:
         memo.admitted_since_s = None
         return None
@@ -66,6 +70,24 @@ def find(view: View, memo: Memo, know: Knowledge, policy: Policy, now_s: float) 
     if bus.state is not State.CLAIMED or now_s < since_s + policy.mute_s:
         return None
     return _black_hole(view, know, policy, now_s)
+
+
+def _stuck_eviction(view: View, memo: Memo, now_s: float) -> Trap | None:
+    """Kueue sends nothing anew while the hub's Job counts pods, and only the worker's copy, which
+    may be lost or deleted, could say that they are gone."""
+    hub, job = view.hub, view.job
+    if hub is None or job is None or not (hub.holds("Evicted") and job.runs):
+        memo.evicting_since_s = None
+        return None
+    if memo.evicting_since_s is None:
+        memo.evicting_since_s = now_s
+    if now_s < memo.evicting_since_s + EVICTION_S:
+        return None
+    return Trap(
+        STUCK_EVICTION,
+        "Kueue took it back and the hub's Job still counts pods of its lost copy: bring that "
+        "cluster back, or delete the Job and make it again",
+    )
 
 
 def _hub_name(view: View) -> str:

@@ -1,9 +1,10 @@
 """Black holes and traps: what Kueue leaves in silence is said in ``why``, event and metric."""
 
+import msgspec
 import pytest
 
 from berthmaster.lifecycle.fold import Key
-from berthmaster.multikueue.kueue import Parameters
+from berthmaster.multikueue.kueue import HubJob, JobStatus, Parameters
 from berthmaster.multikueue.traps import (
     MISSING_GATE,
     MISSING_QUEUE,
@@ -322,3 +323,34 @@ def test_while_the_hub_is_not_heard_why_says_that_its_answer_may_be_old() -> Non
     assert world.why(world.name()) == f"{said}; what the hub shows may be old: no connection"
     world.core.hub.trouble = ""
     assert world.why(world.name()) == said
+
+
+def test_an_eviction_that_cannot_end_is_told_with_what_helps() -> None:
+    """The worker is lost, or somebody deleted the copy: the hub's Job counts a pod for ever."""
+    world = World(workers=("w1",))
+    world.all_workers()
+    world.begin()
+    world.submit()
+    world.reserve()
+    world.settle()
+    world.admit("train", "w1")
+    world.start()
+    world.settle()
+    world.evict("train", "AdmissionCheck", "Admitting remote no longer exists")
+    world.wait(55.0)
+    assert "StuckEviction" not in [tell.reason for tell in world.told]
+    world.wait(10.0)
+    (told,) = [tell for tell in world.told if tell.reason == "StuckEviction"]
+    assert told.warning
+    assert "delete the Job and make it again" in told.note
+    assert f"stuck: {told.note}" in world.why(world.name())
+
+    # The worker is back and says that its pods are gone: it is sent anew, and nothing is stuck.
+    found = world.hub["HubJob", "team", "train"]
+    assert isinstance(found, HubJob)
+    world.put(msgspec.structs.replace(found, status=JobStatus()))
+    world.reserve()
+    world.settle()
+    assert world.nominated() == ("w1",)
+    assert "stuck" not in world.why(world.name())
+    assert len([tell for tell in world.told if tell.reason == "StuckEviction"]) == 1
