@@ -1,0 +1,231 @@
+"""What a dispatcher must survive, on real API servers, beside what breaks (test_multikueue_faults,
+test_multikueue_outages): workers lost for too long, remotes that are changed or left behind,
+configurations and Secrets that are missing, odd conditions, preemptions, unequal quota."""
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from berthmaster.messages.workload import Evicted
+from tests.cluster.multikueue_bus import Bus
+from tests.cluster.multikueue_workers import Census, each_ends_once, inventories
+from tests.cluster.multikueueing import Rig, running_in
+from tests.controlplane.kueue import builders
+from tests.controlplane.kueue.setup import API, QUOTAS, SYSTEM, Kueue, Options
+from tests.controlplane.nodes import gpu_node, make_nodes
+from tests.controlplane.planes import Planes
+
+ONE, TWO, THREE = "worker-1", "worker-2", "worker-3"
+WORKERS = (ONE, TWO, THREE)
+OURS = "berthmaster.io/dispatcher"
+QUIET_S = 3.0  # long enough for what must not happen
+PRIORITY = "kueue.x-k8s.io/priority-class"
+pytestmark = pytest.mark.timeout(400)
+
+
+@contextlib.contextmanager
+def rigged(
+    planes: Planes, namespace: str, folder: Path, told: Sequence[str] = WORKERS, **how: Any
+) -> Iterator[Rig]:
+    """Workers of 8 GPUs, told by the test: all of the first, then 6, then 4 are free."""
+    for worker in planes.workers:
+        make_nodes(worker, [gpu_node("a", model="NVIDIA-A100", gpus=8)])
+    options = how.pop("options", Options(dispatcher=OURS))
+    with (
+        Bus(folder) as bus,
+        Kueue(planes, namespace, options=options, **how) as k,
+    ):
+        rig = Rig(k, bus, folder)
+        for name, free in zip(told, (8, 6, 4), strict=False):
+            bus.worker(name, free=free)
+            bus.queue(name, k)
+        try:
+            yield rig
+        finally:
+            rig.kill()
+
+
+@pytest.fixture
+def rig(planes: Planes, namespace: str, tmp_path: Path) -> Iterator[Rig]:
+    with rigged(planes, namespace, tmp_path) as rig:
+        yield rig
+
+
+def test_a_worker_lost_for_too_long_costs_the_job_its_attempt_and_in_the_end_it_runs_once(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    """Whether it runs elsewhere before the worker is back is Kueue's to say: a hub's Job that still
+    counts pods over there is not sent anew before somebody says that they are gone."""
+    options = Options(dispatcher=OURS, worker_lost_timeout_s=8.0)
+    with rigged(planes, namespace, tmp_path, options=options) as rig:
+        rig.start()
+        rig.submit("train")
+        rig.until_told("train", f"admitted {ONE}", f"running {ONE}")
+        rig.bus.living.discard(ONE)
+        rig.k.planes[ONE].crash_api_server()
+        name = rig.name("train")
+        rig.until(lambda: f"evicted {ONE}" in rig.bus.kinds(name), "it is given up", 90)
+        (why,) = (event.reason for event in rig.bus.events if isinstance(event, Evicted))
+        assert why.endswith("doubtful: the lost copy may still run there")
+        time.sleep(QUIET_S)
+
+        rig.k.planes[ONE].start_api_server()
+        rig.bus.living.add(ONE)
+
+        def runs_once() -> bool:
+            where = rig.k.cluster_of("train")
+            told = rig.bus.kinds(name)[-1] == f"running {where}"
+            return told and running_in(rig.k, "train", WORKERS) == [where]
+
+        rig.until(runs_once, "it runs in one place", 180)
+        rig.nothing_wrong()
+
+
+def test_a_job_deleted_while_its_worker_is_away_is_cancelled_and_collected_on_its_return(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    options = Options(dispatcher=OURS, collect_s=5.0)
+    with rigged(planes, namespace, tmp_path, options=options) as rig:
+        rig.start()
+        name = rig.submit("train")
+        rig.until_told("train", f"admitted {ONE}", f"running {ONE}")
+        rig.k.planes[ONE].crash_api_server()
+        api = rig.k.planes.hub.api
+        api.delete(f"/apis/batch/v1/namespaces/{rig.k.namespace}/jobs/train")
+        rig.until(lambda: rig.bus.kinds(name)[-1] == f"cancelled {ONE}", "it is cancelled")
+        rig.k.planes[ONE].start_api_server()
+        rig.until(lambda: rig.k.job("train", ONE) is None, "what was left behind is gone", 120)
+        assert rig.bus.kinds(name)[-1] == f"cancelled {ONE}"
+        rig.nothing_wrong()
+
+
+def test_a_copy_that_somebody_deletes_in_the_worker_comes_back_and_the_job_runs_once(
+    rig: Rig,
+) -> None:
+    """The remote is not what the hub says: Kueue makes it anew, and we nominate nothing more."""
+    rig.flags = ("--patience-s", "120")
+    rig.k.stop_queue(ONE, "Hold")
+    rig.start()
+    rig.ready()
+    name = rig.submit("train", run_s="4")
+    workload = rig.k.workload("train")
+    assert workload is not None
+    worker = rig.k.planes[ONE].api
+    path = rig.k.path(workload["metadata"]["name"])
+    rig.until(lambda: worker.find(path), "its copy")
+    uid = worker.get(path)["metadata"]["uid"]
+    worker.merge(path, {"metadata": {"finalizers": None}})
+    worker.delete(path)
+    rig.until(lambda: (worker.find(path) or workload)["metadata"]["uid"] != uid, "it is gone")
+    rig.until(lambda: rig.k.copies("train") == [ONE], "it is there again")
+    assert worker.get(path)["metadata"]["uid"] != uid
+    with Census(rig.k) as census:
+        rig.k.stop_queue(ONE, "None")
+        each_ends_once(rig, census, {"train": name})
+    assert [kind.partition(" ")[0] for kind in rig.bus.kinds(name)].count("placed") == 1
+
+
+def test_a_cluster_whose_secret_is_missing_is_left_out_and_named(rig: Rig) -> None:
+    api = rig.k.planes.hub.api
+    api.delete(f"/api/v1/namespaces/{SYSTEM}/secrets/{ONE}-kubeconfig")
+    rig.until(rig.k.inactive, "Kueue notices")
+    rig.start()
+    rig.ready()
+    rig.submit("train", run_s="2")
+    rig.until_told("train", f"succeeded {TWO}")
+    (choice,) = rig.bus.decisions[0].placements
+    assert choice.filtered[ONE].startswith("not active: BadKubeConfig")
+
+
+def test_a_missing_configuration_is_told_and_when_it_is_there_all_goes_on(rig: Rig) -> None:
+    api = rig.k.planes.hub.api
+    path = f"{API}/multikueueconfigs/{rig.k.config}"
+    api.delete(path)
+    rig.until(lambda: api.find(path) is None, "it is gone")
+    rig.start()
+    rig.ready()
+    name = rig.submit("train", run_s="4")
+    words = f"waits: MultiKueueConfig {rig.k.config} does not exist"
+    rig.until(lambda: rig.bus.kinds(name) and words in rig.bus.why(name).summary, "why says it")
+    with Census(rig.k) as census:
+        api.apply(builders.config(rig.k.config, rig.k.clusters))
+        each_ends_once(rig, census, {"train": name})
+    assert rig.bus.kinds(name)[-1] == f"succeeded {ONE}"
+
+
+def test_who_is_admitted_without_quota_is_not_nominated(rig: Rig) -> None:
+    rig.k.stop_queue("hub", "Hold")
+    rig.start()
+    rig.ready()
+    name = rig.submit("train", run_s="4")
+    odd = {
+        "type": "Admitted",
+        "status": "True",
+        "reason": "Admitted",
+        "message": "somebody says so",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    rig.k.patch_status("train", {"conditions": [odd]})
+    time.sleep(QUIET_S)
+    assert rig.k.nominated("train") == []
+    assert rig.bus.kinds(name) == ["submitted"]
+    assert rig.bus.why(name).summary.startswith("waits for quota on the hub")
+    with Census(rig.k) as census:
+        rig.k.patch_status("train", {"conditions": []})
+        rig.k.stop_queue("hub", "None")
+        each_ends_once(rig, census, {"train": name})
+
+
+def test_an_urgent_job_preempts_in_one_cluster_and_not_in_two(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    """Both clusters are full of lesser jobs. It is sent to one of them alone."""
+    full = {"default": {**QUOTAS["default"], "nvidia.com/gpu": "1"}}
+    how = {"clusters": [ONE, TWO], "worker_quotas": {ONE: full, TWO: full}}
+    with rigged(planes, namespace, tmp_path, told=(ONE, TWO), **how) as rig:
+        rig.flags = ("--patience-s", "60")
+        planes.hub.api.apply(builders.priority_class("urgent", 1000))
+        for worker in (ONE, TWO):
+            queue = f"{API}/clusterqueues/{rig.k.cluster_queue}"
+            preempt = {"spec": {"preemption": {"withinClusterQueue": "LowerPriority"}}}
+            planes[worker].api.merge(queue, preempt)
+        rig.start()
+        for job, best in (("first", ONE), ("second", TWO)):
+            for worker in (ONE, TWO):
+                rig.bus.worker(worker, free=8 if worker == best else 1)
+            rig.submit(job)
+            rig.until_told(job, f"admitted {best}", f"running {best}")
+        rig.bus.worker(ONE, free=8)
+        rig.submit("urgent", labels={PRIORITY: "urgent"})
+        rig.until_told("urgent", f"admitted {ONE}", f"running {ONE}", limit_s=90)
+        rig.until(lambda: f"evicted {ONE}" in rig.story("first"), "the lesser one made room")
+        time.sleep(QUIET_S)
+        assert rig.story("second")[-1] == f"running {TWO}"
+        assert running_in(rig.k, "second", WORKERS) == [TWO]
+        assert running_in(rig.k, "urgent", WORKERS) == [ONE]
+        assert running_in(rig.k, "first", WORKERS) == []
+        rig.nothing_wrong()
+
+
+def test_a_worker_whose_quota_is_too_small_is_left_out_by_what_its_inventory_says(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    """The hub grants a hundred GPUs; the first worker two, though most are free there."""
+    small = {"default": {**QUOTAS["default"], "nvidia.com/gpu": "2"}}
+    with rigged(planes, namespace, tmp_path, told=(), worker_quotas={ONE: small}) as rig:
+        make_nodes(planes[ONE], [gpu_node("b", model="NVIDIA-A100", gpus=8)])
+        make_nodes(planes[THREE], [gpu_node("b", model="NVIDIA-A100", gpus=2)])
+        rig.start()
+        rig.ready()
+        with inventories(rig), Census(rig.k) as census:
+            asks = {"cpu": "1", "nvidia.com/gpu": "4"}
+            names = {"train": rig.submit("train", requests=asks, run_s="4")}
+            each_ends_once(rig, census, names)
+        assert rig.bus.kinds(names["train"])[-1] == f"succeeded {THREE}"
+        (choice,) = rig.bus.decisions[0].placements
+        words = f"queue {rig.k.cluster_queue} grants 2 nvidia.com/gpu at most, 4 are asked for"
+        assert choice.filtered == {ONE: words}
