@@ -11,6 +11,7 @@ import copy
 from collections.abc import Callable
 
 from berthmaster.kubernetes import resources
+from berthmaster.kubernetes.errors import NotFound
 from berthmaster.kubernetes.resources import Resource
 from tests.controlplane.kueue import lifecycle, quota
 from tests.controlplane.kueue.clusters import Cluster
@@ -139,7 +140,10 @@ class QueueStatus:
             meta = old["metadata"]
             key: Key = meta.get("namespace", ""), meta["name"]
             body = {"metadata": {"resourceVersion": meta["resourceVersion"]}, "status": patch}
-            await self._cluster.merge_patch(resource, key, body, subresource="status")
+            try:
+                await self._cluster.merge_patch(resource, key, body, subresource="status")
+            except NotFound:
+                pass  # gone, and we were not told so yet: the rest goes on
 
     def _check_status(self, check: Obj) -> None:
         true, reason, message = self._check_active(check)

@@ -30,7 +30,7 @@ from tests.controlplane.kueue.managers import Options, is_real, manager
 from tests.controlplane.kueue.objects import GROUP, Obj, condition_of, is_true
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
-from tests.controlplane.processes import Process, until
+from tests.controlplane.processes import NotYet, Process, until
 
 __all__ = ["Kueue", "Options", "is_real", "kueue"]
 
@@ -197,7 +197,10 @@ class Kueue:
                     raise AssertionError(f"{name}: the manager ended: {process.last_words()}")
             return not self.inactive()
 
-        until(active, f"all active, still not: {self.inactive()}", limit_s, poll_s=0.1)
+        try:
+            until(active, "everything is active", limit_s, poll_s=0.1)
+        except NotYet as late:
+            raise AssertionError(f"{late}; still not: {self.inactive()}") from late
 
     def inactive(self) -> list[str]:
         """What is not active, and why, in words."""
