@@ -84,7 +84,7 @@ def each_ends_once(rig: Rig, census: Census, names: dict[str, Key], limit_s: flo
 
 @contextlib.contextmanager
 def inventories(rig: Rig) -> Iterator[None]:
-    """One in every worker, each of which has told its nodes and its queue when the block begins."""
+    """One in every worker, each of which has told all its nodes and its queue when the block begins."""
     with contextlib.ExitStack() as running:
         for plane in rig.k.planes.workers:
             running.enter_context(_inventory(plane, rig))
@@ -94,12 +94,13 @@ def inventories(rig: Rig) -> Iterator[None]:
 
 
 def _told(rig: Rig, plane: Plane) -> bool:
+    nodes = {node["metadata"]["name"] for node in plane.api.items("/api/v1/nodes")}
     seen = list(rig.bus.facts.values())
     facts = [one.fact for one in seen if one.fact.cluster == plane.name]
     queues = [fact for fact in facts if isinstance(fact, QueueReport) and not fact.gone]
     return (
         any(local.namespace == rig.k.namespace for queue in queues for local in queue.local_queues)
-        and any(isinstance(fact, NodeReport) for fact in facts)
+        and {fact.node for fact in facts if isinstance(fact, NodeReport)} == nodes
         and any(isinstance(fact, ClusterAlive) for fact in facts)
     )
 
