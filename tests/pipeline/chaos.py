@@ -37,7 +37,7 @@ from tests.pipeline.running import alive, environment, run_berth
 
 START_LIMIT_S = 30.0
 BACK_LIMIT_S = 40.0
-SETTLE_LIMIT_S = 40.0
+SETTLE_LIMIT_S = 80.0  # on a machine that does much else
 REQUEST_LIMIT_S = 60.0  # a submit is repeated for so long: longer than any absence here
 SPEED = 50_000.0
 LONGEST_S = 3.0  # of the stream's jobs, in real time

@@ -48,7 +48,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         yield running
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @story
 async def test_services_that_are_killed_lose_nothing(one: Rig) -> None:
     async with stream(one) as jobs:
@@ -58,7 +58,7 @@ async def test_services_that_are_killed_lose_nothing(one: Rig) -> None:
             await so_far_so_good(one, jobs.berth)
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 @story
 async def test_services_that_wake_late_do_no_harm(one: Rig) -> None:
     async with stream(one) as jobs:
@@ -69,7 +69,7 @@ async def test_services_that_wake_late_do_no_harm(one: Rig) -> None:
             await so_far_so_good(one, jobs.berth)
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(300)
 @story
 async def test_a_killed_server_loses_nothing(one: Rig) -> None:
     async with stream(one) as jobs:
@@ -77,7 +77,7 @@ async def test_a_killed_server_loses_nothing(one: Rig) -> None:
         await jobs.goes_on(50)
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 @story
 async def test_a_server_that_is_away_ends_no_job(one: Rig) -> None:
     async with stream(one) as jobs:
@@ -86,7 +86,7 @@ async def test_a_server_that_is_away_ends_no_job(one: Rig) -> None:
         await jobs.goes_on(50)
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(300)
 @story
 async def test_another_resolver_decides_within_two_seconds(two: Rig) -> None:
     async with stream(two) as jobs:
@@ -105,7 +105,7 @@ async def test_another_resolver_decides_within_two_seconds(two: Rig) -> None:
         await jobs.goes_on(50)
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(300)
 @story
 async def test_two_resolvers_and_two_scorers_do_as_well_as_one(two: Rig) -> None:
     async with stream(two) as jobs:
@@ -134,7 +134,7 @@ def taken_over_s(decisions: list[SeenDecision], from_: str) -> float:
     return decisions[last + 1].stored_at_s - decisions[last].stored_at_s
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @story
 async def test_one_of_three_servers_may_be_lost(three: Rig) -> None:
     async with stream(three) as jobs:

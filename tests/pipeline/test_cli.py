@@ -256,7 +256,7 @@ def test_a_bus_that_is_not_there_is_told_in_time(argv: tuple[str, ...], tmp_path
     assert told.returncode == 4
     assert "no NATS server at nats://127.0.0.1:9" in told.stderr
     assert len(told.stderr.strip().splitlines()) == 1
-    assert time.monotonic() - began_s < 3
+    assert time.monotonic() - began_s < 15
 
 
 def test_a_bus_without_services_is_told_in_time(tmp_path: Path) -> None:
