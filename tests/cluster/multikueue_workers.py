@@ -84,7 +84,7 @@ def each_ends_once(rig: Rig, census: Census, names: dict[str, Key], limit_s: flo
 
 @contextlib.contextmanager
 def inventories(rig: Rig) -> Iterator[None]:
-    """One in every worker, each of which has told all its nodes and its queue when the block begins."""
+    """One in every worker, each of which has told all its nodes and its queue by the beginning."""
     with contextlib.ExitStack() as running:
         for plane in rig.k.planes.workers:
             running.enter_context(_inventory(plane, rig))
