@@ -218,7 +218,7 @@ def test_a_worker_whose_quota_is_too_small_is_left_out_by_what_its_inventory_say
     small = {"default": {**QUOTAS["default"], "nvidia.com/gpu": "2"}}
     with rigged(planes, namespace, tmp_path, told=(), worker_quotas={ONE: small}) as rig:
         make_nodes(planes[ONE], [gpu_node("b", model="NVIDIA-A100", gpus=8)])
-        make_nodes(planes[THREE], [gpu_node("b", model="NVIDIA-A100", gpus=2)])
+        make_nodes(planes[THREE], [gpu_node("b", model="NVIDIA-A100", gpus=4)])
         rig.start()
         rig.ready()
         with inventories(rig), Census(rig.k) as census:
