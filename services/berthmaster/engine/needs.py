@@ -16,6 +16,7 @@ from berthmaster.engine.shares import Part, counted, share_for, takes_milli
 from berthmaster.messages.fleet import Taint
 from berthmaster.messages.workload import JobRequest, PodSet, Toleration
 
+_SHAPES_KEPT = 4096
 _SHAPE_ENCODER = msgspec.msgpack.Encoder(order="sorted")
 
 
@@ -98,6 +99,23 @@ def _offered(fleet: Fleet, pods: PodSet) -> Offered | None:
             mask = by_resource.setdefault(share.resource, np.zeros(len(fleet.kind), np.bool_))
             mask |= fleet.kind == number
     return Offered(np.array(by_kind, np.int64)[fleet.kind], tuple(sorted(by_resource.items())))
+
+
+class Suitables:
+    """What suits each shape, worked out once for each layout of the fleet."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[bytes, int], Suitable] = {}
+
+    def of(self, fleet: Fleet, shape: bytes, index: int, pods: PodSet) -> Suitable:
+        """For one pod set of a request of this shape. The fleet must be arranged."""
+        known = self._known.get((shape, index))
+        if known is not None and known.layout == fleet.layout:
+            return known
+        if len(self._known) >= _SHAPES_KEPT:
+            self._known.clear()
+        made = self._known[shape, index] = suitable_nodes(fleet, pods)
+        return made
 
 
 def _why_not(fleet: Fleet, nodes: NDArray[np.bool_], whys: list[str]) -> dict[str, str]:

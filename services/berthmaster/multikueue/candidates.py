@@ -20,7 +20,7 @@ import numpy as np
 
 from berthmaster.engine.clusters import SILENT, UNSCORED
 from berthmaster.engine.fit import pods_that_fit, tightness
-from berthmaster.engine.needs import Suitable, gpu_milli, shape_of, suitable_nodes, tolerates
+from berthmaster.engine.needs import Suitable, gpu_milli, shape_of, tolerates
 from berthmaster.engine.scores import ClusterView, bounded, standing_parts
 from berthmaster.lifecycle.fold import Key
 from berthmaster.messages.placement import RankedCluster
@@ -43,7 +43,6 @@ TIER_WORDS: Final = (
 NOT_ASKED: Final = "not among the clusters asked for"
 NO_LABELS: Final = "lacks the labels asked for"
 NO_REPORT: Final = "reports no queues"
-_SUITABLE_LIMIT: Final = 4096
 
 
 class Asked(NamedTuple):
@@ -197,7 +196,7 @@ def _nodes(know: Knowledge, request: JobRequest) -> Nodes:
     suitable: Suitable | None = None
     heaviest = max(request.pod_sets, key=lambda p: p.gpus * p.count)
     for index, pods in enumerate(request.pod_sets):
-        mine = _suitable(know, shape, index, request)
+        mine = know.suitables.of(fleet, shape, index, request.pod_sets[index])
         if pods is heaviest:
             suitable = mine
         room = pods_that_fit(fleet, pods, mine, tightness(fleet, pods, mine))
@@ -218,16 +217,6 @@ def _nodes(know: Knowledge, request: JobRequest) -> Nodes:
         dict(zip(fleet.clusters, holds.tolist(), strict=True)),
         why,
     )
-
-
-def _suitable(know: Knowledge, shape: bytes, index: int, request: JobRequest) -> Suitable:
-    known = know.suitable.get((shape, index))
-    if known is not None and known.layout == know.fleet.layout:
-        return known
-    if len(know.suitable) >= _SUITABLE_LIMIT:
-        know.suitable.clear()
-    made = know.suitable[shape, index] = suitable_nodes(know.fleet, request.pod_sets[index])
-    return made
 
 
 def _judge(

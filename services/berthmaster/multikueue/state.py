@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from berthmaster.engine.clusters import Clusters
 from berthmaster.engine.fleet import Fleet, Holding
-from berthmaster.engine.needs import Suitable, gpu_milli
+from berthmaster.engine.needs import Suitables, gpu_milli
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
 from berthmaster.lifecycle.states import HELD, LIVE, State
 from berthmaster.messages.control import ClusterLost, ControlFact, Cordon, QueueSetting
@@ -73,7 +73,7 @@ class Knowledge:
         self.coming: dict[str, dict[Key, None]] = {}  # cluster -> placed, not surely seen there
         self.arrivals = Arrivals()
         self.last_choice: dict[tuple[str, str], str] = {}  # (tenant, queue) -> cluster
-        self.suitable: dict[tuple[bytes, int], Suitable] = {}
+        self.suitables = Suitables()
         self.verdicts: Counter[Verdict] = Counter()
 
     # The log

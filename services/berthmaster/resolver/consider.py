@@ -16,7 +16,7 @@ from berthmaster.engine.fit import (
     seat_one,
     tightness,
 )
-from berthmaster.engine.needs import Suitable, gpu_milli, suitable_nodes, tolerates
+from berthmaster.engine.needs import Suitable, gpu_milli, tolerates
 from berthmaster.engine.scores import ClusterView, Weights, bounded, standing_parts, weighted
 from berthmaster.messages.placement import RankedCluster, Target
 from berthmaster.messages.workload import JobRequest
@@ -30,7 +30,6 @@ NO_LABELS: Final = "lacks the labels asked for"
 TAINTED: Final = "is tainted"
 NO_NODES: Final = "has no nodes"
 NO_JOB_SETS: Final = "makes no JobSets, which several pod sets need"
-_SUITABLE_LIMIT: Final = 4096  # shapes remembered
 
 
 class Moment(NamedTuple):
@@ -106,7 +105,10 @@ def consider(know: Knowledge, moment: Moment, request: JobRequest, shape: bytes)
     setting = know.queues.get(request.queue)
     if setting is not None and setting.via != "direct":
         _refuse(know, moment, request, filtered)
-    suitables = [_suitable(know, shape, index, request) for index in range(len(request.pod_sets))]
+    suitables = [
+        know.suitables.of(fleet, shape, index, request.pod_sets[index])
+        for index in range(len(request.pod_sets))
+    ]
     candidates: list[Candidate] = []
     considered = Considered(moment, candidates, filtered, suitables)
     if not moment.views:
@@ -208,16 +210,6 @@ def _closed(know: Knowledge, view: ClusterView, request: JobRequest) -> str:
         if not all(tolerates(p.tolerations, taint) for p in request.pod_sets):
             return f"{TAINTED} ({taint.key})"
     return view.closed
-
-
-def _suitable(know: Knowledge, shape: bytes, index: int, request: JobRequest) -> Suitable:
-    known = know.suitable.get((shape, index))
-    if known is not None and known.layout == know.fleet.layout:
-        return known
-    if len(know.suitable) >= _SUITABLE_LIMIT:
-        know.suitable.clear()
-    made = know.suitable[shape, index] = suitable_nodes(know.fleet, request.pod_sets[index])
-    return made
 
 
 def _clusters_with_room(

@@ -12,7 +12,7 @@ import msgspec
 from berthmaster.engine.clusters import Clusters
 from berthmaster.engine.fit import assumed_gpus, holding
 from berthmaster.engine.fleet import Fleet, Holding
-from berthmaster.engine.needs import Suitable, gpu_milli
+from berthmaster.engine.needs import Suitables, gpu_milli
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.control import ClusterLost, ControlFact, Cordon, QueueSetting
@@ -74,7 +74,7 @@ class Knowledge:
         self.deadlines: dict[
             Key, float
         ] = {}  # claimed, with a deadline of its own -> when it is over
-        self.suitable: dict[tuple[bytes, int], Suitable] = {}  # by shape and pod set
+        self.suitables = Suitables()
         self.opened: frozenset[str] = frozenset()  # clusters that took placements at the last look
         self.used_milli: Counter[str] = Counter()  # queue -> GPU milli of its live placements
         self.growth = 0  # rises when something may fit now that did not before
