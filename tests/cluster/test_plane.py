@@ -150,9 +150,10 @@ def test_nodes_offer_whole_gpus_slices_and_shares(planes: Planes) -> None:
         "shared": {"nvidia.com/gpu.shared": "8"},
         "sliced": {"nvidia.com/gpu": "0", "nvidia.com/mig-1g.5gb": "7"},
     }
-    whole = worker.api.get("/api/v1/nodes/whole")
-    assert whole["spec"]["taints"] == [taint]
-    labels = whole["metadata"]["labels"]
+    # The API server gives every new node a taint until the node controller has seen it ready.
+    path = "/api/v1/nodes/whole"
+    until(lambda: worker.api.get(path)["spec"]["taints"] == [taint], "its own taint alone", 20)
+    labels = worker.api.get(path)["metadata"]["labels"]
     assert labels["nvidia.com/gpu.product"] == "NVIDIA-L4"
     assert labels["nvidia.com/gpu.count"] == "4"
     assert labels["nvidia.com/gpu.memory"] == "23034"

@@ -20,6 +20,7 @@ from typing import Final, Generic, TypeVar
 from berthmaster.runtime.children import dying_with_this_process
 
 KILL_LIMIT_S: Final = 10.0
+STOP_LIMIT_S: Final = 10.0
 START_LIMIT_S: Final = 60.0
 POLL_S: Final = 0.02
 # Below the range that the kernel takes for outgoing connections: a client that tries again and
@@ -67,6 +68,16 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
                 continue
         found.append(port)
     return found
+
+
+def all_stopped(pid: int) -> bool:
+    """Whether no thread of it runs any more. The signal is on its way when `kill` returns, and on
+    a busy machine a thread that it has not reached yet answers one more request."""
+    try:
+        threads = [stat.read_text() for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except OSError:
+        return False  # a thread ended while we looked
+    return all(thread.rpartition(")")[2].split()[0] in "TZX" for thread in threads)
 
 
 class _Call(Generic[Answer]):
@@ -191,8 +202,10 @@ class Process:
         self._process.wait(KILL_LIMIT_S)
 
     def pause(self) -> None:
-        """SIGSTOP: its connections stay open and it answers nothing."""
-        self.signal(signal.SIGSTOP)
+        """SIGSTOP: its connections stay open and it answers nothing, from when this returns on."""
+        if self.running:
+            self.signal(signal.SIGSTOP)
+            until(lambda: all_stopped(self.pid), f"{self.name} stands still", STOP_LIMIT_S)
 
     def resume(self) -> None:
         """SIGCONT."""
