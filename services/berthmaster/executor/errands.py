@@ -10,6 +10,7 @@ until its last pod is gone, nobody unsuspends what is being deleted, and no righ
 own objects is needed.
 """
 
+import asyncio
 import math
 from collections.abc import Callable
 from typing import Final
@@ -27,10 +28,12 @@ from berthmaster.executor.manifest import (
 from berthmaster.executor.offers import Offers
 from berthmaster.executor.words import CreatePods
 from berthmaster.kubernetes.client import Client
+from berthmaster.kubernetes.denials import Denials
 from berthmaster.kubernetes.errors import (
     AlreadyExists,
     ApiError,
     Conflict,
+    Forbidden,
     KubernetesError,
     NotFound,
     TooManyRequests,
@@ -73,6 +76,7 @@ class Errands:
         self._style = style
         self._clock = clock
         self._job_sets = job_sets
+        self._denials = Denials()
         self.made = 0
         self.refused = 0
         self.stopped = 0
@@ -110,10 +114,20 @@ class Errands:
             if not _final(error):
                 raise
             held.unsure = doubtful  # by an earlier call that was never answered
+            if self._may_pass(error, path):
+                raise
             self.refused += 1
             raise RefusedToMake(error.message or str(error)) from error
         self.made += 1
+        self._denials.allowed(path)
         held.see(held.kind, job)
+
+    def _may_pass(self, error: ApiError, path: str) -> bool:
+        """Whether it is refused only because the server has not read our Role yet."""
+        now_s = asyncio.get_running_loop().time()
+        return (
+            isinstance(error, Forbidden) and self._denials.pause_s(path, error, now_s) is not None
+        )
 
     def _left_s(self, order: CreatePods) -> int | None:
         if order.stop_after_s is None:

@@ -171,9 +171,9 @@ class Reconciler:
         name, asked = landed
         self._dirty[name] = None
         memo = self.desk.memo(name)
-        memo.trouble = done.why
+        memo.trouble, memo.trouble_passes = done.why, done.pause_s is not None
         if done.why:
-            pause_s = LASTING_TROUBLE_S if done.permanent else TROUBLE_S
+            pause_s = LASTING_TROUBLE_S if done.permanent else done.pause_s or TROUBLE_S
             memo.trouble_until_s = self.desk.due[name] = now_s + pause_s
         elif isinstance(asked, DeleteJob):
             memo.trouble_until_s = now_s + TROUBLE_S  # until its end is seen

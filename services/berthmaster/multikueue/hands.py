@@ -6,11 +6,13 @@ is read, the contract is asked again, and it is tried at once, a bounded number 
 patches only, except for our own item of lists that have owners.
 """
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar, assert_never
 
 from berthmaster.kubernetes.client import Client
+from berthmaster.kubernetes.denials import Denials
 from berthmaster.kubernetes.errors import (
     AlreadyExists,
     Conflict,
@@ -61,17 +63,26 @@ class Hands:
     def __init__(self, client: Client, hub: Hub) -> None:
         self._client = client
         self._hub = hub
+        self._denials = Denials()
         self.conflicts = 0
 
     async def carry_out(self, write: Write) -> Done:
         """Do it; what became of it."""
+        what = (type(write), _namespace(write))
         try:
-            return await self._do(write)
+            done = await self._do(write)
+        except Forbidden as error:
+            now_s = asyncio.get_running_loop().time()
+            pause_s = self._denials.pause_s(what, error, now_s)
+            why = str(error)[:500]
+            return Done(write.ref, why=why, permanent=pause_s is None, pause_s=pause_s)
         except KubernetesError as error:
-            permanent = isinstance(error, Forbidden | Invalid) or (
+            permanent = isinstance(error, Invalid) or (
                 isinstance(error, NotFound) and isinstance(write, MakeJob)
             )
             return Done(write.ref, why=str(error)[:500], permanent=permanent)
+        self._denials.allowed(what)
+        return done
 
     async def _do(self, write: Write) -> Done:
         match write:
@@ -241,3 +252,14 @@ class Hands:
             path, body, AdmissionCheck, field_manager=CHECK_MANAGER, force=True
         )
         return Done(write.ref)
+
+
+def _namespace(write: Write) -> str:
+    """Where rights for it are looked up; "" = in the whole cluster."""
+    match write:
+        case MakeJob():
+            return write.namespace
+        case Reorder() | TellCheck():
+            return ""
+        case _:
+            return write.at[0]

@@ -77,6 +77,7 @@ class Memo:
         "ready_at_s",
         "told",
         "trouble",
+        "trouble_passes",
         "trouble_until_s",
         "why",
     )
@@ -89,6 +90,7 @@ class Memo:
         self.nominated: dict[str, float] = {}  # seen nominated in this Kueue attempt -> since when
         self.told: dict[str, str] = {}  # reason of an event -> its note
         self.trouble = ""  # why the last write to Kubernetes failed
+        self.trouble_passes = False  # it is none that a person can mend, and over in seconds
         self.trouble_until_s = 0.0
 
 

@@ -47,7 +47,7 @@ def of(
     if policy.mode != "dispatch" or forbidden(hub, rules.check):
         memo.told.pop(NO_CLUSTER, None)
         return
-    if memo.trouble:
+    if memo.trouble and not memo.trouble_passes:
         yield from tell(NOT_WRITTEN, memo.trouble, warning=True)
     if bus.state is State.CLAIMED and bus.cluster in nominated_names(view):
         considered = look(know, view, policy, now_s)

@@ -100,3 +100,4 @@ class Done(NamedTuple):
     why: str = ""
     thing: Object | None = None  # as the server has it now, where that is known
     permanent: bool = False  # repeating it soon is pointless
+    pause_s: float | None = None  # it will pass: repeat it after so long, and alarm nobody

@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
 from berthmaster.executor.errands import Errands
 from berthmaster.executor.manifest import STOPPED, Style
 from berthmaster.executor.offers import Offers
@@ -178,6 +180,33 @@ async def test_a_server_in_trouble_is_asked_again_until_it_answers() -> None:
         await until(lambda: not play.runtime.trouble)
         assert [e for e in play.told if isinstance(e, PodsRefused)] == []
         assert play.log.events().count("cannot create yet") == 1
+
+
+NOT_YET = (403, "Forbidden", 'jobs.batch is forbidden: User "us" cannot create resource "jobs"')
+
+
+@story
+async def test_a_server_that_has_not_read_our_role_yet_is_asked_again_and_makes_the_job() -> None:
+    fates = iter([NOT_YET, NOT_YET])
+    async with LittleApi() as api, playing(api) as play:
+        api.misfortune = lambda method, plural: next(fates, None)
+        play.create()
+        await play.job()
+        await until(lambda: not play.runtime.trouble)
+        assert api.calls == [("POST", "jobs")] * 3
+        assert [e for e in play.told if isinstance(e, PodsRefused)] == []
+
+
+@story
+async def test_a_role_that_stays_away_refuses_the_attempt_with_the_servers_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("berthmaster.kubernetes.denials.GRACE_S", 0.2)
+    async with LittleApi() as api, playing(api) as play:
+        api.misfortune = lambda method, plural: NOT_YET
+        play.create()
+        assert await play.hears(PodsRefused) == PodsRefused(TRAIN, NOT_YET[2])
+        assert len(api.calls) > 1
 
 
 @story

@@ -126,6 +126,7 @@ class World:
         self.control: list[ControlFact] = []
         self.parameters: dict[str, Selector | str] = {}
         self.conflict: Callable[[Nominate], bool] = lambda _: False
+        self.refusal: Callable[[Nominate], Done | None] = lambda _: None
         self.version = 1
         self._folded = 0
         self.core = self._new()
@@ -410,6 +411,8 @@ class World:
             return Done(write.ref, why="not found")
         if self.conflict(write):
             return Done(write.ref, why="Conflict")
+        if (refused := self.refusal(write)) is not None:
+            return refused
         names, why = nomination(found, write.uid, write.check, write.cluster)
         if names is None:
             return Done(write.ref, why=why)

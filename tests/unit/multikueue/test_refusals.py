@@ -1,0 +1,91 @@
+"""Writes that the hub refuses: which are tried again soon, and what people hear of them."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from berthmaster.kubernetes.labels import TENANT, WORKLOAD
+from berthmaster.lifecycle.fold import key
+from berthmaster.multikueue.core import LASTING_TROUBLE_S
+from berthmaster.multikueue.hands import Hands
+from berthmaster.multikueue.hub import Hub
+from berthmaster.multikueue.words import Done, MakeJob, Nominate
+from tests.bus.tools import story
+from tests.unit.executor.little_api import LittleApi
+from tests.unit.kubernetes.stage import Lines
+from tests.unit.multikueue.world import World
+
+DENIED = (403, "Forbidden", 'jobs.batch is forbidden: User "us" cannot create resource "jobs"')
+QUOTA = (403, "Forbidden", 'jobs.batch "t" is forbidden: exceeded quota: jobs')
+
+
+def _make() -> MakeJob:
+    labels = {TENANT: "acme", WORKLOAD: "t"}
+    manifest = {"kind": "Job", "metadata": {"name": "t", "namespace": "team", "labels": labels}}
+    return MakeJob("1", key("acme", "t"), "team", manifest)
+
+
+@story
+async def test_rights_that_are_missing_for_a_moment_are_no_lasting_trouble(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fates: Iterator[tuple[int, str, str] | None] = iter([DENIED, None, DENIED, DENIED, QUOTA])
+    async with LittleApi() as api:
+        client = await api.client(Lines())
+        async with client:
+            hands = Hands(client, Hub({}))
+            api.misfortune = lambda method, plural: next(fates)
+
+            async def outcome() -> tuple[str, bool, float | None]:
+                done = await hands.carry_out(_make())
+                return done.why[:18], done.permanent, done.pause_s
+
+            assert await outcome() == ("jobs.batch is forb", False, 0.25)
+            assert await outcome() == ("", False, None)
+            monkeypatch.setattr("berthmaster.kubernetes.denials.GRACE_S", 0.0)
+            assert await outcome() == ("jobs.batch is forb", True, None)
+            monkeypatch.undo()
+            assert await outcome() == ("jobs.batch is forb", False, 0.25)
+            assert await outcome() == ('jobs.batch "t" is ', True, None)
+
+
+def test_a_refusal_that_passes_is_tried_again_as_soon_as_it_says_and_alarms_nobody() -> None:
+    world = World()
+    world.all_workers()
+    world.begin()
+    refusals = iter([Done("", why="not yet", pause_s=0.25)])
+    world.refusal = lambda write: _of(write, next(refusals, None))
+    world.submit()
+    world.reserve()
+    world.settle()
+    assert world.nominated() == ()
+    assert "trouble: not yet" in world.why(world.name())
+    world.now_s += 0.3
+    world.settle()
+    assert world.nominated() == ("w1",)
+    assert [tell.reason for tell in world.told] == ["Nominated"]
+
+
+def test_a_refusal_that_lasts_is_told_and_tried_again_seldom() -> None:
+    world = World()
+    world.all_workers()
+    world.begin()
+    world.refusal = lambda write: Done(write.ref, why="no such right", permanent=True)
+    world.submit()
+    world.reserve()
+    world.settle()
+    world.refusal = lambda write: None
+    world.now_s += 2.0
+    world.alive()
+    world.settle()
+    assert world.nominated() == ()
+    told = [(tell.reason, tell.note) for tell in world.told]
+    assert told == [("NotWritten", "no such right")]
+    world.now_s += LASTING_TROUBLE_S
+    world.alive()
+    world.settle()
+    assert world.nominated() == ("w1",)
+
+
+def _of(write: Nominate, done: Done | None) -> Done | None:
+    return done._replace(ref=write.ref) if done is not None else None
