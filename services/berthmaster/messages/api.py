@@ -191,6 +191,20 @@ class WhyRequest(
     id: WorkloadId | None = None
 
 
+class QueueAccount(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a queue stands: what it has, what it may have. None: nobody set such a bound."""
+
+    queue: str
+    used_gpu_milli: int = 0  # of its live placements
+    waiting: int = 0  # its workloads that wait
+    guarantee_gpu_milli: int | None = None
+    deserved_gpu_milli: int | None = None
+    capability_gpu_milli: int | None = None
+    borrowed_gpu_milli: int = 0  # used beyond what it deserves, or is guaranteed
+    priority: int = 0
+    held: bool = False
+
+
 class WhyReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.why.v1"):
     """Answered by the resolver from what it knows now."""
 
@@ -198,8 +212,11 @@ class WhyReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     id: str = ""
     state: WorkloadStateName | None = None
     summary: str  # one line for people
-    position: int | None = None  # in its queue's order, 1 = next
+    position: int | None = None  # in the order of all that wait, 1 = next
     waiting: int = 0  # workloads that wait in all
+    queue_position: int | None = None  # among those of its queue, 1 = next
+    account: QueueAccount | None = None  # of its queue
+    first_free_s: float | None = None  # about when there may be room, if jobs end as they said
     filtered: dict[str, str] = {}  # cluster -> why it is out, for one that waits
     reasons: dict[str, int] = {}  # reason -> clusters (one workload) or workloads (all)
     hints: tuple[str, ...] = ()  # what would help

@@ -9,17 +9,19 @@ from collections.abc import Mapping
 from berthmaster.engine.needs import gpu_milli, shape_of
 from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.lifecycle.states import State
-from berthmaster.messages.api import DryRunReply, Refusal, WhyReply
+from berthmaster.messages.api import DryRunReply, QueueAccount, Refusal, WhyReply
 from berthmaster.messages.placement import Choice, Decision
 from berthmaster.messages.workload import JobRequest
-from berthmaster.resolver.consider import Considered, consider, moment_at, seat
+from berthmaster.resolver.consider import Considered, Moment, consider, moment_at, seat
 from berthmaster.resolver.decide import queue_refusal
+from berthmaster.resolver.hints import hints
 from berthmaster.resolver.settings import Policy
+from berthmaster.resolver.soonest import first_free_s
 from berthmaster.resolver.state import Knowledge
 
 _MODEL = "no such GPU model"
-_MEMORY = "too little GPU memory"
 _BUSY = "busy"
+_DAY_S = 86_400.0
 
 
 def why(
@@ -86,15 +88,18 @@ def _choice_of(decision: Decision, workload: Workload) -> Choice | None:
 def _why_not_yet(know: Knowledge, policy: Policy, now_s: float, workload: Workload) -> WhyReply:
     request = workload.request
     assert request is not None  # it waits, so it was submitted
-    considered, refusal = _look(know, policy, now_s, request)
+    moment = moment_at(know, policy, now_s)
+    considered, refusal = _look(know, moment, request)
     reasons = Counter(_group(why) for why in considered.filtered.values())
-    position = know.waiting.position(workload.key)
+    position, queue_position, queued = _places(know, workload)
+    free_s = None
     if refusal:
         summary = f"waits: {refusal}"
     elif considered.candidates:
         summary = "about to be placed"
     else:
-        summary = f"waits: {_counts(reasons)}"
+        free_s = first_free_s(know, moment, request, considered, now_s)
+        summary = f"waits: {_counts(reasons, request, free_s, now_s)}"
     if workload.reason:
         summary += f"; last attempt: {workload.reason}"
     return WhyReply(
@@ -104,14 +109,52 @@ def _why_not_yet(know: Knowledge, policy: Policy, now_s: float, workload: Worklo
         summary=summary,
         position=position,
         waiting=len(know.waiting),
+        queue_position=queue_position,
+        account=account(know, request.queue, queued),
+        first_free_s=free_s,
         filtered=considered.filtered,
         reasons=dict(reasons.most_common()),
-        hints=_hints(know, policy, now_s, request, considered) if not refusal else (),
+        hints=_hints(know, moment, workload.tenant, request, considered, refusal),
+    )
+
+
+def _places(know: Knowledge, workload: Workload) -> tuple[int | None, int | None, int]:
+    """Its place among all that wait and among those of its queue, and how many those are."""
+    mine = know.waiting.line_of(workload.key)
+    if mine is None:
+        return None, None, 0
+    order = mine.members[workload.key]
+    beside = [line for line in know.waiting.lines() if line.queue == mine.queue]
+    before = sum(each < order for line in beside for each in line.members.values())
+    queued = sum(len(line.members) for line in beside)
+    return know.waiting.position(workload.key), 1 + before, queued
+
+
+def account(know: Knowledge, queue: str, waiting: int) -> QueueAccount:
+    """How a queue stands."""
+    used = know.used_milli[queue]
+    setting = know.queues.get(queue)
+    if setting is None:
+        return QueueAccount(queue=queue, used_gpu_milli=used, waiting=waiting)
+    own = setting.deserved_gpu_milli
+    if own is None:
+        own = setting.guarantee_gpu_milli
+    return QueueAccount(
+        queue=queue,
+        used_gpu_milli=used,
+        waiting=waiting,
+        guarantee_gpu_milli=setting.guarantee_gpu_milli,
+        deserved_gpu_milli=setting.deserved_gpu_milli,
+        capability_gpu_milli=setting.capability_gpu_milli,
+        borrowed_gpu_milli=max(0, used - own) if own is not None else 0,
+        priority=setting.priority,
+        held=setting.held,
     )
 
 
 def why_all(know: Knowledge, policy: Policy, now_s: float, tenant: str) -> WhyReply:
     """The reasons of all of a tenant's waiting workloads, with how many wait for each."""
+    moment = moment_at(know, policy, now_s)
     reasons: Counter[str] = Counter()
     waiting = 0
     for line in know.waiting.lines():
@@ -119,14 +162,14 @@ def why_all(know: Knowledge, policy: Policy, now_s: float, tenant: str) -> WhyRe
         if not mine:
             continue
         waiting += mine
-        considered, refusal = _look(know, policy, now_s, line.request)
+        considered, refusal = _look(know, moment, line.request)
         if refusal:
             reasons[refusal] += mine
         elif considered.candidates:
             reasons["about to be placed"] += mine
         else:
             groups = Counter(_group(why) for why in considered.filtered.values())
-            reasons[_counts(groups)] += mine
+            reasons[_counts(groups, line.request)] += mine
     summary = f"{waiting} wait" if waiting else "nothing waits"
     return WhyReply(
         tenant=tenant,
@@ -140,7 +183,7 @@ def dry_run(
     know: Knowledge, policy: Policy, now_s: float, tenant: str, request: JobRequest
 ) -> DryRunReply:
     """Where a request would go if it were the only one to be placed now."""
-    considered, refusal = _look(know, policy, now_s, request)
+    considered, refusal = _look(know, moment_at(know, policy, now_s), request)
     best = considered.candidates[:1]
     ranking = considered.ranking(best[0]) if best else ()
     if refusal:
@@ -150,7 +193,7 @@ def dry_run(
         reasons = Counter(_group(why) for why in considered.filtered.values())
         return DryRunReply(
             placed=False,
-            summary=f"would wait: {_counts(reasons)}",
+            summary=f"would wait: {_counts(reasons, request)}",
             filtered=considered.filtered,
         )
     candidate, seating = found
@@ -175,10 +218,7 @@ def dry_run(
     )
 
 
-def _look(
-    know: Knowledge, policy: Policy, now_s: float, request: JobRequest
-) -> tuple[Considered, str]:
-    moment = moment_at(know, policy, now_s)
+def _look(know: Knowledge, moment: Moment, request: JobRequest) -> tuple[Considered, str]:
     considered = consider(know, moment, request, shape_of(request))
     if considered.candidates and seat(know, request, considered) is None:
         considered.candidates.clear()
@@ -190,70 +230,54 @@ def _group(why: str) -> str:
     return why.split(" (", maxsplit=1)[0].split(":", maxsplit=1)[0]
 
 
-def _counts(reasons: Counter[str]) -> str:
+def _counts(
+    reasons: Counter[str], request: JobRequest, free_s: float | None = None, now_s: float = 0.0
+) -> str:
+    """One line for people: what keeps how many clusters from taking it."""
     total = sum(reasons.values())
     if not total:
         return "no cluster has reported yet"
-    parts = ", ".join(f"{count} {why}" for why, count in reasons.most_common())
-    return f"of {total} clusters: {parts}"
+    parts = [f"{count} {_words(why, count, request)}" for why, count in reasons.most_common()]
+    if free_s is not None:
+        busy = next(n for n, part in enumerate(parts) if part.endswith(f" {_BUSY}"))
+        parts.append(f"{parts.pop(busy)}: first free {_about(free_s, now_s)}")  # it ends the line
+    return f"of {total} clusters: {', '.join(parts)}"
+
+
+def _words(why: str, count: int, request: JobRequest) -> str:
+    if why != _MODEL:
+        return why
+    models = sorted({model for pods in request.pod_sets for model in pods.gpu_models})
+    return f"{'has' if count == 1 else 'have'} no {' or '.join(models)}"
+
+
+def _about(at_s: float, now_s: float) -> str:
+    """A time of day, in UTC; days from now if it is farther than that."""
+    if at_s - now_s > _DAY_S:
+        return f"in about {(at_s - now_s) / _DAY_S:.0f} days"
+    minute = round(at_s / 60) % 1440
+    return f"about {minute // 60:02}:{minute % 60:02} UTC"
 
 
 def _hints(
-    know: Knowledge, policy: Policy, now_s: float, request: JobRequest, considered: Considered
+    know: Knowledge,
+    moment: Moment,
+    tenant: str,
+    request: JobRequest,
+    considered: Considered,
+    refusal: str,
 ) -> tuple[str, ...]:
-    """What would help, each tried on the fleet as it is."""
-    if considered.candidates:
+    """What would help, each tried on the fleet as it is, and what nothing of the job's can help."""
+    if considered.candidates and not refusal:
         return ()
     whys = {_group(why) for why in considered.filtered.values()}
-    hints = []
-    if _MODEL in whys and any(p.gpu_models for p in request.pod_sets):
-        freed = _replaced(request, gpu_models=())
-        if _would_fit(know, policy, now_s, freed):
-            hints.append("any other GPU model: it would fit now")
-        elif _BUSY not in whys:
-            models = sorted({m for p in request.pod_sets for m in p.gpu_models})
-            hints.append(f"no cluster has {' or '.join(models)}")
-    if _MEMORY in whys and _would_fit(know, policy, now_s, _replaced(request, gpu_memory_mib=0)):
-        hints.append("less memory a GPU: it would fit now")
-    fewer = _with_fewer_gpus(request)
-    while fewer is not None:
-        if _would_fit(know, policy, now_s, fewer):
-            gpus = gpu_milli(fewer) / 1000
-            hints.append(f"fewer GPUs: {gpus:g} would fit now")
-            break
-        fewer = _with_fewer_gpus(fewer)
+    told = list(hints(know, moment, tenant, request, considered))
+    models = sorted({m for p in request.pod_sets for m in p.gpu_models})
+    if models and whys and whys <= {_MODEL, "no GPUs"}:
+        told.append(f"no cluster has {' or '.join(models)}")
     if "silent" in whys:
-        hints.append("a cluster that fell silent: see `berth clusters`")
-    return tuple(hints)
+        told.append("a cluster that fell silent: see `berth clusters`")
+    return tuple(told)
 
 
-def _replaced(request: JobRequest, **changes: object) -> JobRequest:
-    from msgspec.structs import replace
-
-    sets = tuple(replace(p, **changes) for p in request.pod_sets)
-    return replace(request, pod_sets=sets)
-
-
-def _with_fewer_gpus(request: JobRequest) -> JobRequest | None:
-    """Half the pods, or half the GPUs of each pod; None when there is nothing to halve."""
-    from msgspec.structs import replace
-
-    if any(p.count > 1 and p.gpus for p in request.pod_sets):
-        sets = tuple(
-            replace(p, count=max(1, p.count // 2)) if p.gpus else p for p in request.pod_sets
-        )
-        return replace(request, pod_sets=sets)
-    if any(p.gpus > 1 for p in request.pod_sets):
-        sets = tuple(
-            replace(p, gpus=max(1, p.gpus // 2)) if p.gpus else p for p in request.pod_sets
-        )
-        return replace(request, pod_sets=sets)
-    return None
-
-
-def _would_fit(know: Knowledge, policy: Policy, now_s: float, request: JobRequest) -> bool:
-    considered, _ = _look(know, policy, now_s, request)
-    return bool(considered.candidates)
-
-
-__all__ = ["Key", "dry_run", "why", "why_all"]
+__all__ = ["Key", "account", "dry_run", "why", "why_all"]

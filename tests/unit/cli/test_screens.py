@@ -11,6 +11,7 @@ from berthmaster.messages.api import (
     DryRunReply,
     GetReply,
     ListReply,
+    QueueAccount,
     RecordedEvent,
     WhyReply,
     WorkloadView,
@@ -158,6 +159,18 @@ def test_why_not_yet_shows_reasons_position_and_what_would_help() -> None:
         summary="waits: no cluster can take it",
         position=2,
         waiting=5,
+        queue_position=1,
+        account=QueueAccount(
+            queue="vision",
+            used_gpu_milli=9500,
+            waiting=3,
+            guarantee_gpu_milli=4000,
+            deserved_gpu_milli=8000,
+            capability_gpu_milli=16_000,
+            borrowed_gpu_milli=1500,
+            priority=5,
+            held=True,
+        ),
         filtered={"berlin": "no such GPU model", "paris": "no such GPU model"},
         reasons={"no such GPU model": 2},
         hints=("any other GPU model: it would fit now",),
@@ -165,7 +178,9 @@ def test_why_not_yet_shows_reasons_position_and_what_would_help() -> None:
     assert screen(why.why(reply, NOW_S)) == (
         "lab/odd is queued\n"
         "waits: no cluster can take it\n"
-        "Position 2 of 5 that wait.\n"
+        "Position 2 of 5 that wait; 1 of 3 in its queue.\n"
+        "Queue vision: 9.5 GPUs in use, 4 guaranteed, 8 deserved, at most 16, 1.5\n"
+        "borrowed, priority 5, held.\n"
         "\n"
         "LEFT OUT       WHY\n"
         "berlin, paris  no such GPU model\n"

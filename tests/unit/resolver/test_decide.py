@@ -188,7 +188,7 @@ def test_a_gang_is_placed_whole_on_one_cluster_or_not_at_all(world: World) -> No
     too_much = world.submit(job("more", pod_sets=(pod_set(name="worker", count=3),)))
     assert world.settle() == []
     assert world.placed_on(too_much) == ""
-    assert "fewer GPUs: 1 would fit now" in why(world, "more").hints
+    assert "fewer pods: 2 of 3 would fit now, 2 GPUs, on c1" in why(world, "more").hints
 
 
 def test_what_nobody_claims_is_withdrawn_and_placed_elsewhere(world: World) -> None:
@@ -360,11 +360,14 @@ def test_a_model_that_no_cluster_has_waits_and_why_says_so(world: World) -> None
     world.submit(job(gpu_models=("H100",)))
     assert world.settle() == []
     reply = why(world, "train-1")
-    assert reply.summary == "waits: of 2 clusters: 2 no such GPU model"
-    assert reply.hints == ("any other GPU model: it would fit now",)
+    assert reply.summary == "waits: of 2 clusters: 2 have no H100"
+    assert reply.hints == (
+        "another GPU model: T4 would fit now, on c1",
+        "no cluster has H100",
+    )
     assert reply.position == 1
     assert world.resolver.why(TENANT, None, world.now_s).reasons == {  # type: ignore[union-attr]
-        "of 2 clusters: 2 no such GPU model": 1
+        "of 2 clusters: 2 have no H100": 1
     }
 
 

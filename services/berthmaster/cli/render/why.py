@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from berthmaster.cli.render import amounts
 from berthmaster.cli.render.words import plain_table, visible, words
 from berthmaster.cli.render.workloads import places
-from berthmaster.messages.api import DryRunReply, WhyReply
+from berthmaster.messages.api import DryRunReply, QueueAccount, WhyReply
 from berthmaster.messages.placement import Choice, RankedCluster
 
 SHOWN_CLUSTERS = 10
@@ -24,7 +24,9 @@ def why(reply: WhyReply, now_s: float) -> RenderableType:
         lines.append(head)
     lines.append(words(reply.summary))
     if reply.position is not None:
-        lines.append(words(f"Position {reply.position} of {reply.waiting} that wait."))
+        lines.append(words(_position(reply)))
+    if reply.account is not None:
+        lines.append(words(queue_line(reply.account)))
     if reply.reasons and not reply.filtered:
         unit = "clusters" if reply.id else "workloads"
         lines += [words(), reason_table(reply.reasons, unit)]
@@ -39,6 +41,38 @@ def why(reply: WhyReply, now_s: float) -> RenderableType:
         lines += [words(), words("What would help:", style="bold")]
         lines += [words(f"- {hint}") for hint in reply.hints]
     return Group(*lines)
+
+
+def _position(reply: WhyReply) -> str:
+    text = f"Position {reply.position} of {reply.waiting} that wait"
+    if reply.account is not None and reply.queue_position is not None:
+        text += f"; {reply.queue_position} of {reply.account.waiting} in its queue"
+    return f"{text}."
+
+
+def queue_line(account: QueueAccount) -> str:
+    """How a queue stands, in one line."""
+    parts = [f"{_gpus(account.used_gpu_milli)} GPUs in use"]
+    for name, milli in (
+        ("guaranteed", account.guarantee_gpu_milli),
+        ("deserved", account.deserved_gpu_milli),
+        ("at most", account.capability_gpu_milli),
+    ):
+        if milli is not None:
+            parts.append(
+                f"{_gpus(milli)} {name}" if name != "at most" else f"at most {_gpus(milli)}"
+            )
+    if account.borrowed_gpu_milli:
+        parts.append(f"{_gpus(account.borrowed_gpu_milli)} borrowed")
+    if account.priority:
+        parts.append(f"priority {account.priority}")
+    if account.held:
+        parts.append("held")
+    return f"Queue {account.queue}: {', '.join(parts)}."
+
+
+def _gpus(milli: int) -> str:
+    return f"{milli / 1000:g}"
 
 
 def dry_run(reply: DryRunReply) -> RenderableType:

@@ -1,0 +1,74 @@
+"""When there may be room for a request that fits nowhere now: from ends that are known.
+
+A placement's end is known if its job said how long it will run, or has a deadline. Those that end
+first are taken away one after the other, on the fleet as it is, until the same code that decides
+finds room; all is put back. It is an estimate and says so: others that wait may take the room, and
+jobs that said nothing, or run for longer than they said, are taken to go on.
+"""
+
+import heapq
+from collections.abc import Iterable
+from typing import Final
+
+from berthmaster.engine.fleet import Holding
+from berthmaster.engine.needs import shape_of
+from berthmaster.lifecycle.fold import Key, Workload
+from berthmaster.messages.workload import JobRequest
+from berthmaster.resolver.consider import BUSY, Considered, Moment, consider, seat
+from berthmaster.resolver.state import Knowledge
+
+ENDS_LOOKED_AT: Final = 1024  # of those that are known, the first; a question must not take long
+
+
+def end_s(workload: Workload, now_s: float) -> float | None:
+    """When a placement ends as far as its job said; None if it did not, or should have by now."""
+    request = workload.request
+    if request is None or not workload.live:
+        return None
+    ends = []
+    if request.expected_duration_s is not None:
+        began_s = workload.running_at_s or workload.claimed_at_s or workload.placed_at_s
+        ends.append(began_s + request.expected_duration_s)
+    if request.deadline_s is not None:
+        ends.append((workload.claimed_at_s or workload.placed_at_s) + request.deadline_s)
+    known = [at_s for at_s in ends if at_s > now_s]
+    return min(known, default=None)
+
+
+def first_free_s(
+    know: Knowledge, moment: Moment, request: JobRequest, considered: Considered, now_s: float
+) -> float | None:
+    """About when the request would fit; None if no known end makes room for it."""
+    busy = {cluster for cluster, why in considered.filtered.items() if why == BUSY}
+    ends = heapq.nsmallest(ENDS_LOOKED_AT, _ends(know, busy, now_s))
+    if not ends or not _fits_without(know, moment, request, ends):
+        return None
+    too_few, enough = 0, len(ends)  # the more room, the better it fits
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        if _fits_without(know, moment, request, ends[:middle]):
+            enough = middle
+        else:
+            too_few = middle
+    return ends[enough - 1][0]
+
+
+def _ends(know: Knowledge, clusters: set[str], now_s: float) -> Iterable[tuple[float, Key]]:
+    names = [name for cluster in sorted(clusters) for name in know.held.get(cluster, ())]
+    names += [name for name in know.placed if know.open[name].cluster in clusters]
+    for name in names:
+        at_s = end_s(know.open[name], now_s)
+        if at_s is not None:
+            yield at_s, name
+
+
+def _fits_without(
+    know: Knowledge, moment: Moment, request: JobRequest, ended: list[tuple[float, Key]]
+) -> bool:
+    freed: list[Holding] = [held for _, name in ended for held in know.fleet.holdings(name)]
+    know.fleet.charge(freed, -1)
+    try:
+        considered = consider(know, moment, request, shape_of(request))
+        return seat(know, request, considered) is not None
+    finally:
+        know.fleet.charge(freed, +1)
