@@ -27,12 +27,13 @@ class Right:
     group: str
     resource: str  # with its subresource behind a slash, as RBAC writes it
     namespace: str = ""  # "" = in the whole cluster
+    name: str = ""  # of one object; "" = of all
     why: str = ""
 
     def __str__(self) -> str:
         where = f" in {self.namespace}" if self.namespace else ""
         what = f"{self.resource}.{self.group}" if self.group else self.resource
-        return f"{self.verb} {what}{where}"
+        return f"{self.verb} {what}{f'/{self.name}' if self.name else ''}{where}"
 
 
 @dataclass(frozen=True, kw_only=True)

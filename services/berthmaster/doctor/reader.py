@@ -278,7 +278,11 @@ class _Reading:
         plural, _, subresource = right.resource.partition("/")
         resource = Resource(right.group, "*", plural, "")
         return await self.client.can(
-            right.verb, resource, namespace=right.namespace, subresource=subresource
+            right.verb,
+            resource,
+            namespace=right.namespace,
+            name=right.name,
+            subresource=subresource,
         )
 
     def _note(self, what: str, error: KubernetesError) -> None:
@@ -295,6 +299,7 @@ async def may(client: Client, user: str, right: Right) -> bool:
         "resource": resource,
         "subresource": subresource,
         "namespace": right.namespace,
+        "name": right.name,
     }
     spec: dict[str, Any] = {
         "user": user,

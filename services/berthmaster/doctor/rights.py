@@ -46,6 +46,15 @@ def hub_rights(mode: Mode) -> list[Right]:
         why=seen,
     )
     rights += _read("batch", "jobs", why="to see what a Workload is for")
+    rights.append(
+        Right(
+            verb="get",
+            group="",
+            resource="namespaces",
+            name="kube-system",
+            why="to tell this hub from others",
+        )
+    )
     rights += [
         Right(verb=verb, group=group, resource=resource, why=why)
         for verb, group, resource, why in _WRITES[mode]

@@ -103,6 +103,7 @@ class HubObject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     owner: str = ""  # "<kind>/<name>" of the job that people made
     local_queue: str = ""
     cluster_queue: str = ""
+    hub: str = ""  # id of the hub's cluster: of whose objects nobody else's absence says anything
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

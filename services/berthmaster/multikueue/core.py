@@ -12,7 +12,7 @@ Rules of this file:
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from berthmaster.kubernetes.objects import Object
@@ -47,11 +47,17 @@ CHOICES_KEPT: Final = 10_000  # records at hand for "why"
 class Reconciler:
     """One replica. Whether it may act is its shell's to know."""
 
-    def __init__(self, name: str, policy: Policy, tenants: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        policy: Policy,
+        tenants: Mapping[str, str],
+        former_hubs: Iterable[str] = (),
+    ) -> None:
         self.name = name
         self.policy = policy
         self.know = Knowledge()
-        self.hub = Hub(tenants)
+        self.hub = Hub(tenants, former_hubs)
         self.desk = Desk(name, self.know, self.hub, policy)
         self.decisions: OrderedDict[int, Decision] = OrderedDict()
         self.latencies_s: list[float] = []  # may be nominated -> nominated; drained by the shell
@@ -267,7 +273,7 @@ class Reconciler:
                 del desk.wants[name]
                 self._dirty[name] = None
         wants.sort(key=lambda want: want.view.bus.submitted_sequence if want.view.bus else 0)
-        plan, unplaced = decide(self.know, wants, self.policy, now_s, self.name)
+        plan, unplaced = decide(self.know, wants, self.policy, now_s, self.name, self.hub.id)
         for event in plan.events if plan is not None else ():
             desk.wants.pop(key(event.tenant, event.id), None)
         for want in unplaced:

@@ -101,9 +101,9 @@ def choose(know: Knowledge, want: Want, policy: Policy, now_s: float) -> Chosen 
 
 
 def decide(
-    know: Knowledge, wants: Sequence[Want], policy: Policy, now_s: float, decider: str
+    know: Knowledge, wants: Sequence[Want], policy: Policy, now_s: float, decider: str, hub: str
 ) -> tuple[Plan | None, list[Want]]:
-    """(everything that can be placed now, those for whom there is no place)."""
+    """(everything that can be placed now, those for whom there is no place). ``hub``: its id."""
     number = know.chain.number + 1
     choices: list[Choice] = []
     events: list[Placed] = []
@@ -130,7 +130,7 @@ def decide(
         decider=decider,
         engine=ENGINE_VERSION,
         now_s=now_s,
-        settings=policy.as_record(),
+        settings={**policy.as_record(), "hub": hub},
         saw=Saw(
             workloads=know.workloads_sequence,
             fleet=know.fleet_sequence,

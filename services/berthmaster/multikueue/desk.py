@@ -69,6 +69,7 @@ class Desk:
         know, hub = self._know, self._hub
         bus = know.open.get(name)
         workload = hub.workload(name, bus.origin.uid if bus is not None and bus.origin else "")
+        home = know.home_of(bus) if bus is not None else ""
         rules = hub.rules(workload) if workload is not None else None
         copies: dict[str, CopyReport] = {}
         if workload is not None and rules is not None:
@@ -87,6 +88,7 @@ class Desk:
             ours=name in hub.job_of or (bus is not None and bus.origin is None),
             job_was_seen=name in hub.seen_jobs,
             copies=copies,
+            elsewhere="" if hub.is_mine(home) else home,
         )
 
     def memo(self, name: Key) -> Memo:
@@ -112,6 +114,8 @@ class Desk:
             return []
         memo = self.memo(name)
         self.restless.pop(name, None)
+        if view.elsewhere:
+            return []
         told = self._told(view, memo, now_s)
         passing = self._pass_check(view, memo, now_s)
         if passing is not None:
@@ -138,7 +142,11 @@ class Desk:
         name = view.name
         match step:
             case Submit():
-                return [self.flight.append(name, saying.submitted(view, self._name, now_s))]
+                return [
+                    self.flight.append(
+                        name, saying.submitted(view, self._hub.id, self._name, now_s)
+                    )
+                ]
             case Claim() | Evict() | Admit() | Run() | End():
                 event = saying.event_of(step, view, self._name, now_s)
                 return [self.flight.append(name, event)]

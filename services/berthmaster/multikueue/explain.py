@@ -17,7 +17,7 @@ from berthmaster.multikueue.desk import Desk
 from berthmaster.multikueue.reading import read_request
 from berthmaster.multikueue.settings import Policy
 from berthmaster.multikueue.state import Knowledge
-from berthmaster.multikueue.steps import View, Wait, next_step
+from berthmaster.multikueue.steps import View, Wait, elsewhere_words, next_step
 
 
 class About(NamedTuple):
@@ -77,6 +77,8 @@ def _summary(about: About, view: View, bus: Workload) -> str:
 
 def _standing(about: About, view: View, bus: Workload) -> str:
     hub, rules = view.hub, view.rules
+    if view.elsewhere:
+        return f"{bus.state}: {elsewhere_words(view.elsewhere)}"
     if hub is None:
         step = next_step(view, about.desk.memo(view.name), about.policy, about.now_s)
         return f"waits: {step.why}" if isinstance(step, Wait) else "its Job is about to be made"

@@ -30,6 +30,9 @@ class Figures:
         self._traps = metrics.counter("traps", "Traps that Workloads got into", ["trap"])
         self._traps_told: Tally[str] = Tally()
         self._states = metrics.gauge("workloads", "Workloads of the hub, by state", ["state"])
+        self._elsewhere = metrics.gauge(
+            "workloads_elsewhere", "Open workloads that stand on another hub, and are left alone"
+        )
         self._dropped = metrics.gauge("events_dropped", "Kubernetes events not written")
 
     def nominated(self, *, known: bool) -> None:
@@ -49,5 +52,6 @@ class Figures:
             self._trapped.labels(trap).set(sitting[trap])
             self._traps.labels(trap).inc(core.desk.counts[trap] - self._traps_told[trap])
             self._traps_told[trap] = core.desk.counts[trap]
+        self._elsewhere.set(core.know.elsewhere(core.hub).total())
         self._conflicts.set(conflicts)
         self._dropped.set(dropped)

@@ -5,7 +5,7 @@ configurations is worked out once a LocalQueue and forgotten when any of those c
 object spoils what leads through it and nothing else: the reason stands in ``Rules.problem``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from berthmaster.kubernetes.labels import TENANT, WORKLOAD
@@ -53,8 +53,11 @@ class Rules(NamedTuple):
 class Hub:
     """The mirror of one hub."""
 
-    def __init__(self, tenants: Mapping[str, str]) -> None:
+    def __init__(self, tenants: Mapping[str, str], former: Iterable[str] = ()) -> None:
+        """``former``: ids of hubs that are no more, of whose objects none will come back."""
         self._tenants = tenants
+        self._former = frozenset(former)
+        self.id = ""  # of its cluster; "" until it is known
         self.complete = False  # every kind was listed: what is not here, is not there
         self.trouble = ""  # why nothing new is heard of it; "" = all is heard
         self.workloads: dict[ObjectKey, KueueWorkload] = {}
@@ -71,6 +74,11 @@ class Hub:
         self._names: dict[ObjectKey, Key] = {}
         self._owned: dict[ObjectKey, set[ObjectKey]] = {}  # Job -> its Workloads
         self._rules: dict[ObjectKey, Rules | None] = {}
+
+    def is_mine(self, home: str) -> bool:
+        """Whether what stands on the hub of this id is told of here, also by its absence. Events
+        from before hubs had ids name none: there was one hub then."""
+        return home in ("", self.id) or home in self._former
 
     # What changed
 

@@ -65,7 +65,7 @@ def tenant_of(namespace: str, tenants: Mapping[str, str]) -> str:
     return tenants.get(namespace, namespace)
 
 
-def origin_of(workload: KueueWorkload, cluster_queue: str) -> HubObject:
+def origin_of(workload: KueueWorkload, cluster_queue: str, hub: str) -> HubObject:
     """Which object a workload of the bus stands for."""
     kind, name = workload.owner
     return HubObject(
@@ -75,6 +75,7 @@ def origin_of(workload: KueueWorkload, cluster_queue: str) -> HubObject:
         owner=f"{kind}/{name}" if name else "",
         local_queue=workload.spec.queue_name,
         cluster_queue=cluster_queue,
+        hub=hub,
     )
 
 

@@ -27,7 +27,7 @@ _ENDINGS: dict[State, type[Succeeded] | type[Failed] | type[Cancelled]] = {
 }
 
 
-def submitted(view: View, by: str, now_s: float) -> Submitted:
+def submitted(view: View, hub_id: str, by: str, now_s: float) -> Submitted:
     """A Workload that people made on the hub becomes known."""
     hub, rules = view.hub, view.rules
     assert hub is not None
@@ -44,7 +44,7 @@ def submitted(view: View, by: str, now_s: float) -> Submitted:
         request=request,
         digest=request_digest(request),
         cell=HUB_CELL,
-        origin=origin_of(hub, rules.cluster_queue),
+        origin=origin_of(hub, rules.cluster_queue, hub_id),
     )
 
 

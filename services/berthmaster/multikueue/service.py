@@ -86,6 +86,12 @@ class MultiKueueSettings(CommonSettings):
         10.0, least=0.1, most=300, help="seconds for one answer of the API server"
     )
 
+    former_hubs: tuple[str, ...] = setting(
+        (),
+        help="ids (uid of namespace kube-system) of hubs that are no more, with commas between "
+        "them: what is open on them is cancelled; of other hubs than this one all is left alone",
+    )
+
     @property
     def policy(self) -> Policy:
         """The part that decisions depend on."""
@@ -135,6 +141,7 @@ async def main(ctx: Context[MultiKueueSettings]) -> None:
             client,
             policy=settings.policy,
             tenants=settings.tenants,
+            former_hubs=settings.former_hubs,
             namespace=settings.namespace or access.namespace or "default",
         )
         shell.begin()

@@ -9,7 +9,7 @@ the configuration's order alone.
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from berthmaster.bus import subjects
@@ -33,6 +33,7 @@ from berthmaster.multikueue.core import Reconciler
 from berthmaster.multikueue.decide import Plan
 from berthmaster.multikueue.figures import Figures
 from berthmaster.multikueue.hands import Hands
+from berthmaster.multikueue.identity import PART, identify
 from berthmaster.multikueue.mirrors import Mirrors
 from berthmaster.multikueue.parameters import Parameters
 from berthmaster.multikueue.questions import Questions
@@ -62,11 +63,13 @@ class Shell:
         *,
         policy: Policy,
         tenants: Mapping[str, str],
+        former_hubs: Iterable[str],
         namespace: str,
     ) -> None:
         self._ctx = ctx
+        self._client = client
         instance = f"multikueue/{socket.gethostname()}/{os.getpid()}"
-        self.core = Reconciler(instance, policy, tenants)
+        self.core = Reconciler(instance, policy, tenants, former_hubs)
         self._stir = asyncio.Event()
         self._mirrors = Mirrors(
             ctx, client, on_object=self._on_object, on_unreadable=self._on_unreadable
@@ -87,6 +90,7 @@ class Shell:
         self._caught_up = {"log": False, "fleet": False, "control": False}
         self._acting = False
         self._behind_since_s: float | None = None
+        self._elsewhere: Mapping[str, int] = {}
         self._figures = Figures(ctx.metrics)
         self._hearing = Hearing(ctx, self.core, self._stir.set)
 
@@ -96,6 +100,9 @@ class Shell:
         """Mirror the hub, with the bus or without it."""
         ctx = self._ctx
         self._mirrors.start()
+        health = ctx.health
+        health.ready(PART, False, "not asked yet")
+        ctx.spawn(identify(self._client, self.core.hub, health), name="identity of the hub")
         ctx.spawn(self._recorder.run(ctx.stopping), name="events for people")
         ctx.spawn(self._keep_blind_watch(), name="while the bus is away")
         ctx.spawn(self._keep_house(), name="gauges")
@@ -191,6 +198,7 @@ class Shell:
             and self._lease.held
             and all(self._caught_up.values())
             and self.core.hub.complete
+            and bool(self.core.hub.id)
         )
 
     async def _act_for_ever(self, conn: Connection) -> None:
@@ -318,7 +326,7 @@ class Shell:
         while True:
             await asyncio.sleep(BLIND_LOOK_S)
             self.core.hub.complete = self.core.hub.complete or self._mirrors.complete
-            if self._bus_is_there:
+            if self._bus_is_there and self.core.hub.id:
                 self.core.blindly.over()
                 continue
             for write in self.core.blind(self._ctx.now()):
@@ -334,4 +342,19 @@ class Shell:
             core.hub.trouble = self._mirrors.trouble
             if self._conn is not None:
                 self._ctx.health.ready("bus", self._conn.connected, "no connection to NATS")
+            self._tell_elsewhere()
             self._figures.show(core, self._hands.conflicts, self._recorder.dropped)
+
+    def _tell_elsewhere(self) -> None:
+        """Of another hub's workloads nothing is known here: people must hear that they wait."""
+        core = self.core
+        if not core.hub.id:
+            return
+        found = core.know.elsewhere(core.hub)
+        note = "; ".join(f"{n} open workloads stand on hub {home}" for home, n in found.items())
+        self._ctx.health.ready(PART, True, note=note)
+        if set(found) - set(self._elsewhere):
+            self._ctx.log.warning(
+                "workloads of another hub are left alone", mine=core.hub.id, why=note
+            )
+        self._elsewhere = found

@@ -35,6 +35,7 @@ from berthmaster.messages.workload import (
     WorkloadEvent,
 )
 from berthmaster.multikueue.arrivals import Arrivals
+from berthmaster.multikueue.hub import Hub
 
 MAX_ENDED: Final = 100_000  # endings remembered; of older ones the log is asked
 ADMITTED_S: Final = 10.0  # after admission pods are bound and reported, or wait for nodes
@@ -46,6 +47,7 @@ class Chain:
     def __init__(self) -> None:
         self.number = 0
         self.sequence = 0
+        self.hub = ""  # id of the hub that it was decided for
 
 
 class Way(NamedTuple):
@@ -64,6 +66,7 @@ class Knowledge:
         self.fleet_sequence = 0
         self.control_sequence = 0
         self.open: dict[Key, Workload] = {}
+        self._homes: dict[Key, str] = {}  # id of the hub that it was placed on
         self.ended: OrderedDict[Key, State] = OrderedDict()
         self.frozen: dict[Key, str] = {}
         self.fleet = Fleet()
@@ -97,6 +100,7 @@ class Knowledge:
             return verdict
         if isinstance(event, Succeeded | Failed | Cancelled):
             self.open.pop(name, None)
+            self._homes.pop(name, None)
             self._remember_ending(name, event)
         else:
             self.open[name] = workload
@@ -112,6 +116,7 @@ class Knowledge:
     def _follow(self, workload: Workload, event: WorkloadEvent) -> None:
         name = workload.key
         if isinstance(event, Placed):
+            self._homes[name] = self.chain.hub  # its decision came just before
             self.coming.setdefault(event.cluster, {})[name] = None
             self.last_choice[workload.tenant, event.request.queue] = event.cluster
         if workload.state not in LIVE:
@@ -128,6 +133,7 @@ class Knowledge:
         if decision.cell == HUB_CELL and sequence > self.chain.sequence:
             self.chain.number = decision.number
             self.chain.sequence = sequence
+            self.chain.hub = str(decision.settings.get("hub", ""))
 
     # Facts
 
@@ -193,6 +199,17 @@ class Knowledge:
                 self.clusters.get(fact.cluster).lost = fact.lost
 
     # What follows
+
+    def home_of(self, workload: Workload) -> str:
+        """The id of the hub where it stands; "" = on none yet, or nobody knows."""
+        if workload.origin is not None:
+            return workload.origin.hub
+        return self._homes.get(workload.key, "")
+
+    def elsewhere(self, hub: Hub) -> Counter[str]:
+        """Open workloads that stand on other hubs, by these hubs' ids."""
+        homes = Counter(self.home_of(workload) for workload in self.open.values())
+        return Counter({home: n for home, n in homes.items() if not hub.is_mine(home)})
 
     def local_queue(
         self, cluster: str, namespace: str, name: str

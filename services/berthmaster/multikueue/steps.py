@@ -12,6 +12,7 @@ Rules of this file:
 
 Steps, in the order of the questions::
 
+    on another hub            nothing: what is not here says nothing of what is there
     not on the bus            submitted
     over on the bus           stop what still runs under a cancelled name
     gone from the hub         cancelled
@@ -52,6 +53,7 @@ class View(NamedTuple):
     ours: bool  # its Job is made by us: the request came over the bus
     job_was_seen: bool
     copies: Mapping[str, CopyReport]  # by cluster, of those that are heard of
+    elsewhere: str = ""  # id of the hub where it stands, if that is another one
 
     @property
     def copy(self) -> CopyReport | None:
@@ -163,6 +165,8 @@ Step = Submit | Place | Claim | Evict | Admit | Run | End | Nominated | MoveOn |
 def next_step(view: View, memo: Memo, policy: Policy, now_s: float) -> Step:
     """The one thing to do now."""
     bus, hub = view.bus, view.hub
+    if view.elsewhere:
+        return Wait(elsewhere_words(view.elsewhere))
     if bus is None:
         return _of_stranger(view, policy)
     if hub is None:
@@ -176,6 +180,14 @@ def next_step(view: View, memo: Memo, policy: Policy, now_s: float) -> Step:
     if bus.state in DOUBTFUL_STATES:
         return Evict(eviction_words(hub))
     return _unnamed(view, memo, policy, now_s)
+
+
+def elsewhere_words(home: str) -> str:
+    """Why nothing is done about it here."""
+    return (
+        f"it stands on another hub, whose id is {home}: this reconciler leaves it alone; point one "
+        "there again, or start this one with that id in --former-hubs if that hub is no more"
+    )
 
 
 def _of_stranger(view: View, policy: Policy) -> Step:

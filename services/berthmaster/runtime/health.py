@@ -48,10 +48,11 @@ class Health:
         """The service drains: alive, and no longer ready for anything new."""
         self._stopping = True
 
-    def ready(self, part: str, ok: bool, why: str = "") -> None:
-        """A part is in order, or is not and why; the last word about a part counts."""
+    def ready(self, part: str, ok: bool, why: str = "", *, note: str = "") -> None:
+        """A part is in order, or is not and why; the last word about a part counts. ``note``: what
+        people should know of a part that is in order."""
         with self._lock:
-            self._parts[part] = Part(ok, "" if ok else why)
+            self._parts[part] = Part(ok, note if ok else why)
 
     def alive(self) -> tuple[bool, dict[str, object]]:
         """Whether the loop turns, and the answer's fields."""

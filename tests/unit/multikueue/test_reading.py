@@ -180,11 +180,12 @@ def test_nulls_and_numbers_where_kubernetes_allows_them() -> None:
 
 def test_where_it_comes_from_is_told_with_the_job_that_people_know() -> None:
     made = workload("train")
-    assert origin_of(made, "hub-queue") == HubObject(
+    assert origin_of(made, "hub-queue", "hub-one") == HubObject(
         namespace="team",
         name="job-train",
         uid=made.metadata.uid,
         owner="Job/train",
         local_queue="main",
         cluster_queue="hub-queue",
+        hub="hub-one",
     )

@@ -117,6 +117,8 @@ class World:
         self.now_s = 1000.0
         self.policy = Policy(mode=mode, **policy)  # type: ignore[arg-type]
         self.workers = list(workers)
+        self.hub_id = "hub-one"
+        self.former_hubs: tuple[str, ...] = ()
         self.log = Log()
         self.told: list[Tell] = []
         self.writes: list[Instruction] = []
@@ -140,7 +142,11 @@ class World:
             self.put(thing)
 
     def _new(self) -> Reconciler:
-        return Reconciler("multikueue/test", self.policy, {NAMESPACE_OF_ACME: "acme"})
+        core = Reconciler(
+            "multikueue/test", self.policy, {NAMESPACE_OF_ACME: "acme"}, self.former_hubs
+        )
+        core.hub.id = self.hub_id
+        return core
 
     def restart(self, mode: str | None = None) -> None:
         """Kill -9, and a new one that knows what log, facts and lists say."""
@@ -158,6 +164,13 @@ class World:
             self.core.on_parameters(check, found)
         self.fold()
         self.begin()
+
+    def move(self, hub_id: str, *, former_hubs: tuple[str, ...] = ()) -> None:
+        """Start again, pointed at a hub that has the same configuration and no Workloads."""
+        self.hub_id, self.former_hubs = hub_id, former_hubs
+        kinds = ("KueueWorkload", "HubJob")
+        self.hub = {at: thing for at, thing in self.hub.items() if at[0] not in kinds}
+        self.restart()
 
     def begin(self) -> None:
         self.core.hub.complete = True

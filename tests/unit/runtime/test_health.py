@@ -26,6 +26,10 @@ def test_a_service_is_ready_when_each_part_it_named_is_in_order() -> None:
     parts["mirror"] = {"ok": True, "why": ""}
     assert health.readiness() == (True, {"ready": True, "why": "", "parts": parts})
 
+    health.ready("mirror", True, "snapshot at 40 %", note="two of three sources")
+    parts["mirror"] = {"ok": True, "why": "two of three sources"}
+    assert health.readiness() == (True, {"ready": True, "why": "", "parts": parts})
+
     health.stop()
     ok, shown = health.readiness()
     assert (ok, shown["why"]) == (False, "stopping")

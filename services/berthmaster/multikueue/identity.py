@@ -1,0 +1,47 @@
+"""Which hub this is: the UID of its namespace kube-system, which every cluster has and keeps.
+
+Names of contexts and addresses of API servers change; a cluster that was made anew is another one,
+and has none of the Workloads of its predecessor. Asked once, before anything is done.
+"""
+
+import asyncio
+import random
+from typing import Final
+
+from berthmaster.kubernetes.client import Client
+from berthmaster.kubernetes.errors import BadAnswer, Forbidden, KubernetesError
+from berthmaster.kubernetes.objects import Object
+from berthmaster.kubernetes.resources import NAMESPACES
+from berthmaster.multikueue.hub import Hub
+from berthmaster.runtime.backoff import Backoff
+from berthmaster.runtime.health import Health
+
+NAMESPACE: Final = "kube-system"
+PART: Final = "identity of the hub"
+PAUSES: Final = Backoff(first_s=0.2, most_s=15.0)
+
+
+async def identify(client: Client, hub: Hub, health: Health) -> None:
+    """Ask until it is known."""
+    failures = 0
+    chance = random.Random()
+    path = NAMESPACES.path(name=NAMESPACE)
+    while not hub.id:
+        try:
+            hub.id = (await client.get(path, Object)).metadata.uid
+            if not hub.id:
+                raise BadAnswer(f"namespace {NAMESPACE} has no uid ({path})")
+        except KubernetesError as error:
+            failures += 1
+            health.ready(PART, False, _words(error))
+            await asyncio.sleep(PAUSES.delay_s(failures, chance))
+    health.ready(PART, True)
+
+
+def _words(error: KubernetesError) -> str:
+    if isinstance(error, Forbidden):
+        return (
+            f"not allowed to get namespace {NAMESPACE}, whose uid tells hubs apart: bind the "
+            f"ClusterRole of deploy/kubernetes/hub/multikueue-rbac.yaml ({error.message})"
+        )
+    return f"cannot read namespace {NAMESPACE}: {error}"
