@@ -148,7 +148,7 @@ async def test_nobody_there_is_told_within_the_time_limit(server: Server) -> Non
         began_s = loop.time()
         with pytest.raises(UnavailableError, match=r"nobody listens on berth\.api\.lab\.submit"):
             await berth.submit(JOB)
-        assert loop.time() - began_s < 2
+        assert loop.time() - began_s < 10
     (port,) = free_ports(1)
     with pytest.raises(UnavailableError, match="no NATS server"):
         async with Client.connect(f"nats://127.0.0.1:{port}", connect_timeout_s=0.2):

@@ -9,7 +9,7 @@ from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server
 from berthmaster.bus.errors import TooLarge
-from berthmaster.bus.log import MAX_BATCH, EventLog, decode_story, next_message
+from berthmaster.bus.log import MAX_BATCH, SETTLE_LIMIT_S, EventLog, decode_story, next_message
 from berthmaster.bus.streams import WORKLOADS, ensure_streams, stream_info
 from berthmaster.lifecycle.instructions import Refused, Stored, Unknown
 from berthmaster.messages.api import RecordedEvent
@@ -170,7 +170,7 @@ async def test_past_its_time_limit_an_outcome_is_unknown_and_says_why(server: Se
         outcome = await log.append(submitted("job-1"))
         assert isinstance(outcome, Unknown)
         assert outcome.why.startswith("no answer on ")
-        assert time.monotonic() - began_s < 6
+        assert time.monotonic() - began_s < 9  # by default ten, and the tries besides
         # It was stored after all, and who reloads and repeats what it wrote sees that.
         proxy.to_client = lambda _: False
         assert await stored(conn) == 1
@@ -332,7 +332,7 @@ async def test_a_full_stream_refuses_at_once_and_in_words_and_reading_goes_on(
         full = await log.commit(decision(1, 0), [placed("job-0", 1)])
         assert isinstance(full, Unknown)
         assert "maximum bytes exceeded" in full.why
-        assert time.monotonic() - began_s < 5
+        assert time.monotonic() - began_s < 2 * SETTLE_LIMIT_S  # neither was tried again
         assert len(await log.story("acme", "job-0")) == 1
         assert await stored(conn) == number
         await ensure_streams(conn, workloads_max_bytes=1024 * 1024)

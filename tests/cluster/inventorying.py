@@ -19,7 +19,7 @@ from tests.bus.shells import client, running
 
 F = TypeVar("F", bound=FleetFact)
 CLUSTER = "east"
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 
 class Told:
@@ -56,6 +56,16 @@ class Told:
                 return fact
             assert loop.time() < end_s, f"not within {limit_s} s, last told: {fact}"
             await asyncio.sleep(0.005)
+
+    async def eventually(
+        self, right: Callable[[], object], what: str, limit_s: float = LIMIT_S
+    ) -> None:
+        """Wait until it is so."""
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + limit_s
+        while not right():
+            assert loop.time() < end_s, f"not within {limit_s} s: {what}"
+            await asyncio.sleep(0.02)
 
     def signs(self) -> int:
         """Signs of life told so far."""

@@ -182,7 +182,7 @@ def test_a_watch_tells_what_happened_since_and_ends_in_time(planes: Planes, name
                     CONFIG_MAPS, Note, namespace=namespace, resource_version=since, timeout_s=4
                 )
             ]
-            assert 3 < time.monotonic() - began_s < 10
+            assert 3 < time.monotonic() - began_s < 60  # its own end; a watch lasts much longer
             changes = [(event.type, event.object) for event in told if event.type != "BOOKMARK"]
             assert [(kind, found.metadata.name, found.data) for kind, found in changes] == [
                 ("ADDED", "a", {"x": "1"}),

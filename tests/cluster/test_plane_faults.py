@@ -16,6 +16,8 @@ from tests.controlplane.processes import until
 from tests.controlplane.proxy import Proxy
 
 CONFIGMAPS = "/api/v1/namespaces/{}/configmaps"
+LIMIT_S = 30.0
+pytestmark = pytest.mark.timeout(240)  # API servers start anew here, on busy machines
 
 
 @pytest.fixture
@@ -111,7 +113,7 @@ def test_a_store_that_comes_back_holds_what_it_held(planes: Planes, namespace: s
     assert not planes.hub.ready()
     planes.etcd.start()
     for plane in planes:
-        until(plane.ready, f"{plane.name} ready", 30)
+        until(plane.ready, f"{plane.name} ready", LIMIT_S)
     assert planes.hub.api.get(f"{path}/kept")["metadata"]["name"] == "kept"
 
 
@@ -138,10 +140,10 @@ def test_every_call_through_a_slow_door_takes_that_much_longer(worker: Plane, do
     door.delay_s = 0.6
     first_s, second_s = took_s(api), took_s(api)
     assert door.connections == 1  # the second call was on the same connection, and as slow
-    assert 0.6 <= first_s < 1.2
-    assert 0.6 <= second_s < 1.2
+    assert first_s >= 0.6
+    assert second_s >= 0.6
     door.delay_s = 0
-    assert took_s(api) < 0.5
+    until(lambda: took_s(api) < 0.5, "no delay any more", LIMIT_S)
 
 
 def test_what_a_watch_tells_comes_through_a_slow_door_at_once(
@@ -150,19 +152,22 @@ def test_what_a_watch_tells_comes_through_a_slow_door_at_once(
     path = CONFIGMAPS.format(namespace)
     watcher = through(door, worker)
     since = worker.api.get(path)["metadata"]["resourceVersion"]
-    door.delay_s = 0.8
-    heard = threading.Event()
+    heard = {name: threading.Event() for name in ("first", "news")}
 
     def listen() -> None:
-        next(watcher.watch(path, resourceVersion=since))
-        heard.set()
+        events = watcher.watch(path, LIMIT_S, resourceVersion=since)
+        for name, event in heard.items():
+            assert next(events)["object"]["metadata"]["name"] == name
+            event.set()
 
     thread = threading.Thread(target=listen)
     thread.start()
-    time.sleep(1.2)  # the watch has begun
+    worker.api.create(path, {"metadata": {"name": "first"}})
+    assert heard["first"].wait(LIMIT_S)  # the watch has begun
+    door.delay_s = 2 * LIMIT_S
     worker.api.create(path, {"metadata": {"name": "news"}})
-    assert heard.wait(0.6)
-    thread.join(10)
+    assert heard["news"].wait(LIMIT_S)
+    thread.join(LIMIT_S)
 
 
 def test_a_cut_ends_a_watch_and_lets_the_next_one_in(
@@ -171,13 +176,13 @@ def test_a_cut_ends_a_watch_and_lets_the_next_one_in(
     path = CONFIGMAPS.format(namespace)
     worker.api.create(path, {"metadata": {"name": "there"}})
     api = through(door, worker)
-    events = api.watch(path, 30)
+    events = api.watch(path, 2 * LIMIT_S)
     assert next(events)["object"]["metadata"]["name"] in ("there", "kube-root-ca.crt")
     started_s = time.monotonic()
     door.cut()
     with contextlib.suppress(Unreachable):
         list(events)
-    assert time.monotonic() - started_s < 10
+    assert time.monotonic() - started_s < LIMIT_S
     assert api.get(f"{path}/there")["metadata"]["name"] == "there"
 
 

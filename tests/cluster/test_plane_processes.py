@@ -101,4 +101,4 @@ def test_a_wait_ends_with_an_answer_or_in_time() -> None:
     started_s = time.monotonic()
     with pytest.raises(NotYet, match=r"nothing: not within 0.2 s"):
         until(lambda: False, "nothing", 0.2)
-    assert time.monotonic() - started_s < 5
+    assert time.monotonic() - started_s < 30

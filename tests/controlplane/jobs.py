@@ -11,7 +11,7 @@ from tests.controlplane.processes import until
 RUN: Final = "berth.test/run-s"  # stages/pods.yaml
 EXIT_CODE: Final = "berth.test/exit-code"
 START: Final = "berth.test/start-s"
-END_LIMIT_S: Final = 30.0
+END_LIMIT_S: Final = 60.0
 
 
 def gpu_job(

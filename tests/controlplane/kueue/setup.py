@@ -39,6 +39,7 @@ API = f"/apis/{GROUP}/v1beta2"
 SYSTEM = "kueue-system"
 QUOTAS = {"default": {"cpu": "100", "memory": "1Ti", "nvidia.com/gpu": "100"}}
 ACTIVE_LIMIT_S = 60.0
+UNTIL_LIMIT_S = 60.0
 USER = "multikueue"  # as whom the hub comes to the workers: rights.yaml
 
 
@@ -328,7 +329,7 @@ class Kueue:
             query={"fieldManager": f"check-{check}", "force": "true"},
         )
 
-    def until(self, ask: Callable[[], object], what: str, limit_s: float = 20.0) -> None:
+    def until(self, ask: Callable[[], object], what: str, limit_s: float = UNTIL_LIMIT_S) -> None:
         """Wait until it is so. Raises NotYet."""
         until(lambda: bool(ask()), what, limit_s, poll_s=0.05)
 
