@@ -12,6 +12,10 @@ Arrays over N nodes and G GPUs (the most that any node has):
 - ``open``: bool [N], ready, schedulable and not cordoned.
 - ``pieces``: by resource, int64 [N], pieces left of shares that are counted (slices, replicas).
 - ``kind``: int64 [N], index into ``kinds``: what a node is, shared by its likes.
+
+And over C clusters: ``free_milli`` and ``all_milli``, int64 [C], of its open nodes and of all.
+
+Whatever is derived of single nodes can be kept up to date by ``touched``: the slots that changed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,6 +30,7 @@ from berthmaster.messages.fleet import NodeReport, Share, Taint
 
 ABSENT: Final = -1_000_000  # never enough for anything, whatever is subtracted from it
 WHOLE: Final = 1000
+TOUCHED_KEPT: Final = 4096
 
 NodeName = tuple[str, str]  # cluster, node
 
@@ -49,6 +54,34 @@ class NodeKind(NamedTuple):
     taints: tuple[Taint, ...]
     fractions: bool = True  # hands out parts of GPUs
     shares: tuple[Share, ...] = ()  # as these; empty = in any size
+
+
+class Touched:
+    """The slots that changed, in order, as far back as it is worth to look: a bounded log."""
+
+    __slots__ = ("_forgotten", "_slots")
+
+    def __init__(self) -> None:
+        self._slots: list[int] = []
+        self._forgotten = 0
+
+    @property
+    def end(self) -> int:
+        """Where the log ends now: to be asked ``since`` later."""
+        return self._forgotten + len(self._slots)
+
+    def add(self, slot: int) -> None:
+        """A slot changed."""
+        self._slots.append(slot)
+        if len(self._slots) > 2 * TOUCHED_KEPT:
+            self._forgotten += TOUCHED_KEPT
+            del self._slots[:TOUCHED_KEPT]
+
+    def since(self, end: int) -> list[int] | None:
+        """Each slot that changed since once; None if that was too long ago."""
+        if end < self._forgotten:
+            return None
+        return list(dict.fromkeys(self._slots[end - self._forgotten :]))
 
 
 class _Used:
@@ -88,6 +121,11 @@ class Fleet:
         self.open: NDArray[np.bool_] = np.zeros(0, np.bool_)
         self.kind: NDArray[np.int64] = np.zeros(0, np.int64)
         self.pieces: dict[str, NDArray[np.int64]] = {}
+        self.free_milli: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.all_milli: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.touched = Touched()
+        self._spans: list[tuple[int, int]] = []
+        self._plain: list[bool] = []  # GPU i stands in column i, and no part costs more than itself
 
     # Facts
 
@@ -182,10 +220,18 @@ class Fleet:
                     del used.parts[part]
             if not self._stale_order:
                 slot = self._slots.get(name)
-                if slot is not None:
+                if slot is None:
+                    continue
+                if self._plain[slot]:
+                    self._shift(slot, held, sign)
+                else:
                     self._fill(slot)
 
     # Arrays
+
+    def span(self, cluster: int) -> tuple[int, int]:
+        """First slot of a cluster, and the first after it."""
+        return self._spans[cluster]
 
     def arrange(self) -> None:
         """Bring the arrays up to date; cheap unless nodes came, went or changed what they are."""
@@ -200,6 +246,8 @@ class Fleet:
         count = len(self.names)
         self.cluster_of = np.fromiter((number[c] for c, _ in self.names), np.int64, count)
         self.starts = np.searchsorted(self.cluster_of, np.arange(len(self.clusters)))
+        ends = [*self.starts.tolist()[1:], count]
+        self._spans = list(zip(self.starts.tolist(), ends, strict=True)) if count else []
         width = max((len(r.gpus) for r in self._reports.values()), default=0)
         self.cpu = np.zeros(count, np.int64)
         self.memory = np.zeros(count, np.int64)
@@ -217,8 +265,36 @@ class Fleet:
         self.kinds = list(kinds)
         counted_ = {s.resource for kind in kinds for s in kind.shares if counted(s)}
         self.pieces = {resource: np.zeros(count, np.int64) for resource in sorted(counted_)}
+        self.free_milli = np.zeros(len(self.clusters), np.int64)
+        self.all_milli = np.zeros(len(self.clusters), np.int64)
+        self._plain = [
+            not report.shares and all(gpu.index == at for at, gpu in enumerate(report.gpus))
+            for report in self.reports()
+        ]
         for slot in range(count):
             self._fill(slot)
+
+    def _shift(self, slot: int, held: Holding, sign: int) -> None:
+        """What ``_fill`` would come to after one more or less of our pods on a plain node."""
+        self.cpu[slot] -= sign * held.cpu_milli
+        self.memory[slot] -= sign * held.memory_mib
+        if held.gpus:
+            row = self.gpu[slot]
+            change = sign * held.gpu_milli
+            whole = milli = 0
+            for gpu in held.gpus:
+                before = int(row[gpu]) if 0 <= gpu < len(row) else ABSENT
+                if before == ABSENT:
+                    continue
+                after = before - change
+                row[gpu] = after
+                whole += (after >= WHOLE) - (before >= WHOLE)
+                milli += max(after, 0) - max(before, 0)
+            self.whole[slot] += whole
+            self.milli[slot] += milli
+            if self.open[slot]:
+                self.free_milli[self.cluster_of[slot]] += milli
+        self.touched.add(slot)
 
     def _fill(self, slot: int) -> None:
         """Recompute one node's free room from its report and what of ours is on it."""
@@ -249,10 +325,16 @@ class Fleet:
                 whole += 1
             if free > 0:
                 milli += free
+        is_open = report.ready and report.schedulable and name not in self._cordoned
+        counted_milli = int(self.milli[slot]) if self.open[slot] else 0
+        cluster = self.cluster_of[slot]
+        self.free_milli[cluster] += (milli if is_open else 0) - counted_milli
+        self.all_milli[cluster] += capacity - self.capacity_milli[slot]
         self.whole[slot] = whole
         self.milli[slot] = milli
         self.capacity_milli[slot] = capacity
-        self.open[slot] = report.ready and report.schedulable and name not in self._cordoned
+        self.open[slot] = is_open
+        self.touched.add(slot)
 
     def _fill_shares(self, slot: int, report: NodeReport, used: _Used | None) -> dict[int, int]:
         """What is taken of each GPU where a part costs as much as the piece that it is."""

@@ -25,6 +25,11 @@ def shape_of(request: JobRequest) -> bytes:
     return _SHAPE_ENCODER.encode((request.pod_sets, request.clusters, request.cluster_labels))
 
 
+def kind_of(pods: PodSet) -> bytes:
+    """Equal for pods that any node serves equally well."""
+    return _SHAPE_ENCODER.encode(msgspec.structs.replace(pods, name="", count=1))
+
+
 def gpu_milli(request: JobRequest) -> int:
     """GPU milli that all its pods take."""
     return sum(p.count * p.gpus * p.gpu_milli for p in request.pod_sets)

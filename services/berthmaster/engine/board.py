@@ -1,0 +1,116 @@
+"""Scorecards: what every node is worth to one kind of pod, kept up to date instead of made anew.
+
+Between two pods of a kind only a few nodes have changed, so only those are scored again, when the
+kind is asked for next. Of each cluster the best node is kept too, and looked for again only when it
+was that one that got worse. The slow, obviously right twin is ``score_all`` and its maximum.
+
+Bounded: as many cards as a board keeps, 4 bytes a node each; the one not asked for longest goes.
+"""
+
+from collections import OrderedDict
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berthmaster.engine.fleet import Fleet
+from berthmaster.engine.needs import Suitable
+from berthmaster.engine.value import NOT_HERE, Worth, score_all, score_nodes
+from berthmaster.messages.workload import PodSet
+
+CARDS_KEPT: Final = 160
+_FEW: Final = 0.25  # of the nodes: when more have changed, all are scored
+
+
+class Card:
+    """Of one kind of pod: every node's score, and the best node of each cluster."""
+
+    __slots__ = ("best", "best_slot", "layout", "sampled", "scores", "seen")
+
+    def __init__(self) -> None:
+        self.scores: NDArray[np.float32] = np.zeros(0, np.float32)
+        self.best: NDArray[np.float32] = np.zeros(0, np.float32)  # [C]; NOT_HERE = no room
+        self.best_slot: NDArray[np.int64] = np.zeros(0, np.int64)  # [C]; the first of the best
+        self.layout = -1  # of the fleet that it was made for
+        self.sampled = -1  # of the worth that it was made with
+        self.seen = 0  # where the log of touched slots ended
+
+    def follow(self, fleet: Fleet, pods: PodSet, suitable: Suitable, worth: Worth) -> None:
+        """Bring it up to date."""
+        changed: list[int] | None = None
+        if self.layout == fleet.layout and self.sampled == worth.sampled:
+            changed = fleet.touched.since(self.seen)
+        self.seen = fleet.touched.end
+        if changed is None or len(changed) > _FEW * len(self.scores):
+            self._make(fleet, pods, suitable, worth)
+        elif changed:
+            self._update(fleet, pods, suitable, worth, changed)
+
+    def _make(self, fleet: Fleet, pods: PodSet, suitable: Suitable, worth: Worth) -> None:
+        self.layout, self.sampled = fleet.layout, worth.sampled
+        self.scores = score_all(fleet, pods, suitable, worth)
+        self.best = np.zeros(len(fleet.clusters), np.float32)
+        self.best_slot = np.zeros(len(fleet.clusters), np.int64)
+        for cluster in range(len(fleet.clusters)):
+            self._look(fleet, cluster)
+
+    def _update(
+        self, fleet: Fleet, pods: PodSet, suitable: Suitable, worth: Worth, changed: list[int]
+    ) -> None:
+        at = np.array(changed, np.int64)
+        scores = score_nodes(fleet, pods, suitable, worth, at)
+        self.scores[at] = scores
+        best, best_slot = self.best, self.best_slot
+        clusters = fleet.cluster_of[at]
+        # Only where a best node changed, or a node is now as good as the best, is there news.
+        news = (scores >= best[clusters]) & (scores > NOT_HERE)
+        news |= best_slot[clusters] == at
+        if not news.any():
+            return
+        again: set[int] = set()
+        for slot, score, cluster in zip(
+            at[news].tolist(), scores[news].tolist(), clusters[news].tolist(), strict=True
+        ):
+            if cluster in again:
+                continue
+            if slot == best_slot[cluster]:
+                if score < best[cluster]:
+                    again.add(cluster)
+                else:
+                    best[cluster] = score
+            elif score > best[cluster] or (score == best[cluster] and slot < best_slot[cluster]):
+                best[cluster], best_slot[cluster] = score, slot
+        for cluster in again:
+            self._look(fleet, cluster)
+
+    def _look(self, fleet: Fleet, cluster: int) -> None:
+        first, last = fleet.span(cluster)
+        at = first + int(self.scores[first:last].argmax())
+        self.best_slot[cluster], self.best[cluster] = at, self.scores[at]
+
+
+class Board:
+    """The cards of the kinds of pods that are asked for."""
+
+    def __init__(self, cards_kept: int = CARDS_KEPT) -> None:
+        self._cards: OrderedDict[bytes, Card] = OrderedDict()
+        self._kept = cards_kept
+
+    def card(
+        self, fleet: Fleet, kind: bytes, pods: PodSet, suitable: Suitable, worth: Worth
+    ) -> Card:
+        """The card of a kind of pod, up to date. The fleet must be arranged."""
+        card = self._cards.get(kind)
+        if card is None:
+            card = self._cards[kind] = Card()
+            if len(self._cards) > self._kept:
+                self._cards.popitem(last=False)
+        else:
+            self._cards.move_to_end(kind)
+        card.follow(fleet, pods, suitable, worth)
+        return card
+
+    @property
+    def bytes(self) -> int:
+        """What the cards take."""
+        return sum(card.scores.nbytes for card in self._cards.values())

@@ -1,0 +1,189 @@
+"""What a node is worth as it stands, and where one more pod costs least of it.
+
+V(node) = sum over its GPUs of hole(free) - stranded + a trace for wholly free GPUs that are
+together. ``hole`` is the price of the part of a GPU that is free (prices.py). ``stranded`` are the
+free GPUs that the node's free CPU cannot serve, at the CPU a GPU that pods usually bring: a pod
+that takes much CPU and no GPU, or a GPU's last hole but no CPU, costs more than it seems. What a
+pod costs is V before less V after; it goes where that is least, on ties where fewest GPU milli
+stay free, then to the first by name. Of a node's GPUs it gets those whose holes lose least.
+
+Scores are float32 of arithmetic that is the same for one node as for all: whether a node is looked
+at alone or with the rest, now or later, it has the same score.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berthmaster.engine.fleet import WHOLE, Fleet
+from berthmaster.engine.mix import Mix, Sample
+from berthmaster.engine.needs import Suitable, wants_fraction
+from berthmaster.engine.prices import hole_prices, hole_values
+from berthmaster.messages.workload import PodSet
+
+NOT_HERE: Final = -np.inf
+NEVER_SCARCE: Final = 0.0  # CPU a GPU while no pod with GPUs was seen
+CPU_SHARE: Final = 0.95  # of a GPU's usual CPU: some pods bring less, and those can still come
+TOGETHER: Final = 0.01  # for e wholly free GPUs of n: this x e^2 / n
+LEFT_OVER: Final = 0.001  # for a node that is left without free GPUs, against one that keeps eight
+_FULL_NODE_MILLI: Final = 8 * WHOLE
+_TIGHTER: Final = 1e-9  # of two GPUs that lose the same, the one with less free
+_CHUNK: Final = 16_384  # nodes looked at together: bounds what is needed beside the result
+
+At = slice | NDArray[np.int64]
+
+
+class Worth(NamedTuple):
+    """What was learned of a mix of pods."""
+
+    sampled: int  # the pods seen, which names it
+    hole: NDArray[np.float64]  # [1001], by free milli
+    cpu_milli_a_gpu: float  # what a free GPU needs to be of use; NEVER_SCARCE = nothing
+
+
+def worth_of(sample: Sample, sampled: int = 0) -> Worth:
+    """What a mix teaches."""
+    shared: dict[int, int] = {}
+    cpu = gpus = 0
+    for kind, count in sample:
+        if not kind.gpus:
+            continue
+        cpu += count * kind.cpu_milli
+        gpus += count * kind.gpus * kind.gpu_milli
+        if kind.gpus == 1 and kind.gpu_milli < WHOLE:
+            shared[kind.gpu_milli] = shared.get(kind.gpu_milli, 0) + count
+    kappa = CPU_SHARE * WHOLE * cpu / gpus if cpu else NEVER_SCARCE
+    return Worth(sampled, hole_values(hole_prices(shared)), kappa)
+
+
+class Appraiser:
+    """The newest sample's worth, worked out once."""
+
+    def __init__(self) -> None:
+        self._worth = worth_of(())
+
+    def of(self, mix: Mix) -> Worth:
+        """As of the mix's sample."""
+        if self._worth.sampled != mix.sampled:
+            self._worth = worth_of(mix.sample, mix.sampled)
+        return self._worth
+
+
+def losses(worth: Worth, milli: int) -> NDArray[np.float64]:
+    """By free milli of a GPU, how its worth changes when a part is taken; the last entry, and every
+    other that is too small, is NOT_HERE."""
+    out = np.full(WHOLE + 2, NOT_HERE)
+    out[milli : WHOLE + 1] = worth.hole[: WHOLE + 1 - milli] - worth.hole[milli:]
+    out[milli : WHOLE + 1] -= _TIGHTER * np.arange(milli, WHOLE + 1)
+    return out
+
+
+def score_all(fleet: Fleet, pods: PodSet, suitable: Suitable, worth: Worth) -> NDArray[np.float32]:
+    """Of every node: the higher, the less one pod of the set costs there; NOT_HERE = no room."""
+    out = np.empty(len(fleet.names), np.float32)
+    for start in range(0, len(out), _CHUNK):
+        at = slice(start, start + _CHUNK)
+        out[at] = score_nodes(fleet, pods, suitable, worth, at)
+    return out
+
+
+def score_nodes(
+    fleet: Fleet, pods: PodSet, suitable: Suitable, worth: Worth, at: At
+) -> NDArray[np.float32]:
+    """The same, of some nodes."""
+    cpu = fleet.cpu[at]
+    fits = suitable.nodes[at] & fleet.open[at]
+    fits &= cpu >= pods.cpu_milli
+    fits &= fleet.memory[at] >= pods.memory_mib
+    milli, whole = fleet.milli[at], fleet.whole[at]
+    score = np.zeros(len(cpu))
+    after_milli, after_whole = milli, whole
+    if wants_fraction(pods):
+        loss, free, need, has_piece = _best_hole(fleet, pods, suitable, worth, at)
+        if has_piece is not None:
+            fits &= has_piece
+        fits &= loss > NOT_HERE
+        score += np.where(fits, loss, 0.0)
+        after_milli = milli - need
+        after_whole = whole - (free >= WHOLE)
+    elif pods.gpus:
+        allowed = whole
+        if suitable.gpus is not None:
+            allowed = ((fleet.gpu[at] >= WHOLE) & suitable.gpus[at]).sum(axis=1)
+        fits &= allowed >= pods.gpus
+        after_milli = milli - WHOLE * pods.gpus
+        after_whole = whole - pods.gpus
+    if worth.cpu_milli_a_gpu > NEVER_SCARCE:
+        score += _stranded(worth, milli, cpu)
+        score -= _stranded(worth, after_milli, cpu - pods.cpu_milli)
+    if pods.gpus:
+        count = np.maximum(fleet.capacity_milli[at], WHOLE)
+        score += (TOGETHER * WHOLE) * (after_whole * after_whole - whole * whole) / count
+    score += LEFT_OVER * (1.0 - after_milli / _FULL_NODE_MILLI)
+    return np.where(fits, score, NOT_HERE).astype(np.float32)
+
+
+def _stranded(
+    worth: Worth, milli: NDArray[np.int64], cpu: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Free GPUs that there is no CPU for."""
+    served = cpu / worth.cpu_milli_a_gpu
+    return np.maximum(milli / WHOLE - np.maximum(served, 0.0), 0.0)
+
+
+def _best_hole(
+    fleet: Fleet, pods: PodSet, suitable: Suitable, worth: Worth, at: At
+) -> tuple[
+    NDArray[np.float64],
+    NDArray[np.int64],
+    int | NDArray[np.int64],
+    NDArray[np.bool_] | None,
+]:
+    """Of each node's GPUs the one to share: what its hole loses, what is free on it, what is taken;
+    and whether there is a piece left where pieces are counted."""
+    free = np.maximum(fleet.gpu[at], -1)
+    need: int | NDArray[np.int64] = pods.gpu_milli
+    has_piece: NDArray[np.bool_] | None = None
+    if suitable.offered is None:
+        loss = losses(worth, pods.gpu_milli)[free]
+    else:
+        need = suitable.offered.milli[at]
+        after = free - need[:, np.newaxis]
+        loss = worth.hole[np.maximum(after, 0)] - worth.hole[np.maximum(free, 0)]
+        loss = np.where(after >= 0, loss - _TIGHTER * free, NOT_HERE)
+        has_piece = np.ones(len(free), np.bool_)
+        for resource, nodes in suitable.offered.pieces:
+            has_piece &= ~nodes[at] | (fleet.pieces[resource][at] > 0)
+    if suitable.gpus is not None:
+        loss = np.where(suitable.gpus[at], loss, NOT_HERE)
+    if not free.shape[1]:
+        nothing = np.zeros(len(free), np.int64)
+        return np.full(len(free), NOT_HERE), nothing, need, has_piece
+    which = loss.argmax(axis=1)[:, np.newaxis]
+    best = np.take_along_axis(loss, which, 1)[:, 0]
+    return best, np.take_along_axis(free, which, 1)[:, 0], need, has_piece
+
+
+def pick_gpus(
+    fleet: Fleet, slot: int, pods: PodSet, suitable: Suitable, worth: Worth
+) -> tuple[int, ...]:
+    """Indices of the GPUs that one pod takes on a node where it fits: those whose holes lose least,
+    or the first that are whole."""
+    if not pods.gpus:
+        return ()
+    devices = fleet.report_at(slot).gpus
+    row = fleet.gpu[slot].tolist()
+    positions: Sequence[int] = range(len(devices))
+    if suitable.gpus is not None:
+        allowed = suitable.gpus[slot].tolist()
+        positions = [p for p in positions if allowed[p]]
+    if wants_fraction(pods):
+        loss = losses(worth, suitable.milli(slot, pods)).tolist()
+        best = max(positions, key=lambda p: loss[max(row[p], -1)], default=-1)
+        if best < 0 or loss[max(row[best], -1)] == NOT_HERE:
+            return ()
+        return (devices[best].index,)
+    free = [p for p in positions if row[p] >= WHOLE]
+    return tuple(sorted(devices[p].index for p in free[: pods.gpus]))

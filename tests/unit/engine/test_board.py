@@ -1,0 +1,185 @@
+"""A board after anything that may happen to a fleet, against all scores made anew."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from berthmaster.engine import fleet as fleet_module
+from berthmaster.engine.board import Board, Card
+from berthmaster.engine.fleet import Fleet, Holding
+from berthmaster.engine.mix import PodType
+from berthmaster.engine.needs import kind_of, suitable_nodes
+from berthmaster.engine.value import NOT_HERE, Worth, score_all, worth_of
+from berthmaster.lifecycle.fold import key
+from berthmaster.messages.fleet import NodeReport
+from berthmaster.messages.workload import PodSet
+from tests.support.builders import node, pod_set
+from tests.unit.engine.fleets import CLUSTERS, pods, reports
+
+LEARNED = worth_of(((PodType(1, 470, 3000), 5), (PodType(1, 810, 1000), 9)), sampled=1)
+NAMES = [(cluster, f"n{at}") for cluster in CLUSTERS for at in range(4)]
+
+
+class Story:
+    """A fleet, what happened to it, and a board that saw it happen."""
+
+    def __init__(self) -> None:
+        self.fleet = Fleet()
+        self.board = Board(cards_kept=2)
+        self.worth = worth_of(())
+        self.reports: dict[tuple[str, str], NodeReport] = {}
+        self.held: dict[str, Holding] = {}
+        self.cordoned: set[tuple[str, str]] = set()
+
+    def put(self, report: NodeReport) -> None:
+        self.reports[report.cluster, report.node] = report
+        self.fleet.put_node(report)
+
+    def drop(self, name: tuple[str, str]) -> None:
+        self.reports.pop(name, None)
+        self.fleet.drop_node(*name)
+
+    def hold(self, job: str, held: Holding) -> None:
+        self.held[job] = held
+        self.fleet.hold(key("t", job), [held])
+
+    def release(self, job: str) -> None:
+        self.held.pop(job, None)
+        self.fleet.release(key("t", job))
+
+    def cordon(self, name: tuple[str, str]) -> None:
+        self.cordoned ^= {name}
+        self.fleet.set_cordon(*name, name in self.cordoned)
+
+    def card(self, need: PodSet) -> Card:
+        self.fleet.arrange()
+        suitable = suitable_nodes(self.fleet, need)
+        return self.board.card(self.fleet, kind_of(need), need, suitable, self.worth)
+
+    def anew(self) -> Fleet:
+        """The same fleet, told all of it at once."""
+        fresh = Fleet()
+        for job, held in self.held.items():
+            fresh.hold(key("t", job), [held])
+        for name in self.cordoned:
+            fresh.set_cordon(*name, True)
+        for name in sorted(self.reports, reverse=True):
+            fresh.put_node(self.reports[name])
+        fresh.arrange()
+        return fresh
+
+    def check(self, need: PodSet) -> None:
+        card, fresh = self.card(need), self.anew()
+        for array in ("cpu", "memory", "gpu", "whole", "milli", "open", "free_milli", "all_milli"):
+            fast, slow = getattr(self.fleet, array), getattr(fresh, array)
+            np.testing.assert_array_equal(fast, slow, err_msg=array)
+        scores = score_all(fresh, need, suitable_nodes(fresh, need), self.worth)
+        assert card.scores.tobytes() == scores.tobytes()
+        for cluster in range(len(fresh.clusters)):
+            first, last = fresh.span(cluster)
+            assert card.best[cluster] == scores[first:last].max()
+            if card.best[cluster] > NOT_HERE:
+                assert card.best_slot[cluster] == first + int(scores[first:last].argmax())
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> Callable[[Story], None]:
+    """One thing that happens."""
+    name = draw(st.sampled_from(NAMES))
+    job = draw(st.sampled_from(["a", "b", "c", "d"]))
+    held = Holding(
+        *name,
+        draw(st.sampled_from([0, 500, 3000])),
+        draw(st.sampled_from([0, 1024])),
+        draw(st.sampled_from([100, 142, 470, 1000])),
+        draw(st.sampled_from([(), (0,), (1,), (3,), (9,)])),
+    )
+    report = draw(reports(*name))
+    happenings: list[Callable[[Story], None]] = [
+        lambda story: story.put(report),
+        lambda story: story.hold(job, held),
+        lambda story: story.hold(job, held),
+        lambda story: story.release(job),
+        lambda story: story.cordon(name),
+        lambda story: story.drop(name),
+        lambda story: setattr(story, "worth", LEARNED),
+    ]
+    return happenings[draw(st.integers(0, len(happenings) - 1))]
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.lists(st.sampled_from(NAMES), min_size=1, max_size=6, unique=True),
+    st.lists(st.one_of(steps(), steps(), st.integers(0, 2)), max_size=30),
+    st.tuples(pods(), pods(), pods()),
+)
+def test_a_card_is_what_scoring_all_nodes_anew_would_give(
+    names: list[tuple[str, str]],
+    happens: list[Callable[[Story], None] | int],
+    kinds: tuple[PodSet, ...],
+) -> None:
+    story = Story()
+    for at, name in enumerate(names):
+        story.put(node(*name, gpus=at % 4, cpu_milli=6000, node_memory_mib=8192))
+    for step in happens:
+        if isinstance(step, int):
+            story.check(kinds[step])
+        else:
+            step(story)
+    for need in kinds:
+        story.check(need)
+
+
+def test_a_board_that_slept_through_more_than_the_log_keeps_looks_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fleet_module, "TOUCHED_KEPT", 4)
+    story, need = Story(), pod_set(gpu_milli=470, cpu_milli=0)
+    for at in range(40):
+        story.put(node("c1", f"n{at:02}", gpus=2))
+    story.check(need)
+    for at in range(5):
+        story.hold("a", Holding("c1", f"n{at:02}", 0, 0, 470, (0,)))
+        story.check(need)
+    end = story.fleet.touched.end
+    for at in range(30):
+        story.hold(f"j{at}", Holding("c1", f"n{at:02}", 0, 0, 470, (1,)))
+    assert story.fleet.touched.since(end) is None
+    assert story.fleet.touched.since(story.fleet.touched.end) == []
+    story.check(need)
+
+
+def test_a_slot_that_changed_often_is_looked_at_once() -> None:
+    story = Story()
+    for at in range(3):
+        story.put(node("c1", f"n{at}", gpus=2))
+    story.fleet.arrange()
+    end = story.fleet.touched.end
+    for _ in range(5):
+        story.hold("a", Holding("c1", "n1", 0, 0, 470, (0,)))
+    story.hold("b", Holding("c1", "n0", 0, 0, 470, (0,)))
+    assert story.fleet.touched.since(end) == [1, 0]
+
+
+def test_the_card_that_was_not_asked_for_longest_goes_and_comes_back_right() -> None:
+    story = Story()
+    story.put(node(gpus=4))
+    kinds = [pod_set(gpu_milli=milli) for milli in (100, 470, 810)]
+    first = story.card(kinds[0])
+    assert story.card(kinds[0]) is first
+    story.card(kinds[1])
+    assert story.board.bytes == 2 * 4
+    story.card(kinds[2])
+    assert story.board.bytes == 2 * 4  # two are kept
+    assert story.card(kinds[0]) is not first
+    for need in kinds:
+        story.check(need)
+
+
+def test_equal_pods_of_other_names_and_numbers_share_a_card() -> None:
+    assert kind_of(pod_set(name="a", count=3)) == kind_of(pod_set(name="b", count=9))
+    assert kind_of(pod_set(gpu_milli=100)) != kind_of(pod_set(gpu_milli=200))
+    assert Worth(0, LEARNED.hole, 0.0).sampled == 0
