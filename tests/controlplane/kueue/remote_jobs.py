@@ -25,14 +25,23 @@ from tests.controlplane.kueue.objects import (
 from tests.controlplane.kueue.writing import now_text
 
 
-async def sync(local: Cluster, remote: Cluster, key: Key, workload: str, origin: str) -> bool:
-    """One step. True: the double runs but its status cannot be copied yet."""
+async def sync(
+    local: Cluster, remote: Cluster, key: Key, workload: str, origin: str, *, last: bool = False
+) -> bool:
+    """One step. True: the double runs but its status cannot be copied yet. ``last``: nothing is
+    copied after this one, so both are read past the caches, which may not have the Job's end yet
+    when they have its Workload's."""
     mine = local.get(resources.JOBS, key)
     if mine is None:
         return False
     try:
-        double = remote.get(resources.JOBS, key) or await remote.read(resources.JOBS, key)
+        double = None if last else remote.get(resources.JOBS, key)
+        double = double or await remote.read(resources.JOBS, key)
+        if last:
+            mine = await local.read(resources.JOBS, key)
     except NotFound:
+        if last:
+            return False
         try:
             await remote.create(resources.JOBS, _double(mine, workload, origin))
         except AlreadyExists:
