@@ -16,6 +16,17 @@ class QueuePlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     local_queue: str = ""  # Kueue LocalQueue, for via worker and hub; "" = the queue's own name
 
 
+Amount = Annotated[int, Meta(ge=0, le=1 << 50)]
+
+
+class QueueAmounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a queue has of one resource; None is "nothing" but for the capability: "no limit"."""
+
+    guarantee: Amount | None = None  # can always be had, unless it is lent to what runs already
+    deserved: Amount | None = None  # goes before others up to here
+    capability: Amount | None = None  # is never exceeded
+
+
 class QueueSetting(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="control.queue.v1"
 ):
@@ -23,7 +34,10 @@ class QueueSetting(
 
     Subject: ``berth.control.queue.<queue>``
 
-    Amounts are GPU milli; None is "no limit" for the capability and "nothing" for the guarantee.
+    Amounts are GPU milli of whatever model; None is "no limit" for the capability and "nothing" for
+    the guarantee. ``resources`` holds amounts of others by name: ``cpu`` in milli, ``memory`` in
+    MiB, ``gpu/<model>`` in GPU milli of that model. Where ``via`` is not direct, the clusters' own
+    Kueue governs order and quota: then amounts and numbers are kept and limit nothing.
     """
 
     queue: str
@@ -33,6 +47,10 @@ class QueueSetting(
     guarantee_gpu_milli: Annotated[int, Meta(ge=0)] | None = None
     deserved_gpu_milli: Annotated[int, Meta(ge=0)] | None = None
     capability_gpu_milli: Annotated[int, Meta(ge=0)] | None = None
+    resources: dict[str, QueueAmounts] = {}
+    max_job_gpu_milli: Annotated[int, Meta(ge=0)] | None = None  # of all pods of one job
+    max_running_jobs: Annotated[int, Meta(ge=0)] | None = None  # placed and not ended
+    max_waiting_jobs: Annotated[int, Meta(ge=0)] | None = None  # more are refused
     via: Via = "direct"
     places: dict[str, QueuePlace] = {}  # by cluster; "*" = every other one, "hub" = on the hub
     held: bool = False  # True: accepts requests and dispatches none

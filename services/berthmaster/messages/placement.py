@@ -63,6 +63,27 @@ class Retraction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str
 
 
+class HeldNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a reservation keeps of one node."""
+
+    node: str
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    gpu_milli: int = 1000  # of each GPU named
+    gpus: tuple[int, ...] = ()
+    gpu_memory_mib: int = 0
+
+
+class Reservation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Room that is kept for a waiting job: others may use it until then, not longer."""
+
+    tenant: str
+    id: str
+    cluster: str
+    held: tuple[HeldNode, ...]
+    expected_at_s: float | None = None  # None = not known when it will be free
+
+
 class Saw(msgspec.Struct, frozen=True, kw_only=True):
     """The last sequence of each stream that the decider had folded."""
 
@@ -87,3 +108,5 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     saw: Saw
     placements: tuple[Choice, ...] = ()
     withdrawals: tuple[Retraction, ...] = ()
+    reservations: tuple[Reservation, ...] | None = None  # all in force; None = as before
+    reserved: int = 0  # how many were in force when this was decided

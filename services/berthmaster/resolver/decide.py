@@ -4,36 +4,46 @@ Phases, over one frozen moment:
 
 1. Retract placements that nobody claimed in time, or whose cluster was declared lost.
 2. View the clusters as of now: fresh, closed, and why.
-3. Take the lines' heads in order; place each that fits, pass over the line of each that does not.
+3. Take the jobs whose turn it is, one by one; place each that fits and delays nobody for whom room
+   is kept, pass over the line of each that does not, and keep room for the first of those.
 4. Record: ranking, what was filtered out, sequences and time, so that it can be repeated.
 
 Room that a placement takes is charged while the rest is decided and given back at the end: what is
 known changes by the log alone, once the commit is in it.
 """
 
-import heapq
-from collections.abc import Generator
 from typing import NamedTuple
 
+import msgspec
+
 from berthmaster.engine.clusters import LOST
+from berthmaster.engine.fit import Seating
 from berthmaster.engine.fleet import Holding
-from berthmaster.engine.needs import gpu_milli
+from berthmaster.engine.ledger import amounts_of
+from berthmaster.engine.needs import shape_of
+from berthmaster.engine.queues import GPU, Amounts, ask_of, right
 from berthmaster.engine.scores import ClusterView
 from berthmaster.lifecycle.fold import Key, Workload
-from berthmaster.messages.placement import Choice, Decision, Retraction, Saw
-from berthmaster.messages.workload import Placed, Withdrawn, WorkloadEvent
-from berthmaster.resolver.consider import Moment, consider, moment_at, seat
+from berthmaster.messages.placement import Choice, Decision, Reservation, Retraction, Saw
+from berthmaster.messages.workload import JobRequest, Placed, Withdrawn, WorkloadEvent
+from berthmaster.resolver.consider import (
+    Candidate,
+    Considered,
+    Moment,
+    consider,
+    moment_at,
+    seat,
+)
 from berthmaster.resolver.quota import target_in
+from berthmaster.resolver.reserving import Reserves
 from berthmaster.resolver.settings import ENGINE_VERSION, Policy
 from berthmaster.resolver.state import UNCLAIMED, Knowledge
-from berthmaster.resolver.waiting import Line, Order
+from berthmaster.resolver.turns import Turn, Turns, models_left
+from berthmaster.resolver.waiting import Line
 
 _CHOICE_BYTES = 300  # of a record, besides its ranking and pods
 _RANKED_BYTES = 150
 _POD_BYTES = 60
-
-
-Walk = Generator[tuple[Order, Key], None, None]
 
 
 class Plan(NamedTuple):
@@ -50,6 +60,9 @@ class Plan(NamedTuple):
             line.blocked_at = self.growth
 
 
+_Room = tuple[Considered, Candidate, Seating]
+
+
 class _Draft:
     """What is decided so far."""
 
@@ -63,7 +76,8 @@ class _Draft:
         self.retractions: list[Retraction] = []
         self.events: list[WorkloadEvent] = []
         self.taken: list[Holding] = []
-        self.queued_milli: dict[str, int] = {}  # queue -> placed by this draft
+        self.reservations: dict[Key, Reservation] = {}
+        self.no_room: set[tuple[bytes, frozenset[Key]]] = set()  # shape, beside these reservations
         self.passed_over: list[Line] = []
         self.bytes = 0
 
@@ -76,6 +90,12 @@ class _Draft:
     @property
     def cause(self) -> str:
         return f"decision/{self.know.cell}/{self.number}"
+
+    def _reservations(self) -> tuple[Reservation, ...] | None:
+        """As they are told: all, if they are others than those that were told last."""
+        if self.reservations == self.know.reservations:
+            return None
+        return tuple(self.reservations.values())
 
     def plan(self) -> Plan | None:
         if not self.events:
@@ -98,6 +118,8 @@ class _Draft:
             ),
             placements=tuple(self.choices),
             withdrawals=tuple(self.retractions),
+            reservations=self._reservations(),
+            reserved=len(self.reservations),
         )
         return Plan(decision, tuple(self.events), tuple(self.passed_over), know.growth)
 
@@ -176,63 +198,125 @@ def _note_reopened(know: Knowledge, views: list[ClusterView]) -> None:
 
 def _place(draft: _Draft, moment: Moment) -> None:
     know = draft.know
-    heads: list[tuple[Order, int, Key, Line, Walk]] = []
-    walks: list[Walk] = []
-    for number, line in enumerate(know.waiting.lines()):
-        if line.blocked_at == know.growth:
-            continue
-        walk = line.ordered()
-        walks.append(walk)
-        if (first := next(walk, None)) is not None:
-            heads.append((first[0], number, first[1], line, walk))
-    heapq.heapify(heads)
+    reserves = Reserves(know, moment, draft.now_s)
     try:
-        while heads and not draft.full:
-            _, number, name, line, walk = heads[0]
-            if not _place_one(draft, moment, know.open[name], line):
-                draft.passed_over.append(line)
-                heapq.heappop(heads)
-                continue
-            following = next(walk, None)
-            if following is None:
-                heapq.heappop(heads)
-            else:
-                heapq.heapreplace(heads, (following[0], number, following[1], line, walk))
+        turns = Turns(know, draft.policy, know.opened)
+        try:
+            while not draft.full and (turn := turns.next()) is not None:
+                amounts = _place_one(draft, moment, turn, reserves)
+                if amounts is None:
+                    draft.passed_over.append(turn.line)
+                    turns.passed()
+                else:
+                    turns.placed(amounts)
+        finally:
+            turns.close()
     finally:
-        for walk in walks:
-            walk.close()
+        draft.reservations = reserves.told()
+        reserves.close()
 
 
-def queue_refusal(know: Knowledge, queue: str, milli: int, drafted_milli: int = 0) -> str:
-    """Why a queue lets nothing of this size out, or ""."""
-    setting = know.queues.get(queue)
-    if setting is None:
-        return ""
-    if setting.held:
-        return "its queue is held"
-    limit = setting.capability_gpu_milli
-    if limit is not None and know.used_milli[queue] + drafted_milli + milli > limit:
-        return f"its queue is at its capability of {limit / 1000:g} GPUs"
-    return ""
+def queue_refusal(know: Knowledge, request: JobRequest) -> str:
+    """Why a queue lets nothing like this out, or ""."""
+    queue, ledger = request.queue, know.ledger
+    return right(
+        know.share(queue), ledger.used(queue), ledger.running[queue], ask_of(request)
+    ).refusal
 
 
-def _place_one(draft: _Draft, moment: Moment, workload: Workload, line: Line) -> bool:
+def _place_one(draft: _Draft, moment: Moment, turn: Turn, reserves: Reserves) -> Amounts | None:
+    """What the job takes, or None if it is passed over."""
+    know, line = draft.know, turn.line
+    workload = know.open[turn.key]
     request = workload.request
-    if request is None:
-        return False
-    know = draft.know
-    milli = gpu_milli(request)
-    drafted = draft.queued_milli.get(request.queue, 0)
-    if queue_refusal(know, request.queue, milli, drafted):
-        return False
-    considered = consider(know, moment, request, line.id[1])
-    found = seat(know, request, considered)
+    if request is None or turn.right.refusal:
+        return None
+    asked, shape = request, line.id[1]
+    if turn.right.barred:
+        narrowed = _without_models(know, turn, request)
+        if narrowed is None:
+            return None
+        asked, shape = narrowed, shape_of(narrowed)
+    found = None
+    if not turn.blocked:
+        found = _find_room(draft, moment, turn, reserves, asked, shape)
     if found is None:
-        return False
-    chosen, seating = found
+        reserves.look(line, turn.key, turn.rank, asked, shape, untouched=not draft.events)
+        return None
+    considered, chosen, seating = found
     know.fleet.charge(seating.holdings, +1)
     draft.taken.extend(seating.holdings)
-    draft.queued_milli[request.queue] = drafted + milli
+    reserves.drop(turn.key)
+    reserves.give_way(turn.rank, seating.holdings)
+    _record(draft, moment, workload, request, considered, chosen, seating)
+    return amounts_of(know.fleet.node, request, chosen.cluster, seating.bindings)
+
+
+def _find_room(
+    draft: _Draft,
+    moment: Moment,
+    turn: Turn,
+    reserves: Reserves,
+    asked: JobRequest,
+    shape: bytes,
+) -> _Room | None:
+    """A place beside all reservations, or else in the room of those that do not mind."""
+    key = turn.key
+    beside = [reserves.others(key)]
+    minding = reserves.charged_for(key, turn.rank, turn.line.lasts_s)
+    if len(minding) < len(beside[0]):
+        beside.append(minding)
+    for kept in beside:
+        tried = (shape, frozenset(each.key for each in kept))
+        direct = _is_direct(draft.know, asked.queue)
+        if direct and tried in draft.no_room:
+            continue
+        with reserves.aside(kept):
+            considered = consider(draft.know, moment, asked, shape)
+            found = seat(draft.know, asked, considered)
+        if found is not None:
+            return considered, *found
+        if direct:
+            draft.no_room.add(tried)
+    return None
+
+
+def _is_direct(know: Knowledge, queue: str) -> bool:
+    setting = know.queues.get(queue)
+    return setting is None or setting.via == "direct"
+
+
+def _without_models(know: Knowledge, turn: Turn, request: JobRequest) -> JobRequest | None:
+    """The request without GPU models of which its queue has all that it may; None if nothing is
+    left of it."""
+    barred = turn.right.barred
+    fleet = [
+        name.removeprefix(f"{GPU}/")
+        for name in know.ledger.totals(know.opened)
+        if name.startswith(f"{GPU}/")
+    ]
+    sets = []
+    for pods in request.pod_sets:
+        if pods.gpus:
+            left = models_left(pods.gpu_models or fleet, barred)
+            if not left:
+                return None
+            pods = msgspec.structs.replace(pods, gpu_models=left)
+        sets.append(pods)
+    return msgspec.structs.replace(request, pod_sets=tuple(sets))
+
+
+def _record(
+    draft: _Draft,
+    moment: Moment,
+    workload: Workload,
+    request: JobRequest,
+    considered: Considered,
+    chosen: Candidate,
+    seating: Seating,
+) -> None:
+    """The choice, its reasons and its event."""
+    know = draft.know
     ranking = considered.ranking(chosen)
     cluster = chosen.cluster
     target = target_in(know.queues.get(request.queue), cluster)
@@ -273,4 +357,3 @@ def _place_one(draft: _Draft, moment: Moment, workload: Workload, line: Line) ->
         + 60 * len(considered.filtered)
         + _POD_BYTES * len(seating.bindings)
     )
-    return True

@@ -6,7 +6,7 @@ They are made by the very functions that decide, so an explanation is what would
 from collections import Counter
 from collections.abc import Mapping
 
-from berthmaster.engine.needs import gpu_milli, shape_of
+from berthmaster.engine.needs import shape_of
 from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import DryRunReply, QueueAccount, Refusal, WhyReply
@@ -222,7 +222,7 @@ def _look(know: Knowledge, moment: Moment, request: JobRequest) -> tuple[Conside
     considered = consider(know, moment, request, shape_of(request))
     if considered.candidates and seat(know, request, considered) is None:
         considered.candidates.clear()
-    return considered, queue_refusal(know, request.queue, gpu_milli(request))
+    return considered, queue_refusal(know, request)
 
 
 def _group(why: str) -> str:

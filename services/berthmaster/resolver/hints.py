@@ -32,7 +32,7 @@ class Trial:
 
     def place(self, request: JobRequest) -> tuple[str, str] | None:
         """Cluster and first node that a request would get now, if any. All is left as it was."""
-        if queue_refusal(self._know, request.queue, gpu_milli(request)):
+        if queue_refusal(self._know, request):
             return None
         considered = consider(self._know, self._moment, request, shape_of(request))
         found = seat(self._know, request, considered)

@@ -130,7 +130,7 @@ class Shell:
         """A fact that a relisting did not find: only nodes take room, so only they are dropped."""
         name = subjects.parse_node(subject)
         if name is not None:
-            self.core.know.fleet.drop_node(*name)
+            self.core.know.drop_node(*name)
 
     # Life
 

@@ -2,9 +2,10 @@
 
 import msgspec
 
+from berthmaster.engine.queues import CPU, MEMORY
 from berthmaster.engine.scores import Weights
 
-ENGINE_VERSION = "2"
+ENGINE_VERSION = "3"
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,6 +18,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     commit_limit: int = 256  # placements in one commit; more only cost latency
     commit_bytes: int = 600_000  # of the decision's message, well below the server's 1 MiB
     ranking_limit: int = 5  # clusters that a record keeps
+    share_cpu: float = 1.0  # what a share of all CPU counts beside one of a GPU model
+    share_memory: float = 1.0
+    reservations: int = 4  # waiting jobs that room is kept for at the same time; 0 = for none
+    reserve_wait_s: float = 300.0  # after which room is kept although its time is not known
     fit: float = 1.0
     room: float = 0.5
     idle: float = 0.5
@@ -26,6 +31,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     def weights(self) -> Weights:
         """The weights of the score's parts."""
         return Weights(fit=self.fit, room=self.room, idle=self.idle, fresh=self.fresh)
+
+    @property
+    def share_multipliers(self) -> dict[str, float]:
+        """What shares of resources count in a queue's dominant share, where it is not 1."""
+        return {CPU: self.share_cpu, MEMORY: self.share_memory}
 
     def as_record(self) -> dict[str, float | int | str]:
         """As it stands in a decision."""

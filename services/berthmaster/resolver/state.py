@@ -12,7 +12,9 @@ import msgspec
 from berthmaster.engine.clusters import Clusters
 from berthmaster.engine.fit import assumed_gpus, holding
 from berthmaster.engine.fleet import Fleet, Holding
-from berthmaster.engine.needs import Suitables, gpu_milli
+from berthmaster.engine.ledger import Ledger
+from berthmaster.engine.needs import Suitables
+from berthmaster.engine.queues import GPU, QueueShare, share_of
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.control import ClusterLost, ControlFact, Cordon, QueueSetting
@@ -27,7 +29,7 @@ from berthmaster.messages.fleet import (
     NodeReport,
     QueueReport,
 )
-from berthmaster.messages.placement import Decision, PodBinding
+from berthmaster.messages.placement import Decision, PodBinding, Reservation
 from berthmaster.messages.workload import (
     Cancelled,
     Failed,
@@ -65,7 +67,13 @@ class Knowledge:
         self.frozen: dict[Key, str] = {}
         self.fleet = Fleet()
         self.clusters = Clusters()
+        self.cordons: set[tuple[str, str]] = set()  # cluster, node
         self.queues: dict[str, QueueSetting] = {}
+        self._shares: dict[str, QueueShare] = {}
+        self.ledger = Ledger(self.fleet.node)
+        self.reservations: dict[Key, Reservation] = {}  # told by the newest decision that told any
+        self.in_force: dict[Key, Reservation] = {}  # of them, when the last look began
+        self.planned: dict[Key, Reservation] = {}  # when it ended: what people are told
         self.waiting = Waiting()
         self.placed: dict[Key, float] = {}  # not yet claimed -> when placed, oldest first
         self.held: dict[str, set[Key]] = {}  # cluster -> claimed and not ended
@@ -76,7 +84,6 @@ class Knowledge:
         ] = {}  # claimed, with a deadline of its own -> when it is over
         self.suitables = Suitables()
         self.opened: frozenset[str] = frozenset()  # clusters that took placements at the last look
-        self.used_milli: Counter[str] = Counter()  # queue -> GPU milli of its live placements
         self.growth = 0  # rises when something may fit now that did not before
         self.verdicts: Counter[Verdict] = Counter()
 
@@ -93,7 +100,7 @@ class Knowledge:
                 return None
             workload = Workload(tenant=event.tenant, id=event.id)
         before = workload.state
-        was_live, milli = workload.live, self._milli(workload)
+        was_live = workload.live
         attempt_cluster = workload.cluster
         verdict = offer(workload, event, sequence, stored_at_s)
         self.verdicts[verdict] += 1
@@ -105,7 +112,7 @@ class Knowledge:
             self.open.pop(name, None)
         else:
             self.open[name] = workload
-        self._follow(workload, before, attempt_cluster, was_live=was_live, milli=milli)
+        self._follow(workload, before, attempt_cluster, was_live=was_live)
         return verdict
 
     def _begins_here(self, name: Key, event: WorkloadEvent) -> bool:
@@ -138,6 +145,10 @@ class Knowledge:
         if decision.cell == self.cell and sequence > self.chain.sequence:
             self.chain.number = decision.number
             self.chain.sequence = sequence
+            if decision.reservations is not None:
+                told = {key(r.tenant, r.id): r for r in decision.reservations}
+                self.growth += any(told.get(name) != r for name, r in self.reservations.items())
+                self.reservations = told
             for retraction in decision.withdrawals:
                 if retraction.reason == UNCLAIMED:
                     cluster = self.clusters.get(retraction.cluster)
@@ -150,14 +161,13 @@ class Knowledge:
         attempt_cluster: str,
         *,
         was_live: bool,
-        milli: int,
     ) -> None:
         """Keep what is derived in step with a workload that changed."""
         name, state = workload.key, workload.state
         frozen = name in self.frozen
         if was_live and not workload.live:
             self.fleet.release(name)
-            self.used_milli[self._queue(workload)] -= milli
+            self.ledger.release(name)
             self.growth += 1
         elif workload.live and (not was_live or state is State.RUNNING):
             self._hold(workload, counted=was_live)
@@ -197,9 +207,6 @@ class Knowledge:
     def _queue(self, workload: Workload) -> str:
         return workload.request.queue if workload.request is not None else ""
 
-    def _milli(self, workload: Workload) -> int:
-        return gpu_milli(workload.request) if workload.request is not None else 0
-
     def _hold(self, workload: Workload, *, counted: bool) -> None:
         if workload.request is None:
             return
@@ -207,9 +214,8 @@ class Knowledge:
         self.fleet.release(workload.key)
         holdings = holdings_of(self.fleet, workload.request, workload.cluster, workload.pods)
         self.fleet.hold(workload.key, holdings)
-        if not counted:
-            self.used_milli[workload.request.queue] += gpu_milli(workload.request)
-        elif held_before != {(h.node, h.gpus) for h in holdings}:
+        self.ledger.hold(workload.key, workload.request, workload.cluster, workload.pods)
+        if counted and held_before != {(h.node, h.gpus) for h in holdings}:
             self.growth += 1  # pods run elsewhere than they were placed: their places are free
 
     # Snapshots
@@ -223,7 +229,8 @@ class Knowledge:
         self.elsewhere = set(snapshot.elsewhere)
         for workload in sorted(snapshot.open, key=lambda w: w.placed_at_s):  # stable
             self.open[workload.key] = workload
-            self._follow(workload, State.NEW, "", was_live=False, milli=0)
+            self._follow(workload, State.NEW, "", was_live=False)
+        self.reservations = {key(r.tenant, r.id): r for r in snapshot.reservations}
         for name, at_s in snapshot.unclaimed.items():
             self.clusters.get(name).unclaimed_at_s = at_s
 
@@ -240,6 +247,7 @@ class Knowledge:
             ],
             frozen=dict(self.frozen),
             elsewhere=sorted(self.elsewhere),
+            reservations=list(self.reservations.values()),
             unclaimed={
                 c.name: c.unclaimed_at_s
                 for c in self.clusters.known()
@@ -256,9 +264,11 @@ class Knowledge:
         cluster = self.clusters.get(fact.cluster)
         match fact:
             case NodeReport():
+                before = self.fleet.node(fact.cluster, fact.node)
                 self.growth += self.fleet.put_node(fact)
+                self.growth += self.ledger.node_changed(before, fact)
             case NodeGone():
-                self.fleet.drop_node(fact.cluster, fact.node)
+                self.drop_node(fact.cluster, fact.node)
             case ClusterAlive():
                 # After a silence that may have closed it, all that waits is looked at again.
                 self.growth += stored_at_s > cluster.alive_at_s + 2 * fact.interval_s
@@ -282,6 +292,12 @@ class Knowledge:
                     self.growth += 1
                 cluster.score = fact
 
+    def drop_node(self, cluster: str, node: str) -> None:
+        """A node is no more; what runs there by our account still does."""
+        before = self.fleet.node(cluster, node)
+        self.fleet.drop_node(cluster, node)
+        self.growth += self.ledger.node_changed(before, None)
+
     def take_control(self, fact: ControlFact, sequence: int) -> None:
         """Take over what an operator set."""
         self.control_sequence = max(self.control_sequence, sequence)
@@ -290,12 +306,15 @@ class Knowledge:
             case QueueSetting():
                 earlier = self.queue_priority(fact.queue)
                 self.queues[fact.queue] = fact
+                self._shares[fact.queue] = share_of(fact.queue, fact)
                 if earlier != fact.priority:
                     self._reorder(fact.queue)
             case Cordon(node=None):
                 cluster = self.clusters.get(fact.cluster)
                 cluster.cordoned = fact.reason if fact.cordoned else None
             case Cordon():
+                name = (fact.cluster, fact.node or "")
+                (self.cordons.add if fact.cordoned else self.cordons.discard)(name)
                 self.fleet.set_cordon(fact.cluster, fact.node or "", fact.cordoned)
             case ClusterLost():
                 self.clusters.get(fact.cluster).lost = fact.lost
@@ -305,6 +324,16 @@ class Knowledge:
         present = set(self.fleet.clusters)
         known = self.clusters.known()
         return [c.name for c in known if c.profile is not None and c.name not in present]
+
+    @property
+    def used_milli(self) -> Counter[str]:
+        """Queue -> GPU milli of its live placements."""
+        ledger = self.ledger
+        return Counter({queue: ledger.used(queue)[GPU] for queue in ledger.queues()})
+
+    def share(self, queue: str) -> QueueShare:
+        """What operators set of a queue, as far as order and limits go."""
+        return self._shares.get(queue) or QueueShare(queue)
 
     def queue_priority(self, queue: str) -> int:
         """Of a queue that nobody set: 0."""
@@ -329,6 +358,7 @@ class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v2"):
     frozen: dict[Key, str]
     elsewhere: list[Key]
     unclaimed: dict[str, float]
+    reservations: list[Reservation] = []
 
 
 def holdings_of(

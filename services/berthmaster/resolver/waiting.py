@@ -1,32 +1,53 @@
 """Who waits, and who is next: by queue priority, then the job's own, then age.
 
-Jobs of one queue and one shape form a line: if its first does not fit, none of them does, and the
-line is passed over until something changes. An order is a tuple, so that comparing two is cheap.
+Jobs of one queue, one shape and about one duration form a line: if its first does not fit, or would
+delay somebody, none of them does better, and the line is passed over until something changes. An
+order is a tuple, so that comparing two is cheap. Whose turn it is among queues turns.py says.
 """
 
 import heapq
-from collections.abc import Generator
+import math
+from typing import Final
 
 from berthmaster.engine.needs import shape_of
+from berthmaster.engine.queues import Ask, ask_of
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.messages.workload import JobRequest
 
 MAX_STALE = 64  # entries of a line that nobody waits under any more, beside as many as wait
+DURATIONS_AN_OCTAVE: Final = 4  # so a line's bound is at most a quarter above a member's duration
 Order = tuple[int, int, int]  # -queue priority, -priority, sequence of submission: least goes first
 
 
 class Line:
-    """The waiting jobs of one queue and shape."""
+    """The waiting jobs of one queue, shape and class of duration."""
 
-    __slots__ = ("_heap", "blocked_at", "id", "members", "queue", "request")
+    __slots__ = ("_heap", "ask", "blocked_at", "id", "looked", "members", "queue", "request")
 
     def __init__(self, line_id: "LineId", request: JobRequest) -> None:
         self.id = line_id
         self.queue = line_id[0]
         self.request = request  # of any member: for its shape, all are alike
+        self.ask: Ask = ask_of(request)
         self.members: dict[Key, Order] = {}
         self._heap: list[tuple[Order, Key]] = []
         self.blocked_at = -1  # the growth at which its first did not fit
+        self.looked: object = None  # what reserving.py last found out for it
+
+    @property
+    def lasts_s(self) -> float | None:
+        """No member says that it lasts longer; None: they do not say."""
+        return longest_s(self.id[2])
+
+    def first(self) -> tuple[Order, Key] | None:
+        """Who is next of it."""
+        heap = self._heap
+        while heap:
+            order, key = heap[0]
+            if self.members.get(key) == order:
+                return order, key
+            heapq.heappop(heap)
+        return None
 
     def add(self, key: Key, order: Order) -> None:
         self.members[key] = order
@@ -35,24 +56,36 @@ class Line:
             self._heap[:] = [(order, key) for key, order in self.members.items()]
             heapq.heapify(self._heap)
 
-    def ordered(self) -> Generator[tuple[Order, Key], None, None]:
-        """Its members, first first, they stay in. Stale entries are dropped on the way."""
+    def pop(self) -> None:
+        """Pass over the first, until it is pushed back."""
         heap = self._heap
-        taken: list[tuple[Order, Key]] = []
-        try:
-            while heap:
-                order, key = heap[0]
-                heapq.heappop(heap)
-                if self.members.get(key) != order or (taken and taken[-1] == (order, key)):
-                    continue  # it left, waits under another order, or came back to this one
-                taken.append((order, key))
-                yield order, key
-        finally:
-            for entry in taken:
-                heapq.heappush(heap, entry)
+        first = heapq.heappop(heap)
+        while heap and heap[0] == first:  # it had left and come back to this order
+            heapq.heappop(heap)
+
+    def push(self, entries: list[tuple[Order, Key]]) -> None:
+        """Take those back in who were passed over."""
+        for entry in entries:
+            heapq.heappush(self._heap, entry)
 
 
-LineId = tuple[str, bytes]  # queue, shape
+LineId = tuple[str, bytes, int | None]  # queue, shape, class of duration
+
+
+def duration_class(expected_s: float | None) -> int | None:
+    """Jobs of one class last about as long; None = not told."""
+    if expected_s is None or not expected_s > 0:
+        return None
+    share, octave = math.frexp(expected_s)  # exact, as logarithms are not
+    return octave * DURATIONS_AN_OCTAVE + math.ceil((share - 0.5) * 2 * DURATIONS_AN_OCTAVE)
+
+
+def longest_s(duration: int | None) -> float | None:
+    """What no job of the class exceeds."""
+    if duration is None:
+        return None
+    octave, part = divmod(duration, DURATIONS_AN_OCTAVE)
+    return math.ldexp(0.5 + part / (2 * DURATIONS_AN_OCTAVE), octave)
 
 
 class Waiting:
@@ -60,6 +93,7 @@ class Waiting:
 
     def __init__(self) -> None:
         self._lines: dict[LineId, Line] = {}
+        self._by_queue: dict[str, dict[LineId, Line]] = {}
         self._line_of: dict[Key, LineId] = {}
 
     def __len__(self) -> int:
@@ -74,10 +108,15 @@ class Waiting:
         if request is None:
             return
         key = workload.key
-        line_id = self._line_of.get(key) or (request.queue, shape_of(request))
+        line_id = self._line_of.get(key) or (
+            request.queue,
+            shape_of(request),
+            duration_class(request.expected_duration_s),
+        )
         line = self._lines.get(line_id)
         if line is None:
             line = self._lines[line_id] = Line(line_id, request)
+            self._by_queue.setdefault(line.queue, {})[line_id] = line
         line.add(key, (-queue_priority, -workload.priority, workload.submitted_sequence))
         self._line_of[key] = line_id
 
@@ -90,10 +129,18 @@ class Waiting:
         del line.members[key]
         if not line.members:
             del self._lines[line_id]
+            of_queue = self._by_queue[line.queue]
+            del of_queue[line_id]
+            if not of_queue:
+                del self._by_queue[line.queue]
 
     def lines(self) -> list[Line]:
         """Every line with somebody in it."""
         return list(self._lines.values())
+
+    def by_queue(self) -> dict[str, dict[LineId, Line]]:
+        """The lines of each queue that has any."""
+        return self._by_queue
 
     def line_of(self, key: Key) -> Line | None:
         """Where a job waits."""
@@ -106,6 +153,5 @@ class Waiting:
         if line is None:
             return None
         mine = line.members[key]
-        lines = self._lines.values()
         lines = self._lines.values()
         return 1 + sum(order < mine for each in lines for order in each.members.values())

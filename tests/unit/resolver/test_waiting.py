@@ -6,13 +6,16 @@ from tests.support.builders import job
 
 
 def test_a_line_behind_a_first_that_never_goes_does_not_grow_with_those_who_give_up() -> None:
-    line = Line(("default", b""), job("stuck"))
+    line = Line(("default", b"", None), job("stuck"))
     line.add(key("team", "stuck"), (0, 0, 1))
     for number in range(2, 5000):
         name = key("team", f"j{number}")
         line.add(name, (0, 0, number))
         if number % 10:
             del line.members[name]
-    waiting = [name for _, name in line.ordered()]
+    waiting = []
+    while (first := line.first()) is not None:
+        waiting.append(first[1])
+        line.pop()
     assert waiting == [key("team", "stuck"), *(key("team", f"j{n}") for n in range(10, 5000, 10))]
     assert len(line._heap) <= 2 * len(waiting) + MAX_STALE

@@ -1,0 +1,359 @@
+"""Room that is kept for large jobs, so that small ones do not starve them.
+
+The first jobs by order that do not fit and could ever fit, a few at most, each get a reservation:
+nodes of one cluster, and the time at which they will be free by the ends that are known. Others may
+use the room until then. Where that time is not known, nothing is kept at first; a job that has
+waited for ``reserve_wait_s`` has room kept all the same, and then nobody of its rank or below comes
+in between: it starts when what runs on those nodes has ended.
+
+- A reservation is told in a decision and stays as it is, or its time would move away for ever. It
+  ends when its job is placed (anywhere), may not run, or when its nodes cannot be had. If its time
+  passes, a job that has waited long enough keeps the room, now without a time.
+- The bound: a job that holds a reservation waits no longer than what ran on those nodes then runs,
+  as nothing that would stay longer is let in. One that holds none although it could waits for one
+  of the ``reservations`` of its rank or above to start, or for ``reserve_wait_s``.
+- Who is of a better rank, by guarantee, queue priority or priority, is not held up.
+- Where a cluster's Kueue decides what starts, nothing is kept.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+from berthmaster.engine.fit import Seating
+from berthmaster.engine.fleet import Holding
+from berthmaster.engine.needs import gpu_milli
+from berthmaster.engine.reserve import (
+    MAX_HELD_NODES,
+    UNKNOWN_S,
+    Release,
+    ends_in_time,
+    held_nodes,
+    holdings_of,
+    least_releases,
+    soonest,
+)
+from berthmaster.lifecycle.fold import Key, Workload
+from berthmaster.messages.placement import Reservation
+from berthmaster.messages.workload import JobRequest
+from berthmaster.resolver.consider import BUSY, Considered, Moment, consider, seat
+from berthmaster.resolver.soonest import end_s
+from berthmaster.resolver.state import Knowledge
+from berthmaster.resolver.turns import Rank, rank_of, right_of
+from berthmaster.resolver.waiting import Line
+
+CLUSTERS_LOOKED_AT: Final = 4  # for one job: those that may have room first
+
+
+class Kept(NamedTuple):
+    """A reservation in force."""
+
+    key: Key
+    rank: Rank
+    reservation: Reservation
+    holdings: tuple[Holding, ...]
+
+    def limits(self, key: Key | None, rank: Rank, lasts_s: float | None, now_s: float) -> bool:
+        """Whether a job must leave the room alone."""
+        if key == self.key or rank < self.rank:
+            return False
+        return not ends_in_time(self.reservation, now_s, lasts_s)
+
+
+class _Looked(NamedTuple):
+    """What was found out for a line's first, and how long that stays true."""
+
+    growth: int
+    decision: int
+    in_force: dict[Key, Reservation]
+    key: Key
+    until_s: float
+    could_fit: bool
+    reservation: Reservation | None
+
+
+class Reserves:
+    """The reservations in a draft; their room is charged from the making to ``close``."""
+
+    def __init__(self, know: Knowledge, moment: Moment, now_s: float) -> None:
+        self._know = know
+        self._moment = moment
+        self._policy = moment.policy
+        self._now_s = now_s
+        self._looked = 0
+        self._live: dict[str, list[Release]] | None = None
+        self.kept: dict[Key, Kept] = {}
+        for key, reservation in in_force(know, moment, now_s).items():
+            self._keep(key, reservation)
+        self._charge(self.kept.values(), +1)
+        told = self.told()
+        know.growth += any(told.get(key) != r for key, r in know.in_force.items())
+        know.in_force = told
+
+    def told(self) -> dict[Key, Reservation]:
+        """As a decision tells them."""
+        return {key: kept.reservation for key, kept in self.kept.items()}
+
+    def close(self) -> None:
+        """Give the room back; what is planned now is what people are told."""
+        self._charge(self.kept.values(), -1)
+        self._know.planned = self.told()
+
+    def _keep(self, key: Key, reservation: Reservation) -> Kept:
+        line = self._know.waiting.line_of(key)
+        assert line is not None  # it waits
+        kept = Kept(key, rank_of(self._know, line, key), reservation, holdings_of(reservation))
+        self.kept[key] = kept
+        return kept
+
+    def _charge(self, kept: Iterable[Kept], sign: int) -> None:
+        for each in kept:
+            self._know.fleet.charge(each.holdings, sign)
+
+    # While a job is being placed
+
+    def others(self, key: Key) -> tuple[Kept, ...]:
+        """All but its own."""
+        return tuple(kept for kept in self.kept.values() if kept.key != key)
+
+    def charged_for(self, key: Key, rank: Rank, lasts_s: float | None) -> tuple[Kept, ...]:
+        """Those that a job must leave alone."""
+        now_s = self._now_s
+        return tuple(k for k in self.kept.values() if k.limits(key, rank, lasts_s, now_s))
+
+    @contextmanager
+    def aside(self, but: tuple[Kept, ...]) -> Iterator[None]:
+        """As if there were no reservations but those."""
+        keys = {kept.key for kept in but}
+        others = [kept for kept in self.kept.values() if kept.key not in keys]
+        self._charge(others, -1)
+        try:
+            yield
+        finally:
+            self._charge(others, +1)
+
+    def has(self, key: Key) -> bool:
+        """Whether room is kept for it."""
+        return key in self.kept
+
+    def drop(self, key: Key) -> None:
+        """It is placed, or another job goes before it."""
+        kept = self.kept.pop(key, None)
+        if kept is not None:
+            self._charge((kept,), -1)
+
+    def give_way(self, rank: Rank, taken: Sequence[Holding]) -> None:
+        """A job of a better rank is placed: what is kept on its nodes is looked for anew."""
+        nodes = {(held.cluster, held.node) for held in taken}
+        for kept in list(self.kept.values()):
+            if rank < kept.rank and nodes & {(h.cluster, h.node) for h in kept.holdings}:
+                self.drop(kept.key)
+
+    # For a job that does not fit
+
+    def look(
+        self,
+        line: Line,
+        key: Key,
+        rank: Rank,
+        request: JobRequest,
+        shape: bytes,
+        *,
+        untouched: bool,
+    ) -> None:
+        """Keep room for a job that is passed over, if it is among the first. ``untouched``: nothing
+        has been placed in this draft, so that what was found out before may still be true."""
+        most = self._policy.reservations
+        setting = self._know.queues.get(line.queue)
+        if self._looked >= most or (setting is not None and setting.via != "direct"):
+            return
+        if self.has(key):
+            self._looked += 1
+            return
+        found = self._remembered(line, key) if untouched else None
+        if found is None:
+            found = self._find(line, key, request, shape)
+            line.looked = found if untouched else None
+        self._looked += found.could_fit
+        reservation = found.reservation
+        if reservation is None:
+            return
+        if len(self.kept) >= most:
+            last = max(self.kept.values(), key=lambda k: (k.rank, k.key))
+            if not rank < last.rank:
+                return
+            self.drop(last.key)
+        nodes = sum(len(kept.holdings) for kept in self.kept.values())
+        if nodes + len(reservation.held) <= MAX_HELD_NODES:
+            self._charge((self._keep(key, reservation),), +1)
+
+    def _remembered(self, line: Line, key: Key) -> _Looked | None:
+        looked = line.looked
+        know = self._know
+        if (
+            isinstance(looked, _Looked)
+            and looked.growth == know.growth
+            and looked.decision == know.chain.number
+            and looked.key == key
+            and self._now_s <= looked.until_s
+            and looked.in_force == self.told()
+        ):
+            return looked
+        return None
+
+    def _find(self, line: Line, key: Key, request: JobRequest, shape: bytes) -> _Looked:
+        know, now_s = self._know, self._now_s
+        considered = consider(know, self._moment, request, shape)
+        busy = [c for c, why in considered.filtered.items() if why == BUSY]
+        busy += [c.cluster for c in considered.candidates if c.cluster not in considered.filtered]
+        could_fit, best = False, None
+        for bound_s, cluster, at_least, releases in self._promising(busy, request):
+            if best is not None and bound_s >= best[1]:
+                break
+
+            def fits(cluster: str = cluster) -> Seating | None:
+                return seat_in(know, self._moment, request, shape, cluster)
+
+            found = soonest(know.fleet, releases, at_least, fits)
+            could_fit |= found is not None
+            if found is not None and (best is None or found[1] < best[1]):
+                best = (found[0], found[1], cluster)
+        workload = know.open[key]
+        firm_s = workload.submitted_at_s + self._policy.reserve_wait_s
+        reservation = None
+        if best is not None and (best[1] < UNKNOWN_S or now_s >= firm_s):
+            reservation = Reservation(
+                tenant=workload.tenant,
+                id=workload.id,
+                cluster=best[2],
+                held=held_nodes(best[0].holdings),
+                expected_at_s=best[1] if best[1] < UNKNOWN_S else None,
+            )
+        until_s = self._known_until_s(busy)
+        if reservation is None and could_fit:
+            until_s = min(until_s, firm_s)
+        return _Looked(
+            know.growth, know.chain.number, self.told(), key, until_s, could_fit, reservation
+        )
+
+    def _promising(
+        self, busy: list[str], request: JobRequest
+    ) -> list[tuple[float, str, int, list[Release]]]:
+        """Clusters that may have room for it first, each with a bound on when that is."""
+        asked = gpu_milli(request)
+        live = self._releases()
+        found = []
+        for cluster in busy:
+            releases = live.get(cluster, [])
+            there = self._know.ledger.gpu_milli_of(cluster)
+            ours = sum(release.gpu_milli for release in releases)
+            at_least = least_releases(releases, asked - (there - ours))
+            if at_least is not None:
+                bound_s = releases[at_least - 1].at_s if at_least else self._now_s
+                found.append((bound_s, cluster, at_least, releases))
+        found.sort(key=lambda each: (each[0], each[2], each[1]))
+        return found[:CLUSTERS_LOOKED_AT]
+
+    def _releases(self) -> dict[str, list[Release]]:
+        """Live placements of each cluster, those that end first before the others."""
+        if self._live is None:
+            know, now_s = self._know, self._now_s
+            self._live = {}
+            names = [*know.placed, *(name for held in know.held.values() for name in held)]
+            for name in names:
+                workload = know.open[name]
+                at_s = end_s(workload, now_s)
+                release = Release(
+                    UNKNOWN_S if at_s is None else at_s,
+                    workload.placed_at_s,
+                    name,
+                    _milli(workload),
+                    know.fleet.holdings(name),
+                )
+                self._live.setdefault(workload.cluster, []).append(release)
+            for releases in self._live.values():
+                releases.sort(key=lambda r: r[:3])
+        return self._live
+
+    def _known_until_s(self, clusters: list[str]) -> float:
+        """Until when the ends that are known stay the same if nothing happens."""
+        live = self._releases()
+        return min((live[c][0].at_s for c in clusters if live.get(c)), default=UNKNOWN_S)
+
+
+def _milli(workload: Workload) -> int:
+    return gpu_milli(workload.request) if workload.request is not None else 0
+
+
+def in_force(know: Knowledge, moment: Moment, now_s: float) -> dict[Key, Reservation]:
+    """Those that decisions told, as far as they still can be kept."""
+    closed = {view.name for view in moment.views if view.closed}
+    valid: dict[Key, Reservation] = {}
+    for key, reservation in know.reservations.items():
+        line = know.waiting.line_of(key)
+        if line is None or len(valid) >= moment.policy.reservations:
+            continue
+        setting = know.queues.get(line.queue)
+        if setting is not None and setting.via != "direct":
+            continue
+        if right_of(know, line).refusal or reservation.cluster in closed:
+            continue
+        if not all(_usable(know, reservation.cluster, held.node) for held in reservation.held):
+            continue
+        at_s = reservation.expected_at_s
+        if at_s is not None and now_s > at_s:
+            if now_s < know.open[key].submitted_at_s + moment.policy.reserve_wait_s:
+                continue
+            reservation = Reservation(
+                tenant=reservation.tenant,
+                id=reservation.id,
+                cluster=reservation.cluster,
+                held=reservation.held,
+            )
+        valid[key] = reservation
+    return valid
+
+
+def _usable(know: Knowledge, cluster: str, node: str) -> bool:
+    report = know.fleet.node(cluster, node)
+    return (
+        report is not None
+        and report.ready
+        and report.schedulable
+        and (cluster, node) not in know.cordons
+    )
+
+
+def seat_in(
+    know: Knowledge, moment: Moment, request: JobRequest, shape: bytes, cluster: str
+) -> Seating | None:
+    """Places for all pods in one cluster."""
+    considered: Considered = consider(know, moment, request, shape)
+    here = [c for c in considered.candidates if c.cluster == cluster]
+    if not here:
+        return None
+    found = seat(know, request, considered._replace(candidates=here))
+    return found[1] if found is not None else None
+
+
+@contextmanager
+def kept_from(
+    know: Knowledge, moment: Moment, line: Line | None, key: Key | None, rank: Rank, now_s: float
+) -> Iterator[None]:
+    """The fleet as a job sees it that others' reservations limit. For questions."""
+    lasts_s = line.lasts_s if line is not None else None
+    kept = []
+    for name, reservation in in_force(know, moment, now_s).items():
+        its = know.waiting.line_of(name)
+        if its is None:
+            continue
+        each = Kept(name, rank_of(know, its, name), reservation, holdings_of(reservation))
+        if each.limits(key, rank, lasts_s, now_s):
+            kept.append(each)
+    for each in kept:
+        know.fleet.charge(each.holdings, +1)
+    try:
+        yield
+    finally:
+        for each in kept:
+            know.fleet.charge(each.holdings, -1)

@@ -1,0 +1,154 @@
+"""Whose turn it is: the queues' accounts as they stand in a draft, and the heads of their lines.
+
+The rules of order among queues are engine/queues.py's; inside a queue the line whose first has the
+least order goes first. A queue's place depends on its own account and first job alone, so placing a
+job moves one queue and no other. Lines that are known not to fit take their turns too: a job that
+waits for room is first in its queue, and reserving.py has to hear of it.
+"""
+
+import heapq
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from berthmaster.engine.queues import (
+    Amounts,
+    QueueShare,
+    Right,
+    Tier,
+    dominant_share,
+    right,
+    tier,
+)
+from berthmaster.lifecycle.fold import Key
+from berthmaster.resolver.settings import Policy
+from berthmaster.resolver.state import Knowledge
+from berthmaster.resolver.waiting import Line, Order
+
+Place = tuple[bool, int, int, float, Order, str]
+Rank = tuple[bool, int, int]  # less comes first: not guaranteed, -queue priority, -priority
+
+
+class Turn(NamedTuple):
+    """One job that is to be decided about next."""
+
+    line: Line
+    key: Key
+    order: Order
+    share: QueueShare
+    right: Right
+    rank: Rank
+    blocked: bool  # known not to fit
+
+
+class _Queue:
+    """One queue in a draft."""
+
+    __slots__ = ("heads", "running", "share", "used")
+
+    def __init__(self, share: QueueShare, used: Mapping[str, int], running: int) -> None:
+        self.share = share
+        self.used = used
+        self.running = running
+        self.heads: list[tuple[Order, int, Key, Line]] = []
+
+
+class Turns:
+    """All queues with somebody waiting, in order."""
+
+    def __init__(self, know: Knowledge, policy: Policy, open_clusters: frozenset[str]) -> None:
+        self._know = know
+        self._growth = know.growth
+        self._totals = know.ledger.totals(open_clusters)
+        self._multipliers = policy.share_multipliers
+        self._taken: dict[Line, list[tuple[Order, Key]]] = {}
+        self._heap: list[tuple[Place, _Queue]] = []
+        for name, lines in know.waiting.by_queue().items():
+            queue = _Queue(know.share(name), know.ledger.used(name), know.ledger.running[name])
+            for number, line in enumerate(lines.values()):
+                first = line.first()
+                if first is not None:
+                    queue.heads.append((first[0], number, first[1], line))
+            heapq.heapify(queue.heads)
+            if queue.heads:
+                self._heap.append((self._place(queue), queue))
+        heapq.heapify(self._heap)
+
+    def next(self) -> Turn | None:
+        """Who is to be decided about; the same one until it is placed or passed over."""
+        if not self._heap:
+            return None
+        queue = self._heap[0][1]
+        order, _, key, line = queue.heads[0]
+        place = self._heap[0][0]
+        return Turn(
+            line,
+            key,
+            order,
+            queue.share,
+            right(queue.share, queue.used, queue.running, line.ask),
+            (place[0], place[1], order[1]),
+            line.blocked_at == self._growth,
+        )
+
+    def placed(self, amounts: Amounts) -> None:
+        """The one whose turn it was has a place now."""
+        queue = self._heap[0][1]
+        used = dict(queue.used)
+        for resource, amount in amounts.items():
+            used[resource] = used.get(resource, 0) + amount
+        queue.used = used
+        queue.running += 1
+        order, number, key, line = queue.heads[0]
+        self._taken.setdefault(line, []).append((order, key))
+        line.pop()
+        following = line.first()
+        if following is None:
+            heapq.heappop(queue.heads)
+        else:
+            heapq.heapreplace(queue.heads, (following[0], number, following[1], line))
+        self._moved(queue)
+
+    def passed(self) -> None:
+        """The one whose turn it was does not fit, nor does anybody in its line."""
+        queue = self._heap[0][1]
+        heapq.heappop(queue.heads)
+        self._moved(queue)
+
+    def close(self) -> None:
+        """Those who were placed wait on until the log says that they are."""
+        for line, entries in self._taken.items():
+            line.push(entries)
+
+    def _moved(self, queue: _Queue) -> None:
+        if queue.heads:
+            heapq.heapreplace(self._heap, (self._place(queue), queue))
+        else:
+            heapq.heappop(self._heap)
+
+    def _place(self, queue: _Queue) -> Place:
+        """Where a queue stands with the job that is its first: the least goes first."""
+        order, _, _, line = queue.heads[0]
+        share = queue.share
+        by = Tier.BORROWED
+        if share.guarantee or share.deserved:
+            by = tier(share, queue.used, line.ask)
+        has = dominant_share(queue.used, self._totals, share.weight, self._multipliers)
+        return (by is not Tier.GUARANTEED, -share.priority, by, has, order, share.queue)
+
+
+def rank_of(know: Knowledge, line: Line, key: Key) -> Rank:
+    """The rank of a waiting job as its queue's account stands in the log."""
+    share = know.share(line.queue)
+    by = tier(share, know.ledger.used(line.queue), line.ask)
+    return (by is not Tier.GUARANTEED, -share.priority, line.members[key][1])
+
+
+def right_of(know: Knowledge, line: Line) -> Right:
+    """Whether a line's queue may have one more of its jobs, as its account stands in the log."""
+    ledger, queue = know.ledger, line.queue
+    return right(know.share(queue), ledger.used(queue), ledger.running[queue], line.ask)
+
+
+def models_left(models: Iterable[str], barred: frozenset[str]) -> tuple[str, ...]:
+    """Of these GPU models, those that a queue may still have, by name."""
+    return tuple(sorted(set(models) - barred))

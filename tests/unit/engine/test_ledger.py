@@ -1,0 +1,114 @@
+"""The queues' accounts are the same in whatever order the facts and placements were told."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from berthmaster.engine.ledger import Ledger
+from berthmaster.lifecycle.fold import key
+from berthmaster.messages.fleet import NodeReport
+from berthmaster.messages.placement import PodBinding
+from tests.support.builders import job, node, pod_set
+
+REQUEST = job(
+    "gang",
+    queue="q",
+    pod_sets=(
+        pod_set(name="w", count=2, gpus=2, cpu_milli=4000, memory_mib=100),
+        pod_set(name="boss", gpus=0, cpu_milli=1000, memory_mib=50),
+    ),
+)
+PODS = (
+    PodBinding(pod="w-0", node="n1", gpus=(0, 1)),
+    PodBinding(pod="w-1", node="n2", gpus=(2, 3)),
+    PodBinding(pod="boss-0", node="n2"),
+)
+NAME = key("team", "gang")
+
+
+class Told:
+    """A ledger and the reports that it is told."""
+
+    def __init__(self) -> None:
+        self.reports: dict[tuple[str, str], NodeReport] = {}
+        self.ledger = Ledger(lambda cluster, name: self.reports.get((cluster, name)))
+
+    def tell(self, report: NodeReport) -> bool:
+        before = self.reports.get((report.cluster, report.node))
+        self.reports[report.cluster, report.node] = report
+        return self.ledger.node_changed(before, report)
+
+    def lose(self, name: str) -> bool:
+        before = self.reports.pop(("c1", name))
+        return self.ledger.node_changed(before, None)
+
+
+def test_a_placement_is_charged_by_what_its_nodes_turn_out_to_have() -> None:
+    told = Told()
+    told.ledger.hold(NAME, REQUEST, "c1", PODS)
+    asked = {"cpu": 9000, "memory": 250, "gpu": 4000}
+    assert told.ledger.used("q") == asked | {"gpu/": 4000}
+    assert told.tell(node(name="n1", model="T4"))
+    assert told.tell(node(name="n2", model="H100"))
+    now = {k: v for k, v in told.ledger.used("q").items() if v}
+    assert now == asked | {"gpu/T4": 2000, "gpu/H100": 2000}
+    assert not told.tell(node(name="n2", model="H100", cpu_milli=1000))  # as before, for queues
+    assert told.ledger.totals(frozenset({"c1"})) == {
+        "cpu": 97_000,
+        "memory": 2 * 786_432,
+        "gpu/T4": 8000,
+        "gpu/H100": 8000,
+    }
+
+    assert told.lose("n1")
+    assert told.ledger.used("q")["gpu/"] == 2000
+    assert told.ledger.gpu_milli_of("c1") == 8000
+    told.ledger.release(NAME)
+    assert told.ledger.used("q") == {}
+    assert told.ledger.running == {}
+    assert told.ledger.totals(frozenset()) == {}
+
+
+def test_only_healthy_gpus_are_there_to_be_shared() -> None:
+    told = Told()
+    told.tell(node(gpus=4, unhealthy=(1, 2)))
+    assert told.ledger.gpu_milli_of("c1") == 2000
+    told.tell(node(gpus=4))
+    assert told.ledger.gpu_milli_of("c1") == 4000
+    assert told.ledger.gpu_milli_of("never heard of") == 0
+
+
+STEPS = [
+    ("hold", "a"),
+    ("hold", "b"),
+    ("n1", "T4"),
+    ("n2", "H100"),
+]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    order=st.permutations(STEPS),
+    twice=st.lists(st.sampled_from(STEPS), max_size=3),
+    detour=st.sampled_from(["T4", "V100"]),
+)
+def test_whatever_was_told_first_the_accounts_are_the_same(
+    order: list[tuple[str, str]], twice: list[tuple[str, str]], detour: str
+) -> None:
+    told = Told()
+    told.tell(node(name="n1", model=detour))
+    for what, which in [*order, *twice, *[step for step in STEPS if step[0] != "hold"]]:
+        if what == "hold":
+            told.ledger.hold(key("team", which), REQUEST, "c1", PODS)
+        else:
+            told.tell(node(name=what, model=which))
+    plain = Told()
+    for name, model in (("n1", "T4"), ("n2", "H100")):
+        plain.tell(node(name=name, model=model))
+    for name in "ab":
+        plain.ledger.hold(key("team", name), REQUEST, "c1", PODS)
+    found = {name: amount for name, amount in told.ledger.used("q").items() if amount}
+    assert found == plain.ledger.used("q")
+    assert told.ledger.running == plain.ledger.running
+    clusters = frozenset({"c1"})
+    totals = {n: amount for n, amount in told.ledger.totals(clusters).items() if amount}
+    assert totals == plain.ledger.totals(clusters)
