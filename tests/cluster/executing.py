@@ -31,6 +31,7 @@ from berthmaster.messages.workload import (
     PodSet,
     RunSpec,
     Submitted,
+    Withdrawn,
     WorkloadEvent,
 )
 from tests.bus.tools import connected, eventually
@@ -163,6 +164,21 @@ class Site:
             )
         )
         return Attempt(tenant, request.id, 1)
+
+    async def withdraw(self, name: str) -> None:
+        """As the resolver does with what nobody claims."""
+        event = Withdrawn(
+            tenant=TENANT,
+            id=name,
+            after=(await self.read(name)).sequence,
+            at_s=3.0,
+            by="resolver",
+            cluster=CLUSTER,
+            attempt=1,
+            reason="not claimed in time",
+            decision=2,
+        )
+        await self.append(event)
 
     async def cancel(self, name: str, reason: str = "not needed") -> None:
         """As the gateway would."""

@@ -37,13 +37,13 @@ async def test_killed_between_claim_and_create_it_makes_the_job_in_its_next_life
         await berlin.until("warm", "Succeeded")
         await berlin.clean()
         mark = worker.audit.mark()
-        berlin.proxy.close()  # it can claim, and make nothing
+        berlin.proxy.delay_s = 30.0  # it can claim, and what it asks for waits at the door
         attempt = await berlin.place(job(), "n1")
         await berlin.until("train", "Claimed")
         await asyncio.sleep(1.0)  # its hint is acknowledged: nobody will tell it again
         berlin.kill()
         assert berlin.objects() == []
-        berlin.proxy.open()
+        berlin.proxy.delay_s = 0.0
         berlin.start()
         await berlin.until("train", "Succeeded")
         await berlin.clean()
@@ -119,14 +119,20 @@ async def test_an_api_server_that_is_away_delays_and_loses_nothing(
         await berlin.place(job("runs", run_s="2"), "n1")
         await berlin.until("runs", "Running")
         berlin.proxy.close()
+        await asyncio.sleep(1.0)  # it has noticed
         await berlin.place(job("waits"), "n1")
-        await berlin.until("waits", "Claimed")
-        await asyncio.sleep(20.0)
+        await berlin.place(job("leaves"), "n1")
+        await asyncio.sleep(10.0)
         assert await berlin.kinds("runs") == ["Claimed", "Running"]  # it ended; nobody can know
-        assert await berlin.kinds("waits") == ["Claimed"]
+        assert await berlin.kinds("waits") == []
+        # Nobody has claimed it, so it may go elsewhere.
+        await berlin.withdraw("leaves")
+        await asyncio.sleep(10.0)
+        assert await berlin.kinds("leaves") == ["Withdrawn"]
         berlin.proxy.open()
         for name in ("runs", "waits"):
             await berlin.until(name, "Succeeded")
+        assert await berlin.kinds("leaves") == ["Withdrawn"]
         await berlin.clean()
         calls = worker.audit.calls(since=mark)
         made = [c for c in calls if (c.verb, c.resource, c.status) == ("create", "jobs.batch", 201)]

@@ -4,8 +4,12 @@ import asyncio
 from pathlib import Path
 from typing import Final
 
+import aiohttp
 import pytest
 
+from berthmaster.bus.embedded import free_ports
+from berthmaster.messages.placement import Target
+from berthmaster.messages.workload import Evicted
 from tests.bus.tools import story
 from tests.cluster.executing import job, site
 from tests.controlplane.api import Api, ApiError, documents
@@ -139,3 +143,55 @@ async def test_rights_that_are_taken_away_delay_and_lose_nothing(
         )
         await berlin.until("train", "Cancelled")
         await berlin.clean()
+
+
+@story
+async def test_a_namespace_without_the_role_is_named_and_gives_back_and_the_others_are_served(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    worker = planes.workers[0]
+    make_nodes(worker, [gpu_node("n1")])
+    other, (port,) = f"{namespace}-other", free_ports(1)
+    worker.api.create("/api/v1/namespaces", {"metadata": {"name": other}})
+    token = await asyncio.to_thread(with_its_role, worker, namespace)
+    flags = ("--namespaces", f"{other},{namespace}", "--http-port", str(port))
+    kubeconfig = worker.kubeconfig_with_token(token)
+    async with site(worker, namespace, tmp_path, *flags, kubeconfig=kubeconfig) as berlin:
+        await berlin.place(job("served"), "n1")
+        await berlin.until("served", "Succeeded")
+        await berlin.place(job("elsewhere"), "n1", target=Target(namespace=other))
+        evicted = await berlin.until("elsewhere", "Evicted")
+        assert isinstance(evicted, Evicted)
+        assert evicted.reason.startswith(f"namespace {other} is closed to its executor: not allow")
+
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http:
+            async with http.get("/readyz") as answer:
+                assert answer.status == 200
+                rights = (await answer.json())["parts"]["rights"]
+            async with http.get("/metrics") as answer:
+                metrics = await answer.text()
+        assert rights["ok"]
+        assert f"namespace {other}: not allowed" in rights["why"]
+        assert f'namespace_closed{{namespace="{other}"}} 1.0' in metrics
+        assert f'namespace_closed{{namespace="{namespace}"}} 0.0' in metrics
+        assert "a namespace is not served" in berlin.words()
+
+        # Its Role comes, and it is served without a restart.
+        subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": namespace}
+        worker.api.create(
+            f"{RBAC}/namespaces/{other}/rolebindings",
+            {
+                "metadata": {"name": "berthmaster-executor"},
+                "roleRef": {
+                    "apiGroup": "rbac.authorization.k8s.io",
+                    "kind": "ClusterRole",
+                    "name": "berthmaster-executor",
+                },
+                "subjects": [subject],
+            },
+        )
+        async with asyncio.timeout(60):
+            while "a namespace is served again" not in berlin.words():
+                await asyncio.sleep(0.2)
+        await berlin.place(job("later"), "n1", target=Target(namespace=other))
+        await berlin.until("later", "Succeeded")

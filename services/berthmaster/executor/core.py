@@ -12,6 +12,8 @@ Rules of this file:
 - What the log says is over or somebody else's is left: our pods of it are removed, nothing is
   appended.
 - Silence of the bus changes nothing here: no timer of this file ends a job that runs.
+- While the cluster does not answer nothing is claimed: what is placed here can then be withdrawn
+  and go elsewhere. It is read again now and then, so as not to hold what is ours no more.
 
 The shell repeats a Reload until the log was readable; ``Reloaded.failed`` therefore means that the
 story holds something that this version cannot decode, and freezes the workload for us.
@@ -22,7 +24,7 @@ from typing import Final, assert_never
 
 from berthmaster.executor.job import How, Job, Pods, Verdict
 from berthmaster.executor.limits import Limits, left_s, order_of
-from berthmaster.executor.stimuli import Acted, Freeze, Instruction, Stimulus, Tick, Told
+from berthmaster.executor.stimuli import Acted, Freeze, Instruction, Reach, Stimulus, Tick, Told
 from berthmaster.executor.wording import MAX_REASON_CHARS, Wording
 from berthmaster.executor.words import Attempt, DeletePods, PodEvent, PodsFound, StopPods
 from berthmaster.lifecycle.fold import Key, Workload, key
@@ -49,6 +51,7 @@ from berthmaster.messages.workload import (
     WorkloadEvent,
 )
 
+HOLD_BACK_S: Final = 15.0  # by then the resolver has mostly withdrawn what nobody claims
 BACK_IN_QUEUE: Final = "its cluster's queue took it back: evicted or preempted there"
 
 
@@ -64,6 +67,7 @@ class Executor:
         self._refs: dict[str, tuple[Key, WorkloadEvent | None]] = {}
         self._timers: list[tuple[float, Attempt]] = []
         self._number = 0
+        self.away = ""  # why the cluster does not answer, "" = it does
         self.frozen: dict[Key, str] = {}
 
     @property
@@ -87,6 +91,10 @@ class Executor:
                 return self._on_reloaded(event, now_s)
             case Tick():
                 return self._on_tick(now_s)
+            case Reach(away):
+                self.away = away
+                waiting = [j for j in self._jobs.values() if j.logged is State.PLACED]
+                return [do for job in waiting for do in self._advance(job, now_s)]
             case _:
                 return self._on_pods(event, now_s)
 
@@ -323,6 +331,8 @@ class Executor:
             return []
         if job.stale:
             return [self._reload(job)]
+        if job.logged is State.PLACED and self.away:
+            return self._hold_back(job, now_s)
         if job.logged is State.PLACED:
             return [self._append(job, self._says.claimed(job, now_s))]
         if job.logged not in HELD:
@@ -334,6 +344,16 @@ class Executor:
         if job.pods is Pods.RUNNING and job.observed != job.told_pods:
             return [self._append(job, self._says.running(job, now_s))]
         return []
+
+    def _hold_back(self, job: Job, now_s: float) -> list[Instruction]:
+        """Not claimed now; read again after a while."""
+        if not job.look_at_s:
+            job.look_at_s = now_s + HOLD_BACK_S
+            self._set_timer(job.look_at_s, job.attempt)
+        if now_s < job.look_at_s:
+            return []
+        job.look_at_s = 0.0
+        return [self._reload(job)]
 
     def _end(self, job: Job, verdict: Verdict, now_s: float) -> list[Instruction]:
         if job.pods not in (Pods.NONE, Pods.GONE):

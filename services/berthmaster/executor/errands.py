@@ -77,6 +77,7 @@ class Errands:
         self._clock = clock
         self._job_sets = job_sets
         self._denials = Denials()
+        self.closed: Callable[[str], str] = lambda namespace: ""  # why nobody sees what is in it
         self.made = 0
         self.refused = 0
         self.stopped = 0
@@ -94,6 +95,12 @@ class Errands:
             return
         if held.namespace not in self._namespaces:
             raise RefusedToMake(self._not_served(held))
+        if why := self.closed(held.namespace):
+            if order.claimed_before:  # it may be there, and must not run twice
+                held.unsure = True
+                await self.look(held)
+                return
+            raise RefusedToMake(f"namespace {held.namespace} is closed to its executor: {why}")
         if held.kind is JOB_SETS and not self._job_sets:
             raise RefusedToMake(
                 "several pod sets need a JobSet, which this cluster did not serve when its "

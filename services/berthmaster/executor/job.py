@@ -75,6 +75,7 @@ class Job(msgspec.Struct, kw_only=True):
     cancel: bool = False
     cancel_reason: str = ""
     told_pods: tuple[PodBinding, ...] = ()  # as the last ``running`` says
+    read_back: bool = False  # that it is claimed was read, not done by this life as far as it knows
     # The cluster
     pods: Pods = Pods.NONE
     observed: tuple[PodBinding, ...] = ()
@@ -83,6 +84,7 @@ class Job(msgspec.Struct, kw_only=True):
     waits_for: str = ""  # what the cluster says of pods that do not run
     due_s: float = 0.0  # if not all pods run by then, the attempt is given back
     verdict: Verdict | None = None
+    look_at_s: float = 0.0  # not claimed yet as the cluster does not answer: read again then
     # Under way
     ref: str = ""  # of the one write or read in flight; "" = none
     stale: bool = False  # the log has moved: read it before the next write
@@ -145,6 +147,7 @@ class Job(msgspec.Struct, kw_only=True):
     def adopt(self, work: Workload) -> None:
         """Take over what the log says of this attempt."""
         self.logged = work.state
+        self.read_back = work.state is not State.PLACED
         self.sequence = work.sequence
         self.request = work.request
         self.digest = work.digest

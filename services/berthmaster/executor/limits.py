@@ -64,4 +64,5 @@ def order_of(job: Job, executor: str, now_s: float) -> CreatePods:
         asked_at_s=None if rest_s is None else now_s,
         target=job.target,
         ran=job.logged is not State.CLAIMED,
+        claimed_before=job.read_back,
     )

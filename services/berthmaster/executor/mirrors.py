@@ -1,4 +1,8 @@
-"""Mirrors of what is ours in a cluster: by namespace, Jobs, pods, and JobSets where served."""
+"""Mirrors of what is ours in a cluster: by namespace, Jobs, pods, and JobSets where served.
+
+A namespace in which we may not look is *closed*: nobody waits for its mirrors, nothing is made
+there, and what was made there before is taken to be as it was. The others are served meanwhile.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -7,10 +11,12 @@ from typing import Final
 from berthmaster.executor.kinds import JobObject, PodObject
 from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.client import Client
+from berthmaster.kubernetes.denials import GRACE_S
 from berthmaster.kubernetes.reflector import Change, Reflector
 from berthmaster.kubernetes.resources import JOB_SETS, JOBS, PODS, Resource
 from berthmaster.kubernetes.transport import LogLike
 
+ABSENT_S: Final = 10.0  # between two looks at a namespace that is closed
 STALE_S: Final = 180.0  # without a sign of the API server, which gives one every minute
 OnJob = Callable[[Resource, str, Change[JobObject]], None]  # kind, namespace
 OnPod = Callable[[Change[PodObject]], None]
@@ -46,6 +52,7 @@ class Mirrors:
                 namespace=namespace,
                 label_selector=self._selector,
                 on_change=on_pod,
+                absent_s=ABSENT_S,
                 log=log,
             )
 
@@ -57,6 +64,7 @@ class Mirrors:
             namespace=namespace,
             label_selector=self._selector,
             on_change=lambda change: self._on_job(kind, namespace, change),
+            absent_s=ABSENT_S,
             log=self._log,
         )
 
@@ -67,22 +75,53 @@ class Mirrors:
         """Mirror until told to stop."""
         await asyncio.gather(*(mirror.run(stopping) for mirror in self._all()))
 
+    def _of(self, namespace: str) -> list[Reflector[JobObject] | Reflector[PodObject]]:
+        jobs = [jobs for (_, where), jobs in self._jobs.items() if where == namespace]
+        return [*jobs, self._pods[namespace]]
+
+    def closed(self, namespace: str, now_s: float) -> str:
+        """Why nobody can see what is in a namespace, "" = it is seen, or will be in a moment."""
+        for mirror in self._of(namespace) if namespace in self._pods else ():
+            since_s = mirror.denied_since_s
+            if since_s is not None and now_s - since_s >= GRACE_S:
+                return mirror.trouble
+        return ""
+
+    def all_closed(self, now_s: float) -> dict[str, str]:
+        """Namespaces that are closed, and why."""
+        found = {namespace: self.closed(namespace, now_s) for namespace in self._pods}
+        return {namespace: why for namespace, why in found.items() if why}
+
+    def complete(self, now_s: float) -> bool:
+        """Whether everything was listed once that can be, and that is something."""
+        closed = self.all_closed(now_s)
+        rest = [namespace for namespace in self._pods if namespace not in closed]
+        return bool(rest) and all(m.resource_version for where in rest for m in self._of(where))
+
+    def unanswered(self) -> str:
+        """Why the API server does not answer, in words; "" = it does."""
+        silent = [mirror for mirror in self._all() if mirror.unanswered]
+        return silent[0].trouble if silent else ""
+
     @property
-    def complete(self) -> bool:
-        """Whether everything was listed once."""
-        return all(mirror.resource_version for mirror in self._all())
+    def heard_at_s(self) -> float:
+        """When the API server was heard last."""
+        return max(mirror.heard_at_s for mirror in self._all())
 
     def jobs(self, kind: Resource, namespace: str) -> Mapping[tuple[str, str], JobObject]:
         """What is there, by namespace and name."""
         return self._jobs[kind, namespace].objects
 
     def ill(self, now_s: float) -> str:
-        """Why what they hold may be old, in words; "" = it is not."""
-        named = [(f"{kind.plural} in {where}", m) for (kind, where), m in self._jobs.items()]
-        for what, jobs in named:
-            if jobs.trouble or jobs.age_s(now_s) > STALE_S:
-                return f"{what}: {jobs.trouble or f'nothing heard for {STALE_S:g} s'}"
+        """Why what they hold of open namespaces may be old, in words; "" = it is not."""
+        closed = self.all_closed(now_s)
+        if len(closed) == len(self._pods):
+            return next(iter(closed.values()))
+        named = [(f"{kind.plural} in", where, m) for (kind, where), m in self._jobs.items()]
+        for what, where, jobs in named:
+            if where not in closed and (jobs.trouble or jobs.age_s(now_s) > STALE_S):
+                return f"{what} {where}: {jobs.trouble or f'nothing heard for {STALE_S:g} s'}"
         for where, pods in self._pods.items():
-            if pods.trouble or pods.age_s(now_s) > STALE_S:
+            if where not in closed and (pods.trouble or pods.age_s(now_s) > STALE_S):
                 return f"pods in {where}: {pods.trouble or f'nothing heard for {STALE_S:g} s'}"
         return ""

@@ -1,7 +1,7 @@
 """A Kubernetes cluster as its executor uses it: orders in, what becomes of them out.
 
 What is known comes from mirrors of our own Jobs, JobSets and pods; what is ordered is carried out
-attempt by attempt, each by one task that tries until it is done, refused, or no longer wanted.
+attempt by attempt (carrier.py).
 Nothing is kept here that the cluster and the log do not know: whoever is killed reads it again.
 
 Rules of this file:
@@ -13,12 +13,12 @@ Rules of this file:
 """
 
 import asyncio
-import random
 from collections.abc import Callable
 from typing import Final
 
 from berthmaster.executor.attempts import Goal, Held, attempt_of, not_later
-from berthmaster.executor.errands import Errands, Expired, RefusedToMake
+from berthmaster.executor.carrier import Carrier
+from berthmaster.executor.errands import Errands
 from berthmaster.executor.kinds import JobObject, PodObject
 from berthmaster.executor.mirrors import Mirrors
 from berthmaster.executor.standing import DEADLINE, Scene
@@ -36,13 +36,11 @@ from berthmaster.executor.words import (
 )
 from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.client import Client
-from berthmaster.kubernetes.errors import Conflict, KubernetesError
 from berthmaster.kubernetes.reflector import Added, Change, Deleted, Listed, Unreadable, Updated
 from berthmaster.kubernetes.resources import Resource
 from berthmaster.kubernetes.transport import LogLike
-from berthmaster.runtime.backoff import Backoff
 
-PAUSES: Final = Backoff(first_s=0.1, most_s=15.0)
+LOOK_S: Final = 0.1  # at whether all was listed: a namespace closes by time alone
 ORPHAN_S: Final = 5.0  # a pod's news may overtake its job's
 FEW_PODS: Final = 32
 GATHER_S: Final = 0.05
@@ -66,17 +64,16 @@ class ClusterRuntime:
     ) -> None:
         """``job_sets``: whether the cluster serves them."""
         self.errands = errands
-        self.trouble = ""  # the last call that failed, "" since the last that did not
         self._executor = executor
         self._clock = clock
         self._log = log
         self._held: dict[Attempt, Held] = {}
         self._tell: Callable[[PodEvent], None] | None = None
         self._ready = False
-        self._broken = ""  # by a mistake of ours: it stays until a person looks
-        self._complete = asyncio.Event()
+        self._listed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._chance = random.Random()
+        errands.closed = self.closed
+        self._carrier = Carrier(errands, say=self._say, judge=self._judge, log=log)
         self._mirrors = Mirrors(
             client,
             namespaces,
@@ -95,13 +92,10 @@ class ClusterRuntime:
             await self._mirrors.run(stopping)
         finally:
             self._tell = None
-            working = [held.work for held in self._held.values() if held.work is not None]
             for held in self._held.values():
                 if held.timer is not None:
                     held.timer.cancel()
-            for task in working:
-                task.cancel()
-            await asyncio.gather(*working, return_exceptions=True)
+            await self._carrier.close(self._held.values())
 
     @property
     def ready(self) -> bool:
@@ -119,7 +113,30 @@ class ClusterRuntime:
 
     def ill(self) -> str:
         """What stands between us and the API server, in words; "" = nothing."""
-        return self._broken or self._mirrors.ill(self._loop.time()) or self.trouble
+        carrier = self._carrier
+        return carrier.broken or self._mirrors.ill(self._loop.time()) or carrier.trouble
+
+    @property
+    def trouble(self) -> str:
+        """The last call that failed, "" since the last that did not."""
+        return self._carrier.trouble
+
+    def lacking(self) -> dict[str, str]:
+        """Namespaces in which rights are missing, and which."""
+        return self._carrier.lacking | self._mirrors.all_closed(self._loop.time())
+
+    def closed(self, namespace: str) -> str:
+        """Why nobody can see what is in a namespace, "" = it is seen."""
+        return self._mirrors.closed(namespace, self._loop.time())
+
+    def away(self) -> str:
+        """Why nothing new should be claimed: no API server answers us. "" = one does."""
+        carrier, mirrors, now_s = self._carrier, self._mirrors, self._loop.time()
+        if carrier.unanswered_at_s > mirrors.heard_at_s and carrier.unanswered:
+            return carrier.unanswered
+        if not mirrors.complete(now_s) and self._ready:
+            return mirrors.ill(now_s)  # all are closed by now
+        return mirrors.unanswered() or carrier.slow(now_s)
 
     # ---- Runtime
 
@@ -131,8 +148,13 @@ class ClusterRuntime:
         """All that is there, once all of it was listed, however long that takes."""
         if executor != self._executor:
             raise ValueError(f"this runtime is that of {self._executor}, not of {executor}")
-        self._look_whether_complete()
-        await self._complete.wait()
+        while not self._mirrors.complete(self._loop.time()):
+            self._listed.clear()
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    await self._listed.wait()
+            except TimeoutError:
+                pass
         events: list[PodEvent] = []
         for held in list(self._held.values()):
             held.known = True  # listed: what has no object has none
@@ -150,14 +172,14 @@ class ClusterRuntime:
                 held.order = order
                 held.scene.wanted = {pods.name: pods.count for pods in order.request.pod_sets}
                 held.scene.queued = order.target.via == "worker"
-                self._want(held, Goal.CREATE)
+                self._carrier.want(held, Goal.CREATE)
             case StopPods(attempt) if held is None:
                 self._say(PodsGone(attempt))
             case StopPods(_, reason) if held is not None:
                 held.stop_reason = reason
-                self._want(held, Goal.STOP)
+                self._carrier.want(held, Goal.STOP)
             case DeletePods() if held is not None:
-                self._want(held, Goal.DELETE)
+                self._carrier.want(held, Goal.DELETE)
             case _:
                 pass  # there is nothing of it
 
@@ -176,7 +198,7 @@ class ClusterRuntime:
                 self._log.error("cannot read an object", object=bad.name, why=bad.why)
             case Listed(version):
                 self._compare(kind, namespace, version)
-                self._look_whether_complete()
+                self._listed.set()
 
     def _see(self, kind: Resource, job: JobObject) -> None:
         mine = attempt_of(job)
@@ -232,11 +254,7 @@ class ClusterRuntime:
             case Unreadable(bad):
                 self._log.error("cannot read a pod", pod=bad.name, why=bad.why)
             case Listed():
-                self._look_whether_complete()
-
-    def _look_whether_complete(self) -> None:
-        if self._mirrors.complete:
-            self._complete.set()
+                self._listed.set()
 
     # ---- what is told
 
@@ -310,7 +328,7 @@ class ClusterRuntime:
         ):
             self._log.warning("its cluster did not end it in time", attempt=held.text)
             held.stop_reason = DEADLINE
-            self._want(held, Goal.STOP)
+            self._carrier.want(held, Goal.STOP)
         self._judge(held)
 
     def _let_go(self, held: Held) -> None:
@@ -318,86 +336,8 @@ class ClusterRuntime:
         if held.work is not None:
             return
         if held.uid and held.uid != held.deleted:
-            self._want(held, Goal.DELETE)  # it came late
+            self._carrier.want(held, Goal.DELETE)  # it came late
         elif held.scene.job is None and not held.unsure and not held.scene.pods:
             if held.timer is not None:
                 held.timer.cancel()
             self._held.pop(held.attempt, None)
-
-    # ---- what is done
-
-    def _want(self, held: Held, goal: Goal) -> None:
-        """Have it done. What was told is told again: whoever orders wants to hear."""
-        held.told.clear()
-        if goal.value >= held.goal.value:
-            held.goal = goal
-        held.ordered.set()
-        self._drive(held)
-
-    def _drive(self, held: Held) -> None:
-        if held.work is None:
-            name = f"{held.goal.name.lower()} {held.text}"
-            held.work = self._loop.create_task(self._work(held), name=name)
-            held.work.add_done_callback(lambda task: self._done(held, task))
-
-    def _done(self, held: Held, task: asyncio.Task[None]) -> None:
-        held.work = None
-        if task.cancelled():
-            return
-        if (error := task.exception()) is not None:
-            self._log.error("an order was not carried out", error=error, attempt=held.text)
-            self._broken = f"an order for {held.text} was not carried out: {error}"
-        elif held.ordered.is_set():  # between its last look and now
-            self._drive(held)
-        else:
-            self._judge(held)
-
-    async def _work(self, held: Held) -> None:
-        """Until what is ordered is done; what is ordered may change on the way."""
-        failures = 0
-        while held.ordered.is_set() or failures:
-            held.ordered.clear()
-            goal = held.goal
-            try:
-                await self._step(held, goal)
-                self.trouble = ""
-                failures = 0
-            except KubernetesError as error:
-                failures += 1
-                if not isinstance(error, Conflict):
-                    self.trouble = str(error)
-                    if failures == 1:
-                        what = f"cannot {goal.name.lower()} yet"
-                        self._log.warning(what, attempt=held.text, why=str(error))
-                await self._pause(held, failures)
-
-    async def _pause(self, held: Held, failures: int) -> None:
-        try:
-            async with asyncio.timeout(PAUSES.delay_s(failures, self._chance)):
-                await held.ordered.wait()
-        except TimeoutError:
-            pass
-
-    async def _step(self, held: Held, goal: Goal) -> None:
-        match goal:
-            case Goal.CREATE if held.order is not None:
-                await self._create(held, held.order)
-            case Goal.STOP:
-                await self.errands.stop(held)
-            case Goal.DELETE:
-                await self.errands.delete(held)
-            case _:
-                pass
-
-    async def _create(self, held: Held, order: CreatePods) -> None:
-        try:
-            await self.errands.make(held, order)
-        except Expired:
-            if held.unsure:  # an earlier call may have made it in time
-                await self.errands.look(held)
-            if held.scene.job is None:
-                self._say(PodsExpired(held.attempt))
-        except RefusedToMake as error:
-            held.refused = str(error)
-            held.known = True
-            self._log.warning("the cluster refuses", attempt=held.text, why=held.refused)

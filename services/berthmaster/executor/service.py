@@ -7,6 +7,7 @@ no harm (all writes are guarded, all objects have one name), but double the call
 
 import asyncio
 import os
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from berthmaster.bus import subjects
@@ -23,7 +24,7 @@ from berthmaster.executor.offers import Offers
 from berthmaster.executor.runtime import ClusterRuntime
 from berthmaster.executor.settings import ExecutorSettings
 from berthmaster.executor.shell import Shell
-from berthmaster.executor.stimuli import Told
+from berthmaster.executor.stimuli import Reach, Told
 from berthmaster.kubernetes.access import Access
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.config import from_kubeconfig, in_cluster
@@ -37,6 +38,7 @@ NAME: Final = "executor"
 FIGURES_INTERVAL_S: Final = 1.0
 LAST_LIMIT_S: Final = 2.0  # for writes and calls under way when told to stop
 LOOK_AGAIN_S: Final = 2.0
+REACH_S: Final = 0.1  # between two looks at whether the API server answers: what was claimed stays
 NO_HINT: Final = 0  # what nobody waits to hear acknowledged
 IN_A_POD: Final = "KUBERNETES_SERVICE_HOST"
 
@@ -49,6 +51,10 @@ class Figures:
         self._attempts = metrics.gauge("attempts", "Attempts in hand")
         self._objects = metrics.gauge("objects", "Job objects in the cluster that are ours")
         self._calls = metrics.counter("api_calls", "Calls to the API server", ("verb", "resource"))
+        self._away = metrics.gauge("claims_held_back", "1 while its API server does not answer")
+        self._lacking = metrics.gauge(
+            "namespace_closed", "1 where rights are missing for jobs to be made", ("namespace",)
+        )
         self._counters = {
             what: metrics.counter(what, text)
             for what, text in (
@@ -68,6 +74,7 @@ class Figures:
     def show(self, client: Client, runtime: ClusterRuntime, shell: Shell) -> None:
         """Take over the present values."""
         self._attempts.set(shell.core.jobs)
+        self._away.set(bool(shell.core.away))
         self._objects.set(runtime.attempts)
         errands, tally = runtime.errands, shell.tally
         for what, value in (
@@ -84,6 +91,11 @@ class Figures:
             self._counters[what].inc(self._grown(what, value))
         for (verb, resource), value in client.calls.items():
             self._calls.labels(verb, resource).inc(self._grown((verb, resource), value))
+
+    def closed(self, namespaces: Iterable[str], lacking: Mapping[str, str]) -> None:
+        """Which of the namespaces lack rights."""
+        for namespace in namespaces:
+            self._lacking.labels(namespace).set(namespace in lacking)
 
     def _grown(self, what: object, value: int) -> int:
         before = self._shown.get(what, 0)
@@ -155,7 +167,13 @@ class _Serving:
         offers = Offers()
         style = Style(settings.gpu_resource, settings.kai_scheduler, settings.kai_queue)
         errands = Errands(
-            client, core.name, settings.namespaces, offers, style, conn.now, job_sets=job_sets
+            client,
+            core.name,
+            settings.namespaces,
+            offers,
+            style,
+            conn.now,
+            job_sets=job_sets,
         )
         runtime = ClusterRuntime(
             client,
@@ -168,6 +186,7 @@ class _Serving:
         )
         shell = Shell(conn, core, runtime, service=NAME, leftovers=self._leftovers)
         self._parts = _Parts(offers, runtime, shell)
+        self._told: Mapping[str, str] = {}  # namespaces that lack rights
 
     async def run(self) -> None:
         ctx, (offers, runtime, shell) = self._ctx, self._parts
@@ -182,13 +201,42 @@ class _Serving:
             return
         ctx.health.ready("fleet", True)
         working = ctx.spawn(shell.run(ctx.stopping), name="executor")
+        ctx.spawn(self._watch_reach(), name="whether the API server answers")
         figures = Figures(ctx)
         async for _ in beats(FIGURES_INTERVAL_S, ctx.stopping):
             ill = runtime.ill()
             ctx.health.ready("cluster", not ill and runtime.ready, ill or "not listed yet")
             ctx.health.ready("bus", self._conn.connected, "no connection to NATS")
+            self._tell_lacking(figures)
             figures.show(self._client, runtime, shell)
         await asyncio.wait({working, watching}, timeout=LAST_LIMIT_S)
+
+    async def _watch_reach(self) -> None:
+        """What nobody can make here should not be claimed here."""
+        runtime, shell = self._parts.runtime, self._parts.shell
+        async for _ in beats(REACH_S, self._ctx.stopping):
+            away = runtime.away()
+            if bool(away) != bool(shell.core.away):
+                if away:
+                    self._ctx.log.warning("nothing is claimed: no answer", why=away)
+                else:
+                    self._ctx.log.info("claiming again: the API server answers")
+                shell.feed(Reach(away))
+
+    def _tell_lacking(self, figures: Figures) -> None:
+        """A namespace without its Role stops no other; people must hear of it all the same."""
+        ctx, lacking = self._ctx, self._parts.runtime.lacking()
+        names = ctx.settings.namespaces
+        words = "; ".join(f"namespace {name}: {why}" for name, why in sorted(lacking.items()))
+        ctx.health.ready("rights", len(lacking) < len(names), words, note=words)
+        figures.closed(names, lacking)
+        for name, why in lacking.items():
+            if name not in self._told:
+                ctx.log.warning("a namespace is not served", namespace=name, why=why)
+        for name in self._told:
+            if name not in lacking:
+                ctx.log.info("a namespace is served again", namespace=name)
+        self._told = lacking
 
     async def _leftovers(self) -> list[Told]:
         """What an earlier life claimed and did not make."""

@@ -22,7 +22,13 @@ class Tick(NamedTuple):
     """Time has passed: ``next_due_s`` is over."""
 
 
-Stimulus = Told | Tick | Answered | Reloaded | PodEvent
+class Reach(NamedTuple):
+    """Whether the cluster answers; ``away`` says why not, "" = it does."""
+
+    away: str
+
+
+Stimulus = Told | Tick | Reach | Answered | Reloaded | PodEvent
 
 
 class Acted(NamedTuple):

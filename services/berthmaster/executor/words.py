@@ -44,6 +44,7 @@ class CreatePods(NamedTuple):
     # Whoever stands still between asking and doing must not start what is placed anew by then.
     target: Target = Target()  # where and how, in a Kubernetes cluster
     ran: bool = False  # its pods were told to run: what is gone of them is not made a second time
+    claimed_before: bool = False  # the claim was read in the log: there may be an object already
 
 
 class StopPods(NamedTuple):

@@ -106,6 +106,10 @@ class BadConfig(KubernetesError):
         self.problem = problem
 
 
+# What is no answer of a server that could be worked with: away, ill, or it does not know us.
+NO_ANSWER: Final = (Unreachable, TimedOut, BadAnswer, ServerError, Unauthorized)
+
+
 class _Details(msgspec.Struct, rename="camel"):
     retry_after_seconds: int | None = None
 

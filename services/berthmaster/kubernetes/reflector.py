@@ -17,6 +17,7 @@ from typing import Final, Generic, TypeVar
 
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.errors import (
+    NO_ANSWER,
     ApiError,
     Forbidden,
     Gone,
@@ -104,6 +105,8 @@ class Reflector(Generic[T]):
         self.caught_up = False  # listed, and not known to have missed anything since
         self.trouble = ""  # in words; "" = none
         self.absent = False  # the server says that it serves no such kind
+        self.denied_since_s: float | None = None  # event loop time; it says that we may not look
+        self.unanswered = False  # it says nothing that we could use: away, ill, or a stranger
         self.heard_at_s = 0.0  # event loop time; 0 = never
         self.lists = 0
         self.watches = 0
@@ -253,6 +256,11 @@ class Reflector(Generic[T]):
 
     def _failed(self, error: KubernetesError, words: str) -> None:
         self._failures += 1
+        self.unanswered = isinstance(error, NO_ANSWER)
+        if not isinstance(error, Forbidden):
+            self.denied_since_s = None
+        elif self.denied_since_s is None:
+            self.denied_since_s = asyncio.get_running_loop().time()
         self.trouble = words
         # A first failure is mostly over before anybody could look; the same one is told once.
         if self._failures > 1 and type(error) not in self._told:
@@ -261,7 +269,8 @@ class Reflector(Generic[T]):
 
     def _recovered(self) -> None:
         self.trouble = ""
-        self.absent = False
+        self.absent = self.unanswered = False
+        self.denied_since_s = None
         if self._told:
             self._told.clear()
             self._log.info("mirroring again", resource=self._resource.plural)

@@ -32,6 +32,7 @@ class LittleApi:
         self.calls: list[tuple[str, str]] = []  # method, plural; no lists, no watches
         self.misfortune: Misfortune = lambda method, plural: None
         self.job_sets = True
+        self.closed: set[str] = set()  # namespaces in which nobody has any right
         self._version = 10
         self._history: list[tuple[int, str, str, Json]] = []  # version, type, plural, object
         self._changed = asyncio.Condition()
@@ -119,6 +120,9 @@ class LittleApi:
         at = parts.index("namespaces")
         namespace, plural, *rest = parts[at + 1 :]
         name = rest[0] if rest else ""
+        if namespace in self.closed:
+            why = f'{plural} is forbidden: User "us" cannot list resource in "{namespace}"'
+            return web.json_response(status(403, "Forbidden", why), status=403)
         if request.method == "GET" and not name:
             if "watch" in request.query:
                 return await self._watch(request, plural, namespace)

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from berthmaster.executor.core import Executor
-from berthmaster.executor.stimuli import Acted, Freeze, Instruction, Told
+from berthmaster.executor.core import HOLD_BACK_S, Executor
+from berthmaster.executor.stimuli import Acted, Freeze, Instruction, Reach, Tick, Told
 from berthmaster.executor.words import (
     Attempt,
     CreatePods,
@@ -197,7 +197,15 @@ def test_a_claim_of_unknown_outcome_that_was_stored_goes_on() -> None:
     read = Reload(ref="2", tenant="acme", id="train")
     assert executor.handle(Answered(ref="1", outcome=Unknown("lost")), 110) == [read]
     assert executor.handle(Reloaded(ref="2", workload=work(State.CLAIMED)), 111) == [
-        CreatePods(TRAIN, NAME, PODS, REQUEST, stop_after_s=49, asked_at_s=111),  # claimed at 100
+        CreatePods(
+            TRAIN,
+            NAME,
+            PODS,
+            REQUEST,
+            stop_after_s=49,  # claimed at 100
+            asked_at_s=111,
+            claimed_before=True,
+        ),
         Acted(1),
     ]
 
@@ -302,3 +310,49 @@ def test_a_placement_that_the_hub_s_kueue_carries_out_is_left_alone() -> None:
     by_the_hub = msgspec.structs.replace(placed(), cell="hub")
     assert executor.handle(Told(1, by_the_hub, 5), now_s=0) == [Acted(1)]
     assert executor.jobs == 0
+
+
+# A cluster that does not answer
+
+
+def test_nothing_is_claimed_while_the_cluster_does_not_answer_and_all_when_it_does() -> None:
+    executor = running_executor()
+    assert executor.handle(Reach("no connection"), 110) == []
+    other = msgspec.structs.replace(placed(), id="other")
+    assert executor.handle(Told(2, other, 20), 111) == []
+    # What runs is told of as ever.
+    [told] = executor.handle(PodsCompleted(TRAIN), 112)
+    assert isinstance(told, Append)
+    assert isinstance(told.event, Succeeded)
+
+    [claimed] = executor.handle(Reach(""), 113)
+    assert isinstance(claimed, Append)
+    assert (claimed.event.id, claimed.event.after, type(claimed.event)) == ("other", 20, Claimed)
+    assert executor.handle(Reach(""), 114) == []  # the claim is under way
+
+
+def test_what_was_withdrawn_while_the_cluster_was_away_is_let_go_and_its_hint_is_done() -> None:
+    executor = Executor("berlin")
+    executor.handle(Reach("no connection"), 99)
+    assert executor.handle(Told(1, placed(), 5), 100) == []
+    assert executor.next_due_s == 100 + HOLD_BACK_S
+    assert executor.handle(Tick(), 100 + HOLD_BACK_S) == [
+        Reload(ref="1", tenant="acme", id="train")
+    ]
+    withdrawn = work(State.QUEUED, cluster="", executor="")
+    assert executor.handle(Reloaded(ref="1", workload=withdrawn), 116) == [Acted(1)]
+    assert executor.jobs == 0
+    assert executor.handle(Reach(""), 120) == []
+
+
+def test_what_is_still_ours_after_a_while_stays_held_back_and_is_claimed_in_the_end() -> None:
+    executor = Executor("berlin")
+    executor.handle(Reach("no connection"), 99)
+    executor.handle(Told(1, placed(), 5), 100)
+    executor.handle(Tick(), 115)
+    still = work(State.PLACED, sequence=5, executor="")
+    assert executor.handle(Reloaded(ref="1", workload=still), 116) == []
+    assert executor.handle(Tick(), 131) == [Reload(ref="2", tenant="acme", id="train")]
+    assert executor.handle(Reach(""), 131.5) == []  # the reading is under way
+    [claimed] = executor.handle(Reloaded(ref="2", workload=still), 132)
+    assert claimed == claim("3", after=5, at_s=132)

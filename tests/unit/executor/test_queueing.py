@@ -158,7 +158,7 @@ def test_an_attempt_that_ran_and_whose_pods_are_nowhere_is_not_to_be_made_again(
         executor = Executor("berlin", limits=LIMITS)
         executor.handle(Told(0, placed(), 5), 100)
         executor.handle(Answered(ref="1", outcome=Refused(9)), 101)
-        order = CreatePods(TRAIN, NAME, PODS, REQUEST, None, None, QUEUE, ran)
+        order = CreatePods(TRAIN, NAME, PODS, REQUEST, None, None, QUEUE, ran, claimed_before=True)
         steps = executor.handle(Reloaded(ref="2", workload=work(state)), 102)
         assert steps == [order, Acted(0)]
     assert evicted(executor, PodsGone(TRAIN), 103) == "its pods vanished from the cluster"

@@ -103,7 +103,9 @@ def train(**fields: Any) -> JobRequest:
 
 
 @asynccontextmanager
-async def playing(api: LittleApi, *, job_sets: bool = False) -> AsyncIterator[Play]:
+async def playing(
+    api: LittleApi, *, job_sets: bool = False, namespaces: tuple[str, ...] = ("team",)
+) -> AsyncIterator[Play]:
     """A runtime that has listed everything."""
     log = Lines()
     client = await api.client(log)
@@ -111,7 +113,6 @@ async def playing(api: LittleApi, *, job_sets: bool = False) -> AsyncIterator[Pl
     def clock() -> float:
         return play.now_s
 
-    namespaces = ("team",)
     errands = Errands(client, NAME, namespaces, Offers(), Style(), clock, job_sets=job_sets)
     runtime = ClusterRuntime(
         client,
@@ -490,3 +491,97 @@ async def test_an_api_server_that_comes_back_is_told_what_was_ordered_meanwhile(
         await play.job()
         await play.pod("Running")
         await play.hears(PodsRunning, 20.0)
+
+
+# Namespaces without rights, and a server that does not answer
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server is believed soon."""
+    monkeypatch.setattr("berthmaster.executor.mirrors.GRACE_S", 0.1)
+    monkeypatch.setattr("berthmaster.executor.mirrors.ABSENT_S", 0.1)
+
+
+@pytest.mark.usefixtures("soon")
+@story
+async def test_a_namespace_without_its_role_is_named_and_gives_back_and_the_other_is_served() -> (
+    None
+):
+    async with LittleApi() as api:
+        api.closed = {"other"}
+        async with playing(api, namespaces=("team", "other")) as play:
+            assert (play.runtime.ready, play.runtime.ill(), play.runtime.away()) == (True, "", "")
+            lacking = play.runtime.lacking()
+            assert list(lacking) == ["other"]
+            assert 'User "us" cannot list' in lacking["other"]
+            play.create(target=Target(namespace="other"))
+            refused = await play.hears(PodsRefused)
+            assert refused.reason.startswith("namespace other is closed to its executor: not allo")
+            assert api.calls == []
+
+            # Its Role comes: from then on it is served as the other is.
+            api.closed = set()
+            await until(lambda: not play.runtime.lacking())
+            later = TRAIN._replace(number=2)
+            play.runtime.perform(
+                CreatePods(later, NAME, PODS, train(), None, target=Target(namespace="other"))
+            )
+            assert (await play.job())["metadata"]["namespace"] == "other"
+
+
+@pytest.mark.usefixtures("soon")
+@story
+async def test_what_an_earlier_life_may_have_made_where_nobody_can_look_is_not_given_back() -> None:
+    async with LittleApi() as api:
+        async with playing(api) as first:
+            first.create()
+            await first.job()
+        api.closed = {"team"}
+        async with playing(api, namespaces=("elsewhere", "team")) as play:
+            play.create(claimed_before=True)
+            await asyncio.sleep(0.5)
+            assert play.told == []
+            api.closed = set()
+            await play.pod("Running")
+            assert (await play.hears(PodsRunning)).attempt == TRAIN
+            assert len(api.all("jobs")) == 1
+
+
+@pytest.mark.usefixtures("soon")
+@story
+async def test_without_rights_anywhere_nothing_is_claimed() -> None:
+    async with LittleApi() as api, playing(api) as play:
+        api.closed = {"team"}
+        await api.stop()  # its watches end
+        await api.start()
+        await until(lambda: "not allowed" in play.runtime.away())
+        assert "not allowed" in play.runtime.ill()
+        api.closed = set()
+        await until(lambda: not play.runtime.away())
+
+
+@story
+async def test_a_server_that_is_away_is_noticed_by_its_silence_and_by_its_return() -> None:
+    async with LittleApi() as api, playing(api) as play:
+        assert play.runtime.away() == ""
+        await api.stop()
+        await until(play.runtime.away)
+        await api.start()
+        await until(lambda: not play.runtime.away(), 20.0)
+
+
+@story
+async def test_a_server_that_takes_calls_and_answers_none_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("berthmaster.executor.carrier.SLOW_S", 0.2)
+    fates = iter(["hung", "hung"])
+    async with LittleApi() as api, playing(api) as play:
+        api.misfortune = lambda method, plural: next(fates, None)
+        play.create()
+        await until(lambda: "no answer to a call" in play.runtime.away())
+        await until(lambda: play.runtime.trouble)  # the call has reached its limit
+        assert play.runtime.away()
+        await play.job()
+        await until(lambda: not play.runtime.away())
