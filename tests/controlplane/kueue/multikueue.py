@@ -158,7 +158,7 @@ class MultiKueue:
             return None
         if evicted := first_with(group.copies, lifecycle.EVICTED):
             if lifecycle.is_evicted(local):
-                return await self._sync_job(group, evicted[0])
+                return await self._sync_job(group, evicted[0], last=True)
             if check["state"] == "Ready":
                 words = (
                     f'Workload evicted on worker cluster "{evicted[0]}": {evicted[1]["message"]}'

@@ -28,9 +28,9 @@ from tests.controlplane.kueue.writing import now_text
 async def sync(
     local: Cluster, remote: Cluster, key: Key, workload: str, origin: str, *, last: bool = False
 ) -> bool:
-    """One step. True: the double runs but its status cannot be copied yet. ``last``: nothing is
-    copied after this one, so both are read past the caches, which may not have the Job's end yet
-    when they have its Workload's."""
+    """One step. True: the double runs but its status cannot be copied yet. ``last``: nothing may
+    be copied after this one, so both are read past the caches, which may not have the Job's end
+    yet when they have its Workload's."""
     mine = local.get(resources.JOBS, key)
     if mine is None:
         return False
