@@ -51,7 +51,7 @@ def test_a_crashed_api_server_comes_back_with_all_it_knew(worker: Plane, namespa
     worker.start_api_server()
     assert worker.parts.api_server.pid != pid
 
-    # Nothing is forgotten, and controllers, scheduler and kwok find it again by themselves.
+    # Nothing is forgotten, and controllers, scheduler and kwok go on where they were.
     wait_condition(worker, jobs_path(namespace, "before"), "Complete")
     worker.api.create(jobs_path(namespace), gpu_job("after"))
     wait_condition(worker, jobs_path(namespace, "after"), "Complete")

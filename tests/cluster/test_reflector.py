@@ -265,7 +265,7 @@ def test_a_network_that_swallows_everything_is_noticed_and_survived(
             await asyncio.to_thread(worker.api.create, path, note("unheard"))
             await until(lambda: found.reflector.trouble)
             loop = asyncio.get_running_loop()
-            assert found.reflector.age_s(loop.time()) >= 2
+            assert found.reflector.age_s(loop.time()) > 1
             assert found.names() == []
             await asyncio.to_thread(door.open)
             await until(lambda: found.names() == ["unheard"])

@@ -32,6 +32,7 @@ from tests.controlplane.proxy import Proxy
 
 ADMIN: Final = "admin"
 ADMINS: Final = ("system:masters",)
+NODE_LEASES: Final = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 READY_LIMIT_S: Final = 60.0
 SERVED_LIMIT_S: Final = 60.0
 ETCD_LIMIT_S: Final = 20.0
@@ -265,12 +266,24 @@ class Plane:
         wait_served(self.api, list(self._crds.values()), SERVED_LIMIT_S)
 
     def start_api_server(self, limit_s: float = READY_LIMIT_S) -> None:
-        """Start the API server and wait until it is ready."""
+        """Start the API server and wait until it is ready.
+
+        Whoever needs it starts anew as well. In a real cluster they lose their lease meanwhile and
+        are started again; here they have none, and would come back up to half a minute later, as
+        long as they pause between two tries.
+        """
+        waiting = [part for part in self.parts.followers() if part.running]
+        for part in waiting:
+            part.kill()
         self.launch_api_server()
         self.wait_ready(limit_s)
+        if self.parts.kwok in waiting:  # a kwok leaves nodes alone that another one's lease is for
+            self.api.delete(NODE_LEASES)
+        for part in waiting:
+            part.launch()
 
     def crash_api_server(self) -> None:
-        """kill -9 of the API server. Controllers, scheduler and kwok stay and try again."""
+        """kill -9 of the API server. Controllers, scheduler and kwok stay until it comes back."""
         self.parts.api_server.kill()
 
     def pause_api_server(self) -> None:
