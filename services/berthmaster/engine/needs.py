@@ -12,11 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berthmaster.engine.fleet import WHOLE, Fleet, NodeKind
+from berthmaster.engine.models import is_one_of
 from berthmaster.engine.shares import Part, counted, share_for, takes_milli
 from berthmaster.messages.fleet import Taint
 from berthmaster.messages.workload import JobRequest, PodSet, Toleration
 
 _SHAPES_KEPT = 4096
+_FILTERS_KEPT = 128  # each takes a byte or more a node
 _SHAPE_ENCODER = msgspec.msgpack.Encoder(order="sorted")
 
 
@@ -107,20 +109,43 @@ def _offered(fleet: Fleet, pods: PodSet) -> Offered | None:
 
 
 class Suitables:
-    """What suits each shape, worked out once for each layout of the fleet."""
+    """What suits each shape, worked out once for each layout of the fleet. Pods that differ only in
+    how much they take of CPU and memory share it."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[bytes, int], Suitable] = {}
+        self._kinds: dict[tuple[bytes, int], tuple[bytes, bytes]] = {}
+        self._known: dict[bytes, Suitable] = {}
 
     def of(self, fleet: Fleet, shape: bytes, index: int, pods: PodSet) -> Suitable:
         """For one pod set of a request of this shape. The fleet must be arranged."""
-        known = self._known.get((shape, index))
+        filters = self._kind(shape, index, pods)[1]
+        known = self._known.get(filters)
         if known is not None and known.layout == fleet.layout:
             return known
-        if len(self._known) >= _SHAPES_KEPT:
+        if len(self._known) >= _FILTERS_KEPT:
             self._known.clear()
-        made = self._known[shape, index] = suitable_nodes(fleet, pods)
+        made = self._known[filters] = suitable_nodes(fleet, pods)
         return made
+
+    def kind(self, shape: bytes, index: int, pods: PodSet) -> bytes:
+        """``kind_of`` the pods, without working it out each time."""
+        return self._kind(shape, index, pods)[0]
+
+    def _kind(self, shape: bytes, index: int, pods: PodSet) -> tuple[bytes, bytes]:
+        known = self._kinds.get((shape, index))
+        if known is None:
+            if len(self._kinds) >= _SHAPES_KEPT:
+                self._kinds.clear()
+            known = self._kinds[shape, index] = kind_of(pods), _filters_of(pods)
+        return known
+
+
+def _filters_of(pods: PodSet) -> bytes:
+    """Equal for pods that the same nodes suit, room aside."""
+    changes: dict[str, int] = {"cpu_milli": 0, "memory_mib": 0}
+    if pods.gpu_milli == WHOLE or pods.gpus != 1:
+        changes["gpu_milli"] = WHOLE
+    return kind_of(msgspec.structs.replace(pods, **changes))
 
 
 def _why_not(fleet: Fleet, nodes: NDArray[np.bool_], whys: list[str]) -> dict[str, str]:
@@ -159,7 +184,7 @@ def _judge(kind: NodeKind, pods: PodSet) -> tuple[tuple[int, ...], str]:
             return (), "no GPUs"
         positions = tuple(range(len(kind.gpus)))
         if pods.gpu_models:
-            positions = tuple(p for p in positions if kind.gpus[p][0] in pods.gpu_models)
+            positions = tuple(p for p in positions if is_one_of(pods.gpu_models, kind.gpus[p][0]))
             if not positions:
                 return (), "no such GPU model"
         if pods.gpu_memory_mib:

@@ -13,7 +13,8 @@ Rules of this file:
 import hashlib
 from typing import Final, NamedTuple
 
-from berthmaster.executor.offers import HOSTNAME, Offers
+from berthmaster.engine.models import HOSTNAME
+from berthmaster.executor.offers import Offers
 from berthmaster.executor.words import Attempt, CreatePods
 from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.pods import Document, pod_spec

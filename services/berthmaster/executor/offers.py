@@ -9,20 +9,11 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
+from berthmaster.engine.models import HOSTNAME, labels_of
 from berthmaster.engine.shares import share_for
 from berthmaster.messages.fleet import FleetFact, NodeGone, NodeReport, Share
 from berthmaster.messages.workload import PodSet
 
-HOSTNAME: Final = "kubernetes.io/hostname"
-PRODUCT: Final = "nvidia.com/gpu.product"
-# By which a node tells its GPUs' model, the first that it has; its own name where it has none.
-_MODEL_LABELS: Final = (
-    PRODUCT,
-    "amd.com/gpu.product-name",
-    "beta.amd.com/gpu.product-name",
-    "cloud.google.com/gke-accelerator",
-    HOSTNAME,
-)
 _MAKERS: Final = (("amd.com/gpu.", "amd.com/gpu"),)  # label that a maker's nodes have, resource
 
 
@@ -47,18 +38,7 @@ class Offers:
     def models(self, pods: PodSet) -> dict[str, list[str]]:
         """Labels of the nodes with GPUs that the pods may use, as their models are named there:
         a node with one of them will do. What no node has is asked for by its own name."""
-        found: dict[str, set[str]] = {}
-        for report in self._nodes.values():
-            if any(
-                (not pods.gpu_models or gpu.model in pods.gpu_models)
-                and gpu.memory_mib >= pods.gpu_memory_mib
-                for gpu in report.gpus
-            ):
-                key = next((key for key in _MODEL_LABELS if key in report.labels), HOSTNAME)
-                found.setdefault(key, set()).add(report.labels.get(key, report.node))
-        if not found and pods.gpu_models:
-            return {PRODUCT: sorted(pods.gpu_models)}
-        return {key: sorted(values) for key, values in sorted(found.items())}
+        return labels_of(self._nodes.values(), pods.gpu_models, pods.gpu_memory_mib)
 
     def whole_gpu(self, nodes: Iterable[str]) -> str:
         """The resource that whole GPUs of these nodes are, where it is not the usual one."""

@@ -243,7 +243,9 @@ class Desk:
             bus = view.bus
             assert bus is not None
             assert bus.request is not None  # only what is makeable gets here
-            namespace, body = manifest(bus, self._know.queues.get(bus.request.queue))
+            namespace, body = manifest(
+                bus, self._know.queues.get(bus.request.queue), self._know.fleet.reports()
+            )
             return [self.flight.write(name, MakeJob(ref, name, namespace, body))]
         if view.ours and job is not None:
             at = (job.metadata.namespace, job.metadata.name)

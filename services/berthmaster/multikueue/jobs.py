@@ -6,16 +6,19 @@ whoever places jobs there directly must see. One pod set only: a plain Job has n
 """
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any, Final
 
+from berthmaster.engine.models import labels_of
 from berthmaster.kubernetes.labels import TENANT, WORKLOAD, value
 from berthmaster.kubernetes.pods import pod_spec
 from berthmaster.kubernetes.resources import JOBS
 from berthmaster.lifecycle.fold import Workload
 from berthmaster.messages.control import QueuePlace, QueueSetting
+from berthmaster.messages.fleet import NodeReport
 from berthmaster.messages.workload import PodSet, RunSpec
 from berthmaster.multikueue.kueue import MULTIKUEUE, QUEUE_LABEL
-from berthmaster.multikueue.reading import GPU, PRODUCT
+from berthmaster.multikueue.reading import GPU
 
 HUB: Final = "hub"  # the hub's own entry of a queue's places
 MAX_NAME_CHARS: Final = 58  # pods' host names are the Job's with their index
@@ -56,8 +59,11 @@ def job_name(tenant: str, workload_id: str) -> str:
     return workload_id[: MAX_NAME_CHARS - _DIGEST_CHARS - 1].rstrip("-") + f"-{digest}"
 
 
-def manifest(workload: Workload, setting: QueueSetting | None) -> tuple[str, dict[str, Any]]:
-    """(namespace, the Job). Only for what is makeable."""
+def manifest(
+    workload: Workload, setting: QueueSetting | None, nodes: Iterable[NodeReport]
+) -> tuple[str, dict[str, Any]]:
+    """(namespace, the Job). Only for what is makeable. ``nodes``: the fleet's, whose labels name
+    GPU models."""
     request = workload.request
     assert request is not None
     place = place_of(request.queue, setting)
@@ -82,19 +88,22 @@ def manifest(workload: Workload, setting: QueueSetting | None) -> tuple[str, dic
             "completions": pods.count,
             "completionMode": "Indexed",
             "backoffLimit": 0,
-            "template": {"spec": _pod(request.run, pods, place.service_account)},
+            "template": {"spec": _pod(request.run, pods, place.service_account, nodes)},
         },
     }
     return place.namespace, body
 
 
-def _pod(run: RunSpec, pods: PodSet, account: str) -> dict[str, Any]:
+def _pod(run: RunSpec, pods: PodSet, account: str, nodes: Iterable[NodeReport]) -> dict[str, Any]:
     devices = {GPU: str(pods.gpus)} if pods.gpus else {}
     spec = pod_spec(run, pods, account=account, devices=devices)
     if pods.gpus and pods.gpu_models:
-        models = {"key": PRODUCT, "operator": "In", "values": list(pods.gpu_models)}
-        terms = {"nodeSelectorTerms": [{"matchExpressions": [models]}]}
+        terms = [
+            {"matchExpressions": [{"key": key, "operator": "In", "values": values}]}
+            for key, values in labels_of(nodes, pods.gpu_models).items()
+        ]
+        required = {"nodeSelectorTerms": terms}
         spec["affinity"] = {
-            "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+            "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}
         }
     return spec

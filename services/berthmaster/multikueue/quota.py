@@ -8,9 +8,10 @@ borrowing limit. Preemption is left to Kueue and hoped for by nobody.
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from berthmaster.engine.models import PRODUCT, is_one_of
 from berthmaster.messages.fleet import FlavorQuota, QueueReport
 from berthmaster.messages.workload import JobRequest, PodSet
-from berthmaster.multikueue.reading import GPU, PRODUCT
+from berthmaster.multikueue.reading import GPU
 
 UNLIMITED: Final = float("inf")
 
@@ -74,7 +75,7 @@ def _wanted(request: JobRequest) -> list[tuple[str, PodSet, int]]:
 def _agrees(flavor: FlavorQuota, pods: PodSet) -> bool:
     """Whether nothing that the pods ask of a node contradicts the flavor's labels."""
     model = flavor.node_labels.get(PRODUCT)
-    if model is not None and pods.gpu_models and model not in pods.gpu_models:
+    if model is not None and pods.gpu_models and not is_one_of(pods.gpu_models, model):
         return False
     return all(
         flavor.node_labels.get(label, value) == value for label, value in pods.node_labels.items()
@@ -83,7 +84,7 @@ def _agrees(flavor: FlavorQuota, pods: PodSet) -> bool:
 
 def _names_what_is_asked(flavor: FlavorQuota, pods: PodSet) -> bool:
     """Whether nodes of this flavor surely have what the pods ask for, were there any."""
-    if pods.gpu_models and flavor.node_labels.get(PRODUCT) not in pods.gpu_models:
+    if pods.gpu_models and not is_one_of(pods.gpu_models, flavor.node_labels.get(PRODUCT, "")):
         return False
     return pods.node_labels.items() <= flavor.node_labels.items()
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from berthmaster.engine.models import EXACTLY, PRODUCT
 from berthmaster.kubernetes.quantity import QuantityError, milli, whole
 from berthmaster.messages.workload import (
     MAX_GPUS_A_POD,
@@ -34,7 +35,6 @@ from berthmaster.multikueue.kueue import (
 )
 
 GPU: Final = "nvidia.com/gpu"
-PRODUCT: Final = "nvidia.com/gpu.product"  # the label that GPU feature discovery sets
 MIB: Final = 1024 * 1024
 MAX_CPU_MILLI: Final = 10_000_000
 MAX_MEMORY_MIB: Final = 1 << 30
@@ -183,7 +183,8 @@ def _placement(spec: PodSpec) -> tuple[tuple[str, ...], dict[str, str]]:
     product = labels.pop(PRODUCT, None)
     if product is not None:
         models = {product}
-    return tuple(sorted(models)), labels
+    # The scheduler compares labels letter by letter: no other spelling will do.
+    return tuple(sorted(f"{EXACTLY}{model}" for model in models)), labels
 
 
 def _named(expressions: tuple[Requirement, ...]) -> dict[str, tuple[str, ...]]:

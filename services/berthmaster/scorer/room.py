@@ -9,6 +9,7 @@ from collections.abc import Set
 
 import msgspec
 
+from berthmaster.engine.models import is_one_of
 from berthmaster.messages.fleet import GpuDevice, NodeReport
 from berthmaster.scorer.mix import Mix, Shape
 
@@ -166,7 +167,7 @@ def _usable_milli(room: Room, shape: Shape, memory_mib: int) -> int:
         return 0
     fitting, usable, models = 0, 0, shape.models
     for model, milli in room.left:
-        if milli >= shape.gpu_milli and (not models or model in models):
+        if milli >= shape.gpu_milli and (not models or is_one_of(models, model)):
             fitting += 1
             usable += milli
     return usable if fitting >= shape.gpus else 0

@@ -2,6 +2,7 @@
 
 import pytest
 
+from berthmaster.engine.models import PRODUCT
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.fold import Key, Verdict, key
 from berthmaster.lifecycle.instructions import Append, Refused
@@ -133,12 +134,12 @@ HUB_QUEUE = QueueSetting(
 )
 
 
-def requested(world: World, **how: object) -> Key:
+def requested(world: World, models: tuple[str, ...] = (), **how: object) -> Key:
     request = JobRequest(
         id="train",
         queue="main",
         run=RunSpec(image="busybox", command=("sleep",), args=("1",)),
-        pod_sets=(pod_set(count=2),),
+        pod_sets=(pod_set(count=2, gpu_models=models),),
         **how,  # type: ignore[arg-type]
     )
     world.write_event(
@@ -204,6 +205,30 @@ def test_a_request_becomes_a_suspended_job_and_lives_as_one_made_with_kubectl() 
         "claimed w1",
         "admitted w1",
         "succeeded w1",
+    ]
+
+
+def test_a_request_for_a_model_asks_nodes_for_it_as_their_labels_spell_it() -> None:
+    world = World()
+    world.worker("w1", labels={PRODUCT: "T4-SHARED"})
+    world.worker("w2", labels={"cloud.google.com/gke-accelerator": "nvidia-tesla-t4"})
+    world.set(HUB_QUEUE)
+    world.begin()
+    requested(world, models=("Tesla-T4", "A100"))
+    world.settle()
+    (make,) = world.writes
+    assert isinstance(make, MakeJob)
+    affinity = make.manifest["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert [term["matchExpressions"] for term in terms] == [
+        [
+            {
+                "key": "cloud.google.com/gke-accelerator",
+                "operator": "In",
+                "values": ["nvidia-tesla-t4"],
+            }
+        ],
+        [{"key": PRODUCT, "operator": "In", "values": ["T4-SHARED"]}],
     ]
 
 

@@ -91,7 +91,7 @@ def test_what_is_only_limited_is_asked_for() -> None:
 
 def test_products_are_models_and_other_labels_stay_labels() -> None:
     one = asked(pods(node_selector={"nvidia.com/gpu.product": "T4", "zone": "a"}))
-    assert (one.pod_sets[0].gpu_models, one.pod_sets[0].node_labels) == (("T4",), {"zone": "a"})
+    assert (one.pod_sets[0].gpu_models, one.pod_sets[0].node_labels) == (("=T4",), {"zone": "a"})
 
     def needs(*terms: Term) -> Affinity:
         selector = NodeSelector(node_selector_terms=terms)
@@ -105,7 +105,7 @@ def test_products_are_models_and_other_labels_stay_labels() -> None:
     zone = Requirement(key="zone", operator="In", values=("b",))
     two = asked(pods(affinity=needs(Term(match_expressions=(product("T4", "L4"), zone)))))
     assert (two.pod_sets[0].gpu_models, two.pod_sets[0].node_labels) == (
-        ("L4", "T4"),
+        ("=L4", "=T4"),
         {"zone": "b"},
     )
     # Terms are alternatives: only what all of them name is certain.
@@ -117,7 +117,7 @@ def test_products_are_models_and_other_labels_stay_labels() -> None:
             )
         )
     )
-    assert (three.pod_sets[0].gpu_models, three.pod_sets[0].node_labels) == (("L4", "T4"), {})
+    assert (three.pod_sets[0].gpu_models, three.pod_sets[0].node_labels) == (("=L4", "=T4"), {})
 
 
 def test_tolerations_come_along() -> None:
