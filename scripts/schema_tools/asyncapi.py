@@ -16,6 +16,7 @@ import msgspec
 from berthmaster.bus import subjects
 from berthmaster.messages.api import (
     OPERATOR_VERBS,
+    RESOLVER_OPERATOR_VERBS,
     RESOLVER_VERBS,
     ChangeReply,
     DryRunReply,
@@ -24,6 +25,7 @@ from berthmaster.messages.api import (
     OperatorReply,
     Refusal,
     SubmitReply,
+    WhatifReply,
     WhyReply,
 )
 from berthmaster.messages.control import ClusterLost, Cordon, QueueSetting
@@ -84,6 +86,7 @@ REPLIES: Final[dict[str, type[msgspec.Struct]]] = {
     "list": ListReply,
     "why": WhyReply,
     "dry_run": DryRunReply,
+    "whatif": WhatifReply,
     **dict.fromkeys(OPERATOR_VERBS, OperatorReply),
 }
 
@@ -217,16 +220,25 @@ def _records() -> Iterator[Channel]:
 
 def _requests() -> Iterator[Channel]:
     for verb, message in REQUEST_TYPES.items():
-        who = "api" if verb in TENANT_VERBS else "operator"
-        name = f"{who}.{verb}"
-        address = _request_address(verb)
-        server = "resolver" if verb in RESOLVER_VERBS else "gateway"
-        yield Channel(name, address, (message,), receivers=(server,), reply=f"{name}.reply")
-        yield Channel(f"{name}.reply", None, (REPLIES[verb], Refusal))
+        for who, server in _asked(verb):
+            name = f"{who}.{verb}"
+            address = _request_address(who, verb)
+            yield Channel(name, address, (message,), receivers=(server,), reply=f"{name}.reply")
+            yield Channel(f"{name}.reply", None, (REPLIES[verb], Refusal))
 
 
-def _request_address(verb: str) -> str:
+def _asked(verb: str) -> Iterator[tuple[str, str]]:
+    """Who asks for it, and which service answers."""
+    if verb in TENANT_VERBS:
+        yield "api", "resolver" if verb in RESOLVER_VERBS else "gateway"
     if verb in OPERATOR_VERBS:
+        yield "operator", "gateway"
+    if verb in RESOLVER_OPERATOR_VERBS:
+        yield "operator", "resolver"
+
+
+def _request_address(who: str, verb: str) -> str:
+    if who == "operator":
         return subjects.operator(verb)
     return _address(lambda tenant: subjects.api(tenant, verb), "tenant")
 

@@ -126,8 +126,11 @@ CASES: Mapping[str, Case] = {
             f"{API}STREAM.MSG.GET.LEASES",
             "sub berth.api.*.why",
             "sub berth.api.*.dry_run",
+            "sub berth.api.*.whatif",
+            "sub berth.operator.whatif",
         ),
         may_not=(
+            "sub berth.operator.cordon",
             f"{EVENT}submitted.-",
             f"{EVENT}claimed.c1",
             f"{EVENT}running.c1",

@@ -15,7 +15,7 @@ from berthmaster.bus.snapshots import load
 from berthmaster.bus.streams import WORKLOADS, ensure_streams
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.instructions import Stored
-from berthmaster.messages.api import DryRunReply, Refusal, WhyReply
+from berthmaster.messages.api import DryRunReply, Refusal, WhatifReply, WhyReply
 from berthmaster.messages.families import API_REPLIES, encode
 from berthmaster.messages.workload import JobRequest, Placed, Submitted
 from berthmaster.resolver.service import ResolverSettings, Shell
@@ -129,6 +129,18 @@ def test_it_places_what_is_submitted_and_says_why(tmp_path: Path) -> None:
                 tried = await world.ask("dry_run", encode(job("c", gpu_models=("H100",))))
                 assert isinstance(tried, DryRunReply)
                 assert tried.filtered == {"c1": "no such GPU model"}
+                added = b'{"add_cluster": {"name": "c9", "like": "c1"}}'
+                supposed = await world.ask("whatif", added)
+                assert isinstance(supposed, WhatifReply)
+                assert [(m.id, m.would) for m in supposed.placed] == [("b", "c9")]
+                operator = await world.conn.request(
+                    subjects.operator("whatif"), b'{"cordon": {"cluster": "c1"}}', timeout_s=5
+                )
+                told = API_REPLIES.decode(operator.data)
+                assert isinstance(told, WhatifReply)
+                assert [m.id for m in (*told.elsewhere, *told.stranded)] == ["a", "b"]
+                odd = await world.ask("whatif", b'{"cordn": {"cluster": "c1"}}')
+                assert isinstance(odd, Refusal)
                 wrong = await world.ask("why", b'{"id": 7}')
                 assert isinstance(wrong, Refusal)
                 assert wrong.code == "malformed"

@@ -46,6 +46,7 @@ from berthmaster.bus.subjects import (
     ALL_FLEET,
     ALL_WORKLOADS,
 )
+from berthmaster.messages.api import RESOLVER_OPERATOR_VERBS, RESOLVER_VERBS
 from berthmaster.messages.placement import HUB_CELL
 
 STREAMS: Final = (WORKLOADS, FLEET, FLEET_LOG, CONTROL, ARCHIVE, DEAD, LEASES, SNAPSHOTS)
@@ -165,7 +166,11 @@ def _resolver(_: str) -> Grants:
             *_snapshots(),
             "berth.dead.resolver",
         ),
-        subscribe=("berth.api.*.why", "berth.api.*.dry_run", *_asked("berth-resolver")),
+        subscribe=(
+            *(f"berth.api.*.{verb}" for verb in RESOLVER_VERBS),
+            *(f"berth.operator.{verb}" for verb in RESOLVER_OPERATOR_VERBS),
+            *_asked("berth-resolver"),
+        ),
         answers=True,
     )
 

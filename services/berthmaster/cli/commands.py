@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "jobs": (f"{_HERE}.workload_commands:jobs", "List workloads."),
     "job": (f"{_HERE}.workload_commands:job", "Show one workload and its story."),
     "why": (f"{_HERE}.workload_commands:why", "Why there; why not yet."),
+    "whatif": (f"{_HERE}.whatif:whatif", "What would move if one thing were otherwise."),
     "watch": (f"{_HERE}.workload_commands:watch", "Follow events live."),
     "cancel": (f"{_HERE}.workload_commands:cancel", "Cancel workloads."),
     "reprioritize": (f"{_HERE}.workload_commands:reprioritize", "Give a workload a priority."),

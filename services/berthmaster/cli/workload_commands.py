@@ -55,7 +55,8 @@ _FLAGS = [
 ]
 
 
-def _request_flags(function: Any) -> Any:
+def request_flags(function: Any) -> Any:
+    """The flags that make up one request."""
     for option in reversed(_FLAGS):
         function = option(function)
     return function
@@ -63,7 +64,7 @@ def _request_flags(function: Any) -> Any:
 
 @click.command(epilog="Flags after -- are the command to run: berth submit --gpus 1 -- python t.py")
 @click.argument("words", nargs=-1, metavar="[FILE]... [-- COMMAND]")
-@_request_flags
+@request_flags
 @click.option("--dry-run", is_flag=True, help="Show where it would go; submit nothing.")
 @click.option("--wait", is_flag=True, help="Follow it to its end; exit code 1 if it fails.")
 @bus_command
@@ -76,7 +77,7 @@ async def submit(
     same content again is harmless.
     """
     try:
-        bodies = _bodies(words, flags)
+        bodies = bodies_of(words, flags)
     except WrongInput as error:
         usage(str(error))
     async with session.client() as berth:
@@ -85,7 +86,8 @@ async def submit(
         return await _submit(session, berth, bodies, wait=wait)
 
 
-def _bodies(words: tuple[str, ...], flags: dict[str, Any]) -> list[bytes]:
+def bodies_of(words: tuple[str, ...], flags: dict[str, Any]) -> list[bytes]:
+    """Requests as JSON, of files or of flags. Raises WrongInput."""
     if any(value not in (None, ()) for value in flags.values()):
         if words and (words[0] == "-" or words[0].endswith(".json")):
             raise WrongInput("give files or flags, not both; a command to run stands after --")

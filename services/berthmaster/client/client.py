@@ -43,6 +43,8 @@ from berthmaster.messages.api import (
     Refusal,
     ReprioritizeRequest,
     SubmitReply,
+    WhatifReply,
+    WhatifRequest,
     WhyReply,
     WhyRequest,
     WorkloadStateName,
@@ -191,6 +193,16 @@ class Client:
     async def why(self, workload: str | None = None) -> WhyReply:
         """Why a workload is where it is, or nowhere yet; without one, why those that wait do."""
         return await self._tenant("why", WhyRequest(id=workload), WhyReply)
+
+    async def whatif(self, request: WhatifRequest, *, of_all: bool = False) -> WhatifReply:
+        """What would move if one thing were otherwise. ``of_all``: names everybody's workloads,
+        for those who may; else this tenant's, and counts the others."""
+        return await self.whatif_raw(encode(request), of_all=of_all)
+
+    async def whatif_raw(self, body: bytes, *, of_all: bool = False) -> WhatifReply:
+        """The same for JSON."""
+        subject = subjects.operator("whatif") if of_all else subjects.api(self.tenant, "whatif")
+        return await self._ask(subject, body, WhatifReply)
 
     # Operators
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from berthmaster.messages.control import QueueSetting
+from berthmaster.messages.control import QueueAmounts, QueuePlace, QueueSetting
 from berthmaster.messages.placement import Choice, Decision, RankedCluster
 from berthmaster.messages.workload import (
     MAX_POD_SETS,
@@ -237,14 +237,98 @@ class DryRunReply(
     choice: Choice | None = None
 
 
+Named = Annotated[str, Meta(min_length=1, max_length=253)]
+
+
 class CordonRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
     """Cordon (verb ``cordon``) or uncordon (verb ``uncordon``) a cluster or one node of it."""
 
-    cluster: Annotated[str, Meta(min_length=1, max_length=253)]
-    node: Annotated[str, Meta(min_length=1, max_length=253)] | None = None
+    cluster: Named
+    node: Named | None = None
     reason: Reason = ""
+
+
+class AddedCluster(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """A cluster that does not exist yet: empty, open, and idle. Either like another one, or so
+    many nodes of a GPU model, which look like the fleet's largest of that model, if it has one."""
+
+    name: Named
+    like: Annotated[str, Meta(max_length=253)] = ""  # a cluster to copy, nodes and labels
+    model: Annotated[str, Meta(max_length=316)] = ""
+    nodes: Annotated[int, Meta(ge=1, le=10_000)] = 1
+    gpus_a_node: Annotated[int, Meta(ge=1, le=64)] | None = None  # None = as known; else 8
+    gpu_memory_mib: Annotated[int, Meta(ge=1, le=1 << 24)] | None = (
+        None  # None = as known; else 80 GiB
+    )
+
+
+class SupposedPlace(QueuePlace, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A place of a queue as a person supposes it."""
+
+
+class SupposedAmounts(QueueAmounts, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a queue has of one resource as a person supposes it."""
+
+
+class SupposedQueue(
+    QueueSetting,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    forbid_unknown_fields=True,
+    tag=False,
+):
+    """A queue as a person supposes it: all of it, as it would be set."""
+
+    resources: dict[str, SupposedAmounts] = {}  # type: ignore[assignment]  # noqa: RUF012
+    places: dict[str, SupposedPlace] = {}  # type: ignore[assignment]  # noqa: RUF012
+
+
+class WhatifRequest(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """What would move if one thing were otherwise: exactly one field is given. Nothing changes."""
+
+    submit: SubmitRequest | None = None
+    cordon: CordonRequest | None = None
+    uncordon: CordonRequest | None = None
+    add_cluster: AddedCluster | None = None
+    queue: SupposedQueue | None = None
+
+
+class Moved(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One workload that a change would move."""
+
+    tenant: str
+    id: str
+    queue: str
+    gpus: float = 0.0  # GPUs' worth that it asks for in all
+    was: str = ""  # cluster; "" = it waits
+    would: str = ""  # cluster; "" = it would wait
+
+
+class WhatifReply(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.whatif.v1"
+):
+    """What would move, by the very functions that decide, on a copy of what the resolver knows.
+    Lists are cut to some hundred entries, and to the asker's own tenant; ``counts`` are of all."""
+
+    change: str  # in words
+    summary: str  # one line for people
+    placed: tuple[Moved, ...] = ()  # wait now, and would be placed
+    waits: tuple[Moved, ...] = ()  # about to be placed now, and would wait
+    elsewhere: tuple[Moved, ...] = ()  # placed; what runs stays, but anew it would go elsewhere
+    stranded: tuple[
+        Moved, ...
+    ] = ()  # wait for room, and no cluster would be left that could have it
+    counts: dict[str, int] = {}  # of each list
+    hidden: int = 0  # workloads of other tenants in those counts
+    capped: tuple[str, ...] = ()  # what was not looked at, for it would have taken too long
+    job: WhyReply | None = None  # of the submitted one
 
 
 class LostRequest(
@@ -252,7 +336,7 @@ class LostRequest(
 ):
     """Declare a cluster lost (verb ``lost``), or found again (verb ``found``)."""
 
-    cluster: Annotated[str, Meta(min_length=1, max_length=253)]
+    cluster: Named
     reason: Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
@@ -273,9 +357,11 @@ ApiReply = (
     | ListReply
     | WhyReply
     | DryRunReply
+    | WhatifReply
     | OperatorReply
 )
 OPERATOR_VERBS = ("cordon", "uncordon", "lost", "found", "queue")
 GATEWAY_VERBS = ("submit", "cancel", "reprioritize", "get", "list")
-RESOLVER_VERBS = ("why", "dry_run")
+RESOLVER_VERBS = ("why", "dry_run", "whatif")
+RESOLVER_OPERATOR_VERBS = ("whatif",)  # the same, of all tenants' workloads
 __all__ = ["ApiReply", "Decision", "QueueSetting"]

@@ -23,6 +23,7 @@ from berthmaster.messages.api import (
     LostRequest,
     ReprioritizeRequest,
     SubmitRequest,
+    WhatifRequest,
     WhyRequest,
 )
 from berthmaster.messages.control import ControlFact, QueueSetting
@@ -80,6 +81,7 @@ REPRIORITIZE_REQUESTS: Final = msgspec.json.Decoder(ReprioritizeRequest)
 GET_REQUESTS: Final = msgspec.json.Decoder(GetRequest)
 LIST_REQUESTS: Final = msgspec.json.Decoder(ListRequest)
 WHY_REQUESTS: Final = msgspec.json.Decoder(WhyRequest)
+WHATIF_REQUESTS: Final = msgspec.json.Decoder(WhatifRequest)
 CORDON_REQUESTS: Final = msgspec.json.Decoder(CordonRequest)  # cordon, uncordon
 LOST_REQUESTS: Final = msgspec.json.Decoder(LostRequest)  # lost, found
 QUEUE_REQUESTS: Final = msgspec.json.Decoder(QueueSetting)
@@ -93,6 +95,7 @@ REQUEST_TYPES: Final[Mapping[str, type[msgspec.Struct]]] = MappingProxyType(
         "list": ListRequest,
         "why": WhyRequest,
         "dry_run": SubmitRequest,
+        "whatif": WhatifRequest,
         "cordon": CordonRequest,
         "uncordon": CordonRequest,
         "lost": LostRequest,

@@ -20,7 +20,7 @@ import msgspec
 from berthmaster.engine.clusters import LOST
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key
 from berthmaster.lifecycle.instructions import Append, Outcome, Refused, Stored
-from berthmaster.messages.api import DryRunReply, Refusal, WhyReply
+from berthmaster.messages.api import DryRunReply, Refusal, WhatifRequest, WhyReply
 from berthmaster.messages.control import ControlFact
 from berthmaster.messages.fleet import FleetFact
 from berthmaster.messages.placement import Decision
@@ -37,6 +37,7 @@ from berthmaster.resolver import explain
 from berthmaster.resolver.decide import Plan, decide
 from berthmaster.resolver.settings import Policy
 from berthmaster.resolver.state import Knowledge
+from berthmaster.resolver.whatif import Budget, Steps, whatif
 
 LOOK_AGAIN_S = 1.0  # at a deadline that passed by our clock and not yet by the server's messages
 CHOICES_KEPT = 10_000  # records at hand for "why", some kilobytes each; others are in the log
@@ -257,3 +258,9 @@ class Resolver:
     def dry_run(self, tenant: str, request: JobRequest, now_s: float) -> DryRunReply:
         """Where a request would go now."""
         return explain.dry_run(self.know, self.policy, now_s, tenant, request)
+
+    def whatif(
+        self, tenant: str | None, request: WhatifRequest, now_s: float, budget: Budget
+    ) -> Steps:
+        """What would move: steps to run one by one, with deciding in between."""
+        return whatif(self.know, self.policy, now_s, tenant, request, budget)

@@ -1,9 +1,11 @@
-"""Answers of a resolver: why there, why not yet, and where a request would go.
+"""Answers of a resolver: why there, why not yet, where a request would go, and what if.
 
 The core answers from what it knows. What it has let go of, the decision that placed a job long ago,
-is read from the log or the archive first.
+is read from the log or the archive first. "What if" is work in steps: deciding goes on in between,
+and gets at least as much time.
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import Final
 
@@ -14,18 +16,22 @@ from berthmaster.bus.errors import BusError
 from berthmaster.bus.log import last_message, next_message
 from berthmaster.bus.streams import ARCHIVE, WORKLOADS
 from berthmaster.lifecycle.fold import key
-from berthmaster.messages.api import Refusal, WhyReply
+from berthmaster.messages.api import Refusal, WhatifReply, WhatifRequest, WhyReply
 from berthmaster.messages.families import (
     DECISIONS,
     JOB_REQUESTS,
     UNREADABLE,
+    WHATIF_REQUESTS,
     WHY_REQUESTS,
     encode,
 )
 from berthmaster.messages.placement import Decision
 from berthmaster.resolver.core import Resolver
+from berthmaster.resolver.whatif import Budget
 
 AT_ONCE: Final = 64  # questions in hand
+WHATIF_LIMIT_S: Final = 2.0  # of work; whoever asked gets what was found until then
+STRETCH_S: Final = 0.002  # of steps in one go
 BATCH_HEADROOM: Final = 1000  # a decision stands at most so far before its events
 
 
@@ -36,6 +42,7 @@ class Questions:
         self._conn = conn
         self._core = core
         self._ready = ready
+        self._supposing = asyncio.Lock()  # one copy of all that is known at a time
 
     async def serve(self) -> Endpoints:
         """Start answering."""
@@ -45,6 +52,8 @@ class Questions:
             {
                 "why": Endpoint(subjects.api_of_all_tenants("why"), self._answer_why),
                 "dry_run": Endpoint(subjects.api_of_all_tenants("dry_run"), self._answer_dry_run),
+                "whatif": Endpoint(subjects.api_of_all_tenants("whatif"), self._answer_whatif),
+                "whatif_of_all": Endpoint(subjects.operator("whatif"), self._answer_whatif),
             },
             version="1.0.0",
             description="Why there, why not yet, and what if",
@@ -77,6 +86,38 @@ class Questions:
         if not self._ready():
             return encode(_busy("still catching up with the log; ask again"))
         return encode(self._core.dry_run(tenant, request, self._conn.now()))
+
+    async def _answer_whatif(self, subject: str, data: bytes) -> bytes:
+        of_all = subject == subjects.operator("whatif")
+        tenant = None if of_all else subjects.parse_api(subject)[0]
+        try:
+            request = WHATIF_REQUESTS.decode(data)
+        except UNREADABLE as error:
+            return encode(_malformed(error, "a supposed change; see schemas/json"))
+        async with self._supposing:
+            if not self._ready():
+                return encode(_busy("still catching up with the log; ask again"))
+            return encode(await self._suppose(tenant, request))
+
+    async def _suppose(self, tenant: str | None, request: WhatifRequest) -> WhatifReply | Refusal:
+        """Run the steps, and leave as much time as they take to whatever else there is to do."""
+        loop = asyncio.get_running_loop()
+        budget = Budget()
+        steps = self._core.whatif(tenant, request, self._conn.now(), budget)
+        worked_s = stretch_s = 0.0
+        while True:
+            began_s = loop.time()
+            try:
+                next(steps)
+            except StopIteration as done:
+                reply: WhatifReply | Refusal = done.value
+                return reply
+            took_s = loop.time() - began_s
+            worked_s, stretch_s = worked_s + took_s, stretch_s + took_s
+            budget.spent = worked_s > WHATIF_LIMIT_S
+            if stretch_s > STRETCH_S:
+                await asyncio.sleep(stretch_s)
+                stretch_s = 0.0
 
     async def _have_decision(self, tenant: str, workload_id: str) -> None:
         """Read the decision that placed a workload, if it is too old to be at hand."""

@@ -4,15 +4,17 @@ from typing import Any
 
 from berthmaster.cli.fleet_view import ClusterRow, NodeRow
 from berthmaster.cli.load import Account
-from berthmaster.cli.render import fleet, progress, why, workloads
+from berthmaster.cli.render import fleet, progress, whatif, why, workloads
 from berthmaster.cli.render.words import visible
 from berthmaster.cli.tally import Latency, Summary
 from berthmaster.messages.api import (
     DryRunReply,
     GetReply,
     ListReply,
+    Moved,
     QueueAccount,
     RecordedEvent,
+    WhatifReply,
     WhyReply,
     WorkloadView,
 )
@@ -343,3 +345,42 @@ def test_what_could_steer_a_terminal_is_shown_instead() -> None:
     assert visible("gone\x1b[2J\x07\u202e") == "gone\\x1b[2J\\x07\\u202e"
     evil = ListReply(workloads=(view(queue="a\x1b]0;b\x07"),))
     assert "\x1b" not in screen(workloads.jobs(evil, NOW_S))
+
+
+def test_what_if_shows_the_summary_then_whom_it_is_about() -> None:
+    reply = WhatifReply(
+        change="cordon oslo",
+        summary="cordon oslo: 22 would go elsewhere if placed anew",
+        elsewhere=(
+            Moved(tenant="lab", id="train-7", queue="vision", gpus=16, was="oslo", would="rome"),
+            Moved(tenant="lab", id="t-8", queue="default", gpus=0.5, was="oslo"),
+        ),
+        stranded=(Moved(tenant="lab", id="odd", queue="default", gpus=8),),
+        counts={"elsewhere": 22, "stranded": 1},
+        hidden=20,
+        capped=("256 of 300 placements were looked at",),
+    )
+    assert screen(whatif.whatif(reply, NOW_S)) == (
+        "cordon oslo: 22 would go elsewhere if placed anew\n"
+        "\n"
+        "Would go elsewhere if placed anew; what runs stays:\n"
+        "WORKLOAD     QUEUE    GPUS  WAS   WOULD\n"
+        "lab/train-7  vision     16  oslo  rome\n"
+        "lab/t-8      default   0.5  oslo  nowhere\n"
+        "and 20 more\n"
+        "\n"
+        "Would have no cluster left:\n"
+        "WORKLOAD  QUEUE    GPUS  WAS    WOULD\n"
+        "lab/odd   default     8  waits  waits\n"
+        "\n"
+        "20 of these are other tenants'.\n"
+        "Not all was looked at: 256 of 300 placements were looked at."
+    )
+
+
+def test_what_if_a_job_were_submitted_shows_its_why() -> None:
+    job = WhyReply(tenant="lab", id="odd", state="queued", summary="waits: of 2 clusters: 2 busy")
+    reply = WhatifReply(change="submit odd", summary="submit odd: it waits", job=job)
+    assert screen(whatif.whatif(reply, NOW_S)) == (
+        "submit odd: it waits\n\nlab/odd is queued\nwaits: of 2 clusters: 2 busy"
+    )

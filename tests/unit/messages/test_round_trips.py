@@ -54,6 +54,7 @@ READERS: Final[dict[type[msgspec.Struct], Reader[msgspec.Struct]]] = {
     REQUEST_TYPES["get"]: families.GET_REQUESTS,
     REQUEST_TYPES["list"]: families.LIST_REQUESTS,
     REQUEST_TYPES["why"]: families.WHY_REQUESTS,
+    REQUEST_TYPES["whatif"]: families.WHATIF_REQUESTS,
     REQUEST_TYPES["cordon"]: families.CORDON_REQUESTS,
     REQUEST_TYPES["lost"]: families.LOST_REQUESTS,
 }
@@ -132,7 +133,10 @@ def test_every_tagged_struct_is_part_of_the_contract() -> None:
     assert tagged <= known
     assert {m.name for m in MESSAGES if tag_of(m.type) is None} == {
         f"api.{verb}_request"
-        for verb in ("submit", "cancel", "reprioritize", "get", "list", "why", "cordon", "lost")
+        for verb in (
+            *("submit", "cancel", "reprioritize", "get", "list", "why", "whatif"),
+            *("cordon", "lost"),
+        )
     }
 
 

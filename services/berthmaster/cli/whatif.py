@@ -1,0 +1,133 @@
+"""`berth whatif`: what would move if one thing were otherwise. Nothing is changed by asking.
+
+Each kind of change takes the arguments of the command that would really make it.
+"""
+
+from typing import Any
+
+import click
+import msgspec
+
+from berthmaster.cli.fleet_commands import changed, queue_set
+from berthmaster.cli.requests import WrongInput, parse_memory_mib
+from berthmaster.cli.session import Session, bus_command, usage
+from berthmaster.cli.workload_commands import bodies_of, request_flags
+from berthmaster.messages.api import AddedCluster, CordonRequest, SupposedQueue, WhatifRequest
+from berthmaster.messages.control import QueueSetting
+from berthmaster.messages.families import encode
+
+_MINE = click.option(
+    "--mine", is_flag=True, help="Ask as a tenant: others' workloads are counted, not named."
+)
+
+
+@click.group()
+def whatif() -> None:
+    """Ask what would move if one thing were otherwise; nothing is changed."""
+
+
+@whatif.command("submit")
+@click.argument("words", nargs=-1, metavar="[FILE] [-- COMMAND]")
+@request_flags
+@bus_command
+async def submit(session: Session, /, words: tuple[str, ...], **flags: Any) -> None:
+    """One job were submitted: where would it go, or why would it wait, and whom would it push back?
+
+    Takes what `berth submit` takes, for one job.
+    """
+    try:
+        bodies = bodies_of(words, flags)
+    except WrongInput as error:
+        usage(str(error))
+    if len(bodies) != 1:
+        usage(f"one job at a time; this is {len(bodies)}")
+    await _ask(session, b'{"submit":' + bodies[0] + b"}", of_all=False)
+
+
+@whatif.command("cordon")
+@click.argument("cluster")
+@click.argument("node", required=False)
+@_MINE
+@bus_command
+async def cordon(session: Session, cluster: str, node: str | None, mine: bool) -> None:
+    """A cluster or a node were cordoned: who could go elsewhere, who would have nothing left?"""
+    request = WhatifRequest(cordon=CordonRequest(cluster=cluster, node=node))
+    await _ask(session, encode(request), of_all=not mine)
+
+
+@whatif.command("uncordon")
+@click.argument("cluster")
+@click.argument("node", required=False)
+@_MINE
+@bus_command
+async def uncordon(session: Session, cluster: str, node: str | None, mine: bool) -> None:
+    """A cluster or a node were opened again: who would be placed there?"""
+    request = WhatifRequest(uncordon=CordonRequest(cluster=cluster, node=node))
+    await _ask(session, encode(request), of_all=not mine)
+
+
+@whatif.command("add-cluster")
+@click.argument("name")
+@click.option("--like", default="", metavar="CLUSTER", help="An empty copy of this cluster.")
+@click.option("--model", default="", help="Nodes with GPUs of this model, like the fleet's.")
+@click.option("--nodes", type=click.IntRange(1, 10_000), default=1, show_default=True)
+@click.option("--gpus", type=click.IntRange(1, 64), metavar="N", help="GPUs of each node.")
+@click.option("--gpu-memory", metavar="MEM", help="Of each GPU: 80Gi.")
+@_MINE
+@bus_command
+async def add_cluster(
+    session: Session,
+    name: str,
+    like: str,
+    model: str,
+    nodes: int,
+    gpus: int | None,
+    gpu_memory: str | None,
+    mine: bool,
+) -> None:
+    """There were one more cluster: who would be placed there now, and what would rank there?"""
+    try:
+        gpu_memory_mib = parse_memory_mib(gpu_memory) if gpu_memory else None
+    except WrongInput as error:
+        usage(f"--gpu-memory: {error}")
+    added = AddedCluster(
+        name=name,
+        like=like,
+        model=model,
+        nodes=nodes,
+        gpus_a_node=gpus,
+        gpu_memory_mib=gpu_memory_mib,
+    )
+    await _ask(session, encode(WhatifRequest(add_cluster=added)), of_all=not mine)
+
+
+@bus_command
+async def _queue(session: Session, /, name: str, everybody: bool, **flags: Any) -> None:
+    async with session.client() as berth:
+        known = [fact for fact in await berth.control() if isinstance(fact, QueueSetting)]
+    setting = next((fact for fact in known if fact.queue == name), QueueSetting(queue=name))
+    try:
+        supposed = msgspec.to_builtins(changed(setting, everybody, flags))
+    except WrongInput as error:
+        usage(str(error))
+    supposed.pop("type")  # a supposed queue is no message of its own
+    request = WhatifRequest(queue=msgspec.convert(supposed, SupposedQueue))
+    await _ask(session, encode(request), of_all=True)
+
+
+whatif.add_command(
+    click.Command(
+        "queue",
+        params=queue_set.params,
+        callback=_queue,
+        help="A queue were made or changed, as `berth queue set` would: who would be placed now?",
+    )
+)
+
+
+async def _ask(session: Session, body: bytes, *, of_all: bool) -> None:
+    from berthmaster.cli.render import whatif as render
+
+    async with session.client() as berth:
+        reply = await berth.whatif_raw(body, of_all=of_all)
+        session.out.document(reply, lambda: render.whatif(reply, berth.now()))

@@ -1,0 +1,147 @@
+"""A copy of all that decisions depend on, to try on it what must not happen to the original.
+
+Whatever is changed in place is copied, once however often it is referred to; whatever never is
+(texts, frozen structs, tuples and what they hold) is shared, so that the copy costs little more
+than its maps and arrays. It works on any object and need not know what knowledge is made of.
+"""
+
+import copy
+import functools
+from collections import deque
+from collections.abc import Generator, Iterable
+from types import FunctionType, MethodType, NoneType
+from typing import Any, Final, Literal, TypeVar, get_args, get_origin
+
+import msgspec
+import numpy as np
+
+T = TypeVar("T")
+
+_ATOMS: Final = (NoneType, int, float, complex, str, bytes, tuple, frozenset, type, FunctionType)
+_CONTAINERS: Final = (dict, list, set, deque, bytearray)
+
+
+def twin(original: T, *, sharing: tuple[type, ...] = ()) -> T:
+    """The copy. ``sharing``: types that are shared too, since nobody will change one of theirs.
+    Raises TypeError for what cannot be copied: a generator that is under way."""
+    made: T = _Copier(sharing).copy(original)
+    return made
+
+
+class _Copier:
+    def __init__(self, sharing: tuple[type, ...]) -> None:
+        self._sharing = frozenset(sharing)
+        self._made: dict[int, Any] = {}  # by the original's id, which lives as long as we copy
+
+    def copy(self, value: Any) -> Any:
+        kind: Any = type(value)
+        if kind in self._sharing or _shared(kind):
+            return value
+        made = self._made.get(id(value))
+        if made is None:
+            made = self._fresh(value, kind)
+        return made
+
+    def _fresh(self, value: Any, kind: Any) -> Any:
+        if isinstance(value, Generator):
+            raise TypeError("a generator that is under way cannot be copied")
+        if isinstance(value, np.ndarray):
+            return self._array(value)
+        if isinstance(value, dict):
+            return self._map(value)
+        if isinstance(value, _CONTAINERS):
+            return self._sequence(value)
+        if isinstance(value, MethodType):
+            return MethodType(value.__func__, self.copy(value.__self__))
+        made = self._made[id(value)] = copy.copy(value) if _is_struct(kind) else kind.__new__(kind)
+        for name in _names(kind) if kind.__dictoffset__ == 0 else (*_names(kind), *vars(value)):
+            held = getattr(value, name, _ABSENT)
+            if held is not _ABSENT:
+                assign = setattr if _is_struct(kind) else object.__setattr__
+                assign(made, name, self._attribute(held))
+        return made
+
+    def _attribute(self, value: Any) -> Any:
+        """Of an object: a tuple of arrays, say, is taken apart; tuples elsewhere are values."""
+        if type(value) is tuple and not self._all_shared(value):
+            return tuple(self.copy(each) for each in value)
+        return self.copy(value)
+
+    def _map(self, value: dict[Any, Any]) -> Any:
+        made = self._made[id(value)] = value.copy()  # of its own class
+        if not self._all_shared(value.values()):
+            for key, held in value.items():
+                made[key] = self.copy(held)
+        return made
+
+    def _all_shared(self, values: Iterable[Any]) -> bool:
+        kinds = set(map(type, values)) - self._sharing
+        return all(map(_shared, kinds))
+
+    def _sequence(self, value: Any) -> Any:
+        made = self._made[id(value)] = copy.copy(value)
+        if isinstance(made, list | deque) and not self._all_shared(value):
+            for index, held in enumerate(value):
+                made[index] = self.copy(held)
+        return made
+
+    def _array(self, value: Any) -> Any:
+        """A view stays a view: of the copy of what it is a view of."""
+        base = value.base
+        if isinstance(base, np.ndarray):
+            whole = self.copy(base)
+            offset = _address(value) - _address(base)
+            made = np.ndarray(value.shape, value.dtype, whole, offset, value.strides)
+        else:
+            made = value.copy()
+        self._made[id(value)] = made
+        return made
+
+
+_ABSENT: Final = object()
+
+
+def _address(array: Any) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+@functools.cache
+def _shared(kind: Any) -> bool:
+    """Whether values of this type are never changed in place."""
+    if issubclass(kind, (*_ATOMS, np.generic)):
+        return True
+    if _is_struct(kind):
+        return bool(kind.__struct_config__.frozen)
+    if issubclass(kind, (np.ndarray, MethodType, Generator, *_CONTAINERS)):
+        return False
+    if hasattr(kind, "__members__"):
+        return True  # an enum
+    return not kind.__dictoffset__ and not _names(kind)  # functions, types, decoders
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
+@functools.cache
+def _names(kind: Any) -> tuple[str, ...]:
+    """Attributes that may hold something to copy, besides those in an instance's dictionary."""
+    if _is_struct(kind):
+        fields = msgspec.structs.fields(kind)
+        return tuple(field.name for field in fields if not _plain(field.type))
+    slots = (vars(base).get("__slots__", ()) for base in kind.__mro__)
+    names = [n for each in slots for n in ((each,) if isinstance(each, str) else each)]
+    return tuple(n for n in names if n not in ("__dict__", "__weakref__"))
+
+
+def _plain(annotation: Any) -> bool:
+    """Whether a field of this type can only hold what is shared."""
+    origin = get_origin(annotation)
+    if origin is None:
+        return isinstance(annotation, type) and _shared(annotation)
+    if isinstance(origin, type) and issubclass(origin, tuple | frozenset):
+        return True
+    if isinstance(origin, type) and issubclass(origin, _CONTAINERS):
+        return False
+    return origin is Literal or all(map(_plain, get_args(annotation)))
