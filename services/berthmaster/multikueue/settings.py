@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-ENGINE_VERSION = "1"
+ENGINE_VERSION = "2"
 Mode = Literal["observe", "order", "dispatch"]
 
 

@@ -5,7 +5,7 @@ import msgspec
 from berthmaster.engine.queues import CPU, MEMORY
 from berthmaster.engine.scores import Weights
 
-ENGINE_VERSION = "3"
+ENGINE_VERSION = "4"
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
