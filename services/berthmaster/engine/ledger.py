@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from berthmaster.engine.queues import CPU, GPU, MEMORY, Amounts, of_model
+from berthmaster.engine.queues import CPU, GPU, MEMORY, MODEL, Amounts, of_model
 from berthmaster.lifecycle.fold import Key
 from berthmaster.messages.fleet import NodeReport
 from berthmaster.messages.placement import PodBinding
@@ -39,6 +39,7 @@ class Ledger:
         self._live: dict[Key, _Live] = {}
         self._on_node: dict[NodeName, dict[Key, None]] = {}
         self._there: dict[str, Amounts] = {}  # cluster -> amounts of all its nodes
+        self._models: tuple[str, ...] | None = None
         self._totals: tuple[frozenset[str], Amounts] | None = None
 
     def used(self, queue: str) -> Mapping[str, int]:
@@ -95,7 +96,7 @@ class Ledger:
         known = after or before
         if known is None:
             return False
-        self._totals = None
+        self._totals = self._models = None
         there = self._there.setdefault(known.cluster, {})
         if before is not None:
             _add(there, node_amounts(before), -1)
@@ -109,10 +110,18 @@ class Ledger:
             self.hold(key, live.request, live.cluster, live.pods)
         return bool(keys)
 
+    def models(self) -> tuple[str, ...]:
+        """All GPU models that nodes report, by name."""
+        if self._models is None:
+            names = {n for there in self._there.values() for n, amount in there.items() if amount}
+            found = (name.removeprefix(MODEL) for name in names if name.startswith(MODEL))
+            self._models = tuple(sorted(found))
+        return self._models
+
     def gpu_milli_of(self, cluster: str) -> int:
         """What a cluster's healthy GPUs have together."""
         there = self._there.get(cluster, {})
-        return sum(amount for name, amount in there.items() if name.startswith(f"{GPU}/"))
+        return sum(amount for name, amount in there.items() if name.startswith(MODEL))
 
     def totals(self, clusters: frozenset[str]) -> Mapping[str, int]:
         """What these clusters have together."""

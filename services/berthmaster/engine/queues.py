@@ -15,21 +15,25 @@ model, and ``gpu/<model>`` in GPU milli of one. The rules of this file:
 
 from collections.abc import Mapping
 from enum import IntEnum
+from functools import lru_cache
 from typing import Final, NamedTuple
 
+from berthmaster.engine.models import is_one_of
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.workload import JobRequest
 
 CPU: Final = "cpu"
 MEMORY: Final = "memory"
 GPU: Final = "gpu"
+MODEL: Final = f"{GPU}/"
 
 Amounts = dict[str, int]
+Models = tuple[str, ...]  # all that nodes report
 
 
 def of_model(model: str) -> str:
     """The resource's name of a GPU model."""
-    return f"{GPU}/{model}"
+    return f"{MODEL}{model}"
 
 
 class QueueShare(NamedTuple):
@@ -85,11 +89,9 @@ class Ask(NamedTuple):
     cpu_milli: int
     memory_mib: int
     gpu_milli: int
-    models: dict[str, int]  # model -> milli of pod sets that name it; may be asked of another too
-    any_model_milli: int  # of pod sets that name none
-    sets: tuple[tuple[str, ...], ...]  # acceptable models of each pod set with GPUs; () = any
+    sets: tuple[tuple[tuple[str, ...], int], ...]  # acceptable models, () = any -> milli of them
 
-    def of(self, resource: str) -> int:
+    def of(self, resource: str, models: Models) -> int:
         """The most that it may take of a resource."""
         if resource == CPU:
             return self.cpu_milli
@@ -97,34 +99,48 @@ class Ask(NamedTuple):
             return self.memory_mib
         if resource == GPU:
             return self.gpu_milli
-        model = resource.removeprefix(f"{GPU}/")
-        return self.models.get(model, 0) + self.any_model_milli
+        return sum(milli for wanted, milli in self.sets if meet(wanted, resource, models))
 
-    def names(self, resource: str) -> bool:
+    def names(self, resource: str, models: Models) -> bool:
         """Whether it says by itself that it takes of this resource."""
-        if resource.startswith(f"{GPU}/"):
-            return resource.removeprefix(f"{GPU}/") in self.models
-        return self.of(resource) > 0
+        if resource.startswith(MODEL):
+            return any(wanted and meet(wanted, resource, models) for wanted, _ in self.sets)
+        return self.of(resource, models) > 0
 
 
 def ask_of(request: JobRequest) -> Ask:
     """What all pods of a request ask for together."""
-    models: dict[str, int] = {}
-    any_model = cpu = memory = gpu = 0
-    sets = []
+    cpu = memory = gpu = 0
+    sets: dict[tuple[str, ...], int] = {}
     for pods in request.pod_sets:
         cpu += pods.count * pods.cpu_milli
         memory += pods.count * pods.memory_mib
         milli = pods.count * pods.gpus * pods.gpu_milli
-        if not milli:
-            continue
-        gpu += milli
-        sets.append(pods.gpu_models)
-        if not pods.gpu_models:
-            any_model += milli
-        for model in dict.fromkeys(pods.gpu_models):
-            models[model] = models.get(model, 0) + milli
-    return Ask(cpu, memory, gpu, models, any_model, tuple(sets))
+        if milli:
+            gpu += milli
+            sets[pods.gpu_models] = sets.get(pods.gpu_models, 0) + milli
+    return Ask(cpu, memory, gpu, tuple(sets.items()))
+
+
+@lru_cache(maxsize=4096)
+def meet(wanted: tuple[str, ...], resource: str, models: Models) -> bool:
+    """Whether there is a GPU that will do for who wants one of these and is of this resource."""
+    named = (resource.removeprefix(MODEL),)
+    return any(
+        is_one_of(named, model) and (not wanted or is_one_of(wanted, model)) for model in models
+    )
+
+
+def used_of(used: Mapping[str, int], resource: str) -> int:
+    """How much of a resource is in use, by whatever name nodes report their GPUs."""
+    if not resource.startswith(MODEL):
+        return used.get(resource, 0)
+    named = (resource.removeprefix(MODEL),)
+    return sum(
+        amount
+        for name, amount in used.items()
+        if name.startswith(MODEL) and is_one_of(named, name.removeprefix(MODEL))
+    )
 
 
 class Tier(IntEnum):
@@ -135,22 +151,22 @@ class Tier(IntEnum):
     BORROWED = 2
 
 
-def tier(share: QueueShare, used: Mapping[str, int], ask: Ask) -> Tier:
+def tier(share: QueueShare, used: Mapping[str, int], ask: Ask, models: Models) -> Tier:
     """By what right a queue would have the job, beside what it uses."""
-    if _within(share.guarantee, used, ask):
+    if _within(share.guarantee, used, ask, models):
         return Tier.GUARANTEED
-    if _within(share.deserved, used, ask):
+    if _within(share.deserved, used, ask, models):
         return Tier.DESERVED
     return Tier.BORROWED
 
 
-def _within(limits: Mapping[str, int], used: Mapping[str, int], ask: Ask) -> bool:
+def _within(limits: Mapping[str, int], used: Mapping[str, int], ask: Ask, models: Models) -> bool:
     """Whether the job takes of what the limits are about, and stays within each of them."""
     counts = False
     for resource, limit in limits.items():
-        if not ask.names(resource):
+        if not ask.names(resource, models):
             continue
-        if used.get(resource, 0) + ask.of(resource) > limit:
+        if used_of(used, resource) + ask.of(resource, models) > limit:
             return False
         counts = True
     return counts
@@ -176,13 +192,15 @@ class Right(NamedTuple):
     """Whether a queue may have the job, and of which GPU models it must not be."""
 
     refusal: str  # why not, or ""
-    barred: frozenset[str] = frozenset()  # models of which it would exceed its capability
+    barred: tuple[str, ...] = ()  # names of models of which it would exceed its capability
 
 
 _UNLIMITED: Final = Right("")
 
 
-def right(share: QueueShare, used: Mapping[str, int], running: int, ask: Ask) -> Right:
+def right(
+    share: QueueShare, used: Mapping[str, int], running: int, ask: Ask, models: Models
+) -> Right:
     """Whether one more job keeps the queue within its limits."""
     if share.held:
         return Right("its queue is held")
@@ -193,27 +211,38 @@ def right(share: QueueShare, used: Mapping[str, int], running: int, ask: Ask) ->
         return Right(f"its queue runs the {share.max_running} jobs that it may")
     if not share.capability:
         return _UNLIMITED
-    barred = set()
+    barred = []
     for resource, limit in share.capability.items():
-        asked = ask.of(resource)
-        if not asked or used.get(resource, 0) + asked <= limit:
+        asked = ask.of(resource, models)
+        if not asked or used_of(used, resource) + asked <= limit:
             continue
-        if not resource.startswith(f"{GPU}/"):
+        if not resource.startswith(MODEL):
             return Right(f"its queue is at its capability of {amount_text(resource, limit)}")
-        barred.add(resource.removeprefix(f"{GPU}/"))
-    for models in ask.sets:
-        if models and barred.issuperset(models):
-            named = of_model(models[0])
-            limit_text = amount_text(named, share.capability[named])
+        barred.append(resource.removeprefix(MODEL))
+    names = tuple(barred)
+    for wanted, _ in ask.sets if names else ():
+        there = models_left(wanted, (), models)
+        if there and not models_left(wanted, names, models):
+            told = next(n for n in names if meet(wanted, of_model(n), models))
+            limit_text = amount_text(of_model(told), share.capability[of_model(told)])
             return Right(f"its queue is at its capability of {limit_text}")
-    return Right("", frozenset(barred))
+    return Right("", names)
+
+
+def models_left(wanted: tuple[str, ...], barred: tuple[str, ...], models: Models) -> Models:
+    """Of the models that nodes report, those that will do and are not barred."""
+    return tuple(
+        model
+        for model in models
+        if (not wanted or is_one_of(wanted, model)) and not is_one_of(barred, model)
+    )
 
 
 def amount_text(resource: str, amount: int) -> str:
     """For people: 1.5 GPUs, 8 H100, 4 CPUs, 512 MiB of memory."""
     if resource == MEMORY:
         return f"{amount} MiB of memory"
-    unit = {CPU: "CPUs", GPU: "GPUs"}.get(resource, resource.removeprefix(f"{GPU}/"))
+    unit = {CPU: "CPUs", GPU: "GPUs"}.get(resource, resource.removeprefix(MODEL))
     return f"{amount / 1000:g} {unit}"
 
 
@@ -250,11 +279,11 @@ def overcommitted(shares: Mapping[str, QueueShare], totals: Mapping[str, int]) -
     for share in shares.values():
         for resource, amount in share.guarantee.items():
             promised[resource] = promised.get(resource, 0) + amount
-    there = dict(totals)
-    there[GPU] = sum(n for name, n in totals.items() if name.startswith(f"{GPU}/"))
+    gpus = sum(amount for name, amount in totals.items() if name.startswith(MODEL))
+    there = {name: gpus if name == GPU else used_of(totals, name) for name in promised}
     return {
         resource: f"guarantees of {amount_text(resource, amount)} are promised, "
-        f"the fleet has {amount_text(resource, there.get(resource, 0))}"
+        f"the fleet has {amount_text(resource, there[resource])}"
         for resource, amount in sorted(promised.items())
-        if amount > there.get(resource, 0)
+        if amount > there[resource]
     }

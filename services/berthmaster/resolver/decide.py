@@ -20,8 +20,9 @@ from berthmaster.engine.clusters import LOST
 from berthmaster.engine.fit import Seating
 from berthmaster.engine.fleet import Holding
 from berthmaster.engine.ledger import amounts_of
+from berthmaster.engine.models import EXACTLY
 from berthmaster.engine.needs import shape_of
-from berthmaster.engine.queues import GPU, Amounts, ask_of, right
+from berthmaster.engine.queues import Amounts, ask_of, models_left, right
 from berthmaster.engine.scores import ClusterView
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.messages.placement import Choice, Decision, Reservation, Retraction, Saw
@@ -38,7 +39,7 @@ from berthmaster.resolver.quota import target_in
 from berthmaster.resolver.reserving import Reserves
 from berthmaster.resolver.settings import ENGINE_VERSION, Policy
 from berthmaster.resolver.state import UNCLAIMED, Knowledge
-from berthmaster.resolver.turns import Turn, Turns, models_left
+from berthmaster.resolver.turns import Turn, Turns
 from berthmaster.resolver.waiting import Line
 
 _CHOICE_BYTES = 300  # of a record, besides its ranking and pods
@@ -80,6 +81,7 @@ class _Draft:
         self.no_room: set[tuple[bytes, frozenset[Key]]] = set()  # shape, beside these reservations
         self.passed_over: list[Line] = []
         self.bytes = 0
+        self.stale = False  # somebody was passed by for a reservation that is no more
 
     @property
     def full(self) -> bool:
@@ -126,6 +128,14 @@ class _Draft:
 
 def decide(know: Knowledge, policy: Policy, now_s: float, decider: str) -> Plan | None:
     """Everything that can be decided now, up to the commit's limit; None if there is nothing."""
+    draft = _draft(know, policy, now_s, decider)
+    if draft.stale:
+        know.growth += 1  # so that all who wait are looked at
+        draft = _draft(know, policy, now_s, decider)
+    return draft.plan()
+
+
+def _draft(know: Knowledge, policy: Policy, now_s: float, decider: str) -> _Draft:
     draft = _Draft(know, policy, now_s, decider)
     _retract(draft)
     moment = moment_at(know, policy, now_s)
@@ -134,7 +144,7 @@ def decide(know: Knowledge, policy: Policy, now_s: float, decider: str) -> Plan 
         _place(draft, moment)
     finally:
         know.fleet.charge(draft.taken, -1)
-    return draft.plan()
+    return draft
 
 
 # 1
@@ -213,15 +223,14 @@ def _place(draft: _Draft, moment: Moment) -> None:
             turns.close()
     finally:
         draft.reservations = reserves.told()
-        reserves.close()
+        draft.stale = reserves.close()
 
 
 def queue_refusal(know: Knowledge, request: JobRequest) -> str:
     """Why a queue lets nothing like this out, or ""."""
     queue, ledger = request.queue, know.ledger
-    return right(
-        know.share(queue), ledger.used(queue), ledger.running[queue], ask_of(request)
-    ).refusal
+    has = ledger.used(queue), ledger.running[queue]
+    return right(know.share(queue), *has, ask_of(request), ledger.models()).refusal
 
 
 def _place_one(draft: _Draft, moment: Moment, turn: Turn, reserves: Reserves) -> Amounts | None:
@@ -289,19 +298,14 @@ def _is_direct(know: Knowledge, queue: str) -> bool:
 def _without_models(know: Knowledge, turn: Turn, request: JobRequest) -> JobRequest | None:
     """The request without GPU models of which its queue has all that it may; None if nothing is
     left of it."""
-    barred = turn.right.barred
-    fleet = [
-        name.removeprefix(f"{GPU}/")
-        for name in know.ledger.totals(know.opened)
-        if name.startswith(f"{GPU}/")
-    ]
     sets = []
     for pods in request.pod_sets:
         if pods.gpus:
-            left = models_left(pods.gpu_models or fleet, barred)
+            left = models_left(pods.gpu_models, turn.right.barred, know.ledger.models())
             if not left:
                 return None
-            pods = msgspec.structs.replace(pods, gpu_models=left)
+            exactly = tuple(f"{EXACTLY}{model}" for model in left)
+            pods = msgspec.structs.replace(pods, gpu_models=exactly)
         sets.append(pods)
     return msgspec.structs.replace(request, pod_sets=tuple(sets))
 

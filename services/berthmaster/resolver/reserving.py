@@ -81,29 +81,33 @@ class Reserves:
         self._policy = moment.policy
         self._now_s = now_s
         self._looked = 0
+        self._minded: set[Reservation] = set()  # all that were in force at any time in this draft
         self._live: dict[str, list[Release]] | None = None
         self.kept: dict[Key, Kept] = {}
         for key, reservation in in_force(know, moment, now_s).items():
             self._keep(key, reservation)
         self._charge(self.kept.values(), +1)
-        told = self.told()
-        know.growth += any(told.get(key) != r for key, r in know.in_force.items())
-        know.in_force = told
 
     def told(self) -> dict[Key, Reservation]:
         """As a decision tells them."""
         return {key: kept.reservation for key, kept in self.kept.items()}
 
-    def close(self) -> None:
-        """Give the room back; what is planned now is what people are told."""
+    def close(self) -> bool:
+        """Give the room back; what is planned now is what people are told. Whether one that others
+        had to mind at the last look was not there at this one: then they may fit now."""
         self._charge(self.kept.values(), -1)
-        self._know.planned = self.told()
+        know = self._know
+        know.planned = self.told()
+        lost = not know.minded <= self._minded
+        know.minded = self._minded
+        return lost
 
     def _keep(self, key: Key, reservation: Reservation) -> Kept:
         line = self._know.waiting.line_of(key)
         assert line is not None  # it waits
         kept = Kept(key, rank_of(self._know, line, key), reservation, holdings_of(reservation))
         self.kept[key] = kept
+        self._minded.add(reservation)
         return kept
 
     def _charge(self, kept: Iterable[Kept], sign: int) -> None:

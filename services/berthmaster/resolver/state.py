@@ -72,8 +72,8 @@ class Knowledge:
         self._shares: dict[str, QueueShare] = {}
         self.ledger = Ledger(self.fleet.node)
         self.reservations: dict[Key, Reservation] = {}  # told by the newest decision that told any
-        self.in_force: dict[Key, Reservation] = {}  # of them, when the last look began
-        self.planned: dict[Key, Reservation] = {}  # when it ended: what people are told
+        self.minded: set[Reservation] = set()  # in force at any time during the last look
+        self.planned: dict[Key, Reservation] = {}  # in force when it ended: what people are told
         self.waiting = Waiting()
         self.placed: dict[Key, float] = {}  # not yet claimed -> when placed, oldest first
         self.held: dict[str, set[Key]] = {}  # cluster -> claimed and not ended

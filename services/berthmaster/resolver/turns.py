@@ -7,7 +7,7 @@ waits for room is first in its queue, and reserving.py has to hear of it.
 """
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from berthmaster.engine.queues import (
@@ -59,6 +59,7 @@ class Turns:
         self._know = know
         self._growth = know.growth
         self._totals = know.ledger.totals(open_clusters)
+        self._models = know.ledger.models()
         self._multipliers = policy.share_multipliers
         self._taken: dict[Line, list[tuple[Order, Key]]] = {}
         self._heap: list[tuple[Place, _Queue]] = []
@@ -85,7 +86,7 @@ class Turns:
             key,
             order,
             queue.share,
-            right(queue.share, queue.used, queue.running, line.ask),
+            right(queue.share, queue.used, queue.running, line.ask, self._models),
             (place[0], place[1], order[1]),
             line.blocked_at == self._growth,
         )
@@ -131,7 +132,7 @@ class Turns:
         share = queue.share
         by = Tier.BORROWED
         if share.guarantee or share.deserved:
-            by = tier(share, queue.used, line.ask)
+            by = tier(share, queue.used, line.ask, self._models)
         has = dominant_share(queue.used, self._totals, share.weight, self._multipliers)
         return (by is not Tier.GUARANTEED, -share.priority, by, has, order, share.queue)
 
@@ -139,16 +140,12 @@ class Turns:
 def rank_of(know: Knowledge, line: Line, key: Key) -> Rank:
     """The rank of a waiting job as its queue's account stands in the log."""
     share = know.share(line.queue)
-    by = tier(share, know.ledger.used(line.queue), line.ask)
+    by = tier(share, know.ledger.used(line.queue), line.ask, know.ledger.models())
     return (by is not Tier.GUARANTEED, -share.priority, line.members[key][1])
 
 
 def right_of(know: Knowledge, line: Line) -> Right:
     """Whether a line's queue may have one more of its jobs, as its account stands in the log."""
     ledger, queue = know.ledger, line.queue
-    return right(know.share(queue), ledger.used(queue), ledger.running[queue], line.ask)
-
-
-def models_left(models: Iterable[str], barred: frozenset[str]) -> tuple[str, ...]:
-    """Of these GPU models, those that a queue may still have, by name."""
-    return tuple(sorted(set(models) - barred))
+    has = ledger.used(queue), ledger.running[queue]
+    return right(know.share(queue), *has, line.ask, ledger.models())

@@ -50,6 +50,9 @@ class Line:
         return None
 
     def add(self, key: Key, order: Order) -> None:
+        first = self.first()
+        if first is not None and order < first[0]:
+            self.blocked_at = -1  # what the first must leave to others this one may take
         self.members[key] = order
         heapq.heappush(self._heap, (order, key))
         if len(self._heap) > 2 * len(self.members) + MAX_STALE:  # behind a first that never goes

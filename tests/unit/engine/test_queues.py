@@ -16,6 +16,7 @@ from berthmaster.engine.queues import (
     ask_of,
     dominant_share,
     fair_shares,
+    models_left,
     overcommitted,
     right,
     share_of,
@@ -24,6 +25,7 @@ from berthmaster.engine.queues import (
 from berthmaster.messages.control import QueueAmounts, QueueSetting
 from tests.support.builders import job, pod_set
 
+MODELS = ("H100", "T4")
 TOTALS = {CPU: 100_000, MEMORY: 1_000_000, "gpu/T4": 8_000, "gpu/H100": 4_000}
 
 
@@ -119,25 +121,27 @@ def test_a_queue_stays_within_each_of_its_limits(
     share: QueueShare, pods: dict[str, Any], refusal: str
 ) -> None:
     asked = ask_of(job("one", **pods))
-    assert right(share, used(T4=2000), 2, asked).refusal == refusal
+    assert right(share, used(T4=2000), 2, asked, MODELS).refusal == refusal
 
 
 def test_a_job_that_takes_any_model_is_kept_from_those_of_which_its_queue_has_all() -> None:
     share = QueueShare("q", capability={"gpu/T4": 2000, "gpu/H100": 4000})
     has = used(T4=2000, H100=1000)
-    assert right(share, has, 1, ask_of(job())) == Right("", frozenset({"T4"}))
+    assert right(share, has, 1, ask_of(job()), MODELS) == Right("", ("T4",))
     either = ask_of(job(gpu_models=("T4", "H100")))
-    assert right(share, has, 1, either) == Right("", frozenset({"T4"}))
-    assert right(share, used(H100=1000), 1, either) == Right("", frozenset())
+    assert right(share, has, 1, either, MODELS) == Right("", ("T4",))
+    assert right(share, used(H100=1000), 1, either, MODELS) == Right("")
     two_sets = job(pod_sets=(pod_set(name="a", gpus=2), pod_set(name="b", gpus=2)))
-    assert right(share, used(H100=1000), 1, ask_of(two_sets)).barred == {"T4", "H100"}
+    assert right(share, used(H100=1000), 1, ask_of(two_sets), MODELS) == Right(
+        "its queue is at its capability of 2 T4"
+    )
 
 
 def test_volcano_globals_capacity_vector() -> None:
     """Capability of 5 CPUs, 2 in use: two replicas of one CPU are let in, four are not."""
     share = QueueShare("q", capability={CPU: 5000})
     asked = [ask_of(job(gpus=0, cpu_milli=1000, count=count)) for count in (2, 4)]
-    assert [right(share, {CPU: 2000}, 1, ask).refusal for ask in asked] == [
+    assert [right(share, {CPU: 2000}, 1, ask, ()).refusal for ask in asked] == [
         "",
         "its queue is at its capability of 5 CPUs",
     ]
@@ -147,7 +151,7 @@ def test_a_job_within_the_guarantee_is_not_one_that_reaches_beyond_it() -> None:
     share = QueueShare("q", guarantee={GPU: 4000}, deserved={GPU: 6000})
 
     def by(gpus: int, has: int) -> Tier:
-        return tier(share, used(T4=has), ask_of(job(gpus=gpus)))
+        return tier(share, used(T4=has), ask_of(job(gpus=gpus)), MODELS)
 
     assert by(4, 0) is Tier.GUARANTEED
     assert by(1, 3500) is Tier.DESERVED
@@ -159,10 +163,26 @@ def test_a_job_within_the_guarantee_is_not_one_that_reaches_beyond_it() -> None:
 def test_a_guarantee_of_a_model_is_for_jobs_that_name_it() -> None:
     share = QueueShare("q", guarantee={"gpu/H100": 2000})
     named = ask_of(job(gpus=2, gpu_models=("H100",)))
-    assert tier(share, {}, named) is Tier.GUARANTEED
-    assert tier(share, used(H100=1000), named) is Tier.BORROWED
-    assert tier(share, {}, ask_of(job())) is Tier.BORROWED
-    assert tier(share, {}, ask_of(job(gpu_models=("T4",)))) is Tier.BORROWED
+    assert tier(share, {}, named, MODELS) is Tier.GUARANTEED
+    assert tier(share, used(H100=1000), named, MODELS) is Tier.BORROWED
+    assert tier(share, {}, ask_of(job()), MODELS) is Tier.BORROWED
+    assert tier(share, {}, ask_of(job(gpu_models=("T4",))), MODELS) is Tier.BORROWED
+
+
+def test_models_are_meant_by_any_of_their_names() -> None:
+    """People write what they know a model by, nodes what was found on them."""
+    models = ("NVIDIA-H100-80GB-HBM3", "NVIDIA-L40S", "Tesla-T4")
+    has = {GPU: 2000, "gpu/NVIDIA-H100-80GB-HBM3": 2000}
+    share = QueueShare("q", capability={"gpu/H100": 2000}, guarantee={"gpu/h100 80GB": 3000})
+    asked = ask_of(job(gpu_models=("H100-80GB",)))
+    assert right(share, has, 1, asked, models).refusal == (
+        "its queue is at its capability of 2 H100"
+    )
+    assert right(share, has, 1, ask_of(job(gpu_models=("L40S",))), models) == Right("")
+    assert right(share, has, 1, ask_of(job()), models) == Right("", ("H100",))
+    assert models_left((), ("H100",), models) == ("NVIDIA-L40S", "Tesla-T4")
+    assert tier(share, has, asked, models) is Tier.GUARANTEED
+    assert tier(share, has, ask_of(job(gpus=2, gpu_models=("H100",))), models) is Tier.BORROWED
 
 
 # Shares

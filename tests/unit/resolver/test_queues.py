@@ -303,7 +303,7 @@ class Twin:
 
     def settle(self) -> list[str]:
         """Each queue's first of those that may go, the best queue's first; over and over."""
-        placed = []
+        placed: list[str] = []
         while True:
             heads: dict[str, tuple[Any, ...]] = {}
             aged = list(enumerate(self.waiting))

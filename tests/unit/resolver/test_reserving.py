@@ -1,0 +1,321 @@
+"""Stories of large jobs among small ones: room is kept, the rest is used, waiting has a bound."""
+
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from berthmaster.lifecycle.fold import Key, key
+from berthmaster.messages.control import Cordon, QueueSetting
+from berthmaster.messages.placement import HeldNode, Reservation
+from berthmaster.messages.workload import Cancelled, JobRequest
+from berthmaster.resolver.replay import replay
+from berthmaster.resolver.settings import Policy
+from berthmaster.resolver.state import Knowledge
+from tests.support.builders import alive, job, node, pod_set, profile
+from tests.support.deciding import TENANT, World
+
+HOUR_S = 3600.0
+
+
+def lasting(seconds: float | None, name: str, **fields: Any) -> JobRequest:
+    return msgspec.structs.replace(job(name, **fields), expected_duration_s=seconds)
+
+
+def fleet(gpus: int = 4, nodes: int = 1, policy: Policy | None = None) -> World:
+    world = World(policy or Policy(stale_after_s=1e9))
+    world.fact(profile(), alive())
+    for number in range(nodes):
+        world.fact(node(name=f"n{number + 1}", gpus=gpus))
+    return world
+
+
+def start(world: World, *requests: JobRequest) -> list[Key]:
+    """Submit, place and run; all of them must fit."""
+    names = [world.submit(request) for request in requests]
+    world.settle()
+    for name in names:
+        assert world.placed_on(name), name
+        world.claim(name)
+        world.run(name)
+    return names
+
+
+def waits(world: World, *names: Key) -> None:
+    world.settle()
+    assert [name for name in names if world.placed_on(name)] == []
+
+
+def reservations(world: World) -> dict[str, Reservation]:
+    return {name.split("/")[1]: r for name, r in world.resolver.know.planned.items()}
+
+
+def test_who_does_not_fit_gets_the_room_that_is_free_first_and_others_use_it_until_then() -> None:
+    world = fleet(gpus=4, policy=Policy(stale_after_s=1e9, reservations=1))
+    long, short = start(world, lasting(3000, "long", gpus=2), lasting(1000, "short", gpus=1))
+    large = world.submit(lasting(500, "large", gpus=2))
+    waits(world, large)
+    # One GPU is free, another is in 1000 s: then the large one has two.
+    [kept] = reservations(world).values()
+    assert kept == Reservation(
+        tenant=TENANT,
+        id="large",
+        cluster="c1",
+        held=(HeldNode(node="n1", cpu_milli=1000, memory_mib=1024, gpus=(2, 3)),),
+        expected_at_s=world.now_s + 1000,
+    )
+    waits(world, world.submit(lasting(1300, "too-long")))
+    in_time = world.submit(lasting(700, "in-time"))
+    world.settle()
+    assert world.placed_on(in_time) == "c1"
+    assert world.decisions[-1][1].reservations == (kept,)
+    assert world.decisions[-1][1].reserved == 1
+
+    world.now_s += 700
+    world.claim(in_time)
+    world.succeed(in_time)
+    waits(world, large, world.submit(lasting(None, "nobody-knows")))
+    fits = world.submit(lasting(200, "fits"))
+    world.settle()
+    assert world.placed_on(fits) == "c1"
+    world.now_s += 300
+    for name in (fits, short):
+        if not world.workloads[name].claimed_at_s:
+            world.claim(name)
+        world.succeed(name)
+    world.settle()
+    assert world.placed_on(large) == "c1"
+    assert "large" not in reservations(world)
+    assert world.placed_on(long) == "c1"
+    report = replay(world.inputs(), "all")
+    assert (report.equal, report.first_difference) == (report.decisions, None)
+
+
+def test_what_leaves_the_room_alone_may_last_as_long_as_it_wants() -> None:
+    world = fleet(gpus=4, nodes=2)
+    start(world, lasting(1000, "a", gpus=3), lasting(2000, "b", gpus=3))
+    large = world.submit(lasting(100, "large", gpus=4))
+    waits(world, large)
+    kept = reservations(world)["large"]
+    beside = world.submit(lasting(None, "beside"))
+    world.settle()
+    [binding] = world.workloads[beside].pods
+    assert binding.node != kept.held[0].node
+    waits(world, world.submit(lasting(None, "no-more")))
+
+
+def test_a_better_rank_is_not_held_up_and_takes_the_room() -> None:
+    world = fleet(gpus=2)
+    [first] = start(world, lasting(1000, "first"))
+    large = world.submit(lasting(100, "large", gpus=2))
+    waits(world, large, world.submit(lasting(None, "small")))
+    urgent = world.submit(lasting(None, "urgent", priority=1))
+    world.settle()
+    assert world.placed_on(urgent) == "c1"
+    assert "large" not in reservations(world)  # nobody knows when two GPUs will be free
+    world.succeed(first)
+    world.settle()
+    assert world.placed_on(key(TENANT, "small")) == "c1"
+
+
+def test_without_a_known_time_room_is_kept_after_a_wait_and_not_before() -> None:
+    world = fleet(gpus=2, policy=Policy(stale_after_s=1e9, reserve_wait_s=600.0))
+    one, two = start(world, lasting(None, "one"), lasting(None, "two"))
+    large = world.submit(job("large", gpus=2))
+    waits(world, large)
+    assert reservations(world) == {}
+    world.succeed(one)
+    [three] = start(world, job("three"))  # it goes in between: no time is known, none has passed
+
+    world.now_s += 601
+    small = world.submit(job("small"))
+    waits(world, large, small)
+    world.succeed(two)
+    waits(world, large, small, world.submit(lasting(0.001, "tiny")))
+    assert reservations(world)["large"].expected_at_s is None
+    world.succeed(three)
+    world.settle()
+    assert world.placed_on(large) == "c1"
+
+
+def test_a_time_that_passes_makes_the_room_free_for_others_or_is_no_time_any_more() -> None:
+    world = fleet(gpus=2, policy=Policy(stale_after_s=1e9, reserve_wait_s=1000.0))
+    liar, other = start(world, lasting(100, "liar"), lasting(100, "other"))
+    large = world.submit(job("large", gpus=2))
+    waits(world, large)
+    assert reservations(world)["large"].expected_at_s == world.now_s + 100
+    world.succeed(other)
+    small = world.submit(job("small"))
+    waits(world, large, small)
+
+    # The first is still there when it should be gone: nobody knows how long, the room is used.
+    world.now_s += 101
+    world.settle()
+    assert world.placed_on(small) == "c1"
+    world.claim(small)
+    world.run(small)
+    # When it has waited long enough, it is the next all the same.
+    world.now_s += 1000
+    world.succeed(liar)
+    waits(world, large, world.submit(job("next")))
+    world.succeed(small)
+    world.settle()
+    assert world.placed_on(large) == "c1"
+
+
+def test_only_so_many_hold_room_and_a_better_rank_takes_it_from_the_worst() -> None:
+    world = fleet(gpus=2, nodes=3, policy=Policy(stale_after_s=1e9, reservations=2))
+    start(world, *(lasting(1000 * n, f"r{n}", gpus=2) for n in (1, 2, 3)))
+    for number, name in enumerate("abc", 1):
+        world.submit(lasting(100.0**number, name, gpus=2))
+    waits(world)
+    assert sorted(reservations(world)) == ["a", "b"]
+    world.submit(job("vip", gpus=2, priority=5))
+    waits(world)
+    assert sorted(reservations(world)) == ["a", "vip"]
+
+
+def test_no_room_is_kept_for_what_could_never_fit_may_not_run_or_is_gone() -> None:
+    world = fleet(gpus=2)
+    start(world, lasting(1000, "r"))
+    world.control(QueueSetting(queue="full", capability_gpu_milli=0))
+    for request in (
+        job("wide", gpus=3),
+        job("gang", pod_sets=(pod_set(count=4000),)),
+        job("full", queue="full", gpus=2),
+        job("nowhere", gpus=2, clusters=("elsewhere",)),
+    ):
+        world.submit(request)
+    waits(world)
+    assert reservations(world) == {}
+    large = world.submit(job("large", gpus=2))
+    small = world.submit(job("small"))
+    waits(world, large, small)
+    assert list(reservations(world)) == ["large"]
+    world.append(cancel(world, large))
+    world.settle()
+    assert world.placed_on(small) == "c1"
+
+
+def cancel(world: World, name: Key) -> Cancelled:
+    return world.cancelled(name)
+
+
+def test_a_node_that_cannot_be_had_any_more_ends_the_reservation_on_it() -> None:
+    world = fleet(gpus=2)
+    start(world, lasting(1000, "r"))
+    waits(world, world.submit(job("large", gpus=2)))
+    small = world.submit(job("tiny", gpus=0, cpu_milli=1))
+    world.settle()
+    assert world.placed_on(small) == "c1"
+    assert list(reservations(world)) == ["large"]
+    world.control(Cordon(cluster="c1", node="n1", cordoned=True))
+    world.settle()
+    assert reservations(world) == {}
+    world.control(Cordon(cluster="c1", node="n1", cordoned=False))
+    world.settle()
+    assert list(reservations(world)) == ["large"]
+
+
+def test_a_gang_over_several_nodes_is_kept_whole() -> None:
+    world = fleet(gpus=2, nodes=3)
+    start(world, *(lasting(1000 + n, f"r{n}") for n in range(5)))
+    gang = world.submit(lasting(10, "gang", pod_sets=(pod_set(count=5),)))
+    waits(world, gang)
+    kept = reservations(world)["gang"]
+    assert kept.expected_at_s == world.now_s + 1003
+    assert sum(len(held.gpus) for held in kept.held) == 5
+    assert sum(held.cpu_milli for held in kept.held) == 5000
+    waits(world, world.submit(lasting(5000, "long")))
+
+
+def test_a_restored_resolver_keeps_the_same_room() -> None:
+    world = fleet(gpus=2)
+    start(world, lasting(1000, "r"))
+    world.submit(job("large", gpus=2))
+    start(world, lasting(100, "in-time"))
+    told = world.resolver.know.reservations
+    assert [r.id for r in told.values()] == ["large"]
+    restored = Knowledge("all")
+    restored.restore(world.resolver.know.snapshot())
+    assert restored.reservations == told
+
+
+def test_a_cluster_whose_kueue_decides_has_no_room_kept_by_us() -> None:
+    world = fleet(gpus=2)
+    start(world, lasting(1000, "r"))
+    world.control(QueueSetting(queue="kueue", via="worker"))
+    waits(world, world.submit(job("large", gpus=2, queue="kueue")))
+    assert reservations(world) == {}
+
+
+class Days:
+    """Small jobs come without end, more than there is room for, and large ones among them."""
+
+    def __init__(self, seed: int, policy: Policy, told: str, longest_s: float) -> None:
+        self.chance = random.Random(seed)
+        self.world = fleet(gpus=4, nodes=3, policy=policy)
+        self.told = told
+        self.longest_s = longest_s
+        self.ends: dict[Key, float] = {}
+        self.waited: dict[str, float] = {}
+        self.number = 0
+
+    def come(self, gpus: int) -> None:
+        lasts_s = self.chance.uniform(0.1, 1.0) * self.longest_s
+        says_s = {"known": lasts_s, "about": lasts_s * self.chance.uniform(0.5, 2.0)}
+        self.number += 1
+        kind = "large" if gpus == 4 else "small"
+        name = f"{kind}-{self.number}"
+        self.world.submit(lasting(says_s.get(self.told), name, gpus=gpus))
+        self.lasts = getattr(self, "lasts", {}) | {name: lasts_s}
+
+    def pass_time(self, step_s: float) -> None:
+        world = self.world
+        world.now_s += step_s
+        for name, at_s in list(self.ends.items()):
+            if at_s <= world.now_s:
+                del self.ends[name]
+                world.succeed(name)
+        for plan in world.settle():
+            for choice in plan.decision.placements:
+                name = key(TENANT, choice.id)
+                workload = world.workloads[name]
+                self.waited[choice.id] = world.now_s - workload.submitted_at_s
+                world.claim(name)
+                world.run(name)
+                self.ends[name] = world.now_s + self.lasts[choice.id]
+
+    def live(self, steps: int, step_s: float) -> None:
+        for step in range(steps):
+            for _ in range(2):
+                self.come(1)
+            if step % 40 == 20:
+                self.come(4)
+            self.pass_time(step_s)
+
+    def longest_wait_s(self, kind: str) -> float:
+        return max(
+            self.world.now_s - w.submitted_at_s if not w.live and not w.ended else self.waited[w.id]
+            for w in self.world.workloads.values()
+            if w.id.startswith(kind)
+        )
+
+
+@pytest.mark.parametrize("told", ["known", "about", "nothing"])
+def test_a_large_job_waits_no_longer_than_the_stated_bound_whatever_small_ones_come(
+    told: str,
+) -> None:
+    longest_s, step_s, wait_s = 600.0, 60.0, 300.0
+    policy = Policy(stale_after_s=1e9, reserve_wait_s=wait_s)
+    days = Days(7, policy, told, longest_s)
+    days.live(200, step_s)
+    # At most one other holds room for as long, so: the wait, and twice the longest job.
+    assert days.longest_wait_s("large") <= wait_s + 2 * longest_s + 2 * step_s
+    report = replay(days.world.inputs(), "all")
+    assert (report.equal, report.first_difference) == (report.decisions, None)
+
+    starved = Days(7, Policy(stale_after_s=1e9, reservations=0), told, longest_s)
+    starved.live(200, step_s)
+    assert starved.longest_wait_s("large") > 2 * (wait_s + 2 * longest_s)
