@@ -129,6 +129,56 @@ def test_a_copy_that_somebody_deletes_in_the_worker_comes_back_and_the_job_runs_
     assert [kind.partition(" ")[0] for kind in rig.bus.kinds(name)].count("placed") == 1
 
 
+def test_a_copy_whose_spec_somebody_changes_is_put_right_and_the_job_runs_once(rig: Rig) -> None:
+    """Out of sync: Kueue makes the copy what the hub says, and nobody is nominated again for it."""
+    rig.flags = ("--patience-s", "120")
+    rig.k.stop_queue(ONE, "Hold")
+    rig.start()
+    rig.ready()
+    name = rig.submit("train", run_s="4")
+    workload = rig.k.workload("train")
+    assert workload is not None
+    worker = rig.k.planes[ONE].api
+    path = rig.k.path(workload["metadata"]["name"])
+    rig.until(lambda: worker.find(path), "its copy")
+
+    def spec() -> Any:
+        return (worker.find(path) or {}).get("spec")
+
+    wanted, uid = spec(), worker.get(path)["metadata"]["uid"]
+    worker.merge(path, {"spec": {"priority": 7}})
+    rig.until(lambda: spec() == wanted, "its priority is the hub's again")
+    worker.merge(path, {"spec": {"queueName": "another"}})
+    rig.until(lambda: spec() == wanted, "it is one for the hub's queue again")
+    assert worker.get(path)["metadata"]["uid"] != uid, "made anew"
+    assert rig.bus.kinds(name)[-1] == f"claimed {ONE}"
+    with Census(rig.k) as census:
+        rig.k.stop_queue(ONE, "None")
+        each_ends_once(rig, census, {"train": name})
+    assert [kind.partition(" ")[0] for kind in rig.bus.kinds(name)].count("placed") == 1
+
+
+def test_a_running_copy_that_somebody_switches_off_is_evicted_once_and_made_again_it_runs(
+    rig: Rig,
+) -> None:
+    """Kueue's own end of the way: the hub's Job counts a pod for ever (the trap StuckEviction)."""
+    rig.start()
+    rig.ready()
+    name = rig.submit("train")
+    rig.until_told("train", f"admitted {ONE}", f"running {ONE}")
+    rig.bus.worker(ONE, free=0)  # so that what comes next goes elsewhere
+    rig.k.set_active("train", False, ONE)
+    rig.until_told("train", f"running {ONE}", f"evicted {ONE}")
+    rig.until(lambda: running_in(rig.k, "train", WORKERS) == [], "it runs nowhere")
+    api = rig.k.planes.hub.api
+    api.delete(f"/apis/batch/v1/namespaces/{rig.k.namespace}/jobs/train")
+    rig.until(lambda: rig.bus.kinds(name)[-1].startswith("cancelled"), "it is cancelled")
+    assert rig.bus.kinds(name).count(f"evicted {ONE}") == 1
+    rig.submit("again")
+    rig.until_told("again", f"admitted {TWO}", f"running {TWO}")
+    rig.nothing_wrong()
+
+
 def test_a_cluster_whose_secret_is_missing_is_left_out_and_named(rig: Rig) -> None:
     api = rig.k.planes.hub.api
     api.delete(f"/api/v1/namespaces/{SYSTEM}/secrets/{ONE}-kubeconfig")
