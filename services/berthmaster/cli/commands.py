@@ -32,7 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "queue": (f"{_HERE}.fleet_commands:queue", "Set queues, or list them."),
     "dead": (f"{_HERE}.fleet_commands:dead", "List messages that nobody could handle."),
     "replay": (f"{_HERE}.replay:replay", "Submit a trace at a speed; account for all of it."),
-    "replay-decisions": (f"{_HERE}.late:replay_decisions", "Repeat decisions from the log."),
+    "replay-decisions": (f"{_HERE}.decisions:replay_decisions", "Repeat decisions from the log."),
     "audit": (f"{_HERE}.late:audit", "Check the invariants from the bus alone."),
     "serve": (f"{_HERE}.commands:serve", "Run one service as this process."),
 }

@@ -1,4 +1,4 @@
-"""Commands whose work other packages do, imported when they are called: audit, replay-decisions."""
+"""`berth audit`, whose work another package does, imported when it is called."""
 
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, TypeVar
@@ -14,13 +14,12 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from berthmaster.audit.core import AuditReport
-    from berthmaster.resolver.replay import Report
 
 T = TypeVar("T")
 SHOWN_FINDINGS = 50
 
 
-async def _read(work: Awaitable[T]) -> T:
+async def read(work: Awaitable[T]) -> T:
     """What reads the streams itself raises the bus's errors: they become the client's here."""
     try:
         return await work
@@ -39,7 +38,7 @@ async def audit(session: Session) -> int:
     from berthmaster.audit.report import audit as check
 
     async with session.client() as berth:
-        report = await _read(check(berth.connection))
+        report = await read(check(berth.connection))
     session.out.document(report, lambda: audit_screen(report))
     return 0 if report.clean else EXIT_FAILED
 
@@ -72,40 +71,4 @@ def audit_screen(report: "AuditReport") -> "RenderableType":
     balance = "" if report.accounted else " Not every workload is accounted for."
     verdict = "Clean." if report.clean else "Not clean."
     lines.append(words(verdict + balance, style="bold green" if report.clean else "bold red"))
-    return Group(*lines)
-
-
-@click.command("replay-decisions")
-@click.option("--cell", default="all", show_default=True, help="Whose decisions.")
-@bus_command
-async def replay_decisions(session: Session, cell: str) -> int:
-    """Repeat every decision on what its decider saw; they must come out bit for bit equal."""
-    from berthmaster.resolver.replay import read_inputs, replay
-
-    async with session.client() as berth:
-        inputs = await _read(read_inputs(berth.connection))
-    report = replay(inputs, cell)
-    session.out.document(report, lambda: repeated_screen(report))
-    different = report.decisions - report.equal - report.not_repeatable
-    return EXIT_FAILED if different else 0
-
-
-def repeated_screen(report: "Report") -> "RenderableType":
-    """What repeating showed."""
-    from rich.console import Group
-
-    from berthmaster.cli.render.words import words
-
-    different = report.decisions - report.equal - report.not_repeatable
-    lines: list[RenderableType] = [
-        words(
-            f"{report.decisions:,} decisions: {report.equal:,} came out equal, "
-            f"{different:,} otherwise, {report.not_repeatable:,} cannot be repeated"
-        )
-    ]
-    if report.why_not:
-        lines.append(words(f"Not repeatable: {report.why_not}"))
-    if first := report.first_difference:
-        lines.append(words(f"First difference: decision {first.number}, {first.field or 'all'}"))
-        lines += [words(f"  was {first.was}"), words(f"  now {first.now}")]
     return Group(*lines)

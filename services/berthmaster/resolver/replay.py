@@ -2,8 +2,12 @@
 
 A decision names the last sequence of each stream that it was made on, its time, its settings and
 the version of the code. So: fold each stream up to there, decide again, compare the bytes. The
-first difference is shown by field. Facts come from FLEET_LOG, which has the sequences and times of
-FLEET; where it does not reach back far enough, decisions count as not repeatable, never as equal.
+first difference is shown by field, with what was seen of each input and what is here of it. Facts
+come from FLEET_LOG, which has the sequences and times of FLEET; where it does not reach back far
+enough, decisions count as not repeatable, never as equal.
+
+Decisions of another version of the code, or under other settings if such are given, are not
+expected to come out equal: what they place is compared, and told as what would be different.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,6 +36,7 @@ from berthmaster.messages.fleet import REFRESH_S, FleetFact, Stamp
 from berthmaster.messages.placement import Decision, Saw
 from berthmaster.messages.workload import WorkloadEvent
 from berthmaster.resolver.decide import decide
+from berthmaster.resolver.otherwise import Alternative, Compared, Comparing, same_places
 from berthmaster.resolver.settings import ENGINE_VERSION, Policy
 from berthmaster.resolver.state import Knowledge
 
@@ -57,6 +62,14 @@ class Unreadable(NamedTuple):
     why: str
 
 
+class Input(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that a decision was made on: the last sequence that was seen, and that is here."""
+
+    name: str
+    seen: int
+    here: int
+
+
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """One decision that came out otherwise."""
 
@@ -64,6 +77,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     field: str
     was: str
     now: str
+    inputs: tuple[Input, ...] = ()
+    lacking: str = ""  # what was seen and is not here; "" = all of it is
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,9 +86,20 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     decisions: int
     equal: int
-    not_repeatable: int  # made by other code, or on facts that are not kept any more
+    not_repeatable: int  # made on what is not kept any more
     why_not: str = ""
     first_difference: Difference | None = None
+    engine: str = ENGINE_VERSION  # that they were repeated with
+    other_engines: dict[str, Compared] = {}  # version -> its decisions: what would be different
+    otherwise: Alternative | None = None  # under other settings
+
+    @property
+    def different(self) -> int:
+        """Decisions of this version that should have come out equal and did not."""
+        if self.otherwise is not None:
+            return 0
+        others = sum(each.decisions for each in self.other_engines.values())
+        return self.decisions - self.equal - self.not_repeatable - others
 
 
 def replay(
@@ -82,41 +108,51 @@ def replay(
     *,
     engine: str = ENGINE_VERSION,
     policy: Policy | None = None,
+    change: Callable[[Policy], Policy] | None = None,
+    first: int = 20,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Report:
-    """Repeat the decisions of a cell in order. ``policy``: other settings than were used then, to
-    see what would have been different. Pure: the inputs are all it knows."""
+    """Repeat the decisions of a cell in order. ``policy``, or ``change`` of the one that was used:
+    other settings than then, to see what would have been different; the ``first`` differences are
+    listed. Pure: the inputs are all it knows."""
+    if policy is not None:
+        change = lambda _: policy  # noqa: E731
     fold = _Fold(inputs, cell)
     mine = [(sequence, d) for sequence, d in inputs.decisions if d.cell == cell]
-    equal = skipped = 0
     known_from_s = _known_from_s(inputs, mine)
+    equal = skipped = 0
     why_not = ""
     difference: Difference | None = None
+    others: dict[str, Comparing] = {}
+    otherwise = Comparing(first) if change is not None else None
+    before = 0
     for done, (_, decision) in enumerate(mine):
         progress(done, len(mine))
         know = fold.as_of(decision.saw)
-        if (
-            decision.engine != engine
-            or decision.now_s < known_from_s
-            or decision.after != know.chain.sequence
-        ):
+        follows, before = decision.number == before + 1, decision.number
+        if decision.now_s < known_from_s or not follows:
             skipped += 1
-            why_not = (
-                f"made by engine {decision.engine}, this is {engine}"
-                if decision.engine != engine
-                else "what it was made on is not kept any more"
-            )
-        else:
-            used = policy or Policy.from_record(decision.settings)
-            plan = decide(know, used, decision.now_s, decision.decider)
-            again = plan.decision if plan is not None else None
-            if again is not None and encode(again) == encode(decision):
-                equal += 1
-            elif 0 < inputs.facts_gap <= decision.saw.fleet:
-                skipped += 1
-                why_not = "FLEET_LOG lacks facts that it was made on"
-            elif difference is None:
-                difference = _difference(decision, again)
+            why_not = "what it was made on is not kept any more"
+            continue
+        used = Policy.from_record(decision.settings)
+        plan = decide(know, change(used) if change else used, decision.now_s, decision.decider)
+        again = plan.decision if plan is not None else None
+        is_equal = again is not None and encode(again) == encode(decision)
+        equal += is_equal and decision.engine == engine
+        comparing = otherwise
+        if comparing is None and decision.engine != engine:
+            comparing = others.setdefault(decision.engine, Comparing(first))
+        if comparing is not None:
+            comparing.take(decision, again, know)
+            if otherwise is not None and difference is None and not same_places(decision, again):
+                difference = _difference(decision, again, know, inputs)
+        elif is_equal:
+            continue
+        elif 0 < inputs.facts_gap <= decision.saw.fleet:
+            skipped += 1
+            why_not = "FLEET_LOG lacks facts that it was made on"
+        elif difference is None:
+            difference = _difference(decision, again, know, inputs)
     progress(len(mine), len(mine))
     return Report(
         decisions=len(mine),
@@ -124,6 +160,9 @@ def replay(
         not_repeatable=skipped,
         why_not=why_not,
         first_difference=difference,
+        engine=engine,
+        other_engines={version: each.compared() for version, each in sorted(others.items())},
+        otherwise=otherwise.alternative() if otherwise is not None else None,
     )
 
 
@@ -195,12 +234,33 @@ def _known_from_s(inputs: Inputs, decisions: list[tuple[int, Decision]]) -> floa
     return known_from_s
 
 
-def _difference(was: Decision, now: Decision | None) -> Difference:
+def _difference(was: Decision, now: Decision | None, know: Knowledge, inputs: Inputs) -> Difference:
+    seen = _inputs(was, know, inputs)
+    lacking = ", ".join(each.name for each in seen if each.seen != each.here)
     if now is None:
-        return Difference(number=was.number, field="", was="a decision", now="nothing to decide")
-    before, after = msgspec.to_builtins(was), msgspec.to_builtins(now)
-    path, old, new = _first_difference("", before, after)
-    return Difference(number=was.number, field=path, was=repr(old)[:300], now=repr(new)[:300])
+        path, old, new = "", "a decision", "nothing to decide"
+    else:
+        before, after = msgspec.to_builtins(was), msgspec.to_builtins(now)
+        path, a, b = _first_difference("", before, after)
+        old, new = repr(a)[:300], repr(b)[:300]
+    return Difference(number=was.number, field=path, was=old, now=new, inputs=seen, lacking=lacking)
+
+
+def _inputs(was: Decision, know: Knowledge, inputs: Inputs) -> tuple[Input, ...]:
+    """Streams only grow, so what is here of one is as much as was seen, or all that there is."""
+    log = [entry[0] for entry in inputs.events[-1:]]
+    log += [entry[0] for entry in inputs.decisions[-1:]]
+    log += [entry.sequence for entry in inputs.unreadable[-1:]]
+    ends = {
+        "workloads": max(log, default=0),
+        "fleet": inputs.facts[-1][0] if inputs.facts else 0,
+        "control": inputs.controls[-1][0] if inputs.controls else 0,
+    }
+    streams = [
+        Input(name=name, seen=seen, here=min(seen, ends[name]))
+        for name, seen in msgspec.structs.asdict(was.saw).items()
+    ]
+    return (*streams, Input(name="decision before", seen=was.after, here=know.chain.sequence))
 
 
 def _first_difference(path: str, a: object, b: object) -> tuple[str, object, object]:

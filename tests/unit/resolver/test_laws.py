@@ -9,6 +9,7 @@ from berthmaster.messages.families import encode
 from berthmaster.messages.fleet import REFRESH_S, NodeGone, Stamp
 from berthmaster.resolver.core import Resolver
 from berthmaster.resolver.decide import decide
+from berthmaster.resolver.otherwise import Compared
 from berthmaster.resolver.replay import replay
 from berthmaster.resolver.settings import Policy
 from berthmaster.resolver.state import Knowledge
@@ -186,7 +187,10 @@ def test_decisions_of_other_code_are_not_called_equal() -> None:
     world.submit(job())
     world.settle()
     report = replay(world.inputs(), "all", engine="other")
-    assert (report.decisions, report.equal, report.not_repeatable) == (1, 0, 1)
+    assert (report.decisions, report.not_repeatable, report.different) == (1, 0, 0)
+    assert report.other_engines == {
+        world.decisions[0][1].engine: Compared(decisions=1, same=1, would_differ=0)
+    }
 
 
 def test_two_resolvers_that_read_the_same_decide_the_same() -> None:

@@ -1,0 +1,155 @@
+"""Decisions repeated: the first that differs with its inputs, other settings, other code."""
+
+from msgspec.structs import replace
+
+from berthmaster.messages.placement import Decision
+from berthmaster.resolver.otherwise import Compared, Figures, Would
+from berthmaster.resolver.replay import Input, Inputs, replay
+from berthmaster.resolver.settings import ENGINE_VERSION, Policy
+from tests.support.builders import alive, job, node, profile
+from tests.support.deciding import TENANT, World
+
+
+def story() -> World:
+    """Four decisions: two jobs on the large cluster, two on the small one, which fit it better."""
+    world = World()
+    world.fact(profile("large"), alive("large"), node("large", gpus=8))
+    world.fact(profile("small"), alive("small"), node("small", gpus=4))
+    for number, cluster in enumerate(("large", "large", "", "")):
+        name = world.submit(job(f"j{number}", gpus=2, clusters=(cluster,) if cluster else ()))
+        world.now_s += 0.5
+        world.settle()
+        world.claim(name)
+    return world
+
+
+def forged(inputs: Inputs, at: int, **changes: object) -> Inputs:
+    decisions = list(inputs.decisions)
+    sequence, decision = decisions[at]
+    decisions[at] = (sequence, replace(decision, **changes))
+    return inputs._replace(decisions=decisions)
+
+
+def test_the_first_difference_names_what_was_seen_of_each_input_and_what_is_here() -> None:
+    world = story()
+    inputs = world.inputs()
+    last = inputs.decisions[-1][1]
+    report = replay(forged(inputs, 3, now_s=last.now_s + 1), "all")
+    assert (report.decisions, report.equal, report.different) == (4, 3, 1)
+    first = report.first_difference
+    assert first is not None
+    assert (first.number, first.lacking) == (4, "")
+    assert first.field.startswith("placements[0].ranking[0]")
+    assert first.inputs == (
+        Input(name="workloads", seen=last.saw.workloads, here=last.saw.workloads),
+        Input(name="fleet", seen=6, here=6),
+        Input(name="control", seen=0, here=0),
+        Input(name="decision before", seen=last.after, here=last.after),
+    )
+
+
+def test_an_input_that_is_lacking_is_named() -> None:
+    world = story()
+    inputs = world.inputs()
+    report = replay(inputs._replace(facts=inputs.facts[:3]), "all")
+    first = report.first_difference
+    assert first is not None
+    assert (first.number, first.lacking) == (3, "fleet")
+    assert [i for i in first.inputs if i.seen != i.here] == [Input(name="fleet", seen=6, here=3)]
+
+
+def test_a_chain_that_is_broken_in_its_middle_is_a_difference_and_a_gap_is_not() -> None:
+    inputs = story().inputs()
+    broken = replay(forged(inputs, 2, after=1), "all")
+    assert broken.first_difference is not None
+    assert broken.first_difference.lacking == "decision before"
+    gap = replay(inputs._replace(decisions=[*inputs.decisions[:1], *inputs.decisions[2:]]), "all")
+    assert gap.not_repeatable >= 1
+    assert gap.why_not == "what it was made on is not kept any more"
+
+
+def test_other_settings_show_who_would_have_gone_elsewhere_and_the_sums() -> None:
+    world = story()
+
+    def spread(policy: Policy) -> Policy:
+        return replace(policy, fit=0.0, room=1.0)
+
+    report = replay(world.inputs(), "all", change=spread)
+    assert report.different == 0  # nothing should have come out equal
+    assert report.otherwise is not None
+    otherwise = report.otherwise
+    assert otherwise.compared == Compared(decisions=4, same=3, would_differ=1)
+    assert otherwise.kinds == {"elsewhere": 1}
+    assert otherwise.first == (
+        Would(decision=4, tenant=TENANT, id="j3", was="small", would="large", how="elsewhere"),
+    )
+    assert otherwise.was == Figures(
+        placements=4, clusters={"large": 2, "small": 2}, mean_wait_s=0.5, longest_wait_s=0.5
+    )
+    assert otherwise.would.clusters == {"large": 3, "small": 1}
+    assert report.first_difference is not None
+    assert report.first_difference.number == 4
+
+
+def test_a_setting_that_matters_to_nobody_changes_nothing_but_the_record() -> None:
+    report = replay(story().inputs(), "all", change=lambda p: replace(p, deadline_grace_s=1.0))
+    assert report.otherwise is not None
+    assert (report.equal, report.otherwise.compared.would_differ) == (0, 0)
+    assert report.first_difference is None
+    assert report.otherwise.first == ()
+
+
+def test_a_job_that_would_have_gone_sooner_counts_once() -> None:
+    world = World(Policy(stale_after_s=1.0))
+    world.fact(profile("a"), alive("a"), node("a", gpus=1))
+    world.submit(job("waits", clusters=("b",)))
+    world.fact(profile("b"), alive("b"), node("b", gpus=1))
+    world.now_s += 2.0  # both are silent for too long
+    world.fact(alive("a", counter=2))
+    first = world.submit(job("first", clusters=("a",)))
+    world.settle()
+    world.claim(first)
+    world.now_s += 10.0
+    world.fact(alive("b", counter=2))
+    world.settle()
+    report = replay(
+        world.inputs(), "all", change=lambda p: replace(p, stale_after_s=100.0), first=5
+    )
+    assert report.otherwise is not None
+    assert report.otherwise.kinds == {"sooner": 1}
+    assert report.otherwise.first[0].id == "waits"
+    assert report.otherwise.was.longest_wait_s == 12.0
+    assert report.otherwise.would.longest_wait_s == 2.0
+
+
+def test_only_so_many_differences_are_listed_and_all_are_counted() -> None:
+    world = story()
+    report = replay(world.inputs(), "all", change=lambda p: replace(p, fit=0.0, room=1.0), first=0)
+    assert report.otherwise is not None
+    assert (report.otherwise.first, report.otherwise.kinds) == ((), {"elsewhere": 1})
+
+
+def test_decisions_of_another_engine_are_named_and_compared_and_never_failed() -> None:
+    world = story()
+    inputs = world.inputs()
+    older = forged(inputs, 0, engine="0")
+    older = forged(older, 3, engine="1", placements=())
+    report = replay(older, "all")
+    assert (report.decisions, report.equal, report.not_repeatable, report.different) == (4, 2, 0, 0)
+    assert report.engine == ENGINE_VERSION
+    assert report.other_engines == {
+        "0": Compared(decisions=1, same=1, would_differ=0),
+        "1": Compared(decisions=1, same=0, would_differ=1),
+    }
+    assert report.first_difference is None
+
+
+def test_a_decision_that_would_not_be_made_at_all_would_differ() -> None:
+    world = story()
+    inputs = world.inputs()
+    report = replay(inputs, "all", change=lambda p: replace(p, stale_after_s=0.1))
+    assert report.otherwise is not None
+    assert report.otherwise.compared == Compared(decisions=4, same=0, would_differ=4)
+    assert report.otherwise.kinds == {"not then": 4}
+    assert report.otherwise.would == Figures()
+    assert all(isinstance(d, Decision) for _, d in inputs.decisions)
