@@ -6,7 +6,6 @@ no harm (all writes are guarded, all objects have one name), but double the call
 """
 
 import asyncio
-import os
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
@@ -25,12 +24,10 @@ from berthmaster.executor.runtime import ClusterRuntime
 from berthmaster.executor.settings import ExecutorSettings
 from berthmaster.executor.shell import Shell
 from berthmaster.executor.stimuli import Reach, Told
-from berthmaster.kubernetes.access import Access
 from berthmaster.kubernetes.client import Client
-from berthmaster.kubernetes.config import from_kubeconfig, in_cluster
-from berthmaster.kubernetes.errors import BadConfig, KubernetesError
+from berthmaster.kubernetes.errors import KubernetesError
+from berthmaster.kubernetes.joining import reached
 from berthmaster.kubernetes.resources import JOB_SETS
-from berthmaster.runtime.errors import CannotStart
 from berthmaster.runtime.periodic import beats, stopped_within, unless_stopped
 from berthmaster.runtime.service import Context, Service
 
@@ -40,7 +37,6 @@ LAST_LIMIT_S: Final = 2.0  # for writes and calls under way when told to stop
 LOOK_AGAIN_S: Final = 2.0
 REACH_S: Final = 0.1  # between two looks at whether the API server answers: what was claimed stays
 NO_HINT: Final = 0  # what nobody waits to hear acknowledged
-IN_A_POD: Final = "KUBERNETES_SERVICE_HOST"
 
 
 class Figures:
@@ -103,30 +99,9 @@ class Figures:
         return value - before
 
 
-async def access_of(settings: ExecutorSettings) -> Access:
-    """The cluster's API server. Raises CannotStart."""
-    try:
-        if settings.kubeconfig is None and not settings.context and IN_A_POD in os.environ:
-            return await in_cluster()
-        return await from_kubeconfig(settings.kubeconfig, settings.context)
-    except BadConfig as error:
-        raise CannotStart(str(error)) from error
-
-
 async def main(ctx: Context[ExecutorSettings]) -> None:
     """Until the service is told to stop."""
-    settings = ctx.settings
-    access = await access_of(settings)
-    try:
-        client = await Client.open(
-            access,
-            user_agent=f"berthmaster-{NAME}",
-            log=ctx.log,
-            timeout_s=settings.call_limit_s,
-        )
-    except BadConfig as error:
-        raise CannotStart(str(error)) from error
-    async with client, joined(ctx, WORKLOADS, FLEET) as conn:
+    async with reached(ctx, NAME) as client, joined(ctx, WORKLOADS, FLEET) as conn:
         if conn is None:
             return
         job_sets = await _serves_job_sets(ctx, client)

@@ -2,10 +2,10 @@
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
-from berthmaster.runtime.settings import CommonSettings, required, setting
+from berthmaster.kubernetes.joining import ClusterSettings
+from berthmaster.runtime.settings import required, setting
 
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 _RESOURCE: Final = re.compile(r"[a-z0-9.-]+/[A-Za-z0-9._-]+\Z")
@@ -22,7 +22,7 @@ def _resource(name: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExecutorSettings(CommonSettings):
+class ExecutorSettings(ClusterSettings):
     """What the executor can be told."""
 
     cluster: str = required(help="the cluster's name on the bus, as its inventory says it")
@@ -31,11 +31,6 @@ class ExecutorSettings(CommonSettings):
         help="where jobs may be made, with commas between them; the executor's Role must be bound "
         "in each, and it touches nothing anywhere else",
     )
-    kubeconfig: Path | None = setting(
-        None,
-        help="kubeconfig of the cluster; none = as kubectl finds it, or this pod's own account",
-    )
-    context: str = setting("", help="context of the kubeconfig; empty = its current one")
     start_limit_s: float = setting(
         300.0,
         least=1,
@@ -48,9 +43,6 @@ class ExecutorSettings(CommonSettings):
         least=1,
         most=604_800,
         help="seconds that an attempt may wait in the cluster's own queue before it is given back",
-    )
-    call_limit_s: float = setting(
-        10.0, least=0.1, most=120, help="seconds that one call to the API server may take"
     )
     gpu_resource: str = setting(
         "nvidia.com/gpu",

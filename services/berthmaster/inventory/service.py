@@ -14,11 +14,10 @@ the cluster to new ones, and what runs there goes on.
 from berthmaster.bus.joining import joined
 from berthmaster.bus.streams import FLEET
 from berthmaster.inventory.hub import HubSide
-from berthmaster.inventory.settings import InventorySettings, access_of
+from berthmaster.inventory.settings import InventorySettings
 from berthmaster.inventory.worker import Worker
-from berthmaster.kubernetes.client import Client
-from berthmaster.kubernetes.errors import BadConfig
-from berthmaster.runtime.errors import CannotStart, SettingsError
+from berthmaster.kubernetes.joining import reached
+from berthmaster.runtime.errors import SettingsError
 from berthmaster.runtime.service import Context, Service
 
 NAME = "inventory"
@@ -29,17 +28,7 @@ async def main(ctx: Context[InventorySettings]) -> None:
     settings = ctx.settings
     if settings.side == "worker" and not settings.cluster:
         raise SettingsError(["--cluster: missing, expected the worker cluster's name in the fleet"])
-    try:
-        access = await access_of(settings)
-        client = await Client.open(
-            access,
-            user_agent="berthmaster-inventory",
-            log=ctx.log,
-            timeout_s=settings.api_timeout_s,
-        )
-    except BadConfig as error:
-        raise CannotStart(str(error)) from error
-    async with client, joined(ctx, FLEET) as conn:
+    async with reached(ctx, NAME) as client, joined(ctx, FLEET) as conn:
         if conn is None:
             return
         if settings.side == "hub":

@@ -1,15 +1,12 @@
 """What the inventory can be told; `berth serve inventory --help` shows it."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from berthmaster.bus.subjects import SubjectError, token
-from berthmaster.kubernetes.access import Access
-from berthmaster.kubernetes.config import from_kubeconfig, in_cluster
-from berthmaster.runtime.settings import CommonSettings, setting
+from berthmaster.kubernetes.joining import ClusterSettings
+from berthmaster.runtime.settings import setting
 
 
 def _cluster(text: str) -> str:
@@ -26,7 +23,7 @@ def _labels(parts: tuple[str, ...]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InventorySettings(CommonSettings):
+class InventorySettings(ClusterSettings):
     """One side of the fleet: a worker cluster, or a hub."""
 
     side: Literal["worker", "hub"] = setting(
@@ -36,12 +33,6 @@ class InventorySettings(CommonSettings):
     cluster: str = setting(
         "", check=_cluster, help="the worker cluster's name in the fleet; needed for side worker"
     )
-    kubeconfig: Path | None = setting(
-        None,
-        help="how to reach the cluster; none = the pod's own service account inside a cluster, "
-        "$KUBECONFIG or ~/.kube/config elsewhere",
-    )
-    context: str = setting("", help="context of the kubeconfig; empty = its current one")
     labels: tuple[str, ...] = setting(
         (), check=_labels, help="labels of the cluster that requests can be matched by, KEY=VALUE"
     )
@@ -75,9 +66,6 @@ class InventorySettings(CommonSettings):
         most=3600,
         help="seconds between two looks for a kind that the cluster does not serve (Kueue's, DRA)",
     )
-    api_timeout_s: float = setting(
-        10.0, least=0.1, most=300, help="seconds for one answer of the API server"
-    )
     lease_ttl_s: float = setting(
         1.5,
         least=0.3,
@@ -89,11 +77,3 @@ class InventorySettings(CommonSettings):
     def cluster_labels(self) -> Mapping[str, str]:
         """The cluster's labels."""
         return {key: value for key, _, value in (part.partition("=") for part in self.labels)}
-
-
-async def access_of(settings: InventorySettings) -> Access:
-    """How to reach the cluster. Raises BadConfig."""
-    inside = bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
-    if settings.kubeconfig is None and not settings.context and inside:
-        return await in_cluster()
-    return await from_kubeconfig(settings.kubeconfig, settings.context)

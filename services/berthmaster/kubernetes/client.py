@@ -6,7 +6,7 @@ that nothing was done) and once with fresh credentials after a 401. Every call i
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar
 
@@ -31,7 +31,6 @@ T = TypeVar("T")
 O = TypeVar("O", bound=Object)  # noqa: E741
 Propagation = Literal["Background", "Foreground", "Orphan"]
 MERGE_PATCH: Final = "application/merge-patch+json"
-JSON_PATCH: Final = "application/json-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"  # JSON is YAML
 
 RESTARTS: Final = 3  # of a list whose continue token expired on the way
@@ -235,19 +234,6 @@ class Client:
         more. Raises Conflict when another manager owns one, KubernetesError."""
         params = {"fieldManager": field_manager, "force": "true" if force else "false"}
         return await self._patch(path, body, kind, APPLY_PATCH, params, timeout_s)
-
-    async def json_patch(
-        self,
-        path: str,
-        operations: Sequence[Mapping[str, object]],
-        kind: type[T],
-        *,
-        field_manager: str = "",
-        timeout_s: float | None = None,
-    ) -> T:
-        """RFC 6902 operations, in order, all or none. Raises Invalid when a ``test`` fails."""
-        manager = _manager(field_manager)
-        return await self._patch(path, operations, kind, JSON_PATCH, manager, timeout_s)
 
     async def delete(
         self,

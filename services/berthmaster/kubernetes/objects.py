@@ -104,8 +104,3 @@ def seconds(time: str | None) -> float:
 def timestamp(at_s: float) -> str:
     """Seconds since 1970 as ``metav1.Time``: whole seconds, UTC."""
     return datetime.fromtimestamp(int(at_s), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def micro_timestamp(at_s: float) -> str:
-    """Seconds since 1970 as ``metav1.MicroTime``, as leases and events want it."""
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,6 +1,6 @@
-"""Label selectors: as text for people and query strings, as LabelSelector inside objects. Pure.
+"""Label selectors: as text for people and query strings. Pure.
 
-Both become the same list of requirements, all of which must hold. What Kubernetes does and people
+A text becomes a list of requirements, all of which must hold. What Kubernetes does and people
 forget: ``!=`` and ``notin`` also match when the label is missing, and an empty selector matches
 everything.
 """
@@ -9,8 +9,6 @@ import re
 from collections.abc import Mapping
 from enum import Enum
 from typing import Final, NamedTuple
-
-from berthmaster.kubernetes.objects import Struct
 
 MAX_CHARS: Final = 16_384
 
@@ -93,21 +91,6 @@ class Selector(NamedTuple):
 EVERYTHING: Final = Selector()
 
 
-class LabelSelectorRequirement(Struct, frozen=True):
-    """One of ``matchExpressions``."""
-
-    key: str = ""
-    operator: str = ""
-    values: tuple[str, ...] | None = None
-
-
-class LabelSelector(Struct, frozen=True):
-    """A selector as objects hold it."""
-
-    match_labels: dict[str, str] | None = None
-    match_expressions: tuple[LabelSelectorRequirement, ...] | None = None
-
-
 _INTEGER: Final = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
 _PREFIX: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
@@ -121,33 +104,6 @@ def parse_selector(text: str) -> Selector:
     if not text.strip():
         return EVERYTHING
     return Selector(tuple(_requirement(part, tokens) for part, tokens in _parts(text)))
-
-
-def from_label_selector(selector: LabelSelector) -> Selector:
-    """The same selector as requirements. Raises SelectorError."""
-    found = [
-        Requirement(_key(key, "matchLabels"), Operator.IN, (_value(value, f"matchLabels.{key}"),))
-        for key, value in sorted((selector.match_labels or {}).items())
-    ]
-    for at, expression in enumerate(selector.match_expressions or ()):
-        where = f"matchExpressions[{at}]"
-        key = _key(expression.key, where)
-        try:
-            operator = Operator(expression.operator)
-        except ValueError:
-            operator = Operator.GREATER
-        if operator in (Operator.GREATER, Operator.LESS):
-            raise SelectorError(
-                f"{where}: operator {expression.operator[:64]!r} is none of In, NotIn, Exists, "
-                "DoesNotExist"
-            )
-        values = tuple(_value(value, where) for value in expression.values or ())
-        wants_values = operator in (Operator.IN, Operator.NOT_IN)
-        if wants_values != bool(values):
-            wanted = "at least one value" if wants_values else "no values"
-            raise SelectorError(f"{where}: {operator.value} needs {wanted}")
-        found.append(Requirement(key, operator, values))
-    return Selector(tuple(found))
 
 
 def _parts(text: str) -> list[tuple[str, list[str]]]:

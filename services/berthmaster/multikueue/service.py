@@ -10,21 +10,15 @@ order of MultiKueueConfigs, ``dispatch`` nominates clusters (Kueue's ``dispatche
 a name of ours). Rights: deploy/kubernetes/hub/multikueue-rbac.yaml, one ClusterRole a mode.
 """
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
 
 from berthmaster.bus.joining import joined
 from berthmaster.bus.streams import CONTROL, FLEET, WORKLOADS
-from berthmaster.kubernetes.access import Access
-from berthmaster.kubernetes.client import Client
-from berthmaster.kubernetes.config import from_kubeconfig, in_cluster
-from berthmaster.kubernetes.errors import BadConfig
+from berthmaster.kubernetes.joining import ClusterSettings, reached
 from berthmaster.multikueue.settings import ENGINE_VERSION, Mode, Policy
 from berthmaster.multikueue.shell import Shell
-from berthmaster.runtime.errors import CannotStart
 from berthmaster.runtime.service import Context, Service
-from berthmaster.runtime.settings import CommonSettings, setting
+from berthmaster.runtime.settings import setting
 
 NAME = "multikueue"
 
@@ -35,7 +29,7 @@ def _pairs(parts: tuple[str, ...]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MultiKueueSettings(CommonSettings):
+class MultiKueueSettings(ClusterSettings):
     """Settings of the reconciler on a hub."""
 
     mode: Mode = setting(
@@ -43,12 +37,6 @@ class MultiKueueSettings(CommonSettings):
         help="observe: write nothing to the hub; order: keep the order of the MultiKueueConfigs; "
         "dispatch: nominate clusters for each Workload",
     )
-    kubeconfig: Path | None = setting(
-        None,
-        help="how to reach the hub; none = the pod's own service account inside a cluster, "
-        "$KUBECONFIG or ~/.kube/config elsewhere",
-    )
-    context: str = setting("", help="context of the kubeconfig; empty = its current one")
     namespace: str = setting(
         "", help="where ConfigMaps of our own checks are; empty = the pod's, or the context's"
     )
@@ -82,10 +70,6 @@ class MultiKueueSettings(CommonSettings):
     commit_limit: int = setting(
         128, least=1, most=900, help="placements in one commit; more only cost latency"
     )
-    api_timeout_s: float = setting(
-        10.0, least=0.1, most=300, help="seconds for one answer of the API server"
-    )
-
     former_hubs: tuple[str, ...] = setting(
         (),
         help="ids (uid of namespace kube-system) of hubs that are no more, with commas between "
@@ -113,36 +97,18 @@ class MultiKueueSettings(CommonSettings):
         return {namespace: tenant for namespace, _, tenant in pairs}
 
 
-async def access_of(settings: MultiKueueSettings) -> Access:
-    """How to reach the hub. Raises BadConfig."""
-    inside = bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
-    if settings.kubeconfig is None and not settings.context and inside:
-        return await in_cluster()
-    return await from_kubeconfig(settings.kubeconfig, settings.context)
-
-
 async def main(ctx: Context[MultiKueueSettings]) -> None:
     """Mirror the hub at once, so that a bus that is away stops no queue; then join the bus."""
     settings = ctx.settings
     ctx.log.info("multikueue", mode=settings.mode, engine=ENGINE_VERSION)
-    try:
-        access = await access_of(settings)
-        client = await Client.open(
-            access,
-            user_agent="berthmaster-multikueue",
-            log=ctx.log,
-            timeout_s=settings.api_timeout_s,
-        )
-    except BadConfig as error:
-        raise CannotStart(str(error)) from error
-    async with client:
+    async with reached(ctx, NAME) as client:
         shell = Shell(
             ctx,
             client,
             policy=settings.policy,
             tenants=settings.tenants,
             former_hubs=settings.former_hubs,
-            namespace=settings.namespace or access.namespace or "default",
+            namespace=settings.namespace or client.access.namespace or "default",
         )
         shell.begin()
         async with joined(ctx, WORKLOADS, FLEET, CONTROL) as conn:

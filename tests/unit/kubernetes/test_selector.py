@@ -1,16 +1,12 @@
-"""Label selectors as text and as objects mean what Kubernetes means by them."""
+"""Label selectors mean what Kubernetes means by them."""
 
-import msgspec
 import pytest
 
 from berthmaster.kubernetes.selector import (
-    EVERYTHING,
-    LabelSelector,
     Operator,
     Requirement,
     Selector,
     SelectorError,
-    from_label_selector,
     parse_selector,
 )
 
@@ -106,37 +102,3 @@ def test_a_text_means_its_requirements_and_these_can_be_written_again() -> None:
         )
     )
     assert str(parse_selector(text)) == text
-
-
-def test_an_objects_selector_means_the_same() -> None:
-    raw = b"""{"matchLabels": {"tier": "gold", "b": ""}, "matchExpressions": [
-        {"key": "gpu", "operator": "In", "values": ["x", "nvidia-tesla-t4"]},
-        {"key": "zone", "operator": "NotIn", "values": ["far"]},
-        {"key": "count", "operator": "Exists"},
-        {"key": "retired", "operator": "DoesNotExist", "values": null}]}"""
-    selector = from_label_selector(msgspec.json.decode(raw, type=LabelSelector))
-    assert str(selector) == "b=,tier=gold,gpu in (x,nvidia-tesla-t4),zone!=far,count,!retired"
-    assert not selector.matches(LABELS)
-    assert selector.matches({**LABELS, "b": ""})
-    assert from_label_selector(LabelSelector()) == EVERYTHING
-
-
-@pytest.mark.parametrize(
-    ("expression", "problem"),
-    [
-        ({"key": "a", "operator": "in"}, "operator 'in' is none of In, NotIn"),
-        ({"key": "a", "operator": "Gt", "values": ["1"]}, "operator 'Gt' is none of"),
-        ({"key": "a", "operator": "In"}, "In needs at least one value"),
-        ({"key": "a", "operator": "Exists", "values": ["b"]}, "Exists needs no values"),
-        ({"key": "", "operator": "Exists"}, "'' is no label"),
-        ({"key": "a", "operator": "In", "values": ["b c"]}, "'b c' is no label value"),
-    ],
-)
-def test_an_objects_selector_that_cannot_be_used_names_the_expression(
-    expression: dict[str, object], problem: str
-) -> None:
-    selector = msgspec.convert({"matchExpressions": [expression]}, LabelSelector)
-    with pytest.raises(SelectorError) as caught:
-        from_label_selector(selector)
-    assert str(caught.value).startswith("matchExpressions[0]: ")
-    assert problem in str(caught.value)

@@ -1,0 +1,59 @@
+"""How a service reaches its cluster's API server: the settings for it, and the client they mean."""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+from berthmaster.kubernetes.access import Access
+from berthmaster.kubernetes.client import Client
+from berthmaster.kubernetes.config import from_kubeconfig, in_cluster
+from berthmaster.kubernetes.errors import BadConfig
+from berthmaster.runtime.errors import CannotStart
+from berthmaster.runtime.service import Context
+from berthmaster.runtime.settings import CommonSettings, setting
+
+IN_A_POD: Final = "KUBERNETES_SERVICE_HOST"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterSettings(CommonSettings):
+    """What every service with a cluster can be told beside what every service can."""
+
+    kubeconfig: Path | None = setting(
+        None,
+        help="how to reach the cluster; none = the pod's own service account inside a cluster, "
+        "$KUBECONFIG or ~/.kube/config elsewhere",
+    )
+    context: str = setting("", help="context of the kubeconfig; empty = its current one")
+    api_timeout_s: float = setting(
+        10.0, least=0.1, most=300, help="seconds for one answer of the API server"
+    )
+
+
+S = TypeVar("S", bound=ClusterSettings)
+
+
+async def access_of(settings: ClusterSettings) -> Access:
+    """How to reach the cluster. Raises BadConfig."""
+    if settings.kubeconfig is None and not settings.context and IN_A_POD in os.environ:
+        return await in_cluster()
+    return await from_kubeconfig(settings.kubeconfig, settings.context)
+
+
+@asynccontextmanager
+async def reached(ctx: Context[S], service: str) -> AsyncIterator[Client]:
+    """A client of the cluster; nothing is sent yet. Raises CannotStart."""
+    try:
+        client = await Client.open(
+            await access_of(ctx.settings),
+            user_agent=f"berthmaster-{service}",
+            log=ctx.log,
+            timeout_s=ctx.settings.api_timeout_s,
+        )
+    except BadConfig as error:
+        raise CannotStart(str(error)) from error
+    async with client:
+        yield client
