@@ -5,20 +5,20 @@ things bound that time, and the lesser counts:
 
 - its own size: ``STRETCH`` seconds for each GPU-second that it will take, so that small jobs pass
   large ones, and a job that waits moves up all the while;
-- the fleet's backlog: ``PATIENCE`` times the seconds that the whole fleet would need for all that
-  is open. Where everybody waits, whoever waits longer than that goes before those who came later,
-  whatever their size.
+- the fleet's backlog: the seconds that the whole fleet would need for all that is open, less the
+  job's own share of the fleet. Where everybody waits, whoever has waited for longer than that goes
+  before those who came later, whatever their size. Wide jobs are due sooner since it takes longer
+  to make room for them.
 
-Jobs larger than all but a hundredth of those of late ("giants") are not helped by the second bound:
-one of them would hold up hundreds. They go after all others that wait, by the first bound.
+Jobs larger than almost all of those of late ("giants", predict.py knows them) are not helped by the
+second bound: one of them would hold up hundreds. They go after all others that wait, by the first.
 
 Until it is due, a job takes room that is free; once it is due and does not fit, room is kept for
-it (engine/reserve.py). Keeping room for jobs that are not due yet would leave GPUs idle for
-nobody's sake.
+it (reserve.py). Keeping room for jobs that are not due yet would leave GPUs idle for nobody's sake.
 
-**Bound on waiting.** Under one outlook keys do not change, and a job that is no giant is passed
-only by jobs with earlier keys: none that is submitted after its due time goes before it. Of two
-jobs of equal service the one that was submitted first goes first.
+**Bound on waiting.** Under one outlook keys do not change, and a job is passed only by jobs with
+earlier keys: no job that is submitted after its due time goes before it unless that one fits beside
+what is kept for it. Of two jobs of equal service the one that was submitted first goes first.
 
 Pure functions; an outlook is in steps of a tenth, so that a line which is sorted by ``key`` is
 sorted anew only when the backlog has really changed.
@@ -30,7 +30,6 @@ from typing import Final, NamedTuple
 from berthmaster.messages.workload import JobRequest
 
 STRETCH: Final = 2.0  # seconds of waiting for each GPU-second of service
-PATIENCE: Final = 0.9  # of the time that the fleet needs for all that is open
 STEP: Final = 1.1  # between two outlooks' patience
 LEAST_PATIENCE_S: Final = 1.0
 CPU_MILLI_A_GPU: Final = 12_000  # what a GPU is worth to a job without: openb has 12 cores for each
@@ -41,7 +40,8 @@ Key = tuple[bool, float]  # a giant, due at; the least goes first
 class Outlook(NamedTuple):
     """What keys depend on besides the job itself."""
 
-    patience_s: float = math.inf
+    patience_s: float = math.inf  # that the fleet needs for all that is open
+    gpus: float = math.inf  # of the fleet
     giant_gpu_s: float = math.inf  # a job of more service than this is a giant
 
 
@@ -67,19 +67,23 @@ def service_gpu_s(request: JobRequest, duration_s: float) -> float:
 def outlook(open_gpu_s: float, gpus: float, giant_gpu_s: float = math.inf) -> Outlook:
     """From the service that all open jobs still need and the fleet's GPUs; patience in steps."""
     if not (gpus > 0 and open_gpu_s > 0):
-        return Outlook(LEAST_PATIENCE_S, giant_gpu_s)
-    exact_s = max(LEAST_PATIENCE_S, PATIENCE * open_gpu_s / gpus)
+        return Outlook(LEAST_PATIENCE_S, max(gpus, 0.0), giant_gpu_s)
+    exact_s = max(LEAST_PATIENCE_S, open_gpu_s / gpus)
     if math.isinf(exact_s):
-        return Outlook(math.inf, giant_gpu_s)
+        return Outlook(math.inf, gpus, giant_gpu_s)
     steps = round(math.log(exact_s) / math.log(STEP))
-    return Outlook(STEP**steps, giant_gpu_s)
+    return Outlook(STEP**steps, gpus, giant_gpu_s)
 
 
-def key(service: float, submitted_at_s: float, seen: Outlook = NO_OUTLOOK) -> Key:
-    """A job's place among those of its queue and priority: the least goes first."""
+def key(service: float, submitted_at_s: float, gpus: float, seen: Outlook = NO_OUTLOOK) -> Key:
+    """A job's place among those of its queue and priority: the least goes first. ``gpus``: what all
+    its pods take at once (``gpu_share``)."""
     if service > seen.giant_gpu_s:
         return True, submitted_at_s + STRETCH * service
-    return False, submitted_at_s + min(STRETCH * service, seen.patience_s)
+    patience_s = seen.patience_s
+    if gpus > 0 and not math.isinf(patience_s):
+        patience_s *= max(0.0, 1.0 - gpus / seen.gpus) if seen.gpus > 0 else 0.0
+    return False, submitted_at_s + min(STRETCH * service, patience_s)
 
 
 def is_due(its: Key, now_s: float) -> bool:

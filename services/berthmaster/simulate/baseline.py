@@ -1,0 +1,379 @@
+"""The baselines in virtual time: events are arrivals and endings, and at each who waits is seated.
+
+Two loops. Without preemption a job that was started runs to its end. With it all jobs are seated
+anew at every event, in the policy's order, first fit; a job's restart overhead is taken from every
+stretch between two events in which it ran, which is how the simulators of Tiresias and Muri count
+it (reference figures are theirs).
+"""
+
+import bisect
+import heapq
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from berthmaster.emulator.fleets import ClusterSpec
+from berthmaster.engine.predict import Durations, left_s
+from berthmaster.simulate.floor import (
+    Floor,
+    Node,
+    Score,
+    Seat,
+    Shape,
+    charge,
+    copied,
+)
+from berthmaster.simulate.model import Job, Outcome, Progress, Run, SimulationError, Span
+from berthmaster.simulate.placing import RULES, Mix, fragmented_milli, mix_of
+from berthmaster.simulate.queueing import Policy, Standing
+
+TENANT = "simulated"
+SAMPLES = 400  # of fragmentation, over the whole run: each looks at every node
+
+
+class Gauge:
+    """How the fleet is used from event to event."""
+
+    def __init__(self, floor: Floor, mix: Mix, jobs: Sequence[Job]) -> None:
+        self.spans: list[Span] = []
+        self._floor = floor
+        self._mix = mix
+        self._every = max(1, 2 * len(jobs) // SAMPLES)
+        self._events = 0
+        self._since: Span | None = None
+        self._fragmented = 0.0
+
+    def look(self, now_s: float, used_gpus: float, wanted_gpus: float) -> None:
+        """After an event: so it stands until the next."""
+        if self._since is not None and now_s > self._since.at_s:
+            self.spans.append(self._since._replace(for_s=now_s - self._since.at_s))
+        if self._events % self._every == 0:
+            free = self._floor.free_milli
+            lost = sum(fragmented_milli(node, self._mix) for node in self._floor.nodes)
+            self._fragmented = lost / free if free else 0.0
+        self._events += 1
+        self._since = Span(now_s, 0.0, used_gpus, wanted_gpus, self._fragmented)
+
+
+class Beliefs:
+    """What a policy thinks of durations: told, or learned from endings."""
+
+    def __init__(self) -> None:
+        self._learned = Durations()
+
+    def expected_s(self, job: Job) -> float:
+        """Of a job that comes."""
+        if job.expected_s is not None:
+            return job.expected_s
+        return self._learned.expected_s(TENANT, job.request)
+
+    def ended(self, job: Job) -> None:
+        """It ran for as long as it did."""
+        self._learned.learn(TENANT, job.request, job.duration_s)
+
+
+Form = tuple[tuple[Shape, int], ...]  # equal for jobs that fit together or not at all
+
+
+def form_of(job: Job) -> Form:
+    """Shapes and numbers of its pods."""
+    return tuple((Shape.of(pods), pods.count) for pods in job.request.pod_sets)
+
+
+class _Reserved(NamedTuple):
+    """Room for the first that does not fit."""
+
+    at_s: float
+    spare: dict[int, Node]  # node -> what is left of it then, once that job runs
+
+
+def check(floor: Floor, jobs: Sequence[Job], score: Score) -> None:
+    """Every job fits into the empty fleet, else nothing would ever end. Raises SimulationError."""
+    known: set[Form] = set()
+    for job in jobs:
+        form = form_of(job)
+        if form in known:
+            continue
+        known.add(form)
+        seats = floor.seat(job.request, score)
+        if seats is None:
+            raise SimulationError(
+                f"job {job.request.id} asks for {job.gpus:g} GPUs and fits into no cluster, "
+                "even an empty one; take it out of the list or take a larger fleet"
+            )
+        floor.give_back(seats)
+
+
+def run(
+    clusters: Sequence[ClusterSpec],
+    jobs: Sequence[Job],
+    policy: Policy,
+    *,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Run:
+    """Play a list to its end. Raises SimulationError if a job fits nowhere."""
+    floor = Floor(clusters)
+    ordered = sorted(jobs, key=lambda job: job.at_s)
+    score = RULES[policy.placing](ordered, seed)
+    check(floor, ordered, score)
+    kind = _Preemptive if policy.preemptive else _Steady
+    played = kind(floor, ordered, policy, score, progress)
+    played.play()
+    return Run(policy.name, ordered, played.outcomes(), played.gauge.spans, floor.gpus)
+
+
+class _Steady:
+    """Without preemption."""
+
+    def __init__(
+        self,
+        floor: Floor,
+        jobs: Sequence[Job],
+        policy: Policy,
+        score: Score,
+        progress: Progress | None,
+    ) -> None:
+        self._floor = floor
+        self._jobs = jobs
+        self._policy = policy
+        self._score = score
+        self._progress = progress
+        self._beliefs = Beliefs()
+        self._forms = [form_of(job) for job in jobs]
+        self._expected: dict[int, float] = {}
+        self._waiting: list[tuple[tuple[float, ...], int]] = []
+        self._ends: list[tuple[float, int]] = []
+        self._seats: dict[int, tuple[Seat, ...]] = {}
+        self._started: dict[int, float] = {}
+        self._ended: dict[int, float] = {}
+        self.gauge = Gauge(floor, mix_of(jobs), jobs)
+        self._used = self._wanted = 0.0
+
+    def outcomes(self) -> list[Outcome]:
+        return [Outcome(self._started.get(n), self._ended.get(n)) for n in range(len(self._jobs))]
+
+    def play(self) -> None:
+        coming = 0
+        while coming < len(self._jobs) or self._ends:
+            arrival = self._jobs[coming].at_s if coming < len(self._jobs) else float("inf")
+            now_s = min(arrival, self._ends[0][0]) if self._ends else arrival
+            while self._ends and self._ends[0][0] <= now_s:
+                self._end(heapq.heappop(self._ends)[1], now_s)
+            while coming < len(self._jobs) and self._jobs[coming].at_s <= now_s:
+                self._come(coming)
+                coming += 1
+            self._seat_all(now_s)
+            self.gauge.look(now_s, self._used, self._wanted)
+
+    def _come(self, number: int) -> None:
+        job = self._jobs[number]
+        expected_s = self._beliefs.expected_s(job)
+        self._expected[number] = expected_s
+        one = Standing(job, number, expected_s, expected_s, 0.0, job.at_s)
+        bisect.insort(self._waiting, (self._policy.order(one), number))
+        self._wanted += job.gpus
+
+    def _end(self, number: int, now_s: float) -> None:
+        self._floor.give_back(self._seats.pop(number))
+        self._ended[number] = now_s
+        self._used -= self._jobs[number].gpus
+        self._beliefs.ended(self._jobs[number])
+        if self._progress is not None:
+            self._progress(len(self._ended))
+
+    def _seat_all(self, now_s: float) -> None:
+        """In order; once a shape does not fit, nobody of that shape is tried again."""
+        gone: set[int] = set()
+        no_room: set[tuple[Form, bool]] = set()
+        reserved: _Reserved | None = None
+        for _, number in self._waiting:
+            job = self._jobs[number]
+            brief = reserved is not None and now_s + self._expected[number] <= reserved.at_s
+            what = (self._forms[number], brief)
+            if what in no_room:
+                continue
+            spare = reserved.spare if reserved is not None and not brief else None
+            seats = self._floor.seat(job.request, self._score, spare)
+            if seats is not None:
+                self._start(number, seats, now_s, spare)
+                gone.add(number)
+                continue
+            if self._policy.blocked == "waits":
+                break
+            if self._policy.blocked == "reserved" and reserved is None:
+                reserved = self._reserve(job, now_s)
+                continue
+            no_room.add(what)
+        if gone:
+            self._waiting = [entry for entry in self._waiting if entry[1] not in gone]
+
+    def _start(
+        self, number: int, seats: tuple[Seat, ...], now_s: float, spare: dict[int, Node] | None
+    ) -> None:
+        job = self._jobs[number]
+        self._seats[number] = seats
+        self._started[number] = now_s
+        heapq.heappush(self._ends, (now_s + job.duration_s, number))
+        self._used += job.gpus
+        self._wanted -= job.gpus
+        for seat in seats:
+            if spare is not None and seat.node in spare:
+                charge(spare[seat.node], seat)
+
+    def _reserve(self, job: Job, now_s: float) -> _Reserved:
+        """Let what runs end in the order in which that is expected, until the job fits."""
+        expected = sorted(
+            (now_s + left_s(self._expected[n], now_s - self._started[n]), n) for n in self._seats
+        )
+        given: list[Seat] = []
+        try:
+            for at, (at_s, number) in enumerate(expected):
+                self._floor.give_back(self._seats[number])
+                given.extend(self._seats[number])
+                if at + 1 < len(expected) and expected[at + 1][0] == at_s:
+                    continue
+                seats = self._floor.seat(job.request, self._score)
+                if seats is not None:
+                    spare = {s.node: copied(self._floor.nodes[s.node]) for s in seats}
+                    self._floor.give_back(seats)
+                    return _Reserved(at_s, spare)
+        finally:
+            for seat in given:
+                self._floor.take(seat)
+        raise SimulationError(f"job {job.request.id} fits into no cluster, even an empty one")
+
+
+class _Progress:
+    """One job that runs or was stopped."""
+
+    __slots__ = ("attained_s", "checked_s", "expected_s", "left_s", "running", "since_s")
+
+    def __init__(self, job: Job, expected_s: float) -> None:
+        self.left_s = job.duration_s
+        self.expected_s = expected_s
+        self.attained_s = 0.0
+        self.checked_s = self.since_s = job.at_s
+        self.running = False
+
+    def told_left_s(self, job: Job) -> float:
+        """What the policy believes is left."""
+        if job.expected_s == job.duration_s:
+            return self.left_s
+        return left_s(self.expected_s, self.attained_s)
+
+
+class _Preemptive:
+    """All jobs seated anew at every event."""
+
+    def __init__(
+        self,
+        floor: Floor,
+        jobs: Sequence[Job],
+        policy: Policy,
+        score: Score,
+        progress: Progress | None,
+    ) -> None:
+        self._floor = floor
+        self._jobs = jobs
+        self._policy = policy
+        self._score = score
+        self._progress = progress
+        self._beliefs = Beliefs()
+        self._forms = [form_of(job) for job in jobs]
+        self._open: dict[int, _Progress] = {}
+        self._started: dict[int, float] = {}
+        self._ended: dict[int, float] = {}
+        self.gauge = Gauge(floor, mix_of(jobs), jobs)
+
+    def outcomes(self) -> list[Outcome]:
+        return [Outcome(self._started.get(n), self._ended.get(n)) for n in range(len(self._jobs))]
+
+    def play(self) -> None:
+        coming = 0
+        now_s = 0.0
+        while coming < len(self._jobs) or self._open:
+            arrival = self._jobs[coming].at_s if coming < len(self._jobs) else float("inf")
+            ending, ends = self._next_end(now_s)
+            now_s = min(arrival, ending, self._next_turn(now_s))
+            if now_s == ending:
+                for number in ends:
+                    self._end(number, now_s)
+            while coming < len(self._jobs) and self._jobs[coming].at_s <= now_s:
+                job = self._jobs[coming]
+                self._open[coming] = _Progress(job, self._beliefs.expected_s(job))
+                coming += 1
+            self._pass_time(now_s)
+            self._seat_all(now_s)
+
+    def _next_end(self, now_s: float) -> tuple[float, list[int]]:
+        first_s, ends = float("inf"), []
+        for number, one in self._open.items():
+            if not one.running:
+                continue
+            end_s = now_s + one.left_s
+            if end_s < first_s:
+                first_s, ends = end_s, [number]
+            elif end_s == first_s:
+                ends.append(number)
+        return first_s, ends
+
+    def _next_turn(self, now_s: float) -> float:
+        """When a running job's attained service reaches the next limit."""
+        first_s = float("inf")
+        for number, one in self._open.items():
+            share = self._jobs[number].share
+            if one.running and share > 0:
+                attained = one.attained_s * share
+                for limit in self._policy.limits_gpu_s:
+                    if attained < limit:
+                        first_s = min(first_s, now_s + max((limit - attained) / share, 1e-3))
+                        break
+        return first_s
+
+    def _end(self, number: int, now_s: float) -> None:
+        del self._open[number]
+        self._ended[number] = now_s
+        self._beliefs.ended(self._jobs[number])
+        if self._progress is not None:
+            self._progress(len(self._ended))
+
+    def _pass_time(self, now_s: float) -> None:
+        for number, one in self._open.items():
+            if one.running:
+                passed_s = now_s - one.checked_s
+                one.left_s -= max(passed_s - self._jobs[number].overhead_s, 0.0)
+                one.attained_s += passed_s
+            one.checked_s = now_s
+
+    def _standings(self) -> Iterable[Standing]:
+        for number, one in self._open.items():
+            job = self._jobs[number]
+            yield Standing(
+                job,
+                number,
+                one.expected_s,
+                one.told_left_s(job),
+                one.attained_s * job.share,
+                one.since_s,
+            )
+
+    def _seat_all(self, now_s: float) -> None:
+        self._floor.empty()
+        no_room: set[Form] = set()
+        used = wanted = 0.0
+        for standing in sorted(self._standings(), key=self._policy.order):
+            job, one = standing.job, self._open[standing.number]
+            seats = None
+            form = self._forms[standing.number]
+            if form not in no_room:
+                seats = self._floor.seat(job.request, self._score)
+            if seats is None:
+                no_room.add(form)
+                wanted += job.gpus
+                if one.running:
+                    one.since_s = now_s
+            else:
+                used += job.gpus
+                self._started.setdefault(standing.number, now_s)
+            one.running = seats is not None
+        self.gauge.look(now_s, used, wanted)

@@ -1,0 +1,103 @@
+"""Who goes first under the policies that are compared with ours, and what they do with room.
+
+::
+
+    policy    order                              who does not fit           stops jobs
+    fifo      as they came                       holds up all others        no
+    sjf       least expected duration            holds up all others        no
+    sjf-skip  least expected duration            is passed over             no
+    easy      as they came                       the first is reserved for  no
+    bestfit   as they came, tightest node        is passed over             no
+    fgd       as they came, least fragmenting    is passed over             no
+    random    as they came, any node             is passed over             no
+    srtf      least expected rest                is passed over             yes
+    srsf      least expected rest x GPUs         is passed over             yes
+    las2d     least service, in three queues     is passed over             yes
+
+``easy`` is EASY backfill: others may go before the first that does not fit if they end before it
+can begin, or use room that it will not. ``las2d`` is Tiresias' two-dimensional least attained
+service with its thresholds of 3,250 and 7,200 GPU-seconds; it needs no durations.
+"""
+
+from collections.abc import Callable
+from typing import Final, Literal, NamedTuple
+
+from berthmaster.simulate.model import Job, SimulationError
+
+OURS: Final = "berthmaster"
+LAS_LIMITS_GPU_S: Final = (3250.0, 7200.0)
+
+Blocked = Literal["waits", "skipped", "reserved"]
+
+
+class Standing(NamedTuple):
+    """One job as an order sees it."""
+
+    job: Job
+    number: int  # in the list, by arrival
+    expected_s: float  # as told, or as predicted when it came
+    left_s: float  # of that; the truth's rest where the truth was told
+    attained_gpu_s: float
+    since_s: float  # when it came, or last was stopped
+
+
+Order = Callable[[Standing], tuple[float, ...]]
+
+
+class Policy(NamedTuple):
+    """How a baseline decides."""
+
+    name: str
+    order: Order
+    blocked: Blocked
+    placing: str  # a rule of placing.py
+    preemptive: bool = False
+    limits_gpu_s: tuple[float, ...] = ()  # of attained service at which the order changes
+
+
+def _arrival(one: Standing) -> tuple[float, ...]:
+    return (one.number,)
+
+
+def _shortest(one: Standing) -> tuple[float, ...]:
+    return (one.expected_s, one.number)
+
+
+def _least_rest(one: Standing) -> tuple[float, ...]:
+    return (one.left_s, one.number)
+
+
+def _least_service_left(one: Standing) -> tuple[float, ...]:
+    return (one.left_s * one.job.share, one.number)
+
+
+def las_queue(attained_gpu_s: float) -> int:
+    """Which of Tiresias' queues a job is in."""
+    return sum(attained_gpu_s >= limit for limit in LAS_LIMITS_GPU_S)
+
+
+def _least_attained(one: Standing) -> tuple[float, ...]:
+    return (las_queue(one.attained_gpu_s), one.since_s, one.number)
+
+
+_ALL: Final = (
+    Policy("fifo", _arrival, "waits", "best"),
+    Policy("sjf", _shortest, "waits", "best"),
+    Policy("sjf-skip", _shortest, "skipped", "best"),
+    Policy("easy", _arrival, "reserved", "best"),
+    Policy("bestfit", _arrival, "skipped", "best"),
+    Policy("fgd", _arrival, "skipped", "fgd"),
+    Policy("random", _arrival, "skipped", "random"),
+    Policy("srtf", _least_rest, "skipped", "first", preemptive=True),
+    Policy("srsf", _least_service_left, "skipped", "first", preemptive=True),
+    Policy("las2d", _least_attained, "skipped", "first", True, LAS_LIMITS_GPU_S),
+)
+BASELINES: Final = {policy.name: policy for policy in _ALL}
+POLICIES: Final = (OURS, *BASELINES)
+
+
+def baseline(name: str) -> Policy:
+    """By name. Raises SimulationError."""
+    if name not in BASELINES:
+        raise SimulationError(f"policy is {name!r}; it is one of {', '.join(POLICIES)}")
+    return BASELINES[name]
