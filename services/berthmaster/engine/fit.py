@@ -1,6 +1,7 @@
-"""Where pods fit, and how tightly: the choice of nodes and GPUs inside a cluster.
+"""Where pods fit: the choice of nodes and GPUs inside a cluster, one pod after another by value.py.
 
-Best fit: a pod goes where it leaves least behind. Tightness (lower is better) is, in GPU milli,
+And how tightly, for who knows no mix of pods, by best fit: a pod goes where it leaves least behind.
+Tightness (lower is better) is, in GPU milli,
 what stays free on the GPUs that it could have had (of whole-GPU pods: on the other free GPUs of
 the node; of a fraction: on its GPU), then 1 % of all that is free on the node, then a trace of its
 free CPU. Ties go to the first node by name. Pods without GPUs go to nodes without, then to the
@@ -13,14 +14,17 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from berthmaster.engine.board import Card
 from berthmaster.engine.fleet import WHOLE, Fleet, Holding
 from berthmaster.engine.needs import Suitable, wants_fraction
+from berthmaster.engine.value import Worth, pick_gpus, score_nodes, worth_of
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import PodSet
 
 NOT_HERE: Final = np.inf
 _NODE_SHARE: Final = 0.01
 _CPU_SHARE: Final = 1e-7
+_NOTHING_LEARNED: Final = worth_of(())
 _HAS_GPUS: Final = 1e9  # a pod without GPUs on a node with some: after every node without
 
 
@@ -59,21 +63,6 @@ def tightness(
     return np.where(fits, rest, NOT_HERE).astype(np.float64, copy=False)
 
 
-def choose_gpus(fleet: Fleet, slot: int, pods: PodSet, suitable: Suitable) -> tuple[int, ...]:
-    """Indices of the GPUs that one pod takes on a node where it fits: the tightest ones."""
-    if not pods.gpus:
-        return ()
-    devices = fleet.report_at(slot).gpus
-    row = fleet.gpu[slot].tolist()
-    allowed = suitable.gpus[slot] if suitable.gpus is not None else None
-    need = suitable.milli(slot, pods) if wants_fraction(pods) else pods.gpu_milli
-    positions = [
-        p for p in range(len(devices)) if row[p] >= need and (allowed is None or allowed[p])
-    ]
-    positions.sort(key=lambda p: (row[p], p))
-    return tuple(sorted(devices[p].index for p in positions[: pods.gpus]))
-
-
 class Seating(NamedTuple):
     """Places for all pods of a request in one cluster."""
 
@@ -106,22 +95,26 @@ def holding(cluster: str, binding: PodBinding, pods: PodSet) -> Holding:
 
 
 def seat_one(
-    fleet: Fleet, slot: int, pods: PodSet, suitable: Suitable, index: int = 0
+    fleet: Fleet,
+    slot: int,
+    pods: PodSet,
+    suitable: Suitable,
+    worth: Worth = _NOTHING_LEARNED,
+    index: int = 0,
 ) -> tuple[PodBinding, Holding]:
     """Bind one pod to a node where it fits."""
     cluster, node = fleet.names[slot]
-    binding = PodBinding(
-        pod=f"{pods.name}-{index}", node=node, gpus=choose_gpus(fleet, slot, pods, suitable)
-    )
+    gpus = pick_gpus(fleet, slot, pods, suitable, worth)
+    binding = PodBinding(pod=f"{pods.name}-{index}", node=node, gpus=gpus)
     return binding, holding(cluster, binding, pods)
 
 
 def pods_that_fit(
-    fleet: Fleet, pods: PodSet, suitable: Suitable, tight: NDArray[np.float64]
+    fleet: Fleet, pods: PodSet, suitable: Suitable, fits: NDArray[np.floating]
 ) -> NDArray[np.int64]:
     """An upper bound, per node, of how many pods of the set fit; exact for one set alone with whole
-    GPUs. ``tight`` is what ``tightness`` gave for all nodes."""
-    room = np.full(len(tight), pods.count, np.int64)
+    GPUs. ``fits``: finite for all nodes where one does, as tightness and scores are."""
+    room = np.full(len(fits), pods.count, np.int64)
     if pods.cpu_milli:
         room = np.minimum(room, fleet.cpu // pods.cpu_milli)
     if pods.memory_mib:
@@ -138,7 +131,7 @@ def pods_that_fit(
             room = np.minimum(room, (np.maximum(usable, 0) // need).sum(axis=1))
         else:
             room = np.minimum(room, fleet.whole // pods.gpus)
-    return np.where(np.isfinite(tight), np.maximum(room, 0), 0)
+    return np.where(np.isfinite(fits), np.maximum(room, 0), 0)
 
 
 def seat_gang(
@@ -147,14 +140,15 @@ def seat_gang(
     pod_sets: Sequence[PodSet],
     suitables: Sequence[Suitable],
     scratch: "Scratch",
+    worth: Worth = _NOTHING_LEARNED,
+    cards: Sequence[Card] | None = None,
 ) -> Seating | None:
-    """Places for all pods in one cluster, or None. Sets that ask for most are seated first.
+    """Places for all pods in one cluster, or None: one after another, each where it costs least.
+    Sets that ask for most are seated first. ``cards``: up to date, if there are any.
 
     Uses ``scratch`` to take room while it looks; all of it is given back.
     """
-    first = int(fleet.starts[cluster])
-    last = int(fleet.starts[cluster + 1]) if cluster + 1 < len(fleet.starts) else len(fleet.names)
-    among = slice(first, last)
+    first, last = fleet.span(cluster)
     order = sorted(
         range(len(pod_sets)),
         key=lambda i: (-pod_sets[i].gpus * pod_sets[i].gpu_milli, -pod_sets[i].cpu_milli, i),
@@ -164,17 +158,20 @@ def seat_gang(
     try:
         for i in order:
             pods, suitable = pod_sets[i], suitables[i]
-            tight = tightness(fleet, pods, suitable, among)
+            if cards is not None and cards[i].seen == fleet.touched.end:
+                scores = cards[i].scores[first:last].copy()
+            else:
+                scores = score_nodes(fleet, pods, suitable, worth, slice(first, last))
             for index in range(pods.count):
-                best = int(tight.argmin())
-                if not np.isfinite(tight[best]):
+                best = int(scores.argmax())
+                if not np.isfinite(scores[best]):
                     return None
-                binding, held = seat_one(fleet, first + best, pods, suitable, index)
+                binding, held = seat_one(fleet, first + best, pods, suitable, worth, index)
                 bindings[i].append(binding)
                 holdings.append(held)
                 scratch.take(held)
                 node = slice(first + best, first + best + 1)
-                tight[best] = tightness(fleet, pods, suitable, node)[0]
+                scores[best] = score_nodes(fleet, pods, suitable, worth, node)[0]
     finally:
         scratch.give_back()
     return Seating(tuple(b for i in range(len(pod_sets)) for b in bindings[i]), tuple(holdings))

@@ -7,12 +7,18 @@ silence never makes a cluster look better.
 from typing import Final
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from berthmaster.engine.needs import wants_fraction
+from berthmaster.engine.value import Worth
+from berthmaster.messages.workload import PodSet
 
 
 class Weights(msgspec.Struct, frozen=True, kw_only=True):
     """What each part counts; the score is their weighted mean, so only proportions matter."""
 
-    fit: float = 1.0  # share of the chosen node's free GPU room that the job fills
+    fit: float = 4.0  # how little a pod costs beyond itself on the cluster's best node
     room: float = 0.5  # free share of the cluster's GPUs
     idle: float = 0.5  # measured idle share of its GPUs
     fresh: float = 0.25  # how recently it was heard of
@@ -36,14 +42,13 @@ def standing_parts(view: ClusterView, *, stale_after_s: float) -> tuple[float, f
     return idle, bounded(100.0 * (1.0 - view.age_s / stale_after_s))
 
 
-def weighted(weights: Weights, *, fit: float, room: float, idle: float, fresh: float) -> float:
-    """The weighted mean of the parts, 0..100; 0 if no part counts."""
-    total = weights.fit + weights.room + weights.idle + weights.fresh
-    if total <= 0:
-        return 0.0
-    return (
-        weights.fit * fit + weights.room * room + weights.idle * idle + weights.fresh * fresh
-    ) / total
+def packing_part(pods: PodSet, best: NDArray[np.float32], worth: Worth) -> NDArray[np.float64]:
+    """The part "fit" of clusters, from what their best nodes score: 50 where a pod costs what its
+    GPUs are worth, 0 where it spoils as much again, 100 where it saves as much (on GPUs that had no
+    CPU for another)."""
+    own = float(worth.hole[pods.gpu_milli]) if wants_fraction(pods) else 0.0
+    part = 50.0 * (1.0 + (best.astype(np.float64) + own) / max(1, pods.gpus))
+    return np.clip(part, 0.0, 100.0)
 
 
 def bounded(value: float) -> float:

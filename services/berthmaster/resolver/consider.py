@@ -4,20 +4,23 @@ The same code answers for a decision, for "why not yet?" and for a dry run, so t
 can never differ from what is done.
 """
 
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from berthmaster.engine.board import Card
 from berthmaster.engine.fit import (
     Scratch,
     Seating,
     pods_that_fit,
     seat_gang,
     seat_one,
-    tightness,
 )
-from berthmaster.engine.needs import Suitable, gpu_milli, tolerates
-from berthmaster.engine.scores import ClusterView, Weights, bounded, standing_parts, weighted
+from berthmaster.engine.needs import Suitable, tolerates
+from berthmaster.engine.scores import ClusterView, Weights, packing_part, standing_parts
+from berthmaster.engine.value import NOT_HERE, Worth
 from berthmaster.messages.placement import RankedCluster, Target
 from berthmaster.messages.workload import JobRequest
 from berthmaster.resolver.quota import target_in, why_not
@@ -32,6 +35,9 @@ NO_NODES: Final = "has no nodes"
 NO_JOB_SETS: Final = "makes no JobSets, which several pod sets need"
 
 
+Floats = NDArray[np.float64]
+
+
 class Moment(NamedTuple):
     """What all requests of one decision have in common: the clusters as of one time."""
 
@@ -39,10 +45,15 @@ class Moment(NamedTuple):
     views: list[ClusterView]  # in the order of the fleet's arrays
     standing: list[tuple[float, float]]  # of each, the parts that depend on no request: idle, fresh
     weights: Weights
-    starts: list[int]  # first node of each cluster, and the number of nodes
-    capacity_milli: list[int]
-    shut: dict[bytes, dict[str, str]]  # shape -> clusters that are out whatever their room, and why
+    standing_sum: Floats  # [C], those parts times their weights
+    worth: Worth  # of holes, by the mix seen so far
+    shut: dict[bytes, "_Shut"]  # by shape: clusters that are out whatever their room
     drafted: dict[str, list[tuple[Target, JobRequest]]]  # cluster -> for its queue, by this draft
+
+
+class _Shut(NamedTuple):
+    why: dict[str, str]  # cluster -> why it is out
+    open: NDArray[np.bool_]  # [C], not among them
 
 
 class Candidate(NamedTuple):
@@ -63,6 +74,7 @@ class Considered(NamedTuple):
     candidates: list[Candidate]  # best first
     filtered: dict[str, str]  # cluster -> why it is out
     suitables: list[Suitable]  # one a pod set
+    cards: list[Card]  # one a pod set
 
     def ranked(self, candidate: Candidate) -> RankedCluster:
         """A candidate as a record shows it."""
@@ -91,69 +103,88 @@ def moment_at(know: Knowledge, policy: Policy, now_s: float) -> Moment:
         for name in fleet.clusters
     ]
     standing = [standing_parts(view, stale_after_s=policy.stale_after_s) for view in views]
-    capacity: list[int] = []
-    if views:
-        capacity = np.add.reduceat(fleet.capacity_milli, fleet.starts).tolist()
-    starts = [*fleet.starts.tolist(), len(fleet.names)]
-    return Moment(policy, views, standing, policy.weights, starts, capacity, {}, {})
+    weights = policy.weights
+    parts = np.array(standing, np.float64).reshape(len(views), 2)
+    standing_sum = weights.idle * parts[:, 0] + weights.fresh * parts[:, 1]
+    worth = know.appraiser.of(know.mix)
+    return Moment(policy, views, standing, weights, standing_sum, worth, {}, {})
 
 
 def consider(know: Knowledge, moment: Moment, request: JobRequest, shape: bytes) -> Considered:
     """Filter and rank all clusters for a request."""
     fleet = know.fleet
-    filtered = dict(_shut(know, moment, request, shape))
+    shut = _shut(know, moment, request, shape)
+    filtered, is_open = dict(shut.why), shut.open
     setting = know.queues.get(request.queue)
     if setting is not None and setting.via != "direct":
         _refuse(know, moment, request, filtered)
-    suitables = [
-        know.suitables.of(fleet, shape, index, request.pod_sets[index])
-        for index in range(len(request.pod_sets))
-    ]
-    candidates: list[Candidate] = []
-    considered = Considered(moment, candidates, filtered, suitables)
+        is_open = np.array([v.name not in filtered for v in moment.views], np.bool_)
+    suitables: list[Suitable] = []
+    cards: list[Card] = []
+    for index, pods in enumerate(request.pod_sets):
+        suitable, card = know.card(shape, index, pods, moment.worth)
+        suitables.append(suitable)
+        cards.append(card)
+    considered = Considered(moment, [], filtered, suitables, cards)
     if not moment.views:
         return considered
-    single = len(request.pod_sets) == 1 and request.pod_sets[0].count == 1
-    if single:
-        tight = tightness(fleet, request.pod_sets[0], suitables[0])
-        fits = np.isfinite(np.minimum.reduceat(tight, fleet.starts)).tolist()
-    else:
-        tight = np.zeros(0)
-        fits = _clusters_with_room(know, request, suitables)
-    free = np.add.reduceat(np.where(fleet.open, fleet.milli, 0), fleet.starts).tolist()
-    asked = gpu_milli(request)
-    starts, weights = moment.starts, moment.weights
-    for number, view in enumerate(moment.views):
-        cluster = view.name
-        if cluster in filtered:
-            continue
-        if not fits[number]:
-            whys = (s.why_not.get(cluster) for s in suitables)
-            filtered[cluster] = next((why for why in whys if why), BUSY)
-            continue
-        slot = -1
-        if single:
-            slot = starts[number] + int(tight[starts[number] : starts[number + 1]].argmin())
-            share = _single_fit(know, request, slot)
-        else:
-            share = asked / free[number] if asked and free[number] > 0 else 0.0
-        capacity = moment.capacity_milli[number]
-        fit = bounded(100.0 * share)
-        room = bounded(100.0 * free[number] / capacity) if capacity > 0 else 0.0
-        idle, fresh = moment.standing[number]
-        score = weighted(weights, fit=fit, room=room, idle=idle, fresh=fresh)
-        candidates.append(Candidate(score, cluster, number, slot, fit, room))
-    candidates.sort(key=lambda c: (-c.score, c.cluster))
+    single = len(cards) == 1 and request.pod_sets[0].count == 1
+    fits = (
+        cards[0].best > NOT_HERE if single else _clusters_with_room(know, request, cards, suitables)
+    )
+    for number in np.flatnonzero(is_open & ~fits).tolist():
+        cluster = fleet.clusters[number]
+        whys = (s.why_not.get(cluster) for s in suitables)
+        filtered[cluster] = next((why for why in whys if why), BUSY)
+    numbers = np.flatnonzero(is_open & fits)
+    if len(numbers):
+        considered.candidates.extend(_rank(know, moment, request, cards, numbers))
     return considered
 
 
-def _shut(know: Knowledge, moment: Moment, request: JobRequest, shape: bytes) -> dict[str, str]:
+def _rank(
+    know: Knowledge,
+    moment: Moment,
+    request: JobRequest,
+    cards: list[Card],
+    numbers: NDArray[np.int64],
+) -> Iterator[Candidate]:
+    """Clusters that could take the request, best first."""
+    fleet, weights = know.fleet, moment.weights
+    fit = packing_part(request.pod_sets[0], cards[0].best[numbers], moment.worth)
+    for pods, card in zip(request.pod_sets[1:], cards[1:], strict=True):
+        fit = np.minimum(fit, packing_part(pods, card.best[numbers], moment.worth))
+    capacity = fleet.all_milli[numbers]
+    room = 100.0 * np.maximum(fleet.free_milli[numbers], 0) / np.maximum(capacity, 1)
+    room = np.minimum(room, 100.0)
+    total = weights.fit + weights.room + weights.idle + weights.fresh
+    score = weights.fit * fit + weights.room * room + moment.standing_sum[numbers]
+    score = score / total if total > 0 else np.zeros(len(numbers))
+    order = np.argsort(-score, kind="stable")  # clusters are in the order of their names
+    numbers = numbers[order]
+    at = numbers.tolist()
+    single = len(cards) == 1 and request.pod_sets[0].count == 1
+    slots = cards[0].best_slot[numbers].tolist() if single else [-1] * len(at)
+    names = [fleet.clusters[number] for number in at]
+    return map(
+        Candidate,
+        score[order].tolist(),
+        names,
+        at,
+        slots,
+        fit[order].tolist(),
+        room[order].tolist(),
+    )
+
+
+def _shut(know: Knowledge, moment: Moment, request: JobRequest, shape: bytes) -> _Shut:
     """Why clusters are out whatever their room: the same for all requests of a shape."""
     known = moment.shut.get(shape)
     if known is None:
-        known = dict.fromkeys(know.without_nodes(), NO_NODES)
-        known |= {v.name: why for v in moment.views if (why := _closed(know, v, request))}
-        moment.shut[shape] = known
+        why = dict.fromkeys(know.without_nodes(), NO_NODES)
+        why |= {v.name: said for v in moment.views if (said := _closed(know, v, request))}
+        is_open = np.array([v.name not in why for v in moment.views], np.bool_)
+        known = moment.shut[shape] = _Shut(why, is_open)
     return known
 
 
@@ -177,10 +208,11 @@ def seat(
 ) -> tuple[Candidate, Seating] | None:
     """Places for all pods, in the best cluster that has them. A gang's bound may have been too
     hopeful: then the next cluster is tried, and the first is noted as busy."""
+    worth = considered.moment.worth
     for candidate in considered.candidates:
         if candidate.slot >= 0:
             binding, held = seat_one(
-                know.fleet, candidate.slot, request.pod_sets[0], considered.suitables[0]
+                know.fleet, candidate.slot, request.pod_sets[0], considered.suitables[0], worth
             )
             return candidate, Seating((binding,), (held,))
         seating = seat_gang(
@@ -189,6 +221,8 @@ def seat(
             request.pod_sets,
             considered.suitables,
             Scratch(know.fleet),
+            worth,
+            considered.cards,
         )
         if seating is not None:
             return candidate, seating
@@ -213,23 +247,12 @@ def _closed(know: Knowledge, view: ClusterView, request: JobRequest) -> str:
 
 
 def _clusters_with_room(
-    know: Knowledge, request: JobRequest, suitables: list[Suitable]
-) -> list[bool]:
+    know: Knowledge, request: JobRequest, cards: list[Card], suitables: list[Suitable]
+) -> NDArray[np.bool_]:
     """Which clusters could hold each pod set by itself: a bound, not a promise."""
     fleet = know.fleet
     fits = np.ones(len(fleet.clusters), np.bool_)
-    for pods, suitable in zip(request.pod_sets, suitables, strict=True):
-        room = pods_that_fit(fleet, pods, suitable, tightness(fleet, pods, suitable))
+    for pods, suitable, card in zip(request.pod_sets, suitables, cards, strict=True):
+        room = pods_that_fit(fleet, pods, suitable, card.scores)
         fits &= np.add.reduceat(room, fleet.starts) >= pods.count
-    answer: list[bool] = fits.tolist()
-    return answer
-
-
-def _single_fit(know: Knowledge, request: JobRequest, slot: int) -> float:
-    """The share of the node's free room that the pod fills."""
-    pods = request.pod_sets[0]
-    if pods.gpus:
-        free = int(know.fleet.milli[slot])
-        return pods.gpus * pods.gpu_milli / free if free > 0 else 0.0
-    free = int(know.fleet.cpu[slot])
-    return pods.cpu_milli / free if free > 0 else 0.0
+    return fits

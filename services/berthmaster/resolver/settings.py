@@ -5,7 +5,7 @@ import msgspec
 from berthmaster.engine.queues import CPU, MEMORY
 from berthmaster.engine.scores import Weights
 
-ENGINE_VERSION = "4"
+ENGINE_VERSION = "5"
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,7 +22,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     share_memory: float = 1.0
     reservations: int = 4  # waiting jobs that room is kept for at the same time; 0 = for none
     reserve_wait_s: float = 300.0  # after which room is kept although its time is not known
-    fit: float = 1.0
+    fit: float = 4.0
     room: float = 0.5
     idle: float = 0.5
     fresh: float = 0.25

@@ -9,12 +9,15 @@ from collections import Counter
 
 import msgspec
 
+from berthmaster.engine.board import Board, Card
 from berthmaster.engine.clusters import Clusters
 from berthmaster.engine.fit import assumed_gpus, holding
 from berthmaster.engine.fleet import Fleet, Holding
 from berthmaster.engine.ledger import Ledger
-from berthmaster.engine.needs import Suitables
+from berthmaster.engine.mix import Mix, MixState
+from berthmaster.engine.needs import Suitable, Suitables
 from berthmaster.engine.queues import GPU, QueueShare, share_of
+from berthmaster.engine.value import Appraiser, Worth
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.control import ClusterLost, ControlFact, Cordon, QueueSetting
@@ -83,6 +86,9 @@ class Knowledge:
             Key, float
         ] = {}  # claimed, with a deadline of its own -> when it is over
         self.suitables = Suitables()
+        self.board = Board()
+        self.mix = Mix()
+        self.appraiser = Appraiser()
         self.opened: frozenset[str] = frozenset()  # clusters that took placements at the last look
         self.growth = 0  # rises when something may fit now that did not before
         self.verdicts: Counter[Verdict] = Counter()
@@ -108,12 +114,21 @@ class Knowledge:
             self.freeze(event.tenant, event.id, sequence, "events of it are missing")
         if verdict is not Verdict.COUNTED:
             return verdict
+        if isinstance(event, Submitted):
+            for pods in event.request.pod_sets:
+                self.mix.add(pods)
         if workload.ended:
             self.open.pop(name, None)
         else:
             self.open[name] = workload
         self._follow(workload, before, attempt_cluster, was_live=was_live)
         return verdict
+
+    def card(self, shape: bytes, index: int, pods: PodSet, worth: Worth) -> tuple[Suitable, Card]:
+        """What nodes suit a pod set of a shape, and their scores. The fleet must be arranged."""
+        suitable = self.suitables.of(self.fleet, shape, index, pods)
+        kind = self.suitables.kind(shape, index, pods)
+        return suitable, self.board.card(self.fleet, kind, pods, suitable, worth)
 
     def _begins_here(self, name: Key, event: WorkloadEvent) -> bool:
         """Whether an event of an unknown workload makes it known: its first, if it is for us."""
@@ -225,6 +240,7 @@ class Knowledge:
         self.workloads_sequence = snapshot.sequence
         self.chain.number = snapshot.chain_number
         self.chain.sequence = snapshot.chain_sequence
+        self.mix = Mix(snapshot.mix)
         self.frozen = dict(snapshot.frozen)
         self.elsewhere = set(snapshot.elsewhere)
         for workload in sorted(snapshot.open, key=lambda w: w.placed_at_s):  # stable
@@ -245,6 +261,7 @@ class Knowledge:
                 *(self.open[name] for name in self.placed),  # in the order of their commit
                 *(w for name, w in self.open.items() if name not in self.placed),
             ],
+            mix=self.mix.state(),
             frozen=dict(self.frozen),
             elsewhere=sorted(self.elsewhere),
             reservations=list(self.reservations.values()),
@@ -347,7 +364,7 @@ class Knowledge:
                     self.waiting.add(self.open[name], self.queue_priority(queue))
 
 
-class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v2"):
+class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v3"):
     """The fold of the log up to one sequence."""
 
     cell: str
@@ -355,6 +372,7 @@ class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v2"):
     chain_number: int
     chain_sequence: int
     open: list[Workload]
+    mix: MixState
     frozen: dict[Key, str]
     elsewhere: list[Key]
     unclaimed: dict[str, float]

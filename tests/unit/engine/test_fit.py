@@ -6,9 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berthmaster.engine.fit import Scratch, choose_gpus, pods_that_fit, seat_gang, tightness
+from berthmaster.engine.fit import Scratch, pods_that_fit, seat_gang, tightness
 from berthmaster.engine.fleet import Fleet, Holding
 from berthmaster.engine.needs import suitable_nodes, tolerates
+from berthmaster.engine.value import pick_gpus, worth_of
 from berthmaster.lifecycle.fold import key
 from berthmaster.messages.fleet import NodeReport, Taint
 from berthmaster.messages.workload import PodSet, Toleration
@@ -105,7 +106,7 @@ def test_tightness_is_what_the_rule_says_for_every_node(fleet: Fleet, need: PodS
 def test_chosen_gpus_are_acceptable_and_have_the_room(fleet: Fleet, need: PodSet) -> None:
     suitable = suitable_nodes(fleet, need)
     for slot in np.flatnonzero(np.isfinite(tightness(fleet, need, suitable))):
-        chosen = choose_gpus(fleet, int(slot), need, suitable)
+        chosen = pick_gpus(fleet, int(slot), need, suitable, worth_of(()))
         devices = {g.index: g for g in fleet.report_at(int(slot)).gpus}
         assert len(chosen) == len(set(chosen)) == need.gpus
         for index in chosen:

@@ -83,7 +83,7 @@ def test_a_submitted_job_is_told_its_place_and_who_it_pushes_back() -> None:
     assert reply.waits == (moved("next", was="c1", gpus=4.0),)
     assert reply.counts == {"waits": 1}
     assert reply.summary == (
-        "submit urgent: placed on c1 (n1): best of 1 that could take it, score 77.8; "
+        "submit urgent: placed on c1 (n1): best of 1 that could take it, score 52.0; "
         "1 about to be placed would wait"
     )
     assert [w.id for w in world.resolver.know.open.values()] == ["next"]  # nobody submitted it
@@ -164,7 +164,7 @@ def test_nodes_of_a_known_model_look_like_the_fleets_and_of_another_like_usual_o
     assert known.change == "add new, machines like n1 of c1 (2 nodes, 8 GPUs)"
     assert known.placed == (moved("a", would="new", gpus=4.0),)
     small = ask(world, add_cluster=AddedCluster(name="new", model="H200"))
-    assert (small.change, small.counts) == ("add new, usual machines (1 nodes, 8 GPUs)", {})
+    assert (small.change, small.placed) == ("add new, usual machines (1 nodes, 8 GPUs)", ())
     enough = AddedCluster(name="new", model="H200", gpu_memory_mib=144_384)
     assert ask(world, add_cluster=enough).placed == (moved("h", would="new", gpus=8.0),)
 
