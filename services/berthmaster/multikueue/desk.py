@@ -259,7 +259,7 @@ class Desk:
         name = view.name
         trap = traps.find(view, memo, self._know, self._policy, now_s)
         if trap is None and memo.evicting_since_s is not None:
-            self.due[name] = memo.evicting_since_s + traps.EVICTION_S
+            self.due[name] = memo.evicting_since_s + self._policy.eviction_s
         before = self.trapped.pop(name, None)
         if trap is not None:
             self.trapped[name] = trap

@@ -61,6 +61,12 @@ class MultiKueueSettings(ClusterSettings):
     trap_s: float = setting(
         5.0, least=1, help="seconds for which a copy may run without the hub saying so"
     )
+    eviction_s: float = setting(
+        60.0,
+        least=1,
+        help="seconds for which the pods of what Kueue takes back may end before it is said to be "
+        "stuck; as long at least as pods ask for",
+    )
     order_every_s: float = setting(
         1.0, least=0.1, help="seconds between two orders of one MultiKueueConfig, at least"
     )
@@ -85,6 +91,7 @@ class MultiKueueSettings(ClusterSettings):
             stale_after_s=self.stale_after_s,
             silent_s=self.silent_s,
             trap_s=self.trap_s,
+            eviction_s=self.eviction_s,
             order_every_s=self.order_every_s,
             order_margin=self.order_margin,
             commit_limit=self.commit_limit,

@@ -17,6 +17,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     silent_s: float = 5.0  # without any known candidate for so long: the configuration's order
     settle_s: float = 1.0  # from running until the nodes' reports surely show it
     trap_s: float = 5.0  # a copy is admitted there and the hub does not know: a trap
+    eviction_s: float = 60.0  # Kueue takes it back and its pods count for so long: a trap
     mute_s: float = 3.0  # nominated and no copy heard of for so long: worth a word
     tell_after_s: float = 1.0  # waiting without a candidate for so long: worth an event
     order_every_s: float = 1.0  # a MultiKueueConfig is reordered at most so often

@@ -19,7 +19,6 @@ NO_COPY: Final = "NoCopy"
 REFUSED: Final = "RefusedByWorker"
 STUCK_EVICTION: Final = "StuckEviction"
 TRAPS: Final = (MISSING_GATE, STOPPED_QUEUE, MISSING_QUEUE, NO_COPY, REFUSED, STUCK_EVICTION)
-EVICTION_S: Final = 60.0  # pods have half a minute to end, unless they ask for more
 CURE: Final = (
     "set the feature gate WorkloadRequestUseMergePatch=true in the hub's Kueue and restart its "
     "manager"
@@ -49,7 +48,7 @@ def find(view: View, memo: Memo, know: Knowledge, policy: Policy, now_s: float) 
     hub, bus, rules = view.hub, view.bus, view.rules
     if hub is None or bus is None or rules is None:
         return None
-    if (stuck := _stuck_eviction(view, memo, now_s)) is not None:
+    if (stuck := _stuck_eviction(view, memo, policy, now_s)) is not None:
         return stuck
     if forbidden(hub, rules.check) or not hub.nominated:
         memo.admitted_since_s = None
@@ -72,7 +71,7 @@ def find(view: View, memo: Memo, know: Knowledge, policy: Policy, now_s: float) 
     return _black_hole(view, know, policy, now_s)
 
 
-def _stuck_eviction(view: View, memo: Memo, now_s: float) -> Trap | None:
+def _stuck_eviction(view: View, memo: Memo, policy: Policy, now_s: float) -> Trap | None:
     """Kueue sends nothing anew while the hub's Job counts pods, and only the worker's copy, which
     may be lost or deleted, could say that they are gone."""
     hub, job = view.hub, view.job
@@ -81,7 +80,7 @@ def _stuck_eviction(view: View, memo: Memo, now_s: float) -> Trap | None:
         return None
     if memo.evicting_since_s is None:
         memo.evicting_since_s = now_s
-    if now_s < memo.evicting_since_s + EVICTION_S:
+    if now_s < memo.evicting_since_s + policy.eviction_s:
         return None
     return Trap(
         STUCK_EVICTION,
