@@ -87,11 +87,10 @@ def _manager(hub: HubFacts, survey: Survey) -> Iterator[Finding]:
 
 def _observe(hub: HubFacts, config: ManagerConfig) -> Iterator[Finding]:
     if config.dispatcher in BUILT_IN:
-        name = config.dispatcher.rpartition("/")[2] or "AllAtOnce, the default"
         yield Finding(
             level="ok",
             where=hub.name,
-            what=f"Kueue dispatches by itself ({name}), as observe wants",
+            what=f"Kueue dispatches by itself ({_named(config)}), as observe wants",
         )
     else:
         yield Finding(
@@ -122,12 +121,11 @@ def _order(hub: HubFacts, config: ManagerConfig) -> Iterator[Finding]:
             what="Incremental with a step of 1, as the mode order wants",
         )
         return
-    name = config.dispatcher.rpartition("/")[2] or "AllAtOnce, the default"
     step = f" with a step of {config.step_size or 3}" if config.dispatcher == INCREMENTAL else ""
     yield Finding(
         level="blocks",
         where=hub.name,
-        what=f"the dispatcher is {name}{step}; order needs Incremental with a step of 1",
+        what=f"the dispatcher is {_named(config)}{step}; order needs Incremental with a step of 1",
         means="Kueue then tries one cluster after another in the order that we keep. It holds for "
         "all MultiKueue queues of this hub.",
         change=_edit(
@@ -141,11 +139,10 @@ def _order(hub: HubFacts, config: ManagerConfig) -> Iterator[Finding]:
 
 def _dispatch(hub: HubFacts, config: ManagerConfig) -> Iterator[Finding]:
     if config.dispatcher in BUILT_IN:
-        name = config.dispatcher.rpartition("/")[2] or "AllAtOnce, the default"
         yield Finding(
             level="blocks",
             where=hub.name,
-            what=f"the dispatcher is {name}; dispatch needs one that is not Kueue's",
+            what=f"the dispatcher is {_named(config)}; dispatch needs one that is not Kueue's",
             means="Kueue then waits for our nominations, in all MultiKueue queues of this hub: "
             "start `berth serve hub --mode dispatch` first, then change this.",
             change=_edit(hub, f"multiKueue:\n  dispatcherName: {OURS}"),
@@ -173,6 +170,11 @@ def _dispatch(hub: HubFacts, config: ManagerConfig) -> Iterator[Finding]:
             change=_edit(hub, f"featureGates:\n  {MERGE_GATE}: true"),
             undo=_edit(hub, f"featureGates:\n  {MERGE_GATE}: false"),
         )
+
+
+def _named(config: ManagerConfig) -> str:
+    """The dispatcher as people know it."""
+    return config.dispatcher.rpartition("/")[2] or "AllAtOnce, the default"
 
 
 def _before(config: ManagerConfig) -> str:
