@@ -1,18 +1,22 @@
 """How long a job will take, from how long its likes took: a fold of endings in the log's order.
 
 People run the same thing again and again, so a job is compared with those that ended of its own
-tenant, queue, labels and shape; where fewer than ENOUGH of them are known, with wider kinds: without
-labels, then all of the same size, then all. Of a kind the median counts, newer endings more: an
-ending loses half of its weight with every HALF_LIFE that follow it, so that what a team does this
-week outweighs what it did last month.
+tenant, queue, labels and shape; where fewer than ENOUGH of them are known, with wider kinds:
+without labels, then all of the same size, then all. Of a kind the median counts, newer endings
+more: an ending loses half of its weight with every HALF_LIFE that follow it, so that what a team
+does this week outweighs what it did last month.
 
 What a request states of its own duration goes before all of this. A job that has run for longer
 than was expected is expected to run for as long again as a share OVERRUN of what it has run.
 
-Pure: durations in, estimates out; ``kept`` and ``Durations.restored`` carry it through a snapshot.
+``Sizes`` keeps what jobs of late were expected to take, to tell which are giants (order.py).
+
+Pure: durations in, estimates out; ``kept`` and ``restored`` carry both through a snapshot.
 """
 
-from collections import OrderedDict
+import bisect
+import math
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -27,6 +31,9 @@ HALF_LIFE: Final = 4  # endings
 KINDS: Final = 8192  # the one that was least lately added to is forgotten
 FIRST_GUESS_S: Final = 3600.0  # before anything has ended
 OVERRUN: Final = 0.5
+SIZES_KEPT: Final = 2000  # jobs of late
+SIZES_ENOUGH: Final = 50  # before any job is called a giant
+GIANT_QUANTILE: Final = 0.98  # one job in fifty is larger
 
 Kind = tuple[str, ...]
 
@@ -107,3 +114,34 @@ class Durations:
 def left_s(expected_s: float, ran_s: float) -> float:
     """How long a running job will still take."""
     return expected_s - ran_s if ran_s < expected_s else OVERRUN * ran_s
+
+
+class Sizes:
+    """The service of the jobs that were submitted of late, in GPU-seconds as it was expected."""
+
+    def __init__(self, kept: Iterable[float] = ()) -> None:
+        self._newest: deque[float] = deque()
+        self._sorted: list[float] = []
+        for service in kept:
+            self.learn(service)
+
+    def learn(self, service_gpu_s: float) -> None:
+        """A job was submitted."""
+        if not 0 <= service_gpu_s < math.inf:
+            return
+        self._newest.append(service_gpu_s)
+        bisect.insort(self._sorted, service_gpu_s)
+        if len(self._newest) > SIZES_KEPT:
+            oldest = self._newest.popleft()
+            del self._sorted[bisect.bisect_left(self._sorted, oldest)]
+
+    def giant_gpu_s(self) -> float:
+        """A job of more service than this is a giant; infinite while too few are known."""
+        known = len(self._sorted)
+        if known < SIZES_ENOUGH:
+            return math.inf
+        return self._sorted[min(known - 1, math.ceil(GIANT_QUANTILE * known) - 1)]
+
+    def kept(self) -> list[float]:
+        """What a new one is made of, oldest first."""
+        return list(self._newest)

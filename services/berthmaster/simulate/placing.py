@@ -1,4 +1,4 @@
-"""Rules of placement by name, as scores of a node: first fit, best fit, fragmentation (FGD), random.
+"""Rules of placement by name, as scores of a node: first fit, best fit, FGD, random.
 
 FGD is "Beware of Fragmentation" (ATC'23): a node's fragmentation is what of its free GPU room the
 jobs of a mix could not use, and the node whose fragmentation grows least is taken. The mix is that

@@ -1,0 +1,273 @@
+"""Our own policy: the resolver's core on the facts and events that it would see, in virtual time.
+
+Nothing of it is imitated. Nodes are reported, jobs submitted, decisions stored as the log stores
+them; a placement is claimed and runs at once, and ends when the job's true duration is over. The
+resolver knows of durations what requests state, and what it has learned from endings.
+"""
+
+import heapq
+from collections.abc import Sequence
+from typing import Final
+
+from berthmaster.emulator.fleets import ClusterSpec, gpu_memory_mib
+from berthmaster.lifecycle.digest import request_digest
+from berthmaster.lifecycle.fold import key
+from berthmaster.lifecycle.instructions import Stored
+from berthmaster.messages.fleet import ClusterAlive, ClusterProfile, GpuDevice, NodeReport, Stamp
+from berthmaster.messages.workload import (
+    Claimed,
+    JobRequest,
+    Placed,
+    Running,
+    Submitted,
+    Succeeded,
+    WorkloadEvent,
+)
+from berthmaster.resolver.core import Resolver
+from berthmaster.resolver.settings import Policy
+from berthmaster.simulate.baseline import TENANT, Gauge, check
+from berthmaster.simulate.floor import Floor, Seat
+from berthmaster.simulate.model import (
+    Job,
+    Outcome,
+    Progress,
+    Run,
+    SimulationError,
+    with_expectation,
+)
+from berthmaster.simulate.placing import best_fit, mix_of
+from berthmaster.simulate.queueing import OURS
+
+BEGAN_S: Final = 1_000_000.0  # of the list's time 0: far from any zero that could mean "never"
+FOREVER_S: Final = 1e15
+MOST_COMMITS: Final = 100_000  # at one moment; more would mean that it never comes to rest
+
+
+class Simulated:
+    """A resolver, its log and its clusters."""
+
+    def __init__(
+        self,
+        clusters: Sequence[ClusterSpec],
+        jobs: Sequence[Job],
+        policy: Policy,
+        progress: Progress | None,
+    ) -> None:
+        self.resolver = Resolver("all", "simulate", policy)
+        self._clusters = clusters
+        self._jobs = jobs
+        self._progress = progress
+        self._floor = Floor(clusters)  # the same fleet once more: for figures and as a check
+        check(self._floor, jobs, best_fit)
+        self._numbers = {
+            (cluster.name, spec.name): number
+            for number, (cluster, spec) in enumerate(
+                (cluster, spec) for cluster in clusters for spec in cluster.nodes
+            )
+        }
+        self.gauge = Gauge(self._floor, mix_of(jobs), jobs)
+        self._sequence = 0
+        self._facts = 0
+        self._by_id = {job.request.id: number for number, job in enumerate(jobs)}
+        if len(self._by_id) < len(jobs):
+            raise SimulationError("two jobs of the list have the same id")
+        self._requests: dict[int, JobRequest] = {}
+        self._seats: dict[int, list[Seat]] = {}
+        self._tails: dict[int, int] = {}
+        self._submitted_s: dict[int, float] = {}
+        self._ends: list[tuple[float, int]] = []
+        self._started: dict[int, float] = {}
+        self._ended: dict[int, float] = {}
+        self._used = self._wanted = 0.0
+
+    def outcomes(self) -> list[Outcome]:
+        """Of each job, by its number."""
+        return [Outcome(self._started.get(n), self._ended.get(n)) for n in range(len(self._jobs))]
+
+    def play(self) -> None:
+        """To the end of the list."""
+        self._report(BEGAN_S)
+        coming = 0
+        while coming < len(self._jobs) or self._ends:
+            arrival = self._jobs[coming].at_s if coming < len(self._jobs) else float("inf")
+            now_s = min(arrival, self._ends[0][0]) if self._ends else arrival
+            self._alive(BEGAN_S + now_s)
+            while self._ends and self._ends[0][0] <= now_s:
+                self._end(heapq.heappop(self._ends)[1], now_s)
+            while coming < len(self._jobs) and self._jobs[coming].at_s <= now_s:
+                self._submit(coming, now_s)
+                coming += 1
+            self._decide(now_s)
+            self.gauge.look(now_s, self._used, self._wanted)
+
+    # Facts
+
+    def _stamp(self) -> Stamp:
+        self._facts += 1
+        return Stamp(epoch=1, counter=self._facts)
+
+    def _report(self, at_s: float) -> None:
+        for cluster in self._clusters:
+            profile = ClusterProfile(
+                cluster=cluster.name,
+                stamp=self._stamp(),
+                observed_at_s=at_s,
+                labels=cluster.labels,
+                nodes=len(cluster.nodes),
+                gpus=cluster.gpus,
+            )
+            self.resolver.on_fact(profile, self._facts, at_s)
+            for spec in cluster.nodes:
+                memory_mib = gpu_memory_mib(spec.model) if spec.gpus else 0
+                report = NodeReport(
+                    cluster=cluster.name,
+                    node=spec.name,
+                    stamp=self._stamp(),
+                    observed_at_s=at_s,
+                    labels=cluster.node_labels(spec),
+                    allocatable=spec.allocatable,
+                    gpus=tuple(
+                        GpuDevice(
+                            index=index,
+                            uuid=f"GPU-{cluster.name}-{spec.name}-{index}",
+                            model=spec.model,
+                            memory_mib=memory_mib,
+                        )
+                        for index in range(spec.gpus)
+                    ),
+                )
+                self.resolver.on_fact(report, self._facts, at_s)
+
+    def _alive(self, at_s: float) -> None:
+        for cluster in self._clusters:
+            sign = ClusterAlive(
+                cluster=cluster.name, stamp=self._stamp(), observed_at_s=at_s, interval_s=FOREVER_S
+            )
+            self.resolver.on_fact(sign, self._facts, at_s)
+
+    # The log
+
+    def _append(self, number: int, event: WorkloadEvent, at_s: float) -> None:
+        self._sequence += 1
+        self._tails[number] = self._sequence
+        self.resolver.on_event(event, self._sequence, at_s)
+
+    def _submit(self, number: int, now_s: float) -> None:
+        request = with_expectation(self._jobs[number])
+        at_s = BEGAN_S + now_s
+        self._requests[number] = request
+        self._submitted_s[number] = at_s
+        event = Submitted(
+            tenant=TENANT,
+            id=request.id,
+            after=0,
+            at_s=at_s,
+            by="simulate",
+            request=request,
+            digest=request_digest(request),
+        )
+        self._append(number, event, at_s)
+        self._wanted += self._jobs[number].gpus
+
+    def _decide(self, now_s: float) -> None:
+        at_s = BEGAN_S + now_s
+        for _ in range(MOST_COMMITS):
+            plan = self.resolver.decide(at_s)
+            if plan is None:
+                return
+            self._sequence += 1
+            self.resolver.on_decision(plan.decision, self._sequence)
+            placed = []
+            for event in plan.events:
+                number = self._by_id[event.id]
+                self._append(number, event, at_s)
+                if isinstance(event, Placed):
+                    placed.append((number, event))
+            self.resolver.on_outcome(Stored(self._sequence), 0)
+            for number, event in placed:
+                self._start(number, event, now_s)
+        raise SimulationError(f"the resolver does not come to rest at {now_s:g} s of the list")
+
+    def _start(self, number: int, placed: Placed, now_s: float) -> None:
+        """Claimed and running at once. The floor checks that there was room."""
+        at_s = BEGAN_S + now_s
+        job = self._jobs[number]
+        claimed = Claimed(
+            tenant=TENANT,
+            id=placed.id,
+            after=self._tails[number],
+            at_s=at_s,
+            by="simulate",
+            cluster=placed.cluster,
+            attempt=placed.attempt,
+            executor="simulate",
+        )
+        self._append(number, claimed, at_s)
+        running = Running(
+            tenant=TENANT,
+            id=placed.id,
+            after=self._tails[number],
+            at_s=at_s,
+            by="simulate",
+            cluster=placed.cluster,
+            attempt=placed.attempt,
+            pods=placed.pods,
+        )
+        self._append(number, running, at_s)
+        self._take(number, placed)
+        self._started[number] = now_s
+        heapq.heappush(self._ends, (now_s + job.duration_s, number))
+        self._used += job.gpus
+        self._wanted -= job.gpus
+
+    def _take(self, number: int, placed: Placed) -> None:
+        sets = {pods.name: pods for pods in placed.request.pod_sets}
+        seats = []
+        for binding in placed.pods:
+            pods = sets[binding.pod.rpartition("-")[0]]
+            where = self._numbers[placed.cluster, binding.node]
+            milli = pods.gpu_milli if pods.gpus else 0
+            seat = Seat(where, pods.cpu_milli, pods.memory_mib, milli, binding.gpus)
+            self._floor.take(seat)
+            seats.append(seat)
+            node = self._floor.nodes[where]
+            if node.cpu < 0 or node.memory < 0 or any(free < 0 for free in node.gpu):
+                raise SimulationError(f"{placed.id} was placed on {binding.node} without room")
+        self._seats[number] = seats
+
+    def _end(self, number: int, now_s: float) -> None:
+        at_s = BEGAN_S + now_s
+        request = self._requests.pop(number)
+        workload = self.resolver.know.open[key(TENANT, request.id)]
+        event = Succeeded(
+            tenant=TENANT,
+            id=request.id,
+            after=self._tails[number],
+            at_s=at_s,
+            by="simulate",
+            cluster=workload.cluster,
+            attempt=workload.attempt,
+            digest=workload.digest,
+            submitted_at_s=self._submitted_s.pop(number),
+        )
+        self._append(number, event, at_s)
+        self._floor.give_back(self._seats.pop(number))
+        self._ended[number] = now_s
+        self._used -= self._jobs[number].gpus
+        if self._progress is not None:
+            self._progress(len(self._ended))
+
+
+def run(
+    clusters: Sequence[ClusterSpec],
+    jobs: Sequence[Job],
+    *,
+    policy: Policy | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """Play a list to its end. Raises SimulationError if a job fits nowhere."""
+    ordered = sorted(jobs, key=lambda job: job.at_s)
+    world = Simulated(clusters, ordered, policy or Policy(), progress)
+    world.play()
+    gpus = sum(sum(cluster.gpus.values()) for cluster in clusters)
+    return Run(OURS, ordered, world.outcomes(), world.gauge.spans, gpus)
