@@ -4,7 +4,7 @@ import asyncio
 import re
 import sys
 from contextlib import aclosing
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import click
 import msgspec
@@ -18,6 +18,12 @@ from berthmaster.messages.control import QueuePlace, QueueSetting
 from berthmaster.messages.fleet import NodeReport
 
 CONTROL_INTERVAL_S = 2.0
+_AMOUNTS: Final = {
+    "guarantee": "guarantee_gpu_milli",
+    "deserved": "deserved_gpu_milli",
+    "limit": "capability_gpu_milli",
+    "max_job": "max_job_gpu_milli",
+}
 _PLACE: Final = re.compile(
     r"((?P<cluster>[^=]+)=)?(?P<namespace>[^=/@]+)(/(?P<queue>[^=/@]+))?(@(?P<account>[^=/@]+))?"
 )
@@ -218,16 +224,14 @@ async def queue_list(session: Session) -> None:
 @click.argument("name")
 @click.option("--priority", type=int, help="Queues with more go first.")
 @click.option(
-    "--weight",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Its share beside others; kept, not acted on yet.",
+    "--weight", type=click.FloatRange(min=0, min_open=True), help="Its share beside others."
 )
-@click.option(
-    "--guarantee",
-    metavar="GPUS",
-    help="GPUs that it always can have; kept, not acted on yet.",
-)
+@click.option("--guarantee", metavar="GPUS", help="GPUs that nobody borrows while it wants them.")
+@click.option("--deserved", metavar="GPUS", help="GPUs up to which it goes before others.")
 @click.option("--limit", metavar="GPUS", help="GPUs that it never exceeds; 'none' = no limit.")
+@click.option("--max-job", metavar="GPUS", help="GPUs of its largest job; 'none' = no limit.")
+@click.option("--max-running", metavar="JOBS", help="Jobs of it that run; 'none' = no limit.")
+@click.option("--max-waiting", metavar="JOBS", help="Jobs of it that wait; 'none' = no limit.")
 @click.option("--allow", multiple=True, metavar="TENANT", help="Who may use it; may be repeated.")
 @click.option("--everybody", is_flag=True, help="Everybody may use it.")
 @click.option(
@@ -260,6 +264,38 @@ async def queue_set(session: Session, /, name: str, everybody: bool, **flags: An
         _operator_reply(session, reply, f"queue {name} is set")
 
 
+@queue.command("apply")
+@click.option(
+    "-f",
+    "--file",
+    "file",
+    required=True,
+    type=click.File("rb"),
+    help="Settings of queues as JSON: one, an array, or one a line; '-' reads standard input.",
+)
+@bus_command
+async def queue_apply(session: Session, file: IO[bytes]) -> None:
+    """Set queues as a file says; a field that it leaves out is as it is by default.
+
+    All are checked before the first is set. `berth queue list --json` writes such a file.
+    """
+    from berthmaster.cli.queue_file import overcommitted_in, read_settings
+
+    try:
+        settings = read_settings(file.read(), file.name)
+    except WrongInput as error:
+        usage(str(error))
+    async with session.client() as berth:
+        for setting in settings:
+            reply = await berth.set_queue(setting)
+            _operator_reply(session, reply, f"queue {setting.queue} is set")
+        known = [fact for fact in await berth.control() if isinstance(fact, QueueSetting)]
+        if any(setting.guarantee_gpu_milli or setting.resources for setting in known):
+            nodes = [seen.fact for seen in await berth.fleet(nodes=True)]
+            for told in overcommitted_in(known, nodes):
+                click.echo(f"warning: {told}", err=True)
+
+
 def changed(setting: QueueSetting, everybody: bool, flags: dict[str, Any]) -> QueueSetting:
     """The setting with what the flags say. Raises WrongInput."""
     new: dict[str, Any] = {
@@ -267,9 +303,12 @@ def changed(setting: QueueSetting, everybody: bool, flags: dict[str, Any]) -> Qu
         for name in ("priority", "weight", "held", "deleted", "via")
         if flags.get(name) is not None
     }
-    for flag, field in (("guarantee", "guarantee_gpu_milli"), ("limit", "capability_gpu_milli")):
+    for flag, field in _AMOUNTS.items():
         if flags.get(flag) is not None:
             new[field] = _gpu_milli(flags[flag])
+    for flag in ("max_running", "max_waiting"):
+        if flags.get(flag) is not None:
+            new[f"{flag}_jobs"] = _jobs(f"--{flag.replace('_', '-')}", flags[flag])
     if everybody or flags.get("allow"):
         new["tenants"] = () if everybody else tuple(flags["allow"])
     if flags.get("places"):
@@ -288,6 +327,14 @@ def queue_place(text: str) -> tuple[str, QueuePlace]:
         local_queue=found["queue"] or "",
     )
     return found["cluster"] or "*", place
+
+
+def _jobs(flag: str, text: str) -> int | None:
+    if text == "none":
+        return None
+    if not text.isdecimal() or not text.isascii():
+        raise WrongInput(f"{flag} {text!r}: right is a number of jobs, or 'none'")
+    return int(text)
 
 
 def _gpu_milli(text: str) -> int | None:

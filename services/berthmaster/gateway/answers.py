@@ -18,6 +18,7 @@ from berthmaster.messages.api import (
 )
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.families import encode
+from berthmaster.messages.workload import JobRequest
 
 MAX_QUEUES_NAMED = 20
 
@@ -122,6 +123,25 @@ def queue_refusal(queues: Mapping[str, QueueSetting], tenant: str, queue: str) -
         expected=f"a queue that takes requests of tenant {tenant!r}; {wrong}. "
         f"{hint}There are: {named or 'none'}",
     )
+
+
+def limit_refusal(
+    setting: QueueSetting, request: JobRequest, waiting: Mapping[str, int]
+) -> Refusal | None:
+    """Why the queue does not take this request, if so: it is too large, or too many wait."""
+    most = setting.max_job_gpu_milli if setting.via == "direct" else None
+    milli = sum(p.count * p.gpus * p.gpu_milli for p in request.pod_sets)
+    if most is not None and milli > most:
+        return Refusal(
+            code="invalid",
+            field="pod_sets",
+            value=f"{milli / 1000:g} GPUs in all pods",
+            expected=f"at most {most / 1000:g} GPUs in a job of the queue {setting.queue!r}",
+        )
+    limit = setting.max_waiting_jobs
+    if limit is not None and waiting.get(setting.queue, 0) >= limit:
+        return overloaded(f"the queue {setting.queue!r} lets {limit} jobs wait, and they do")
+    return None
 
 
 def fitted(reply: msgspec.Struct, max_bytes: int) -> bytes:

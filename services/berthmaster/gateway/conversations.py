@@ -16,6 +16,7 @@ from berthmaster.gateway.answers import (
     changed,
     conflict,
     found,
+    limit_refusal,
     malformed_verb,
     not_found,
     overloaded,
@@ -64,6 +65,14 @@ class Step(NamedTuple):
 
 Conversation = Generator[Ask, Step, ApiReply]
 
+AMOUNTS: Final = (
+    "guarantee_gpu_milli",
+    "deserved_gpu_milli",
+    "capability_gpu_milli",
+    "resources",
+    "max_job_gpu_milli",
+    "max_running_jobs",
+)
 AGAIN: Final = "an answer is not certain now; repeating the request is safe"
 _ASKED: Final = "its executor was asked to stop it"
 _ASKED_BEFORE: Final = "its executor had been asked to stop it before"
@@ -81,6 +90,8 @@ def submit(desk: Desk, asked: Requested, tenant: str, now_s: float) -> Conversat
     if not desk.queues_known:
         return unavailable("the queues have not been read yet")
     refusal = queue_refusal(desk.queues, tenant, request.queue)
+    if refusal is None:
+        refusal = limit_refusal(desk.queues[request.queue], request, desk.view.waiting)
     if refusal is None and desk.is_full:
         refusal = overloaded("the log of workloads is nearly full; running jobs are not affected")
     if refusal is not None:  # unless it is an old acquaintance
@@ -332,11 +343,13 @@ def _control_fact(desk: Desk, asked: Requested, now_s: float) -> tuple[ControlFa
 
 
 def _idle(setting: QueueSetting) -> str:
-    """What of a setting nobody acts on yet: it is kept, and whoever sets it is told."""
+    """What of a setting limits nothing, as it is Kueue's to say: whoever sets it is told."""
+    if setting.via == "direct":
+        return ""
     usual = QueueSetting(queue=setting.queue)
-    names = ("weight", "guarantee_gpu_milli", "deserved_gpu_milli")
-    idle = [name for name in names if getattr(setting, name) != getattr(usual, name)]
-    return f"kept, and not acted on yet: {', '.join(idle)}" if idle else ""
+    idle = [name for name in AMOUNTS if getattr(setting, name) != getattr(usual, name)]
+    told = "Kueue governs this queue, so that these limit nothing: "
+    return told + ", ".join(idle) if idle else ""
 
 
 def _append(

@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from berthmaster.bus import subjects
+from berthmaster.engine.queues import CPU, MEMORY, MODEL
 from berthmaster.gateway.explain import (
     Step,
     cut,
@@ -49,6 +50,7 @@ MAX_REQUEST_BYTES: Final = 256 * 1024
 MAX_TENANTS_OF_A_QUEUE: Final = 1000
 MAX_SET_BY_CHARS: Final = 256
 MAX_PLACES_OF_A_QUEUE: Final = 1000
+MAX_RESOURCES_OF_A_QUEUE: Final = 64
 DEFAULT_QUEUE: Final = "default"
 _NAME_WORDS: Final = (
     "1 to 63 lower-case letters, digits or '-', the first and the last a letter or digit"
@@ -167,7 +169,7 @@ def _queue_fault(setting: QueueSetting) -> Refusal | None:
         return invalid(["set_by"], setting.set_by, f"at most {MAX_SET_BY_CHARS} characters")
     if setting.queue == DEFAULT_QUEUE and setting.deleted:
         return invalid(["deleted"], True, 'false: the queue "default" always exists; hold it')
-    return _places_fault(setting) or _amounts_fault(setting)
+    return _places_fault(setting) or _amounts_fault(setting) or _resources_fault(setting)
 
 
 def _places_fault(setting: QueueSetting) -> Refusal | None:
@@ -187,16 +189,33 @@ def _places_fault(setting: QueueSetting) -> Refusal | None:
 
 
 def _amounts_fault(setting: QueueSetting) -> Refusal | None:
+    names = ("guarantee_gpu_milli", "deserved_gpu_milli", "capability_gpu_milli")
+    return _order_fault([], [(name, getattr(setting, name)) for name in names])
+
+
+def _order_fault(path: list[Step], amounts: list[tuple[str, int | None]]) -> Refusal | None:
     """A guarantee above what is deserved, or either above the limit, cannot be kept."""
-    amounts: list[tuple[str, int | None]] = [
-        ("guarantee_gpu_milli", setting.guarantee_gpu_milli),
-        ("deserved_gpu_milli", setting.deserved_gpu_milli),
-        ("capability_gpu_milli", setting.capability_gpu_milli),
-    ]
     given = [(name, amount) for name, amount in amounts if amount is not None]
     for (low, amount), (high, limit) in itertools.pairwise(given):
         if amount > limit:
-            return invalid([low], amount, f"at most {high}, which is {limit}")
+            return invalid([*path, low], amount, f"at most {high}, which is {limit}")
+    return None
+
+
+def _resources_fault(setting: QueueSetting) -> Refusal | None:
+    if len(setting.resources) > MAX_RESOURCES_OF_A_QUEUE:
+        most = f"at most {MAX_RESOURCES_OF_A_QUEUE} resources"
+        return invalid(["resources"], f"{len(setting.resources)} resources", most)
+    for resource, each in setting.resources.items():
+        model = resource.removeprefix(MODEL)
+        named = resource in (CPU, MEMORY) or (model != resource and 0 < len(model) <= 63)
+        if not named:
+            right = '"cpu" (milli), "memory" (MiB) or "gpu/<model>" (milli), such as "gpu/H100"'
+            return invalid(["resources"], resource, right)
+        names = ("guarantee", "deserved", "capability")
+        fault = _order_fault(["resources", resource], [(n, getattr(each, n)) for n in names])
+        if fault is not None:
+            return fault
     return None
 
 

@@ -9,7 +9,7 @@ import functools
 import sys
 from array import array
 from bisect import bisect_left
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from typing import Final
 
@@ -229,6 +229,7 @@ class View:
         self._tenants: dict[str, _Tenant] = {}
         self._frozen: dict[Key, str] = {}
         self._endings: deque[tuple[float, str, Record]] = deque()  # oldest first
+        self.waiting: Counter[str] = Counter()  # queue -> how many wait in it
         self.open_count = 0
         self.ended_count = 0
 
@@ -260,6 +261,9 @@ class View:
         verdict = offer(work, event, sequence, stored_at_s)
         if work.state is State.NEW:
             return verdict, work  # a story without its beginning: nothing to remember
+        if before is not work.state and work.request is not None:
+            self.waiting[work.request.queue] += work.state is State.QUEUED
+            self.waiting[work.request.queue] -= before is State.QUEUED
         if is_new:
             tenant.all_shelf.add(sequence, work.id)
             self._open(tenant, work, sequence)

@@ -246,6 +246,41 @@ def test_a_queue_that_is_not_the_tenants_to_use_is_refused(queue: str, refusal: 
     )
 
 
+def test_a_queue_takes_no_larger_jobs_and_lets_no_more_of_them_wait_than_it_may() -> None:
+    gateway = fresh()
+    setting = QueueSetting(queue="small", max_job_gpu_milli=4000, max_waiting_jobs=1)
+    gateway.handle(QueueSet(setting=setting, sequence=1), 0.0)
+    large = job("large", queue="small", pod_sets=(PodSet(count=5, gpus=1),))
+    gateway.handle(ask("submit", large), 1.0)
+    assert gateway.handle(reloaded(), 1.0) == say(
+        Refusal(
+            code="invalid",
+            field="pod_sets",
+            value="5 GPUs in all pods",
+            expected="at most 4 GPUs in a job of the queue 'small'",
+        )
+    )
+    first, second = job("first", queue="small"), job("second", queue="small")
+    [step] = gateway.handle(ask("submit", first), 1.0)
+    assert isinstance(step, Append)
+    gateway.handle(stored(1), 1.0)
+    gateway.handle(Logged(event=submitted(first), sequence=1, stored_at_s=1.0), 1.0)
+    gateway.handle(ask("submit", second), 2.0)
+    assert gateway.handle(reloaded(), 2.0) == say(
+        Refusal(
+            code="overloaded",
+            field="",
+            value="",
+            expected="the queue 'small' lets 1 jobs wait, and they do",
+            retry=True,
+        )
+    )
+    # Once the first has its place another one may wait.
+    gateway.handle(Logged(event=placed(first, 1), sequence=2, stored_at_s=3.0), 3.0)
+    [step] = gateway.handle(ask("submit", second), 4.0)
+    assert isinstance(step, Append)
+
+
 def test_the_queue_says_whose_decider_places_a_request() -> None:
     gateway = fresh()
     places = {"hub": QueuePlace(namespace="research", local_queue="gpus")}
@@ -684,7 +719,23 @@ def test_list_is_put_off_until_the_log_has_been_read() -> None:
             "queue",
             {"queue": "research", "weight": 2, "set_by": "eve"},
             QueueSetting(queue="research", weight=2.0, set_by="eve", set_at_s=9.0),
-            "kept, and not acted on yet: weight",
+            "",
+        ),
+        (
+            "queue",
+            {"queue": "k", "via": "worker", "guarantee_gpu_milli": 5, "max_running_jobs": 1},
+            QueueSetting(
+                queue="k",
+                via="worker",
+                guarantee_gpu_milli=5,
+                max_running_jobs=1,
+                set_by=BY,
+                set_at_s=9.0,
+            ),
+            (
+                "Kueue governs this queue, so that these limit nothing: "
+                "guarantee_gpu_milli, max_running_jobs"
+            ),
         ),
         (
             "queue",

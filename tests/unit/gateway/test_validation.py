@@ -272,6 +272,44 @@ OTHERS = {
         ),
         (
             "queue",
+            b'{"queue":"a","deserved_gpu_milli":2000,"guarantee_gpu_milli":2001}',
+            invalid("guarantee_gpu_milli", "2001", "at most deserved_gpu_milli, which is 2000"),
+        ),
+        (
+            "queue",
+            b'{"queue":"a","resources":{"gpu/H100":{"deserved":9,"capability":8}}}',
+            invalid('resources["gpu/H100"].deserved', "9", "at most capability, which is 8"),
+        ),
+        (
+            "queue",
+            b'{"queue":"a","resources":{"H100":{"capability":8}}}',
+            invalid(
+                "resources",
+                '"H100"',
+                '"cpu" (milli), "memory" (MiB) or "gpu/<model>" (milli), such as "gpu/H100"',
+            ),
+        ),
+        (
+            "queue",
+            json.dumps({"queue": "a", "resources": {f"gpu/m{n}": {} for n in range(65)}}).encode(),
+            invalid("resources", '"65 resources"', "at most 64 resources"),
+        ),
+        (
+            "queue",
+            b'{"queue":"a","resources":{"cpu":{"capability":-1}}}',
+            invalid(
+                "resources.cpu.capability",
+                "-1",
+                "a whole number from 0 to 1125899906842624, or null",
+            ),
+        ),
+        (
+            "queue",
+            b'{"queue":"a","max_running_jobs":-1}',
+            invalid("max_running_jobs", "-1", "a whole number of at least 0, or null"),
+        ),
+        (
+            "queue",
             b'{"queue":"a","places":{"c1":{"namespace":""}}}',
             invalid("places.c1.namespace", '""', NAME_WORDS),
         ),

@@ -3,8 +3,9 @@
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 
-from berthmaster.messages.control import ClusterLost, Cordon, QueueSetting
+from berthmaster.messages.control import ClusterLost, Cordon, QueueAmounts, QueueSetting
 from berthmaster.messages.families import encode
 from berthmaster.messages.fleet import REFRESH_S, NodeGone, Stamp
 from berthmaster.resolver.core import Resolver
@@ -24,7 +25,7 @@ class Histories(RuleBasedStateMachine):
 
     @initialize(limit=st.sampled_from([1, 3, 256]))
     def start(self, limit: int) -> None:
-        self.world = World(Policy(commit_limit=limit))
+        self.world = World(Policy(commit_limit=limit, reservations=2, reserve_wait_s=30.0))
         self.counter = 1
         for index, cluster in enumerate(CLUSTERS):
             self.world.fact(profile(cluster), alive(cluster), node(cluster, gpus=index + 1))
@@ -39,11 +40,26 @@ class Histories(RuleBasedStateMachine):
         count=st.sampled_from([1, 1, 1, 2, 3]),
         priority=st.integers(-1, 1),
         queue=st.sampled_from(["default", "q"]),
+        lasts_s=st.sampled_from([None, 3.0, 10.0, 60.0]),
     )
-    def submit(self, gpus: int, milli: int, count: int, priority: int, queue: str) -> None:
+    def submit(
+        self, gpus: int, milli: int, count: int, priority: int, queue: str, lasts_s: float | None
+    ) -> None:
         pods = pod_set(gpus=gpus, gpu_milli=milli if gpus == 1 else 1000, count=count)
         name = f"j{len(self.world.workloads)}"
-        self.world.submit(job(name, priority=priority, queue=queue, pod_sets=(pods,)))
+        request = job(name, priority=priority, queue=queue, pod_sets=(pods,))
+        self.world.submit(replace(request, expected_duration_s=lasts_s))
+
+    @rule(data=st.data())
+    def wish(self, data: st.DataObject) -> None:
+        waiting = sorted(n for n, w in self.world.workloads.items() if w.state == "queued")
+        if not waiting:
+            return
+        name = data.draw(st.sampled_from(waiting))
+        if data.draw(st.booleans()):
+            self.world.append(self.world.cancelled(name))
+        else:
+            self.world.append(self.world.reprioritized(name, data.draw(st.integers(-1, 2))))
 
     @rule()
     def decide(self) -> None:
@@ -101,10 +117,31 @@ class Histories(RuleBasedStateMachine):
         for append in self.world.resolver.endings(self.world.now_s):
             self.world.append(append.event)
 
-    @rule(held=st.booleans(), limit=st.sampled_from([None, 0, 2000]), priority=st.integers(0, 1))
-    def set_queue(self, held: bool, limit: int | None, priority: int) -> None:
+    @rule(
+        held=st.booleans(),
+        limit=st.sampled_from([None, None, 0, 2000]),
+        guarantee=st.sampled_from([None, 1000, 3000]),
+        running=st.sampled_from([None, None, 1, 2]),
+        priority=st.integers(0, 1),
+    )
+    def set_queue(
+        self,
+        held: bool,
+        limit: int | None,
+        guarantee: int | None,
+        running: int | None,
+        priority: int,
+    ) -> None:
+        amounts = QueueAmounts(capability=limit, guarantee=guarantee)
         self.world.control(
-            QueueSetting(queue="q", held=held, capability_gpu_milli=limit, priority=priority)
+            QueueSetting(
+                queue="q",
+                held=held,
+                resources={"gpu/T4": amounts},
+                guarantee_gpu_milli=guarantee,
+                max_running_jobs=running,
+                priority=priority,
+            )
         )
 
     @precondition(lambda self: self.world.resolver.pending is None)

@@ -9,6 +9,7 @@ from berthmaster.cli.fleet_view import ClusterRow, NodeRow
 from berthmaster.cli.render import amounts
 from berthmaster.cli.render.words import plain_table, visible, words
 from berthmaster.client.following import SeenDead
+from berthmaster.engine.queues import amount_text
 from berthmaster.messages.control import QueueSetting
 
 FRESHNESS_STYLES = {"fresh": "", "stale": "yellow", "withdrawn": "red", "unscored": "yellow"}
@@ -150,21 +151,41 @@ def queues(settings: Sequence[QueueSetting]) -> RenderableType:
     """The queues that operators have set."""
     if not settings:
         return words("No queue has been set; requests use the queue 'default'.")
-    table = plain_table("QUEUE", "PRIO", "WEIGHT", "GUARANTEE", "LIMIT", "TENANTS", "STATE", right=(
-        "PRIO", "WEIGHT", "GUARANTEE", "LIMIT",
-    ))  # fmt: skip
+    numbers = ("PRIO", "WEIGHT", "GUARANTEE", "DESERVED", "LIMIT", "JOB", "RUNNING", "WAITING")
+    table = plain_table("QUEUE", *numbers, "TENANTS", "STATE", right=numbers)
     for setting in sorted(settings, key=lambda each: (-each.priority, each.queue)):
         state = "deleted" if setting.deleted else "held" if setting.held else "open"
+        if setting.via != "direct":
+            state += f", by Kueue ({setting.via})"  # whose amounts are the ones that count
         table.add_row(
             words(setting.queue),
             str(setting.priority),
             f"{setting.weight:g}",
-            _gpus(setting.guarantee_gpu_milli),
-            _gpus(setting.capability_gpu_milli),
+            _amounts(setting, "guarantee"),
+            _amounts(setting, "deserved"),
+            _amounts(setting, "capability"),
+            _gpus(setting.max_job_gpu_milli),
+            _jobs(setting.max_running_jobs),
+            _jobs(setting.max_waiting_jobs),
             words(", ".join(setting.tenants) or "everybody"),
             state,
         )
     return table
+
+
+def _amounts(setting: QueueSetting, kind: str) -> Text:
+    """GPUs of any model, then what is said of single resources."""
+    gpus: int | None = getattr(setting, f"{kind}_gpu_milli")
+    parts = [] if gpus is None else [f"{gpus / 1000:g}"]
+    for resource, each in sorted(setting.resources.items()):
+        amount: int | None = getattr(each, kind)
+        if amount is not None:
+            parts.append(amount_text(resource, amount))
+    return words(", ".join(parts) or "-")
+
+
+def _jobs(number: int | None) -> str:
+    return "-" if number is None else str(number)
 
 
 def _gpus(milli: int | None) -> str:

@@ -1,0 +1,110 @@
+"""Queues out of files and flags: what is read, and what is told."""
+
+import json
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from berthmaster.cli.fleet_commands import changed
+from berthmaster.cli.queue_file import overcommitted_in, read_settings
+from berthmaster.cli.render import fleet
+from berthmaster.cli.requests import WrongInput
+from berthmaster.messages.control import QueueAmounts, QueueSetting
+from berthmaster.messages.families import encode
+from berthmaster.messages.fleet import FleetFact
+from tests.support.builders import alive, node
+
+RESEARCH = QueueSetting(
+    queue="research",
+    priority=5,
+    weight=2.0,
+    guarantee_gpu_milli=8000,
+    capability_gpu_milli=16_000,
+    resources={"gpu/H100": QueueAmounts(guarantee=4000), "cpu": QueueAmounts(capability=64_000)},
+    max_job_gpu_milli=8000,
+    max_running_jobs=20,
+)
+OTHER = QueueSetting(queue="other", max_waiting_jobs=100)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[" + encode(RESEARCH) + b"," + encode(OTHER) + b"]",
+        encode(RESEARCH) + b"\n" + encode(OTHER) + b"\n",
+    ],
+)
+def test_a_file_holds_settings_as_they_are_listed(data: bytes) -> None:
+    assert read_settings(data, "queues.json") == [RESEARCH, OTHER]
+
+
+def test_a_file_needs_no_more_than_what_is_not_usual() -> None:
+    body = json.dumps({"queue": "a", "resources": {"gpu/H100": {"deserved": 2000}}}).encode()
+    setting = QueueSetting(queue="a", resources={"gpu/H100": QueueAmounts(deserved=2000)})
+    assert read_settings(body, "-") == [setting]
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (
+            b'[{"queue":"a"},{"queue":"b","wieght":2}]',
+            "f.json, queue 2: wieght is 2; right is no field of this name; did you mean weight?",
+        ),
+        (
+            b'{"queue":"a","guarantee_gpu_milli":2,"capability_gpu_milli":1}',
+            (
+                "f.json, queue 1: guarantee_gpu_milli is 2; "
+                "right is at most capability_gpu_milli, which is 1"
+            ),
+        ),
+        (b'[{"queue":"a"},{"queue":"a"}]', "f.json, queue 2: 'a' is there twice"),
+    ],
+)
+def test_all_of_a_file_is_checked_before_any_of_it_is_sent(data: bytes, told: str) -> None:
+    with pytest.raises(WrongInput) as caught:
+        read_settings(data, "f.json")
+    assert str(caught.value) == told
+
+
+def test_guarantees_beyond_what_the_fleet_has_are_told() -> None:
+    nodes: list[FleetFact] = [
+        node(gpus=4),
+        node(name="n2", gpus=2, model="NVIDIA-H100-80GB-HBM3"),
+        alive(),
+    ]
+    assert overcommitted_in([RESEARCH, OTHER], nodes) == [
+        "guarantees of 8 GPUs are promised, the fleet has 6 GPUs",
+        "guarantees of 4 H100 are promised, the fleet has 2 H100",
+    ]
+    by_kueue = QueueSetting(queue="k", via="worker", guarantee_gpu_milli=99_000)
+    assert overcommitted_in([OTHER, by_kueue], nodes) == []
+
+
+def test_flags_change_what_they_name_and_keep_the_rest() -> None:
+    flags = {"deserved": "12", "max_job": "none", "max_running": "3", "max_waiting": "none"}
+    assert changed(RESEARCH, False, flags) == QueueSetting(
+        queue="research",
+        priority=5,
+        weight=2.0,
+        guarantee_gpu_milli=8000,
+        deserved_gpu_milli=12_000,
+        capability_gpu_milli=16_000,
+        resources=RESEARCH.resources,
+        max_running_jobs=3,
+    )
+    with pytest.raises(WrongInput, match=r"--max-running '-1': right is a number of jobs"):
+        changed(RESEARCH, False, {"max_running": "-1"})
+
+
+def test_the_list_shows_amounts_and_who_governs() -> None:
+    out = StringIO()
+    by_kueue = QueueSetting(queue="k", via="worker")
+    Console(file=out, width=160).print(fleet.queues([RESEARCH, OTHER, by_kueue]))
+    lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
+    assert lines[1:] == [
+        "research 5 2 8, 4 H100 - 16, 64 CPUs 8 20 - everybody open",
+        "k 0 1 - - - - - - everybody open, by Kueue (worker)",
+        "other 0 1 - - - - - 100 everybody open",
+    ]
