@@ -41,6 +41,7 @@ from berthmaster.messages.fleet import (
     QueueReport,
 )
 from berthmaster.messages.placement import Decision
+from berthmaster.messages.quality import QualityReport
 from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease
 from berthmaster.messages.telemetry import NodeTelemetry
 from scripts.schema_tools.json_schema import MESSAGES, Schema, components, name_of, plain
@@ -125,6 +126,9 @@ def _observations() -> Iterator[Channel]:
         (NodeTelemetry,),
         senders=("telemetry", "emulator"),
         receivers=("scorer",),
+    )
+    yield Channel(
+        "quality", _address(subjects.quality, "cell"), (QualityReport,), senders=("resolver",)
     )
     for name, build, facts, senders, receivers in (
         ("fleet.alive", subjects.alive, (ClusterAlive,), ("inventory", "emulator"), readers),

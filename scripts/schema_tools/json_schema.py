@@ -21,6 +21,7 @@ from berthmaster.messages.control import ControlFact
 from berthmaster.messages.families import REQUEST_TYPES, members, tag_of
 from berthmaster.messages.fleet import FleetFact
 from berthmaster.messages.placement import Decision
+from berthmaster.messages.quality import QualityReport
 from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease
 from berthmaster.messages.telemetry import NodeTelemetry
 from berthmaster.messages.workload import WorkloadEvent
@@ -60,6 +61,7 @@ def _messages() -> Iterator[Message]:
         *members(WorkloadEvent),
         Decision,
         NodeTelemetry,
+        QualityReport,
         *members(FleetFact),
         *members(ControlFact),
         DeadLetter,

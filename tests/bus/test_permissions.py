@@ -118,6 +118,7 @@ CASES: Mapping[str, Case] = {
             f"{EVENT}withdrawn.c1",
             f"{EVENT}evicted.c1",
             "pub berth.lease.resolver.all",
+            "pub berth.quality.all",
             "pub berth.dead.resolver",
             "pub $O.SNAPSHOTS.C.xyz",
             "pub $O.SNAPSHOTS.M.xyz",

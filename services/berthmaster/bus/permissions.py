@@ -163,6 +163,7 @@ def _resolver(_: str) -> Grants:
             *_follow(FLEET, ALL_FLEET),
             *_follow(CONTROL, ALL_CONTROL),
             "berth.lease.resolver.*",
+            "berth.quality.*",
             *_snapshots(),
             "berth.dead.resolver",
         ),

@@ -139,6 +139,11 @@ def telemetry(cluster: str, node: str) -> str:
     return f"berth.telemetry.{token(cluster)}.{token(node)}"
 
 
+def quality(cell: str) -> str:
+    """How well a cell's decider does."""
+    return f"berth.quality.{token(cell)}"
+
+
 def telemetry_of(cluster: str | None = None) -> str:
     """The telemetry of one cluster, or of all."""
     return f"berth.telemetry.{token(cluster)}.*" if cluster else "berth.telemetry.*.*"

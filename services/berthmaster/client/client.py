@@ -51,6 +51,8 @@ from berthmaster.messages.api import (
 )
 from berthmaster.messages.control import ControlFact, QueueSetting
 from berthmaster.messages.families import API_REPLIES, UNREADABLE, encode
+from berthmaster.messages.placement import MAIN_CELL
+from berthmaster.messages.quality import QualityReport
 from berthmaster.messages.telemetry import NodeTelemetry
 from berthmaster.messages.workload import JobRequest, WorkloadEvent
 from berthmaster.runtime.backoff import Backoff
@@ -331,16 +333,35 @@ class Client:
 
     async def telemetry(self, cluster: str | None = None) -> AsyncGenerator[NodeTelemetry, None]:
         """What GPUs do right now, in one cluster or in all. An observation: some may be missing."""
-        feed: following.Feed[NodeTelemetry] = following.Feed()
+        subject = subjects.telemetry_of(cluster)
+        async with aclosing(self._heard(subject, following.telemetry_of)) as reports:
+            async for report in reports:
+                yield report
 
-        def take(subject: str, data: bytes) -> None:
-            report = following.telemetry_of(data)
+    async def quality(self, cell: str = MAIN_CELL) -> AsyncGenerator[QualityReport, None]:
+        """How well a cell's decider does, every few seconds, from now on."""
+        subject = subjects.quality(cell)
+        async with aclosing(self._heard(subject, following.quality_of)) as reports:
+            async for report in reports:
+                yield report
+
+    async def _heard(
+        self, subject: str, decode: Callable[[bytes], T | None]
+    ) -> AsyncGenerator[T, None]:
+        """Observations as they arrive; what cannot be read is passed over."""
+        feed: following.Feed[T] = following.Feed()
+
+        def take(_: str, data: bytes) -> None:
+            report = decode(data)
             if report is not None:
                 feed.put(report)
 
-        subscribed = self.connection.subscribe(subjects.telemetry_of(cluster), take)
-        subscription = await following.settled(subscribed)
+        violations = len(self.connection.violations)
+        subscription = await following.settled(self.connection.subscribe(subject, take))
         try:
+            await following.settled(self.connection.flush())
+            if new := self.connection.violations[violations:]:
+                raise NotAllowedError(new[0])
             async with aclosing(feed.items()) as reports:
                 async for report in reports:
                     yield report

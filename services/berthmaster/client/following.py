@@ -22,11 +22,13 @@ from berthmaster.messages.families import (
     DECISIONS,
     EVENTS,
     FLEET_FACTS,
+    QUALITY,
     TELEMETRY,
     UNREADABLE,
 )
 from berthmaster.messages.fleet import FleetFact
 from berthmaster.messages.placement import Decision
+from berthmaster.messages.quality import QualityReport
 from berthmaster.messages.records import DeadLetter
 from berthmaster.messages.telemetry import NodeTelemetry
 from berthmaster.messages.workload import WorkloadEvent
@@ -199,6 +201,14 @@ def telemetry_of(data: bytes) -> NodeTelemetry | None:
     """What the GPUs of a node do."""
     try:
         return TELEMETRY.decode(data)
+    except UNREADABLE:
+        return None
+
+
+def quality_of(data: bytes) -> QualityReport | None:
+    """How well a decider does."""
+    try:
+        return QUALITY.decode(data)
     except UNREADABLE:
         return None
 

@@ -29,6 +29,7 @@ from berthmaster.messages.api import (
 from berthmaster.messages.control import ControlFact, QueueSetting
 from berthmaster.messages.fleet import FleetFact
 from berthmaster.messages.placement import Decision
+from berthmaster.messages.quality import QualityReport
 from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease
 from berthmaster.messages.telemetry import NodeTelemetry
 from berthmaster.messages.workload import JobRequest, WorkloadEvent
@@ -66,6 +67,7 @@ class JobRequestReader:
 # What each subject family carries; the names are those of bus/subjects.py.
 EVENTS: Final = msgspec.json.Decoder(WorkloadEvent)
 DECISIONS: Final = msgspec.json.Decoder(Decision)
+QUALITY: Final = msgspec.json.Decoder(QualityReport)
 TELEMETRY: Final = msgspec.json.Decoder(NodeTelemetry)
 FLEET_FACTS: Final = msgspec.json.Decoder(FleetFact)
 CONTROL_FACTS: Final = msgspec.json.Decoder(ControlFact)

@@ -9,6 +9,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,9 +29,10 @@ from berthmaster.bus.snapshots import load as load_snapshot
 from berthmaster.bus.snapshots import save as save_snapshot
 from berthmaster.bus.streams import CONTROL, FLEET, WORKLOADS, stream_info
 from berthmaster.lifecycle.instructions import Append, Stored
-from berthmaster.messages.families import UNREADABLE
+from berthmaster.messages.families import UNREADABLE, encode
 from berthmaster.resolver.core import Resolver
 from berthmaster.resolver.decide import Plan
+from berthmaster.resolver.figures import REPORT_EVERY_S, Counted, Figures
 from berthmaster.resolver.questions import Questions
 from berthmaster.resolver.settings import ENGINE_VERSION, Policy
 from berthmaster.resolver.state import Snapshot
@@ -95,7 +97,9 @@ class Shell:
         )
         self._stir = asyncio.Event()
         self._stream = b""  # which WORKLOADS it is; another one means other sequences
-        self._hearing = Hearing(context, self.core, self._stir.set)
+        self._figures = Figures(context.metrics, self.core)
+        counted = Counted(self.core, self._figures, lambda: self._is_deciding)
+        self._hearing = Hearing(context, counted, self._stir.set)
         self._hearing.conn = conn
         self._fleet = FactMirror(
             conn,
@@ -134,6 +138,10 @@ class Shell:
 
     # Life
 
+    @property
+    def _is_deciding(self) -> bool:
+        return self._lease.held and all(self._caught_up.values())
+
     async def run(self) -> None:
         """Until the context says stop."""
         context = self._context
@@ -158,6 +166,7 @@ class Shell:
         )
         lease = context.spawn(self._lease.run(), name="lease")
         context.spawn(self._keep_house(), name="snapshots and gauges")
+        context.spawn(self._tell_quality(), name="quality")
         deciding = context.spawn(self._decide_for_ever(), name="decide")
         questions = Questions(self._conn, self.core, lambda: all(self._caught_up.values()))
         endpoints = await questions.serve()
@@ -182,7 +191,7 @@ class Shell:
         while True:
             await self._sleep()
             self._deciding.set(self._lease.held)
-            if not (all(self._caught_up.values()) and self._lease.held):
+            if not self._is_deciding:
                 continue
             if self.core.behind:
                 behind_since_s = behind_since_s or loop.time()
@@ -200,7 +209,9 @@ class Shell:
             plan = self.core.decide(now_s)
             if plan is None:
                 continue
-            self._decide_s.observe(loop.time() - began_s)
+            took_s = loop.time() - began_s
+            self._decide_s.observe(took_s)
+            self._figures.decided(len(plan.decision.placements), took_s)
             await self._commit(plan)
             self._stir.set()
 
@@ -251,6 +262,16 @@ class Shell:
         outcome = await self._log.append(append.event)
         self.core.on_appended(append.ref, outcome)
         self._stir.set()
+
+    async def _tell_quality(self) -> None:
+        """Every few seconds, how well it goes; a message that is lost is replaced by the next."""
+        while True:
+            await asyncio.sleep(REPORT_EVERY_S)
+            if not self._is_deciding:
+                continue
+            report = self._figures.report(self._conn.now())
+            with suppress(BusError):
+                await self._conn.publish(subjects.quality(self.core.cell), encode(report))
 
     # Snapshots
 

@@ -33,6 +33,7 @@ from berthmaster.messages.families import (
 )
 from berthmaster.messages.fleet import FleetFact
 from berthmaster.messages.placement import Decision
+from berthmaster.messages.quality import QualityReport
 from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease
 from berthmaster.messages.telemetry import NodeTelemetry
 from berthmaster.messages.workload import JobRequest, WorkloadEvent
@@ -46,6 +47,7 @@ READERS: Final[dict[type[msgspec.Struct], Reader[msgspec.Struct]]] = {
     **dict.fromkeys(members(ApiReply), families.API_REPLIES),
     Decision: families.DECISIONS,
     NodeTelemetry: families.TELEMETRY,
+    QualityReport: families.QUALITY,
     DeadLetter: families.DEAD_LETTERS,
     ArchivedStory: families.ARCHIVED_STORIES,
     Lease: families.LEASES,
