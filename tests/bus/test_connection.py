@@ -7,9 +7,10 @@ import msgspec
 import nkeys
 import pytest
 
-from berthmaster.bus import connection
+from berthmaster.bus import connecting
 from berthmaster.bus.clock import ServerClock
-from berthmaster.bus.connection import CLOSE_TIMEOUT_S, PENDING_BYTES, Connection
+from berthmaster.bus.connecting import PENDING_BYTES
+from berthmaster.bus.connection import CLOSE_TIMEOUT_S, Connection
 from berthmaster.bus.embedded import Server, ServerConfig, free_ports
 from berthmaster.bus.errors import BusError, NoAnswer, NotConnected, NotPermitted, TooLarge
 from berthmaster.bus.log import EventLog
@@ -273,7 +274,7 @@ async def test_who_waits_for_an_answer_hears_that_the_connection_broke(server: S
 async def test_a_server_that_hangs_is_left_and_found_again(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "PING_INTERVAL_S", 0.2)
+    monkeypatch.setattr(connecting, "PING_INTERVAL_S", 0.2)
     log = Lines()
     async with proxied(server.url) as proxy, connected(proxy.url, log=log) as conn:
         proxy.hold()

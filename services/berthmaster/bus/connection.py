@@ -10,53 +10,24 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 import msgspec
 import nats.errors
-import nkeys
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from berthmaster.bus.clock import ServerClock
+from berthmaster.bus.connecting import ConnectionSettings, LogLike, options_of
 from berthmaster.bus.errors import ApiError, BusError, NoAnswer, NotConnected, TooLarge
 from berthmaster.bus.requests import PatientClient, Requests
-from berthmaster.bus.tls import client_context, distrust
+from berthmaster.bus.tls import distrust
 from berthmaster.runtime.redact import redact
 
 REQUEST_TIMEOUT_S: Final = 1.0
-CONNECT_TIMEOUT_S: Final = 2
-RECONNECT_WAIT_S: Final = 0.1
-PING_INTERVAL_S: Final = 2  # a server that hangs is left after three of them, well before the
-# event log's time limit, so that a write is settled through another one
-PENDING_BYTES: Final = 8 * 1024 * 1024  # what is buffered while the server is away
-FLUSH_TIMEOUT_S: Final = 2
 CLOCK_INTERVAL_S: Final = 30.0
 CLOSE_TIMEOUT_S: Final = 1.0  # of each of two steps; a service has five seconds to end
 COMPLAINT_INTERVAL_S: Final = 1.0  # drops come by the thousand, lines about them do not
-
-
-class LogLike(Protocol):
-    """The part of runtime.log that the bus uses."""
-
-    def info(self, event: str, /, **fields: object) -> None: ...
-    def warning(self, event: str, /, **fields: object) -> None: ...
-    def error(
-        self, event: str, /, *, error: BaseException | None = None, **fields: object
-    ) -> None: ...
-
-
-class ConnectionSettings(Protocol):
-    """What must be known to connect; runtime's CommonSettings has it."""
-
-    @property
-    def nats_url(self) -> str: ...  # one or several, separated by commas
-    @property
-    def nats_seed_file(self) -> Path | None: ...  # None = no nkey
-    @property
-    def inbox_prefix(self) -> str: ...
-    @property
-    def nats_ca_file(self) -> Path | None: ...  # None = the system's authorities, for tls://
 
 
 class _ApiErrorBody(msgspec.Struct):
@@ -72,18 +43,6 @@ class _ApiReply(msgspec.Struct):
 
 _API_REPLY: Final = msgspec.json.Decoder(_ApiReply)
 Handler = Callable[[str, bytes], None]
-
-
-def _read_seed(path: Path) -> str:
-    try:
-        seed = path.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BusError(f"cannot read the nkey seed file {path}: {error}") from error
-    try:
-        nkeys.from_seed(seed.encode()).wipe()
-    except Exception:  # noqa: BLE001 # the library raises its own, binascii's and others
-        raise BusError(f"{path} does not hold an nkey seed (it begins with SU)") from None
-    return seed
 
 
 def _header_bytes(headers: Mapping[str, str] | None) -> int:
@@ -145,28 +104,12 @@ class Connection:
         return self
 
     async def _connect(self, settings: ConnectionSettings, timeout_s: float | None) -> None:
-        options: dict[str, Any] = {}
-        if settings.nats_seed_file:
-            options["nkeys_seed_str"] = _read_seed(settings.nats_seed_file)
+        options = options_of(settings, self.name)
         self._ca_file = settings.nats_ca_file
-        if self._ca_file or "tls://" in settings.nats_url:
-            options["tls"] = client_context(self._ca_file)
         self._url = redact(settings.nats_url)  # for people: it may hold a password
         self._refused = asyncio.get_running_loop().create_future()
         connecting = asyncio.ensure_future(
             self.nc.connect(
-                servers=[url.strip() for url in settings.nats_url.split(",") if url.strip()],
-                name=self.name,
-                inbox_prefix=settings.inbox_prefix or f"_INBOX.{self.name}",
-                allow_reconnect=True,
-                max_reconnect_attempts=-1,
-                reconnect_time_wait=RECONNECT_WAIT_S,  # type: ignore[arg-type] # a float works
-                connect_timeout=CONNECT_TIMEOUT_S,
-                ping_interval=PING_INTERVAL_S,
-                max_outstanding_pings=2,
-                pending_size=PENDING_BYTES,
-                flush_timeout=FLUSH_TIMEOUT_S,
-                skip_subject_validation=True,  # subjects.py builds them
                 error_cb=self._on_error,
                 disconnected_cb=self._on_disconnected,
                 reconnected_cb=self._on_reconnected,

@@ -1,0 +1,78 @@
+"""What must be known to connect to NATS, and what the client library is told for it.
+
+Limits suit a service that must never hang: a server that is silent is left, one that is away is
+tried for ever, and what is buffered meanwhile is bounded.
+"""
+
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import nkeys
+
+from berthmaster.bus.errors import BusError
+from berthmaster.bus.tls import client_context
+
+CONNECT_TIMEOUT_S: Final = 2
+RECONNECT_WAIT_S: Final = 0.1
+PING_INTERVAL_S: Final = 2  # a server that hangs is left after three of them, well before the
+# event log's time limit, so that a write is settled through another one
+PENDING_BYTES: Final = 8 * 1024 * 1024  # what is buffered while the server is away
+FLUSH_TIMEOUT_S: Final = 2
+
+
+class LogLike(Protocol):
+    """The part of runtime.log that the bus uses."""
+
+    def info(self, event: str, /, **fields: object) -> None: ...
+    def warning(self, event: str, /, **fields: object) -> None: ...
+    def error(
+        self, event: str, /, *, error: BaseException | None = None, **fields: object
+    ) -> None: ...
+
+
+class ConnectionSettings(Protocol):
+    """What must be known to connect; runtime's CommonSettings has it."""
+
+    @property
+    def nats_url(self) -> str: ...  # one or several, separated by commas
+    @property
+    def nats_seed_file(self) -> Path | None: ...  # None = no nkey
+    @property
+    def inbox_prefix(self) -> str: ...
+    @property
+    def nats_ca_file(self) -> Path | None: ...  # None = the system's authorities, for tls://
+
+
+def options_of(settings: ConnectionSettings, name: str) -> dict[str, Any]:
+    """For the library's ``connect``, callbacks aside. Raises BusError for what cannot be right."""
+    options: dict[str, Any] = {
+        "servers": [url.strip() for url in settings.nats_url.split(",") if url.strip()],
+        "name": name,
+        "inbox_prefix": settings.inbox_prefix or f"_INBOX.{name}",
+        "allow_reconnect": True,
+        "max_reconnect_attempts": -1,
+        "reconnect_time_wait": RECONNECT_WAIT_S,  # the library says whole seconds; a part works
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "ping_interval": PING_INTERVAL_S,
+        "max_outstanding_pings": 2,
+        "pending_size": PENDING_BYTES,
+        "flush_timeout": FLUSH_TIMEOUT_S,
+        "skip_subject_validation": True,  # subjects.py builds them
+    }
+    if settings.nats_seed_file:
+        options["nkeys_seed_str"] = _read_seed(settings.nats_seed_file)
+    if settings.nats_ca_file or "tls://" in settings.nats_url:
+        options["tls"] = client_context(settings.nats_ca_file)
+    return options
+
+
+def _read_seed(path: Path) -> str:
+    try:
+        seed = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BusError(f"cannot read the nkey seed file {path}: {error}") from error
+    try:
+        nkeys.from_seed(seed.encode()).wipe()
+    except Exception:  # noqa: BLE001 # the library raises its own, binascii's and others
+        raise BusError(f"{path} does not hold an nkey seed (it begins with SU)") from None
+    return seed
