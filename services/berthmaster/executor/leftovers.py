@@ -3,6 +3,10 @@
 A hint is acknowledged as soon as its pods are ordered, and making an object takes a while: whoever
 is killed in between leaves a claim that nobody comes back to. The log knows it, so it is read once
 at the start: the last event of each kind of every workload in our cluster.
+
+That only says which workloads to look at: the core reads the aggregate of each before it does
+anything. An ending therefore counts as one only if it was decided in the knowledge of the claim;
+one that was not is void, and the aggregate will say so.
 """
 
 import asyncio
@@ -33,7 +37,7 @@ class Leftovers:
     def __init__(self) -> None:
         self._placed: dict[Key, tuple[int, Placed]] = {}
         self._held: dict[Key, int] = {}  # sequence of the last sign of being held
-        self._over: dict[Key, int] = {}
+        self._over: dict[Key, int] = {}  # what the last ending was decided on
 
     def take(self, recorded: Recorded) -> None:
         """One stored event. What cannot be read is somebody else's to bury."""
@@ -48,7 +52,7 @@ class Leftovers:
             case Claimed() | Admitted() | Running():
                 self._held[name] = max(recorded.sequence, self._held.get(name, 0))
             case Evicted() | Succeeded() | Failed() | Cancelled() | Withdrawn():
-                self._over[name] = max(recorded.sequence, self._over.get(name, 0))
+                self._over[name] = max(event.after, self._over.get(name, 0))
             case _:
                 pass
 

@@ -196,6 +196,9 @@ def test_what_was_not_claimed_or_is_over_is_not_left_over() -> None:
     assert left((5, placed())) == {}
     assert left((5, placed()), (6, claim()), (7, over)) == {}
     assert left((5, placed()), (6, back)) == {}
+    # Decided on what was before the claim: void, and the aggregate is asked.
+    late = Evicted(**head(after=5, at_s=0), reason="x")
+    assert left((5, placed()), (6, claim()), (7, late)) == {TRAIN: (placed(), 5)}
     # Placed here again, and not claimed yet: its hint comes by itself.
     assert left((6, claim()), (7, over), (8, placed())) == {}
     assert left((6, claim())) == {}  # its placement is gone: so is its story
