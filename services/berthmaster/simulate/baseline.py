@@ -86,6 +86,12 @@ class _Reserved(NamedTuple):
     spare: dict[int, Node]  # node -> what is left of it then, once that job runs
 
 
+def asked(job: Job) -> str:
+    """What a job asks for, in words."""
+    cpu = sum(pods.count * pods.cpu_milli for pods in job.request.pod_sets) / 1000
+    return f"{job.gpus:g} GPUs and {cpu:g} CPUs"
+
+
 def check(floor: Floor, jobs: Sequence[Job], score: Score) -> None:
     """Every job fits into the empty fleet, else nothing would ever end. Raises SimulationError."""
     known: set[Form] = set()
@@ -97,7 +103,7 @@ def check(floor: Floor, jobs: Sequence[Job], score: Score) -> None:
         seats = floor.seat(job.request, score)
         if seats is None:
             raise SimulationError(
-                f"job {job.request.id} asks for {job.gpus:g} GPUs and fits into no cluster, "
+                f"job {job.request.id} asks for {asked(job)} and fits into no cluster, "
                 "even an empty one; take it out of the list or take a larger fleet"
             )
         floor.give_back(seats)

@@ -38,8 +38,10 @@ def draw(summaries: Sequence[Summary], gpus: float, title: str) -> str:
     row = BAR_HEIGHT + BAR_GAP
     height = bars_top + 2 * (row * len(summaries) + 50)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
-        'font-family="sans-serif" font-size="13" fill="#222">',
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+            'font-family="sans-serif" font-size="13" fill="#222">'
+        ),
         f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>',
         _text(LEFT, 22, title, size=16),
         *_curves(summaries, gpus),
@@ -97,8 +99,10 @@ def _bars(
         colour = COLOURS[number % len(COLOURS)]
         parts += [
             _text(LEFT - 8, y + 14, summary.policy, anchor="end"),
-            f'<rect x="{LEFT}" y="{y:.1f}" width="{length:.1f}" height="{BAR_HEIGHT}" '
-            f'fill="{colour}"/>',
+            (
+                f'<rect x="{LEFT}" y="{y:.1f}" width="{length:.1f}" height="{BAR_HEIGHT}" '
+                f'fill="{colour}"/>'
+            ),
             _text(LEFT + length + 6, y + 14, span_text(value)),
         ]
     return parts

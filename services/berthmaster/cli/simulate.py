@@ -1,0 +1,212 @@
+"""`berth simulate`: fleets and job lists in virtual time, under policies by name. Needs no bus."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, get_args
+
+import click
+import msgspec
+
+from berthmaster.cli.session import EXIT_FAILED, EXIT_INTERRUPTED, Output, usage
+from berthmaster.simulate.figures import Summary, summarize
+from berthmaster.simulate.model import Knowing, Progress, SimulationError, told
+from berthmaster.simulate.plot import draw, span_text
+from berthmaster.simulate.queueing import OURS, POLICIES
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from berthmaster.emulator.fleets import ClusterSpec
+    from berthmaster.simulate.model import Job
+
+DEFAULT_POLICIES: Final = (OURS, "fifo", "sjf", "easy", "bestfit")
+
+
+class Simulation(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for, and what came out."""
+
+    fleet: str
+    jobs: str
+    durations: Knowing
+    seed: int
+    gpus: int
+    policies: tuple[Summary, ...]
+
+
+@click.command()
+@click.option(
+    "--fleet",
+    default="8x8",
+    show_default=True,
+    metavar="FLEET",
+    help="NxG: N nodes with G GPUs; builtin; openb; or a node list's path.",
+)
+@click.option("--clusters", type=click.IntRange(1, 1000), default=1, show_default=True)
+@click.option("--nodes", type=click.IntRange(1, 100_000), help="Scale a listed fleet to so many.")
+@click.option(
+    "--jobs",
+    default="generated",
+    show_default=True,
+    metavar="JOBS",
+    help="generated, muri-1, muri-3, default, gpushare100, multigpu50, or a pod list's path.",
+)
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N jobs.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    default=0.05,
+    show_default=True,
+    metavar="N",
+    help="Arrivals a second, where a list has no times.",
+)
+@click.option(
+    "--policy",
+    "policies",
+    type=click.Choice([*POLICIES, "all"]),
+    multiple=True,
+    metavar="NAME",
+    help=f"Several times for several, or all: {', '.join(POLICIES)}.  [default: "
+    f"{', '.join(DEFAULT_POLICIES)}]",
+)
+@click.option(
+    "--durations",
+    type=click.Choice(get_args(Knowing)),
+    default="exact",
+    show_default=True,
+    help="What policies know: the truth, the truth within a factor of two, or what ended before.",
+)
+@click.option("--seed", type=int, default=1, show_default=True)
+@click.option(
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture (SVG)."
+)
+@click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
+def simulate(
+    fleet: str,
+    clusters: int,
+    nodes: int | None,
+    jobs: str,
+    limit: int | None,
+    rate: float,
+    policies: tuple[str, ...],
+    durations: Knowing,
+    seed: int,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """What would have been: a list of jobs on a fleet under policies, in virtual time.
+
+    berthmaster is the resolver's own core; the others are baselines: fifo, sjf (shortest first) and
+    easy (backfill behind a reservation) queue strictly, sjf-skip, bestfit, fgd and random pass over
+    who does not fit, srtf, srsf and las2d (Tiresias) stop and start jobs at will. The same input
+    and seed always give the same figures. Named traces are read from the folder that BERTH_TRACES
+    names.
+    """
+    from berthmaster.simulate import traces
+
+    output = Output(as_json=as_json)
+    names = tuple(dict.fromkeys(policies or DEFAULT_POLICIES))
+    try:
+        specs = traces.fleet_named(fleet, clusters=clusters, nodes=nodes)
+        listed = traces.jobs_named(jobs, seed=seed, limit=limit, rate_per_s=rate)
+    except SimulationError as error:
+        usage(str(error))
+    try:
+        summaries = play(
+            POLICIES if "all" in names else names,
+            specs,
+            told(listed, durations, seed),
+            seed,
+            output,
+        )
+        gpus = sum(sum(cluster.gpus.values()) for cluster in specs)
+        result = Simulation(
+            fleet=fleet, jobs=jobs, durations=durations, seed=seed, gpus=gpus, policies=summaries
+        )
+        if plot is not None:
+            title = f"{len(listed)} jobs ({jobs}) on {gpus} GPUs ({fleet}), durations {durations}"
+            plot.write_text(draw(summaries, gpus, title))
+            output.say(f"The picture is in {plot}.")
+    except SimulationError as error:
+        output.say(f"berth: {error}")
+        sys.exit(EXIT_FAILED)
+    except OSError as error:
+        output.say(f"berth: cannot write {plot}: {error.strerror}")
+        sys.exit(EXIT_FAILED)
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+    output.document(result, lambda: screen(result))
+
+
+def play(
+    names: Sequence[str],
+    specs: "Sequence[ClusterSpec]",
+    jobs: "Sequence[Job]",
+    seed: int,
+    output: Output,
+) -> tuple[Summary, ...]:
+    """All policies, with bars on a terminal."""
+    from berthmaster.simulate.compare import play_all
+
+    with bars(len(jobs), output) as began:
+        runs = play_all(names, specs, jobs, seed=seed, began=began)
+    return tuple(summarize(run) for run in runs)
+
+
+@contextmanager
+def bars(jobs: int, output: Output) -> "Iterator[Callable[[str], Progress]]":
+    """A bar a policy; nothing where nobody looks."""
+    if output.as_json or not sys.stderr.isatty():
+        yield lambda name: lambda ended: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+
+    columns = (
+        TextColumn("{task.description:<12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    )  # fmt: skip
+    with Bars(*columns, console=Console(stderr=True), transient=True) as shown:
+
+        def began(name: str) -> Progress:
+            task = shown.add_task(name, total=jobs)
+            return lambda ended: shown.update(task, completed=ended)
+
+        yield began
+
+
+def screen(result: Simulation) -> "RenderableType":
+    """One line a policy."""
+    from rich.console import Group
+
+    from berthmaster.cli.render.words import plain_table, words
+
+    columns = (
+        "POLICY", "COMPLETION", "P50", "P99", "WAIT", "P50", "P99", "MAKESPAN", "USED", "WHEN BUSY",
+        "FRAGMENTED", "FAIRNESS",
+    )  # fmt: skip
+    table = plain_table(*columns)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for one in result.policies:
+        table.add_row(
+            one.policy,
+            *(
+                span_text(value)
+                for t in (one.completion, one.wait)
+                for value in (t.mean_s, t.p50_s, t.p99_s)
+            ),
+            span_text(one.makespan_s),
+            *(
+                f"{100 * share:.1f}%"
+                for share in (one.allocation, one.allocation_busy, one.fragmentation)
+            ),
+            f"{one.fairness:.3f}",
+        )
+    jobs = result.policies[0].jobs
+    head = (
+        f"{jobs} jobs ({result.jobs}) on {result.gpus} GPUs ({result.fleet}), "
+        f"durations {result.durations}, seed {result.seed}"
+    )
+    return Group(words(head, style="bold"), table)
