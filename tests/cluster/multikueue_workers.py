@@ -77,7 +77,8 @@ def each_ends_once(rig: Rig, census: Census, names: dict[str, Key], limit_s: flo
         )
         story = rig.bus.kinds(name)
         assert [kind.partition(" ")[0] for kind in story if kind.startswith(ENDS)] == ["succeeded"]
-        assert census.where(job) == [story[-1].removeprefix("succeeded ")], (job, story)
+        ran = census.where(job)
+        assert ran == [story[-1].removeprefix("succeeded ")], (job, story, ran)
         rig.until(lambda j=job: rig.k.has(j, "Finished"), f"{job} is over on the hub")  # type: ignore[misc]
     rig.nothing_wrong()
 

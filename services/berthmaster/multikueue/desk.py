@@ -89,6 +89,7 @@ class Desk:
             job_was_seen=name in hub.seen_jobs,
             copies=copies,
             elsewhere="" if hub.is_mine(home) else home,
+            heard_since_s=hub.heard_since_s,
         )
 
     def memo(self, name: Key) -> Memo:
@@ -114,6 +115,8 @@ class Desk:
             return []
         memo = self.memo(name)
         self.restless.pop(name, None)
+        if (copy := view.running_copy) is not None:
+            memo.ran_in = copy.cluster
         if view.elsewhere:
             return []
         told = self._told(view, memo, now_s)

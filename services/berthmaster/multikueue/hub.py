@@ -60,6 +60,7 @@ class Hub:
         self.id = ""  # of its cluster; "" until it is known
         self.complete = False  # every kind was listed: what is not here, is not there
         self.trouble = ""  # why nothing new is heard of it; "" = all is heard
+        self.heard_since_s = float("-inf")  # without a break; infinite while it is not heard
         self.workloads: dict[ObjectKey, KueueWorkload] = {}
         self.jobs: dict[ObjectKey, HubJob] = {}
         self.local_queues: dict[ObjectKey, LocalQueue] = {}
@@ -79,6 +80,14 @@ class Hub:
         """Whether what stands on the hub of this id is told of here, also by its absence. Events
         from before hubs had ids name none: there was one hub then."""
         return home in ("", self.id) or home in self._former
+
+    def hears(self, trouble: str, now_s: float) -> None:
+        """Whether what is mirrored is what there is."""
+        if trouble:
+            self.heard_since_s = float("inf")
+        elif self.trouble:
+            self.heard_since_s = now_s
+        self.trouble = trouble
 
     # What changed
 

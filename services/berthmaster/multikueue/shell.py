@@ -339,7 +339,7 @@ class Shell:
             await asyncio.sleep(1.0)
             self._mirrors.show()
             core = self.core
-            core.hub.trouble = self._mirrors.trouble
+            core.hub.hears(self._mirrors.trouble, self._now())
             if self._conn is not None:
                 self._ctx.health.ready("bus", self._conn.connected, "no connection to NATS")
             self._tell_elsewhere()

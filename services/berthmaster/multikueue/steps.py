@@ -54,6 +54,7 @@ class View(NamedTuple):
     job_was_seen: bool
     copies: Mapping[str, CopyReport]  # by cluster, of those that are heard of
     elsewhere: str = ""  # id of the hub where it stands, if that is another one
+    heard_since_s: float = float("-inf")  # the hub, without a break; infinite while it is not
 
     @property
     def copy(self) -> CopyReport | None:
@@ -68,6 +69,12 @@ class View(NamedTuple):
                 return copy
         return None
 
+    @property
+    def running_copy(self) -> CopyReport | None:
+        """The one that runs in a worker, or has run there."""
+        ran = (copy for _, copy in sorted(self.copies.items()) if copy.admitted or copy.finished)
+        return next((copy for copy in ran if not copy.evicted), None)
+
 
 class Memo:
     """What one life of the process noticed of a workload. Losing it costs time, never truth."""
@@ -76,6 +83,7 @@ class Memo:
         "admitted_since_s",
         "evicting_since_s",
         "nominated",
+        "ran_in",
         "ready_at_s",
         "told",
         "trouble",
@@ -88,6 +96,7 @@ class Memo:
         self.ready_at_s: float | None = None  # since when it may be nominated, and has no cluster
         self.admitted_since_s: float | None = None  # a copy is admitted and the hub does not say so
         self.evicting_since_s: float | None = None  # Kueue takes it back and its pods still count
+        self.ran_in = ""  # cluster that had its last admitted copy
         self.why = ""  # what it waited for at the last look
         self.nominated: dict[str, float] = {}  # seen nominated in this Kueue attempt -> since when
         self.told: dict[str, str] = {}  # reason of an event -> its note
@@ -172,7 +181,7 @@ def next_step(view: View, memo: Memo, policy: Policy, now_s: float) -> Step:
     if hub is None:
         return _without_object(view, policy)
     if hub.holds("Finished"):
-        return _finished(view)
+        return _finished(view, memo)
     if bus.cancel_requested:
         return _cancelling(view, policy)
     if hub.cluster_name:
@@ -234,7 +243,7 @@ def _ref_of(view: View, hub_name: str) -> str:
     return hub_name
 
 
-def _finished(view: View) -> Step:
+def _finished(view: View, memo: Memo) -> Step:
     bus, hub = view.bus, view.hub
     assert bus is not None
     assert hub is not None
@@ -250,7 +259,11 @@ def _finished(view: View) -> Step:
         state = State.CANCELLED if bus.cancel_requested else State.FAILED
         return End(state, message)
     told = hub.cluster_name or (hub.nominated[0] if len(hub.nominated) == 1 else "")
-    where = _ref_of(view, told) if told else bus.cluster or UNKNOWN
+    # It may have ended before Kueue could note where it was admitted.
+    where = _ref_of(view, told) if told else memo.ran_in or bus.cluster or UNKNOWN
+    if not told and not memo.ran_in and len(hub.nominated) > 1:
+        among = ", ".join(_ref_of(view, name) for name in hub.nominated)
+        message = f"{message} (in one of {among}: the hub does not say in which)"[:500]
     if bus.state is State.QUEUED:
         return Place(at=where, why="it has run there")
     if bus.state is State.PLACED:
@@ -319,6 +332,7 @@ def _unnamed(view: View, memo: Memo, policy: Policy, now_s: float) -> Step:
     why = forbidden(hub, rules.check)
     if why:
         memo.nominated.clear()
+        memo.ran_in = ""
         memo.ready_at_s = None
         if bus.state is State.PLACED:
             return Claim()
@@ -362,7 +376,8 @@ def _nominating(view: View, memo: Memo, policy: Policy, now_s: float) -> Step:
     since_s = memo.nominated.setdefault(ref.hub_name, now_s)
     if view.copy is not None and view.copy.admitted:
         return Wait(f"{bus.cluster} has admitted it, and the hub does not know yet")
-    late_s = max(since_s, bus.claimed_at_s) + policy.patience_s
+    # While the hub is away nobody can admit it.
+    late_s = max(since_s, bus.claimed_at_s, view.heard_since_s) + policy.patience_s
     if now_s >= late_s:
         words = _remote_words(view.copy)
         return MoveOn(f"not admitted within {policy.patience_s:g} s: {words}")

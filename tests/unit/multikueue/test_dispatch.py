@@ -3,7 +3,8 @@
 import pytest
 
 from berthmaster.lifecycle.fold import Verdict
-from berthmaster.messages.workload import Cancelled, CancelRequested
+from berthmaster.messages.fleet import CopyReport
+from berthmaster.messages.workload import Cancelled, CancelRequested, Succeeded
 from berthmaster.multikueue.words import Nominate, SwitchOff
 from tests.unit.multikueue.hub_objects import cluster, config, copy_report, pods
 from tests.unit.multikueue.world import World
@@ -424,3 +425,54 @@ def test_what_ended_well_while_nobody_looked_and_nobody_says_where_has_not_faile
         "claimed unknown",
         "succeeded unknown",
     ]
+
+
+def test_while_the_hub_is_away_patience_does_not_run_out() -> None:
+    world = World(patience_s=4.0)
+    world.all_workers()
+    world.begin()
+    world.submit()
+    world.reserve()
+    world.settle()
+    assert world.nominated() == ("w1",)
+    world.wait(2.0)
+    world.core.hub.hears("no connection", world.now_s)
+    world.wait(30.0)
+    world.core.hub.hears("", world.now_s)
+    world.wait(3.0)
+    assert world.nominated() == ("w1",)  # Kueue has had three seconds, not thirty-five
+    world.wait(2.0)
+    assert world.nominated() == ("w1", "w2")
+    assert world.kinds(world.name())[-3:] == ["evicted w1", "placed w2", "claimed w2"]
+
+
+def _ended_before_the_hub_named_a_cluster(*copies: CopyReport) -> tuple[list[str], str]:
+    world = World(patience_s=1.0)
+    world.all_workers()
+    world.begin()
+    world.submit()
+    world.reserve()
+    world.wait(2.5)
+    name = world.name()
+    assert len(world.nominated()) > 1
+    for copy in copies:
+        world.fact(f"{copy.cluster}/copy", copy)
+    world.settle()
+    world.finish("train")
+    world.settle()
+    last = world.log.story(name)[-1]
+    assert isinstance(last, Succeeded)
+    return world.kinds(name), last.reason
+
+
+def test_what_ended_before_the_hub_named_its_cluster_is_told_where_its_copy_ran() -> None:
+    kinds, reason = _ended_before_the_hub_named_a_cluster(copy_report("w1", admitted=True))
+    assert kinds[-3:] == ["placed w1", "claimed w1", "succeeded w1"]
+    assert reason == "Job finished"
+
+
+def test_where_nobody_saw_a_copy_the_ending_says_that_its_place_is_not_known() -> None:
+    kinds, reason = _ended_before_the_hub_named_a_cluster()
+    assert kinds[-1].startswith("succeeded w")
+    assert reason.startswith("Job finished (in one of w1, w2")
+    assert reason.endswith("the hub does not say in which)")
