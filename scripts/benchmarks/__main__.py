@@ -21,11 +21,12 @@ from rich.table import Table
 MODULES = {
     "pipeline": ("pipeline", "scoring"),
     "engine": ("engine",),
+    "quality": ("quality",),
     "kubernetes": ("kubernetes",),
     "simulation": ("simulation",),
     "chaos": ("chaos",),
 }
-ONLY_BY_NAME = {"chaos", "kubernetes"}  # take minutes; kubernetes needs a control plane built
+ONLY_BY_NAME = {"chaos", "kubernetes", "quality"}  # take minutes, some a control plane built
 
 
 def machine() -> dict[str, float | str]:

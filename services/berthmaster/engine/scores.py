@@ -47,8 +47,9 @@ def packing_part(pods: PodSet, best: NDArray[np.float32], worth: Worth) -> NDArr
     GPUs are worth, 0 where it spoils as much again, 100 where it saves as much (on GPUs that had no
     CPU for another)."""
     own = float(worth.hole[pods.gpu_milli]) if wants_fraction(pods) else 0.0
-    part = 50.0 * (1.0 + (best.astype(np.float64) + own) / max(1, pods.gpus))
-    return np.clip(part, 0.0, 100.0)
+    a_gpu = 50.0 / max(1, pods.gpus)
+    part = a_gpu * best.astype(np.float64) + (50.0 + a_gpu * own)
+    return np.minimum(np.maximum(part, 0.0), 100.0)
 
 
 def bounded(value: float) -> float:

@@ -12,7 +12,7 @@ at alone or with the rest, now or later, it has the same score.
 """
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,18 @@ class Worth(NamedTuple):
     sampled: int  # the pods seen, which names it
     hole: NDArray[np.float64]  # [1001], by free milli
     cpu_milli_a_gpu: float  # what a free GPU needs to be of use; NEVER_SCARCE = nothing
+    known_losses: dict[int, NDArray[np.float64]]  # what ``losses`` gave, by milli taken
+
+    def losses(self, milli: int) -> NDArray[np.float64]:
+        """By free milli of a GPU, how its worth changes when a part of it is taken; NOT_HERE where
+        that is too little."""
+        known = self.known_losses.get(milli)
+        if known is None:
+            known = np.full(WHOLE + 1, NOT_HERE)
+            known[milli:] = self.hole[: WHOLE + 1 - milli] - self.hole[milli:]
+            known[milli:] -= _TIGHTER * np.arange(milli, WHOLE + 1)
+            self.known_losses[milli] = known
+        return known
 
 
 def worth_of(sample: Sample, sampled: int = 0) -> Worth:
@@ -55,7 +67,7 @@ def worth_of(sample: Sample, sampled: int = 0) -> Worth:
         if kind.gpus == 1 and kind.gpu_milli < WHOLE:
             shared[kind.gpu_milli] = shared.get(kind.gpu_milli, 0) + count
     kappa = CPU_SHARE * WHOLE * cpu / gpus if cpu else NEVER_SCARCE
-    return Worth(sampled, hole_values(hole_prices(shared)), kappa)
+    return Worth(sampled, hole_values(hole_prices(shared)), kappa, {})
 
 
 class Appraiser:
@@ -71,15 +83,6 @@ class Appraiser:
         return self._worth
 
 
-def losses(worth: Worth, milli: int) -> NDArray[np.float64]:
-    """By free milli of a GPU, how its worth changes when a part is taken; the last entry, and every
-    other that is too small, is NOT_HERE."""
-    out = np.full(WHOLE + 2, NOT_HERE)
-    out[milli : WHOLE + 1] = worth.hole[: WHOLE + 1 - milli] - worth.hole[milli:]
-    out[milli : WHOLE + 1] -= _TIGHTER * np.arange(milli, WHOLE + 1)
-    return out
-
-
 def score_all(fleet: Fleet, pods: PodSet, suitable: Suitable, worth: Worth) -> NDArray[np.float32]:
     """Of every node: the higher, the less one pod of the set costs there; NOT_HERE = no room."""
     out = np.empty(len(fleet.names), np.float32)
@@ -93,35 +96,27 @@ def score_nodes(
     fleet: Fleet, pods: PodSet, suitable: Suitable, worth: Worth, at: At
 ) -> NDArray[np.float32]:
     """The same, of some nodes."""
-    cpu = fleet.cpu[at]
+    cpu, milli = fleet.cpu[at], fleet.milli[at]
     fits = suitable.nodes[at] & fleet.open[at]
     fits &= cpu >= pods.cpu_milli
     fits &= fleet.memory[at] >= pods.memory_mib
-    milli, whole = fleet.milli[at], fleet.whole[at]
-    score = np.zeros(len(cpu))
-    after_milli, after_whole = milli, whole
+    score: NDArray[Any] | float = 0.0
+    after = milli
     if wants_fraction(pods):
-        loss, free, need, has_piece = _best_hole(fleet, pods, suitable, worth, at)
-        if has_piece is not None:
-            fits &= has_piece
-        fits &= loss > NOT_HERE
-        score += np.where(fits, loss, 0.0)
-        after_milli = milli - need
-        after_whole = whole - (free >= WHOLE)
+        score, need, fits = _best_hole(fleet, pods, suitable, worth, at, fits)
+        after = milli - need
     elif pods.gpus:
+        whole = fleet.whole[at]
         allowed = whole
         if suitable.gpus is not None:
             allowed = ((fleet.gpu[at] >= WHOLE) & suitable.gpus[at]).sum(axis=1)
         fits &= allowed >= pods.gpus
-        after_milli = milli - WHOLE * pods.gpus
-        after_whole = whole - pods.gpus
+        after = milli - WHOLE * pods.gpus
+        score = _together(fleet, at, whole, pods.gpus)
     if worth.cpu_milli_a_gpu > NEVER_SCARCE:
-        score += _stranded(worth, milli, cpu)
-        score -= _stranded(worth, after_milli, cpu - pods.cpu_milli)
-    if pods.gpus:
-        count = np.maximum(fleet.capacity_milli[at], WHOLE)
-        score += (TOGETHER * WHOLE) * (after_whole * after_whole - whole * whole) / count
-    score += LEFT_OVER * (1.0 - after_milli / _FULL_NODE_MILLI)
+        stranded = _stranded(worth, after, cpu - pods.cpu_milli)
+        score = score + (_stranded(worth, milli, cpu) - stranded)
+    score = score + (LEFT_OVER - (LEFT_OVER / _FULL_NODE_MILLI) * after)
     return np.where(fits, score, NOT_HERE).astype(np.float32)
 
 
@@ -129,41 +124,51 @@ def _stranded(
     worth: Worth, milli: NDArray[np.int64], cpu: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Free GPUs that there is no CPU for."""
-    served = cpu / worth.cpu_milli_a_gpu
-    return np.maximum(milli / WHOLE - np.maximum(served, 0.0), 0.0)
+    return np.maximum(milli * (1.0 / WHOLE) - cpu * (1.0 / worth.cpu_milli_a_gpu), 0.0)
+
+
+def _together(
+    fleet: Fleet, at: At, whole: NDArray[np.int64], taken: int | NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """What is lost of e^2 / n when so many GPUs are not wholly free any more."""
+    count = np.maximum(fleet.capacity_milli[at], WHOLE)
+    lost: NDArray[np.float64] = (-TOGETHER * WHOLE) * (taken * (2 * whole - taken)) / count
+    return lost
 
 
 def _best_hole(
-    fleet: Fleet, pods: PodSet, suitable: Suitable, worth: Worth, at: At
-) -> tuple[
-    NDArray[np.float64],
-    NDArray[np.int64],
-    int | NDArray[np.int64],
-    NDArray[np.bool_] | None,
-]:
-    """Of each node's GPUs the one to share: what its hole loses, what is free on it, what is taken;
-    and whether there is a piece left where pieces are counted."""
-    free = np.maximum(fleet.gpu[at], -1)
+    fleet: Fleet,
+    pods: PodSet,
+    suitable: Suitable,
+    worth: Worth,
+    at: At,
+    fits: NDArray[np.bool_],
+) -> tuple[NDArray[np.float64], int | NDArray[np.int64], NDArray[np.bool_]]:
+    """Of each node the GPU to share: what is lost by that, what is taken of it, and whether it can
+    be."""
+    free = fleet.gpu[at]
     need: int | NDArray[np.int64] = pods.gpu_milli
-    has_piece: NDArray[np.bool_] | None = None
     if suitable.offered is None:
-        loss = losses(worth, pods.gpu_milli)[free]
+        table = worth.losses(pods.gpu_milli)
+        loss = table.take(free, mode="clip")  # nothing is lost of what is not there
+        of_whole: float | NDArray[np.float64] = float(table[WHOLE])
     else:
         need = suitable.offered.milli[at]
-        after = free - need[:, np.newaxis]
-        loss = worth.hole[np.maximum(after, 0)] - worth.hole[np.maximum(free, 0)]
-        loss = np.where(after >= 0, loss - _TIGHTER * free, NOT_HERE)
-        has_piece = np.ones(len(free), np.bool_)
+        left = free - need[:, np.newaxis]
+        loss = worth.hole.take(left, mode="clip") - worth.hole.take(free, mode="clip")
+        loss = np.where(left >= 0, loss - _TIGHTER * free, NOT_HERE)
+        of_whole = worth.hole.take(WHOLE - need) - 1.0 - _TIGHTER * WHOLE
         for resource, nodes in suitable.offered.pieces:
-            has_piece &= ~nodes[at] | (fleet.pieces[resource][at] > 0)
+            fits = fits & (~nodes[at] | (fleet.pieces[resource][at] > 0))
     if suitable.gpus is not None:
         loss = np.where(suitable.gpus[at], loss, NOT_HERE)
-    if not free.shape[1]:
-        nothing = np.zeros(len(free), np.int64)
-        return np.full(len(free), NOT_HERE), nothing, need, has_piece
-    which = loss.argmax(axis=1)[:, np.newaxis]
-    best = np.take_along_axis(loss, which, 1)[:, 0]
-    return best, np.take_along_axis(free, which, 1)[:, 0], need, has_piece
+    best = loss.max(axis=1, initial=NOT_HERE)
+    fits = fits & (best > NOT_HERE)
+    score = np.where(fits, best, 0.0)
+    opened = best == of_whole
+    if opened.any():
+        score += _together(fleet, at, fleet.whole[at], opened)
+    return score, need, fits
 
 
 def pick_gpus(
@@ -180,9 +185,9 @@ def pick_gpus(
         allowed = suitable.gpus[slot].tolist()
         positions = [p for p in positions if allowed[p]]
     if wants_fraction(pods):
-        loss = losses(worth, suitable.milli(slot, pods)).tolist()
-        best = max(positions, key=lambda p: loss[max(row[p], -1)], default=-1)
-        if best < 0 or loss[max(row[best], -1)] == NOT_HERE:
+        loss = worth.losses(suitable.milli(slot, pods))
+        best = max(positions, key=lambda p: float(loss[max(row[p], 0)]), default=-1)
+        if best < 0 or loss[max(row[best], 0)] == NOT_HERE:
             return ()
         return (devices[best].index,)
     free = [p for p in positions if row[p] >= WHOLE]

@@ -4,8 +4,8 @@ The same code answers for a decision, for "why not yet?" and for a dry run, so t
 can never differ from what is done.
 """
 
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from berthmaster.engine.fit import (
     seat_one,
 )
 from berthmaster.engine.needs import Suitable, tolerates
-from berthmaster.engine.scores import ClusterView, Weights, packing_part, standing_parts
+from berthmaster.engine.scores import ClusterView, packing_part, standing_parts
 from berthmaster.engine.value import NOT_HERE, Worth
 from berthmaster.messages.placement import RankedCluster, Target
 from berthmaster.messages.workload import JobRequest
@@ -44,16 +44,19 @@ class Moment(NamedTuple):
     policy: Policy
     views: list[ClusterView]  # in the order of the fleet's arrays
     standing: list[tuple[float, float]]  # of each, the parts that depend on no request: idle, fresh
-    weights: Weights
-    standing_sum: Floats  # [C], those parts times their weights
+    standing_sum: Floats  # [C], of those, what they add to the score
+    shares: tuple[float, float]  # of the score, that fit and room make
+    room_a_milli: Floats  # [C], per cent of all its GPUs that a free milli is
     worth: Worth  # of holes, by the mix seen so far
     shut: dict[bytes, "_Shut"]  # by shape: clusters that are out whatever their room
     drafted: dict[str, list[tuple[Target, JobRequest]]]  # cluster -> for its queue, by this draft
+    shown: dict[int, tuple[float, float, float]]  # cluster -> idle, fresh, age as a record has them
 
 
 class _Shut(NamedTuple):
     why: dict[str, str]  # cluster -> why it is out
     open: NDArray[np.bool_]  # [C], not among them
+    busy: dict[bytes, dict[str, str]]  # which have room -> why all others are out
 
 
 class Candidate(NamedTuple):
@@ -67,31 +70,93 @@ class Candidate(NamedTuple):
     room: float
 
 
+class Candidates(Sequence[Candidate]):
+    """The clusters that could take a request, best first, written out as far as they are asked for:
+    of a hundred, a decision looks at a few."""
+
+    def __init__(
+        self,
+        clusters: list[str],
+        order: list[int],
+        score: list[float],
+        slots: list[int] | None,
+        fit: Floats,
+        room: Floats,
+    ) -> None:
+        self._clusters = clusters
+        self._order = order
+        self._score = score
+        self._slots = slots
+        self._fit = fit
+        self._room = room
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    @overload
+    def __getitem__(self, at: int) -> Candidate: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Candidate]: ...
+    def __getitem__(self, at: int | slice) -> Candidate | list[Candidate]:
+        if isinstance(at, slice):
+            return [self._candidate(number) for number in self._order[at]]
+        return self._candidate(self._order[at])
+
+    def clear(self) -> None:
+        """None of them could, after all."""
+        self._order.clear()
+
+    def _candidate(self, number: int) -> Candidate:
+        return Candidate(
+            self._score[number],
+            self._clusters[number],
+            number,
+            self._slots[number] if self._slots is not None else -1,
+            float(self._fit[number]),
+            float(self._room[number]),
+        )
+
+
 class Considered(NamedTuple):
     """The fleet, seen with one request's eyes."""
 
     moment: Moment
-    candidates: list[Candidate]  # best first
+    candidates: Candidates | list[Candidate]  # best first
     filtered: dict[str, str]  # cluster -> why it is out
     suitables: list[Suitable]  # one a pod set
     cards: list[Card]  # one a pod set
 
     def ranked(self, candidate: Candidate) -> RankedCluster:
         """A candidate as a record shows it."""
-        idle, fresh = self.moment.standing[candidate.number]
-        parts = {"fit": candidate.fit, "room": candidate.room, "idle": idle, "fresh": fresh}
+        number, moment = candidate.number, self.moment
+        shown = moment.shown.get(number)
+        if shown is None:
+            idle, fresh = moment.standing[number]
+            shown = (round(idle, 4), round(fresh, 4), round(moment.views[number].age_s, 3))
+            moment.shown[number] = shown
+        idle, fresh, age_s = shown
         return RankedCluster(
             cluster=candidate.cluster,
             score=round(candidate.score, 4),
-            parts={name: round(part, 4) for name, part in parts.items()},
-            input_age_s=round(self.moment.views[candidate.number].age_s, 3),
+            parts={
+                "fit": round(candidate.fit, 4),
+                "room": round(candidate.room, 4),
+                "idle": idle,
+                "fresh": fresh,
+            },
+            input_age_s=age_s,
         )
 
     def ranking(self, first: Candidate) -> tuple[RankedCluster, ...]:
         """The best clusters, the chosen one first, as many as a record keeps."""
-        others = [c for c in self.candidates if c is not first and c.cluster not in self.filtered]
-        kept = others[: self.moment.policy.ranking_limit - 1]
-        return tuple(self.ranked(candidate) for candidate in (first, *kept))
+        limit = self.moment.policy.ranking_limit
+        kept = [self.ranked(first)]
+        for candidate in self.candidates:
+            if len(kept) >= limit:
+                break
+            if candidate.number != first.number and candidate.cluster not in self.filtered:
+                kept.append(self.ranked(candidate))
+        return tuple(kept)
 
 
 def moment_at(know: Knowledge, policy: Policy, now_s: float) -> Moment:
@@ -104,42 +169,57 @@ def moment_at(know: Knowledge, policy: Policy, now_s: float) -> Moment:
     ]
     standing = [standing_parts(view, stale_after_s=policy.stale_after_s) for view in views]
     weights = policy.weights
+    total = weights.fit + weights.room + weights.idle + weights.fresh
+    scale = 1.0 / total if total > 0 else 0.0
     parts = np.array(standing, np.float64).reshape(len(views), 2)
-    standing_sum = weights.idle * parts[:, 0] + weights.fresh * parts[:, 1]
+    standing_sum = (weights.idle * scale) * parts[:, 0] + (weights.fresh * scale) * parts[:, 1]
+    shares = (weights.fit * scale, weights.room * scale)
+    room_a_milli = 100.0 / np.maximum(fleet.all_milli, 1)
     worth = know.appraiser.of(know.mix)
-    return Moment(policy, views, standing, weights, standing_sum, worth, {}, {})
+    return Moment(policy, views, standing, standing_sum, shares, room_a_milli, worth, {}, {}, {})
 
 
 def consider(know: Knowledge, moment: Moment, request: JobRequest, shape: bytes) -> Considered:
     """Filter and rank all clusters for a request."""
-    fleet = know.fleet
     shut = _shut(know, moment, request, shape)
-    filtered, is_open = dict(shut.why), shut.open
-    setting = know.queues.get(request.queue)
-    if setting is not None and setting.via != "direct":
-        _refuse(know, moment, request, filtered)
-        is_open = np.array([v.name not in filtered for v in moment.views], np.bool_)
     suitables: list[Suitable] = []
     cards: list[Card] = []
     for index, pods in enumerate(request.pod_sets):
         suitable, card = know.card(shape, index, pods, moment.worth)
         suitables.append(suitable)
         cards.append(card)
-    considered = Considered(moment, [], filtered, suitables, cards)
     if not moment.views:
-        return considered
+        return Considered(moment, [], dict(shut.why), suitables, cards)
     single = len(cards) == 1 and request.pod_sets[0].count == 1
-    fits = (
-        cards[0].best > NOT_HERE if single else _clusters_with_room(know, request, cards, suitables)
-    )
-    for number in np.flatnonzero(is_open & ~fits).tolist():
-        cluster = fleet.clusters[number]
-        whys = (s.why_not.get(cluster) for s in suitables)
-        filtered[cluster] = next((why for why in whys if why), BUSY)
-    numbers = np.flatnonzero(is_open & fits)
-    if len(numbers):
-        considered.candidates.extend(_rank(know, moment, request, cards, numbers))
-    return considered
+    if single:
+        fits = cards[0].best > NOT_HERE
+    else:
+        fits = _clusters_with_room(know, request, cards, suitables)
+    setting = know.queues.get(request.queue)
+    if setting is not None and setting.via != "direct":
+        why = dict(shut.why)
+        _refuse(know, moment, request, why)
+        shut = _Shut(why, np.array([v.name not in why for v in moment.views], np.bool_), {})
+    fits &= shut.open
+    filtered = dict(_out(know, shut, fits, suitables))
+    candidates = _rank(know, moment, request, cards, fits)
+    return Considered(moment, candidates, filtered, suitables, cards)
+
+
+def _out(
+    know: Knowledge, shut: _Shut, fits: NDArray[np.bool_], suitables: list[Suitable]
+) -> dict[str, str]:
+    """Why clusters are out: closed, or without a node that suits and has room."""
+    key = fits.tobytes()
+    known = shut.busy.get(key)
+    if known is None:
+        known = dict(shut.why)
+        for number in np.flatnonzero(shut.open & ~fits).tolist():
+            cluster = know.fleet.clusters[number]
+            whys = (s.why_not.get(cluster) for s in suitables)
+            known[cluster] = next((why for why in whys if why), BUSY)
+        shut.busy[key] = known
+    return known
 
 
 def _rank(
@@ -147,34 +227,22 @@ def _rank(
     moment: Moment,
     request: JobRequest,
     cards: list[Card],
-    numbers: NDArray[np.int64],
-) -> Iterator[Candidate]:
+    fits: NDArray[np.bool_],
+) -> Candidates:
     """Clusters that could take the request, best first."""
-    fleet, weights = know.fleet, moment.weights
-    fit = packing_part(request.pod_sets[0], cards[0].best[numbers], moment.worth)
+    fleet = know.fleet
+    fit = packing_part(request.pod_sets[0], cards[0].best, moment.worth)
     for pods, card in zip(request.pod_sets[1:], cards[1:], strict=True):
-        fit = np.minimum(fit, packing_part(pods, card.best[numbers], moment.worth))
-    capacity = fleet.all_milli[numbers]
-    room = 100.0 * np.maximum(fleet.free_milli[numbers], 0) / np.maximum(capacity, 1)
-    room = np.minimum(room, 100.0)
-    total = weights.fit + weights.room + weights.idle + weights.fresh
-    score = weights.fit * fit + weights.room * room + moment.standing_sum[numbers]
-    score = score / total if total > 0 else np.zeros(len(numbers))
-    order = np.argsort(-score, kind="stable")  # clusters are in the order of their names
-    numbers = numbers[order]
-    at = numbers.tolist()
+        fit = np.minimum(fit, packing_part(pods, card.best, moment.worth))
+    room = np.minimum(moment.room_a_milli * fleet.free_milli, 100.0)
+    of_fit, of_room = moment.shares
+    score = of_fit * fit + of_room * room + moment.standing_sum
+    # Clusters are in the order of their names, which decides ties.
+    order = np.where(fits, -score, np.inf).argsort(kind="stable").tolist()
+    del order[int(np.count_nonzero(fits)) :]
     single = len(cards) == 1 and request.pod_sets[0].count == 1
-    slots = cards[0].best_slot[numbers].tolist() if single else [-1] * len(at)
-    names = [fleet.clusters[number] for number in at]
-    return map(
-        Candidate,
-        score[order].tolist(),
-        names,
-        at,
-        slots,
-        fit[order].tolist(),
-        room[order].tolist(),
-    )
+    slots = cards[0].best_slot.tolist() if single else None
+    return Candidates(fleet.clusters, order, score.tolist(), slots, fit, room)
 
 
 def _shut(know: Knowledge, moment: Moment, request: JobRequest, shape: bytes) -> _Shut:
@@ -184,7 +252,7 @@ def _shut(know: Knowledge, moment: Moment, request: JobRequest, shape: bytes) ->
         why = dict.fromkeys(know.without_nodes(), NO_NODES)
         why |= {v.name: said for v in moment.views if (said := _closed(know, v, request))}
         is_open = np.array([v.name not in why for v in moment.views], np.bool_)
-        known = moment.shut[shape] = _Shut(why, is_open)
+        known = moment.shut[shape] = _Shut(why, is_open, {})
     return known
 
 

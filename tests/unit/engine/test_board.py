@@ -12,7 +12,7 @@ from berthmaster.engine.board import Board, Card
 from berthmaster.engine.fleet import Fleet, Holding
 from berthmaster.engine.mix import PodType
 from berthmaster.engine.needs import kind_of, suitable_nodes
-from berthmaster.engine.value import NOT_HERE, Worth, score_all, worth_of
+from berthmaster.engine.value import NOT_HERE, score_all, worth_of
 from berthmaster.lifecycle.fold import key
 from berthmaster.messages.fleet import NodeReport
 from berthmaster.messages.workload import PodSet
@@ -182,4 +182,3 @@ def test_the_card_that_was_not_asked_for_longest_goes_and_comes_back_right() -> 
 def test_equal_pods_of_other_names_and_numbers_share_a_card() -> None:
     assert kind_of(pod_set(name="a", count=3)) == kind_of(pod_set(name="b", count=9))
     assert kind_of(pod_set(gpu_milli=100)) != kind_of(pod_set(gpu_milli=200))
-    assert Worth(0, LEARNED.hole, 0.0).sampled == 0
