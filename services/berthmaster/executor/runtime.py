@@ -27,9 +27,11 @@ from berthmaster.executor.words import (
     CreatePods,
     DeletePods,
     PodEvent,
+    PodsAdmitted,
     PodsExpired,
     PodsFound,
     PodsGone,
+    PodsQueued,
     PodsRefused,
     PodsWaiting,
     StopPods,
@@ -45,6 +47,7 @@ ORPHAN_S: Final = 5.0  # a pod's news may overtake its job's
 FEW_PODS: Final = 32
 GATHER_S: Final = 0.05
 DEADLINE_GRACE_S: Final = 5.0  # the cluster's own controllers come first
+_OPPOSITE: Final[dict[type, type]] = {PodsQueued: PodsAdmitted, PodsAdmitted: PodsQueued}
 _OVER: Final = (PodsGone, PodsExpired, PodsRefused)
 
 
@@ -295,7 +298,10 @@ class ClusterRuntime:
         nothing = PodsWaiting(held.attempt, "")
         told = {PodsWaiting: nothing, **held.told}
         fresh = [event for event in events if told.get(type(event)) != event]
-        held.told |= {type(event): event for event in fresh}
+        for event in fresh:
+            held.told[type(event)] = event
+            # In and out of a queue are each other's end: what follows the one is news again.
+            held.told.pop(_OPPOSITE.get(type(event), type(None)), None)
         expires_s = held.scene.expires_s
         if expires_s is not None and held.goal in (Goal.NONE, Goal.CREATE):
             left_s = expires_s + DEADLINE_GRACE_S - now_s
