@@ -10,7 +10,7 @@ from tests.simulation.world import run
 SEEDS = 400
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_whatever_befalls_the_services_every_invariant_holds() -> None:
     outcomes = list(outcomes_of(range(SEEDS)))
     for outcome in outcomes:

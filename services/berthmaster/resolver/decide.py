@@ -67,7 +67,9 @@ _Room = tuple[Considered, Candidate, Seating]
 class _Draft:
     """What is decided so far."""
 
-    def __init__(self, know: Knowledge, policy: Policy, now_s: float, decider: str) -> None:
+    def __init__(
+        self, know: Knowledge, policy: Policy, now_s: float, decider: str, *, anew: bool
+    ) -> None:
         self.know = know
         self.policy = policy
         self.now_s = now_s
@@ -81,6 +83,8 @@ class _Draft:
         self.no_room: set[tuple[bytes, frozenset[Key]]] = set()  # shape, beside these reservations
         self.passed_over: list[Line] = []
         self.bytes = 0
+        self.anew = anew
+        self.remembered = False  # what was found out before may have mattered
         self.stale = False  # somebody was passed by for a reservation that is no more
 
     @property
@@ -132,14 +136,21 @@ def decide(know: Knowledge, policy: Policy, now_s: float, decider: str) -> Plan 
     if draft.stale:
         know.growth += 1  # so that all who wait are looked at
         draft = _draft(know, policy, now_s, decider)
+    if draft.events and draft.remembered:
+        draft = _draft(know, policy, now_s, decider, anew=True)
     return draft.plan()
 
 
-def _draft(know: Knowledge, policy: Policy, now_s: float, decider: str) -> _Draft:
-    draft = _Draft(know, policy, now_s, decider)
+def _draft(
+    know: Knowledge, policy: Policy, now_s: float, decider: str, *, anew: bool = False
+) -> _Draft:
+    """``anew``: without anything that was found out before. That only tells that there is nothing
+    to decide: a decision follows from what is known now, or it could not be repeated."""
+    draft = _Draft(know, policy, now_s, decider, anew=anew)
     _retract(draft)
     moment = moment_at(know, policy, now_s)
     _note_reopened(know, moment.views)
+    know.look_ahead(policy.order)
     try:
         _place(draft, moment)
     finally:
@@ -208,7 +219,7 @@ def _note_reopened(know: Knowledge, views: list[ClusterView]) -> None:
 
 def _place(draft: _Draft, moment: Moment) -> None:
     know = draft.know
-    reserves = Reserves(know, moment, draft.now_s)
+    reserves = Reserves(know, moment, draft.now_s, anew=draft.anew)
     try:
         turns = Turns(know, draft.policy, know.opened)
         try:
@@ -223,6 +234,7 @@ def _place(draft: _Draft, moment: Moment) -> None:
             turns.close()
     finally:
         draft.reservations = reserves.told()
+        draft.remembered = reserves.remembered or reserves.dropped
         draft.stale = reserves.close()
 
 
@@ -247,7 +259,7 @@ def _place_one(draft: _Draft, moment: Moment, turn: Turn, reserves: Reserves) ->
             return None
         asked, shape = narrowed, shape_of(narrowed)
     found = None
-    if not turn.blocked:
+    if draft.anew or not turn.blocked:
         found = _find_room(draft, moment, turn, reserves, asked, shape)
     if found is None:
         reserves.look(line, turn.key, turn.rank, asked, shape, untouched=not draft.events)

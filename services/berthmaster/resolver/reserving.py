@@ -1,8 +1,9 @@
 """Room that is kept for large jobs, so that small ones do not starve them.
 
-The first jobs by order that do not fit and could ever fit, a few at most, each get a reservation:
-nodes of one cluster, and the time at which they will be free by the ends that are known. Others may
-use the room until then. Where that time is not known, nothing is kept at first; a job that has
+The first jobs by order that are due (engine/order.py), do not fit and could ever fit, a few at
+most, each get a reservation: nodes of one cluster, and the time at which they will be free by the
+ends that are known. Others may use the room until then. Where that time is not known, nothing is
+kept at first; a job that has
 waited for ``reserve_wait_s`` has room kept all the same, and then nobody of its rank or below comes
 in between: it starts when what runs on those nodes has ended.
 
@@ -75,8 +76,11 @@ class _Looked(NamedTuple):
 class Reserves:
     """The reservations in a draft; their room is charged from the making to ``close``."""
 
-    def __init__(self, know: Knowledge, moment: Moment, now_s: float) -> None:
+    def __init__(self, know: Knowledge, moment: Moment, now_s: float, *, anew: bool) -> None:
         self._know = know
+        self._anew = anew
+        self.remembered = False  # something that was found out before was taken for true
+        self.dropped = False  # room that others had to mind was given up in this draft
         self._moment = moment
         self._policy = moment.policy
         self._now_s = now_s
@@ -144,6 +148,7 @@ class Reserves:
         """It is placed, or another job goes before it."""
         kept = self.kept.pop(key, None)
         if kept is not None:
+            self.dropped = True
             self._charge((kept,), -1)
 
     def give_way(self, rank: Rank, taken: Sequence[Holding]) -> None:
@@ -171,10 +176,12 @@ class Reserves:
         setting = self._know.queues.get(line.queue)
         if self._looked >= most or (setting is not None and setting.via != "direct"):
             return
+        if not self.has(key) and line.members[key][2] > self._now_s:
+            return  # what is free is for those who can use it
         if self.has(key):
             self._looked += 1
             return
-        found = self._remembered(line, key) if untouched else None
+        found = self._remembered(line, key) if untouched and not self._anew else None
         if found is None:
             found = self._find(line, key, request, shape)
             line.looked = found if untouched else None
@@ -202,6 +209,7 @@ class Reserves:
             and self._now_s <= looked.until_s
             and looked.in_force == self.told()
         ):
+            self.remembered = True
             return looked
         return None
 
