@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from berthmaster.messages.control import QueueAmounts, QueuePlace, QueueSetting
-from berthmaster.messages.placement import Choice, Decision, RankedCluster
+from berthmaster.messages.placement import Choice, Decision, RankedCluster, Reservation
 from berthmaster.messages.workload import (
     MAX_POD_SETS,
     MAX_TOLERATIONS,
@@ -196,6 +196,9 @@ class QueueAccount(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     queue: str
     used_gpu_milli: int = 0  # of its live placements
+    used: dict[str, int] = {}  # the same by resource: cpu, memory, gpu, gpu/<model>
+    running: int = 0  # its live placements
+    max_running_jobs: int | None = None
     waiting: int = 0  # its workloads that wait
     guarantee_gpu_milli: int | None = None
     deserved_gpu_milli: int | None = None
@@ -217,6 +220,8 @@ class WhyReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     queue_position: int | None = None  # among those of its queue, 1 = next
     account: QueueAccount | None = None  # of its queue
     first_free_s: float | None = None  # about when there may be room, if jobs end as they said
+    reservation: Reservation | None = None  # room that is kept for it
+    held_back: int = 0  # jobs before it for which room is kept that it would fit in
     filtered: dict[str, str] = {}  # cluster -> why it is out, for one that waits
     reasons: dict[str, int] = {}  # reason -> clusters (one workload) or workloads (all)
     hints: tuple[str, ...] = ()  # what would help

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from berthmaster.engine.needs import shape_of
+from berthmaster.engine.queues import GPU
 from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import DryRunReply, QueueAccount, Refusal, WhyReply
@@ -15,6 +16,8 @@ from berthmaster.messages.workload import JobRequest
 from berthmaster.resolver.consider import Considered, Moment, consider, moment_at, seat
 from berthmaster.resolver.decide import queue_refusal
 from berthmaster.resolver.hints import hints
+from berthmaster.resolver.minding import minded_by, reservations, shorter, without_room
+from berthmaster.resolver.places import places
 from berthmaster.resolver.settings import Policy
 from berthmaster.resolver.soonest import first_free_s
 from berthmaster.resolver.state import Knowledge
@@ -89,17 +92,33 @@ def _why_not_yet(know: Knowledge, policy: Policy, now_s: float, workload: Worklo
     request = workload.request
     assert request is not None  # it waits, so it was submitted
     moment = moment_at(know, policy, now_s)
-    considered, refusal = _look(know, moment, request)
-    reasons = Counter(_group(why) for why in considered.filtered.values())
-    position, queue_position, queued = _places(know, workload)
-    free_s = None
-    if refusal:
-        summary = f"waits: {refusal}"
-    elif considered.candidates:
-        summary = "about to be placed"
-    else:
-        free_s = first_free_s(know, moment, request, considered, now_s)
-        summary = f"waits: {_counts(reasons, request, free_s, now_s)}"
+    fits_beside_nobody = bool(_look(know, moment, request)[0].candidates)
+    kept = reservations(know, moment, now_s)
+    own = kept.get(workload.key)
+    minded = minded_by(know, kept, workload.key, request, workload.priority, now_s)
+    place = places(know, moment, workload.key)
+    free_s, held_back = None, 0
+    with without_room(know, minded):
+        considered, refusal = _look(know, moment, request)
+        reasons = Counter(_group(why) for why in considered.filtered.values())
+        if refusal:
+            summary = f"waits: {refusal}"
+        elif considered.candidates:
+            summary = "about to be placed"
+        else:
+            free_s = first_free_s(know, moment, request, considered, now_s)
+            if own is not None and own.expected_at_s is not None:
+                free_s = own.expected_at_s
+            summary = f"waits: {_counts(reasons, request, free_s, now_s)}"
+        told = _hints(know, moment, workload.tenant, request, considered, refusal)
+    if not refusal and not considered.candidates:
+        if own is not None:
+            summary += f"; room is kept for it on {own.cluster}"
+        elif fits_beside_nobody:
+            held_back = len(minded)
+            who = "a job" if held_back == 1 else f"{held_back} jobs"
+            summary += f"; it would fit, but room is kept for {who} before it"
+            told += shorter(know, moment, request, minded, now_s)
     if workload.reason:
         summary += f"; last attempt: {workload.reason}"
     return WhyReply(
@@ -107,41 +126,37 @@ def _why_not_yet(know: Knowledge, policy: Policy, now_s: float, workload: Worklo
         id=workload.id,
         state="queued",
         summary=summary,
-        position=position,
+        position=place.overall,
         waiting=len(know.waiting),
-        queue_position=queue_position,
-        account=account(know, request.queue, queued),
+        queue_position=place.in_queue,
+        account=account(know, request.queue, place.queued),
         first_free_s=free_s,
+        reservation=own,
+        held_back=held_back,
         filtered=considered.filtered,
         reasons=dict(reasons.most_common()),
-        hints=_hints(know, moment, workload.tenant, request, considered, refusal),
+        hints=told,
     )
-
-
-def _places(know: Knowledge, workload: Workload) -> tuple[int | None, int | None, int]:
-    """Its place among all that wait and among those of its queue, and how many those are."""
-    mine = know.waiting.line_of(workload.key)
-    if mine is None:
-        return None, None, 0
-    order = mine.members[workload.key]
-    beside = [line for line in know.waiting.lines() if line.queue == mine.queue]
-    before = sum(each < order for line in beside for each in line.members.values())
-    queued = sum(len(line.members) for line in beside)
-    return know.waiting.position(workload.key), 1 + before, queued
 
 
 def account(know: Knowledge, queue: str, waiting: int) -> QueueAccount:
     """How a queue stands."""
-    used = know.used_milli[queue]
+    amounts = dict(know.ledger.used(queue))
+    used, running = amounts.get(GPU, 0), know.ledger.running[queue]
     setting = know.queues.get(queue)
     if setting is None:
-        return QueueAccount(queue=queue, used_gpu_milli=used, waiting=waiting)
+        return QueueAccount(
+            queue=queue, used_gpu_milli=used, used=amounts, running=running, waiting=waiting
+        )
     own = setting.deserved_gpu_milli
     if own is None:
         own = setting.guarantee_gpu_milli
     return QueueAccount(
         queue=queue,
         used_gpu_milli=used,
+        used=amounts,
+        running=running,
+        max_running_jobs=setting.max_running_jobs,
         waiting=waiting,
         guarantee_gpu_milli=setting.guarantee_gpu_milli,
         deserved_gpu_milli=setting.deserved_gpu_milli,
@@ -183,7 +198,15 @@ def dry_run(
     know: Knowledge, policy: Policy, now_s: float, tenant: str, request: JobRequest
 ) -> DryRunReply:
     """Where a request would go if it were the only one to be placed now."""
-    considered, refusal = _look(know, moment_at(know, policy, now_s), request)
+    moment = moment_at(know, policy, now_s)
+    kept = reservations(know, moment, now_s)
+    minded = minded_by(know, kept, None, request, request.priority, now_s)
+    with without_room(know, minded):
+        return _tried(know, moment, tenant, request)
+
+
+def _tried(know: Knowledge, moment: Moment, tenant: str, request: JobRequest) -> DryRunReply:
+    considered, refusal = _look(know, moment, request)
     best = considered.candidates[:1]
     ranking = considered.ranking(best[0]) if best else ()
     if refusal:

@@ -18,7 +18,13 @@ from berthmaster.messages.api import (
     WhyReply,
     WorkloadView,
 )
-from berthmaster.messages.placement import Choice, PodBinding, RankedCluster
+from berthmaster.messages.placement import (
+    Choice,
+    HeldNode,
+    PodBinding,
+    RankedCluster,
+    Reservation,
+)
 from berthmaster.messages.workload import (
     Claimed,
     Evicted,
@@ -162,9 +168,18 @@ def test_why_not_yet_shows_reasons_position_and_what_would_help() -> None:
         position=2,
         waiting=5,
         queue_position=1,
+        reservation=Reservation(
+            tenant="lab",
+            id="odd",
+            cluster="oslo",
+            held=tuple(HeldNode(node=f"n{n}") for n in range(1, 5)),
+            expected_at_s=NOW_S,
+        ),
         account=QueueAccount(
             queue="vision",
             used_gpu_milli=9500,
+            running=4,
+            max_running_jobs=6,
             waiting=3,
             guarantee_gpu_milli=4000,
             deserved_gpu_milli=8000,
@@ -181,8 +196,10 @@ def test_why_not_yet_shows_reasons_position_and_what_would_help() -> None:
         "lab/odd is queued\n"
         "waits: no cluster can take it\n"
         "Position 2 of 5 that wait; 1 of 3 in its queue.\n"
-        "Queue vision: 9.5 GPUs in use, 4 guaranteed, 8 deserved, at most 16, 1.5\n"
-        "borrowed, priority 5, held.\n"
+        "Room is kept for it on oslo: n1, n2, n3 and 1 more, about 2023-11-14 22:13:20\n"
+        "UTC.\n"
+        "Queue vision: 9.5 GPUs in use, 4 of 6 jobs, 4 guaranteed, 8 deserved, at most\n"
+        "16, 1.5 borrowed, priority 5, held.\n"
         "\n"
         "LEFT OUT       WHY\n"
         "berlin, paris  no such GPU model\n"

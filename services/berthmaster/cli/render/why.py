@@ -25,6 +25,7 @@ def why(reply: WhyReply, now_s: float) -> RenderableType:
     lines.append(words(reply.summary))
     if reply.position is not None:
         lines.append(words(_position(reply)))
+    lines += [words(line) for line in _room(reply)]
     if reply.account is not None:
         lines.append(words(queue_line(reply.account)))
     if reply.reasons and not reply.filtered:
@@ -50,9 +51,22 @@ def _position(reply: WhyReply) -> str:
     return f"{text}."
 
 
+def _room(reply: WhyReply) -> list[str]:
+    """What is kept for it, in one line."""
+    kept = reply.reservation
+    if kept is None:
+        return []
+    when = f", about {amounts.moment(kept.expected_at_s)}" if kept.expected_at_s else ""
+    nodes = ", ".join(held.node for held in kept.held[:3])
+    more = f" and {len(kept.held) - 3} more" if len(kept.held) > 3 else ""
+    return [f"Room is kept for it on {kept.cluster}: {nodes}{more}{when}."]
+
+
 def queue_line(account: QueueAccount) -> str:
     """How a queue stands, in one line."""
     parts = [f"{_gpus(account.used_gpu_milli)} GPUs in use"]
+    if account.max_running_jobs is not None:
+        parts.append(f"{account.running} of {account.max_running_jobs} jobs")
     for name, milli in (
         ("guaranteed", account.guarantee_gpu_milli),
         ("deserved", account.deserved_gpu_milli),

@@ -1,0 +1,84 @@
+"""Room that is kept for others, as those who wait behind them see it: read, never changed.
+
+Whoever explains charges what a job has to leave alone while it looks, as deciding does; so nothing
+is called free that the job would not get.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from berthmaster.engine.needs import shape_of
+from berthmaster.engine.queues import Tier, ask_of, tier
+from berthmaster.engine.reserve import ends_in_time, holdings_of
+from berthmaster.lifecycle.fold import Key
+from berthmaster.messages.placement import Reservation
+from berthmaster.messages.workload import JobRequest
+from berthmaster.resolver.consider import Moment, consider, seat
+from berthmaster.resolver.reserving import Kept, in_force
+from berthmaster.resolver.state import Knowledge
+from berthmaster.resolver.turns import Rank, rank_of
+from berthmaster.resolver.waiting import duration_class, longest_s
+
+
+def reservations(know: Knowledge, moment: Moment, now_s: float) -> Mapping[Key, Reservation]:
+    """As they were planned at the last look; of who does not decide, as decisions told them."""
+    return know.planned or in_force(know, moment, now_s)
+
+
+def minded_by(
+    know: Knowledge,
+    kept: Mapping[Key, Reservation],
+    key: Key | None,
+    request: JobRequest,
+    priority: int,
+    now_s: float,
+) -> list[Kept]:
+    """Those that a job has to leave alone: of its rank or a better one, and sooner than it ends.
+    ``key``: None for one that is not submitted."""
+    rank = _rank(know, request, priority)
+    lasts_s = longest_s(duration_class(request.expected_duration_s))
+    found = []
+    for name, reservation in kept.items():
+        line = know.waiting.line_of(name)
+        if line is None or name == key:
+            continue
+        each = Kept(name, rank_of(know, line, name), reservation, holdings_of(reservation))
+        if each.limits(key, rank, lasts_s, now_s):
+            found.append(each)
+    return found
+
+
+@contextmanager
+def without_room(know: Knowledge, minded: Sequence[Kept]) -> Iterator[None]:
+    """As if that room were taken."""
+    holdings = [held for each in minded for held in each.holdings]
+    know.fleet.charge(holdings, +1)
+    try:
+        yield
+    finally:
+        know.fleet.charge(holdings, -1)
+
+
+def shorter(
+    know: Knowledge, moment: Moment, request: JobRequest, minded: Sequence[Kept], now_s: float
+) -> tuple[str, ...]:
+    """Whether it would get room now if it were known to end before others need it."""
+    times = {each.reservation.expected_at_s for each in minded}
+    for at_s in sorted((at_s for at_s in times if at_s is not None), reverse=True):
+        told_s = int((at_s - now_s) * 0.8)  # a line's bound is at most a quarter above
+        if told_s < 1:
+            break
+        lasts_s = longest_s(duration_class(told_s))
+        left = [m for m in minded if not ends_in_time(m.reservation, now_s, lasts_s)]
+        with without_room(know, left):
+            considered = consider(know, moment, request, shape_of(request))
+            found = seat(know, request, considered)
+        if found is not None:
+            return (f"a duration of at most {told_s:g} s: until then the room may be used",)
+    return ()
+
+
+def _rank(know: Knowledge, request: JobRequest, priority: int) -> Rank:
+    share, ledger = know.share(request.queue), know.ledger
+    by = tier(share, ledger.used(request.queue), ask_of(request), ledger.models())
+    return (by is not Tier.GUARANTEED, -share.priority, -priority)

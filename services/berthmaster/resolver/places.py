@@ -1,0 +1,63 @@
+"""A waiting job's place: how many would go before it if each that waits got a place in its turn.
+
+The order among queues moves with what each has, so it is walked, turn by turn, with the very code
+that deciding takes its turns from. Beyond some thousand turns the order by priority and age has to
+do.
+"""
+
+from typing import Final, NamedTuple
+
+from berthmaster.engine.queues import CPU, GPU, MEMORY, Amounts, Ask, of_model
+from berthmaster.lifecycle.fold import Key
+from berthmaster.resolver.consider import Moment
+from berthmaster.resolver.state import Knowledge
+from berthmaster.resolver.turns import Turns
+
+TURNS: Final = 2000  # walked for one question, some tens of milliseconds
+
+
+class Places(NamedTuple):
+    """1 = next; None: it does not wait."""
+
+    overall: int | None
+    in_queue: int | None
+    queued: int  # how many wait in its queue
+
+
+def places(know: Knowledge, moment: Moment, key: Key) -> Places:
+    """Where it stands."""
+    mine = know.waiting.line_of(key)
+    if mine is None:
+        return Places(None, None, 0)
+    order = mine.members[key]
+    beside = know.waiting.by_queue()[mine.queue].values()
+    before = sum(each < order for line in beside for each in line.members.values())
+    queued = sum(len(line.members) for line in beside)
+    overall = _turn_of(know, moment, key) or know.waiting.position(key)
+    return Places(overall, 1 + before, queued)
+
+
+def _turn_of(know: Knowledge, moment: Moment, key: Key) -> int | None:
+    opened = frozenset(view.name for view in moment.views if not view.closed)
+    turns = Turns(know, moment.policy, opened)
+    try:
+        for number in range(1, TURNS + 1):
+            turn = turns.next()
+            if turn is None:
+                return None
+            if turn.key == key:
+                return number
+            turns.placed(_likely(turn.line.ask))
+    finally:
+        turns.close()
+    return None
+
+
+def _likely(ask: Ask) -> Amounts:
+    """What it would have; of several GPU models that will do, the first."""
+    amounts = {CPU: ask.cpu_milli, MEMORY: ask.memory_mib, GPU: ask.gpu_milli}
+    for models, milli in ask.sets:
+        if models:
+            name = of_model(models[0])
+            amounts[name] = amounts.get(name, 0) + milli
+    return {name: amount for name, amount in amounts.items() if amount}
