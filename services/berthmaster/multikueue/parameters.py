@@ -1,11 +1,16 @@
-"""Reads the ConfigMaps that checks of ours name: a selector over clusters, or what is wrong."""
+"""Reads the ConfigMaps that checks of ours name: a selector over clusters, or what is wrong.
+
+What was read once counts on while the API server does not answer, or has just started and does not
+know our rights yet: neither says anything of the ConfigMap.
+"""
 
 import asyncio
 from collections.abc import Callable
 from typing import Final
 
 from berthmaster.kubernetes.client import Client
-from berthmaster.kubernetes.errors import KubernetesError, NotFound
+from berthmaster.kubernetes.denials import Denials
+from berthmaster.kubernetes.errors import NO_ANSWER, Forbidden, KubernetesError, NotFound
 from berthmaster.kubernetes.objects import Object
 from berthmaster.kubernetes.resources import CONFIG_MAPS
 from berthmaster.kubernetes.selector import Selector, SelectorError, parse_selector
@@ -36,6 +41,8 @@ class Parameters:
         self._hub = hub
         self._namespace = namespace
         self._found = found
+        self._denials = Denials()
+        self._last: dict[str, Selector] = {}  # by ConfigMap
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -67,11 +74,22 @@ class Parameters:
         except NotFound:
             return f"{where} does not exist"
         except KubernetesError as error:
+            if name in self._last and self._passes(name, error):
+                return self._last[name]
             return f"{where} cannot be read: {error}"
+        self._denials.allowed(name)
         text = (found.data or {}).get(SELECTOR_KEY)
         if text is None:
             return f"{where} has no key {SELECTOR_KEY}"
         try:
-            return parse_selector(text)
+            self._last[name] = parse_selector(text)
         except SelectorError as error:
             return f"{where}: {error}"
+        return self._last[name]
+
+    def _passes(self, name: str, error: KubernetesError) -> bool:
+        """Whether it may be read again soon."""
+        if isinstance(error, Forbidden):
+            now_s = asyncio.get_running_loop().time()
+            return self._denials.pause_s(name, error, now_s) is not None
+        return isinstance(error, NO_ANSWER)

@@ -1,5 +1,6 @@
 """Writes that the hub refuses: which are tried again soon, and what people hear of them."""
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -9,10 +10,12 @@ from berthmaster.lifecycle.fold import key
 from berthmaster.multikueue.core import LASTING_TROUBLE_S
 from berthmaster.multikueue.hands import Hands
 from berthmaster.multikueue.hub import Hub
+from berthmaster.multikueue.parameters import Parameters
 from berthmaster.multikueue.words import Done, MakeJob, Nominate
 from tests.bus.tools import story
 from tests.unit.executor.little_api import LittleApi
-from tests.unit.kubernetes.stage import Lines
+from tests.unit.kubernetes.stage import Lines, until
+from tests.unit.multikueue.hub_objects import own_check
 from tests.unit.multikueue.world import World
 
 DENIED = (403, "Forbidden", 'jobs.batch is forbidden: User "us" cannot create resource "jobs"')
@@ -89,3 +92,32 @@ def test_a_refusal_that_lasts_is_told_and_tried_again_seldom() -> None:
 
 def _of(write: Nominate, done: Done | None) -> Done | None:
     return done._replace(ref=write.ref) if done is not None else None
+
+
+@story
+async def test_a_selector_that_cannot_be_read_for_a_moment_counts_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("berthmaster.multikueue.parameters.EVERY_S", 0.0)
+    hub = Hub({})
+    hub.put(own_check())
+    denied = (403, "Forbidden", 'configmaps "where" is forbidden: User "us" cannot get resource')
+    ill = (500, "InternalError", "etcd")
+    found: list[str] = []
+    async with LittleApi() as api:
+        meta = {"name": "where", "namespace": "berth"}
+        await api.put("configmaps", {"metadata": meta, "data": {"selector": "tier=gold"}})
+        fates: list[tuple[int, str, str] | None] = [ill, None, denied, ill]
+        api.misfortune = lambda method, plural: fates.pop(0) if fates else None
+        async with await api.client(Lines()) as client:
+            parameters = Parameters(
+                client, hub, "berth", lambda check, said: found.append(f"{check}: {said}")
+            )
+            reading = asyncio.create_task(parameters.run())
+            await until(lambda: len(found) >= 5)
+            monkeypatch.setattr("berthmaster.kubernetes.denials.GRACE_S", 0.0)
+            api.misfortune = lambda method, plural: denied
+            await until(lambda: "cannot be read" in found[-1])
+            reading.cancel()
+    assert found[0].startswith("placement: ConfigMap berth/where cannot be read: etcd")
+    assert found[1:5] == ["placement: tier=gold"] * 4
