@@ -1,24 +1,18 @@
 """deploy/kubernetes on real API servers: accepted as it stands, twice, and its accounts may do what
 the services need and nothing of what a thief would like."""
 
-from collections.abc import Iterator
-from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from berthmaster.cli.secret import EXECUTOR_ROLE
 from berthmaster.doctor.facts import Mode, Right
 from berthmaster.doctor.rights import AGENT_ACCOUNT, HUB_ACCOUNT, agent_rights, hub_rights
-from tests.controlplane.api import Api, ApiError
-from tests.controlplane.plane import Plane
+from tests.cluster.deploying import DEPLOY, OURS, apply, bind_executor, remove
+from tests.controlplane.api import Api
 from tests.controlplane.planes import Planes
 from tests.controlplane.processes import until
-from tests.support.kustomize import Manifest, render
+from tests.support.kustomize import render
 
-DEPLOY = Path(__file__).parents[2] / "deploy" / "kubernetes"
-OURS = "berth-system"
 REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 MODES: tuple[Mode, ...] = ("observe", "order", "dispatch")
 KUEUE = "kueue.x-k8s.io"
@@ -48,26 +42,6 @@ NEVER = (
     ("create", "admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
     ("approve", "certificates.k8s.io", "signers"),
 )
-
-
-def apply(plane: Plane, folder: str) -> Iterator[Manifest]:
-    """Server-side apply of everything, as `kubectl apply --server-side -k` does it."""
-    for document in render(DEPLOY / folder):
-        yield plane.api.apply(document)
-
-
-def remove(plane: Plane, folder: str) -> None:
-    """Everything again, and our namespace."""
-    for document in reversed(render(DEPLOY / folder)):
-        try:
-            plane.api.delete(plane.api.path_of(document))
-        except ApiError as error:
-            if error.status != HTTPStatus.NOT_FOUND:
-                raise
-    if plane.api.find(f"/api/v1/namespaces/{OURS}") is not None:
-        plane.api.delete(f"/api/v1/namespaces/{OURS}")
-    gone = f"/api/v1/namespaces/{OURS}"
-    until(lambda: plane.api.find(gone) is None, f"namespace {OURS} is gone", 60)
 
 
 def allowed(api: Api, account: str, right: Right) -> bool:
@@ -143,18 +117,7 @@ def test_the_agent_is_accepted_twice_and_may_make_jobs_only_where_it_is_bound(
         in_one = [right for right in agent_rights([namespace]) if right.namespace]
         assert granted(api, AGENT_ACCOUNT, everywhere) == [str(right) for right in everywhere]
         assert granted(api, AGENT_ACCOUNT, in_one) == []
-        binding = {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "RoleBinding",
-            "metadata": {"name": EXECUTOR_ROLE, "namespace": namespace},
-            "roleRef": {
-                "apiGroup": "rbac.authorization.k8s.io",
-                "kind": "ClusterRole",
-                "name": EXECUTOR_ROLE,
-            },
-            "subjects": [{"kind": "ServiceAccount", "name": AGENT_ACCOUNT, "namespace": OURS}],
-        }
-        api.apply(binding)
+        bind_executor(worker, namespace)
         until(lambda: allowed(api, AGENT_ACCOUNT, in_one[-1]), "the binding counts", 10)
         assert granted(api, AGENT_ACCOUNT, in_one) == [str(right) for right in in_one]
         assert granted(api, AGENT_ACCOUNT, forbidden(namespace)) == []

@@ -1,0 +1,53 @@
+"""deploy/kubernetes applied and taken away again, as kubectl would."""
+
+from collections.abc import Iterator
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final
+
+from berthmaster.cli.secret import EXECUTOR_ROLE
+from berthmaster.doctor.rights import AGENT_ACCOUNT
+from tests.controlplane.api import ApiError
+from tests.controlplane.plane import Plane
+from tests.controlplane.processes import until
+from tests.support.kustomize import Manifest, render
+
+DEPLOY: Final = Path(__file__).parents[2] / "deploy" / "kubernetes"
+OURS: Final = "berth-system"
+
+
+def apply(plane: Plane, folder: str) -> Iterator[Manifest]:
+    """Server-side apply of everything, as `kubectl apply --server-side -k` does it."""
+    for document in render(DEPLOY / folder):
+        yield plane.api.apply(document)
+
+
+def remove(plane: Plane, folder: str) -> None:
+    """Everything again, and our namespace."""
+    for document in reversed(render(DEPLOY / folder)):
+        try:
+            plane.api.delete(plane.api.path_of(document))
+        except ApiError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+    if plane.api.find(f"/api/v1/namespaces/{OURS}") is not None:
+        plane.api.delete(f"/api/v1/namespaces/{OURS}")
+        plane.api.delete(f"/api/v1/namespaces/{OURS}/pods", gracePeriodSeconds=0)
+    gone = f"/api/v1/namespaces/{OURS}"
+    until(lambda: plane.api.find(gone) is None, f"namespace {OURS} is gone", 60)
+
+
+def bind_executor(plane: Plane, namespace: str) -> None:
+    """Let the agent make jobs in a namespace."""
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": EXECUTOR_ROLE, "namespace": namespace},
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "ClusterRole",
+            "name": EXECUTOR_ROLE,
+        },
+        "subjects": [{"kind": "ServiceAccount", "name": AGENT_ACCOUNT, "namespace": OURS}],
+    }
+    plane.api.apply(binding)

@@ -1,0 +1,215 @@
+"""`berth serve hub` and `berth serve agent` as their pods run them, against real API servers: each
+with nothing but its service account, the rights of deploy/kubernetes and the Secret that `berth
+cluster add` made. A Job of kubectl and a request of NATS run from one end to the other.
+
+Where a pod finds its service account is fixed, so each process has a view of files of its own.
+"""
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from berthmaster.bus.embedded import free_ports, port_is_free
+from tests.cluster.deploying import OURS, apply, bind_executor, remove
+from tests.controlplane.kueue.setup import Kueue, Options
+from tests.controlplane.nodes import gpu_node, make_nodes
+from tests.controlplane.plane import Plane
+from tests.controlplane.planes import Planes
+from tests.controlplane.processes import until
+from tests.pipeline.running import environment, run_berth
+
+ONE: Final = "worker-1"
+LIMIT_S: Final = 150.0  # a dozen processes on a busy machine
+ENTER: Final = (
+    "mount -t tmpfs tmpfs /run && mkdir -p /run/secrets/kubernetes.io/serviceaccount && "
+    'mount --bind "$0" /run/secrets/kubernetes.io/serviceaccount && exec "$@"'
+)
+WAYS: Final = (("--user", "--map-root-user", "--mount"), ("--mount",))
+pytestmark = pytest.mark.timeout(580)
+
+
+@pytest.fixture(scope="module")
+def inside() -> tuple[str, ...]:
+    """How to give a process a view of files of its own; skipped where that is not allowed."""
+    program = shutil.which("unshare")
+    for way in WAYS if program else ():
+        line = [str(program), *way, "sh", "-c", "mount -t tmpfs tmpfs /run"]
+        if subprocess.run(line, capture_output=True, check=False).returncode == 0:
+            return (str(program), *way, "sh", "-c", ENTER)
+    pytest.skip("no process may have mounts of its own here (unshare)")
+
+
+class Side:
+    """One side's pod."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
+        self.process, self.port, self.log = process, port, log
+
+    def parts(self) -> dict[str, bool]:
+        """Which of its parts are in order, as its readiness probe is told."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=5) as reply:
+                text = reply.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                text = error.read()
+        except OSError:
+            return {}
+        return {name: part["ok"] for name, part in json.loads(text)["parts"].items()}
+
+    def wait_ready(self) -> None:
+        """Until all of it is."""
+        self.until(lambda: (told := self.parts()) and all(told.values()), "it is ready")
+
+    def until(self, ask: Any, what: str) -> None:
+        """Wait, as long as it runs; what it said is in the error."""
+
+        def settled() -> bool:
+            assert self.process.poll() is None, self.log.read_text()[-5000:]
+            return bool(ask())
+
+        try:
+            until(settled, what, LIMIT_S, poll_s=0.2)
+        except Exception as error:
+            words = self.log.read_text()[-5000:]
+            raise AssertionError(f"{error}\n{self.parts()}\n{words}") from error
+
+    def end(self) -> int:
+        """SIGTERM, as a kubelet does it; its exit code."""
+        self.process.terminate()
+        return self.process.wait(15)
+
+
+def free_block(count: int) -> int:
+    """The first of so many free ports in a row: a pod's own and those of its children."""
+    while True:
+        first = random.randrange(20_000, 32_000)
+        if all(port_is_free(port) for port in range(first, first + count)):
+            return first
+
+
+@contextmanager
+def pod(
+    side: str, plane: Plane, folder: Path, inside: tuple[str, ...], **settings: str
+) -> Iterator[Side]:
+    """A side as its container runs it: settings and API server by environment, the token, CA and
+    namespace of its service account where the kubelet puts them."""
+    account = folder / "serviceaccount"
+    account.mkdir(parents=True)
+    (account / "token").write_text(plane.token_for(OURS, f"berth-{side}"))
+    (account / "ca.crt").write_bytes(plane.ca_pem)
+    (account / "namespace").write_text(OURS)
+    port = free_block(9)
+    env = environment(folder) | {
+        "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+        "KUBERNETES_SERVICE_PORT": str(plane.port),
+        f"BERTH_{side.upper()}_HTTP_PORT": str(port),
+        **settings,
+    }
+    env.pop("KUBECONFIG", None)
+    log = folder / f"{side}.log"
+    argv = [sys.executable, "-m", "berthmaster.cli.main", "serve", side]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*inside, str(account), *argv], env=env, stdout=output, stderr=output
+        )
+    try:
+        yield Side(process, port, log)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait(10)
+
+
+@contextmanager
+def deployed(plane: Plane, folder: str) -> Iterator[None]:
+    """What `kubectl apply -k` makes of it."""
+    try:
+        list(apply(plane, folder))
+        yield
+    finally:
+        remove(plane, folder)
+
+
+def test_by_their_service_accounts_alone_both_sides_run_a_job_of_kubectl_and_one_of_nats(
+    planes: Planes, namespace: str, tmp_path: Path, inside: tuple[str, ...]
+) -> None:
+    hub_plane, worker = planes.hub, planes[ONE]
+    make_nodes(worker, [gpu_node("a", gpus=8)])
+    data = tmp_path / "data"
+    [nats_port] = free_ports(1)
+    options = Options(dispatcher="berthmaster.io/dispatcher")
+    with ExitStack() as owned:
+        owned.enter_context(deployed(hub_plane, "overlays/dispatch"))
+        owned.enter_context(deployed(worker, "agent"))
+        bind_executor(worker, namespace)
+        k = owned.enter_context(Kueue(planes, namespace, options=options, clusters=[ONE]))
+        hub = owned.enter_context(
+            pod(
+                "hub",
+                hub_plane,
+                tmp_path / "hub",
+                inside,
+                BERTH_HUB_MODE="dispatch",
+                BERTH_HUB_DATA_DIR=str(data),
+                BERTH_HUB_NATS_PORT=str(nats_port),
+                BERTH_HUB_EXTERNAL="localhost",
+                BERTH_HUB_SYNC="default",
+            )
+        )
+        hub.wait_ready()
+
+        def berth(*argv: str, command: tuple[str, ...] = ()) -> str:
+            done = run_berth(*argv, "--data", str(data), *command, home=tmp_path)
+            assert done.returncode == 0, (argv, done.stderr)
+            return done.stdout
+
+        told = berth("cluster", "add", ONE, "--namespaces", namespace, "--stdout")
+        secret = yaml.safe_load(told)["stringData"]
+        for name in ("agent.nk", "ca.crt"):
+            (tmp_path / name).write_text(secret[name])
+        agent = owned.enter_context(
+            pod(
+                "agent",
+                worker,
+                tmp_path / "agent",
+                inside,
+                BERTH_AGENT_CLUSTER=secret["cluster"],
+                BERTH_AGENT_NAMESPACES=secret["namespaces"],
+                BERTH_NATS_URL=secret["url"],
+                BERTH_NATS_SEED_FILE=str(tmp_path / "agent.nk"),
+                BERTH_NATS_CA_FILE=str(tmp_path / "ca.crt"),
+            )
+        )
+        agent.wait_ready()
+
+        k.submit("from-kubectl", requests={"cpu": "1", "nvidia.com/gpu": "1"}, run_s="2")
+        hub.until(lambda: k.cluster_of("from-kubectl") == ONE, "it is dispatched")
+        hub.until(lambda: k.has("from-kubectl", "Finished"), "its end is on the hub")
+
+        berth("queue", "set", "team", "--via", "direct", "--place", namespace)
+        asks = ("--queue", "team", "--gpus", "1", "--image", "busybox")
+        berth("submit", "--id", "from-nats", *asks, command=("--", "sleep", "5"))
+
+        def state(*argv: str) -> str:
+            return str(json.loads(berth("job", *argv, "--json"))["workload"]["state"])
+
+        agent.until(lambda: state("from-nats") == "succeeded", "the request has run")
+        jobs = json.loads(berth("jobs", "--tenant", namespace, "--json"))["workloads"]
+        [mine] = [one["id"] for one in jobs if "from-kubectl" in one["id"]]
+        hub.until(lambda: state(mine, "--tenant", namespace) == "succeeded", "so says the bus")
+        assert (agent.end(), hub.end()) == (0, 0)
+        for side in (hub, agent):
+            assert "orbidden" not in side.log.read_text()
+            assert not any(text in side.log.read_text() for text in secret["agent.nk"].split())
