@@ -10,17 +10,18 @@ things bound that time, and the lesser counts:
   before those who came later, whatever their size. Wide jobs are due sooner since it takes longer
   to make room for them.
 
-Jobs larger than almost all of those of late ("giants", predict.py knows them) are not helped by the
-second bound: one of them would hold up hundreds. They go after all others that wait, by the first.
+Jobs larger than almost all of those of late ("giants", predict.py knows them) would hold up
+hundreds of others each: they go after all others that wait, and their second bound is
+``GIANT_PATIENCE`` times as long. Then room is kept for them too: nobody starves.
 
 Until it is due, a job takes room that is free; once it is due and does not fit, room is kept for
 it (reserve.py). Keeping room for jobs that are not due yet would leave GPUs idle for nobody's sake.
 
-**Bound on waiting.** Under one outlook keys do not change, and a job is passed only by jobs with
-earlier keys: no job that is submitted after its due time goes before it unless that one fits beside
-what is kept for it. Of two jobs of equal service the one that was submitted first goes first.
+**Bound on waiting.** Under one outlook due times do not change, and no job that is submitted after
+another one's due time goes before it unless it fits beside what is kept for that one. Of two jobs
+of equal service the one that was submitted first goes first.
 
-Pure functions; an outlook is in steps of a tenth, so that a line which is sorted by ``key`` is
+Pure functions; an outlook is in steps of a tenth, so that a line which is sorted by due times is
 sorted anew only when the backlog has really changed.
 """
 
@@ -30,11 +31,17 @@ from typing import Final, NamedTuple
 from berthmaster.messages.workload import JobRequest
 
 STRETCH: Final = 2.0  # seconds of waiting for each GPU-second of service
+GIANT_PATIENCE: Final = 8.0
 STEP: Final = 1.1  # between two outlooks' patience
 LEAST_PATIENCE_S: Final = 1.0
 CPU_MILLI_A_GPU: Final = 12_000  # what a GPU is worth to a job without: openb has 12 cores for each
 
-Key = tuple[bool, float]  # a giant, due at; the least goes first
+
+class Place(NamedTuple):
+    """The least goes first."""
+
+    giant: bool
+    due_at_s: float
 
 
 class Outlook(NamedTuple):
@@ -75,17 +82,13 @@ def outlook(open_gpu_s: float, gpus: float, giant_gpu_s: float = math.inf) -> Ou
     return Outlook(STEP**steps, gpus, giant_gpu_s)
 
 
-def key(service: float, submitted_at_s: float, gpus: float, seen: Outlook = NO_OUTLOOK) -> Key:
-    """A job's place among those of its queue and priority: the least goes first. ``gpus``: what all
-    its pods take at once (``gpu_share``)."""
-    if service > seen.giant_gpu_s:
-        return True, submitted_at_s + STRETCH * service
+def place(service: float, submitted_at_s: float, gpus: float, seen: Outlook = NO_OUTLOOK) -> Place:
+    """Where a job stands among those of its queue and priority. ``gpus``: what all its pods take at
+    once (``gpu_share``)."""
     patience_s = seen.patience_s
     if gpus > 0 and not math.isinf(patience_s):
         patience_s *= max(0.0, 1.0 - gpus / seen.gpus) if seen.gpus > 0 else 0.0
-    return False, submitted_at_s + min(STRETCH * service, patience_s)
-
-
-def is_due(its: Key, now_s: float) -> bool:
-    """Whether room may be kept for it."""
-    return its[1] <= now_s
+    giant = service > seen.giant_gpu_s
+    if giant:
+        patience_s *= GIANT_PATIENCE
+    return Place(giant, submitted_at_s + min(STRETCH * service, patience_s))

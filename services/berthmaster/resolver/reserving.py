@@ -176,7 +176,7 @@ class Reserves:
         setting = self._know.queues.get(line.queue)
         if self._looked >= most or (setting is not None and setting.via != "direct"):
             return
-        if not self.has(key) and line.members[key][2] > self._now_s:
+        if not self.has(key) and line.members[key][2].due_at_s > self._now_s:
             return  # what is free is for those who can use it
         if self.has(key):
             self._looked += 1

@@ -1,5 +1,7 @@
 """What shapes a resolver's decisions: part of each one's record, so that it can be repeated."""
 
+from typing import Literal
+
 import msgspec
 
 from berthmaster.engine.queues import CPU, MEMORY
@@ -20,6 +22,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     ranking_limit: int = 5  # clusters that a record keeps
     share_cpu: float = 1.0  # what a share of all CPU counts beside one of a GPU model
     share_memory: float = 1.0
+    order: Literal["due", "arrival"] = "arrival"  # among jobs of one queue and priority
     reservations: int = 4  # waiting jobs that room is kept for at the same time; 0 = for none
     reserve_wait_s: float = 300.0  # after which room is kept although its time is not known
     fit: float = 4.0

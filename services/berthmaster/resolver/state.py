@@ -6,6 +6,7 @@ itself: a state that is restored or folded anew decides the same.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 
 import msgspec
 
@@ -16,7 +17,8 @@ from berthmaster.engine.fleet import Fleet, Holding
 from berthmaster.engine.ledger import Ledger
 from berthmaster.engine.mix import Mix, MixState
 from berthmaster.engine.needs import Suitable, Suitables
-from berthmaster.engine.queues import GPU, QueueShare, share_of
+from berthmaster.engine.order import CPU_MILLI_A_GPU
+from berthmaster.engine.queues import CPU, GPU, MODEL, QueueShare, share_of
 from berthmaster.engine.value import Appraiser, Worth
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
 from berthmaster.lifecycle.states import HELD, State
@@ -42,6 +44,7 @@ from berthmaster.messages.workload import (
     Succeeded,
     WorkloadEvent,
 )
+from berthmaster.resolver.expecting import Expectations, Learned, OrderBy
 from berthmaster.resolver.waiting import Waiting
 
 UNCLAIMED = "not claimed in time"
@@ -78,6 +81,7 @@ class Knowledge:
         self.minded: set[Reservation] = set()  # in force at any time during the last look
         self.planned: dict[Key, Reservation] = {}  # in force when it ended: what people are told
         self.waiting = Waiting()
+        self.expecting = Expectations()
         self.placed: dict[Key, float] = {}  # not yet claimed -> when placed, oldest first
         self.held: dict[str, set[Key]] = {}  # cluster -> claimed and not ended
         self.unadmitted: dict[str, dict[Key, None]] = {}  # cluster -> not let in by its own queue
@@ -117,6 +121,9 @@ class Knowledge:
         if isinstance(event, Submitted):
             for pods in event.request.pod_sets:
                 self.mix.add(pods)
+            self.expecting.submitted(workload)
+        elif isinstance(event, Succeeded):
+            self.expecting.succeeded(workload, stored_at_s)
         if workload.ended:
             self.open.pop(name, None)
         else:
@@ -191,9 +198,10 @@ class Knowledge:
         if state is State.QUEUED and workload.cancel_requested:
             self.wished.add(name)
         elif state is State.QUEUED and not frozen:
-            self.waiting.add(workload, self.queue_priority(self._queue(workload)))
+            self._wait(workload)
         elif before in (State.QUEUED, State.NEW):
             self.waiting.remove(name)
+        self.expecting.follow(workload, waits=name in self.waiting)
         if state is State.PLACED and not frozen:
             self.placed.setdefault(name, workload.placed_at_s)
         else:
@@ -241,6 +249,7 @@ class Knowledge:
         self.chain.number = snapshot.chain_number
         self.chain.sequence = snapshot.chain_sequence
         self.mix = Mix(snapshot.mix)
+        self.expecting = Expectations(snapshot.learned)
         self.frozen = dict(snapshot.frozen)
         self.elsewhere = set(snapshot.elsewhere)
         for workload in sorted(snapshot.open, key=lambda w: w.placed_at_s):  # stable
@@ -262,6 +271,7 @@ class Knowledge:
                 *(w for name, w in self.open.items() if name not in self.placed),
             ],
             mix=self.mix.state(),
+            learned=self.expecting.learned(self.open),
             frozen=dict(self.frozen),
             elsewhere=sorted(self.elsewhere),
             reservations=list(self.reservations.values()),
@@ -361,10 +371,21 @@ class Knowledge:
         for line in self.waiting.lines():
             if line.queue == queue:
                 for name in list(line.members):
-                    self.waiting.add(self.open[name], self.queue_priority(queue))
+                    self._wait(self.open[name])
+
+    def _wait(self, workload: Workload) -> None:
+        priority = self.queue_priority(self._queue(workload))
+        self.waiting.add(workload, priority, self.expecting.place(workload))
+
+    def look_ahead(self, by: OrderBy) -> None:
+        """Put those who wait into the order that follows from the fleet and all that is open."""
+        if self.expecting.look(gpus_of(self.ledger.totals(self.opened)), by):
+            for line in self.waiting.lines():
+                for name in list(line.members):
+                    self._wait(self.open[name])
 
 
-class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v3"):
+class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v4"):
     """The fold of the log up to one sequence."""
 
     cell: str
@@ -373,10 +394,17 @@ class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v3"):
     chain_sequence: int
     open: list[Workload]
     mix: MixState
+    learned: Learned
     frozen: dict[Key, str]
     elsewhere: list[Key]
     unclaimed: dict[str, float]
     reservations: list[Reservation] = []
+
+
+def gpus_of(totals: Mapping[str, int]) -> float:
+    """Whole GPUs of a fleet; where there are none, what its CPU is worth."""
+    milli = sum(amount for name, amount in totals.items() if name.startswith(MODEL))
+    return milli / 1000 if milli else totals.get(CPU, 0) / CPU_MILLI_A_GPU
 
 
 def holdings_of(

@@ -1,4 +1,4 @@
-"""Who waits, and who is next: by queue priority, then the job's own, then age.
+"""Who waits, and who is next: by queue priority, then the job's own, then by who is due first.
 
 Jobs of one queue, one shape and about one duration form a line: if its first does not fit, or would
 delay somebody, none of them does better, and the line is passed over until something changes. An
@@ -10,13 +10,15 @@ import math
 from typing import Final
 
 from berthmaster.engine.needs import shape_of
+from berthmaster.engine.order import Place
 from berthmaster.engine.queues import Ask, ask_of
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.messages.workload import JobRequest
 
 MAX_STALE = 64  # entries of a line that nobody waits under any more, beside as many as wait
 DURATIONS_AN_OCTAVE: Final = 4  # so a line's bound is at most a quarter above a member's duration
-Order = tuple[int, int, int]  # -queue priority, -priority, sequence of submission: least goes first
+# -queue priority, -priority, engine/order.py's place, sequence of submission: the least goes first
+Order = tuple[int, int, Place, int]
 
 
 class Line:
@@ -105,7 +107,7 @@ class Waiting:
     def __contains__(self, key: Key) -> bool:
         return key in self._line_of
 
-    def add(self, workload: Workload, queue_priority: int) -> None:
+    def add(self, workload: Workload, queue_priority: int, place: Place) -> None:
         """It waits from now on, or waits under another order."""
         request = workload.request
         if request is None:
@@ -120,7 +122,9 @@ class Waiting:
         if line is None:
             line = self._lines[line_id] = Line(line_id, request)
             self._by_queue.setdefault(line.queue, {})[line_id] = line
-        line.add(key, (-queue_priority, -workload.priority, workload.submitted_sequence))
+        order = (-queue_priority, -workload.priority, place, workload.submitted_sequence)
+        if line.members.get(key) != order:
+            line.add(key, order)
         self._line_of[key] = line_id
 
     def remove(self, key: Key) -> None:

@@ -1,16 +1,19 @@
 """The lines of those who wait: what leaves them leaves nothing behind."""
 
+from berthmaster.engine.order import Place
 from berthmaster.lifecycle.fold import key
 from berthmaster.resolver.waiting import MAX_STALE, Line
 from tests.support.builders import job
 
+PLACE = Place(giant=False, due_at_s=0.0)
+
 
 def test_a_line_behind_a_first_that_never_goes_does_not_grow_with_those_who_give_up() -> None:
     line = Line(("default", b"", None), job("stuck"))
-    line.add(key("team", "stuck"), (0, 0, 1))
+    line.add(key("team", "stuck"), (0, 0, PLACE, 1))
     for number in range(2, 5000):
         name = key("team", f"j{number}")
-        line.add(name, (0, 0, number))
+        line.add(name, (0, 0, PLACE, number))
         if number % 10:
             del line.members[name]
     waiting = []
