@@ -53,6 +53,7 @@ def allowed(api: Api, account: str, right: Right) -> bool:
         "resource": resource,
         "subresource": subresource,
         "namespace": right.namespace,
+        "name": right.name,
     }
     spec = {
         "user": f"system:serviceaccount:{OURS}:{account}",
@@ -118,7 +119,7 @@ def test_the_agent_is_accepted_twice_and_may_make_jobs_only_where_it_is_bound(
         assert granted(api, AGENT_ACCOUNT, everywhere) == [str(right) for right in everywhere]
         assert granted(api, AGENT_ACCOUNT, in_one) == []
         bind_executor(worker, namespace)
-        until(lambda: allowed(api, AGENT_ACCOUNT, in_one[-1]), "the binding counts", 10)
+        until(lambda: allowed(api, AGENT_ACCOUNT, in_one[-1]), "the binding counts", 60)
         assert granted(api, AGENT_ACCOUNT, in_one) == [str(right) for right in in_one]
         assert granted(api, AGENT_ACCOUNT, forbidden(namespace)) == []
         assert granted(api, AGENT_ACCOUNT, forbidden()) == []
@@ -143,7 +144,7 @@ def test_each_mode_of_the_hub_is_accepted_and_grants_what_it_needs_and_not_the_n
             ]
             wanted = hub_rights(mode)
             last = wanted[-1]  # an authorizer needs a moment to hear of a new binding
-            until(lambda: allowed(hub.api, HUB_ACCOUNT, last), f"rights of {mode}", 10)  # noqa: B023
+            until(lambda: allowed(hub.api, HUB_ACCOUNT, last), f"rights of {mode}", 60)  # noqa: B023
             assert granted(hub.api, HUB_ACCOUNT, wanted) == [str(right) for right in wanted]
             mine = {str(right) for right in wanted}
             more = [
