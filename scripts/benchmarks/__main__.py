@@ -22,11 +22,12 @@ MODULES = {
     "pipeline": ("pipeline", "scoring"),
     "engine": ("engine",),
     "quality": ("quality",),
+    "muri": ("muri",),
     "kubernetes": ("kubernetes",),
     "simulation": ("simulation",),
     "chaos": ("chaos",),
 }
-ONLY_BY_NAME = {"chaos", "kubernetes", "quality"}  # take minutes, some a control plane built
+ONLY_BY_NAME = {"chaos", "kubernetes", "muri", "quality"}  # take minutes, some a control plane built
 
 
 def machine() -> dict[str, float | str]:

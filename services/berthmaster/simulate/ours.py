@@ -40,6 +40,7 @@ from berthmaster.simulate.queueing import OURS
 
 BEGAN_S: Final = 1_000_000.0  # of the list's time 0: far from any zero that could mean "never"
 FOREVER_S: Final = 1e15
+POLICY: Final = Policy(order="due")
 MOST_COMMITS: Final = 100_000  # at one moment; more would mean that it never comes to rest
 
 
@@ -267,7 +268,7 @@ def run(
 ) -> Run:
     """Play a list to its end. Raises SimulationError if a job fits nowhere."""
     ordered = sorted(jobs, key=lambda job: job.at_s)
-    world = Simulated(clusters, ordered, policy or Policy(), progress)
+    world = Simulated(clusters, ordered, policy or POLICY, progress)
     world.play()
     gpus = sum(sum(cluster.gpus.values()) for cluster in clusters)
     return Run(OURS, ordered, world.outcomes(), world.gauge.spans, gpus)

@@ -1,0 +1,96 @@
+"""Muri's traces 1 and 3 on 8 nodes x 8 GPUs: published, reproduced, and ours without preemption.
+
+Muri (SIGCOMM'22) published the averages of preemptive policies by its own simulator; ``srtf`` and
+``srsf`` reproduce them with its iteration factor and restart overheads. Ours is the resolver's own
+core; fifo, sjf (the first holds up all others), sjf_skip (who does not fit is passed over) and easy
+know the same of durations as ours: exactly, within a factor of two (three seeds, averaged), or
+nothing but what had ended before.
+"""
+
+import os
+from pathlib import Path
+
+from berthmaster.simulate.compare import play
+from berthmaster.simulate.figures import Summary, summarize
+from berthmaster.simulate.model import Job, Knowing, told
+from berthmaster.simulate.traces import MURI, MURI_FLEET, TRACES_VARIABLE, fleet_named, parse_muri
+
+PUBLISHED_S = {
+    ("muri-1", "srtf"): 1_370_603.0,
+    ("muri-1", "srsf"): 980_141.0,
+    ("muri-3", "srtf"): 193_082.0,
+    ("muri-3", "srsf"): 185_022.0,
+}
+ALSO_PUBLISHED = (
+    "published averages in s, traces 1/3: Muri-S 867706/85503, Muri-L 1072010/88687, Tiresias "
+    "3330371/347213, AntMan 5476391/305454, Themis 1823179/397059 (all preemptive or sharing GPUs)"
+)
+WITHOUT_PREEMPTION = ("berthmaster", "fifo", "sjf", "sjf-skip", "easy")
+RIVALS = ("fifo", "sjf", "easy")
+SEEDS = (1, 2, 3)
+KNOWING: tuple[Knowing, ...] = ("exact", "factor-two", "unknown")
+BUDGETS = {
+    f"{trace}_{policy}_off_percent".replace("-", "_"): ("<=", 1.0) for trace, policy in PUBLISHED_S
+} | {
+    f"{trace}_{knowing}_{what}_ahead_percent".replace("-", "_"): (">=", 0.0)
+    for trace in MURI
+    for knowing in KNOWING
+    for what in ("completion", "wait_p99")
+}
+NOTES: list[str] = []
+
+
+def traces_folder() -> Path | None:
+    """Where the traces are, if anywhere."""
+    named = os.environ.get(TRACES_VARIABLE)
+    folders = [Path(named)] if named else [Path(__file__).parents[2].parent / "shared/traces"]
+    return next((folder for folder in folders if (folder / MURI["muri-1"]).is_file()), None)
+
+
+def measure() -> dict[str, float]:
+    """All policies on both traces; nothing where there are no traces."""
+    NOTES[:] = [ALSO_PUBLISHED]
+    folder = traces_folder()
+    if folder is None:
+        NOTES.append(f"no traces: set {TRACES_VARIABLE} to a folder with {MURI['muri-1']}")
+        return {}
+    figures: dict[str, float] = {}
+    for trace, path in MURI.items():
+        jobs = parse_muri((folder / path).read_text())
+        for policy in ("srtf", "srsf"):
+            average_s = run(policy, told(jobs, "exact", 0)).completion.mean_s
+            published_s = PUBLISHED_S[trace, policy]
+            figures[f"{trace}_{policy}_published_s"] = published_s
+            figures[f"{trace}_{policy}_completion_s"] = average_s
+            figures[f"{trace}_{policy}_off_percent"] = 100 * abs(average_s / published_s - 1)
+        for knowing in KNOWING:
+            figures |= compared(trace, jobs, knowing)
+    return {name.replace("-", "_"): figure for name, figure in figures.items()}
+
+
+def run(policy: str, jobs: list[Job]) -> Summary:
+    """One policy on the fleet of the protocol."""
+    fleet = fleet_named(MURI_FLEET, clusters=1, nodes=None)
+    return summarize(play(policy, fleet, jobs))
+
+
+def compared(trace: str, jobs: list[Job], knowing: Knowing) -> dict[str, float]:
+    """Ours beside those that do not stop jobs either, and how far it is ahead of the best."""
+    seeds = SEEDS if knowing == "factor-two" else SEEDS[:1]
+    completion, wait_p99 = {}, {}
+    for policy in WITHOUT_PREEMPTION:
+        runs = [run(policy, told(jobs, knowing, seed)) for seed in seeds]
+        completion[policy] = sum(one.completion.mean_s for one in runs) / len(runs)
+        wait_p99[policy] = sum(one.wait.p99_s for one in runs) / len(runs)
+        print(
+            f"  {trace} {knowing:10} {policy:11} completion {completion[policy]:12,.0f} s  "
+            f"wait p99 {wait_p99[policy]:12,.0f} s",
+            flush=True,
+        )
+    figures = {}
+    for what, values in (("completion", completion), ("wait_p99", wait_p99)):
+        ours, best = values["berthmaster"], min(values[rival] for rival in RIVALS)
+        for policy, value in values.items():
+            figures[f"{trace}_{knowing}_{policy}_{what}_s"] = value
+        figures[f"{trace}_{knowing}_{what}_ahead_percent"] = 100 * (1 - ours / best)
+    return figures
