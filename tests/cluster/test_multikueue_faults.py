@@ -114,7 +114,7 @@ def test_the_hub_s_manager_is_killed_and_what_waits_goes_on(rig: Rig) -> None:
     time.sleep(1.0)
     rig.k.start_manager("hub")
     rig.until(lambda: rig.k.cluster_of("during"), "the second runs", 120)
-    assert rig.story("before")[-1].startswith("running")
+    rig.until(lambda: rig.story("before")[-1].startswith("running"), "the first runs on")
     rig.nothing_wrong()
 
 
