@@ -27,7 +27,7 @@ MODULES = {
     "simulation": ("simulation",),
     "chaos": ("chaos",),
 }
-ONLY_BY_NAME = {"chaos", "kubernetes", "muri", "quality"}  # take minutes, some a control plane built
+ONLY_BY_NAME = {"chaos", "kubernetes", "muri", "quality"}  # take minutes
 
 
 def machine() -> dict[str, float | str]:

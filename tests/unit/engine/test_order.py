@@ -1,0 +1,84 @@
+"""Who is due first: by size, sooner where everybody waits, and never never."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from berthmaster.engine.order import (
+    GIANT_PATIENCE,
+    LEAST_PATIENCE_S,
+    NO_OUTLOOK,
+    STEP,
+    STRETCH,
+    Outlook,
+    Place,
+    gpu_share,
+    outlook,
+    place,
+    service_gpu_s,
+)
+from tests.support.builders import job, pod_set
+
+AMOUNTS = st.floats(0, 1e12)
+
+
+def test_a_job_is_as_large_as_the_gpus_of_all_its_pods_or_as_its_cpu_is_worth() -> None:
+    gang = job("gang", pod_sets=(pod_set(count=3, gpus=8), pod_set(name="b", count=2, gpus=1)))
+    assert gpu_share(gang) == 26
+    assert gpu_share(job("part", gpus=1, gpu_milli=250)) == 0.25
+    assert gpu_share(job("cpu", gpus=0, cpu_milli=6000)) == 0.5
+    assert service_gpu_s(gang, 100.0) == 2600
+
+
+def test_small_jobs_pass_large_ones_until_those_have_waited_as_long_as_their_size() -> None:
+    large = place(1000, 0.0, 8)
+    assert large == Place(giant=False, due_at_s=STRETCH * 1000)
+    assert place(10, 100.0, 1) < large
+    assert place(10, STRETCH * 1000, 1) > large
+
+
+def test_where_everybody_waits_nobody_waits_longer_than_the_backlog_and_wide_jobs_less() -> None:
+    seen = Outlook(patience_s=1000, gpus=64)
+    assert place(1e9, 50.0, 0, seen).due_at_s == 1050
+    assert place(1e9, 50.0, 32, seen).due_at_s == 550
+    assert place(1e9, 50.0, 64, seen).due_at_s == 50
+    assert place(1e9, 50.0, 999, seen).due_at_s == 50
+    assert place(1, 50.0, 0, seen).due_at_s == 50 + STRETCH
+
+
+def test_a_giant_goes_after_all_others_and_is_due_all_the_same() -> None:
+    seen = Outlook(patience_s=1000, gpus=64, giant_gpu_s=1e6)
+    assert place(1e6, 0.0, 0, seen) == Place(giant=False, due_at_s=1000)
+    giant = place(1e6 + 1, 0.0, 0, seen)
+    assert giant == Place(giant=True, due_at_s=GIANT_PATIENCE * 1000)
+    assert place(1e6, 1e9, 0, seen) < giant
+
+
+def test_patience_is_the_time_that_the_fleet_needs_in_steps_of_a_tenth() -> None:
+    seen = outlook(64_000, 64)
+    assert seen.patience_s == pytest.approx(1000, rel=STEP - 1)
+    assert outlook(64_100, 64) == seen
+    assert outlook(2 * 64_000, 64).patience_s > seen.patience_s
+    assert outlook(0, 64, 5.0) == Outlook(LEAST_PATIENCE_S, 64, 5.0)
+    assert outlook(1, 0) == Outlook(LEAST_PATIENCE_S, 0)
+    assert outlook(math.inf, 64).patience_s == math.inf
+    assert outlook(math.nan, 64).patience_s == LEAST_PATIENCE_S
+
+
+@given(service=AMOUNTS, at_s=AMOUNTS, gpus=st.floats(0, 1e6), open_s=AMOUNTS, fleet=AMOUNTS)
+def test_nobody_is_due_before_coming_or_later_than_its_size_says(
+    service: float, at_s: float, gpus: float, open_s: float, fleet: float
+) -> None:
+    for seen in (NO_OUTLOOK, outlook(open_s, fleet), outlook(open_s, fleet, 0.0)):
+        due_s = place(service, at_s, gpus, seen).due_at_s
+        assert at_s <= due_s <= at_s + STRETCH * service
+
+
+@given(service=AMOUNTS, first_s=AMOUNTS, later_s=st.floats(0, 1e9), open_s=AMOUNTS)
+def test_of_two_equal_jobs_the_first_goes_first(
+    service: float, first_s: float, later_s: float, open_s: float
+) -> None:
+    seen = outlook(open_s, 64)
+    assert place(service, first_s, 8, seen) <= place(service, first_s + later_s, 8, seen)
