@@ -169,6 +169,41 @@ def test_a_cordoned_cluster_shows_it_and_gets_nothing_new(up: Up) -> None:
     assert "is cordoned" not in up.berth("clusters").stdout
 
 
+def test_what_if_there_were_another_cluster_says_what_would_move_and_moves_nothing(up: Up) -> None:
+    assert up.berth("submit", "--id", "wants", "--gpus", "1", "--model", "Q9").returncode == 0
+    added = up.json("whatif", "add-cluster", "new", "--model", "Q9", "--nodes", "2", "--gpus", "4")
+    assert (added["type"], added["change"]) == (
+        "api.whatif.v1",
+        "add new, usual machines (2 nodes, 8 GPUs)",
+    )
+    assert {moved["id"]: moved["would"] for moved in added["placed"]}["wants"] == "new"
+    assert "new" not in up.berth("clusters").stdout.split()
+    assert up.berth("cancel", "wants").returncode == 0
+
+
+def test_what_if_a_job_were_submitted_or_a_cluster_cordoned(up: Up) -> None:
+    asked = up.json("whatif", "submit", "--id", "supposed", "--gpus", "1", "--model", "Q9")
+    assert asked["job"]["state"] == "queued"
+    assert up.berth("job", "supposed").returncode == 1  # nobody submitted it
+    wrong = up.berth("whatif", "cordon", "no-such")
+    assert wrong.returncode == 1
+    assert "cordon.cluster" in wrong.stderr
+    held = up.berth("whatif", "queue", "default", "--hold")
+    assert held.stdout.startswith("make queue default: "), held.stderr
+
+
+def test_quality_shows_how_the_resolver_does(up: Up) -> None:
+    report = up.json("quality", "--once")
+    assert (report["type"], report["cell"]) == ("quality.v1", "all")
+    assert 0 <= report["allocation_percent"] <= 100
+    assert report["decider"].startswith("resolver/")
+    seed = str(up.folder / "keys" / "tenant.default.nk")
+    url = json.loads((up.folder / "connection.json").read_text())["url"]
+    done = up.berth("quality", "--once", "--server", url, "--seed-file", seed)
+    assert done.returncode == 1
+    assert "permissions violation" in done.stderr
+
+
 def test_a_queue_is_made_listed_and_used_by_whom_it_allows(up: Up) -> None:
     made = up.berth("queue", "set", "vision", "--priority", "5", "--limit", "8", "--allow", "lab")
     assert made.returncode == 0, made.stderr
@@ -240,6 +275,12 @@ def test_a_small_replay_accounts_for_every_workload_and_the_audit_is_clean(up: U
     again = up.berth("replay-decisions", "--json")
     assert again.returncode == 0, again.stdout
     assert json.loads(again.stdout)["equal"] > 0
+    other = up.json("replay-decisions", "--set", "fit=0", "--set", "room=1", "--first", "3")
+    compared = other["otherwise"]["compared"]
+    assert compared["decisions"] == compared["same"] + compared["would_differ"] > 0
+    wrong = up.berth("replay-decisions", "--set", "tightness=1")
+    assert wrong.returncode == 2
+    assert "'tightness=1' is no setting" in wrong.stderr
 
 
 def test_no_dead_letters_were_left(up: Up) -> None:
