@@ -34,7 +34,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "dead": (f"{_HERE}.fleet_commands:dead", "List messages that nobody could handle."),
     "replay": (f"{_HERE}.replay:replay", "Submit a trace at a speed; account for all of it."),
     "simulate": (f"{_HERE}.simulate:simulate", "Jobs and fleets in virtual time, by policy."),
-    "simulate": (f"{_HERE}.simulate:simulate", "Jobs and fleets in virtual time, by policy."),
     "replay-decisions": (f"{_HERE}.decisions:replay_decisions", "Repeat decisions from the log."),
     "audit": (f"{_HERE}.late:audit", "Check the invariants from the bus alone."),
     "serve": (f"{_HERE}.commands:serve", "Run one service as this process."),
