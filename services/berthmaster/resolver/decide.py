@@ -12,6 +12,7 @@ Room that a placement takes is charged while the rest is decided and given back 
 known changes by the log alone, once the commit is in it.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -36,7 +37,7 @@ from berthmaster.resolver.consider import (
     seat,
 )
 from berthmaster.resolver.quota import target_in
-from berthmaster.resolver.reserving import Reserves
+from berthmaster.resolver.reserving import Reserves, Token
 from berthmaster.resolver.settings import ENGINE_VERSION, Policy
 from berthmaster.resolver.state import UNCLAIMED, Knowledge
 from berthmaster.resolver.turns import Turn, Turns
@@ -47,18 +48,26 @@ _RANKED_BYTES = 150
 _POD_BYTES = 60
 
 
+Passed = tuple[Line, frozenset[Token]]  # and the reservations that it had to mind
+
+
 class Plan(NamedTuple):
     """A decision and the events that make it true; one batch."""
 
     decision: Decision
     events: tuple[WorkloadEvent, ...]
-    passed_over: tuple[Line, ...]  # lines that do not fit beside what this plan places
+    passed_over: tuple[Passed, ...]  # lines that do not fit beside what this plan places
     growth: int  # of the knowledge that it was made on
 
     def was_stored(self) -> None:
         """Only then is there no room for those who were passed over."""
-        for line in self.passed_over:
-            line.blocked_at = self.growth
+        _block(self.passed_over, self.growth)
+
+
+def _block(passed_over: Iterable[Passed], growth: int) -> None:
+    for line, minded in passed_over:
+        line.blocked_at = growth
+        line.minded = minded
 
 
 _Room = tuple[Considered, Candidate, Seating]
@@ -81,11 +90,10 @@ class _Draft:
         self.taken: list[Holding] = []
         self.reservations: dict[Key, Reservation] = {}
         self.no_room: set[tuple[bytes, frozenset[Key]]] = set()  # shape, beside these reservations
-        self.passed_over: list[Line] = []
+        self.passed_over: list[Passed] = []
         self.bytes = 0
         self.anew = anew
         self.remembered = False  # what was found out before may have mattered
-        self.stale = False  # somebody was passed by for a reservation that is no more
 
     @property
     def full(self) -> bool:
@@ -105,8 +113,7 @@ class _Draft:
 
     def plan(self) -> Plan | None:
         if not self.events:
-            for line in self.passed_over:
-                line.blocked_at = self.know.growth
+            _block(self.passed_over, self.know.growth)
             return None
         know = self.know
         decision = Decision(
@@ -133,9 +140,6 @@ class _Draft:
 def decide(know: Knowledge, policy: Policy, now_s: float, decider: str) -> Plan | None:
     """Everything that can be decided now, up to the commit's limit; None if there is nothing."""
     draft = _draft(know, policy, now_s, decider)
-    if draft.stale:
-        know.growth += 1  # so that all who wait are looked at
-        draft = _draft(know, policy, now_s, decider)
     if draft.events and draft.remembered:
         draft = _draft(know, policy, now_s, decider, anew=True)
     return draft.plan()
@@ -226,7 +230,6 @@ def _place(draft: _Draft, moment: Moment) -> None:
             while not draft.full and (turn := turns.next()) is not None:
                 amounts = _place_one(draft, moment, turn, reserves)
                 if amounts is None:
-                    draft.passed_over.append(turn.line)
                     turns.passed()
                 else:
                     turns.placed(amounts)
@@ -234,8 +237,8 @@ def _place(draft: _Draft, moment: Moment) -> None:
             turns.close()
     finally:
         draft.reservations = reserves.told()
-        draft.remembered = reserves.remembered or reserves.dropped
-        draft.stale = reserves.close()
+        draft.remembered = reserves.remembered
+        reserves.close()
 
 
 def queue_refusal(know: Knowledge, request: JobRequest) -> str:
@@ -259,11 +262,14 @@ def _place_one(draft: _Draft, moment: Moment, turn: Turn, reserves: Reserves) ->
             return None
         asked, shape = narrowed, shape_of(narrowed)
     found = None
-    if draft.anew or not turn.blocked:
+    blocked = turn.blocked and line.minded <= reserves.tokens
+    if draft.anew or not blocked:
+        draft.passed_over.append((line, reserves.tokens))  # unless there is room
         found = _find_room(draft, moment, turn, reserves, asked, shape)
     if found is None:
         reserves.look(line, turn.key, turn.rank, asked, shape, untouched=not draft.events)
         return None
+    draft.passed_over.pop()
     considered, chosen, seating = found
     know.fleet.charge(seating.holdings, +1)
     draft.taken.extend(seating.holdings)

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 
 from berthmaster.engine.needs import shape_of
 from berthmaster.engine.queues import Tier, ask_of, tier
-from berthmaster.engine.reserve import ends_in_time, holdings_of
+from berthmaster.engine.reserve import ends_in_time
 from berthmaster.lifecycle.fold import Key
 from berthmaster.messages.placement import Reservation
 from berthmaster.messages.workload import JobRequest
 from berthmaster.resolver.consider import Moment, consider, seat
-from berthmaster.resolver.reserving import Kept, in_force
+from berthmaster.resolver.reserving import Kept, in_force, kept_of
 from berthmaster.resolver.state import Knowledge
-from berthmaster.resolver.turns import Rank, rank_of
+from berthmaster.resolver.turns import Rank
 from berthmaster.resolver.waiting import duration_class, longest_s
 
 
@@ -42,7 +42,7 @@ def minded_by(
         line = know.waiting.line_of(name)
         if line is None or name == key:
             continue
-        each = Kept(name, rank_of(know, line, name), reservation, holdings_of(reservation))
+        each = kept_of(know, line, name, reservation)
         if each.limits(key, rank, lasts_s, now_s):
             found.append(each)
     return found

@@ -35,7 +35,7 @@ from berthmaster.engine.reserve import (
     soonest,
 )
 from berthmaster.lifecycle.fold import Key, Workload
-from berthmaster.messages.placement import Reservation
+from berthmaster.messages.placement import HeldNode, Reservation
 from berthmaster.messages.workload import JobRequest
 from berthmaster.resolver.consider import BUSY, Considered, Moment, consider, seat
 from berthmaster.resolver.soonest import end_s
@@ -46,6 +46,9 @@ from berthmaster.resolver.waiting import Line
 CLUSTERS_LOOKED_AT: Final = 4  # for one job: those that may have room first
 
 
+Token = tuple[Key, int]
+
+
 class Kept(NamedTuple):
     """A reservation in force."""
 
@@ -53,6 +56,7 @@ class Kept(NamedTuple):
     rank: Rank
     reservation: Reservation
     holdings: tuple[Holding, ...]
+    token: Token
 
     def limits(self, key: Key | None, rank: Rank, lasts_s: float | None, now_s: float) -> bool:
         """Whether a job must leave the room alone."""
@@ -61,11 +65,16 @@ class Kept(NamedTuple):
         return not ends_in_time(self.reservation, now_s, lasts_s)
 
 
+def kept_of(know: Knowledge, line: Line, key: Key, reservation: Reservation) -> Kept:
+    """What a reservation of a line's member means for others."""
+    token = key, hash(reservation)
+    return Kept(key, rank_of(know, line, key), reservation, holdings_of(reservation), token)
+
+
 class _Looked(NamedTuple):
     """What was found out for a line's first, and how long that stays true."""
 
-    growth: int
-    decision: int
+    seen: tuple[int, int, frozenset[str]]
     in_force: dict[Key, Reservation]
     key: Key
     until_s: float
@@ -80,12 +89,11 @@ class Reserves:
         self._know = know
         self._anew = anew
         self.remembered = False  # something that was found out before was taken for true
-        self.dropped = False  # room that others had to mind was given up in this draft
         self._moment = moment
         self._policy = moment.policy
         self._now_s = now_s
         self._looked = 0
-        self._minded: set[Reservation] = set()  # all that were in force at any time in this draft
+        self._tokens: frozenset[Token] = frozenset()
         self._live: dict[str, list[Release]] | None = None
         self.kept: dict[Key, Kept] = {}
         for key, reservation in in_force(know, moment, now_s).items():
@@ -96,22 +104,23 @@ class Reserves:
         """As a decision tells them."""
         return {key: kept.reservation for key, kept in self.kept.items()}
 
-    def close(self) -> bool:
-        """Give the room back; what is planned now is what people are told. Whether one that others
-        had to mind at the last look was not there at this one: then they may fit now."""
+    def close(self) -> None:
+        """Give the room back; what is planned now is what people are told."""
         self._charge(self.kept.values(), -1)
-        know = self._know
-        know.planned = self.told()
-        lost = not know.minded <= self._minded
-        know.minded = self._minded
-        return lost
+        self._know.planned = self.told()
+
+    @property
+    def tokens(self) -> frozenset[Token]:
+        """Those in force now, to compare with those that a line had to mind when it did not fit:
+        while they are still there it does not fit either."""
+        return self._tokens
 
     def _keep(self, key: Key, reservation: Reservation) -> Kept:
         line = self._know.waiting.line_of(key)
         assert line is not None  # it waits
-        kept = Kept(key, rank_of(self._know, line, key), reservation, holdings_of(reservation))
+        kept = kept_of(self._know, line, key, reservation)
         self.kept[key] = kept
-        self._minded.add(reservation)
+        self._tokens |= {kept.token}
         return kept
 
     def _charge(self, kept: Iterable[Kept], sign: int) -> None:
@@ -148,7 +157,7 @@ class Reserves:
         """It is placed, or another job goes before it."""
         kept = self.kept.pop(key, None)
         if kept is not None:
-            self.dropped = True
+            self._tokens -= {kept.token}
             self._charge((kept,), -1)
 
     def give_way(self, rank: Rank, taken: Sequence[Holding]) -> None:
@@ -200,11 +209,9 @@ class Reserves:
 
     def _remembered(self, line: Line, key: Key) -> _Looked | None:
         looked = line.looked
-        know = self._know
         if (
             isinstance(looked, _Looked)
-            and looked.growth == know.growth
-            and looked.decision == know.chain.number
+            and looked.seen == self._seen()
             and looked.key == key
             and self._now_s <= looked.until_s
             and looked.in_force == self.told()
@@ -212,6 +219,10 @@ class Reserves:
             self.remembered = True
             return looked
         return None
+
+    def _seen(self) -> tuple[int, int, frozenset[str]]:
+        """All that matters here besides who waits and what time it is."""
+        return self._know.growth, self._know.changes, self._know.opened
 
     def _find(self, line: Line, key: Key, request: JobRequest, shape: bytes) -> _Looked:
         know, now_s = self._know, self._now_s
@@ -244,9 +255,7 @@ class Reserves:
         until_s = self._known_until_s(busy)
         if reservation is None and could_fit:
             until_s = min(until_s, firm_s)
-        return _Looked(
-            know.growth, know.chain.number, self.told(), key, until_s, could_fit, reservation
-        )
+        return _Looked(self._seen(), self.told(), key, until_s, could_fit, reservation)
 
     def _promising(
         self, busy: list[str], request: JobRequest
@@ -310,7 +319,7 @@ def in_force(know: Knowledge, moment: Moment, now_s: float) -> dict[Key, Reserva
             continue
         if right_of(know, line).refusal or reservation.cluster in closed:
             continue
-        if not all(_usable(know, reservation.cluster, held.node) for held in reservation.held):
+        if not all(_usable(know, reservation.cluster, held) for held in reservation.held):
             continue
         at_s = reservation.expected_at_s
         if at_s is not None and now_s > at_s:
@@ -326,14 +335,19 @@ def in_force(know: Knowledge, moment: Moment, now_s: float) -> dict[Key, Reserva
     return valid
 
 
-def _usable(know: Knowledge, cluster: str, node: str) -> bool:
-    report = know.fleet.node(cluster, node)
-    return (
-        report is not None
-        and report.ready
-        and report.schedulable
-        and (cluster, node) not in know.cordons
-    )
+def _usable(know: Knowledge, cluster: str, held: HeldNode) -> bool:
+    """Whether the node still could give that, were nothing of ours on it."""
+    report = know.fleet.node(cluster, held.node)
+    if report is None or not (report.ready and report.schedulable):
+        return False
+    if (cluster, held.node) in know.cordons:
+        return False
+    if report.allocatable.cpu_milli - report.foreign.cpu_milli < held.cpu_milli:
+        return False
+    if report.allocatable.memory_mib - report.foreign.memory_mib < held.memory_mib:
+        return False
+    free = {gpu.index: 1000 - gpu.foreign_milli for gpu in report.gpus if gpu.healthy}
+    return all(free.get(gpu, 0) >= held.gpu_milli for gpu in held.gpus)
 
 
 def seat_in(
@@ -346,26 +360,3 @@ def seat_in(
         return None
     found = seat(know, request, considered._replace(candidates=here))
     return found[1] if found is not None else None
-
-
-@contextmanager
-def kept_from(
-    know: Knowledge, moment: Moment, line: Line | None, key: Key | None, rank: Rank, now_s: float
-) -> Iterator[None]:
-    """The fleet as a job sees it that others' reservations limit. For questions."""
-    lasts_s = line.lasts_s if line is not None else None
-    kept = []
-    for name, reservation in in_force(know, moment, now_s).items():
-        its = know.waiting.line_of(name)
-        if its is None:
-            continue
-        each = Kept(name, rank_of(know, its, name), reservation, holdings_of(reservation))
-        if each.limits(key, rank, lasts_s, now_s):
-            kept.append(each)
-    for each in kept:
-        know.fleet.charge(each.holdings, +1)
-    try:
-        yield
-    finally:
-        for each in kept:
-            know.fleet.charge(each.holdings, -1)

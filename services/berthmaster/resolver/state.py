@@ -78,7 +78,6 @@ class Knowledge:
         self._shares: dict[str, QueueShare] = {}
         self.ledger = Ledger(self.fleet.node)
         self.reservations: dict[Key, Reservation] = {}  # told by the newest decision that told any
-        self.minded: set[Reservation] = set()  # in force at any time during the last look
         self.planned: dict[Key, Reservation] = {}  # in force when it ended: what people are told
         self.waiting = Waiting()
         self.expecting = Expectations()
@@ -94,6 +93,7 @@ class Knowledge:
         self.mix = Mix()
         self.appraiser = Appraiser()
         self.opened: frozenset[str] = frozenset()  # clusters that took placements at the last look
+        self.changes = 0  # rises with every event of a live workload and with what nodes tell
         self.growth = 0  # rises when something may fit now that did not before
         self.verdicts: Counter[Verdict] = Counter()
 
@@ -187,6 +187,7 @@ class Knowledge:
         """Keep what is derived in step with a workload that changed."""
         name, state = workload.key, workload.state
         frozen = name in self.frozen
+        self.changes += was_live or workload.live
         if was_live and not workload.live:
             self.fleet.release(name)
             self.ledger.release(name)
@@ -292,6 +293,7 @@ class Knowledge:
         match fact:
             case NodeReport():
                 before = self.fleet.node(fact.cluster, fact.node)
+                self.changes += 1
                 self.growth += self.fleet.put_node(fact)
                 self.growth += self.ledger.node_changed(before, fact)
             case NodeGone():
@@ -323,6 +325,7 @@ class Knowledge:
         """A node is no more; what runs there by our account still does."""
         before = self.fleet.node(cluster, node)
         self.fleet.drop_node(cluster, node)
+        self.changes += 1
         self.growth += self.ledger.node_changed(before, None)
 
     def take_control(self, fact: ControlFact, sequence: int) -> None:

@@ -24,7 +24,17 @@ Order = tuple[int, int, Place, int]
 class Line:
     """The waiting jobs of one queue, shape and class of duration."""
 
-    __slots__ = ("_heap", "ask", "blocked_at", "id", "looked", "members", "queue", "request")
+    __slots__ = (
+        "_heap",
+        "ask",
+        "blocked_at",
+        "id",
+        "looked",
+        "members",
+        "minded",
+        "queue",
+        "request",
+    )
 
     def __init__(self, line_id: "LineId", request: JobRequest) -> None:
         self.id = line_id
@@ -34,6 +44,7 @@ class Line:
         self.members: dict[Key, Order] = {}
         self._heap: list[tuple[Order, Key]] = []
         self.blocked_at = -1  # the growth at which its first did not fit
+        self.minded: frozenset[tuple[Key, int]] = frozenset()  # reservations, at that time
         self.looked: object = None  # what reserving.py last found out for it
 
     @property

@@ -19,7 +19,10 @@ from tests.support.deciding import World
 # 3: queues have guarantees and shares; room is kept for the first jobs that do not fit.
 # 4: GPU models are compared word by word, whatever their spelling.
 # 5: pods go where they cost least by what was learned of the mix, not where they fit best.
-DIGESTS = dict.fromkeys(("1", "2", "3", "4"), "042e8bdfc866cebd") | {"5": "7e6cd4d7ed1ca711"}
+# 6: room that nodes cannot give any more is not kept for anybody.
+DIGESTS = dict.fromkeys(("1", "2", "3", "4"), "042e8bdfc866cebd") | dict.fromkeys(
+    ("5", "6"), "7e6cd4d7ed1ca711"
+)
 
 
 def test_what_an_engine_decides_is_bound_to_its_version() -> None:
