@@ -25,20 +25,20 @@ _FEW: Final = 0.25  # of the nodes: when more have changed, all are scored
 class Card:
     """Of one kind of pod: every node's score, and the best node of each cluster."""
 
-    __slots__ = ("best", "best_slot", "layout", "sampled", "scores", "seen")
+    __slots__ = ("best", "best_slot", "layout", "scores", "seen", "worth")
 
     def __init__(self) -> None:
         self.scores: NDArray[np.float32] = np.zeros(0, np.float32)
         self.best: NDArray[np.float32] = np.zeros(0, np.float32)  # [C]; NOT_HERE = no room
         self.best_slot: NDArray[np.int64] = np.zeros(0, np.int64)  # [C]; the first of the best
         self.layout = -1  # of the fleet that it was made for
-        self.sampled = -1  # of the worth that it was made with
+        self.worth: Worth | None = None  # that it was made with
         self.seen = 0  # where the log of touched slots ended
 
     def follow(self, fleet: Fleet, pods: PodSet, suitable: Suitable, worth: Worth) -> None:
         """Bring it up to date."""
         changed: list[int] | None = None
-        if self.layout == fleet.layout and self.sampled == worth.sampled:
+        if self.layout == fleet.layout and self.worth is worth:
             changed = fleet.touched.since(self.seen)
         self.seen = fleet.touched.end
         if changed is None or len(changed) > _FEW * len(self.scores):
@@ -47,7 +47,7 @@ class Card:
             self._update(fleet, pods, suitable, worth, changed)
 
     def _make(self, fleet: Fleet, pods: PodSet, suitable: Suitable, worth: Worth) -> None:
-        self.layout, self.sampled = fleet.layout, worth.sampled
+        self.layout, self.worth = fleet.layout, worth
         self.scores = score_all(fleet, pods, suitable, worth)
         self.best = np.zeros(len(fleet.clusters), np.float32)
         self.best_slot = np.zeros(len(fleet.clusters), np.int64)
@@ -111,6 +111,6 @@ class Board:
         return card
 
     @property
-    def bytes(self) -> int:
+    def array_bytes(self) -> int:
         """What the cards take."""
         return sum(card.scores.nbytes for card in self._cards.values())

@@ -229,6 +229,13 @@ class Fleet:
 
     # Arrays
 
+    @property
+    def array_bytes(self) -> int:
+        """What the arrays take."""
+        arrays = [self.cpu, self.memory, self.gpu, self.whole, self.milli, self.capacity_milli]
+        arrays += [self.kind, self.cluster_of, *self.pieces.values()]
+        return sum(array.nbytes for array in arrays) + self.open.nbytes
+
     def span(self, cluster: int) -> tuple[int, int]:
         """First slot of a cluster, and the first after it."""
         return self._spans[cluster]

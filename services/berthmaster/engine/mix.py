@@ -20,8 +20,8 @@ COUNTS_OF_ONE: Final = 16  # so that a rare kind of pod outlives some halvings
 MEMORY_PODS: Final = 16_384  # pods after which one counts half
 MAX_TYPES: Final = 1024
 FIRST_SAMPLE: Final = 32  # pods
-GROWTH: Final = 5  # a sample is renewed when a fifth more has arrived …
-LONGEST_PODS: Final = 2048  # … or so many
+GROWTH: Final = 2  # a sample is renewed when half as many more have arrived …
+LONGEST_PODS: Final = 4096  # … or so many
 
 
 class PodType(NamedTuple):

@@ -127,6 +127,12 @@ class Suitables:
         made = self._known[filters] = suitable_nodes(fleet, pods)
         return made
 
+    @property
+    def array_bytes(self) -> int:
+        """What the masks take."""
+        known = self._known.values()
+        return sum(s.nodes.nbytes + (s.gpus.nbytes if s.gpus is not None else 0) for s in known)
+
     def kind(self, shape: bytes, index: int, pods: PodSet) -> bytes:
         """``kind_of`` the pods, without working it out each time."""
         return self._kind(shape, index, pods)[0]

@@ -21,6 +21,7 @@ WHOLE: Final = 1000
 MAX_SIZES: Final = 48  # the most asked for; of the rest, holes are worth what these would pay
 _MAX_PIVOTS: Final = 2000  # a bound that is never met: tens are usual
 _EPSILON: Final = 1e-9
+_DIGITS: Final = 9  # of a price: the same whichever way it was come by
 
 
 def hole_prices(demand: Mapping[int, int]) -> dict[int, float]:
@@ -31,7 +32,8 @@ def hole_prices(demand: Mapping[int, int]) -> dict[int, float]:
     sizes = sorted(most)
     if not sizes:
         return {}
-    return dict(zip(sizes, _duals(sizes, [asked[size] for size in sizes]), strict=True))
+    duals = _duals(sizes, [asked[size] for size in sizes])
+    return {size: round(dual, _DIGITS) for size, dual in zip(sizes, duals, strict=True)}
 
 
 def _duals(sizes: Sequence[int], demand: Sequence[int]) -> list[float]:

@@ -29,7 +29,9 @@ CPU_SHARE: Final = 0.95  # of a GPU's usual CPU: some pods bring less, and those
 TOGETHER: Final = 0.01  # for e wholly free GPUs of n: this x e^2 / n
 LEFT_OVER: Final = 0.001  # for a node that is left without free GPUs, against one that keeps eight
 _FULL_NODE_MILLI: Final = 8 * WHOLE
+_BITS: Final = 7  # of the CPU that pods bring with a GPU
 _TIGHTER: Final = 1e-9  # of two GPUs that lose the same, the one with less free
+_MANY: Final = 256
 _CHUNK: Final = 16_384  # nodes looked at together: bounds what is needed beside the result
 
 At = slice | NDArray[np.int64]
@@ -38,10 +40,14 @@ At = slice | NDArray[np.int64]
 class Worth(NamedTuple):
     """What was learned of a mix of pods."""
 
-    sampled: int  # the pods seen, which names it
     hole: NDArray[np.float64]  # [1001], by free milli
     cpu_milli_a_gpu: float  # what a free GPU needs to be of use; NEVER_SCARCE = nothing
     known_losses: dict[int, NDArray[np.float64]]  # what ``losses`` gave, by milli taken
+
+    def same(self, other: "Worth") -> bool:
+        """Whether nothing scores otherwise by the other."""
+        same_cpu = self.cpu_milli_a_gpu == other.cpu_milli_a_gpu
+        return same_cpu and np.array_equal(self.hole, other.hole)
 
     def losses(self, milli: int) -> NDArray[np.float64]:
         """By free milli of a GPU, how its worth changes when a part of it is taken; NOT_HERE where
@@ -55,7 +61,7 @@ class Worth(NamedTuple):
         return known
 
 
-def worth_of(sample: Sample, sampled: int = 0) -> Worth:
+def worth_of(sample: Sample) -> Worth:
     """What a mix teaches."""
     shared: dict[int, int] = {}
     cpu = gpus = 0
@@ -66,20 +72,31 @@ def worth_of(sample: Sample, sampled: int = 0) -> Worth:
         gpus += count * kind.gpus * kind.gpu_milli
         if kind.gpus == 1 and kind.gpu_milli < WHOLE:
             shared[kind.gpu_milli] = shared.get(kind.gpu_milli, 0) + count
-    kappa = CPU_SHARE * WHOLE * cpu / gpus if cpu else NEVER_SCARCE
-    return Worth(sampled, hole_values(hole_prices(shared)), kappa, {})
+    kappa = CPU_SHARE * _steady(WHOLE * cpu // gpus) if cpu else NEVER_SCARCE
+    return Worth(hole_values(hole_prices(shared)), kappa, {})
+
+
+def _steady(amount: int) -> int:
+    """An amount in steps of about one in a hundred, so that chance alone does not change it."""
+    step = 1 << max(0, amount.bit_length() - _BITS)
+    return (amount + step // 2) // step * step
 
 
 class Appraiser:
-    """The newest sample's worth, worked out once."""
+    """The newest sample's worth, worked out once; the same one as long as nothing new is learned,
+    so that nothing that was made with it need be made anew."""
 
     def __init__(self) -> None:
         self._worth = worth_of(())
+        self._sampled = 0
 
     def of(self, mix: Mix) -> Worth:
         """As of the mix's sample."""
-        if self._worth.sampled != mix.sampled:
-            self._worth = worth_of(mix.sample, mix.sampled)
+        if self._sampled != mix.sampled:
+            self._sampled = mix.sampled
+            learned = worth_of(mix.sample)
+            if not learned.same(self._worth):
+                self._worth = learned
         return self._worth
 
 
@@ -162,13 +179,24 @@ def _best_hole(
             fits = fits & (~nodes[at] | (fleet.pieces[resource][at] > 0))
     if suitable.gpus is not None:
         loss = np.where(suitable.gpus[at], loss, NOT_HERE)
-    best = loss.max(axis=1, initial=NOT_HERE)
+    best = _best_of_each(loss)
     fits = fits & (best > NOT_HERE)
     score = np.where(fits, best, 0.0)
     opened = best == of_whole
     if opened.any():
         score += _together(fleet, at, fleet.whole[at], opened)
     return score, need, fits
+
+
+def _best_of_each(loss: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The maximum of each row; of many short rows it is found faster column by column."""
+    if len(loss) < _MANY or not loss.shape[1]:
+        few: NDArray[np.float64] = loss.max(axis=1, initial=NOT_HERE)
+        return few
+    best = loss[:, 0].copy()
+    for column in range(1, loss.shape[1]):
+        np.maximum(best, loss[:, column], out=best)
+    return best
 
 
 def pick_gpus(

@@ -50,6 +50,7 @@ class Moment(NamedTuple):
     worth: Worth  # of holes, by the mix seen so far
     shut: dict[bytes, "_Shut"]  # by shape: clusters that are out whatever their room
     drafted: dict[str, list[tuple[Target, JobRequest]]]  # cluster -> for its queue, by this draft
+    tainted: bool  # some cluster is
     shown: dict[int, tuple[float, float, float]]  # cluster -> idle, fresh, age as a record has them
 
 
@@ -176,7 +177,19 @@ def moment_at(know: Knowledge, policy: Policy, now_s: float) -> Moment:
     shares = (weights.fit * scale, weights.room * scale)
     room_a_milli = 100.0 / np.maximum(fleet.all_milli, 1)
     worth = know.appraiser.of(know.mix)
-    return Moment(policy, views, standing, standing_sum, shares, room_a_milli, worth, {}, {}, {})
+    return Moment(
+        policy,
+        views,
+        standing,
+        standing_sum,
+        shares,
+        room_a_milli,
+        worth,
+        {},
+        {},
+        any(know.clusters.get(view.name).taints for view in views),
+        {},
+    )
 
 
 def consider(know: Knowledge, moment: Moment, request: JobRequest, shape: bytes) -> Considered:
@@ -204,6 +217,11 @@ def consider(know: Knowledge, moment: Moment, request: JobRequest, shape: bytes)
     filtered = dict(_out(know, shut, fits, suitables))
     candidates = _rank(know, moment, request, cards, fits)
     return Considered(moment, candidates, filtered, suitables, cards)
+
+
+def _asks_nothing(request: JobRequest) -> bool:
+    """Of clusters."""
+    return not request.clusters and not request.cluster_labels and len(request.pod_sets) == 1
 
 
 def _out(
@@ -248,6 +266,9 @@ def _rank(
 def _shut(know: Knowledge, moment: Moment, request: JobRequest, shape: bytes) -> _Shut:
     """Why clusters are out whatever their room: the same for all requests of a shape."""
     known = moment.shut.get(shape)
+    if known is None and shape and _asks_nothing(request) and not moment.tainted:
+        usual = _shut(know, moment, request, b"")  # the same for all such shapes
+        known = moment.shut[shape] = _Shut(usual.why, usual.open, {})
     if known is None:
         why = dict.fromkeys(know.without_nodes(), NO_NODES)
         why |= {v.name: said for v in moment.views if (said := _closed(know, v, request))}

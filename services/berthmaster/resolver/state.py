@@ -137,6 +137,11 @@ class Knowledge:
         kind = self.suitables.kind(shape, index, pods)
         return suitable, self.board.card(self.fleet, kind, pods, suitable, worth)
 
+    @property
+    def engine_bytes(self) -> int:
+        """What the engine's arrays take, of all that grows with the nodes and the kinds of pods."""
+        return self.fleet.array_bytes + self.suitables.array_bytes + self.board.array_bytes
+
     def _begins_here(self, name: Key, event: WorkloadEvent) -> bool:
         """Whether an event of an unknown workload makes it known: its first, if it is for us."""
         if isinstance(event, Submitted) and name not in self.frozen:
