@@ -1,5 +1,6 @@
 """Strategies for small fleets and pods of every sort: enough to disagree on, fast to look at."""
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -8,6 +9,8 @@ from berthmaster.messages.fleet import NodeReport, Share, Taint
 from berthmaster.messages.workload import PodSet, Toleration
 from tests.support.builders import node, pod_set
 
+# Where others use the machine too, nothing is said of speed.
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 MODELS = ("A100", "T4")
 CLUSTERS = ("c1", "c2")
 SLICE = Share(resource="nvidia.com/mig-1g.10gb", kind="mig", milli=142, memory_mib=9984, count=3)

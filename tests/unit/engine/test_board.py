@@ -17,7 +17,7 @@ from berthmaster.lifecycle.fold import key
 from berthmaster.messages.fleet import NodeReport
 from berthmaster.messages.workload import PodSet
 from tests.support.builders import node, pod_set
-from tests.unit.engine.fleets import CLUSTERS, pods, reports
+from tests.unit.engine.fleets import CLUSTERS, UNHURRIED, pods, reports
 
 LEARNED = worth_of(((PodType(1, 470, 3000), 5), (PodType(1, 810, 1000), 9)))
 NAMES = [(cluster, f"n{at}") for cluster in CLUSTERS for at in range(4)]
@@ -110,7 +110,7 @@ def steps(draw: st.DrawFn) -> Callable[[Story], None]:
     return happenings[draw(st.integers(0, len(happenings) - 1))]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(UNHURRIED, max_examples=150)
 @given(
     st.lists(st.sampled_from(NAMES), min_size=1, max_size=6, unique=True),
     st.lists(st.one_of(steps(), steps(), st.integers(0, 2)), max_size=30),

@@ -14,6 +14,7 @@ from berthmaster.lifecycle.fold import key
 from berthmaster.messages.fleet import NodeReport, Taint
 from berthmaster.messages.workload import PodSet, Toleration
 from tests.support.builders import node, pod_set
+from tests.unit.engine.fleets import UNHURRIED
 
 MODELS = ("A100", "T4")
 
@@ -95,6 +96,7 @@ def slow_tightness(report: NodeReport, used: list[Holding], need: PodSet) -> flo
     return left + 0.01 * sum(max(0, milli) for milli in free.values()) + 1e-7 * cpu
 
 
+@UNHURRIED
 @given(fleets(), pods())
 def test_tightness_is_what_the_rule_says_for_every_node(fleet: Fleet, need: PodSet) -> None:
     fast = tightness(fleet, need, suitable_nodes(fleet, need))
@@ -102,6 +104,7 @@ def test_tightness_is_what_the_rule_says_for_every_node(fleet: Fleet, need: PodS
     np.testing.assert_allclose(fast, slow)
 
 
+@UNHURRIED
 @given(fleets(), pods())
 def test_chosen_gpus_are_acceptable_and_have_the_room(fleet: Fleet, need: PodSet) -> None:
     suitable = suitable_nodes(fleet, need)
@@ -115,6 +118,7 @@ def test_chosen_gpus_are_acceptable_and_have_the_room(fleet: Fleet, need: PodSet
             assert not need.gpu_models or devices[index].model in need.gpu_models
 
 
+@UNHURRIED
 @given(fleets(), pods(), st.integers(1, 6))
 def test_a_gang_is_seated_whole_or_not_at_all_and_leaves_no_trace(
     fleet: Fleet, need: PodSet, count: int
@@ -142,6 +146,7 @@ def test_a_gang_is_seated_whole_or_not_at_all_and_leaves_no_trace(
             mine.append(held)
 
 
+@UNHURRIED
 @given(fleets(), st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), max_size=8))
 def test_held_and_released_room_leaves_the_arrays_as_a_new_fleet_would_have_them(
     fleet: Fleet, holds: list[tuple[int, int]]

@@ -18,6 +18,7 @@ from berthmaster.engine.mix import (
 )
 from berthmaster.messages.workload import PodSet
 from tests.support.builders import pod_set
+from tests.unit.engine.fleets import UNHURRIED
 
 SHARED = pod_set(gpu_milli=470, cpu_milli=11_908)
 WHOLE = pod_set(gpus=8, cpu_milli=64_000)
@@ -92,6 +93,7 @@ def test_any_number_of_kinds_is_bounded() -> None:
         assert len(mix.state().counts) <= MAX_TYPES
 
 
+@UNHURRIED
 @given(arrivals, st.integers(0, 40))
 def test_a_mix_restored_on_the_way_learns_what_one_that_was_there_did(
     pods: list[PodSet], at: int
@@ -103,6 +105,7 @@ def test_a_mix_restored_on_the_way_learns_what_one_that_was_there_did(
     assert (restored.sample, restored.sampled) == (whole.sample, whole.sampled)
 
 
+@UNHURRIED
 @given(arrivals)
 def test_counts_are_whole_bounded_and_all_of_what_came_while_nothing_faded(
     pods: list[PodSet],

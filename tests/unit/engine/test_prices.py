@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berthmaster.engine.prices import MAX_SIZES, hole_prices, hole_values
+from tests.unit.engine.fleets import UNHURRIED
 
 demands = st.dictionaries(st.integers(150, 999), st.integers(1, 1000), min_size=1, max_size=3)
 
@@ -72,7 +73,7 @@ def fewest_gpus(demand: dict[int, int]) -> Fraction:
     return best
 
 
-@settings(max_examples=60, deadline=None)
+@settings(UNHURRIED, max_examples=60)
 @given(demands)
 def test_prices_are_those_of_the_fewest_gpus_and_no_gpu_pays_more_than_one(
     demand: dict[int, int],
@@ -88,7 +89,7 @@ def test_prices_are_those_of_the_fewest_gpus_and_no_gpu_pays_more_than_one(
     assert paid == pytest.approx(float(fewest_gpus(demand)), rel=1e-7)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(UNHURRIED, max_examples=40)
 @given(st.dictionaries(st.integers(1, 999), st.integers(1, 9), max_size=6))
 def test_a_hole_is_worth_the_most_that_pods_in_it_pay(demand: dict[int, int]) -> None:
     prices = hole_prices(demand)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from berthmaster.engine.fit import NOT_HERE as NO_ROOM
@@ -26,7 +26,7 @@ from berthmaster.engine.value import (
 from berthmaster.messages.fleet import NodeReport
 from berthmaster.messages.workload import PodSet
 from tests.support.builders import node, pod_set
-from tests.unit.engine.fleets import fleets, pods
+from tests.unit.engine.fleets import UNHURRIED, fleets, pods
 
 MIXES: tuple[Sample, ...] = (
     (),
@@ -66,7 +66,7 @@ def slow_score(report: NodeReport, need: PodSet, worth: Worth, gpus: tuple[int, 
     return score + 0.001 * (1 - sum(max(0, m) for m in after) / 8000)
 
 
-@settings(deadline=None)
+@UNHURRIED
 @given(fleets(), pods(), st.sampled_from(MIXES))
 def test_a_score_is_what_the_rule_says_for_every_node(
     fleet: Fleet, need: PodSet, sample: Sample
@@ -91,7 +91,7 @@ def test_a_score_is_what_the_rule_says_for_every_node(
                     assert other <= expected + 0.01 + 1e-6  # what is together is no hole
 
 
-@settings(deadline=None)
+@UNHURRIED
 @given(fleets(), pods(), st.sampled_from(MIXES), st.data())
 def test_a_node_has_the_same_score_alone_and_among_all(
     fleet: Fleet, need: PodSet, sample: Sample, data: st.DataObject
