@@ -11,8 +11,8 @@ things bound that time, and the lesser counts:
   to make room for them.
 
 Jobs larger than almost all of those of late ("giants", predict.py knows them) would hold up
-hundreds of others each: they go after all others that wait, and their second bound is
-``GIANT_PATIENCE`` times as long. Then room is kept for them too: nobody starves.
+hundreds of others each: they go after all others that wait, and are due by the first bound alone.
+Then room is kept for them too, so that nobody starves.
 
 Until it is due, a job takes room that is free; once it is due and does not fit, room is kept for
 it (reserve.py). Keeping room for jobs that are not due yet would leave GPUs idle for nobody's sake.
@@ -31,7 +31,6 @@ from typing import Final, NamedTuple
 from berthmaster.messages.workload import JobRequest
 
 STRETCH: Final = 2.0  # seconds of waiting for each GPU-second of service
-GIANT_PATIENCE: Final = 8.0
 STEP: Final = 1.1  # between two outlooks' patience
 LEAST_PATIENCE_S: Final = 1.0
 CPU_MILLI_A_GPU: Final = 12_000  # what a GPU is worth to a job without: openb has 12 cores for each
@@ -85,10 +84,9 @@ def outlook(open_gpu_s: float, gpus: float, giant_gpu_s: float = math.inf) -> Ou
 def place(service: float, submitted_at_s: float, gpus: float, seen: Outlook = NO_OUTLOOK) -> Place:
     """Where a job stands among those of its queue and priority. ``gpus``: what all its pods take at
     once (``gpu_share``)."""
+    if service > seen.giant_gpu_s:
+        return Place(giant=True, due_at_s=submitted_at_s + STRETCH * service)
     patience_s = seen.patience_s
     if gpus > 0 and not math.isinf(patience_s):
         patience_s *= max(0.0, 1.0 - gpus / seen.gpus) if seen.gpus > 0 else 0.0
-    giant = service > seen.giant_gpu_s
-    if giant:
-        patience_s *= GIANT_PATIENCE
-    return Place(giant, submitted_at_s + min(STRETCH * service, patience_s))
+    return Place(giant=False, due_at_s=submitted_at_s + min(STRETCH * service, patience_s))

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from berthmaster.engine.order import (
-    GIANT_PATIENCE,
     LEAST_PATIENCE_S,
     NO_OUTLOOK,
     STEP,
@@ -52,7 +51,7 @@ def test_a_giant_goes_after_all_others_and_is_due_all_the_same() -> None:
     seen = Outlook(patience_s=1000, gpus=64, giant_gpu_s=1e6)
     assert place(1e6, 0.0, 0, seen) == Place(giant=False, due_at_s=1000)
     giant = place(1e6 + 1, 0.0, 0, seen)
-    assert giant == Place(giant=True, due_at_s=GIANT_PATIENCE * 1000)
+    assert giant == Place(giant=True, due_at_s=STRETCH * (1e6 + 1))
     assert place(1e6, 1e9, 0, seen) < giant
 
 
