@@ -16,7 +16,11 @@ from tests.simulation.clockwork import Process
 from tests.simulation.mirror import Mirror
 
 POLICY: Final = Policy(
-    claim_timeout_s=10.0, avoid_s=20.0, stale_after_s=15.0, deadline_grace_s=30.0
+    claim_timeout_s=10.0,
+    avoid_s=20.0,
+    stale_after_s=15.0,
+    deadline_grace_s=30.0,
+    reserve_wait_s=60.0,
 )
 LEASE_S: Final = 2.0  # between two looks at the lease
 SNAPSHOT_S: Final = 25.0

@@ -95,6 +95,10 @@ class Peopled(Ground):
                     "priority": dice.choice((0, 5)),
                     "held": share > 0 and dice.random() < 0.3,
                     "capability_gpu_milli": dice.choice((None, 2000, 8000)),
+                    "guarantee_gpu_milli": dice.choice((None, 1000, 2000)),
+                    "weight": dice.choice((0.5, 1.0, 3.0)),
+                    "max_running_jobs": dice.choice((None, None, 2)),
+                    "resources": dice.choice(({}, {"gpu/T4": {"capability": 3000}})),
                 }
                 setting = {"type": "control.queue.v1"} | setting
                 self.clock.at(

@@ -64,6 +64,14 @@ class ResolverSettings(CommonSettings):
     commit_limit: int = setting(
         256, least=1, most=900, help="placements in one commit; more only cost latency"
     )
+    reservations: int = setting(
+        4, least=0, most=64, help="waiting jobs that room is kept for at a time; 0 = for none"
+    )
+    reserve_wait_s: float = setting(
+        300.0,
+        least=0,
+        help="seconds after which room is kept for a job although nobody knows when it is free",
+    )
     weight_fit: float = setting(1.0, least=0, help="weight of how well a job fills its node")
     weight_room: float = setting(0.5, least=0, help="weight of a cluster's free share")
     weight_idle: float = setting(0.5, least=0, help="weight of its measured idle share")
@@ -77,6 +85,8 @@ class ResolverSettings(CommonSettings):
             avoid_s=self.avoid_s,
             stale_after_s=self.stale_after_s,
             commit_limit=self.commit_limit,
+            reservations=self.reservations,
+            reserve_wait_s=self.reserve_wait_s,
             fit=self.weight_fit,
             room=self.weight_room,
             idle=self.weight_idle,
