@@ -30,7 +30,7 @@ from typing import Final, NamedTuple
 
 from berthmaster.messages.workload import JobRequest
 
-STRETCH: Final = 2.0  # seconds of waiting for each GPU-second of service
+STRETCH: Final = 1.5  # seconds of waiting for each GPU-second of service
 STEP: Final = 1.1  # between two outlooks' patience
 LEAST_PATIENCE_S: Final = 1.0
 CPU_MILLI_A_GPU: Final = 12_000  # what a GPU is worth to a job without: openb has 12 cores for each
