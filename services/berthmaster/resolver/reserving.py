@@ -190,6 +190,8 @@ class Reserves:
         if self.has(key):
             self._looked += 1
             return
+        if len(self.kept) >= most and not any(rank < kept.rank for kept in self.kept.values()):
+            return  # as many as may be, and none of them gives way to it
         found = self._remembered(line, key) if untouched and not self._anew else None
         if found is None:
             found = self._find(line, key, request, shape)
