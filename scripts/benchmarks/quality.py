@@ -7,8 +7,8 @@ GPUs, and for 130 %.
 
 Steady: pods come at random, each stays as long as one in the list did, and those that find no place
 are refused. It begins with the pods that such a stream would have brought: drawn by how long they
-stay, each somewhere in its life. Told is the mean allocation over time and the share of GPUs asked
-for that was refused, at an offered load of 105 %.
+stay, each somewhere in its life. Told are the mean allocation over time and the share of the GPU
+time asked for in that time that was refused, at an offered load of 105 %.
 """
 
 import argparse
@@ -120,23 +120,24 @@ def fill(name: str, packer: str, seed: int) -> tuple[float, float]:
 
 
 def stay(name: str, packer: str, seed: int) -> tuple[float, float]:
-    """Per cent allocated on average, and per cent of the GPUs asked for that were refused."""
+    """Per cent allocated on average, and per cent of the GPU time asked for that was refused."""
     pods, chance, capacity = pods_of(name), random.Random(seed), capacity_milli()
     at_work = PACKERS[packer](nodes(), [pod.pods for pod in pods])
     mean_gpu_s = statistics.fmean(milli_of(pod.pods) * pod.stays_s for pod in pods)
     gap_s = mean_gpu_s / (OFFERED * capacity)
     leaving: list[tuple[float, int, object, int]] = []
+    wishes: list[tuple[bool, int, float, float]] = []  # refused, milli, from, until
     used = count = 0
 
-    def come(pod: Pod, now_s: float, left_s: float) -> bool:
+    def come(pod: Pod, now_s: float, left_s: float) -> None:
         nonlocal used, count
         place = at_work.place(pod.pods)
+        wishes.append((place is None, milli_of(pod.pods), now_s, now_s + left_s))
         if place is None:
-            return False
+            return
         count += 1
         used += milli_of(pod.pods)
         heapq.heappush(leaving, (now_s + left_s, count, place, milli_of(pod.pods)))
-        return True
 
     by_stay = [pod.stays_s for pod in pods]
     asked = 0
@@ -145,7 +146,6 @@ def stay(name: str, packer: str, seed: int) -> tuple[float, float]:
         asked += milli_of(pod.pods)
         come(pod, 0.0, chance.random() * pod.stays_s)
     now_s = held = measured_s = 0.0
-    asked = refused = 0
     for number in range(STEADY_ARRIVALS):
         next_s = now_s + chance.expovariate(1.0 / gap_s)
         measuring = number >= WARM_UP * STEADY_ARRIVALS
@@ -160,10 +160,14 @@ def stay(name: str, packer: str, seed: int) -> tuple[float, float]:
         measured_s += measuring * (next_s - now_s)
         now_s = next_s
         pod = pods[chance.randrange(len(pods))]
-        asked += measuring * milli_of(pod.pods)
-        if not come(pod, now_s, pod.stays_s):
-            refused += measuring * milli_of(pod.pods)
-    return 100.0 * held / measured_s / capacity, 100.0 * refused / asked
+        come(pod, now_s, pod.stays_s)
+    begun_s = now_s - measured_s
+    spans = [
+        (refused, milli * max(0.0, min(until_s, now_s) - max(from_s, begun_s)))
+        for refused, milli, from_s, until_s in wishes
+    ]
+    refused_share = sum(span for refused, span in spans if refused) / sum(s for _, s in spans)
+    return 100.0 * held / measured_s / capacity, 100.0 * refused_share
 
 
 def perform(run: Run) -> tuple[float, float]:
