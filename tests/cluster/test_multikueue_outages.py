@@ -280,9 +280,13 @@ def test_a_worker_is_gone_for_a_minute_while_jobs_run_and_are_sent_there(bare: R
         # And it is one of them again.
         k.wait_active(120)
         rig.until(lambda: not silent(rig), "it is heard")
-        names["afterwards"] = rig.submit("afterwards", run_s="4")
-        each_ends_once(rig, census, names)
-        assert rig.bus.kinds(names["afterwards"])[-1] == f"succeeded {ONE}"
+        went: list[str] = []
+        while f"succeeded {ONE}" not in went:  # on a busy machine it may seem silent once more
+            assert len(went) < 5, went
+            job = f"afterwards-{len(went)}"
+            names[job] = rig.submit(job, run_s="4")
+            each_ends_once(rig, census, names)
+            went.append(rig.bus.kinds(names[job])[-1])
 
 
 def silent(rig: Rig) -> bool:
