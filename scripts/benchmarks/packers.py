@@ -62,7 +62,7 @@ class Ours(Packer):
 
     def place(self, pods: PodSet) -> object | None:
         self._mix.add(pods)
-        worth = self._appraiser.of(self._mix)
+        worth = self._appraiser.of(self._mix.newest)
         kind = kind_of(pods)
         suitable = self._suitables.of(self._fleet, kind, 0, pods)
         card = self._board.card(self._fleet, kind, pods, suitable, worth)

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from berthmaster.messages.placement import LearnedMix, PodKind
 from berthmaster.messages.workload import PodSet
 
 COUNTS_OF_ONE: Final = 16  # so that a rare kind of pod outlives some halvings
@@ -35,14 +36,20 @@ class PodType(NamedTuple):
 Sample = tuple[tuple[PodType, int], ...]  # counts, sorted by type
 
 
+class Sampled(NamedTuple):
+    """A sample, and how many pods had arrived when it was taken."""
+
+    pods: int = 0  # 0 = none was taken yet
+    sample: Sample = ()
+
+
 class MixState(msgspec.Struct, frozen=True, kw_only=True):
     """All of a mix, for a snapshot."""
 
     pods: int = 0
     next_sample: int = FIRST_SAMPLE
     counts: tuple[tuple[PodType, int], ...] = ()
-    sample: tuple[tuple[PodType, int], ...] = ()
-    sampled: int = 0
+    newest: Sampled = Sampled()
 
 
 class Mix:
@@ -54,8 +61,7 @@ class Mix:
         self._total = sum(self._counts.values())
         self._pods = state.pods
         self._next = state.next_sample
-        self.sample: Sample = state.sample
-        self.sampled = state.sampled  # how many pods had arrived; 0 = no sample yet
+        self.newest = state.newest  # newest
 
     def state(self) -> MixState:
         """What a mix is made anew of."""
@@ -63,8 +69,7 @@ class Mix:
             pods=self._pods,
             next_sample=self._next,
             counts=_sorted(self._counts),
-            sample=self.sample,
-            sampled=self.sampled,
+            newest=self.newest,
         )
 
     def add(self, pods: PodSet) -> None:
@@ -78,8 +83,7 @@ class Mix:
             self._fade()
         if self._pods >= self._next:
             self._next = self._pods + max(1, min(self._pods // GROWTH, LONGEST_PODS))
-            self.sample = _sorted(self._counts)
-            self.sampled = self._pods
+            self.newest = Sampled(self._pods, _sorted(self._counts))
 
     def _fade(self) -> None:
         self._counts = {kind: n // 2 for kind, n in self._counts.items() if n >= 2}
@@ -88,3 +92,18 @@ class Mix:
 
 def _sorted(counts: dict[PodType, int]) -> Sample:
     return tuple(sorted(counts.items()))
+
+
+def sampled_from(mix: LearnedMix) -> Sampled:
+    """A sample, as a decision tells it."""
+    kinds = ((PodType(k.gpus, k.gpu_milli, k.cpu_milli), k.weight) for k in mix.kinds)
+    return Sampled(mix.pods, tuple(kinds))
+
+
+def told_as(sampled: Sampled) -> LearnedMix:
+    """The same, to be told."""
+    kinds = (
+        PodKind(gpus=k.gpus, gpu_milli=k.gpu_milli, cpu_milli=k.cpu_milli, weight=weight)
+        for k, weight in sampled.sample
+    )
+    return LearnedMix(pods=sampled.pods, kinds=tuple(kinds))

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berthmaster.engine.fleet import WHOLE, Fleet
-from berthmaster.engine.mix import Mix, Sample
+from berthmaster.engine.mix import Sample, Sampled
 from berthmaster.engine.needs import Suitable, wants_fraction
 from berthmaster.engine.prices import hole_prices, hole_values
 from berthmaster.messages.workload import PodSet
@@ -88,15 +88,15 @@ class Appraiser:
 
     def __init__(self) -> None:
         self._worth = worth_of(())
-        self._sampled = 0
+        self._from = Sampled()
 
-    def of(self, mix: Mix) -> Worth:
-        """As of the mix's sample."""
-        if self._sampled != mix.sampled:
-            self._sampled = mix.sampled
-            learned = worth_of(mix.sample)
-            if not learned.same(self._worth):
-                self._worth = learned
+    def of(self, sampled: Sampled) -> Worth:
+        """As of a sample."""
+        if self._from is not sampled and self._from != sampled:
+            worth = worth_of(sampled.sample)
+            if not worth.same(self._worth):
+                self._worth = worth
+        self._from = sampled
         return self._worth
 
 

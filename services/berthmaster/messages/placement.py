@@ -84,6 +84,22 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     expected_at_s: float | None = None  # None = not known when it will be free
 
 
+class PodKind(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What of a pod decides which holes it can fill, and how often such pods came."""
+
+    gpus: int = 0
+    gpu_milli: int = 0
+    cpu_milli: int = 0
+    weight: int
+
+
+class LearnedMix(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The mix of pods that scores are made for, as the decider had learned it."""
+
+    pods: int  # that had arrived
+    kinds: tuple[PodKind, ...] = ()
+
+
 class Saw(msgspec.Struct, frozen=True, kw_only=True):
     """The last sequence of each stream that the decider had folded."""
 
@@ -110,3 +126,5 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     withdrawals: tuple[Retraction, ...] = ()
     reservations: tuple[Reservation, ...] | None = None  # all in force; None = as before
     reserved: int = 0  # how many were in force when this was decided
+    mix: LearnedMix | None = None  # scored with from here on; None = as before
+    mix_pods: int = 0  # of the mix that this was scored with

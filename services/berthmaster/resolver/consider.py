@@ -176,7 +176,7 @@ def moment_at(know: Knowledge, policy: Policy, now_s: float) -> Moment:
     standing_sum = (weights.idle * scale) * parts[:, 0] + (weights.fresh * scale) * parts[:, 1]
     shares = (weights.fit * scale, weights.room * scale)
     room_a_milli = 100.0 / np.maximum(fleet.all_milli, 1)
-    worth = know.appraiser.of(know.mix)
+    worth = know.appraiser.of(know.sampled())
     return Moment(
         policy,
         views,

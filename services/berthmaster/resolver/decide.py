@@ -21,6 +21,7 @@ from berthmaster.engine.clusters import LOST
 from berthmaster.engine.fit import Seating
 from berthmaster.engine.fleet import Holding
 from berthmaster.engine.ledger import amounts_of
+from berthmaster.engine.mix import told_as
 from berthmaster.engine.models import EXACTLY
 from berthmaster.engine.needs import shape_of
 from berthmaster.engine.queues import Amounts, ask_of, models_left, right
@@ -116,6 +117,7 @@ class _Draft:
             _block(self.passed_over, self.know.growth)
             return None
         know = self.know
+        sampled = know.sampled()
         decision = Decision(
             cell=know.cell,
             number=self.number,
@@ -133,6 +135,8 @@ class _Draft:
             withdrawals=tuple(self.retractions),
             reservations=self._reservations(),
             reserved=len(self.reservations),
+            mix=told_as(sampled) if sampled != know.told_mix else None,
+            mix_pods=sampled.pods,
         )
         return Plan(decision, tuple(self.events), tuple(self.passed_over), know.growth)
 

@@ -22,6 +22,7 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.follow import Recorded
 from berthmaster.bus.read import read_all
 from berthmaster.bus.streams import ARCHIVE, CONTROL, FLEET_LOG, WORKLOADS
+from berthmaster.engine.mix import sampled_from
 from berthmaster.messages.control import ControlFact
 from berthmaster.messages.families import (
     ARCHIVED_STORIES,
@@ -133,6 +134,11 @@ def replay(
         if decision.now_s < known_from_s or not follows:
             skipped += 1
             why_not = "what it was made on is not kept any more"
+            continue
+        know.given_mix = know.told_mix if decision.mix is None else sampled_from(decision.mix)
+        if decision.mix_pods != know.given_mix.pods:
+            skipped += 1
+            why_not = "the mix of pods that it was scored for was told too long ago"
             continue
         used = Policy.from_record(decision.settings)
         plan = decide(know, change(used) if change else used, decision.now_s, decision.decider)

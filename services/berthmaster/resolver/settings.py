@@ -7,7 +7,7 @@ import msgspec
 from berthmaster.engine.queues import CPU, MEMORY
 from berthmaster.engine.scores import Weights
 
-ENGINE_VERSION = "6"
+ENGINE_VERSION = "7"
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):

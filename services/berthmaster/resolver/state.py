@@ -15,7 +15,7 @@ from berthmaster.engine.clusters import Clusters
 from berthmaster.engine.fit import assumed_gpus, holding
 from berthmaster.engine.fleet import Fleet, Holding
 from berthmaster.engine.ledger import Ledger
-from berthmaster.engine.mix import Mix, MixState
+from berthmaster.engine.mix import Mix, MixState, Sampled, sampled_from
 from berthmaster.engine.needs import Suitable, Suitables
 from berthmaster.engine.order import CPU_MILLI_A_GPU
 from berthmaster.engine.queues import CPU, GPU, MODEL, QueueShare, share_of
@@ -91,6 +91,8 @@ class Knowledge:
         self.suitables = Suitables()
         self.board = Board()
         self.mix = Mix()
+        self.told_mix = Sampled()  # by the newest decision that told any
+        self.given_mix: Sampled | None = None  # when a decision is repeated: what it was made with
         self.appraiser = Appraiser()
         self.opened: frozenset[str] = frozenset()  # clusters that took placements at the last look
         self.changes = 0  # rises with every event of a live workload and with what nodes tell
@@ -137,6 +139,14 @@ class Knowledge:
         kind = self.suitables.kind(shape, index, pods)
         return suitable, self.board.card(self.fleet, kind, pods, suitable, worth)
 
+    def sampled(self) -> Sampled:
+        """The sample that scores are made for: told by decisions, so that whoever began when much
+        of the log was purged decides by what others had learned, until it has seen more."""
+        if self.given_mix is not None:
+            return self.given_mix
+        own, told = self.mix.newest, self.told_mix
+        return own if own.pods > told.pods else told
+
     @property
     def engine_bytes(self) -> int:
         """What the engine's arrays take, of all that grows with the nodes and the kinds of pods."""
@@ -176,6 +186,8 @@ class Knowledge:
                 told = {key(r.tenant, r.id): r for r in decision.reservations}
                 self.growth += any(told.get(name) != r for name, r in self.reservations.items())
                 self.reservations = told
+            if decision.mix is not None:
+                self.told_mix = sampled_from(decision.mix)
             for retraction in decision.withdrawals:
                 if retraction.reason == UNCLAIMED:
                     cluster = self.clusters.get(retraction.cluster)
@@ -255,6 +267,7 @@ class Knowledge:
         self.chain.number = snapshot.chain_number
         self.chain.sequence = snapshot.chain_sequence
         self.mix = Mix(snapshot.mix)
+        self.told_mix = snapshot.told_mix
         self.expecting = Expectations(snapshot.learned)
         self.frozen = dict(snapshot.frozen)
         self.elsewhere = set(snapshot.elsewhere)
@@ -277,6 +290,7 @@ class Knowledge:
                 *(w for name, w in self.open.items() if name not in self.placed),
             ],
             mix=self.mix.state(),
+            told_mix=self.told_mix,
             learned=self.expecting.learned(self.open),
             frozen=dict(self.frozen),
             elsewhere=sorted(self.elsewhere),
@@ -393,7 +407,7 @@ class Knowledge:
                     self._wait(self.open[name])
 
 
-class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v4"):
+class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v5"):
     """The fold of the log up to one sequence."""
 
     cell: str
@@ -402,6 +416,7 @@ class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v4"):
     chain_sequence: int
     open: list[Workload]
     mix: MixState
+    told_mix: Sampled
     learned: Learned
     frozen: dict[Key, str]
     elsewhere: list[Key]

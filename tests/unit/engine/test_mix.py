@@ -15,6 +15,7 @@ from berthmaster.engine.mix import (
     Mix,
     MixState,
     PodType,
+    Sampled,
 )
 from berthmaster.messages.workload import PodSet
 from tests.support.builders import pod_set
@@ -47,10 +48,10 @@ def folded(pods: list[PodSet], state: MixState | None = None) -> Mix:
 
 def test_nothing_is_learned_before_there_is_something_to_learn_from() -> None:
     mix = folded([SHARED] * (FIRST_SAMPLE - 1))
-    assert (mix.sample, mix.sampled) == ((), 0)
+    assert mix.newest == Sampled(0, ())
     mix.add(WHOLE)
-    assert mix.sampled == FIRST_SAMPLE
-    assert mix.sample == (
+    assert mix.newest.pods == FIRST_SAMPLE
+    assert mix.newest.sample == (
         (PodType(1, 470, 11_908), COUNTS_OF_ONE * (FIRST_SAMPLE - 1)),
         (PodType(8, 1000, 64_000), COUNTS_OF_ONE),
     )
@@ -58,7 +59,7 @@ def test_nothing_is_learned_before_there_is_something_to_learn_from() -> None:
 
 def test_a_gang_counts_as_its_pods_and_what_a_pod_without_gpus_says_of_them_does_not() -> None:
     mix = folded([pod_set(gpus=0, gpu_milli=300, cpu_milli=500, count=FIRST_SAMPLE)])
-    assert mix.sample == ((PodType(0, 0, 500), COUNTS_OF_ONE * FIRST_SAMPLE),)
+    assert mix.newest.sample == ((PodType(0, 0, 500), COUNTS_OF_ONE * FIRST_SAMPLE),)
     assert mix.state() == folded([PLAIN] * FIRST_SAMPLE).state()
 
 
@@ -66,10 +67,10 @@ def test_samples_are_taken_often_at_first_and_then_regularly() -> None:
     mix = Mix()
     taken: list[int] = []
     for _ in range(3 * MEMORY_PODS):
-        before = mix.sampled
+        before = mix.newest.pods
         mix.add(SHARED)
-        if mix.sampled != before:
-            taken.append(mix.sampled)
+        if mix.newest.pods != before:
+            taken.append(mix.newest.pods)
     assert taken[:4] == [32, 48, 72, 108]
     gaps = [b - a for a, b in pairwise(taken)]
     assert gaps == sorted(gaps)
@@ -102,7 +103,7 @@ def test_a_mix_restored_on_the_way_learns_what_one_that_was_there_did(
     state = msgspec.msgpack.decode(msgspec.msgpack.encode(folded(pods[:at]).state()), type=MixState)
     restored = folded(pods[at:], state)
     assert restored.state() == whole.state()
-    assert (restored.sample, restored.sampled) == (whole.sample, whole.sampled)
+    assert restored.newest == whole.newest
 
 
 @UNHURRIED

@@ -153,20 +153,20 @@ def test_on_ties_the_first_by_name_of_those_with_least_left_is_taken() -> None:
 
 def test_an_appraiser_learns_when_the_mix_has_a_new_sample_and_not_before() -> None:
     mix, appraiser = Mix(), Appraiser()
-    nothing = appraiser.of(mix)
+    nothing = appraiser.of(mix.newest)
     assert nothing.cpu_milli_a_gpu == 0.0
     for _ in range(40):
         mix.add(pod_set(gpu_milli=500, cpu_milli=2000))
-    learned = appraiser.of(mix)
+    learned = appraiser.of(mix.newest)
     assert learned.cpu_milli_a_gpu == pytest.approx(CPU_SHARE * 4000, rel=0.01)
     assert float(learned.hole[500]) == pytest.approx(0.5)
     for _ in range(40):
         mix.add(pod_set(gpu_milli=500, cpu_milli=2010))
-    assert mix.sampled > 40
-    assert appraiser.of(mix) is learned  # more of the same teaches nothing
+    assert mix.newest.pods > 40
+    assert appraiser.of(mix.newest) is learned  # more of the same teaches nothing
     for _ in range(200):
         mix.add(pod_set(gpu_milli=300, cpu_milli=2000))
-    assert appraiser.of(mix) is not learned
+    assert appraiser.of(mix.newest) is not learned
 
 
 def test_a_fleet_without_nodes_or_gpus_has_scores_too() -> None:

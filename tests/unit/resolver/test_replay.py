@@ -2,7 +2,10 @@
 
 from msgspec.structs import replace
 
+from berthmaster.engine.mix import FIRST_SAMPLE, told_as
 from berthmaster.messages.placement import Decision
+from berthmaster.messages.workload import Ending, WorkloadEvent
+from berthmaster.resolver.core import Resolver
 from berthmaster.resolver.otherwise import Compared, Figures, Would
 from berthmaster.resolver.replay import Input, Inputs, replay
 from berthmaster.resolver.settings import ENGINE_VERSION, Policy
@@ -28,6 +31,21 @@ def forged(inputs: Inputs, at: int, **changes: object) -> Inputs:
     sequence, decision = decisions[at]
     decisions[at] = (sequence, replace(decision, **changes))
     return inputs._replace(decisions=decisions)
+
+
+def begin_anew_from_what_is_left(world: World) -> None:
+    """A new life without a snapshot, of whose log but decisions and endings all is purged."""
+    resolver = Resolver("all", "resolver/later", world.policy)
+    for sequence, stored_at_s, _, fact in world.facts:
+        resolver.on_fact(fact, sequence, stored_at_s)
+    left: list[tuple[int, Decision | WorkloadEvent]] = [*world.decisions]
+    left += [(sequence, e) for sequence, _, e in world.events if isinstance(e, Ending)]
+    for sequence, entry in sorted(left, key=lambda each: each[0]):
+        if isinstance(entry, Decision):
+            resolver.on_decision(entry, sequence)
+        else:
+            resolver.on_event(entry, sequence, world.now_s)
+    world.resolver = resolver
 
 
 def test_the_first_difference_names_what_was_seen_of_each_input_and_what_is_here() -> None:
@@ -153,3 +171,39 @@ def test_a_decision_that_would_not_be_made_at_all_would_differ() -> None:
     assert report.otherwise.kinds == {"not then": 4}
     assert report.otherwise.would == Figures()
     assert all(isinstance(d, Decision) for _, d in inputs.decisions)
+
+
+def test_a_decider_that_began_after_a_purge_scores_by_what_the_chain_told_and_is_repeated() -> None:
+    world = World()
+    world.fact(profile("c"), alive("c"), *(node("c", f"n{n}", gpus=8) for n in range(20)))
+    for number in range(FIRST_SAMPLE + 8):
+        name = world.submit(job(f"j{number}", gpu_milli=(470, 530)[number % 2], gpus=1))
+        world.settle()
+        world.claim(name)
+        world.succeed(name)
+    told = [decision.mix for _, decision in world.decisions if decision.mix is not None]
+    assert [mix.pods for mix in told] == [FIRST_SAMPLE]
+    # Stories that ended are purged from the log, decisions are not yet: a new life reads those.
+    begin_anew_from_what_is_left(world)
+    assert world.resolver.know.mix.newest.pods == 0
+    assert told_as(world.resolver.know.sampled()) == told[0]
+    world.submit(job("late", gpu_milli=470, gpus=1))
+    world.settle()
+    last = world.decisions[-1][1]
+    assert (last.mix, last.mix_pods) == (None, FIRST_SAMPLE)
+    report = replay(world.inputs(), "all")
+    assert (report.equal, report.decisions) == (len(world.decisions), len(world.decisions))
+
+
+def test_a_decision_whose_mix_was_told_in_one_that_is_gone_is_not_repeatable() -> None:
+    world = World()
+    world.fact(profile("c"), alive("c"), *(node("c", f"n{n}", gpus=8) for n in range(20)))
+    for number in range(FIRST_SAMPLE + 2):
+        world.submit(job(f"j{number}", gpu_milli=470, gpus=1))
+        world.settle()
+    inputs = world.inputs()
+    (at,) = (i for i, (_, d) in enumerate(inputs.decisions) if d.mix is not None)
+    report = replay(forged(inputs, at, mix=None), "all")
+    lost = len(inputs.decisions) - at
+    assert (report.not_repeatable, report.different) == (lost, 0)
+    assert report.why_not == "the mix of pods that it was scored for was told too long ago"
