@@ -158,7 +158,7 @@ class MultiKueue:
             return None
         if evicted := first_with(group.copies, lifecycle.EVICTED):
             if lifecycle.is_evicted(local):
-                return await self._sync_job(group, evicted[0], last=True)
+                return await self._sync_job(group, evicted[0], fresh=True)
             if check["state"] == "Ready":
                 words = (
                     f'Workload evicted on worker cluster "{evicted[0]}": {evicted[1]["message"]}'
@@ -185,7 +185,7 @@ class MultiKueue:
                 )
                 await self._set_check(group.local, group.check, "Retry", words)
             return
-        await self._sync_job(group, name, last=True)
+        await self._sync_job(group, name, fresh=True)
         await self._writer.admission(
             group.local,
             lambda obj, now: lifecycle.finish(obj, condition["reason"], condition["message"], now),
@@ -314,11 +314,11 @@ class MultiKueue:
             await cluster.merge_patch(resources.WORKLOADS, group.key, body)
         await cluster.delete(resources.WORKLOADS, group.key)
 
-    async def _sync_job(self, group: Group, name: str, *, last: bool = False) -> float | None:
+    async def _sync_job(self, group: Group, name: str, *, fresh: bool = False) -> float | None:
         """Make the remote Job, or copy its status; seconds until the next try if it must wait."""
         remote = group.clusters[name]
         deferred = await remote_jobs.sync(
-            self._local, remote, group.job, group.key[1], self._origin, last=last
+            self._local, remote, group.job, group.key[1], self._origin, fresh=fresh
         )
         return DEFERRED_S if deferred else None
 

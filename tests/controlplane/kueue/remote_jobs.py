@@ -26,27 +26,28 @@ from tests.controlplane.kueue.writing import now_text
 
 
 async def sync(
-    local: Cluster, remote: Cluster, key: Key, workload: str, origin: str, *, last: bool = False
+    local: Cluster, remote: Cluster, key: Key, workload: str, origin: str, *, fresh: bool = False
 ) -> bool:
-    """One step. True: the double runs but its status cannot be copied yet. ``last``: nothing may
+    """One step. True: the double runs but its status cannot be copied yet. ``fresh``: nothing may
     be copied after this one, so both are read past the caches, which may not have the Job's end
     yet when they have its Workload's."""
     mine = local.get(resources.JOBS, key)
     if mine is None:
         return False
     try:
-        double = None if last else remote.get(resources.JOBS, key)
+        double = None if fresh else remote.get(resources.JOBS, key)
         double = double or await remote.read(resources.JOBS, key)
-        if last:
-            mine = await local.read(resources.JOBS, key)
     except NotFound:
-        if last:
-            return False
         try:
             await remote.create(resources.JOBS, _double(mine, workload, origin))
         except AlreadyExists:
             pass  # its event is on the way
         return False
+    if fresh:
+        try:
+            mine = await local.read(resources.JOBS, key)
+        except NotFound:
+            return False
     suspended = bool(mine["spec"].get("suspend"))
     running = not double["spec"].get("suspend") and ending_of(double) is None
     deferred = suspended and running
