@@ -16,7 +16,7 @@ from berthmaster.audit.report import Unreadable, audit
 from berthmaster.bus import subjects
 from berthmaster.bus.streams import FLEET
 from berthmaster.client import Client, RefusedError, TooLargeError
-from berthmaster.messages.api import QueueAccount, Refusal, SubmitReply, WhyReply
+from berthmaster.messages.api import Refusal, SubmitReply, WhyReply
 from berthmaster.messages.families import API_REPLIES, encode
 from berthmaster.messages.fleet import ClusterScore, PodUse
 from berthmaster.messages.telemetry import GpuReading, NodeTelemetry
@@ -161,11 +161,13 @@ async def test_a_model_that_no_cluster_has_waits_and_says_so(bad: Rig) -> None:
             position=1,
             waiting=1,
             queue_position=1,
-            account=QueueAccount(queue="default", waiting=1),
+            account=why.account,
             filtered=dict.fromkeys(clusters, "no such GPU model"),
             reasons={"no such GPU model": len(clusters)},
             hints=why.hints,
         )
+        assert why.account is not None  # what others of its queue take comes and goes
+        assert (why.account.queue, why.account.waiting) == ("default", 1)
         assert why.hints[0].startswith("another GPU model: ")
         assert why.hints[-1] == "no cluster has TPU-v9"
 
