@@ -21,7 +21,7 @@ from berthmaster.executor.words import Attempt
 from berthmaster.kubernetes.resources import JOBS, Resource
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.fold import Workload, offer
-from berthmaster.lifecycle.instructions import Stored
+from berthmaster.lifecycle.instructions import Refused, Stored
 from berthmaster.messages.fleet import NodeReport
 from berthmaster.messages.placement import PodBinding, Target
 from berthmaster.messages.workload import (
@@ -40,6 +40,7 @@ from tests.controlplane.proxy import Proxy
 
 CLUSTER: Final = "berlin"
 TENANT: Final = "acme"
+WRITES: Final = 5  # of one event, while others write too
 LIMIT_S: Final = 120.0  # a busy machine starts a process in half a minute
 ENDINGS: Final = ("Succeeded", "Failed", "Cancelled", "Evicted")
 
@@ -181,13 +182,17 @@ class Site:
         await self.append(event)
 
     async def cancel(self, name: str, reason: str = "not needed") -> None:
-        """As the gateway would."""
-        after = (await self.read(name)).sequence
-        await self.append(
-            CancelRequested(
+        """As the gateway would: again, if the executor told something in between."""
+        for _ in range(WRITES):
+            after = (await self.read(name)).sequence
+            wish = CancelRequested(
                 tenant=TENANT, id=name, after=after, at_s=0, by="gw", cluster=CLUSTER, reason=reason
             )
-        )
+            outcome = await EventLog(self.conn).append(wish)
+            if isinstance(outcome, Stored):
+                return
+            assert isinstance(outcome, Refused), outcome
+        raise AssertionError(f"{name}: somebody else wrote first, {WRITES} times")
 
     async def events(self, name: str, tenant: str = TENANT) -> list[WorkloadEvent]:
         story = await EventLog(self.conn).story(tenant, name)
