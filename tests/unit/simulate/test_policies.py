@@ -127,4 +127,4 @@ def test_every_job_runs_once_in_full_and_no_gpu_twice(
         assert start_s >= one.at_s
         ran_s = pytest.approx(one.duration_s)
         assert end_s - start_s == ran_s or (stops and end_s - start_s > one.duration_s)
-    assert all(0 <= span.used_gpus <= 8 + 1e-9 for span in played.spans)
+    assert all(-1e-9 <= span.used_gpus <= 8 + 1e-9 for span in played.spans)  # sums of parts
