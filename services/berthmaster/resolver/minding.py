@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from berthmaster.engine.needs import shape_of
-from berthmaster.engine.queues import Tier, ask_of, tier
+from berthmaster.engine.queues import ask_of
 from berthmaster.engine.reserve import ends_in_time
 from berthmaster.lifecycle.fold import Key
 from berthmaster.messages.placement import Reservation
@@ -16,7 +16,7 @@ from berthmaster.messages.workload import JobRequest
 from berthmaster.resolver.consider import Moment, consider, seat
 from berthmaster.resolver.reserving import Kept, in_force, kept_of
 from berthmaster.resolver.state import Knowledge
-from berthmaster.resolver.turns import Rank
+from berthmaster.resolver.turns import rank_as
 from berthmaster.resolver.waiting import duration_class, longest_s
 
 
@@ -35,7 +35,7 @@ def minded_by(
 ) -> list[Kept]:
     """Those that a job has to leave alone: of its rank or a better one, and sooner than it ends.
     ``key``: None for one that is not submitted."""
-    rank = _rank(know, request, priority)
+    rank = rank_as(know, request.queue, ask_of(request), -priority)
     lasts_s = longest_s(duration_class(request.expected_duration_s))
     found = []
     for name, reservation in kept.items():
@@ -76,9 +76,3 @@ def shorter(
         if found is not None:
             return (f"a duration of at most {told_s:g} s: until then the room may be used",)
     return ()
-
-
-def _rank(know: Knowledge, request: JobRequest, priority: int) -> Rank:
-    share, ledger = know.share(request.queue), know.ledger
-    by = tier(share, ledger.used(request.queue), ask_of(request), ledger.models())
-    return (by is not Tier.GUARANTEED, -share.priority, -priority)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from berthmaster.engine.queues import (
     Amounts,
+    Ask,
     QueueShare,
     Right,
     Tier,
@@ -139,9 +140,14 @@ class Turns:
 
 def rank_of(know: Knowledge, line: Line, key: Key) -> Rank:
     """The rank of a waiting job as its queue's account stands in the log."""
-    share = know.share(line.queue)
-    by = tier(share, know.ledger.used(line.queue), line.ask, know.ledger.models())
-    return (by is not Tier.GUARANTEED, -share.priority, line.members[key][1])
+    return rank_as(know, line.queue, line.ask, line.members[key][1])
+
+
+def rank_as(know: Knowledge, queue: str, ask: Ask, order: int) -> Rank:
+    """The rank of whoever asks for this of a queue. ``order``: its priority, negated."""
+    share = know.share(queue)
+    by = tier(share, know.ledger.used(queue), ask, know.ledger.models())
+    return (by is not Tier.GUARANTEED, -share.priority, order)
 
 
 def right_of(know: Knowledge, line: Line) -> Right:

@@ -128,8 +128,8 @@ def run(
     return Run(policy.name, ordered, played.outcomes(), played.gauge.spans, floor.gpus)
 
 
-class _Steady:
-    """Without preemption."""
+class _Played:
+    """What every way of playing a list has."""
 
     def __init__(
         self,
@@ -146,17 +146,31 @@ class _Steady:
         self._progress = progress
         self._beliefs = Beliefs()
         self._forms = [form_of(job) for job in jobs]
+        self._started: dict[int, float] = {}
+        self._ended: dict[int, float] = {}
+        self.gauge = Gauge(floor, mix_of(jobs), jobs)
+
+    def outcomes(self) -> list[Outcome]:
+        return [Outcome(self._started.get(n), self._ended.get(n)) for n in range(len(self._jobs))]
+
+
+class _Steady(_Played):
+    """Without preemption."""
+
+    def __init__(
+        self,
+        floor: Floor,
+        jobs: Sequence[Job],
+        policy: Policy,
+        score: Score,
+        progress: Progress | None,
+    ) -> None:
+        super().__init__(floor, jobs, policy, score, progress)
         self._expected: dict[int, float] = {}
         self._waiting: list[tuple[tuple[float, ...], int]] = []
         self._ends: list[tuple[float, int]] = []
         self._seats: dict[int, tuple[Seat, ...]] = {}
-        self._started: dict[int, float] = {}
-        self._ended: dict[int, float] = {}
-        self.gauge = Gauge(floor, mix_of(jobs), jobs)
         self._used = self._wanted = 0.0
-
-    def outcomes(self) -> list[Outcome]:
-        return [Outcome(self._started.get(n), self._ended.get(n)) for n in range(len(self._jobs))]
 
     def play(self) -> None:
         coming = 0
@@ -268,7 +282,7 @@ class _Progress:
         return left_s(self.expected_s, self.attained_s)
 
 
-class _Preemptive:
+class _Preemptive(_Played):
     """All jobs seated anew at every event."""
 
     def __init__(
@@ -279,20 +293,8 @@ class _Preemptive:
         score: Score,
         progress: Progress | None,
     ) -> None:
-        self._floor = floor
-        self._jobs = jobs
-        self._policy = policy
-        self._score = score
-        self._progress = progress
-        self._beliefs = Beliefs()
-        self._forms = [form_of(job) for job in jobs]
+        super().__init__(floor, jobs, policy, score, progress)
         self._open: dict[int, _Progress] = {}
-        self._started: dict[int, float] = {}
-        self._ended: dict[int, float] = {}
-        self.gauge = Gauge(floor, mix_of(jobs), jobs)
-
-    def outcomes(self) -> list[Outcome]:
-        return [Outcome(self._started.get(n), self._ended.get(n)) for n in range(len(self._jobs))]
 
     def play(self) -> None:
         coming = 0
