@@ -36,6 +36,12 @@ def test_every_resource_is_served_in_every_plane(planes: Planes) -> None:
         (f"apis/{OCM}/v1beta1", "PlacementDecision"),
         (f"apis/{OCM}/v1beta2", "ManagedClusterSet"),
         (f"apis/{OCM}/v1beta2", "ManagedClusterSetBinding"),
+        (f"apis/{OCM}/v1alpha1", "ClusterClaim"),
+        ("apis/authentication.open-cluster-management.io/v1beta1", "ManagedServiceAccount"),
+        ("apis/rbac.open-cluster-management.io/v1alpha1", "ClusterPermission"),
+        ("apis/addon.open-cluster-management.io/v1alpha1", "AddOnTemplate"),
+        ("apis/addon.open-cluster-management.io/v1alpha1", "ClusterManagementAddOn"),
+        ("apis/addon.open-cluster-management.io/v1alpha1", "ManagedClusterAddOn"),
         ("apis/jobset.x-k8s.io/v1alpha2", "JobSet"),
         ("apis/kueue.x-k8s.io/v1beta2", "Workload"),
         ("apis/kueue.x-k8s.io/v1beta2", "MultiKueueConfig"),
@@ -149,6 +155,83 @@ def test_a_placement_decision_names_at_most_a_hundred_clusters(
     assert put(100) == 100
     with pytest.raises(ApiError, match="must have at most 100 items"):
         put(101)
+
+
+@pytest.mark.parametrize(
+    ("per_group", "taken"), [(20, True), ("25%", True), ("0%", False), ("101%", False)]
+)
+def test_a_placement_divides_by_a_number_or_by_a_share(
+    planes: Planes, namespace: str, per_group: int | str, taken: bool
+) -> None:
+    strategy = {"groupStrategy": {"clustersPerDecisionGroup": per_group}}
+    placement = document(
+        f"{OCM}/v1beta1", "Placement", namespace, spec={"decisionStrategy": strategy}
+    )
+    if taken:
+        assert planes.hub.api.apply(placement)["spec"]["decisionStrategy"] == strategy
+        return
+    with pytest.raises(ApiError, match="clustersPerDecisionGroup") as refused:
+        planes.hub.api.apply(placement)
+    assert refused.value.status == 422
+
+
+def test_a_managed_service_account_turns_its_token_unless_told_not_to(
+    planes: Planes, namespace: str
+) -> None:
+    api = planes.hub.api
+    version, kind = "authentication.open-cluster-management.io/v1beta1", "ManagedServiceAccount"
+    made = api.apply(document(version, kind, namespace, spec={"rotation": {}}))
+    assert made["spec"] == {"rotation": {"enabled": True, "validity": "8640h0m0s"}}
+    status = {
+        "expirationTimestamp": NOW,
+        "tokenSecretRef": {"name": "one", "lastRefreshTimestamp": NOW},
+    }
+    assert api.merge(f"{api.path_of(made)}/status", {"status": status})["status"] == status
+    with pytest.raises(ApiError, match="rotation") as refused:
+        api.apply(document(version, kind, namespace, name="two", spec={}))
+    assert refused.value.status == 422
+
+
+def test_a_cluster_permission_keeps_its_rules_and_whom_they_are_for(
+    planes: Planes, namespace: str
+) -> None:
+    api = planes.hub.api
+    account = {
+        "apiGroup": "authentication.open-cluster-management.io",
+        "kind": "ManagedServiceAccount",
+        "name": "multikueue",
+    }
+    rule = {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list", "watch"]}
+    spec = {
+        "clusterRole": {"rules": [rule]},
+        "clusterRoleBinding": {"subject": account},
+        "roles": [{"namespace": "default", "rules": [rule]}],
+        "roleBindings": [
+            {"namespace": "default", "roleRef": {"kind": "Role"}, "subjects": [account]}
+        ],
+    }
+    version = "rbac.open-cluster-management.io/v1alpha1"
+    made = api.apply(document(version, "ClusterPermission", namespace, spec=spec))
+    assert made["spec"] == spec
+
+
+@pytest.mark.parametrize("value", ["", "x" * 1025])
+def test_a_cluster_claim_says_something_within_its_limit(
+    planes: Planes, namespace: str, value: str
+) -> None:
+    api = planes.workers[0].api
+
+    def claim(value: str) -> Body:
+        spec = {"value": value}
+        return document(f"{OCM}/v1alpha1", "ClusterClaim", "", name=namespace, spec=spec)
+
+    made = api.apply(claim("x" * 1024))
+    try:
+        with pytest.raises(ApiError, match=r"spec\.value") as refused:
+            api.apply(claim(value))
+        assert refused.value.status == 422
+    finally:
+        api.delete(api.path_of(made))
 
 
 @pytest.mark.parametrize("weight", [-11, 11])

@@ -70,6 +70,7 @@ def counted_as(path: str) -> str:
 
 
 _KUEUE: Final = "kueue.x-k8s.io"
+_OCM: Final = "cluster.open-cluster-management.io"
 
 NODES: Final = Resource("", "v1", "nodes", "Node", namespaced=False)
 NAMESPACES: Final = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
@@ -106,6 +107,25 @@ MULTIKUEUE_CLUSTERS: Final = Resource(
 CLUSTER_PROFILES: Final = Resource(
     "multicluster.x-k8s.io", "v1alpha1", "clusterprofiles", "ClusterProfile"
 )
-MANAGED_CLUSTERS: Final = Resource(
-    "cluster.open-cluster-management.io", "v1", "managedclusters", "ManagedCluster", False
+MANAGED_CLUSTERS: Final = Resource(_OCM, "v1", "managedclusters", "ManagedCluster", False)
+MANAGED_CLUSTER_SETS: Final = Resource(
+    _OCM, "v1beta2", "managedclustersets", "ManagedClusterSet", False
+)
+MANAGED_CLUSTER_SET_BINDINGS: Final = Resource(
+    _OCM, "v1beta2", "managedclustersetbindings", "ManagedClusterSetBinding"
+)
+PLACEMENTS: Final = Resource(_OCM, "v1beta1", "placements", "Placement")
+PLACEMENT_DECISIONS: Final = Resource(_OCM, "v1beta1", "placementdecisions", "PlacementDecision")
+ADD_ON_PLACEMENT_SCORES: Final = Resource(
+    _OCM, "v1alpha1", "addonplacementscores", "AddOnPlacementScore"
+)
+CLUSTER_CLAIMS: Final = Resource(_OCM, "v1alpha1", "clusterclaims", "ClusterClaim", False)
+MANAGED_SERVICE_ACCOUNTS: Final = Resource(
+    "authentication.open-cluster-management.io",
+    "v1beta1",
+    "managedserviceaccounts",
+    "ManagedServiceAccount",
+)
+CLUSTER_PERMISSIONS: Final = Resource(
+    "rbac.open-cluster-management.io", "v1alpha1", "clusterpermissions", "ClusterPermission"
 )
