@@ -37,13 +37,13 @@ class Card:
 
     def follow(self, fleet: Fleet, pods: PodSet, suitable: Suitable, worth: Worth) -> None:
         """Bring it up to date."""
-        changed: list[int] | None = None
+        changed: NDArray[np.int64] | None = None
         if self.layout == fleet.layout and self.worth is worth:
             changed = fleet.touched.since(self.seen)
         self.seen = fleet.touched.end
         if changed is None or len(changed) > _FEW * len(self.scores):
             self._make(fleet, pods, suitable, worth)
-        elif changed:
+        elif len(changed):
             self._update(fleet, pods, suitable, worth, changed)
 
     def _make(self, fleet: Fleet, pods: PodSet, suitable: Suitable, worth: Worth) -> None:
@@ -55,21 +55,22 @@ class Card:
             self._look(fleet, cluster)
 
     def _update(
-        self, fleet: Fleet, pods: PodSet, suitable: Suitable, worth: Worth, changed: list[int]
+        self, fleet: Fleet, pods: PodSet, suitable: Suitable, worth: Worth, at: NDArray[np.int64]
     ) -> None:
-        at = np.array(changed, np.int64)
         scores = score_nodes(fleet, pods, suitable, worth, at)
         self.scores[at] = scores
         best, best_slot = self.best, self.best_slot
         clusters = fleet.cluster_of[at]
         # Only where a best node changed, or a node is now as good as the best, is there news.
-        news = (scores >= best[clusters]) & (scores > NOT_HERE)
+        news = scores >= best[clusters]
+        news &= scores > NOT_HERE
         news |= best_slot[clusters] == at
-        if not news.any():
+        told = news.nonzero()[0]
+        if not len(told):
             return
         again: set[int] = set()
         for slot, score, cluster in zip(
-            at[news].tolist(), scores[news].tolist(), clusters[news].tolist(), strict=True
+            at[told].tolist(), scores[told].tolist(), clusters[told].tolist(), strict=True
         ):
             if cluster in again:
                 continue

@@ -9,6 +9,7 @@ Arrays over N nodes and G GPUs (the most that any node has):
 - ``cpu``, ``memory``: int64 [N], free CPU milli and MiB; may be negative where foreign pods grew.
 - ``gpu``: int64 [N, G], free milli of each GPU; ABSENT where there is none or it is unhealthy.
 - ``whole``: int64 [N], GPUs with all 1000 milli free; ``milli``: int64 [N], sum of free milli.
+- ``capacity_milli``: int64 [N], of healthy GPUs; ``a_gpu``: float64 [N], one GPU's part of that.
 - ``open``: bool [N], ready, schedulable and not cordoned.
 - ``pieces``: by resource, int64 [N], pieces left of shares that are counted (slices, replicas).
 - ``kind``: int64 [N], index into ``kinds``: what a node is, shared by its likes.
@@ -25,12 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berthmaster.engine.shares import Part, counted, enough, takes_milli
+from berthmaster.engine.touched import Touched
 from berthmaster.lifecycle.fold import Key
 from berthmaster.messages.fleet import NodeReport, Share, Taint
 
 ABSENT: Final = -1_000_000  # never enough for anything, whatever is subtracted from it
 WHOLE: Final = 1000
-TOUCHED_KEPT: Final = 4096
 
 NodeName = tuple[str, str]  # cluster, node
 
@@ -54,34 +55,6 @@ class NodeKind(NamedTuple):
     taints: tuple[Taint, ...]
     fractions: bool = True  # hands out parts of GPUs
     shares: tuple[Share, ...] = ()  # as these; empty = in any size
-
-
-class Touched:
-    """The slots that changed, in order, as far back as it is worth to look: a bounded log."""
-
-    __slots__ = ("_forgotten", "_slots")
-
-    def __init__(self) -> None:
-        self._slots: list[int] = []
-        self._forgotten = 0
-
-    @property
-    def end(self) -> int:
-        """Where the log ends now: to be asked ``since`` later."""
-        return self._forgotten + len(self._slots)
-
-    def add(self, slot: int) -> None:
-        """A slot changed."""
-        self._slots.append(slot)
-        if len(self._slots) > 2 * TOUCHED_KEPT:
-            self._forgotten += TOUCHED_KEPT
-            del self._slots[:TOUCHED_KEPT]
-
-    def since(self, end: int) -> list[int] | None:
-        """Each slot that changed since once; None if that was too long ago."""
-        if end < self._forgotten:
-            return None
-        return list(dict.fromkeys(self._slots[end - self._forgotten :]))
 
 
 class _Used:
@@ -119,6 +92,7 @@ class Fleet:
         self.milli: NDArray[np.int64] = np.zeros(0, np.int64)
         self.capacity_milli: NDArray[np.int64] = np.zeros(0, np.int64)
         self.open: NDArray[np.bool_] = np.zeros(0, np.bool_)
+        self.a_gpu: NDArray[np.float64] = np.zeros(0, np.float64)
         self.kind: NDArray[np.int64] = np.zeros(0, np.int64)
         self.pieces: dict[str, NDArray[np.int64]] = {}
         self.free_milli: NDArray[np.int64] = np.zeros(0, np.int64)
@@ -234,7 +208,7 @@ class Fleet:
         """What the arrays take."""
         arrays = [self.cpu, self.memory, self.gpu, self.whole, self.milli, self.capacity_milli]
         arrays += [self.kind, self.cluster_of, *self.pieces.values()]
-        return sum(array.nbytes for array in arrays) + self.open.nbytes
+        return sum(array.nbytes for array in arrays) + self.open.nbytes + self.a_gpu.nbytes
 
     def span(self, cluster: int) -> tuple[int, int]:
         """First slot of a cluster, and the first after it."""
@@ -263,6 +237,8 @@ class Fleet:
         self.milli = np.zeros(count, np.int64)
         self.capacity_milli = np.zeros(count, np.int64)
         self.open = np.zeros(count, np.bool_)
+        self.a_gpu = np.ones(count, np.float64)
+        self.touched.arrange(count)
         kinds: dict[NodeKind, int] = {}
         self.kind = np.fromiter(
             (kinds.setdefault(_kind(self._reports[n]), len(kinds)) for n in self.names),
@@ -340,6 +316,7 @@ class Fleet:
         self.whole[slot] = whole
         self.milli[slot] = milli
         self.capacity_milli[slot] = capacity
+        self.a_gpu[slot] = WHOLE / max(capacity, WHOLE)
         self.open[slot] = is_open
         self.touched.add(slot)
 

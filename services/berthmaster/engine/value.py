@@ -12,7 +12,7 @@ at alone or with the rest, now or later, it has the same score.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,10 +28,9 @@ NEVER_SCARCE: Final = 0.0  # CPU a GPU while no pod with GPUs was seen
 CPU_SHARE: Final = 0.95  # of a GPU's usual CPU: some pods bring less, and those can still come
 TOGETHER: Final = 0.01  # for e wholly free GPUs of n: this x e^2 / n
 LEFT_OVER: Final = 0.001  # for a node that is left without free GPUs, against one that keeps eight
-_FULL_NODE_MILLI: Final = 8 * WHOLE
+_LEFT_OVER_A_GPU: Final = LEFT_OVER / 8
 _BITS: Final = 7  # of the CPU that pods bring with a GPU
 _TIGHTER: Final = 1e-9  # of two GPUs that lose the same, the one with less free
-_MANY: Final = 256
 _CHUNK: Final = 16_384  # nodes looked at together: bounds what is needed beside the result
 
 At = slice | NDArray[np.int64]
@@ -112,44 +111,44 @@ def score_all(fleet: Fleet, pods: PodSet, suitable: Suitable, worth: Worth) -> N
 def score_nodes(
     fleet: Fleet, pods: PodSet, suitable: Suitable, worth: Worth, at: At
 ) -> NDArray[np.float32]:
-    """The same, of some nodes."""
+    """The same, of some nodes.
+
+    Called for each decision, of some hundred nodes: what counts is how many arrays it makes.
+    """
     cpu, milli = fleet.cpu[at], fleet.milli[at]
     fits = suitable.nodes[at] & fleet.open[at]
     fits &= cpu >= pods.cpu_milli
     fits &= fleet.memory[at] >= pods.memory_mib
-    score: NDArray[Any] | float = 0.0
-    after = milli
+    gpus = milli * (1.0 / WHOLE)  # that are free, with parts of them
+    takes: float | NDArray[np.float64] = 0.0  # of these
+    score: NDArray[np.float64] | None = None
     if wants_fraction(pods):
-        score, need, fits = _best_hole(fleet, pods, suitable, worth, at, fits)
-        after = milli - need
+        score, takes, fits = _best_hole(fleet, pods, suitable, worth, at, fits)
     elif pods.gpus:
         whole = fleet.whole[at]
         allowed = whole
         if suitable.gpus is not None:
             allowed = ((fleet.gpu[at] >= WHOLE) & suitable.gpus[at]).sum(axis=1)
         fits &= allowed >= pods.gpus
-        after = milli - WHOLE * pods.gpus
-        score = _together(fleet, at, whole, pods.gpus)
+        takes = float(pods.gpus)
+        score = _together(fleet.a_gpu[at], whole, pods.gpus)
+    left_over = (takes - gpus) * _LEFT_OVER_A_GPU
+    score = left_over if score is None else score + left_over
     if worth.cpu_milli_a_gpu > NEVER_SCARCE:
-        stranded = _stranded(worth, after, cpu - pods.cpu_milli)
-        score = score + (_stranded(worth, milli, cpu) - stranded)
-    score = score + (LEFT_OVER - (LEFT_OVER / _FULL_NODE_MILLI) * after)
-    return np.where(fits, score, NOT_HERE).astype(np.float32)
-
-
-def _stranded(
-    worth: Worth, milli: NDArray[np.int64], cpu: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """Free GPUs that there is no CPU for."""
-    return np.maximum(milli * (1.0 / WHOLE) - cpu * (1.0 / worth.cpu_milli_a_gpu), 0.0)
+        a_cpu = 1.0 / worth.cpu_milli_a_gpu
+        unserved = gpus - cpu * a_cpu  # free GPUs that there is no CPU for
+        score += np.maximum(unserved, 0.0)
+        unserved += pods.cpu_milli * a_cpu - takes
+        score -= np.maximum(unserved, 0.0)
+    np.copyto(score, NOT_HERE, where=~fits)
+    return score.astype(np.float32)
 
 
 def _together(
-    fleet: Fleet, at: At, whole: NDArray[np.int64], taken: int | NDArray[np.bool_]
+    a_gpu: NDArray[np.float64], whole: NDArray[np.int64], taken: int
 ) -> NDArray[np.float64]:
     """What is lost of e^2 / n when so many GPUs are not wholly free any more."""
-    count = np.maximum(fleet.capacity_milli[at], WHOLE)
-    lost: NDArray[np.float64] = (-TOGETHER * WHOLE) * (taken * (2 * whole - taken)) / count
+    lost: NDArray[np.float64] = (whole * (-2.0 * TOGETHER * taken) + TOGETHER * taken**2) * a_gpu
     return lost
 
 
@@ -160,43 +159,34 @@ def _best_hole(
     worth: Worth,
     at: At,
     fits: NDArray[np.bool_],
-) -> tuple[NDArray[np.float64], int | NDArray[np.int64], NDArray[np.bool_]]:
+) -> tuple[NDArray[np.float64], float | NDArray[np.float64], NDArray[np.bool_]]:
     """Of each node the GPU to share: what is lost by that, what is taken of it, and whether it can
     be."""
-    free = fleet.gpu[at]
-    need: int | NDArray[np.int64] = pods.gpu_milli
+    few = not isinstance(at, slice)
+    free = fleet.gpu.take(at, axis=0) if few else fleet.gpu[at]
+    free = free.T  # [G, N]: rows are long, and the best of each node is found fast
+    takes: float | NDArray[np.float64] = pods.gpu_milli * (1.0 / WHOLE)
     if suitable.offered is None:
         table = worth.losses(pods.gpu_milli)
         loss = table.take(free, mode="clip")  # nothing is lost of what is not there
         of_whole: float | NDArray[np.float64] = float(table[WHOLE])
     else:
         need = suitable.offered.milli[at]
-        left = free - need[:, np.newaxis]
+        takes = need * (1.0 / WHOLE)
+        left = free - need
         loss = worth.hole.take(left, mode="clip") - worth.hole.take(free, mode="clip")
         loss = np.where(left >= 0, loss - _TIGHTER * free, NOT_HERE)
         of_whole = worth.hole.take(WHOLE - need) - 1.0 - _TIGHTER * WHOLE
         for resource, nodes in suitable.offered.pieces:
             fits = fits & (~nodes[at] | (fleet.pieces[resource][at] > 0))
     if suitable.gpus is not None:
-        loss = np.where(suitable.gpus[at], loss, NOT_HERE)
-    best = _best_of_each(loss)
+        loss = np.where(suitable.gpus[at].T, loss, NOT_HERE)
+    best = loss.max(axis=0, initial=NOT_HERE)
     fits = fits & (best > NOT_HERE)
-    score = np.where(fits, best, 0.0)
-    opened = best == of_whole
-    if opened.any():
-        score += _together(fleet, at, fleet.whole[at], opened)
-    return score, need, fits
-
-
-def _best_of_each(loss: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The maximum of each row; of many short rows it is found faster column by column."""
-    if len(loss) < _MANY or not loss.shape[1]:
-        few: NDArray[np.float64] = loss.max(axis=1, initial=NOT_HERE)
-        return few
-    best = loss[:, 0].copy()
-    for column in range(1, loss.shape[1]):
-        np.maximum(best, loss[:, column], out=best)
-    return best
+    opened = (best == of_whole).nonzero()[0]
+    if len(opened):
+        best[opened] += _together(fleet.a_gpu[at][opened], fleet.whole[at][opened], 1)
+    return best, takes, fits
 
 
 def pick_gpus(

@@ -7,7 +7,7 @@ import msgspec
 from berthmaster.engine.queues import CPU, MEMORY
 from berthmaster.engine.scores import Weights
 
-ENGINE_VERSION = "7"
+ENGINE_VERSION = "8"
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):

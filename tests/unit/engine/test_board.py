@@ -3,15 +3,14 @@
 from collections.abc import Callable
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berthmaster.engine import fleet as fleet_module
 from berthmaster.engine.board import Board, Card
 from berthmaster.engine.fleet import Fleet, Holding
 from berthmaster.engine.mix import PodType
 from berthmaster.engine.needs import kind_of, suitable_nodes
+from berthmaster.engine.touched import Touched
 from berthmaster.engine.value import NOT_HERE, score_all, worth_of
 from berthmaster.lifecycle.fold import key
 from berthmaster.messages.fleet import NodeReport
@@ -133,11 +132,9 @@ def test_a_card_is_what_scoring_all_nodes_anew_would_give(
         story.check(need)
 
 
-def test_a_board_that_slept_through_more_than_the_log_keeps_looks_at_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(fleet_module, "TOUCHED_KEPT", 4)
+def test_a_board_that_slept_through_more_than_the_log_keeps_looks_at_all() -> None:
     story, need = Story(), pod_set(gpu_milli=470, cpu_milli=0)
+    story.fleet.touched = Touched(kept=4)
     for at in range(40):
         story.put(node("c1", f"n{at:02}", gpus=2))
     story.check(need)
@@ -148,8 +145,14 @@ def test_a_board_that_slept_through_more_than_the_log_keeps_looks_at_all(
     for at in range(30):
         story.hold(f"j{at}", Holding("c1", f"n{at:02}", 0, 0, 470, (1,)))
     assert story.fleet.touched.since(end) is None
-    assert story.fleet.touched.since(story.fleet.touched.end) == []
+    assert slots_since(story, story.fleet.touched.end) == []
     story.check(need)
+
+
+def slots_since(story: Story, end: int) -> list[int]:
+    slots = story.fleet.touched.since(end)
+    assert slots is not None
+    return slots.tolist()
 
 
 def test_a_slot_that_changed_often_is_looked_at_once() -> None:
@@ -161,7 +164,7 @@ def test_a_slot_that_changed_often_is_looked_at_once() -> None:
     for _ in range(5):
         story.hold("a", Holding("c1", "n1", 0, 0, 470, (0,)))
     story.hold("b", Holding("c1", "n0", 0, 0, 470, (0,)))
-    assert story.fleet.touched.since(end) == [1, 0]
+    assert slots_since(story, end) == [1, 0]
 
 
 def test_the_card_that_was_not_asked_for_longest_goes_and_comes_back_right() -> None:

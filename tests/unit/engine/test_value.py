@@ -63,7 +63,7 @@ def slow_score(report: NodeReport, need: PodSet, worth: Worth, gpus: tuple[int, 
         score += 0.01 * (together[1] - together[0]) / max(1, len(devices))
         if need.gpus > 1 or need.gpu_milli == 1000:
             score += need.gpus  # the same everywhere
-    return score + 0.001 * (1 - sum(max(0, m) for m in after) / 8000)
+    return score - 0.001 * sum(max(0, m) for m in after) / 8000
 
 
 @UNHURRIED

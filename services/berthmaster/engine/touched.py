@@ -1,0 +1,57 @@
+"""Which nodes changed since somebody last looked: a bounded log of slots in the fleet's arrays.
+
+A node is touched several times for each placement, and whoever follows looks seldom: a slot is told
+once, however often it changed. That costs a look at what was written since, never one at the fleet.
+"""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+TOUCHED_KEPT: Final = 4096
+
+
+class Touched:
+    """The slots that changed, in order, as far back as it is worth to look."""
+
+    __slots__ = ("_at", "_forgotten", "_last", "_numbers", "_slots")
+
+    def __init__(self, kept: int = TOUCHED_KEPT) -> None:
+        self._slots: NDArray[np.int64] = np.zeros(2 * kept, np.int64)
+        self._numbers: NDArray[np.int64] = np.arange(2 * kept)
+        self._last: NDArray[np.int64] = np.zeros(0, np.int64)  # [N], a slot's newest entry
+        self._at = 0  # how many of the slots are written
+        self._forgotten = 0  # entries that were dropped
+
+    def arrange(self, nodes: int) -> None:
+        """Slots have a new meaning: whoever follows the fleet makes everything anew."""
+        self._forgotten += self._at
+        self._at = 0
+        self._last = np.zeros(nodes, np.int64)
+
+    @property
+    def end(self) -> int:
+        """Where the log ends now: to be asked ``since`` later."""
+        return self._forgotten + self._at
+
+    def add(self, slot: int) -> None:
+        """A slot changed."""
+        at = self._at
+        self._slots[at] = slot
+        self._last[slot] = self._forgotten + at
+        self._at = at + 1
+        if self._at == len(self._slots):
+            kept = self._at // 2
+            self._slots[:kept] = self._slots[kept:]
+            self._forgotten += kept
+            self._at = kept
+
+    def since(self, end: int) -> NDArray[np.int64] | None:
+        """Each slot that changed since, once; None if that was too long ago."""
+        first = end - self._forgotten
+        if first < 0:
+            return None
+        slots = self._slots[first : self._at]
+        newest = self._last[slots] == self._numbers[first : self._at] + self._forgotten
+        return slots[newest]
