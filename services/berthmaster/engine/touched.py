@@ -54,4 +54,5 @@ class Touched:
             return None
         slots = self._slots[first : self._at]
         newest = self._last[slots] == self._numbers[first : self._at] + self._forgotten
-        return slots[newest]
+        found: NDArray[np.int64] = slots[newest]
+        return found

@@ -12,7 +12,7 @@ at alone or with the rest, now or later, it has the same score.
 """
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ _TIGHTER: Final = 1e-9  # of two GPUs that lose the same, the one with less free
 _CHUNK: Final = 16_384  # nodes looked at together: bounds what is needed beside the result
 
 At = slice | NDArray[np.int64]
+Floats = NDArray[np.floating[Any]]  # float64; what its operators return says no more
 
 
 class Worth(NamedTuple):
@@ -120,8 +121,8 @@ def score_nodes(
     fits &= cpu >= pods.cpu_milli
     fits &= fleet.memory[at] >= pods.memory_mib
     gpus = milli * (1.0 / WHOLE)  # that are free, with parts of them
-    takes: float | NDArray[np.float64] = 0.0  # of these
-    score: NDArray[np.float64] | None = None
+    takes: float | Floats = 0.0  # of these
+    score: Floats = gpus
     if wants_fraction(pods):
         score, takes, fits = _best_hole(fleet, pods, suitable, worth, at, fits)
     elif pods.gpus:
@@ -133,7 +134,7 @@ def score_nodes(
         takes = float(pods.gpus)
         score = _together(fleet.a_gpu[at], whole, pods.gpus)
     left_over = (takes - gpus) * _LEFT_OVER_A_GPU
-    score = left_over if score is None else score + left_over
+    score = score + left_over if pods.gpus else left_over
     if worth.cpu_milli_a_gpu > NEVER_SCARCE:
         a_cpu = 1.0 / worth.cpu_milli_a_gpu
         unserved = gpus - cpu * a_cpu  # free GPUs that there is no CPU for
@@ -159,17 +160,16 @@ def _best_hole(
     worth: Worth,
     at: At,
     fits: NDArray[np.bool_],
-) -> tuple[NDArray[np.float64], float | NDArray[np.float64], NDArray[np.bool_]]:
+) -> tuple[Floats, float | Floats, NDArray[np.bool_]]:
     """Of each node the GPU to share: what is lost by that, what is taken of it, and whether it can
     be."""
-    few = not isinstance(at, slice)
-    free = fleet.gpu.take(at, axis=0) if few else fleet.gpu[at]
+    free = fleet.gpu[at] if isinstance(at, slice) else fleet.gpu.take(at, axis=0)
     free = free.T  # [G, N]: rows are long, and the best of each node is found fast
-    takes: float | NDArray[np.float64] = pods.gpu_milli * (1.0 / WHOLE)
+    takes: float | Floats = pods.gpu_milli * (1.0 / WHOLE)
     if suitable.offered is None:
         table = worth.losses(pods.gpu_milli)
         loss = table.take(free, mode="clip")  # nothing is lost of what is not there
-        of_whole: float | NDArray[np.float64] = float(table[WHOLE])
+        of_whole: float | Floats = float(table[WHOLE])
     else:
         need = suitable.offered.milli[at]
         takes = need * (1.0 / WHOLE)

@@ -152,7 +152,7 @@ def test_a_board_that_slept_through_more_than_the_log_keeps_looks_at_all() -> No
 def slots_since(story: Story, end: int) -> list[int]:
     slots = story.fleet.touched.since(end)
     assert slots is not None
-    return slots.tolist()
+    return list(slots.tolist())
 
 
 def test_a_slot_that_changed_often_is_looked_at_once() -> None:
