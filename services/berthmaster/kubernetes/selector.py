@@ -1,4 +1,4 @@
-"""Label selectors: as text for people and query strings. Pure.
+"""Label selectors: as text for people and query strings, and as the fields of objects. Pure.
 
 A text becomes a list of requirements, all of which must hold. What Kubernetes does and people
 forget: ``!=`` and ``notin`` also match when the label is missing, and an empty selector matches
@@ -6,7 +6,7 @@ everything.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -104,6 +104,35 @@ def parse_selector(text: str) -> Selector:
     if not text.strip():
         return EVERYTHING
     return Selector(tuple(_requirement(part, tokens) for part, tokens in _parts(text)))
+
+
+def selector_of(
+    match_labels: Mapping[str, str],
+    match_expressions: Sequence[tuple[str, str, Sequence[str]]],
+) -> Selector:
+    """The selector that the fields of a LabelSelector mean: labels, and (key, operator, values).
+    Raises SelectorError; as Kubernetes does, In and NotIn need values, the other two have none."""
+    found = [
+        Requirement(
+            _key(key, "matchLabels"), Operator.IN, (_value(value, f"matchLabels {key[:128]!r}"),)
+        )
+        for key, value in sorted(match_labels.items())
+    ]
+    for key, operator, values in match_expressions:
+        where = f"matchExpressions {key[:128]!r}"
+        if operator not in _OFFERED:
+            raise SelectorError(f"{where}: operator {operator[:32]!r}, right are {_OFFERED_TEXT}")
+        needs_values = operator in ("In", "NotIn")
+        if needs_values != bool(values):
+            rule = "at least one value" if needs_values else "no values"
+            raise SelectorError(f"{where}: {operator} needs {rule}")
+        checked = tuple(sorted({_value(value, where) for value in values}))
+        found.append(Requirement(_key(key, where), Operator(operator), checked))
+    return Selector(tuple(found))
+
+
+_OFFERED: Final = ("In", "NotIn", "Exists", "DoesNotExist")
+_OFFERED_TEXT: Final = ", ".join(_OFFERED)
 
 
 def _parts(text: str) -> list[tuple[str, list[str]]]:

@@ -8,6 +8,7 @@ from berthmaster.kubernetes.selector import (
     Selector,
     SelectorError,
     parse_selector,
+    selector_of,
 )
 
 LABELS = {"tier": "gold", "gpu": "nvidia-tesla-t4", "count": "8", "empty": "", "a.b/c": "d"}
@@ -102,3 +103,33 @@ def test_a_text_means_its_requirements_and_these_can_be_written_again() -> None:
         )
     )
     assert str(parse_selector(text)) == text
+
+
+def test_the_fields_of_an_object_mean_the_same_as_the_text() -> None:
+    fields = selector_of(
+        {"tier": "gold"},
+        [("gpu", "In", ["x", "nvidia-tesla-t4"]), ("missing", "DoesNotExist", ())],
+    )
+    assert fields == parse_selector("tier=gold,gpu in (nvidia-tesla-t4,x),!missing")
+    assert fields.matches(LABELS)
+    assert selector_of({}, ()).matches({})
+
+
+@pytest.mark.parametrize(
+    ("labels", "expressions", "reason"),
+    [
+        ({"-a": "b"}, (), "matchLabels: '-a' is no label"),
+        ({"a": "b c"}, (), "matchLabels 'a': 'b c' is no label value"),
+        ({}, [("a", "Gt", ["1"])], "operator 'Gt', right are In, NotIn, Exists, DoesNotExist"),
+        ({}, [("a", "In", [])], "In needs at least one value"),
+        ({}, [("a", "Exists", ["b"])], "Exists needs no values"),
+        ({}, [("a", "NotIn", ["ä"])], "'ä' is no label value"),
+        ({}, [("", "Exists", [])], "is no label"),
+    ],
+)
+def test_fields_that_cannot_be_used_are_named(
+    labels: dict[str, str], expressions: list[tuple[str, str, list[str]]], reason: str
+) -> None:
+    with pytest.raises(SelectorError) as caught:
+        selector_of(labels, expressions)
+    assert reason in str(caught.value)
