@@ -147,6 +147,8 @@ def amounts_of(
     report_of: ReportOf, request: JobRequest, cluster: str, pods: tuple[PodBinding, ...]
 ) -> Amounts:
     """What a placement takes: as much as was asked for, of the models where its pods are."""
+    if len(request.pod_sets) == 1 and len(pods) == 1:
+        return _amounts_of_one(report_of, request.pod_sets[0], cluster, pods[0])
     by_name: dict[str, PodSet] = {}
     amounts = {CPU: 0, MEMORY: 0, GPU: 0}
     for pod_set in request.pod_sets:
@@ -162,6 +164,19 @@ def amounts_of(
             continue
         name = of_model(_model(report_of(cluster, binding.node), binding))
         amounts[name] = amounts.get(name, 0) + found.gpus * found.gpu_milli
+    return amounts
+
+
+def _amounts_of_one(
+    report_of: ReportOf, pods: PodSet, cluster: str, binding: PodBinding
+) -> Amounts:
+    """The same of a job of one pod, as most are."""
+    count = pods.count
+    milli = count * pods.gpus * pods.gpu_milli
+    amounts = {CPU: count * pods.cpu_milli, MEMORY: count * pods.memory_mib, GPU: milli}
+    if milli and binding.pod.rpartition("-")[0] == pods.name:
+        name = of_model(_model(report_of(cluster, binding.node), binding))
+        amounts[name] = pods.gpus * pods.gpu_milli
     return amounts
 
 

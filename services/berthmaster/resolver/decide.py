@@ -38,7 +38,7 @@ from berthmaster.resolver.consider import (
     seat,
 )
 from berthmaster.resolver.quota import target_in
-from berthmaster.resolver.reserving import Reserves, Token
+from berthmaster.resolver.reserving import Kept, Reserves, Token
 from berthmaster.resolver.settings import ENGINE_VERSION, Policy
 from berthmaster.resolver.state import UNCLAIMED, Knowledge
 from berthmaster.resolver.turns import Turn, Turns
@@ -47,6 +47,7 @@ from berthmaster.resolver.waiting import Line
 _CHOICE_BYTES = 300  # of a record, besides its ranking and pods
 _RANKED_BYTES = 150
 _POD_BYTES = 60
+_NONE_KEPT: frozenset[Key] = frozenset()
 
 
 Passed = tuple[Line, frozenset[Token]]  # and the reservations that it had to mind
@@ -277,8 +278,9 @@ def _place_one(draft: _Draft, moment: Moment, turn: Turn, reserves: Reserves) ->
     considered, chosen, seating = found
     know.fleet.charge(seating.holdings, +1)
     draft.taken.extend(seating.holdings)
-    reserves.drop(turn.key)
-    reserves.give_way(turn.rank, seating.holdings)
+    if reserves.kept:
+        reserves.drop(turn.key)
+        reserves.give_way(turn.rank, seating.holdings)
     _record(draft, moment, workload, request, considered, chosen, seating)
     return amounts_of(know.fleet.node, request, chosen.cluster, seating.bindings)
 
@@ -292,23 +294,39 @@ def _find_room(
     shape: bytes,
 ) -> _Room | None:
     """A place beside all reservations, or else in the room of those that do not mind."""
+    direct = _is_direct(draft.know, asked.queue)
+    if not reserves.kept:
+        return _try(draft, moment, asked, shape, (), direct=direct)
     key = turn.key
-    beside = [reserves.others(key)]
+    others = reserves.others(key)
     minding = reserves.charged_for(key, turn.rank, turn.line.lasts_s)
-    if len(minding) < len(beside[0]):
-        beside.append(minding)
-    for kept in beside:
-        tried = (shape, frozenset(each.key for each in kept))
-        direct = _is_direct(draft.know, asked.queue)
-        if direct and tried in draft.no_room:
-            continue
+    for kept in (others, minding) if len(minding) < len(others) else (others,):
         with reserves.aside(kept):
-            considered = consider(draft.know, moment, asked, shape)
-            found = seat(draft.know, asked, considered)
+            found = _try(draft, moment, asked, shape, kept, direct=direct)
         if found is not None:
-            return considered, *found
-        if direct:
-            draft.no_room.add(tried)
+            return found
+    return None
+
+
+def _try(
+    draft: _Draft,
+    moment: Moment,
+    asked: JobRequest,
+    shape: bytes,
+    kept: tuple[Kept, ...],
+    *,
+    direct: bool,
+) -> _Room | None:
+    """A place in what is free now, beside these reservations."""
+    tried = (shape, frozenset(each.key for each in kept)) if kept else (shape, _NONE_KEPT)
+    if direct and tried in draft.no_room:
+        return None
+    considered = consider(draft.know, moment, asked, shape)
+    found = seat(draft.know, asked, considered)
+    if found is not None:
+        return considered, *found
+    if direct:
+        draft.no_room.add(tried)
     return None
 
 

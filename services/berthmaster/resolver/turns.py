@@ -44,12 +44,15 @@ class Turn(NamedTuple):
 class _Queue:
     """One queue in a draft."""
 
-    __slots__ = ("heads", "running", "share", "used")
+    __slots__ = ("has", "heads", "running", "share", "used")
 
-    def __init__(self, share: QueueShare, used: Mapping[str, int], running: int) -> None:
+    def __init__(
+        self, share: QueueShare, used: Mapping[str, int], running: int, has: float
+    ) -> None:
         self.share = share
-        self.used = used
+        self.used: Amounts = dict(used)
         self.running = running
+        self.has = has  # its dominant share, by its weight
         self.heads: list[tuple[Order, int, Key, Line]] = []
 
 
@@ -65,7 +68,8 @@ class Turns:
         self._taken: dict[Line, list[tuple[Order, Key]]] = {}
         self._heap: list[tuple[Place, _Queue]] = []
         for name, lines in know.waiting.by_queue().items():
-            queue = _Queue(know.share(name), know.ledger.used(name), know.ledger.running[name])
+            share, used = know.share(name), know.ledger.used(name)
+            queue = _Queue(share, used, know.ledger.running[name], self._share(share, used))
             for number, line in enumerate(lines.values()):
                 first = line.first()
                 if first is not None:
@@ -95,10 +99,10 @@ class Turns:
     def placed(self, amounts: Amounts) -> None:
         """The one whose turn it was has a place now."""
         queue = self._heap[0][1]
-        used = dict(queue.used)
+        used, more = queue.used, {}
         for resource, amount in amounts.items():
-            used[resource] = used.get(resource, 0) + amount
-        queue.used = used
+            used[resource] = more[resource] = used.get(resource, 0) + amount
+        queue.has = max(queue.has, self._share(queue.share, more))  # of the rest it has no less
         queue.running += 1
         order, number, key, line = queue.heads[0]
         self._taken.setdefault(line, []).append((order, key))
@@ -134,8 +138,10 @@ class Turns:
         by = Tier.BORROWED
         if share.guarantee or share.deserved:
             by = tier(share, queue.used, line.ask, self._models)
-        has = dominant_share(queue.used, self._totals, share.weight, self._multipliers)
-        return (by is not Tier.GUARANTEED, -share.priority, by, has, order, share.queue)
+        return (by is not Tier.GUARANTEED, -share.priority, by, queue.has, order, share.queue)
+
+    def _share(self, share: QueueShare, used: Mapping[str, int]) -> float:
+        return dominant_share(used, self._totals, share.weight, self._multipliers)
 
 
 def rank_of(know: Knowledge, line: Line, key: Key) -> Rank:
