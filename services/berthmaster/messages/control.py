@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from berthmaster.messages.placement import Via
+from berthmaster.messages.placement import PartWeights, Via
 
 
 class QueuePlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -51,6 +51,8 @@ class QueueSetting(
     max_job_gpu_milli: Annotated[int, Meta(ge=0)] | None = None  # of all pods of one job
     max_running_jobs: Annotated[int, Meta(ge=0)] | None = None  # placed and not ended
     max_waiting_jobs: Annotated[int, Meta(ge=0)] | None = None  # more are refused
+    profile: Annotated[str, Meta(max_length=63)] = ""  # that ranks clusters for its jobs
+    weights: PartWeights = {}  # of parts of the score, in place of the profile's
     via: Via = "direct"
     places: dict[str, QueuePlace] = {}  # by cluster; "*" = every other one, "hub" = on the hub
     held: bool = False  # True: accepts requests and dispatches none

@@ -50,6 +50,8 @@ class GpuDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_mib: int
     healthy: bool = True  # False: not offered to new pods
     foreign_milli: Milli = 0  # held by pods that are not ours
+    nvlink_domain: Count | None = None  # GPUs of one number are linked by NVLink; None = not told
+    numa_node: Count | None = None  # None = not told
 
 
 class PodUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -73,6 +75,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_mib: Count = 0  # 0 = not limited
     count: Count = 0  # on the node, free or not
     kind: Literal["shared", "mig", "hami", "kai"] = "shared"
+    profile: str = ""  # of MIG, such as 1g.10gb, where the resource's name does not say it
 
 
 class NodeReport(
@@ -272,6 +275,9 @@ class ClusterScore(
     idle_gpu_percent: float | None = (
         None  # measured idle share of healthy GPUs; None = no telemetry
     )
+    calm_gpu_percent: float | None = None
+    # Of the GPUs that are taken in part, how many are measured below 70 % busy; without any 100;
+    # None = no telemetry. One that is not measured counts as busy.
     free_gpus: float = 0.0  # GPUs' worth of free milli on schedulable nodes
     largest_gang: dict[
         str, Count

@@ -4,15 +4,23 @@ A decision is one entry of its cell's chain: everything that was decided togethe
 decider saw (one sequence per stream), so that the same core can repeat it bit for bit.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 # A plain job in the worker cluster, one that its Kueue queues, or one that the hub's Kueue sends.
 Via = Literal["direct", "worker", "hub"]
 
 MAIN_CELL = "all"  # whose decider is the resolver
 HUB_CELL = "hub"  # whose decider is the MultiKueue reconciler
+
+
+# What each part of a cluster's score counts, by the part's name; below 0: the less the better.
+PartWeights = Annotated[
+    dict[Annotated[str, Meta(max_length=63)], Annotated[float, Meta(ge=-10, le=10)]],
+    Meta(max_length=32),
+]
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -36,8 +44,8 @@ class RankedCluster(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """A cluster that could take the workload, with the parts of its score."""
 
     cluster: str
-    score: float  # sum of weight x part
-    parts: dict[str, float]  # each 0..100
+    score: float  # 0..100, the weighted mean of its parts
+    parts: dict[str, float]  # each 0..100; of what is not known 0
     input_age_s: float  # of the newest sign of life that the decider had
 
 
@@ -51,6 +59,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pods: tuple[PodBinding, ...]
     ranking: tuple[RankedCluster, ...]  # best first; the first is the chosen one
     filtered: dict[str, str] = {}  # cluster -> why it was out
+    profile: str = ""  # by which it was ranked; "" = balanced, as nobody asked for another
+    weights: PartWeights = {}  # of the parts, where the request or its queue changed the profile's
 
 
 class Retraction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -72,6 +82,7 @@ class HeldNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpu_milli: int = 1000  # of each GPU named
     gpus: tuple[int, ...] = ()
     gpu_memory_mib: int = 0
+    mig_profile: str = ""
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -128,3 +139,4 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     reserved: int = 0  # how many were in force when this was decided
     mix: LearnedMix | None = None  # scored with from here on; None = as before
     mix_pods: int = 0  # of the mix that this was scored with
+    steadiness: dict[str, float] = {}  # cluster -> 0..100, if this was scored with it

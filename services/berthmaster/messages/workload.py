@@ -17,12 +17,13 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from berthmaster.messages.placement import MAIN_CELL, PodBinding, Target
+from berthmaster.messages.placement import MAIN_CELL, PartWeights, PodBinding, Target
 
 MAX_GPUS_A_POD = 64
 MAX_PODS = 4096
 MAX_POD_SETS = 16
 MAX_TOLERATIONS = 32
+MAX_PREFERRED_MODELS = 8
 
 Name = Annotated[
     str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$(?!\n)", min_length=1, max_length=63)
@@ -43,6 +44,21 @@ class Toleration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""  # "" = every effect
 
 
+class Topology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How the pods of a set are to stand to each other on the nodes of their one cluster. What is
+    not said is free: then pods go where they cost least."""
+
+    same: LabelText = ""
+    # "node": all pods on one node. Else a label of nodes, such as topology.kubernetes.io/zone: all
+    # on nodes with one value of it; a node without it is in no such place. Pod sets of a job that
+    # name the same are kept together too.
+    max_pods_a_node: Annotated[int, Meta(ge=0, le=MAX_PODS)] = 0  # 1 = a node each; 0 = any number
+    nodes: Literal["", "fewest"] = ""  # fewest: on as few nodes as can be found
+    gpu_domain: Literal["", "required"] = ""
+    # required: the GPUs of each pod are linked by NVLink or, where nodes tell nothing of that, of
+    # one NUMA node. Else that is only preferred.
+
+
 class PodSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A number of equal pods."""
 
@@ -54,10 +70,17 @@ class PodSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpu_milli: Annotated[int, Meta(ge=1, le=1000)] = (
         1000  # of each of them; < 1000 only for one GPU
     )
-    gpu_memory_mib: Annotated[int, Meta(ge=0, le=1 << 24)] = 0  # each GPU has at least this
+    gpu_memory_mib: Annotated[int, Meta(ge=0, le=1 << 24)] = 0
+    # Each GPU has at least this; the part of a GPU brings at least this, be it more than gpu_milli:
+    # a part of so much memory, whatever it comes to, is one of gpu_milli 1.
     gpu_models: Annotated[
         tuple[LabelText, ...], Meta(max_length=32)
     ] = ()  # acceptable; empty = any
+    prefer_gpu_models: Annotated[tuple[LabelText, ...], Meta(max_length=MAX_PREFERRED_MODELS)] = ()
+    # Of the acceptable ones, the best first: each is taken if all pods can have it now, before any
+    # after it; nobody waits for it.
+    mig_profile: Annotated[str, Meta(max_length=32)] = ""  # such as 1g.10gb: that and no other part
+    topology: Topology | None = None
     node_labels: Labels = {}  # required of the node
     tolerations: Annotated[tuple[Toleration, ...], Meta(max_length=MAX_TOLERATIONS)] = ()
 
@@ -92,6 +115,10 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     # may be placed anew when its cluster stays silent for longer. None: only a person may say so.
     max_evictions: Annotated[int, Meta(ge=0, le=1000)] = 10  # one more eviction is a failure
     labels: Labels = {}  # the submitter's own; not interpreted
+    profile: Annotated[str, Meta(max_length=63)] = ""  # by which clusters are ranked; "" = queue's
+    weights: PartWeights = {}  # of parts of the score, in place of the profile's
+    data: Annotated[tuple[LabelText, ...], Meta(max_length=64)] = ()
+    # data: where it is, as clusters' names, or labels or properties of clusters as key=value
 
 
 class HubObject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
