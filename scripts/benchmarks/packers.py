@@ -55,7 +55,7 @@ class Ours(Packer):
         del typical  # it learns from arrivals
         self._fleet = Fleet()
         for node in nodes:
-            self._fleet.put_node(_report(node))
+            self._fleet.put_node(report_of(node))
         self._fleet.arrange()
         self._board, self._suitables = Board(), Suitables()
         self._mix, self._appraiser = Mix(), Appraiser()
@@ -76,8 +76,17 @@ class Ours(Packer):
         assert isinstance(place, Holding)
         self._fleet.charge((place,), -1)
 
+    def moved(self, place: object, node: str, gpus: tuple[int, ...]) -> object:
+        """It runs there instead: where it is now."""
+        assert isinstance(place, Holding)
+        self._fleet.charge((place,), -1)
+        observed = place._replace(node=node, gpus=gpus)
+        self._fleet.charge((observed,), +1)
+        return observed
 
-def _report(node: NodeSpec) -> NodeReport:
+
+def report_of(node: NodeSpec) -> NodeReport:
+    """What its inventory says of it while nothing runs there."""
     memory_mib = gpu_memory_mib(node.model)
     gpus = tuple(
         GpuDevice(index=at, uuid="", model=node.model, memory_mib=memory_mib)

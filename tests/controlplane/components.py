@@ -4,9 +4,10 @@ Facts of reference: Kubernetes' own command-line documentation. Limits that exis
 cluster from its components (queries a second) are raised, since here they only make tests slow.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tests.controlplane.build import Programs
 from tests.controlplane.certificates import Pair, SigningKey
@@ -123,8 +124,12 @@ def kube_controller_manager(
     ]
 
 
-def kube_scheduler(programs: Programs, kubeconfig: Path) -> list[str]:
-    """The scheduler as it is."""
+def kube_scheduler(
+    programs: Programs, kubeconfig: Path, configuration: Path | None = None
+) -> list[str]:
+    """The scheduler as it is, or as a KubeSchedulerConfiguration says (scheduler_configuration)."""
+    if configuration is not None:  # which flags do not add to
+        return [str(programs.kube_scheduler), f"--config={configuration}", "--secure-port=0"]
     return [
         str(programs.kube_scheduler),
         f"--kubeconfig={kubeconfig}",
@@ -134,6 +139,18 @@ def kube_scheduler(programs: Programs, kubeconfig: Path) -> list[str]:
         "--kube-api-burst=1000",
         "--profiling=false",
     ]
+
+
+def scheduler_configuration(kubeconfig: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A KubeSchedulerConfiguration: the settings, and otherwise what the flags above say."""
+    return {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "clientConnection": {"kubeconfig": str(kubeconfig), "qps": 500, "burst": 1000},
+        "leaderElection": {"leaderElect": False},
+        "enableProfiling": False,
+        **settings,
+    }
 
 
 def kwok(programs: Programs, kubeconfig: Path, port: int) -> list[str]:

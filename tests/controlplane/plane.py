@@ -10,7 +10,7 @@ import itertools
 import json
 import urllib.request
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -114,12 +114,17 @@ class Plane:
         self._proxies: list[Proxy] = []
         self._crds: dict[str, Mapping[str, Any]] = {}
         self._pairs: dict[tuple[str, tuple[str, ...]], Pair] = {}
+        self._programs = programs
         self._authority = Authority(folder, name)
         self.ca = self._authority.certificate
         self.audit = AuditLog(folder / "audit.log")
         self.kubeconfig = self.kubeconfig_for(ADMIN, ADMINS)
         self.api = self.api_for(ADMIN, ADMINS)
         self.parts = self._make_parts(programs, kwok_port)
+
+    def _process(self, name: str, argv: list[str]) -> Process:
+        home = {"HOME": str(self.folder), "KWOK_WORKDIR": str(self.folder / "kwok")}
+        return Process(f"{self.name}: {name}", argv, self.folder / f"{name}.log", home)
 
     def _make_parts(self, programs: Programs, kwok_port: int) -> Parts:
         files = components.ApiServerFiles(
@@ -134,9 +139,7 @@ class Plane:
         worker = self.role == "worker"
         controllers = components.WORKER_CONTROLLERS if worker else components.HUB_CONTROLLERS
 
-        def process(name: str, argv: list[str]) -> Process:
-            home = {"HOME": str(self.folder), "KWOK_WORKDIR": str(self.folder / "kwok")}
-            return Process(f"{self.name}: {name}", argv, self.folder / f"{name}.log", home)
+        process = self._process
 
         def identity(user: str) -> Path:
             return self.kubeconfig_for(user, ADMINS)
@@ -293,6 +296,21 @@ class Plane:
     def resume_api_server(self) -> None:
         """It goes on."""
         self.parts.api_server.resume()
+
+    def configure_scheduler(self, settings: Mapping[str, Any] | None) -> None:
+        """Another scheduler in the place of the one that runs, with these settings of a
+        KubeSchedulerConfiguration; None = as it was."""
+        assert self.parts.scheduler is not None, f"{self.name} has no scheduler"
+        self.parts.scheduler.kill()
+        identity = self.kubeconfig_for("system:kube-scheduler", ADMINS)
+        path: Path | None = None
+        if settings is not None:
+            path = self.folder / f"scheduler-{next(self._numbers)}.json"
+            path.write_text(json.dumps(components.scheduler_configuration(identity, settings)))
+        argv = components.kube_scheduler(self._programs, identity, path)
+        scheduler = self._process("kube-scheduler", argv)
+        self.parts = replace(self.parts, scheduler=scheduler)
+        scheduler.launch()
 
     def forget_history(self, limit_s: float = READY_LIMIT_S) -> None:
         """Make every older resourceVersion expire: who lists or watches from one is told 410.
