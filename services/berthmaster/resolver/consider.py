@@ -84,15 +84,15 @@ class Candidates(Sequence[Candidate]):
         fit: Floats,
         room: Floats,
     ) -> None:
-        self._clusters = clusters
-        self._order = order
-        self._score = score
+        self.clusters = clusters
+        self.order = order  # numbers of clusters
+        self.score = score
+        self.fit = fit
+        self.room = room
         self._slots = slots
-        self._fit = fit
-        self._room = room
 
     def __len__(self) -> int:
-        return len(self._order)
+        return len(self.order)
 
     @overload
     def __getitem__(self, at: int) -> Candidate: ...
@@ -100,21 +100,26 @@ class Candidates(Sequence[Candidate]):
     def __getitem__(self, at: slice) -> list[Candidate]: ...
     def __getitem__(self, at: int | slice) -> Candidate | list[Candidate]:
         if isinstance(at, slice):
-            return [self._candidate(number) for number in self._order[at]]
-        return self._candidate(self._order[at])
+            return [self._candidate(number) for number in self.order[at]]
+        return self._candidate(self.order[at])
+
+    def only(self, cluster: str) -> "Candidates":
+        """This one, if it is among them."""
+        order = [number for number in self.order if self.clusters[number] == cluster]
+        return Candidates(self.clusters, order, self.score, self._slots, self.fit, self.room)
 
     def clear(self) -> None:
         """None of them could, after all."""
-        self._order.clear()
+        self.order.clear()
 
     def _candidate(self, number: int) -> Candidate:
         return Candidate(
-            self._score[number],
-            self._clusters[number],
+            self.score[number],
+            self.clusters[number],
             number,
             self._slots[number] if self._slots is not None else -1,
-            float(self._fit[number]),
-            float(self._room[number]),
+            float(self.fit[number]),
+            float(self.room[number]),
         )
 
 
@@ -122,14 +127,29 @@ class Considered(NamedTuple):
     """The fleet, seen with one request's eyes."""
 
     moment: Moment
-    candidates: Candidates | list[Candidate]  # best first
+    candidates: Candidates  # best first
     filtered: dict[str, str]  # cluster -> why it is out
     suitables: list[Suitable]  # one a pod set
     cards: list[Card]  # one a pod set
 
-    def ranked(self, candidate: Candidate) -> RankedCluster:
-        """A candidate as a record shows it."""
-        number, moment = candidate.number, self.moment
+    def ranking(self, first: Candidate) -> tuple[RankedCluster, ...]:
+        """The best clusters as a record shows them, the chosen one first, as many as it keeps."""
+        return tuple([self._ranked(number) for number in self._kept(first.number)])
+
+    def _kept(self, first: int) -> list[int]:
+        """Numbers of the clusters that a record keeps."""
+        limit, clusters = self.moment.policy.ranking_limit, self.candidates.clusters
+        kept = [first]
+        for number in self.candidates.order:
+            if len(kept) >= limit:
+                break
+            if number != first and clusters[number] not in self.filtered:
+                kept.append(number)
+        return kept
+
+    def _ranked(self, number: int) -> RankedCluster:
+        """Called for each cluster of each record: it makes nothing but that."""
+        moment, candidates = self.moment, self.candidates
         shown = moment.shown.get(number)
         if shown is None:
             idle, fresh = moment.standing[number]
@@ -137,27 +157,16 @@ class Considered(NamedTuple):
             moment.shown[number] = shown
         idle, fresh, age_s = shown
         return RankedCluster(
-            cluster=candidate.cluster,
-            score=round(candidate.score, 4),
+            cluster=candidates.clusters[number],
+            score=round(candidates.score[number], 4),
             parts={
-                "fit": round(candidate.fit, 4),
-                "room": round(candidate.room, 4),
+                "fit": round(float(candidates.fit[number]), 4),
+                "room": round(float(candidates.room[number]), 4),
                 "idle": idle,
                 "fresh": fresh,
             },
             input_age_s=age_s,
         )
-
-    def ranking(self, first: Candidate) -> tuple[RankedCluster, ...]:
-        """The best clusters, the chosen one first, as many as a record keeps."""
-        limit = self.moment.policy.ranking_limit
-        kept = [self.ranked(first)]
-        for candidate in self.candidates:
-            if len(kept) >= limit:
-                break
-            if candidate.number != first.number and candidate.cluster not in self.filtered:
-                kept.append(self.ranked(candidate))
-        return tuple(kept)
 
 
 def moment_at(know: Knowledge, policy: Policy, now_s: float) -> Moment:
@@ -202,7 +211,8 @@ def consider(know: Knowledge, moment: Moment, request: JobRequest, shape: bytes)
         suitables.append(suitable)
         cards.append(card)
     if not moment.views:
-        return Considered(moment, [], dict(shut.why), suitables, cards)
+        nothing = Candidates([], [], [], None, np.zeros(0), np.zeros(0))
+        return Considered(moment, nothing, dict(shut.why), suitables, cards)
     single = len(cards) == 1 and request.pod_sets[0].count == 1
     if single:
         fits = cards[0].best > NOT_HERE

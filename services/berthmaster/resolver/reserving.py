@@ -357,7 +357,7 @@ def seat_in(
 ) -> Seating | None:
     """Places for all pods in one cluster."""
     considered: Considered = consider(know, moment, request, shape)
-    here = [c for c in considered.candidates if c.cluster == cluster]
+    here = considered.candidates.only(cluster)
     if not here:
         return None
     found = seat(know, request, considered._replace(candidates=here))
