@@ -320,6 +320,20 @@ def _multikueue(_: str) -> Grants:
     )
 
 
+def _admission(_: str) -> Grants:
+    """Hears which workers still have copies, and says nothing."""
+    return Grants(
+        publish=(
+            *_CLOCK,
+            *_read(FLEET, LEASES),
+            *_follow(FLEET, "berth.fleet.*.copy.*.*"),
+            "berth.lease.admission",
+            "berth.dead.admission",
+        ),
+        subscribe=(),
+    )
+
+
 def _setup(_: str) -> Grants:
     """Makes the streams and brings them up to date. Nobody else may."""
     verbs = ("INFO", "CREATE", "UPDATE")
@@ -368,6 +382,7 @@ SERVICES: Final[Mapping[str, Role]] = MappingProxyType(
         "emulator": _emulator,
         "inventory": _hub_inventory,
         "multikueue": _multikueue,
+        "admission": _admission,
     }
 )
 WHOLE_ROLES: Final[Mapping[str, Role]] = MappingProxyType({**SERVICES, "operator": _operator})

@@ -23,6 +23,7 @@ SERVICES = (
     "inventory",
     "executor",
     "multikueue",
+    "admission",
     "hub",
     "agent",
 )

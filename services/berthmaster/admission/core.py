@@ -1,0 +1,333 @@
+"""What is to be written on a hub so that its checks of ours are as they should be. Pure.
+
+Level-triggered: ``look`` compares what is there with what should be, and asks for what differs. One
+write an object is under way at most; what became of it comes back as ``Done``. Everything follows
+from the hub's objects, so that a new life of the process goes on where the last one was killed;
+only a breath (leaving.py) begins anew.
+
+``whole``: this replica holds the lease and hears the workers' reports. Without (the bus is away)
+Workloads pass and clusters are added, but none is taken out and nothing is deleted: each replica
+does the same, and every write is guarded by what it was decided on.
+"""
+
+from typing import Final, NamedTuple
+
+from berthmaster.admission.book import Book, ObjectKey
+from berthmaster.admission.gate import Standing, word
+from berthmaster.admission.leaving import Leaving
+from berthmaster.admission.members import Members
+from berthmaster.admission.objects import AdmissionCheck, MultiKueueConfig, Workload
+from berthmaster.admission.review import Review, conditions, review, same
+from berthmaster.admission.selection import Reason
+from berthmaster.admission.words import (
+    Connect,
+    DeleteConfig,
+    Done,
+    Instruction,
+    SetState,
+    Tell,
+    TellCheck,
+    WriteConfig,
+)
+from berthmaster.kubernetes.objects import Object, key_of
+from berthmaster.kubernetes.resources import ADMISSION_CHECKS, MULTIKUEUE_CONFIGS
+
+AGAIN_S: Final = 10.0  # after a write that failed
+SOON_S: Final = 0.5  # after one that somebody else came before, or that is not mirrored yet
+MIRRORED_S: Final = 5.0  # so long a write of ours may take to come back
+MOST_CONNECTS: Final = 20  # at once
+MOST_STATES: Final = 200  # of Workloads, under way at once
+MOST_REMEMBERED: Final = 10_000  # pauses of writes, before those that are over are forgotten
+FOREVER_S: Final = float("inf")
+
+
+class _Flight(NamedTuple):
+    kind: str
+    name: str
+    at: ObjectKey = ("", "")
+
+
+class Admission:
+    """One hub."""
+
+    def __init__(self, namespace: str, *, settle_s: float) -> None:
+        """``namespace``: of Placements. ``settle_s``: see leaving.py."""
+        self.book = Book(namespace)
+        self.reviews: dict[str, Review] = {}
+        self.standings: dict[str, Standing] = {}
+        self.next_due_s = FOREVER_S
+        self._leaving = Leaving(settle_s)
+        self._moved = True
+        self._dirty: set[ObjectKey] = set()
+        self._number = 0
+        self._flights: dict[str, _Flight] = {}
+        self._flying: set[_Flight] = set()
+        self._not_before_s: dict[_Flight, float] = {}
+        self._expected: dict[str, tuple[str, float]] = {}  # config -> (resource version, limit)
+        self._trouble: dict[str, str] = {}  # config -> why its last write failed
+        self._written: dict[str, tuple[object, float]] = {}  # check -> what was told last, and when
+        self._kept: set[str] = set()  # configurations of which was told that they cannot go
+
+    # What comes in
+
+    def on_object(self, thing: Object, *, gone: bool) -> None:
+        """An object of the hub as it is now, or as it last was."""
+        (self.book.drop if gone else self.book.put)(thing)
+        if not isinstance(thing, Workload):
+            self._moved = True
+            return
+        if not gone:
+            self._dirty.add(key_of(thing.metadata))
+        self._moved = self._moved or self._drains
+
+    def on_absent(self, why: str) -> None:
+        """Why the hub has no Placements, or "" where it may have them."""
+        if why != self.book.absent:
+            self.book.absent = why
+            self._moved = True
+
+    def on_unreadable(self, placements: dict[str, str], pages: dict[str, str]) -> None:
+        """Placements and PlacementDecisions that cannot be read now."""
+        self._moved |= self.book.set_unreadable(placements, pages)
+
+    def on_copy(self, cluster: str, at: ObjectKey, *, there: bool) -> None:
+        """What a worker reports of a copy."""
+        self.book.set_copy(cluster, at, there)
+        self._moved = self._moved or self._drains
+
+    def on_done(self, done: Done, now_s: float) -> None:
+        """What became of a write."""
+        flight = self._flights.pop(done.ref, None)
+        if flight is None:
+            return
+        self._flying.discard(flight)
+        good = not done.why
+        if not good:
+            self._not_before_s[flight] = now_s + (SOON_S if done.soon else AGAIN_S)
+        if flight.kind == "state":
+            if not good:
+                self._dirty.add(flight.at)
+                self._due(self._not_before_s[flight])
+            return
+        self._moved = True
+        if flight.kind == "config":
+            self._on_config(flight.name, done, now_s)
+        elif flight.kind == "check" and not good:
+            self._written.pop(flight.name, None)
+
+    def _on_config(self, name: str, done: Done, now_s: float) -> None:
+        if done.soon:
+            return
+        if done.why:
+            self._trouble[name] = done.why
+            self._leaving.end(name, now_s, in_vain=True)
+            return
+        self._trouble.pop(name, None)
+        self._leaving.end(name, now_s, in_vain=False)
+        if done.config is not None:
+            version = done.config.metadata.resource_version
+            self._expected[name] = (version, now_s + MIRRORED_S)
+
+    @property
+    def _drains(self) -> bool:
+        return any(found.members.draining for found in self.reviews.values())
+
+    # What is to be done
+
+    def begin(self) -> None:
+        """This replica acts from now on."""
+        self._leaving.forget()
+        self._moved = True
+        self._dirty.update(at for waiting in self.book.waiting.values() for at in waiting)
+
+    def look(self, now_s: float, *, at_s: float, whole: bool) -> list[Instruction]:
+        """All that differs from what should be, as far as it may be written now. ``now_s``: a
+        clock that nobody sets; ``at_s``: seconds since 1970, for what people read."""
+        out: list[Instruction] = []
+        if not whole:
+            self._leaving.forget()
+        if len(self._not_before_s) > MOST_REMEMBERED:
+            self._not_before_s = {f: s for f, s in self._not_before_s.items() if s > now_s}
+        if self._moved or now_s >= self.next_due_s:
+            self._moved = False
+            self.next_due_s = FOREVER_S
+            for name, check in sorted(self.book.checks.items()):
+                if check.ours:
+                    out += self._check(name, check, now_s, at_s, whole=whole)
+            for name in [n for n in self.reviews if not self._is_ours(n)]:
+                del self.reviews[name]
+                self.standings.pop(name, None)
+            if whole:
+                out += self._orphans(now_s)
+            self._due(self._leaving.next_due_s(now_s))
+        return out + self._states(now_s)
+
+    def _is_ours(self, name: str) -> bool:
+        check = self.book.checks.get(name)
+        return check is not None and check.ours
+
+    def _due(self, at_s: float) -> None:
+        self.next_due_s = min(self.next_due_s, at_s)
+
+    def _may(self, flight: _Flight, now_s: float) -> bool:
+        """Whether a write may begin; if only time is in the way, it is looked at again."""
+        if flight in self._flying:
+            return False
+        not_before_s = self._not_before_s.get(flight, 0.0)
+        if now_s < not_before_s:
+            self._due(not_before_s)
+            return False
+        self._not_before_s.pop(flight, None)
+        return True
+
+    def _launch(self, flight: _Flight) -> str:
+        self._number += 1
+        ref = f"{flight.kind}/{self._number}"
+        self._flights[ref] = flight
+        self._flying.add(flight)
+        return ref
+
+    # Checks
+
+    def _check(
+        self, name: str, check: AdmissionCheck, now_s: float, at_s: float, *, whole: bool
+    ) -> list[Instruction]:
+        trouble = self._trouble.get(name, "")
+        found = review(check, self.book, trouble=trouble)
+        free: frozenset[str] = frozenset()
+        awaited = self._awaited(name, found.config, now_s)
+        if whole and not awaited:
+            empty = [c for c in found.marked if not self.book.left_behind(name, c)]
+            free = self._leaving.look(name, empty, now_s)
+        if free:
+            found = review(check, self.book, free=free, trouble=trouble)
+        self.reviews[name] = found
+        standing = found.standing._replace(held=self._leaving.holds(name))
+        if standing != self.standings.get(name):
+            self.standings[name] = standing
+            self._dirty |= self.book.waiting.get(name, set())
+        out = [] if awaited else self._config(name, check, found, now_s)
+        out += self._connects(found, now_s)
+        return out + self._tell(name, check, found, now_s, at_s)
+
+    def _config(
+        self, name: str, check: AdmissionCheck, found: Review, now_s: float
+    ) -> list[Instruction]:
+        flight = _Flight("config", name)
+        if not found.writes or not self._may(flight, now_s):
+            return []
+        clusters, draining = found.members.clusters, found.members.draining
+        write = WriteConfig(self._launch(flight), name, clusters, draining, found.config)
+        return [write, *self._changes(check, found.config, found.members)]
+
+    def _awaited(self, name: str, config: MultiKueueConfig | None, now_s: float) -> bool:
+        """Whether what we wrote has not come back yet: what is mirrored is history."""
+        version, until_s = self._expected.get(name, ("", 0.0))
+        if not version:
+            return False
+        have = config.metadata.resource_version if config is not None else ""
+        if have == version or now_s >= until_s:
+            del self._expected[name]
+            return False
+        self._due(now_s + SOON_S)
+        return True
+
+    def _changes(
+        self, check: AdmissionCheck, before: MultiKueueConfig | None, after: Members
+    ) -> list[Instruction]:
+        """For people: who comes, who drains, who leaves."""
+        had = before.clusters if before is not None else ()
+        drained = before.draining if before is not None else ()
+        told = (
+            ("ClusterAdded", [c for c in after.clusters if c not in had]),
+            ("ClusterDraining", [c for c in after.draining if c not in drained]),
+            ("ClusterRemoved", [c for c in had if c not in after.clusters]),
+        )
+        about = check.metadata
+        return [
+            Tell(ADMISSION_CHECKS, about, False, reason, ", ".join(names))
+            for reason, names in told
+            if names
+        ]
+
+    def _connects(self, found: Review, now_s: float) -> list[Instruction]:
+        out: list[Instruction] = []
+        for cluster in found.members.unknown:
+            flight = _Flight("cluster", cluster)
+            if len(out) < MOST_CONNECTS and self._may(flight, now_s):
+                # Tried again later if it failed; if not, the cluster is known soon.
+                self._not_before_s[flight] = now_s + AGAIN_S
+                out.append(Connect(self._launch(flight), cluster))
+        if out:
+            self._due(now_s + AGAIN_S)
+        return out
+
+    def _tell(
+        self, name: str, check: AdmissionCheck, found: Review, now_s: float, at_s: float
+    ) -> list[Instruction]:
+        if found.being_made and name not in self._trouble:
+            return []  # said when it is there, or cannot be
+        wanted = conditions(found, check, at_s)
+        if same(wanted, check):
+            return []
+        meaning = [(one.type, one.status, one.reason, one.message) for one in wanted]
+        told, told_s = self._written.get(name, (None, 0.0))
+        if told == meaning and now_s < told_s + AGAIN_S:
+            self._due(told_s + AGAIN_S)  # not back yet, or somebody writes over it
+            return []
+        flight = _Flight("check", name)
+        if not self._may(flight, now_s):
+            return []
+        self._written[name] = (meaning, now_s)
+        out: list[Instruction] = [TellCheck(self._launch(flight), name, wanted)]
+        for one in wanted:
+            have = check.condition(one.type)
+            if have is None or (have.reason, have.message) != (one.reason, one.message):
+                warning = one.reason != Reason.ACTIVE
+                reason = one.type if one.reason == "TooManyClusters" else one.reason
+                out.append(Tell(ADMISSION_CHECKS, check.metadata, warning, reason, one.message))
+        return out
+
+    # Configurations whose check is gone
+
+    def _orphans(self, now_s: float) -> list[Instruction]:
+        out: list[Instruction] = []
+        for name, config in sorted(self.book.configs.items()):
+            if config.owner != name or self._is_ours(name):
+                self._kept.discard(name)
+                continue
+            users = self.book.users(name)
+            flight = _Flight("deletion", name)
+            if users:
+                if name not in self._kept:
+                    self._kept.add(name)
+                    note = f"its check is gone and it stays: AdmissionCheck {users[0]} names it"
+                    reason = Reason.CONFIG_DELETE_ERROR.value
+                    out.append(Tell(MULTIKUEUE_CONFIGS, config.metadata, True, reason, note))
+            elif self._may(flight, now_s):
+                out.append(DeleteConfig(self._launch(flight), config))
+        return out
+
+    # Workloads
+
+    def _states(self, now_s: float) -> list[Instruction]:
+        out: list[Instruction] = []
+        left: set[ObjectKey] = set()
+        flying = sum(1 for flight in self._flying if flight.kind == "state")
+        for at in sorted(self._dirty):
+            workload = self.book.workloads.get(at)
+            for state in workload.checks if workload is not None else ():
+                standing = self.standings.get(state.name)
+                said = word(workload, state.name, standing) if workload and standing else None
+                if said is None or workload is None:
+                    continue
+                flight = _Flight("state", state.name, at)
+                if flying >= MOST_STATES or not self._may(flight, now_s):
+                    left.add(at)
+                    continue
+                flying += 1
+                passes = standing is not None and standing.passes
+                ref = self._launch(flight)
+                out.append(SetState(ref, workload, state.name, passes, said.message))
+        self._dirty = left
+        return out
