@@ -42,6 +42,7 @@ class Style(NamedTuple):
     gpu_resource: str = "nvidia.com/gpu"
     kai_scheduler: str = "kai-scheduler"
     kai_queue: str = "default"
+    scheduler: str = ""  # of pods that neither KAI nor HAMi shares GPUs for; "" = the usual one
 
 
 def kind_of(order: CreatePods) -> Resource:
@@ -132,7 +133,7 @@ def _template(order: CreatePods, pods: PodSet, offers: Offers, style: Style) -> 
     known, told = _identity(order)
     known[labels.POD_SET] = pods.name
     devices: dict[str, str] = {}
-    scheduler = ""
+    scheduler = style.scheduler
     nodes = [b.node for b in order.pods if b.pod.rpartition("-")[0] == pods.name]
     if pods.gpus and pods.gpu_milli < 1000:
         share = offers.share(nodes, pods)
@@ -144,6 +145,7 @@ def _template(order: CreatePods, pods: PodSet, offers: Offers, style: Style) -> 
             scheduler = style.kai_scheduler
         else:
             devices = _part(share, pods, style)
+            scheduler = "" if share.kind == "hami" else scheduler  # HAMi brings its own
     elif pods.gpus:
         devices = {offers.whole_gpu(nodes) or style.gpu_resource: str(pods.gpus)}
     account = order.target.service_account

@@ -140,7 +140,9 @@ class _Serving:
         limits = Limits(start_s=settings.start_limit_s, queue_s=settings.queue_limit_s)
         core = Executor(settings.cluster, limits=limits)
         offers = Offers()
-        style = Style(settings.gpu_resource, settings.kai_scheduler, settings.kai_queue)
+        style = Style(
+            settings.gpu_resource, settings.kai_scheduler, settings.kai_queue, settings.scheduler
+        )
         errands = Errands(
             client,
             core.name,

@@ -8,6 +8,7 @@ from berthmaster.kubernetes.joining import ClusterSettings
 from berthmaster.runtime.settings import required, setting
 
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
+_SCHEDULER: Final = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?\Z")
 _RESOURCE: Final = re.compile(r"[a-z0-9.-]+/[A-Za-z0-9._-]+\Z")
 
 
@@ -19,6 +20,10 @@ def _namespaces(names: tuple[str, ...]) -> str:
 
 def _resource(name: str) -> str:
     return "" if _RESOURCE.match(name) else "a resource's full name, such as nvidia.com/gpu"
+
+
+def _scheduler(name: str) -> str:
+    return "" if _SCHEDULER.match(name) else "the schedulerName of a profile, such as berthmaster"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,3 +58,9 @@ class ExecutorSettings(ClusterSettings):
         "kai-scheduler", help="scheduler of pods with a part of a GPU where KAI shares them"
     )
     kai_queue: str = setting("default", help="KAI's queue for such pods")
+    scheduler: str = setting(
+        "",
+        check=_scheduler,
+        help="schedulerName of the pods, such as a profile of kube-scheduler that scores every "
+        "node, so that pods run where they were placed; none = the cluster's own choice",
+    )

@@ -317,6 +317,23 @@ def test_a_part_of_a_gpu_is_asked_for_as_its_node_hands_it_out() -> None:
     assert template["spec"]["containers"][0]["resources"]["limits"] == {}
 
 
+def test_pods_name_a_scheduler_where_one_is_set_but_for_those_that_others_share_gpus_for() -> None:
+    own = Style(scheduler="berthmaster")
+
+    def scheduler_of(one: CreatePods, style: Style, share: Share | None = None) -> Any:
+        offers = offers_of(replace(node("c", "n1"), shares=() if share is None else (share,)))
+        spec: Any = document(one, None, offers, style)["spec"]["template"]["spec"]
+        return spec.get("schedulerName")
+
+    shared = order(PodSet(gpus=1, gpu_milli=250))
+    assert scheduler_of(order(), Style()) is None
+    assert scheduler_of(order(), own) == "berthmaster"
+    assert scheduler_of(order(PodSet(gpus=0)), own) == "berthmaster"
+    assert scheduler_of(shared, own, MIG) == "berthmaster"
+    assert scheduler_of(shared, own, KAI) == "kai-scheduler"
+    assert scheduler_of(shared, own, HAMI) is None  # its admission names its own
+
+
 def test_a_part_that_no_chosen_node_offers_is_not_made() -> None:
     with pytest.raises(Unmakeable, match="no node of pod set main offers such a part"):
         made(order(PodSet(gpus=1, gpu_milli=250)), offers_of(node("c", "n1")))
