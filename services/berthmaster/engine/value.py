@@ -43,6 +43,7 @@ class Worth(NamedTuple):
     hole: NDArray[np.float64]  # [1001], by free milli
     cpu_milli_a_gpu: float  # what a free GPU needs to be of use; NEVER_SCARCE = nothing
     known_losses: dict[int, NDArray[np.float64]]  # what ``losses`` gave, by milli taken
+    listed: dict[int, list[float]]  # the same, for single GPUs
 
     def same(self, other: "Worth") -> bool:
         """Whether nothing scores otherwise by the other."""
@@ -60,6 +61,13 @@ class Worth(NamedTuple):
             self.known_losses[milli] = known
         return known
 
+    def loss(self, milli: int) -> list[float]:
+        """``losses``, to look up one at a time."""
+        known = self.listed.get(milli)
+        if known is None:
+            known = self.listed[milli] = self.losses(milli).tolist()
+        return known
+
 
 def worth_of(sample: Sample) -> Worth:
     """What a mix teaches."""
@@ -73,7 +81,7 @@ def worth_of(sample: Sample) -> Worth:
         if kind.gpus == 1 and kind.gpu_milli < WHOLE:
             shared[kind.gpu_milli] = shared.get(kind.gpu_milli, 0) + count
     kappa = CPU_SHARE * _steady(WHOLE * cpu // gpus) if cpu else NEVER_SCARCE
-    return Worth(hole_values(hole_prices(shared)), kappa, {})
+    return Worth(hole_values(hole_prices(shared)), kappa, {}, {})
 
 
 def _steady(amount: int) -> int:
@@ -203,10 +211,12 @@ def pick_gpus(
         allowed = suitable.gpus[slot].tolist()
         positions = [p for p in positions if allowed[p]]
     if wants_fraction(pods):
-        loss = worth.losses(suitable.milli(slot, pods))
-        best = max(positions, key=lambda p: float(loss[max(row[p], 0)]), default=-1)
-        if best < 0 or loss[max(row[best], 0)] == NOT_HERE:
-            return ()
-        return (devices[best].index,)
+        loss = worth.loss(suitable.milli(slot, pods))
+        best, least = -1, NOT_HERE
+        for position in positions:
+            milli = row[position]
+            if milli > 0 and loss[milli] > least:
+                best, least = position, loss[milli]
+        return (devices[best].index,) if best >= 0 else ()
     free = [p for p in positions if row[p] >= WHOLE]
-    return tuple(sorted(devices[p].index for p in free[: pods.gpus]))
+    return tuple(sorted([devices[p].index for p in free[: pods.gpus]]))
