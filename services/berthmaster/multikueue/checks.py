@@ -6,13 +6,14 @@ ConfigMap, name: …}``; Kueue does not take the core group's real name, which i
 ``selector`` holds a selector over clusters' labels. MultiKueue makes copies only when every other
 check is Ready, and every eviction sets all back to Pending: so ours is passed anew in every
 attempt, and only ever our own item is written. Retry, by which a job is moved, is a person's or
-another tool's to set.
+another tool's to set. Checks of ours with any other parameters are the admission check
+controller's, and left alone here.
 """
 
 from berthmaster.kubernetes.selector import Selector
 from berthmaster.multikueue.candidates import Considered
 from berthmaster.multikueue.hub import Hub
-from berthmaster.multikueue.kueue import PENDING, PLACEMENT, AdmissionCheck
+from berthmaster.multikueue.kueue import PENDING, AdmissionCheck
 from berthmaster.multikueue.steps import View
 from berthmaster.multikueue.words import Done, Instruction, Tell, TellCheck
 
@@ -87,7 +88,7 @@ class Checks:
         self.moved = False
         out: list[Instruction] = []
         for name, check in sorted(hub.checks.items()):
-            if check.spec.controller_name != PLACEMENT:
+            if not check.ours:
                 continue
             found = hub.parameters.get(name)
             if found is None or name in self._under_way.values():

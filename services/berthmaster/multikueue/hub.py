@@ -15,7 +15,6 @@ from berthmaster.lifecycle.fold import Key, key
 from berthmaster.multikueue.kueue import (
     CLUSTER_ANNOTATION,
     MULTIKUEUE,
-    PLACEMENT,
     SELECTOR_ANNOTATION,
     AdmissionCheck,
     ClusterQueue,
@@ -28,6 +27,7 @@ from berthmaster.multikueue.kueue import (
 from berthmaster.multikueue.reading import tenant_of, workload_id
 
 ObjectKey = tuple[str, str]  # namespace, name
+DRAINING = "draining: its Placement selects it no longer"
 
 
 class ClusterRef(NamedTuple):
@@ -257,7 +257,7 @@ class Hub:
         found = [c for c in checks if c.spec.controller_name == MULTIKUEUE]
         if not found:
             return None
-        own = tuple(c.metadata.name for c in checks if c.spec.controller_name == PLACEMENT)
+        own = tuple(c.metadata.name for c in checks if c.ours)
         selectors, problem = self._selectors(queue, local, own)
         clusters: tuple[ClusterRef, ...] = ()
         name, wrong = _config_name(found[0])
@@ -307,6 +307,8 @@ class Hub:
                 continue
             name = cluster.metadata.annotations.get(CLUSTER_ANNOTATION) or hub_name
             closed = _inactive(cluster)
+            if hub_name in config.draining:
+                closed = DRAINING
             if name in taken:
                 closed = f"stands for {name}, as {taken[name]} does"
             taken.setdefault(name, hub_name)
@@ -330,7 +332,7 @@ def _meaning(thing: Object) -> tuple[object, ...]:
         case LocalQueue() | ClusterQueue():
             return thing.spec, thing.metadata.annotations
         case MultiKueueConfig():
-            return (thing.spec,)
+            return thing.spec, thing.draining
         case AdmissionCheck():
             return thing.spec, thing.status
         case MultiKueueCluster():

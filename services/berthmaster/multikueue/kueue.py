@@ -12,6 +12,7 @@ PLACEMENT: Final = "berthmaster.io/placement"  # controller of our own check
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 CLUSTER_ANNOTATION: Final = "berthmaster.io/cluster"  # on a MultiKueueCluster: its fleet name
 SELECTOR_ANNOTATION: Final = "berthmaster.io/cluster-selector"  # on a ClusterQueue or LocalQueue
+DRAINING_ANNOTATION: Final = "berthmaster.io/draining"  # on a MultiKueueConfig: a,b leave it
 
 PENDING: Final = "Pending"
 READY: Final = "Ready"
@@ -264,6 +265,14 @@ class AdmissionCheck(Object, frozen=True):
     spec: AdmissionCheckSpec = AdmissionCheckSpec()
     status: ConditionsOnly | None = None
 
+    @property
+    def ours(self) -> bool:
+        """Whether it is seen to here: those with another parameter than a ConfigMap are for the
+        admission check controller (berth serve admission)."""
+        parameters = self.spec.parameters
+        by_config_map = parameters is not None and parameters.kind == "ConfigMap"
+        return by_config_map and self.spec.controller_name == PLACEMENT
+
     def condition(self, type: str) -> Condition | None:
         """One condition of its status."""
         return condition((self.status and self.status.conditions) or (), type)
@@ -284,6 +293,11 @@ class MultiKueueConfig(Object, frozen=True):
     def clusters(self) -> tuple[str, ...]:
         """Their names on the hub."""
         return self.spec.clusters or ()
+
+    @property
+    def draining(self) -> frozenset[str]:
+        """Those that shall leave it: what is there stays, nothing new goes there."""
+        return frozenset(self.metadata.annotations.get(DRAINING_ANNOTATION, "").split(","))
 
 
 class MultiKueueCluster(Object, frozen=True):

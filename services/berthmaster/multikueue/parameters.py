@@ -16,7 +16,7 @@ from berthmaster.kubernetes.resources import CONFIG_MAPS
 from berthmaster.kubernetes.selector import Selector, SelectorError, parse_selector
 from berthmaster.multikueue.checks import SELECTOR_KEY, parameters_of
 from berthmaster.multikueue.hub import Hub
-from berthmaster.multikueue.kueue import PLACEMENT, AdmissionCheck
+from berthmaster.multikueue.kueue import AdmissionCheck
 
 EVERY_S: Final = 5.0
 
@@ -50,11 +50,7 @@ class Parameters:
         due_s = 0.0
         now = asyncio.get_running_loop().time
         while True:
-            checks = {
-                name: check
-                for name, check in self._hub.checks.items()
-                if check.spec.controller_name == PLACEMENT
-            }
+            checks = {name: check for name, check in self._hub.checks.items() if check.ours}
             specs = {name: check.spec for name, check in checks.items()}
             if now() >= due_s or specs != {name: check.spec for name, check in known.items()}:
                 due_s = now() + EVERY_S

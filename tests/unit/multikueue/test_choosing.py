@@ -3,17 +3,19 @@
 import msgspec
 import pytest
 
+from berthmaster.kubernetes.objects import Metadata
 from berthmaster.kubernetes.selector import parse_selector
 from berthmaster.messages.control import ClusterLost, Cordon
 from berthmaster.messages.fleet import Membership, PodUse, Stamp, Taint
 from berthmaster.multikueue.checks import parameters_of
-from berthmaster.multikueue.kueue import Parameters
+from berthmaster.multikueue.kueue import MultiKueueConfig, Parameters
 from berthmaster.multikueue.words import Nominate, PassCheck, TellCheck
 from tests.support.builders import node, profile
 from tests.unit.multikueue.hub_objects import (
     OWN_CHECK,
     cluster,
     cluster_queue,
+    config,
     own_check,
     pods,
     queue_report,
@@ -325,7 +327,7 @@ def test_parameters_of_a_check_of_ours_are_a_config_map(
 
 def test_a_check_of_ours_with_wrong_parameters_is_not_active_and_says_why() -> None:
     world = World()
-    wrong = Parameters(api_group="core", kind="Secret", name="x")
+    wrong = Parameters(api_group="apps", kind="ConfigMap", name="x")
     world.put(own_check(wrong))
     world.set_parameters(OWN_CHECK, parameters_of(own_check(wrong))[1])
     world.begin()
@@ -335,3 +337,47 @@ def test_a_check_of_ours_with_wrong_parameters_is_not_active_and_says_why() -> N
     assert (write.active, write.reason) == (False, "BadParameters")
     assert "it must be a ConfigMap" in write.message
     assert [(t.about, t.reason) for t in world.told] == [("AdmissionCheck", "BadParameters")]
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        Parameters(api_group="cluster.open-cluster-management.io", kind="Placement", name="gpus"),
+        Parameters(api_group="core", kind="Secret", name="x"),
+        Parameters(),
+    ],
+)
+def test_a_check_with_other_parameters_is_left_to_its_own_controller(
+    parameters: Parameters,
+) -> None:
+    world = World(workers=("w1",))
+    world.worker("w1")
+    world.put(cluster_queue(own_check=True))
+    world.put(own_check(parameters))
+    world.begin()
+    world.submit()
+    world.reserve(own="Pending")
+    world.settle()
+    assert [type(write) for write in world.writes] == [Nominate]
+    assert world.told == [] or {one.about for one in world.told} == {"Workload"}
+
+
+def test_a_cluster_that_drains_gets_nothing_new_and_what_is_there_stays() -> None:
+    world = World(workers=("w1", "w2"))
+    world.worker("w1", free=8)
+    world.worker("w2", free=2)
+    world.begin()
+    assert sent(world) == ("w1",)
+    world.admit("train", "w1")
+    world.settle()
+    listed = config("w1", "w2")
+    marked = Metadata(
+        name=listed.metadata.name,
+        resource_version="2",
+        annotations={"berthmaster.io/draining": "w1"},
+    )
+    world.put(MultiKueueConfig(metadata=marked, spec=listed.spec))
+    assert sent(world, "next") == ("w2",)
+    choice = world.decisions()[-1].placements[0]
+    assert choice.filtered["w1"] == "draining: its Placement selects it no longer"
+    assert world.kinds(world.name())[-1] == "admitted w1"
