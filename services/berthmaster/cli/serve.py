@@ -23,12 +23,13 @@ SERVICES = (
     "inventory",
     "executor",
     "multikueue",
+    "credentials",
     "admission",
     "hub",
     "agent",
 )
 PODS = {"hub": "berthmaster.cli.hub", "agent": "berthmaster.cli.agent"}  # several in one pod
-EXTRAS = {"inventory": "kubernetes", "executor": "kubernetes"}
+EXTRAS = {"inventory": "kubernetes", "executor": "kubernetes", "credentials": "kubernetes"}
 USAGE = f"usage: berth serve {{{','.join(SERVICES)}}} [--help | flags]"
 EXIT_USAGE = 2
 EXIT_ABSENT = 3

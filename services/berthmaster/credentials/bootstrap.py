@@ -1,0 +1,58 @@
+"""Bootstrap Secrets: a person's kubeconfig for a worker, read with suspicion.
+
+What would let its author run programs here, read our files, or weaken TLS is refused by name of its
+field, as Kueue refuses it too. Its server and authority are the only ones that its credentials are
+ever sent to. What was read is kept by the Secret's version, the last few of each: a Secret that is
+deleted together with its cluster must still serve to revoke.
+"""
+
+import base64
+import binascii
+from typing import Final
+
+from berthmaster.credentials import names
+from berthmaster.credentials.book import KUBECONFIG
+from berthmaster.credentials.objects import Secret
+from berthmaster.credentials.words import Bootstrap, Endpoint, Refused
+from berthmaster.kubernetes.access import Access
+from berthmaster.kubernetes.config import from_kubeconfig_bytes
+from berthmaster.kubernetes.errors import BadConfig
+
+KEPT: Final = 3  # versions of one Secret
+
+
+class Bootstraps:
+    """Ways into workers, by the version of their Secret."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, dict[str, Access]] = {}
+
+    def read(self, secret: Secret) -> tuple[str, Bootstrap | Refused]:
+        """The cluster that it is for, and what it comes down to."""
+        meta = secret.metadata
+        where = f"{meta.namespace}/{meta.name}"
+        cluster = meta.annotations.get(names.CLUSTER, "") or meta.name
+        text = (secret.data or {}).get(KUBECONFIG)
+        if text is None:
+            return cluster, Refused(where, f"data.{KUBECONFIG}", "missing")
+        try:
+            data = base64.b64decode(text, validate=True)
+        except (binascii.Error, ValueError):
+            return cluster, Refused(where, f"data.{KUBECONFIG}", "is not base64")
+        try:
+            access = from_kubeconfig_bytes(data, source=f"Secret {where}")
+        except BadConfig as error:
+            return cluster, Refused(where, error.field or KUBECONFIG, error.problem)
+        if not access.ca and access.server.startswith("https://"):
+            why = "missing: whoever holds any public certificate could pose as the worker"
+            return cluster, Refused(where, "certificate-authority-data", why)
+        versions = self._known.setdefault(where, {})
+        versions[meta.resource_version] = access
+        while len(versions) > KEPT:
+            del versions[next(iter(versions))]
+        endpoint = Endpoint(access.server, access.ca, access.server_name, access.proxy)
+        return cluster, Bootstrap(endpoint, where, meta.resource_version)
+
+    def access(self, source: Bootstrap) -> Access | None:
+        """How to get in by it, if it was read in this life."""
+        return self._known.get(source.secret, {}).get(source.version)

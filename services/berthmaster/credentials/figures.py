@@ -1,0 +1,65 @@
+"""What Prometheus is told of credentials."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from berthmaster.credentials.core import Counts, Status
+from berthmaster.credentials.stages import Stage
+from berthmaster.runtime.metrics import Metrics
+
+NEVER_S: Final = 1e9
+
+
+class Figures:
+    """Gauges and counters of one replica."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._acting = metrics.gauge("acting", "1 = this replica holds the lease and acts")
+        self._clusters = metrics.gauge("clusters", "Clusters by where they stand", ["stage"])
+        self._usable = metrics.gauge("usable_tokens", "Clusters whose token should work")
+        self._failing = metrics.gauge(
+            "failing_renewals", "Clusters whose token should be renewed and cannot be"
+        )
+        self._draining = metrics.gauge("draining", "Clusters that a MultiKueueConfig holds back")
+        self._left_s = metrics.gauge(
+            "token_seconds_left", "Until the token that Kueue has expires", ["cluster"]
+        )
+        self._issued = metrics.counter("issued", "First tokens of clusters")
+        self._rotated = metrics.counter("rotated", "Tokens that took the place of others")
+        self._revoked = metrics.counter("revoked", "Clusters whose access was revoked")
+        self._failures = metrics.counter("failures", "Steps that failed", ["stage"])
+        self._shown: dict[str, float] = {}
+        self._named: set[str] = set()
+
+    def show(
+        self, statuses: Sequence[Status], counts: Counts, *, acting: bool, now_s: float
+    ) -> None:
+        """All of it as of now."""
+        self._acting.set(acting)
+        stages = Counter(one.stage for one in statuses)
+        for stage in Stage:
+            self._clusters.labels(stage.value).set(stages.get(stage, 0))
+        self._usable.set(sum(one.usable for one in statuses))
+        self._failing.set(sum(one.failing for one in statuses))
+        self._draining.set(sum(one.draining for one in statuses))
+        left = {
+            one.cluster: one.expires_at_s - now_s if one.expires_at_s else NEVER_S
+            for one in statuses
+            if one.usable
+        }
+        for name in self._named - left.keys():
+            self._left_s.remove(name)
+        for name, left_s in left.items():
+            self._left_s.labels(name).set(left_s)
+        self._named = set(left)
+        for name, figure, total in (
+            ("issued", self._issued, counts.issued),
+            ("rotated", self._rotated, counts.rotated),
+            ("revoked", self._revoked, counts.revoked),
+        ):
+            figure.inc(total - self._shown.get(name, 0))
+            self._shown[name] = total
+        for step, total in counts.failures.items():
+            self._failures.labels(step).inc(total - self._shown.get(f"failed {step}", 0))
+            self._shown[f"failed {step}"] = total

@@ -1,0 +1,53 @@
+"""What a hub's MultiKueue may do in a worker, as rules of a ClusterRole. Pure.
+
+From the calls that MultiKueue makes there: it makes, follows and removes a copy of each Workload
+and of its job, and reads how the job stands. It never needs a Secret, a ConfigMap, a node, a role,
+or to write a pod. A job's status is written by the worker itself.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+_KEEPS: Final = ("create", "delete", "get", "list", "patch", "watch")
+
+
+class Framework(NamedTuple):
+    """One kind of job that MultiKueue copies."""
+
+    group: str
+    plural: str
+
+
+# Kueue's own names of its integrations.
+FRAMEWORKS: Final[dict[str, Framework]] = {
+    "batch/job": Framework("batch", "jobs"),
+    "jobset.x-k8s.io/jobset": Framework("jobset.x-k8s.io", "jobsets"),
+    "kubeflow.org/mpijob": Framework("kubeflow.org", "mpijobs"),
+    "kubeflow.org/paddlejob": Framework("kubeflow.org", "paddlejobs"),
+    "kubeflow.org/pytorchjob": Framework("kubeflow.org", "pytorchjobs"),
+    "kubeflow.org/tfjob": Framework("kubeflow.org", "tfjobs"),
+    "kubeflow.org/xgboostjob": Framework("kubeflow.org", "xgboostjobs"),
+    "ray.io/rayjob": Framework("ray.io", "rayjobs"),
+    "ray.io/raycluster": Framework("ray.io", "rayclusters"),
+    "workload.codeflare.dev/appwrapper": Framework("workload.codeflare.dev", "appwrappers"),
+}
+DEFAULT_FRAMEWORKS: Final = ("batch/job", "jobset.x-k8s.io/jobset")
+
+Rule = dict[str, Any]
+
+
+def rules(frameworks: Sequence[str]) -> list[Rule]:
+    """The least that suffices for these kinds of jobs, in a stable order."""
+    found: list[Rule] = [
+        _rule("kueue.x-k8s.io", "workloads", (*_KEEPS, "update")),
+        _rule("kueue.x-k8s.io", "workloads/status", ("get", "patch", "update")),
+    ]
+    for name in sorted(set(frameworks)):
+        kind = FRAMEWORKS[name]
+        found.append(_rule(kind.group, kind.plural, _KEEPS))
+        found.append(_rule(kind.group, f"{kind.plural}/status", ("get",)))
+    return found
+
+
+def _rule(group: str, resource: str, verbs: Sequence[str]) -> Rule:
+    return {"apiGroups": [group], "resources": [resource], "verbs": sorted(verbs)}

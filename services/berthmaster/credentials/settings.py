@@ -1,0 +1,95 @@
+"""What credentials can be told."""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from berthmaster.credentials.rights import DEFAULT_FRAMEWORKS, FRAMEWORKS
+from berthmaster.credentials.stages import Times
+from berthmaster.kubernetes.joining import ClusterSettings
+from berthmaster.kubernetes.selector import SelectorError, parse_selector
+from berthmaster.runtime.settings import setting
+
+Origin = Literal["auto", "ocm", "bootstrap"]
+LEAST_LIFETIME_S: Final = 600.0  # what an API server grants at least
+
+
+def _selector(text: str) -> str:
+    try:
+        parse_selector(text)
+    except SelectorError as error:
+        return f"a label selector such as berthmaster.io/multikueue=yes ({error})"
+    return ""
+
+
+def _frameworks(parts: tuple[str, ...]) -> str:
+    good = bool(parts) and all(part in FRAMEWORKS for part in parts)
+    return "" if good else f"one or several, with commas between them, of {', '.join(FRAMEWORKS)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CredentialsSettings(ClusterSettings):
+    """One hub's."""
+
+    namespace: str = setting(
+        "",
+        help="where bootstrap Secrets, the lease and the status are; empty = the pod's, or the "
+        "context's",
+    )
+    kueue_namespace: str = setting(
+        "kueue-system", help="Kueue's on the hub, where it reads kubeconfig Secrets"
+    )
+    worker_namespace: str = setting(
+        "berthmaster-multikueue", help="ours in each worker, made if it is not there"
+    )
+    selector: str = setting(
+        "",
+        check=_selector,
+        help="labels of the ClusterProfiles and ManagedClusters that get access; empty = all",
+    )
+    frameworks: tuple[str, ...] = setting(
+        DEFAULT_FRAMEWORKS,
+        check=_frameworks,
+        help="kinds of jobs, by Kueue's names, that MultiKueue may make in workers",
+    )
+    source: Origin = setting(
+        "auto",
+        help="ocm: ManagedServiceAccounts; bootstrap: Secrets of people; auto: ocm for "
+        "ManagedClusters where its kinds are served, else bootstrap",
+    )
+    lifetime_s: float = setting(
+        86_400.0,
+        least=LEAST_LIFETIME_S,
+        most=30 * 86_400.0,
+        help="seconds that a token lives: a day, so that a worker may be out of reach for hours "
+        "before its token runs out, and a copy that leaks is soon worth nothing; API servers may "
+        "grant less",
+    )
+    renew_after_s: float = setting(
+        0.0,
+        least=0,
+        help="seconds after which a token is renewed though it could live on; 0 = at two thirds "
+        "of its life",
+    )
+    grace_s: float = setting(
+        60.0,
+        least=0.5,
+        help="seconds that a replaced token still works, for whoever read it a moment ago: Kueue "
+        "needs a few to connect anew",
+    )
+    check_s: float = setting(
+        60.0,
+        least=1,
+        help="seconds between two real calls with each token that Kueue has, by which a worker "
+        "that was replaced or restored is noticed",
+    )
+    absent_s: float = setting(
+        5.0, least=0.5, help="seconds between two looks for kinds that the hub does not serve"
+    )
+    lease_s: float = setting(
+        10.0, least=1, most=300, help="seconds after which a replica takes over from a silent one"
+    )
+
+    @property
+    def times(self) -> Times:
+        """The part that stages depend on."""
+        return Times(self.renew_after_s, self.grace_s, self.check_s)

@@ -1,0 +1,284 @@
+"""What credentials sees of a cluster, what it asks for, and what became of it. Pure.
+
+Nothing here shows a token when printed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from berthmaster.credentials.names import digest
+
+
+class Endpoint(NamedTuple):
+    """Where an API server is and who vouches for it (PEM; empty = the system's authorities)."""
+
+    server: str
+    ca: bytes = b""
+    server_name: str = ""
+    proxy: str = ""
+
+    @property
+    def fingerprint(self) -> str:
+        """Another one means another cluster."""
+        return digest(self.server, self.ca.decode("latin-1"), self.server_name, self.proxy)
+
+
+class Bootstrap(NamedTuple):
+    """A person's kubeconfig for the worker, by which we make what is needed there."""
+
+    endpoint: Endpoint
+    secret: str  # namespace/name
+    version: str  # of the Secret: another one may hold other credentials
+
+    @property
+    def target(self) -> str:
+        """What a token was made for."""
+        return self.endpoint.fingerprint
+
+
+@dataclass(frozen=True)
+class Token:
+    """What OCM's addon brought."""
+
+    serial: str
+    text: str = field(repr=False)
+    expires_at_s: float = 0.0  # 0 = not said
+
+
+class Managed(NamedTuple):
+    """Open Cluster Management makes the account; None = not known yet."""
+
+    endpoint: Endpoint | None
+    token: Token | None
+    trouble: str = ""  # what the account's conditions say
+
+    @property
+    def target(self) -> str:
+        """What a token was made for."""
+        return self.endpoint.fingerprint if self.endpoint is not None else ""
+
+
+class Refused(NamedTuple):
+    """A bootstrap Secret that is not used, with the field and what is wrong with it."""
+
+    secret: str
+    field: str
+    why: str
+
+
+Source = Bootstrap | Managed | Refused
+
+
+class Held(NamedTuple):
+    """The Secret that Kueue reads, as far as it is ours."""
+
+    target: str
+    told: str
+    serial: str
+    issued_at_s: float
+    expires_at_s: float
+    usable: bool  # it holds a kubeconfig
+    managed: bool  # its token is OCM's
+    version: str
+    uid: str
+
+
+class Registration(NamedTuple):
+    """Our MultiKueueCluster."""
+
+    right: bool  # it names our Secret
+    version: str
+    uid: str
+
+
+class Observed(NamedTuple):
+    """All that the hub says of one cluster."""
+
+    known: bool = False
+    told: str = ""  # fingerprint of what ManagedCluster and ClusterProfile say of its endpoint
+    source: Source | None = None
+    secret: Held | None = None
+    registered: Registration | None = None
+    listed_by: tuple[str, ...] = ()  # MultiKueueConfigs
+    requested: bool = False  # OCM's objects are there as we want them
+    asked: bool = False  # one of OCM's objects that is ours is there
+    foreign: str = ""  # an object of somebody else that stands where ours should
+
+
+@dataclass(frozen=True)
+class Minted:
+    """A token that was verified and is not in Kueue's Secret yet."""
+
+    target: str
+    serial: str
+    issued_at_s: float
+    expires_at_s: float
+    token: str = field(repr=False)
+    managed: bool = False
+
+
+class Survey(NamedTuple):
+    """What of ours is on a worker."""
+
+    target: str
+    version: str  # of the bootstrap Secret
+    bound: Mapping[str, float]  # serial: when it was made, by our clock
+    account: bool  # account or roles are there
+    prepared: bool = False  # they are as they should be
+
+
+# ------------------------------------------------------------ what is asked for
+
+
+class Prepare(NamedTuple):
+    """Make account and rights on the worker, and look which bound Secrets are there."""
+
+    cluster: str
+    source: Bootstrap
+
+
+class Look(NamedTuple):
+    """Only look."""
+
+    cluster: str
+    source: Bootstrap
+
+
+class Mint(NamedTuple):
+    """A bound Secret, a token for it, and a real call with that token."""
+
+    cluster: str
+    source: Bootstrap
+    serial: str
+
+
+class Publish(NamedTuple):
+    """Put a verified token where Kueue reads it."""
+
+    cluster: str
+    endpoint: Endpoint
+    minted: Minted
+    told: str
+    held: Held | None
+
+
+class Register(NamedTuple):
+    """Make the MultiKueueCluster, or let it name our Secret."""
+
+    cluster: str
+    registered: Registration | None
+
+
+class Sweep(NamedTuple):
+    """Delete bound Secrets, which ends their tokens."""
+
+    cluster: str
+    source: Bootstrap
+    serials: tuple[str, ...]
+
+
+class Check(NamedTuple):
+    """A real call with the token that Kueue has."""
+
+    cluster: str
+    serial: str
+
+
+class Request(NamedTuple):
+    """Ask OCM for an account and its rights."""
+
+    cluster: str
+
+
+class Adopt(NamedTuple):
+    """A real call with the token that OCM brought."""
+
+    cluster: str
+    endpoint: Endpoint
+    token: Token
+
+
+class Unregister(NamedTuple):
+    """Delete the MultiKueueCluster."""
+
+    cluster: str
+    registered: Registration
+
+
+class Revoke(NamedTuple):
+    """Delete all of ours on the worker."""
+
+    cluster: str
+    source: Bootstrap
+
+
+class Release(NamedTuple):
+    """Delete OCM's objects, and with them the account."""
+
+    cluster: str
+
+
+class Empty(NamedTuple):
+    """Take the kubeconfig out of the hub's Secret; what is to be revoked stays noted there."""
+
+    cluster: str
+    held: Held
+
+
+class Forget(NamedTuple):
+    """Delete the hub's Secret."""
+
+    cluster: str
+    held: Held
+
+
+Instruction = (
+    Prepare
+    | Look
+    | Mint
+    | Publish
+    | Register
+    | Sweep
+    | Check
+    | Request
+    | Adopt
+    | Unregister
+    | Revoke
+    | Release
+    | Empty
+    | Forget
+)
+
+
+# ------------------------------------------------------------ what became of it
+
+
+class Trouble(Enum):
+    """What stands in the way, by what its reader can do."""
+
+    FAILED = "Failed"  # of itself it may pass
+    FORBIDDEN = "Forbidden"  # a person must give rights
+    REJECTED = "Rejected"  # the server does not know these credentials
+    FOREIGN = "Foreign"  # an object of somebody else's
+    LISTED = "Listed"  # a MultiKueueConfig names it
+
+
+class Failed(NamedTuple):
+    """It was not done, or nobody knows."""
+
+    trouble: Trouble
+    why: str
+
+
+Outcome = Survey | Minted | Failed | None  # None = done
+
+
+class Tell(NamedTuple):
+    """Words for people: an event on the object that is meant."""
+
+    cluster: str
+    warning: bool
+    reason: str
+    note: str

@@ -1,0 +1,313 @@
+"""Steps in a worker: account and rights, bound Secrets, tokens, and their end.
+
+Each may be repeated, by us or by whoever leads next, and finds done what is done. What is there
+under our name without our labels is left alone.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from berthmaster.credentials import manifests, names
+from berthmaster.credentials.book import is_ours
+from berthmaster.credentials.bootstrap import Bootstraps
+from berthmaster.credentials.objects import Secret
+from berthmaster.credentials.rights import Rule
+from berthmaster.credentials.words import Bootstrap, Endpoint, Minted, Survey
+from berthmaster.kubernetes.access import Access, Fixed, bearer
+from berthmaster.kubernetes.client import Client
+from berthmaster.kubernetes.errors import (
+    AlreadyExists,
+    Conflict,
+    Forbidden,
+    KubernetesError,
+    NotFound,
+    Unauthorized,
+)
+from berthmaster.kubernetes.objects import Object, Struct, seconds
+from berthmaster.kubernetes.resources import (
+    CLUSTER_ROLE_BINDINGS,
+    CLUSTER_ROLES,
+    NAMESPACES,
+    SECRETS,
+    SERVICE_ACCOUNTS,
+    WORKLOADS,
+    Resource,
+)
+from berthmaster.kubernetes.transport import LogLike
+
+SETTLE_S: Final = 5.0  # an authorizer hears of a new binding by a watch
+SETTLE_PAUSE_S: Final = 0.1
+AGENT: Final = "berthmaster-credentials"
+
+
+class NotOurs(Exception):
+    """An object of somebody else's stands where ours should."""
+
+
+class _TokenSpec(Struct, frozen=True):
+    expiration_seconds: int | None = None
+
+
+class _TokenStatus(Struct, frozen=True):
+    token: str = ""
+    expiration_timestamp: str | None = None
+
+    def __repr__(self) -> str:
+        return "_TokenStatus()"
+
+
+class _TokenRequest(Object, frozen=True):
+    spec: _TokenSpec = _TokenSpec()
+    status: _TokenStatus = _TokenStatus()
+
+
+class _Made(Object, frozen=True):
+    """A role or binding as it is."""
+
+    rules: list[dict[str, Any]] | None = None
+    subjects: list[dict[str, Any]] | None = None
+    automount_service_account_token: bool | None = None
+
+
+class Workers:
+    """All workers of one hub."""
+
+    def __init__(
+        self,
+        *,
+        hub: Callable[[], str],
+        namespace: str,
+        rules: Sequence[Rule],
+        lifetime_s: float,
+        timeout_s: float,
+        now: Callable[[], float],
+        log: LogLike,
+        bootstraps: Bootstraps,
+    ) -> None:
+        """``hub``: its id. ``namespace``: ours in each worker."""
+        self._hub = hub
+        self._namespace = namespace
+        self._rules = list(rules)
+        self._lifetime_s = lifetime_s
+        self._timeout_s = timeout_s
+        self._now = now
+        self._log = log
+        self._bootstraps = bootstraps
+        self._clients: dict[str, tuple[Bootstrap, Client]] = {}
+
+    async def close(self) -> None:
+        """Close all connections."""
+        while self._clients:
+            _, (_, client) = self._clients.popitem()
+            await client.close()
+
+    async def drop(self, cluster: str) -> None:
+        """Nothing more is to be done there."""
+        if (found := self._clients.pop(cluster, None)) is not None:
+            await found[1].close()
+
+    async def _client(self, cluster: str, source: Bootstrap) -> Client:
+        known = self._clients.get(cluster)
+        if known is not None and known[0] == source:
+            return known[1]
+        access = self._bootstraps.access(source)
+        if access is None:
+            raise NotOurs(f"Secret {source.secret} is not there any more")
+        client = await self._open(access)
+        await self.drop(cluster)
+        self._clients[cluster] = (source, client)
+        return client
+
+    async def _open(self, access: Access) -> Client:
+        return await Client.open(
+            access, user_agent=AGENT, log=self._log, timeout_s=self._timeout_s, max_in_flight=4
+        )
+
+    def account(self, cluster: str) -> str:
+        """Who Kueue is there."""
+        return names.account(self._hub(), cluster)
+
+    # ---- steps
+
+    async def prepare(self, cluster: str, source: Bootstrap) -> Survey:
+        """Namespace, account, role and binding as they should be; what is bound there."""
+        client, hub, name = await self._client(cluster, source), self._hub(), self.account(cluster)
+        path = NAMESPACES.path(name=self._namespace)
+        try:
+            await client.get(path, Object)
+        except NotFound:
+            with contextlib.suppress(AlreadyExists):
+                body = {"metadata": {"name": self._namespace}}
+                await client.create(NAMESPACES.path(), body, Object)
+        account = manifests.service_account(name, hub, cluster)
+        await _ensure(client, SERVICE_ACCOUNTS, account, self._namespace)
+        await _ensure(
+            client, CLUSTER_ROLES, manifests.cluster_role(name, hub, cluster, self._rules)
+        )
+        binding = manifests.binding(name, hub, cluster, self._namespace)
+        await _ensure(client, CLUSTER_ROLE_BINDINGS, binding)
+        bound = await self._bound(client, cluster)
+        return Survey(source.target, source.version, bound, account=True, prepared=True)
+
+    async def look(self, cluster: str, source: Bootstrap) -> Survey:
+        """What of ours is there."""
+        client, name = await self._client(cluster, source), self.account(cluster)
+        there = False
+        for resource in (SERVICE_ACCOUNTS, CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES):
+            there = there or await _is_there(client, self._path(resource, name))
+        bound = await self._bound(client, cluster)
+        return Survey(source.target, source.version, bound, account=there)
+
+    async def mint(self, cluster: str, source: Bootstrap, serial: str) -> Minted:
+        """A token that ends with a Secret of its own, tried before it is told of."""
+        client, name = await self._client(cluster, source), self.account(cluster)
+        issued_at_s = self._now()
+        body = manifests.bound_secret(name, serial, self._hub(), cluster, issued_at_s)
+        secret = await client.create(SECRETS.path(namespace=self._namespace), body, Object)
+        try:
+            path = SERVICE_ACCOUNTS.path(namespace=self._namespace, name=name, subresource="token")
+            wanted = manifests.token_request(
+                secret.metadata.name, secret.metadata.uid, self._lifetime_s
+            )
+            found = await client.create(path, wanted, _TokenRequest)
+            await self.prove(source.endpoint, found.status.token)
+        except BaseException:
+            # Best effort: what is left is found by the next look and swept.
+            with contextlib.suppress(KubernetesError, TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self._unbind(client, cluster, serial)
+            raise
+        lives_s = found.spec.expiration_seconds
+        expires_s = seconds(found.status.expiration_timestamp)
+        if lives_s:  # by our clock rather than by theirs
+            expires_s = issued_at_s + lives_s
+        return Minted(source.target, serial, issued_at_s, expires_s, found.status.token)
+
+    async def sweep(self, cluster: str, source: Bootstrap, serials: Sequence[str]) -> None:
+        """Delete bound Secrets; their tokens end with them."""
+        client = await self._client(cluster, source)
+        for serial in serials:
+            await self._unbind(client, cluster, serial)
+
+    async def revoke(self, cluster: str, source: Bootstrap) -> Survey:
+        """Delete all of ours there: bound Secrets first, which ends every token at once."""
+        client, name = await self._client(cluster, source), self.account(cluster)
+        for serial in await self._bound(client, cluster):
+            await self._unbind(client, cluster, serial)
+        for resource in (CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, SERVICE_ACCOUNTS):
+            if await _is_there(client, self._path(resource, name)):
+                await client.delete(self._path(resource, name))
+        return Survey(source.target, source.version, {}, account=False)
+
+    # ---- real calls
+
+    async def prove(self, endpoint: Endpoint, token: str) -> None:
+        """A real call with the token. Raises KubernetesError when it would not do for Kueue."""
+        access = Access(
+            server=endpoint.server,
+            ca=endpoint.ca,
+            server_name=endpoint.server_name,
+            proxy=endpoint.proxy,
+            source=Fixed(bearer(token)),
+        )
+        await self.prove_access(access, settle_s=SETTLE_S)
+
+    async def prove_access(self, access: Access, *, settle_s: float = 0.0) -> None:
+        """The same; a new account's rights may take a moment to count."""
+        loop = asyncio.get_running_loop()
+        ends_s = loop.time() + settle_s
+        async with await self._open(access) as client:
+            while True:
+                try:
+                    await _prove(client)
+                    return
+                except (Forbidden, Unauthorized):
+                    if loop.time() >= ends_s:
+                        raise
+                await asyncio.sleep(SETTLE_PAUSE_S)
+
+    # ---- small ones
+
+    def _path(self, resource: Resource, name: str) -> str:
+        return resource.path(namespace=self._namespace if resource.namespaced else "", name=name)
+
+    async def _bound(self, client: Client, cluster: str) -> dict[str, float]:
+        labels = manifests.worker_labels(self._hub(), cluster)
+        selector = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+        found: dict[str, float] = {}
+        pages = client.list_pages(
+            SECRETS, Secret, namespace=self._namespace, label_selector=selector
+        )
+        async with contextlib.aclosing(pages):
+            async for page in pages:
+                for secret in page.items:
+                    serial = secret.metadata.annotations.get(names.SERIAL, "")
+                    mine = secret.metadata.annotations.get(names.CLUSTER) == cluster
+                    expected = names.bound(self.account(cluster), serial)
+                    if mine and serial and secret.metadata.name == expected:
+                        found[serial] = _made_at_s(secret)
+        return found
+
+    async def _unbind(self, client: Client, cluster: str, serial: str) -> None:
+        name = names.bound(self.account(cluster), serial)
+        await client.delete(SECRETS.path(namespace=self._namespace, name=name))
+
+
+def _made_at_s(secret: Secret) -> float:
+    try:
+        return seconds(secret.metadata.annotations.get(names.ISSUED))
+    except ValueError:
+        return 0.0
+
+
+async def _prove(client: Client) -> None:
+    if not await client.can("create", WORKLOADS):
+        raise Forbidden(403, "Forbidden", "it may not make workloads in the worker", "")
+    pages = client.list_pages(WORKLOADS, Object, limit=1)
+    try:
+        async with contextlib.aclosing(pages):
+            async for _ in pages:
+                break
+    except NotFound:
+        pass  # Kueue is not installed there yet: Kueue on the hub says so better than we could
+
+
+async def _is_there(client: Client, path: str) -> bool:
+    """Whether an object of ours is there."""
+    try:
+        found = await client.get(path, Object)
+    except NotFound:
+        return False
+    return is_ours(found.metadata)
+
+
+async def _ensure(
+    client: Client, resource: Resource, body: Mapping[str, Any], namespace: str = ""
+) -> None:
+    """Make it, or let what is there say the same. Raises NotOurs."""
+    name = body["metadata"]["name"]
+    path = resource.path(namespace=namespace, name=name)
+    try:
+        found = await client.get(path, _Made)
+    except NotFound:
+        try:
+            await client.create(resource.path(namespace=namespace), body, Object)
+            return
+        except AlreadyExists:
+            found = await client.get(path, _Made)
+    if not is_ours(found.metadata):
+        raise NotOurs(f"{resource.kind} {name} in the worker")
+    current = {
+        "rules": found.rules,
+        "subjects": found.subjects,
+        "automountServiceAccountToken": found.automount_service_account_token,
+    }
+    wrong = {key: body[key] for key in current if key in body and current[key] != body[key]}
+    if wrong:
+        version = found.metadata.resource_version
+        try:
+            await client.merge_patch(path, wrong, Object, resource_version=version)
+        except Conflict:
+            await client.merge_patch(path, wrong, Object)
