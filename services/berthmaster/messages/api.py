@@ -20,6 +20,7 @@ from berthmaster.messages.workload import (
     PodSet,
     RunSpec,
     Toleration,
+    Topology,
     WorkloadEvent,
     WorkloadId,
 )
@@ -53,10 +54,15 @@ class StrictToleration(Toleration, frozen=True, kw_only=True, forbid_unknown_fie
     """A toleration as a person sends it."""
 
 
+class StrictTopology(Topology, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A topology as a person sends it."""
+
+
 class StrictPodSet(PodSet, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A pod set as a person sends it."""
 
     tolerations: Annotated[tuple[StrictToleration, ...], Meta(max_length=MAX_TOLERATIONS)] = ()
+    topology: StrictTopology | None = None
 
 
 class StrictRunSpec(RunSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
