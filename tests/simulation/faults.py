@@ -9,7 +9,7 @@ from typing import Final
 BUS: Final = ("delay", "repeat", "telemetry", "unknown", "void")
 PROCESSES: Final = ("crash", "pause", "partition", "bus_away", "two_deciders", "clocks")
 CLUSTERS: Final = ("gpus_die", "nodes_flap", "foreign", "pods_fail")
-PEOPLE: Final = ("cancel", "reprioritize", "cordon", "queues", "lost", "deadlines")
+PEOPLE: Final = ("cancel", "reprioritize", "cordon", "queues", "lost", "deadlines", "shapes")
 KINDS: Final = (*BUS, *PROCESSES, *CLUSTERS, *PEOPLE)
 SHARE: Final = 0.5  # of the kinds that a seed has
 

@@ -35,9 +35,12 @@ class Peopled(Ground):
             {"gpus": 1, "gpu_models": ["T4"]},
             {"gpus": 8},
         )
+        pod_sets = [chance.choice(shapes)]
+        if self.faults.has("shapes") and self.faults.dice("shapes").random() < 0.3:
+            pod_sets.append({"name": "driver", "cpu_milli": 500})
         body: dict[str, object] = {
             "id": f"job-{number}",
-            "pod_sets": [chance.choice(shapes)],
+            "pod_sets": pod_sets,
             "priority": chance.choice((0, 0, 5)),
             "expected_duration_s": chance.choice((2.0, 15.0, 50.0, 120.0)),
             "max_evictions": chance.choice((0, 1, 3, 10)),

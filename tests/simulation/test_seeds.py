@@ -36,6 +36,11 @@ def test_whatever_befalls_the_services_every_invariant_holds() -> None:
         "refused commits",
         "deadline by the resolver",
         "kills",
+        "gangs",
+        "gangs of several shapes",
+        "borrowed",
+        "room kept",
+        "backfilled",
     ):
         assert seen[what] >= SEEDS / 50, f"{what}: {seen[what]} times in {SEEDS} seeds"
 

@@ -18,6 +18,7 @@ from tests.simulation.ground import Parts
 from tests.simulation.judge import Broken, Finding
 from tests.simulation.mirror import Mirror
 from tests.simulation.misfortunes import Haunted
+from tests.simulation.seen import decided
 
 SAME: Final = "every reader folds the same"
 STORY_CHARS: Final = 420
@@ -95,6 +96,7 @@ class World(Haunted):
         seen["refused commits"] = sum(d.refused for d in self.deciders)
         seen["deadline by the resolver"] = self.judge.resolver_deadlines
         seen["kills"] = sum(p.life - 1 for p in self.processes)
+        seen.update(decided(self.bus.log.messages, self.bus.control.messages))
         return dict(seen)
 
     def _story(self, finding: Finding) -> Iterator[str]:
