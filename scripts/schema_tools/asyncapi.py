@@ -134,13 +134,14 @@ def _observations() -> Iterator[Channel]:
         ("fleet.alive", subjects.alive, (ClusterAlive,), ("inventory", "emulator"), readers),
         ("fleet.profile", subjects.profile, (ClusterProfile,), ("inventory", "emulator"), readers),
         ("fleet.membership", subjects.membership, (Membership,), ("inventory",), deciders),
-        ("fleet.score", subjects.score, (ClusterScore,), ("scorer",), deciders),
+        ("fleet.score", subjects.score, (ClusterScore,), ("scorer",), (*deciders, "ocm")),
     ):
         yield Channel(name, _address(build, "cluster"), facts, "FLEET", senders, receivers)
     queue = _address(subjects.queue_report, "cluster", "cluster_queue")
     yield Channel("fleet.queue", queue, (QueueReport,), "FLEET", ("inventory",), deciders)
     copy = _address(subjects.copy_report, "cluster", "namespace", "hub_workload")
-    yield Channel("fleet.copy", copy, (CopyReport,), "FLEET", ("inventory",), ("multikueue",))
+    hub = ("multikueue", "admission")
+    yield Channel("fleet.copy", copy, (CopyReport,), "FLEET", ("inventory",), hub)
     yield Channel(
         "fleet.node",
         _address(subjects.node, "cluster", "node"),

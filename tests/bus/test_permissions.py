@@ -35,6 +35,9 @@ USERS = (
     "agent.c1",
     "inventory",
     "multikueue",
+    "admission",
+    "ocm",
+    "ocm.c1",
     "telemetry.c1",
 )
 
@@ -303,6 +306,36 @@ CASES: Mapping[str, Case] = {
             "sub berth.fleet.>",
         ),
     ),
+    "ocm": Case(
+        may=(
+            f"{API}CONSUMER.CREATE.FLEET.x.berth.fleet.*.score",
+            "pub berth.lease.ocm",
+            "pub berth.dead.ocm",
+        ),
+        may_not=(
+            "pub berth.fleet.c1.score",
+            "pub berth.fleet.c1.membership",
+            "pub berth.lease.ocm.c1",
+            f"{EVENT}placed.c1",
+            f"{API}STREAM.MSG.GET.FLEET",
+            f"{API}CONSUMER.CREATE.FLEET.x.berth.fleet.>",
+            "sub berth.fleet.>",
+        ),
+    ),
+    "ocm.c1": Case(
+        may=(
+            f"{API}CONSUMER.CREATE.FLEET.x.berth.fleet.c1.score",
+            "pub berth.lease.ocm.c1",
+        ),
+        may_not=(
+            "pub berth.fleet.c1.score",
+            "pub berth.lease.ocm",
+            "pub berth.lease.ocm.c2",
+            f"{API}CONSUMER.CREATE.FLEET.x.berth.fleet.c2.score",
+            f"{API}CONSUMER.CREATE.FLEET.x.berth.fleet.*.score",
+            "sub berth.fleet.>",
+        ),
+    ),
     "multikueue": Case(
         may=(
             "pub berth.decision.hub",
@@ -323,6 +356,22 @@ CASES: Mapping[str, Case] = {
             "pub berth.lease.resolver.all",
             f"{API}STREAM.PURGE.WORKLOADS",
             "sub berth.api.*.submit",
+        ),
+    ),
+    "admission": Case(
+        may=(
+            f"{API}CONSUMER.CREATE.FLEET.admission-1f.berth.fleet.*.copy.*.*",
+            "pub berth.lease.admission",
+        ),
+        may_not=(
+            "pub berth.fleet.c1.copy.ml.job-1",
+            "pub berth.fleet.c1.membership",
+            "pub berth.decision.hub",
+            f"{EVENT}submitted.-",
+            f"{API}CONSUMER.CREATE.FLEET.admission-1f.berth.fleet.>",
+            f"{API}CONSUMER.CREATE.WORKLOADS.admission-1f",
+            "pub berth.lease.multikueue",
+            "sub berth.fleet.>",
         ),
     ),
     "emulator": Case(

@@ -266,6 +266,19 @@ def _inventory(cluster: str) -> Grants:
     )
 
 
+def _ocm(cluster: str) -> Grants:
+    """Reads scores, of one cluster in that cluster and of all on the hub, and writes no fact."""
+    whole = cluster == "*"
+    publish = (
+        *_CLOCK,
+        *_read(LEASES),
+        *_follow(FLEET, f"berth.fleet.{cluster}.score"),
+        "berth.lease.ocm" if whole else f"berth.lease.ocm.{cluster}",
+        "berth.dead.ocm",
+    )
+    return Grants(publish=publish, subscribe=())
+
+
 def _together(*parts: Grants) -> Grants:
     """Several services under one key."""
     return Grants(
@@ -276,13 +289,13 @@ def _together(*parts: Grants) -> Grants:
 
 def _agent(cluster: str) -> Grants:
     """All that runs in one worker cluster: one key a cluster is what people hand over."""
-    return _together(_inventory(cluster), _executor(cluster), _telemetry(cluster))
+    return _together(_inventory(cluster), _executor(cluster), _telemetry(cluster), _ocm(cluster))
 
 
 def _emulator(_: str) -> Grants:
     """Many clusters in one process."""
     own = Grants(publish=("berth.lease.emulator.>", "berth.dead.emulator"), subscribe=())
-    return _together(_agent("*"), own)
+    return _together(_inventory("*"), _executor("*"), _telemetry("*"), own)
 
 
 def _hub_inventory(_: str) -> Grants:
@@ -382,6 +395,7 @@ SERVICES: Final[Mapping[str, Role]] = MappingProxyType(
         "emulator": _emulator,
         "inventory": _hub_inventory,
         "multikueue": _multikueue,
+        "ocm": _ocm,
         "admission": _admission,
     }
 )
@@ -392,6 +406,7 @@ PART_ROLES: Final[Mapping[str, Role]] = MappingProxyType(
         "agent": _agent,
         "executor": _executor,
         "inventory": _inventory,
+        "ocm": _ocm,
         "telemetry": _telemetry,
     }
 )

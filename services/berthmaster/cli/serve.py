@@ -24,6 +24,7 @@ SERVICES = (
     "executor",
     "multikueue",
     "credentials",
+    "ocm",
     "admission",
     "hub",
     "agent",

@@ -1,0 +1,273 @@
+"""The hub's side: which scores and properties stand there, and what is to be written. Pure.
+
+Facts and objects come in, what became of writes too; ``act`` says what to write now, ``wake_at_s``
+when to ask again. Nothing is written on a change as such: an object is compared with what it should
+be, so that whoever takes over, or starts anew, writes nothing that stands there already.
+
+A cluster of Open Cluster Management gets an AddOnPlacementScore, reported or not: one without
+counts as 0 there, which beats healthy clusters. A ClusterProfile gets properties only if it names
+us as its manager, in its spec and in its label.
+"""
+
+from enum import Enum
+from math import inf
+from typing import Final
+
+from berthmaster.kubernetes.objects import Object
+from berthmaster.messages.fleet import ClusterScore
+from berthmaster.ocm import placed, profiles, scores
+from berthmaster.ocm.desk import Desk, Target
+from berthmaster.ocm.objects import ClusterProfile, ManagedCluster, PlacementScore
+from berthmaster.ocm.placed import warning
+from berthmaster.ocm.scores import View
+from berthmaster.ocm.settings import Policy
+from berthmaster.ocm.words import PROFILE, SCORE, Done, Instruction, Key, Look
+
+TOLD_AFTER: Final = 2  # failures in a row: the first may be a cluster that is just being imported
+Ours = PlacementScore | ClusterProfile
+
+
+class Kind(Enum):
+    """What is watched on the hub."""
+
+    MANAGED = "managedclusters"
+    SCORES = "addonplacementscores"
+    PROFILES = "clusterprofiles"
+
+
+class Hub:
+    """One hub."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.desk: Desk[Ours] = Desk(policy.rules)
+        self.since_s = inf  # since when scores are listened to
+        self.blind = False  # the bus is away
+        self.managed: dict[str, ManagedCluster] = {}
+        self.models: tuple[str, ...] = ()  # the fleet's; once known, never forgotten
+        self.problems: dict[str, str] = {}  # cluster -> why it gets no profile
+        self._scores: dict[str, ClusterScore] = {}
+        self._seen_s: dict[str, float] = {}
+        self._placed: dict[Key, PlacementScore] = {}
+        self._profiles: dict[str, set[str]] = {}  # cluster -> namespaces with a profile of it
+        self._listed: set[Kind] = set()
+        self._absent: set[Kind] = set()
+
+    # ---- what comes in
+
+    def listen(self, now_s: float, *, blind: bool) -> None:
+        """Scores that are told from now on are heard; or the bus is away, and none will be."""
+        if self.blind != blind or now_s < self.since_s:
+            self.blind = blind
+            self.since_s = min(self.since_s, now_s)
+            self.desk.touch(list(self.desk.targets))
+
+    def on_score(self, score: ClusterScore, stored_at_s: float) -> None:
+        """A cluster's score was told."""
+        cluster = score.cluster
+        self._scores[cluster] = score
+        self._seen_s[cluster] = stored_at_s
+        found = sorted({*self.models, *scores.models((score,))})[: scores.MAX_MODELS]
+        if tuple(found) != self.models:
+            self.models = tuple(found)
+            self.desk.touch(list(self.desk.targets))
+        self._wish_for_profile(cluster)
+        self._touch(cluster)
+
+    def on_gone(self, cluster: str) -> None:
+        """The bus has no score of the cluster any more."""
+        self._scores.pop(cluster, None)
+        self._touch(cluster)
+
+    def on_object(self, thing: Object, *, gone: bool) -> None:
+        """What the hub's watches show."""
+        match thing:
+            case ManagedCluster():
+                self._on_managed(thing, gone)
+            case PlacementScore():
+                self._on_placed(thing, gone)
+            case ClusterProfile():
+                self._on_profile(thing, gone)
+            case _:
+                raise TypeError(f"{type(thing).__name__} is nothing that is watched on a hub")
+
+    def _on_managed(self, cluster: ManagedCluster, gone: bool) -> None:
+        name = cluster.metadata.name
+        key = self.score_key(name)
+        if gone:
+            self.managed.pop(name, None)
+        else:
+            self.managed[name] = cluster
+        leaves = gone or cluster.metadata.deletion_timestamp is not None
+        if leaves or not cluster.spec.hub_accepts_client:
+            self.desk.drop(key)  # its namespace is not there, or not for long
+        elif key not in self.desk.targets:
+            self.desk.target(key).saw(self._placed.get(key))
+        self._forget_wish(name)
+
+    def _on_placed(self, thing: PlacementScore, gone: bool) -> None:
+        key = (SCORE, thing.metadata.namespace, thing.metadata.name)
+        if gone:
+            self._placed.pop(key, None)
+        else:
+            self._placed[key] = thing
+        self._saw(key, None if gone else thing)
+
+    def _on_profile(self, thing: ClusterProfile, gone: bool) -> None:
+        name, home = thing.metadata.name, thing.metadata.namespace
+        key = (PROFILE, home, name)
+        homes = self._profiles.setdefault(name, set())
+        if not gone:
+            homes.add(home)
+        else:
+            homes.discard(home)
+            if not homes:
+                del self._profiles[name]
+        if gone or not profiles.names_us(thing, self.policy.manager):
+            self.desk.drop(key)
+        else:
+            self.desk.target(key)
+            self._saw(key, thing)
+        self._forget_wish(name)
+        self._wish_for_profile(name)
+
+    def _saw(self, key: Key, thing: Ours | None) -> None:
+        target = self.desk.targets.get(key)
+        if target is not None and target.saw(thing):
+            target.due_s = -inf
+
+    def on_listed(self, plural: str) -> None:
+        """All of a kind is known."""
+        kind = Kind(plural)
+        if kind not in self._listed:
+            self._listed.add(kind)
+            self._absent.discard(kind)
+            self._look_at_all()
+
+    def on_absent(self, plural: str) -> None:
+        """The hub serves no such kind (any more): what was known of it is void."""
+        kind = Kind(plural)
+        if kind in self._absent:
+            return
+        self._absent.add(kind)
+        self._listed.discard(kind)
+        if kind is Kind.MANAGED:
+            for managed in list(self.managed.values()):
+                self._on_managed(managed, gone=True)
+        elif kind is Kind.SCORES:
+            for thing in list(self._placed.values()):
+                self._on_placed(thing, gone=True)
+        else:
+            self._profiles.clear()
+            for key in [key for key in self.desk.targets if key[0] == PROFILE]:
+                self.desk.drop(key)
+        self._look_at_all()
+
+    def on_done(self, done: Done, now_s: float) -> list[Instruction]:
+        """What became of a write, and what people are told of it."""
+        target = self.desk.done(done, now_s)
+        if target is None:
+            return []
+        if done.outcome == "stored" and isinstance(target.thing, PlacementScore):
+            target.told, told = placed.news(target.thing, target.told)
+            return told
+        managed = self.managed.get(done.key[1])
+        if done.outcome == "missing" and managed is not None and done.key[0] == SCORE:
+            target.trouble = f"namespace {done.key[1]} is not there: the cluster is not imported"
+            if target.pace.failures == TOLD_AFTER:
+                return [warning("ManagedCluster", managed, "NamespaceMissing", target.trouble)]
+        return []
+
+    # ---- what goes out
+
+    def wake_at_s(self) -> float:
+        """When to ask ``act`` again, unless something comes in before."""
+        return self.desk.next_due_s()
+
+    def act(self, now_s: float) -> list[Instruction]:
+        """What to write and to tell now."""
+        told: list[Instruction] = []
+        for target in self.desk.due(now_s):
+            if self.desk.full:
+                break
+            told += self.desk.decide(target, *self._look(target, now_s), now_s)
+        return told
+
+    def _look(self, target: Target[Ours], now_s: float) -> tuple[Look | None, float]:
+        """(the object beside what it should be, None for nothing to do; until when that holds)."""
+        kind, home, name = target.key
+        policy = self.policy
+        needed = {Kind.MANAGED, Kind.SCORES} if kind == SCORE else {Kind.PROFILES}
+        if not needed <= self._listed:
+            return None, inf
+        cluster = home if kind == SCORE else name
+        view, until_s = self.view(cluster, now_s)
+        if view is None:
+            return None, until_s
+        if kind == PROFILE:
+            found = profiles.look(
+                target.key, target.thing, view, policy.manager, policy.rules, now_s=now_s
+            )
+            return found, until_s
+        if view.reason == "NoReport" and not policy.unreported:
+            return None, until_s
+        found = placed.look(
+            target.key,
+            target.thing,
+            view,
+            self.models,
+            policy.rules,
+            told_at_s=self._seen_s.get(cluster),
+            now_s=now_s,
+        )
+        return found, until_s
+
+    def view(self, cluster: str, now_s: float) -> tuple[View | None, float]:
+        """(what to say of a cluster, or None while there is still time; until when that holds)."""
+        score = self._scores.get(cluster)
+        heard_s = self._seen_s.get(cluster, self.since_s)
+        limit_s = self.policy.silent_after_s
+        if now_s < heard_s + limit_s:
+            known = scores.view(score, silent_s=0) if score is not None else None
+            return known, heard_s + limit_s
+        if score is None and self.blind:
+            return View("NotTold", "no score is heard of: the bus is away"), inf
+        return scores.view(score, silent_s=limit_s), inf
+
+    def score_key(self, cluster: str) -> Key:
+        """Where a cluster's scores are."""
+        return (SCORE, cluster, self.policy.score_name)
+
+    # ---- profiles that nobody has made
+
+    def _wish_for_profile(self, cluster: str) -> None:
+        """A cluster that reports and that nobody manages gets a profile, where that is set."""
+        home = self.policy.create_profiles_in
+        score = self._scores.get(cluster)
+        if not home or score is None or not self._is_nobodys(cluster):
+            return
+        if not profiles.nameable(cluster):
+            self.problems[cluster] = "its name cannot be that of a ClusterProfile"
+        elif score.freshness != "withdrawn":
+            self.desk.target((PROFILE, home, cluster))
+
+    def _is_nobodys(self, cluster: str) -> bool:
+        known = Kind.PROFILES in self._listed and Kind.MANAGED in self._listed | self._absent
+        return known and cluster not in self._profiles and cluster not in self.managed
+
+    def _forget_wish(self, cluster: str) -> None:
+        key = (PROFILE, self.policy.create_profiles_in, cluster)
+        target = self.desk.targets.get(key)
+        if target is not None and target.thing is None and not self._is_nobodys(cluster):
+            self.desk.drop(key)
+
+    # ---- all of them
+
+    def _touch(self, cluster: str) -> None:
+        homes = {*self._profiles.get(cluster, ()), self.policy.create_profiles_in}
+        self.desk.touch([self.score_key(cluster), *((PROFILE, home, cluster) for home in homes)])
+
+    def _look_at_all(self) -> None:
+        for cluster in list(self._scores):
+            self._wish_for_profile(cluster)
+        self.desk.touch(list(self.desk.targets))
