@@ -38,6 +38,15 @@ class Cluster(msgspec.Struct, kw_only=True):
     unclaimed_at_s: float | None = None  # when it last left a placement unclaimed; None = it claims
 
     @property
+    def tells(self) -> dict[str, str]:
+        """All labels and properties. Of one name the hub's counts, and a property over a label."""
+        told: dict[str, str] = {}
+        for each in (self.profile, self.membership):
+            if each is not None:
+                told |= each.labels | each.properties
+        return told
+
+    @property
     def labels(self) -> dict[str, str]:
         """What it says of itself, and over that what its hub says of it."""
         own = self.profile.labels if self.profile is not None else {}
@@ -63,6 +72,30 @@ class Cluster(msgspec.Struct, kw_only=True):
             self.queues[fact.queue] = fact
 
     @property
+    def closed_by_people(self) -> str:
+        """Why it is closed whatever it says of itself, or ""."""
+        if self.lost:
+            return LOST
+        if self.cordoned is not None:
+            return f"{CORDONED}: {self.cordoned}" if self.cordoned else CORDONED
+        return ""
+
+    @property
+    def closed_by_news(self) -> str:
+        """Why it is closed although it was heard of just now, or ""."""
+        if self.unhealthy:
+            return self.unhealthy
+        if self.score is not None and self.score.freshness == "withdrawn":
+            return UNSCORED
+        return ""
+
+    @property
+    def fresh_score(self) -> ClusterScore | None:
+        """What is measured of it, if that is as it is now."""
+        score = self.score
+        return score if score is not None and score.freshness == "fresh" else None
+
+    @property
     def unhealthy(self) -> str:
         """What its hub says is wrong with it, or ""."""
         if self.membership is None or self.membership.healthy is not False:
@@ -76,9 +109,15 @@ class Clusters:
 
     def __init__(self) -> None:
         self._clusters: dict[str, Cluster] = {}
+        self.changed: set[str] = set()  # handed out since whoever follows them looked last
 
     def get(self, name: str) -> Cluster:
-        """The cluster, made known by the asking."""
+        """The cluster, made known by the asking, to be changed; to read it is ``peek``."""
+        self.changed.add(name)
+        return self.peek(name)
+
+    def peek(self, name: str) -> Cluster:
+        """The cluster as it is: not to be changed."""
         cluster = self._clusters.get(name)
         if cluster is None:
             cluster = self._clusters[name] = Cluster(name=name)
@@ -90,21 +129,15 @@ class Clusters:
 
     def view(self, name: str, now_s: float, *, stale_after_s: float, avoid_s: float) -> ClusterView:
         """The cluster at one moment: how old its news is, and why it is closed if it is."""
-        cluster = self.get(name)
+        cluster = self.peek(name)
         age_s = max(0.0, now_s - cluster.alive_at_s)
-        score = cluster.score
-        closed = ""
-        if cluster.lost:
-            closed = LOST
-        elif cluster.cordoned is not None:
-            closed = f"{CORDONED}: {cluster.cordoned}" if cluster.cordoned else CORDONED
-        elif not age_s <= stale_after_s:
+        closed = cluster.closed_by_people
+        if not closed and not age_s <= stale_after_s:
             closed = SILENT
-        elif cluster.unhealthy:
-            closed = cluster.unhealthy
-        elif score is not None and score.freshness == "withdrawn":
-            closed = UNSCORED
-        elif cluster.unclaimed_at_s is not None and now_s < cluster.unclaimed_at_s + avoid_s:
+        closed = closed or cluster.closed_by_news
+        unclaimed_at_s = cluster.unclaimed_at_s
+        if not closed and unclaimed_at_s is not None and now_s < unclaimed_at_s + avoid_s:
             closed = NOT_CLAIMING
-        idle = score.idle_gpu_percent if score is not None and score.freshness == "fresh" else None
+        score = cluster.fresh_score
+        idle = score.idle_gpu_percent if score is not None else None
         return ClusterView(name=name, age_s=age_s, idle_percent=idle, closed=closed)

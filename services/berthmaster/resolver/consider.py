@@ -1,16 +1,18 @@
 """One request against the whole fleet: which clusters could take it, how good, why not the rest.
 
 The same code answers for a decision, for "why not yet?" and for a dry run, so that an explanation
-can never differ from what is done.
+can never differ from what is done. How clusters rank is moment.py's, what the parts of a score are
+engine/parts'.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from berthmaster.engine.board import Card
+from berthmaster.engine.clusters import Cluster
 from berthmaster.engine.fit import (
     Scratch,
     Seating,
@@ -18,12 +20,19 @@ from berthmaster.engine.fit import (
     seat_gang,
     seat_one,
 )
-from berthmaster.engine.needs import Suitable, tolerates
-from berthmaster.engine.scores import ClusterView, packing_part, standing_parts
-from berthmaster.engine.value import NOT_HERE, Worth
+from berthmaster.engine.needs import Suitable, tolerates, wants_fraction
+from berthmaster.engine.parts import fit as fit_part
+from berthmaster.engine.parts import locality as locality_part
+from berthmaster.engine.parts import price as price_part
+from berthmaster.engine.parts import room as room_part
+from berthmaster.engine.parts import wait as wait_part
+from berthmaster.engine.parts.values import UNKNOWN, Floats, told
+from berthmaster.engine.value import NOT_HERE
+from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.placement import RankedCluster, Target
 from berthmaster.messages.workload import JobRequest
-from berthmaster.resolver.quota import target_in, why_not
+from berthmaster.resolver.moment import Lens, Moment, Shut, counted
+from berthmaster.resolver.quota import in_line, target_in, why_not
 from berthmaster.resolver.settings import Policy
 from berthmaster.resolver.state import Knowledge
 
@@ -35,31 +44,6 @@ NO_NODES: Final = "has no nodes"
 NO_JOB_SETS: Final = "makes no JobSets, which several pod sets need"
 
 
-Floats = NDArray[np.float64]
-
-
-class Moment(NamedTuple):
-    """What all requests of one decision have in common: the clusters as of one time."""
-
-    policy: Policy
-    views: list[ClusterView]  # in the order of the fleet's arrays
-    standing: list[tuple[float, float]]  # of each, the parts that depend on no request: idle, fresh
-    standing_sum: Floats  # [C], of those, what they add to the score
-    shares: tuple[float, float]  # of the score, that fit and room make
-    room_a_milli: Floats  # [C], per cent of all its GPUs that a free milli is
-    worth: Worth  # of holes, by the mix seen so far
-    shut: dict[bytes, "_Shut"]  # by shape: clusters that are out whatever their room
-    drafted: dict[str, list[tuple[Target, JobRequest]]]  # cluster -> for its queue, by this draft
-    tainted: bool  # some cluster is
-    shown: dict[int, tuple[float, float, float]]  # cluster -> idle, fresh, age as a record has them
-
-
-class _Shut(NamedTuple):
-    why: dict[str, str]  # cluster -> why it is out
-    open: NDArray[np.bool_]  # [C], not among them
-    busy: dict[bytes, dict[str, str]]  # which have room -> why all others are out
-
-
 class Candidate(NamedTuple):
     """A cluster that could take the request."""
 
@@ -67,8 +51,6 @@ class Candidate(NamedTuple):
     cluster: str
     number: int  # among the fleet's clusters
     slot: int  # the node for a single pod; -1 for a gang
-    fit: float
-    room: float
 
 
 class Candidates(Sequence[Candidate]):
@@ -81,14 +63,14 @@ class Candidates(Sequence[Candidate]):
         order: list[int],
         score: list[float],
         slots: list[int] | None,
-        fit: Floats,
-        room: Floats,
+        lens: Lens,
+        parts: "_Parts",
     ) -> None:
         self.clusters = clusters
         self.order = order  # numbers of clusters
         self.score = score
-        self.fit = fit
-        self.room = room
+        self.lens = lens
+        self.parts = parts
         self._slots = slots
 
     def __len__(self) -> int:
@@ -106,7 +88,7 @@ class Candidates(Sequence[Candidate]):
     def only(self, cluster: str) -> "Candidates":
         """This one, if it is among them."""
         order = [number for number in self.order if self.clusters[number] == cluster]
-        return Candidates(self.clusters, order, self.score, self._slots, self.fit, self.room)
+        return Candidates(self.clusters, order, self.score, self._slots, self.lens, self.parts)
 
     def clear(self) -> None:
         """None of them could, after all."""
@@ -118,9 +100,17 @@ class Candidates(Sequence[Candidate]):
             self.clusters[number],
             number,
             self._slots[number] if self._slots is not None else -1,
-            float(self.fit[number]),
-            float(self.room[number]),
         )
+
+
+class _Parts(NamedTuple):
+    """Parts of the score that depend on the request, by name, [C] each."""
+
+    early: tuple[tuple[str, Floats], ...]  # fit and room, always known
+    late: tuple[tuple[str, Floats], ...]
+
+
+_NO_PARTS: Final = _Parts((), ())
 
 
 class Considered(NamedTuple):
@@ -132,8 +122,15 @@ class Considered(NamedTuple):
     suitables: list[Suitable]  # one a pod set
     cards: list[Card]  # one a pod set
 
+    @property
+    def lens(self) -> Lens:
+        """How the clusters were ranked."""
+        return self.candidates.lens
+
     def ranking(self, first: Candidate) -> tuple[RankedCluster, ...]:
         """The best clusters as a record shows them, the chosen one first, as many as it keeps."""
+        if self.candidates.lens.uses_steadiness:
+            self.moment.tells_steadiness = True
         return tuple([self._ranked(number) for number in self._kept(first.number)])
 
     def _kept(self, first: int) -> list[int]:
@@ -149,23 +146,17 @@ class Considered(NamedTuple):
 
     def _ranked(self, number: int) -> RankedCluster:
         """Called for each cluster of each record: it makes nothing but that."""
-        moment, candidates = self.moment, self.candidates
-        shown = moment.shown.get(number)
-        if shown is None:
-            idle, fresh = moment.standing[number]
-            shown = (round(idle, 4), round(fresh, 4), round(moment.views[number].age_s, 3))
-            moment.shown[number] = shown
-        idle, fresh, age_s = shown
+        candidates = self.candidates
+        early, late = candidates.parts
+        parts = {name: round(float(values[number]), 4) for name, values in early}
+        parts |= candidates.lens.parts_of(number)
+        for name, values in late:
+            parts[name] = round(told(float(values[number])), 4)
         return RankedCluster(
             cluster=candidates.clusters[number],
             score=round(candidates.score[number], 4),
-            parts={
-                "fit": round(float(candidates.fit[number]), 4),
-                "room": round(float(candidates.room[number]), 4),
-                "idle": idle,
-                "fresh": fresh,
-            },
-            input_age_s=age_s,
+            parts=parts,
+            input_age_s=round(self.moment.age_s[number], 3),
         )
 
 
@@ -173,69 +164,48 @@ def moment_at(know: Knowledge, policy: Policy, now_s: float) -> Moment:
     """All clusters as of now."""
     fleet = know.fleet
     fleet.arrange()
-    views = [
-        know.clusters.view(name, now_s, stale_after_s=policy.stale_after_s, avoid_s=policy.avoid_s)
-        for name in fleet.clusters
-    ]
-    standing = [standing_parts(view, stale_after_s=policy.stale_after_s) for view in views]
-    weights = policy.weights
-    total = weights.fit + weights.room + weights.idle + weights.fresh
-    scale = 1.0 / total if total > 0 else 0.0
-    parts = np.array(standing, np.float64).reshape(len(views), 2)
-    standing_sum = (weights.idle * scale) * parts[:, 0] + (weights.fresh * scale) * parts[:, 1]
-    shares = (weights.fit * scale, weights.room * scale)
-    room_a_milli = 100.0 / np.maximum(fleet.all_milli, 1)
-    worth = know.appraiser.of(know.sampled())
+    know.roster.follow(know.clusters, fleet.clusters, fleet.layout)
     return Moment(
         policy,
-        views,
-        standing,
-        standing_sum,
-        shares,
-        room_a_milli,
-        worth,
-        {},
-        {},
-        any(know.clusters.get(view.name).taints for view in views),
-        {},
+        now_s,
+        know.roster,
+        know.appraiser.of(know.sampled()),
+        room_part.percent_a_milli(fleet.all_milli),
+        know.steadiness(now_s),
     )
 
 
 def consider(know: Knowledge, moment: Moment, request: JobRequest, shape: bytes) -> Considered:
     """Filter and rank all clusters for a request."""
     shut = _shut(know, moment, request, shape)
+    setting = know.queues.get(request.queue)
+    lens = moment.lens(request, setting, shut.shares)
     suitables: list[Suitable] = []
     cards: list[Card] = []
     for index, pods in enumerate(request.pod_sets):
         suitable, card = know.card(shape, index, pods, moment.worth)
         suitables.append(suitable)
         cards.append(card)
-    if not moment.views:
-        nothing = Candidates([], [], [], None, np.zeros(0), np.zeros(0))
+    if not moment.clusters:
+        nothing = Candidates([], [], [], None, lens, _NO_PARTS)
         return Considered(moment, nothing, dict(shut.why), suitables, cards)
     single = len(cards) == 1 and request.pod_sets[0].count == 1
     if single:
         fits = cards[0].best > NOT_HERE
     else:
         fits = _clusters_with_room(know, request, cards, suitables)
-    setting = know.queues.get(request.queue)
     if setting is not None and setting.via != "direct":
-        why = dict(shut.why)
-        _refuse(know, moment, request, why)
-        shut = _Shut(why, np.array([v.name not in why for v in moment.views], np.bool_), {})
+        shut = _refused(know, moment, request, setting, shut)
     fits &= shut.open
-    filtered = dict(_out(know, shut, fits, suitables))
-    candidates = _rank(know, moment, request, cards, fits)
+    filtered = _out(know, shut, fits, suitables)
+    if not single:
+        filtered = dict(filtered)  # whoever seats it may find out more
+    candidates = _rank(know, moment, request, setting, lens, cards, fits)
     return Considered(moment, candidates, filtered, suitables, cards)
 
 
-def _asks_nothing(request: JobRequest) -> bool:
-    """Of clusters."""
-    return not request.clusters and not request.cluster_labels and len(request.pod_sets) == 1
-
-
 def _out(
-    know: Knowledge, shut: _Shut, fits: NDArray[np.bool_], suitables: list[Suitable]
+    know: Knowledge, shut: Shut, fits: NDArray[np.bool_], suitables: list[Suitable]
 ) -> dict[str, str]:
     """Why clusters are out: closed, or without a node that suits and has room."""
     key = fits.tobytes()
@@ -250,56 +220,198 @@ def _out(
     return known
 
 
+# Ranking
+
+
 def _rank(
     know: Knowledge,
     moment: Moment,
     request: JobRequest,
+    setting: QueueSetting | None,
+    lens: Lens,
     cards: list[Card],
     fits: NDArray[np.bool_],
 ) -> Candidates:
-    """Clusters that could take the request, best first."""
-    fleet = know.fleet
-    fit = packing_part(request.pod_sets[0], cards[0].best, moment.worth)
-    for pods, card in zip(request.pod_sets[1:], cards[1:], strict=True):
-        fit = np.minimum(fit, packing_part(pods, card.best, moment.worth))
-    room = np.minimum(moment.room_a_milli * fleet.free_milli, 100.0)
-    of_fit, of_room = moment.shares
-    score = of_fit * fit + of_room * room + moment.standing_sum
+    """Clusters that could take the request, best first. Parts that do not count are not made."""
+    score = lens.total
+    early: tuple[tuple[str, Floats], ...] = ()
+    if lens.room:
+        room = room_part.part(know.fleet.free_milli, moment.room_percent)
+        score = lens.room * room
+        early = (("room", room),)
+    if lens.fit:
+        fit = fit_part.part(request.pod_sets[0], cards[0].best, moment.worth)
+        for pods, card in zip(request.pod_sets[1:], cards[1:], strict=True):
+            fit = np.minimum(fit, fit_part.part(pods, card.best, moment.worth))
+        score = lens.fit * fit + score if early else lens.fit * fit
+        early = (("fit", fit), *early)
+    if early:
+        score = score + lens.total
+    late: list[tuple[str, Floats]] = []
+    for name, factor in lens.late:
+        values = _LATE[name](know, moment, request, setting, cards, fits)
+        score = score + counted(values, factor)
+        late.append((name, values))
     # Clusters are in the order of their names, which decides ties.
     order = np.where(fits, -score, np.inf).argsort(kind="stable").tolist()
     del order[int(np.count_nonzero(fits)) :]
     single = len(cards) == 1 and request.pod_sets[0].count == 1
     slots = cards[0].best_slot.tolist() if single else None
-    return Candidates(fleet.clusters, order, score.tolist(), slots, fit, room)
+    parts = _Parts(early, tuple(late))
+    return Candidates(know.fleet.clusters, order, score.tolist(), slots, lens, parts)
 
 
-def _shut(know: Knowledge, moment: Moment, request: JobRequest, shape: bytes) -> _Shut:
+def _wait(
+    know: Knowledge,
+    moment: Moment,
+    request: JobRequest,
+    setting: QueueSetting | None,
+    _cards: list[Card],
+    fits: NDArray[np.bool_],
+) -> Floats:
+    """Of those that could take it, by what their own queues report."""
+    ahead, admitted, borrows = np.full((3, len(fits)), UNKNOWN)
+    for number in np.flatnonzero(fits).tolist():
+        name = moment.clusters[number]
+        target, pending = target_in(setting, name), _pending(know, moment, name)
+        found = in_line(know.clusters.peek(name), target, request, pending)
+        if found is not None:
+            ahead[number], admitted[number], borrows[number] = found
+    return wait_part.part(ahead, admitted, borrows)
+
+
+def _price(
+    know: Knowledge,
+    moment: Moment,
+    request: JobRequest,
+    _setting: QueueSetting | None,
+    cards: list[Card],
+    fits: NDArray[np.bool_],
+) -> Floats:
+    """By the model of the GPU that it would get of each."""
+    fleet, roster = know.fleet, moment.roster
+    known: dict[tuple[int, str], float] = roster.note("prices", dict)
+    at = next((at for at, pods in enumerate(request.pod_sets) if pods.gpus), None)
+    models = [""] * len(fits)
+    if at is not None:
+        kinds = [kind.gpus[0][0] if kind.gpus else "" for kind in fleet.kinds]
+        models = [kinds[kind] for kind in fleet.kind[cards[at].best_slot].tolist()]
+    price = np.full(len(fits), UNKNOWN)
+    for number in np.flatnonzero(fits).tolist():
+        key = (number, models[number])
+        if key not in known:
+            known[key] = price_part.price_of(roster.told[number], models[number])
+        price[number] = known[key]
+    return price_part.part(price, fits)
+
+
+def _locality(
+    _know: Knowledge,
+    moment: Moment,
+    request: JobRequest,
+    _setting: QueueSetting | None,
+    _cards: list[Card],
+    _fits: NDArray[np.bool_],
+) -> Floats:
+    """By what the clusters tell of themselves."""
+    roster, data = moment.roster, request.data
+
+    def matching() -> Floats:
+        pairs = zip(roster.names, roster.told, strict=True)
+        return np.array([locality_part.matches(data, *each) for each in pairs], np.float64)
+
+    return locality_part.part(roster.note(("data", data), matching), len(data))
+
+
+_Late = Callable[
+    [Knowledge, Moment, JobRequest, QueueSetting | None, list[Card], NDArray[np.bool_]], Floats
+]
+_LATE: Final[dict[str, _Late]] = {"wait": _wait, "price": _price, "locality": _locality}
+
+
+# Filtering
+
+
+def _shut(know: Knowledge, moment: Moment, request: JobRequest, shape: bytes) -> Shut:
     """Why clusters are out whatever their room: the same for all requests of a shape."""
     known = moment.shut.get(shape)
-    if known is None and shape and _asks_nothing(request) and not moment.tainted:
-        usual = _shut(know, moment, request, b"")  # the same for all such shapes
-        known = moment.shut[shape] = _Shut(usual.why, usual.open, {})
-    if known is None:
-        why = dict.fromkeys(know.without_nodes(), NO_NODES)
-        why |= {v.name: said for v in moment.views if (said := _closed(know, v, request))}
-        is_open = np.array([v.name not in why for v in moment.views], np.bool_)
-        known = moment.shut[shape] = _Shut(why, is_open, {})
+    if known is not None:
+        return known
+    shares = any(wants_fraction(pods) for pods in request.pod_sets)
+    if not moment.roster.tainted and _asks_nothing(request):
+        usual = moment.shut.get(b"")
+        if usual is None:  # the same for all such shapes
+            usual = moment.shut[b""] = _shut_by(moment, {}, False)
+        known = Shut(usual.why, usual.open, {}, shares)
+    else:
+        asked = moment.roster.note(("asks", shape), lambda: _unasked(know, moment, request))
+        known = _shut_by(moment, asked, shares)
+    moment.shut[shape] = known
     return known
 
 
-def _refuse(know: Knowledge, moment: Moment, request: JobRequest, filtered: dict[str, str]) -> None:
+def _shut_by(moment: Moment, asked: dict[int, str], shares: bool) -> Shut:
+    """``asked``: numbers of clusters that the request itself rules out, and why."""
+    why = dict.fromkeys(moment.roster.without_nodes, NO_NODES)
+    out = moment.closed | asked if asked else moment.closed
+    for number in sorted(out):
+        why[moment.clusters[number]] = out[number]
+    is_open = np.ones(len(moment.clusters), np.bool_)
+    is_open[list(out)] = False
+    return Shut(why, is_open, {}, shares)
+
+
+def _asks_nothing(request: JobRequest) -> bool:
+    """Of clusters."""
+    return not request.clusters and not request.cluster_labels and len(request.pod_sets) == 1
+
+
+def _unasked(know: Knowledge, moment: Moment, request: JobRequest) -> dict[int, str]:
+    """Numbers of the clusters that will not do for what the request says, and why."""
+    found = {}
+    for number, name in enumerate(moment.clusters):
+        if why := _why_unasked(know.clusters.peek(name), request):
+            found[number] = why
+    return found
+
+
+def _why_unasked(cluster: Cluster, request: JobRequest) -> str:
+    if request.clusters and cluster.name not in request.clusters:
+        return NOT_ASKED
+    if request.cluster_labels and not request.cluster_labels.items() <= cluster.labels.items():
+        return NO_LABELS
+    kinds = cluster.profile.job_kinds if cluster.profile is not None else None
+    if kinds is not None and len(request.pod_sets) > 1 and "JobSet" not in kinds:
+        return NO_JOB_SETS
+    for taint in cluster.taints:
+        if not all(tolerates(p.tolerations, taint) for p in request.pod_sets):
+            return f"{TAINTED} ({taint.key})"
+    return ""
+
+
+def _refused(
+    know: Knowledge, moment: Moment, request: JobRequest, setting: QueueSetting, shut: Shut
+) -> Shut:
     """Pass over clusters whose own queueing would not let the request in."""
-    setting = know.queues.get(request.queue)
-    for view in moment.views:
-        name = view.name
-        if name in filtered:
-            continue
-        waiting = (know.open[key] for key in know.unadmitted.get(name, ()))
-        pending = [(w.target, w.request) for w in waiting if w.request is not None]
-        pending += moment.drafted.get(name, ())
-        why = why_not(know.clusters.get(name), target_in(setting, name), request, pending)
-        if why:
-            filtered[name] = why
+    why, is_open = dict(shut.why), shut.open.copy()
+    for number in np.flatnonzero(is_open).tolist():
+        name = moment.clusters[number]
+        target, pending = target_in(setting, name), _pending(know, moment, name)
+        said = why_not(know.clusters.peek(name), target, request, pending)
+        if said:
+            why[name] = said
+            is_open[number] = False
+    return Shut(why, is_open, {}, shut.shares)
+
+
+def _pending(know: Knowledge, moment: Moment, cluster: str) -> list[tuple[Target, JobRequest]]:
+    """Placements of ours that its own queue has not let in, those of this draft too."""
+    waiting = (know.open[key] for key in know.unadmitted.get(cluster, ()))
+    pending = [(w.target, w.request) for w in waiting if w.request is not None]
+    return [*pending, *moment.drafted.get(cluster, ())]
+
+
+# Seating
 
 
 def seat(
@@ -327,22 +439,6 @@ def seat(
             return candidate, seating
         considered.filtered[candidate.cluster] = BUSY
     return None
-
-
-def _closed(know: Knowledge, view: ClusterView, request: JobRequest) -> str:
-    """Why the cluster is out whatever room it has, or ""."""
-    if request.clusters and view.name not in request.clusters:
-        return NOT_ASKED
-    cluster = know.clusters.get(view.name)
-    if request.cluster_labels and not request.cluster_labels.items() <= cluster.labels.items():
-        return NO_LABELS
-    kinds = cluster.profile.job_kinds if cluster.profile is not None else None
-    if kinds is not None and len(request.pod_sets) > 1 and "JobSet" not in kinds:
-        return NO_JOB_SETS
-    for taint in cluster.taints:
-        if not all(tolerates(p.tolerations, taint) for p in request.pod_sets):
-            return f"{TAINTED} ({taint.key})"
-    return view.closed
 
 
 def _clusters_with_room(

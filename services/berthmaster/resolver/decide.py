@@ -25,18 +25,17 @@ from berthmaster.engine.mix import told_as
 from berthmaster.engine.models import EXACTLY
 from berthmaster.engine.needs import shape_of
 from berthmaster.engine.queues import Amounts, ask_of, models_left, right
-from berthmaster.engine.scores import ClusterView
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.messages.placement import Choice, Decision, Reservation, Retraction, Saw
 from berthmaster.messages.workload import JobRequest, Placed, Withdrawn, WorkloadEvent
 from berthmaster.resolver.consider import (
     Candidate,
     Considered,
-    Moment,
     consider,
     moment_at,
     seat,
 )
+from berthmaster.resolver.moment import Moment
 from berthmaster.resolver.quota import target_in
 from berthmaster.resolver.reserving import Kept, Reserves, Token
 from berthmaster.resolver.settings import ENGINE_VERSION, Policy
@@ -94,6 +93,7 @@ class _Draft:
         self.no_room: set[tuple[bytes, frozenset[Key]]] = set()  # shape, beside these reservations
         self.passed_over: list[Passed] = []
         self.bytes = 0
+        self.steadiness: dict[str, float] = {}  # of clusters, if a choice counts it
         self.anew = anew
         self.remembered = False  # what was found out before may have mattered
 
@@ -138,6 +138,7 @@ class _Draft:
             reserved=len(self.reservations),
             mix=told_as(sampled) if sampled != know.told_mix else None,
             mix_pods=sampled.pods,
+            steadiness=self.steadiness,
         )
         return Plan(decision, tuple(self.events), tuple(self.passed_over), know.growth)
 
@@ -158,12 +159,13 @@ def _draft(
     draft = _Draft(know, policy, now_s, decider, anew=anew)
     _retract(draft)
     moment = moment_at(know, policy, now_s)
-    _note_reopened(know, moment.views)
+    _note_reopened(know, moment.open)
     know.look_ahead(policy.order)
     try:
         _place(draft, moment)
     finally:
         know.fleet.charge(draft.taken, -1)
+    draft.steadiness = moment.steadiness
     return draft
 
 
@@ -215,9 +217,8 @@ def _withdraw(draft: _Draft, workload: Workload, reason: str) -> None:
 # 2
 
 
-def _note_reopened(know: Knowledge, views: list[ClusterView]) -> None:
+def _note_reopened(know: Knowledge, opened: frozenset[str]) -> None:
     """A cluster that was closed at the last look and is open now may take what did not fit then."""
-    opened = frozenset(view.name for view in views if not view.closed)
     if not opened <= know.opened:
         know.growth += 1
     know.opened = opened
@@ -375,6 +376,8 @@ def _record(
             pods=seating.bindings,
             ranking=ranking,
             filtered=considered.filtered,
+            profile=considered.lens.profile,
+            weights=considered.lens.weights,
         )
     )
     draft.events.append(

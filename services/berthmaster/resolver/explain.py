@@ -13,10 +13,11 @@ from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import DryRunReply, QueueAccount, Refusal, WhyReply
 from berthmaster.messages.placement import Choice, Decision
 from berthmaster.messages.workload import JobRequest
-from berthmaster.resolver.consider import Considered, Moment, consider, moment_at, seat
+from berthmaster.resolver.consider import Considered, consider, moment_at, seat
 from berthmaster.resolver.decide import queue_refusal
 from berthmaster.resolver.hints import hints
 from berthmaster.resolver.minding import minded_by, reservations, shorter, without_room
+from berthmaster.resolver.moment import Moment
 from berthmaster.resolver.places import places
 from berthmaster.resolver.settings import Policy
 from berthmaster.resolver.soonest import first_free_s
@@ -237,6 +238,8 @@ def _tried(know: Knowledge, moment: Moment, tenant: str, request: JobRequest) ->
             pods=seating.bindings,
             ranking=ranking,
             filtered=considered.filtered,
+            profile=considered.lens.profile,
+            weights=considered.lens.weights,
         ),
     )
 

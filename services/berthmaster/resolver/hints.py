@@ -13,8 +13,9 @@ from msgspec.structs import replace
 from berthmaster.engine.needs import gpu_milli, shape_of, wants_fraction
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.workload import MAX_TOLERATIONS, JobRequest, PodSet, Toleration
-from berthmaster.resolver.consider import Considered, Moment, consider, seat
+from berthmaster.resolver.consider import Considered, consider, seat
 from berthmaster.resolver.decide import queue_refusal
+from berthmaster.resolver.moment import Moment
 from berthmaster.resolver.state import Knowledge
 
 MOST_QUEUES: Final = 16  # tried

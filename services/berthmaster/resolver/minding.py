@@ -13,7 +13,8 @@ from berthmaster.engine.reserve import ends_in_time
 from berthmaster.lifecycle.fold import Key
 from berthmaster.messages.placement import Reservation
 from berthmaster.messages.workload import JobRequest
-from berthmaster.resolver.consider import Moment, consider, seat
+from berthmaster.resolver.consider import consider, seat
+from berthmaster.resolver.moment import Moment
 from berthmaster.resolver.reserving import Kept, in_force, kept_of
 from berthmaster.resolver.state import Knowledge
 from berthmaster.resolver.turns import rank_as

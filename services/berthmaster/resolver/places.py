@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from berthmaster.engine.queues import CPU, GPU, MEMORY, Amounts, Ask, of_model
 from berthmaster.lifecycle.fold import Key
-from berthmaster.resolver.consider import Moment
+from berthmaster.resolver.moment import Moment
 from berthmaster.resolver.state import Knowledge
 from berthmaster.resolver.turns import Turns
 
@@ -38,8 +38,7 @@ def places(know: Knowledge, moment: Moment, key: Key) -> Places:
 
 
 def _turn_of(know: Knowledge, moment: Moment, key: Key) -> int | None:
-    opened = frozenset(view.name for view in moment.views if not view.closed)
-    turns = Turns(know, moment.policy, opened)
+    turns = Turns(know, moment.policy, moment.open)
     try:
         for number in range(1, TURNS + 1):
             turn = turns.next()

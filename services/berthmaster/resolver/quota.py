@@ -7,7 +7,7 @@ that Kueue has not let in yet are charged too: the report does not know them.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from berthmaster.engine.clusters import Cluster
 from berthmaster.messages.control import QueuePlace, QueueSetting
@@ -67,6 +67,40 @@ def why_not(
         if lack := _take(found, left, pods):
             return lack
     return ""
+
+
+class InLine(NamedTuple):
+    """Where a request would stand in a cluster's own queue."""
+
+    ahead: int  # jobs that wait in its ClusterQueue
+    admitted: int  # that it has let in
+    borrows: bool  # it does not fit into what is left of the queue's own quota
+
+
+def in_line(
+    cluster: Cluster,
+    target: Target,
+    request: JobRequest,
+    pending: Iterable[tuple[Target, JobRequest]],
+) -> InLine | None:
+    """Where it would stand there now; None if that is not known. ``pending``: as in ``why_not``.
+    The report may know some of those already, so the larger number of both counts."""
+    found = queue_of(cluster, target)
+    if found is None:
+        return None
+    own: Left = {
+        (flavor.flavor, resource): max(0, amount.nominal - amount.used)
+        for flavor in found.flavors
+        for resource, amount in flavor.resources.items()
+    }
+    ours = 0
+    for other, asked in pending:
+        if queue_of(cluster, other) is found:
+            ours += 1
+            for pods in asked.pod_sets:
+                _take(found, own, pods)
+    borrows = any(_take(found, own, pods) for pods in request.pod_sets)
+    return InLine(max(found.pending, ours), found.admitted, borrows)
 
 
 def queue_of(cluster: Cluster, target: Target) -> QueueReport | None:

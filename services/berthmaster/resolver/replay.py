@@ -140,6 +140,7 @@ def replay(
             skipped += 1
             why_not = "the mix of pods that it was scored for was told too long ago"
             continue
+        know.given_steadiness = decision.steadiness or None
         used = Policy.from_record(decision.settings)
         plan = decide(know, change(used) if change else used, decision.now_s, decision.decider)
         again = plan.decision if plan is not None else None

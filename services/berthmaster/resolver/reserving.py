@@ -37,7 +37,8 @@ from berthmaster.engine.reserve import (
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.messages.placement import HeldNode, Reservation
 from berthmaster.messages.workload import JobRequest
-from berthmaster.resolver.consider import BUSY, Considered, Moment, consider, seat
+from berthmaster.resolver.consider import BUSY, Considered, consider, seat
+from berthmaster.resolver.moment import Moment
 from berthmaster.resolver.soonest import end_s
 from berthmaster.resolver.state import Knowledge
 from berthmaster.resolver.turns import Rank, rank_of, right_of
@@ -310,7 +311,7 @@ def _milli(workload: Workload) -> int:
 
 def in_force(know: Knowledge, moment: Moment, now_s: float) -> dict[Key, Reservation]:
     """Those that decisions told, as far as they still can be kept."""
-    closed = {view.name for view in moment.views if view.closed}
+    closed = {moment.clusters[number] for number in moment.closed}
     valid: dict[Key, Reservation] = {}
     for key, reservation in know.reservations.items():
         line = know.waiting.line_of(key)

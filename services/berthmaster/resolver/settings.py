@@ -4,8 +4,8 @@ from typing import Literal
 
 import msgspec
 
+from berthmaster.engine.profiles import BALANCED, PROFILES, Weights
 from berthmaster.engine.queues import CPU, MEMORY
-from berthmaster.engine.scores import Weights
 
 ENGINE_VERSION = "8"
 
@@ -25,15 +25,18 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     order: Literal["due", "arrival"] = "arrival"  # among jobs of one queue and priority
     reservations: int = 4  # waiting jobs that room is kept for at the same time; 0 = for none
     reserve_wait_s: float = 300.0  # after which room is kept although its time is not known
-    fit: float = 4.0
+    profile: str = BALANCED  # ranks clusters where neither request nor queue names another
+    fit: float = 4.0  # these are what the profile "balanced" counts of the parts of the score
     room: float = 0.5
     idle: float = 0.5
     fresh: float = 0.25
 
     @property
     def weights(self) -> Weights:
-        """The weights of the score's parts."""
-        return Weights(fit=self.fit, room=self.room, idle=self.idle, fresh=self.fresh)
+        """What the profile "balanced" counts."""
+        return msgspec.structs.replace(
+            PROFILES[BALANCED], fit=self.fit, room=self.room, idle=self.idle, fresh=self.fresh
+        )
 
     @property
     def share_multipliers(self) -> dict[str, float]:

@@ -14,7 +14,8 @@ from berthmaster.engine.fleet import Holding
 from berthmaster.engine.needs import shape_of
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.messages.workload import JobRequest
-from berthmaster.resolver.consider import BUSY, Considered, Moment, consider, seat
+from berthmaster.resolver.consider import BUSY, Considered, consider, seat
+from berthmaster.resolver.moment import Moment
 from berthmaster.resolver.state import Knowledge
 
 ENDS_LOOKED_AT: Final = 1024  # of those that are known, the first; a question must not take long

@@ -12,6 +12,7 @@ import msgspec
 
 from berthmaster.engine.board import Board, Card
 from berthmaster.engine.clusters import Clusters
+from berthmaster.engine.conduct import SPEAKS, Conduct, ConductState
 from berthmaster.engine.fit import assumed_gpus, holding
 from berthmaster.engine.fleet import Fleet, Holding
 from berthmaster.engine.ledger import Ledger
@@ -19,6 +20,7 @@ from berthmaster.engine.mix import Mix, MixState, Sampled, sampled_from
 from berthmaster.engine.needs import Suitable, Suitables
 from berthmaster.engine.order import CPU_MILLI_A_GPU
 from berthmaster.engine.queues import CPU, GPU, MODEL, QueueShare, share_of
+from berthmaster.engine.roster import Roster
 from berthmaster.engine.value import Appraiser, Worth
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
 from berthmaster.lifecycle.states import HELD, State
@@ -73,6 +75,9 @@ class Knowledge:
         self.frozen: dict[Key, str] = {}
         self.fleet = Fleet()
         self.clusters = Clusters()
+        self.roster = Roster()
+        self.conduct = Conduct()
+        self.given_steadiness: dict[str, float] | None = None  # as given_mix, where it counted
         self.cordons: set[tuple[str, str]] = set()  # cluster, node
         self.queues: dict[str, QueueSetting] = {}
         self._shares: dict[str, QueueShare] = {}
@@ -126,6 +131,8 @@ class Knowledge:
             self.expecting.submitted(workload)
         elif isinstance(event, Succeeded):
             self.expecting.succeeded(workload, stored_at_s)
+        if isinstance(event, SPEAKS):
+            self.conduct.take(event, attempt_cluster, stored_at_s)
         if workload.ended:
             self.open.pop(name, None)
         else:
@@ -146,6 +153,13 @@ class Knowledge:
             return self.given_mix
         own, told = self.mix.newest, self.told_mix
         return own if own.pods > told.pods else told
+
+    def steadiness(self, now_s: float) -> dict[str, float]:
+        """How steady clusters are, of those of which that is known: told by the decisions that it
+        counted in, as it follows from more than the log keeps."""
+        if self.given_steadiness is not None:
+            return self.given_steadiness
+        return self.conduct.steadiness(now_s)
 
     @property
     def engine_bytes(self) -> int:
@@ -269,6 +283,7 @@ class Knowledge:
         self.mix = Mix(snapshot.mix)
         self.told_mix = snapshot.told_mix
         self.expecting = Expectations(snapshot.learned)
+        self.conduct = Conduct(snapshot.conduct)
         self.frozen = dict(snapshot.frozen)
         self.elsewhere = set(snapshot.elsewhere)
         for workload in sorted(snapshot.open, key=lambda w: w.placed_at_s):  # stable
@@ -292,6 +307,7 @@ class Knowledge:
             mix=self.mix.state(),
             told_mix=self.told_mix,
             learned=self.expecting.learned(self.open),
+            conduct=self.conduct.state(),
             frozen=dict(self.frozen),
             elsewhere=sorted(self.elsewhere),
             reservations=list(self.reservations.values()),
@@ -338,6 +354,8 @@ class Knowledge:
             case ClusterScore():
                 if cluster.score is not None and cluster.score.freshness != fact.freshness:
                     self.growth += 1
+                    if cluster.score.freshness == "fresh":
+                        self.conduct.note(fact.cluster, stored_at_s, went_well=False)
                 cluster.score = fact
 
     def drop_node(self, cluster: str, node: str) -> None:
@@ -407,7 +425,7 @@ class Knowledge:
                     self._wait(self.open[name])
 
 
-class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v5"):
+class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v6"):
     """The fold of the log up to one sequence."""
 
     cell: str
@@ -418,6 +436,7 @@ class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v5"):
     mix: MixState
     told_mix: Sampled
     learned: Learned
+    conduct: ConductState
     frozen: dict[Key, str]
     elsewhere: list[Key]
     unclaimed: dict[str, float]

@@ -22,8 +22,9 @@ from berthmaster.messages.placement import Decision
 from berthmaster.messages.workload import JobRequest, Placed
 from berthmaster.resolver import explain
 from berthmaster.resolver.changes import Change, change_of
-from berthmaster.resolver.consider import BUSY, Moment, consider, moment_at, seat
+from berthmaster.resolver.consider import BUSY, consider, moment_at, seat
 from berthmaster.resolver.decide import Plan, decide
+from berthmaster.resolver.moment import Moment
 from berthmaster.resolver.settings import Policy
 from berthmaster.resolver.state import Knowledge
 from berthmaster.resolver.twin import twin

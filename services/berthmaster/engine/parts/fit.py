@@ -1,0 +1,26 @@
+"""Fit: how little a pod costs beyond itself on the cluster's best node.
+
+The cost is value.py's: what the pod spoils of the mix of pods really seen (fragmentation) and what
+GPUs it leaves without CPU (stranded), in GPUs, against the GPUs that it asks for.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berthmaster.engine.needs import wants_fraction
+from berthmaster.engine.parts.values import MOST, Floats
+from berthmaster.engine.value import Worth
+from berthmaster.messages.workload import PodSet
+
+ABOUT = "how little a pod costs beyond itself on the best node: fragments and GPUs without CPU"
+_EVEN = 50.0  # where a pod costs what its GPUs are worth; 0: it spoils as much again, 100: it saves
+
+
+def part(pods: PodSet, best: NDArray[np.float32], worth: Worth) -> Floats:
+    """From the scores of the clusters' best nodes; lowest where there is none with room."""
+    own = float(worth.hole[pods.gpu_milli]) if wants_fraction(pods) else 0.0
+    a_gpu = _EVEN / max(1, pods.gpus)
+    values = np.multiply(best, a_gpu, dtype=np.float64)
+    values += _EVEN + a_gpu * own
+    np.maximum(values, 0.0, out=values)
+    return np.minimum(values, MOST, out=values)

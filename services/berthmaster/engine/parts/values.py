@@ -1,0 +1,26 @@
+"""What all parts share: the value that says "not known", and the bounds."""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+UNKNOWN: Final = np.nan
+MOST: Final = 100.0
+
+
+def believed(values: Floats) -> Floats:
+    """The same, UNKNOWN where they are no amounts of anything."""
+    return np.where(np.isfinite(values) & (values >= 0.0), values, UNKNOWN)
+
+
+def within_bounds(values: Floats) -> Floats:
+    """Into 0..100; UNKNOWN stays."""
+    return np.minimum(np.maximum(values, 0.0), MOST)
+
+
+def told(value: float) -> float:
+    """As records have it: what is not known is the worst."""
+    return value if value == value else 0.0

@@ -1,0 +1,106 @@
+"""What each part of a cluster's score counts: by named profiles, and by weights on top of them.
+
+A score is the weighted mean of its parts. Weights are -10..10, as OCM's; below 0 the part counts
+the other way round, and what is not known counts as the worst in either. A weight of 0 leaves a
+part out. So are parts that cannot tell one cluster from another: interference where no part of a
+GPU is asked for, wait where no cluster's own queue governs, locality where the request says nothing
+of its data, and interference, steadiness, wait and price where they are known of no cluster.
+
+Of a request's, its queue's and the resolver's profile, the first that is named counts. Weights
+given beside it replace single ones of it: the request's, and the queue's unless the request names a
+profile of its own.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from berthmaster.engine.parts import (
+    fit,
+    fresh,
+    idle,
+    interference,
+    locality,
+    price,
+    room,
+    steadiness,
+    wait,
+)
+
+MOST_WEIGHT: Final = 10.0
+
+
+class Weights(msgspec.Struct, frozen=True, kw_only=True):
+    """What each part counts; only proportions matter."""
+
+    fit: float = 0.0
+    room: float = 0.0
+    idle: float = 0.0
+    fresh: float = 0.0
+    interference: float = 0.0
+    steadiness: float = 0.0
+    wait: float = 0.0
+    price: float = 0.0
+    locality: float = 0.0
+
+    def as_record(self) -> dict[str, float]:
+        """Those that count."""
+        return {name: weight for name, weight in msgspec.structs.asdict(self).items() if weight}
+
+
+PARTS: Final[Mapping[str, str]] = {  # name -> what it is, in the order of records
+    "fit": fit.ABOUT,
+    "room": room.ABOUT,
+    "idle": idle.ABOUT,
+    "fresh": fresh.ABOUT,
+    "interference": interference.ABOUT,
+    "steadiness": steadiness.ABOUT,
+    "wait": wait.ABOUT,
+    "price": price.ABOUT,
+    "locality": locality.ABOUT,
+}
+
+BALANCED: Final = "balanced"
+PROFILES: Final[Mapping[str, Weights]] = {
+    # What packs best, some of everything else where packing does not care.
+    BALANCED: Weights(fit=4, room=0.5, idle=0.5, fresh=0.25, interference=0.5, wait=1, locality=2),
+    # The fullest cluster first: others stay empty, for large jobs or to be switched off.
+    "pack": Weights(fit=4, room=-2, fresh=0.25, locality=2),
+    # The emptiest and idlest first: least heat, and least lost when one fails.
+    "spread": Weights(fit=0.5, room=4, idle=1, fresh=0.25, interference=1, locality=2),
+    # Where it starts first and is not stopped again.
+    "soonest": Weights(fit=0.5, room=1, idle=1, fresh=0.5, steadiness=1, wait=6, locality=1),
+    # Where things have gone well lately.
+    "steady": Weights(fit=1, room=0.5, fresh=1, interference=1, steadiness=8, locality=2),
+    # Where a GPU's hour costs least.
+    "cheapest": Weights(fit=1, room=0.25, fresh=0.25, price=10, locality=2),
+}
+
+
+def weighted(base: Weights, changes: Mapping[str, float]) -> Weights:
+    """The weights with some of them replaced; a name that is no part's (a newer one's) is passed
+    over."""
+    known = {name: float(weight) for name, weight in changes.items() if name in PARTS}
+    return msgspec.structs.replace(base, **known) if known else base
+
+
+class Said(msgspec.Struct, frozen=True):
+    """What somebody says of how clusters are to be ranked."""
+
+    profile: str = ""
+    weights: Mapping[str, float] = {}
+
+
+def chosen(
+    request: Said, queue: Said, usual: str, profiles: Mapping[str, Weights]
+) -> tuple[str, Weights]:
+    """The profile that counts and the weights. One that is not known here (a newer one) counts as
+    not named."""
+    own = request.profile if request.profile in profiles else ""
+    theirs = queue.profile if queue.profile in profiles else ""
+    name = own or theirs or (usual if usual in profiles else BALANCED)
+    weights = profiles[name]
+    if not own:
+        weights = weighted(weights, queue.weights)
+    return name, weighted(weights, request.weights)
