@@ -7,7 +7,8 @@ name, in whatever order they were heard of: what is decided depends on the facts
 Arrays over N nodes and G GPUs (the most that any node has):
 
 - ``cpu``, ``memory``: int64 [N], free CPU milli and MiB; may be negative where foreign pods grew.
-- ``gpu``: int64 [N, G], free milli of each GPU; ABSENT where there is none or it is unhealthy.
+- ``gpu``: int64 [N, G], free milli of each GPU; ABSENT where there is none or it is unhealthy. In
+  memory the first GPU of all nodes comes first, as whoever looks at many nodes wants it.
 - ``whole``: int64 [N], GPUs with all 1000 milli free; ``milli``: int64 [N], sum of free milli.
 - ``capacity_milli``: int64 [N], of healthy GPUs; ``a_gpu``: float64 [N], one GPU's part of that.
 - ``open``: bool [N], ready, schedulable and not cordoned.
@@ -25,7 +26,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from berthmaster.engine.shares import Part, counted, enough, takes_milli
+from berthmaster.engine.links import Links, links_of
+from berthmaster.engine.shares import Part, counted, enough, sized_milli, takes_milli
 from berthmaster.engine.touched import Touched
 from berthmaster.lifecycle.fold import Key
 from berthmaster.messages.fleet import NodeReport, Share, Taint
@@ -46,6 +48,7 @@ class Holding(NamedTuple):
     gpu_milli: int  # of each GPU named
     gpus: tuple[int, ...]
     gpu_memory_mib: int = 0  # of a part of a GPU: at least so much comes with it
+    mig_profile: str = ""
 
 
 class NodeKind(NamedTuple):
@@ -55,6 +58,7 @@ class NodeKind(NamedTuple):
     taints: tuple[Taint, ...]
     fractions: bool = True  # hands out parts of GPUs
     shares: tuple[Share, ...] = ()  # as these; empty = in any size
+    links: Links = ()  # which of its GPUs belong together
 
 
 class _Used:
@@ -196,7 +200,7 @@ class Fleet:
     def charge(self, holdings: Sequence[Holding], sign: int) -> None:
         """Take (+1) or give back (-1) room without remembering for whom: see ``hold``."""
         for held in holdings:
-            cluster, node, cpu_milli, memory_mib, gpu_milli, gpus, gpu_memory_mib = held
+            cluster, node, cpu_milli, memory_mib, gpu_milli, gpus, gpu_memory_mib, profile = held
             name = (cluster, node)
             used = self._used.get(name)
             if used is None:
@@ -207,7 +211,7 @@ class Fleet:
             for gpu in gpus:
                 taken[gpu] = taken.get(gpu, 0) + change
             if gpus and gpu_milli < WHOLE:
-                part = (gpus[0], Part(gpu_milli, gpu_memory_mib))
+                part = (gpus[0], Part(gpu_milli, gpu_memory_mib, profile))
                 used.parts[part] = used.parts.get(part, 0) + sign
                 if not used.parts[part]:
                     del used.parts[part]
@@ -215,7 +219,7 @@ class Fleet:
                 slot = self._slots.get(name)
                 if slot is None:
                     continue
-                if self._plain[slot]:
+                if self._plain[slot] and (not gpu_memory_mib or gpu_milli == WHOLE):
                     self._shift(slot, held, sign)
                 else:
                     self._fill(slot)
@@ -251,7 +255,7 @@ class Fleet:
         width = max((len(r.gpus) for r in self._reports.values()), default=0)
         self.cpu = np.zeros(count, np.int64)
         self.memory = np.zeros(count, np.int64)
-        self.gpu = np.full((count, width), ABSENT, np.int64)
+        self.gpu = np.full((width, count), ABSENT, np.int64).T
         self.whole = np.zeros(count, np.int64)
         self.milli = np.zeros(count, np.int64)
         self.capacity_milli = np.zeros(count, np.int64)
@@ -312,7 +316,7 @@ class Fleet:
             cpu_milli -= used.cpu_milli
             memory_mib -= used.memory_mib
             taken = used.gpu
-        if report.shares:
+        if report.shares or (used is not None and used.parts):
             taken = self._fill_shares(slot, report, used)
         self.cpu[slot] = cpu_milli
         self.memory[slot] = memory_mib
@@ -342,15 +346,20 @@ class Fleet:
         self.touched.add(slot)
 
     def _fill_shares(self, slot: int, report: NodeReport, used: _Used | None) -> dict[int, int]:
-        """What is taken of each GPU where a part costs as much as the piece that it is."""
+        """What is taken of each GPU where a part costs as much as the piece that it is, or as the
+        memory that it is to have."""
         left = {share.resource: share.count for share in report.shares if counted(share)}
         taken: dict[int, int] = {}
         if used is not None:
             taken = dict(used.gpu)
             for (gpu, part), number in used.parts.items():
+                if not report.shares:
+                    taken[gpu] += number * (sized_milli(part, _memory(report, gpu)) - part.milli)
+                    continue
                 share = enough(report.shares, part)
                 if share is not None:
-                    taken[gpu] += number * (takes_milli(share, part) - part.milli)
+                    milli = takes_milli(share, part, _memory(report, gpu))
+                    taken[gpu] += number * (milli - part.milli)
                     if share.resource in left:
                         left[share.resource] -= number
         for resource, pieces in left.items():
@@ -358,9 +367,13 @@ class Fleet:
         return taken
 
 
+def _memory(report: NodeReport, index: int) -> int:
+    return next((gpu.memory_mib for gpu in report.gpus if gpu.index == index), 0)
+
+
 def _kind(report: NodeReport) -> NodeKind:
     gpus = tuple((gpu.model, gpu.memory_mib) for gpu in report.gpus)
-    return NodeKind(gpus, report.taints, report.fractions, report.shares)
+    return NodeKind(gpus, report.taints, report.fractions, report.shares, links_of(report.gpus))
 
 
 def _shape(report: NodeReport) -> tuple[NodeKind, dict[str, str], tuple[int, ...]]:

@@ -138,6 +138,8 @@ def score_nodes(
         allowed = whole
         if suitable.gpus is not None:
             allowed = ((fleet.gpu[at] >= WHOLE) & suitable.gpus[at]).sum(axis=1)
+        if suitable.domains is not None:
+            allowed = free_of_each_domain(fleet, suitable, at).max(axis=1, initial=0)
         fits &= allowed >= pods.gpus
         takes = float(pods.gpus)
         score = _together(fleet.a_gpu[at], whole, pods.gpus)
@@ -151,6 +153,17 @@ def score_nodes(
         score -= np.maximum(unserved, 0.0)
     np.copyto(score, NOT_HERE, where=~fits)
     return score.astype(np.float32)
+
+
+def free_of_each_domain(fleet: Fleet, suitable: Suitable, at: At) -> NDArray[np.int64]:
+    """Of each node, by domain: its wholly free GPUs that will do."""
+    assert suitable.domains is not None
+    domains = suitable.domains[at]
+    free = fleet.gpu[at] >= WHOLE
+    if suitable.gpus is not None:
+        free &= suitable.gpus[at]
+    counts = [(free & (domains == n)).sum(axis=1) for n in range(int(domains.max(initial=-1)) + 1)]
+    return np.array(counts, np.int64).reshape(len(counts), len(domains)).T
 
 
 def _together(
@@ -171,8 +184,8 @@ def _best_hole(
 ) -> tuple[Floats, float | Floats, NDArray[np.bool_]]:
     """Of each node the GPU to share: what is lost by that, what is taken of it, and whether it can
     be."""
-    free = fleet.gpu[at] if isinstance(at, slice) else fleet.gpu.take(at, axis=0)
-    free = free.T  # [G, N]: rows are long, and the best of each node is found fast
+    # [G, N]: rows are long, and the best of each node is found fast
+    free = fleet.gpu[at].T if isinstance(at, slice) else fleet.gpu.T.take(at, axis=1)
     takes: float | Floats = pods.gpu_milli * (1.0 / WHOLE)
     if suitable.offered is None:
         table = worth.losses(pods.gpu_milli)
@@ -191,9 +204,9 @@ def _best_hole(
         loss = np.where(suitable.gpus[at].T, loss, NOT_HERE)
     best = loss.max(axis=0, initial=NOT_HERE)
     fits = fits & (best > NOT_HERE)
-    opened = (best == of_whole).nonzero()[0]
-    if len(opened):
-        best[opened] += _together(fleet.a_gpu[at][opened], fleet.whole[at][opened], 1)
+    opened = best == of_whole
+    if np.count_nonzero(opened):
+        best += opened * _together(fleet.a_gpu[at], fleet.whole[at], 1)
     return best, takes, fits
 
 
@@ -201,7 +214,7 @@ def pick_gpus(
     fleet: Fleet, slot: int, pods: PodSet, suitable: Suitable, worth: Worth
 ) -> tuple[int, ...]:
     """Indices of the GPUs that one pod takes on a node where it fits: those whose holes lose least,
-    or the first that are whole."""
+    or whole ones that belong together, else the first."""
     if not pods.gpus:
         return ()
     devices = fleet.report_at(slot).gpus
@@ -219,4 +232,7 @@ def pick_gpus(
                 best, least = position, loss[milli]
         return (devices[best].index,) if best >= 0 else ()
     free = [p for p in positions if row[p] >= WHOLE]
+    links = fleet.kinds[fleet.kind[slot]].links
+    if links and len(free) > pods.gpus:
+        free = pick(links, free, pods.gpus, required=suitable.domains is not None)
     return tuple(sorted([devices[p].index for p in free[: pods.gpus]]))
