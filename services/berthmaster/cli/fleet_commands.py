@@ -10,9 +10,10 @@ import click
 import msgspec
 
 from berthmaster.cli.fleet_view import ClusterRow, FleetView
-from berthmaster.cli.requests import WrongInput, parse_gpus
+from berthmaster.cli.requests import WrongInput, parse_gpus, parse_weights
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
 from berthmaster.client import BerthError, Client
+from berthmaster.engine.profiles import PROFILES
 from berthmaster.messages.api import OperatorReply
 from berthmaster.messages.control import QueuePlace, QueueSetting
 from berthmaster.messages.fleet import NodeReport
@@ -247,6 +248,19 @@ async def queue_list(session: Session) -> None:
     help="Where its jobs are made: in this cluster, on the 'hub', or in every other one; may be "
     "repeated, and replaces all that were set.",
 )
+@click.option(
+    "--profile",
+    metavar="NAME",
+    help=f"How clusters rank for its jobs: {', '.join(PROFILES)}; 'none' = as elsewhere.",
+)
+@click.option(
+    "--score-weight",
+    "score_weights",
+    multiple=True,
+    metavar="PART=N",
+    help="What a part of the score counts for its jobs, -10 to 10; may be repeated, and replaces "
+    "all that were set; 'none' = as its profile says.",
+)
 @click.option("--hold/--release", "held", default=None, help="Dispatch nothing / dispatch again.")
 @click.option(
     "--delete/--restore", "deleted", default=None, help="Refuse new requests / take them."
@@ -311,6 +325,11 @@ def changed(setting: QueueSetting, everybody: bool, flags: dict[str, Any]) -> Qu
             new[f"{flag}_jobs"] = _jobs(f"--{flag.replace('_', '-')}", flags[flag])
     if everybody or flags.get("allow"):
         new["tenants"] = () if everybody else tuple(flags["allow"])
+    if flags.get("profile") is not None:
+        new["profile"] = "" if flags["profile"] == "none" else flags["profile"]
+    if flags.get("score_weights"):
+        texts = [text for text in flags["score_weights"] if text != "none"]
+        new["weights"] = parse_weights(texts)
     if flags.get("places"):
         new["places"] = dict(map(queue_place, flags["places"]))
     return msgspec.structs.replace(setting, set_by="", set_at_s=0.0, **new)

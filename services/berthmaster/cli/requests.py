@@ -1,11 +1,13 @@
 """From files and flags to job requests: text in, a request out or a sentence on what is wrong."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from berthmaster.engine.profiles import PARTS
 from berthmaster.gateway.explain import explain_validation
 from berthmaster.messages.families import JOB_REQUESTS
 from berthmaster.messages.workload import JobRequest
@@ -22,6 +24,7 @@ _FLAGS_OF: Final = {  # where a flag is not named as its field
     "clusters": "--cluster",
     "cluster_labels": "--cluster-label",
     "labels": "--label",
+    "weights": "--weight",
     "expected_duration_s": "--duration",
     "deadline_s": "--deadline",
     "run": "--image or the command",
@@ -90,6 +93,22 @@ def parse_pairs(texts: Sequence[str]) -> dict[str, str]:
     return pairs
 
 
+def parse_weights(texts: Sequence[str]) -> dict[str, float]:
+    """part=number, several: what parts of the score count. Raises WrongInput."""
+    weights: dict[str, float] = {}
+    for text in texts:
+        part, _, number = text.partition("=")
+        try:
+            weight = float(number)
+        except ValueError:
+            weight = math.nan
+        if part not in PARTS or not -10 <= weight <= 10:
+            what = f"PART=N, N from -10 to 10 and PART one of {', '.join(PARTS)}"
+            raise WrongInput(f"{text!r} is no weight; right is {what}")
+        weights[part] = weight
+    return weights
+
+
 def from_flags(flags: Mapping[str, Any], command: Sequence[str], fallback_id: str) -> JobRequest:
     """A request of one pod set out of the flags of `berth submit`. Raises WrongInput."""
     gpus, gpu_milli = parse_gpus(flags.get("gpus") or "0")
@@ -105,13 +124,17 @@ def from_flags(flags: Mapping[str, Any], command: Sequence[str], fallback_id: st
         pods["memory_mib"] = parse_memory_mib(flags["memory"])
     if flags.get("node_label"):
         pods["node_labels"] = parse_pairs(flags["node_label"])
-    for name in ("queue", "priority"):
+    for name in ("queue", "priority", "profile"):
         if flags.get(name) is not None:
             request[name] = flags[name]
     if flags.get("cluster"):
         request["clusters"] = list(flags["cluster"])
     if flags.get("cluster_label"):
         request["cluster_labels"] = parse_pairs(flags["cluster_label"])
+    if flags.get("weight"):
+        request["weights"] = parse_weights(flags["weight"])
+    if flags.get("data"):
+        request["data"] = list(flags["data"])
     if flags.get("label"):
         request["labels"] = parse_pairs(flags["label"])
     if flags.get("duration"):

@@ -16,6 +16,7 @@ from berthmaster.cli.requests import WrongInput, from_flags, id_of, read_request
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
 from berthmaster.client import Client, NotAllowedError, RefusedError, SeenEvent, TooLargeError
 from berthmaster.client.errors import describe
+from berthmaster.engine.profiles import PARTS, PROFILES
 from berthmaster.messages.api import SubmitReply, WhyReply, WorkloadStateName, WorkloadView
 from berthmaster.messages.families import encode, event_kind
 
@@ -49,6 +50,19 @@ _FLAGS = [
     ),
     click.option("--cluster", multiple=True, help="A cluster that will do; may be repeated."),
     click.option("--cluster-label", multiple=True, metavar="K=V", help="Required of the cluster."),
+    click.option("--profile", metavar="NAME", help=f"How clusters rank: {', '.join(PROFILES)}."),
+    click.option(
+        "--weight",
+        multiple=True,
+        metavar="PART=N",
+        help=f"What a part of the score counts, -10 to 10: {', '.join(PARTS)}.",
+    ),
+    click.option(
+        "--data",
+        multiple=True,
+        metavar="PLACE",
+        help="Where its data is: a cluster, or a label or property of clusters as K=V.",
+    ),
     click.option("--node-label", multiple=True, metavar="K=V", help="Required of the nodes."),
     click.option("--label", multiple=True, metavar="K=V", help="A label of your own."),
     click.option("--image", help="Container image, for real clusters."),

@@ -16,20 +16,6 @@ from typing import Final
 
 import msgspec
 
-from berthmaster.engine.parts import (
-    fit,
-    fresh,
-    idle,
-    interference,
-    locality,
-    price,
-    room,
-    steadiness,
-    wait,
-)
-
-MOST_WEIGHT: Final = 10.0
-
 
 class Weights(msgspec.Struct, frozen=True, kw_only=True):
     """What each part counts; only proportions matter."""
@@ -49,16 +35,17 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True):
         return {name: weight for name, weight in msgspec.structs.asdict(self).items() if weight}
 
 
-PARTS: Final[Mapping[str, str]] = {  # name -> what it is, in the order of records
-    "fit": fit.ABOUT,
-    "room": room.ABOUT,
-    "idle": idle.ABOUT,
-    "fresh": fresh.ABOUT,
-    "interference": interference.ABOUT,
-    "steadiness": steadiness.ABOUT,
-    "wait": wait.ABOUT,
-    "price": price.ABOUT,
-    "locality": locality.ABOUT,
+# What they are, in the order of records; parts/<name>.py says how each is worked out.
+PARTS: Final[Mapping[str, str]] = {
+    "fit": "how little a pod costs beyond itself on the best node: fragments and GPUs without CPU",
+    "room": "the free share of the cluster's GPUs",
+    "idle": "the measured idle share of the cluster's GPUs",
+    "fresh": "how recently the cluster was heard of",
+    "interference": "of the GPUs that are shared, how many are measured below 70 % busy",
+    "steadiness": "how much of what started there lately went well, and evictions and silences",
+    "wait": "how soon the cluster's own queue would start it: who is before it, quota of its own",
+    "price": "the cheapest price of a GPU hour that is to be had, as a share of the price there",
+    "locality": "how much of what the request says of its data's place holds for the cluster",
 }
 
 BALANCED: Final = "balanced"

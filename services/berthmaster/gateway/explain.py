@@ -240,13 +240,24 @@ def _without_none(info: inspect.Type) -> inspect.Type:
 
 
 def _first_unfit(info: inspect.Type, value: dict[str, object], *, by_key: bool) -> str:
-    """The key at fault: msgspec does not tell it for maps. All our maps hold texts."""
+    """The key at fault: msgspec does not tell it for maps. They hold texts, or numbers."""
     longest = getattr(info, "max_length", None)
     for key, inner in value.items():
         text = key if by_key else inner
+        if isinstance(info, inspect.FloatType) and not by_key:
+            if not _is_number(inner, info):
+                return key
+            continue
         if not isinstance(text, str) or (longest is not None and len(text) > longest):
             return key
     return ""
+
+
+def _is_number(value: object, info: inspect.FloatType) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    low, high = info.ge, info.le
+    return (low is None or value >= low) and (high is None or value <= high)
 
 
 def words(info: inspect.Type) -> str:
@@ -266,7 +277,8 @@ def words(info: inspect.Type) -> str:
             return f"a list{_length(info)}, each {words(info.item_type)}"
         case inspect.DictType():
             most = f"at most {info.max_length} " if info.max_length else ""
-            return f"an object of {most}names and texts: {words(info.value_type)}"
+            what = "numbers" if isinstance(info.value_type, inspect.FloatType) else "texts"
+            return f"an object of {most}names and {what}: {words(info.value_type)}"
         case inspect.StructType():
             return f"an object with the fields {', '.join(f.encode_name for f in info.fields)}"
         case inspect.UnionType():

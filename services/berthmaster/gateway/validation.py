@@ -5,11 +5,13 @@ Nothing here knows what exists: whether a queue is there is for those who keep t
 """
 
 import itertools
+from collections.abc import Mapping
 from typing import Final, TypeVar
 
 import msgspec
 
 from berthmaster.bus import subjects
+from berthmaster.engine.profiles import PARTS, PROFILES
 from berthmaster.engine.queues import CPU, MEMORY, MODEL
 from berthmaster.gateway.explain import (
     Step,
@@ -104,7 +106,26 @@ def job_request(data: bytes) -> JobRequest | Refusal:
                 pod_set.count,
                 f"at most {MAX_PODS} pods in all pod sets together; these make {pods}",
             )
-    return request
+    for at, place in enumerate(request.data):
+        if not place or place.startswith("="):
+            right = "a cluster's name, or a label or property of clusters as key=value"
+            return invalid(["data", at], place, right)
+    return _ranking_fault(request.profile, request.weights) or request
+
+
+def _ranking_fault(profile: str, weights: Mapping[str, float]) -> Refusal | None:
+    """Names that no decider knows would count as not said: nobody would hear of it."""
+    if profile and profile not in PROFILES:
+        return invalid(["profile"], profile, f"one of {_listed(PROFILES)}")
+    for part in weights:
+        if part not in PARTS:
+            right = f"as a name there one of {_listed(PARTS)}"
+            return invalid(["weights", part], part, right)
+    return None
+
+
+def _listed(names: Mapping[str, object]) -> str:
+    return ", ".join(f'"{name}"' for name in names)
 
 
 def cancel_request(data: bytes) -> CancelRequest | Refusal:
@@ -169,7 +190,12 @@ def _queue_fault(setting: QueueSetting) -> Refusal | None:
         return invalid(["set_by"], setting.set_by, f"at most {MAX_SET_BY_CHARS} characters")
     if setting.queue == DEFAULT_QUEUE and setting.deleted:
         return invalid(["deleted"], True, 'false: the queue "default" always exists; hold it')
-    return _places_fault(setting) or _amounts_fault(setting) or _resources_fault(setting)
+    return (
+        _ranking_fault(setting.profile, setting.weights)
+        or _places_fault(setting)
+        or _amounts_fault(setting)
+        or _resources_fault(setting)
+    )
 
 
 def _places_fault(setting: QueueSetting) -> Refusal | None:

@@ -28,6 +28,7 @@ from berthmaster.bus.log import EventLog
 from berthmaster.bus.snapshots import load as load_snapshot
 from berthmaster.bus.snapshots import save as save_snapshot
 from berthmaster.bus.streams import CONTROL, FLEET, WORKLOADS, stream_info
+from berthmaster.engine.profiles import BALANCED, PROFILES
 from berthmaster.lifecycle.instructions import Append, Stored
 from berthmaster.messages.families import UNREADABLE, encode
 from berthmaster.resolver.core import Resolver
@@ -72,10 +73,17 @@ class ResolverSettings(CommonSettings):
         least=0,
         help="seconds after which room is kept for a job although nobody knows when it is free",
     )
-    weight_fit: float = setting(1.0, least=0, help="weight of how well a job fills its node")
-    weight_room: float = setting(0.5, least=0, help="weight of a cluster's free share")
-    weight_idle: float = setting(0.5, least=0, help="weight of its measured idle share")
-    weight_fresh: float = setting(0.25, least=0, help="weight of how recently it was heard of")
+    profile: str = setting(
+        BALANCED,
+        check=lambda name: "" if name in PROFILES else f"one of {', '.join(PROFILES)}",
+        help=f"how clusters rank where neither job nor queue says: {', '.join(PROFILES)}",
+    )
+    weight_fit: float = setting(
+        4.0, least=0, help=f"what the profile {BALANCED} counts of how well a job fills its node"
+    )
+    weight_room: float = setting(0.5, least=0, help="of a cluster's free share")
+    weight_idle: float = setting(0.5, least=0, help="of its measured idle share")
+    weight_fresh: float = setting(0.25, least=0, help="of how recently it was heard of")
 
     @property
     def policy(self) -> Policy:
@@ -87,6 +95,7 @@ class ResolverSettings(CommonSettings):
             commit_limit=self.commit_limit,
             reservations=self.reservations,
             reserve_wait_s=self.reserve_wait_s,
+            profile=self.profile,
             fit=self.weight_fit,
             room=self.weight_room,
             idle=self.weight_idle,

@@ -4,6 +4,7 @@ import json
 from io import StringIO
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from berthmaster.cli.fleet_commands import changed
@@ -98,13 +99,35 @@ def test_flags_change_what_they_name_and_keep_the_rest() -> None:
         changed(RESEARCH, False, {"max_running": "-1"})
 
 
+def test_flags_say_how_clusters_rank_for_a_queue_and_take_it_back() -> None:
+    flags = {"profile": "spread", "score_weights": ("fit=0", "idle=2.5")}
+    ranked = changed(RESEARCH, False, flags)
+    assert ranked == replace(RESEARCH, profile="spread", weights={"fit": 0.0, "idle": 2.5})
+    again = changed(ranked, False, {"score_weights": ("room=1",)})
+    assert again == replace(ranked, weights={"room": 1.0})
+    assert changed(again, False, {"priority": 6}) == replace(again, priority=6)
+    back = {"profile": "none", "score_weights": ("none",)}
+    assert changed(again, False, back) == RESEARCH
+    with pytest.raises(WrongInput, match="'fit' is no weight; right is PART=N"):
+        changed(RESEARCH, False, {"score_weights": ("fit",)})
+
+
+def test_a_file_says_how_clusters_rank_for_a_queue() -> None:
+    data = b'{"queue":"a","profile":"steady","weights":{"fit":2}}'
+    assert read_settings(data, "f.json") == [
+        QueueSetting(queue="a", profile="steady", weights={"fit": 2.0})
+    ]
+    with pytest.raises(WrongInput, match=r'profile is "sturdy"; right is one of "balanced"'):
+        read_settings(b'{"queue":"a","profile":"sturdy"}', "f.json")
+
+
 def test_the_list_shows_amounts_and_who_governs() -> None:
     out = StringIO()
-    by_kueue = QueueSetting(queue="k", via="worker")
+    by_kueue = QueueSetting(queue="k", via="worker", profile="soonest", weights={"fit": 2.5})
     Console(file=out, width=160).print(fleet.queues([RESEARCH, OTHER, by_kueue]))
     lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
     assert lines[1:] == [
         "research 5 2 8, 4 H100 - 16, 64 CPUs 8 20 - everybody open",
-        "k 0 1 - - - - - - everybody open, by Kueue (worker)",
+        "k 0 1 - - - - - - everybody open, by Kueue (worker), ranks by soonest (fit 2.5)",
         "other 0 1 - - - - - 100 everybody open",
     ]

@@ -65,6 +65,24 @@ def test_flags_that_are_not_given_leave_the_defaults() -> None:
     )
 
 
+def test_flags_say_how_clusters_rank_and_where_the_data_is() -> None:
+    flags = {
+        "profile": "cheapest",
+        "weight": ("room=-2", "price=9.5"),
+        "data": ("berlin", "region=eu"),
+    }
+    assert from_flags(flags, [], "job-1") == JobRequest(
+        id="job-1",
+        profile="cheapest",
+        weights={"room": -2.0, "price": 9.5},
+        data=("berlin", "region=eu"),
+    )
+
+
+WEIGHT = (
+    "is no weight; right is PART=N, N from -10 to 10 and PART one of "
+    "fit, room, idle, fresh, interference, steadiness, wait, price, locality"
+)
 WHOLE = "a whole number from"
 ID_WORDS = "1 to 52 lower-case letters, digits or '-', the first and the last a letter or digit"
 
@@ -81,6 +99,10 @@ ID_WORDS = "1 to 52 lower-case letters, digits or '-', the first and the last a 
         ({"cpu": "inf"}, "'inf' is no number of CPUs; right are 4, 0.5, 250m"),
         ({"cpu": "nan"}, "'nan' is no number of CPUs; right are 4, 0.5, 250m"),
         ({"duration": "soon"}, "'soon' is no duration; right are 90s, 1.5m, 2h, 1h30m"),
+        ({"weight": ("fit=11",)}, f"'fit=11' {WEIGHT}"),
+        ({"weight": ("fit=nan",)}, f"'fit=nan' {WEIGHT}"),
+        ({"weight": ("speed=1",)}, f"'speed=1' {WEIGHT}"),
+        ({"weight": ("fit",)}, f"'fit' {WEIGHT}"),
         ({"label": ("team",)}, "'team' is no label; right is key=value"),
         ({"gpus": "65"}, f"--gpus: pod_sets[0].gpus would be 65; right is {WHOLE} 0 to 64"),
         ({"count": 5000}, f"--count: pod_sets[0].count would be 5000; right is {WHOLE} 1 to 4096"),

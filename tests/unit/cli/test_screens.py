@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from berthmaster.cli.fleet_view import ClusterRow, NodeRow
 from berthmaster.cli.load import Account
 from berthmaster.cli.render import fleet, progress, whatif, why, workloads
@@ -156,6 +158,25 @@ def test_why_there_shows_the_ranking_and_who_was_left_out() -> None:
         "oslo, rome  no such GPU model\n"
         "kyiv        cordoned\n"
         "Decision 3, 1m01s ago."
+    )
+
+
+def test_a_ranking_by_another_profile_says_which_and_what_was_changed_of_it() -> None:
+    chosen = replace(CHOICE, profile="cheapest", weights={"fit": 2.5, "price": 10.0}, filtered={})
+    reply = DryRunReply(placed=True, summary="would run on berlin", choice=chosen)
+    assert screen(why.dry_run(reply)) == (
+        "It would run on berlin.\n"
+        "\n"
+        "-> berlin  b-1[0-7] b-2[0-7]  (attempt 1)\n"
+        "\n"
+        "Ranked by cheapest (fit 2.5, price 10).\n"
+        "#  CLUSTER  SCORE  FIT  ROOM  SEEN\n"
+        "1  berlin    81.2   63    95    0s\n"
+        "2  paris     56.5    9    95    2s"
+    )
+    own = replace(chosen, profile="", weights={"fit": 1.0})
+    assert "Ranked by balanced (fit 1)." in screen(
+        why.dry_run(DryRunReply(placed=True, summary="on berlin", choice=own))
     )
 
 

@@ -20,6 +20,10 @@ POD_FIELDS = ", ".join(PodSet.__struct_fields__)
 JSON = "one JSON object (RFC 8259, UTF-8)"
 FINITE = "a finite number (JSON has no NaN and no Infinity)"
 DEEP = f"{JSON} without such deep nesting"
+PROFILE_WORDS = '"balanced", "pack", "spread", "soonest", "steady", "cheapest"'
+PART_WORDS = (
+    '"fit", "room", "idle", "fresh", "interference", "steadiness", "wait", "price", "locality"'
+)
 
 
 def malformed(field: str, value: str, expected: str) -> Refusal:
@@ -161,6 +165,36 @@ BAD: dict[str, tuple[bytes, Refusal]] = {
             "pod_sets[1].count", "1", "at most 4096 pods in all pod sets together; these make 4097"
         ),
     ),
+    "a profile that nobody knows": (
+        b'{"id":"a","profile":"fastest"}',
+        invalid("profile", '"fastest"', f"one of {PROFILE_WORDS}"),
+    ),
+    "a weight of no part": (
+        b'{"id":"a","weights":{"fit":1,"speed":2}}',
+        invalid("weights.speed", '"speed"', f"as a name there one of {PART_WORDS}"),
+    ),
+    "a weight beyond what one can be": (
+        b'{"id":"a","weights":{"fit":1,"price":-10.5}}',
+        invalid("weights.price", "-10.5", "a number from -10 to 10"),
+    ),
+    "a weight that is no number": (
+        b'{"id":"a","weights":{"room":true}}',
+        invalid("weights.room", "true", "a number from -10 to 10"),
+    ),
+    "weights that are no object": (
+        b'{"id":"a","weights":[1]}',
+        invalid(
+            "weights",
+            "[1]",
+            "an object of at most 32 names and numbers: a number from -10 to 10",
+        ),
+    ),
+    "data at no place": (
+        b'{"id":"a","data":["berlin","=eu"]}',
+        invalid(
+            "data[1]", '"=eu"', "a cluster's name, or a label or property of clusters as key=value"
+        ),
+    ),
     "too much": (
         b'{"id":"a","labels":{"x":"%s"}}' % (b"y" * 2_000_000),
         Refusal(code="too_large", field="", value="2000028 bytes", expected="at most 262144 bytes"),
@@ -182,6 +216,7 @@ def test_a_bad_job_request_is_refused_with_field_value_and_what_is_right(case: s
         b'{"id":"a","pod_sets":[{"gpus":8,"gpu_models":["no-cluster-has-this"]}]}',
         b'{"id":"a","pod_sets":[{"count":4096}]}',
         b' {"id": "a", "clusters": ["eu west.1"]} ',
+        b'{"id":"a","profile":"cheapest","weights":{"fit":-10,"price":10},"data":["eu","a=b"]}',
     ],
 )
 def test_a_good_job_request_is_taken_as_it_is(body: bytes) -> None:
@@ -250,6 +285,21 @@ OTHERS = {
             invalid("reason", "(missing)", "text of 1 to 1024 characters (required)"),
         ),
         ("queue", b'{"queue":"A B"}', invalid("queue", '"A B"', NAME_WORDS)),
+        (
+            "queue",
+            b'{"queue":"a","profile":"Pack"}',
+            invalid("profile", '"Pack"', f"one of {PROFILE_WORDS}"),
+        ),
+        (
+            "queue",
+            b'{"queue":"a","weights":{"Fit":1}}',
+            invalid("weights.Fit", '"Fit"', f"as a name there one of {PART_WORDS}"),
+        ),
+        (
+            "queue",
+            b'{"queue":"a","weights":{"fit":11}}',
+            invalid("weights.fit", "11", "a number from -10 to 10"),
+        ),
         (
             "queue",
             b'{"type":"control.queue.v1","queue":"a","wieght":2}',

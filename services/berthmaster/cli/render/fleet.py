@@ -7,6 +7,7 @@ from rich.text import Text
 
 from berthmaster.cli.fleet_view import ClusterRow, NodeRow
 from berthmaster.cli.render import amounts
+from berthmaster.cli.render.why import ranks_by
 from berthmaster.cli.render.words import plain_table, visible, words
 from berthmaster.client.following import SeenDead
 from berthmaster.engine.queues import amount_text
@@ -157,6 +158,8 @@ def queues(settings: Sequence[QueueSetting]) -> RenderableType:
         state = "deleted" if setting.deleted else "held" if setting.held else "open"
         if setting.via != "direct":
             state += f", by Kueue ({setting.via})"  # whose amounts are the ones that count
+        if setting.profile or setting.weights:
+            state += f", ranks by {ranks_by(setting.profile, setting.weights)}"
         table.add_row(
             words(setting.queue),
             str(setting.priority),

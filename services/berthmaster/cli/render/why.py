@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from berthmaster.cli.render import amounts
 from berthmaster.cli.render.words import plain_table, visible, words
 from berthmaster.cli.render.workloads import places
+from berthmaster.engine.profiles import BALANCED
 from berthmaster.messages.api import DryRunReply, QueueAccount, WhyReply
 from berthmaster.messages.placement import Choice, RankedCluster
 
@@ -123,11 +124,19 @@ def chosen(choice: Choice) -> list[RenderableType]:
     where.append(visible(choice.cluster), style="bold cyan")
     where.append(visible(f"  {places(choice.pods)}  (attempt {choice.attempt})"))
     lines += [where, words()]
+    if choice.profile or choice.weights:
+        lines.append(words(f"Ranked by {ranks_by(choice.profile, choice.weights)}."))
     if choice.ranking:
         lines.append(ranking(choice.ranking))
     if choice.filtered:
         lines += [words(), *left_out(choice.filtered)]
     return lines
+
+
+def ranks_by(profile: str, weights: Mapping[str, float]) -> str:
+    """A profile with the weights that were given beside it."""
+    parts = ", ".join(f"{part} {weight:g}" for part, weight in weights.items())
+    return visible(profile or BALANCED) + (f" ({visible(parts)})" if parts else "")
 
 
 def ranking(ranked: Sequence[RankedCluster]) -> RenderableType:

@@ -12,7 +12,6 @@ from berthmaster.engine.parts.values import MOST, Floats
 from berthmaster.engine.value import Worth
 from berthmaster.messages.workload import PodSet
 
-ABOUT = "how little a pod costs beyond itself on the best node: fragments and GPUs without CPU"
 _EVEN = 50.0  # where a pod costs what its GPUs are worth; 0: it spoils as much again, 100: it saves
 
 

@@ -4,8 +4,6 @@ import numpy as np
 
 from berthmaster.engine.parts.values import MOST, Floats
 
-ABOUT = "how recently the cluster was heard of"
-
 
 def part(age_s: Floats, stale_after_s: float) -> Floats:
     """100 just now, 0 from where it counts as silent; always known: never heard of is 0."""

@@ -2,8 +2,6 @@
 
 from berthmaster.engine.parts.values import Floats, believed, within_bounds
 
-ABOUT = "the measured idle share of the cluster's GPUs"
-
 
 def part(idle_percent: Floats) -> Floats:
     """From what the scorer tells while it is fresh."""

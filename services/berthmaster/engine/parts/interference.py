@@ -6,8 +6,6 @@ both use it below 70 % (Lucid, ASPLOS'23: of such pairs 3.4 % run below 0.85 of 
 
 from berthmaster.engine.parts.values import Floats, believed, within_bounds
 
-ABOUT = "of the GPUs that are shared, how many are measured below 70 % busy"
-
 
 def part(calm_percent: Floats) -> Floats:
     """From what the scorer tells while it is fresh."""

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 
 from berthmaster.engine.parts.values import MOST, Floats, within_bounds
 
-ABOUT = "how much of what the request says of its data's place holds for the cluster"
-
 
 def holds(place: str, cluster: str, told: Mapping[str, str]) -> bool:
     """Whether one of the request's words fits a cluster that tells this of itself."""

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from berthmaster.engine.models import is_model
 from berthmaster.engine.parts.values import MOST, UNKNOWN, Floats, believed
 
-ABOUT = "the cheapest price of a GPU hour that is to be had, as a share of the price there"
 NAME: Final = "berthmaster.io/price-per-gpu-hour"
 
 

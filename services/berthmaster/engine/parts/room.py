@@ -5,8 +5,6 @@ from numpy.typing import NDArray
 
 from berthmaster.engine.parts.values import MOST, Floats
 
-ABOUT = "the free share of the cluster's GPUs"
-
 
 def percent_a_milli(all_milli: NDArray[np.int64]) -> Floats:
     """Per cent of all its GPUs that a free milli is."""

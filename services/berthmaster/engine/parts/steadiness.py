@@ -10,7 +10,6 @@ import numpy as np
 
 from berthmaster.engine.parts.values import MOST, UNKNOWN, Floats, believed
 
-ABOUT = "how much of what was started there lately went well, without evictions and silences"
 TROUBLE: Final = 4.0  # what one trouble weighs against one good thing
 UNPROVEN: Final = 1.0  # so that one good thing does not make a perfect record
 

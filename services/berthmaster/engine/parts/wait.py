@@ -11,7 +11,6 @@ import numpy as np
 
 from berthmaster.engine.parts.values import MOST, Floats, believed
 
-ABOUT = "how soon the cluster's own queue would let it start: who is before it, quota of its own"
 BORROWED: Final = 0.5
 
 
