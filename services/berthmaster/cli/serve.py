@@ -26,11 +26,17 @@ SERVICES = (
     "credentials",
     "ocm",
     "admission",
+    "placement",
     "hub",
     "agent",
 )
 PODS = {"hub": "berthmaster.cli.hub", "agent": "berthmaster.cli.agent"}  # several in one pod
-EXTRAS = {"inventory": "kubernetes", "executor": "kubernetes", "credentials": "kubernetes"}
+EXTRAS = {
+    "inventory": "kubernetes",
+    "executor": "kubernetes",
+    "credentials": "kubernetes",
+    "placement": "kubernetes",
+}
 USAGE = f"usage: berth serve {{{','.join(SERVICES)}}} [--help | flags]"
 EXIT_USAGE = 2
 EXIT_ABSENT = 3

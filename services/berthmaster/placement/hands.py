@@ -1,0 +1,109 @@
+"""Carries out the writes of one look at a Placement, in order; the first that fails ends it.
+
+Every write names the version that it was decided on. A conflict is no accident: somebody else wrote
+first, and the evaluator looks again. Answers are handed back at once, as they are newer than what
+the mirrors know.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from berthmaster.kubernetes.client import Client
+from berthmaster.kubernetes.errors import AlreadyExists, KubernetesError, NotFound
+from berthmaster.kubernetes.mirror import Key
+from berthmaster.kubernetes.objects import Metadata
+from berthmaster.kubernetes.resources import PLACEMENT_DECISIONS, PLACEMENTS
+from berthmaster.placement.core import Evaluator, Work
+from berthmaster.placement.objects import Placement, PlacementDecision
+from berthmaster.placement.planning import DropPage, PutPage, PutStatus
+
+MANAGER: Final = "berthmaster-placement"
+
+
+class Hands:
+    """Writes to one hub."""
+
+    def __init__(self, client: Client, core: Evaluator) -> None:
+        self._client = client
+        self._core = core
+        self.writes = 0
+
+    async def carry_out(self, work: Work) -> str:
+        """ "" = all is written; else why not."""
+        try:
+            for write in work.writes:
+                match write:
+                    case PutPage():
+                        await self._put(work.key, write)
+                    case DropPage():
+                        await self._drop(work.key, write)
+                    case PutStatus():
+                        await self._status(work.key, write)
+                self.writes += 1
+        except KubernetesError as error:
+            return str(error)
+        return ""
+
+    async def _put(self, key: Key, page: PutPage) -> None:
+        namespace = key[0]
+        path = PLACEMENT_DECISIONS.path(namespace=namespace, name=page.name)
+        present = page.present
+        try:
+            if present is None:
+                present = await self._made(namespace, page)
+            elif page.metadata is not None:
+                present = await self._patched(path, {"metadata": page.metadata}, present)
+            if page.status is not None:
+                status = f"{path}/status"
+                await self._patched(status, {"status": page.status}, present)
+        except NotFound:
+            self._core.on_deleted((namespace, page.name))  # the mirror will say so, too
+            raise
+
+    async def _made(self, namespace: str, page: PutPage) -> Metadata:
+        body = {
+            "apiVersion": PLACEMENT_DECISIONS.group_version,
+            "kind": PLACEMENT_DECISIONS.kind,
+            "metadata": {"name": page.name, "namespace": namespace, **(page.metadata or {})},
+        }
+        collection = PLACEMENT_DECISIONS.path(namespace=namespace)
+        try:
+            made = await self._client.create(
+                collection, body, PlacementDecision, field_manager=MANAGER
+            )
+        except AlreadyExists:
+            # Of nobody's, or not mirrored yet: the name belongs to the Placement.
+            path = PLACEMENT_DECISIONS.path(namespace=namespace, name=page.name)
+            found = await self._client.get(path, PlacementDecision)
+            return await self._patched(path, {"metadata": page.metadata}, found.metadata)
+        self._core.on_seen(made)
+        return made.metadata
+
+    async def _patched(self, path: str, body: Mapping[str, Any], present: Metadata) -> Metadata:
+        answer = await self._client.merge_patch(
+            path,
+            body,
+            PlacementDecision,
+            resource_version=present.resource_version,
+            field_manager=MANAGER,
+        )
+        self._core.on_seen(answer)
+        return answer.metadata
+
+    async def _drop(self, key: Key, page: DropPage) -> None:
+        path = PLACEMENT_DECISIONS.path(namespace=key[0], name=page.name)
+        await self._client.delete(
+            path, uid=page.present.uid, resource_version=page.present.resource_version
+        )
+        self._core.on_deleted((key[0], page.name))
+
+    async def _status(self, key: Key, write: PutStatus) -> None:
+        path = PLACEMENTS.path(namespace=key[0], name=key[1], subresource="status")
+        answer = await self._client.merge_patch(
+            path,
+            {"status": write.status},
+            Placement,
+            resource_version=write.present.resource_version,
+            field_manager=MANAGER,
+        )
+        self._core.on_status(answer)

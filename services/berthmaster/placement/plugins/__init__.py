@@ -1,0 +1,1 @@
+"""One module a plugin: a pure function with a name, a description and bounds."""

@@ -1,0 +1,137 @@
+"""What a Placement's status says of an outcome: the two conditions and their reasons. Pure."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from berthmaster.kubernetes.objects import Condition, condition, timestamp
+from berthmaster.placement.objects import GroupStatus, Placement
+from berthmaster.placement.scheduler import Outcome
+from berthmaster.placement.words import MISCONFIGURED, SATISFIED, Misconfigured
+
+MAX_MESSAGE_CHARS: Final = 1024
+
+
+class Verdict(NamedTuple):
+    """A condition to be."""
+
+    type: str
+    holds: bool
+    reason: str
+    message: str
+
+
+def satisfied(outcome: Outcome, cluster_sets: Iterable[str]) -> Verdict:
+    """Whether as many were found as were asked for, and if not, why."""
+
+    def no(reason: str, message: str) -> Verdict:
+        return Verdict(SATISFIED, False, reason, message[:MAX_MESSAGE_CHARS])
+
+    if not outcome.bindings:
+        return no(
+            "NoManagedClusterSetBindings",
+            "No valid ManagedClusterSetBindings found in placement namespace",
+        )
+    if not outcome.eligible:
+        named = ",".join(cluster_sets)
+        message = f"None of ManagedClusterSets [{named}] is bound to placement namespace"
+        return no("NoIntersection", message)
+
+    if not outcome.available:
+        named = ",".join(outcome.eligible)
+        return no(
+            "AllManagedClusterSetsEmpty",
+            f"All ManagedClusterSets [{named}] have no member ManagedCluster",
+        )
+    if not outcome.selected:
+        return no(
+            "NoManagedClusterMatched", "No ManagedCluster matches any of the cluster predicate"
+        )
+    if outcome.unscheduled:
+        message = f"{outcome.unscheduled} cluster decisions unscheduled"
+        return no("NotAllDecisionsScheduled", message)
+    return Verdict(SATISFIED, True, "AllDecisionsScheduled", "All cluster decisions scheduled")
+
+
+def configured(notes: Sequence[str] = ()) -> Verdict:
+    """Nothing is wrong with it; ``notes`` is what else should be known."""
+    text = "; ".join(("Placement configurations check pass", *notes))
+    return Verdict(MISCONFIGURED, False, "Succeedconfigured", text[:MAX_MESSAGE_CHARS])
+
+
+def misconfigured(error: Misconfigured, *, decided: bool) -> Verdict:
+    """Something is; what was decided before stays."""
+    after = "; the decisions made before stay" if decided else ""
+    text = str(error)[: MAX_MESSAGE_CHARS - len(after)] + after
+    return Verdict(MISCONFIGURED, True, "Misconfigured", text)
+
+
+def never_decided(error: Misconfigured) -> Verdict:
+    """Something is wrong with it, and was from the beginning."""
+    message = f"nothing was ever decided: {error}"
+    return Verdict(SATISFIED, False, "NotAllDecisionsScheduled", message[:MAX_MESSAGE_CHARS])
+
+
+def merged(
+    present: tuple[Condition, ...], verdicts: Iterable[Verdict], generation: int, now_s: float
+) -> tuple[Condition, ...]:
+    """The conditions with ours in them; a time moves only when a condition's status does."""
+    conditions = {one.type: one for one in present}
+    for verdict in verdicts:
+        before = condition(present, verdict.type)
+        status = "True" if verdict.holds else "False"
+        same = before is not None and before.status == status and before.last_transition_time
+        conditions[verdict.type] = Condition(
+            type=verdict.type,
+            status=status,
+            reason=verdict.reason,
+            message=verdict.message,
+            last_transition_time=(
+                before.last_transition_time if before is not None and same else timestamp(now_s)
+            ),
+            observed_generation=generation,
+        )
+    return tuple(conditions.values())
+
+
+def patch(
+    placement: Placement,
+    verdicts: Iterable[Verdict],
+    groups: tuple[GroupStatus, ...] | None,
+    selected: int,
+    now_s: float,
+) -> dict[str, Any] | None:
+    """The status to be written, or None if it says so already. Without groups, what it says of
+    decisions stays."""
+    status = placement.status
+    present = status.conditions or ()
+    conditions = merged(present, verdicts, placement.metadata.generation, now_s)
+    told = groups is None or (
+        status.number_of_selected_clusters == selected and (status.decision_groups or ()) == groups
+    )
+    if told and conditions == present:
+        return None
+    body: dict[str, Any] = {"conditions": [_condition(one) for one in conditions]}
+    if groups is not None:
+        body["numberOfSelectedClusters"] = selected
+        body["decisionGroups"] = [_group(one) for one in groups]
+    return body
+
+
+def _condition(one: Condition) -> dict[str, Any]:
+    return {
+        "type": one.type,
+        "status": one.status,
+        "reason": one.reason,
+        "message": one.message,
+        "lastTransitionTime": one.last_transition_time,
+        **({"observedGeneration": one.observed_generation} if one.observed_generation else {}),
+    }
+
+
+def _group(one: GroupStatus) -> dict[str, Any]:
+    return {
+        "decisionGroupIndex": one.decision_group_index,
+        "decisionGroupName": one.decision_group_name,
+        "decisions": list(one.decisions or ()),
+        "clusterCount": one.cluster_count,
+    }
