@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from berthmaster.engine.fleet import Fleet
 from berthmaster.engine.needs import Suitable
+from berthmaster.engine.room import Room
 from berthmaster.engine.value import NOT_HERE, Worth, score_all, score_nodes
 from berthmaster.messages.workload import PodSet
 
@@ -25,7 +26,7 @@ _FEW: Final = 0.25  # of the nodes: when more have changed, all are scored
 class Card:
     """Of one kind of pod: every node's score, and the best node of each cluster."""
 
-    __slots__ = ("best", "best_slot", "layout", "scores", "seen", "worth")
+    __slots__ = ("best", "best_slot", "layout", "room", "scores", "seen", "worth")
 
     def __init__(self) -> None:
         self.scores: NDArray[np.float32] = np.zeros(0, np.float32)
@@ -34,6 +35,14 @@ class Card:
         self.layout = -1  # of the fleet that it was made for
         self.worth: Worth | None = None  # that it was made with
         self.seen = 0  # where the log of touched slots ended
+        self.room: Room | None = None  # made for the first gang that asks
+
+    def room_for(self, fleet: Fleet, pods: PodSet, suitable: Suitable) -> Room:
+        """How many pods of the kind nodes and clusters can hold, up to date."""
+        if self.room is None:
+            self.room = Room()
+        self.room.follow(fleet, pods, suitable)
+        return self.room
 
     def follow(self, fleet: Fleet, pods: PodSet, suitable: Suitable, worth: Worth) -> None:
         """Bring it up to date."""
@@ -114,4 +123,5 @@ class Board:
     @property
     def array_bytes(self) -> int:
         """What the cards take."""
-        return sum(card.scores.nbytes for card in self._cards.values())
+        rooms = sum(c.room.nodes.nbytes for c in self._cards.values() if c.room is not None)
+        return rooms + sum(card.scores.nbytes for card in self._cards.values())

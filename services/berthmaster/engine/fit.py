@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from berthmaster.engine.board import Card
 from berthmaster.engine.fleet import WHOLE, Fleet, Holding
 from berthmaster.engine.needs import Suitable, wants_fraction
+from berthmaster.engine.room import room_of
+from berthmaster.engine.topology import Chooser, Mask, choices, shaped
 from berthmaster.engine.value import Worth, pick_gpus, score_nodes, worth_of
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import PodSet
@@ -91,6 +93,7 @@ def holding(cluster: str, binding: PodBinding, pods: PodSet) -> Holding:
         pods.gpu_milli,
         binding.gpus,
         pods.gpu_memory_mib,
+        pods.mig_profile,
     )
 
 
@@ -112,26 +115,10 @@ def seat_one(
 def pods_that_fit(
     fleet: Fleet, pods: PodSet, suitable: Suitable, fits: NDArray[np.floating]
 ) -> NDArray[np.int64]:
-    """An upper bound, per node, of how many pods of the set fit; exact for one set alone with whole
-    GPUs. ``fits``: finite for all nodes where one does, as tightness and scores are."""
-    room = np.full(len(fits), pods.count, np.int64)
-    if pods.cpu_milli:
-        room = np.minimum(room, fleet.cpu // pods.cpu_milli)
-    if pods.memory_mib:
-        room = np.minimum(room, fleet.memory // pods.memory_mib)
-    if pods.gpus:
-        if wants_fraction(pods):
-            usable = fleet.gpu if suitable.gpus is None else np.where(suitable.gpus, fleet.gpu, 0)
-            need: int | NDArray[np.int64] = pods.gpu_milli
-            if suitable.offered is not None:
-                need = suitable.offered.milli[:, np.newaxis]
-                for resource, nodes in suitable.offered.pieces:
-                    left = np.maximum(fleet.pieces[resource], 0)
-                    room = np.where(nodes, np.minimum(room, left), room)
-            room = np.minimum(room, (np.maximum(usable, 0) // need).sum(axis=1))
-        else:
-            room = np.minimum(room, fleet.whole // pods.gpus)
-    return np.where(np.isfinite(fits), np.maximum(room, 0), 0)
+    """Of each node, how many pods of the set fit: see room.py. ``fits``: finite for all nodes where
+    one does, as tightness and scores are."""
+    room = np.minimum(room_of(fleet, pods, suitable, slice(None)), pods.count)
+    return np.where(np.isfinite(fits), room, 0)
 
 
 def seat_gang(
@@ -148,6 +135,27 @@ def seat_gang(
 
     Uses ``scratch`` to take room while it looks; all of it is given back.
     """
+    if not shaped(pod_sets):
+        within: tuple[Mask | None, ...] = (None,) * len(pod_sets)
+        return _seat_within(fleet, cluster, pod_sets, suitables, scratch, worth, cards, within)
+    for within in choices(fleet, cluster, pod_sets, suitables, worth):
+        found = _seat_within(fleet, cluster, pod_sets, suitables, scratch, worth, cards, within)
+        if found is not None:
+            return found
+    return None
+
+
+def _seat_within(
+    fleet: Fleet,
+    cluster: int,
+    pod_sets: Sequence[PodSet],
+    suitables: Sequence[Suitable],
+    scratch: "Scratch",
+    worth: Worth,
+    cards: Sequence[Card] | None,
+    within: Sequence[Mask | None],
+) -> Seating | None:
+    """Places on the nodes that each set may use."""
     first, last = fleet.span(cluster)
     order = sorted(
         range(len(pod_sets)),
@@ -162,16 +170,17 @@ def seat_gang(
                 scores = cards[i].scores[first:last].copy()
             else:
                 scores = score_nodes(fleet, pods, suitable, worth, slice(first, last))
+            chooser = Chooser(fleet, slice(first, last), pods, suitable, scores, within[i])
             for index in range(pods.count):
-                best = int(scores.argmax())
-                if not np.isfinite(scores[best]):
+                best = chooser.next()
+                if best < 0:
                     return None
                 binding, held = seat_one(fleet, first + best, pods, suitable, worth, index)
                 bindings[i].append(binding)
                 holdings.append(held)
                 scratch.take(held)
                 node = slice(first + best, first + best + 1)
-                scores[best] = score_nodes(fleet, pods, suitable, worth, node)[0]
+                chooser.took(best, score_nodes(fleet, pods, suitable, worth, node)[0])
     finally:
         scratch.give_back()
     return Seating(tuple(b for i in range(len(pod_sets)) for b in bindings[i]), tuple(holdings))

@@ -210,11 +210,12 @@ class Fleet:
             taken, change = used.gpu, sign * gpu_milli
             for gpu in gpus:
                 taken[gpu] = taken.get(gpu, 0) + change
-            if gpus and gpu_milli < WHOLE:
-                part = (gpus[0], Part(gpu_milli, gpu_memory_mib, profile))
-                used.parts[part] = used.parts.get(part, 0) + sign
-                if not used.parts[part]:
-                    del used.parts[part]
+            if gpu_milli < WHOLE:
+                for gpu in gpus:
+                    part = (gpu, Part(gpu_milli, gpu_memory_mib, profile))
+                    used.parts[part] = used.parts.get(part, 0) + sign
+                    if not used.parts[part]:
+                        del used.parts[part]
             if not self._stale_order:
                 slot = self._slots.get(name)
                 if slot is None:

@@ -12,11 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berthmaster.engine.fleet import WHOLE, Fleet, NodeKind
-from berthmaster.engine.models import is_one_of
-from berthmaster.engine.shares import Part, counted, share_for, takes_milli
+from berthmaster.engine.links import domain_numbers, levels_of
+from berthmaster.engine.models import EXACTLY, is_one_of
+from berthmaster.engine.shares import counted, part_of, share_for, sized_milli, takes_milli
 from berthmaster.messages.fleet import Taint
-from berthmaster.messages.workload import JobRequest, PodSet, Toleration
+from berthmaster.messages.workload import JobRequest, PodSet, Toleration, Topology
 
+ONE_NODE = "node"  # what pods have in common that are all on one
+NO_PLACE = -1  # a node without the label that names places
 _SHAPES_KEPT = 4096
 _FILTERS_KEPT = 128  # each takes a byte or more a node
 _SHAPE_ENCODER = msgspec.msgpack.Encoder(order="sorted")
@@ -29,7 +32,21 @@ def shape_of(request: JobRequest) -> bytes:
 
 def kind_of(pods: PodSet) -> bytes:
     """Equal for pods that any node serves equally well."""
-    return _SHAPE_ENCODER.encode(msgspec.structs.replace(pods, name="", count=1))
+    plain = msgspec.structs.replace(pods, name="", count=1)
+    if pods.topology is not None or pods.prefer_gpu_models:
+        topology = of_one_pod(pods.topology)
+        plain = msgspec.structs.replace(plain, prefer_gpu_models=(), topology=topology)
+    return _SHAPE_ENCODER.encode(plain)
+
+
+def of_one_pod(topology: Topology | None) -> Topology | None:
+    """What of it decides whether a node will do for one pod, whatever the others."""
+    if topology is None:
+        return None
+    same = topology.same if topology.same != ONE_NODE else ""
+    if not same and not topology.gpu_domain:
+        return None
+    return Topology(same=same, gpu_domain=topology.gpu_domain)
 
 
 def gpu_milli(request: JobRequest) -> int:
@@ -64,6 +81,8 @@ class Suitable(NamedTuple):
     gpus: NDArray[np.bool_] | None  # [N, G]; None = every GPU of a suitable node will do
     why_not: dict[str, str]  # cluster -> why none of its nodes will do
     offered: Offered | None = None  # None = a part takes what it asks for
+    domains: NDArray[np.int8] | None = None  # [N, G] of GPUs; None = each pod may mix them
+    places: NDArray[np.int32] | None = None  # [N], values of the label that pods are to share
 
     def milli(self, slot: int, pods: PodSet) -> int:
         """What one pod takes of a GPU on a node."""
@@ -90,22 +109,106 @@ def suitable_nodes(fleet: Fleet, pods: PodSet) -> Suitable:
         for index, (positions, _) in enumerate(verdicts):
             by_kind[index, list(positions)] = True
         gpus = by_kind[fleet.kind]
-    why_not = _why_not(fleet, nodes, [why for _, why in verdicts])
-    return Suitable(fleet.layout, nodes, gpus, why_not, _offered(fleet, pods))
+    places, lacks = _places(fleet, pods, nodes)
+    why_not = _why_not(fleet, nodes, [why for _, why in verdicts], lacks)
+    offered, domains = _offered(fleet, pods, verdicts), _domains(fleet, pods)
+    return Suitable(fleet.layout, nodes, gpus, why_not, offered, domains, places)
 
 
-def _offered(fleet: Fleet, pods: PodSet) -> Offered | None:
-    if not wants_fraction(pods) or not any(kind.shares for kind in fleet.kinds):
+def _places(
+    fleet: Fleet, pods: PodSet, nodes: NDArray[np.bool_]
+) -> tuple[NDArray[np.int32] | None, str]:
+    """Numbers of the values of the label that pods are to have in common, and what nodes without it
+    lack; those will not do."""
+    topology = of_one_pod(pods.topology)
+    if topology is None or not topology.same:
+        return None, _NO_LABELS
+    places = np.full(len(nodes), NO_PLACE, np.int32)
+    known: dict[str, int] = {}
+    for slot in np.flatnonzero(nodes).tolist():
+        value = fleet.report_at(slot).labels.get(topology.same)
+        if value is None:
+            nodes[slot] = False
+        else:
+            places[slot] = known.setdefault(value, len(known))
+    return places, f"no node has the label ({topology.same})"
+
+
+def _domains(fleet: Fleet, pods: PodSet) -> NDArray[np.int8] | None:
+    if not _one_domain(pods):
         return None
-    part = Part(pods.gpu_milli, pods.gpu_memory_mib)
+    width = fleet.gpu.shape[1]
+    numbers = [domain_numbers(kind.links, width) for kind in fleet.kinds]
+    return np.array(numbers, np.int8).reshape(len(numbers), width)[fleet.kind]
+
+
+def _one_domain(pods: PodSet) -> bool:
+    """Whether the GPUs of each pod must belong together."""
+    topology = pods.topology
+    return pods.gpus > 1 and topology is not None and topology.gpu_domain == "required"
+
+
+def _offered(
+    fleet: Fleet, pods: PodSet, verdicts: list[tuple[tuple[int, ...], str]]
+) -> Offered | None:
+    part = part_of(pods)
+    sized = part.memory_mib > 0
+    if not wants_fraction(pods) or not (sized or any(kind.shares for kind in fleet.kinds)):
+        return None
     taken = [share_for(kind.shares, pods) for kind in fleet.kinds]
-    by_kind = [part.milli if s is None else takes_milli(s, part) for s in taken]
+    by_kind = []
+    for (positions, why), kind, share in zip(verdicts, fleet.kinds, taken, strict=True):
+        # Of GPUs that differ, by the one of which a part is most.
+        least_mib = min((kind.gpus[p][1] for p in positions), default=0) if not why else 0
+        milli = sized_milli(part, least_mib)
+        by_kind.append(milli if share is None else takes_milli(share, part, least_mib))
     by_resource: dict[str, NDArray[np.bool_]] = {}
     for number, share in enumerate(taken):
         if share is not None and counted(share):
             mask = by_resource.setdefault(share.resource, np.zeros(len(fleet.kind), np.bool_))
             mask |= fleet.kind == number
     return Offered(np.array(by_kind, np.int64)[fleet.kind], tuple(sorted(by_resource.items())))
+
+
+def prefers(request: JobRequest) -> bool:
+    """Whether it would rather have some of the GPU models that it takes."""
+    return any(pods.prefer_gpu_models for pods in request.pod_sets)
+
+
+class Narrowed(NamedTuple):
+    """Pod sets that take one of the models only that they prefer."""
+
+    pod_sets: tuple[PodSet, ...]
+    shape: bytes
+
+
+def narrowed(fleet: Fleet, request: JobRequest) -> tuple[Narrowed, ...]:
+    """What to try before the request as it stands, most preferred first. A set that prefers fewer
+    models than another keeps to the last of them. The fleet must be arranged."""
+    models = sorted({model for kind in fleet.kinds for model, _ in kind.gpus})
+    found = []
+    for rank in range(max(len(pods.prefer_gpu_models) for pods in request.pod_sets)):
+        sets = tuple(_only(pods, rank, models) for pods in request.pod_sets)
+        if None not in sets:
+            tried = msgspec.structs.replace(request, pod_sets=sets)
+            found.append(Narrowed(tried.pod_sets, shape_of(tried)))
+    return tuple(found)
+
+
+def _only(pods: PodSet, rank: int, models: list[str]) -> PodSet | None:
+    """The set with the models of a rank; None if no node has one."""
+    prefer = pods.prefer_gpu_models
+    if not prefer or not pods.gpus:
+        return pods
+    wanted = prefer[min(rank, len(prefer) - 1) :][:1]
+    only = tuple(
+        f"{EXACTLY}{model}"
+        for model in models
+        if is_one_of(wanted, model) and (not pods.gpu_models or is_one_of(pods.gpu_models, model))
+    )
+    if not only:
+        return None
+    return msgspec.structs.replace(pods, gpu_models=only, prefer_gpu_models=())
 
 
 class Suitables:
@@ -115,6 +218,7 @@ class Suitables:
     def __init__(self) -> None:
         self._kinds: dict[tuple[bytes, int], tuple[bytes, bytes]] = {}
         self._known: dict[bytes, Suitable] = {}
+        self._narrowed: dict[bytes, tuple[int, tuple[Narrowed, ...]]] = {}
 
     def of(self, fleet: Fleet, shape: bytes, index: int, pods: PodSet) -> Suitable:
         """For one pod set of a request of this shape. The fleet must be arranged."""
@@ -127,11 +231,20 @@ class Suitables:
         made = self._known[filters] = suitable_nodes(fleet, pods)
         return made
 
+    def narrowed(self, fleet: Fleet, shape: bytes, request: JobRequest) -> tuple[Narrowed, ...]:
+        """``narrowed``, worked out once for a shape and layout."""
+        known = self._narrowed.get(shape)
+        if known is None or known[0] != fleet.layout:
+            if len(self._narrowed) >= _FILTERS_KEPT:
+                self._narrowed.clear()
+            known = self._narrowed[shape] = fleet.layout, narrowed(fleet, request)
+        return known[1]
+
     @property
     def array_bytes(self) -> int:
         """What the masks take."""
-        known = self._known.values()
-        return sum(s.nodes.nbytes + (s.gpus.nbytes if s.gpus is not None else 0) for s in known)
+        masks = [m for s in self._known.values() for m in (s.nodes, s.gpus, s.domains, s.places)]
+        return sum(mask.nbytes for mask in masks if mask is not None)
 
     def kind(self, shape: bytes, index: int, pods: PodSet) -> bytes:
         """``kind_of`` the pods, without working it out each time."""
@@ -154,7 +267,7 @@ def _filters_of(pods: PodSet) -> bytes:
     return kind_of(msgspec.structs.replace(pods, **changes))
 
 
-def _why_not(fleet: Fleet, nodes: NDArray[np.bool_], whys: list[str]) -> dict[str, str]:
+def _why_not(fleet: Fleet, nodes: NDArray[np.bool_], whys: list[str], lacks: str) -> dict[str, str]:
     if not len(nodes):
         return {}
     any_ok = np.logical_or.reduceat(nodes, fleet.starts)
@@ -164,20 +277,27 @@ def _why_not(fleet: Fleet, nodes: NDArray[np.bool_], whys: list[str]) -> dict[st
         if any_ok[index]:
             continue
         kinds = set(fleet.kind[fleet.starts[index] : ends[index]].tolist())
-        reasons = {whys[kind] or "no node has the labels" for kind in kinds}
+        reasons = {whys[kind] or lacks for kind in kinds}
         # Of several, the one that came closest to fitting says most.
         out[cluster] = min(reasons, key=lambda why: (_CLOSENESS.index(why.split(" (")[0]), why))
     return out
 
 
+NO_MODEL = "no such GPU model"
+NO_PROFILE = "no such MIG profile"
+NOT_LINKED = "too few GPUs in one NVLink or NUMA domain"
+_NO_LABELS = "no node has the labels"
 _CLOSENESS = (
-    "no node has the labels",
+    _NO_LABELS,
+    "no node has the label",
     "nodes are tainted",
+    NOT_LINKED,
     "too little GPU memory",
+    NO_PROFILE,
     "no such part of a GPU",
     "GPUs are handed out whole only",
     "too few GPUs a node",
-    "no such GPU model",
+    NO_MODEL,
     "no GPUs",
 )
 
@@ -192,13 +312,17 @@ def _judge(kind: NodeKind, pods: PodSet) -> tuple[tuple[int, ...], str]:
         if pods.gpu_models:
             positions = tuple(p for p in positions if is_one_of(pods.gpu_models, kind.gpus[p][0]))
             if not positions:
-                return (), "no such GPU model"
+                return (), NO_MODEL
         if pods.gpu_memory_mib:
             positions = tuple(p for p in positions if kind.gpus[p][1] >= pods.gpu_memory_mib)
             if not positions:
                 return (), "too little GPU memory"
         if len(positions) < pods.gpus:
             return (), "too few GPUs a node"
+        if _one_domain(pods) and not _linked(kind, positions, pods.gpus):
+            return (), NOT_LINKED
+        if pods.mig_profile and share_for(kind.shares, pods) is None:
+            return (), NO_PROFILE
         if wants_fraction(pods) and not kind.fractions:
             return (), "GPUs are handed out whole only"
         if wants_fraction(pods) and kind.shares and share_for(kind.shares, pods) is None:
@@ -207,6 +331,11 @@ def _judge(kind: NodeKind, pods: PodSet) -> tuple[tuple[int, ...], str]:
         if not tolerates(pods.tolerations, taint):
             return (), f"nodes are tainted ({taint.key})"
     return positions, ""
+
+
+def _linked(kind: NodeKind, positions: tuple[int, ...], count: int) -> bool:
+    will_do = set(positions)
+    return any(len(will_do & set(group)) >= count for group in levels_of(kind.links).domains)
 
 
 def wants_fraction(pods: PodSet) -> bool:

@@ -81,27 +81,30 @@ def soonest(
 
 def held_nodes(holdings: Sequence[Holding]) -> tuple[HeldNode, ...]:
     """What pods will take, node by node."""
-    nodes: dict[tuple[str, int, int], list[Holding]] = {}
+    nodes: dict[tuple[str, int, int, str], list[Holding]] = {}
     for held in holdings:
-        nodes.setdefault((held.node, held.gpu_milli, held.gpu_memory_mib), []).append(held)
+        like = (held.node, held.gpu_milli, held.gpu_memory_mib, held.mig_profile)
+        nodes.setdefault(like, []).append(held)
     out = []
-    for (node, gpu_milli, gpu_memory_mib), group in sorted(nodes.items()):
+    for _, group in sorted(nodes.items()):
         gpus = [gpu for held in group for gpu in held.gpus]
         if len(set(gpus)) < len(gpus):  # parts of the same GPU: each is kept by itself
-            out += [_held_node(node, gpu_milli, gpu_memory_mib, [held]) for held in group]
+            out += [_held_node([held]) for held in group]
         else:
-            out.append(_held_node(node, gpu_milli, gpu_memory_mib, group))
+            out.append(_held_node(group))
     return tuple(out)
 
 
-def _held_node(node: str, gpu_milli: int, gpu_memory_mib: int, group: list[Holding]) -> HeldNode:
+def _held_node(group: list[Holding]) -> HeldNode:
+    """Of holdings that differ in amounts of CPU and memory and in their GPUs at most."""
     return HeldNode(
-        node=node,
+        node=group[0].node,
         cpu_milli=sum(held.cpu_milli for held in group),
         memory_mib=sum(held.memory_mib for held in group),
-        gpu_milli=gpu_milli,
+        gpu_milli=group[0].gpu_milli,
         gpus=tuple(sorted(gpu for held in group for gpu in held.gpus)),
-        gpu_memory_mib=gpu_memory_mib,
+        gpu_memory_mib=group[0].gpu_memory_mib,
+        mig_profile=group[0].mig_profile,
     )
 
 
@@ -116,6 +119,7 @@ def holdings_of(reservation: Reservation) -> tuple[Holding, ...]:
             held.gpu_milli,
             held.gpus,
             held.gpu_memory_mib,
+            held.mig_profile,
         )
         for held in reservation.held
     )

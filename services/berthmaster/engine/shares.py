@@ -4,8 +4,12 @@ A node that offers none of its own is taken to hand out any part (emulated ones 
 and replicas (time slicing) are of fixed size: a pod takes one whole, however little it asks for.
 Where software divides (HAMi, KAI) it gets what it asks for. GPUs that are handed out in parts only
 are never whole: their inventory charges what they keep for themselves.
+
+Memory that a part is to have counts too: where a part can be had in any size it is as large as its
+compute or its memory asks for, whichever is more. A MIG profile is that slice and nothing else.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -13,7 +17,10 @@ from berthmaster.messages.fleet import Share
 from berthmaster.messages.workload import PodSet
 
 DIVISIBLE: Final = ("hami", "kai")
+MIG: Final = "nvidia.com/mig-"
 _GPU_MILLI: Final = 1000
+_SLICES: Final = 7  # of a GPU's compute
+_PROFILE: Final = re.compile(r"(?:[1-7]c\.)?([1-7])g\.([0-9]{1,3})gb(?:[.+][a-z.+]+)?\Z")
 
 
 class Part(NamedTuple):
@@ -21,34 +28,65 @@ class Part(NamedTuple):
 
     milli: int
     memory_mib: int  # at least; 0 = no matter
+    profile: str = ""  # of MIG; "" = any part that is enough
+
+
+def part_of(pods: PodSet) -> Part:
+    """What each pod of a set that shares GPUs asks for."""
+    return Part(pods.gpu_milli, pods.gpu_memory_mib, pods.mig_profile)
 
 
 def share_for(shares: Sequence[Share], pods: PodSet) -> Share | None:
     """The smallest offer that is enough for one pod of the set; None if none is."""
-    return enough(shares, Part(pods.gpu_milli, pods.gpu_memory_mib))
+    return enough(shares, part_of(pods))
 
 
 def enough(shares: Sequence[Share], part: Part) -> Share | None:
     """The smallest offer that is enough; None if none is."""
-    fit = [
-        share
-        for share in shares
-        if share.kind in DIVISIBLE
-        or (
-            share.milli >= part.milli
-            and (not share.memory_mib or share.memory_mib >= part.memory_mib)
-        )
-    ]
+    fit = [share for share in shares if _is_enough(share, part)]
     return min(fit, key=lambda s: (takes_milli(s, part), s.memory_mib, s.resource), default=None)
 
 
-def takes_milli(share: Share, part: Part) -> int:
+def _is_enough(share: Share, part: Part) -> bool:
+    if part.profile and profile_of(share) != part.profile:
+        return False
+    if share.kind in DIVISIBLE:
+        return True
+    return share.milli >= part.milli and (
+        not share.memory_mib or share.memory_mib >= part.memory_mib
+    )
+
+
+def profile_of(share: Share) -> str:
+    """The MIG profile that an offer is, "" if it is none."""
+    if share.kind != "mig":
+        return ""
+    return share.profile or share.resource.removeprefix(MIG)
+
+
+def profile_milli(profile: str) -> int | None:
+    """What a MIG profile comes to of a GPU's compute; None if it is spelt as none is. The whole of
+    a GPU is a part of it as well: it is handed out as one."""
+    found = _PROFILE.match(profile)
+    if found is None:
+        return None
+    return min(int(found[1]) * _GPU_MILLI // _SLICES, _GPU_MILLI - 1)
+
+
+def takes_milli(share: Share, part: Part, gpu_memory_mib: int = 0) -> int:
     """What of a GPU is charged to who takes this offer. A GPU that is handed out in parts only has
     one milli less than a whole one, and its pieces share what is left: the last one fits too."""
     if share.kind in DIVISIBLE:
-        return part.milli
+        return sized_milli(part, gpu_memory_mib)
     pieces = max(1, _GPU_MILLI // share.milli) if share.milli else 1
     return min(share.milli, (_GPU_MILLI - 1) // pieces)
+
+
+def sized_milli(part: Part, gpu_memory_mib: int) -> int:
+    """What a part comes to that is had in any size, of a GPU with so much memory (0 = not told)."""
+    if not part.memory_mib or not gpu_memory_mib:
+        return part.milli
+    return max(part.milli, -(-part.memory_mib * _GPU_MILLI // gpu_memory_mib))
 
 
 def counted(share: Share) -> bool:

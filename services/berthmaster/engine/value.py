@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berthmaster.engine.fleet import WHOLE, Fleet
+from berthmaster.engine.links import pick
 from berthmaster.engine.mix import Sample, Sampled
 from berthmaster.engine.needs import Suitable, wants_fraction
 from berthmaster.engine.prices import hole_prices, hole_values

@@ -16,7 +16,6 @@ from berthmaster.engine.clusters import Cluster
 from berthmaster.engine.fit import (
     Scratch,
     Seating,
-    pods_that_fit,
     seat_gang,
     seat_one,
 )
@@ -448,6 +447,5 @@ def _clusters_with_room(
     fleet = know.fleet
     fits = np.ones(len(fleet.clusters), np.bool_)
     for pods, suitable, card in zip(request.pod_sets, suitables, cards, strict=True):
-        room = pods_that_fit(fleet, pods, suitable, card.scores)
-        fits &= np.add.reduceat(room, fleet.starts) >= pods.count
+        fits &= card.room_for(fleet, pods, suitable).clusters >= pods.count
     return fits

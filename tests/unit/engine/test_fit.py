@@ -62,7 +62,15 @@ def pods(draw: st.DrawFn) -> PodSet:
 def slow_tightness(report: NodeReport, used: list[Holding], need: PodSet) -> float:
     """The rule of fit.py, read aloud for one node."""
     free = {
-        g.index: 1000 - g.foreign_milli - sum(h.gpu_milli for h in used if g.index in h.gpus)
+        g.index: 1000
+        - g.foreign_milli
+        - sum(
+            max(h.gpu_milli, math.ceil(1000 * h.gpu_memory_mib / g.memory_mib))
+            if h.gpu_milli < 1000
+            else h.gpu_milli
+            for h in used
+            if g.index in h.gpus
+        )
         for g in report.gpus
         if g.healthy
     }
@@ -84,10 +92,15 @@ def slow_tightness(report: NodeReport, used: list[Holding], need: PodSet) -> flo
     if not need.gpus:
         left = 1e9 if free else 0.0
     elif need.gpu_milli < 1000:
-        enough = [milli for milli in acceptable.values() if milli >= need.gpu_milli]
+        # A part is as large as its memory asks for, if that is more.
+        memories = [g.memory_mib for g in report.gpus if g.memory_mib >= need.gpu_memory_mib]
+        part = need.gpu_milli
+        if need.gpu_memory_mib and memories:
+            part = max(part, math.ceil(1000 * need.gpu_memory_mib / min(memories)))
+        enough = [milli for milli in acceptable.values() if milli >= part]
         if not enough:
             return math.inf
-        left = float(min(enough) - need.gpu_milli)
+        left = float(min(enough) - part)
     else:
         whole = sum(milli >= 1000 for milli in acceptable.values())
         if whole < need.gpus:

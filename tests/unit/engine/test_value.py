@@ -50,11 +50,14 @@ def slow_score(report: NodeReport, need: PodSet, worth: Worth, gpus: tuple[int, 
     devices = [g for g in report.gpus if g.healthy]
     before = [1000 - g.foreign_milli for g in devices]
     takes = need.gpu_milli
-    if need.gpus == 1 and need.gpu_milli < 1000 and report.shares:
+    if need.gpus == 1 and need.gpu_milli < 1000:
         part = Part(need.gpu_milli, need.gpu_memory_mib)
-        share = enough(report.shares, part)
-        assert share is not None
-        takes = takes_milli(share, part)
+        of_mib = report.gpus[0].memory_mib
+        takes = max(takes, math.ceil(1000 * need.gpu_memory_mib / of_mib))
+        if report.shares:
+            share = enough(report.shares, part)
+            assert share is not None
+            takes = takes_milli(share, part)
     after = [m - takes * (g.index in gpus) for m, g in zip(before, devices, strict=True)]
     cpu = report.allocatable.cpu_milli - report.foreign.cpu_milli
     score = value(worth, after, cpu - need.cpu_milli) - value(worth, before, cpu)
