@@ -6,7 +6,9 @@ Counts for requests that say it: names of clusters, or labels or properties as k
 
 from collections.abc import Mapping, Sequence
 
-from berthmaster.engine.parts.values import MOST, Floats, within_bounds
+import numpy as np
+
+from berthmaster.engine.parts.values import MOST, Floats, believed
 
 
 def holds(place: str, cluster: str, told: Mapping[str, str]) -> bool:
@@ -22,4 +24,4 @@ def matches(data: Sequence[str], cluster: str, told: Mapping[str, str]) -> int:
 
 def part(matching: Floats, asked: int) -> Floats:
     """From ``matches`` of ``asked`` words; always known, as what is not told does not hold."""
-    return within_bounds(MOST * matching / max(1, asked))
+    return MOST * np.minimum(believed(matching) / max(1, asked), 1.0)

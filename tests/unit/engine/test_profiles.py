@@ -1,0 +1,87 @@
+"""Profiles and weights: which counts, and that the table says what its names promise."""
+
+import msgspec
+import pytest
+
+from berthmaster.engine.profiles import (
+    BALANCED,
+    PARTS,
+    PROFILES,
+    Said,
+    Weights,
+    chosen,
+    weighted,
+)
+
+SPREAD, PACK = PROFILES["spread"], PROFILES["pack"]
+
+
+def test_every_weight_is_of_a_part_and_within_what_people_may_say() -> None:
+    assert tuple(PARTS) == Weights.__struct_fields__
+    for name, weights in PROFILES.items():
+        record = weights.as_record()
+        assert record, name
+        assert all(-10 <= weight <= 10 for weight in record.values())
+
+
+@pytest.mark.parametrize(
+    ("profile", "part"),
+    [
+        ("balanced", "fit"),
+        ("pack", "fit"),
+        ("spread", "room"),
+        ("soonest", "wait"),
+        ("steady", "steadiness"),
+        ("cheapest", "price"),
+    ],
+)
+def test_a_profile_counts_most_what_its_name_promises(profile: str, part: str) -> None:
+    record = PROFILES[profile].as_record()
+    assert max(record, key=lambda name: abs(record[name])) == part
+    assert sum(abs(weight) for weight in record.values()) < 2.5 * record[part]
+
+
+CASES: dict[str, tuple[Said, Said, str, tuple[str, Weights]]] = {
+    "nobody says anything": (Said(), Said(), BALANCED, (BALANCED, PROFILES[BALANCED])),
+    "the resolver's own": (Said(), Said(), "spread", ("spread", SPREAD)),
+    "the queue's over it": (Said(), Said("pack"), "spread", ("pack", PACK)),
+    "the request's over all": (Said("spread"), Said("pack"), "steady", ("spread", SPREAD)),
+    "single weights of the queue": (
+        Said(),
+        Said("", {"price": 3}),
+        BALANCED,
+        (BALANCED, msgspec.structs.replace(PROFILES[BALANCED], price=3.0)),
+    ),
+    "the request's weights over the queue's": (
+        Said("", {"fit": 0}),
+        Said("pack", {"fit": 9, "room": 1}),
+        BALANCED,
+        ("pack", msgspec.structs.replace(PACK, fit=0.0, room=1.0)),
+    ),
+    "a profile of its own leaves the queue's weights": (
+        Said("spread", {"idle": -1}),
+        Said("pack", {"room": -9}),
+        BALANCED,
+        ("spread", msgspec.structs.replace(SPREAD, idle=-1.0)),
+    ),
+    "a profile of a newer version": (Said("greenest"), Said("pack"), BALANCED, ("pack", PACK)),
+    "all of a newer version": (
+        Said("greenest", {"carbon": 5.0, "idle": 2.0}),
+        Said("bluest", {"water": 5.0}),
+        "reddest",
+        (BALANCED, msgspec.structs.replace(PROFILES[BALANCED], idle=2.0)),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_request_goes_over_the_queue_and_that_over_the_resolver(case: str) -> None:
+    request, queue, usual, right = CASES[case]
+    assert chosen(request, queue, usual, PROFILES) == right
+
+
+def test_balanced_counts_what_it_always_did_where_nothing_else_is_known() -> None:
+    balanced = PROFILES[BALANCED]
+    assert (balanced.fit, balanced.room, balanced.idle, balanced.fresh) == (4, 0.5, 0.5, 0.25)
+    assert balanced.steadiness == balanced.price == 0
+    assert weighted(balanced, {}) is balanced
