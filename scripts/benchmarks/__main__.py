@@ -24,10 +24,11 @@ MODULES = {
     "quality": ("quality",),
     "muri": ("muri",),
     "kubernetes": ("kubernetes",),
+    "scheduler": ("scheduler",),
     "simulation": ("simulation",),
     "chaos": ("chaos",),
 }
-ONLY_BY_NAME = {"chaos", "kubernetes", "muri", "quality"}  # take minutes
+ONLY_BY_NAME = {"chaos", "kubernetes", "muri", "quality", "scheduler"}  # take minutes
 
 
 def machine() -> dict[str, float | str]:

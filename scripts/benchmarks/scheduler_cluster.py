@@ -26,7 +26,7 @@ from berthmaster.messages.workload import JobRequest, PodSet, RunSpec
 from scripts.benchmarks.packers import WHOLE, report_of
 from tests.controlplane.api import ApiError, Object, Unreachable
 from tests.controlplane.nodes import GPU, Node, make_nodes
-from tests.controlplane.plane import Plane
+from tests.controlplane.plane import ADMIN, ADMINS, Plane
 from tests.controlplane.processes import until
 
 NAMESPACE: Final = "bench"
@@ -158,6 +158,7 @@ class Cluster:
 
     def __init__(self, plane: Plane, settings: dict[str, Any] | None) -> None:
         self._plane, self._settings = plane, settings
+        self._patient = plane.api_for(ADMIN, ADMINS, limit_s=CLEAN_LIMIT_S)
         self._bindings = Bindings(plane)
 
     def __enter__(self) -> Self:
@@ -173,7 +174,7 @@ class Cluster:
     ) -> None:
         self._bindings.end()
         if kind is None:
-            self._plane.api.delete(PODS, gracePeriodSeconds=0)
+            self._patient.delete(PODS, gracePeriodSeconds=0)
             until(self._empty, "no pod left", CLEAN_LIMIT_S, poll_s=1.0)
 
     def _empty(self) -> bool:
