@@ -8,6 +8,7 @@ engine/parts'.
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, overload
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,7 +20,7 @@ from berthmaster.engine.fit import (
     seat_gang,
     seat_one,
 )
-from berthmaster.engine.needs import Suitable, tolerates, wants_fraction
+from berthmaster.engine.needs import Suitable, prefers, tolerates, wants_fraction
 from berthmaster.engine.parts import fit as fit_part
 from berthmaster.engine.parts import locality as locality_part
 from berthmaster.engine.parts import price as price_part
@@ -40,6 +41,7 @@ NOT_ASKED: Final = "not among the clusters asked for"
 NO_LABELS: Final = "lacks the labels asked for"
 TAINTED: Final = "is tainted"
 NO_NODES: Final = "has no nodes"
+LESS_LIKED: Final = "has room on GPU models only that it likes less"
 NO_JOB_SETS: Final = "makes no JobSets, which several pod sets need"
 
 
@@ -175,7 +177,40 @@ def moment_at(know: Knowledge, policy: Policy, now_s: float) -> Moment:
 
 
 def consider(know: Knowledge, moment: Moment, request: JobRequest, shape: bytes) -> Considered:
-    """Filter and rank all clusters for a request."""
+    """Filter and rank all clusters for a request: by the GPU models that it prefers, if any of them
+    has room for all of it, else by all that it takes."""
+    considered = _as_asked(know, moment, request, shape)
+    sets = request.pod_sets
+    if (sets[0].prefer_gpu_models or len(sets) > 1) and prefers(request):
+        return _by_preference(know, moment, request, shape, considered)
+    return considered
+
+
+def _by_preference(
+    know: Knowledge, moment: Moment, request: JobRequest, shape: bytes, any_model: Considered
+) -> Considered:
+    """Only what could take it with any model can take it with those that it prefers."""
+    if not any_model.candidates:
+        return any_model
+    for tried in know.suitables.narrowed(know.fleet, shape, request):
+        asked = msgspec.structs.replace(request, pod_sets=tried.pod_sets)
+        found = _as_asked(know, moment, asked, tried.shape)
+        gang = len(asked.pod_sets) > 1 or asked.pod_sets[0].count > 1
+        if not found.candidates or (gang and seat(know, asked, found) is None):
+            continue
+        filtered = dict(any_model.filtered)
+        clusters, able = found.candidates.clusters, set(found.candidates.order)
+        for number in any_model.candidates.order:
+            name = clusters[number]
+            if number not in able:
+                filtered[name] = LESS_LIKED
+            elif name in found.filtered:
+                filtered[name] = found.filtered[name]
+        return found._replace(filtered=filtered)
+    return any_model
+
+
+def _as_asked(know: Knowledge, moment: Moment, request: JobRequest, shape: bytes) -> Considered:
     shut = _shut(know, moment, request, shape)
     setting = know.queues.get(request.queue)
     lens = moment.lens(request, setting, shut.shares)
