@@ -155,8 +155,10 @@ class Hub:
             for managed in list(self.managed.values()):
                 self._on_managed(managed, gone=True)
         elif kind is Kind.SCORES:
-            for thing in list(self._placed.values()):
-                self._on_placed(thing, gone=True)
+            self._placed.clear()
+            for key, target in self.desk.targets.items():
+                if key[0] == SCORE:
+                    target.thing = None
         else:
             self._profiles.clear()
             for key in [key for key in self.desk.targets if key[0] == PROFILE]:

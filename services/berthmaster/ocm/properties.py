@@ -14,11 +14,10 @@ from berthmaster.ocm.objects import Property
 from berthmaster.ocm.pace import LARGE, SMALL
 from berthmaster.ocm.scores import (
     FIXED_NAMES,
-    GANG,
     GPU_SCALE,
     WEIGHTS,
     View,
-    model_name,
+    short_name,
     values,
 )
 
@@ -64,8 +63,7 @@ def wanted(view: View) -> dict[str, str]:
     if score.fragmentation_percent is not None:
         told[FRAGMENTATION] = number(score.fragmentation_percent)
     for model in sorted(score.largest_gang)[:MAX_MODELS]:
-        name = model_name(model).removeprefix(GANG)
-        told[f"{LARGEST_GANG}.{name}"] = str(score.largest_gang[model])
+        told[f"{LARGEST_GANG}.{short_name(model)}"] = str(score.largest_gang[model])
     return told
 
 
@@ -140,7 +138,7 @@ def claims(view: View) -> dict[str, str]:
         CLAIM_FRESHNESS: "fresh" if view.fresh else view.reason.lower(),
         CLAIM_GPU_FREE: str(int(score.free_gpus)) if score is not None else "0",
         CLAIM_GANG: str(gangs.get(largest, 0)),
-        CLAIM_MODEL: model_name(largest).removeprefix(GANG) or UNKNOWN,
+        CLAIM_MODEL: short_name(largest),
     }
 
 

@@ -76,9 +76,15 @@ def view(score: ClusterScore | None, *, silent_s: float) -> View:
     return View("Live", note, score)
 
 
+def short_name(model: str) -> str:
+    """A GPU model's name, such that it can be part of another."""
+    told = _UNSAFE.sub("-", model).strip("-._")[: MAX_NAME_CHARS - len(GANG)]
+    return told.rstrip("-._") or "unknown"
+
+
 def model_name(model: str) -> str:
     """A GPU model's score."""
-    return (GANG + _UNSAFE.sub("-", model).strip("-._"))[:MAX_NAME_CHARS].rstrip("-._")
+    return GANG + short_name(model)
 
 
 def models(scores: Iterable[ClusterScore]) -> tuple[str, ...]:
@@ -115,7 +121,7 @@ def values(view: View, fleet_models: Iterable[str]) -> dict[str, int]:
 
 def of_percent(percent: float) -> int:
     """0 to 100 percent as -100 to 100, truncated toward zero as Open Cluster Management does."""
-    return clamped(int(2 * percent - 100)) if isfinite(percent) else WORST
+    return int(max(WORST, min(BEST, 2 * percent - 100))) if isfinite(percent) else WORST
 
 
 def clamped(points: int) -> int:

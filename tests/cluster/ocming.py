@@ -1,0 +1,194 @@
+"""The service ocm on a real API server inside a test, and whoever tells scores on a real bus."""
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from berthmaster.bus import subjects
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.embedded import Server, ServerConfig
+from berthmaster.bus.facts import FactWriter
+from berthmaster.ocm.service import OcmSettings, main
+from berthmaster.runtime.service import Context
+from tests.bus.shells import client, running
+from tests.controlplane.api import Object, documents
+from tests.controlplane.plane import Plane
+from tests.unit.ocm.builders import score
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy/ocm"
+CLUSTERS = "/apis/cluster.open-cluster-management.io/v1/managedclusters"
+CLAIMS = "/apis/cluster.open-cluster-management.io/v1alpha1/clusterclaims"
+NAME = "resource-usage-score"
+LIMIT_S = 60.0
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def scores_path(cluster: str, name: str = NAME) -> str:
+    """Where a cluster's scores are."""
+    root = "/apis/cluster.open-cluster-management.io/v1alpha1"
+    return f"{root}/namespaces/{cluster}/addonplacementscores/{name}"
+
+
+def profile_path(namespace: str, name: str = "") -> str:
+    """Where ClusterProfiles are."""
+    root = f"/apis/multicluster.x-k8s.io/v1alpha1/namespaces/{namespace}/clusterprofiles"
+    return f"{root}/{name}" if name else root
+
+
+def managed(name: str, *, accepted: bool = True) -> Object:
+    """A ManagedCluster."""
+    return {
+        "apiVersion": "cluster.open-cluster-management.io/v1",
+        "kind": "ManagedCluster",
+        "metadata": {"name": name},
+        "spec": {"hubAcceptsClient": accepted},
+    }
+
+
+async def calling(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """A blocking call of the fixture's."""
+    return await asyncio.to_thread(functools.partial(work, *args, **kwargs))
+
+
+class Teller:
+    """Tells scores, as a scorer does."""
+
+    def __init__(self, conn: Connection, server: Server) -> None:
+        self.conn = conn
+        self.server = server
+        self.writer = FactWriter(conn)
+
+    @property
+    def url(self) -> str:
+        """Of the bus."""
+        return self.server.url
+
+    async def tell(self, cluster: str, **rest: Any) -> None:
+        """One score, under the next stamp."""
+        fact = score(cluster, **rest)
+        fact = type(fact)(
+            **{name: getattr(fact, name) for name in fact.__struct_fields__}
+            | {"stamp": self.writer.stamp()}
+        )
+        await self.writer.put(subjects.score(cluster), fact)
+
+
+@asynccontextmanager
+async def bus(folder: Path) -> AsyncIterator[Teller]:
+    """A bus."""
+    with Server(folder / "nats", ServerConfig(sync="default")) as server:
+        async with client(server.url) as conn:
+            teller = Teller(conn, server)
+            await teller.writer.begin(subjects.ALL_FLEET)
+            yield teller
+
+
+@asynccontextmanager
+async def ocm(url: str, kubeconfig: Path, **settings: Any) -> AsyncIterator[Context[OcmSettings]]:
+    """The service, ready, until the block ends."""
+    wanted: dict[str, Any] = {
+        "http_port": -1,
+        "absent_s": 1.0,
+        "silent_after_s": 3600.0,
+        "settle_s": 2.0,
+        "refill_s": 0.5,
+        "burst": 50,
+    }
+    given = OcmSettings(nats_url=url, kubeconfig=kubeconfig, **(wanted | settings))
+    async with running("ocm", given, main) as ctx:
+        yield ctx
+
+
+async def until(
+    plane: Plane, path: str, right: Callable[[Object], object], limit_s: float = LIMIT_S
+) -> Object:
+    """The object at a path, once it is right."""
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + limit_s
+    while True:
+        found = await calling(plane.api.find, path)
+        if found is not None and right(found):
+            return found
+        assert loop.time() < end_s, f"not within {limit_s} s: {path}: {found}"
+        await asyncio.sleep(0.05)
+
+
+def values(thing: Object) -> dict[str, int]:
+    """The scores of an AddOnPlacementScore."""
+    return {one["name"]: one["value"] for one in thing.get("status", {}).get("scores", ())}
+
+
+def reason(thing: Object) -> str:
+    """Of the condition Fresh."""
+    conditions = thing.get("status", {}).get("conditions", ())
+    return next((str(one["reason"]) for one in conditions if one["type"] == "Fresh"), "")
+
+
+def properties(thing: Object) -> dict[str, str]:
+    """The properties of a ClusterProfile."""
+    return {one["name"]: one["value"] for one in thing.get("status", {}).get("properties", ())}
+
+
+def with_rights(plane: Plane, namespace: str, file: str, *roles: str) -> Path:
+    """A kubeconfig with a token of a service account that has these roles of deploy/ocm, bound in
+    the whole cluster, and nothing else."""
+    api = plane.api
+    wanted = [
+        each
+        for each in documents(DEPLOY / file)
+        if each["kind"] == "ClusterRole" and each["metadata"]["name"] in roles
+    ]
+    assert [each["metadata"]["name"] for each in wanted] == list(roles)
+    account = {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": {"name": "ocm", "namespace": namespace},
+    }
+    bindings = [
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": f"{role}-{namespace}"},
+            "subjects": [{"kind": "ServiceAccount", "name": "ocm", "namespace": namespace}],
+            "roleRef": {
+                "kind": "ClusterRole",
+                "name": role,
+                "apiGroup": "rbac.authorization.k8s.io",
+            },
+        }
+        for role in roles
+    ]
+    for each in (*wanted, account, *bindings):
+        api.apply(each)
+    return plane.kubeconfig_with_token(plane.token_for(namespace, "ocm"))
+
+
+def user(namespace: str) -> str:
+    """As the audit log has that account."""
+    return f"system:serviceaccount:{namespace}:ocm"
+
+
+def written(counts: Mapping[tuple[str, str, str], int]) -> Mapping[tuple[str, str], int]:
+    """(verb, resource) -> calls that write, events for people apart."""
+    return {
+        (verb, resource): count
+        for (_, verb, resource), count in counts.items()
+        if verb not in ("get", "list", "watch") and resource != "events"
+    }
+
+
+def events(plane: Plane, namespace: str, about: str) -> Sequence[str]:
+    """Reasons of the events on an object, sorted."""
+    found = plane.api.items(f"/api/v1/namespaces/{namespace}/events")
+    return sorted({each["reason"] for each in found if each["involvedObject"]["name"] == about})
+
+
+def troubles(ctx: Context[Any]) -> dict[str, str]:
+    """Parts that are not in order, and why. Nobody beats for the loop here."""
+    _, shown = ctx.health.readiness()
+    parts: Any = shown["parts"]
+    return {name: part["why"] for name, part in parts.items() if not part["ok"]}
