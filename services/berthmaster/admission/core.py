@@ -58,6 +58,7 @@ class Admission:
         self.next_due_s = FOREVER_S
         self._leaving = Leaving(settle_s)
         self._moved = True
+        self._whole = False
         self._dirty: set[ObjectKey] = set()
         self._number = 0
         self._flights: dict[str, _Flight] = {}
@@ -144,7 +145,9 @@ class Admission:
         """All that differs from what should be, as far as it may be written now. ``now_s``: a
         clock that nobody sets; ``at_s``: seconds since 1970, for what people read."""
         out: list[Instruction] = []
-        if not whole:
+        if whole != self._whole:
+            self._whole = whole
+            self._moved = True
             self._leaving.forget()
         if len(self._not_before_s) > MOST_REMEMBERED:
             self._not_before_s = {f: s for f, s in self._not_before_s.items() if s > now_s}
@@ -202,7 +205,8 @@ class Admission:
         if free:
             found = review(check, self.book, free=free, trouble=trouble)
         self.reviews[name] = found
-        standing = found.standing._replace(held=self._leaving.holds(name))
+        soon = found.being_made and not trouble
+        standing = found.standing._replace(held=soon or self._leaving.holds(name))
         if standing != self.standings.get(name):
             self.standings[name] = standing
             self._dirty |= self.book.waiting.get(name, set())

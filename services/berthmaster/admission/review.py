@@ -47,7 +47,8 @@ class Review(NamedTuple):
     @property
     def marked(self) -> tuple[str, ...]:
         """Clusters that the hub knows to be draining, and that may leave once they are empty."""
-        if self.config is None or not self.members.open:
+        sure = self.selection.reason is Reason.ACTIVE
+        if self.config is None or not self.members.open or not sure:
             return ()
         return tuple(name for name in self.config.draining if name in self.members.draining)
 
@@ -97,7 +98,7 @@ def _verdict(
     """Active means: a Workload that passes can go somewhere."""
     if selection.reason is not Reason.ACTIVE:
         kept = f"; MultiKueueConfig {name} stays as it is" if planned.clusters else ""
-        if planned.draining:
+        if selection.reason is Reason.NO_CLUSTERS and planned.draining:
             kept = f"; MultiKueueConfig {name} keeps {listed(planned.draining)}, draining"
         return Selection(selection.reason, selection.message + kept)
     if obstacle:
