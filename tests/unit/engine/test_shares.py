@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from berthmaster.engine.fit import Scratch, holding, pods_that_fit, seat_gang, tightness
 from berthmaster.engine.fleet import Fleet
 from berthmaster.engine.needs import Suitable, suitable_nodes
-from berthmaster.engine.shares import share_for
+from berthmaster.engine.shares import profile_milli, share_for
 from berthmaster.lifecycle.fold import key
 from berthmaster.messages.fleet import NodeReport, Share
 from berthmaster.messages.placement import PodBinding
@@ -139,6 +139,110 @@ def test_hami_gives_what_is_asked_for() -> None:
     fleet = fleet_of(replace(node(gpus=1), shares=(HAMI,)))
     assert room(fleet, part(300, count=9)) == [3]
     assert fleet.pieces == {}
+
+
+def profile(name: str, milli: int = 142, **fields: object) -> PodSet:
+    return pod_set(gpu_milli=milli, mig_profile=name, **fields)
+
+
+def test_a_mig_profile_is_that_slice_and_nothing_else() -> None:
+    fleet = fleet_of(sliced())
+    assert room(fleet, profile("1g.5gb", count=9)) == [4]
+    assert room(fleet, profile("3g.20gb", 428, count=9)) == [1]
+    for name, milli in (("1g.10gb", 142), ("2g.10gb", 285), ("7g.40gb", 999)):
+        assert room(fleet, profile(name, milli)) == [0]
+        assert why(sliced(), profile(name, milli)) == {"c1": "no such MIG profile"}
+    assert why(node(), profile("1g.5gb")) == {"c1": "no such MIG profile"}  # hands out any part
+    assert why(replace(node(gpus=1), shares=(HAMI,)), profile("1g.5gb")) == {
+        "c1": "no such MIG profile"
+    }
+
+
+def test_a_small_profile_leaves_the_large_one_alone_where_milli_would_not() -> None:
+    """By milli the ninth small pod would be refused as well: a large slice is not cut."""
+    fleet = fleet_of(sliced("n1"), sliced("n2"))
+    for count, fits in ((8, True), (9, False)):
+        pods = profile("1g.5gb", count=count)
+        seating = seat_gang(fleet, 0, [pods], [suitable_nodes(fleet, pods)], Scratch(fleet))
+        assert (seating is not None) is fits
+    large = profile("3g.20gb", 428)
+    seating = seat_gang(fleet, 0, [large], [suitable_nodes(fleet, large)], Scratch(fleet))
+    assert seating is not None
+    fleet.hold(key("a", "large"), seating.holdings)
+    assert sorted(fleet.pieces[LARGE.resource].tolist()) == [0, 1]
+    assert fleet.pieces[SMALL.resource].tolist() == [4, 4]  # though a small one would do for 142
+    fleet.release(key("a", "large"))
+    assert fleet.pieces[LARGE.resource].tolist() == [1, 1]
+
+
+def test_a_resource_that_does_not_name_its_profile_tells_it() -> None:
+    single = Share(
+        resource="nvidia.com/gpu",
+        milli=142,
+        memory_mib=10_240,
+        count=7,
+        kind="mig",
+        profile="1g.10gb",
+    )
+    fleet = fleet_of(replace(node(gpus=1, foreign_milli=(6,)), shares=(single,)))
+    assert room(fleet, profile("1g.10gb", count=9)) == [7]
+    assert room(fleet, profile("1g.5gb")) == [0]
+
+
+def test_profiles_come_to_their_share_of_a_gpu() -> None:
+    names = ("1g.10gb", "2g.20gb", "3g.40gb", "4g.40gb", "1g.10gb+me", "1c.3g.40gb", "7g.80gb")
+    assert [profile_milli(n) for n in names] == [142, 285, 428, 571, 142, 428, 999]
+    for wrong in ("", "1g", "8g.80gb", "0g.5gb", "1g.10GB", "1g.10gb\n", "mig-1g.10gb"):
+        assert profile_milli(wrong) is None
+
+
+def test_a_part_is_as_large_as_its_memory_asks_for() -> None:
+    """Eight GiB of a T4 are half of it, of an A100 a tenth."""
+    fleet = fleet_of(node(name="a100", gpus=1, memory_mib=81_920), node(name="t4", gpus=1))
+    assert room(fleet, part(1, 8192, count=99)) == [10, 2]
+    assert room(fleet, part(300, 8192, count=99)) == [3, 2]
+    assert room(fleet, part(1, 20_000, count=99)) == [4, 0]
+    # Where HAMi divides, it is the same.
+    fleet = fleet_of(replace(node(gpus=1), shares=(HAMI,)))
+    assert room(fleet, part(1, 8192, count=99)) == [2]
+
+
+def test_memory_of_a_part_is_charged_whatever_was_heard_of_first_and_given_back() -> None:
+    pods = part(1, 8192)
+    taken = holding("c1", PodBinding(pod="main-0", node="n1", gpus=(0,)), pods)
+    other = holding("c1", PodBinding(pod="main-0", node="n1", gpus=(0,)), part(100))
+    late, early = Fleet(), Fleet()
+    late.hold(key("a", "train"), [taken])
+    late.put_node(node(gpus=2))
+    early.put_node(node(gpus=2))
+    early.arrange()
+    early.hold(key("a", "train"), [taken])
+    late.arrange()
+    assert late.gpu.tolist() == early.gpu.tolist() == [[500, 1000]]
+    for fleet in (late, early):
+        fleet.hold(key("a", "other"), [other])
+        assert fleet.gpu.tolist() == [[400, 1000]]
+        fleet.put_node(node(gpus=2, counter=2))  # told again: nothing moves
+        assert fleet.gpu.tolist() == [[400, 1000]]
+        fleet.release(key("a", "train"))
+        assert fleet.gpu.tolist() == [[900, 1000]]
+        fleet.release(key("a", "other"))
+        assert fleet.gpu.tolist() == [[1000, 1000]]
+
+
+def test_a_gang_of_parts_by_memory_shares_gpus_as_far_as_their_memory_goes() -> None:
+    fleet = fleet_of(node(name="n1", gpus=2), node(name="n2", gpus=1))
+    for count, fits in ((6, True), (7, False)):
+        pods = part(1, 8192, count=count)
+        seating = seat_gang(fleet, 0, [pods], [suitable_nodes(fleet, pods)], Scratch(fleet))
+        assert (seating is not None) is fits
+        if seating is not None:
+            places = [(b.node, b.gpus) for b in seating.bindings]
+            assert {place: places.count(place) for place in places} == {
+                ("n1", (0,)): 2,
+                ("n1", (1,)): 2,
+                ("n2", (0,)): 2,
+            }
 
 
 def test_new_shares_of_a_node_are_taken_over() -> None:
