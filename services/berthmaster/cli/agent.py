@@ -8,7 +8,13 @@ from dataclasses import dataclass
 
 from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.bus.subjects import SubjectError, token
-from berthmaster.cli.plan import WORKER_SERVICES, Entry, KubeTarget, worker_entries
+from berthmaster.cli.plan import (
+    WORKER_ALSO,
+    WORKER_SERVICES,
+    Entry,
+    KubeTarget,
+    worker_entries,
+)
 from berthmaster.cli.pod import NO_LIMIT_S, Pod, PodSettings
 from berthmaster.cli.stack import command_lines
 from berthmaster.runtime.service import Context, Service
@@ -27,6 +33,10 @@ def _some(names: tuple[str, ...]) -> str:
     return "" if names else "at least one namespace"
 
 
+def _also(names: tuple[str, ...]) -> str:
+    return "" if set(names) <= set(WORKER_ALSO) else f"some of {', '.join(WORKER_ALSO)}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class AgentSettings(PodSettings):
     """One worker cluster's agent."""
@@ -43,6 +53,11 @@ class AgentSettings(PodSettings):
         help="read GPUs from this pod too; for a cluster of one node, or with a dcgm-exporter of "
         "the whole cluster. Else a DaemonSet of `berth serve telemetry` does it",
     )
+    also: tuple[str, ...] = setting(
+        (),
+        check=_also,
+        help="services beside the usual ones: ocm keeps ClusterClaims in this cluster",
+    )
 
 
 def entries(settings: AgentSettings) -> list[Entry]:
@@ -51,7 +66,8 @@ def entries(settings: AgentSettings) -> list[Entry]:
     here = KubeTarget(
         name=settings.cluster, kubeconfig=settings.kubeconfig, context=settings.context
     )
-    found = worker_entries(here, settings.namespaces, WORKER_SERVICES, user=user)
+    services = (*WORKER_SERVICES, *settings.also)
+    found = worker_entries(here, settings.namespaces, services, user=user)
     if settings.telemetry:
         told = ("--cluster", settings.cluster)
         found.append(Entry(f"telemetry-{token(settings.cluster)}", "telemetry", user, told))

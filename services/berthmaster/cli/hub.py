@@ -14,7 +14,16 @@ from typing import Final
 
 from berthmaster.bus.keys import KeysError, seed_file
 from berthmaster.bus.reload import reload_servers
-from berthmaster.cli.plan import HUB_SERVICES, PIPELINE, KubeTarget, Mode, Sync, UpOptions, entries
+from berthmaster.cli.plan import (
+    HUB_ALSO,
+    HUB_SERVICES,
+    PIPELINE,
+    KubeTarget,
+    Mode,
+    Sync,
+    UpOptions,
+    entries,
+)
 from berthmaster.cli.pod import NO_LIMIT_S, Pod, PodSettings
 from berthmaster.cli.processes import ServiceChild
 from berthmaster.cli.stack import SETUP, Stack, command_lines, make_streams
@@ -24,6 +33,10 @@ from berthmaster.runtime.settings import setting
 
 RENEW_EVERY_S: Final = 24 * 3600.0
 STREAMS_LIMIT_S: Final = 60.0
+
+
+def _also(names: tuple[str, ...]) -> str:
+    return "" if set(names) <= set(HUB_ALSO) else f"some of {', '.join(HUB_ALSO)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,14 +62,22 @@ class HubSettings(PodSettings):
         help="observe: write nothing to the hub; order: keep the order of the MultiKueueConfigs; "
         "dispatch: nominate clusters for each Workload",
     )
+    admission: bool = setting(
+        False, help="also run the admission check controller, for checks that name a Placement"
+    )
     tenants: tuple[str, ...] = setting(("default",), help="make keys for these tenants")
+    also: tuple[str, ...] = setting(
+        (),
+        check=_also,
+        help="services beside the usual ones: ocm writes scores for Open Cluster Management",
+    )
 
 
 def options(settings: HubSettings) -> UpOptions:
     """The plan that these settings mean."""
     return UpOptions(
         folder=settings.data_dir,
-        services=(*PIPELINE, *HUB_SERVICES),
+        services=(*PIPELINE, *HUB_SERVICES, *settings.also),
         nats_port=settings.nats_port,
         sync=settings.sync,
         tenants=settings.tenants,

@@ -16,7 +16,10 @@ PIPELINE: Final = ("gateway", "resolver", "scorer", "archivist")
 EMULATED: Final = (*PIPELINE, "emulator")
 HUB_SERVICES: Final = ("inventory", "multikueue")
 WORKER_SERVICES: Final = ("inventory", "executor")
-KUBERNETES: Final = tuple(dict.fromkeys((*HUB_SERVICES, *WORKER_SERVICES)))
+# Beside those, where they are asked for by name: each needs kinds that not every hub has.
+HUB_ALSO: Final = ("ocm",)
+WORKER_ALSO: Final = ("ocm",)
+KUBERNETES: Final = tuple(dict.fromkeys((*HUB_SERVICES, *WORKER_SERVICES, *HUB_ALSO, *WORKER_ALSO)))
 KNOWN: Final = (*EMULATED, "telemetry", *KUBERNETES)
 DEFAULT_CLUSTERS: Final = 8
 # Enough nodes for every GPU model of the published fleet, and few enough for two cores beside
@@ -166,7 +169,9 @@ def _check_kubernetes(options: UpOptions) -> None:
     for service, targets, flag in (
         ("executor", options.workers, "--worker"),
         ("multikueue", options.hub, "--hub"),
+        (ADMISSION, options.hub, "--hub"),
         ("inventory", options.workers or options.hub, "--hub or --worker"),
+        ("ocm", options.workers or options.hub, "--hub or --worker"),
     ):
         if service in options.services and not targets:
             raise PlanError(f"{service} belongs to a cluster: name it with {flag}")
@@ -194,7 +199,8 @@ def hub_entries(hub: KubeTarget, mode: Mode, services: Iterable[str]) -> list[En
     """What belongs to the hub."""
     side = Entry("inventory-hub", "inventory", "inventory", ("--side", "hub", *hub.flags))
     order = Entry("multikueue", "multikueue", "multikueue", ("--mode", mode, *hub.flags))
-    return [entry for entry in (side, order) if entry.service in services]
+    also = [Entry(service, service, service, hub.flags) for service in HUB_ALSO]
+    return [entry for entry in (side, order, *also) if entry.service in services]
 
 
 def worker_entries(
@@ -213,6 +219,7 @@ def worker_entries(
     told = {
         "inventory": (*where, *known, *worker.flags),
         "executor": (*where, *allowed, *worker.flags),
+        "ocm": ("--side", "worker", *where, *worker.flags),
     }
     return [
         Entry(f"{service}-{name}", service, user or f"{service}.{name}", flags)

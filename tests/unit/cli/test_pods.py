@@ -57,3 +57,17 @@ def test_a_hub_observes_unless_it_is_told_otherwise() -> None:
         Entry("inventory-hub", "inventory", "inventory", ("--side", "hub")),
         Entry("multikueue", "multikueue", "multikueue", ("--mode", "dispatch")),
     ]
+
+
+def test_services_that_need_more_run_where_they_are_asked_for() -> None:
+    of_hub = entries(hub.options(load(HubSettings, "hub", ("--also", "ocm"), {})))
+    assert of_hub[-1] == Entry("ocm", "ocm", "ocm", ())
+    flags = ("--cluster", "b", "--namespaces", "ml", "--also", "ocm")
+    of_agent = agent.entries(load(AgentSettings, "agent", flags, {}))
+    assert of_agent[-1] == Entry("ocm-b", "ocm", "agent.b", ("--side", "worker", "--cluster", "b"))
+    for settings, service, needed in (
+        (HubSettings, "hub", ()),
+        (AgentSettings, "agent", ("--cluster", "b", "--namespaces", "ml")),
+    ):
+        with pytest.raises(SettingsError, match="some of ocm"):
+            load(settings, service, (*needed, "--also", "everything"), {})
