@@ -83,8 +83,9 @@ def in_line(
     request: JobRequest,
     pending: Iterable[tuple[Target, JobRequest]],
 ) -> InLine | None:
-    """Where it would stand there now; None if that is not known. ``pending``: as in ``why_not``.
-    The report may know some of those already, so the larger number of both counts."""
+    """Where it would stand there now; None if that is not known. ``pending``: as in ``why_not``;
+    those that its own quota has left are about to be let in. The report may know some of the others
+    already, so the larger number of both counts."""
     found = queue_of(cluster, target)
     if found is None:
         return None
@@ -96,9 +97,7 @@ def in_line(
     ours = 0
     for other, asked in pending:
         if queue_of(cluster, other) is found:
-            ours += 1
-            for pods in asked.pod_sets:
-                _take(found, own, pods)
+            ours += any(_take(found, own, pods) for pods in asked.pod_sets)
     borrows = any(_take(found, own, pods) for pods in request.pod_sets)
     return InLine(max(found.pending, ours), found.admitted, borrows)
 

@@ -47,6 +47,9 @@ class _Copier:
             raise TypeError("a generator that is under way cannot be copied")
         if isinstance(value, np.ndarray):
             return self._array(value)
+        if isinstance(value, memoryview):
+            made = self._made[id(value)] = memoryview(self.copy(value.obj))  # of the copy
+            return made
         if isinstance(value, dict):
             return self._map(value)
         if isinstance(value, _CONTAINERS):
@@ -113,7 +116,7 @@ def _shared(kind: Any) -> bool:
         return True
     if _is_struct(kind):
         return bool(kind.__struct_config__.frozen)
-    if issubclass(kind, (np.ndarray, MethodType, Generator, *_CONTAINERS)):
+    if issubclass(kind, (np.ndarray, memoryview, MethodType, Generator, *_CONTAINERS)):
         return False
     if hasattr(kind, "__members__"):
         return True  # an enum

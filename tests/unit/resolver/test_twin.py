@@ -104,6 +104,18 @@ def test_a_view_of_an_array_stays_one_of_the_copy() -> None:
     assert holder.whole.tolist() == np.arange(12).reshape(3, 4).tolist()
 
 
+def test_memory_of_an_array_is_that_of_the_copy() -> None:
+    holder: Any = Slotted()
+    holder.whole = np.arange(6).reshape(2, 3)
+    holder.memory = memoryview(holder.whole)
+    made = twin(holder)
+    made.memory[1, 2] = 99
+    assert (made.whole.tolist(), holder.whole.tolist()) == (
+        [[0, 1, 2], [3, 4, 99]],
+        [[0, 1, 2], [3, 4, 5]],
+    )
+
+
 def test_a_bound_method_is_bound_to_the_copy_and_functions_are_shared() -> None:
     holder: Any = Slotted()
     holder.add = holder.kept.append

@@ -387,7 +387,7 @@ def _shown(value: Any, seen: set[int]) -> object:
     if value is None or isinstance(value, bool | int | float | str | bytes | msgspec.Struct):
         return value if not isinstance(value, msgspec.Struct) else msgspec.to_builtins(value)
     if hasattr(value, "tolist"):
-        return value.tolist()
+        return str(value.tolist())  # in which what is no number is like itself
     if isinstance(value, dict):
         return {str(key): _shown(each, seen) for key, each in value.items()}
     if isinstance(value, list | tuple):
