@@ -18,13 +18,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from berthmaster.engine.fleet import Fleet
+from berthmaster.engine.fleet import WHOLE, Fleet
 from berthmaster.engine.needs import NO_PLACE, ONE_NODE, Suitable
 from berthmaster.engine.room import room_of
 from berthmaster.engine.value import NOT_HERE, Worth, score_nodes
 from berthmaster.messages.workload import MAX_PODS, PodSet
 
 PLACES_TRIED: Final = 64
+TOO_FEW_NODES: Final = "too few nodes for its pods, even if nothing ran there"
+NO_LARGE_PLACE: Final = "no place large enough for its pods, even if nothing ran there"
 
 Mask = NDArray[np.bool_]  # nodes of a cluster
 
@@ -115,6 +117,43 @@ def most_a_node(pods: PodSet) -> int:
     """How many pods of the set one node may have."""
     limit = pods.topology.max_pods_a_node if pods.topology is not None else 0
     return limit or MAX_PODS
+
+
+def never(
+    fleet: Fleet, cluster: int, pod_sets: Sequence[PodSet], suitables: Sequence[Suitable]
+) -> str:
+    """Why the cluster could not take a gang if it were empty, "" if each set alone could be had.
+    It looks at every node: for people who ask, not for decisions."""
+    first, last = fleet.span(cluster)
+    for pods, suitable in zip(pod_sets, suitables, strict=True):
+        if pods.topology is None:
+            continue
+        rooms: dict[int, int] = {}
+        for slot in range(first, last):
+            if suitable.nodes[slot]:
+                place = slot if pods.topology.same == ONE_NODE else 0
+                if suitable.places is not None:
+                    place = int(suitable.places[slot])
+                rooms[place] = rooms.get(place, 0) + _empty_room(fleet, slot, pods, suitable)
+        if max(rooms.values(), default=0) < pods.count:
+            if pods.topology.same:
+                return f"{NO_LARGE_PLACE} ({pods.topology.same})"
+            return TOO_FEW_NODES
+    return ""
+
+
+def _empty_room(fleet: Fleet, slot: int, pods: PodSet, suitable: Suitable) -> int:
+    """A bound on what the node would hold if nothing ran there."""
+    report = fleet.report_at(slot)
+    room = most_a_node(pods)
+    if pods.cpu_milli:
+        room = min(room, report.allocatable.cpu_milli // pods.cpu_milli)
+    if pods.memory_mib:
+        room = min(room, report.allocatable.memory_mib // pods.memory_mib)
+    if pods.gpus:
+        milli = suitable.milli(slot, pods)
+        room = min(room, len(report.gpus) * (WHOLE // milli) // pods.gpus)
+    return room
 
 
 class Chooser:

@@ -6,14 +6,15 @@ They are made by the very functions that decide, so an explanation is what would
 from collections import Counter
 from collections.abc import Mapping
 
-from berthmaster.engine.needs import shape_of
+from berthmaster.engine.needs import NO_MODEL, NO_PROFILE, NOT_LINKED, shape_of
 from berthmaster.engine.queues import GPU
+from berthmaster.engine.topology import never, shaped
 from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import DryRunReply, QueueAccount, Refusal, WhyReply
 from berthmaster.messages.placement import Choice, Decision
 from berthmaster.messages.workload import JobRequest
-from berthmaster.resolver.consider import Considered, consider, moment_at, seat
+from berthmaster.resolver.consider import BUSY, Considered, consider, moment_at, seat
 from berthmaster.resolver.decide import queue_refusal
 from berthmaster.resolver.hints import hints
 from berthmaster.resolver.minding import minded_by, reservations, shorter, without_room
@@ -23,7 +24,6 @@ from berthmaster.resolver.settings import Policy
 from berthmaster.resolver.soonest import first_free_s
 from berthmaster.resolver.state import Knowledge
 
-_MODEL = "no such GPU model"
 _BUSY = "busy"
 _DAY_S = 86_400.0
 
@@ -248,7 +248,18 @@ def _look(know: Knowledge, moment: Moment, request: JobRequest) -> tuple[Conside
     considered = consider(know, moment, request, shape_of(request))
     if considered.candidates and seat(know, request, considered) is None:
         considered.candidates.clear()
+    if shaped(request.pod_sets) and sum(pods.count for pods in request.pod_sets) > 1:
+        _tell_never(know, considered, request)
     return considered, queue_refusal(know, request)
+
+
+def _tell_never(know: Knowledge, considered: Considered, request: JobRequest) -> None:
+    """A cluster that is busy might be too small for what is asked even when it is not."""
+    filtered = considered.filtered
+    for number, cluster in enumerate(know.fleet.clusters):
+        if filtered.get(cluster) == BUSY:
+            said = never(know.fleet, number, request.pod_sets, considered.suitables)
+            filtered[cluster] = said or BUSY
 
 
 def _group(why: str) -> str:
@@ -271,10 +282,18 @@ def _counts(
 
 
 def _words(why: str, count: int, request: JobRequest) -> str:
-    if why != _MODEL:
-        return why
-    models = sorted({model for pods in request.pod_sets for model in pods.gpu_models})
-    return f"{'has' if count == 1 else 'have'} no {' or '.join(models)}"
+    has = "has" if count == 1 else "have"
+    sets = request.pod_sets
+    if why == NO_MODEL:
+        models = sorted({model for pods in sets for model in pods.gpu_models})
+        return f"{has} no {' or '.join(models)}"
+    if why == NO_PROFILE:
+        profiles = sorted({pods.mig_profile for pods in sets if pods.mig_profile})
+        return f"{has} no MIG {' or '.join(profiles)}"
+    if why == NOT_LINKED:
+        most = max(p.gpus for p in sets if p.topology is not None and p.topology.gpu_domain)
+        return f"{has} no node with {most} GPUs in one NVLink domain"
+    return why
 
 
 def _about(at_s: float, now_s: float) -> str:
@@ -299,7 +318,7 @@ def _hints(
     whys = {_group(why) for why in considered.filtered.values()}
     told = list(hints(know, moment, tenant, request, considered))
     models = sorted({m for p in request.pod_sets for m in p.gpu_models})
-    if models and whys and whys <= {_MODEL, "no GPUs"}:
+    if models and whys and whys <= {NO_MODEL, "no GPUs"}:
         told.append(f"no cluster has {' or '.join(models)}")
     if "silent" in whys:
         told.append("a cluster that fell silent: see `berth clusters`")

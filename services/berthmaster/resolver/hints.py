@@ -160,6 +160,16 @@ def _anywhere(trial: Trial, request: JobRequest) -> Iterator[str]:
             any(p.node_labels for p in request.pod_sets),
             _each(request, node_labels={}),
         ),
+        (
+            "pods anywhere in the cluster",
+            any(p.topology is not None for p in request.pod_sets),
+            _each(request, topology=None),
+        ),
+        (
+            "any part of a GPU as large",
+            any(p.mig_profile for p in request.pod_sets),
+            _each(request, mig_profile=""),
+        ),
     ):
         if asked and (place := trial.place(freed)) is not None:
             yield f"{words}: it would fit now, {_on(place)}"
