@@ -62,14 +62,12 @@ class HubSettings(PodSettings):
         help="observe: write nothing to the hub; order: keep the order of the MultiKueueConfigs; "
         "dispatch: nominate clusters for each Workload",
     )
-    admission: bool = setting(
-        False, help="also run the admission check controller, for checks that name a Placement"
-    )
     tenants: tuple[str, ...] = setting(("default",), help="make keys for these tenants")
     also: tuple[str, ...] = setting(
         (),
         check=_also,
-        help="services beside the usual ones: ocm writes scores for Open Cluster Management",
+        help="services beside the usual ones: ocm writes scores for Open Cluster Management, "
+        "admission sees to AdmissionChecks that name a Placement",
     )
 
 

@@ -17,7 +17,7 @@ EMULATED: Final = (*PIPELINE, "emulator")
 HUB_SERVICES: Final = ("inventory", "multikueue")
 WORKER_SERVICES: Final = ("inventory", "executor")
 # Beside those, where they are asked for by name: each needs kinds that not every hub has.
-HUB_ALSO: Final = ("ocm",)
+HUB_ALSO: Final = ("ocm", "admission")
 WORKER_ALSO: Final = ("ocm",)
 KUBERNETES: Final = tuple(dict.fromkeys((*HUB_SERVICES, *WORKER_SERVICES, *HUB_ALSO, *WORKER_ALSO)))
 KNOWN: Final = (*EMULATED, "telemetry", *KUBERNETES)
@@ -169,7 +169,7 @@ def _check_kubernetes(options: UpOptions) -> None:
     for service, targets, flag in (
         ("executor", options.workers, "--worker"),
         ("multikueue", options.hub, "--hub"),
-        (ADMISSION, options.hub, "--hub"),
+        ("admission", options.hub, "--hub"),
         ("inventory", options.workers or options.hub, "--hub or --worker"),
         ("ocm", options.workers or options.hub, "--hub or --worker"),
     ):

@@ -62,6 +62,8 @@ def test_a_hub_observes_unless_it_is_told_otherwise() -> None:
 def test_services_that_need_more_run_where_they_are_asked_for() -> None:
     of_hub = entries(hub.options(load(HubSettings, "hub", ("--also", "ocm"), {})))
     assert of_hub[-1] == Entry("ocm", "ocm", "ocm", ())
+    both = entries(hub.options(load(HubSettings, "hub", (), {"BERTH_HUB_ALSO": "ocm,admission"})))
+    assert both[-2:] == [of_hub[-1], Entry("admission", "admission", "admission", ())]
     flags = ("--cluster", "b", "--namespaces", "ml", "--also", "ocm")
     of_agent = agent.entries(load(AgentSettings, "agent", flags, {}))
     assert of_agent[-1] == Entry("ocm-b", "ocm", "agent.b", ("--side", "worker", "--cluster", "b"))
