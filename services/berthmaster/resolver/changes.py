@@ -142,7 +142,7 @@ def _add(know: Knowledge, now_s: float, asked: AddedCluster) -> Change | Refusal
         nodes = [
             _empty(r, asked.name, r.node) for r in know.fleet.reports() if r.cluster == asked.like
         ]
-        like = know.clusters.get(asked.like)
+        like = know.clusters.peek(asked.like)
         profile = like.profile or ClusterProfile(cluster="", stamp=_STAMP, observed_at_s=now_s)
         queues = [_unused(report, asked.name) for report in like.queues.values()]
         words = f"add {asked.name}, a copy of {asked.like}"

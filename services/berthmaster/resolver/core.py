@@ -203,7 +203,7 @@ class Resolver:
         sure_s = min(now_s, know.heard_s)  # our clock may be ahead, the server's messages are not
         for name, over_at_s in know.deadlines.items():
             workload = know.open[name]
-            cluster = know.clusters.get(workload.cluster)
+            cluster = know.clusters.peek(workload.cluster)
             silent = sure_s - cluster.alive_at_s > self.policy.stale_after_s
             if silent and not cluster.lost and sure_s > over_at_s + self.policy.deadline_grace_s:
                 found.append((workload, "its deadline passed in a silent cluster"))
@@ -241,7 +241,7 @@ class Resolver:
             if c.unclaimed_at_s is not None and know.waiting
         ]
         for name, at_s in know.deadlines.items():
-            cluster = know.clusters.get(know.open[name].cluster)
+            cluster = know.clusters.peek(know.open[name].cluster)
             silent_at_s = cluster.alive_at_s + policy.stale_after_s
             again_s = self._ended_at_s + LOOK_AGAIN_S  # if no message is as new as our clock says
             times.append(max(at_s + policy.deadline_grace_s, silent_at_s, again_s))

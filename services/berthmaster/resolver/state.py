@@ -246,9 +246,8 @@ class Knowledge:
         if before in HELD and state not in HELD:
             self.held.get(attempt_cluster, set()).discard(name)
         elif state in HELD and before not in HELD:
-            cluster = self.clusters.get(workload.cluster)
-            if cluster.unclaimed_at_s is not None:
-                cluster.unclaimed_at_s = None  # it claims again
+            if self.clusters.peek(workload.cluster).unclaimed_at_s is not None:
+                self.clusters.get(workload.cluster).unclaimed_at_s = None  # it claims again
                 self.growth += 1
             if not frozen:
                 self.held.setdefault(workload.cluster, set()).add(name)
