@@ -201,6 +201,7 @@ class _Reader:
         return _single(Chars(((char, char),), fold=self._fold))
 
     def _group(self) -> Piece | None:
+        flags = self._fold, self._lines, self._dot
         if self._see("?"):
             if self._see("P<") or self._see("<"):
                 if self.text[self.at : self.at + 1] in ("=", "!"):
@@ -214,6 +215,7 @@ class _Reader:
         found = self.choice()
         if not self._see(")"):
             raise self._bad("( without its )")
+        self._fold, self._lines, self._dot = flags
         return found
 
     def _flags(self) -> bool:
