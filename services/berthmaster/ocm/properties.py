@@ -31,7 +31,7 @@ FRAGMENTATION: Final = f"{PREFIX}gpu-fragmentation-percent"
 NODES: Final = f"{PREFIX}nodes"
 UNKNOWN: Final = "unknown"
 MAX_MODELS: Final = 32
-MAX_BYTES: Final = 512 * 1024  # of all properties together; the API server's store takes 1.5 MiB
+MAX_BYTES: Final = 256 * 1024  # of all properties together; the API server's store takes 1.5 MiB
 
 CLAIM_SUFFIX: Final = ".berthmaster.io"
 CLAIM_FRESHNESS: Final = f"score-freshness{CLAIM_SUFFIX}"

@@ -1,0 +1,111 @@
+"""deploy/ocm: the addon is the agent of deploy/kubernetes with claims, and rights name what is."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from berthmaster.cli.agent import AgentSettings
+from berthmaster.kubernetes.resources import ADD_ON_PLACEMENT_SCORES, CLUSTER_CLAIMS, Resource
+from berthmaster.ocm.claims import NAMES
+from berthmaster.ocm.settings import DEFAULT_NAME
+from berthmaster.runtime.settings import load
+from tests.support.kustomize import Manifest, documents, render
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+OCM = DEPLOY / "ocm"
+ORPHAN = "addon.open-cluster-management.io/deletion-orphan"
+
+
+def of_kind(objects: list[Manifest], kind: str) -> Manifest:
+    [found] = [each for each in objects if each["kind"] == kind]
+    return found
+
+
+def carried() -> list[Manifest]:
+    """What the addon brings to a managed cluster."""
+    template = of_kind(documents(OCM / "addon.yaml"), "AddOnTemplate")
+    manifests: list[Manifest] = template["spec"]["agentSpec"]["workload"]["manifests"]
+    return manifests
+
+
+def rules(file: str, role: str) -> list[dict[str, Any]]:
+    [found] = [
+        each
+        for each in documents(OCM / file)
+        if each["kind"] == "ClusterRole" and each["metadata"]["name"] == role
+    ]
+    told: list[dict[str, Any]] = found["rules"]
+    return told
+
+
+def may(told: list[dict[str, Any]], resource: Resource, part: str = "") -> dict[str, set[str]]:
+    """verb -> names, "*" for any."""
+    plural = f"{resource.plural}/{part}" if part else resource.plural
+    found: dict[str, set[str]] = {}
+    for rule in told:
+        if resource.group in rule["apiGroups"] and plural in rule["resources"]:
+            for verb in rule["verbs"]:
+                found.setdefault(verb, set()).update(rule.get("resourceNames", ["*"]))
+    return found
+
+
+def test_the_addon_brings_what_kubectl_apply_would_and_the_claims() -> None:
+    wanted = copy.deepcopy(render(DEPLOY / "kubernetes/agent"))
+    of_kind(wanted, "Namespace")["metadata"]["annotations"] = {ORPHAN: ""}
+    [container] = of_kind(wanted, "Deployment")["spec"]["template"]["spec"]["containers"]
+    container["env"].append({"name": "BERTH_AGENT_ALSO", "value": "ocm"})
+    assert carried() == [*wanted, *documents(OCM / "worker-rbac.yaml")]
+
+
+def test_the_agent_of_the_addon_understands_its_settings() -> None:
+    [container] = of_kind(carried(), "Deployment")["spec"]["template"]["spec"]["containers"]
+    env = {one["name"]: one.get("value", "x") for one in container["env"]}
+    env["BERTH_NATS_URL"] = "tls://hub.example.com:4222"
+    assert load(AgentSettings, "agent", (), env).also == ("ocm",)
+
+
+def test_the_addon_has_one_name_and_its_template_is_the_default() -> None:
+    objects = documents(OCM / "addon.yaml")
+    template = of_kind(objects, "AddOnTemplate")
+    addon = of_kind(objects, "ClusterManagementAddOn")
+    example = of_kind(documents(OCM / "addon-example.yaml"), "ManagedClusterAddOn")
+    name = addon["metadata"]["name"]
+    assert template["spec"]["addonName"] == example["metadata"]["name"] == name
+    assert addon["metadata"]["annotations"] == {
+        "addon.open-cluster-management.io/lifecycle": "addon-manager"
+    }
+    [config] = addon["spec"]["supportedConfigs"]
+    assert config["defaultConfig"] == {"name": template["metadata"]["name"]}
+    assert "registration" not in template["spec"]  # the agent needs nothing of the hub's API
+
+
+def test_on_the_hub_only_the_one_name_can_be_read_and_written() -> None:
+    told = rules("hub-rbac.yaml", "berthmaster-ocm-hub")
+    assert may(told, ADD_ON_PLACEMENT_SCORES) == {
+        "get": {DEFAULT_NAME},
+        "list": {DEFAULT_NAME},
+        "watch": {DEFAULT_NAME},
+        "create": {"*"},
+    }
+    assert may(told, ADD_ON_PLACEMENT_SCORES, "status") == {"patch": {DEFAULT_NAME}}
+    assert not [rule for rule in told if {"delete", "update", "*"} & set(rule["verbs"])]
+
+
+def test_in_a_managed_cluster_only_our_claims_can_be_written() -> None:
+    told = may(rules("worker-rbac.yaml", "berthmaster-ocm-worker"), CLUSTER_CLAIMS)
+    assert told == {
+        "get": {"*"},
+        "list": {"*"},
+        "watch": {"*"},
+        "create": {"*"},
+        "patch": set(NAMES),
+    }
+
+
+def test_the_rights_stand_as_they_are_applied() -> None:
+    for file in ("hub-rbac.yaml", "worker-rbac.yaml", "addon.yaml", "addon-example.yaml"):
+        text = (OCM / file).read_text()
+        assert text.startswith("# "), file
+        assert list(yaml.safe_load_all(text)) == documents(OCM / file)
