@@ -51,6 +51,14 @@ LONGEST_PAUSE_S: Final = 60.0  # a worker that is back is served within a minute
 RECHECK_S: Final = 0.05  # a look again at what should have moved
 
 
+class Failure(NamedTuple):
+    """One kind of step that fails, since it last went well."""
+
+    times: int
+    retry_at_s: float
+    why: str
+
+
 @dataclass
 class Record:
     """What this life found out about one cluster."""
@@ -63,13 +71,20 @@ class Record:
     failed_to_revoke: bool = False
     way_in: Bootstrap | None = None
     busy: bool = False
-    failures: int = 0
-    retry_at_s: float = 0.0
-    trouble: str = ""
+    failed: dict[Stage, Failure] = field(default_factory=dict)
     basis: object = None  # what the last failure rested on
     stage: Stage = Stage.NOTHING
     since_s: float = 0.0
     said: tuple[str, str] = ("", "")
+
+    @property
+    def trouble(self) -> str:
+        """What failed last, and has not gone well since."""
+        return next((one.why for one in reversed(self.failed.values())), "")
+
+    def retry_at_s(self, stage: Stage) -> float:
+        """Before when not to try again."""
+        return self.failed[stage].retry_at_s if stage in self.failed else 0.0
 
 
 class Status(NamedTuple):
@@ -132,7 +147,7 @@ class Credentials:
         if isinstance(outcome, Failed):
             self._failed(record, asked, outcome, now_s)
         else:
-            record.failures, record.retry_at_s, record.trouble = 0, 0.0, ""
+            record.failed.pop(record.stage, None)
             self._done(record, asked, outcome, now_s)
 
     def _done(self, record: Record, asked: Instruction, outcome: Outcome, now_s: float) -> None:
@@ -147,6 +162,7 @@ class Credentials:
                     record.survey = survey._replace(bound=bound)
             case Publish(), _:
                 record.minted, record.rejected, record.checked_at_s = None, "", now_s
+                record.failed.clear()
                 first = asked.held is None or not asked.held.usable
                 self.counts.issued += first
                 self.counts.rotated += not first
@@ -158,6 +174,7 @@ class Credentials:
                     record.survey = survey._replace(bound=left)
             case Check(), _:
                 record.checked_at_s, record.rejected = now_s, ""
+                record.failed.clear()
             case Revoke(), Survey():
                 record.survey, record.revoked = outcome, True
                 record.minted = None
@@ -169,19 +186,19 @@ class Credentials:
                 pass  # what it changed is seen in the book
 
     def _failed(self, record: Record, asked: Instruction, told: Failed, now_s: float) -> None:
-        record.failures += 1
-        record.trouble = told.why
-        full_s = min(FIRST_PAUSE_S * 2.0 ** min(record.failures - 1, 10), LONGEST_PAUSE_S)
+        stage = record.stage
+        before = record.failed.pop(stage, None)
+        times = before.times + 1 if before is not None else 1
+        full_s = min(FIRST_PAUSE_S * 2.0 ** min(times - 1, 10), LONGEST_PAUSE_S)
         spread = int(names.digest(asked.cluster)[:2], 16) / 255
-        record.retry_at_s = now_s + full_s * (0.75 + 0.25 * spread)
-        stage = record.stage.value
-        self.counts.failures[stage] = self.counts.failures.get(stage, 0) + 1
+        retry_at_s = now_s + full_s * (0.75 + 0.25 * spread)
+        record.failed[stage] = Failure(times, retry_at_s, told.why)
+        self.counts.failures[stage.value] = self.counts.failures.get(stage.value, 0) + 1
         match asked:
             case Mint() | Sweep():
                 record.survey = None  # what is there now, nobody knows
             case Check() if told.trouble is Trouble.REJECTED:
                 record.rejected = asked.serial
-                record.retry_at_s = now_s
             case Check() if told.trouble is Trouble.FORBIDDEN:
                 record.survey = None
             case Revoke():
@@ -191,7 +208,7 @@ class Credentials:
                 pass
         view = self._view(asked.cluster, record, now_s)
         record.basis = _basis(view.seen)
-        self._say(record, saying.failed(asked, told, view))
+        self._say(record, saying.failed(asked, told, view), again=True)
 
     # ---- what to do
 
@@ -229,10 +246,10 @@ class Credentials:
         if stage is Stage.NOTHING and cluster not in self.book.clusters():
             del self._records[cluster]
             return None
-        if record.failures and record.basis != _basis(view.seen):
-            record.failures, record.retry_at_s, record.trouble = 0, 0.0, ""
+        if record.failed and record.basis != _basis(view.seen):
+            record.failed.clear()
         self._say(record, saying.standing(cluster, stage, view, now_s - record.since_s))
-        step = None if now_s < record.retry_at_s else STEPS[stage](cluster, view)
+        step = None if now_s < record.retry_at_s(stage) else STEPS[stage](cluster, view)
         if step is None:
             self._due[cluster] = max(_next_look_s(view, record, stage), now_s + RECHECK_S)
         record.busy = step is not None
@@ -259,12 +276,12 @@ class Credentials:
         """When time alone will change something."""
         return 0.0 if self._dirty else min(self._due.values(), default=float("inf"))
 
-    def _say(self, record: Record, tell: Tell | None) -> None:
+    def _say(self, record: Record, tell: Tell | None, *, again: bool = False) -> None:
         """Once, until something else is to be said; a failure each time that it happens."""
         if tell is None:
             return
         said = (tell.reason, tell.note)
-        if said != record.said or record.failures:
+        if said != record.said or again:
             record.said = said
             self.tells.append(tell)
 
@@ -290,7 +307,7 @@ class Credentials:
             message=record.trouble or (told.note if told is not None else ""),
             usable=usable(view),
             draining=draining,
-            failing=bool(record.failures) and held is not None and due(view) is not None,
+            failing=bool(record.failed) and held is not None and due(view) is not None,
             by=by,
             expires_at_s=held.expires_at_s if held is not None and held.usable else 0.0,
             renew_at_s=renew_at_s(view) if held is not None else 0.0,
@@ -312,8 +329,8 @@ def _basis(seen: Observed) -> object:
 
 def _next_look_s(view: View, record: Record, stage: Stage) -> float:
     """When time alone may change the stage, or let it be tried again."""
-    if view.now_s < record.retry_at_s:
-        return record.retry_at_s
+    if view.now_s < record.retry_at_s(stage):
+        return record.retry_at_s(stage)
     held = view.seen.secret
     times = [float("inf")]
     if stage is Stage.AWAIT:

@@ -1,0 +1,383 @@
+"""Credentials as its own process between a real hub and real workers, with the rights of deploy/.
+
+Everything blocks. Each test has namespaces and names of clusters of its own, so that several may
+share one hub; what they leave is taken away at the end.
+"""
+
+import base64
+import copy
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from berthmaster.bus.embedded import free_ports
+from berthmaster.credentials import names
+from tests.controlplane.api import Api, ApiError, Object, kubeconfig
+from tests.controlplane.plane import Plane
+from tests.controlplane.planes import Planes
+from tests.controlplane.processes import until
+from tests.controlplane.proxy import Proxy
+from tests.support.kustomize import render
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+DEPLOY: Final = ROOT / "deploy" / "kubernetes"
+LIMIT_S: Final = 90.0
+QUICK: Final = ("--lease-s", "1", "--check-s", "2", "--grace-s", "2", "--absent-s", "0.5")
+PROFILES: Final = "/apis/multicluster.x-k8s.io/v1alpha1"
+MULTIKUEUE_CLUSTERS: Final = "/apis/kueue.x-k8s.io/v1beta2/multikueueclusters"
+MULTIKUEUE_CONFIGS: Final = "/apis/kueue.x-k8s.io/v1beta2/multikueueconfigs"
+MANAGED: Final = "/apis/cluster.open-cluster-management.io/v1/managedclusters"
+RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
+WORKLOADS: Final = "/apis/kueue.x-k8s.io/v1beta2/workloads"
+
+
+class Rig:
+    """One hub, its credentials, and workers that people gave it a way into."""
+
+    def __init__(self, planes: Planes, namespace: str, folder: Path) -> None:
+        self.planes, self.namespace, self.folder = planes, namespace, folder
+        self.kueue = f"{namespace}-kueue"
+        self.hub = planes.hub
+        self.hub.make_namespace(self.kueue)
+        for document in self._deployed("credentials"):
+            if document["kind"] not in ("Namespace", "Deployment", "NetworkPolicy"):
+                self.hub.api.apply(document)
+        token = self.hub.token_for(namespace, "berth-credentials")
+        self.kubeconfig = self.hub.kubeconfig_with_token(token)
+        self.flags: tuple[str, ...] = QUICK
+        self.process: subprocess.Popen[bytes] | None = None
+        self.starts = 0
+        self.port = free_ports(1)[0]
+        self.log = folder / "credentials.log"
+        self._clusters: set[str] = set()
+
+    def _deployed(self, folder: str) -> Iterator[dict[str, Any]]:
+        """What deploy/ has, in the namespaces of this test."""
+        places = {
+            "berth-system": self.namespace,
+            "kueue-system": self.kueue,
+            "berthmaster-multikueue": self.namespace,
+        }
+        for document in render(DEPLOY / folder):
+            text = yaml.safe_dump(document)
+            found = copy.deepcopy(document)
+            meta = found["metadata"]
+            if "namespace" in meta:
+                meta["namespace"] = places[meta["namespace"]]
+            elif found["kind"] in ("ClusterRole", "ClusterRoleBinding"):
+                meta["name"] += f"-{self.namespace}"
+            for subject in found.get("subjects", ()):
+                subject["namespace"] = places[subject["namespace"]]
+            if found.get("roleRef", {}).get("kind") == "ClusterRole":
+                found["roleRef"]["name"] += f"-{self.namespace}"
+            for rule in found.get("rules", ()):
+                if rule["resources"] == ["namespaces"] and "kube-system" not in text:
+                    rule["resourceNames"] = [self.namespace]
+            yield found
+
+    # ---- the process
+
+    def start(self, *flags: str) -> None:
+        """Start it."""
+        self.starts += 1
+        argv = [sys.executable, "-m", "berthmaster.cli.main", "serve", "credentials"]
+        argv += ["--kubeconfig", str(self.kubeconfig), "--namespace", self.namespace]
+        argv += ["--kueue-namespace", self.kueue, "--worker-namespace", self.namespace]
+        argv += ["--selector", f"berth.test/of={self.namespace}"]
+        argv += ["--http-port", str(self.port), "--log-format", "text"]
+        env = {name: text for name, text in os.environ.items() if not name.startswith("BERTH_")}
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*argv, *self.flags, *flags],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=env,
+                cwd=ROOT,
+            )
+
+    def kill(self) -> None:
+        """kill -9."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait(10)
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        assert self.process is not None
+        self.process.terminate()
+        return self.process.wait(15)
+
+    def until(self, true: Any, what: str, limit_s: float = LIMIT_S) -> Any:
+        """Wait; the log's end tells why it did not come."""
+
+        def looked() -> Any:
+            assert self.process is None or self.process.poll() is None, self.words()
+            return true()
+
+        try:
+            return until(looked, what, limit_s)
+        except Exception as error:
+            raise AssertionError(f"{error}\n{self.words()}") from error
+
+    def words(self) -> str:
+        """The end of what it said."""
+        return self.log.read_text()[-6000:] if self.log.exists() else ""
+
+    # ---- what people do
+
+    def cluster(self, short: str) -> str:
+        """A cluster's name that no other test has."""
+        name = f"{short}-{self.namespace}"
+        self._clusters.add(name)
+        return name
+
+    def profile(self, cluster: str, **status: Any) -> None:
+        """A ClusterProfile that the selector takes."""
+        path = f"{PROFILES}/namespaces/{self.namespace}/clusterprofiles"
+        meta = {"name": cluster, "labels": {"berth.test/of": self.namespace}}
+        spec = {"clusterManager": {"name": "tests"}, "displayName": "x"}
+        self.hub.api.create(
+            path,
+            {
+                **_kind("multicluster.x-k8s.io/v1alpha1", "ClusterProfile"),
+                "metadata": meta,
+                "spec": spec,
+            },
+        )
+        if status:
+            self.told(cluster, **status)
+
+    def told(self, cluster: str, **status: Any) -> None:
+        """What its manager says of it."""
+        path = f"{PROFILES}/namespaces/{self.namespace}/clusterprofiles/{cluster}/status"
+        self.hub.api.merge(path, {"status": status})
+
+    def forget(self, cluster: str) -> None:
+        """The ClusterProfile goes."""
+        path = f"{PROFILES}/namespaces/{self.namespace}/clusterprofiles/{cluster}"
+        self.hub.api.delete(path)
+
+    def way_in(self, worker: Plane) -> str:
+        """A token of the bootstrap account, with the rights of deploy/ and no others."""
+        for document in self._deployed("bootstrap"):
+            if document["kind"] != "Namespace":
+                worker.api.apply(document)
+        return worker.token_for(self.namespace, "berth-bootstrap")
+
+    def bootstrap(
+        self, cluster: str, worker: Plane, *, via: Proxy | None = None, text: str = ""
+    ) -> None:
+        """A person's Secret for it."""
+        if not text:
+            url = worker.url if via is None else via.url
+            text = kubeconfig(server=url, ca_pem=worker.ca_pem, token=self.way_in(worker))
+        self.write_bootstrap(cluster, text)
+
+    def write_bootstrap(self, cluster: str, text: str) -> None:
+        """The same, with whatever stands in it."""
+        self.hub.api.apply(
+            {
+                **_kind("v1", "Secret"),
+                "metadata": {
+                    "name": names.cut(f"boot-{cluster}", 200),
+                    "namespace": self.namespace,
+                    "labels": {names.BOOTSTRAP: "worker"},
+                    "annotations": {names.CLUSTER: cluster},
+                },
+                "data": {"kubeconfig": base64.b64encode(text.encode()).decode()},
+            }
+        )
+
+    def take_bootstrap(self, cluster: str) -> None:
+        """The person takes it back."""
+        name = names.cut(f"boot-{cluster}", 200)
+        self.hub.api.delete(f"/api/v1/namespaces/{self.namespace}/secrets/{name}")
+
+    def config(self, *clusters: str) -> str:
+        """A MultiKueueConfig that lists them."""
+        kind = _kind("kueue.x-k8s.io/v1beta2", "MultiKueueConfig")
+        meta = {"name": f"config-{self.namespace}"}
+        self.hub.api.apply({**kind, "metadata": meta, "spec": {"clusters": list(clusters)}})
+        return meta["name"]
+
+    # ---- what is to be seen
+
+    def secret(self, cluster: str) -> Object | None:
+        """What Kueue reads."""
+        name = names.hub_secret(cluster)
+        return self.hub.api.find(f"/api/v1/namespaces/{self.kueue}/secrets/{name}")
+
+    def registered(self, cluster: str) -> Object | None:
+        """The MultiKueueCluster."""
+        return self.hub.api.find(f"{MULTIKUEUE_CLUSTERS}/{cluster}")
+
+    def held(self, cluster: str) -> bool:
+        """Whether Kueue has all that it needs."""
+        return self.serial(cluster) != "" and self.registered(cluster) is not None
+
+    def serial(self, cluster: str) -> str:
+        """Of the token that Kueue has."""
+        found = self.secret(cluster)
+        if found is None or not found.get("data"):
+            return ""
+        return str(found["metadata"]["annotations"][names.SERIAL])
+
+    def token(self, cluster: str) -> str:
+        """The token that Kueue has."""
+        found = self.secret(cluster)
+        assert found is not None
+        text = json.loads(base64.b64decode(found["data"]["kubeconfig"]))
+        return str(text["users"][0]["user"]["token"])
+
+    def bound(self, worker: Plane) -> list[str]:
+        """Serials of bound Secrets in a worker."""
+        path = f"/api/v1/namespaces/{self.namespace}/secrets"
+        found = worker.api.items(path, labelSelector=names.OURS)
+        return sorted(one["metadata"]["annotations"][names.SERIAL] for one in found)
+
+    def left(self, worker: Plane) -> list[str]:
+        """All of ours in a worker."""
+        query = {"labelSelector": f"{names.OURS}"}
+        paths = {
+            f"/api/v1/namespaces/{self.namespace}/secrets": "Secret",
+            f"/api/v1/namespaces/{self.namespace}/serviceaccounts": "ServiceAccount",
+            f"{RBAC}/clusterroles": "ClusterRole",
+            f"{RBAC}/clusterrolebindings": "ClusterRoleBinding",
+        }
+        return [
+            f"{kind} {one['metadata']['name']}"
+            for path, kind in paths.items()
+            for one in worker.api.items(path, **query)
+            if one["metadata"]["annotations"][names.CLUSTER] in self._clusters
+        ]
+
+    def status(self, cluster: str) -> dict[str, Any]:
+        """What people are shown."""
+        path = f"/api/v1/namespaces/{self.namespace}/configmaps/berthmaster-credentials"
+        found = self.hub.api.find(path) or {}
+        text = (found.get("data") or {}).get(cluster)
+        return dict(json.loads(text)) if text else {}
+
+    def events(self, cluster: str) -> dict[str, str]:
+        """Reasons and notes of what was told about it."""
+        found = self.hub.api.items(f"/api/v1/namespaces/{self.namespace}/events")
+        found += self.hub.api.items("/api/v1/namespaces/default/events")
+        return {
+            one["reason"]: one["message"]
+            for one in found
+            if one["involvedObject"].get("name") == cluster
+        }
+
+    def metric(self, name: str) -> float:
+        """A figure without labels, as Prometheus would read it."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as reply:
+            lines = reply.read().decode().splitlines()
+        [text] = [line for line in lines if line.startswith(f"berth_credentials_{name} ")]
+        return float(text.split()[-1])
+
+    def readiness(self) -> dict[str, Any]:
+        """What a probe is told of each part."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=5) as reply:
+                return dict(json.load(reply)["parts"])
+        except urllib.error.HTTPError as error:
+            return dict(json.load(error)["parts"])
+
+    def clean(self) -> None:
+        """Take away what a namespace does not take with it."""
+        self.kill()
+        api = self.hub.api
+        _delete(api, f"{MULTIKUEUE_CONFIGS}/config-{self.namespace}")
+        for cluster in self._clusters:
+            _delete(api, f"{MULTIKUEUE_CLUSTERS}/{cluster}")
+            _delete(api, f"{MANAGED}/{cluster}")
+        _delete(api, f"/api/v1/namespaces/{self.kueue}")
+        for plane in self.planes:
+            for plural in ("clusterrolebindings", "clusterroles"):
+                for one in plane.api.items(f"{RBAC}/{plural}"):
+                    name = one["metadata"]["name"]
+                    notes = one["metadata"].get("annotations", {})
+                    mine = notes.get(names.CLUSTER) in self._clusters
+                    if mine or name.endswith(self.namespace):
+                        _delete(plane.api, f"{RBAC}/{plural}/{name}")
+
+
+class Caller(threading.Thread):
+    """Reads the Secret as Kueue does, again and again, and uses it at once."""
+
+    def __init__(self, rig: Rig, cluster: str, worker: Plane) -> None:
+        super().__init__(name=f"caller of {cluster}", daemon=True)
+        self._rig, self._cluster, self._worker = rig, cluster, worker
+        self._over = threading.Event()
+        self.calls = 0
+        self.failures: list[str] = []
+        self.serials: list[str] = []
+
+    def run(self) -> None:
+        """Until told that it is over."""
+        while not self._over.is_set():
+            try:
+                serial, token = self._rig.serial(self._cluster), self._rig.token(self._cluster)
+                if serial not in self.serials:
+                    self.serials.append(serial)
+                api = self._worker.api_for(token=token)
+                api.items(WORKLOADS, limit=1)
+                api.close()
+            except Exception as error:  # noqa: BLE001 # whatever it is, it is a failed call
+                self.failures.append(f"{time.strftime('%H:%M:%S')} {error!r}"[:300])
+            self.calls += 1
+            self._over.wait(0.05)
+
+    def end(self) -> None:
+        """Stop calling; what was wrong."""
+        self._over.set()
+        self.join(30)
+
+
+@contextmanager
+def calling(rig: Rig, cluster: str, worker: Plane) -> Iterator[Caller]:
+    """Somebody who uses what Kueue has, all the while."""
+    caller = Caller(rig, cluster, worker)
+    caller.start()
+    try:
+        yield caller
+    finally:
+        caller.end()
+
+
+def works(worker: Plane, token: str) -> bool:
+    """Whether a worker lets a token in: 401 where it is not known, 403 without its rights."""
+    api = worker.api_for(token=token)
+    try:
+        api.items(WORKLOADS, limit=1)
+        return True
+    except ApiError as error:
+        if error.status not in (401, 403):
+            raise
+        return False
+    finally:
+        api.close()
+
+
+def _kind(version: str, kind: str) -> dict[str, str]:
+    return {"apiVersion": version, "kind": kind}
+
+
+def _delete(api: Api, path: str) -> None:
+    try:
+        api.delete(path)
+    except ApiError as error:
+        if error.status not in (404, 409):
+            raise

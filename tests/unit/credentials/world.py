@@ -1,0 +1,298 @@
+"""A hub and a worker in miniature, as core and steps see them, for stories and laws.
+
+Steps are carried out as the shell's hands would, in one instant; time and misfortune are the
+test's. The hub's objects are real ones, so that the book reads what it reads in life.
+"""
+
+import base64
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from berthmaster.credentials import manifests, names
+from berthmaster.credentials.book import Book
+from berthmaster.credentials.core import Credentials
+from berthmaster.credentials.objects import (
+    ClusterProfile,
+    MultiKueueCluster,
+    MultiKueueConfig,
+    Secret,
+)
+from berthmaster.credentials.rights import DEFAULT_FRAMEWORKS, rules
+from berthmaster.credentials.stages import Times
+from berthmaster.credentials.words import (
+    Adopt,
+    Bootstrap,
+    Check,
+    Empty,
+    Endpoint,
+    Failed,
+    Forget,
+    Instruction,
+    Look,
+    Mint,
+    Minted,
+    Outcome,
+    Prepare,
+    Publish,
+    Register,
+    Revoke,
+    Survey,
+    Sweep,
+    Trouble,
+    Unregister,
+)
+from berthmaster.kubernetes.objects import Object
+from berthmaster.kubernetes.selector import parse_selector
+
+T = TypeVar("T", bound=Object)
+CLUSTER: Final = "east"
+LIFE_S: Final = 1000.0
+GRACE_S: Final = 20.0
+TIMES: Final = Times(grace_s=GRACE_S, check_s=60.0)
+HERE: Final = Endpoint("https://east:6443", b"CA of east")
+THERE: Final = Endpoint("https://east:6443", b"CA of its successor")
+
+
+def make(kind: type[T], body: dict[str, Any]) -> T:
+    """An object as the API server would send it."""
+    return msgspec.convert(msgspec.to_builtins(body), kind)
+
+
+def book(selector: str = "") -> Book:
+    permission = manifests.permission_spec(rules(DEFAULT_FRAMEWORKS))
+    return Book(parse_selector(selector), permission, "24h0m0s")
+
+
+def profile(name: str = CLUSTER, namespace: str = "fleet", **more: Any) -> ClusterProfile:
+    labels = more.pop("labels", {})
+    meta = {"name": name, "namespace": namespace, "labels": labels}
+    return make(ClusterProfile, {"metadata": meta, "status": more})
+
+
+def bootstrap(endpoint: Endpoint = HERE, version: str = "1") -> Bootstrap:
+    return Bootstrap(endpoint, "berth-system/boot", version)
+
+
+class Worker:
+    """A worker cluster: its account and what is bound there."""
+
+    def __init__(self) -> None:
+        self.account = False
+        self.bound: dict[str, float] = {}
+        self.minted: list[str] = []
+        self.away = False
+
+
+class World:
+    """Hub, workers and one life of credentials after the other."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000_000.0
+        self.workers = {HERE.fingerprint: Worker(), THERE.fingerprint: Worker()}
+        self.secret: Secret | None = None
+        self.registered: MultiKueueCluster | None = None
+        self.known = False
+        self.source: Bootstrap | None = None
+        self.listed = False
+        self._version = 0
+        self.replaced: dict[str, float] = {}  # serial: when it was replaced in the hub's Secret
+        self.core = Credentials(book(), TIMES)
+        self.steps: list[Instruction] = []
+
+    @property
+    def worker(self) -> Worker:
+        """The one that the hub's Secret is for, else the first."""
+        target = self.core.book.observe(CLUSTER).secret
+        found = self.workers.get(target.target) if target is not None else None
+        return found or self.workers[HERE.fingerprint]
+
+    # ---- what people do
+
+    def know(self, known: bool = True) -> None:
+        self.known = known
+        self._tell(profile(), gone=not known)
+
+    def give(self, source: Bootstrap | None) -> None:
+        self.source = source
+        touched = self.core.book.bootstrap(("berth-system", "boot"), CLUSTER, source)
+        self.core.touched(touched)
+
+    def list_it(self, listed: bool = True) -> None:
+        self.listed = listed
+        clusters = [CLUSTER] if listed else ["other"]
+        body = {"metadata": {"name": "all"}, "spec": {"clusters": clusters}}
+        self._tell(make(MultiKueueConfig, body))
+
+    def _tell(self, found: Object, *, gone: bool = False) -> None:
+        self.core.touched(self.core.book.put(found, gone=gone))
+
+    # ---- lives
+
+    def restart(self) -> None:
+        """kill -9, and a new life that sees what is there."""
+        self.core = Credentials(book(), TIMES)
+        self.steps = []
+        if self.known:
+            self.know()
+        self.list_it(self.listed)
+        self.give(self.source)
+        if self.secret is not None:
+            self.core.book.secret(self.secret)
+        if self.registered is not None:
+            self.core.book.put(self.registered)
+        self.core.begin()
+
+    def act(self) -> list[Instruction]:
+        """What it wants now."""
+        found = self.core.act(self.now_s)
+        assert self.core.faults == []
+        self.steps += found
+        return found
+
+    def settle(self, limit: int = 40) -> list[str]:
+        """Carry out all that it wants until it wants nothing; the steps' names."""
+        told: list[str] = []
+        for _ in range(limit):
+            self.act()
+            if not self.steps:
+                return told
+            while self.steps:
+                step = self.steps.pop(0)
+                told.append(type(step).__name__)
+                self.done(step, self.do(step))
+        raise AssertionError(f"it never rests: {told}")
+
+    def done(self, step: Instruction, outcome: Outcome) -> None:
+        """What became of a step."""
+        self.core.on_outcome(step, outcome, self.now_s)
+
+    def fail(self, step: Instruction, why: str = "no answer") -> None:
+        """It was not done."""
+        self.done(step, Failed(Trouble.FAILED, why))
+
+    def later(self, s: float) -> None:
+        self.now_s += s
+
+    # ---- what the hands do
+
+    def do(self, step: Instruction) -> Outcome:
+        """Carry out a step against the world as it is."""
+        match step:
+            case Prepare() | Look() | Mint() | Sweep() | Revoke():
+                worker = self.workers[step.source.target]
+                if worker.away:
+                    return Failed(Trouble.FAILED, "no answer")
+                return self._in_worker(worker, step)
+            case Check():
+                if self.worker.away:
+                    return Failed(Trouble.FAILED, "no answer")
+                if step.serial not in self.worker.bound:
+                    return Failed(Trouble.REJECTED, "unknown")
+                return None
+            case Publish():
+                return self._publish(step)
+            case Register():
+                assert self.registered is None
+                body = manifests.multikueue_cluster(CLUSTER)
+                self.registered = self.stored(MultiKueueCluster, body)
+                self._tell(self.registered)
+            case Unregister():
+                assert not self.listed, "taken away from under a configuration"
+                assert self.registered is not None
+                self._tell(self.registered, gone=True)
+                self.registered = None
+            case Empty() | Forget():
+                self._let_go(step)
+            case Adopt():
+                return Minted(step.endpoint.fingerprint, step.token.serial, 0, 0, "t", managed=True)
+            case _:
+                raise AssertionError(step)
+        return None
+
+    def _in_worker(self, worker: Worker, step: Prepare | Look | Mint | Sweep | Revoke) -> Outcome:
+        source = step.source
+        match step:
+            case Mint():
+                if not worker.account:
+                    return Failed(Trouble.FAILED, "no account")
+                worker.bound[step.serial] = self.now_s
+                worker.minted.append(step.serial)
+                return Minted(source.target, step.serial, self.now_s, self.now_s + LIFE_S, "secret")
+            case Sweep():
+                for serial in step.serials:
+                    worker.bound.pop(serial, None)
+                return None
+            case Revoke():
+                worker.account = False
+                worker.bound.clear()
+            case Prepare():
+                worker.account = True
+            case _:
+                pass
+        prepared = isinstance(step, Prepare)
+        bound = dict(worker.bound)
+        return Survey(source.target, source.version, bound, worker.account, prepared)
+
+    def _publish(self, step: Publish) -> Outcome:
+        known = self.core.book.observe(CLUSTER).secret
+        if (self.secret is None) != (step.held is None) or (
+            self.secret is not None
+            and step.held is not None
+            and self.secret.metadata.resource_version != step.held.version
+        ):
+            return Failed(Trouble.FAILED, "conflict")
+        if known is not None and known.usable:
+            self.replaced[known.serial] = self.now_s
+        body = manifests.hub_secret(CLUSTER, step.endpoint, step.minted, step.told)
+        self.secret = self.stored(Secret, body)
+        self.core.touched(self.core.book.secret(self.secret))
+        return None
+
+    def _let_go(self, step: Empty | Forget) -> None:
+        assert self.secret is not None
+        if isinstance(step, Forget):
+            self.core.touched(self.core.book.secret(self.secret, gone=True))
+            self.secret = None
+            return
+        body = msgspec.to_builtins(self.secret)
+        body.pop("data", None)
+        self.secret = self.stored(Secret, body)
+        self.core.touched(self.core.book.secret(self.secret))
+
+    def stored(self, kind: type[T], body: dict[str, Any]) -> T:
+        self._version += 1
+        plain = dict(body)
+        plain["metadata"] = {**plain["metadata"], "resourceVersion": str(self._version), "uid": "u"}
+        return make(kind, plain)
+
+    # ---- what is so
+
+    @property
+    def serial(self) -> str:
+        """Of the token that Kueue has; "" = none."""
+        held = self.core.book.observe(CLUSTER).secret if self.secret is not None else None
+        return held.serial if held is not None and held.usable else ""
+
+    def token(self) -> str:
+        """What Kueue reads."""
+        assert self.secret is not None
+        assert self.secret.data is not None
+        text = base64.b64decode(self.secret.data["kubeconfig"])
+        return str(msgspec.json.decode(text)["users"][0]["user"]["token"])
+
+    def works(self) -> bool:
+        """Whether the token that Kueue has is known to its worker."""
+        return self.serial in self.worker.bound
+
+
+def secret_body(cluster: str = CLUSTER, **notes: str) -> dict[str, Any]:
+    """A Secret of ours, as somebody may have spoiled it."""
+    return {
+        "metadata": {
+            "name": names.hub_secret(cluster),
+            "labels": manifests.labels(cluster),
+            "annotations": {names.CLUSTER: cluster, **notes},
+        },
+        "data": {"kubeconfig": "eA=="},
+    }
