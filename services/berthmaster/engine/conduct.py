@@ -32,8 +32,8 @@ class Conduct:
     def __init__(self, state: ConductState | None = None) -> None:
         hours = state.hours if state is not None else {}
         self._hours = {cluster: dict(of_it) for cluster, of_it in hours.items()}
-        self._changes = 0
-        self._shown: tuple[int, int, dict[str, float]] = (-1, -1, {})
+        self._shown_hour = -1
+        self._shown: dict[str, float] = {}  # of that hour, UNKNOWN for who is not known
 
     def state(self) -> ConductState:
         """What another one goes on from."""
@@ -47,7 +47,7 @@ class Conduct:
         """Something that went well there, or did not."""
         if not cluster or not 0 <= at_s < 1e12:
             return
-        self._changes += 1
+        self._shown.pop(cluster, None)
         hour = int(at_s // HOUR_S)
         of_it = self._hours.get(cluster)
         if of_it is None:
@@ -66,30 +66,26 @@ class Conduct:
     def steadiness(self, now_s: float) -> dict[str, float]:
         """Cluster -> 0..100, of those that are known, as records tell it."""
         hour = int(now_s // HOUR_S) if 0 <= now_s < 1e12 else 0
-        changes, of_hour, shown = self._shown
-        if (changes, of_hour) != (self._changes, hour):
-            shown = self._at(hour)
-            self._shown = (self._changes, hour, shown)
-        return shown
+        shown = self._shown
+        if hour != self._shown_hour:
+            self._shown_hour = hour
+            shown.clear()
+        stale = [cluster for cluster in self._hours if cluster not in shown]
+        if stale:
+            sums = np.array([self._sums(cluster, hour) for cluster in stale], np.float64)
+            shown.update(zip(stale, part(sums[:, 0], sums[:, 1]).tolist(), strict=True))
+        known = ((name, shown[name]) for name in sorted(shown))
+        return {name: round(value, 4) for name, value in known if value == value}
 
-    def _at(self, hour: int) -> dict[str, float]:
-        names, sums = [], []
-        for cluster, of_it in sorted(self._hours.items()):
-            counts = [(_weight(hour - each), told) for each, told in sorted(of_it.items())]
-            sums.append([sum(w * told[side] for w, told in counts) for side in (0, 1)])
-            names.append(cluster)
-        parts = _parts(sums)
-        return {n: round(p, 4) for n, p in zip(names, parts, strict=True) if p == p}
+    def _sums(self, cluster: str, hour: int) -> tuple[float, float]:
+        good = bad = 0.0
+        for each, told in sorted(self._hours[cluster].items()):
+            weight = _weight(hour - each)
+            good += weight * told[0]
+            bad += weight * told[1]
+        return good, bad
 
 
 def _weight(age_hours: int) -> float:
     """An hour that is yet to come by our clock counts as this one."""
     return 0.5 ** (max(0, age_hours) / HALF_LIFE_HOURS) if age_hours < HOURS else 0.0
-
-
-def _parts(sums: list[list[float]]) -> list[float]:
-    if not sums:
-        return []
-    both = np.array(sums, np.float64)
-    values: list[float] = part(both[:, 0], both[:, 1]).tolist()
-    return values
