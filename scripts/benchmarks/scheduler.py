@@ -207,7 +207,7 @@ def kube_alone(course: Course, cluster: Cluster, told: Told) -> Outcome:
         meter.count(pods, placed=held is not None)
 
     for number, pods in enumerate(course.arrivals):
-        name = f"pod-{number}"
+        name = cluster.name_of(number)
         cluster.send(makes.made(name, pods, None))
         waiting.append((name, pods))
         if len(waiting) > (0 if course.in_milli else AHEAD):
@@ -227,7 +227,7 @@ def together(course: Course, cluster: Cluster, told: Told) -> Outcome:
     sent = preferred = followed = turned_away = 0
     began_s = time.monotonic()
     for number, pods in enumerate(course.arrivals):
-        place, name = engine.place(pods), f"pod-{number}"
+        place, name = engine.place(pods), cluster.name_of(number)
         told(number)
         if place is None:
             meter.count(pods, placed=False)

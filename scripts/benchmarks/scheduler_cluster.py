@@ -9,11 +9,12 @@ for each node (MILLI), and which GPU a pod gets is left to the device plugin tha
 for: the fullest GPU with room. It refuses a pod whose node has the milli on no single GPU.
 """
 
+import itertools
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from msgspec.structs import replace
 
@@ -25,7 +26,7 @@ from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import JobRequest, PodSet, RunSpec
 from scripts.benchmarks.packers import WHOLE, report_of
 from tests.controlplane.api import ApiError, Object, Unreachable
-from tests.controlplane.nodes import GPU, Node, make_nodes
+from tests.controlplane.nodes import GPU, Node, make_nodes, wait_open
 from tests.controlplane.plane import ADMIN, ADMINS, Plane
 from tests.controlplane.processes import until
 
@@ -154,12 +155,22 @@ class Bindings(threading.Thread):
 
 
 class Cluster:
-    """The nodes and one kube-scheduler for as long as the block; all pods go at its end."""
+    """The nodes and one kube-scheduler for as long as the block; all pods go at its end.
+
+    Names are used once: a watch that begins may tell of pods that went a moment before.
+    """
+
+    _lives: ClassVar = itertools.count(1)
 
     def __init__(self, plane: Plane, settings: dict[str, Any] | None) -> None:
         self._plane, self._settings = plane, settings
         self._patient = plane.api_for(ADMIN, ADMINS, limit_s=CLEAN_LIMIT_S)
         self._bindings = Bindings(plane)
+        self._life = next(self._lives)
+
+    def name_of(self, number: int) -> str:
+        """Of a pod."""
+        return f"pod-{self._life}-{number}"
 
     def __enter__(self) -> Self:
         self._plane.configure_scheduler(self._settings)
@@ -174,10 +185,11 @@ class Cluster:
     ) -> None:
         self._bindings.end()
         if kind is None:
-            self._patient.delete(PODS, gracePeriodSeconds=0)
             until(self._empty, "no pod left", CLEAN_LIMIT_S, poll_s=1.0)
 
     def _empty(self) -> bool:
+        with suppress(Unreachable, ApiError):  # a minute is all that one call may take
+            self._patient.delete(PODS, gracePeriodSeconds=0)
         return not self._plane.api.items(PODS, limit=1)
 
     def send(self, pod: Object) -> None:
@@ -197,5 +209,7 @@ class Cluster:
 
 
 def register(plane: Plane, nodes: Sequence[NodeSpec], *, in_milli: bool) -> list[str]:
-    """Make the nodes; their names."""
-    return make_nodes(plane, kwok_nodes(nodes, in_milli=in_milli))
+    """Make the nodes; their names, once pods may be put on all of them."""
+    names = make_nodes(plane, kwok_nodes(nodes, in_milli=in_milli))
+    wait_open(plane, names)
+    return names

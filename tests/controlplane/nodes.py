@@ -17,6 +17,8 @@ DOWN: Final = "berth.test/down"  # stages/nodes.yaml
 GPU: Final = "nvidia.com/gpu"
 _AT_ONCE: Final = 8
 _READY_LIMIT_S: Final = 60.0
+_NOT_READY: Final = "node.kubernetes.io/not-ready"
+_OPEN_LIMIT_S: Final = 300.0  # a thousand of them on a machine that others use too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +170,23 @@ def make_nodes(plane: Plane, nodes: Iterable[Node]) -> list[str]:
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         list(threads.map(lambda body: plane.api.create("/api/v1/nodes", body), bodies))
     return [str(body["metadata"]["name"]) for body in bodies]
+
+
+def wait_open(plane: Plane, names: Iterable[str]) -> None:
+    """Until pods may be put on all of them: a new node is tainted as not ready, and of many it
+    takes the node lifecycle controller a while to see that they are."""
+    wanted = set(names)
+
+    def are_open() -> bool:
+        nodes = plane.api.items("/api/v1/nodes")
+        tainted = {
+            node["metadata"]["name"]
+            for node in nodes
+            if any(taint["key"] == _NOT_READY for taint in node["spec"].get("taints", ()))
+        }
+        return wanted <= {node["metadata"]["name"] for node in nodes} - tainted
+
+    until(are_open, f"{len(wanted)} nodes without {_NOT_READY}", _OPEN_LIMIT_S, poll_s=0.5)
 
 
 def remove_nodes(plane: Plane, names: Iterable[str]) -> None:
