@@ -89,8 +89,8 @@ async def test_each_managed_cluster_gets_its_scores_and_only_changes_are_written
             still = await calling(hub.api.get, scores_path(east))
             assert still["metadata"]["resourceVersion"] == now["metadata"]["resourceVersion"]
             # A small one takes its time.
-            await scorer.tell(east, free=4, idle=52)
-            await until(hub, scores_path(east), lambda one: values(one)["gpuIdle"] == 4)
+            await scorer.tell(east, free=4, idle=54)
+            await until(hub, scores_path(east), lambda one: values(one)["gpuIdle"] == 8)
 
             # What never reported is the worst, as it would count as 0 without.
             silent = await until(hub, scores_path(mute), values)

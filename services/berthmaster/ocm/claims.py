@@ -15,7 +15,7 @@ from berthmaster.messages.fleet import ClusterScore
 from berthmaster.ocm import properties, scores
 from berthmaster.ocm.desk import Desk, Target
 from berthmaster.ocm.objects import ClusterClaim, foreign
-from berthmaster.ocm.pace import LARGE
+from berthmaster.ocm.pace import LARGE, SMALL
 from berthmaster.ocm.placed import warning
 from berthmaster.ocm.scores import View
 from berthmaster.ocm.settings import Policy
@@ -31,7 +31,8 @@ class Claims:
         self.cluster = cluster
         self.policy = policy
         self.desk: Desk[ClusterClaim] = Desk(
-            msgspec.structs.replace(policy.rules, refill_s=policy.rules.settle_s)
+            # Claims are not renewed: the smallest difference is written in the end.
+            msgspec.structs.replace(policy.rules, points=2 * SMALL, refill_s=policy.rules.settle_s)
         )
         self.since_s = inf
         self._score: ClusterScore | None = None

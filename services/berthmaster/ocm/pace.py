@@ -6,10 +6,11 @@ news nor none. Rules of this file:
 - A large difference (``points`` and more, or one of kind) is written at once.
 - A small one waits ``settle_s``, counted from when the two began to differ. If it goes away by
   itself, as noise does, nothing is written.
-- What is equal is written again only when it must be renewed.
+- A tiny one, less than half of ``points``, and what is equal, wait for the renewal.
 - Writes of one object cost a token each; ``burst`` are there, one comes back in ``refill_s``.
   Whatever happens, an hour has at most burst + 3600 / refill_s of them.
-- So what is written differs from what should be for at most settle_s + refill_s, failures apart.
+- So what is written differs from what should be for at most settle_s + refill_s, by a tiny bit for
+  at most renew_after_s + refill_s; failures apart.
 - A failure waits, and twice as long each time, up to ``longest_pause_s``.
 """
 
@@ -18,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-SMALL: Final = 0.01  # points of a difference that no number tells
+SMALL: Final = 1.0  # points of a difference that no number tells
 LARGE: Final = inf
 CONFLICTS: Final = 3  # in a row that are tried again at once
 
@@ -60,7 +61,8 @@ class Pace:
         else:
             # A clock that was set back must not make it wait for longer.
             self._since_s = now_s if self._since_s is None else min(self._since_s, now_s)
-            wait_s = 0.0 if gap >= self._rules.points else self._rules.settle_s
+            points = self._rules.points
+            wait_s = 0.0 if gap >= points else self._rules.settle_s if 2 * gap >= points else inf
             due_s = min(self._since_s + wait_s, renew_at_s)
         return max(due_s, self._not_before_s, self._token_at_s(now_s))
 

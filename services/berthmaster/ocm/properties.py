@@ -30,6 +30,7 @@ IDLE: Final = f"{PREFIX}gpu-idle-percent"
 FRAGMENTATION: Final = f"{PREFIX}gpu-fragmentation-percent"
 NODES: Final = f"{PREFIX}nodes"
 UNKNOWN: Final = "unknown"
+TINY: Final = 0.01  # points of a difference that nobody would miss
 MAX_MODELS: Final = 32
 MAX_BYTES: Final = 256 * 1024  # of all properties together; the API server's store takes 1.5 MiB
 
@@ -76,15 +77,16 @@ def gap(written: Mapping[str, str], wanted: Mapping[str, str], view: View) -> fl
         before, after = written[name], wanted[name]
         if before != after:
             moved = _moved(before, after)
-            largest = max(largest, SMALL, moved * _points_per_unit(name, view))
+            points = SMALL if moved is None else moved * _points_per_unit(name, view)
+            largest = max(largest, TINY, points)
     return largest
 
 
-def _moved(before: str, after: str) -> float:
+def _moved(before: str, after: str) -> float | None:
     try:
         return abs(float(after) - float(before))
     except ValueError:
-        return 0.0  # it appeared or vanished: worth telling, not worth haste
+        return None  # it appeared or vanished: worth telling, not worth haste
 
 
 def _points_per_unit(name: str, view: View) -> float:
@@ -92,7 +94,9 @@ def _points_per_unit(name: str, view: View) -> float:
         return WEIGHTS.get(name.removeprefix(SCORE), 1.0)
     if name in (IDLE, FRAGMENTATION):
         return 2 * WEIGHTS["gpuIdle"]
-    if name == NODES or view.score is None:
+    if name == NODES:
+        return SMALL
+    if view.score is None:
         return 0.0
     scale = view.score.resources.get(GPU_SCALE)
     return 200.0 / scale.full_scale if scale is not None and scale.full_scale > 0 else 0.0

@@ -136,7 +136,5 @@ def gap(written: Mapping[str, int], wanted: Mapping[str, int]) -> float:
         return LARGE
     largest = SMALL if written.keys() - wanted.keys() else 0.0
     for name, points in wanted.items():
-        if points != written[name]:
-            weighed = abs(points - written[name]) * WEIGHTS.get(name, 1.0)
-            largest = max(largest, SMALL, weighed)
+        largest = max(largest, abs(points - written[name]) * WEIGHTS.get(name, 1.0))
     return largest

@@ -92,7 +92,8 @@ class OcmSettings(ClusterSettings):
         30.0,
         least=0.1,
         most=3600,
-        help="seconds that a smaller difference must last to be written; half of OCM's own resync",
+        help="seconds that a smaller difference must last to be written, half of OCM's own resync; "
+        "less than half of the above waits for the renewal",
     )
     burst: int = setting(
         6, least=2, most=1000, help="writes of one object that may follow each other at once"

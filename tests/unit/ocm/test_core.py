@@ -176,16 +176,27 @@ def test_a_large_change_is_written_at_once_and_a_small_one_when_it_has_lasted() 
     assert write.scores["gpuClusterAvailable"] == 10
     assert write.told_at_s == story.now_s  # the measure of how soon
     story.stored(write)
-    story.tell(free=11, idle=51)
+    story.tell(free=11, idle=54)
     assert story.act() == []
     for _ in range(5):
         story.now_s += 5
-        story.tell(free=11, idle=51)
+        story.tell(free=11, idle=54)
         assert story.act() == []
     story.now_s += 5
-    story.tell(free=11, idle=52)
+    story.tell(free=11, idle=53)
     late = the_write(story.act())
-    assert (late.scores["gpuIdle"], late.told_at_s) == (4, None)
+    assert (late.scores["gpuIdle"], late.told_at_s) == (6, None)
+    story.stored(late)
+    # A tiny one goes along when they are renewed.
+    written_s = story.now_s
+    for _ in range(29):
+        story.now_s += 5
+        story.tell(free=11, idle=54)
+        assert story.act() == []
+    story.now_s += 5
+    assert story.now_s == written_s + 150
+    story.tell(free=11, idle=54)
+    assert the_write(story.act()).scores["gpuIdle"] == 8
 
 
 @pytest.mark.parametrize("freshness", ["stale", "withdrawn"])

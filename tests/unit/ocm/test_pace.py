@@ -22,9 +22,12 @@ def test_a_large_difference_is_due_at_once_and_a_small_one_when_it_has_lasted() 
     assert pace.due_s(0.0, inf, 100.0) == inf
     assert pace.due_s(2.0, inf, 100.0) == 100.0
     write(pace, 100.0)
-    assert pace.due_s(0.5, inf, 110.0) == 140.0
-    assert pace.due_s(0.7, inf, 125.0) == 140.0  # counted from when they began to differ
+    assert pace.due_s(1.0, inf, 110.0) == 140.0
+    assert pace.due_s(1.9, inf, 125.0) == 140.0  # counted from when they began to differ
     assert pace.due_s(5.0, inf, 126.0) <= 126.0  # it has grown large meanwhile
+    # A tiny one goes along with the renewal.
+    assert pace.due_s(0.9, 400.0, 127.0) == 400.0
+    assert pace.due_s(0.9, inf, 127.0) == inf
 
 
 def test_noise_that_comes_back_writes_nothing() -> None:
@@ -97,8 +100,11 @@ rules = st.builds(
 )
 
 
-def story(rules: Rules, steps: list[tuple[float, float]]) -> tuple[list[float], float]:
-    """Writes as soon as they are due: (when each was, for how long at most something differed)."""
+def story(
+    rules: Rules, steps: list[tuple[float, float]], least: float = 0.0
+) -> tuple[list[float], float]:
+    """Writes as soon as they are due: (when each was, for how long at most something differed by
+    so many points at least)."""
     pace = Pace(rules)
     now_s, truth, stands = 1000.0, 0.0, 0.0
     until_s = now_s + rules.validity_s
@@ -110,7 +116,8 @@ def story(rules: Rules, steps: list[tuple[float, float]]) -> tuple[list[float], 
         ends_s = now_s + wait_s
         while True:
             gap = abs(truth - stands)
-            since_s = (since_s if since_s is not None else now_s) if gap else None
+            differs = gap > 0 and gap >= least
+            since_s = (since_s if since_s is not None else now_s) if differs else None
             renew_s = until_s - rules.validity_s + rules.renew_after_s
             due_s = max(now_s, pace.due_s(gap, renew_s, now_s))
             if due_s > ends_s:
@@ -130,8 +137,11 @@ def story(rules: Rules, steps: list[tuple[float, float]]) -> tuple[list[float], 
 def test_what_stands_differs_from_what_is_so_for_a_bounded_time(
     rules: Rules, steps: list[tuple[float, float]]
 ) -> None:
-    _, oldest_s = story(rules, steps)
+    _, oldest_s = story(rules, steps, rules.points / 2)
     assert oldest_s <= rules.settle_s + rules.refill_s + 1e-6
+    _, oldest_s = story(rules, steps)
+    slack_s = max(rules.settle_s, rules.renew_after_s) + rules.refill_s
+    assert oldest_s <= slack_s + 1e-6
 
 
 @settings(max_examples=200, deadline=None)

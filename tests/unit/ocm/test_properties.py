@@ -78,7 +78,7 @@ def test_a_difference_counts_in_points_of_a_score() -> None:
     assert gap(told(idle=50), told(idle=51), now) == pytest.approx(0.4)
     assert gap({}, told(), now) == LARGE
     assert gap(told() | {f"{B}old": "1"}, told(), now) == SMALL
-    assert gap(told() | {f"{B}nodes": "7"}, told(), now) == SMALL
+    assert gap(told() | {f"{B}nodes": "7"}, told(), now) == 5
     assert gap(told() | {f"{B}gpu-free": "nonsense"}, told(), now) == SMALL
     lost = view(score(), silent_s=30)
     assert gap(told(), wanted(lost), lost) == LARGE
