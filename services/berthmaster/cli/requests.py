@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from berthmaster.engine.profiles import PARTS
+from berthmaster.engine.shares import profile_milli
 from berthmaster.gateway.explain import explain_validation
 from berthmaster.messages.families import JOB_REQUESTS
 from berthmaster.messages.workload import JobRequest
@@ -17,6 +18,8 @@ _MEMORY: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(Mi|Gi|Ti|M|G|T)?i?B?", re.IGNOR
 _SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, None: 1}
 _FLAGS_OF: Final = {  # where a flag is not named as its field
     "gpu_models": "--model",
+    "prefer_gpu_models": "--prefer-model",
+    "mig_profile": "--mig",
     "gpu_memory_mib": "--gpu-memory",
     "cpu_milli": "--cpu",
     "memory_mib": "--memory",
@@ -70,7 +73,8 @@ def parse_cpu_milli(text: str) -> int:
 
 def parse_gpus(text: str) -> tuple[int, int]:
     """(GPUs, milli of each): 8, 1, or a share of one such as 0.5. Raises WrongInput."""
-    wrong = WrongInput(f"{text!r} is no number of GPUs; right are 0, 1, 8, or a share such as 0.5")
+    right = "0, 1, 8, a share such as 0.5, or its memory such as 8Gi"
+    wrong = WrongInput(f"{text!r} is no number of GPUs; right are {right}")
     try:
         value = float(text)
     except ValueError:
@@ -111,13 +115,15 @@ def parse_weights(texts: Sequence[str]) -> dict[str, float]:
 
 def from_flags(flags: Mapping[str, Any], command: Sequence[str], fallback_id: str) -> JobRequest:
     """A request of one pod set out of the flags of `berth submit`. Raises WrongInput."""
-    gpus, gpu_milli = parse_gpus(flags.get("gpus") or "0")
-    pods: dict[str, Any] = {"count": flags.get("count") or 1, "gpus": gpus, "gpu_milli": gpu_milli}
+    pods: dict[str, Any] = {"count": flags.get("count") or 1} | _gpus_of(flags)
     request: dict[str, Any] = {"id": flags.get("id") or fallback_id, "pod_sets": [pods]}
     if flags.get("model"):
         pods["gpu_models"] = list(flags["model"])
-    if flags.get("gpu_memory"):
-        pods["gpu_memory_mib"] = parse_memory_mib(flags["gpu_memory"])
+    if flags.get("prefer_model"):
+        pods["prefer_gpu_models"] = list(flags["prefer_model"])
+    topology = _topology_of(flags)
+    if topology:
+        pods["topology"] = topology
     if flags.get("cpu"):
         pods["cpu_milli"] = parse_cpu_milli(flags["cpu"])
     if flags.get("memory"):
@@ -151,9 +157,45 @@ def from_flags(flags: Mapping[str, Any], command: Sequence[str], fallback_id: st
         raise WrongInput(f"{_flag_of(told.field)}: {what}") from error
 
 
+def _gpus_of(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Number and size of the GPUs of each pod. Raises WrongInput."""
+    text, profile = flags.get("gpus") or "", flags.get("mig") or ""
+    memory = parse_memory_mib(flags["gpu_memory"]) if flags.get("gpu_memory") else 0
+    if profile:
+        milli = profile_milli(profile)
+        if milli is None:
+            raise WrongInput(f"--mig: {profile!r} is no MIG profile; right is 1g.10gb")
+        if text not in ("", "1"):
+            raise WrongInput(f"--mig: {profile} is a part of one GPU; leave out --gpus {text}")
+        found = {"gpus": 1, "gpu_milli": milli, "mig_profile": profile}
+    elif text[-1:].isalpha() and _MEMORY.fullmatch(text):
+        if memory:
+            raise WrongInput(f"--gpu-memory: --gpus {text} is the part's memory already")
+        # The part is as large as its memory asks for: see PodSet.
+        return {"gpus": 1, "gpu_milli": 1, "gpu_memory_mib": max(1, parse_memory_mib(text))}
+    else:
+        gpus, milli = parse_gpus(text or "0")
+        found = {"gpus": gpus, "gpu_milli": milli}
+    return found | ({"gpu_memory_mib": memory} if memory else {})
+
+
+def _topology_of(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """How its pods are to stand to each other, as far as flags say."""
+    said = {
+        "same": flags.get("same"),
+        "max_pods_a_node": flags.get("max_pods_a_node"),
+        "nodes": "fewest" if flags.get("fewest_nodes") else "",
+        "gpu_domain": "required" if flags.get("one_gpu_domain") else "",
+    }
+    return {name: value for name, value in said.items() if value}
+
+
 def _flag_of(field: str) -> str:
     """The flag that fills a field: pod_sets[0].gpu_memory_mib -> --gpu-memory."""
-    name = field.rpartition("pod_sets[0].")[2].partition("[")[0].partition(".")[0]
+    name = field.rpartition("pod_sets[0].")[2].partition("[")[0]
+    if name.startswith("topology."):
+        return f"--{name.partition('.')[2].replace('_', '-')}"
+    name = name.partition(".")[0]
     return _FLAGS_OF.get(name, f"--{name}")
 
 

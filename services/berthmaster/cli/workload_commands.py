@@ -36,12 +36,31 @@ ENDING_PAUSE_S = 0.05
 MAX_FILE_BYTES = 64 * 1024 * 1024
 _FLAGS = [
     click.option("--id", help="Its id; made up if not given."),
-    click.option("--gpus", metavar="N", help="GPUs of each pod: 0, 1, 8, or a share such as 0.5."),
+    click.option(
+        "--gpus",
+        metavar="N",
+        help="GPUs of each pod: 0, 1, 8, a share such as 0.5, or one's memory such as 8Gi.",
+    ),
+    click.option("--mig", metavar="PROFILE", help="A MIG slice for each pod: 1g.10gb."),
     click.option("--model", multiple=True, help="A GPU model that will do; may be repeated."),
+    click.option(
+        "--prefer-model",
+        multiple=True,
+        metavar="MODEL",
+        help="Taken before others that will do, the first named first; may be repeated.",
+    ),
     click.option("--gpu-memory", metavar="MEM", help="Each GPU has at least this: 40Gi."),
     click.option("--cpu", metavar="N", help="CPUs of each pod: 4, 0.5, 250m [1]."),
     click.option("--memory", metavar="MEM", help="Memory of each pod: 512Mi, 16Gi [1Gi]."),
     click.option("--count", type=int, metavar="N", help="Pods, all or none of which start [1]."),
+    click.option(
+        "--same", metavar="LABEL", help="All pods on nodes with one value of it; node: on one node."
+    ),
+    click.option("--max-pods-a-node", type=int, metavar="N", help="No more pods than this on one."),
+    click.option("--fewest-nodes", is_flag=True, help="All pods on as few nodes as can be."),
+    click.option(
+        "--one-gpu-domain", is_flag=True, help="GPUs of each pod in one NVLink or NUMA domain."
+    ),
     click.option("--queue", help="Queue to wait in [default]."),
     click.option("--priority", type=int, metavar="N", help="More goes first [0]."),
     click.option("--duration", metavar="TIME", help="How long it will run, about: 90s, 2h."),

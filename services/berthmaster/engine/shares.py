@@ -73,6 +73,12 @@ def profile_milli(profile: str) -> int | None:
     return min(int(found[1]) * _GPU_MILLI // _SLICES, _GPU_MILLI - 1)
 
 
+def profile_memory_mib(profile: str) -> int:
+    """The memory that a MIG profile's name tells; 0 if it is none."""
+    found = _PROFILE.match(profile)
+    return int(found[2]) * 1024 if found is not None else 0
+
+
 def takes_milli(share: Share, part: Part, gpu_memory_mib: int = 0) -> int:
     """What of a GPU is charged to who takes this offer. A GPU that is handed out in parts only has
     one milli less than a whole one, and its pieces share what is left: the last one fits too."""

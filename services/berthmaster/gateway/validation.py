@@ -21,6 +21,7 @@ from berthmaster.gateway.explain import (
     first_unknown_field,
     invalid,
 )
+from berthmaster.gateway.fitting import pod_set_fault
 from berthmaster.messages.api import (
     CancelRequest,
     CordonRequest,
@@ -93,12 +94,9 @@ def job_request(data: bytes) -> JobRequest | Refusal:
         if first != at:
             used = f"a name that is not used yet; pod_sets[{first}] has this one"
             return invalid([*path, "name"], pod_set.name, used)
-        if pod_set.gpu_milli < 1000 and pod_set.gpus != 1:
-            return invalid(
-                [*path, "gpu_milli"],
-                pod_set.gpu_milli,
-                f"1000, as gpus is {pod_set.gpus}: only a pod with one GPU can ask for part of it",
-            )
+        fault = pod_set_fault(path, pod_set)
+        if fault is not None:
+            return fault
         pods += pod_set.count
         if pods > MAX_PODS:
             return invalid(

@@ -13,7 +13,7 @@ from berthmaster.cli.requests import (
     parse_memory_mib,
     read_requests,
 )
-from berthmaster.messages.workload import JobRequest, PodSet, RunSpec
+from berthmaster.messages.workload import JobRequest, PodSet, RunSpec, Topology
 
 
 def test_flags_become_the_request_that_they_describe() -> None:
@@ -65,6 +65,40 @@ def test_flags_that_are_not_given_leave_the_defaults() -> None:
     )
 
 
+def test_flags_say_how_pods_stand_to_each_other_and_which_gpus_they_would_rather_have() -> None:
+    flags = {
+        "gpus": "4",
+        "count": 8,
+        "prefer_model": ("H100", "A100"),
+        "same": "topology.kubernetes.io/zone",
+        "max_pods_a_node": 2,
+        "fewest_nodes": True,
+        "one_gpu_domain": True,
+    }
+    topology = Topology(
+        same="topology.kubernetes.io/zone",
+        max_pods_a_node=2,
+        nodes="fewest",
+        gpu_domain="required",
+    )
+    assert from_flags(flags, [], "job-1").pod_sets == (
+        PodSet(count=8, gpus=4, prefer_gpu_models=("H100", "A100"), topology=topology),
+    )
+    assert from_flags({"gpus": "4", "fewest_nodes": False}, [], "job-1").pod_sets == (
+        PodSet(gpus=4),
+    )
+
+
+def test_a_part_of_a_gpu_is_asked_for_by_share_memory_or_mig_profile() -> None:
+    def pods(**flags: object) -> PodSet:
+        return from_flags(flags, [], "job-1").pod_sets[0]
+
+    assert pods(gpus="8Gi") == PodSet(gpus=1, gpu_milli=1, gpu_memory_mib=8192)
+    assert pods(gpus="0.25", gpu_memory="8Gi") == PodSet(gpus=1, gpu_milli=250, gpu_memory_mib=8192)
+    assert pods(mig="1g.10gb") == PodSet(gpus=1, gpu_milli=142, mig_profile="1g.10gb")
+    assert pods(mig="7g.80gb", gpus="1") == PodSet(gpus=1, gpu_milli=999, mig_profile="7g.80gb")
+
+
 def test_flags_say_how_clusters_rank_and_where_the_data_is() -> None:
     flags = {
         "profile": "cheapest",
@@ -83,6 +117,8 @@ WEIGHT = (
     "is no weight; right is PART=N, N from -10 to 10 and PART one of "
     "fit, room, idle, fresh, interference, steadiness, wait, price, locality"
 )
+GPUS = "is no number of GPUs; right are 0, 1, 8, a share such as 0.5, or its memory such as 8Gi"
+A_NODE = "pod_sets[0].topology.max_pods_a_node"
 WHOLE = "a whole number from"
 ID_WORDS = "1 to 52 lower-case letters, digits or '-', the first and the last a letter or digit"
 
@@ -90,10 +126,24 @@ ID_WORDS = "1 to 52 lower-case letters, digits or '-', the first and the last a 
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ({"gpus": "1.5"}, "'1.5' is no number of GPUs; right are 0, 1, 8, or a share such as 0.5"),
-        ({"gpus": "-1"}, "'-1' is no number of GPUs; right are 0, 1, 8, or a share such as 0.5"),
-        ({"gpus": "nan"}, "'nan' is no number of GPUs; right are 0, 1, 8, or a share such as 0.5"),
-        ({"gpus": "inf"}, "'inf' is no number of GPUs; right are 0, 1, 8, or a share such as 0.5"),
+        ({"gpus": "1.5"}, f"'1.5' {GPUS}"),
+        ({"gpus": "-1"}, f"'-1' {GPUS}"),
+        ({"gpus": "nan"}, f"'nan' {GPUS}"),
+        ({"gpus": "inf"}, f"'inf' {GPUS}"),
+        ({"gpus": "8Xi"}, f"'8Xi' {GPUS}"),
+        (
+            {"gpus": "8Gi", "gpu_memory": "4Gi"},
+            "--gpu-memory: --gpus 8Gi is the part's memory already",
+        ),
+        ({"mig": "small"}, "--mig: 'small' is no MIG profile; right is 1g.10gb"),
+        (
+            {"mig": "1g.10gb", "gpus": "0.5"},
+            "--mig: 1g.10gb is a part of one GPU; leave out --gpus 0.5",
+        ),
+        (
+            {"max_pods_a_node": -1},
+            f"--max-pods-a-node: {A_NODE} would be -1; right is {WHOLE} 0 to 4096",
+        ),
         ({"memory": "lots"}, "'lots' is no amount of memory; right are 512 (MiB), 512Mi, 16Gi"),
         ({"cpu": "-2"}, "'-2' is no number of CPUs; right are 4, 0.5, 250m"),
         ({"cpu": "inf"}, "'inf' is no number of CPUs; right are 4, 0.5, 250m"),

@@ -25,6 +25,7 @@ from berthmaster.messages.workload import (
     Running,
     Submitted,
     Succeeded,
+    Topology,
     Withdrawn,
     WorkloadEvent,
 )
@@ -140,6 +141,12 @@ def pod_set_line(pods: PodSet) -> str:
     if pods.gpus:
         models = " or ".join(pods.gpu_models)
         share = f" at {pods.gpu_milli / 10:g}%" if pods.gpu_milli < 1000 else ""
+        if pods.mig_profile:
+            share = f" as MIG {pods.mig_profile}"
+        elif pods.gpu_memory_mib:
+            share += f" with {amounts.number(pods.gpu_memory_mib / 1024)} GiB"
+        if pods.prefer_gpu_models:
+            share += f", rather {' then '.join(pods.prefer_gpu_models)}"
         parts.append(
             f"{pods.gpus} {models + ' ' if models else ''}GPU{'s'[: pods.gpus > 1]}{share}"
         )
@@ -148,7 +155,24 @@ def pod_set_line(pods: PodSet) -> str:
     if pods.node_labels:
         parts.append(", ".join(f"{key}={value}" for key, value in pods.node_labels.items()))
     each = ", ".join(parts)
-    return f"{pods.count} pods of {each}" if pods.count > 1 else each
+    line = f"{pods.count} pods of {each}" if pods.count > 1 else each
+    return line + _topology_words(pods.topology)
+
+
+def _topology_words(topology: Topology | None) -> str:
+    """How the pods are to stand to each other."""
+    if topology is None:
+        return ""
+    words = []
+    if topology.same:
+        words.append("on one node" if topology.same == "node" else f"in one {topology.same}")
+    if topology.max_pods_a_node:
+        words.append(f"at most {topology.max_pods_a_node} a node")
+    if topology.nodes:
+        words.append("on as few nodes as can be")
+    if topology.gpu_domain:
+        words.append("GPUs of one NVLink or NUMA domain")
+    return "".join(f", {word}" for word in words)
 
 
 def story(events: Sequence[RecordedEvent]) -> RenderableType:

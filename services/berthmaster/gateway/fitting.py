@@ -1,0 +1,79 @@
+"""What a pod set asks of nodes and GPUs, checked where several of its fields must agree. Pure."""
+
+import re
+from typing import Final
+
+from berthmaster.engine.models import is_one_of
+from berthmaster.engine.needs import ONE_NODE
+from berthmaster.engine.shares import profile_memory_mib, profile_milli
+from berthmaster.gateway.explain import Step, invalid
+from berthmaster.messages.api import Refusal
+from berthmaster.messages.workload import PodSet, Topology
+
+_LABEL: Final = re.compile(
+    r"(?:[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z"
+)
+
+
+def pod_set_fault(path: list[Step], pods: PodSet) -> Refusal | None:
+    """The first field that does not go with the others, if any."""
+    if pods.gpu_milli < 1000 and pods.gpus != 1:
+        return invalid(
+            [*path, "gpu_milli"],
+            pods.gpu_milli,
+            f"1000, as gpus is {pods.gpus}: only a pod with one GPU can ask for part of it",
+        )
+    fault = _preference_fault(path, pods)
+    if fault is None and pods.mig_profile:
+        fault = _profile_fault(path, pods)
+    if fault is None and pods.topology is not None:
+        fault = _topology_fault([*path, "topology"], pods, pods.topology)
+    return fault
+
+
+def _preference_fault(path: list[Step], pods: PodSet) -> Refusal | None:
+    models = pods.prefer_gpu_models
+    for at, model in enumerate(models):
+        here: list[Step] = [*path, "prefer_gpu_models", at]
+        if not pods.gpus:
+            return invalid(here, model, "no model, as gpus is 0")
+        if not model:
+            return invalid(here, model, "the name of a GPU model, such as H100")
+        if model in models[:at]:
+            return invalid(here, model, "a model that is not named before it")
+        wanted = pods.gpu_models
+        if wanted and not (is_one_of(wanted, model) or any(is_one_of((model,), w) for w in wanted)):
+            return invalid(here, model, f"one of gpu_models: {', '.join(wanted)}")
+    return None
+
+
+def _profile_fault(path: list[Step], pods: PodSet) -> Refusal | None:
+    profile = pods.mig_profile
+    milli = profile_milli(profile)
+    if milli is None:
+        right = "a MIG profile such as 1g.10gb, or nothing"
+        return invalid([*path, "mig_profile"], profile, right)
+    if pods.gpus != 1:
+        right = f"1, as mig_profile is {profile}: a pod can have one slice of a GPU"
+        return invalid([*path, "gpus"], pods.gpus, right)
+    if pods.gpu_milli != milli:
+        right = f"{milli}, which is what a {profile} comes to of a GPU"
+        return invalid([*path, "gpu_milli"], pods.gpu_milli, right)
+    memory_mib = profile_memory_mib(profile)
+    if pods.gpu_memory_mib > memory_mib:
+        right = f"at most {memory_mib}, which is what a {profile} has"
+        return invalid([*path, "gpu_memory_mib"], pods.gpu_memory_mib, right)
+    return None
+
+
+def _topology_fault(path: list[Step], pods: PodSet, topology: Topology) -> Refusal | None:
+    if topology.same and _LABEL.match(topology.same) is None:
+        right = f'"{ONE_NODE}", or a label of nodes such as topology.kubernetes.io/zone'
+        return invalid([*path, "same"], topology.same, right)
+    if topology.same == ONE_NODE and 0 < topology.max_pods_a_node < pods.count:
+        right = f"0 or at least {pods.count}: all {pods.count} pods are to be on one node"
+        return invalid([*path, "max_pods_a_node"], topology.max_pods_a_node, right)
+    if topology.gpu_domain and pods.gpus < 2:
+        right = f"nothing, as gpus is {pods.gpus}: it is for pods with several GPUs"
+        return invalid([*path, "gpu_domain"], topology.gpu_domain, right)
+    return None
