@@ -6,6 +6,7 @@ nothing. Once it has lapsed, whatever comes next is news, so that a wrong epoch 
 """
 
 from collections.abc import Iterator
+from itertools import compress
 from typing import Final
 
 import msgspec
@@ -26,6 +27,9 @@ from berthmaster.scorer.totals import Measured, Part, Totals
 from berthmaster.scorer.vet import Drop, believable_interval, judge_report
 
 LEAST_LIVE_S: Final = 3.0  # an agent at 1 Hz or more may lose a few messages
+# Idle share, in 1/1000 percent, above which two jobs on one GPU hardly slow each other: both below
+# 70 % busy (Lucid, ASPLOS'23).
+CALM_IDLE: Final = 30_000
 
 
 class Changed(msgspec.Struct, frozen=True):
@@ -47,11 +51,12 @@ OLD: Final = Changed(dropped=Drop.OLD)
 class _Node:
     """What is known of one node beyond its contribution."""
 
-    __slots__ = ("counter", "epoch", "healthy", "idle", "live_until_s", "lost", "report")
+    __slots__ = ("counter", "epoch", "healthy", "idle", "live_until_s", "lost", "report", "shared")
 
     def __init__(self, report: NodeReport) -> None:
         self.report = report
         self.healthy: tuple[str, ...] = ()  # keys of its healthy GPUs
+        self.shared: tuple[str, ...] = ()  # of those, the ones taken in part
         self.epoch = 0
         self.counter = 0
         self.live_until_s = 0.0  # 0: no live telemetry
@@ -65,7 +70,8 @@ class _Node:
             if share is not None:
                 gpus += 1
                 idle += share
-        return Measured(gpus, idle)
+        calm = sum(self.idle.get(key, 0) > CALM_IDLE for key in self.shared)
+        return Measured(gpus, idle, calm)
 
 
 class Cluster:
@@ -175,6 +181,7 @@ class Cluster:
             reading_key(gpu.uuid, gpu.index) for gpu in healthy_gpus(report, node.lost)
         )
         room = room_of(report, node.lost)
+        node.shared = tuple(compress(node.healthy, room.shared))
         known = self.totals.parts.get(report.node)
         use = use_of(room, mix) if self.ours else Use()
         part = Part(room, use, node.measured(), node.live_until_s > 0)

@@ -44,6 +44,11 @@ class Room(msgspec.Struct, frozen=True):
         return self.free_cpu_milli, self.free_memory_mib, self.free_gpu_milli, self.free_tpus
 
     @property
+    def shared(self) -> tuple[bool, ...]:
+        """Of each healthy GPU, whether it is taken in part: somebody else could share it."""
+        return tuple(0 < milli < WHOLE_MILLI for _, milli in self.left)
+
+    @property
     def left_milli(self) -> int:
         """Free milli of healthy GPUs."""
         return sum(milli for _, milli in self.left)

@@ -96,6 +96,7 @@ def cluster_score(
         input_age_s=age_s,
         resources=_resources(totals, scale),
         idle_gpu_percent=totals.idle_gpu_percent(),
+        calm_gpu_percent=totals.calm_gpu_percent(),
         free_gpus=totals.left_milli / 1000,
         largest_gang=totals.largest_gang(),
         fragmentation_percent=totals.fragmentation_percent(),
@@ -142,6 +143,8 @@ def differs(told: ClusterScore, now: ClusterScore, totals: Totals, band: float) 
         return True
     if _moved(told.idle_gpu_percent, now.idle_gpu_percent, band):
         return True
+    if _moved(told.calm_gpu_percent, now.calm_gpu_percent, band):
+        return True
     if _moved(told.fragmentation_percent, now.fragmentation_percent, band):
         return True
     gpus = max(totals.healthy_gpus, 1)
@@ -171,4 +174,6 @@ def idle_moved(told: ClusterScore, totals: Totals, band: float) -> bool:
     """The part of ``differs`` that telemetry alone can change: asked for every message."""
     if told.freshness == "withdrawn":
         return False  # facts bring a cluster back, telemetry does not
-    return _moved(told.idle_gpu_percent, totals.idle_gpu_percent(), band)
+    return _moved(told.idle_gpu_percent, totals.idle_gpu_percent(), band) or _moved(
+        told.calm_gpu_percent, totals.calm_gpu_percent(), band
+    )

@@ -16,6 +16,7 @@ class Measured(msgspec.Struct, frozen=True):
 
     gpus: int = 0  # with a measured utilization
     idle: int = 0  # sum of their idle shares, in 1/1000 percent
+    calm: int = 0  # of those that are taken in part, how many are not busy
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -72,6 +73,8 @@ class Totals:
         self.stuck = 0
         self.idle = 0
         self.measured_gpus = 0
+        self.shared_gpus = 0  # taken in part
+        self.calm_gpus = 0  # of those, measured and not busy
         self.live_nodes = 0
         self.over_used_nodes = 0
         self.devices: dict[str, int] = {}  # model -> GPUs listed
@@ -106,6 +109,8 @@ class Totals:
         self.stuck += sign * part.use.stuck
         self.idle += sign * part.measured.idle
         self.measured_gpus += sign * part.measured.gpus
+        self.shared_gpus += sign * sum(room.shared)
+        self.calm_gpus += sign * part.measured.calm
         for model, pods in part.use.gang:
             _count(self.gang, model, sign * pods)
 
@@ -116,6 +121,7 @@ class Totals:
         if before.room.usable:
             self.idle += measured.idle - before.measured.idle
             self.measured_gpus += measured.gpus - before.measured.gpus
+            self.calm_gpus += measured.calm - before.measured.calm
         self.parts[node] = Part(before.room, before.use, measured, live)
 
     def _track(self, node: str, before: Part | None, after: Part | None) -> None:
@@ -151,6 +157,15 @@ class Totals:
         if not self.measured_gpus:
             return None
         return round(self.idle / (1000 * self.healthy_gpus), 3)
+
+    def calm_gpu_percent(self) -> float | None:
+        """Of the GPUs that are taken in part, how many are measured and not busy; where there are
+        none, nothing disturbs. None without any telemetry."""
+        if not self.measured_gpus:
+            return None
+        if not self.shared_gpus:
+            return 100.0
+        return round(100 * self.calm_gpus / self.shared_gpus, 3)
 
     def fragmentation_percent(self) -> float | None:
         """Share of the free GPU capacity that the mix cannot use; None when nothing is free."""

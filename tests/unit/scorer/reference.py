@@ -121,6 +121,7 @@ class Reference:
             input_age_s=age_s,
             resources=self.resources(cluster, reports, usable),
             idle_gpu_percent=self.idle(cluster, usable, now_s),
+            calm_gpu_percent=self.calm(cluster, usable, left, now_s),
             free_gpus=sum(milli for gpus in left.values() for _, milli in gpus) / 1000,
             largest_gang=self.gang(reports, usable, left, mix),
             fragmentation_percent=self.fragmentation(usable, left, mix),
@@ -224,6 +225,30 @@ class Reference:
                 if reading.uuid in mine and reading.utilization_percent is not None
             ]
         return round(sum(shares) / (1000 * healthy), 3) if shares else None
+
+    def calm(
+        self,
+        cluster: str,
+        usable: dict[str, NodeReport],
+        left: dict[str, list[tuple[str, int]]],
+        now_s: float,
+    ) -> float | None:
+        """One shared GPU after the other: who measures it, and is that below 70 %?"""
+        if self.idle(cluster, usable, now_s) is None:
+            return None
+        calm = []
+        for name, report in usable.items():
+            told = self.live(cluster, name, now_s)
+            gpus = told.gpus if told else ()
+            mine = [report.gpus[at].uuid for at in self.healthy(cluster, report)]
+            for uuid, (_, milli) in zip(mine, left[name], strict=True):
+                if milli in (0, 1000):
+                    continue
+                busy = [
+                    g.utilization_percent for g in (told.gpus if told else ()) if g.uuid == uuid
+                ]
+                calm.append(any(percent is not None and percent < 70 for percent in busy))
+        return round(100 * sum(calm) / len(calm), 3) if calm else 100.0
 
     def gang(
         self,

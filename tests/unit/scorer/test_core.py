@@ -255,6 +255,29 @@ def test_silent_telemetry_counts_as_busy_and_then_as_unknown() -> None:
     assert (unknown.idle_gpu_percent, unknown.telemetry_nodes) == (None, 0)
 
 
+def test_shared_gpus_are_calm_below_seventy_percent_and_busy_when_nobody_measures_them() -> None:
+    story = Story()
+    story.fact(report(gpus=4))
+    assert story.score().calm_gpu_percent is None
+    (told,) = story.hear(telemetry(90, 90, 90, 90))
+    assert told.calm_gpu_percent == 100.0  # nothing is shared, so nothing disturbs
+    # Two GPUs are taken in part, one whole, one not at all: what the last two do says nothing.
+    halves = (pod(0, milli=500), pod(1, milli=250), pod(2))
+    (told,) = story.fact(report(gpus=4, pods=halves, counter=2))
+    assert told.calm_gpu_percent == 0.0
+    (told,) = story.hear(telemetry(69.9, 70, 5, 5, counter=2))
+    assert told.calm_gpu_percent == 50.0
+    (told,) = story.hear(telemetry(20, 30, 90, 90, counter=3))
+    assert told.calm_gpu_percent == 100.0
+    # One is not measured any more; then a part of the first is another whole job's.
+    (told,) = story.hear(telemetry(20, None, 90, 90, counter=4))
+    assert told.calm_gpu_percent == 50.0
+    (told,) = story.fact(report(gpus=4, pods=(pod(0), pod(1, milli=250)), counter=3))
+    assert told.calm_gpu_percent == 0.0
+    (unknown,) = story.wait(3.1)
+    assert unknown.calm_gpu_percent is None
+
+
 def test_the_order_of_telemetry_is_epoch_and_counter_and_not_the_nodes_clock() -> None:
     story = Story()
     story.fact(report(gpus=1))

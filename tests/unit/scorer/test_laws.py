@@ -187,6 +187,7 @@ class Pair:
             told = self.told[cluster].fact
             assert (told.freshness, told.nodes) == (quick.freshness, quick.nodes)
             assert told.idle_gpu_percent == pytest.approx(quick.idle_gpu_percent, abs=1.01)
+            assert told.calm_gpu_percent == pytest.approx(quick.calm_gpu_percent, abs=1.01)
 
 
 @given(steps)
@@ -226,6 +227,8 @@ def bounded(score: ClusterScore) -> None:
         assert -100 <= each.score <= 100
         assert each.full_scale > 0
     assert score.idle_gpu_percent is None or 0 <= score.idle_gpu_percent <= 100
+    assert (score.calm_gpu_percent is None) == (score.idle_gpu_percent is None)
+    assert score.calm_gpu_percent is None or 0 <= score.calm_gpu_percent <= 100
     assert score.fragmentation_percent is None or 0 <= score.fragmentation_percent <= 100
     assert all(pods >= 0 for pods in score.largest_gang.values())
     assert 0 <= score.telemetry_nodes <= score.nodes
@@ -243,6 +246,9 @@ def no_better(later: ClusterScore, before: ClusterScore) -> None:
         assert later.idle_gpu_percent is None
     elif later.idle_gpu_percent is not None:
         assert later.idle_gpu_percent <= before.idle_gpu_percent
+        assert later.calm_gpu_percent is not None
+        assert before.calm_gpu_percent is not None
+        assert later.calm_gpu_percent <= before.calm_gpu_percent
     assert later.telemetry_nodes <= before.telemetry_nodes
 
 
