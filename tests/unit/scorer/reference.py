@@ -244,9 +244,7 @@ class Reference:
             for uuid, (_, milli) in zip(mine, left[name], strict=True):
                 if milli in (0, 1000):
                     continue
-                busy = [
-                    g.utilization_percent for g in (told.gpus if told else ()) if g.uuid == uuid
-                ]
+                busy = [g.utilization_percent for g in gpus if g.uuid == uuid]
                 calm.append(any(percent is not None and percent < 70 for percent in busy))
         return round(100 * sum(calm) / len(calm), 3) if calm else 100.0
 
