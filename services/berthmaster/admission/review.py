@@ -48,7 +48,8 @@ class Review(NamedTuple):
     def marked(self) -> tuple[str, ...]:
         """Clusters that the hub knows to be draining, and that may leave once they are empty."""
         sure = self.selection.reason is Reason.ACTIVE
-        if self.config is None or not self.members.open or not sure:
+        somebody_stays = self.members.open or self.members.left_out
+        if self.config is None or not somebody_stays or not sure:
             return ()
         return tuple(name for name in self.config.draining if name in self.members.draining)
 
@@ -103,6 +104,12 @@ def _verdict(
         return Selection(selection.reason, selection.message + kept)
     if obstacle:
         return Selection(Reason.CONFIG_ERROR, obstacle)
+    if planned.left_out and not planned.open:
+        return Selection(
+            Reason.NO_CLUSTERS,
+            f"{selection.message} selects {listed(planned.left_out)}: there is no room while "
+            f"{listed(planned.draining)} drain",
+        )
     if not planned.open:
         return Selection(
             Reason.NO_CLUSTERS,

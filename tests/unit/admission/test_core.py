@@ -330,6 +330,25 @@ def test_a_hundred_and_one_clusters_give_twenty_and_a_condition_that_names_the_r
     assert world.active("Truncated") == ("", "")
 
 
+def test_twenty_that_are_all_replaced_make_room_one_by_one() -> None:
+    names = [f"c{number:02}" for number in range(40)]
+    world = World(*names, selected=names[:20])
+    world.submit()
+    world.settle()
+    world.admit("train", names[3])
+    world.select(*names[20:])
+    world.settle()
+    assert world.active()[0] == "NoClustersAvailable"
+    assert "there is no room while c00, c01" in world.active()[1]
+    world.wait(2 * SETTLE_S)
+    assert world.listed == " ".join([f"({names[3]})", *names[20:39]])
+    assert world.active()[0] == "Active"
+    assert world.active("Truncated")[1].endswith("left out: c39")
+    world.finish("train")
+    world.wait(2 * SETTLE_S)
+    assert world.listed == " ".join(names[20:])
+
+
 def test_a_name_that_no_check_of_multikueue_could_name_is_refused() -> None:
     world = World("a")
     for name in ("x" * 63, "x" * 64, "a.b"):

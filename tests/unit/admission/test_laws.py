@@ -212,5 +212,5 @@ class Hub(RuleBasedStateMachine):
         assert ("Placement", NAMESPACE, "t4") in world.objects
 
 
-Hub.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Hub.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 TestHub = Hub.TestCase
