@@ -6,6 +6,7 @@ engine/parts'.
 """
 
 from collections.abc import Callable, Sequence
+from math import floor
 from typing import Final, NamedTuple, overload
 
 import msgspec
@@ -31,7 +32,7 @@ from berthmaster.engine.value import NOT_HERE
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.placement import RankedCluster, Target
 from berthmaster.messages.workload import JobRequest
-from berthmaster.resolver.moment import Lens, Moment, Shut, counted
+from berthmaster.resolver.moment import Lens, Moment, Shut, counted, to_show
 from berthmaster.resolver.quota import in_line, target_in, why_not
 from berthmaster.resolver.settings import Policy
 from berthmaster.resolver.state import Knowledge
@@ -63,7 +64,7 @@ class Candidates(Sequence[Candidate]):
         clusters: list[str],
         order: list[int],
         score: list[float],
-        slots: list[int] | None,
+        slots: NDArray[np.int64] | None,
         lens: Lens,
         parts: "_Parts",
     ) -> None:
@@ -100,14 +101,14 @@ class Candidates(Sequence[Candidate]):
             self.score[number],
             self.clusters[number],
             number,
-            self._slots[number] if self._slots is not None else -1,
+            int(self._slots[number]) if self._slots is not None else -1,
         )
 
 
 class _Parts(NamedTuple):
     """Parts of the score that depend on the request, by name, [C] each."""
 
-    early: tuple[tuple[str, Floats], ...]  # fit and room, always known
+    early: tuple[tuple[str, list[float]], ...]  # fit and room, always known
     late: tuple[tuple[str, Floats], ...]
 
 
@@ -148,16 +149,17 @@ class Considered(NamedTuple):
     def _ranked(self, number: int) -> RankedCluster:
         """Called for each cluster of each record: it makes nothing but that."""
         candidates = self.candidates
-        early, late = candidates.parts
-        parts = {name: round(float(values[number]), 4) for name, values in early}
-        parts |= candidates.lens.parts_of(number)
-        for name, values in late:
-            parts[name] = round(told(float(values[number])), 4)
+        parts: dict[str, float] = {}
+        for name, values in candidates.parts.early:
+            parts[name] = to_show(values[number])
+        parts.update(candidates.lens.parts_of(number))
+        for name, unsure in candidates.parts.late:
+            parts[name] = to_show(told(float(unsure[number])))
         return RankedCluster(
             cluster=candidates.clusters[number],
-            score=round(candidates.score[number], 4),
+            score=to_show(candidates.score[number]),
             parts=parts,
-            input_age_s=round(self.moment.age_s[number], 3),
+            input_age_s=floor(self.moment.age_s[number] * 1e3) / 1e3,
         )
 
 
@@ -172,7 +174,7 @@ def moment_at(know: Knowledge, policy: Policy, now_s: float) -> Moment:
         know.roster,
         know.appraiser.of(know.sampled()),
         room_part.percent_a_milli(fleet.all_milli),
-        know.steadiness(now_s),
+        lambda: know.steadiness(now_s),
     )
 
 
@@ -268,17 +270,17 @@ def _rank(
 ) -> Candidates:
     """Clusters that could take the request, best first. Parts that do not count are not made."""
     score = lens.total
-    early: tuple[tuple[str, Floats], ...] = ()
+    early: tuple[tuple[str, list[float]], ...] = ()
     if lens.room:
         room = room_part.part(know.fleet.free_milli, moment.room_percent)
         score = lens.room * room
-        early = (("room", room),)
+        early = (("room", room.tolist()),)
     if lens.fit:
         fit = fit_part.part(request.pod_sets[0], cards[0].best, moment.worth)
         for pods, card in zip(request.pod_sets[1:], cards[1:], strict=True):
             fit = np.minimum(fit, fit_part.part(pods, card.best, moment.worth))
         score = lens.fit * fit + score if early else lens.fit * fit
-        early = (("fit", fit), *early)
+        early = (("fit", fit.tolist()), *early)
     if early:
         score = score + lens.total
     late: list[tuple[str, Floats]] = []
@@ -290,7 +292,7 @@ def _rank(
     order = np.where(fits, -score, np.inf).argsort(kind="stable").tolist()
     del order[int(np.count_nonzero(fits)) :]
     single = len(cards) == 1 and request.pod_sets[0].count == 1
-    slots = cards[0].best_slot.tolist() if single else None
+    slots = cards[0].best_slot if single else None
     parts = _Parts(early, tuple(late))
     return Candidates(know.fleet.clusters, order, score.tolist(), slots, lens, parts)
 

@@ -5,7 +5,8 @@ counts them; which parts count, and how much, is a lens: one for each profile, s
 kind of request that is met.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from math import floor
 from typing import NamedTuple
 
 import numpy as np
@@ -46,7 +47,7 @@ class Lens(NamedTuple):
         """The parts that depend on the cluster alone, as records have them."""
         parts = self.shown.get(number)
         if parts is None:
-            parts = {name: round(told(float(p[number])), 4) for name, p in self.standing.items()}
+            parts = {name: to_show(told(float(p[number]))) for name, p in self.standing.items()}
             self.shown[number] = parts
         return parts
 
@@ -58,6 +59,15 @@ class Shut(NamedTuple):
     open: NDArray[np.bool_]  # [C], not among them
     busy: dict[bytes, dict[str, str]]  # which have room -> why all others are out
     shares: bool  # the shape asks for part of a GPU
+
+
+class _Plan(NamedTuple):
+    """What of a lens is the same at any time."""
+
+    profile: str
+    weights: dict[str, float]
+    factors: dict[str, float]
+    depends: bool  # on what is known of steadiness, so that it is made anew
 
 
 class Kind(NamedTuple):
@@ -78,7 +88,7 @@ class Moment:
         roster: Roster,
         worth: Worth,
         room_percent: Floats,
-        steadiness: Mapping[str, float],
+        steadiness: Callable[[], Mapping[str, float]],
     ) -> None:
         seen = roster.at(now_s, stale_after_s=policy.stale_after_s, avoid_s=policy.avoid_s)
         self.policy = policy
@@ -92,12 +102,19 @@ class Moment:
         self.shut: dict[bytes, Shut] = {}  # by shape; b"" = that asks nothing of clusters
         self.drafted: dict[str, list[tuple[Target, JobRequest]]] = {}  # by this draft, by cluster
         self.tells_steadiness = False  # a record was made that counts it
-        self._steadiness = steadiness  # cluster -> 0..100, of those that are known
+        self._steadiness_now = steadiness
+        self._steadiness_then: Mapping[str, float] | None = None
         self._seen = seen
         self._idle, self._calm = roster.idle, roster.calm
-        self._profiles = {**PROFILES, BALANCED: policy.weights}
         self._usual: dict[bool, Lens] = {}
         self._lenses: dict[object, Lens] = {}
+
+    @property
+    def _steadiness(self) -> Mapping[str, float]:
+        """Cluster -> 0..100, of those that are known."""
+        if self._steadiness_then is None:
+            self._steadiness_then = self._steadiness_now()
+        return self._steadiness_then
 
     @property
     def steadiness(self) -> dict[str, float]:
@@ -126,12 +143,21 @@ class Moment:
         return lens
 
     def _made(self, own: Said, theirs: Said, kind: Kind) -> Lens:
-        usual = self.policy.profile
-        name, weights = chosen(own, theirs, usual, self._profiles)
-        counts = self._counting(weights, kind)
-        total = sum(map(abs, counts.values()))
-        scale = 1.0 / total if total > 0 else 0.0
-        factors = {part: weight * scale for part, weight in counts.items()}
+        plain = not (own.weights or theirs.weights)
+        key = (own.profile, theirs.profile, kind, self._has_calm(kind), self.policy)
+        if plain and (plan := self.roster.notes.get(key)) is not None and not plan.depends:
+            name, shown, factors = plan.profile, plan.weights, plan.factors
+        else:
+            profiles = {**PROFILES, BALANCED: self.policy.weights}
+            name, weights = chosen(own, theirs, self.policy.profile, profiles)
+            counts = self._counting(weights, kind)
+            total = sum(map(abs, counts.values()))
+            scale = 1.0 / total if total > 0 else 0.0
+            factors = {part: weight * scale for part, weight in counts.items()}
+            shown = weights.as_record() if weights != profiles[name] else {}
+            if plain:
+                plan = _Plan(name, shown, factors, depends=bool(weights.steadiness))
+                self.roster.note(key, lambda: plan)
         # What is turned round is 100 less the part: the 100 stands in the sum.
         turned = sum(-MOST * factors[each] for each in ("fit", "room") if factors[each] < 0)
         standing = {
@@ -142,7 +168,7 @@ class Moment:
             sum_ = sum_ + counted(values, factors[part])
         return Lens(
             profile="" if name == BALANCED else name,
-            weights=weights.as_record() if weights != self._profiles[name] else {},
+            weights=shown,
             fit=factors["fit"],
             room=factors["room"],
             late=tuple((part, factors[part]) for part in LATE if part in factors),
@@ -151,11 +177,14 @@ class Moment:
             shown={},
         )
 
+    def _has_calm(self, kind: Kind) -> bool:
+        return kind.shares and not np.isnan(self._calm).all()
+
     def _counting(self, weights: Weights, kind: Kind) -> dict[str, float]:
         """Of the parts that can tell clusters from each other, those that count."""
         applies = {
-            "interference": kind.shares and not np.isnan(self._calm).all(),
-            "steadiness": bool(self._steadiness),
+            "interference": self._has_calm(kind),
+            "steadiness": bool(weights.steadiness) and bool(self._steadiness),
             "wait": kind.governed,
             "price": self.roster.note(PRICE, self._is_priced),
             "locality": kind.has_data,
@@ -182,8 +211,15 @@ class Moment:
                 return np.array([known.get(name, UNKNOWN) for name in self.clusters])
 
 
+def to_show(value: float) -> float:
+    """As records have a score and its parts: four places, enough to see what decided."""
+    return floor(value * 1e4 + 0.5) / 1e4
+
+
 def counted(part: Floats, factor: float) -> Floats:
     """What a part adds to the score: nothing where it is not known, whichever way it counts."""
     if factor < 0:
         part = part - MOST
-    return np.nan_to_num(factor * part, nan=0.0)
+    values = factor * part
+    np.copyto(values, 0.0, where=np.isnan(values))
+    return values
