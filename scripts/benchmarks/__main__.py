@@ -25,10 +25,11 @@ MODULES = {
     "muri": ("muri",),
     "kubernetes": ("kubernetes",),
     "scheduler": ("scheduler",),
+    "ocm": ("ocm",),
     "simulation": ("simulation",),
     "chaos": ("chaos",),
 }
-ONLY_BY_NAME = {"chaos", "kubernetes", "muri", "quality", "scheduler"}  # take minutes
+ONLY_BY_NAME = {"chaos", "kubernetes", "muri", "ocm", "quality", "scheduler"}  # take minutes
 
 
 def machine() -> dict[str, float | str]:
