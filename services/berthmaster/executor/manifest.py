@@ -13,7 +13,7 @@ Rules of this file:
 import hashlib
 from typing import Final, NamedTuple
 
-from berthmaster.engine.models import HOSTNAME
+from berthmaster.executor.affinity import placing
 from berthmaster.executor.offers import Offers
 from berthmaster.executor.words import Attempt, CreatePods
 from berthmaster.kubernetes import labels
@@ -26,7 +26,6 @@ QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"
 PODS: Final = "berthmaster.io/pods"  # annotation: "<pod set>:<count> …", what must run
 EXPIRES: Final = "berthmaster.io/expires"  # annotation: seconds since 1970
 STOPPED: Final = "berthmaster.io/stopped"  # annotation: why we stopped it
-MAX_PREFERRED: Final = 256  # nodes that an object names; it must stay small
 MAX_JOB_CHARS: Final = 58  # a pod's host name is the Job's with its index, at most 63
 MAX_JOB_SET_CHARS: Final = 46  # and of a JobSet: -s15-0-4095 and five random characters
 _DIGEST_CHARS: Final = 6
@@ -140,17 +139,17 @@ def _template(order: CreatePods, pods: PodSet, offers: Offers, style: Style) -> 
         if share is None:
             raise Unmakeable(f"no node of pod set {pods.name} offers such a part of a GPU")
         if share.kind == "kai":
-            told["gpu-fraction"] = f"{pods.gpu_milli / 1000:g}"
+            told["gpu-fraction"] = f"{offers.part_milli(nodes, pods) / 1000:g}"
             known["kai.scheduler/queue"] = style.kai_queue
             scheduler = style.kai_scheduler
         else:
-            devices = _part(share, pods, style)
+            devices = _part(share, pods, offers.part_milli(nodes, pods), style)
             scheduler = "" if share.kind == "hami" else scheduler  # HAMi brings its own
     elif pods.gpus:
         devices = {offers.whole_gpu(nodes) or style.gpu_resource: str(pods.gpus)}
     account = order.target.service_account
     spec = pod_spec(order.request.run, pods, account=account, devices=devices)
-    spec["affinity"] = {"nodeAffinity": _affinity(nodes, pods, offers)}
+    spec |= placing(nodes, pods, order.request.pod_sets, known, offers)
     if scheduler:
         spec["schedulerName"] = scheduler
     metadata: Document = {"labels": known}
@@ -159,33 +158,13 @@ def _template(order: CreatePods, pods: PodSet, offers: Offers, style: Style) -> 
     return {"metadata": metadata, "spec": spec}
 
 
-def _part(share: Share, pods: PodSet, style: Style) -> dict[str, str]:
+def _part(share: Share, pods: PodSet, milli: int, style: Style) -> dict[str, str]:
     if share.kind != "hami":
         return {share.resource: "1"}
     limits = {
         style.gpu_resource: "1",
-        "nvidia.com/gpucores": str(max(1, pods.gpu_milli // 10)),  # percent
+        "nvidia.com/gpucores": str(max(1, milli // 10)),  # percent
     }
     if pods.gpu_memory_mib:
         limits["nvidia.com/gpumem"] = str(pods.gpu_memory_mib)  # MiB
     return limits
-
-
-def _affinity(nodes: list[str], pods: PodSet, offers: Offers) -> Document:
-    hosts = list(dict.fromkeys(offers.hostname(node) for node in nodes))[:MAX_PREFERRED]
-    affinity: Document = {}
-    if hosts:
-        chosen = {"key": HOSTNAME, "operator": "In", "values": hosts}
-        affinity["preferredDuringSchedulingIgnoredDuringExecution"] = [
-            {"weight": 100, "preference": {"matchExpressions": [chosen]}}
-        ]
-    if pods.gpus and (pods.gpu_models or pods.gpu_memory_mib):
-        terms = [
-            {"matchExpressions": [{"key": key, "operator": "In", "values": values}]}
-            for key, values in offers.models(pods).items()
-        ]
-        if terms:
-            affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {
-                "nodeSelectorTerms": terms
-            }
-    return affinity

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from berthmaster.engine.models import HOSTNAME, labels_of
-from berthmaster.engine.shares import share_for
+from berthmaster.engine.models import HOSTNAME, is_one_of, labels_of
+from berthmaster.engine.shares import part_of, share_for, sized_milli
 from berthmaster.messages.fleet import FleetFact, NodeGone, NodeReport, Share
 from berthmaster.messages.workload import PodSet
 
@@ -39,6 +39,19 @@ class Offers:
         """Labels of the nodes with GPUs that the pods may use, as their models are named there:
         a node with one of them will do. What no node has is asked for by its own name."""
         return labels_of(self._nodes.values(), pods.gpu_models, pods.gpu_memory_mib)
+
+    def labels_of_model(self, model: str, memory_mib: int) -> list[tuple[str, list[str]]]:
+        """The same for one model that is preferred; nothing where no node has it."""
+        reports = self._nodes.values()
+        if not any(is_one_of((model,), gpu.model) for each in reports for gpu in each.gpus):
+            return []
+        return list(labels_of(reports, (model,), memory_mib).items())
+
+    def part_milli(self, nodes: Iterable[str], pods: PodSet) -> int:
+        """What part of a GPU of these nodes brings as much compute and memory as is asked for."""
+        reports = [self._nodes[node] for node in nodes if node in self._nodes]
+        least_mib = min((gpu.memory_mib for each in reports for gpu in each.gpus), default=0)
+        return min(sized_milli(part_of(pods), least_mib), 1000)
 
     def whole_gpu(self, nodes: Iterable[str]) -> str:
         """The resource that whole GPUs of these nodes are, where it is not the usual one."""
