@@ -232,10 +232,16 @@ class DecisionStrategy(Struct, frozen=True):
     group_strategy: GroupStrategy = GroupStrategy()
 
 
+class SpreadConstraint(Struct, frozen=True):
+    """Over what to spread."""
+
+    topology_key: str = ""
+
+
 class SpreadPolicy(Struct, frozen=True):
     """Accepted and not obeyed, as by OCM."""
 
-    spread_constraints: tuple[msgspec.Raw, ...] | None = ()
+    spread_constraints: tuple[SpreadConstraint, ...] | None = ()
 
 
 class PlacementSpec(Struct, frozen=True):
