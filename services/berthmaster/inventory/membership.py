@@ -6,7 +6,8 @@ become ours: NoSelect and NoSelectIfNew keep new workloads away (what runs is ne
 taint), PreferNoSelect keeps nobody away. Health is False as soon as one of them says so, and None
 where they say that they do not know: a cluster's own sign of life is better than a guess.
 
-Absurd properties are cut, and a property says how.
+Absurd properties are cut, and a property says how. What we have written there ourselves, as scores
+in properties and claims, is no news of a hub: told again, each score would stir the fleet twice.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +27,8 @@ MAX_VALUE_CHARS: Final = 1024  # as the API's own schema has it
 MAX_PROPERTY_CHARS: Final = 64 * 1024  # all of a cluster's together
 MAX_REASON_CHARS: Final = 1024
 KEEP_GONE_S: Final = 7 * 86_400.0
-CUT: Final = "berthmaster.io/cut"  # the property that says what was left out
+OURS: Final = "berthmaster.io"  # before a slash in properties, at the end of claims
+CUT: Final = f"{OURS}/cut"  # the property that says what was left out
 VERSION: Final = "kubernetes-version"
 _EFFECTS: Final[Mapping[str, Literal["NoSchedule", "PreferNoSchedule"]]] = {
     "NoSelect": "NoSchedule",
@@ -223,7 +225,7 @@ def _version(text: str) -> list[Property]:
 
 def _bounded(properties: Sequence[Property]) -> tuple[dict[str, str], str]:
     """(what is kept, what was cut). Those that come later count where a name comes twice."""
-    wanted = {one.name: one.value for one in properties if one.name}
+    wanted = {one.name: one.value for one in properties if one.name and not _ours(one.name)}
     kept: dict[str, str] = {}
     long = size = 0
     for name in sorted(wanted, key=lambda name: (name != VERSION, name)):
@@ -241,6 +243,10 @@ def _bounded(properties: Sequence[Property]) -> tuple[dict[str, str], str]:
     if told:
         kept[CUT] = "; ".join(told)
     return dict(sorted(kept.items())), "; ".join(told)
+
+
+def _ours(name: str) -> bool:
+    return name.startswith(f"{OURS}/") or name.endswith(f".{OURS}")
 
 
 def _taints(managed: ManagedCluster, problems: list[str]) -> tuple[Taint, ...]:

@@ -142,6 +142,21 @@ def test_absurd_properties_are_cut_and_a_property_says_how() -> None:
     assert told(hub).properties["berthmaster.io/cut"] == "87 of 150 properties left out"
 
 
+def test_what_we_have_written_there_ourselves_is_no_news() -> None:
+    hub = Hub()
+    hub.take(HubKind.PROFILES, Added(cluster_profile("east", properties={"zone": "a"})))
+    hub.take(HubKind.MANAGED, Added(managed_cluster("east", claims={"id": "x"})))
+    assert hub.changes() == {EAST: True}
+    scores = {"berthmaster.io/gpu-free": "7", "berthmaster.io/score.gpuIdle": "3"}
+    claims = {"gpu-free.berthmaster.io": "7", "score-freshness.berthmaster.io": "fresh"}
+    profile = cluster_profile("east", properties={"zone": "a"} | scores)
+    managed = managed_cluster("east", claims={"id": "x"} | claims)
+    hub.take(HubKind.PROFILES, Updated(profile, profile))
+    hub.take(HubKind.MANAGED, Updated(managed, managed))
+    assert hub.changes() == {}
+    assert told(hub).properties == {"id": "x", "zone": "a"}
+
+
 def test_what_cannot_be_right_is_told_and_the_rest_counts() -> None:
     hub = Hub()
     odd = [{"key": "a", "effect": "Never"}, {"key": "b", "effect": "NoSelect"}]
