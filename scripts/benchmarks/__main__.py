@@ -26,6 +26,7 @@ MODULES = {
     "kubernetes": ("kubernetes",),
     "scheduler": ("scheduler",),
     "ocm": ("ocm",),
+    "placement": ("placement",),
     "simulation": ("simulation",),
     "chaos": ("chaos",),
 }
