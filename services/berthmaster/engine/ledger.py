@@ -9,9 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
+from berthmaster.engine.fleet import WHOLE
 from berthmaster.engine.queues import CPU, GPU, MEMORY, MODEL, Amounts, of_model
+from berthmaster.engine.shares import part_of, sized_milli
 from berthmaster.lifecycle.fold import Key
-from berthmaster.messages.fleet import NodeReport
+from berthmaster.messages.fleet import GpuDevice, NodeReport
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import JobRequest, PodSet
 
@@ -146,7 +148,8 @@ def node_amounts(report: NodeReport) -> Amounts:
 def amounts_of(
     report_of: ReportOf, request: JobRequest, cluster: str, pods: tuple[PodBinding, ...]
 ) -> Amounts:
-    """What a placement takes: as much as was asked for, of the models where its pods are."""
+    """What a placement takes: as much as was asked for, of the models where its pods are. A part
+    that is asked for by its memory is as much as that is there."""
     if len(request.pod_sets) == 1 and len(pods) == 1:
         return _amounts_of_one(report_of, request.pod_sets[0], cluster, pods[0])
     by_name: dict[str, PodSet] = {}
@@ -162,8 +165,13 @@ def amounts_of(
         found = by_name.get(binding.pod.rpartition("-")[0])
         if found is None or not found.gpus:
             continue
-        name = of_model(_model(report_of(cluster, binding.node), binding))
-        amounts[name] = amounts.get(name, 0) + found.gpus * found.gpu_milli
+        gpu = _gpu(report_of(cluster, binding.node), binding)
+        name = of_model(gpu.model if gpu is not None else UNKNOWN_MODEL)
+        milli = found.gpu_milli
+        if found.gpu_memory_mib and milli < WHOLE and gpu is not None:
+            milli = sized_milli(part_of(found), gpu.memory_mib)
+            amounts[GPU] += milli - found.gpu_milli
+        amounts[name] = amounts.get(name, 0) + found.gpus * milli
     return amounts
 
 
@@ -175,20 +183,24 @@ def _amounts_of_one(
     milli = count * pods.gpus * pods.gpu_milli
     amounts = {CPU: count * pods.cpu_milli, MEMORY: count * pods.memory_mib, GPU: milli}
     if milli and binding.pod.rpartition("-")[0] == pods.name:
-        name = of_model(_model(report_of(cluster, binding.node), binding))
-        amounts[name] = pods.gpus * pods.gpu_milli
+        gpu = _gpu(report_of(cluster, binding.node), binding)
+        milli = pods.gpus * pods.gpu_milli
+        if pods.gpu_memory_mib and milli < WHOLE and gpu is not None:
+            milli = sized_milli(part_of(pods), gpu.memory_mib)
+            amounts[GPU] += milli - pods.gpu_milli
+        amounts[of_model(gpu.model if gpu is not None else UNKNOWN_MODEL)] = milli
     return amounts
 
 
-def _model(report: NodeReport | None, binding: PodBinding) -> str:
-    """Of the first GPU that a pod has; a pod's GPUs are of one model but for odd nodes."""
+def _gpu(report: NodeReport | None, binding: PodBinding) -> GpuDevice | None:
+    """The first GPU that a pod has; a pod's GPUs are of one model but for odd nodes."""
     if report is None or not report.gpus:
-        return UNKNOWN_MODEL
+        return None
     if binding.gpus:
         for gpu in report.gpus:
             if gpu.index == binding.gpus[0]:
-                return gpu.model
-    return report.gpus[0].model
+                return gpu
+    return report.gpus[0]
 
 
 def _models(report: NodeReport | None) -> tuple[tuple[int, str], ...] | None:

@@ -68,6 +68,23 @@ def test_a_placement_is_charged_by_what_its_nodes_turn_out_to_have() -> None:
     assert told.ledger.totals(frozenset()) == {}
 
 
+def test_a_part_by_memory_is_charged_as_what_it_is_of_the_gpu_that_it_got() -> None:
+    reports = {("c1", "n1"): node(gpus=1), ("c1", "n2"): node(name="n2", gpus=1, memory_mib=81_920)}
+    ledger = Ledger(lambda cluster, name: reports.get((cluster, name)))
+    for count in (1, 2):
+        pods = tuple(
+            PodBinding(pod=f"main-{at}", node=f"n{at + 1}", gpus=(0,)) for at in range(count)
+        )
+        request = job("a", gpu_milli=1, gpu_memory_mib=8192, count=count)
+        ledger.hold(key("t", "a"), request, "c1", pods)
+        used = ledger.used("default")
+        assert used["gpu"] == used["gpu/T4"] == 500 + 100 * (count - 1)
+    # Until its node is heard of, it is what it says.
+    reports.clear()
+    ledger.hold(key("t", "a"), request, "c1", pods)
+    assert ledger.used("default")["gpu"] == 2
+
+
 def test_only_healthy_gpus_are_there_to_be_shared() -> None:
     told = Told()
     told.tell(node(gpus=4, unhealthy=(1, 2)))
