@@ -64,7 +64,7 @@ class Stage:
     def cluster(self, name: str) -> str:
         """A MultiKueueCluster that nobody reaches."""
         full = self.ocm.name(name)
-        self.api.apply(builders.cluster(full, f"{full}-kubeconfig"))
+        self.api.apply(builders.cluster(full, "nobody-has-it"))
         return full
 
     def check(self, short: str, parameters: dict[str, str] | None) -> str:
