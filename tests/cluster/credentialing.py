@@ -139,7 +139,10 @@ class Rig:
 
     def cluster(self, short: str) -> str:
         """A cluster's name that no other test has."""
-        name = f"{short}-{self.namespace}"
+        return self.named(f"{short}-{self.namespace}")
+
+    def named(self, name: str) -> str:
+        """A cluster of this very name."""
         self._clusters.add(name)
         return name
 

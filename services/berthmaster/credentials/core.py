@@ -177,7 +177,7 @@ class Credentials:
                 record.failed.clear()
             case Revoke(), Survey():
                 record.survey, record.revoked = outcome, True
-                record.minted = None
+                record.minted, record.checked_at_s = None, 0.0
                 self.counts.revoked += 1
             case Forget(), _:
                 record.revoked = record.failed_to_revoke = False
@@ -203,7 +203,7 @@ class Credentials:
                 record.survey = None
             case Revoke():
                 record.failed_to_revoke = True
-                record.survey = None
+                record.survey, record.checked_at_s = None, 0.0
             case _:
                 pass
         view = self._view(asked.cluster, record, now_s)

@@ -65,4 +65,4 @@ def bound(account: str, serial: str) -> str:
 
 def serial(now_s: float) -> str:
     """A new token's number, which later ones sort behind."""
-    return f"{int(now_s * 1000):012x}"
+    return f"{round(now_s * 1000):012x}"

@@ -10,6 +10,7 @@ Rules of this file:
   all, until it is drained: taking it away would run jobs twice.
 - A new token is published before the old one's bound Secret is deleted, and that one is deleted
   only ``grace_s`` later: whoever read the old token a moment ago must be able to finish.
+- Nothing is registered with Kueue whose token was not tried in this life.
 - A token that is not yet published is not older than ``MINTED_S``: by then whoever else leads may
   have taken its bound Secret for an orphan.
 """
@@ -232,7 +233,6 @@ Row = tuple[Stage, Callable[[View], bool]]
 
 KEPT: Final[tuple[Row, ...]] = (
     (Stage.IN_THE_WAY, lambda view: bool(view.seen.foreign)),
-    (Stage.REGISTER, lambda view: usable(view) and _unregistered(view)),
     (Stage.NO_SOURCE, lambda view: view.seen.source is None),
     (Stage.REFUSED, lambda view: isinstance(view.seen.source, Refused)),
     (Stage.REQUEST, lambda view: _by_ocm(view) and not view.seen.requested),
@@ -241,6 +241,8 @@ KEPT: Final[tuple[Row, ...]] = (
     (Stage.MINT, lambda view: _by_bootstrap(view) and due(view) is not None),
     (Stage.AWAIT, lambda view: due(view) is not None and _awaits(view)),
     (Stage.ADOPT, lambda view: due(view) is not None),
+    (Stage.CHECK, lambda view: _unregistered(view) and usable(view) and not view.checked_at_s),
+    (Stage.REGISTER, lambda view: _unregistered(view) and usable(view)),
     (Stage.SWEEP, lambda view: bool(orphans(view))),
     (Stage.CHECK, lambda view: view.now_s >= view.checked_at_s + view.times.check_s),
     (Stage.HELD, lambda view: True),

@@ -24,6 +24,7 @@ class Lives(RuleBasedStateMachine):
         super().__init__()
         self.world = World()
         self.world.core.begin()
+        self.world.watch = self.what_kueue_has_is_not_revoked_while_it_may_be_used
 
     @initialize(held=st.booleans())
     def begins(self, held: bool) -> None:

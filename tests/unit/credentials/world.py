@@ -5,6 +5,7 @@ test's. The hub's objects are real ones, so that the book reads what it reads in
 """
 
 import base64
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -99,6 +100,7 @@ class World:
         self.replaced: dict[str, float] = {}  # serial: when it was replaced in the hub's Secret
         self.core = Credentials(book(), TIMES)
         self.steps: list[Instruction] = []
+        self.watch: Callable[[], None] = lambda: None  # called after each step
 
     @property
     def worker(self) -> Worker:
@@ -166,6 +168,7 @@ class World:
     def done(self, step: Instruction, outcome: Outcome) -> None:
         """What became of a step."""
         self.core.on_outcome(step, outcome, self.now_s)
+        self.watch()
 
     def fail(self, step: Instruction, why: str = "no answer") -> None:
         """It was not done."""
@@ -226,6 +229,7 @@ class World:
             case Revoke():
                 worker.account = False
                 worker.bound.clear()
+                self.replaced.clear()  # that was meant
             case Prepare():
                 worker.account = True
             case _:
@@ -242,7 +246,7 @@ class World:
             and self.secret.metadata.resource_version != step.held.version
         ):
             return Failed(Trouble.FAILED, "conflict")
-        if known is not None and known.usable:
+        if known is not None and known.usable and self.works():
             self.replaced[known.serial] = self.now_s
         body = manifests.hub_secret(CLUSTER, step.endpoint, step.minted, step.told)
         self.secret = self.stored(Secret, body)
