@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
+
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server
@@ -16,8 +18,10 @@ from berthmaster.bus.streams import WORKLOADS, ensure_streams
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.instructions import Stored
 from berthmaster.messages.api import DryRunReply, Refusal, WhatifReply, WhyReply
+from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.families import API_REPLIES, encode
 from berthmaster.messages.workload import JobRequest, Placed, Submitted
+from berthmaster.resolver.replay import read_inputs, replay
 from berthmaster.resolver.service import ResolverSettings, Shell
 from berthmaster.runtime.health import Health
 from berthmaster.runtime.log import Log
@@ -55,12 +59,12 @@ class Fleet:
         self.log = EventLog(conn)
         self._writer = FactWriter(conn)
 
-    async def report(self, gpus: int = 2) -> None:
-        await self._writer.begin(subjects.fleet_of("c1"))
+    async def report(self, gpus: int = 2, cluster: str = "c1") -> None:
+        await self._writer.begin(subjects.fleet_of(cluster))
         for subject, fact in (
-            (subjects.profile("c1"), profile("c1")),
-            (subjects.node("c1", "n1"), node("c1", "n1", gpus=gpus)),
-            (subjects.alive("c1"), alive("c1")),
+            (subjects.profile(cluster), profile(cluster)),
+            (subjects.node(cluster, "n1"), node(cluster, "n1", gpus=gpus)),
+            (subjects.alive(cluster), alive(cluster)),
         ):
             await self.conn.request(subject, encode(fact), timeout_s=5)
 
@@ -86,6 +90,13 @@ class Fleet:
                     return recorded.event
             await asyncio.sleep(0.01)
         return None
+
+    async def goes(self, request: JobRequest) -> str:
+        """Where it is placed."""
+        await self.submit(request)
+        placed = await self.placed(request.id, within_s=3 * LIMIT_S)
+        assert placed is not None
+        return placed.cluster
 
     async def ask(self, verb: str, body: bytes) -> object:
         """The answer, once the service has caught up."""
@@ -146,6 +157,40 @@ def test_it_places_what_is_submitted_and_says_why(tmp_path: Path) -> None:
                 assert wrong.code == "malformed"
 
     asyncio.run(story())
+
+
+def test_a_queues_profile_set_by_message_counts_from_the_next_decision_on(tmp_path: Path) -> None:
+    async def story() -> None:
+        with Server(tmp_path) as server:
+            async with (
+                fleet(server.url) as world,
+                resolver(server.url, stale_after_s=600.0, claim_timeout_s=600.0),
+            ):
+                for cluster in ("c1", "c2"):
+                    await world.report(gpus=8, cluster=cluster)
+                balanced = [await world.goes(job(f"a{n}", queue="q")) for n in range(2)]
+                assert sorted(balanced) == ["c1", "c2"]
+                packing = QueueSetting(queue="q", profile="pack", weights={"fit": 0.5})
+                await world.conn.request(subjects.queue_setting("q"), encode(packing), timeout_s=5)
+                while True:  # until it is heard
+                    tried = await world.ask("dry_run", encode(job("tried", queue="q")))
+                    assert isinstance(tried, DryRunReply)
+                    assert tried.choice is not None
+                    if tried.choice.profile:
+                        break
+                assert (tried.choice.profile, tried.choice.weights["fit"]) == ("pack", 0.5)
+                went = [await world.goes(job(f"b{n}", queue="q")) for n in range(3)]
+                assert len(set(went)) == 1  # whichever was heard of last
+                own = msgspec.structs.replace(job("own", queue="q"), profile="spread")
+                assert await world.goes(own) not in went
+                there = await world.ask("why", b'{"id": "own"}')
+                assert isinstance(there, WhyReply)
+                assert there.choice is not None
+                assert (there.choice.profile, there.choice.weights) == ("spread", {})
+                report = replay(await read_inputs(world.conn), "all")
+                assert (report.decisions, report.equal) == (6, 6), report.first_difference
+
+    asyncio.run(asyncio.wait_for(story(), 60))
 
 
 def test_a_new_life_starts_from_the_snapshot_and_knows_what_was_promised(tmp_path: Path) -> None:

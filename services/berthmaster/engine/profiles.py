@@ -31,8 +31,9 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True):
     locality: float = 0.0
 
     def as_record(self) -> dict[str, float]:
-        """Those that count."""
-        return {name: weight for name, weight in msgspec.structs.asdict(self).items() if weight}
+        """Those that count, as they are read again from a record: never a whole number."""
+        each = msgspec.structs.asdict(self)
+        return {name: float(weight) for name, weight in each.items() if weight}
 
 
 # What they are, in the order of records; parts/<name>.py says how each is worked out.

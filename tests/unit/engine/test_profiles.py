@@ -1,5 +1,7 @@
 """Profiles and weights: which counts, and that the table says what its names promise."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -85,3 +87,23 @@ def test_balanced_counts_what_it_always_did_where_nothing_else_is_known() -> Non
     assert (balanced.fit, balanced.room, balanced.idle, balanced.fresh) == (4, 0.5, 0.5, 0.25)
     assert balanced.steadiness == balanced.price == 0
     assert weighted(balanced, {}) is balanced
+
+
+def test_the_page_on_scores_says_what_the_tables_here_say() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "scores.md").read_text()
+    rows = [
+        [cell.strip(" `") for cell in line.strip("|").split("|")]
+        for line in page.splitlines()
+        if line.startswith("|") and not line.startswith("|---")
+    ]
+    parts = rows[1 : 1 + len(PARTS)]
+    assert [row[0] for row in parts] == list(PARTS)
+    header, *profiles = rows[1 + len(PARTS) :]
+    assert header[2:] == list(PARTS)
+    told = {
+        row[0]: Weights(
+            **{part: float(cell) for part, cell in zip(header[2:], row[2:], strict=True) if cell}
+        )
+        for row in profiles
+    }
+    assert told == PROFILES
