@@ -46,6 +46,8 @@ class Gpu(NamedTuple):
     uuid: str = ""  # "" = nobody says
     healthy: bool = True
     reserved_milli: int = 0  # never handed out as it is
+    nvlink_domain: int | None = None  # None = nobody says
+    numa_node: int | None = None
 
 
 class Way(NamedTuple):
@@ -259,13 +261,21 @@ class _Builder:
             milli = size * WHOLE // MIG_SLICES
             self._ways.append(Way(resource, positions, milli, "mig"))
             self._shares.append(
-                Share(resource=resource, milli=milli, memory_mib=mib, count=pieces, kind="mig")
+                Share(
+                    resource=resource,
+                    milli=milli,
+                    memory_mib=mib,
+                    count=pieces,
+                    kind="mig",
+                    # A resource that is not named after its profile tells it so.
+                    profile="" if resource.startswith(MIG) else found[resource][0],
+                )
             )
 
     def _hami(self, listed: tuple[HamiDevice, ...]) -> None:
         positions = self._positions(len(listed))
         self._gpus += [
-            Gpu(device.model, device.memory_mib, device.uuid, device.healthy) for device in listed
+            Gpu(d.model, d.memory_mib, d.uuid, d.healthy, numa_node=d.numa_node) for d in listed
         ]
         self._ways.append(Way(NVIDIA, positions, WHOLE, "hami"))
         self._shares.append(

@@ -3,8 +3,9 @@
 A driver's pool is what the slices of its newest generation say, once all of them are there; the
 scheduler sees it so too. GPUs are devices of drivers named ``gpu.…``, TPUs of those named
 ``tpu.…``; anything else is none of a node's room. A MIG device is a part of its parent, which may
-be a device itself or be offered in parts only. Only devices of one node count: what a network
-brings to many nodes is no node's own.
+be a device itself or be offered in parts only. Which GPUs belong together is read from attributes
+that drivers call nvlinkDomain and numaNode, under whatever prefix. Only devices of one node count:
+what a network brings to many nodes is no node's own.
 """
 
 import re
@@ -149,7 +150,14 @@ def _place(
 
 def _gpu(device: Device, uuid: str) -> Gpu:
     healthy = not any(taint.effect in _KEEPS_AWAY for taint in device.taints)
-    return Gpu(named(_text(device, "productName")), _memory_mib(device), uuid, healthy)
+    return Gpu(
+        named(_text(device, "productName")),
+        _memory_mib(device),
+        uuid,
+        healthy,
+        nvlink_domain=_number(device, "nvlinkDomain"),
+        numa_node=_number(device, "numaNode"),
+    )
 
 
 def _memory_mib(device: Device) -> int:
@@ -157,6 +165,14 @@ def _memory_mib(device: Device) -> int:
         if name.rpartition("/")[2] == "memory":
             return quota("memory", capacity.value)
     return 0
+
+
+def _number(device: Device, wanted: str) -> int | None:
+    """An attribute that is a number; what is below 0 says that nobody knows, as Linux has it."""
+    for name, attribute in device.attributes.items():
+        if name.rpartition("/")[2] == wanted and attribute.number is not None:
+            return attribute.number if attribute.number >= 0 else None
+    return None
 
 
 def _text(device: Device, wanted: str) -> str:

@@ -25,6 +25,7 @@ class HamiDevice(NamedTuple):
     memory_mib: int
     model: str
     healthy: bool
+    numa_node: int | None = None
 
 
 class Use(NamedTuple):
@@ -40,6 +41,7 @@ class _Listed(msgspec.Struct):
     devmem: int = 0
     type: str = ""
     health: bool = True
+    numa: int = 0  # left out where it is 0
 
 
 _LIST: Final = msgspec.json.Decoder(list[_Listed])
@@ -56,7 +58,13 @@ def hami_devices(annotations: Mapping[str, str]) -> tuple[HamiDevice, ...]:
             listed = _LIST.decode(text)
         except msgspec.MsgspecError:
             return ()
-        found = [HamiDevice(d.id, max(0, d.devmem), _model(d.type), d.health) for d in listed]
+        told = any(d.numa > 0 for d in listed)  # else nobody knows whether there is more than one
+        found = [
+            HamiDevice(
+                d.id, max(0, d.devmem), _model(d.type), d.health, max(0, d.numa) if told else None
+            )
+            for d in listed
+        ]
     else:
         for part in text.split(":"):
             fields = part.split(",")

@@ -17,6 +17,7 @@ from berthmaster.inventory.amounts import CPU, MEMORY, Nonsense, offered
 from berthmaster.inventory.charging import Charged
 from berthmaster.inventory.devices import WHOLE, Gpu, Layout, Way, layout_of
 from berthmaster.inventory.dra import DeviceName, Offered, Place
+from berthmaster.inventory.links import linked
 from berthmaster.inventory.objects import Node, NodeTaint
 from berthmaster.kubernetes.objects import holds
 from berthmaster.messages.fleet import Amounts, GpuDevice, NodeReport, Share, Stamp, Taint
@@ -79,6 +80,8 @@ def shape_of(node: Node, devices: Offered, *, kai: bool = False) -> Shape:
         except Nonsense as nonsense:
             closed = closed or str(nonsense)
     layout, devices = _one(layout_of(node, kai=kai), devices)
+    gpus, doubts = linked(layout.gpus, node.metadata.annotations)
+    layout = layout._replace(gpus=gpus)
     problems += [*([closed] if closed else []), *layout.problems, *devices.problems]
     labels, left_out = bounded_labels(node.metadata.labels)
     taints, unknown = _taints(node.spec.taints)
@@ -87,7 +90,7 @@ def shape_of(node: Node, devices: Offered, *, kai: bool = False) -> Shape:
         taints = (*taints, _unusable(problems[0], effect))
     if left_out:
         problems.append(f"{left_out} labels left out: more than {MAX_LABELS} or too long")
-    problems += unknown
+    problems += [*unknown, *doubts]
     gone = node.metadata.deletion_timestamp is not None
     return Shape(
         ready=holds(node.status.conditions, "Ready"),
@@ -116,12 +119,21 @@ def _one(layout: Layout, devices: Offered) -> tuple[Layout, Offered]:
     if len(layout.gpus) == len(devices.gpus):
         known = zip(layout.gpus, devices.gpus, strict=True)
         gpus = tuple(
-            counted._replace(uuid=listed.uuid, memory_mib=counted.memory_mib or listed.memory_mib)
+            counted._replace(
+                uuid=listed.uuid,
+                memory_mib=counted.memory_mib or listed.memory_mib,
+                nvlink_domain=_first(counted.nvlink_domain, listed.nvlink_domain),
+                numa_node=_first(counted.numa_node, listed.numa_node),
+            )
             for counted, listed in known
         )
         return layout._replace(gpus=gpus), devices
     told = f"{len(devices.gpus)} GPUs in slices, {len(layout.gpus)} by resources: the latter count"
     return layout, Offered(problems=(*devices.problems, told))
+
+
+def _first(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one
 
 
 def unreadable(why: str) -> Shape:
@@ -176,6 +188,8 @@ def report(
             memory_mib=gpu.memory_mib,
             healthy=gpu.healthy,
             foreign_milli=charged.foreign_milli[index],
+            nvlink_domain=gpu.nvlink_domain,
+            numa_node=gpu.numa_node,
         )
         for index, gpu in enumerate(shape.gpus)
     )

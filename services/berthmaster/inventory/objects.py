@@ -91,9 +91,10 @@ class Pod(Object, frozen=True):
 
 
 class Attribute(Struct, frozen=True):
-    """One attribute of a device; those that are numbers, flags or versions tell us nothing."""
+    """One attribute of a device; those that are flags or versions tell us nothing."""
 
     string: str | None = None
+    number: int | None = msgspec.field(default=None, name="int")
 
 
 class Capacity(Struct, frozen=True):

@@ -131,10 +131,18 @@ def resource_slice(
     return msgspec.convert({"metadata": {"name": name}, "spec": spec}, ResourceSlice)
 
 
-def device(name: str, *, taints: Sequence[Json] = (), memory: str = "", **texts: str) -> Json:
+def device(
+    name: str,
+    *,
+    taints: Sequence[Json] = (),
+    memory: str = "",
+    numbers: Json | None = None,
+    **texts: str,
+) -> Json:
+    attributes = {key: {"string": value} for key, value in texts.items()}
     return {
         "name": name,
-        "attributes": {key: {"string": value} for key, value in texts.items()},
+        "attributes": attributes | {key: {"int": n} for key, n in (numbers or {}).items()},
         "capacity": {"memory": {"value": memory}} if memory else {},
         "taints": list(taints),
     }

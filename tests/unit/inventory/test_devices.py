@@ -83,7 +83,9 @@ def test_mig_instances_under_the_plain_name_are_known_by_their_product() -> None
     assert found == Layout(
         gpus=(Gpu(A100, 40_960, reserved_milli=6),),
         ways=(Way(GPU, (0,), 142, "mig"),),
-        shares=(Share(resource=GPU, milli=142, memory_mib=5120, count=7, kind="mig"),),
+        shares=(
+            Share(resource=GPU, milli=142, memory_mib=5120, count=7, kind="mig", profile="1g.5gb"),
+        ),
     )
 
 
