@@ -40,8 +40,10 @@ from tests.controlplane.planes import Planes
 CLUSTERS: Final = 20
 NODES: Final = 10  # of each cluster
 GPUS: Final = 8  # of each node
-CHANGES: Final = 200
-CHANGE_EVERY_S: Final = 0.6  # so each cluster changes every 12 s, and may be written every 10
+CHANGES: Final = 150
+CHANGE_EVERY_S: Final = (
+    1.2  # each cluster every 24 s: two writes, first the room, then how idle it is
+)
 STEADY_S: Final = float(os.environ.get("BERTH_BENCH_STEADY_S", "180"))
 SETTLE_S: Final = 45.0  # until the first scores are written and what follows them
 ALIVE_S: Final = 2.0

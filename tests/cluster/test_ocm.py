@@ -5,11 +5,15 @@ import secrets
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from berthmaster.ocm.scores import FIXED_NAMES
-from tests.bus.shells import in_loop
+from berthmaster.scorer.service import main as scorer_main
+from berthmaster.scorer.settings import ScorerSettings
+from tests.bus.shells import in_loop, running
+from tests.cluster.inventorying import inventory
 from tests.cluster.ocming import (
     CLUSTERS,
     NAME,
@@ -28,6 +32,7 @@ from tests.cluster.ocming import (
     written,
 )
 from tests.controlplane.api import ApiError
+from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
 
 # An API server's crash and return alone may take half a minute on a busy machine.
@@ -124,3 +129,57 @@ async def test_each_managed_cluster_gets_its_scores_and_only_changes_are_written
         with pytest.raises(ApiError) as refused:
             await calling(hub.api_for(token=token).call, verb, path)
         assert refused.value.status == 403, (verb, path)
+
+
+def holder(name: str, gpus: int, node: str) -> dict[str, Any]:
+    """A pod that holds GPUs of one node for as long as it is there."""
+    limits = {"cpu": "1", "nvidia.com/gpu": str(gpus)}
+    container = {"name": "main", "image": "nowhere/image", "resources": {"limits": limits}}
+    return {
+        "metadata": {"name": name},
+        "spec": {
+            "containers": [container],
+            "nodeSelector": {"kubernetes.io/hostname": node},
+            "tolerations": [{"operator": "Exists"}],
+        },
+    }
+
+
+@in_loop
+async def test_ocms_vector_of_nodes_6_and_8_from_real_nodes_to_the_score_on_the_hub(
+    planes: Planes, namespace: str, clusters: list[str], tmp_path: Path
+) -> None:
+    hub, worker, east = planes.hub, planes.workers[0], clusters[0]
+    labels = [{"kubernetes.io/hostname": name} for name in ("n6", "n8")]
+    nodes = [
+        gpu_node("n6", gpus=6, model="Tesla-T4", labels=labels[0]),
+        gpu_node("n8", gpus=8, model="Tesla-T4", labels=labels[1]),
+    ]
+    await calling(make_nodes, worker, nodes)
+    kubeconfig = await calling(hub_rights, planes, namespace)
+    scale = (100.0, 1024.0, 20.0, 20.0)  # Open Cluster Management's own, memory apart
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    async with bus(tmp_path) as told:
+        scorer = ScorerSettings(
+            nats_url=told.url, http_port=-1, cluster_full_scale=scale, node_full_scale=scale
+        )
+        async with (
+            inventory(told.url, worker.kubeconfig, cluster=east),
+            running("scorer", scorer, scorer_main),
+            ocm(told.url, kubeconfig),
+        ):
+
+            def gpus(one: Any) -> tuple[int | None, int | None]:
+                found = values(one)
+                return found.get("gpuClusterAvailable"), found.get("gpuNodeAvailable")
+
+            await until(hub, scores_path(east), lambda one: gpus(one) == (40, -20))
+            await calling(worker.api.create, pods, holder("two", 2, "n8"))
+            await until(hub, scores_path(east), lambda one: gpus(one) == (20, -40))
+            await calling(worker.api.create, pods, holder("six", 6, "n6"))
+            await until(hub, scores_path(east), lambda one: gpus(one) == (-40, -40))
+            await calling(worker.api.delete, f"{pods}/two", gracePeriodSeconds=0)
+            # No telemetry here: idleness is not measured, and so is the worst.
+            last = await until(hub, scores_path(east), lambda one: gpus(one) == (-20, -20))
+            assert values(last)["gpuIdle"] == -100
+            assert values(last)[GANG] == -20
