@@ -14,6 +14,9 @@ MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"
 INCREMENTAL: Final = "kueue.x-k8s.io/multikueue-dispatcher-incremental"
 BUILT_IN: Final = ("", INCREMENTAL, "kueue.x-k8s.io/multikueue-dispatcher-all-at-once")
 OURS: Final = "berthmaster.io/dispatcher"
+PLACEMENT: Final = "berthmaster.io/placement"  # our own check's controller
+OCM_ADDON: Final = "open-cluster-management.io/placement"
+CHECKS_GATE_FROM: Final = (0, 16, 6)  # from then on nothing is copied before every check is Ready
 MERGE_GATE: Final = "WorkloadRequestUseMergePatch"
 MANAGED_BY_GATE: Final = "MultiKueueBatchJobWithManagedBy"
 OBEYS_ORDER: Final = (0, 19)
@@ -43,6 +46,7 @@ def findings(hub: HubFacts, survey: Survey) -> Iterator[Finding]:
         return
     yield from _manager(hub, survey)
     yield from _checks(hub)
+    yield from _placement_checks(hub)
     yield from _clusters(hub, survey)
     yield from _queues(hub)
 
@@ -240,6 +244,49 @@ EOF""",
             yield Finding(
                 level="ok" if check.state.active else "warning", where=hub.name, what=what
             )
+
+
+def _placement_checks(hub: HubFacts) -> Iterator[Finding]:
+    """Checks of our own controller, and those of the one that it succeeds."""
+    for check in hub.checks:
+        if check.controller == PLACEMENT and check.state.active is None:
+            yield Finding(
+                level="blocks",
+                where=hub.name,
+                what=f"AdmissionCheck {check.name} has no controller",
+                means="Its queues admit nothing. A check with a Placement is for `berth serve "
+                "admission`, one with a ConfigMap for `berth serve multikueue --mode dispatch`.",
+                change=f"kubectl apply -k deploy/kubernetes/admission\n{kubectl(hub)} -n "
+                "berth-system edit configmap berth-hub   # BERTH_HUB_ALSO: admission\n"
+                f"{kubectl(hub)} -n berth-system rollout restart statefulset berth-hub",
+            )
+        elif check.controller == PLACEMENT and check.state.active is False:
+            yield Finding(
+                level="blocks",
+                where=hub.name,
+                what=f"AdmissionCheck {check.name} is not active: "
+                f"{check.state.reason}: {check.state.message}",
+                means="Its queues admit nothing until it is; what runs goes on.",
+            )
+        elif check.controller == OCM_ADDON and _waits_for_all_checks(hub):
+            users = [queue.name for queue in hub.cluster_queues if check.name in queue.checks]
+            for queue in users:
+                yield Finding(
+                    level="blocks",
+                    where=hub.name,
+                    what=f"ClusterQueue {queue} asks AdmissionCheck {check.name} of OCM's "
+                    "kueue-addon, which sets no Workload's check",
+                    means="From Kueue 0.16.6 on nothing is sent before every check is Ready: its "
+                    "Workloads wait for ever.",
+                    change="docs/coming-from-ocm-kueue-addon.md: a check of "
+                    f"controllerName {PLACEMENT} over the same Placement takes its place.",
+                )
+
+
+def _waits_for_all_checks(hub: HubFacts) -> bool:
+    """Unless this Kueue is known to be older."""
+    version = kueue_version(hub.kueue_image)
+    return version is None or version >= CHECKS_GATE_FROM
 
 
 def _clusters(hub: HubFacts, survey: Survey) -> Iterator[Finding]:

@@ -18,10 +18,18 @@ from berthmaster.doctor.facts import (
     Survey,
 )
 from berthmaster.doctor.findings import kueue_version
-from berthmaster.doctor.hub import INCREMENTAL, MANAGED_BY_GATE, MERGE_GATE, MULTIKUEUE
+from berthmaster.doctor.hub import (
+    INCREMENTAL,
+    MANAGED_BY_GATE,
+    MERGE_GATE,
+    MULTIKUEUE,
+    OCM_ADDON,
+    PLACEMENT,
+)
 from tests.unit.doctor.surveys import ON, finding, hub, of_hub, of_worker, worker, wrong
 
 MODES: tuple[Mode, ...] = ("observe", "order", "dispatch")
+MK = AdmissionCheck(name="mk", controller=MULTIKUEUE, config="all", state=ON)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -164,6 +172,33 @@ def test_a_gate_that_was_switched_off_is_told() -> None:
             "AdmissionCheck mk is not active: no cluster",
         ),
         (
+            {"checks": (MK, AdmissionCheck(name="gpus", controller=PLACEMENT))},
+            "blocks",
+            "AdmissionCheck gpus has no controller",
+        ),
+        (
+            {
+                "checks": (
+                    MK,
+                    AdmissionCheck(
+                        name="gpus",
+                        controller=PLACEMENT,
+                        state=State(active=False, reason="PlacementNotFound", message="no such"),
+                    ),
+                )
+            },
+            "blocks",
+            "AdmissionCheck gpus is not active: PlacementNotFound: no such",
+        ),
+        (
+            {
+                "checks": (MK, AdmissionCheck(name="old", controller=OCM_ADDON, state=ON)),
+                "cluster_queues": (ClusterQueue(name="gpus", checks=("mk", "old")),),
+            },
+            "blocks",
+            "ClusterQueue gpus asks AdmissionCheck old of OCM's kueue-addon",
+        ),
+        (
             {"configs": {"all": ("berlin", "rome")}},
             "warning",
             "MultiKueueConfig all names rome, which is no MultiKueueCluster",
@@ -208,6 +243,14 @@ def test_what_is_amiss_on_the_hub_is_told_alone(
     assert (found.level, found.where, len(wrong(report))) == (level, "hub", 1)
     assert report.ready == (level != "blocks")
     assert found.means or found.change or level == "note" or "stopPolicy" in what
+
+
+def test_a_kueue_that_asks_for_no_other_check_gets_on_with_the_addon_s() -> None:
+    old = AdmissionCheck(name="old", controller=OCM_ADDON, state=ON)
+    queues = (ClusterQueue(name="gpus", checks=("mk", "old")),)
+    image = "registry.k8s.io/kueue/kueue:v0.16.5"
+    report = of_hub(checks=(MK, old), cluster_queues=queues, kueue_image=image)
+    assert not [found for found in report.findings if "kueue-addon" in found.what]
 
 
 def test_missing_rights_are_cured_by_the_overlay_of_the_mode() -> None:
