@@ -36,6 +36,7 @@ EXTRAS = {
     "inventory": ("kubernetes",),
     "executor": ("kubernetes",),
     "multikueue": ("resolver", "kubernetes"),
+    "ocm": ("kubernetes",),
     "emulator": ("emulator",),
     # A side in one pod; `berth cluster add` is run in the hub's.
     "hub": ("resolver", "kubernetes", "embedded", "cli"),
