@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from tests.controlplane.api import ApiError, Object
+from tests.controlplane.api import Api, ApiError, Object
 from tests.controlplane.planes import Planes
 from tests.controlplane.processes import until
 from tests.support.kustomize import render
@@ -38,8 +38,8 @@ class Rig:
         self.hub = planes.hub
         for document in self._deployed():
             self.hub.api.apply(document)
-        token = self.hub.token_for(namespace, "berth-placement")
-        self.kubeconfig = self.hub.kubeconfig_with_token(token)
+        self._token = self.hub.token_for(namespace, "berth-placement")
+        self.kubeconfig = self.hub.kubeconfig_with_token(self._token)
         self.processes: list[subprocess.Popen[bytes]] = []
         self._clusters: list[str] = []
         self._cleanup: list[str] = []
@@ -63,6 +63,10 @@ class Rig:
             yield found
 
     # ---- processes
+
+    def as_evaluator(self) -> Api:
+        """The API with the evaluator's own token."""
+        return Api(self.hub.url, self.hub.ca, token=self._token)
 
     def log(self, number: int = 0) -> Path:
         return self.folder / f"placement-{number}.log"

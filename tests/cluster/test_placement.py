@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.placementing import CLUSTERS, GROUP, LEASE, Rig, rig
+from tests.controlplane.api import Api, ApiError
 from tests.controlplane.planes import Planes
 
 pytestmark = pytest.mark.timeout(240)  # API servers start anew here, on busy machines
@@ -209,6 +211,58 @@ def test_a_hundred_and_one_clusters_are_two_pages_and_a_page_too_many_is_deleted
     hub.edit(numberOfClusters=1)
     hub.until_decided("a")
     assert [page["metadata"]["name"] for page in hub.pages()] == ["p-decision-1"]
+
+
+def test_a_page_of_that_name_that_is_nobodys_is_taken_over(hub: Rig) -> None:
+    three(hub)
+    hub.hub.api.create(
+        f"/apis/{GROUP}/v1beta1/namespaces/{hub.namespace}/placementdecisions",
+        {
+            "apiVersion": f"{GROUP}/v1beta1",
+            "kind": "PlacementDecision",
+            "metadata": {"name": "p-decision-1", "labels": {"kept": "yes"}},
+        },
+    )
+    hub.place(predicates=[T4])
+    hub.start()
+    hub.until_decided("c1", "c2")
+    [page] = hub.pages()
+    assert page["metadata"]["labels"]["kept"] == "yes"
+    assert page["metadata"]["ownerReferences"][0]["name"] == "p"
+
+
+def test_its_rights_are_those_and_no_others(hub: Rig) -> None:
+    hub.place()
+    with closing(hub.as_evaluator()) as api:
+        refuse_all_but_its_own(api, hub.namespace)
+
+
+def refuse_all_but_its_own(api: Api, namespace: str) -> None:
+    here = f"namespaces/{namespace}"
+    placements, secrets = f"/apis/{GROUP}/v1beta1/{here}/placements", f"/api/v1/{here}/secrets"
+    leases = f"/apis/coordination.k8s.io/v1/{here}/leases"
+    assert [one["metadata"]["name"] for one in api.items(f"/apis/{GROUP}/v1beta1/placements")]
+    for method, path in (
+        ("GET", f"{placements}/p"),
+        ("PATCH", f"{placements}/p"),
+        ("DELETE", f"{placements}/p"),
+        ("POST", placements),
+        ("PATCH", f"{CLUSTERS}/x"),
+        ("DELETE", f"{CLUSTERS}/x"),
+        ("POST", CLUSTERS),
+        ("GET", secrets),
+        ("GET", f"{secrets}/x"),
+        ("GET", f"/api/v1/{here}/pods"),
+        ("GET", "/api/v1/nodes"),
+        ("PATCH", f"{leases}/other"),
+        ("GET", leases),
+        ("GET", "/apis/rbac.authorization.k8s.io/v1/clusterroles"),
+        ("POST", f"/api/v1/{here}/serviceaccounts/berth-placement/token"),
+        ("POST", f"/apis/{GROUP}/v1alpha1/{here}/addonplacementscores"),
+    ):
+        with pytest.raises(ApiError) as refused:
+            api.call(method, path, {}, content_type="application/merge-patch+json")
+        assert refused.value.status == 403, (method, path, refused.value)
 
 
 def test_a_toleration_ends_by_itself(hub: Rig) -> None:

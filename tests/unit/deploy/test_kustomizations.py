@@ -18,8 +18,12 @@ from berthmaster.runtime.settings import load, unknown_variables
 from tests.support.kustomize import Manifest, render
 
 DEPLOY = Path(__file__).parents[3] / "deploy" / "kubernetes"
-FOLDERS = ("agent", "external", "overlays/observe", "overlays/order", "overlays/dispatch")
+FOLDERS = (
+    *("agent", "external", "placement"),
+    *("overlays/observe", "overlays/order", "overlays/dispatch"),
+)
 SIDES = ("agent", "overlays/dispatch")
+PODS = (*SIDES, "placement")
 
 
 def one(objects: list[Manifest], kind: str, name: str = "") -> Manifest:
@@ -53,7 +57,7 @@ def test_kustomize_renders_the_same_as_the_tests_do(folder: str) -> None:
     assert ordered(list(yaml.safe_load_all(done.stdout))) == ordered(render(DEPLOY / folder))
 
 
-@pytest.mark.parametrize("folder", SIDES)
+@pytest.mark.parametrize("folder", PODS)
 def test_a_pod_has_no_privilege_and_can_write_only_where_it_must(folder: str) -> None:
     objects = render(DEPLOY / folder)
     labels = one(objects, "Namespace")["metadata"]["labels"]
@@ -97,7 +101,12 @@ def test_whoever_selects_the_pod_means_its_labels_and_ports(folder: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("folder", "account"), [("agent", AGENT_ACCOUNT), ("overlays/order", HUB_ACCOUNT)]
+    ("folder", "account"),
+    [
+        ("agent", AGENT_ACCOUNT),
+        ("overlays/order", HUB_ACCOUNT),
+        ("placement", "berth-placement"),
+    ],
 )
 def test_the_account_is_bound_to_roles_that_are_there(folder: str, account: str) -> None:
     objects = render(DEPLOY / folder)
