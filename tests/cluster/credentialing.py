@@ -298,6 +298,21 @@ class Rig:
         except urllib.error.HTTPError as error:
             return dict(json.load(error)["parts"])
 
+    def berth(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        """A command of a person who may read the hub."""
+        argv = [sys.executable, "-m", "berthmaster.cli.main", *words]
+        hub = f"hub={self.hub.kubeconfig}"
+        env = {**os.environ, "COLUMNS": "200"}
+        return subprocess.run(
+            [*argv, "--hub", hub],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            env=env,
+            cwd=ROOT,
+        )
+
     def clean(self) -> None:
         """Take away what a namespace does not take with it."""
         self.kill()

@@ -117,6 +117,11 @@ def test_the_token_can_do_what_multikueue_needs_and_nothing_else(rig: Rig) -> No
     token = rig.token(east)
     assert token not in rig.words()
     assert token not in str(shown)
+    # And `berth cluster credentials` shows people the same.
+    told = rig.berth("cluster", "credentials", "--namespace", rig.namespace)
+    assert told.returncode == 0, told.stderr
+    [row] = [line.split() for line in told.stdout.splitlines() if line.startswith("east-")]
+    assert row == [east, "Held", "yes", "bootstrap", "24h"]
 
 
 def test_renewal_leaves_no_moment_without_a_working_token(rig: Rig) -> None:
@@ -173,6 +178,14 @@ def test_a_bound_secret_that_somebody_deletes_ends_its_token_and_a_new_one_comes
     rig.until(lambda: not works(worker, token), "the token ended with its Secret")
     rig.until(lambda: rig.serial(east) not in ("", serial), "a check has noticed")
     rig.until(lambda: works(worker, rig.token(east)), "the new one works")
+
+
+def _is_ours(rig: Rig, cluster: str) -> bool:
+    found = rig.registered(cluster)
+    assert found is not None
+    location = found["spec"]["clusterSource"]["kubeConfig"]["location"]
+    labels = found["metadata"]["labels"]
+    return bool(labels[names.MANAGED_BY] == names.MANAGER and location == names.hub_secret(cluster))
 
 
 def _account(rig: Rig, cluster: str) -> str:
@@ -235,9 +248,12 @@ def test_objects_that_others_own_are_never_written(rig: Rig) -> None:
     assert rig.registered(east) is None
     assert rig.secret(west) is None
 
-    # Their owners take them away: now it is made.
-    rig.hub.api.delete(f"{MULTIKUEUE_CLUSTERS}/{west}")
-    rig.until(lambda: rig.held(west), "the way is free")
+    # What another service of ours made in its place is taken over.
+    rig.hub.api.merge(
+        f"{MULTIKUEUE_CLUSTERS}/{west}", {"metadata": {"labels": {names.MANAGED_BY: names.SIBLING}}}
+    )
+    rig.until(lambda: rig.serial(west) != "", "the way is free")
+    rig.until(lambda: _is_ours(rig, west), "it is ours, and names our Secret")
     for cluster in (east, west):
         rig.forget(cluster)
     rig.until(lambda: rig.registered(west) is None, "ours goes")

@@ -23,6 +23,7 @@ from berthmaster.bus.permissions import UnknownUser
 from berthmaster.bus.reload import connected_keys, reload_servers
 from berthmaster.bus.subjects import SubjectError, text, token
 from berthmaster.cli import secret
+from berthmaster.cli.credentials_command import credentials
 from berthmaster.cli.session import EXIT_FAILED, Output
 from berthmaster.cli.target import KEYS_FOLDER, TLS_FOLDER, find_connection, read_external
 
@@ -68,6 +69,9 @@ class Removed(msgspec.Struct, frozen=True, kw_only=True):
 @click.group()
 def cluster() -> None:
     """Which worker clusters may connect to this bus."""
+
+
+cluster.add_command(credentials)
 
 
 def _common(function: Callable[..., int]) -> Callable[..., None]:

@@ -149,9 +149,12 @@ class Book:
         secret = self._secrets.get(cluster)
         registered = self._registered.get(cluster)
         asked = (self._accounts.get(cluster), self._permissions.get(cluster))
-        ours = registered is not None and _is_ours(registered.metadata)
+        known = self._is_known(cluster)
+        ours = registered is not None and (
+            _is_ours(registered.metadata) or (known and _is_siblings(registered.metadata))
+        )
         return Observed(
-            known=self._is_known(cluster),
+            known=known,
             told=self._told(cluster),
             source=self._source(cluster),
             secret=_held(secret) if secret is not None else None,
@@ -256,7 +259,9 @@ class Book:
         account: ManagedServiceAccount | None,
         permission: ClusterPermission | None,
     ) -> str:
-        if registered is not None and not _is_ours(registered.metadata):
+        if registered is not None and not (
+            _is_ours(registered.metadata) or _is_siblings(registered.metadata)
+        ):
             return f"MultiKueueCluster {cluster}"
         if not (self.uses_managed and cluster in self._managed):
             return ""
@@ -274,6 +279,11 @@ def is_ours(meta: Metadata) -> bool:
 
 def _is_ours(meta: Metadata) -> bool:
     return names.OURS in meta.labels and meta.labels.get(names.MANAGED_BY) == names.MANAGER
+
+
+def _is_siblings(meta: Metadata) -> bool:
+    """Whether another service of ours made it, for our Secret; it becomes ours."""
+    return meta.labels.get(names.MANAGED_BY) == names.SIBLING
 
 
 def _keep(into: dict[Any, Any], key: Any, found: Any, gone: bool) -> None:
@@ -309,7 +319,8 @@ def _held(secret: Secret) -> Held:
 def _registration(cluster: str, found: MultiKueueCluster) -> Registration:
     config = found.spec.cluster_source.kube_config
     right = (
-        config is not None
+        _is_ours(found.metadata)
+        and config is not None
         and config.location == names.hub_secret(cluster)
         and config.location_type in ("Secret", "")
     )

@@ -120,16 +120,11 @@ class HubHands:
         body = manifests.multikueue_cluster(step.cluster)
         path = MULTIKUEUE_CLUSTERS.path(name=step.cluster)
         if step.registered is not None:
+            meta = {key: body["metadata"][key] for key in ("labels", "annotations")}
+            source = {**body["spec"]["clusterSource"], "clusterProfileRef": None}
             written = await self._client.merge_patch(
                 path,
-                {
-                    "spec": {
-                        "clusterSource": {
-                            **body["spec"]["clusterSource"],
-                            "clusterProfileRef": None,
-                        }
-                    }
-                },
+                {"metadata": meta, "spec": {"clusterSource": source}},
                 MultiKueueCluster,
                 resource_version=step.registered.version,
                 field_manager=FIELD_MANAGER,

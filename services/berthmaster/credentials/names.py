@@ -18,6 +18,7 @@ OURS: Final = "berthmaster.io/credentials"  # label of all that is ours, on both
 HUB: Final = "berthmaster.io/hub"  # label on a worker: whose
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGER: Final = "berthmaster-credentials"
+SIBLING: Final = "berthmaster-admission"  # registers clusters whose Secret it finds, too
 BOOTSTRAP: Final = "berthmaster.io/bootstrap"  # label of Secrets that people make
 CLUSTER: Final = "berthmaster.io/cluster"  # annotation: the cluster's whole name
 

@@ -4,17 +4,24 @@ Pure. A ConfigMap in our own namespace, as no object of the hub that we may writ
 for this. Written when it changes; bounded as etcd bounds it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from berthmaster.credentials.core import Status
-from berthmaster.kubernetes.objects import timestamp
+from berthmaster.kubernetes.objects import Object, timestamp
 
 NAME: Final = "berthmaster-credentials"
 MAX_BYTES: Final = 900_000  # an object may have 1 MiB
 MAX_MESSAGE_CHARS: Final = 600
+MORE: Final = "_more"  # no name of a cluster begins so
+
+
+class ConfigMap(Object, frozen=True):
+    """Texts under keys."""
+
+    data: dict[str, str] | None = None
 
 
 class Line(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
@@ -45,17 +52,26 @@ def line(status: Status) -> Line:
 
 
 def table(statuses: Sequence[Status]) -> dict[str, str]:
-    """The ConfigMap's data: those that do not fit are counted under ``(more)``."""
+    """The ConfigMap's data: those that do not fit are counted."""
     found: dict[str, str] = {}
     size = 0
     for number, status in enumerate(statuses):
         text = msgspec.json.encode(line(status)).decode()
         size += len(text) + len(status.cluster) + 8
         if size > MAX_BYTES:
-            found["_more"] = str(len(statuses) - number)
+            found[MORE] = str(len(statuses) - number)
             break
         found[status.cluster] = text
     return found
+
+
+def parse(data: Mapping[str, str]) -> tuple[dict[str, Line], int]:
+    """What ``table`` made: clusters by name, and how many did not fit. Raises MsgspecError."""
+    more = data.get(MORE, "0")
+    lines = {
+        name: msgspec.json.decode(text, type=Line) for name, text in data.items() if name != MORE
+    }
+    return lines, int(more) if more.isdigit() else 0
 
 
 def _time(at_s: float) -> str:

@@ -26,12 +26,6 @@ WRITE_EVERY_S: Final = 1.0
 PAUSE_S: Final = 10.0  # after a write that failed: it is a courtesy
 
 
-class ConfigMap(Object, frozen=True):
-    """Texts under keys."""
-
-    data: dict[str, str] | None = None
-
-
 class Telling:
     """Writes what the core has to say."""
 
@@ -113,7 +107,7 @@ class Telling:
         """What another replica wrote before us goes, too."""
         path = CONFIG_MAPS.path(namespace=self._namespace, name=status.NAME)
         try:
-            found = await self._client.get(path, ConfigMap)
+            found = await self._client.get(path, status.ConfigMap)
         except NotFound:
             body = {
                 "metadata": {

@@ -135,6 +135,18 @@ def test_a_cluster_of_somebody_else_is_in_the_way_and_ours_is_looked_through() -
     assert (seen.registered, seen.foreign) == (None, f"MultiKueueCluster {CLUSTER}")
 
 
+def test_one_that_the_admission_service_made_for_our_secret_becomes_ours() -> None:
+    found = book()
+    body = manifests.multikueue_cluster(CLUSTER)
+    body["metadata"]["labels"] = {names.MANAGED_BY: names.SIBLING}
+    found.put(make(MultiKueueCluster, body))
+    seen = found.observe(CLUSTER)
+    assert (seen.registered, seen.foreign) == (None, "")  # of a cluster that is not ours to serve
+    found.put(profile())
+    seen = found.observe(CLUSTER)
+    assert (seen.registered, seen.foreign) == (Registration(False, "", ""), "")
+
+
 def test_who_lists_a_cluster_is_known_and_who_does_no_more_is_told() -> None:
     def config(*clusters: str) -> MultiKueueConfig:
         body = {"metadata": {"name": "all"}, "spec": {"clusters": list(clusters)}}
