@@ -19,6 +19,7 @@ from berthmaster.engine.fleet import WHOLE, Fleet, Holding
 from berthmaster.engine.needs import Suitable, wants_fraction
 from berthmaster.engine.room import room_of
 from berthmaster.engine.topology import Chooser, Mask, choices, shaped
+from berthmaster.engine.value import NOT_HERE as NO_SCORE
 from berthmaster.engine.value import Worth, pick_gpus, score_nodes, worth_of
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import PodSet
@@ -179,11 +180,21 @@ def _seat_within(
                 bindings[i].append(binding)
                 holdings.append(held)
                 scratch.take(held)
-                node = slice(first + best, first + best + 1)
-                chooser.took(best, score_nodes(fleet, pods, suitable, worth, node)[0])
+                if index + 1 < pods.count:
+                    chooser.took(best, _score_now(fleet, first + best, pods, suitable, worth))
     finally:
         scratch.give_back()
     return Seating(tuple(b for i in range(len(pod_sets)) for b in bindings[i]), tuple(holdings))
+
+
+def _score_now(
+    fleet: Fleet, slot: int, pods: PodSet, suitable: Suitable, worth: Worth
+) -> np.float32 | float:
+    """Of one node, as ``score_nodes`` has it; where the GPUs are gone, without looking further."""
+    if pods.gpus and pods.gpu_milli == WHOLE and fleet.whole[slot] < pods.gpus:
+        return NO_SCORE
+    found: np.float32 = score_nodes(fleet, pods, suitable, worth, slice(slot, slot + 1))[0]
+    return found
 
 
 class Scratch:

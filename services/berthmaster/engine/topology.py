@@ -192,7 +192,7 @@ class Chooser:
             at = self._at = int(scores.argmax())
         return at if self.scores[at] > NOT_HERE else -1
 
-    def took(self, at: int, score: float) -> None:
+    def took(self, at: int, score: np.float32 | float) -> None:
         """A pod went there, which scores so now."""
         self._left -= 1
         has = self._has[at] = self._has.get(at, 0) + 1
