@@ -28,15 +28,10 @@ from berthmaster.engine.queues import Amounts, ask_of, models_left, right
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.messages.placement import Choice, Decision, Reservation, Retraction, Saw
 from berthmaster.messages.workload import JobRequest, Placed, Withdrawn, WorkloadEvent
-from berthmaster.resolver.consider import (
-    Candidate,
-    Considered,
-    consider,
-    moment_at,
-    seat,
-)
+from berthmaster.resolver.consider import Considered, consider, moment_at, seat
 from berthmaster.resolver.moment import Moment
 from berthmaster.resolver.quota import target_in
+from berthmaster.resolver.ranking import Candidate
 from berthmaster.resolver.reserving import Kept, Reserves, Token
 from berthmaster.resolver.settings import ENGINE_VERSION, Policy
 from berthmaster.resolver.state import UNCLAIMED, Knowledge
