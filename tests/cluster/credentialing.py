@@ -46,11 +46,13 @@ WORKLOADS: Final = "/apis/kueue.x-k8s.io/v1beta2/workloads"
 class Rig:
     """One hub, its credentials, and workers that people gave it a way into."""
 
-    def __init__(self, planes: Planes, namespace: str, folder: Path) -> None:
+    def __init__(self, planes: Planes, namespace: str, folder: Path, *, kueue: str = "") -> None:
+        """``kueue``: Kueue's namespace, where a Kueue runs; else one of the test's own."""
         self.planes, self.namespace, self.folder = planes, namespace, folder
-        self.kueue = f"{namespace}-kueue"
+        self.kueue = kueue or f"{namespace}-kueue"
         self.hub = planes.hub
-        self.hub.make_namespace(self.kueue)
+        if not kueue:
+            self.hub.make_namespace(self.kueue)
         for document in self._deployed("credentials"):
             if document["kind"] not in ("Namespace", "Deployment", "NetworkPolicy"):
                 self.hub.api.apply(document)
@@ -321,7 +323,9 @@ class Rig:
         for cluster in self._clusters:
             _delete(api, f"{MULTIKUEUE_CLUSTERS}/{cluster}")
             _delete(api, f"{MANAGED}/{cluster}")
-        _delete(api, f"/api/v1/namespaces/{self.kueue}")
+            _delete(api, f"/api/v1/namespaces/{self.kueue}/secrets/{names.hub_secret(cluster)}")
+        if self.kueue != "kueue-system":
+            _delete(api, f"/api/v1/namespaces/{self.kueue}")
         for plane in self.planes:
             for plural in ("clusterrolebindings", "clusterroles"):
                 for one in plane.api.items(f"{RBAC}/{plural}"):

@@ -19,11 +19,11 @@ from tests.support.kustomize import Manifest, render
 
 DEPLOY = Path(__file__).parents[3] / "deploy" / "kubernetes"
 FOLDERS = (
-    *("agent", "external", "placement"),
+    *("agent", "external", "placement", "credentials", "bootstrap"),
     *("overlays/observe", "overlays/order", "overlays/dispatch"),
 )
 SIDES = ("agent", "overlays/dispatch")
-PODS = (*SIDES, "placement")
+PODS = (*SIDES, "placement", "credentials")
 
 
 def one(objects: list[Manifest], kind: str, name: str = "") -> Manifest:
