@@ -105,6 +105,7 @@ class Desk:
         self.kubeconfig = kubeconfig
         self._bus_url = bus_url
         self._folder = folder
+        self.flags: tuple[str, ...] = ()
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
 
     def log(self, number: int = 0) -> Path:
@@ -118,7 +119,7 @@ class Desk:
         env = {name: text for name, text in os.environ.items() if not name.startswith("BERTH_")}
         with self.log(number).open("ab") as log:
             self.processes[number] = subprocess.Popen(
-                argv, stdout=log, stderr=subprocess.STDOUT, env=env, cwd=ROOT
+                [*argv, *self.flags], stdout=log, stderr=subprocess.STDOUT, env=env, cwd=ROOT
             )
 
     def kill(self, number: int = 0) -> None:
@@ -167,13 +168,16 @@ class Desk:
         return [(event["reason"], event["message"]) for event in mine]
 
 
-def bind(api: Api, folder: Path = DEPLOY, user: str = USER) -> None:
-    """Exactly the rights of deploy/, for a user instead of a service account."""
-    subject = {"kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io"}
+def bind(api: Api, namespace: str = SYSTEM) -> None:
+    """Exactly the rights of deploy/, for a user instead of a service account. ``namespace``: of
+    Placements."""
+    subject = {"kind": "User", "name": USER, "apiGroup": "rbac.authorization.k8s.io"}
     api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
-    for document in render(folder):
+    for document in render(DEPLOY):
         if "subjects" in document:
             document["subjects"] = [subject]
+        if "namespace" in document["metadata"]:
+            document["metadata"]["namespace"] = namespace
         api.apply(document)
 
 

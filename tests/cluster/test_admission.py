@@ -7,15 +7,33 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.admitting import GPUS, Hall, by_placement, hall, our_check
+from tests.cluster.admitting import GPUS, Hall, bind, by_placement, hall, our_check
 from tests.cluster.multikueue_workers import Census, each_ends_once
 from tests.cluster.multikueueing import running_in
+from tests.cluster.placementing import rig as evaluator
 from tests.controlplane.kueue import builders
-from tests.controlplane.kueue.setup import Kueue, Options
+from tests.controlplane.kueue.setup import API, Kueue, Options
 from tests.controlplane.planes import Planes
 
 ONE, TWO, THREE = "worker-1", "worker-2", "worker-3"
 WORKERS = (ONE, TWO, THREE)
+T4 = {
+    "requiredClusterSelector": {
+        "labelSelector": {"matchLabels": {"accelerator": "nvidia-tesla-t4"}}
+    }
+}
+BY_GPU = {
+    "mode": "Exact",
+    "configurations": [
+        {
+            "scoreCoordinate": {
+                "type": "AddOn",
+                "addOn": {"resourceName": "gpus", "scoreName": "gpu"},
+            },
+            "weight": 1,
+        }
+    ],
+}
 QUIET_S = 3.0  # long enough for what must not happen
 pytestmark = pytest.mark.timeout(300)
 
@@ -40,15 +58,8 @@ def test_placements_by_label_and_by_score_each_drive_a_queue_to_the_end(desk: Ha
     """The clusters labelled nvidia-tesla-t4 are the second and the third; the two best of our GPU
     score are the third and the first. Among them goes the job where most is free."""
     k, ocm, api = desk.k, desk.ocm, desk.api
-    score = {"type": "AddOn", "addOn": {"resourceName": "resource-usage-score", "scoreName": "gpu"}}
-    labelled = {"labelSelector": {"matchLabels": {"accelerator": "nvidia-tesla-t4"}}}
-    by_label = ocm.place("t4", [TWO, THREE], predicates=[{"requiredClusterSelector": labelled}])
-    by_score = ocm.place(
-        "score",
-        [THREE, ONE],
-        numberOfClusters=2,
-        prioritizerPolicy={"configurations": [{"scoreCoordinate": score, "weight": 10}]},
-    )
+    by_label = ocm.place("t4", [TWO, THREE], predicates=[T4])
+    by_score = ocm.place("score", [THREE, ONE], numberOfClusters=2, prioritizerPolicy=BY_GPU)
     other, sends = f"{k.namespace}-score", f"{k.namespace}-send-score"
     api.apply(our_check(desk.gate, by_placement(by_label)))
     api.apply(our_check(other, by_placement(by_score)))
@@ -80,6 +91,46 @@ def test_placements_by_label_and_by_score_each_drive_a_queue_to_the_end(desk: Ha
     )
     assert ("ClusterAdded", f"{TWO}, {THREE}") in desk.desk.events(desk.gate)
     assert desk.desk.stop() == 0
+
+
+def test_our_own_evaluator_drives_it_when_a_score_changes_while_a_job_runs(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    """The best of the T4 clusters by our score is chosen; when the other one's score is better, the
+    job runs on in the first, the next one goes to the other, and in the end only that is listed."""
+    with hall(planes, namespace, tmp_path) as desk, evaluator(planes, namespace, tmp_path) as ocm:
+        k, api = desk.k, desk.api
+        bind(api, namespace)
+        for worker, short, free in ((ONE, "a", 8), (TWO, "b", 6)):
+            ocm.cluster(short, scored=True, accelerator="nvidia-tesla-t4")
+            name = {"berthmaster.io/cluster": ocm.named(short)}
+            api.merge(f"{API}/multikueueclusters/{worker}", {"metadata": {"annotations": name}})
+            desk.bus.worker(ocm.named(short), free=free)
+            desk.bus.queue(ocm.named(short), k)
+        ocm.score("a", 80)
+        ocm.score("b", 30)
+        ocm.place("best", predicates=[T4], prioritizerPolicy=BY_GPU, numberOfClusters=1)
+        ocm.start("--pause-s", "0.1")
+        desk.desk.flags = ("--placement-namespace", namespace)
+        desk.desk.start()
+        desk.start()
+        api.apply(our_check(desk.gate, by_placement("best")))
+        desk.listed(ONE)
+        desk.lead(k.check, desk.gate)
+        desk.use(desk.gate, k.check)
+        desk.ready()
+        with Census(k) as census:
+            desk.submit("first", run_s="12")
+            desk.runs("first", ONE)
+            ocm.score("b", 99)
+            desk.listed(f"({ONE}) {TWO}")
+            desk.submit("second", run_s="1")
+            desk.until(lambda: k.has("second", "Finished"), "the second one's end", 90)
+            desk.until(lambda: k.has("first", "Finished"), "the first one's end", 90)
+            desk.listed(TWO)
+        assert census.where("first") == [ONE]
+        assert census.where("second") == [TWO]
+        desk.nothing_wrong()
 
 
 def test_a_cluster_is_replaced_while_jobs_run_and_controllers_are_killed(desk: Hall) -> None:
