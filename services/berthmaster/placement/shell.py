@@ -1,8 +1,8 @@
 """The evaluator's shell: feeds the core from six mirrors, and writes what it says.
 
 One replica holds the lease and writes; the others mirror the same hub and take over within a
-lease's time. A Placement that is dear to look at waits ten times as long as the look took, so that
-none starves the rest.
+lease's time. A Placement that was looked at rests for many times as long as that took: none starves
+the others, and all of them together leave most of a core alone.
 """
 
 import asyncio
@@ -30,7 +30,8 @@ from berthmaster.runtime.service import Context
 LEASE: Final = "berthmaster-placement"
 LONGEST_SLEEP_S: Final = 1.0
 BEAT_S: Final = 0.5
-DEAR: Final = 10.0  # a look is followed by so many times its own length of rest
+DEAR: Final = 10.0  # a look is followed by so many times its own length of rest …
+ALL_DEAR: Final = 3.0  # … for each Placement: in a storm of scores all take a third of a core
 AT_ONCE: Final = 16  # Placements that are written side by side
 
 
@@ -147,7 +148,8 @@ class Shell:
             return
         took_s = time.thread_time() - began_s
         self._look_s.observe(took_s)
-        self.core.rest(key, now_s + max(self._ctx.settings.pause_s, DEAR * took_s))
+        rest_s = took_s * max(DEAR, ALL_DEAR * len(self.core))
+        self.core.rest(key, now_s + max(self._ctx.settings.pause_s, rest_s))
         self._tell(work.tells)
         if work.writes:
             self._ctx.spawn(self._write(work, stirred_at_s), name="write to the hub")

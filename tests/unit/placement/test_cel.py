@@ -72,6 +72,7 @@ def holds(text: str, steps: int = 100_000) -> bool:
         '"abc".charAt(1) == "b" && "abc".charAt(3) == "" && "abc".reverse() == "cba"',
         "string(3) == '3' && int('12') == 12 && double('1.5') == 1.5 && int(-2.9) == -2",
         "bool('true') && string(1.5) == '1.5' && string(true) == 'true' && string(2.0) == '2'",
+        "!(1 in managedCluster.metadata) && int('+7') == 7 && int('-0012') == -12",
         "0x1F == 31 && 1e3 == 1000.0 && .5 == 0.5 // a comment",
         "'''a\nb''' == 'a\\nb'",
         "'a,b,c'.split(',') == ['a','b','c'] && 'a,b,c'.split(',', 2) == ['a', 'b,c']",
@@ -170,6 +171,8 @@ def test_what_is_wrong_for_every_cluster_is_found_when_it_is_read(text: str, pro
         ("managedCluster.metadata.labels.a.all(x, true)", WrongType),
         ("managedCluster.status.n.contains('4')", WrongType),
         ("managedCluster.status.n ? true : false", WrongType),
+        ("managedCluster.status.clusterClaims in managedCluster.metadata", WrongType),
+        ("int(true && managedCluster.metadata.name != '') == 1", WrongType),
         ("managedCluster.scores(managedCluster.status.n).exists(s, true)", EvalError),
     ],
 )

@@ -5,6 +5,7 @@ kinds that it has no meaning for. Functions stand before brackets, methods behin
 may be both. Tables at the end.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from math import isfinite
@@ -29,6 +30,7 @@ from berthmaster.placement.cel.values import (
 )
 
 MAX_JSON_CHARS: Final = 65_536
+_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
 
 
 class Function(NamedTuple):
@@ -104,24 +106,16 @@ def _size(meter: Meter, of: Value) -> int:
 
 def _int(meter: Meter, of: Value) -> int:
     meter.charge(1)
-    try:
-        if isinstance(of, float):
-            if not isfinite(of):
-                raise ValueError
-            return integer(int(of))
-        if isinstance(of, str) and len(of) <= 32:
-            if "_" in of or of != of.strip():
-                raise ValueError
-            return integer(int(of))
-    except ValueError:
-        raise EvalError(f"no whole number: {str(of)[:40]!r}") from None
     if isinstance(of, int) and not isinstance(of, bool):
         return of
-    raise (
-        WrongType(f"no int of a {kind_of(of)}")
-        if not isinstance(of, str)
-        else EvalError("no whole number: too long")
-    )
+    if not isinstance(of, float | str):
+        raise WrongType(f"no int of a {kind_of(of)}")
+    if isinstance(of, float):
+        if isfinite(of):
+            return integer(int(of))
+    elif _WHOLE.fullmatch(of):
+        return integer(int(of))
+    raise EvalError(f"no whole number: {str(of)[:40]!r}")
 
 
 def _double(meter: Meter, of: Value) -> float:

@@ -229,6 +229,8 @@ class Binary(Node):
 
 def _contains(of: Value, wanted: Value, meter: Meter) -> bool:
     if isinstance(of, Mapping):
+        if not isinstance(wanted, str | int | float):
+            raise WrongType(f"a {kind_of(wanted)} is no key")
         return isinstance(wanted, str) and wanted in of
     if isinstance(of, list):
         return any(equal(one, wanted, meter) for one in of)
