@@ -1,7 +1,12 @@
 """Scores and properties on a real hub, written by a token that has only the Role of deploy/ocm."""
 
 import asyncio
+import json
 import secrets
+import subprocess
+import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -9,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from berthmaster.bus.embedded import free_ports
 from berthmaster.ocm.scores import FIXED_NAMES
 from berthmaster.scorer.service import main as scorer_main
 from berthmaster.scorer.settings import ScorerSettings
@@ -31,9 +37,11 @@ from tests.cluster.ocming import (
     with_rights,
     written,
 )
+from tests.controlplane import processes
 from tests.controlplane.api import ApiError
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
+from tests.pipeline.running import environment
 
 # An API server's crash and return alone may take half a minute on a busy machine.
 pytestmark = pytest.mark.timeout(300)
@@ -183,3 +191,48 @@ async def test_ocms_vector_of_nodes_6_and_8_from_real_nodes_to_the_score_on_the_
             last = await until(hub, scores_path(east), lambda one: gpus(one) == (-20, -20))
             assert values(last)["gpuIdle"] == -100
             assert values(last)[GANG] == -20
+
+
+def readiness(port: int) -> dict[str, Any]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as reply:
+            text = reply.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            text = error.read()
+    except OSError:
+        return {}
+    parts: dict[str, Any] = json.loads(text)["parts"]
+    return parts
+
+
+def test_a_hub_runs_it_beside_the_rest_where_it_is_asked_to_as_a_user_of_its_own(
+    planes: Planes, namespace: str, clusters: list[str], tmp_path: Path
+) -> None:
+    hub, mute = planes.hub, clusters[2]
+    [nats, port] = free_ports(2)
+    argv = [sys.executable, "-m", "berthmaster.cli.main", "serve", "hub", "--also", "ocm"]
+    argv += ["--kubeconfig", str(hub.kubeconfig), "--data-dir", str(tmp_path / "data")]
+    argv += ["--nats-port", str(nats), "--http-port", str(port)]
+    log = tmp_path / "hub.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(argv, env=environment(tmp_path), stdout=output, stderr=output)
+    try:
+
+        def worst() -> bool:
+            assert process.poll() is None, log.read_text()[-3000:]
+            found = hub.api.find(scores_path(mute))
+            return found is not None and reason(found) == "NoReport"
+
+        # Nobody reports here: after half a minute that is said of every managed cluster.
+        processes.until(worst, f"scores of {mute}", 150)
+        processes.until(
+            lambda: (told := readiness(port)) and all(one["ok"] for one in told.values()),
+            f"all of it is ready: {readiness(port)}",
+            60,
+        )
+        assert "ocm" in readiness(port)
+    finally:
+        process.terminate()
+        process.wait(20)
+    assert "permission violation" not in log.read_text()
