@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from hypothesis import HealthCheck, settings
 
 from berthmaster.kubernetes.objects import Metadata, timestamp
 from berthmaster.placement.objects import (
@@ -21,6 +22,7 @@ from berthmaster.placement.request import Request, read
 from berthmaster.placement.words import CLUSTER_SET_LABEL, DISABLED, PLACEMENT_LABEL
 
 NAMESPACE = "team"
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 NOW_S = 1_900_000_000.0
 
 

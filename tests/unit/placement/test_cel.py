@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from berthmaster.placement.cel.errors import CelError, EvalError, Malformed, TooCostly, WrongType
 from berthmaster.placement.cel.program import Program, compiled
 from berthmaster.placement.cel.values import Meter
+from tests.unit.placement.objects import UNHURRIED
 
 NAMES = frozenset({"managedCluster"})
 METHODS = frozenset({"scores"})
@@ -206,7 +207,7 @@ TEN = "[1,2,3,4,5,6,7,8,9,10]"
     ],
 )
 def test_what_costs_too_much_is_stopped_and_costs_no_more_than_it_may(text: str) -> None:
-    meter = Meter(1_000_000)
+    meter = Meter(200_000)
     with pytest.raises(TooCostly):
         program(text).holds({"managedCluster": CLUSTER}, meter, {"scores": scores})
 
@@ -222,6 +223,7 @@ def test_what_is_spent_is_the_same_each_time() -> None:
     assert 15 < spent.pop() < 60
 
 
+@UNHURRIED
 @given(st.text(alphabet="managedCluster.()[]{}'\"\\&|!=<>+-*/%?:, 0123456789xrub\n", max_size=60))
 def test_any_text_is_an_expression_or_is_refused(text: str) -> None:
     try:
@@ -237,6 +239,7 @@ def test_any_text_is_an_expression_or_is_refused(text: str) -> None:
         pass
 
 
+@UNHURRIED
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3),

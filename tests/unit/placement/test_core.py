@@ -17,6 +17,7 @@ from tests.unit.placement.hub import Hub, joined
 from tests.unit.placement.objects import (
     NAMESPACE,
     NOW_S,
+    UNHURRIED,
     binding,
     cluster,
     cluster_set,
@@ -462,7 +463,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(UNHURRIED, max_examples=60)
 @given(STEPS)
 def test_whatever_happens_it_comes_to_rest_with_right_pages_and_a_new_life_agrees(
     steps: list[tuple[str, int, int]],
@@ -522,6 +523,7 @@ def test_whatever_happens_it_comes_to_rest_with_right_pages_and_a_new_life_agree
     assert second.pages() == hub.pages()
 
 
+@UNHURRIED
 @given(
     values=st.lists(st.integers(-100, 100), min_size=1, max_size=12),
     number=st.integers(0, 12),

@@ -12,6 +12,7 @@ from berthmaster.placement.pages import MAX_RANKING_CHARS, MAX_REASON_CHARS, Pag
 from berthmaster.placement.request import Request
 from berthmaster.placement.scheduler import Outcome, schedule
 from tests.unit.placement.objects import (
+    UNHURRIED,
     cluster,
     exactly,
     named,
@@ -186,6 +187,7 @@ def test_a_ranking_is_bounded_and_says_how_many_it_leaves_out(count: int) -> Non
         assert len(told["ranked"]) + told.get("more", 0) == count
 
 
+@UNHURRIED
 @given(
     count=st.integers(0, 450),
     per_group=st.integers(0, 300) | st.integers(1, 100).map(lambda n: f"{n}%"),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from berthmaster.placement.cel.errors import EvalError, TooCostly
 from berthmaster.placement.cel.pattern import pattern
 from berthmaster.placement.cel.values import Meter
+from tests.unit.placement.objects import UNHURRIED
 
 
 def found(text: str, wanted: str, steps: int = 1_000_000) -> bool:
@@ -101,6 +102,7 @@ PIECES = st.sampled_from(
 )
 
 
+@UNHURRIED
 @given(
     st.lists(PIECES, max_size=6), st.text(alphabet="abc", max_size=8), st.booleans(), st.booleans()
 )

@@ -22,6 +22,7 @@ from berthmaster.placement.scheduler import BUILT_IN, DESCRIPTIONS, FILTERS, sch
 from berthmaster.placement.words import Misconfigured
 from tests.unit.placement.objects import (
     NOW_S,
+    UNHURRIED,
     cluster,
     exactly,
     named,
@@ -130,6 +131,7 @@ def test_of_many_scores_that_ran_out_ten_are_named() -> None:
 AMOUNTS = st.integers(0, 10**15).map(str) | st.sampled_from(["", "x", "1Gi", "1e3", "-5"])
 
 
+@UNHURRIED
 @given(
     amounts=st.lists(AMOUNTS, min_size=1, max_size=8),
     counts=st.lists(st.integers(0, 50), max_size=8),
@@ -214,6 +216,7 @@ def test_taints_and_tolerations(
     assert found.again_at_s == (None if again_s is None else NOW_S + again_s)
 
 
+@UNHURRIED
 @given(
     st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), min_size=1, max_size=6),
 )
