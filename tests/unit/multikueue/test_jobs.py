@@ -1,0 +1,26 @@
+"""What cannot be asked for by way of the hub, and is said instead of being left out."""
+
+from typing import Any
+
+import pytest
+
+from berthmaster.lifecycle.fold import Workload
+from berthmaster.messages.workload import JobRequest, PodSet, RunSpec, Topology
+from berthmaster.multikueue.jobs import unmakeable
+
+
+@pytest.mark.parametrize(
+    ("pods", "why"),
+    [
+        ({}, ""),
+        ({"gpus": 4, "prefer_gpu_models": ("H100",)}, ""),  # a wish, which changes nothing there
+        ({"gpus": 1, "gpu_milli": 142, "mig_profile": "1g.10gb"}, "parts of a GPU"),
+        ({"gpus": 1, "gpu_memory_mib": 8192}, "gpu_memory_mib"),
+        ({"count": 4, "topology": Topology(max_pods_a_node=1)}, "topology"),
+    ],
+)
+def test_what_a_hubs_job_cannot_say_is_refused(pods: dict[str, Any], why: str) -> None:
+    request = JobRequest(id="train", pod_sets=(PodSet(**pods),), run=RunSpec(image="train:1"))
+    said = unmakeable(Workload(tenant="acme", id="train", request=request))
+    assert said.startswith(f"{why} cannot be asked for by way of the hub" if why else "")
+    assert bool(said) == bool(why)
