@@ -119,6 +119,23 @@ def test_killed_at_random_while_it_renews_nobody_is_ever_refused(rig: Rig) -> No
     rig.until(lambda: rig.bound(worker) == [rig.serial(east)], "no orphan")
 
 
+def test_stopped_in_the_middle_of_a_step_it_ends_well_and_the_next_life_goes_on(rig: Rig) -> None:
+    worker = rig.planes.workers[0]
+    east = rig.cluster("east")
+    door = worker.proxy(delay_s=1.5)  # a step of several calls takes longer than an end may
+    rig.bootstrap(east, worker, via=door)
+    rig.profile(east)
+    rig.start()
+    rig.until(lambda: said(rig, "lease gained", 0), "it acts")
+    time.sleep(2)
+    assert rig.stop() == 0, rig.words()
+    assert "died" not in rig.words()
+    door.delay_s = 0.0
+    rig.start()
+    rig.until(lambda: rig.held(east), "access is there")
+    rig.until(lambda: rig.bound(worker) == [rig.serial(east)], "one token")
+
+
 def test_a_second_replica_stands_by_and_takes_over(rig: Rig) -> None:
     worker = rig.planes.workers[0]
     east = rig.cluster("east")

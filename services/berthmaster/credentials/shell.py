@@ -57,6 +57,7 @@ from berthmaster.runtime.service import Context
 STEPS: Final = 16  # at once, over all workers
 CALLS_A_STEP: Final = 12  # more than any step makes: its limit is so many times one call's
 LONGEST_SLEEP_S: Final = 1.0
+FINISH_S: Final = 2.0  # for what is under way when the service stops; it drains within 4
 HOUSE_S: Final = 0.5
 IDENTITY_PAUSE_S: Final = 1.0
 IDENTITY: Final = "kube-system"  # its uid is the hub's id, as other services have it
@@ -80,6 +81,8 @@ class Shell:
         self._turns = asyncio.Semaphore(STEPS)
         self._hub_id = ""
         self._acting = False
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._over = asyncio.Event()  # nothing is under way any more: the lease may go
         self._mirrors = Mirrors(ctx, client, namespace=self._namespace, on_object=self._on_object)
         self._hub = HubHands(
             client,
@@ -120,10 +123,14 @@ class Shell:
         ctx.spawn(self._identify(), name="identity of the hub")
         ctx.spawn(self._telling.run(), name="words for people")
         ctx.spawn(self._keep_house(), name="keep house")
-        leading = ctx.spawn(self._leader.run(ctx.stopping), name="lease")
+        leading = ctx.spawn(self._leader.run(self._over), name="lease")
         acting = ctx.spawn(self._act_for_ever(), name="act")
         await ctx.stopping.wait()
-        await asyncio.wait({acting, leading}, timeout=2.0)
+        await asyncio.wait({acting, *self._under_way}, timeout=FINISH_S)
+        for step in self._under_way:
+            step.cancel()
+        self._over.set()
+        await asyncio.wait({leading, *self._under_way}, timeout=1.0)
         await self._workers.close()
 
     # ---- the hub
@@ -183,7 +190,10 @@ class Shell:
             if not may:
                 continue
             for step in self.core.act(ctx.now()):
-                ctx.spawn(self._carry_out(step), name=f"{type(step).__name__} {step.cluster}")
+                name = f"{type(step).__name__} {step.cluster}"
+                task = ctx.spawn(self._carry_out(step), name=name)
+                self._under_way.add(task)
+                task.add_done_callback(self._under_way.discard)
             for cluster, error in self.core.faults:
                 self._ctx.log.error("a cluster cannot be handled", error=error, cluster=cluster)
             self.core.faults.clear()

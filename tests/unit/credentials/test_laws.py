@@ -1,6 +1,7 @@
 """Whatever happens in whatever order: never a gap, never an orphan that stays, never a listed
 cluster cut off."""
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -14,6 +15,7 @@ from hypothesis.stateful import (
 from berthmaster.credentials.words import Failed, Forget, Mint, Revoke, Sweep, Trouble
 from tests.unit.credentials.world import GRACE_S, HERE, LIFE_S, THERE, World, bootstrap
 
+pytestmark = pytest.mark.timeout(300)  # on a loaded machine
 SOURCES = (bootstrap(), bootstrap(version="2"), bootstrap(THERE, "3"))
 
 

@@ -1,13 +1,20 @@
 """The least rights, and that what deploy/ lets a bootstrap account hand on is just that."""
 
+import asyncio
+import io
 from pathlib import Path
 
 import pytest
 import yaml
 
 from berthmaster.credentials.rights import DEFAULT_FRAMEWORKS, FRAMEWORKS, rules
+from berthmaster.credentials.service import main
 from berthmaster.credentials.settings import CredentialsSettings
-from berthmaster.runtime.errors import SettingsError
+from berthmaster.runtime.errors import CannotStart, SettingsError
+from berthmaster.runtime.health import Health
+from berthmaster.runtime.log import Log
+from berthmaster.runtime.metrics import Metrics
+from berthmaster.runtime.service import Context
 from berthmaster.runtime.settings import load
 from tests.support.kustomize import Manifest, render
 
@@ -120,6 +127,15 @@ def test_settings_that_cannot_work_are_refused_by_name(flags: list[str], problem
     with pytest.raises(SettingsError) as caught:
         load(CredentialsSettings, "credentials", flags, {})
     assert problem in " ".join(caught.value.problems)
+
+
+def test_a_grace_as_long_as_the_time_between_renewals_is_refused_at_the_start() -> None:
+    settings = load(CredentialsSettings, "credentials", ["--renew-after-s", "60"], {})
+    log = Log("credentials", stream=io.BytesIO())
+    ctx = Context("x", settings, log=log, metrics=Metrics("x"), health=Health())
+    with pytest.raises(CannotStart) as caught:
+        asyncio.run(main(ctx))
+    assert "--renew-after-s 60 must be more than --grace-s 60" in str(caught.value)
 
 
 def test_the_defaults_are_the_ones_that_the_page_tells() -> None:
