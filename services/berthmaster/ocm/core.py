@@ -7,6 +7,9 @@ be, so that whoever takes over, or starts anew, writes nothing that stands there
 A cluster of Open Cluster Management gets an AddOnPlacementScore, reported or not: one without
 counts as 0 there, which beats healthy clusters. A ClusterProfile gets properties only if it names
 us as its manager, in its spec and in its label.
+
+How long a score counts is judged by the hub's clock, and ours may be wrong by more than a score's
+validity. What the API server says of when it stored our own write tells the difference.
 """
 
 from enum import Enum
@@ -17,12 +20,13 @@ from berthmaster.kubernetes.objects import Object
 from berthmaster.messages.fleet import ClusterScore
 from berthmaster.ocm import placed, profiles, scores
 from berthmaster.ocm.desk import Desk, Target
-from berthmaster.ocm.objects import ClusterProfile, ManagedCluster, PlacementScore
+from berthmaster.ocm.objects import ClusterProfile, ManagedCluster, PlacementScore, written_at_s
 from berthmaster.ocm.placed import warning
 from berthmaster.ocm.scores import View
 from berthmaster.ocm.settings import Policy
 from berthmaster.ocm.words import PROFILE, SCORE, Done, Instruction, Key, Look
 
+CLOCKS_AGREE_S: Final = 5.0  # the server's times are whole seconds, and answers take a while
 TOLD_AFTER: Final = 2  # failures in a row: the first may be a cluster that is just being imported
 Ours = PlacementScore | ClusterProfile
 
@@ -43,6 +47,7 @@ class Hub:
         self.desk: Desk[Ours] = Desk(policy.rules)
         self.since_s = inf  # since when scores are listened to
         self.blind = False  # the bus is away
+        self.ahead_s = 0.0  # the hub's clock before ours
         self.managed: dict[str, ManagedCluster] = {}
         self.models: tuple[str, ...] = ()  # the fleet's; once known, never forgotten
         self.problems: dict[str, str] = {}  # cluster -> why it gets no profile
@@ -171,6 +176,7 @@ class Hub:
         if target is None:
             return []
         if done.outcome == "stored" and isinstance(target.thing, PlacementScore):
+            self._compare_clocks(target.thing, now_s)
             target.told, told = placed.news(target.thing, target.told)
             return told
         managed = self.managed.get(done.key[1])
@@ -179,6 +185,12 @@ class Hub:
             if target.pace.failures == TOLD_AFTER:
                 return [warning("ManagedCluster", managed, "NamespaceMissing", target.trouble)]
         return []
+
+    def _compare_clocks(self, stored: PlacementScore, now_s: float) -> None:
+        at_s = written_at_s(stored)
+        if at_s and abs(at_s - now_s - self.ahead_s) > CLOCKS_AGREE_S:
+            self.ahead_s = at_s - now_s if abs(at_s - now_s) > CLOCKS_AGREE_S else 0.0
+            self.desk.touch(list(self.desk.targets))
 
     # ---- what goes out
 
@@ -220,9 +232,9 @@ class Hub:
             self.models,
             policy.rules,
             told_at_s=self._seen_s.get(cluster),
-            now_s=now_s,
+            now_s=now_s + self.ahead_s,
         )
-        return found, until_s
+        return found._replace(renew_at_s=found.renew_at_s - self.ahead_s), until_s
 
     def view(self, cluster: str, now_s: float) -> tuple[View | None, float]:
         """(what to say of a cluster, or None while there is still time; until when that holds)."""

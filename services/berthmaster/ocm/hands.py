@@ -29,6 +29,7 @@ from berthmaster.kubernetes.resources import (
 )
 from berthmaster.ocm.objects import (
     CLUSTER_MANAGER,
+    FIELD_MANAGER,
     FRESH,
     MANAGED_BY,
     OURS,
@@ -52,7 +53,6 @@ from berthmaster.ocm.words import (
     WriteScore,
 )
 
-MANAGER: Final = "berthmaster-ocm"
 MAX_WHY_CHARS: Final = 500
 _KINDS: Final[dict[str, tuple[Resource, type[Object]]]] = {
     SCORE: (ADD_ON_PLACEMENT_SCORES, PlacementScore),
@@ -101,14 +101,14 @@ class Hands:
                 **_new(write, namespace, name),
             }
             path = resource.path(namespace=namespace)
-            return await self._client.create(path, body, kind, field_manager=MANAGER)
+            return await self._client.create(path, body, kind, field_manager=FIELD_MANAGER)
         part = "" if isinstance(write, WriteClaim) else "status"
         return await self._client.merge_patch(
             resource.path(namespace=namespace, name=name, subresource=part),
             changed(write),
             kind,
             resource_version=write.resource_version,
-            field_manager=MANAGER,
+            field_manager=FIELD_MANAGER,
         )
 
 

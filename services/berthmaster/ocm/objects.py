@@ -2,11 +2,12 @@
 
 from typing import Final
 
-from berthmaster.kubernetes.objects import Condition, Object, Struct
+from berthmaster.kubernetes.objects import Condition, Metadata, Object, Struct, seconds
 
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"  # a label
 OURS: Final = "berthmaster"  # its value on what is ours to write
 CLUSTER_MANAGER: Final = "x-k8s.io/cluster-manager"  # of ClusterProfiles: who looks after it
+FIELD_MANAGER: Final = "berthmaster-ocm"  # under which all of this is written
 FRESH: Final = "Fresh"  # the condition of our scores
 
 
@@ -37,9 +38,23 @@ class PlacementScoreStatus(Struct, frozen=True):
     valid_until: str | None = None
 
 
+class Written(Struct, frozen=True):
+    """When somebody last wrote an object, by the API server's clock."""
+
+    manager: str = ""
+    time: str | None = None
+
+
+class DatedMetadata(Metadata, frozen=True):
+    """Metadata with who wrote when."""
+
+    managed_fields: tuple[Written, ...] = ()
+
+
 class PlacementScore(Object, frozen=True):
     """An AddOnPlacementScore."""
 
+    metadata: DatedMetadata = DatedMetadata()
     status: PlacementScoreStatus = PlacementScoreStatus()
 
 
@@ -86,6 +101,15 @@ class ClusterClaim(Object, frozen=True):
     """One claim of a managed cluster, which lies in that cluster."""
 
     spec: ClusterClaimSpec = ClusterClaimSpec()
+
+
+def written_at_s(thing: PlacementScore) -> float:
+    """When we wrote it last, by the API server's clock; 0 = it does not say."""
+    times = [one.time for one in thing.metadata.managed_fields if one.manager == FIELD_MANAGER]
+    try:
+        return max((seconds(time) for time in times), default=0.0)
+    except ValueError:
+        return 0.0
 
 
 def foreign(thing: Object) -> str:

@@ -3,10 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from berthmaster.kubernetes.objects import Condition, Metadata, OwnerReference, timestamp
 from berthmaster.messages.fleet import ClusterScore, Freshness, ResourceScore, Stamp
 from berthmaster.ocm.objects import (
     CLUSTER_MANAGER,
+    FIELD_MANAGER,
     FRESH,
     MANAGED_BY,
     OURS,
@@ -15,6 +18,7 @@ from berthmaster.ocm.objects import (
     ClusterProfile,
     ClusterProfileSpec,
     ClusterProfileStatus,
+    DatedMetadata,
     Item,
     ManagedCluster,
     ManagedClusterSpec,
@@ -22,6 +26,7 @@ from berthmaster.ocm.objects import (
     PlacementScore,
     PlacementScoreStatus,
     Property,
+    Written,
 )
 from berthmaster.ocm.scores import OCM_NAMES
 
@@ -122,6 +127,7 @@ def placed(
     owner: str = "",
     name: str = NAME,
     since_s: float = T0_S,
+    stored_s: float | None = None,
 ) -> PlacementScore:
     """An AddOnPlacementScore; one without values has no status yet."""
     conditions = (
@@ -133,13 +139,17 @@ def placed(
             last_transition_time=timestamp(since_s),
         ),
     )
+    plain = metadata(
+        name, cluster, version=version, labels={MANAGED_BY: OURS} if ours else {}, owner=owner
+    )
+    dates = (
+        Written(manager="kubectl", time="2020-01-01T00:00:00Z"),
+        Written(manager=FIELD_MANAGER, time=timestamp(stored_s or 0.0)),
+    )
     return PlacementScore(
-        metadata=metadata(
-            name,
-            cluster,
-            version=version,
-            labels={MANAGED_BY: OURS} if ours else {},
-            owner=owner,
+        metadata=DatedMetadata(
+            **msgspec.structs.asdict(plain),
+            managed_fields=dates if stored_s is not None else (),
         ),
         status=PlacementScoreStatus(
             conditions=conditions if reason else (),

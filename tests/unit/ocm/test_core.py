@@ -1,131 +1,24 @@
 """The hub's side, as stories: objects and scores come in, writes go out."""
 
-from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from berthmaster.kubernetes.objects import Condition, Object, seconds, timestamp
-from berthmaster.ocm.core import Hub, Kind
+from berthmaster.kubernetes.objects import Condition, seconds, timestamp
+from berthmaster.ocm.core import Kind
 from berthmaster.ocm.objects import PlacementScore
-from berthmaster.ocm.pace import Rules
-from berthmaster.ocm.properties import wanted
-from berthmaster.ocm.scores import FIXED_NAMES, view
-from berthmaster.ocm.settings import Policy
+from berthmaster.ocm.scores import FIXED_NAMES
 from berthmaster.ocm.words import (
-    CreateProfile,
     CreateScore,
     Done,
     Instruction,
-    Key,
     Tell,
-    Write,
-    WriteProperties,
     WriteScore,
 )
-from tests.unit.ocm.builders import NAME, T0_S, managed, metadata, placed, profile, score
-
-EAST = ("score", "east", NAME)
-T4 = "gpuGang-Tesla-T4"
-RULES = Rules(settle_s=30.0, burst=6.0, refill_s=10.0, validity_s=300.0)
-
-
-class Story:
-    """A hub that is listed, a clock, and a server that does what it is told."""
-
-    def __init__(self, **policy: Any) -> None:
-        self.hub = Hub(Policy(rules=RULES, silent_after_s=30.0, **policy))
-        self.now_s = T0_S
-        self.version = 100
-        self.written: dict[Key, Object] = {}
-        self.hub.listen(self.now_s, blind=False)
-        for kind in Kind:
-            self.hub.on_listed(kind.value)
-
-    def act(self, after_s: float = 0.0) -> list[Instruction]:
-        """What is asked for after so long."""
-        self.now_s += after_s
-        return self.hub.act(self.now_s)
-
-    def tell(self, cluster: str = "east", **rest: Any) -> None:
-        """A score comes."""
-        self.hub.on_score(score(cluster, **rest), self.now_s)
-
-    def sees(self, thing: Object, *, gone: bool = False) -> None:
-        """A watch brings an object."""
-        self.hub.on_object(thing, gone=gone)
-
-    def stored(self, write: Write) -> list[Instruction]:
-        """The server does it."""
-        self.version += 1
-        thing: Object
-        match write:
-            case CreateScore(key):
-                thing = placed(key[1], version=self.version, name=key[2])
-            case WriteScore():
-                thing = self.shows(write, self.version)
-            case CreateProfile(key):
-                thing = profile(key[2], namespace=key[1], version=self.version)
-            case WriteProperties():
-                listed = {one["name"]: one["value"] for one in write.properties}
-                _, namespace, name = write.key
-                thing = profile(
-                    name, listed, namespace=namespace, version=self.version, at_s=self.now_s
-                )
-            case _:
-                raise AssertionError(write)
-        told = self.hub.on_done(Done(key=write.key, outcome="stored", thing=thing), self.now_s)
-        self.written[write.key] = thing
-        self.sees(thing)  # the watch comes after the answer
-        return told
-
-    @staticmethod
-    def shows(write: WriteScore, version: int) -> PlacementScore:
-        """The object that a write makes."""
-        _, namespace, name = write.key
-        return placed(
-            namespace,
-            write.scores,
-            version=version,
-            until_s=seconds(write.valid_until),
-            reason=write.reason,
-            message=write.message,
-            name=name,
-            since_s=seconds(write.since),
-        )
-
-    def settle(self, limit: int = 20) -> list[Instruction]:
-        """Everything that is due now is done; what that was."""
-        told: list[Instruction] = []
-        for _ in range(limit):
-            asked = self.act()
-            if not asked:
-                return told
-            for each in asked:
-                told.append(each)
-                if not isinstance(each, Tell):
-                    told += self.stored(each)
-        raise AssertionError(f"it does not come to rest: {told[-3:]}")
-
-
-def the_write(asked: Sequence[Instruction]) -> WriteScore:
-    [write] = asked
-    assert isinstance(write, WriteScore)
-    return write
-
-
-def reported(**rest: Any) -> Story:
-    """A story in which one cluster's scores stand."""
-    story = Story()
-    story.sees(managed("east"))
-    story.tell(**rest)
-    story.settle()
-    return story
+from tests.unit.ocm.builders import NAME, T0_S, managed, placed
+from tests.unit.ocm.story import EAST, T4, Story, reported, the_write
 
 
 def test_a_cluster_that_is_managed_and_reports_gets_its_scores() -> None:
@@ -378,13 +271,43 @@ def test_a_conflict_is_decided_anew_on_what_is_there() -> None:
     story.tell(free=2)
     write = the_write(story.act())
     # Somebody else's write came first, and changed nothing of what matters.
-    theirs = msgspec.structs.replace(
-        Story.shows(write, 500), metadata=metadata(NAME, "east", version=500)
-    )
+    theirs = placed("east", write.scores, version=500, ours=False)
     assert story.hub.on_done(Done(key=EAST, outcome="conflict", thing=theirs), story.now_s) == []
     [tell] = story.act()
     assert isinstance(tell, Tell)  # it has lost its label: not ours any more
     assert tell.reason == "NotOurs"
+
+
+@pytest.mark.parametrize("ahead_s", [-3600.0, 400.0, 3.0])
+def test_how_long_scores_count_goes_by_the_hubs_clock(ahead_s: float) -> None:
+    story = Story()
+    story.ahead_s = ahead_s
+    story.sees(managed("east"))
+    story.tell()
+    writes = [each for each in story.settle() if isinstance(each, WriteScore)]
+    hub_s = story.now_s + ahead_s
+    left_s = seconds(writes[-1].valid_until) - hub_s
+    assert 290 <= left_s <= 310
+    # Known from then on: renewed at half its time, and not before.
+    for _ in range(28):
+        story.now_s += 5
+        story.tell()
+        assert story.act() == []
+    story.now_s += 15
+    story.tell()
+    renewal = the_write(story.act())
+    assert renewal.valid_until == timestamp(story.now_s + story.hub.ahead_s + 300)
+    # The clocks agree again: that is learned by the next write, and then put right.
+    story.ahead_s = 0.0
+    story.stored(renewal)
+    assert story.hub.ahead_s == 0.0
+    for _ in range(8):
+        story.settle()
+        story.now_s += 5
+        story.tell()
+    stands = story.hub.desk.targets[EAST].thing
+    assert isinstance(stands, PlacementScore)
+    assert 250 <= seconds(stands.status.valid_until) - story.now_s <= 305
 
 
 def test_one_that_vanished_under_a_write_is_made_anew() -> None:
@@ -493,204 +416,3 @@ def test_not_all_of_a_large_fleet_is_written_at_once() -> None:
     for each in first[1:]:
         story.stored(each)  # type: ignore[arg-type]
     assert len(story.act()) == 15
-
-
-# ---- ClusterProfiles
-
-
-def test_a_profile_that_we_manage_gets_our_properties_and_keeps_the_others() -> None:
-    story = Story()
-    story.tell()
-    story.sees(profile("east", {"zone": "b"}))
-    [write] = story.act()
-    assert isinstance(write, WriteProperties)
-    told = {one["name"]: one["value"] for one in write.properties}
-    assert told == {"zone": "b"} | wanted(view(score(), silent_s=0))
-    story.stored(write)
-    assert story.act() == []
-    # Renewed, so that a reader sees that somebody keeps it; a change at once.
-    for _ in range(29):
-        story.now_s += 5
-        story.tell()
-        assert story.act() == []
-    story.now_s += 5
-    story.tell()
-    [again] = story.act()
-    assert isinstance(again, WriteProperties)
-    assert {one["lastObservedTime"] for one in again.properties if one["name"] != "zone"} == {
-        timestamp(story.now_s)
-    }
-    story.stored(again)
-    story.tell(free=1)
-    assert [type(each) for each in story.settle()] == [WriteProperties]
-
-
-@pytest.mark.parametrize(
-    ("spec", "label", "reasons"),
-    [
-        ("open-cluster-management", "open-cluster-management", []),
-        ("berthmaster", "open-cluster-management", ["ManagerMismatch"]),
-        ("open-cluster-management", "berthmaster", ["ManagerMismatch"]),
-        ("berthmaster", "", ["ManagerMismatch"]),
-    ],
-)
-def test_a_profile_of_another_manager_is_never_written(
-    spec: str, label: str, reasons: list[str]
-) -> None:
-    story = Story()
-    story.tell()
-    story.sees(profile("east", spec=spec, label=label))
-    asked = [*story.act(), *story.act(5)]
-    assert [each.reason for each in asked if isinstance(each, Tell)] == reasons
-    assert len(asked) == len(reasons)
-
-
-def test_a_profile_with_absurdly_many_properties_is_told_about_and_left_alone() -> None:
-    story = Story()
-    story.tell()
-    story.sees(profile("east", {f"p{n}": "x" * 100 for n in range(10_000)}))
-    [tell] = story.act()
-    assert isinstance(tell, Tell)
-    assert (tell.about, tell.reason) == ("ClusterProfile", "TooManyProperties")
-    story.tell(free=3)
-    assert story.act(5) == []
-    story.sees(profile("east", {"p": "x"}, version=2))
-    assert [type(each) for each in story.act()] == [WriteProperties]
-
-
-def test_a_profile_of_a_cluster_that_is_not_known_says_so() -> None:
-    story = Story()
-    story.sees(profile("ghost"))
-    assert story.act(29) == []
-    [write] = story.act(1)
-    assert isinstance(write, WriteProperties)
-    told = {one["name"]: one["value"] for one in write.properties}
-    assert told["berthmaster.io/freshness"] == "noreport"
-
-
-def test_profiles_are_made_only_where_that_is_set_and_only_of_what_nobody_manages() -> None:
-    story = Story()
-    story.tell("east")
-    assert story.act() == []
-    story = Story(create_profiles_in="fleet")
-    story.sees(managed("ocms"))
-    story.sees(profile("theirs", namespace="elsewhere", spec="fleetmanager", label="fleetmanager"))
-    for cluster in ("east", "ocms", "theirs", "Not A Name", "x" * 254, "lost"):
-        story.tell(cluster, freshness="withdrawn" if cluster == "lost" else "fresh")
-    made = [each for each in story.settle() if not isinstance(each, CreateScore | WriteScore)]
-    east = ("profile", "fleet", "east")
-    assert made[0] == CreateProfile(east, "berthmaster")
-    assert [type(each) for each in made] == [CreateProfile, WriteProperties]
-    assert set(story.hub.problems) == {"Not A Name", "x" * 254}
-    # Somebody else takes the cluster over before the next is made.
-    story.tell("next")
-    story.sees(managed("next"))
-    assert not [each for each in story.act() if isinstance(each, CreateProfile)]
-
-
-def test_a_hub_without_ocm_but_with_profiles_makes_them_too() -> None:
-    story = Story(create_profiles_in="fleet")
-    story.hub.on_absent(Kind.MANAGED.value)
-    story.hub.on_absent(Kind.SCORES.value)
-    story.tell("east")
-    assert story.act() == [CreateProfile(("profile", "fleet", "east"), "berthmaster")]
-
-
-def test_names_at_their_limits_are_no_trouble() -> None:
-    long = ".".join(["x" * 63] * 3 + ["x" * 61])
-    assert len(long) == 253
-    story = Story(create_profiles_in="fleet")
-    story.tell(long)
-    assert story.act() == [CreateProfile(("profile", "fleet", long), "berthmaster")]
-    story.sees(managed(long))
-    [create] = [each for each in story.act() if not isinstance(each, Tell)]
-    assert create == CreateScore(("score", long, NAME))
-
-
-class Life(RuleBasedStateMachine):
-    """Whatever is told in whatever order, and however writes end: laws hold at every step."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.story = Story()
-        self.told_s: dict[str, float] = {}
-        self.fresh: dict[str, bool] = {}
-        self.flying: list[Write] = []
-        self.stands: dict[str, WriteScore] = {}
-
-    clusters = st.sampled_from(["a", "b", "c"])
-
-    @initialize()
-    def begin(self) -> None:
-        for cluster in ("a", "b"):
-            self.story.sees(managed(cluster))
-
-    @rule(cluster=clusters, free=st.integers(0, 20), fresh=st.booleans())
-    def tell(self, cluster: str, free: int, fresh: bool) -> None:
-        self.story.tell(cluster, free=free, freshness="fresh" if fresh else "stale")
-        self.told_s[cluster], self.fresh[cluster] = self.story.now_s, fresh
-
-    @rule(after_s=st.floats(0.0, 40.0))
-    def act(self, after_s: float) -> None:
-        for each in self.story.act(after_s):
-            if not isinstance(each, Tell):
-                assert each.key not in [other.key for other in self.flying]
-                self.flying.append(each)
-
-    @rule(outcome=st.sampled_from(["stored", "stored", "stored", "away", "denied", "missing"]))
-    def land(self, outcome: Any) -> None:
-        if not self.flying:
-            return
-        write = self.flying.pop(0)
-        if outcome == "stored":
-            self.story.stored(write)
-            if isinstance(write, WriteScore):
-                self.stands[write.key[1]] = write
-        else:
-            self.story.hub.on_done(Done(key=write.key, outcome=outcome, why="x"), self.story.now_s)
-
-    @rule()
-    def somebody_deletes(self) -> None:
-        thing = self.story.hub.desk.targets[("score", "a", NAME)].thing
-        if thing is not None:
-            self.story.sees(thing, gone=True)
-
-    @invariant()
-    def old_news_are_never_written_as_live(self) -> None:
-        for write in self.flying:
-            if isinstance(write, WriteScore):
-                assert len(write.scores) >= len(FIXED_NAMES)
-                worst = set(write.scores.values()) == {-100}
-                assert worst == (write.status == "False")
-                if write.status == "True":
-                    assert write.key[1] in self.told_s
-        for key in self.story.hub.desk.targets:
-            assert key[1] != "c"  # nobody manages it
-
-    @invariant()
-    def it_knows_when_to_wake(self) -> None:
-        desk = self.story.hub.desk
-        assert desk.on_the_way == sum(one.on_the_way for one in desk.targets.values())
-        assert not self.flying or desk.on_the_way >= len(self.flying)
-
-    def teardown(self) -> None:
-        """In the end, with a server that answers, all is as it should be."""
-        for write in self.flying:
-            self.story.hub.on_done(Done(key=write.key, outcome="away"), self.story.now_s)
-        for cluster in ("a", "b"):
-            self.story.tell(cluster, free=7)
-        for _ in range(200):
-            self.story.now_s += 5
-            for cluster in ("a", "b"):
-                self.story.tell(cluster, free=7)
-            self.story.settle()
-        for cluster in ("a", "b"):
-            thing = self.story.hub.desk.targets["score", cluster, NAME].thing
-            assert isinstance(thing, PlacementScore)
-            found: Mapping[str, int] = {one.name: one.value for one in thing.status.scores}
-            assert found["gpuClusterAvailable"] == -30
-            assert seconds(thing.status.valid_until) > self.story.now_s
-
-
-Life.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
-TestLife = Life.TestCase

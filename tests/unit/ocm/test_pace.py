@@ -132,7 +132,7 @@ def story(
     return writes, oldest_s
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(rules, moves)
 def test_what_stands_differs_from_what_is_so_for_a_bounded_time(
     rules: Rules, steps: list[tuple[float, float]]
@@ -144,7 +144,7 @@ def test_what_stands_differs_from_what_is_so_for_a_bounded_time(
     assert oldest_s <= slack_s + 1e-6
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(rules, moves)
 def test_whatever_happens_an_hour_has_a_bounded_number_of_writes(
     rules: Rules, steps: list[tuple[float, float]]
@@ -155,7 +155,7 @@ def test_whatever_happens_an_hour_has_a_bounded_number_of_writes(
         assert within <= rules.burst + 3600.0 / rules.refill_s + 1
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(rules, st.lists(st.tuples(st.floats(0.5, 3.0), st.floats(0.0, 1.0)), min_size=20))
 def test_noise_below_the_band_writes_once_a_settling_time_and_renews(
     rules: Rules, steps: list[tuple[float, float]]
