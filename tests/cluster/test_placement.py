@@ -48,7 +48,7 @@ def three(hub: Rig, *, scored: bool = False) -> None:
 
 def test_a_placement_is_decided_edited_and_follows_its_clusters(hub: Rig) -> None:
     three(hub)
-    hub.place(predicates=[T4])
+    hub.place(predicates=[T4], scoreRateLimit="1h")  # longer than this test on any machine
     hub.place("theirs", ours=False)
     hub.start()
     hub.until_decided("c1", "c2")
