@@ -14,7 +14,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
+from berthmaster.lifecycle.fold import Key
 from tests.cluster.multikueue_bus import Bus
+from tests.cluster.multikueue_workers import JOB_LABEL
 from tests.cluster.multikueueing import ROOT, Rig
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.kueue import builders
@@ -207,6 +209,13 @@ class Hall(Rig):
         self.desk = Desk(self.api, user, bus.url, folder)
         self.gate = f"{k.namespace}-gpus"  # our check, and its configuration
 
+    def submit(self, job: str, **how: Any) -> Key:
+        """A Job with kubectl, as soon as its story has begun."""
+        name = super().submit(job, **how)
+        if self.process is not None:
+            self.until(lambda: self.bus.kinds(name), f"{job} is known on the bus")
+        return name
+
     def open(self, *clusters: str) -> None:
         """The check over a Placement of these, in the queue."""
         placement = self.ocm.place("t4", clusters)
@@ -234,6 +243,14 @@ class Hall(Rig):
     def runs(self, job: str, where: str, limit_s: float = 60.0) -> None:
         """Until it runs there."""
         self.until(lambda: self.k.cluster_of(job) == where, f"{job} runs in {where}", limit_s)
+
+    def end(self, job: str, worker: str) -> None:
+        """A job that runs for ever has done its work."""
+        api = self.k.planes[worker].api
+        path = f"/api/v1/namespaces/{self.k.namespace}/pods"
+        for pod in api.items(path, labelSelector=f"{JOB_LABEL}={job}"):
+            soon = {"metadata": {"annotations": {"berth.test/run-s": "0.1"}}}
+            api.merge(f"{path}/{pod['metadata']['name']}", soon)
 
     def listed(self, wanted: str, limit_s: float = 60.0) -> None:
         """Until the configuration is so."""

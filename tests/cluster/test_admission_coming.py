@@ -2,7 +2,6 @@
 while jobs run: none is lost, none runs twice, and what its check left waiting is freed."""
 
 import base64
-import time
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,6 @@ from tests.controlplane.planes import Planes
 
 ONE, TWO, THREE = "worker-1", "worker-2", "worker-3"
 WORKERS = (ONE, TWO, THREE)
-QUIET_S = 3.0
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -57,7 +55,7 @@ def test_the_addon_is_replaced_while_jobs_run(
         k, api = desk.k, desk.api
         theirs, their_config = as_the_addon_leaves_it(desk)
         with Census(k) as census:
-            k.submit("running", requests=GPUS, run_s="20")
+            k.submit("running", requests=GPUS)
             k.submit("stuck", requests=GPUS, run_s="2")
             desk.until(lambda: k.has("running", "QuotaReserved"), "quota")
             k.set_check("running", theirs, "Ready", "by hand, as its users do")
@@ -82,7 +80,7 @@ def test_the_addon_is_replaced_while_jobs_run(
             desk.until(lambda: k.has("stuck", "Finished"), "what waited for ever has run", 90)
             assert running_in(k, "running", WORKERS) == [where]
             assert k.cluster_of("running") == where
-            time.sleep(QUIET_S)
+            desk.end("running", where)
             desk.until(lambda: k.has("running", "Finished"), "its end", 90)
         assert census.where("running") == [where]
         assert len(census.where("stuck")) == 1
