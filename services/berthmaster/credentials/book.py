@@ -56,7 +56,8 @@ class Book:
         self._bootstraps: dict[str, dict[Key, Source]] = {}
         self._secrets: dict[str, Secret] = {}  # by cluster
         self._registered: dict[str, MultiKueueCluster] = {}
-        self._listed: dict[str, tuple[str, ...]] = {}  # by config
+        self._listed: dict[str, set[str]] = {}  # by config
+        self._listed_by: dict[str, set[str]] = {}  # by cluster: configs
         self._accounts: dict[str, ManagedServiceAccount] = {}  # by namespace = cluster
         self._permissions: dict[str, ClusterPermission] = {}
         self._tokens: dict[str, Secret] = {}
@@ -90,9 +91,7 @@ class Book:
                 _keep(self._registered, meta.name, found, gone)
                 return {meta.name}
             case MultiKueueConfig():
-                before = set(self._listed.get(meta.name, ()))
-                _keep(self._listed, meta.name, tuple(found.spec.clusters or ()), gone)
-                return before ^ set(self._listed.get(meta.name, ()))
+                return self._list(meta.name, set() if gone else set(found.spec.clusters or ()))
             case ManagedServiceAccount():
                 _keep(self._accounts, meta.namespace, found, gone)
                 return {meta.namespace}
@@ -101,6 +100,18 @@ class Book:
                 return {meta.namespace}
             case _:
                 raise TypeError(type(found).__name__)
+
+    def _list(self, config: str, clusters: set[str]) -> set[str]:
+        before = self._listed.pop(config, set())
+        if clusters:
+            self._listed[config] = clusters
+        for cluster in before - clusters:
+            self._listed_by[cluster].discard(config)
+            if not self._listed_by[cluster]:
+                del self._listed_by[cluster]
+        for cluster in clusters - before:
+            self._listed_by.setdefault(cluster, set()).add(config)
+        return before ^ clusters
 
     def secret(self, found: Secret, *, gone: bool = False) -> set[str]:
         """A Secret of ours that Kueue reads."""
@@ -161,7 +172,7 @@ class Book:
             registered=_registration(cluster, registered)
             if registered is not None and ours
             else None,
-            listed_by=tuple(sorted(n for n, have in self._listed.items() if cluster in have)),
+            listed_by=tuple(sorted(self._listed_by.get(cluster, ()))),
             requested=self._is_requested(*asked),
             asked=any(one is not None and _is_ours(one.metadata) for one in asked),
             foreign=self._foreign(cluster, registered, *asked),

@@ -58,7 +58,7 @@ STEPS: Final = 16  # at once, over all workers
 CALLS_A_STEP: Final = 12  # more than any step makes: its limit is so many times one call's
 LONGEST_SLEEP_S: Final = 1.0
 FINISH_S: Final = 2.0  # for what is under way when the service stops; it drains within 4
-HOUSE_S: Final = 0.5
+HOUSE_S: Final = 1.0
 IDENTITY_PAUSE_S: Final = 1.0
 IDENTITY: Final = "kube-system"  # its uid is the hub's id, as other services have it
 
