@@ -181,6 +181,10 @@ def test_a_queues_profile_set_by_message_counts_from_the_next_decision_on(tmp_pa
                 assert (tried.choice.profile, tried.choice.weights["fit"]) == ("pack", 0.5)
                 went = [await world.goes(job(f"b{n}", queue="q")) for n in range(3)]
                 assert len(set(went)) == 1  # whichever was heard of last
+                odd = msgspec.structs.replace(job("odd"), profile="fastest")
+                refused = await world.ask("dry_run", encode(odd))
+                assert isinstance(refused, Refusal)
+                assert (refused.field, refused.value) == ("profile", "fastest")
                 own = msgspec.structs.replace(job("own", queue="q"), profile="spread")
                 assert await world.goes(own) not in went
                 there = await world.ask("why", b'{"id": "own"}')

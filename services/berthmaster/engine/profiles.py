@@ -12,7 +12,7 @@ profile of its own.
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -92,3 +92,25 @@ def chosen(
     if not own:
         weights = weighted(weights, queue.weights)
     return name, weighted(weights, request.weights)
+
+
+class Fault(NamedTuple):
+    """What nobody here knows, of what a person says."""
+
+    path: tuple[str, ...]  # of the field
+    value: str
+    expected: str
+
+
+def fault(profile: str, weights: Mapping[str, float]) -> Fault | None:
+    """The first name that is none. It would count as not said, and nobody would hear of it."""
+    if profile and profile not in PROFILES:
+        return Fault(("profile",), profile, f"one of {_listed(PROFILES)}")
+    for part in weights:
+        if part not in PARTS:
+            return Fault(("weights", part), part, f"as a name there one of {_listed(PARTS)}")
+    return None
+
+
+def _listed(names: Mapping[str, object]) -> str:
+    return ", ".join(f'"{name}"' for name in names)

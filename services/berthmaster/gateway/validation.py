@@ -5,13 +5,12 @@ Nothing here knows what exists: whether a queue is there is for those who keep t
 """
 
 import itertools
-from collections.abc import Mapping
 from typing import Final, TypeVar
 
 import msgspec
 
 from berthmaster.bus import subjects
-from berthmaster.engine.profiles import PARTS, PROFILES
+from berthmaster.engine.profiles import fault
 from berthmaster.engine.queues import CPU, MEMORY, MODEL
 from berthmaster.gateway.explain import (
     Step,
@@ -108,22 +107,12 @@ def job_request(data: bytes) -> JobRequest | Refusal:
         if not place or place.startswith("="):
             right = "a cluster's name, or a label or property of clusters as key=value"
             return invalid(["data", at], place, right)
-    return _ranking_fault(request.profile, request.weights) or request
+    return _ranking_fault(request) or request
 
 
-def _ranking_fault(profile: str, weights: Mapping[str, float]) -> Refusal | None:
-    """Names that no decider knows would count as not said: nobody would hear of it."""
-    if profile and profile not in PROFILES:
-        return invalid(["profile"], profile, f"one of {_listed(PROFILES)}")
-    for part in weights:
-        if part not in PARTS:
-            right = f"as a name there one of {_listed(PARTS)}"
-            return invalid(["weights", part], part, right)
-    return None
-
-
-def _listed(names: Mapping[str, object]) -> str:
-    return ", ".join(f'"{name}"' for name in names)
+def _ranking_fault(request: JobRequest | QueueSetting) -> Refusal | None:
+    found = fault(request.profile, request.weights)
+    return invalid(found.path, found.value, found.expected) if found is not None else None
 
 
 def cancel_request(data: bytes) -> CancelRequest | Refusal:
@@ -189,7 +178,7 @@ def _queue_fault(setting: QueueSetting) -> Refusal | None:
     if setting.queue == DEFAULT_QUEUE and setting.deleted:
         return invalid(["deleted"], True, 'false: the queue "default" always exists; hold it')
     return (
-        _ranking_fault(setting.profile, setting.weights)
+        _ranking_fault(setting)
         or _places_fault(setting)
         or _amounts_fault(setting)
         or _resources_fault(setting)

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
+from berthmaster.engine.profiles import fault
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.fold import Workload, key
 from berthmaster.messages.api import (
@@ -79,6 +80,8 @@ def _submit(know: Knowledge, now_s: float, tenant: str, request: JobRequest) -> 
     name = key(tenant, request.id)
     if name in know.open or name in know.frozen or name in know.elsewhere:
         return _refused("submit.id", request.id, "an id that is not in use")
+    if (wrong := unranked("submit.", request)) is not None:
+        return wrong
     event = Submitted(
         tenant=tenant,
         id=request.id,
@@ -119,6 +122,8 @@ def _cordon(know: Knowledge, verb: str, request: CordonRequest) -> Change | Refu
 def _queue(know: Knowledge, supposed: SupposedQueue) -> Change | Refusal:
     fields = QueueSetting.__struct_fields__
     setting = QueueSetting(**{name: getattr(supposed, name) for name in fields})
+    if (wrong := unranked("queue.", setting)) is not None:
+        return wrong
     known = know.queues.get(setting.queue)
     return Change(
         f"{'change' if known is not None else 'make'} queue {setting.queue}", control=setting
@@ -240,6 +245,14 @@ def _names(know: Knowledge) -> list[str]:
 def _some(names: Sequence[str]) -> str:
     shown = ", ".join(names[:10])
     return f"{shown} and {len(names) - 10} more" if len(names) > 10 else shown or "no cluster yet"
+
+
+def unranked(where: str, said: JobRequest | QueueSetting) -> Refusal | None:
+    """Why clusters cannot be ranked as somebody says, if so."""
+    found = fault(said.profile, said.weights)
+    if found is None:
+        return None
+    return _refused(f"{where}{'.'.join(found.path)}", found.value, found.expected)
 
 
 def _refused(field: str, value: str, expected: str) -> Refusal:

@@ -26,6 +26,7 @@ from berthmaster.messages.families import (
     encode,
 )
 from berthmaster.messages.placement import Decision
+from berthmaster.resolver.changes import unranked
 from berthmaster.resolver.core import Resolver
 from berthmaster.resolver.whatif import Budget
 
@@ -83,6 +84,8 @@ class Questions:
             request = JOB_REQUESTS.decode(data)
         except UNREADABLE as error:
             return encode(_malformed(error, "a job request; see schemas/json"))
+        if (wrong := unranked("", request)) is not None:
+            return encode(wrong)
         if not self._ready():
             return encode(_busy("still catching up with the log; ask again"))
         return encode(self._core.dry_run(tenant, request, self._conn.now()))

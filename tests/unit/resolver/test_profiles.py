@@ -9,7 +9,14 @@ from msgspec.structs import replace
 from berthmaster.engine.parts.price import NAME as PRICE
 from berthmaster.engine.profiles import PROFILES
 from berthmaster.lifecycle.fold import Key
-from berthmaster.messages.api import SubmitRequest, WhatifReply, WhatifRequest, WhyReply
+from berthmaster.messages.api import (
+    Refusal,
+    SubmitRequest,
+    SupposedQueue,
+    WhatifReply,
+    WhatifRequest,
+    WhyReply,
+)
 from berthmaster.messages.control import QueuePlace, QueueSetting
 from berthmaster.messages.families import DECISIONS, encode
 from berthmaster.messages.fleet import (
@@ -412,13 +419,7 @@ def test_why_a_dry_run_and_what_if_rank_as_deciding_does() -> None:
     dry = world.resolver.dry_run(TENANT, cheap, world.now_s)
     assert dry.choice is not None
     asked = msgspec.json.decode(msgspec.json.encode(cheap), type=SubmitRequest)
-    steps = world.resolver.whatif(TENANT, WhatifRequest(submit=asked), world.now_s, Budget())
-    told: Any = None
-    try:
-        while True:
-            next(steps)
-    except StopIteration as done:
-        told = done.value
+    told = supposed(world, submit=asked)
     assert isinstance(told, WhatifReply)
     assert told.job is not None
     assert told.job.choice is not None
@@ -427,6 +428,32 @@ def test_why_a_dry_run_and_what_if_rank_as_deciding_does() -> None:
     assert isinstance(why, WhyReply)
     assert dry.choice == told.job.choice == why.choice == choice(world)
     assert why.choice.profile == "cheapest"
+
+
+def supposed(world: World, **asked: Any) -> WhatifReply | Refusal:
+    steps = world.resolver.whatif(TENANT, WhatifRequest(**asked), world.now_s, Budget())
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            reply: WhatifReply | Refusal = done.value
+            return reply
+
+
+def test_what_if_refuses_a_profile_or_weight_that_nobody_knows() -> None:
+    world = fleet("c1", "c2")
+    known = supposed(world, queue=SupposedQueue(queue="q", profile="cheapest"))
+    assert isinstance(known, WhatifReply)
+    wrong = supposed(world, queue=SupposedQueue(queue="q", profile="fastest"))
+    assert isinstance(wrong, Refusal)
+    assert (wrong.field, wrong.value) == ("queue.profile", "fastest")
+    odd = msgspec.json.decode(
+        msgspec.json.encode(ranked("odd", weights={"speed": 1.0})), type=SubmitRequest
+    )
+    wrong = supposed(world, submit=odd)
+    assert isinstance(wrong, Refusal)
+    assert (wrong.field, wrong.value) == ("submit.weights.speed", "speed")
+    assert wrong.expected.startswith('as a name there one of "fit", "room"')
 
 
 def test_a_copy_of_what_is_known_ranks_by_itself() -> None:
