@@ -1,25 +1,30 @@
 """Which of a queue's waiting jobs goes first, when nothing that runs is stopped for it.
 
-A job is *due* some time after it was submitted, and the job that is due first goes first. Two
-things bound that time, and the lesser counts:
+A job is *due* some time after it was submitted, and the job that is due first goes first. The
+lesser of two spans counts, less for wide jobs, since it takes longer to make room for them:
 
 - its own size: ``STRETCH`` seconds for each GPU-second that it will take, so that small jobs pass
   large ones, and a job that waits moves up all the while;
-- the fleet's backlog: the seconds that the whole fleet would need for all that is open, less the
-  job's own share of the fleet. Where everybody waits, whoever has waited for longer than that goes
-  before those who came later, whatever their size. Wide jobs are due sooner since it takes longer
-  to make room for them.
+- the fleet's backlog: ``PATIENCE`` times the seconds that the whole fleet would need for all that
+  is open. Where everybody waits, whoever has waited for longer than that goes before those who came
+  later, whatever their size.
 
-Jobs larger than almost all of those of late ("giants", predict.py knows them) would hold up
-hundreds of others each: they go after all others that wait, and are due by the first bound alone.
-Then room is kept for them too, so that nobody starves.
+Until room is *kept* for a job that does not fit (reserve.py), it takes what is free. Room is kept
+once it has waited for ``KEEP_STRETCH`` seconds for each of its GPU-seconds, or for the share
+``KEEP_PATIENCE`` of the backlog, whichever is first: earlier, GPUs would stand idle for nobody's
+sake; later, wide jobs that are soon over would wait for chance. Once it is due, what is kept is
+firm.
 
-Until it is due, a job takes room that is free; once it is due and does not fit, room is kept for
-it (reserve.py). Keeping room for jobs that are not due yet would leave GPUs idle for nobody's sake.
+A few of the largest jobs would hold up hundreds of others each. They are *left behind*: they are
+due by their size alone, whatever the backlog, and so after nearly all others; room that nobody
+before them needs is kept for them after ``KEEP_LEFT`` of their size. No more than the
+share ``LEFT_SHARE`` of all jobs may come to wait like that, so that all but one job in a hundred
+start in their time however wrong the expectations are.
 
-**Bound on waiting.** Under one outlook due times do not change, and no job that is submitted after
-another one's due time goes before it unless it fits beside what is kept for that one. Of two jobs
-of equal service the one that was submitted first goes first.
+**Bound on waiting.** Under one outlook these times do not change, and no job that is submitted
+after another one's due time goes before it unless it is over before the other one's room is needed,
+or fits beside it. Of two jobs of equal service the one that was submitted first goes first. With
+room kept for it, a job waits for what runs on those nodes and no longer (resolver/reserving.py).
 
 Pure functions; an outlook is in steps of a tenth, so that a line which is sorted by due times is
 sorted anew only when the backlog has really changed.
@@ -30,7 +35,14 @@ from typing import Final, NamedTuple
 
 from berthmaster.messages.workload import JobRequest
 
-STRETCH: Final = 1.5  # seconds of waiting for each GPU-second of service
+STRETCH: Final = 4.5  # seconds of waiting for each GPU-second of service
+PATIENCE: Final = 2.25  # times the backlog
+WIDE: Final = 0.85  # of both, a job that takes the whole fleet is due so much sooner
+KEEP_STRETCH: Final = 1.0
+KEEP_PATIENCE: Final = 0.7
+KEEP_LEFT: Final = 0.5  # as KEEP_STRETCH, for those who are left behind
+LEFT_SHARE: Final = 0.007  # of all jobs
+LATE: Final = 0.9  # of the backlog: who was left behind and has waited for longer is one of those
 STEP: Final = 1.1  # between two outlooks' patience
 LEAST_PATIENCE_S: Final = 1.0
 CPU_MILLI_A_GPU: Final = 12_000  # what a GPU is worth to a job without: openb has 12 cores for each
@@ -39,8 +51,8 @@ CPU_MILLI_A_GPU: Final = 12_000  # what a GPU is worth to a job without: openb h
 class Place(NamedTuple):
     """The least goes first."""
 
-    giant: bool
     due_at_s: float
+    keep_at_s: float = 0.0  # from then on room is kept for it
 
 
 class Outlook(NamedTuple):
@@ -48,7 +60,7 @@ class Outlook(NamedTuple):
 
     patience_s: float = math.inf  # that the fleet needs for all that is open
     gpus: float = math.inf  # of the fleet
-    giant_gpu_s: float = math.inf  # a job of more service than this is a giant
+    left_gpu_s: float = math.inf  # a job of more service than this is left behind
 
 
 NO_OUTLOOK: Final = Outlook()
@@ -70,23 +82,28 @@ def service_gpu_s(request: JobRequest, duration_s: float) -> float:
     return gpu_share(request) * duration_s
 
 
-def outlook(open_gpu_s: float, gpus: float, giant_gpu_s: float = math.inf) -> Outlook:
+def outlook(open_gpu_s: float, gpus: float, left_gpu_s: float = math.inf) -> Outlook:
     """From the service that all open jobs still need and the fleet's GPUs; patience in steps."""
     if not (gpus > 0 and open_gpu_s > 0):
-        return Outlook(LEAST_PATIENCE_S, max(gpus, 0.0), giant_gpu_s)
+        return Outlook(LEAST_PATIENCE_S, max(gpus, 0.0), left_gpu_s)
     exact_s = max(LEAST_PATIENCE_S, open_gpu_s / gpus)
     if math.isinf(exact_s):
-        return Outlook(math.inf, gpus, giant_gpu_s)
+        return Outlook(math.inf, gpus, left_gpu_s)
     steps = round(math.log(exact_s) / math.log(STEP))
-    return Outlook(STEP**steps, gpus, giant_gpu_s)
+    return Outlook(STEP**steps, gpus, left_gpu_s)
+
+
+def left_places(submitted: int, late: int) -> int:
+    """How many of those that wait may be left behind, of so many that ever came."""
+    return max(0, math.ceil(LEFT_SHARE * submitted) - late)
 
 
 def place(service: float, submitted_at_s: float, gpus: float, seen: Outlook = NO_OUTLOOK) -> Place:
     """Where a job stands among those of its queue and priority. ``gpus``: what all its pods take at
     once (``gpu_share``)."""
-    if service > seen.giant_gpu_s:
-        return Place(giant=True, due_at_s=submitted_at_s + STRETCH * service)
-    patience_s = seen.patience_s
-    if gpus > 0 and not math.isinf(patience_s):
-        patience_s *= max(0.0, 1.0 - gpus / seen.gpus) if seen.gpus > 0 else 0.0
-    return Place(giant=False, due_at_s=submitted_at_s + min(STRETCH * service, patience_s))
+    if service > seen.left_gpu_s:
+        return Place(submitted_at_s + STRETCH * service, submitted_at_s + KEEP_LEFT * service)
+    wide = min(1.0, gpus / seen.gpus) if seen.gpus > 0 else 1.0
+    due_s = (1.0 - WIDE * wide) * min(STRETCH * service, PATIENCE * seen.patience_s)
+    keep_s = min(due_s, KEEP_STRETCH * service, KEEP_PATIENCE * seen.patience_s)
+    return Place(submitted_at_s + due_s, submitted_at_s + keep_s)

@@ -9,7 +9,8 @@ does this week outweighs what it did last month.
 What a request states of its own duration goes before all of this. A job that has run for longer
 than was expected is expected to run for as long again as a share OVERRUN of what it has run.
 
-``Sizes`` keeps what jobs of late were expected to take, to tell which are giants (order.py).
+``Sizes`` keeps what jobs of late were expected to take, to tell which are so large that they may be
+left behind (order.py).
 
 Pure: durations in, estimates out; ``kept`` and ``restored`` carry both through a snapshot.
 """
@@ -32,8 +33,8 @@ KINDS: Final = 8192  # the one that was least lately added to is forgotten
 FIRST_GUESS_S: Final = 3600.0  # before anything has ended
 OVERRUN: Final = 0.5
 SIZES_KEPT: Final = 2000  # jobs of late
-SIZES_ENOUGH: Final = 50  # before any job is called a giant
-GIANT_QUANTILE: Final = 0.98  # one job in fifty is larger
+SIZES_ENOUGH: Final = 50  # before any job is called large
+LARGE_QUANTILE: Final = 0.97  # three jobs in a hundred are larger
 
 Kind = tuple[str, ...]
 
@@ -135,12 +136,12 @@ class Sizes:
             oldest = self._newest.popleft()
             del self._sorted[bisect.bisect_left(self._sorted, oldest)]
 
-    def giant_gpu_s(self) -> float:
-        """A job of more service than this is a giant; infinite while too few are known."""
+    def large_gpu_s(self) -> float:
+        """A job of more service than this is large; infinite while too few are known."""
         known = len(self._sorted)
         if known < SIZES_ENOUGH:
             return math.inf
-        return self._sorted[min(known - 1, math.ceil(GIANT_QUANTILE * known) - 1)]
+        return self._sorted[min(known - 1, math.ceil(LARGE_QUANTILE * known) - 1)]
 
     def kept(self) -> list[float]:
         """What a new one is made of, oldest first."""

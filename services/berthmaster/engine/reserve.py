@@ -125,7 +125,10 @@ def holdings_of(reservation: Reservation) -> tuple[Holding, ...]:
     )
 
 
-def ends_in_time(reservation: Reservation, now_s: float, lasts_s: float | None) -> bool:
-    """Whether a job that begins now leaves the room before it is needed."""
+def ends_in_time(
+    reservation: Reservation, now_s: float, lasts_s: float | None, share: float = 1.0
+) -> bool:
+    """Whether a job that begins now leaves the room before it is needed, or such a share of its
+    time is over by then."""
     at_s = reservation.expected_at_s
-    return at_s is not None and lasts_s is not None and now_s + lasts_s <= at_s
+    return at_s is not None and lasts_s is not None and now_s + share * lasts_s <= at_s

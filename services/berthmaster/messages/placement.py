@@ -111,6 +111,24 @@ class LearnedMix(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kinds: tuple[PodKind, ...] = ()
 
 
+class ToldOutlook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the order of those that wait was made of, where jobs go by when they are due."""
+
+    patience_s: float | None = None  # that the fleet needs for all that is open; None = for ever
+    gpus: float | None = None  # of the fleet; None = as many as anybody wants
+    left_gpu_s: float | None = None  # jobs of more service go behind the others; None = nobody does
+    submitted: int = 0  # jobs that ever came
+    late: int = 0  # of those that went behind, who had waited for long when they began
+
+
+class Expected(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a job is expected to take that does not say itself."""
+
+    tenant: str
+    id: str
+    expected_s: float
+
+
 class Saw(msgspec.Struct, frozen=True, kw_only=True):
     """The last sequence of each stream that the decider had folded."""
 
@@ -140,3 +158,5 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     mix: LearnedMix | None = None  # scored with from here on; None = as before
     mix_pods: int = 0  # of the mix that this was scored with
     steadiness: dict[str, float] = {}  # cluster -> 0..100, if this was scored with it
+    outlook: ToldOutlook | None = None  # that the order was made of; None = jobs went as they came
+    expected: tuple[Expected, ...] = ()  # of jobs that say nothing, and no decision had told

@@ -114,6 +114,7 @@ class _Draft:
             return None
         know = self.know
         sampled = know.sampled()
+        outlook, expected = know.expecting.tells()
         decision = Decision(
             cell=know.cell,
             number=self.number,
@@ -134,6 +135,8 @@ class _Draft:
             mix=told_as(sampled) if sampled != know.told_mix else None,
             mix_pods=sampled.pods,
             steadiness=self.steadiness,
+            outlook=outlook,
+            expected=expected,
         )
         return Plan(decision, tuple(self.events), tuple(self.passed_over), know.growth)
 
@@ -295,7 +298,10 @@ def _find_room(
         return _try(draft, moment, asked, shape, (), direct=direct)
     key = turn.key
     others = reserves.others(key)
-    minding = reserves.charged_for(key, turn.rank, turn.line.lasts_s)
+    lasts_s = turn.line.lasts_s
+    if draft.policy.order == "due":
+        lasts_s = draft.know.expecting.expected_s(key, asked)
+    minding = reserves.charged_for(key, turn.rank, lasts_s)
     for kept in (others, minding) if len(minding) < len(others) else (others,):
         with reserves.aside(kept):
             found = _try(draft, moment, asked, shape, kept, direct=direct)

@@ -141,6 +141,7 @@ def replay(
             why_not = "the mix of pods that it was scored for was told too long ago"
             continue
         know.given_steadiness = decision.steadiness or None
+        know.expecting.give(decision, know.open)
         used = Policy.from_record(decision.settings)
         plan = decide(know, change(used) if change else used, decision.now_s, decision.decider)
         again = plan.decision if plan is not None else None

@@ -10,6 +10,9 @@ in between: it starts when what runs on those nodes has ended.
 - A reservation is told in a decision and stays as it is, or its time would move away for ever. It
   ends when its job is placed (anywhere), may not run, or when its nodes cannot be had. If its time
   passes, a job that has waited long enough keeps the room, now without a time.
+- Where jobs go by when they are due, ends that nobody stated are expected from what was learned,
+  and room is a plan until its job is due: made anew with each decision, for the first by due time.
+  From then on it stands as said above.
 - The bound: a job that holds a reservation waits no longer than what ran on those nodes then runs,
   as nothing that would stay longer is let in. One that holds none although it could waits for one
   of the ``reservations`` of its rank or above to start, or for ``reserve_wait_s``.
@@ -39,6 +42,7 @@ from berthmaster.messages.placement import HeldNode, Reservation
 from berthmaster.messages.workload import JobRequest
 from berthmaster.resolver.consider import BUSY, Considered, consider, seat
 from berthmaster.resolver.moment import Moment
+from berthmaster.resolver.settings import Policy
 from berthmaster.resolver.soonest import end_s
 from berthmaster.resolver.state import Knowledge
 from berthmaster.resolver.turns import Rank, rank_of, right_of
@@ -59,11 +63,13 @@ class Kept(NamedTuple):
     holdings: tuple[Holding, ...]
     token: Token
 
-    def limits(self, key: Key | None, rank: Rank, lasts_s: float | None, now_s: float) -> bool:
+    def limits(
+        self, key: Key | None, rank: Rank, lasts_s: float | None, now_s: float, share: float = 1.0
+    ) -> bool:
         """Whether a job must leave the room alone."""
         if key == self.key or rank < self.rank:
             return False
-        return not ends_in_time(self.reservation, now_s, lasts_s)
+        return not ends_in_time(self.reservation, now_s, lasts_s, share)
 
 
 def kept_of(know: Knowledge, line: Line, key: Key, reservation: Reservation) -> Kept:
@@ -136,8 +142,8 @@ class Reserves:
 
     def charged_for(self, key: Key, rank: Rank, lasts_s: float | None) -> tuple[Kept, ...]:
         """Those that a job must leave alone."""
-        now_s = self._now_s
-        return tuple(k for k in self.kept.values() if k.limits(key, rank, lasts_s, now_s))
+        now_s, share = self._now_s, self._policy.backfill
+        return tuple(k for k in self.kept.values() if k.limits(key, rank, lasts_s, now_s, share))
 
     @contextmanager
     def aside(self, but: tuple[Kept, ...]) -> Iterator[None]:
@@ -186,14 +192,16 @@ class Reserves:
         setting = self._know.queues.get(line.queue)
         if self._looked >= most or (setting is not None and setting.via != "direct"):
             return
-        if not self.has(key) and line.members[key][2].due_at_s > self._now_s:
+        if not self.has(key) and line.members[key][2].keep_at_s > self._now_s:
             return  # what is free is for those who can use it
         if self.has(key):
             self._looked += 1
             return
         if len(self.kept) >= most and not any(rank < kept.rank for kept in self.kept.values()):
             return  # as many as may be, and none of them gives way to it
-        found = self._remembered(line, key) if untouched and not self._anew else None
+        by_known_ends = self._policy.order == "arrival"  # what is expected changes as time goes by
+        old = untouched and by_known_ends and not self._anew
+        found = self._remembered(line, key) if old else None
         if found is None:
             found = self._find(line, key, request, shape)
             line.looked = found if untouched else None
@@ -245,7 +253,7 @@ class Reserves:
             if found is not None and (best is None or found[1] < best[1]):
                 best = (found[0], found[1], cluster)
         workload = know.open[key]
-        firm_s = workload.submitted_at_s + self._policy.reserve_wait_s
+        firm_s = firm_at_s(know, self._policy, line, key)
         reservation = None
         if best is not None and (best[1] < UNKNOWN_S or now_s >= firm_s):
             reservation = Reservation(
@@ -287,6 +295,8 @@ class Reserves:
             for name in names:
                 workload = know.open[name]
                 at_s = end_s(workload, now_s)
+                if self._policy.order == "due":
+                    at_s = know.expecting.ends_s(workload, now_s)
                 release = Release(
                     UNKNOWN_S if at_s is None else at_s,
                     workload.placed_at_s,
@@ -309,6 +319,12 @@ def _milli(workload: Workload) -> int:
     return gpu_milli(workload.request) if workload.request is not None else 0
 
 
+def firm_at_s(know: Knowledge, policy: Policy, line: Line, key: Key) -> float:
+    """From when on a reservation stands although its time is not known or has passed."""
+    waited_s = know.open[key].submitted_at_s + policy.reserve_wait_s
+    return max(waited_s, line.members[key][2].due_at_s)
+
+
 def in_force(know: Knowledge, moment: Moment, now_s: float) -> dict[Key, Reservation]:
     """Those that decisions told, as far as they still can be kept."""
     closed = {moment.clusters[number] for number in moment.closed}
@@ -325,9 +341,11 @@ def in_force(know: Knowledge, moment: Moment, now_s: float) -> dict[Key, Reserva
         if not all(_usable(know, reservation.cluster, held) for held in reservation.held):
             continue
         at_s = reservation.expected_at_s
-        if at_s is not None and now_s > at_s:
-            if now_s < know.open[key].submitted_at_s + moment.policy.reserve_wait_s:
-                continue
+        passed = at_s is not None and now_s > at_s
+        plan = passed or moment.policy.order == "due"  # made anew, until it is firm
+        if plan and now_s < firm_at_s(know, moment.policy, line, key):
+            continue
+        if passed:
             reservation = Reservation(
                 tenant=reservation.tenant,
                 id=reservation.id,

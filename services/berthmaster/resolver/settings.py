@@ -25,6 +25,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     order: Literal["due", "arrival"] = "arrival"  # among jobs of one queue and priority
     reservations: int = 4  # waiting jobs that room is kept for at the same time; 0 = for none
     reserve_wait_s: float = 300.0  # after which room is kept although its time is not known
+    backfill: float = 1.0  # share of its duration that a job may still run before room is needed
     profile: str = BALANCED  # ranks clusters where neither request nor queue names another
     fit: float = 4.0  # these are what the profile "balanced" counts of the parts of the score
     room: float = 0.5

@@ -202,6 +202,8 @@ class Knowledge:
                 self.reservations = told
             if decision.mix is not None:
                 self.told_mix = sampled_from(decision.mix)
+            if decision.outlook is not None:
+                self.expecting.take_told(decision, self.open)
             for retraction in decision.withdrawals:
                 if retraction.reason == UNCLAIMED:
                     cluster = self.clusters.get(retraction.cluster)

@@ -7,13 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from berthmaster.engine.order import (
+    KEEP_LEFT,
+    KEEP_PATIENCE,
+    KEEP_STRETCH,
     LEAST_PATIENCE_S,
     NO_OUTLOOK,
+    PATIENCE,
     STEP,
     STRETCH,
+    WIDE,
     Outlook,
     Place,
     gpu_share,
+    left_places,
     outlook,
     place,
     service_gpu_s,
@@ -33,26 +39,39 @@ def test_a_job_is_as_large_as_the_gpus_of_all_its_pods_or_as_its_cpu_is_worth() 
 
 def test_small_jobs_pass_large_ones_until_those_have_waited_as_long_as_their_size() -> None:
     large = place(1000, 0.0, 8)
-    assert large == Place(giant=False, due_at_s=STRETCH * 1000)
+    assert large == Place(due_at_s=STRETCH * 1000, keep_at_s=KEEP_STRETCH * 1000)
     assert place(10, 100.0, 1) < large
     assert place(10, STRETCH * 1000, 1) > large
 
 
 def test_where_everybody_waits_nobody_waits_longer_than_the_backlog_and_wide_jobs_less() -> None:
     seen = Outlook(patience_s=1000, gpus=64)
-    assert place(1e9, 50.0, 0, seen).due_at_s == 1050
-    assert place(1e9, 50.0, 32, seen).due_at_s == 550
-    assert place(1e9, 50.0, 64, seen).due_at_s == 50
-    assert place(1e9, 50.0, 999, seen).due_at_s == 50
+    most_s = PATIENCE * 1000
+    assert place(1e9, 50.0, 0, seen).due_at_s == 50 + most_s
+    assert place(1e9, 50.0, 32, seen).due_at_s == pytest.approx(50 + (1 - WIDE / 2) * most_s)
+    assert place(1e9, 50.0, 64, seen).due_at_s == pytest.approx(50 + (1 - WIDE) * most_s)
+    assert place(1e9, 50.0, 999, seen) == place(1e9, 50.0, 64, seen)
     assert place(1, 50.0, 0, seen).due_at_s == 50 + STRETCH
 
 
-def test_a_giant_goes_after_all_others_and_is_due_all_the_same() -> None:
-    seen = Outlook(patience_s=1000, gpus=64, giant_gpu_s=1e6)
-    assert place(1e6, 0.0, 0, seen) == Place(giant=False, due_at_s=1000)
-    giant = place(1e6 + 1, 0.0, 0, seen)
-    assert giant == Place(giant=True, due_at_s=STRETCH * (1e6 + 1))
-    assert place(1e6, 1e9, 0, seen) < giant
+def test_room_is_kept_before_a_job_is_due_and_not_before_it_has_waited_its_share() -> None:
+    seen = Outlook(patience_s=1000, gpus=64)
+    assert place(100, 50.0, 8, seen).keep_at_s == 50 + KEEP_STRETCH * 100
+    assert place(1e9, 50.0, 8, seen).keep_at_s == 50 + KEEP_PATIENCE * 1000
+    whole = place(1e9, 50.0, 64, seen)
+    assert whole.keep_at_s == whole.due_at_s
+
+
+def test_who_is_left_behind_is_due_by_its_size_whatever_the_backlog() -> None:
+    seen = Outlook(patience_s=1000, gpus=64, left_gpu_s=1e6)
+    assert place(1e6, 0.0, 0, seen).due_at_s == PATIENCE * 1000
+    left = place(1e6 + 1, 0.0, 0, seen)
+    assert left == Place(due_at_s=STRETCH * (1e6 + 1), keep_at_s=KEEP_LEFT * (1e6 + 1))
+
+
+def test_seven_jobs_in_a_thousand_may_be_left_behind_and_those_who_were_count() -> None:
+    assert [left_places(jobs, 0) for jobs in (0, 1, 142, 143, 1000)] == [0, 1, 1, 2, 7]
+    assert [left_places(1000, late) for late in (3, 7, 8)] == [4, 0, 0]
 
 
 def test_patience_is_the_time_that_the_fleet_needs_in_steps_of_a_tenth() -> None:
@@ -71,8 +90,8 @@ def test_nobody_is_due_before_coming_or_later_than_its_size_says(
     service: float, at_s: float, gpus: float, open_s: float, fleet: float
 ) -> None:
     for seen in (NO_OUTLOOK, outlook(open_s, fleet), outlook(open_s, fleet, 0.0)):
-        due_s = place(service, at_s, gpus, seen).due_at_s
-        assert at_s <= due_s <= at_s + STRETCH * service
+        found = place(service, at_s, gpus, seen)
+        assert at_s <= found.keep_at_s <= found.due_at_s <= at_s + STRETCH * service
 
 
 @given(service=AMOUNTS, first_s=AMOUNTS, later_s=st.floats(0, 1e9), open_s=AMOUNTS)

@@ -5,7 +5,7 @@ from berthmaster.lifecycle.fold import key
 from berthmaster.resolver.waiting import MAX_STALE, Line
 from tests.support.builders import job
 
-PLACE = Place(giant=False, due_at_s=0.0)
+PLACE = Place(due_at_s=0.0)
 
 
 def test_a_line_behind_a_first_that_never_goes_does_not_grow_with_those_who_give_up() -> None:

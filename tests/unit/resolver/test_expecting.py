@@ -1,0 +1,218 @@
+"""Jobs go by when they are due: what is told of it, who is left behind, and how long one waits."""
+
+import random
+
+import msgspec
+
+from berthmaster.engine.order import KEEP_PATIENCE, KEEP_STRETCH, LATE, PATIENCE, STRETCH
+from berthmaster.engine.predict import ENOUGH, FIRST_GUESS_S
+from berthmaster.lifecycle.fold import Key
+from berthmaster.messages.placement import Decision, Expected, ToldOutlook
+from berthmaster.messages.workload import Ending, JobRequest, WorkloadEvent
+from berthmaster.resolver.core import Resolver
+from berthmaster.resolver.replay import replay
+from berthmaster.resolver.settings import Policy
+from tests.support.builders import alive, job, node, profile
+from tests.support.deciding import TENANT, World
+
+SMALL = 100
+DUE = Policy(stale_after_s=1e9, order="due", reservations=2)
+
+
+def lasting(seconds: float | None, name: str, gpus: int = 1) -> JobRequest:
+    return msgspec.structs.replace(job(name, gpus=gpus), expected_duration_s=seconds)
+
+
+def fleet(gpus: int = 4, policy: Policy = DUE) -> World:
+    world = World(policy)
+    world.fact(profile(), alive(), node(gpus=gpus))
+    return world
+
+
+def start(world: World, *requests: JobRequest) -> list[Key]:
+    names = [world.submit(request) for request in requests]
+    begin(world)
+    assert all(world.placed_on(name) for name in names)
+    return names
+
+
+def begin(world: World) -> list[str]:
+    """Whoever is placed now, in order; they run at once."""
+    begun = []
+    for plan in world.settle():
+        for choice in plan.decision.placements:
+            name = Key(f"{choice.tenant}/{choice.id}")
+            world.claim(name)
+            world.run(name)
+            begun.append(choice.id)
+    return begun
+
+
+def all_repeat(world: World) -> None:
+    report = replay(world.inputs(), "all")
+    assert report.first_difference is None
+    assert (report.equal, report.not_repeatable) == (report.decisions, 0)
+
+
+def begin_anew_after_a_purge(world: World) -> None:
+    """A new life without a snapshot. Of stories that ended the log has nothing but the ending."""
+    resolver = Resolver("all", "resolver/later", world.policy)
+    for sequence, stored_at_s, _, fact in world.facts:
+        resolver.on_fact(fact, sequence, stored_at_s)
+    ended = {f"{e.tenant}/{e.id}" for _, _, e in world.events if isinstance(e, Ending)}
+    left: list[tuple[int, float, Decision | WorkloadEvent]] = [
+        *((sequence, 0.0, decision) for sequence, decision in world.decisions),
+        *(
+            (sequence, at_s, e)
+            for sequence, at_s, e in world.events
+            if isinstance(e, Ending) or f"{e.tenant}/{e.id}" not in ended
+        ),
+    ]
+    for sequence, at_s, entry in sorted(left, key=lambda each: each[0]):
+        if isinstance(entry, Decision):
+            resolver.on_decision(entry, sequence)
+        else:
+            resolver.on_event(entry, sequence, at_s)
+    world.resolver = resolver
+
+
+def test_a_decision_tells_the_outlook_and_what_jobs_that_say_nothing_are_expected_to_take() -> None:
+    world = fleet(gpus=1)
+    for number in range(ENOUGH):
+        [name] = start(world, lasting(None, f"early-{number}"))
+        world.now_s += 100.0
+        world.succeed(name)
+    told = [decision.expected for _, decision in world.decisions]
+    assert told == [
+        (Expected(tenant=TENANT, id=f"early-{number}", expected_s=expected_s),)
+        for number, expected_s in enumerate((FIRST_GUESS_S, 100.0, 100.0))
+    ]
+    start(world, lasting(50.0, "says-so"))
+    last = world.decisions[-1][1]
+    assert last.expected == ()
+    assert last.outlook is not None
+    assert (last.outlook.submitted, last.outlook.late, last.outlook.gpus) == (ENOUGH + 1, 0, 1.0)
+    all_repeat(world)
+
+
+def test_where_jobs_go_as_they_came_nothing_of_this_is_told() -> None:
+    world = fleet(policy=Policy(stale_after_s=1e9))
+    start(world, lasting(None, "one"))
+    last = world.decisions[-1][1]
+    assert (last.outlook, last.expected) == (None, ())
+
+
+def test_a_decider_that_began_after_a_purge_orders_by_what_was_told_and_is_repeated() -> None:
+    world = fleet(gpus=1)
+    for number in range(ENOUGH):
+        [name] = start(world, lasting(None, f"early-{number}"))
+        world.now_s += 100.0
+        world.succeed(name)
+    [running] = start(world, lasting(1000.0, "running"))
+    quiet = world.submit(lasting(None, "quiet"))  # as the early ones: 100 s
+    world.submit(lasting(200.0, "longer"))
+    urgent = world.submit(msgspec.structs.replace(lasting(10.0, "urgent"), priority=1))
+    world.now_s += 1.0
+    world.succeed(running)
+    assert begin(world) == ["urgent"]
+    assert [each.id for each in world.decisions[-1][1].expected] == ["quiet"]
+
+    begin_anew_after_a_purge(world)
+    know = world.resolver.know
+    assert know.expecting.durations.kept() == []  # endings alone do not say how long it took
+    assert know.expecting.expected_s(quiet, lasting(None, "quiet")) == 100.0
+    assert know.expecting.submissions == ENOUGH + 4
+    world.succeed(urgent)
+    assert begin(world) == ["quiet"]  # by a first guess of an hour it would come after "longer"
+    all_repeat(world)
+
+
+def test_a_snapshot_keeps_what_was_not_told_yet_and_the_next_decision_tells_it() -> None:
+    world = fleet(gpus=1)
+    [running] = start(world, lasting(1000.0, "running"))
+    world.submit(lasting(None, "quiet"))
+    world.settle()
+    restored = Resolver("all", "resolver/next", world.policy)
+    restored.know.restore(world.resolver.know.snapshot())
+    for sequence, stored_at_s, _, fact in world.facts:
+        restored.on_fact(fact, sequence, stored_at_s)
+    world.resolver = restored
+    world.succeed(running)
+    assert begin(world) == ["quiet"]
+    [told] = world.decisions[-1][1].expected
+    assert (told.id, told.expected_s) == ("quiet", FIRST_GUESS_S)
+
+
+def crowd(world: World, large: int) -> None:
+    """One GPU that is busy for long, many small jobs that wait, and some large ones."""
+    start(world, lasting(1e6, "running"))
+    for number in range(SMALL):
+        world.submit(lasting(100.0, f"small-{number}"))
+    for number in range(large):
+        world.submit(lasting(5000.0 + number, f"large-{number}"))
+
+
+def test_only_so_many_are_left_behind_the_largest_of_those_that_wait() -> None:
+    world = fleet(gpus=1)
+    crowd(world, large=4)
+    world.settle()
+    seen = world.resolver.know.expecting.seen
+    assert seen is not None
+    assert seen.left_gpu_s == 5002.0  # one of 105 may be, and three are larger than most
+
+
+def test_who_was_left_behind_for_long_leaves_one_place_less() -> None:
+    world = fleet(gpus=1)
+    crowd(world, large=1)
+    world.settle()
+    before = world.resolver.know.expecting
+    assert before.seen is not None
+    world.now_s += LATE * before.seen.patience_s + 1.0
+    for name, workload in list(world.workloads.items()):
+        if workload.id.startswith("small"):
+            world.append(world.cancelled(name))
+    running = next(name for name in world.workloads if name.endswith("/running"))
+    world.succeed(running)
+    assert begin(world) == ["large-0"]
+    told = world.decisions[-1][1].outlook
+    assert isinstance(told, ToldOutlook)
+    assert (told.late, world.resolver.know.expecting.late) == (0, 1)
+    all_repeat(world)
+
+
+def test_a_lone_large_job_waits_no_longer_than_its_size_says_and_what_runs_then() -> None:
+    longest_s, step_s, chance = 600.0, 60.0, random.Random(5)
+    world = fleet(gpus=4)
+    large = lasting(600.0, "large", gpus=4)
+    ends: dict[str, float] = {}
+    lasts: dict[str, float] = {"large": 600.0}
+    submitted_s, began_s, patience_s = 0.0, 0.0, 0.0
+    for step in range(400):
+        if step == 20:
+            submitted_s = world.now_s
+            world.submit(large)
+        if step % 2:  # three GPUs' worth, all the time
+            name = f"small-{step}"
+            lasts[name] = chance.uniform(0.2, 1.0) * longest_s
+            says_s = lasts[name] * chance.uniform(0.5, 2.0)
+            world.submit(lasting(min(says_s, longest_s), name))
+        world.now_s += step_s
+        for name in [name for name, at_s in ends.items() if at_s <= world.now_s]:
+            del ends[name]
+            world.succeed(Key(f"{TENANT}/{name}"))
+        for name in begin(world):
+            ends[name] = world.now_s + lasts[name]
+            if name == "large":
+                began_s = world.now_s
+        seen = world.resolver.know.expecting.seen
+        if seen is not None and not began_s:
+            patience_s = max(patience_s, seen.patience_s)
+        if began_s:
+            break
+    service = 600.0 * 4
+    due_s = min(STRETCH * service, PATIENCE * patience_s)
+    assert min(KEEP_STRETCH * service, KEEP_PATIENCE * patience_s) <= due_s
+    assert began_s, "it never began"
+    # Until it is due, and then what runs there: nothing that would stay longer comes in any more.
+    assert began_s - submitted_s <= due_s + 2 * longest_s + 2 * step_s
+    all_repeat(world)
