@@ -6,7 +6,7 @@ clusters, additions are guarded by the resource version, and when the bus is bac
 what Kueue did.
 """
 
-from berthmaster.multikueue.contract import forbidden
+from berthmaster.multikueue.contract import forbidden, held_back
 from berthmaster.multikueue.hub import Hub, ObjectKey
 from berthmaster.multikueue.settings import Policy
 from berthmaster.multikueue.words import Done, Nominate
@@ -37,6 +37,8 @@ class Blind:
         for at, workload in hub.workloads.items():
             rules = hub.rules(workload)
             if rules is None or at in busy or forbidden(workload, rules.check):
+                continue
+            if held_back(workload, rules.check, rules.own_checks):
                 continue
             uid = workload.metadata.uid
             seen.add(uid)

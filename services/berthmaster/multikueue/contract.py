@@ -4,7 +4,9 @@ Asked twice for each write: on what the mirror says, and on what the API server 
 turned out to be late. See the shell in hands.py for the second.
 """
 
-from berthmaster.multikueue.kueue import PENDING, KueueWorkload
+from collections.abc import Collection
+
+from berthmaster.multikueue.kueue import PENDING, READY, KueueWorkload
 
 MOST_NOMINATED = 20
 UNRESERVED = "no quota is reserved on the hub"
@@ -27,6 +29,16 @@ def forbidden(workload: KueueWorkload, check: str) -> str:
         return f"its check {check} is {state.state}"
     if workload.cluster_name:
         return f"{workload.cluster_name} has it"
+    return ""
+
+
+def held_back(workload: KueueWorkload, check: str, own: Collection[str]) -> str:
+    """Which check of somebody else holds it back, or "". Kueue makes copies only when every other
+    check is Ready: a nomination before that would only grow old. ``own``: checks passed here."""
+    for state in workload.checks:
+        if state.name != check and state.name not in own and state.state != READY:
+            words = f": {state.message}" if state.message else ""
+            return f"its check {state.name} is {state.state}{words}"[:500]
     return ""
 
 

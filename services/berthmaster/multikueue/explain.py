@@ -11,7 +11,7 @@ from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import WhyReply
 from berthmaster.messages.placement import Choice, Decision
-from berthmaster.multikueue.contract import UNRESERVED, forbidden, waits_for_quota
+from berthmaster.multikueue.contract import UNRESERVED, forbidden, held_back, waits_for_quota
 from berthmaster.multikueue.decide import look, nominated_names
 from berthmaster.multikueue.desk import Desk
 from berthmaster.multikueue.reading import read_request
@@ -97,6 +97,8 @@ def _standing(about: About, view: View, bus: Workload) -> str:
     if why_not:
         return f"waits: {why_not}"
     names = sorted(nominated_names(view))
+    if not names and (held := held_back(hub, rules.check, rules.own_checks)):
+        return f"waits: {held}"
     if names:
         remote = _remote(view) + _silence(about, names)
         return f"nominated to {', '.join(names)}, not admitted there yet{remote}"

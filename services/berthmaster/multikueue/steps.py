@@ -29,7 +29,12 @@ from typing import NamedTuple
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.fleet import CopyReport
-from berthmaster.multikueue.contract import eviction_words, forbidden, waits_for_quota
+from berthmaster.multikueue.contract import (
+    eviction_words,
+    forbidden,
+    held_back,
+    waits_for_quota,
+)
 from berthmaster.multikueue.hub import ClusterRef, Rules
 from berthmaster.multikueue.jobs import unmakeable
 from berthmaster.multikueue.kueue import HubJob, KueueWorkload
@@ -339,6 +344,10 @@ def _unnamed(view: View, memo: Memo, policy: Policy, now_s: float) -> Step:
         if held:
             return Evict(f"not admitted before Kueue took it back: {eviction_words(hub)}")
         return Wait(waits_for_quota(hub) or why)
+    holding = held_back(hub, rules.check, rules.own_checks)
+    if holding and bus.state is State.QUEUED:
+        memo.ready_at_s = None
+        return Wait(holding)
     if memo.ready_at_s is None:
         memo.ready_at_s = now_s
     if policy.mode != "dispatch":
