@@ -7,7 +7,7 @@ resolver knows of durations what requests state, and what it has learned from en
 
 import heapq
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from berthmaster.emulator.fleets import ClusterSpec, gpu_memory_mib
 from berthmaster.lifecycle.digest import request_digest
@@ -189,32 +189,24 @@ class Simulated:
                 self._start(number, event, now_s)
         raise SimulationError(f"the resolver does not come to rest at {now_s:g} s of the list")
 
+    def _head(self, number: int, at_s: float) -> dict[str, Any]:
+        """What all events of a job have in common."""
+        return {
+            "tenant": TENANT,
+            "id": self._jobs[number].request.id,
+            "after": self._tails[number],
+            "at_s": at_s,
+            "by": "simulate",
+        }
+
     def _start(self, number: int, placed: Placed, now_s: float) -> None:
         """Claimed and running at once. The floor checks that there was room."""
         at_s = BEGAN_S + now_s
         job = self._jobs[number]
-        claimed = Claimed(
-            tenant=TENANT,
-            id=placed.id,
-            after=self._tails[number],
-            at_s=at_s,
-            by="simulate",
-            cluster=placed.cluster,
-            attempt=placed.attempt,
-            executor="simulate",
-        )
+        where: dict[str, Any] = {"cluster": placed.cluster, "attempt": placed.attempt}
+        claimed = Claimed(**self._head(number, at_s), **where, executor="simulate")
         self._append(number, claimed, at_s)
-        running = Running(
-            tenant=TENANT,
-            id=placed.id,
-            after=self._tails[number],
-            at_s=at_s,
-            by="simulate",
-            cluster=placed.cluster,
-            attempt=placed.attempt,
-            pods=placed.pods,
-        )
-        self._append(number, running, at_s)
+        self._append(number, Running(**self._head(number, at_s), **where, pods=placed.pods), at_s)
         self._take(number, placed)
         self._started[number] = now_s
         heapq.heappush(self._ends, (now_s + job.duration_s, number))
@@ -241,11 +233,7 @@ class Simulated:
         request = self._requests.pop(number)
         workload = self.resolver.know.open[key(TENANT, request.id)]
         event = Succeeded(
-            tenant=TENANT,
-            id=request.id,
-            after=self._tails[number],
-            at_s=at_s,
-            by="simulate",
+            **self._head(number, at_s),
             cluster=workload.cluster,
             attempt=workload.attempt,
             digest=workload.digest,
