@@ -136,7 +136,7 @@ def allowed(links: Links, chosen: tuple[int, ...]) -> bool:
     return together(links, chosen, level)
 
 
-@settings(UNHURRIED, max_examples=400)
+@settings(UNHURRIED, max_examples=200)
 @given(LINKS, st.data())
 def test_a_pick_is_of_one_domain_whenever_there_is_one(links: Links, data: st.DataObject) -> None:
     free = sorted(data.draw(st.sets(st.integers(0, len(links) - 1), min_size=1)))

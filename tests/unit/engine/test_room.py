@@ -28,7 +28,7 @@ def check(story: Story, need: PodSet) -> None:
     assert room.clusters.tolist() == sums
 
 
-@settings(UNHURRIED, max_examples=100)
+@settings(UNHURRIED, max_examples=60)
 @given(
     st.lists(st.sampled_from(NAMES), min_size=1, max_size=6, unique=True),
     st.lists(st.one_of(steps(), steps(), st.integers(0, 1)), max_size=25),
@@ -51,7 +51,7 @@ def test_room_that_follows_is_what_counting_anew_would_give(
         check(story, need)
 
 
-@settings(UNHURRIED, max_examples=150)
+@settings(UNHURRIED, max_examples=80)
 @given(fleets(), pods())
 def test_a_cluster_seats_as_many_pods_as_its_nodes_have_room_for_and_no_more(
     fleet: Fleet, need: PodSet

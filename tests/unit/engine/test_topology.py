@@ -221,7 +221,7 @@ def slow_places(fleet: Fleet, need: PodSet) -> list[list[int]]:
     return list(places.values())
 
 
-@settings(UNHURRIED, max_examples=300)
+@settings(UNHURRIED, max_examples=120)
 @given(clusters(), gangs())
 def test_a_seat_is_found_if_and_only_if_some_place_holds_all_and_keeps_to_what_was_asked(
     fleet: Fleet, need: PodSet
@@ -247,7 +247,7 @@ def test_a_seat_is_found_if_and_only_if_some_place_holds_all_and_keeps_to_what_w
         assert len(set(names)) == fewest
 
 
-@settings(UNHURRIED, max_examples=150)
+@settings(UNHURRIED, max_examples=80)
 @given(clusters(), st.lists(gangs(), min_size=2, max_size=3))
 def test_a_gang_of_several_shapes_is_seated_whole_or_not_at_all(
     fleet: Fleet, sets: list[PodSet]
