@@ -77,13 +77,13 @@ class Considered(NamedTuple):
         candidates = self.candidates
         parts: dict[str, float] = {}
         for name, values in candidates.parts.early:
-            parts[name] = to_show(values[number])
+            parts[name] = to_show(values.item(number))
         parts.update(candidates.lens.parts_of(number))
         for name, unsure in candidates.parts.late:
-            parts[name] = to_show(told(float(unsure[number])))
+            parts[name] = to_show(told(unsure.item(number)))
         return RankedCluster(
             cluster=candidates.clusters[number],
-            score=to_show(candidates.score[number]),
+            score=to_show(candidates.score.item(number)),
             parts=parts,
             input_age_s=floor(self.moment.age_s[number] * 1e3) / 1e3,
         )
@@ -149,7 +149,7 @@ def _as_asked(know: Knowledge, moment: Moment, request: JobRequest, shape: bytes
         suitables.append(suitable)
         cards.append(card)
     if not moment.clusters:
-        nothing = Candidates([], [], [], None, lens, NO_PARTS)
+        nothing = Candidates([], [], np.zeros(0), None, lens, NO_PARTS)
         return Considered(moment, nothing, dict(shut.why), suitables, cards)
     single = len(cards) == 1 and request.pod_sets[0].count == 1
     if single:

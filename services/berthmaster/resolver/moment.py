@@ -7,7 +7,7 @@ kind of request that is met.
 
 from collections.abc import Callable, Mapping
 from math import floor
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,8 @@ from berthmaster.messages.placement import Target
 from berthmaster.messages.workload import JobRequest
 from berthmaster.resolver.settings import Policy
 
-LATE = ("wait", "price", "locality")  # parts that depend on more of a request than its kind
+MOST_AGE_S: Final = 1e9  # that a record tells
+LATE: Final = ("wait", "price", "locality")  # parts that depend on more of a request than its kind
 
 
 class Lens(NamedTuple):
@@ -96,7 +97,7 @@ class Moment:
         self.worth = worth  # of holes, by the mix seen so far
         self.room_percent = room_percent  # [C], of all its GPUs that a free milli is
         self.clusters = roster.names  # in the order of the fleet's arrays
-        self.age_s: list[float] = seen.age_s.tolist()
+        self.age_s: list[float] = np.minimum(seen.age_s, MOST_AGE_S).tolist()  # for records
         self.closed = seen.closed  # number -> why it takes no new placements
         self.open = roster.open  # names of those that do
         self.shut: dict[bytes, Shut] = {}  # by shape; b"" = that asks nothing of clusters

@@ -42,7 +42,7 @@ class Candidates(Sequence[Candidate]):
         self,
         clusters: list[str],
         order: list[int],
-        score: list[float],
+        score: Floats,
         slots: NDArray[np.int64] | None,
         lens: Lens,
         parts: "Parts",
@@ -77,7 +77,7 @@ class Candidates(Sequence[Candidate]):
 
     def _candidate(self, number: int) -> Candidate:
         return Candidate(
-            self.score[number],
+            self.score.item(number),
             self.clusters[number],
             number,
             int(self._slots[number]) if self._slots is not None else -1,
@@ -87,7 +87,7 @@ class Candidates(Sequence[Candidate]):
 class Parts(NamedTuple):
     """Parts of the score that depend on the request, by name, [C] each."""
 
-    early: tuple[tuple[str, list[float]], ...]  # fit and room, always known
+    early: tuple[tuple[str, Floats], ...]  # fit and room, always known
     late: tuple[tuple[str, Floats], ...]
 
 
@@ -105,17 +105,17 @@ def rank(
 ) -> Candidates:
     """Clusters that could take the request, best first. Parts that do not count are not made."""
     score = lens.total
-    early: tuple[tuple[str, list[float]], ...] = ()
+    early: tuple[tuple[str, Floats], ...] = ()
     if lens.room:
         room = room_part.part(know.fleet.free_milli, moment.room_percent)
         score = lens.room * room
-        early = (("room", room.tolist()),)
+        early = (("room", room),)
     if lens.fit:
         fit = fit_part.part(request.pod_sets[0], cards[0].best, moment.worth)
         for pods, card in zip(request.pod_sets[1:], cards[1:], strict=True):
             fit = np.minimum(fit, fit_part.part(pods, card.best, moment.worth))
         score = lens.fit * fit + score if early else lens.fit * fit
-        early = (("fit", fit.tolist()), *early)
+        early = (("fit", fit), *early)
     if early:
         score = score + lens.total
     late: list[tuple[str, Floats]] = []
@@ -129,7 +129,7 @@ def rank(
     single = len(cards) == 1 and request.pod_sets[0].count == 1
     slots = cards[0].best_slot if single else None
     parts = Parts(early, tuple(late))
-    return Candidates(know.fleet.clusters, order, score.tolist(), slots, lens, parts)
+    return Candidates(know.fleet.clusters, order, score, slots, lens, parts)
 
 
 def _wait(
