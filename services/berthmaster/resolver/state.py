@@ -387,12 +387,6 @@ class Knowledge:
             case ClusterLost():
                 self.clusters.get(fact.cluster).lost = fact.lost
 
-    def without_nodes(self) -> list[str]:
-        """Clusters that have a profile and no nodes. The fleet must be arranged."""
-        present = set(self.fleet.clusters)
-        known = self.clusters.known()
-        return [c.name for c in known if c.profile is not None and c.name not in present]
-
     @property
     def used_milli(self) -> Counter[str]:
         """Queue -> GPU milli of its live placements."""
