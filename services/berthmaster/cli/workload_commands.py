@@ -57,9 +57,14 @@ _FLAGS = [
         "--same", metavar="LABEL", help="All pods on nodes with one value of it; node: on one node."
     ),
     click.option("--max-pods-a-node", type=int, metavar="N", help="No more pods than this on one."),
-    click.option("--fewest-nodes", is_flag=True, help="All pods on as few nodes as can be."),
     click.option(
-        "--one-gpu-domain", is_flag=True, help="GPUs of each pod in one NVLink or NUMA domain."
+        "--fewest-nodes", is_flag=True, default=None, help="All pods on as few nodes as can be."
+    ),
+    click.option(
+        "--one-gpu-domain",
+        is_flag=True,
+        default=None,
+        help="GPUs of each pod in one NVLink or NUMA domain.",
     ),
     click.option("--queue", help="Queue to wait in [default]."),
     click.option("--priority", type=int, metavar="N", help="More goes first [0]."),

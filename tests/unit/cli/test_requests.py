@@ -1,5 +1,8 @@
 """From flags and files to requests, and what is said when they cannot become one."""
 
+from pathlib import Path
+
+import click
 import msgspec
 import pytest
 
@@ -13,6 +16,7 @@ from berthmaster.cli.requests import (
     parse_memory_mib,
     read_requests,
 )
+from berthmaster.cli.workload_commands import bodies_of, request_flags
 from berthmaster.messages.workload import JobRequest, PodSet, RunSpec, Topology
 
 
@@ -165,6 +169,24 @@ def test_a_wrong_flag_is_named_with_what_would_be_right(
     with pytest.raises(WrongInput) as told:
         from_flags(flags, [], "job-1")
     assert str(told.value) == said
+
+
+def test_without_flags_a_file_is_read_and_with_one_it_is_refused(tmp_path: Path) -> None:
+    seen: list[dict[str, object]] = []
+
+    @click.command()
+    @request_flags
+    def command(**flags: object) -> None:
+        seen.append(flags)
+
+    path = tmp_path / "job.json"
+    path.write_bytes(b'{"id":"a"}')
+    for given in ([], ["--fewest-nodes"], ["--one-gpu-domain"], ["--gpus", "1"]):
+        command.main(given, standalone_mode=False)
+    assert bodies_of((str(path),), seen[0]) == [b'{"id":"a"}']
+    for flags in seen[1:]:
+        with pytest.raises(WrongInput, match="give files or flags, not both"):
+            bodies_of((str(path),), flags)
 
 
 @pytest.mark.parametrize(
