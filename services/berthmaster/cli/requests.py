@@ -20,6 +20,7 @@ _FLAGS_OF: Final = {  # where a flag is not named as its field
     "gpu_models": "--model",
     "prefer_gpu_models": "--prefer-model",
     "mig_profile": "--mig",
+    "data": "--data-at",
     "gpu_memory_mib": "--gpu-memory",
     "cpu_milli": "--cpu",
     "memory_mib": "--memory",
@@ -139,8 +140,8 @@ def from_flags(flags: Mapping[str, Any], command: Sequence[str], fallback_id: st
         request["cluster_labels"] = parse_pairs(flags["cluster_label"])
     if flags.get("weight"):
         request["weights"] = parse_weights(flags["weight"])
-    if flags.get("data"):
-        request["data"] = list(flags["data"])
+    if flags.get("data_at"):
+        request["data"] = list(flags["data_at"])
     if flags.get("label"):
         request["labels"] = parse_pairs(flags["label"])
     if flags.get("duration"):

@@ -82,7 +82,7 @@ _FLAGS = [
         help=f"What a part of the score counts, -10 to 10: {', '.join(PARTS)}.",
     ),
     click.option(
-        "--data",
+        "--data-at",
         multiple=True,
         metavar="PLACE",
         help="Where its data is: a cluster, or a label or property of clusters as K=V.",

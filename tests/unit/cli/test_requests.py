@@ -107,7 +107,7 @@ def test_flags_say_how_clusters_rank_and_where_the_data_is() -> None:
     flags = {
         "profile": "cheapest",
         "weight": ("room=-2", "price=9.5"),
-        "data": ("berlin", "region=eu"),
+        "data_at": ("berlin", "region=eu"),
     }
     assert from_flags(flags, [], "job-1") == JobRequest(
         id="job-1",
