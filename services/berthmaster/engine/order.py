@@ -1,7 +1,8 @@
 """Which of a queue's waiting jobs goes first, when nothing that runs is stopped for it.
 
 A job is *due* some time after it was submitted, and the job that is due first goes first. The
-lesser of two spans counts, less for wide jobs, since it takes longer to make room for them:
+lesser of two spans counts, times the square of the share of the fleet that a job leaves to others,
+since it takes longer to make room for wide jobs:
 
 - its own size: ``STRETCH`` seconds for each GPU-second that it will take, so that small jobs pass
   large ones, and a job that waits moves up all the while;
@@ -37,7 +38,6 @@ from berthmaster.messages.workload import JobRequest
 
 STRETCH: Final = 4.5  # seconds of waiting for each GPU-second of service
 PATIENCE: Final = 2.25  # times the backlog
-WIDE: Final = 0.85  # of both, a job that takes the whole fleet is due so much sooner
 KEEP_STRETCH: Final = 1.0
 KEEP_PATIENCE: Final = 0.7
 KEEP_LEFT: Final = 0.5  # as KEEP_STRETCH, for those who are left behind
@@ -104,6 +104,6 @@ def place(service: float, submitted_at_s: float, gpus: float, seen: Outlook = NO
     if service > seen.left_gpu_s:
         return Place(submitted_at_s + STRETCH * service, submitted_at_s + KEEP_LEFT * service)
     wide = min(1.0, gpus / seen.gpus) if seen.gpus > 0 else 1.0
-    due_s = (1.0 - WIDE * wide) * min(STRETCH * service, PATIENCE * seen.patience_s)
+    due_s = (1.0 - wide) ** 2 * min(STRETCH * service, PATIENCE * seen.patience_s)
     keep_s = min(due_s, KEEP_STRETCH * service, KEEP_PATIENCE * seen.patience_s)
     return Place(submitted_at_s + due_s, submitted_at_s + keep_s)

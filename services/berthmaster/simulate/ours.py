@@ -40,7 +40,7 @@ from berthmaster.simulate.queueing import OURS
 
 BEGAN_S: Final = 1_000_000.0  # of the list's time 0: far from any zero that could mean "never"
 FOREVER_S: Final = 1e15
-POLICY: Final = Policy(order="due", reservations=2, backfill=0.8)
+POLICY: Final = Policy(order="due", reservations=1, backfill=0.8)
 MOST_COMMITS: Final = 100_000  # at one moment; more would mean that it never comes to rest
 
 

@@ -15,7 +15,6 @@ from berthmaster.engine.order import (
     PATIENCE,
     STEP,
     STRETCH,
-    WIDE,
     Outlook,
     Place,
     gpu_share,
@@ -48,8 +47,8 @@ def test_where_everybody_waits_nobody_waits_longer_than_the_backlog_and_wide_job
     seen = Outlook(patience_s=1000, gpus=64)
     most_s = PATIENCE * 1000
     assert place(1e9, 50.0, 0, seen).due_at_s == 50 + most_s
-    assert place(1e9, 50.0, 32, seen).due_at_s == pytest.approx(50 + (1 - WIDE / 2) * most_s)
-    assert place(1e9, 50.0, 64, seen).due_at_s == pytest.approx(50 + (1 - WIDE) * most_s)
+    assert place(1e9, 50.0, 32, seen).due_at_s == 50 + most_s / 4
+    assert place(1e9, 50.0, 64, seen).due_at_s == 50
     assert place(1e9, 50.0, 999, seen) == place(1e9, 50.0, 64, seen)
     assert place(1, 50.0, 0, seen).due_at_s == 50 + STRETCH
 
