@@ -28,7 +28,6 @@ from berthmaster.runtime.service import Context
 BUS_SILENT_S: Final = 3.0  # no heartbeat of it for so long: the bus is away
 LONGEST_SLEEP_S: Final = 1.0
 LEAST_SLEEP_S: Final = 0.02
-COPIES: Final = "berth.fleet.*.copy.*.*"
 
 
 class Shell:
@@ -83,7 +82,7 @@ class Shell:
         ctx = self._ctx
         self._conn = conn
         self._facts = FactMirror(
-            conn, "admission", [COPIES], on_fact=self._on_fact, on_gone=self._on_gone
+            conn, "admission", [subjects.copy_reports()], on_fact=self._on_fact, on_gone=self._on_gone
         )
         self._lease = Lease(conn, "admission", self._name, on_gained=lambda _: self._stir.set())
         ctx.health.ready("fleet", False, "catching up")
