@@ -37,7 +37,7 @@ from typing import Final, NamedTuple
 from berthmaster.messages.workload import JobRequest
 
 STRETCH: Final = 4.5  # seconds of waiting for each GPU-second of service
-PATIENCE: Final = 2.25  # times the backlog
+PATIENCE: Final = 2.0  # times the backlog
 KEEP_STRETCH: Final = 1.0
 KEEP_PATIENCE: Final = 0.7
 KEEP_LEFT: Final = 0.5  # as KEEP_STRETCH, for those who are left behind
