@@ -82,7 +82,11 @@ class Shell:
         ctx = self._ctx
         self._conn = conn
         self._facts = FactMirror(
-            conn, "admission", [subjects.copy_reports()], on_fact=self._on_fact, on_gone=self._on_gone
+            conn,
+            "admission",
+            [subjects.fleet_facts("copy.*.*")],
+            on_fact=self._on_fact,
+            on_gone=self._on_gone,
         )
         self._lease = Lease(conn, "admission", self._name, on_gained=lambda _: self._stir.set())
         ctx.health.ready("fleet", False, "catching up")

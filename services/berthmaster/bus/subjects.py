@@ -192,11 +192,6 @@ def copy_report(cluster: str, namespace: str, workload: str) -> str:
     return f"berth.fleet.{token(cluster)}.copy.{token(namespace)}.{token(workload)}"
 
 
-def copy_reports() -> str:
-    """The reports of all copies."""
-    return "berth.fleet.*.copy.*.*"
-
-
 def parse_copy(subject: str) -> tuple[str, str, str] | None:
     """(cluster, namespace, Workload) of a copy report's subject; None for other facts. Raises
     SubjectError."""
