@@ -59,10 +59,12 @@ class Ours(Packer):
         self._fleet.arrange()
         self._board, self._suitables = Board(), Suitables()
         self._mix, self._appraiser = Mix(), Appraiser()
+        cpu_milli = sum(node.allocatable.cpu_milli for node in nodes)
+        self._cpu_a_gpu = cpu_milli / sum(node.gpus for node in nodes)
 
     def place(self, pods: PodSet) -> object | None:
         self._mix.add(pods)
-        worth = self._appraiser.of(self._mix.newest)
+        worth = self._appraiser.of(self._mix.newest, self._cpu_a_gpu)
         kind = kind_of(pods)
         suitable = self._suitables.of(self._fleet, kind, 0, pods)
         card = self._board.card(self._fleet, kind, pods, suitable, worth)

@@ -5,6 +5,7 @@ told: a placement on a node that nobody has reported yet is charged with GPUs of
 once more when the report comes.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
@@ -43,6 +44,7 @@ class Ledger:
         self._there: dict[str, Amounts] = {}  # cluster -> amounts of all its nodes
         self._models: tuple[str, ...] | None = None
         self._totals: tuple[frozenset[str], Amounts] | None = None
+        self._cpu_a_gpu: float | None = None
 
     def used(self, queue: str) -> Mapping[str, int]:
         """What a queue's live jobs take."""
@@ -98,7 +100,7 @@ class Ledger:
         known = after or before
         if known is None:
             return False
-        self._totals = self._models = None
+        self._totals = self._models = self._cpu_a_gpu = None
         there = self._there.setdefault(known.cluster, {})
         if before is not None:
             _add(there, node_amounts(before), -1)
@@ -124,6 +126,14 @@ class Ledger:
         """What a cluster's healthy GPUs have together."""
         there = self._there.get(cluster, {})
         return sum(amount for name, amount in there.items() if name.startswith(MODEL))
+
+    def cpu_a_gpu(self) -> float:
+        """CPU milli that all nodes have together, by their healthy GPUs; infinite without any."""
+        if self._cpu_a_gpu is None:
+            cpu = sum(there.get(CPU, 0) for there in self._there.values())
+            milli = sum(self.gpu_milli_of(cluster) for cluster in self._there)
+            self._cpu_a_gpu = 1000 * cpu / milli if milli else math.inf
+        return self._cpu_a_gpu
 
     def totals(self, clusters: frozenset[str]) -> Mapping[str, int]:
         """What these clusters have together."""

@@ -3,9 +3,11 @@
 V(node) = sum over its GPUs of hole(free) - stranded + a trace for wholly free GPUs that are
 together. ``hole`` is the price of the part of a GPU that is free (prices.py). ``stranded`` are the
 free GPUs that the node's free CPU cannot serve, at the CPU a GPU that pods usually bring: a pod
-that takes much CPU and no GPU, or a GPU's last hole but no CPU, costs more than it seems. What a
-pod costs is V before less V after; it goes where that is least, on ties where fewest GPU milli
-stay free, then to the first by name. Of a node's GPUs it gets those whose holes lose least.
+that takes much CPU and no GPU, or a GPU's last hole but no CPU, costs more than it seems. (Where
+pods ask for more CPU than the fleet has, GPUs stay free whatever is done; then what counts is CPU
+that is left where hardly a GPU is: nodes are told apart at a multiple of that.) What a pod costs is
+V before less V after; it goes where that is least, on ties where fewest GPU milli stay free, then
+to the first by name. Of a node's GPUs it gets those whose holes lose least.
 
 Scores are float32 of arithmetic that is the same for one node as for all: whether a node is looked
 at alone or with the rest, now or later, it has the same score.
@@ -26,6 +28,9 @@ from berthmaster.messages.workload import PodSet
 
 NOT_HERE: Final = -np.inf
 NEVER_SCARCE: Final = 0.0  # CPU a GPU while no pod with GPUs was seen
+ENDLESS: Final = np.inf  # CPU of a fleet of which nothing is known
+SHORT_OF_CPU: Final = 1.1  # times the CPU that there is: then it is no chance of a small sample
+RICH_IN_CPU: Final = 4.0  # times what GPUs bring; anything between 3 and 5 does as well
 CPU_SHARE: Final = 0.95  # of a GPU's usual CPU: some pods bring less, and those can still come
 TOGETHER: Final = 0.01  # for e wholly free GPUs of n: this x e^2 / n
 LEFT_OVER: Final = 0.001  # for a node that is left without free GPUs, against one that keeps eight
@@ -70,11 +75,12 @@ class Worth(NamedTuple):
         return known
 
 
-def worth_of(sample: Sample) -> Worth:
-    """What a mix teaches."""
+def worth_of(sample: Sample, fleet_cpu_a_gpu: float = ENDLESS) -> Worth:
+    """What a mix teaches. ``fleet_cpu_a_gpu``: CPU milli that all nodes have, by their GPUs."""
     shared: dict[int, int] = {}
-    cpu = gpus = 0
+    cpu = gpus = all_cpu = 0
     for kind, count in sample:
+        all_cpu += count * kind.cpu_milli
         if not kind.gpus:
             continue
         cpu += count * kind.cpu_milli
@@ -82,6 +88,8 @@ def worth_of(sample: Sample) -> Worth:
         if kind.gpus == 1 and kind.gpu_milli < WHOLE:
             shared[kind.gpu_milli] = shared.get(kind.gpu_milli, 0) + count
     kappa = CPU_SHARE * _steady(WHOLE * cpu // gpus) if cpu else NEVER_SCARCE
+    if gpus and WHOLE * all_cpu > SHORT_OF_CPU * fleet_cpu_a_gpu * gpus:
+        kappa *= RICH_IN_CPU
     return Worth(hole_values(hole_prices(shared)), kappa, {}, {})
 
 
@@ -97,15 +105,16 @@ class Appraiser:
 
     def __init__(self) -> None:
         self._worth = worth_of(())
-        self._from = Sampled()
+        self._seen = (Sampled(), ENDLESS)
 
-    def of(self, sampled: Sampled) -> Worth:
-        """As of a sample."""
-        if self._from is not sampled and self._from != sampled:
-            worth = worth_of(sampled.sample)
+    def of(self, sampled: Sampled, fleet_cpu_a_gpu: float = ENDLESS) -> Worth:
+        """As of a sample, on a fleet with so much CPU milli for each GPU."""
+        seen = sampled, fleet_cpu_a_gpu
+        if seen != self._seen:
+            worth = worth_of(sampled.sample, fleet_cpu_a_gpu)
             if not worth.same(self._worth):
                 self._worth = worth
-        self._from = sampled
+            self._seen = seen
         return self._worth
 
 

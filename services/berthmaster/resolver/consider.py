@@ -98,7 +98,7 @@ def moment_at(know: Knowledge, policy: Policy, now_s: float) -> Moment:
         policy,
         now_s,
         know.roster,
-        know.appraiser.of(know.sampled()),
+        know.appraiser.of(know.sampled(), know.ledger.cpu_a_gpu()),
         room_part.percent_a_milli(fleet.all_milli),
         lambda: know.steadiness(now_s),
     )

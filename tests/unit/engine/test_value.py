@@ -16,6 +16,7 @@ from berthmaster.engine.shares import Part, enough, takes_milli
 from berthmaster.engine.value import (
     CPU_SHARE,
     NOT_HERE,
+    RICH_IN_CPU,
     Appraiser,
     Worth,
     pick_gpus,
@@ -170,6 +171,36 @@ def test_an_appraiser_learns_when_the_mix_has_a_new_sample_and_not_before() -> N
     for _ in range(200):
         mix.add(pod_set(gpu_milli=300, cpu_milli=2000))
     assert appraiser.of(mix.newest) is not learned
+
+
+def test_where_more_cpu_is_asked_for_than_there_is_only_nodes_rich_in_it_count_as_having_any() -> (
+    None
+):
+    sample = ((PodType(0, 0, 6000), 1), (PodType(1, 1000, 8000), 1))
+    enough, scarce = worth_of(sample, 14_000.0), worth_of(sample, 12_000.0)
+    assert enough.cpu_milli_a_gpu == pytest.approx(CPU_SHARE * 8000, rel=0.01)
+    assert scarce.cpu_milli_a_gpu == RICH_IN_CPU * enough.cpu_milli_a_gpu
+
+    # Enough: CPU is taken where GPUs need it least. Scarce: where hardly a GPU is left to need it.
+    fleet = Fleet()
+    fleet.put_node(node(name="some", gpus=2, cpu_milli=40_000))
+    fleet.put_node(node(name="rich", gpus=1, cpu_milli=60_000))
+    fleet.arrange()
+    need = pod_set(gpus=0, cpu_milli=20_000)
+    best = {}
+    for told, worth in (("enough", enough), ("scarce", scarce)):
+        scores = score_all(fleet, need, suitable_nodes(fleet, need), worth)
+        best[told] = fleet.names[int(scores.argmax())][1], bool(np.ptp(scores) > 0.1)
+    assert best == {"enough": ("rich", False), "scarce": ("rich", True)}
+
+    # An appraiser hears of nodes that come.
+    mix, appraiser = Mix(), Appraiser()
+    for _ in range(40):
+        mix.add(pod_set(gpus=1, cpu_milli=8000))
+    assert appraiser.of(mix.newest, 8000.0).same(worth_of(mix.newest.sample))
+    learned = appraiser.of(mix.newest, 7000.0)
+    assert learned.same(worth_of(mix.newest.sample, 7000.0))
+    assert appraiser.of(mix.newest, 6000.0) is learned
 
 
 def test_a_fleet_without_nodes_or_gpus_has_scores_too() -> None:
