@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Final
 
 import click
-import msgspec
 
-from berthmaster.cli.load import Account, Load, LoadResult, account
+from berthmaster.cli.load import Load, account
 from berthmaster.cli.render import progress
+from berthmaster.cli.render.progress import ReplayReport
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
-from berthmaster.cli.tally import SHOWN_STATES, Latency, Tally
+from berthmaster.cli.tally import SHOWN_STATES, Tally
 from berthmaster.cli.up import until_signal
 from berthmaster.client import Client
 from berthmaster.messages.workload import JobRequest
@@ -29,18 +29,6 @@ REQUEST_LIMIT_S: Final = 30.0
 LINE_INTERVAL_S: Final = 2.0
 TRACES: Final = ("default", "gpushare100", "multigpu50")
 CLEANUP_AT_ONCE: Final = 64
-
-
-class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a replay."""
-
-    account: Account
-    balanced: bool
-    load: LoadResult
-    latencies: dict[str, Latency]
-    took_s: float
-    evictions: int
-    submits_per_s: float
 
 
 @click.command()

@@ -1,22 +1,19 @@
 """Work in progress on the screen: the live view of the demo, its summary, a replay's account."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from berthmaster.cli.fleet_view import ClusterRow
-from berthmaster.cli.load import Account
+from berthmaster.cli.load import Account, LoadResult
 from berthmaster.cli.render import amounts
 from berthmaster.cli.render.fleet import fleet_line
 from berthmaster.cli.render.words import plain_table, visible, words
 from berthmaster.cli.tally import Latency, Summary
 from berthmaster.messages.api import WhyReply
-
-if TYPE_CHECKING:
-    from berthmaster.cli.replay import ReplayReport
 
 STEPS: Final = {
     "submit_to_placed": "submit -> placed",
@@ -49,6 +46,18 @@ class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
     waiting: WhyReply | None
     restarts: int
     refused: int = 0
+
+
+class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a replay."""
+
+    account: Account
+    balanced: bool
+    load: LoadResult
+    latencies: dict[str, Latency]
+    took_s: float
+    evictions: int
+    submits_per_s: float
 
 
 def live(
@@ -220,7 +229,7 @@ def balance(balance_: Account, problems: Mapping[str, int]) -> RenderableType:
     return Group(*lines)
 
 
-def replay(report: "ReplayReport") -> RenderableType:
+def replay(report: ReplayReport) -> RenderableType:
     """The end of a replay."""
     head = words(
         f"{report.load.accepted:,} submitted at {report.submits_per_s:,.0f}/s, "
