@@ -10,8 +10,8 @@ import heapq
 from collections.abc import Iterable
 from typing import Final
 
-from berthmaster.engine.fleet import Holding
 from berthmaster.engine.needs import shape_of
+from berthmaster.engine.reserve import Release, soonest
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.messages.workload import JobRequest
 from berthmaster.resolver.consider import BUSY, Considered, consider, seat
@@ -41,17 +41,16 @@ def first_free_s(
 ) -> float | None:
     """About when the request would fit; None if no known end makes room for it."""
     busy = {cluster for cluster, why in considered.filtered.items() if why == BUSY}
-    ends = heapq.nsmallest(ENDS_LOOKED_AT, _ends(know, busy, now_s))
-    if not ends or not _fits_without(know, moment, request, ends):
-        return None
-    too_few, enough = 0, len(ends)  # the more room, the better it fits
-    while enough - too_few > 1:
-        middle = (too_few + enough) // 2
-        if _fits_without(know, moment, request, ends[:middle]):
-            enough = middle
-        else:
-            too_few = middle
-    return ends[enough - 1][0]
+    releases = [
+        Release(at_s, 0.0, name, 0, know.fleet.holdings(name))
+        for at_s, name in heapq.nsmallest(ENDS_LOOKED_AT, _ends(know, busy, now_s))
+    ]
+
+    def fits() -> object | None:
+        return seat(know, request, consider(know, moment, request, shape_of(request)))
+
+    found = soonest(know.fleet, releases, 1, fits) if releases else None
+    return found[1] if found is not None else None
 
 
 def _ends(know: Knowledge, clusters: set[str], now_s: float) -> Iterable[tuple[float, Key]]:
@@ -61,15 +60,3 @@ def _ends(know: Knowledge, clusters: set[str], now_s: float) -> Iterable[tuple[f
         at_s = end_s(know.open[name], now_s)
         if at_s is not None:
             yield at_s, name
-
-
-def _fits_without(
-    know: Knowledge, moment: Moment, request: JobRequest, ended: list[tuple[float, Key]]
-) -> bool:
-    freed: list[Holding] = [held for _, name in ended for held in know.fleet.holdings(name)]
-    know.fleet.charge(freed, -1)
-    try:
-        considered = consider(know, moment, request, shape_of(request))
-        return seat(know, request, considered) is not None
-    finally:
-        know.fleet.charge(freed, +1)
