@@ -42,6 +42,10 @@ WITHIN = {
     "cluster": [sys.executable, "-m", "tests.controlplane.build", "--"],
     "containers": ["sh", str(ROOT / "scripts" / "engine.sh")],
 }
+# Tiers of many independent files, which two processes share: one that waits for servers most of the
+# time, and one that keeps a core busy.
+SHARED = ("unit", "cluster")
+BY_FILE = ["--numprocesses", "2", "--dist", "loadfile"]
 REPEATED = ("bus", "cluster", "pipeline", "containers")  # real servers, real time
 MOST_REPEATED = 4  # failed tests of a tier; more are no accident
 CHECK_LIMIT_S = 600
@@ -99,6 +103,7 @@ def run_tier(tier: str, extra: list[str]) -> Row:
         report = Path(scratch) / "report.xml"
         argv = [sys.executable, "-m", "pytest", "-q", str(folder), f"--junit-xml={report}", *extra]
         argv = [*WITHIN.get(tier, []), *argv, "-o", f"cache_dir={scratch}/cache"]
+        argv += BY_FILE if tier in SHARED else []
         code, took_s = call(argv, TIER_LIMITS_S[tier])
         row = read_report(tier, report)
         if code == FAILURES and tier in REPEATED and len(row.failures) <= MOST_REPEATED:
