@@ -42,9 +42,9 @@ WITHIN = {
     "cluster": [sys.executable, "-m", "tests.controlplane.build", "--"],
     "containers": ["sh", str(ROOT / "scripts" / "engine.sh")],
 }
-# Tiers of many independent files, which two processes share: one that waits for servers most of the
-# time, and one that keeps a core busy.
-SHARED = ("unit", "cluster")
+# Tiers that two processes share, file by file. Not those of real servers in real time, which would
+# disturb each other.
+SHARED = ("unit",)
 BY_FILE = ["--numprocesses", "2", "--dist", "loadfile"]
 REPEATED = ("bus", "cluster", "pipeline", "containers")  # real servers, real time
 MOST_REPEATED = 4  # failed tests of a tier; more are no accident

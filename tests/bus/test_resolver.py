@@ -111,6 +111,15 @@ class Fleet:
             await asyncio.sleep(0.02)
         raise AssertionError("never ready")
 
+    async def why(self, name: str) -> object:
+        """The answer, once the resolver has heard of the job."""
+        for _ in range(500):
+            answer = await self.ask("why", b'{"id": "%s"}' % name.encode())
+            if not (isinstance(answer, Refusal) and answer.code == "not_found"):
+                return answer
+            await asyncio.sleep(0.02)
+        raise AssertionError(f"{name} never came")
+
 
 @asynccontextmanager
 async def fleet(url: str) -> AsyncIterator[Fleet]:
@@ -129,12 +138,12 @@ def test_it_places_what_is_submitted_and_says_why(tmp_path: Path) -> None:
                 placed = await world.placed("a")
                 assert placed is not None
                 assert placed.cluster == "c1"
-                there = await world.ask("why", b'{"id": "a"}')
+                there = await world.why("a")
                 assert isinstance(there, WhyReply)
                 assert there.choice is not None
                 assert there.choice.ranking[0].cluster == "c1"
                 await world.submit(job("b", gpus=2))
-                waits = await world.ask("why", b'{"id": "b"}')
+                waits = await world.why("b")
                 assert isinstance(waits, WhyReply)
                 assert waits.summary == "waits: of 1 clusters: 1 busy"
                 tried = await world.ask("dry_run", encode(job("c", gpu_models=("H100",))))
@@ -211,7 +220,7 @@ def test_a_new_life_starts_from_the_snapshot_and_knows_what_was_promised(tmp_pat
                         await asyncio.sleep(0.02)
                 async with resolver(server.url, claim_timeout_s=3600.0) as second:
                     await world.submit(job("b", gpus=1))
-                    there = await world.ask("why", b'{"id": "a"}')
+                    there = await world.why("a")
                     assert isinstance(there, WhyReply)
                     assert there.choice is not None  # its decision was read from the log
                     assert await world.placed("b", within_s=0.5) is None  # both GPUs are a's

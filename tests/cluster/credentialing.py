@@ -237,7 +237,7 @@ class Rig:
         found = self.secret(cluster)
         if found is None or not found.get("data"):
             return ""
-        return str(found["metadata"]["annotations"][names.SERIAL])
+        return str(found["metadata"].get("annotations", {}).get(names.SERIAL, ""))
 
     def token(self, cluster: str) -> str:
         """The token that Kueue has."""

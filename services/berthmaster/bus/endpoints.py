@@ -24,6 +24,7 @@ ANSWER_LIMIT_S: Final = 10.0  # whoever asked has given up by then
 LATEST_ANSWER_S: Final = PERMITTED_S - 5.0  # the server's time began before ours
 TELL_EVERY_S: Final = 1.0
 DRAIN_S: Final = 2.0
+START_LIMIT_S: Final = 10.0  # a server that others keep busy is no reason not to start
 
 Answer = Callable[[str, bytes], Awaitable[bytes | None]]  # (subject, body) -> reply; None: not us
 Failed = Callable[[str, Exception], bytes]
@@ -164,7 +165,7 @@ async def serve(
                     queue_group=name,  # replicas share; another service hears all of it too
                 )
             )
-        await conn.flush()  # from here on, whoever asks is heard
+        await conn.flush(timeout_s=START_LIMIT_S)  # from here on, whoever asks is heard
     except (BusError, nats.errors.Error, OSError) as error:
         raise NotConnected(f"cannot serve {name}: {error}") from error
     return Endpoints(service, tasks)

@@ -35,6 +35,7 @@ from berthmaster.runtime.errors import (
     ServiceFault,
     SettingsError,
 )
+from berthmaster.runtime.garbage import rarely_look_at_all
 from berthmaster.runtime.health import Health
 from berthmaster.runtime.http import StatusServer
 from berthmaster.runtime.log import Bridge, Log
@@ -140,6 +141,7 @@ def run(service: Service[S], argv: Sequence[str], env: Mapping[str, str]) -> int
             http_port=status.port if status else None,
             settings=describe(settings),
         )
+        rarely_look_at_all()
         process = _Process(service, settings, log, metrics, health)
         code = process.run()
         log.info("stopped", exit_code=code)
