@@ -199,8 +199,12 @@ def _best_hole(
     takes: float | Floats = pods.gpu_milli * (1.0 / WHOLE)
     if suitable.offered is None:
         table = worth.losses(pods.gpu_milli)
-        loss = table.take(free, mode="clip")  # nothing is lost of what is not there
         of_whole: float | Floats = float(table[WHOLE])
+        if isinstance(at, slice) and suitable.gpus is None:
+            best = _best_of_many(fleet, table, at, free)
+        else:
+            loss = table.take(free, mode="clip")  # nothing is lost of what is not there
+            best = _best_of_each(loss, suitable, at)
     else:
         need = suitable.offered.milli[at]
         takes = need * (1.0 / WHOLE)
@@ -210,14 +214,33 @@ def _best_hole(
         of_whole = worth.hole.take(WHOLE - need) - 1.0 - _TIGHTER * WHOLE
         for resource, nodes in suitable.offered.pieces:
             fits = fits & (~nodes[at] | (fleet.pieces[resource][at] > 0))
-    if suitable.gpus is not None:
-        loss = np.where(suitable.gpus[at].T, loss, NOT_HERE)
-    best = loss.max(axis=0, initial=NOT_HERE)
+        best = _best_of_each(loss, suitable, at)
     fits = fits & (best > NOT_HERE)
     opened = best == of_whole
     if np.count_nonzero(opened):
         best += opened * _together(fleet.a_gpu[at], fleet.whole[at], 1)
     return best, takes, fits
+
+
+def _best_of_each(loss: Floats, suitable: Suitable, at: At) -> Floats:
+    """[G, N] -> [N]"""
+    if suitable.gpus is not None:
+        loss = np.where(suitable.gpus[at].T, loss, NOT_HERE)
+    best: Floats = loss.max(axis=0, initial=NOT_HERE)
+    return best
+
+
+def _best_of_many(
+    fleet: Fleet, table: NDArray[np.float64], at: slice, free: NDArray[np.int64]
+) -> Floats:
+    """What is lost on the best GPU of each of many nodes: only those that have parts of GPUs free
+    need a look at each."""
+    whole = fleet.whole[at]
+    best = np.where(whole > 0, table[WHOLE], NOT_HERE)
+    parts = (fleet.milli[at] != WHOLE * whole).nonzero()[0]
+    if len(parts):
+        best[parts] = table.take(free[:, parts], mode="clip").max(axis=0, initial=NOT_HERE)
+    return best
 
 
 def pick_gpus(
