@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 LIST = (
-    "{gateway,resolver,scorer,archivist,telemetry,emulator,inventory,executor,multikueue,hub,agent}"
+    "{gateway,resolver,scorer,archivist,telemetry,emulator,inventory,executor,multikueue,"
+    "credentials,ocm,admission,placement,hub,agent}"
 )
 
 
