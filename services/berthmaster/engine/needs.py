@@ -16,9 +16,8 @@ from berthmaster.engine.links import domain_numbers, levels_of
 from berthmaster.engine.models import EXACTLY, is_one_of
 from berthmaster.engine.shares import counted, part_of, share_for, sized_milli, takes_milli
 from berthmaster.messages.fleet import Taint
-from berthmaster.messages.workload import JobRequest, PodSet, Toleration, Topology
+from berthmaster.messages.workload import ONE_NODE, JobRequest, PodSet, Toleration, Topology
 
-ONE_NODE = "node"  # what pods have in common that are all on one
 NO_PLACE = -1  # a node without the label that names places
 _SHAPES_KEPT = 4096
 _FILTERS_KEPT = 128  # each takes a byte or more a node

@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berthmaster.engine.fleet import WHOLE, Fleet
-from berthmaster.engine.needs import NO_PLACE, ONE_NODE, Suitable
+from berthmaster.engine.needs import NO_PLACE, Suitable
 from berthmaster.engine.room import room_of
 from berthmaster.engine.value import NOT_HERE, Worth, score_nodes
-from berthmaster.messages.workload import MAX_PODS, PodSet
+from berthmaster.messages.workload import MAX_PODS, ONE_NODE, PodSet
 
 PLACES_TRIED: Final = 64
 TOO_FEW_NODES: Final = "too few nodes for its pods, even if nothing ran there"

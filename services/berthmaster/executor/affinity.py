@@ -13,11 +13,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from berthmaster.engine.models import HOSTNAME
-from berthmaster.engine.needs import ONE_NODE
 from berthmaster.executor.offers import Offers
 from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.pods import Document
-from berthmaster.messages.workload import PodSet
+from berthmaster.messages.workload import ONE_NODE, PodSet
 
 MAX_PREFERRED: Final = 256  # nodes that an object names; it must stay small
 CHOSEN_WEIGHT: Final = 100  # of 100, for a node that was chosen

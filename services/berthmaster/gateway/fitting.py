@@ -4,11 +4,10 @@ import re
 from typing import Final
 
 from berthmaster.engine.models import is_one_of
-from berthmaster.engine.needs import ONE_NODE
 from berthmaster.engine.shares import profile_memory_mib, profile_milli
 from berthmaster.gateway.explain import Step, invalid
 from berthmaster.messages.api import Refusal
-from berthmaster.messages.workload import PodSet, Topology
+from berthmaster.messages.workload import ONE_NODE, PodSet, Topology
 
 _LABEL: Final = re.compile(
     r"(?:[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z"

@@ -23,6 +23,7 @@ MAX_GPUS_A_POD = 64
 MAX_PODS = 4096
 MAX_POD_SETS = 16
 MAX_TOLERATIONS = 32
+ONE_NODE = "node"  # of a topology: what all pods have in common
 MAX_PREFERRED_MODELS = 8
 
 Name = Annotated[
