@@ -47,13 +47,22 @@ class Card:
     def follow(self, fleet: Fleet, pods: PodSet, suitable: Suitable, worth: Worth) -> None:
         """Bring it up to date."""
         changed: NDArray[np.int64] | None = None
-        if self.layout == fleet.layout and self.worth is worth:
+        if self.layout == fleet.layout and self._still_holds(pods, suitable, worth):
             changed = fleet.touched.since(self.seen)
         self.seen = fleet.touched.end
         if changed is None or len(changed) > _FEW * len(self.scores):
             self._make(fleet, pods, suitable, worth)
         elif len(changed):
             self._update(fleet, pods, suitable, worth, changed)
+
+    def _still_holds(self, pods: PodSet, suitable: Suitable, worth: Worth) -> bool:
+        """Whether nothing that was learned since makes another score of this kind of pod."""
+        if self.worth is worth:
+            return True
+        if self.worth is None or not self.worth.same_for(pods, suitable, worth):
+            return False
+        self.worth = worth
+        return True
 
     def _make(self, fleet: Fleet, pods: PodSet, suitable: Suitable, worth: Worth) -> None:
         self.layout, self.worth = fleet.layout, worth

@@ -56,6 +56,17 @@ class Worth(NamedTuple):
         same_cpu = self.cpu_milli_a_gpu == other.cpu_milli_a_gpu
         return same_cpu and np.array_equal(self.hole, other.hole)
 
+    def same_for(self, pods: PodSet, suitable: Suitable, other: "Worth") -> bool:
+        """Whether pods of a set score the same by the other: those that share no GPU do as long as
+        GPUs need the same CPU."""
+        if self.cpu_milli_a_gpu != other.cpu_milli_a_gpu:
+            return False
+        if not wants_fraction(pods):
+            return True
+        if suitable.offered is not None:
+            return np.array_equal(self.hole, other.hole)
+        return np.array_equal(self.losses(pods.gpu_milli), other.losses(pods.gpu_milli))
+
     def losses(self, milli: int) -> NDArray[np.float64]:
         """By free milli of a GPU, how its worth changes when a part of it is taken; NOT_HERE where
         that is too little."""

@@ -155,6 +155,22 @@ def test_on_ties_the_first_by_name_of_those_with_least_left_is_taken() -> None:
     assert goes_to(emptier, pod_set(gpus=0), worth)[0] == "b"
 
 
+def test_what_was_learned_of_parts_of_gpus_changes_nothing_for_whole_ones() -> None:
+    cpu = (PodType(1, 1000, 8000), 1000)
+    one, other = (worth_of((cpu, (PodType(1, m, m * 8), 100))) for m in (500, 350))
+    assert one.cpu_milli_a_gpu == other.cpu_milli_a_gpu
+    fleet = Fleet()
+    fleet.put_node(node(gpus=2))
+    fleet.arrange()
+    for plain in (pod_set(gpus=2), pod_set(gpus=0)):
+        assert one.same_for(plain, suitable_nodes(fleet, plain), other)
+    half = pod_set(gpu_milli=500)
+    suits = suitable_nodes(fleet, half)
+    assert not one.same_for(half, suits, other)
+    assert one.same_for(half, suits, worth_of((cpu, (PodType(1, 500, 4000), 90))))
+    assert not one.same_for(half, suits, worth_of(((PodType(1, 1000, 1000), 1),)))
+
+
 def test_an_appraiser_learns_when_the_mix_has_a_new_sample_and_not_before() -> None:
     mix, appraiser = Mix(), Appraiser()
     nothing = appraiser.of(mix.newest)
