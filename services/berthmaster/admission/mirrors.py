@@ -14,6 +14,7 @@ from berthmaster.admission.objects import (
     Workload,
 )
 from berthmaster.kubernetes.client import Client
+from berthmaster.kubernetes.figures import CallFigures
 from berthmaster.kubernetes.mirror import Added, Change, Deleted, Updated
 from berthmaster.kubernetes.objects import Object
 from berthmaster.kubernetes.reflector import Reflector
@@ -63,15 +64,13 @@ class Mirrors:
         on_unreadable: Callable[[], None],
     ) -> None:
         self._ctx = ctx
-        self._client = client
         self._on_object = on_object
         self._on_unreadable = on_unreadable
         metrics = ctx.metrics
         self._objects = metrics.gauge("objects", "Objects mirrored", ["resource"])
         self._age_s = metrics.gauge("mirror_age_seconds", "Since a watch was heard", ["resource"])
-        self._calls = metrics.counter("api_calls", "Calls of the hub's API", ["verb", "resource"])
+        self._calls = CallFigures(metrics, client, "Calls of the hub's API")
         self._bad = metrics.gauge("unreadable_objects", "Objects of a wrong form", ["resource"])
-        self._counted: dict[tuple[str, str], int] = {}
         self._lacking_since_s: dict[str, float] = {}
         self._had: set[str] = set()
         self._reflectors: dict[str, tuple[Watched, Reflector[Any]]] = {
@@ -148,9 +147,7 @@ class Mirrors:
             self._objects.labels(name).set(len(reflector.objects))
             self._bad.labels(name).set(len(reflector.unreadable))
             self._age_s.labels(name).set(min(reflector.age_s(now_s), 1e9))
-        for key, count in self._client.calls.items():
-            self._calls.labels(*key).inc(count - self._counted.get(key, 0))
-            self._counted[key] = count
+        self._calls.show()
 
     def _handle(self, change: Change[Any]) -> None:
         match change:

@@ -7,6 +7,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from berthmaster.inventory.kinds import Problem
 from berthmaster.inventory.settings import InventorySettings
 from berthmaster.kubernetes.client import Client
+from berthmaster.kubernetes.figures import CallFigures
 from berthmaster.kubernetes.mirror import Change
 from berthmaster.kubernetes.objects import Object
 from berthmaster.kubernetes.reflector import Reflector
@@ -42,7 +43,6 @@ class Mirrors(Generic[K]):
         on_change: Callable[[K, Change[Any]], None],
     ) -> None:
         self._ctx = ctx
-        self._client = client
         self._loop = asyncio.get_running_loop()
         self._absent_from_s: dict[int, float] = {}
         self._reflectors: list[tuple[Watched[K], Reflector[Any]]] = []
@@ -64,9 +64,8 @@ class Mirrors(Generic[K]):
         self._objects = metrics.gauge("objects", "Objects mirrored", ["resource"])
         self._age_s = metrics.gauge("mirror_age_seconds", "Since a watch was heard", ["resource"])
         self._lists = metrics.gauge("mirror_lists", "Times a kind was listed", ["resource"])
-        self._calls = metrics.counter("api_calls", "Calls of the API", ["verb", "resource"])
+        self._calls = CallFigures(metrics, client, "Calls of the API")
         self._problems = metrics.gauge("problems", "Objects that cannot be right", ["kind"])
-        self._counted: dict[tuple[str, str], int] = {}
         self._problem_kinds: set[str] = set()
 
     def start(self) -> None:
@@ -132,9 +131,7 @@ class Mirrors(Generic[K]):
             self._lists.labels(name).set(reflector.lists)
             if not missing:
                 self._age_s.labels(name).set(min(reflector.age_s(now_s), 1e9))
-        for key, count in self._client.calls.items():
-            self._calls.labels(*key).inc(count - self._counted.get(key, 0))
-            self._counted[key] = count
+        self._calls.show()
         for kind in self._problem_kinds | problems.keys():
             self._problems.labels(kind).set(problems.get(kind, 0))
         self._problem_kinds |= problems.keys()

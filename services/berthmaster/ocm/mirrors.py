@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from berthmaster.kubernetes.client import Client
+from berthmaster.kubernetes.figures import CallFigures
 from berthmaster.kubernetes.mirror import Added, Change, Deleted, Listed, Unreadable, Updated
 from berthmaster.kubernetes.objects import Object
 from berthmaster.kubernetes.reflector import Reflector
@@ -43,16 +44,14 @@ class Mirrors:
     ) -> None:
         """``on_listed`` and ``on_absent`` get the plural of a kind."""
         self._ctx = ctx
-        self._client = client
         self._on_object = on_object
         self._on_listed = on_listed
         self._on_absent = on_absent
         self._absent_since_s: dict[str, float] = {}
         metrics = ctx.metrics
         self._objects = metrics.gauge("objects", "Objects mirrored", ["resource"])
-        self._calls = metrics.counter("api_calls", "Calls of the API", ["verb", "resource"])
+        self._calls = CallFigures(metrics, client, "Calls of the API")
         self._bad = metrics.gauge("unreadable_objects", "Objects of a wrong form", ["resource"])
-        self._counted: dict[tuple[str, str], int] = {}
         self._reflectors: list[tuple[Watched, Reflector[Any]]] = [
             (
                 one,
@@ -96,9 +95,7 @@ class Mirrors:
             )
             self._objects.labels(name).set(len(reflector.objects))
             self._bad.labels(name).set(len(reflector.unreadable))
-        for key, count in self._client.calls.items():
-            self._calls.labels(*key).inc(count - self._counted.get(key, 0))
-            self._counted[key] = count
+        self._calls.show()
 
     def _handler(self, one: Watched) -> Callable[[Change[Any]], None]:
         def handle(change: Change[Any]) -> None:

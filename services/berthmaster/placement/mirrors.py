@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from berthmaster.kubernetes.client import Client
+from berthmaster.kubernetes.figures import CallFigures
 from berthmaster.kubernetes.mirror import Added, Change, Deleted, Unreadable, Updated
 from berthmaster.kubernetes.objects import Object
 from berthmaster.kubernetes.reflector import Reflector
@@ -62,15 +63,13 @@ class Mirrors:
         on_unreadable: Callable[[Resource, Undecodable], None],
     ) -> None:
         self._ctx = ctx
-        self._client = client
         self._on_object = on_object
         self._on_unreadable = on_unreadable
         metrics = ctx.metrics
         self._objects = metrics.gauge("objects", "Objects mirrored", ["resource"])
         self._age_s = metrics.gauge("mirror_age_seconds", "Since a watch was heard", ["resource"])
-        self._calls = metrics.counter("api_calls", "Calls of the hub's API", ["verb", "resource"])
+        self._calls = CallFigures(metrics, client, "Calls of the hub's API")
         self._bad = metrics.gauge("unreadable_objects", "Objects of a wrong form", ["resource"])
-        self._counted: dict[tuple[str, str], int] = {}
         self._absent_from_s: float | None = None
         self._reflectors: list[tuple[Watched, Reflector[Any]]] = [
             (
@@ -134,9 +133,7 @@ class Mirrors:
             self._objects.labels(name).set(len(reflector.objects))
             self._bad.labels(name).set(len(reflector.unreadable))
             self._age_s.labels(name).set(min(reflector.age_s(now_s), 1e9))
-        for key, count in self._client.calls.items():
-            self._calls.labels(*key).inc(count - self._counted.get(key, 0))
-            self._counted[key] = count
+        self._calls.show()
 
     def _handler(self, one: Watched) -> Callable[[Change[Any]], None]:
         def handle(change: Change[Any]) -> None:
