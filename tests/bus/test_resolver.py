@@ -177,6 +177,11 @@ def test_a_queues_profile_set_by_message_counts_from_the_next_decision_on(tmp_pa
             ):
                 for cluster in ("c1", "c2"):
                     await world.report(gpus=8, cluster=cluster)
+                while True:  # until both are heard of
+                    tried = await world.ask("dry_run", encode(job("first")))
+                    assert isinstance(tried, DryRunReply)
+                    if tried.choice is not None and len(tried.choice.ranking) == 2:
+                        break
                 balanced = [await world.goes(job(f"a{n}", queue="q")) for n in range(2)]
                 assert sorted(balanced) == ["c1", "c2"]
                 packing = QueueSetting(queue="q", profile="pack", weights={"fit": 0.5})

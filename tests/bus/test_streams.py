@@ -8,6 +8,7 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server, ServerCluster
 from berthmaster.bus.errors import ApiError, NoAnswer
 from berthmaster.bus.log import next_message
+from berthmaster.bus.read import read_fleet_history
 from berthmaster.bus.streams import (
     FLEET,
     FLEET_LOG,
@@ -175,6 +176,28 @@ async def test_the_fleets_log_goes_on_over_a_kill_of_the_server(server: Server) 
         await eventually(level)
         last = (await stream_info(conn, FLEET)).state.last_seq
         assert await raw(conn, FLEET_LOG, last) == await raw(conn, FLEET, last)
+
+
+@story
+async def test_the_fleets_history_is_whole_while_its_log_is_behind(server: Server) -> None:
+    """As for many seconds after a server was lost: what the mirror lacks, FLEET still has."""
+    async with connected(server.url, replicas=1) as conn:
+        for number in range(10):
+            await conn.request(alive_subject("c0"), b"%d" % number)
+
+        async def mirrored() -> bool:
+            return (await stream_info(conn, FLEET_LOG)).state.last_seq == 10
+
+        await eventually(mirrored)
+        (config,) = [each for each in stream_configs() if each["name"] == FLEET_LOG]
+        on_its_own = {key: value for key, value in config.items() if key != "mirror"}
+        await conn.api("STREAM.UPDATE.FLEET_LOG", on_its_own | {"subjects": ["nothing.at.all"]})
+        for number in range(10, 15):
+            await conn.request(alive_subject("c0"), b"%d" % number)
+        assert (await stream_info(conn, FLEET_LOG)).state.last_seq == 10
+        read: list[tuple[int, bytes]] = []
+        await read_fleet_history(conn, lambda found: read.append((found.sequence, found.data)))
+        assert read == [(number + 1, b"%d" % number) for number in range(15)]
 
 
 @story

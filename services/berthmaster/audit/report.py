@@ -8,7 +8,7 @@ from berthmaster.audit.core import Auditor, AuditReport
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.follow import Recorded
-from berthmaster.bus.read import read_all
+from berthmaster.bus.read import read_all, read_fleet_history
 from berthmaster.bus.streams import ARCHIVE, FLEET_LOG, WORKLOADS
 from berthmaster.messages.families import (
     ARCHIVED_STORIES,
@@ -34,7 +34,8 @@ class Unreadable(msgspec.Struct, frozen=True, kw_only=True):
 async def audit(
     conn: Connection, *, unreadable: Callable[[Unreadable], None] = lambda _: None
 ) -> AuditReport:
-    """Judge all that WORKLOADS, ARCHIVE and FLEET_LOG hold. Raises BusError, TimeoutError."""
+    """Judge all that the log, its archive and the fleet's history hold. Raises BusError,
+    TimeoutError."""
     log: dict[int, tuple[float, WorkloadEvent | Decision]] = {}
     auditor = Auditor()
     last = 0  # in the log, when it was read
@@ -87,5 +88,5 @@ async def audit(
         else:
             auditor.on_event(message, sequence, stored_at_s)
     log.clear()
-    await read_all(conn, FLEET_LOG, [subjects.ALL_FLEET], readable(FLEET_LOG, on_fact))
+    await read_fleet_history(conn, readable(FLEET_LOG, on_fact))
     return auditor.report(final_s=read_at_s)

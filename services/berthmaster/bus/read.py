@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.follow import Follower, Recorded
-from berthmaster.bus.streams import stream_info
+from berthmaster.bus.streams import FLEET, FLEET_LOG, stream_info
 
 READ_LIMIT_S: Final = 120.0
 
@@ -17,15 +18,18 @@ async def read_all(
     filters: Sequence[str],
     take: Callable[[Recorded], None],
     *,
+    start: int = 1,
     limit_s: float = READ_LIMIT_S,
 ) -> None:
-    """Hand each message to ``take``; what ``take`` raises comes through. Raises BusError, and
-    TimeoutError when the limit passes first."""
+    """Hand each message from sequence ``start`` on to ``take``; what ``take`` raises comes through.
+    Raises BusError, and TimeoutError when the limit passes first."""
     info = await stream_info(conn, stream)
-    if not info.state.messages:
+    if not info.state.messages or info.state.last_seq < start:
         return
     done = asyncio.Event()
-    task = asyncio.create_task(Follower(conn, stream, filters).run(take, caught_up=done.set))
+    task = asyncio.create_task(
+        Follower(conn, stream, filters, start=start).run(take, caught_up=done.set)
+    )
     ready = asyncio.create_task(done.wait())
     try:
         finished, _ = await asyncio.wait(
@@ -39,3 +43,17 @@ async def read_all(
         task.cancel()
         ready.cancel()
         await asyncio.gather(task, ready, return_exceptions=True)
+
+
+async def read_fleet_history(conn: Connection, take: Callable[[Recorded], None]) -> None:
+    """Hand every fact to ``take``, in order: all of FLEET_LOG, then what FLEET has beyond it, for
+    the mirror may be many seconds behind after a server was lost. Raises as read_all does."""
+    last = 0
+
+    def counted(recorded: Recorded) -> None:
+        nonlocal last
+        take(recorded)
+        last = recorded.sequence
+
+    await read_all(conn, FLEET_LOG, [subjects.ALL_FLEET], counted)
+    await read_all(conn, FLEET, [subjects.ALL_FLEET], take, start=last + 1)

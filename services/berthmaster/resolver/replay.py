@@ -20,8 +20,8 @@ import msgspec
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.follow import Recorded
-from berthmaster.bus.read import read_all
-from berthmaster.bus.streams import ARCHIVE, CONTROL, FLEET_LOG, WORKLOADS
+from berthmaster.bus.read import read_all, read_fleet_history
+from berthmaster.bus.streams import ARCHIVE, CONTROL, WORKLOADS
 from berthmaster.engine.mix import sampled_from
 from berthmaster.messages.control import ControlFact
 from berthmaster.messages.families import (
@@ -290,8 +290,8 @@ def _first_difference(path: str, a: object, b: object) -> tuple[str, object, obj
 
 
 async def read_inputs(conn: Connection) -> Inputs:
-    """All that is needed, from WORKLOADS, ARCHIVE, FLEET_LOG and CONTROL. Raises BusError and
-    msgspec.DecodeError."""
+    """All that is needed, from WORKLOADS, ARCHIVE, CONTROL and the fleet's history. Raises BusError
+    and msgspec.DecodeError."""
     events: dict[int, tuple[int, float, WorkloadEvent]] = {}
     decisions: dict[int, tuple[int, Decision]] = {}
     facts: list[tuple[int, float, str, FleetFact]] = []
@@ -326,7 +326,7 @@ async def read_inputs(conn: Connection) -> Inputs:
     # The log before the archive: a story that moves in between is then read twice, never missed.
     await read_all(conn, WORKLOADS, [subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS], on_log)
     await read_all(conn, ARCHIVE, [subjects.ALL_ARCHIVE], on_archived)
-    await read_all(conn, FLEET_LOG, [subjects.ALL_FLEET], on_fact)
+    await read_fleet_history(conn, on_fact)
     await read_all(conn, CONTROL, [subjects.ALL_CONTROL], on_control)
     return Inputs(
         events=[events[s] for s in sorted(events)],

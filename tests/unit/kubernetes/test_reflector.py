@@ -466,15 +466,14 @@ def test_a_flood_of_changes_does_not_keep_the_loop_from_its_other_work() -> None
                 )
                 flood = b"".join(line % (200 + n, n) for n in range(2_000))
                 saying = asyncio.create_task(stage.say(flood))
-                longest_s = 0.0
+                most, heard = 0, len(watcher.told)
                 while watcher.mirror.resource_version != str(200 + 1_999):
-                    before_s = time.thread_time()  # not the clock's: others use this machine too
                     await asyncio.sleep(0)
-                    longest_s = max(longest_s, time.thread_time() - before_s)
+                    most, heard = max(most, len(watcher.told) - heard), len(watcher.told)
                 await saying
                 assert watcher.sizes() == {"a": 1_999}
-                # A piece of 64 KiB holds 500 of them: 150 ms, were it handled in one go.
-                assert longest_s < 0.05
+                # A piece of 64 KiB holds 500 of them; in the 5 ms that one turn may take, 16 fit.
+                assert 0 < most < 50
 
     asyncio.run(story())
 
