@@ -7,7 +7,6 @@ tells arrives at once. It runs in a thread of its own and counts the connections
 """
 
 import asyncio
-import contextlib
 import struct
 import threading
 from collections.abc import Callable, Coroutine
@@ -97,6 +96,7 @@ class Proxy:
         return asyncio.run_coroutine_threadsafe(work(), self._loop).result(ANSWER_LIMIT_S)
 
     async def _cut(self) -> None:
+        await asyncio.sleep(0)  # what was accepted just now is among them too
         for task in tuple(self._open):
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
@@ -125,11 +125,10 @@ class Proxy:
         try:
             await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            requests.transport.abort()  # before any wait: whoever cuts twice ends that wait
             for part in parts:
                 part.cancel()
             await asyncio.gather(*parts, return_exceptions=True)
-            with contextlib.suppress(OSError):
-                requests.transport.abort()
 
     async def _hold_back(
         self, client: asyncio.StreamReader, held: asyncio.Queue[tuple[float, bytes]]
