@@ -10,6 +10,13 @@ since it takes longer to make room for wide jobs:
   is open. Where everybody waits, whoever has waited for longer than that goes before those who came
   later, whatever their size.
 
+Both are ``TRUST`` times that where the duration is only expected from what ended before: such
+expectations are often wrong, so the order is nearer to that of arrival.
+
+A wide job is due still earlier, by ``AHEAD`` times the backlog for the whole fleet and its share of
+that for less. So it takes room that is free at once: above all that which another wide job leaves
+behind, which took long to clear and would be cleared again for the next one.
+
 Until room is *kept* for a job that does not fit (reserve.py), it takes what is free. Room is kept
 once it has waited for ``KEEP_STRETCH`` seconds for each of its GPU-seconds, or for the share
 ``KEEP_PATIENCE`` of the backlog, whichever is first: earlier, GPUs would stand idle for nobody's
@@ -18,14 +25,15 @@ firm.
 
 A few of the largest jobs would hold up hundreds of others each. They are *left behind*: they are
 due by their size alone, whatever the backlog, and so after nearly all others; room that nobody
-before them needs is kept for them after ``KEEP_LEFT`` of their size. No more than the
-share ``LEFT_SHARE`` of all jobs may come to wait like that, so that all but one job in a hundred
-start in their time however wrong the expectations are.
+before them needs is kept for them after ``KEEP_LEFT`` of their size. Only jobs that state their
+duration can be, and no more than the share ``LEFT_SHARE`` of all may come to wait like that, so
+that all but one job in a hundred start in their time however wrong the statements are.
 
 **Bound on waiting.** Under one outlook these times do not change, and no job that is submitted
-after another one's due time goes before it unless it is over before the other one's room is needed,
-or fits beside it. Of two jobs of equal service the one that was submitted first goes first. With
-room kept for it, a job waits for what runs on those nodes and no longer (resolver/reserving.py).
+after another one's due time, and ``AHEAD`` times the backlog for its width, goes before it unless
+it is over before the other one's room is needed, or fits beside it. Of two jobs of equal service
+and width the one that was submitted first goes first. With room kept for it, a job waits for what
+runs on those nodes and no longer (resolver/reserving.py).
 
 Pure functions; an outlook is in steps of a tenth, so that a line which is sorted by due times is
 sorted anew only when the backlog has really changed.
@@ -38,6 +46,8 @@ from berthmaster.messages.workload import JobRequest
 
 STRETCH: Final = 4.5  # seconds of waiting for each GPU-second of service
 PATIENCE: Final = 2.0  # times the backlog
+AHEAD: Final = 2.0  # times the backlog, of a job as wide as the fleet
+TRUST: Final = 0.5  # in durations that nobody stated
 KEEP_STRETCH: Final = 1.0
 KEEP_PATIENCE: Final = 0.7
 KEEP_LEFT: Final = 0.5  # as KEEP_STRETCH, for those who are left behind
@@ -98,12 +108,23 @@ def left_places(submitted: int, late: int) -> int:
     return max(0, math.ceil(LEFT_SHARE * submitted) - late)
 
 
-def place(service: float, submitted_at_s: float, gpus: float, seen: Outlook = NO_OUTLOOK) -> Place:
+def place(
+    service: float,
+    submitted_at_s: float,
+    gpus: float,
+    seen: Outlook = NO_OUTLOOK,
+    *,
+    stated: bool = True,
+) -> Place:
     """Where a job stands among those of its queue and priority. ``gpus``: what all its pods take at
-    once (``gpu_share``)."""
-    if service > seen.left_gpu_s:
+    once (``gpu_share``); ``stated``: the duration behind ``service`` is the submitter's."""
+    if stated and service > seen.left_gpu_s:
         return Place(submitted_at_s + STRETCH * service, submitted_at_s + KEEP_LEFT * service)
     wide = min(1.0, gpus / seen.gpus) if seen.gpus > 0 else 1.0
     due_s = (1.0 - wide) ** 2 * min(STRETCH * service, PATIENCE * seen.patience_s)
-    keep_s = min(due_s, KEEP_STRETCH * service, KEEP_PATIENCE * seen.patience_s)
+    if not stated:
+        due_s *= TRUST
+    if seen.patience_s < math.inf:
+        due_s -= AHEAD * wide * seen.patience_s
+    keep_s = min(KEEP_STRETCH * service, KEEP_PATIENCE * seen.patience_s)
     return Place(submitted_at_s + due_s, submitted_at_s + keep_s)

@@ -9,7 +9,7 @@ does this week outweighs what it did last month.
 What a request states of its own duration goes before all of this. A job that has run for longer
 than was expected is expected to run for as long again as a share OVERRUN of what it has run.
 
-``Sizes`` keeps what jobs of late were expected to take, to tell which are so large that they may be
+``Sizes`` keeps what jobs of late said that they take, to tell which are so large that they may be
 left behind (order.py).
 
 Pure: durations in, estimates out; ``kept`` and ``restored`` carry both through a snapshot.
@@ -118,7 +118,7 @@ def left_s(expected_s: float, ran_s: float) -> float:
 
 
 class Sizes:
-    """The service of the jobs that were submitted of late, in GPU-seconds as it was expected."""
+    """The service of the jobs of late that stated their duration, in GPU-seconds."""
 
     def __init__(self, kept: Iterable[float] = ()) -> None:
         self._newest: deque[float] = deque()

@@ -68,7 +68,7 @@ class Expectations:
         self._given: ToldOutlook | None = None  # when a decision is repeated: what it was made with
         self._given_expected: tuple[Expected, ...] = ()
         self._untold: dict[Key, None] = dict.fromkeys(learned.untold)
-        self._by_size: list[int] | None = None  # of those that wait; None until it matters
+        self._by_size: list[int] | None = None  # of those that wait and say how long; None: not yet
 
     def submitted(self, workload: Workload) -> None:
         """A job is new: what will it take?"""
@@ -80,7 +80,8 @@ class Expectations:
         if request.expected_duration_s is None:
             self._expected_s[workload.key] = expected_s
             self._untold[workload.key] = None
-        self.sizes.learn(gpu_share(request) * expected_s)
+        else:
+            self.sizes.learn(gpu_share(request) * expected_s)
 
     def succeeded(self, workload: Workload, at_s: float) -> None:
         """A job has run to its end."""
@@ -106,11 +107,15 @@ class Expectations:
     def _count(self, name: Key, live: bool, sign: int) -> None:
         service = self._service_ms[name]
         self._sums[live] += sign * service
-        if self._by_size is not None and not live:
+        if self._by_size is not None and not live and self._stated(name):
             if sign > 0:
                 bisect.insort(self._by_size, service)
             else:
                 del self._by_size[bisect.bisect_left(self._by_size, service)]
+
+    def _stated(self, name: Key) -> bool:
+        """Whether an open job says itself how long it takes."""
+        return name not in self._expected_s
 
     def _settle(self, name: Key, request: JobRequest) -> None:
         if name not in self._service_ms:
@@ -137,7 +142,8 @@ class Expectations:
         name = workload.key
         self._settle(name, workload.request)
         service_s = self._service_ms[name] / 1000
-        return place(service_s, workload.submitted_at_s, self._share[name], self.seen)
+        share, stated = self._share[name], self._stated(name)
+        return place(service_s, workload.submitted_at_s, share, self.seen, stated=stated)
 
     def look(self, gpus: float, by: OrderBy) -> bool:
         """Take the fleet as it is now. Whether anybody may have another place than before."""
@@ -157,7 +163,7 @@ class Expectations:
         """Jobs of more service than this are left behind: the largest of those that wait, so many
         as may be."""
         if self._by_size is None:
-            waiting = (name for name, live in self._live.items() if not live)
+            waiting = (n for n, live in self._live.items() if not live and self._stated(n))
             self._by_size = sorted(self._service_ms[name] for name in waiting)
         may = left_places(self.submissions, self.late)
         large = self.sizes.large_gpu_s()
@@ -228,7 +234,8 @@ class Expectations:
             if workload is None or workload.request is None or choice.attempt > 1:
                 continue
             self._settle(workload.key, workload.request)
-            if self._service_ms[workload.key] / 1000 > seen.left_gpu_s:
+            stated = self._stated(workload.key)
+            if stated and self._service_ms[workload.key] / 1000 > seen.left_gpu_s:
                 self.late += decision.now_s - workload.submitted_at_s > LATE * seen.patience_s
 
     def learned(self, waiting: Iterable[Key]) -> Learned:

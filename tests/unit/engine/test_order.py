@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from berthmaster.engine.order import (
+    AHEAD,
     KEEP_LEFT,
     KEEP_PATIENCE,
     KEEP_STRETCH,
@@ -15,6 +16,7 @@ from berthmaster.engine.order import (
     PATIENCE,
     STEP,
     STRETCH,
+    TRUST,
     Outlook,
     Place,
     gpu_share,
@@ -47,18 +49,31 @@ def test_where_everybody_waits_nobody_waits_longer_than_the_backlog_and_wide_job
     seen = Outlook(patience_s=1000, gpus=64)
     most_s = PATIENCE * 1000
     assert place(1e9, 50.0, 0, seen).due_at_s == 50 + most_s
-    assert place(1e9, 50.0, 32, seen).due_at_s == 50 + most_s / 4
-    assert place(1e9, 50.0, 64, seen).due_at_s == 50
+    assert place(1e9, 50.0, 32, seen).due_at_s == 50 + most_s / 4 - AHEAD * 500
+    assert place(1e9, 50.0, 64, seen).due_at_s == 50 - AHEAD * 1000
     assert place(1e9, 50.0, 999, seen) == place(1e9, 50.0, 64, seen)
     assert place(1, 50.0, 0, seen).due_at_s == 50 + STRETCH
+
+
+def test_a_wide_job_takes_the_room_that_another_one_leaves_before_an_older_narrow_one() -> None:
+    seen = Outlook(patience_s=1000, gpus=64)
+    assert place(1e6, 500.0, 32, seen) < place(1e6, 0.0, 8, seen)
+    assert place(1e6, 5000.0, 32, seen) > place(1e6, 0.0, 8, seen)
+    # Nobody stands before all others because the backlog cannot be told.
+    assert place(math.inf, 5.0, 32, Outlook(math.inf, 64)) == Place(math.inf, math.inf)
+
+
+def test_a_duration_that_nobody_stated_counts_half_and_leaves_nobody_behind() -> None:
+    seen = Outlook(patience_s=1000, gpus=64, left_gpu_s=1e6)
+    assert place(100, 0.0, 0, seen, stated=False).due_at_s == TRUST * STRETCH * 100
+    assert place(1e7, 0.0, 0, seen, stated=False).due_at_s == TRUST * PATIENCE * 1000
 
 
 def test_room_is_kept_before_a_job_is_due_and_not_before_it_has_waited_its_share() -> None:
     seen = Outlook(patience_s=1000, gpus=64)
     assert place(100, 50.0, 8, seen).keep_at_s == 50 + KEEP_STRETCH * 100
     assert place(1e9, 50.0, 8, seen).keep_at_s == 50 + KEEP_PATIENCE * 1000
-    whole = place(1e9, 50.0, 64, seen)
-    assert whole.keep_at_s == whole.due_at_s
+    assert place(1e9, 50.0, 64, seen).keep_at_s == 50 + KEEP_PATIENCE * 1000
 
 
 def test_who_is_left_behind_is_due_by_its_size_whatever_the_backlog() -> None:
@@ -84,13 +99,25 @@ def test_patience_is_the_time_that_the_fleet_needs_in_steps_of_a_tenth() -> None
     assert outlook(math.nan, 64).patience_s == LEAST_PATIENCE_S
 
 
-@given(service=AMOUNTS, at_s=AMOUNTS, gpus=st.floats(0, 1e6), open_s=AMOUNTS, fleet=AMOUNTS)
-def test_nobody_is_due_before_coming_or_later_than_its_size_says(
-    service: float, at_s: float, gpus: float, open_s: float, fleet: float
+@given(
+    service=AMOUNTS,
+    at_s=AMOUNTS,
+    gpus=st.floats(0, 1e6),
+    open_s=AMOUNTS,
+    fleet=AMOUNTS,
+    stated=st.booleans(),
+)
+def test_nobody_is_due_later_than_its_size_says_and_only_the_wide_before_they_come(
+    service: float, at_s: float, gpus: float, open_s: float, fleet: float, stated: bool
 ) -> None:
     for seen in (NO_OUTLOOK, outlook(open_s, fleet), outlook(open_s, fleet, 0.0)):
-        found = place(service, at_s, gpus, seen)
-        assert at_s <= found.keep_at_s <= found.due_at_s <= at_s + STRETCH * service
+        found = place(service, at_s, gpus, seen, stated=stated)
+        assert at_s <= found.keep_at_s <= at_s + KEEP_STRETCH * service
+        assert found.due_at_s <= at_s + STRETCH * service
+        if not gpus and seen.gpus:
+            assert found.due_at_s >= at_s
+        elif seen.patience_s < math.inf:
+            assert found.due_at_s >= at_s - AHEAD * seen.patience_s
 
 
 @given(service=AMOUNTS, first_s=AMOUNTS, later_s=st.floats(0, 1e9), open_s=AMOUNTS)
