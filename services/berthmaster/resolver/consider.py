@@ -4,7 +4,6 @@ The same code answers for a decision, for "why not yet?" and for a dry run, so t
 can never differ from what is done. How those that could take it rank is ranking.py's.
 """
 
-from math import floor
 from typing import Final, NamedTuple
 
 import msgspec
@@ -59,7 +58,27 @@ class Considered(NamedTuple):
         """The best clusters as a record shows them, the chosen one first, as many as it keeps."""
         if self.candidates.lens.uses_steadiness:
             self.moment.tells_steadiness = True
-        return tuple([self._ranked(number) for number in self._kept(first.number)])
+        candidates, age_s = self.candidates, self.moment.age_s
+        clusters, parts_of, score = candidates.clusters, candidates.lens.parts_of, candidates.score
+        early = [(name, values.item) for name, values in candidates.parts.early]
+        late = [(name, values.item) for name, values in candidates.parts.late]
+        ranked = []
+        for number in self._kept(first.number):
+            parts = {}
+            for name, value_of in early:
+                parts[name] = to_show(value_of(number))
+            parts.update(parts_of(number))
+            for name, value_of in late:
+                parts[name] = to_show(told(value_of(number)))
+            ranked.append(
+                RankedCluster(
+                    cluster=clusters[number],
+                    score=to_show(score.item(number)),
+                    parts=parts,
+                    input_age_s=age_s[number],
+                )
+            )
+        return tuple(ranked)
 
     def _kept(self, first: int) -> list[int]:
         """Numbers of the clusters that a record keeps."""
@@ -71,22 +90,6 @@ class Considered(NamedTuple):
             if number != first and clusters[number] not in self.filtered:
                 kept.append(number)
         return kept
-
-    def _ranked(self, number: int) -> RankedCluster:
-        """Called for each cluster of each record: it makes nothing but that."""
-        candidates = self.candidates
-        parts: dict[str, float] = {}
-        for name, values in candidates.parts.early:
-            parts[name] = to_show(values.item(number))
-        parts.update(candidates.lens.parts_of(number))
-        for name, unsure in candidates.parts.late:
-            parts[name] = to_show(told(unsure.item(number)))
-        return RankedCluster(
-            cluster=candidates.clusters[number],
-            score=to_show(candidates.score.item(number)),
-            parts=parts,
-            input_age_s=floor(self.moment.age_s[number] * 1e3) / 1e3,
-        )
 
 
 def moment_at(know: Knowledge, policy: Policy, now_s: float) -> Moment:
