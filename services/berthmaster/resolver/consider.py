@@ -37,6 +37,7 @@ NO_LABELS: Final = "lacks the labels asked for"
 TAINTED: Final = "is tainted"
 NO_NODES: Final = "has no nodes"
 LESS_LIKED: Final = "has room on GPU models only that it likes less"
+_NO_ROOM: Final = np.array(NOT_HERE, np.float32)  # of no dimension: faster than a float
 NO_JOB_SETS: Final = "makes no JobSets, which several pod sets need"
 
 
@@ -156,7 +157,7 @@ def _as_asked(know: Knowledge, moment: Moment, request: JobRequest, shape: bytes
         return Considered(moment, nothing, dict(shut.why), suitables, cards)
     single = len(cards) == 1 and request.pod_sets[0].count == 1
     if single:
-        fits = cards[0].best > NOT_HERE
+        fits = cards[0].best > _NO_ROOM
     else:
         fits = _clusters_with_room(know, request, cards, suitables)
     if setting is not None and setting.via != "direct":

@@ -80,6 +80,7 @@ class _Draft:
         self.now_s = now_s
         self.decider = decider
         self.number = know.chain.number + 1
+        self.cause = f"decision/{know.cell}/{self.number}"
         self.choices: list[Choice] = []
         self.retractions: list[Retraction] = []
         self.events: list[WorkloadEvent] = []
@@ -97,10 +98,6 @@ class _Draft:
         return (
             len(self.events) >= self.policy.commit_limit or self.bytes >= self.policy.commit_bytes
         )
-
-    @property
-    def cause(self) -> str:
-        return f"decision/{self.know.cell}/{self.number}"
 
     def _reservations(self) -> tuple[Reservation, ...] | None:
         """As they are told: all, if they are others than those that were told last."""
