@@ -316,7 +316,7 @@ class Fleet:
                 after = before - gpu_milli
                 free[slot, gpu] = after
                 whole += (after >= WHOLE) - (before >= WHOLE)
-                milli += (after if after > 0 else 0) - (before if before > 0 else 0)
+                milli += max(after, 0) - max(before, 0)
             cell.whole[slot] += whole
             cell.milli[slot] += milli
             if cell.open[slot]:
