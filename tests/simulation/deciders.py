@@ -8,7 +8,7 @@ import msgspec
 from berthmaster.lifecycle.instructions import Append, Outcome, Stored
 from berthmaster.messages.placement import Decision
 from berthmaster.resolver.core import Resolver
-from berthmaster.resolver.decide import Plan
+from berthmaster.resolver.draft import Plan
 from berthmaster.resolver.settings import Policy
 from berthmaster.resolver.state import Snapshot
 from tests.simulation.bus import Bus, Follower, Message

@@ -32,7 +32,7 @@ from berthmaster.engine.profiles import BALANCED, PROFILES
 from berthmaster.lifecycle.instructions import Append, Stored
 from berthmaster.messages.families import UNREADABLE, encode
 from berthmaster.resolver.core import Resolver
-from berthmaster.resolver.decide import Plan
+from berthmaster.resolver.draft import Plan
 from berthmaster.resolver.figures import REPORT_EVERY_S, Counted, Figures
 from berthmaster.resolver.questions import Questions
 from berthmaster.resolver.settings import ENGINE_VERSION, Policy

@@ -4,7 +4,7 @@ from berthmaster.lifecycle.instructions import Stored
 from berthmaster.messages.fleet import ClusterAlive, FleetFact, Stamp
 from berthmaster.messages.placement import Decision
 from berthmaster.resolver.core import Resolver
-from berthmaster.resolver.decide import Plan
+from berthmaster.resolver.draft import Plan
 from berthmaster.resolver.replay import replay
 from tests.support.builders import alive, job, node
 from tests.support.deciding import World
