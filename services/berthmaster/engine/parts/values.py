@@ -21,7 +21,8 @@ def believed(values: Floats) -> Floats:
 
 def within_bounds(values: Floats) -> Floats:
     """Into 0..100; UNKNOWN stays."""
-    return np.minimum(np.maximum(values, _LEAST), _MOST)
+    bounded: Floats = np.minimum(np.maximum(values, _LEAST), _MOST)
+    return bounded
 
 
 def told(value: float) -> float:
