@@ -8,9 +8,9 @@ import msgspec
 from berthmaster.lifecycle.instructions import Append, Outcome, Stored
 from berthmaster.messages.placement import Decision
 from berthmaster.resolver.core import Resolver
-from berthmaster.resolver.decide import Plan
+from berthmaster.resolver.draft import Plan
 from berthmaster.resolver.settings import Policy
-from berthmaster.resolver.state import Snapshot
+from berthmaster.resolver.snapshot import Snapshot, restore, snapshot_of
 from tests.simulation.bus import Bus, Follower, Message
 from tests.simulation.clockwork import Process
 from tests.simulation.mirror import Mirror
@@ -47,7 +47,7 @@ class Decider(Process):
         """Restore, then fold what came after."""
         self.core = self.core_type("all", f"{self.name}/{self.life}", POLICY)
         if self.bus.snapshot is not None:
-            self.core.know.restore(_SNAPSHOTS.decode(self.bus.snapshot))
+            restore(self.core.know, _SNAPSHOTS.decode(self.bus.snapshot))
         self._missing = STREAMS
         self._committing = False
         self._turn_due = False
@@ -164,4 +164,4 @@ class Decider(Process):
     def _snapshot(self) -> None:
         self.later(SNAPSHOT_S, self._snapshot)
         if not self._missing and self.bus.holds_lease(self) and not self.cut:
-            self.bus.snapshot = msgspec.msgpack.encode(self.core.know.snapshot())
+            self.bus.snapshot = msgspec.msgpack.encode(snapshot_of(self.core.know))

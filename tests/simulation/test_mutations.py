@@ -16,7 +16,7 @@ from berthmaster.lifecycle.instructions import Answered, Outcome, Refused, Store
 from berthmaster.messages.workload import Placed, WorkloadEvent
 from berthmaster.resolver import state
 from berthmaster.resolver.core import Resolver
-from berthmaster.resolver.decide import Plan
+from berthmaster.resolver.draft import Plan
 from tests.simulation.ground import Parts
 from tests.simulation.world import run
 

@@ -64,9 +64,10 @@ class NodeKind(NamedTuple):
 class _Used:
     """What our live placements take of one node."""
 
-    __slots__ = ("cpu_milli", "gpu", "memory_mib", "parts")
+    __slots__ = ("cpu_milli", "gpu", "memory_mib", "parts", "slot")
 
-    def __init__(self) -> None:
+    def __init__(self, slot: int) -> None:
+        self.slot = slot  # of the node; -1 = nobody has reported it
         self.cpu_milli = 0
         self.memory_mib = 0
         self.gpu: dict[int, int] = {}
@@ -76,12 +77,23 @@ class _Used:
 class _Cells:
     """The arrays' memory, for reading and writing single numbers: a third of what numpy takes."""
 
-    __slots__ = ("cluster_of", "cpu", "free_milli", "gpu", "memory", "milli", "open", "whole")
+    __slots__ = (
+        "cluster_of",
+        "cpu",
+        "free_milli",
+        "gpu",
+        "memory",
+        "milli",
+        "open",
+        "whole",
+        "width",
+    )
 
     def __init__(self, fleet: "Fleet") -> None:
         self.cpu = memoryview(fleet.cpu)  # type: ignore[arg-type]
         self.memory = memoryview(fleet.memory)  # type: ignore[arg-type]
         self.gpu: Any = memoryview(fleet.gpu)  # type: ignore[arg-type]
+        self.width: int = fleet.gpu.shape[1]
         self.whole = memoryview(fleet.whole)  # type: ignore[arg-type]
         self.milli = memoryview(fleet.milli)  # type: ignore[arg-type]
         self.open = memoryview(fleet.open)  # type: ignore[arg-type]
@@ -201,29 +213,31 @@ class Fleet:
         """Take (+1) or give back (-1) room without remembering for whom: see ``hold``."""
         for held in holdings:
             cluster, node, cpu_milli, memory_mib, gpu_milli, gpus, gpu_memory_mib, profile = held
-            name = (cluster, node)
-            used = self._used.get(name)
+            used = self._used.get((cluster, node))
             if used is None:
-                used = self._used[name] = _Used()
+                name = (cluster, node)
+                used = self._used[name] = _Used(self._slots.get(name, -1))
             used.cpu_milli += sign * cpu_milli
             used.memory_mib += sign * memory_mib
             taken, change = used.gpu, sign * gpu_milli
             for gpu in gpus:
                 taken[gpu] = taken.get(gpu, 0) + change
-            if gpu_milli < WHOLE:
+            if gpus and gpu_milli < WHOLE:
+                parts = used.parts
                 for gpu in gpus:
                     part = (gpu, Part(gpu_milli, gpu_memory_mib, profile))
-                    used.parts[part] = used.parts.get(part, 0) + sign
-                    if not used.parts[part]:
-                        del used.parts[part]
-            if not self._stale_order:
-                slot = self._slots.get(name)
-                if slot is None:
-                    continue
-                if self._plain[slot] and (not gpu_memory_mib or gpu_milli == WHOLE):
-                    self._shift(slot, held, sign)
-                else:
-                    self._fill(slot)
+                    number = parts.get(part, 0) + sign
+                    if number:
+                        parts[part] = number
+                    else:
+                        del parts[part]
+            slot = used.slot
+            if slot < 0 or self._stale_order:
+                continue
+            if self._plain[slot] and (not gpu_memory_mib or gpu_milli == WHOLE):
+                self._shift(slot, cpu_milli * sign, memory_mib * sign, gpus, change)
+            else:
+                self._fill(slot)
 
     # Arrays
 
@@ -246,6 +260,8 @@ class Fleet:
         self.layout += 1
         self.names = sorted(self._reports)
         self._slots = {name: slot for slot, name in enumerate(self.names)}
+        for name, used in self._used.items():
+            used.slot = self._slots.get(name, -1)
         self.clusters = sorted({cluster for cluster, _ in self.names})
         number = {cluster: index for index, cluster in enumerate(self.clusters)}
         count = len(self.names)
@@ -282,20 +298,22 @@ class Fleet:
         for slot in range(count):
             self._fill(slot)
 
-    def _shift(self, slot: int, held: Holding, sign: int) -> None:
-        """What ``_fill`` would come to after one more or less of our pods on a plain node."""
+    def _shift(
+        self, slot: int, cpu_milli: int, memory_mib: int, gpus: tuple[int, ...], gpu_milli: int
+    ) -> None:
+        """What ``_fill`` would come to after one more of our pods on a plain node, or one less:
+        then the amounts are below 0."""
         cell = self._cells
-        cell.cpu[slot] -= sign * held.cpu_milli
-        cell.memory[slot] -= sign * held.memory_mib
-        if held.gpus:
-            free, width = cell.gpu, self.gpu.shape[1]
-            change = sign * held.gpu_milli
+        cell.cpu[slot] -= cpu_milli
+        cell.memory[slot] -= memory_mib
+        if gpus:
+            free, width = cell.gpu, cell.width
             whole = milli = 0
-            for gpu in held.gpus:
+            for gpu in gpus:
                 before = free[slot, gpu] if 0 <= gpu < width else ABSENT
                 if before == ABSENT:
                     continue
-                after = before - change
+                after = before - gpu_milli
                 free[slot, gpu] = after
                 whole += (after >= WHOLE) - (before >= WHOLE)
                 milli += max(after, 0) - max(before, 0)

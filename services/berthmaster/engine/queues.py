@@ -184,7 +184,9 @@ def dominant_share(
         total = totals.get(resource, 0)
         if resource == GPU or total <= 0 or amount <= 0:  # models are the resources, not their sum
             continue
-        most = max(most, amount * multipliers.get(resource, 1.0) / total)
+        share = amount * multipliers.get(resource, 1.0) / total
+        if share > most:
+            most = share
     return most / weight
 
 

@@ -4,7 +4,6 @@ The same code answers for a decision, for "why not yet?" and for a dry run, so t
 can never differ from what is done. How those that could take it rank is ranking.py's.
 """
 
-from math import floor
 from typing import Final, NamedTuple
 
 import msgspec
@@ -38,6 +37,7 @@ NO_LABELS: Final = "lacks the labels asked for"
 TAINTED: Final = "is tainted"
 NO_NODES: Final = "has no nodes"
 LESS_LIKED: Final = "has room on GPU models only that it likes less"
+_NO_ROOM: Final = np.array(NOT_HERE, np.float32)  # of no dimension: faster than a float
 NO_JOB_SETS: Final = "makes no JobSets, which several pod sets need"
 
 
@@ -59,7 +59,27 @@ class Considered(NamedTuple):
         """The best clusters as a record shows them, the chosen one first, as many as it keeps."""
         if self.candidates.lens.uses_steadiness:
             self.moment.tells_steadiness = True
-        return tuple([self._ranked(number) for number in self._kept(first.number)])
+        candidates, age_s = self.candidates, self.moment.age_s
+        clusters, parts_of, score = candidates.clusters, candidates.lens.parts_of, candidates.score
+        early = [(name, values.item) for name, values in candidates.parts.early]
+        late = [(name, values.item) for name, values in candidates.parts.late]
+        ranked = []
+        for number in self._kept(first.number):
+            parts = {}
+            for name, value_of in early:
+                parts[name] = to_show(value_of(number))
+            parts.update(parts_of(number))
+            for name, value_of in late:
+                parts[name] = to_show(told(value_of(number)))
+            ranked.append(
+                RankedCluster(
+                    cluster=clusters[number],
+                    score=to_show(score.item(number)),
+                    parts=parts,
+                    input_age_s=age_s[number],
+                )
+            )
+        return tuple(ranked)
 
     def _kept(self, first: int) -> list[int]:
         """Numbers of the clusters that a record keeps."""
@@ -71,22 +91,6 @@ class Considered(NamedTuple):
             if number != first and clusters[number] not in self.filtered:
                 kept.append(number)
         return kept
-
-    def _ranked(self, number: int) -> RankedCluster:
-        """Called for each cluster of each record: it makes nothing but that."""
-        candidates = self.candidates
-        parts: dict[str, float] = {}
-        for name, values in candidates.parts.early:
-            parts[name] = to_show(values.item(number))
-        parts.update(candidates.lens.parts_of(number))
-        for name, unsure in candidates.parts.late:
-            parts[name] = to_show(told(unsure.item(number)))
-        return RankedCluster(
-            cluster=candidates.clusters[number],
-            score=to_show(candidates.score.item(number)),
-            parts=parts,
-            input_age_s=floor(self.moment.age_s[number] * 1e3) / 1e3,
-        )
 
 
 def moment_at(know: Knowledge, policy: Policy, now_s: float) -> Moment:
@@ -153,7 +157,7 @@ def _as_asked(know: Knowledge, moment: Moment, request: JobRequest, shape: bytes
         return Considered(moment, nothing, dict(shut.why), suitables, cards)
     single = len(cards) == 1 and request.pod_sets[0].count == 1
     if single:
-        fits = cards[0].best > NOT_HERE
+        fits = cards[0].best > _NO_ROOM
     else:
         fits = _clusters_with_room(know, request, cards, suitables)
     if setting is not None and setting.via != "direct":

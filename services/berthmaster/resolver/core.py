@@ -34,7 +34,8 @@ from berthmaster.messages.workload import (
     WorkloadEvent,
 )
 from berthmaster.resolver import explain
-from berthmaster.resolver.decide import Plan, decide
+from berthmaster.resolver.decide import decide
+from berthmaster.resolver.draft import Plan
 from berthmaster.resolver.settings import Policy
 from berthmaster.resolver.state import Knowledge
 from berthmaster.resolver.whatif import Budget, Steps, whatif

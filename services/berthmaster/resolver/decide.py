@@ -12,133 +12,33 @@ Room that a placement takes is charged while the rest is decided and given back 
 known changes by the log alone, once the commit is in it.
 """
 
-from collections.abc import Iterable
-from typing import NamedTuple
-
 import msgspec
 
 from berthmaster.engine.clusters import LOST
 from berthmaster.engine.fit import Seating
-from berthmaster.engine.fleet import Holding
 from berthmaster.engine.ledger import amounts_of
-from berthmaster.engine.mix import told_as
 from berthmaster.engine.models import EXACTLY
 from berthmaster.engine.needs import shape_of
 from berthmaster.engine.queues import Amounts, ask_of, models_left, right
 from berthmaster.lifecycle.fold import Key, Workload
-from berthmaster.messages.placement import Choice, Decision, Reservation, Retraction, Saw
-from berthmaster.messages.workload import JobRequest, Placed, Withdrawn, WorkloadEvent
+from berthmaster.messages.placement import Choice, Retraction
+from berthmaster.messages.workload import JobRequest, Placed, Withdrawn
 from berthmaster.resolver.consider import Considered, consider, moment_at, seat
+from berthmaster.resolver.draft import Draft, Plan
 from berthmaster.resolver.moment import Moment
 from berthmaster.resolver.quota import target_in
 from berthmaster.resolver.ranking import Candidate
-from berthmaster.resolver.reserving import Kept, Reserves, Token
-from berthmaster.resolver.settings import ENGINE_VERSION, Policy
+from berthmaster.resolver.reserving import Kept, Reserves
+from berthmaster.resolver.settings import Policy
 from berthmaster.resolver.state import UNCLAIMED, Knowledge
 from berthmaster.resolver.turns import Turn, Turns
-from berthmaster.resolver.waiting import Line
 
 _CHOICE_BYTES = 300  # of a record, besides its ranking and pods
 _RANKED_BYTES = 150
 _POD_BYTES = 60
 _NONE_KEPT: frozenset[Key] = frozenset()
 
-
-Passed = tuple[Line, frozenset[Token]]  # and the reservations that it had to mind
-
-
-class Plan(NamedTuple):
-    """A decision and the events that make it true; one batch."""
-
-    decision: Decision
-    events: tuple[WorkloadEvent, ...]
-    passed_over: tuple[Passed, ...]  # lines that do not fit beside what this plan places
-    growth: int  # of the knowledge that it was made on
-
-    def was_stored(self) -> None:
-        """Only then is there no room for those who were passed over."""
-        _block(self.passed_over, self.growth)
-
-
-def _block(passed_over: Iterable[Passed], growth: int) -> None:
-    for line, minded in passed_over:
-        line.blocked_at = growth
-        line.minded = minded
-
-
 _Room = tuple[Considered, Candidate, Seating]
-
-
-class _Draft:
-    """What is decided so far."""
-
-    def __init__(
-        self, know: Knowledge, policy: Policy, now_s: float, decider: str, *, anew: bool
-    ) -> None:
-        self.know = know
-        self.policy = policy
-        self.now_s = now_s
-        self.decider = decider
-        self.number = know.chain.number + 1
-        self.choices: list[Choice] = []
-        self.retractions: list[Retraction] = []
-        self.events: list[WorkloadEvent] = []
-        self.taken: list[Holding] = []
-        self.reservations: dict[Key, Reservation] = {}
-        self.no_room: set[tuple[bytes, frozenset[Key]]] = set()  # shape, beside these reservations
-        self.passed_over: list[Passed] = []
-        self.bytes = 0
-        self.steadiness: dict[str, float] = {}  # of clusters, if a choice counts it
-        self.anew = anew
-        self.remembered = False  # what was found out before may have mattered
-
-    @property
-    def full(self) -> bool:
-        return (
-            len(self.events) >= self.policy.commit_limit or self.bytes >= self.policy.commit_bytes
-        )
-
-    @property
-    def cause(self) -> str:
-        return f"decision/{self.know.cell}/{self.number}"
-
-    def _reservations(self) -> tuple[Reservation, ...] | None:
-        """As they are told: all, if they are others than those that were told last."""
-        if self.reservations == self.know.reservations:
-            return None
-        return tuple(self.reservations.values())
-
-    def plan(self) -> Plan | None:
-        if not self.events:
-            _block(self.passed_over, self.know.growth)
-            return None
-        know = self.know
-        sampled = know.sampled()
-        outlook, expected = know.expecting.tells()
-        decision = Decision(
-            cell=know.cell,
-            number=self.number,
-            after=know.chain.sequence,
-            decider=self.decider,
-            engine=ENGINE_VERSION,
-            now_s=self.now_s,
-            settings=self.policy.as_record(),
-            saw=Saw(
-                workloads=know.workloads_sequence,
-                fleet=know.fleet_sequence,
-                control=know.control_sequence,
-            ),
-            placements=tuple(self.choices),
-            withdrawals=tuple(self.retractions),
-            reservations=self._reservations(),
-            reserved=len(self.reservations),
-            mix=told_as(sampled) if sampled != know.told_mix else None,
-            mix_pods=sampled.pods,
-            steadiness=self.steadiness,
-            outlook=outlook,
-            expected=expected,
-        )
-        return Plan(decision, tuple(self.events), tuple(self.passed_over), know.growth)
 
 
 def decide(know: Knowledge, policy: Policy, now_s: float, decider: str) -> Plan | None:
@@ -151,10 +51,10 @@ def decide(know: Knowledge, policy: Policy, now_s: float, decider: str) -> Plan 
 
 def _draft(
     know: Knowledge, policy: Policy, now_s: float, decider: str, *, anew: bool = False
-) -> _Draft:
+) -> Draft:
     """``anew``: without anything that was found out before. That only tells that there is nothing
     to decide: a decision follows from what is known now, or it could not be repeated."""
-    draft = _Draft(know, policy, now_s, decider, anew=anew)
+    draft = Draft(know, policy, now_s, decider, anew=anew)
     _retract(draft)
     moment = moment_at(know, policy, now_s)
     _note_reopened(know, moment.open)
@@ -170,7 +70,7 @@ def _draft(
 # 1
 
 
-def _retract(draft: _Draft) -> None:
+def _retract(draft: Draft) -> None:
     know = draft.know
     due_s = draft.now_s - draft.policy.claim_timeout_s
     lost = {c.name for c in know.clusters.known() if c.lost}
@@ -184,7 +84,7 @@ def _retract(draft: _Draft) -> None:
             _withdraw(draft, workload, UNCLAIMED)
 
 
-def _withdraw(draft: _Draft, workload: Workload, reason: str) -> None:
+def _withdraw(draft: Draft, workload: Workload, reason: str) -> None:
     draft.retractions.append(
         Retraction(
             tenant=workload.tenant,
@@ -225,7 +125,7 @@ def _note_reopened(know: Knowledge, opened: frozenset[str]) -> None:
 # 3
 
 
-def _place(draft: _Draft, moment: Moment) -> None:
+def _place(draft: Draft, moment: Moment) -> None:
     know = draft.know
     reserves = Reserves(know, moment, draft.now_s, anew=draft.anew)
     try:
@@ -252,7 +152,7 @@ def queue_refusal(know: Knowledge, request: JobRequest) -> str:
     return right(know.share(queue), *has, ask_of(request), ledger.models()).refusal
 
 
-def _place_one(draft: _Draft, moment: Moment, turn: Turn, reserves: Reserves) -> Amounts | None:
+def _place_one(draft: Draft, moment: Moment, turn: Turn, reserves: Reserves) -> Amounts | None:
     """What the job takes, or None if it is passed over."""
     know, line = draft.know, turn.line
     workload = know.open[turn.key]
@@ -285,7 +185,7 @@ def _place_one(draft: _Draft, moment: Moment, turn: Turn, reserves: Reserves) ->
 
 
 def _find_room(
-    draft: _Draft,
+    draft: Draft,
     moment: Moment,
     turn: Turn,
     reserves: Reserves,
@@ -311,7 +211,7 @@ def _find_room(
 
 
 def _try(
-    draft: _Draft,
+    draft: Draft,
     moment: Moment,
     asked: JobRequest,
     shape: bytes,
@@ -353,7 +253,7 @@ def _without_models(know: Knowledge, turn: Turn, request: JobRequest) -> JobRequ
 
 
 def _record(
-    draft: _Draft,
+    draft: Draft,
     moment: Moment,
     workload: Workload,
     request: JobRequest,

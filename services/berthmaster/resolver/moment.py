@@ -32,8 +32,8 @@ class Lens(NamedTuple):
 
     profile: str  # as a record tells it: "" = the usual one
     weights: dict[str, float]  # as a record tells them: {} = the profile's own
-    fit: float  # factor of the part; below 0: the less the better
-    room: float
+    fit: Floats  # factor of the part, of no dimension; below 0: the less the better
+    room: Floats
     late: tuple[tuple[str, float], ...]  # of the parts that depend on the request, their factors
     total: Floats  # [C], what the other parts come to
     standing: dict[str, Floats]  # those parts, [C] each
@@ -97,7 +97,7 @@ class Moment:
         self.worth = worth  # of holes, by the mix seen so far
         self.room_percent = room_percent  # [C], of all its GPUs that a free milli is
         self.clusters = roster.names  # in the order of the fleet's arrays
-        self.age_s: list[float] = np.minimum(seen.age_s, MOST_AGE_S).tolist()  # for records
+        self.age_s = _ages_to_show(seen.age_s)  # for records
         self.closed = seen.closed  # number -> why it takes no new placements
         self.open = roster.open  # names of those that do
         self.shut: dict[bytes, Shut] = {}  # by shape; b"" = that asks nothing of clusters
@@ -170,8 +170,8 @@ class Moment:
         return Lens(
             profile="" if name == BALANCED else name,
             weights=shown,
-            fit=factors["fit"],
-            room=factors["room"],
+            fit=np.array(factors["fit"]),
+            room=np.array(factors["room"]),
             late=tuple((part, factors[part]) for part in LATE if part in factors),
             total=sum_ + turned if turned else sum_,
             standing=standing,
@@ -215,6 +215,12 @@ class Moment:
 def to_show(value: float) -> float:
     """As records have a score and its parts: four places, enough to see what decided."""
     return floor(value * 1e4 + 0.5) / 1e4
+
+
+def _ages_to_show(age_s: Floats) -> list[float]:
+    """As records have them: in whole milliseconds."""
+    ages: list[float] = (np.floor(np.minimum(age_s, MOST_AGE_S) * 1e3) / 1e3).tolist()
+    return ages
 
 
 def counted(part: Floats, factor: float) -> Floats:

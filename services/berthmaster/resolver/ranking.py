@@ -4,7 +4,7 @@ What a score is made of is engine/parts', which parts count is moment.py's; this
 for one request, and works out the parts that depend on more of it than its kind.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, overload
 
 import numpy as np
@@ -66,6 +66,9 @@ class Candidates(Sequence[Candidate]):
             return [self._candidate(number) for number in self.order[at]]
         return self._candidate(self.order[at])
 
+    def __iter__(self) -> Iterator[Candidate]:
+        return map(self._candidate, self.order)
+
     def only(self, cluster: str) -> "Candidates":
         """This one, if it is among them."""
         order = [number for number in self.order if self.clusters[number] == cluster]
@@ -80,7 +83,7 @@ class Candidates(Sequence[Candidate]):
             self.score.item(number),
             self.clusters[number],
             number,
-            int(self._slots[number]) if self._slots is not None else -1,
+            self._slots.item(number) if self._slots is not None else -1,
         )
 
 
@@ -114,18 +117,25 @@ def rank(
         fit = fit_part.part(request.pod_sets[0], cards[0].best, moment.worth)
         for pods, card in zip(request.pod_sets[1:], cards[1:], strict=True):
             fit = np.minimum(fit, fit_part.part(pods, card.best, moment.worth))
-        score = lens.fit * fit + score if early else lens.fit * fit
+        if early:
+            score += lens.fit * fit
+        else:
+            score = lens.fit * fit
         early = (("fit", fit), *early)
     if early:
-        score = score + lens.total
+        score += lens.total
     late: list[tuple[str, Floats]] = []
     for name, factor in lens.late:
         values = _LATE[name](know, moment, request, setting, cards, fits)
         score = score + counted(values, factor)
         late.append((name, values))
     # Clusters are in the order of their names, which decides ties.
-    order = np.where(fits, -score, np.inf).argsort(kind="stable").tolist()
-    del order[int(np.count_nonzero(fits)) :]
+    last = -score
+    able = fits.tobytes().count(1)
+    if able < len(fits):
+        np.copyto(last, np.inf, where=~fits)
+    order = last.argsort(kind="stable").tolist()
+    del order[able:]
     single = len(cards) == 1 and request.pod_sets[0].count == 1
     slots = cards[0].best_slot if single else None
     parts = Parts(early, tuple(late))

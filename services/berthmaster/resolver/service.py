@@ -32,11 +32,11 @@ from berthmaster.engine.profiles import BALANCED, PROFILES
 from berthmaster.lifecycle.instructions import Append, Stored
 from berthmaster.messages.families import UNREADABLE, encode
 from berthmaster.resolver.core import Resolver
-from berthmaster.resolver.decide import Plan
+from berthmaster.resolver.draft import Plan
 from berthmaster.resolver.figures import REPORT_EVERY_S, Counted, Figures
 from berthmaster.resolver.questions import Questions
 from berthmaster.resolver.settings import ENGINE_VERSION, Policy
-from berthmaster.resolver.state import Snapshot
+from berthmaster.resolver.snapshot import Snapshot, restore, snapshot_of
 from berthmaster.runtime.service import Context, Service
 from berthmaster.runtime.settings import CommonSettings, setting
 
@@ -312,7 +312,7 @@ class Shell:
             if snapshot.frozen:  # a newer reader, or a person, may have cured that
                 self._context.log.warning("folding the whole log", frozen=len(snapshot.frozen))
                 return
-            self.core.know.restore(snapshot)
+            restore(self.core.know, snapshot)
             self._context.log.info("restored", sequence=snapshot.sequence, open=len(snapshot.open))
         except (BusError, nats.errors.Error, *UNREADABLE) as error:
             self._context.log.warning("no snapshot; folding the whole log", why=str(error))
@@ -334,7 +334,7 @@ class Shell:
             if know.workloads_sequence == saved:
                 continue
             saved = know.workloads_sequence
-            raw = self._stream + b"\n" + msgspec.msgpack.encode(know.snapshot())
+            raw = self._stream + b"\n" + msgspec.msgpack.encode(snapshot_of(know))
             try:
                 await save_snapshot(self._conn, self._snapshot_name, raw)
             except (BusError, nats.errors.Error) as error:

@@ -12,11 +12,11 @@ import msgspec
 
 from berthmaster.engine.board import Board, Card
 from berthmaster.engine.clusters import Clusters
-from berthmaster.engine.conduct import SPEAKS, Conduct, ConductState
+from berthmaster.engine.conduct import SPEAKS, Conduct
 from berthmaster.engine.fit import assumed_gpus, holding
 from berthmaster.engine.fleet import Fleet, Holding
 from berthmaster.engine.ledger import Ledger
-from berthmaster.engine.mix import Mix, MixState, Sampled, sampled_from
+from berthmaster.engine.mix import Mix, Sampled, sampled_from
 from berthmaster.engine.needs import Suitable, Suitables
 from berthmaster.engine.order import CPU_MILLI_A_GPU
 from berthmaster.engine.queues import CPU, GPU, MODEL, QueueShare, share_of
@@ -46,7 +46,7 @@ from berthmaster.messages.workload import (
     Succeeded,
     WorkloadEvent,
 )
-from berthmaster.resolver.expecting import Expectations, Learned, OrderBy
+from berthmaster.resolver.expecting import Expectations, OrderBy
 from berthmaster.resolver.waiting import Waiting
 
 UNCLAIMED = "not claimed in time"
@@ -137,7 +137,7 @@ class Knowledge:
             self.open.pop(name, None)
         else:
             self.open[name] = workload
-        self._follow(workload, before, attempt_cluster, was_live=was_live)
+        self.follow(workload, before, attempt_cluster, was_live=was_live)
         return verdict
 
     def card(self, shape: bytes, index: int, pods: PodSet, worth: Worth) -> tuple[Suitable, Card]:
@@ -209,7 +209,7 @@ class Knowledge:
                     cluster = self.clusters.get(retraction.cluster)
                     cluster.unclaimed_at_s = decision.now_s
 
-    def _follow(
+    def follow(
         self,
         workload: Workload,
         before: State,
@@ -273,51 +273,6 @@ class Knowledge:
         self.ledger.hold(workload.key, workload.request, workload.cluster, workload.pods)
         if counted and held_before != {(h.node, h.gpus) for h in holdings}:
             self.growth += 1  # pods run elsewhere than they were placed: their places are free
-
-    # Snapshots
-
-    def restore(self, snapshot: "Snapshot") -> None:
-        """Start from a snapshot instead of from the log's beginning. Only on new knowledge."""
-        self.workloads_sequence = snapshot.sequence
-        self.chain.number = snapshot.chain_number
-        self.chain.sequence = snapshot.chain_sequence
-        self.mix = Mix(snapshot.mix)
-        self.told_mix = snapshot.told_mix
-        self.expecting = Expectations(snapshot.learned)
-        self.conduct = Conduct(snapshot.conduct)
-        self.frozen = dict(snapshot.frozen)
-        self.elsewhere = set(snapshot.elsewhere)
-        for workload in sorted(snapshot.open, key=lambda w: w.placed_at_s):  # stable
-            self.open[workload.key] = workload
-            self._follow(workload, State.NEW, "", was_live=False)
-        self.reservations = {key(r.tenant, r.id): r for r in snapshot.reservations}
-        for name, at_s in snapshot.unclaimed.items():
-            self.clusters.get(name).unclaimed_at_s = at_s
-
-    def snapshot(self) -> "Snapshot":
-        """What ``restore`` needs. Facts are not in it: their streams keep them."""
-        return Snapshot(
-            cell=self.cell,
-            sequence=self.workloads_sequence,
-            chain_number=self.chain.number,
-            chain_sequence=self.chain.sequence,
-            open=[
-                *(self.open[name] for name in self.placed),  # in the order of their commit
-                *(w for name, w in self.open.items() if name not in self.placed),
-            ],
-            mix=self.mix.state(),
-            told_mix=self.told_mix,
-            learned=self.expecting.learned(self.open),
-            conduct=self.conduct.state(),
-            frozen=dict(self.frozen),
-            elsewhere=sorted(self.elsewhere),
-            reservations=list(self.reservations.values()),
-            unclaimed={
-                c.name: c.unclaimed_at_s
-                for c in self.clusters.known()
-                if c.unclaimed_at_s is not None
-            },
-        )
 
     # Facts
 
@@ -418,24 +373,6 @@ class Knowledge:
             for line in self.waiting.lines():
                 for name in list(line.members):
                     self._wait(self.open[name])
-
-
-class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v6"):
-    """The fold of the log up to one sequence."""
-
-    cell: str
-    sequence: int
-    chain_number: int
-    chain_sequence: int
-    open: list[Workload]
-    mix: MixState
-    told_mix: Sampled
-    learned: Learned
-    conduct: ConductState
-    frozen: dict[Key, str]
-    elsewhere: list[Key]
-    unclaimed: dict[str, float]
-    reservations: list[Reservation] = []
 
 
 def gpus_of(totals: Mapping[str, int]) -> float:

@@ -23,7 +23,8 @@ from berthmaster.messages.workload import JobRequest, Placed
 from berthmaster.resolver import explain
 from berthmaster.resolver.changes import Change, change_of
 from berthmaster.resolver.consider import BUSY, consider, moment_at, seat
-from berthmaster.resolver.decide import Plan, decide
+from berthmaster.resolver.decide import decide
+from berthmaster.resolver.draft import Plan
 from berthmaster.resolver.moment import Moment
 from berthmaster.resolver.settings import Policy
 from berthmaster.resolver.state import Knowledge

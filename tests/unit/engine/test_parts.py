@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from berthmaster.engine import parts
+from berthmaster.engine.needs import wants_fraction
 from berthmaster.engine.parts import (
     fit,
     fresh,
@@ -27,6 +28,7 @@ from berthmaster.engine.parts import (
 from berthmaster.engine.parts.values import UNKNOWN, Floats, told
 from berthmaster.engine.profiles import PARTS
 from berthmaster.engine.value import worth_of
+from berthmaster.messages.workload import PodSet
 from tests.support.builders import pod_set
 
 NO_MIX = worth_of(())
@@ -114,6 +116,24 @@ def test_what_is_no_amount_is_not_known_and_changes_nothing_for_others(name: str
 
 def row(*given_: float) -> Floats:
     return np.array(given_, np.float64)
+
+
+@given(pods=pods, best=scores, free=amounts, has=amounts)
+def test_fit_and_room_are_what_plain_doubles_come_to_bit_by_bit(
+    pods: PodSet, best: NDArray[np.float32], free: NDArray[np.int64], has: NDArray[np.int64]
+) -> None:
+    a_gpu = 50.0 / max(1, pods.gpus)
+    own = NO_MIX.hole.item(pods.gpu_milli) if wants_fraction(pods) else 0.0
+    by_hand = [within(score * a_gpu + (50.0 + a_gpu * own)) for score in best.tolist()]
+    assert fit.part(pods, best, NO_MIX).tolist() == by_hand
+
+    shares = zip(free.tolist(), has.tolist(), strict=True)
+    by_hand = [within(100.0 / max(1, milli) * left) for left, milli in shares]
+    assert of_room(free, has).tolist() == by_hand
+
+
+def within(value: float) -> float:
+    return min(max(value, 0.0), 100.0)
 
 
 def test_fit_is_even_where_a_pod_costs_what_it_asks_for() -> None:

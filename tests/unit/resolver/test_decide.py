@@ -19,6 +19,7 @@ from berthmaster.messages.workload import (
     Withdrawn,
 )
 from berthmaster.resolver.settings import Policy
+from berthmaster.resolver.snapshot import restore, snapshot_of
 from berthmaster.resolver.state import Knowledge
 from tests.support.builders import alive, job, node, pod_set, profile
 from tests.support.deciding import TENANT, World, placements
@@ -491,7 +492,7 @@ def test_what_another_cells_decider_places_is_not_ours_to_decide_or_explain(worl
     assert set(world.resolver.know.elsewhere) == {key(TENANT, "on-the-hub")}
 
     restored = Knowledge("all")
-    restored.restore(world.resolver.know.snapshot())
+    restore(restored, snapshot_of(world.resolver.know))
     assert restored.elsewhere == world.resolver.know.elsewhere
 
     ended = Failed(

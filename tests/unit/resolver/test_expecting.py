@@ -12,6 +12,7 @@ from berthmaster.messages.workload import Ending, JobRequest, WorkloadEvent
 from berthmaster.resolver.core import Resolver
 from berthmaster.resolver.replay import replay
 from berthmaster.resolver.settings import Policy
+from berthmaster.resolver.snapshot import restore, snapshot_of
 from tests.support.builders import alive, job, node, profile
 from tests.support.deciding import TENANT, World
 
@@ -133,7 +134,7 @@ def test_a_snapshot_keeps_what_was_not_told_yet_and_the_next_decision_tells_it()
     world.submit(lasting(None, "quiet"))
     world.settle()
     restored = Resolver("all", "resolver/next", world.policy)
-    restored.know.restore(world.resolver.know.snapshot())
+    restore(restored.know, snapshot_of(world.resolver.know))
     for sequence, stored_at_s, _, fact in world.facts:
         restored.on_fact(fact, sequence, stored_at_s)
     world.resolver = restored

@@ -13,6 +13,7 @@ from berthmaster.resolver.decide import decide
 from berthmaster.resolver.otherwise import Compared
 from berthmaster.resolver.replay import replay
 from berthmaster.resolver.settings import Policy
+from berthmaster.resolver.snapshot import restore, snapshot_of
 from berthmaster.resolver.state import Knowledge
 from tests.support.builders import alive, job, node, pod_set, profile
 from tests.support.deciding import World
@@ -167,7 +168,7 @@ class Histories(RuleBasedStateMachine):
         for sequence, control in world.controls:
             fresh.take_control(control, sequence)
         restored = Knowledge("all")
-        restored.restore(world.resolver.know.snapshot())
+        restore(restored, snapshot_of(world.resolver.know))
         for sequence, at_s, _, fact in world.facts:
             restored.take_fact(fact, sequence, at_s)
         for sequence, control in world.controls:

@@ -33,6 +33,7 @@ from berthmaster.messages.placement import Choice, PartWeights
 from berthmaster.messages.workload import JobRequest
 from berthmaster.resolver.replay import replay
 from berthmaster.resolver.settings import Policy
+from berthmaster.resolver.snapshot import restore, snapshot_of
 from berthmaster.resolver.state import Knowledge
 from berthmaster.resolver.twin import twin
 from berthmaster.resolver.whatif import Budget
@@ -245,7 +246,7 @@ def test_steadiness_outlives_a_restart_and_a_decider_that_saw_less_is_repeated_a
     world = fleet("c1", "c2")
     world.succeed(runs(world, job("ok", clusters=("c2",))))
     again = Knowledge("all")
-    again.restore(world.resolver.know.snapshot())
+    restore(again, snapshot_of(world.resolver.know))
     assert again.steadiness(world.now_s) == {"c2": 66.6667}
     # One that knows of other things, of which nothing is left in the log.
     for _ in range(9):

@@ -4,8 +4,9 @@ from berthmaster.lifecycle.instructions import Stored
 from berthmaster.messages.fleet import ClusterAlive, FleetFact, Stamp
 from berthmaster.messages.placement import Decision
 from berthmaster.resolver.core import Resolver
-from berthmaster.resolver.decide import Plan
+from berthmaster.resolver.draft import Plan
 from berthmaster.resolver.replay import replay
+from berthmaster.resolver.snapshot import restore, snapshot_of
 from tests.support.builders import alive, job, node
 from tests.support.deciding import World
 
@@ -128,7 +129,7 @@ def test_a_restored_resolver_withdraws_in_the_order_in_which_was_placed() -> Non
     assert len(world.settle()) == 1
     world.append(world.reprioritized(first, 5))
     restored = Resolver("all", "resolver/test", world.policy)
-    restored.know.restore(world.resolver.know.snapshot())
+    restore(restored.know, snapshot_of(world.resolver.know))
     facts: tuple[FleetFact, ...] = (alive(), node(gpus=4))
     for number, fact in enumerate(facts, 1):
         restored.on_fact(fact, number, world.now_s)

@@ -12,6 +12,7 @@ from berthmaster.messages.placement import HeldNode, Reservation
 from berthmaster.messages.workload import Cancelled, JobRequest
 from berthmaster.resolver.replay import replay
 from berthmaster.resolver.settings import Policy
+from berthmaster.resolver.snapshot import restore, snapshot_of
 from berthmaster.resolver.state import Knowledge
 from tests.support.builders import alive, job, node, pod_set, profile
 from tests.support.deciding import TENANT, World
@@ -238,7 +239,7 @@ def test_a_restored_resolver_keeps_the_same_room() -> None:
     told = world.resolver.know.reservations
     assert [r.id for r in told.values()] == ["large"]
     restored = Knowledge("all")
-    restored.restore(world.resolver.know.snapshot())
+    restore(restored, snapshot_of(world.resolver.know))
     assert restored.reservations == told
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from berthmaster.engine.parts.values import MOST, Floats
+from berthmaster.engine.parts.values import MOST, Floats, within_bounds
 
 
 def percent_a_milli(all_milli: NDArray[np.int64]) -> Floats:
@@ -13,4 +13,4 @@ def percent_a_milli(all_milli: NDArray[np.int64]) -> Floats:
 
 def part(free_milli: NDArray[np.int64], percent: Floats) -> Floats:
     """From what is free on open nodes; ``percent``: of ``percent_a_milli``."""
-    return np.minimum(np.maximum(percent * free_milli, 0.0), MOST)
+    return within_bounds(percent * free_milli)

@@ -9,6 +9,9 @@ Floats = NDArray[np.float64]
 
 UNKNOWN: Final = np.nan
 MOST: Final = 100.0
+# The bounds as arrays of no dimension: with a few clusters, numpy takes half as long for those.
+_LEAST: Final = np.array(0.0)
+_MOST: Final = np.array(MOST)
 
 
 def believed(values: Floats) -> Floats:
@@ -18,7 +21,8 @@ def believed(values: Floats) -> Floats:
 
 def within_bounds(values: Floats) -> Floats:
     """Into 0..100; UNKNOWN stays."""
-    return np.minimum(np.maximum(values, 0.0), MOST)
+    bounded: Floats = np.minimum(np.maximum(values, _LEAST), _MOST)
+    return bounded
 
 
 def told(value: float) -> float:

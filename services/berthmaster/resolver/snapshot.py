@@ -1,0 +1,72 @@
+"""What the resolver knows, to be kept: whoever starts from it reads the log from there on only."""
+
+import msgspec
+
+from berthmaster.engine.conduct import Conduct, ConductState
+from berthmaster.engine.mix import Mix, MixState, Sampled
+from berthmaster.lifecycle.fold import Key, Workload, key
+from berthmaster.lifecycle.states import State
+from berthmaster.messages.placement import Reservation
+from berthmaster.resolver.expecting import Expectations, Learned
+from berthmaster.resolver.state import Knowledge
+
+
+class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v6"):
+    """The fold of the log up to one sequence."""
+
+    cell: str
+    sequence: int
+    chain_number: int
+    chain_sequence: int
+    open: list[Workload]
+    mix: MixState
+    told_mix: Sampled
+    learned: Learned
+    conduct: ConductState
+    frozen: dict[Key, str]
+    elsewhere: list[Key]
+    unclaimed: dict[str, float]
+    reservations: list[Reservation] = []
+
+
+def snapshot_of(know: Knowledge) -> Snapshot:
+    """What ``restore`` needs. Facts are not in it: their streams keep them."""
+    return Snapshot(
+        cell=know.cell,
+        sequence=know.workloads_sequence,
+        chain_number=know.chain.number,
+        chain_sequence=know.chain.sequence,
+        open=[
+            *(know.open[name] for name in know.placed),  # in the order of their commit
+            *(w for name, w in know.open.items() if name not in know.placed),
+        ],
+        mix=know.mix.state(),
+        told_mix=know.told_mix,
+        learned=know.expecting.learned(know.open),
+        conduct=know.conduct.state(),
+        frozen=dict(know.frozen),
+        elsewhere=sorted(know.elsewhere),
+        reservations=list(know.reservations.values()),
+        unclaimed={
+            c.name: c.unclaimed_at_s for c in know.clusters.known() if c.unclaimed_at_s is not None
+        },
+    )
+
+
+def restore(know: Knowledge, snapshot: Snapshot) -> None:
+    """Start from a snapshot instead of from the log's beginning. Only on new knowledge."""
+    know.workloads_sequence = snapshot.sequence
+    know.chain.number = snapshot.chain_number
+    know.chain.sequence = snapshot.chain_sequence
+    know.mix = Mix(snapshot.mix)
+    know.told_mix = snapshot.told_mix
+    know.expecting = Expectations(snapshot.learned)
+    know.conduct = Conduct(snapshot.conduct)
+    know.frozen = dict(snapshot.frozen)
+    know.elsewhere = set(snapshot.elsewhere)
+    for workload in sorted(snapshot.open, key=lambda w: w.placed_at_s):  # stable
+        know.open[workload.key] = workload
+        know.follow(workload, State.NEW, "", was_live=False)
+    know.reservations = {key(r.tenant, r.id): r for r in snapshot.reservations}
+    for name, at_s in snapshot.unclaimed.items():
+        know.clusters.get(name).unclaimed_at_s = at_s
