@@ -5,17 +5,11 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from berthmaster.admission.book import NOT_SERVED
-from berthmaster.admission.objects import (
-    AdmissionCheck,
-    MultiKueueCluster,
-    MultiKueueConfig,
-    Placement,
-    PlacementDecision,
-    Workload,
-)
+from berthmaster.admission.objects import Placement, PlacementDecision, Workload
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.figures import CallFigures
 from berthmaster.kubernetes.mirror import Added, Change, Deleted, Updated
+from berthmaster.kubernetes.multikueue import AdmissionCheck, MultiKueueCluster, MultiKueueConfig
 from berthmaster.kubernetes.objects import Object
 from berthmaster.kubernetes.reflector import Reflector
 from berthmaster.kubernetes.resources import (

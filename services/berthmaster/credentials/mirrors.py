@@ -16,13 +16,12 @@ from berthmaster.credentials.objects import (
     ClusterProfile,
     ManagedCluster,
     ManagedServiceAccount,
-    MultiKueueCluster,
-    MultiKueueConfig,
     Secret,
 )
 from berthmaster.credentials.settings import CredentialsSettings
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.mirror import Added, Change, Deleted, Unreadable, Updated
+from berthmaster.kubernetes.multikueue import MultiKueueCluster, MultiKueueConfig
 from berthmaster.kubernetes.objects import Object
 from berthmaster.kubernetes.reflector import Reflector
 from berthmaster.kubernetes.resources import (

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.figures import CallFigures
 from berthmaster.kubernetes.mirror import Added, Change, Deleted, Unreadable, Updated
+from berthmaster.kubernetes.multikueue import AdmissionCheck, MultiKueueCluster, MultiKueueConfig
 from berthmaster.kubernetes.objects import Object
 from berthmaster.kubernetes.reflector import Reflector
 from berthmaster.kubernetes.resources import (
@@ -20,15 +21,7 @@ from berthmaster.kubernetes.resources import (
     Resource,
 )
 from berthmaster.kubernetes.wire import Undecodable
-from berthmaster.multikueue.kueue import (
-    AdmissionCheck,
-    ClusterQueue,
-    HubJob,
-    KueueWorkload,
-    LocalQueue,
-    MultiKueueCluster,
-    MultiKueueConfig,
-)
+from berthmaster.multikueue.kueue import ClusterQueue, HubJob, KueueWorkload, LocalQueue
 from berthmaster.runtime.health import Health
 from berthmaster.runtime.metrics import Metrics
 from berthmaster.runtime.service import Context
