@@ -47,7 +47,7 @@ class Mirrors(mirrored.Mirrors):
         super().__init__(ctx, client, watched, on_change, absent_s=ABSENT_S, sure_s=SURE_S)
 
     def lacks(self, name: str) -> bool:
-        """The same of a kind that we have never been allowed to look at."""
+        """Whether the server surely has no such kind, or never let us look at it, and need not."""
         denied_s = self._reflectors[name].denied_for_s(self._now())
         refused = denied_s >= SURE_S and not self._listed_once(name)
         return super().lacks(name) or (refused and self._watched[name].optional)
