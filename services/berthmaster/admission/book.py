@@ -8,16 +8,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from berthmaster.admission.objects import (
-    PENDING,
-    AdmissionCheck,
-    MultiKueueCluster,
-    MultiKueueConfig,
-    Placement,
-    PlacementDecision,
-    Workload,
-)
+from berthmaster.admission.objects import PENDING, Placement, PlacementDecision, Workload
 from berthmaster.admission.selection import Ocm, placement_of
+from berthmaster.kubernetes.multikueue import AdmissionCheck, MultiKueueCluster, MultiKueueConfig
 from berthmaster.kubernetes.objects import Object, key_of
 
 ObjectKey = tuple[str, str]

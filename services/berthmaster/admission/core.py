@@ -16,7 +16,7 @@ from berthmaster.admission.book import Book, ObjectKey
 from berthmaster.admission.gate import Standing, word
 from berthmaster.admission.leaving import Leaving
 from berthmaster.admission.members import Members
-from berthmaster.admission.objects import AdmissionCheck, MultiKueueConfig, Workload
+from berthmaster.admission.objects import Workload, check_of
 from berthmaster.admission.review import Review, conditions, review, same
 from berthmaster.admission.selection import Reason
 from berthmaster.admission.words import (
@@ -29,6 +29,7 @@ from berthmaster.admission.words import (
     TellCheck,
     WriteConfig,
 )
+from berthmaster.kubernetes.multikueue import AdmissionCheck, MultiKueueConfig
 from berthmaster.kubernetes.objects import Object, key_of
 from berthmaster.kubernetes.resources import ADMISSION_CHECKS, MULTIKUEUE_CONFIGS
 
@@ -155,7 +156,7 @@ class Admission:
             self._moved = False
             self.next_due_s = FOREVER_S
             for name, check in sorted(self.book.checks.items()):
-                if check.ours:
+                if check.for_placement:
                     out += self._check(name, check, now_s, at_s, whole=whole)
             for name in [n for n in self.reviews if not self._is_ours(n)]:
                 del self.reviews[name]
@@ -167,7 +168,7 @@ class Admission:
 
     def _is_ours(self, name: str) -> bool:
         check = self.book.checks.get(name)
-        return check is not None and check.ours
+        return check is not None and check.for_placement
 
     def _due(self, at_s: float) -> None:
         self.next_due_s = min(self.next_due_s, at_s)
@@ -297,7 +298,7 @@ class Admission:
     def _orphans(self, now_s: float) -> list[Instruction]:
         out: list[Instruction] = []
         for name, config in sorted(self.book.configs.items()):
-            if config.owner != name or self._is_ours(name):
+            if check_of(config) != name or self._is_ours(name):
                 self._kept.discard(name)
                 continue
             users = self.book.users(name)

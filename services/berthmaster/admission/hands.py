@@ -11,16 +11,7 @@ from typing import Any, Final, assert_never
 
 from berthmaster.admission import gate
 from berthmaster.admission.gate import Standing
-from berthmaster.admission.objects import (
-    CHECK_ANNOTATION,
-    DRAINING_ANNOTATION,
-    MANAGED_LABEL,
-    MANAGER,
-    AdmissionCheck,
-    MultiKueueCluster,
-    MultiKueueConfig,
-    Workload,
-)
+from berthmaster.admission.objects import CHECK_ANNOTATION, MANAGED_LABEL, MANAGER, Workload
 from berthmaster.admission.words import (
     Connect,
     DeleteConfig,
@@ -40,6 +31,12 @@ from berthmaster.kubernetes.errors import (
     KubernetesError,
     NotFound,
     TooManyRequests,
+)
+from berthmaster.kubernetes.multikueue import (
+    DRAINING_ANNOTATION,
+    AdmissionCheck,
+    MultiKueueCluster,
+    MultiKueueConfig,
 )
 from berthmaster.kubernetes.objects import Object, timestamp
 from berthmaster.kubernetes.resources import (

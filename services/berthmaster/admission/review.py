@@ -9,8 +9,9 @@ from typing import Final, NamedTuple
 from berthmaster.admission.book import Book
 from berthmaster.admission.gate import Standing, listed
 from berthmaster.admission.members import MOST, Members, members, names_of
-from berthmaster.admission.objects import AdmissionCheck, MultiKueueConfig
+from berthmaster.admission.objects import check_of
 from berthmaster.admission.selection import Reason, Selection, select
+from berthmaster.kubernetes.multikueue import AdmissionCheck, MultiKueueConfig
 from berthmaster.kubernetes.objects import Condition, timestamp
 
 MAX_NAME_CHARS: Final = 63  # as the name in another check's parameters
@@ -79,7 +80,7 @@ def _obstacle(name: str, config: MultiKueueConfig | None) -> str:
             f"a MultiKueueConfig of this check's name could not be named by a check of MultiKueue: "
             f"right are up to {MAX_NAME_CHARS} of a-z, 0-9 and -"
         )
-    if config is not None and config.owner != name:
+    if config is not None and check_of(config) != name:
         return (
             f"MultiKueueConfig {name} is there and is not ours; it is left alone (to hand it over, "
             f"see docs/coming-from-ocm-kueue-addon.md)"

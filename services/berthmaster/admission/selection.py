@@ -27,10 +27,10 @@ from berthmaster.admission.objects import (
     GROUP_INDEX_LABEL,
     OCM_GROUP,
     PLACEMENT_LABEL,
-    AdmissionCheck,
     Placement,
     PlacementDecision,
 )
+from berthmaster.kubernetes.multikueue import AdmissionCheck
 
 KIND: Final = "Placement"
 MAX_WORDS: Final = 500  # of somebody else, in a message of ours

@@ -20,7 +20,8 @@ from berthmaster.bus.facts import FactMirror, Seen
 from berthmaster.bus.lease import Lease
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.events import Recorder, Subject
-from berthmaster.kubernetes.objects import Object
+from berthmaster.kubernetes.mirror import Added, Change, Deleted, Listed, Unreadable, Updated
+from berthmaster.kubernetes.mirrored import Watched
 from berthmaster.kubernetes.resources import PLACEMENT_DECISIONS, PLACEMENTS
 from berthmaster.messages.fleet import CopyReport
 from berthmaster.runtime.service import Context
@@ -47,11 +48,7 @@ class Shell:
         self._core = Admission(placement_namespace, settle_s=settle_s)
         self._stir = asyncio.Event()
         self._mirrors = Mirrors(
-            ctx,
-            client,
-            placement_namespace=placement_namespace,
-            on_object=self._on_object,
-            on_unreadable=self._stir.set,
+            ctx, client, self._on_change, placement_namespace=placement_namespace
         )
         self._hands = Hands(client, kueue_namespace)
         self._recorder = Recorder(
@@ -98,8 +95,14 @@ class Shell:
 
     # What comes in
 
-    def _on_object(self, thing: Object, gone: bool) -> None:
-        self._core.on_object(thing, gone=gone)
+    def _on_change(self, _: Watched, change: Change[Any]) -> None:
+        match change:
+            case Added() | Updated():
+                self._core.on_object(change.object, gone=False)
+            case Deleted():
+                self._core.on_object(change.previous, gone=True)
+            case Unreadable() | Listed():
+                pass  # what the mirrors then say is looked at
         self._stir.set()
 
     def _on_fact(self, seen: Seen) -> None:

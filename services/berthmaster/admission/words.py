@@ -6,7 +6,8 @@ outcome, not an exception.
 
 from typing import NamedTuple
 
-from berthmaster.admission.objects import MultiKueueConfig, Workload
+from berthmaster.admission.objects import Workload
+from berthmaster.kubernetes.multikueue import MultiKueueConfig
 from berthmaster.kubernetes.objects import Condition, Metadata
 from berthmaster.kubernetes.resources import Resource
 

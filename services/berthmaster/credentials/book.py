@@ -17,8 +17,6 @@ from berthmaster.credentials.objects import (
     ClusterProfile,
     ManagedCluster,
     ManagedServiceAccount,
-    MultiKueueCluster,
-    MultiKueueConfig,
     Secret,
 )
 from berthmaster.credentials.words import (
@@ -31,6 +29,7 @@ from berthmaster.credentials.words import (
     Source,
     Token,
 )
+from berthmaster.kubernetes.multikueue import MultiKueueCluster, MultiKueueConfig
 from berthmaster.kubernetes.objects import Metadata, Object, seconds
 from berthmaster.kubernetes.selector import Selector
 
@@ -91,7 +90,7 @@ class Book:
                 _keep(self._registered, meta.name, found, gone)
                 return {meta.name}
             case MultiKueueConfig():
-                return self._list(meta.name, set() if gone else set(found.spec.clusters or ()))
+                return self._list(meta.name, set() if gone else set(found.clusters))
             case ManagedServiceAccount():
                 _keep(self._accounts, meta.namespace, found, gone)
                 return {meta.namespace}
@@ -328,7 +327,7 @@ def _held(secret: Secret) -> Held:
 
 
 def _registration(cluster: str, found: MultiKueueCluster) -> Registration:
-    config = found.spec.cluster_source.kube_config
+    config = found.kube_config
     right = (
         _is_ours(found.metadata)
         and config is not None

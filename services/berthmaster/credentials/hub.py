@@ -11,17 +11,12 @@ from typing import Any, Final, TypeVar
 
 from berthmaster.credentials import manifests, names
 from berthmaster.credentials.book import ACCOUNT, is_ours
-from berthmaster.credentials.objects import (
-    ClusterPermission,
-    ManagedServiceAccount,
-    MultiKueueCluster,
-    MultiKueueConfig,
-    Secret,
-)
+from berthmaster.credentials.objects import ClusterPermission, ManagedServiceAccount, Secret
 from berthmaster.credentials.words import Empty, Forget, Publish, Register, Unregister
 from berthmaster.credentials.worker import NotOurs
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.errors import AlreadyExists, Conflict, NotFound
+from berthmaster.kubernetes.multikueue import MultiKueueCluster, MultiKueueConfig
 from berthmaster.kubernetes.objects import Object
 from berthmaster.kubernetes.resources import (
     CLUSTER_PERMISSIONS,
@@ -145,7 +140,7 @@ class HubHands:
         async with contextlib.aclosing(pages):
             async for page in pages:
                 for config in page.items:
-                    if step.cluster in (config.spec.clusters or ()):
+                    if step.cluster in config.clusters:
                         listing.append(config.metadata.name)
                         self._seen(config, False)
         if listing:

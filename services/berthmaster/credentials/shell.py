@@ -9,7 +9,7 @@ core, never an exception.
 import asyncio
 import os
 import socket
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 
 from berthmaster.credentials import manifests, names
 from berthmaster.credentials.book import Book
@@ -17,7 +17,7 @@ from berthmaster.credentials.bootstrap import Bootstraps
 from berthmaster.credentials.core import Credentials
 from berthmaster.credentials.figures import Figures
 from berthmaster.credentials.hub import HubHands, StillListed
-from berthmaster.credentials.mirrors import BOOTSTRAPS, PUBLISHED, TOKENS, Mirrors
+from berthmaster.credentials.mirrors import BOOTSTRAPS, PUBLISHED, TOKENS, serves_ocm, watched
 from berthmaster.credentials.objects import Secret
 from berthmaster.credentials.rights import rules
 from berthmaster.credentials.settings import CredentialsSettings
@@ -48,6 +48,8 @@ from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.config import from_kubeconfig_bytes
 from berthmaster.kubernetes.errors import Forbidden, KubernetesError, Unauthorized
 from berthmaster.kubernetes.lease import Leader
+from berthmaster.kubernetes.mirror import Added, Change, Deleted, Listed, Unreadable, Updated
+from berthmaster.kubernetes.mirrored import Mirrors, Watched
 from berthmaster.kubernetes.objects import Object
 from berthmaster.kubernetes.resources import NAMESPACES
 from berthmaster.kubernetes.selector import parse_selector
@@ -83,7 +85,9 @@ class Shell:
         self._acting = False
         self._under_way: set[asyncio.Task[None]] = set()
         self._over = asyncio.Event()  # nothing is under way any more: the lease may go
-        self._mirrors = Mirrors(ctx, client, namespace=self._namespace, on_object=self._on_object)
+        kinds = watched(settings, self._namespace)
+        absent_s = settings.absent_s
+        self._mirrors = Mirrors(ctx, client, kinds, self._on_change, absent_s=absent_s)
         self._hub = HubHands(
             client,
             namespace=settings.kueue_namespace,
@@ -135,6 +139,16 @@ class Shell:
 
     # ---- the hub
 
+    def _on_change(self, one: Watched, change: Change[Any]) -> None:
+        match change:
+            case Added() | Updated():
+                self._on_object(one.name, change.object, False)
+            case Deleted():
+                # As the server had it last: the book may know a younger one than the mirror did.
+                self._on_object(one.name, change.object, True)
+            case Unreadable() | Listed():
+                pass
+
     def _on_object(self, name: str, found: Object, gone: bool) -> None:
         book = self._book
         if name == BOOTSTRAPS:
@@ -180,7 +194,7 @@ class Shell:
         while not ctx.stopping.is_set():
             await self._sleep()
             may = self._may_act and not ctx.stopping.is_set()
-            uses = self._mirrors.serves_ocm
+            uses = serves_ocm(self._mirrors)
             if uses != self._book.uses_managed:
                 self._book.uses_managed = uses
                 self.core.touched(self._book.clusters())

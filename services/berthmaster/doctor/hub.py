@@ -9,12 +9,11 @@ from typing import Final
 
 from berthmaster.doctor.facts import HubFacts, ManagerConfig, Survey
 from berthmaster.doctor.findings import Finding, kubectl, kueue_version, shared
+from berthmaster.kubernetes.multikueue import CHECK_CONTROLLER, MULTIKUEUE
 
-MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"
 INCREMENTAL: Final = "kueue.x-k8s.io/multikueue-dispatcher-incremental"
 BUILT_IN: Final = ("", INCREMENTAL, "kueue.x-k8s.io/multikueue-dispatcher-all-at-once")
 OURS: Final = "berthmaster.io/dispatcher"
-PLACEMENT: Final = "berthmaster.io/placement"  # our own check's controller
 OCM_ADDON: Final = "open-cluster-management.io/placement"
 CHECKS_GATE_FROM: Final = (0, 16, 6)  # from then on nothing is copied before every check is Ready
 MERGE_GATE: Final = "WorkloadRequestUseMergePatch"
@@ -249,7 +248,7 @@ EOF""",
 def _placement_checks(hub: HubFacts) -> Iterator[Finding]:
     """Checks of our own controller, and those of the one that it succeeds."""
     for check in hub.checks:
-        if check.controller == PLACEMENT and check.state.active is None:
+        if check.controller == CHECK_CONTROLLER and check.state.active is None:
             yield Finding(
                 level="blocks",
                 where=hub.name,
@@ -260,7 +259,7 @@ def _placement_checks(hub: HubFacts) -> Iterator[Finding]:
                 "berth-system edit configmap berth-hub   # BERTH_HUB_ALSO: admission\n"
                 f"{kubectl(hub)} -n berth-system rollout restart statefulset berth-hub",
             )
-        elif check.controller == PLACEMENT and check.state.active is False:
+        elif check.controller == CHECK_CONTROLLER and check.state.active is False:
             yield Finding(
                 level="blocks",
                 where=hub.name,
@@ -279,7 +278,7 @@ def _placement_checks(hub: HubFacts) -> Iterator[Finding]:
                     means="From Kueue 0.16.6 on nothing is sent before every check is Ready: its "
                     "Workloads wait for ever.",
                     change="docs/coming-from-ocm-kueue-addon.md: a check of "
-                    f"controllerName {PLACEMENT} over the same Placement takes its place.",
+                    f"controllerName {CHECK_CONTROLLER} over the same Placement takes its place.",
                 )
 
 

@@ -1,6 +1,7 @@
 """What the doctor reads of Kubernetes' and Kueue's objects, and the facts that it comes to. Pure.
 
-Kueue's structs are the doctor's own: it must understand a hub on which nothing of ours would start.
+Structs are the doctor's own but for MultiKueue's: it must understand a hub on which nothing of ours
+would start.
 """
 
 from typing import Any, Final, TypeVar
@@ -10,48 +11,14 @@ import yaml
 
 from berthmaster.doctor import facts
 from berthmaster.doctor.facts import ManagerConfig, State
-from berthmaster.kubernetes.objects import Condition, Metadata, Object, Struct, condition
+from berthmaster.kubernetes.multikueue import ACTIVE
+from berthmaster.kubernetes.objects import Condition, Conditioned, Object, Struct, condition
 from berthmaster.kubernetes.quantity import QuantityError, parse_quantity
 
 O = TypeVar("O", bound=Object)  # noqa: E741
-FLEET_NAME: Final = "berthmaster.io/cluster"
 MODEL_LABEL: Final = "nvidia.com/gpu.product"
 CONFIG_FILE: Final = "controller_manager_config.yaml"
 GPU_MARKS: Final = ("/gpu", "nvidia.com/mig-", "google.com/tpu")
-
-
-class Status(Struct, frozen=True):
-    """What most of Kueue's objects have."""
-
-    conditions: tuple[Condition, ...] = ()
-
-
-class Named(Struct, frozen=True):
-    """A reference by name."""
-
-    name: str = ""
-
-
-class CheckSpec(Struct, frozen=True):
-    controller_name: str = ""
-    parameters: Named | None = None
-
-
-class AdmissionCheck(Object, frozen=True):
-    spec: CheckSpec = CheckSpec()
-    status: Status = Status()
-
-
-class ConfigSpec(Struct, frozen=True):
-    clusters: tuple[str, ...] = ()
-
-
-class MultiKueueConfig(Object, frozen=True):
-    spec: ConfigSpec = ConfigSpec()
-
-
-class MultiKueueCluster(Object, frozen=True):
-    status: Status = Status()
 
 
 class Quota(Struct, frozen=True):
@@ -82,18 +49,16 @@ class QueueSpec(Struct, frozen=True):
     stop_policy: str | None = None
 
 
-class ClusterQueue(Object, frozen=True):
+class ClusterQueue(Conditioned, frozen=True):
     spec: QueueSpec = QueueSpec()
-    status: Status = Status()
 
 
 class LocalSpec(Struct, frozen=True):
     cluster_queue: str = ""
 
 
-class LocalQueue(Object, frozen=True):
+class LocalQueue(Conditioned, frozen=True):
     spec: LocalSpec = LocalSpec()
-    status: Status = Status()
 
 
 class NodeStatus(Struct, frozen=True):
@@ -158,17 +123,12 @@ class Lease(Object, frozen=True):
 # ---- what they come to
 
 
-def state(status: Status) -> State:
+def state(one: Conditioned) -> State:
     """Of the condition Active."""
-    found = condition(status.conditions, "Active")
+    found = one.condition(ACTIVE)
     if found is None or found.status not in ("True", "False"):
         return State()
     return State(active=found.true, reason=found.reason, message=found.message)
-
-
-def name_of(metadata: Metadata) -> str:
-    """What a MultiKueueCluster is called in the fleet."""
-    return metadata.annotations.get(FLEET_NAME) or metadata.name
 
 
 def is_gpu(resource: str) -> bool:
@@ -202,7 +162,7 @@ def cluster_queue(one: ClusterQueue) -> facts.ClusterQueue:
     return facts.ClusterQueue(
         name=one.metadata.name,
         checks=tuple(rule.name for rule in strategy.admission_checks),
-        state=state(one.status),
+        state=state(one),
         stopped="" if stopped == "None" else stopped,
         gpu_quota=gpu_quota(one.spec),
     )
@@ -214,7 +174,7 @@ def local_queue(one: LocalQueue) -> facts.LocalQueue:
         namespace=one.metadata.namespace,
         name=one.metadata.name,
         cluster_queue=one.spec.cluster_queue,
-        state=state(one.status),
+        state=state(one),
     )
 
 

@@ -23,6 +23,7 @@ from berthmaster.kubernetes.errors import (
     KubernetesError,
     NotFound,
 )
+from berthmaster.kubernetes.multikueue import AdmissionCheck, MultiKueueCluster, MultiKueueConfig
 from berthmaster.kubernetes.objects import Object, Struct, seconds
 from berthmaster.kubernetes.resources import Resource
 from berthmaster.kubernetes.transport import LogLike
@@ -106,9 +107,9 @@ async def _hub(place: Place, mode: Mode, account: str, now_s: float, log: LogLik
         async with await _client(place, log) as client:
             read = _Reading(client, now_s)
             fields = await read.common(place, account, hub_rights(mode))
-            checks = await read.all(resources.ADMISSION_CHECKS, objects.AdmissionCheck)
-            configs = await read.all(resources.MULTIKUEUE_CONFIGS, objects.MultiKueueConfig)
-            clusters = await read.all(resources.MULTIKUEUE_CLUSTERS, objects.MultiKueueCluster)
+            checks = await read.all(resources.ADMISSION_CHECKS, AdmissionCheck)
+            configs = await read.all(resources.MULTIKUEUE_CONFIGS, MultiKueueConfig)
+            clusters = await read.all(resources.MULTIKUEUE_CLUSTERS, MultiKueueCluster)
             queues = await read.all(resources.CLUSTER_QUEUES, objects.ClusterQueue)
             locals_ = await read.all(resources.LOCAL_QUEUES, objects.LocalQueue)
             policies = await read.all(POLICIES, objects.Policy)
@@ -126,16 +127,16 @@ async def _hub(place: Place, mode: Mode, account: str, now_s: float, log: LogLik
                         name=one.metadata.name,
                         controller=one.spec.controller_name,
                         config=one.spec.parameters.name if one.spec.parameters else "",
-                        state=objects.state(one.status),
+                        state=objects.state(one),
                     )
                     for one in checks
                 ),
-                configs={one.metadata.name: one.spec.clusters for one in configs},
+                configs={one.metadata.name: one.clusters for one in configs},
                 clusters=tuple(
                     facts.MultiKueueCluster(
                         name=one.metadata.name,
-                        fleet_name=objects.name_of(one.metadata),
-                        state=objects.state(one.status),
+                        fleet_name=one.fleet_name,
+                        state=objects.state(one),
                     )
                     for one in clusters
                 ),

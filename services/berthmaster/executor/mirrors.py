@@ -82,8 +82,7 @@ class Mirrors:
     def closed(self, namespace: str, now_s: float) -> str:
         """Why nobody can see what is in a namespace, "" = it is seen, or will be in a moment."""
         for mirror in self._of(namespace) if namespace in self._pods else ():
-            since_s = mirror.denied_since_s
-            if since_s is not None and now_s - since_s >= GRACE_S:
+            if mirror.denied_for_s(now_s) >= GRACE_S:
                 return mirror.trouble
         return ""
 

@@ -10,12 +10,11 @@ from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.figures import CallFigures
 from berthmaster.kubernetes.mirror import Change
 from berthmaster.kubernetes.objects import Object
-from berthmaster.kubernetes.reflector import Reflector
+from berthmaster.kubernetes.reflector import SURE_S, Reflector
 from berthmaster.kubernetes.resources import Resource
 from berthmaster.runtime.service import Context
 
 K = TypeVar("K")
-ABSENT_S: Final = 3.0
 LOGGED_A_BEAT: Final = 20  # problems; the rest is in the metric, and told when it changes
 
 
@@ -44,7 +43,6 @@ class Mirrors(Generic[K]):
     ) -> None:
         self._ctx = ctx
         self._loop = asyncio.get_running_loop()
-        self._absent_from_s: dict[int, float] = {}
         self._reflectors: list[tuple[Watched[K], Reflector[Any]]] = []
         for one in watched:
             reflector: Reflector[Any] = Reflector(
@@ -82,18 +80,12 @@ class Mirrors(Generic[K]):
         return found
 
     def absent(self) -> list[K]:
-        """Kinds that the server says it does not serve, and has said for a while: one that starts
-        may say so of kinds that it has not loaded yet."""
+        """Kinds that the server surely does not serve."""
         now_s = self._loop.time()
-        for number, (_, reflector) in enumerate(self._reflectors):
-            if reflector.absent:
-                self._absent_from_s.setdefault(number, now_s)
-            else:
-                self._absent_from_s.pop(number, None)
         return [
-            self._reflectors[number][0].kind
-            for number, since_s in self._absent_from_s.items()
-            if now_s - since_s >= ABSENT_S
+            one.kind
+            for one, reflector in self._reflectors
+            if reflector.absent_for_s(now_s) >= SURE_S
         ]
 
     @property

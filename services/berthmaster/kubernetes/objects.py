@@ -80,6 +80,22 @@ def holds(conditions: Iterable[Condition], type: str) -> bool:
     return found is not None and found.true
 
 
+class Conditions(Struct, frozen=True):
+    """A status of which only conditions are read."""
+
+    conditions: tuple[Condition, ...] | None = None
+
+
+class Conditioned(Object, frozen=True):
+    """An object of whose status only conditions are read."""
+
+    status: Conditions | None = None
+
+    def condition(self, type: str) -> Condition | None:
+        """One condition of its status."""
+        return condition((self.status and self.status.conditions) or (), type)
+
+
 def key_of(metadata: Metadata) -> tuple[str, str]:
     """(namespace, name), which is one object at a time within a resource."""
     return metadata.namespace, metadata.name

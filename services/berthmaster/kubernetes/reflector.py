@@ -55,6 +55,7 @@ SILENT_S: Final = 150.0  # servers send a bookmark a minute; longer silence is n
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 15.0
 ABSENT_PAUSE_S: Final = 30.0  # between two looks for a kind that is not served, or not allowed
+SURE_S: Final = 3.0  # one that starts may say so of kinds that it has not loaded yet
 LONGEST_TOLD_S: Final = 60.0
 SHORT_S: Final = 1.0  # a watch that ended sooner, and told nothing, counts as failed
 REFUSALS: Final = 3  # of a watch in a row, after which we list: the server may have been restored
@@ -104,8 +105,8 @@ class Reflector(Generic[T]):
         self._told: set[type[KubernetesError]] = set()  # troubles that the log knows
         self.caught_up = False  # listed, and not known to have missed anything since
         self.trouble = ""  # in words; "" = none
-        self.absent = False  # the server says that it serves no such kind
-        self.denied_since_s: float | None = None  # event loop time; it says that we may not look
+        self._absent_since_s: float | None = None  # event loop time
+        self._denied_since_s: float | None = None  # the same
         self.unanswered = False  # it says nothing that we could use: away, ill, or a stranger
         self.heard_at_s = 0.0  # event loop time; 0 = never
         self.lists = 0
@@ -129,6 +130,20 @@ class Reflector(Generic[T]):
     def age_s(self, now_s: float) -> float:
         """How old the last proof is that we would have heard of a change; infinite before any."""
         return now_s - self.heard_at_s if self.heard_at_s else float("inf")
+
+    @property
+    def absent(self) -> bool:
+        """Whether the server says that it serves no such kind."""
+        return self._absent_since_s is not None
+
+    def absent_for_s(self, now_s: float) -> float:
+        """How long it has said so; 0 while it does not. Believe it after ``SURE_S``. A server that
+        cannot be reached since then, or refuses us, takes nothing back."""
+        return now_s - self._absent_since_s if self._absent_since_s is not None else 0.0
+
+    def denied_for_s(self, now_s: float) -> float:
+        """How long the server has said that we may not look; 0 while it says anything else."""
+        return now_s - self._denied_since_s if self._denied_since_s is not None else 0.0
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Mirror until told to stop. Raises only what ``on_change`` raises."""
@@ -163,7 +178,6 @@ class Reflector(Generic[T]):
             except (NotFound, Forbidden, Unauthorized) as error:
                 if isinstance(error, NotFound):
                     self.caught_up = False  # what is served again may be something else
-                    self.absent = True
                 self._failed(error, _plainly(error, self._resource))
                 pause_s = self._pause_s(self._absent_s)
             except KubernetesError as error:
@@ -257,10 +271,13 @@ class Reflector(Generic[T]):
     def _failed(self, error: KubernetesError, words: str) -> None:
         self._failures += 1
         self.unanswered = isinstance(error, NO_ANSWER)
+        now_s = asyncio.get_running_loop().time()
+        if isinstance(error, NotFound) and self._absent_since_s is None:
+            self._absent_since_s = now_s
         if not isinstance(error, Forbidden):
-            self.denied_since_s = None
-        elif self.denied_since_s is None:
-            self.denied_since_s = asyncio.get_running_loop().time()
+            self._denied_since_s = None
+        elif self._denied_since_s is None:
+            self._denied_since_s = now_s
         self.trouble = words
         # A first failure is mostly over before anybody could look; the same one is told once.
         if self._failures > 1 and type(error) not in self._told:
@@ -269,8 +286,8 @@ class Reflector(Generic[T]):
 
     def _recovered(self) -> None:
         self.trouble = ""
-        self.absent = self.unanswered = False
-        self.denied_since_s = None
+        self.unanswered = False
+        self._absent_since_s = self._denied_since_s = None
         if self._told:
             self._told.clear()
             self._log.info("mirroring again", resource=self._resource.plural)

@@ -10,10 +10,11 @@ another tool's to set. Checks of ours with any other parameters are the admissio
 controller's, and left alone here.
 """
 
+from berthmaster.kubernetes.multikueue import AdmissionCheck
 from berthmaster.kubernetes.selector import Selector
 from berthmaster.multikueue.candidates import Considered
 from berthmaster.multikueue.hub import Hub
-from berthmaster.multikueue.kueue import PENDING, AdmissionCheck
+from berthmaster.multikueue.kueue import PENDING
 from berthmaster.multikueue.steps import View
 from berthmaster.multikueue.words import Done, Instruction, Tell, TellCheck
 
@@ -88,7 +89,7 @@ class Checks:
         self.moved = False
         out: list[Instruction] = []
         for name, check in sorted(hub.checks.items()):
-            if not check.ours:
+            if not check.for_dispatcher:
                 continue
             found = hub.parameters.get(name)
             if found is None or name in self._under_way.values():

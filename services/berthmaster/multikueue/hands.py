@@ -21,6 +21,7 @@ from berthmaster.kubernetes.errors import (
     KubernetesError,
     NotFound,
 )
+from berthmaster.kubernetes.multikueue import AdmissionCheck, MultiKueueConfig
 from berthmaster.kubernetes.objects import Object, timestamp
 from berthmaster.kubernetes.resources import (
     ADMISSION_CHECKS,
@@ -32,13 +33,7 @@ from berthmaster.kubernetes.resources import (
 from berthmaster.kubernetes.retry import on_conflict
 from berthmaster.multikueue.contract import nomination, reordered
 from berthmaster.multikueue.hub import Hub, ObjectKey, labelled
-from berthmaster.multikueue.kueue import (
-    READY,
-    AdmissionCheck,
-    HubJob,
-    KueueWorkload,
-    MultiKueueConfig,
-)
+from berthmaster.multikueue.kueue import READY, HubJob, KueueWorkload
 from berthmaster.multikueue.words import (
     DeleteJob,
     Done,

@@ -9,20 +9,21 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from berthmaster.kubernetes.labels import TENANT, WORKLOAD
+from berthmaster.kubernetes.multikueue import (
+    MULTIKUEUE,
+    AdmissionCheck,
+    MultiKueueCluster,
+    MultiKueueConfig,
+)
 from berthmaster.kubernetes.objects import Object, key_of
 from berthmaster.kubernetes.selector import Selector, SelectorError, parse_selector
 from berthmaster.lifecycle.fold import Key, key
 from berthmaster.multikueue.kueue import (
-    CLUSTER_ANNOTATION,
-    MULTIKUEUE,
     SELECTOR_ANNOTATION,
-    AdmissionCheck,
     ClusterQueue,
     HubJob,
     KueueWorkload,
     LocalQueue,
-    MultiKueueCluster,
-    MultiKueueConfig,
 )
 from berthmaster.multikueue.reading import tenant_of, workload_id
 
@@ -257,7 +258,7 @@ class Hub:
         found = [c for c in checks if c.spec.controller_name == MULTIKUEUE]
         if not found:
             return None
-        own = tuple(c.metadata.name for c in checks if c.ours)
+        own = tuple(c.metadata.name for c in checks if c.for_dispatcher)
         selectors, problem = self._selectors(queue, local, own)
         clusters: tuple[ClusterRef, ...] = ()
         name, wrong = _config_name(found[0])
@@ -305,7 +306,7 @@ class Hub:
             if cluster is None:
                 refs.append(ClusterRef(hub_name, hub_name, "no such MultiKueueCluster"))
                 continue
-            name = cluster.metadata.annotations.get(CLUSTER_ANNOTATION) or hub_name
+            name = cluster.fleet_name
             closed = _inactive(cluster)
             if hub_name in config.draining:
                 closed = DRAINING

@@ -11,13 +11,14 @@ from typing import Any, Final
 
 from berthmaster.engine.models import labels_of
 from berthmaster.kubernetes.labels import TENANT, WORKLOAD, value
+from berthmaster.kubernetes.multikueue import MULTIKUEUE
 from berthmaster.kubernetes.pods import pod_spec
 from berthmaster.kubernetes.resources import JOBS
 from berthmaster.lifecycle.fold import Workload
 from berthmaster.messages.control import QueuePlace, QueueSetting
 from berthmaster.messages.fleet import NodeReport
 from berthmaster.messages.workload import PodSet, RunSpec
-from berthmaster.multikueue.kueue import MULTIKUEUE, QUEUE_LABEL
+from berthmaster.multikueue.kueue import QUEUE_LABEL
 from berthmaster.multikueue.reading import GPU
 
 HUB: Final = "hub"  # the hub's own entry of a queue's places

@@ -1,4 +1,5 @@
 """Kueue's objects on a hub, as far as they are read here; v1beta2, the version that is stored.
+MultiKueue's own, which other services read too, are in kubernetes/multikueue.py.
 
 Every field may be missing or null: what a person or an older Kueue left out is not an error.
 """
@@ -7,12 +8,8 @@ from typing import Final
 
 from berthmaster.kubernetes.objects import Condition, Object, Struct, condition, holds
 
-MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"  # controller of the check, and a job's managedBy
-PLACEMENT: Final = "berthmaster.io/placement"  # controller of our own check
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
-CLUSTER_ANNOTATION: Final = "berthmaster.io/cluster"  # on a MultiKueueCluster: its fleet name
 SELECTOR_ANNOTATION: Final = "berthmaster.io/cluster-selector"  # on a ClusterQueue or LocalQueue
-DRAINING_ANNOTATION: Final = "berthmaster.io/draining"  # on a MultiKueueConfig: a,b leave it
 
 PENDING: Final = "Pending"
 READY: Final = "Ready"
@@ -191,7 +188,7 @@ class KueueWorkload(Object, frozen=True):
         return (first.kind, first.name) if first is not None else ("", "")
 
 
-# Queues, checks and MultiKueue's own objects
+# Queues
 
 
 class CheckRule(Struct, frozen=True):
@@ -236,78 +233,6 @@ class LocalQueue(Object, frozen=True):
     """A LocalQueue of a hub."""
 
     spec: LocalQueueSpec = LocalQueueSpec()
-
-
-class Parameters(Struct, frozen=True):
-    """An object that configures a check."""
-
-    api_group: str | None = None
-    kind: str = ""
-    name: str = ""
-
-
-class AdmissionCheckSpec(Struct, frozen=True):
-    """Who sees to the check, and by which configuration."""
-
-    controller_name: str = ""
-    parameters: Parameters | None = None
-
-
-class ConditionsOnly(Struct, frozen=True):
-    """A status of which only conditions are read."""
-
-    conditions: tuple[Condition, ...] | None = None
-
-
-class AdmissionCheck(Object, frozen=True):
-    """A check that Workloads must pass."""
-
-    spec: AdmissionCheckSpec = AdmissionCheckSpec()
-    status: ConditionsOnly | None = None
-
-    @property
-    def ours(self) -> bool:
-        """Whether it is seen to here: those with another parameter than a ConfigMap are for the
-        admission check controller (berth serve admission)."""
-        parameters = self.spec.parameters
-        by_config_map = parameters is not None and parameters.kind == "ConfigMap"
-        return by_config_map and self.spec.controller_name == PLACEMENT
-
-    def condition(self, type: str) -> Condition | None:
-        """One condition of its status."""
-        return condition((self.status and self.status.conditions) or (), type)
-
-
-class MultiKueueConfigSpec(Struct, frozen=True):
-    """The clusters of a MultiKueue check."""
-
-    clusters: tuple[str, ...] | None = None
-
-
-class MultiKueueConfig(Object, frozen=True):
-    """Which clusters a MultiKueue check sends to, in order."""
-
-    spec: MultiKueueConfigSpec = MultiKueueConfigSpec()
-
-    @property
-    def clusters(self) -> tuple[str, ...]:
-        """Their names on the hub."""
-        return self.spec.clusters or ()
-
-    @property
-    def draining(self) -> frozenset[str]:
-        """Those that shall leave it: what is there stays, nothing new goes there."""
-        return frozenset(self.metadata.annotations.get(DRAINING_ANNOTATION, "").split(","))
-
-
-class MultiKueueCluster(Object, frozen=True):
-    """A worker cluster, as the hub's Kueue knows it."""
-
-    status: ConditionsOnly | None = None
-
-    def condition(self, type: str) -> Condition | None:
-        """One condition of its status."""
-        return condition((self.status and self.status.conditions) or (), type)
 
 
 # Jobs of the hub

@@ -11,12 +11,12 @@ from typing import Final
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.denials import Denials
 from berthmaster.kubernetes.errors import NO_ANSWER, Forbidden, KubernetesError, NotFound
+from berthmaster.kubernetes.multikueue import AdmissionCheck
 from berthmaster.kubernetes.objects import Object
 from berthmaster.kubernetes.resources import CONFIG_MAPS
 from berthmaster.kubernetes.selector import Selector, SelectorError, parse_selector
 from berthmaster.multikueue.checks import SELECTOR_KEY, parameters_of
 from berthmaster.multikueue.hub import Hub
-from berthmaster.multikueue.kueue import AdmissionCheck
 
 EVERY_S: Final = 5.0
 
@@ -50,7 +50,9 @@ class Parameters:
         due_s = 0.0
         now = asyncio.get_running_loop().time
         while True:
-            checks = {name: check for name, check in self._hub.checks.items() if check.ours}
+            checks = {
+                name: check for name, check in self._hub.checks.items() if check.for_dispatcher
+            }
             specs = {name: check.spec for name, check in checks.items()}
             if now() >= due_s or specs != {name: check.spec for name, check in known.items()}:
                 due_s = now() + EVERY_S

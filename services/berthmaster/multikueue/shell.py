@@ -24,6 +24,8 @@ from berthmaster.bus.log import EventLog
 from berthmaster.bus.streams import CONTROL, WORKLOADS, stream_info
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.events import Recorder, Subject
+from berthmaster.kubernetes.mirror import Added, Change, Deleted, Listed, Unreadable, Updated
+from berthmaster.kubernetes.mirrored import Mirrors, Watched
 from berthmaster.kubernetes.objects import Metadata, Object
 from berthmaster.kubernetes.resources import ADMISSION_CHECKS, JOBS, Resource
 from berthmaster.kubernetes.resources import WORKLOADS as KUEUE_WORKLOADS
@@ -34,7 +36,7 @@ from berthmaster.multikueue.decide import Plan
 from berthmaster.multikueue.figures import Figures
 from berthmaster.multikueue.hands import Hands
 from berthmaster.multikueue.identity import PART, identify
-from berthmaster.multikueue.mirrors import Mirrors
+from berthmaster.multikueue.mirrors import ABSENT_S, WATCHED
 from berthmaster.multikueue.parameters import Parameters
 from berthmaster.multikueue.questions import Questions
 from berthmaster.multikueue.settings import Policy
@@ -71,9 +73,7 @@ class Shell:
         instance = f"multikueue/{socket.gethostname()}/{os.getpid()}"
         self.core = Reconciler(instance, policy, tenants, former_hubs)
         self._stir = asyncio.Event()
-        self._mirrors = Mirrors(
-            ctx, client, on_object=self._on_object, on_unreadable=self._on_unreadable
-        )
+        self._mirrors = Mirrors(ctx, client, WATCHED, self._on_change, absent_s=ABSENT_S)
         self._hands = Hands(client, self.core.hub)
         self._recorder = Recorder(
             client,
@@ -109,6 +109,17 @@ class Shell:
         if self.core.policy.mode == "dispatch":
             ctx.spawn(self._parameters.run(), name="parameters of our checks")
 
+    def _on_change(self, one: Watched, change: Change[Any]) -> None:
+        match change:
+            case Added() | Updated():
+                self._on_object(change.object, False)
+            case Deleted():
+                self._on_object(change.previous, True)
+            case Unreadable():
+                self._on_unreadable(one.resource, change.object)
+            case Listed():
+                pass  # see ``complete``
+
     def _on_object(self, thing: Object, gone: bool) -> None:
         self.core.on_object(thing, gone=gone)
         self._stir.set()
@@ -118,12 +129,6 @@ class Shell:
         self._stir.set()
 
     def _on_unreadable(self, resource: Resource, bad: Undecodable) -> None:
-        self._ctx.log.warning(
-            "an object has a wrong form",
-            resource=resource.plural,
-            name=f"{bad.namespace}/{bad.name}",
-            why=bad.why,
-        )
         if self._acting and self.core.policy.mode != "observe":
             about = Metadata(name=bad.name, namespace=bad.namespace)
             note = f"cannot be read, so nothing is done about it: {bad.why}"

@@ -20,6 +20,7 @@ from berthmaster.bus.streams import FLEET
 from berthmaster.bus.subjects import SubjectError, token
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.joining import ClusterSettings, reached
+from berthmaster.kubernetes.mirrored import Watched
 from berthmaster.kubernetes.resources import (
     ADD_ON_PLACEMENT_SCORES,
     CLUSTER_CLAIMS,
@@ -28,7 +29,6 @@ from berthmaster.kubernetes.resources import (
 )
 from berthmaster.ocm.claims import Claims
 from berthmaster.ocm.core import Hub
-from berthmaster.ocm.mirrors import Watched
 from berthmaster.ocm.objects import ClusterClaim, ClusterProfile, ManagedCluster, PlacementScore
 from berthmaster.ocm.pace import Rules
 from berthmaster.ocm.profiles import nameable
@@ -168,21 +168,28 @@ class OcmSettings(ClusterSettings):
 
 
 def hub_side(ctx: Context[OcmSettings], client: Client) -> Shell:
-    """Of one hub."""
+    """Of one hub. None of its kinds is needed: a hub without Open Cluster Management stays quiet,
+    and is looked at again now and then; one where we may not look is complained about."""
     settings = ctx.settings
     return Shell(
         ctx,
         client,
         Hub(settings.policy),
         watched=(
-            Watched(MANAGED_CLUSTERS, ManagedCluster),
+            Watched(MANAGED_CLUSTERS, ManagedCluster, optional=True),
             # A list of one name is still a list, and a Role may name it.
             Watched(
                 ADD_ON_PLACEMENT_SCORES,
                 PlacementScore,
-                selector=f"metadata.name={settings.score_name}",
+                optional=True,
+                fields=f"metadata.name={settings.score_name}",
             ),
-            Watched(CLUSTER_PROFILES, ClusterProfile, namespace=settings.profile_namespace),
+            Watched(
+                CLUSTER_PROFILES,
+                ClusterProfile,
+                optional=True,
+                namespace=settings.profile_namespace,
+            ),
         ),
         scores=subjects.fleet_facts("score"),
         lease=NAME,
@@ -198,7 +205,7 @@ def worker_side(ctx: Context[OcmSettings], client: Client) -> Shell:
         ctx,
         client,
         Claims(settings.cluster, settings.policy),
-        watched=(Watched(CLUSTER_CLAIMS, ClusterClaim),),
+        watched=(Watched(CLUSTER_CLAIMS, ClusterClaim, optional=True),),
         scores=subjects.score(settings.cluster),
         lease=f"{NAME}.{subjects.token(settings.cluster)}",
         absent_s=settings.absent_s,

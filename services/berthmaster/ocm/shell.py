@@ -21,6 +21,8 @@ from berthmaster.bus.lease import Lease
 from berthmaster.bus.subjects import parse_fact
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.events import Recorder, Subject
+from berthmaster.kubernetes.mirror import Added, Change, Deleted, Listed, Unreadable, Updated
+from berthmaster.kubernetes.mirrored import Mirrors, Watched
 from berthmaster.kubernetes.objects import Object
 from berthmaster.kubernetes.resources import (
     ADD_ON_PLACEMENT_SCORES,
@@ -33,7 +35,6 @@ from berthmaster.messages.fleet import ClusterScore
 from berthmaster.ocm.desk import Desk
 from berthmaster.ocm.figures import Figures
 from berthmaster.ocm.hands import Hands
-from berthmaster.ocm.mirrors import Mirrors, Watched
 from berthmaster.ocm.words import Done, Instruction, Tell, Write
 from berthmaster.runtime.periodic import beats
 from berthmaster.runtime.service import Context
@@ -111,9 +112,7 @@ class Shell:
             ctx,
             client,
             watched,
-            on_object=self._on_object,
-            on_listed=core.on_listed,
-            on_absent=core.on_absent,
+            self._on_change,
             absent_s=absent_s,
         )
         self._recorder = Recorder(
@@ -177,6 +176,17 @@ class Shell:
     def _on_gone(self, subject: str) -> None:
         self._core.on_gone(parse_fact(subject)[0])
         self._stir.set()
+
+    def _on_change(self, one: Watched, change: Change[Any]) -> None:
+        match change:
+            case Added() | Updated():
+                self._on_object(change.object, False)
+            case Deleted():
+                self._on_object(change.previous, True)
+            case Listed():
+                self._core.on_listed(one.name)
+            case Unreadable():
+                pass  # what was known of it stays
 
     def _on_object(self, thing: Object, gone: bool) -> None:
         self._core.on_object(thing, gone=gone)
@@ -255,6 +265,8 @@ class Shell:
         health = self._ctx.health
         async for _ in beats(BEAT_S, self._ctx.stopping):
             self._mirrors.show()
+            for kind in self._mirrors.lacking:
+                self._core.on_absent(kind)
             troubles = self._figures.show(self._core.desk, self._recorder.dropped)
             health.ready("objects", True, note=troubles)
             if self._conn is None or self._lease is None:

@@ -15,13 +15,22 @@ from typing import Any, Final
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.events import Recorder, Subject
 from berthmaster.kubernetes.lease import Leader
-from berthmaster.kubernetes.mirror import Key
+from berthmaster.kubernetes.mirror import (
+    Added,
+    Change,
+    Deleted,
+    Key,
+    Listed,
+    Unreadable,
+    Updated,
+)
+from berthmaster.kubernetes.mirrored import Mirrors, Watched
 from berthmaster.kubernetes.objects import Metadata
 from berthmaster.kubernetes.resources import PLACEMENTS, Resource
 from berthmaster.kubernetes.wire import Undecodable
 from berthmaster.placement.core import Evaluator, Work
 from berthmaster.placement.hands import Hands
-from berthmaster.placement.mirrors import Mirrors
+from berthmaster.placement.mirrors import WATCHED
 from berthmaster.placement.settings import PlacementSettings
 from berthmaster.placement.telling import Tell
 from berthmaster.runtime.periodic import beats
@@ -44,9 +53,8 @@ class Shell:
         self._instance = f"placement-{socket.gethostname()}-{os.getpid()}"
         self._stir = asyncio.Event()
         self._stirred_at_s = 0.0  # event loop time of the first change not yet looked at; 0 = none
-        self._mirrors = Mirrors(
-            ctx, client, on_object=self._on_object, on_unreadable=self._on_unreadable
-        )
+        absent_s = ctx.settings.absent_s
+        self._mirrors = Mirrors(ctx, client, WATCHED, self._on_change, absent_s=absent_s)
         self._hands = Hands(client, self.core)
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._recorder = Recorder(
@@ -95,14 +103,23 @@ class Shell:
 
     # ---- what comes in
 
+    def _on_change(self, one: Watched, change: Change[Any]) -> None:
+        match change:
+            case Added() | Updated():
+                self._on_object(change.object, False)
+            case Deleted():
+                self._on_object(change.previous, True)
+            case Unreadable():
+                self._on_unreadable(one.resource, change.object)
+            case Listed():
+                pass  # see ``complete``
+
     def _on_object(self, thing: Any, gone: bool) -> None:
         self.core.on_object(thing, gone=gone)
         self._stirred_at_s = self._stirred_at_s or asyncio.get_running_loop().time()
         self._stir.set()
 
     def _on_unreadable(self, resource: Resource, bad: Undecodable) -> None:
-        name = f"{bad.namespace}/{bad.name}" if bad.namespace else bad.name
-        self._ctx.log.warning("object_not_usable", kind=resource.plural, name=name, why=bad.why)
         if resource is PLACEMENTS and self._may_act:
             about = Metadata(name=bad.name, namespace=bad.namespace)
             note = f"cannot be read, so what was decided stays: {bad.why}"

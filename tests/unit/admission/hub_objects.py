@@ -3,27 +3,28 @@
 from collections.abc import Mapping, Sequence
 
 from berthmaster.admission.objects import (
-    CONTROLLER,
     GROUP_INDEX_LABEL,
-    MULTIKUEUE,
     OCM_GROUP,
     PLACEMENT_LABEL,
-    AdmissionCheck,
-    AdmissionCheckSpec,
     CheckState,
     Decision,
     DecisionStatus,
+    Placement,
+    PlacementDecision,
+    Workload,
+    WorkloadStatus,
+)
+from berthmaster.kubernetes.multikueue import (
+    CHECK_CONTROLLER,
+    MULTIKUEUE,
+    AdmissionCheck,
+    AdmissionCheckSpec,
     MultiKueueCluster,
     MultiKueueConfig,
     MultiKueueConfigSpec,
     Parameters,
-    Placement,
-    PlacementDecision,
-    Status,
-    Workload,
-    WorkloadStatus,
 )
-from berthmaster.kubernetes.objects import Condition, Metadata
+from berthmaster.kubernetes.objects import Condition, Conditions, Metadata
 
 CHECK, MK_CHECK, PLACEMENT, NAMESPACE = "gpus", "send", "t4", "kueue-system"
 NAMED = Parameters(api_group=OCM_GROUP, kind="Placement", name=PLACEMENT)
@@ -40,14 +41,14 @@ def check(
     name: str = CHECK,
     parameters: Parameters = NAMED,
     *,
-    controller: str = CONTROLLER,
+    controller: str = CHECK_CONTROLLER,
     conditions: Sequence[Condition] = (),
 ) -> AdmissionCheck:
     given = None if parameters is NO_PARAMETERS else parameters
     return AdmissionCheck(
         metadata=Metadata(name=name, uid=f"uid-{name}"),
         spec=AdmissionCheckSpec(controller_name=controller, parameters=given),
-        status=Status(conditions=tuple(conditions)),
+        status=Conditions(conditions=tuple(conditions)),
     )
 
 
@@ -58,7 +59,7 @@ def multikueue_check(config: str = CHECK, name: str = MK_CHECK) -> AdmissionChec
 
 def placement(name: str = PLACEMENT, *conditions: Condition) -> Placement:
     return Placement(
-        metadata=Metadata(name=name, namespace=NAMESPACE), status=Status(conditions=conditions)
+        metadata=Metadata(name=name, namespace=NAMESPACE), status=Conditions(conditions=conditions)
     )
 
 
@@ -105,7 +106,7 @@ def cluster(
     told = () if active is None else (condition("Active", active, "BadKubeConfig", "no Secret"),)
     return MultiKueueCluster(
         metadata=Metadata(name=name, annotations=dict(annotations or {})),
-        status=Status(conditions=told),
+        status=Conditions(conditions=told),
     )
 
 

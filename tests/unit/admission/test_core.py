@@ -2,8 +2,9 @@
 
 import pytest
 
-from berthmaster.admission.objects import OCM_GROUP, Parameters
+from berthmaster.admission.objects import OCM_GROUP
 from berthmaster.admission.words import DeleteConfig, SetState, TellCheck, WriteConfig
+from berthmaster.kubernetes.multikueue import Parameters
 from tests.unit.admission.hub_objects import (
     CHECK,
     NAMESPACE,

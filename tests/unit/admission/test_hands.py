@@ -9,8 +9,9 @@ import pytest
 from aiohttp import web
 
 from berthmaster.admission.hands import Hands
-from berthmaster.admission.objects import MultiKueueConfig, Workload
+from berthmaster.admission.objects import Workload, check_of
 from berthmaster.admission.words import Connect, DeleteConfig, Done, SetState, WriteConfig
+from berthmaster.kubernetes.multikueue import MultiKueueConfig
 from tests.bus.tools import story
 from tests.unit.admission.hub_objects import CHECK, RESERVED, condition, config, workload
 from tests.unit.kubernetes.stage import Handler, Stage, refuse
@@ -130,7 +131,7 @@ async def test_a_new_configuration_says_whose_it_is_and_one_that_is_there_is_loo
         assert (await mine.carry_out(write)).config == config("a")
         assert asked(stage) == [("POST", CONFIGS)]
         body: Any = stage.bodies[0]
-        assert MultiKueueConfig(**_meta(body)).owner == CHECK
+        assert check_of(MultiKueueConfig(**_meta(body))) == CHECK
         assert (await mine.carry_out(write)).soon
 
 

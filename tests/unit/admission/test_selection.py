@@ -2,14 +2,9 @@
 
 import pytest
 
-from berthmaster.admission.objects import (
-    OCM_GROUP,
-    AdmissionCheck,
-    Parameters,
-    Placement,
-    PlacementDecision,
-)
+from berthmaster.admission.objects import OCM_GROUP, Placement, PlacementDecision
 from berthmaster.admission.selection import Ocm, Reason, Selection, in_order, named, select
+from berthmaster.kubernetes.multikueue import Parameters
 from tests.unit.admission.hub_objects import (
     NAMESPACE,
     NO_PARAMETERS,
@@ -141,12 +136,5 @@ def test_a_hundred_and_one_clusters_come_in_two_pages_and_twice_named_is_once() 
     assert select(check(), pages).clusters == tuple(names)
 
 
-def test_whose_check_it_is_follows_from_controller_and_kind() -> None:
-    def ours(one: AdmissionCheck) -> bool:
-        return one.ours
-
-    assert ours(check())
-    assert ours(check(parameters=NO_PARAMETERS))
-    assert not ours(check(parameters=Parameters(api_group="core", kind="ConfigMap", name="where")))
-    assert not ours(check(controller="open-cluster-management.io/placement"))
+def test_the_placement_that_a_check_names() -> None:
     assert named(check()) == (PLACEMENT, "")

@@ -9,13 +9,7 @@ import msgspec
 from berthmaster.admission import gate
 from berthmaster.admission.core import Admission
 from berthmaster.admission.gate import Standing
-from berthmaster.admission.objects import (
-    CheckState,
-    MultiKueueCluster,
-    MultiKueueConfig,
-    MultiKueueConfigSpec,
-    Workload,
-)
+from berthmaster.admission.objects import CheckState, Workload
 from berthmaster.admission.words import (
     Connect,
     DeleteConfig,
@@ -26,6 +20,11 @@ from berthmaster.admission.words import (
     TellCheck,
     Write,
     WriteConfig,
+)
+from berthmaster.kubernetes.multikueue import (
+    MultiKueueCluster,
+    MultiKueueConfig,
+    MultiKueueConfigSpec,
 )
 from berthmaster.kubernetes.objects import Condition, Metadata, Object, key_of
 from tests.unit.admission.hub_objects import (

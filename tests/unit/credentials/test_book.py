@@ -9,12 +9,11 @@ from berthmaster.credentials.objects import (
     ClusterPermission,
     ManagedCluster,
     ManagedServiceAccount,
-    MultiKueueCluster,
-    MultiKueueConfig,
     Secret,
 )
 from berthmaster.credentials.rights import DEFAULT_FRAMEWORKS, rules
 from berthmaster.credentials.words import Endpoint, Managed, Observed, Refused, Registration
+from berthmaster.kubernetes.multikueue import MultiKueueCluster, MultiKueueConfig
 from tests.unit.credentials.world import CLUSTER, book, bootstrap, make, profile, secret_body
 
 

@@ -13,12 +13,7 @@ import msgspec
 from berthmaster.credentials import manifests, names
 from berthmaster.credentials.book import Book
 from berthmaster.credentials.core import Credentials
-from berthmaster.credentials.objects import (
-    ClusterProfile,
-    MultiKueueCluster,
-    MultiKueueConfig,
-    Secret,
-)
+from berthmaster.credentials.objects import ClusterProfile, Secret
 from berthmaster.credentials.rights import DEFAULT_FRAMEWORKS, rules
 from berthmaster.credentials.stages import Times
 from berthmaster.credentials.words import (
@@ -43,6 +38,7 @@ from berthmaster.credentials.words import (
     Trouble,
     Unregister,
 )
+from berthmaster.kubernetes.multikueue import MultiKueueCluster, MultiKueueConfig
 from berthmaster.kubernetes.objects import Object
 from berthmaster.kubernetes.selector import parse_selector
 

@@ -22,10 +22,9 @@ from berthmaster.doctor.hub import (
     INCREMENTAL,
     MANAGED_BY_GATE,
     MERGE_GATE,
-    MULTIKUEUE,
     OCM_ADDON,
-    PLACEMENT,
 )
+from berthmaster.kubernetes.multikueue import CHECK_CONTROLLER, MULTIKUEUE
 from tests.unit.doctor.surveys import ON, finding, hub, of_hub, of_worker, worker, wrong
 
 MODES: tuple[Mode, ...] = ("observe", "order", "dispatch")
@@ -172,7 +171,7 @@ def test_a_gate_that_was_switched_off_is_told() -> None:
             "AdmissionCheck mk is not active: no cluster",
         ),
         (
-            {"checks": (MK, AdmissionCheck(name="gpus", controller=PLACEMENT))},
+            {"checks": (MK, AdmissionCheck(name="gpus", controller=CHECK_CONTROLLER))},
             "blocks",
             "AdmissionCheck gpus has no controller",
         ),
@@ -182,7 +181,7 @@ def test_a_gate_that_was_switched_off_is_told() -> None:
                     MK,
                     AdmissionCheck(
                         name="gpus",
-                        controller=PLACEMENT,
+                        controller=CHECK_CONTROLLER,
                         state=State(active=False, reason="PlacementNotFound", message="no such"),
                     ),
                 )

@@ -105,12 +105,3 @@ def test_only_a_policy_over_the_status_of_workloads_guards_nominations() -> None
     assert not policy("kueue.x-k8s.io", "workloads")
     assert not policy("batch", "workloads/status")
     assert not objects.guards_nominations(objects.Policy())
-
-
-def test_a_cluster_is_called_in_the_fleet_what_its_annotation_says() -> None:
-    named = decoded(
-        objects.MultiKueueCluster,
-        metadata={"name": "a", "annotations": {"berthmaster.io/cluster": "b"}},
-    )
-    assert objects.name_of(named.metadata) == "b"
-    assert objects.name_of(objects.MultiKueueCluster().metadata) == ""

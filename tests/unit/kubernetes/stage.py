@@ -127,6 +127,7 @@ class Stage:
         self.headers: list[dict[str, str]] = []
         self.before: list[Handler] = []  # each answers one request instead of us
         self.served = True
+        self.allowed = True
 
     # ------------------------------------------------------------ life
 
@@ -294,6 +295,8 @@ class Stage:
         parts = request.path.strip("/").split("/")
         if request.path == "/version":
             return web.json_response({"gitVersion": "v1.36.3", "major": "1"})
+        if not self.allowed:
+            raise Refusal(403, "Forbidden", 'User "us" cannot list resource "widgets"')
         if parts[:3] != ["apis", "toys.example", "v1"] or not self.served:
             raise Refusal(404, "NotFound", "the server could not find the requested resource")
         if len(parts) == 3:

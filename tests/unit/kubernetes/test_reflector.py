@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from aiohttp import web
 
 from berthmaster.kubernetes.client import Client
@@ -295,6 +296,74 @@ def test_what_is_not_allowed_is_told_in_the_servers_words() -> None:
                 assert watcher.log.lines[0][2]["why"] == f"not allowed: {words} (widgets)"
                 await until(lambda: watcher.mirror.caught_up)
                 assert watcher.log.events() == ["cannot mirror", "mirroring again"]
+
+    asyncio.run(story())
+
+
+def test_how_long_a_kind_has_been_absent_is_counted_until_it_is_served() -> None:
+    async def story() -> None:
+        now = asyncio.get_running_loop().time
+        async with Stage() as stage:
+            began_s = now()
+            stage.served = False
+            async with watching(stage) as watcher:
+                mirror = watcher.mirror
+                at_s = now()
+                assert 0 < mirror.absent_for_s(at_s) < at_s - began_s
+                assert mirror.absent_for_s(at_s + 5) == mirror.absent_for_s(at_s) + 5
+                assert mirror.denied_for_s(at_s) == 0
+
+                # Said again, it is as old as before; refusals and silence take nothing back.
+                since_s = at_s - mirror.absent_for_s(at_s)
+                lists = mirror.lists
+                await until(lambda: mirror.lists > lists + 1)
+                stage.allowed = False
+                await until(lambda: mirror.denied_for_s(now()))
+                await stage.stop()
+                await until(lambda: mirror.unanswered)
+                assert mirror.absent
+                assert at_s + 5 - mirror.absent_for_s(at_s + 5) == pytest.approx(since_s)
+
+                stage.served = stage.allowed = True
+                await stage.start()
+                await until(lambda: mirror.caught_up)
+                assert mirror.absent_for_s(now()) == mirror.denied_for_s(now()) == 0
+
+                # Taken away again, it is counted anew.
+                again_s = now()
+                await stage.until_watched()
+                stage.served = False
+                stage.drop()
+                await until(lambda: mirror.absent)
+                assert mirror.absent_for_s(now()) <= now() - again_s
+
+    asyncio.run(story())
+
+
+def test_how_long_a_kind_has_been_denied_is_counted_until_the_server_says_anything_else() -> None:
+    async def story() -> None:
+        now = asyncio.get_running_loop().time
+        async with Stage() as stage:
+            stage.allowed = False
+            async with watching(stage) as watcher:
+                mirror = watcher.mirror
+                at_s = now()
+                since_s = at_s - mirror.denied_for_s(at_s)
+                lists = mirror.lists
+                await until(lambda: mirror.lists > lists + 1)
+                assert at_s - mirror.denied_for_s(at_s) == pytest.approx(since_s)
+                assert mirror.absent_for_s(now()) == 0
+
+                # That the kind is not there is an answer that only those get who may look.
+                stage.allowed, stage.served = True, False
+                await until(lambda: mirror.absent)
+                assert mirror.denied_for_s(now()) == 0
+
+                stage.allowed = False
+                await until(lambda: mirror.denied_for_s(now()))
+                stage.allowed = stage.served = True
+                await until(lambda: mirror.caught_up)
+                assert mirror.denied_for_s(now()) == mirror.absent_for_s(now()) == 0
 
     asyncio.run(story())
 

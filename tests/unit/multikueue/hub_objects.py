@@ -3,7 +3,17 @@
 from collections.abc import Mapping, Sequence
 
 from berthmaster.kubernetes.labels import TENANT, WORKLOAD
-from berthmaster.kubernetes.objects import Condition, Metadata, OwnerReference
+from berthmaster.kubernetes.multikueue import (
+    CHECK_CONTROLLER,
+    MULTIKUEUE,
+    AdmissionCheck,
+    AdmissionCheckSpec,
+    MultiKueueCluster,
+    MultiKueueConfig,
+    MultiKueueConfigSpec,
+    Parameters,
+)
+from berthmaster.kubernetes.objects import Condition, Conditions, Metadata, OwnerReference
 from berthmaster.messages.fleet import (
     CopyReport,
     FlavorQuota,
@@ -13,16 +23,11 @@ from berthmaster.messages.fleet import (
     Stamp,
 )
 from berthmaster.multikueue.kueue import (
-    MULTIKUEUE,
-    PLACEMENT,
-    AdmissionCheck,
-    AdmissionCheckSpec,
     CheckRule,
     CheckState,
     CheckStrategy,
     ClusterQueue,
     ClusterQueueSpec,
-    ConditionsOnly,
     Container,
     HubJob,
     JobStatus,
@@ -30,10 +35,6 @@ from berthmaster.multikueue.kueue import (
     KueueWorkload,
     LocalQueue,
     LocalQueueSpec,
-    MultiKueueCluster,
-    MultiKueueConfig,
-    MultiKueueConfigSpec,
-    Parameters,
     PodSpec,
     PodTemplate,
     Resources,
@@ -148,7 +149,7 @@ def multikueue_check(parameters: Parameters | None = None) -> AdmissionCheck:
 
 def own_check(parameters: Parameters | None = None) -> AdmissionCheck:
     named = Parameters(api_group="core", kind="ConfigMap", name="where")
-    spec = AdmissionCheckSpec(controller_name=PLACEMENT, parameters=parameters or named)
+    spec = AdmissionCheckSpec(controller_name=CHECK_CONTROLLER, parameters=parameters or named)
     return AdmissionCheck(metadata=Metadata(name=OWN_CHECK), spec=spec)
 
 
@@ -169,7 +170,7 @@ def cluster(
     )
     return MultiKueueCluster(
         metadata=Metadata(name=name, annotations=dict(annotations or {})),
-        status=ConditionsOnly(conditions=(state,)),
+        status=Conditions(conditions=(state,)),
     )
 
 

@@ -3,12 +3,12 @@
 import msgspec
 import pytest
 
+from berthmaster.kubernetes.multikueue import MultiKueueConfig, Parameters
 from berthmaster.kubernetes.objects import Metadata
 from berthmaster.kubernetes.selector import parse_selector
 from berthmaster.messages.control import ClusterLost, Cordon
 from berthmaster.messages.fleet import Membership, PodUse, Stamp, Taint
 from berthmaster.multikueue.checks import parameters_of
-from berthmaster.multikueue.kueue import MultiKueueConfig, Parameters
 from berthmaster.multikueue.words import Nominate, PassCheck, TellCheck
 from tests.support.builders import node, profile
 from tests.unit.multikueue.hub_objects import (

@@ -2,9 +2,9 @@
 
 import msgspec
 
+from berthmaster.kubernetes.multikueue import Parameters
 from berthmaster.lifecycle.fold import Key
 from berthmaster.multikueue.hub import ClusterRef, Hub
-from berthmaster.multikueue.kueue import Parameters
 from tests.unit.multikueue.hub_objects import (
     CHECK,
     CONFIG,

@@ -3,8 +3,9 @@
 import msgspec
 import pytest
 
+from berthmaster.kubernetes.multikueue import Parameters
 from berthmaster.lifecycle.fold import Key
-from berthmaster.multikueue.kueue import HubJob, JobStatus, Parameters
+from berthmaster.multikueue.kueue import HubJob, JobStatus
 from berthmaster.multikueue.traps import (
     MISSING_GATE,
     MISSING_QUEUE,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from berthmaster.kubernetes.objects import Object
+from berthmaster.kubernetes.objects import Conditions, Object
 from berthmaster.kubernetes.selector import Selector
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
 from berthmaster.lifecycle.instructions import Append, Refused, Stored
@@ -20,7 +20,6 @@ from berthmaster.multikueue.contract import forbidden, nomination, reordered
 from berthmaster.multikueue.core import Reconciler
 from berthmaster.multikueue.kueue import (
     CheckState,
-    ConditionsOnly,
     HubJob,
     JobStatus,
     KueueWorkload,
@@ -412,7 +411,7 @@ class World:
             case TellCheck():
                 state = condition("Active", write.active, write.reason, write.message)
                 before_check = self.hub["AdmissionCheck", "", write.check]
-                status_of_check = ConditionsOnly(conditions=(state,))
+                status_of_check = Conditions(conditions=(state,))
                 self.put(msgspec.structs.replace(before_check, status=status_of_check))
                 return Done(write.ref)
             case _:
