@@ -1,4 +1,4 @@
-"""Only what pyproject.toml cannot say: the engine's inner loops are compiled where that can be done.
+"""What pyproject.toml cannot say: the engine's inner loops are compiled where that can be done.
 
 An optional extension that cannot be built is a warning. Without it berthmaster works, slower.
 """

@@ -29,7 +29,7 @@ _FEW: Final = 0.25  # of the nodes: when more have changed, all are scored
 class Card:
     """Of one kind of pod: every node's score, and the best node of each cluster."""
 
-    __slots__ = ("_ask", "_nodes", "best", "best_slot", "room", "scores", "seen", "worth")
+    __slots__ = ("_in_c", "_nodes", "best", "best_slot", "room", "scores", "seen", "worth")
 
     def __init__(self, fleet: Fleet, nodes: "cards.Nodes | None" = None) -> None:
         self.scores: NDArray[np.float32] = np.empty(len(fleet.names), np.float32)
@@ -40,7 +40,7 @@ class Card:
         self.seen = 0  # where the log of touched slots ended
         self.room: Room | None = None  # made for the first gang that asks
         self._nodes = nodes  # None = numpy does it
-        self._ask: cards.Ask | None = None  # the same
+        self._in_c: tuple[cards.Nodes, cards.Ask] | None = None  # the same
 
     def room_for(self, fleet: Fleet, pods: PodSet, suitable: Suitable) -> Room:
         """How many pods of the kind nodes and clusters can hold, up to date."""
@@ -53,18 +53,17 @@ class Card:
         """Bring it up to date with the fleet, which is laid out as when the card was begun."""
         touched = fleet.touched
         seen, self.seen = self.seen, touched.end
-        if not self._still_holds(pods, suitable, worth) or seen < touched.forgotten:
+        gone, holds = touched.forgotten, self._still_holds(pods, suitable, worth)
+        if holds and self._in_c is not None and seen >= gone:
+            if seen < self.seen:
+                first, last = seen - gone, self.seen - gone
+                cards.update(*self._in_c, self.scores, self.best, self.best_slot, first, last, gone)
+            return
+        changed = touched.since(seen) if holds else None
+        if changed is None or len(changed) > _FEW * len(self.scores):
             self._make(fleet, pods, suitable, worth)
-        elif self._ask is None:
-            changed = touched.since(seen)
-            if len(changed) > _FEW * len(self.scores):
-                self._make(fleet, pods, suitable, worth)
-            elif len(changed):
-                self._update(fleet, pods, suitable, worth, changed)
-        elif seen < self.seen:
-            gone = touched.forgotten
-            arrays = self.scores, self.best, self.best_slot
-            cards.update(self._nodes, self._ask, *arrays, seen - gone, self.seen - gone, gone)
+        elif len(changed):
+            self._update(fleet, pods, suitable, worth, changed)
 
     def _still_holds(self, pods: PodSet, suitable: Suitable, worth: Worth) -> bool:
         """Whether nothing that was learned since makes another score of this kind of pod."""
@@ -77,10 +76,10 @@ class Card:
 
     def _make(self, fleet: Fleet, pods: PodSet, suitable: Suitable, worth: Worth) -> None:
         self.worth = worth
-        if self._nodes is not None:
-            self._ask = ask_of(pods, suitable, worth)
-        if self._ask is not None:
-            cards.make(self._nodes, self._ask, self.scores, self.best, self.best_slot)
+        ask = ask_of(pods, suitable, worth) if self._nodes is not None else None
+        if self._nodes is not None and ask is not None:
+            self._in_c = self._nodes, ask
+            cards.make(*self._in_c, self.scores, self.best, self.best_slot)
             return
         self.scores[:] = score_all(fleet, pods, suitable, worth)
         for cluster in range(len(fleet.clusters)):

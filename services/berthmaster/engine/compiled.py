@@ -20,7 +20,9 @@ else:
     except ImportError:
         cards = None
 
-COMPILED: Final = bool(cards)
+__all__ = ["COMPILED", "ask_of", "cards", "nodes_of"]
+
+COMPILED: Final = cards is not None
 
 
 def nodes_of(fleet: Fleet) -> "cards.Nodes":
