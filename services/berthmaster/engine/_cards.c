@@ -11,6 +11,7 @@ an index. So no call reads or writes elsewhere. A card that a call raised on is 
 #define Py_LIMITED_API 0x030b0000 /* buffers are in it since 3.11 */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <structmember.h>
 #include <math.h>
 #include <stdint.h>
 
@@ -398,7 +399,15 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyType_Slot nodes_slots[] = {{Py_tp_new, nodes_new}, {Py_tp_dealloc, nodes_dealloc}, {0, NULL}};
+static PyMemberDef nodes_members[] = {
+    {"cpu", T_OBJECT_EX, offsetof(Nodes, held[CPU].obj), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot nodes_slots[] = {{Py_tp_new, nodes_new},
+                                    {Py_tp_dealloc, nodes_dealloc},
+                                    {Py_tp_members, nodes_members},
+                                    {0, NULL}};
 static PyType_Slot ask_slots[] = {{Py_tp_new, ask_new}, {Py_tp_dealloc, ask_dealloc}, {0, NULL}};
 static PyType_Spec nodes_spec = {"berthmaster.engine._cards.Nodes", sizeof(Nodes), 0,
                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, nodes_slots};

@@ -6,6 +6,10 @@ from numpy.typing import NDArray
 class Nodes:
     """The fleet's arrays, for as long as its layout lasts."""
 
+    @property
+    def cpu(self) -> NDArray[np.int64]:
+        """The array itself: whether these are the arrays of a fleet."""
+
     def __init__(
         self,
         *,

@@ -29,9 +29,9 @@ _FEW: Final = 0.25  # of the nodes: when more have changed, all are scored
 class Card:
     """Of one kind of pod: every node's score, and the best node of each cluster."""
 
-    __slots__ = ("_in_c", "_nodes", "best", "best_slot", "room", "scores", "seen", "worth")
+    __slots__ = ("_ask", "best", "best_slot", "room", "scores", "seen", "worth")
 
-    def __init__(self, fleet: Fleet, nodes: "cards.Nodes | None" = None) -> None:
+    def __init__(self, fleet: Fleet) -> None:
         self.scores: NDArray[np.float32] = np.empty(len(fleet.names), np.float32)
         # Of each cluster; NOT_HERE = no room. The slot is the first of the best.
         self.best: NDArray[np.float32] = np.empty(len(fleet.clusters), np.float32)
@@ -39,8 +39,7 @@ class Card:
         self.worth: Worth | None = None  # that it was made with
         self.seen = 0  # where the log of touched slots ended
         self.room: Room | None = None  # made for the first gang that asks
-        self._nodes = nodes  # None = numpy does it
-        self._in_c: tuple[cards.Nodes, cards.Ask] | None = None  # the same
+        self._ask: cards.Ask | None = None  # for C; None = numpy does it
 
     def room_for(self, fleet: Fleet, pods: PodSet, suitable: Suitable) -> Room:
         """How many pods of the kind nodes and clusters can hold, up to date."""
@@ -49,19 +48,27 @@ class Card:
         self.room.follow(fleet, pods, suitable)
         return self.room
 
-    def follow(self, fleet: Fleet, pods: PodSet, suitable: Suitable, worth: Worth) -> None:
-        """Bring it up to date with the fleet, which is laid out as when the card was begun."""
+    def follow(
+        self,
+        fleet: Fleet,
+        pods: PodSet,
+        suitable: Suitable,
+        worth: Worth,
+        nodes: "cards.Nodes | None",
+    ) -> None:
+        """Bring it up to date with the fleet, which is laid out as when the card was begun.
+        ``nodes``: the fleet's arrays for C; None = numpy does it."""
         touched = fleet.touched
         seen, self.seen = self.seen, touched.end
         gone, holds = touched.forgotten, self._still_holds(pods, suitable, worth)
-        if holds and self._in_c is not None and seen >= gone:
+        if holds and nodes is not None and self._ask is not None and seen >= gone:
             if seen < self.seen:
-                first, last = seen - gone, self.seen - gone
-                cards.update(*self._in_c, self.scores, self.best, self.best_slot, first, last, gone)
+                arrays = self.scores, self.best, self.best_slot
+                cards.update(nodes, self._ask, *arrays, seen - gone, self.seen - gone, gone)
             return
         changed = touched.since(seen) if holds else None
         if changed is None or len(changed) > _FEW * len(self.scores):
-            self._make(fleet, pods, suitable, worth)
+            self._make(fleet, pods, suitable, worth, nodes)
         elif len(changed):
             self._update(fleet, pods, suitable, worth, changed)
 
@@ -74,12 +81,18 @@ class Card:
         self.worth = worth
         return True
 
-    def _make(self, fleet: Fleet, pods: PodSet, suitable: Suitable, worth: Worth) -> None:
+    def _make(
+        self,
+        fleet: Fleet,
+        pods: PodSet,
+        suitable: Suitable,
+        worth: Worth,
+        nodes: "cards.Nodes | None",
+    ) -> None:
         self.worth = worth
-        ask = ask_of(pods, suitable, worth) if self._nodes is not None else None
-        if self._nodes is not None and ask is not None:
-            self._in_c = self._nodes, ask
-            cards.make(*self._in_c, self.scores, self.best, self.best_slot)
+        self._ask = ask_of(pods, suitable, worth) if nodes is not None else None
+        if nodes is not None and self._ask is not None:
+            cards.make(nodes, self._ask, self.scores, self.best, self.best_slot)
             return
         self.scores[:] = score_all(fleet, pods, suitable, worth)
         for cluster in range(len(fleet.clusters)):
@@ -138,15 +151,18 @@ class Board:
         if self._layout != fleet.layout:
             self._cards.clear()
             self._layout = fleet.layout
-            self._nodes = nodes_of(fleet) if self._compiled else None
+        nodes = self._nodes
+        # Not by the layout: a board that was copied with its fleet has the other one's arrays.
+        if self._compiled and (nodes is None or nodes.cpu is not fleet.cpu):
+            nodes = self._nodes = nodes_of(fleet)
         card = self._cards.get(kind)
         if card is None:
-            card = self._cards[kind] = Card(fleet, self._nodes)
+            card = self._cards[kind] = Card(fleet)
             if len(self._cards) > self._kept:
                 self._cards.popitem(last=False)
         else:
             self._cards.move_to_end(kind)
-        card.follow(fleet, pods, suitable, worth)
+        card.follow(fleet, pods, suitable, worth, nodes)
         return card
 
     @property

@@ -19,6 +19,7 @@ from berthmaster.engine.mix import PodType, Sample
 from berthmaster.engine.needs import kind_of, suitable_nodes
 from berthmaster.engine.value import NOT_HERE, score_all, worth_of
 from berthmaster.messages.workload import PodSet
+from berthmaster.resolver.twin import twin
 from tests.support.builders import node, pod_set
 from tests.unit.engine.fleets import MODELS, UNHURRIED, pods
 
@@ -87,6 +88,20 @@ def test_cards_in_c_have_the_bits_of_those_that_numpy_keeps(
         assert ours.best_slot.tobytes() == twins.best_slot.tobytes()
         for _ in range(changes):
             change(fleet, chance)
+
+
+def test_a_board_that_is_copied_with_its_fleet_follows_the_copy() -> None:
+    fleet, board, worth, chance = filled(1), Board(), worth_of(MIXES[1]), random.Random(1)
+    suitable = suitable_nodes(fleet, NEEDS[1])
+    asked_for = kind_of(NEEDS[1]), NEEDS[1], suitable, worth
+    before = board.card(fleet, *asked_for).scores.tobytes()
+    both: list[Any] = [fleet, board]
+    other_fleet, other_board = twin(both)
+    for _ in range(20):
+        change(other_fleet, chance)
+    after = other_board.card(other_fleet, *asked_for).scores
+    assert after.tobytes() == score_all(other_fleet, NEEDS[1], suitable, worth).tobytes() != before
+    assert board.card(fleet, *asked_for).scores.tobytes() == before
 
 
 def test_it_is_c_that_keeps_the_usual_cards() -> None:
