@@ -217,7 +217,7 @@ static int64_t whole_gpus(const Nodes *n, const Ask *ask, Py_ssize_t at)
     return found;
 }
 
-static float score(const Nodes *n, const Ask *ask, Py_ssize_t at)
+static inline float score(const Nodes *n, const Ask *ask, Py_ssize_t at)
 {
     if (!ask->nodes[at] || !n->open[at] || n->cpu[at] < ask->cpu_milli
         || n->memory[at] < ask->memory_mib)
@@ -272,8 +272,11 @@ static int look(const Nodes *n, Card *card, Py_ssize_t cluster)
 
 static int make(const Nodes *n, const Ask *ask, Card *card)
 {
-    for (Py_ssize_t at = 0; at < n->count; at++)
-        card->scores[at] = score(n, ask, at);
+    const Nodes nodes = *n; /* copies: nothing that is written can be part of them */
+    const Ask asked = *ask;
+    float *scores = card->scores;
+    for (Py_ssize_t at = 0; at < nodes.count; at++)
+        scores[at] = score(&nodes, &asked, at);
     for (Py_ssize_t cluster = 0; cluster < n->clusters; cluster++)
         if (look(n, card, cluster) < 0)
             return -1;
