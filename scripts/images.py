@@ -1,7 +1,8 @@
 """Builds the images of deploy/Dockerfile, also where no registry and no network can be reached.
 
 A build needs two things from outside: a base image with Python 3.11, and wheels. The wheels, pinned
-by constraints.txt, are put into the build context, so nothing is downloaded during a build. The
+by constraints.txt, are put into the build context, so nothing is downloaded during a build. Our own
+wheel is built here too, with the engine's inner loops in C where this machine has a compiler. The
 base is what --base or BERTH_BASE_IMAGE names, or the official slim image where the engine has it or
 can pull it, and otherwise one made here from Debian packages. Both are cached under
 $XDG_CACHE_HOME/berthmaster by the hash of what they are made from.
@@ -161,9 +162,9 @@ def own_wheel(folder: Path) -> None:
         shutil.copytree(
             ROOT / "services",
             copy / "services",
-            ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"),
+            ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so"),
         )
-        for name in ("pyproject.toml", "README.md"):
+        for name in ("pyproject.toml", "setup.py", "README.md"):
             shutil.copy2(ROOT / name, copy / name)
         pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "wheel"]
         argv = [*pip, "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(copy)]

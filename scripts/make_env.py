@@ -1,8 +1,11 @@
 """Makes .venv from pinned wheels, or finds in a few milliseconds that it is still right.
 
 Standard library only, since it runs before anything is installed. The stamp in .venv names the hash
-of pyproject.toml and constraints.txt and the extras installed; when either changed, pip brings the
-environment up to date in place, so that processes using it keep running.
+of all that is installed from (see SOURCES) and the extras installed; when either changed, pip
+brings the environment up to date in place, so that processes using it keep running.
+
+One thing is compiled where there are a compiler and Python's headers, and done without where there
+are not: the engine's inner loops, beside their source. One line says which it was.
 """
 
 import fcntl
@@ -24,6 +27,15 @@ STAMP = VENV / "berth-env.json"
 BASE = getattr(sys, "_base_executable", "") or sys.executable
 INSTALL_LIMIT_S = 900  # a slow mirror is slow; a dead one should not hold a CI runner for ever
 
+SOURCES = (
+    "pyproject.toml",
+    "setup.py",
+    "services/berthmaster/engine/_cards.c",
+    "constraints.txt",
+    "scripts/make_env.py",
+)
+BUILT = "services/berthmaster/engine/_cards*.so"
+
 # nkeys is pure Python but published as source only; the pinned setuptools packs it, no compiler.
 WHEELS = ["--only-binary", ":all:", "--no-binary", "nkeys"]
 PIP = ["--quiet", "--no-input", "--disable-pip-version-check", "-c", str(ROOT / "constraints.txt")]
@@ -36,7 +48,7 @@ class EnvError(Exception):
 def wanted_hash() -> str:
     """Hash of all that decides what is installed; the path too, as an editable install names it."""
     digest = hashlib.sha256(str(ROOT).encode())
-    for name in ("pyproject.toml", "constraints.txt", "scripts/make_env.py"):
+    for name in SOURCES:
         digest.update((ROOT / name).read_bytes())
     return digest.hexdigest()
 
@@ -118,7 +130,12 @@ def install(pip: list[str], extras: set[str]) -> None:
     listed = ",".join(sorted(extras))
     say(f"installing berthmaster[{listed}] from wheels")
     project = f"{ROOT}[{listed}]"
+    for built in ROOT.glob(BUILT):
+        built.unlink()  # of other sources: none is better, should it not be built again
     call([*pip, "install", *PIP, *WHEELS, "--no-build-isolation", "-e", project], advice)
+    compiled = any(ROOT.glob(BUILT))
+    without = "not compiled (no compiler, or Python's headers are missing): slower, else the same"
+    say(f"the placement engine is {'compiled' if compiled else without}")
 
 
 def main(extras: set[str]) -> int:

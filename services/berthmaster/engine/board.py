@@ -4,6 +4,8 @@ Between two pods of a kind only a few nodes have changed, so only those are scor
 kind is asked for next. Of each cluster the best node is kept too, and looked for again only when it
 was that one that got worse. The slow, obviously right twin is ``score_all`` and its maximum.
 
+Where compiled.py has it, all of that is one call into C, which leaves the same numbers in a card.
+
 Bounded: as many cards as a board keeps, 4 bytes a node each; the one not asked for longest goes.
 """
 
@@ -13,6 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from berthmaster.engine.compiled import COMPILED, ask_of, cards, nodes_of
 from berthmaster.engine.fleet import Fleet
 from berthmaster.engine.needs import Suitable
 from berthmaster.engine.room import Room
@@ -26,16 +29,17 @@ _FEW: Final = 0.25  # of the nodes: when more have changed, all are scored
 class Card:
     """Of one kind of pod: every node's score, and the best node of each cluster."""
 
-    __slots__ = ("best", "best_slot", "layout", "room", "scores", "seen", "worth")
+    __slots__ = ("_ask", "best", "best_slot", "room", "scores", "seen", "worth")
 
-    def __init__(self) -> None:
-        self.scores: NDArray[np.float32] = np.zeros(0, np.float32)
-        self.best: NDArray[np.float32] = np.zeros(0, np.float32)  # [C]; NOT_HERE = no room
-        self.best_slot: NDArray[np.int64] = np.zeros(0, np.int64)  # [C]; the first of the best
-        self.layout = -1  # of the fleet that it was made for
+    def __init__(self, fleet: Fleet) -> None:
+        self.scores: NDArray[np.float32] = np.empty(len(fleet.names), np.float32)
+        # Of each cluster; NOT_HERE = no room. The slot is the first of the best.
+        self.best: NDArray[np.float32] = np.empty(len(fleet.clusters), np.float32)
+        self.best_slot: NDArray[np.int64] = np.empty(len(fleet.clusters), np.int64)
         self.worth: Worth | None = None  # that it was made with
         self.seen = 0  # where the log of touched slots ended
         self.room: Room | None = None  # made for the first gang that asks
+        self._ask: cards.Ask | None = None  # for C; None = numpy does it
 
     def room_for(self, fleet: Fleet, pods: PodSet, suitable: Suitable) -> Room:
         """How many pods of the kind nodes and clusters can hold, up to date."""
@@ -44,14 +48,27 @@ class Card:
         self.room.follow(fleet, pods, suitable)
         return self.room
 
-    def follow(self, fleet: Fleet, pods: PodSet, suitable: Suitable, worth: Worth) -> None:
-        """Bring it up to date."""
-        changed: NDArray[np.int64] | None = None
-        if self.layout == fleet.layout and self._still_holds(pods, suitable, worth):
-            changed = fleet.touched.since(self.seen)
-        self.seen = fleet.touched.end
+    def follow(
+        self,
+        fleet: Fleet,
+        pods: PodSet,
+        suitable: Suitable,
+        worth: Worth,
+        nodes: "cards.Nodes | None",
+    ) -> None:
+        """Bring it up to date with the fleet, which is laid out as when the card was begun.
+        ``nodes``: the fleet's arrays for C; None = numpy does it."""
+        touched = fleet.touched
+        seen, self.seen = self.seen, touched.end
+        gone, holds = touched.forgotten, self._still_holds(pods, suitable, worth)
+        if holds and nodes is not None and self._ask is not None and seen >= gone:
+            if seen < self.seen:
+                arrays = self.scores, self.best, self.best_slot
+                cards.update(nodes, self._ask, *arrays, seen - gone, self.seen - gone, gone)
+            return
+        changed = touched.since(seen) if holds else None
         if changed is None or len(changed) > _FEW * len(self.scores):
-            self._make(fleet, pods, suitable, worth)
+            self._make(fleet, pods, suitable, worth, nodes)
         elif len(changed):
             self._update(fleet, pods, suitable, worth, changed)
 
@@ -64,11 +81,20 @@ class Card:
         self.worth = worth
         return True
 
-    def _make(self, fleet: Fleet, pods: PodSet, suitable: Suitable, worth: Worth) -> None:
-        self.layout, self.worth = fleet.layout, worth
-        self.scores = score_all(fleet, pods, suitable, worth)
-        self.best = np.zeros(len(fleet.clusters), np.float32)
-        self.best_slot = np.zeros(len(fleet.clusters), np.int64)
+    def _make(
+        self,
+        fleet: Fleet,
+        pods: PodSet,
+        suitable: Suitable,
+        worth: Worth,
+        nodes: "cards.Nodes | None",
+    ) -> None:
+        self.worth = worth
+        self._ask = ask_of(pods, suitable, worth) if nodes is not None else None
+        if nodes is not None and self._ask is not None:
+            cards.make(nodes, self._ask, self.scores, self.best, self.best_slot)
+            return
+        self.scores[:] = score_all(fleet, pods, suitable, worth)
         for cluster in range(len(fleet.clusters)):
             self._look(fleet, cluster)
 
@@ -111,22 +137,32 @@ class Card:
 class Board:
     """The cards of the kinds of pods that are asked for."""
 
-    def __init__(self, cards_kept: int = CARDS_KEPT) -> None:
+    def __init__(self, cards_kept: int = CARDS_KEPT, *, compiled: bool = COMPILED) -> None:
         self._cards: OrderedDict[bytes, Card] = OrderedDict()
         self._kept = cards_kept
+        self._compiled = compiled
+        self._layout = -1  # of the fleet, for which the cards are
+        self._nodes: cards.Nodes | None = None
 
     def card(
         self, fleet: Fleet, kind: bytes, pods: PodSet, suitable: Suitable, worth: Worth
     ) -> Card:
         """The card of a kind of pod, up to date. The fleet must be arranged."""
+        if self._layout != fleet.layout:
+            self._cards.clear()
+            self._layout = fleet.layout
+        nodes = self._nodes
+        # Not by the layout: a board that was copied with its fleet has the other one's arrays.
+        if self._compiled and (nodes is None or nodes.cpu is not fleet.cpu):
+            nodes = self._nodes = nodes_of(fleet)
         card = self._cards.get(kind)
         if card is None:
-            card = self._cards[kind] = Card()
+            card = self._cards[kind] = Card(fleet)
             if len(self._cards) > self._kept:
                 self._cards.popitem(last=False)
         else:
             self._cards.move_to_end(kind)
-        card.follow(fleet, pods, suitable, worth)
+        card.follow(fleet, pods, suitable, worth, nodes)
         return card
 
     @property

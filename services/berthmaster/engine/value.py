@@ -34,7 +34,7 @@ RICH_IN_CPU: Final = 4.0  # times what GPUs bring; anything between 3 and 5 does
 CPU_SHARE: Final = 0.95  # of a GPU's usual CPU: some pods bring less, and those can still come
 TOGETHER: Final = 0.01  # for e wholly free GPUs of n: this x e^2 / n
 LEFT_OVER: Final = 0.001  # for a node that is left without free GPUs, against one that keeps eight
-_LEFT_OVER_A_GPU: Final = LEFT_OVER / 8
+LEFT_OVER_A_GPU: Final = LEFT_OVER / 8
 _BITS: Final = 7  # of the CPU that pods bring with a GPU
 _TIGHTER: Final = 1e-9  # of two GPUs that lose the same, the one with less free
 _CHUNK: Final = 16_384  # nodes looked at together: bounds what is needed beside the result
@@ -164,7 +164,7 @@ def score_nodes(
         fits &= allowed >= pods.gpus
         takes = float(pods.gpus)
         score = _together(fleet.a_gpu[at], whole, pods.gpus)
-    left_over = (takes - gpus) * _LEFT_OVER_A_GPU
+    left_over = (takes - gpus) * LEFT_OVER_A_GPU
     score = score + left_over if pods.gpus else left_over
     if worth.cpu_milli_a_gpu > NEVER_SCARCE:
         a_cpu = 1.0 / worth.cpu_milli_a_gpu
@@ -191,8 +191,14 @@ def _together(
     a_gpu: NDArray[np.float64], whole: NDArray[np.int64], taken: int
 ) -> NDArray[np.float64]:
     """What is lost of e^2 / n when so many GPUs are not wholly free any more."""
-    lost: NDArray[np.float64] = (whole * (-2.0 * TOGETHER * taken) + TOGETHER * taken**2) * a_gpu
+    slope, offset = together(taken)
+    lost: NDArray[np.float64] = (whole * slope + offset) * a_gpu
     return lost
+
+
+def together(taken: int) -> tuple[float, float]:
+    """The same as a line: by each wholly free GPU of a node, and beside them; n times that."""
+    return -2.0 * TOGETHER * taken, TOGETHER * taken**2
 
 
 def _best_hole(

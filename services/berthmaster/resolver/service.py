@@ -28,6 +28,7 @@ from berthmaster.bus.log import EventLog
 from berthmaster.bus.snapshots import load as load_snapshot
 from berthmaster.bus.snapshots import save as save_snapshot
 from berthmaster.bus.streams import CONTROL, FLEET, WORKLOADS, stream_info
+from berthmaster.engine.compiled import COMPILED
 from berthmaster.engine.profiles import BALANCED, PROFILES
 from berthmaster.lifecycle.instructions import Append, Stored
 from berthmaster.messages.families import UNREADABLE, encode
@@ -343,7 +344,8 @@ class Shell:
 
 async def main(context: Context[ResolverSettings]) -> None:
     """Connect and run until told to stop."""
-    context.log.info("resolver", cell=context.settings.cell, engine=ENGINE_VERSION)
+    cell = context.settings.cell
+    context.log.info("resolver", cell=cell, engine=ENGINE_VERSION, compiled=COMPILED)
     async with joined(context, WORKLOADS, FLEET, CONTROL) as conn:
         if conn is not None:
             await Shell(context, conn).run()

@@ -1,4 +1,5 @@
-"""A board after anything that may happen to a fleet, against all scores made anew."""
+"""A board after anything that may happen to a fleet, against all scores made anew: in C where that
+is built, and by numpy."""
 
 from collections.abc import Callable
 
@@ -23,11 +24,12 @@ NAMES = [(cluster, f"n{at}") for cluster in CLUSTERS for at in range(4)]
 
 
 class Story:
-    """A fleet, what happened to it, and a board that saw it happen."""
+    """A fleet, what happened to it, and boards that saw it happen."""
 
     def __init__(self) -> None:
         self.fleet = Fleet()
         self.board = Board(cards_kept=2)
+        self.twin = Board(cards_kept=2, compiled=False)
         self.worth = worth_of(())
         self.reports: dict[tuple[str, str], NodeReport] = {}
         self.held: dict[str, Holding] = {}
@@ -56,7 +58,14 @@ class Story:
     def card(self, need: PodSet) -> Card:
         self.fleet.arrange()
         suitable = suitable_nodes(self.fleet, need)
-        return self.board.card(self.fleet, kind_of(need), need, suitable, self.worth)
+        cards = [
+            board.card(self.fleet, kind_of(need), need, suitable, self.worth)
+            for board in (self.board, self.twin)
+        ]
+        for array in ("scores", "best", "best_slot"):
+            one, other = (getattr(card, array) for card in cards)
+            assert one.tobytes() == other.tobytes(), array
+        return cards[0]
 
     def anew(self) -> Fleet:
         """The same fleet, told all of it at once."""

@@ -1,0 +1,67 @@
+"""What _cards.c offers; compiled.py says how it is used."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+class Nodes:
+    """The fleet's arrays, for as long as its layout lasts."""
+
+    @property
+    def cpu(self) -> NDArray[np.int64]:
+        """The array itself: whether these are the arrays of a fleet."""
+
+    def __init__(
+        self,
+        *,
+        cpu: NDArray[np.int64],
+        memory: NDArray[np.int64],
+        gpu: NDArray[np.int64],  # [G, N]
+        whole: NDArray[np.int64],
+        milli: NDArray[np.int64],
+        a_gpu: NDArray[np.float64],
+        open: NDArray[np.bool_],
+        cluster_of: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        log: NDArray[np.int64],
+        newest: NDArray[np.int64],
+    ) -> None: ...
+
+class Ask:
+    """What one pod asks for, and what that is worth by what was learned."""
+
+    def __init__(
+        self,
+        *,
+        nodes: NDArray[np.bool_],
+        gpus: NDArray[np.bool_] | None,  # [N, G]
+        losses: NDArray[np.float64] | None,
+        cpu_milli: int,
+        memory_mib: int,
+        whole_gpus: int,
+        takes: float,
+        left_over: float,
+        slope: float,
+        offset: float,
+        a_cpu: float,
+        short_of_cpu: float,
+    ) -> None: ...
+
+_Scores = NDArray[np.float32]
+
+def make(
+    nodes: Nodes, ask: Ask, scores: _Scores, best: _Scores, best_slot: NDArray[np.int64], /
+) -> None:
+    """Score all nodes; the best of each cluster."""
+
+def update(
+    nodes: Nodes,
+    ask: Ask,
+    scores: _Scores,
+    best: _Scores,
+    best_slot: NDArray[np.int64],
+    first: int,
+    last: int,
+    forgotten: int,
+    /,
+) -> None:
+    """Score the nodes that entries of the log of touched slots name, from first to before last."""

@@ -1,0 +1,17 @@
+"""What pyproject.toml cannot say: the engine's inner loops are compiled where that can be done.
+
+An optional extension that cannot be built is a warning. Without it berthmaster works, slower.
+"""
+
+from setuptools import Extension, setup
+
+CARDS = Extension(
+    "berthmaster.engine._cards",
+    ["services/berthmaster/engine/_cards.c"],
+    # No fused multiply and add: scores have the same bits as numpy's. abi3: one build for all.
+    extra_compile_args=["-O3", "-ffp-contract=off", "-fwrapv", "-g0"],
+    py_limited_api=True,
+    optional=True,
+)
+
+setup(ext_modules=[CARDS], options={"bdist_wheel": {"py_limited_api": "cp311"}})

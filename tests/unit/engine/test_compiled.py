@@ -1,0 +1,288 @@
+"""Scorecards in C: the same bits as numpy on fleets of some size, and no call ends the process.
+
+What may happen to a fleet while a board follows it is in test_board.py, for both.
+"""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from berthmaster.engine.board import Board, Card
+from berthmaster.engine.compiled import COMPILED, ask_of, cards, nodes_of
+from berthmaster.engine.fleet import WHOLE, Fleet, Holding
+from berthmaster.engine.mix import PodType, Sample
+from berthmaster.engine.needs import kind_of, suitable_nodes
+from berthmaster.engine.value import NOT_HERE, score_all, worth_of
+from berthmaster.messages.workload import PodSet
+from berthmaster.resolver.twin import twin
+from tests.support.builders import node, pod_set
+from tests.unit.engine.fleets import MODELS, UNHURRIED, pods
+
+pytestmark = pytest.mark.skipif(
+    not COMPILED, reason="berthmaster.engine._cards is not built here (no compiler or headers?)"
+)
+
+NODES = 60
+MIXES: tuple[Sample, ...] = (
+    (),  # no CPU is scarce
+    ((PodType(1, 470, 3000), 5), (PodType(1, 810, 1000), 9), (PodType(1, 140, 500), 3)),
+    ((PodType(1, 100, 100), 50), (PodType(1, 1000, 4000), 20), (PodType(2, 1000, 9000), 3)),
+)
+NEEDS = (
+    pod_set(gpus=0, cpu_milli=2000),
+    pod_set(gpus=2),
+    pod_set(gpu_milli=470, cpu_milli=500),
+    pod_set(gpu_milli=470, cpu_milli=500, gpu_models=("T4",)),
+)
+
+
+def filled(seed: int) -> Fleet:
+    """Nodes of many kinds in three clusters, some closed or sick, all with something on them."""
+    chance, fleet = random.Random(seed), Fleet()
+    for at in range(NODES):
+        gpus = chance.choice([0, 1, 2, 4, 8])
+        report = node(
+            f"c{at % 3}",
+            f"n{at:02}",
+            gpus=gpus,
+            model=chance.choice(MODELS),
+            cpu_milli=chance.randrange(4, 64) * 1000,
+            foreign_milli=tuple(chance.choice([0, 0, 1, 190, 530, 1000]) for _ in range(gpus)),
+            unhealthy=(0,) if chance.random() < 0.1 else (),
+            schedulable=chance.random() < 0.9,
+        )
+        fleet.put_node(report)
+    fleet.arrange()
+    for _ in range(NODES):
+        change(fleet, chance)
+    return fleet
+
+
+def change(fleet: Fleet, chance: random.Random) -> None:
+    """One pod comes, or two go."""
+    name = chance.choice(fleet.names)
+    milli = chance.choice([30, 470, 999, WHOLE])
+    gpus = tuple(chance.sample(range(8), chance.randrange(3)))
+    held = Holding(*name, chance.randrange(9000), 1024, milli, gpus)
+    fleet.charge([held], chance.choice([1, 1, -1]))
+
+
+@settings(UNHURRIED, max_examples=150)
+@given(st.integers(0, 1 << 32), pods(), pods(), st.sampled_from(MIXES), st.integers(0, 40))
+def test_cards_in_c_have_the_bits_of_those_that_numpy_keeps(
+    seed: int, need: PodSet, other: PodSet, sample: Sample, changes: int
+) -> None:
+    fleet, worth, chance = filled(seed), worth_of(sample), random.Random(seed)
+    boards = Board(), Board(compiled=False)
+    for asked_for in (need, other, need, need):
+        suitable, kind = suitable_nodes(fleet, asked_for), kind_of(asked_for)
+        ours, twins = (b.card(fleet, kind, asked_for, suitable, worth) for b in boards)
+        assert ours.scores.tobytes() == score_all(fleet, asked_for, suitable, worth).tobytes()
+        assert ours.scores.tobytes() == twins.scores.tobytes()
+        assert ours.best.tobytes() == twins.best.tobytes()
+        assert ours.best_slot.tobytes() == twins.best_slot.tobytes()
+        for _ in range(changes):
+            change(fleet, chance)
+
+
+def test_a_board_that_is_copied_with_its_fleet_follows_the_copy() -> None:
+    fleet, board, worth, chance = filled(1), Board(), worth_of(MIXES[1]), random.Random(1)
+    suitable = suitable_nodes(fleet, NEEDS[1])
+    asked_for = kind_of(NEEDS[1]), NEEDS[1], suitable, worth
+    before = board.card(fleet, *asked_for).scores.tobytes()
+    both: list[Any] = [fleet, board]
+    other_fleet, other_board = twin(both)
+    for _ in range(20):
+        change(other_fleet, chance)
+    after = other_board.card(other_fleet, *asked_for).scores
+    assert after.tobytes() == score_all(other_fleet, NEEDS[1], suitable, worth).tobytes() != before
+    assert board.card(fleet, *asked_for).scores.tobytes() == before
+
+
+def test_it_is_c_that_keeps_the_usual_cards() -> None:
+    fleet = filled(1)
+    for need in NEEDS:
+        assert ask_of(need, suitable_nodes(fleet, need), worth_of(())) is not None
+
+
+# Calls that are wrong
+
+
+def fleet_arrays(fleet: Fleet) -> dict[str, Any]:
+    return {
+        "cpu": fleet.cpu,
+        "memory": fleet.memory,
+        "gpu": fleet.gpu.T,
+        "whole": fleet.whole,
+        "milli": fleet.milli,
+        "a_gpu": fleet.a_gpu,
+        "open": fleet.open,
+        "cluster_of": fleet.cluster_of,
+        "starts": fleet.starts,
+        "log": fleet.touched.slots,
+        "newest": fleet.touched.newest,
+    }
+
+
+def asked(**other: Any) -> dict[str, Any]:
+    amounts: dict[str, Any] = {"cpu_milli": 1, "memory_mib": 1, "whole_gpus": 0}
+    amounts |= {"takes": 0.5, "left_over": 0.5, "slope": 0.5, "offset": 0.5}
+    amounts |= {"a_cpu": 0.5, "short_of_cpu": 0.5}
+    losses = np.zeros(WHOLE + 1)
+    return {"nodes": np.ones(NODES, np.bool_), "gpus": None, "losses": losses} | amounts | other
+
+
+ARRAYS = list(fleet_arrays(Fleet()))
+SPOILT: dict[str, Callable[[Any], Any]] = {
+    "too short": lambda a: np.ascontiguousarray(a[:, :-1] if a.ndim == 2 else a[:-1]),
+    "too long": lambda a: np.concatenate([a, a], axis=-1),
+    "other items": lambda a: a.astype(np.complex64),
+    "other byte order": lambda a: a.astype(a.dtype.newbyteorder()),
+    "objects": lambda a: a.astype(object),
+    "with gaps": lambda a: np.repeat(a, 2, axis=-1)[..., ::2],
+    "one more axis": lambda a: a[np.newaxis],
+    "no axis": lambda a: a[(0,) * a.ndim],
+    "no array": lambda a: None,
+    "a list": lambda a: a.tolist(),
+    "bytes": lambda a: a.tobytes(),
+}
+WRONG = (TypeError, ValueError, BufferError)
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+@pytest.mark.parametrize("how", SPOILT)
+def test_a_fleet_of_wrong_arrays_is_refused(name: str, how: str) -> None:
+    arrays = fleet_arrays(filled(1))
+    arrays[name] = SPOILT[how](arrays[name])
+    bytewise = how == "other byte order" and arrays[name].dtype == np.bool_
+    if bytewise or (name in ("starts", "log") and how in ("too short", "too long")):
+        cards.Nodes(**arrays)  # of any length: what they say is checked where it is used
+        return
+    with pytest.raises(WRONG):
+        cards.Nodes(**arrays)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"nodes": None},
+        {"nodes": np.ones(NODES)},
+        {"nodes": np.ones((1, NODES), np.bool_)},
+        {"gpus": np.ones(NODES, np.bool_)},
+        {"gpus": np.ones((8, NODES), np.bool_).T},
+        {"losses": np.zeros(WHOLE)},
+        {"losses": np.zeros(WHOLE + 2)},
+        {"losses": np.zeros(WHOLE + 1, np.float32)},
+        {"cpu_milli": 1.5},
+        {"takes": "1"},
+        {"unknown": 1},
+    ],
+)
+def test_a_wrong_ask_is_refused(other: dict[str, Any]) -> None:
+    with pytest.raises(WRONG):
+        cards.Ask(**asked(**other))
+
+
+def test_amounts_that_are_no_int64_are_refused() -> None:
+    with pytest.raises(OverflowError):
+        cards.Ask(**asked(cpu_milli=1 << 63))
+
+
+def test_an_ask_of_another_fleet_is_refused() -> None:
+    fleet = filled(1)
+    nodes, card = nodes_of(fleet), Card(fleet)
+    arrays = card.scores, card.best, card.best_slot
+    for other in (
+        {"nodes": np.ones(NODES - 1, np.bool_)},
+        {"gpus": np.ones((NODES - 1, 8), np.bool_)},
+        {"gpus": np.ones((NODES, 7), np.bool_)},
+    ):
+        with pytest.raises(ValueError, match="long, not"):
+            cards.make(nodes, cards.Ask(**asked(**other)), *arrays)
+
+
+@pytest.mark.parametrize("spoilt", range(3))
+@pytest.mark.parametrize("how", SPOILT)
+def test_a_card_of_wrong_arrays_is_refused(spoilt: int, how: str) -> None:
+    fleet = filled(1)
+    nodes, ask, card = nodes_of(fleet), cards.Ask(**asked()), Card(fleet)
+    arrays: list[Any] = [card.scores, card.best, card.best_slot]
+    arrays[spoilt] = SPOILT[how](arrays[spoilt])
+    make: Any = cards.make
+    update: Any = cards.update
+    with pytest.raises(WRONG):
+        make(nodes, ask, *arrays)
+    with pytest.raises(WRONG):
+        update(nodes, ask, *arrays, 0, 1, 0)
+
+
+def test_a_card_that_cannot_be_written_is_refused() -> None:
+    fleet = filled(1)
+    card = Card(fleet)
+    card.best.flags.writeable = False
+    with pytest.raises(WRONG):
+        cards.make(nodes_of(fleet), cards.Ask(**asked()), card.scores, card.best, card.best_slot)
+
+
+def test_other_things_than_nodes_and_an_ask_are_refused() -> None:
+    fleet = filled(1)
+    nodes, ask, card = nodes_of(fleet), cards.Ask(**asked()), Card(fleet)
+    arrays = card.scores, card.best, card.best_slot
+    make: Any = cards.make
+    update: Any = cards.update
+    for args in ((), (nodes, ask), (ask, nodes, *arrays), (nodes, None, *arrays)):
+        with pytest.raises(TypeError):
+            make(*args)
+        with pytest.raises(TypeError):
+            update(*args, 0, 1, 0)
+    part: tuple[Any, ...]
+    for part in ((0, 1), (0, 1, 0, 0), ("0", 1, 0), (0, None, 0), (0, 1, 1.5)):
+        with pytest.raises(TypeError):
+            update(nodes, ask, *arrays, *part)
+
+
+@pytest.mark.parametrize(
+    ("first", "last"), [(-1, 1), (2, 1), (0, 1 << 20), (1 << 40, 1 << 41), (-(1 << 40), 0)]
+)
+def test_a_part_of_the_log_that_there_is_not_is_refused(first: int, last: int) -> None:
+    fleet = filled(1)
+    card = Card(fleet)
+    arrays = card.scores, card.best, card.best_slot
+    with pytest.raises(ValueError, match="reach"):
+        cards.update(nodes_of(fleet), cards.Ask(**asked()), *arrays, first, last, 0)
+    with pytest.raises(OverflowError):
+        cards.update(nodes_of(fleet), cards.Ask(**asked()), *arrays, 0, 1 << 70, 0)
+
+
+FLEET = filled(2)
+NUMBERS = st.sampled_from([0, 1, 2, NODES - 1, NODES, -1, 999, 1000, 1001, 2**63 - 1, -(2**63)])
+
+
+@settings(UNHURRIED, max_examples=200)
+@given(st.dictionaries(st.sampled_from(ARRAYS), st.lists(NUMBERS, min_size=1)), st.data())
+def test_arrays_may_say_anything(told: dict[str, list[int]], data: st.DataObject) -> None:
+    arrays = {name: array.copy() for name, array in fleet_arrays(FLEET).items()}
+    for name, numbers in told.items():
+        if name not in ("a_gpu", "open"):
+            np.put(arrays[name], np.arange(len(numbers)) * 7 % arrays[name].size, numbers)
+    card = Card(FLEET)
+    card.best_slot[:] = data.draw(NUMBERS)
+    card.best[:] = NOT_HERE
+    gpus = data.draw(st.sampled_from([None, np.ones((NODES, 8), np.bool_)]))
+    losses = data.draw(st.sampled_from([None, np.zeros(WHOLE + 1)]))
+    ask = cards.Ask(**asked(gpus=gpus, losses=losses, whole_gpus=data.draw(st.integers(-1, 2))))
+    nodes = cards.Nodes(**arrays)
+    for _ in range(2):
+        try:
+            cards.make(nodes, ask, card.scores, card.best, card.best_slot)
+        except ValueError as error:
+            assert "cluster" in str(error)  # noqa: PT017  (either will do, as long as both return)
+        try:
+            cards.update(nodes, ask, card.scores, card.best, card.best_slot, 0, 200, 0)
+        except ValueError as error:
+            assert "cluster" in str(error)  # noqa: PT017
