@@ -274,7 +274,9 @@ def test_a_worker_is_gone_for_a_minute_while_jobs_run_and_are_sent_there(bare: R
         until_why(rig, names["runs-1"], f"{ONE} is silent")
         names["meanwhile"] = rig.submit("meanwhile", run_s="4")
         rig.until(lambda: rig.bus.kinds(names["meanwhile"])[-1] == f"succeeded {TWO}", "it ends")
-        if f"admitted {ONE}" not in rig.bus.kinds(way):
+        # Unless it was let in there just before: then nobody knows that it does not run.
+        let_in = f"admitted {ONE}" in rig.bus.kinds(way) or "MissingGate" in rig.log.read_text()
+        if not let_in:
             rig.until(lambda: rig.bus.kinds(way)[-1] == f"succeeded {TWO}", "it went elsewhere")
             assert f"evicted {ONE}" in rig.bus.kinds(way)
         for job in ("runs-1", "runs-2"):  # nobody knows better: it is said to run there

@@ -310,7 +310,10 @@ class Evaluator:
         writes = (*made.writes, *((PutStatus(placement.metadata, body),) if body else ()))
         tells = standing.told.outcome(placement.metadata, outcome, before, request.notes)
         if made.writes:
-            self.book.intend(key, tuple(name for page in wanted for name in page.clusters))
+            chosen = tuple(name for page in wanted for name in page.clusters)
+            self.book.intend(key, chosen)
+            # Who was chosen just now scores as decided from now on, which may change the order.
+            standing.dirty |= request.by_score and set(chosen) != set(before)
         return self._work(key, standing, writes, tells)
 
     def _work(

@@ -447,6 +447,20 @@ def test_with_a_margin_the_chosen_stay_until_somebody_is_clearly_better() -> Non
     assert joined(story({HYSTERESIS: "10"})) == "a,a,b,b,b"  # 10 behind is not more than 10
 
 
+def test_who_was_chosen_just_now_stands_where_a_new_life_would_put_it() -> None:
+    policy = exactly(("Steady", 1), ("AddOn/demo/demo", 2))
+    hub = Hub(cluster("a"), cluster("b"), placement(numberOfClusters=1, prioritizerPolicy=policy))
+    hub.settle()
+    hub.set(score("a", -1))
+    by_score = {"numberOfClusters": 2, "sortBy": "Score", "prioritizerPolicy": policy}
+    hub.edit(placement(generation=2, **by_score))
+    hub.settle()
+    assert hub.pages() == ["a,b"]  # a was chosen before, which counts more than its score
+    hub.now_s += 100  # now both were
+    hub.settle()
+    assert hub.pages() == ["b,a"]
+
+
 # ---- laws
 
 
@@ -497,6 +511,8 @@ def test_whatever_happens_it_comes_to_rest_with_right_pages_and_a_new_life_agree
     hub.refuse = lambda write: ""
     hub.now_s += 100
     hub.edit(placement(generation=generation + 1, prioritizerPolicy=policy, **good))
+    hub.settle()
+    hub.now_s += 100  # an order that follows from what was chosen comes with the next scores
     hub.settle()
     outcome = hub.core.outcome(KEY)
     assert outcome is not None
