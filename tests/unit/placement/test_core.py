@@ -452,7 +452,11 @@ def test_who_was_chosen_just_now_stands_where_a_new_life_would_put_it() -> None:
     hub = Hub(cluster("a"), cluster("b"), placement(numberOfClusters=1, prioritizerPolicy=policy))
     hub.settle()
     hub.set(score("a", -1))
-    by_score = {"numberOfClusters": 2, "sortBy": "Score", "prioritizerPolicy": policy}
+    by_score: dict[str, Any] = {
+        "numberOfClusters": 2,
+        "sortBy": "Score",
+        "prioritizerPolicy": policy,
+    }
     hub.edit(placement(generation=2, **by_score))
     hub.settle()
     assert hub.pages() == ["a,b"]  # a was chosen before, which counts more than its score
