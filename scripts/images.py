@@ -38,6 +38,9 @@ EXTRAS = {
     "executor": ("kubernetes",),
     "multikueue": ("resolver", "kubernetes"),
     "ocm": ("kubernetes",),
+    "admission": ("kubernetes",),
+    "credentials": ("kubernetes",),
+    "placement": ("kubernetes",),
     "emulator": ("emulator",),
     # A side in one pod; `berth cluster add` is run in the hub's.
     "hub": ("resolver", "kubernetes", "embedded", "cli"),

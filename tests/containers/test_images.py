@@ -5,12 +5,21 @@ import json
 import docker
 import pytest
 
+from berthmaster.engine.compiled import COMPILED
+
 SERVICES = (
     "gateway",
     "resolver",
     "scorer",
     "archivist",
     "telemetry",
+    "inventory",
+    "executor",
+    "multikueue",
+    "ocm",
+    "admission",
+    "credentials",
+    "placement",
     "emulator",
     "hub",
     "agent",
@@ -56,6 +65,13 @@ def test_only_the_images_that_need_them_carry_the_large_libraries(images: str) -
         "scorer": [],
         "archivist": [],
         "telemetry": ["pynvml"],
+        "inventory": [],
+        "executor": [],
+        "multikueue": ["numpy"],
+        "ocm": [],
+        "admission": [],
+        "credentials": [],
+        "placement": [],
         "emulator": [],
         "hub": ["numpy", "click", "rich"],
         "agent": ["pynvml"],
@@ -69,6 +85,11 @@ def test_an_image_has_no_compiler_and_cannot_write_its_own_code(images: str) -> 
         " shutil.which('cc'), shutil.which('gcc')]))"
     )
     assert inside(f"berthmaster/gateway:{images}", code) == [10001, False, None, None]
+
+
+def test_the_engine_is_compiled_there_where_it_is_here(images: str) -> None:
+    code = "import json, berthmaster.engine.compiled as c; print(json.dumps(c.COMPILED))"
+    assert inside(f"berthmaster/resolver:{images}", code) is COMPILED
 
 
 def test_services_share_all_layers_but_their_own_last(images: str) -> None:
