@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from berthmaster.emulator.fleets import builtin_nodes, gpu_memory_mib, group
 from berthmaster.emulator.workloads import generated
+from berthmaster.engine.compiled import COMPILED
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.fold import key
 from berthmaster.lifecycle.instructions import Stored
@@ -41,6 +42,7 @@ BUDGETS = {
     "start_memory_a_node_kib": ("<=", 1.0),
 }
 NOW_S = 1000.0
+NOTES = [f"inner loops: {'compiled' if COMPILED else 'numpy, as nothing was compiled here'}"]
 
 
 def reports(nodes: int, clusters: int) -> list[NodeReport]:

@@ -4,7 +4,8 @@ from typing import Literal
 
 import msgspec
 
-ENGINE_VERSION = "2"
+# 3: clusters that leave a configuration get nothing new, and checks that wait are waited for.
+ENGINE_VERSION = "3"
 Mode = Literal["observe", "order", "dispatch"]
 
 
