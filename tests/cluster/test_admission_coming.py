@@ -2,6 +2,8 @@
 while jobs run: none is lost, none runs twice, and what its check left waiting is freed."""
 
 import base64
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,8 +27,10 @@ WORKERS = (ONE, TWO, THREE)
 pytestmark = pytest.mark.timeout(300)
 
 
-def as_the_addon_leaves_it(desk: Hall) -> tuple[str, str]:
-    """(its check, its configuration, which is named like the Placement). The order is chance."""
+@contextmanager
+def as_the_addon_leaves_it(desk: Hall) -> Iterator[tuple[str, str]]:
+    """(its check, its configuration, which is named like the Placement). The order is chance. Its
+    Secrets, which have names that others may want, go at the end."""
     k, api = desk.k, desk.api
     for plane in k.planes.workers:
         secret = f"multikueue-{plane.name}"
@@ -44,16 +48,22 @@ def as_the_addon_leaves_it(desk: Hall) -> tuple[str, str]:
     k.activate_check(check)
     desk.lead(k.check, placement)
     desk.use(check, k.check)
-    return check, placement
+    try:
+        yield check, placement
+    finally:
+        for name in WORKERS:
+            api.delete(f"/api/v1/namespaces/{SYSTEM}/secrets/multikueue-{name}")
 
 
 def test_the_addon_is_replaced_while_jobs_run(
     planes: Planes, namespace: str, tmp_path: Path
 ) -> None:
     options = Options()  # AllAtOnce, as most who come from there have it
-    with hall(planes, namespace, tmp_path, options=options, clusters=[ONE, TWO]) as desk:
+    with (
+        hall(planes, namespace, tmp_path, options=options, clusters=[ONE, TWO]) as desk,
+        as_the_addon_leaves_it(desk) as (theirs, their_config),
+    ):
         k, api = desk.k, desk.api
-        theirs, their_config = as_the_addon_leaves_it(desk)
         with Census(k) as census:
             k.submit("running", requests=GPUS)
             k.submit("stuck", requests=GPUS, run_s="2")
