@@ -178,17 +178,22 @@ async def test_the_fleets_log_goes_on_over_a_kill_of_the_server(server: Server) 
         assert await raw(conn, FLEET_LOG, last) == await raw(conn, FLEET, last)
 
 
+async def written_and_mirrored(conn: Connection, count: int) -> None:
+    """The first facts, numbered from 0, which the fleet's log has all got."""
+    for number in range(count):
+        await conn.request(alive_subject("c0"), b"%d" % number)
+
+    async def mirrored() -> bool:
+        return (await stream_info(conn, FLEET_LOG)).state.last_seq == count
+
+    await eventually(mirrored)
+
+
 @story
 async def test_the_fleets_history_is_whole_while_its_log_is_behind(server: Server) -> None:
     """As for many seconds after a server was lost: what the mirror lacks, FLEET still has."""
     async with connected(server.url, replicas=1) as conn:
-        for number in range(10):
-            await conn.request(alive_subject("c0"), b"%d" % number)
-
-        async def mirrored() -> bool:
-            return (await stream_info(conn, FLEET_LOG)).state.last_seq == 10
-
-        await eventually(mirrored)
+        await written_and_mirrored(conn, 10)
         (config,) = [each for each in stream_configs() if each["name"] == FLEET_LOG]
         on_its_own = {key: value for key, value in config.items() if key != "mirror"}
         await conn.api("STREAM.UPDATE.FLEET_LOG", on_its_own | {"subjects": ["nothing.at.all"]})
@@ -203,13 +208,7 @@ async def test_the_fleets_history_is_whole_while_its_log_is_behind(server: Serve
 @story
 async def test_a_fleet_that_is_made_again_never_reuses_a_number_of_its_log(server: Server) -> None:
     async with connected(server.url, replicas=1) as conn:
-        for number in range(20):
-            await conn.request(alive_subject("c0"), b"%d" % number)
-
-        async def mirrored() -> bool:
-            return (await stream_info(conn, FLEET_LOG)).state.last_seq == 20
-
-        await eventually(mirrored)
+        await written_and_mirrored(conn, 20)
         await conn.api("STREAM.DELETE.FLEET")
         await ensure_streams(conn)
         reply = await conn.request(alive_subject("c0"), b"new")

@@ -20,7 +20,7 @@ from berthmaster.bus.facts import FactMirror, Seen
 from berthmaster.bus.lease import Lease
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.events import Recorder, Subject
-from berthmaster.kubernetes.mirror import Added, Change, Deleted, Listed, Unreadable, Updated
+from berthmaster.kubernetes.mirror import Change, mirrored
 from berthmaster.kubernetes.mirrored import Watched
 from berthmaster.kubernetes.resources import PLACEMENT_DECISIONS, PLACEMENTS
 from berthmaster.messages.fleet import CopyReport
@@ -96,14 +96,10 @@ class Shell:
     # What comes in
 
     def _on_change(self, _: Watched, change: Change[Any]) -> None:
-        match change:
-            case Added() | Updated():
-                self._core.on_object(change.object, gone=False)
-            case Deleted():
-                self._core.on_object(change.previous, gone=True)
-            case Unreadable() | Listed():
-                pass  # what the mirrors then say is looked at
-        self._stir.set()
+        if (found := mirrored(change)) is not None:
+            thing, gone = found
+            self._core.on_object(thing, gone=gone)
+        self._stir.set()  # whatever it was: what the mirrors say is looked at
 
     def _on_fact(self, seen: Seen) -> None:
         fact = seen.fact

@@ -56,6 +56,18 @@ class Listed(NamedTuple):
 Change = Added[T] | Updated[T] | Deleted[T] | Unreadable[T] | Listed
 
 
+def mirrored(change: Change[T]) -> tuple[T, bool] | None:
+    """The object that a mirror has now, or had until now, and whether it is gone; None: the change
+    is about no object that can be read."""
+    match change:
+        case Added() | Updated():
+            return change.object, False
+        case Deleted():
+            return change.previous, True
+        case _:
+            return None
+
+
 class Mirror(Generic[T]):
     """The objects of one resource as last seen."""
 

@@ -24,7 +24,7 @@ from berthmaster.bus.log import EventLog
 from berthmaster.bus.streams import CONTROL, WORKLOADS, stream_info
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.events import Recorder, Subject
-from berthmaster.kubernetes.mirror import Added, Change, Deleted, Listed, Unreadable, Updated
+from berthmaster.kubernetes.mirror import Change, Unreadable, mirrored
 from berthmaster.kubernetes.mirrored import Mirrors, Watched
 from berthmaster.kubernetes.objects import Metadata, Object
 from berthmaster.kubernetes.resources import ADMISSION_CHECKS, JOBS, Resource
@@ -110,15 +110,10 @@ class Shell:
             ctx.spawn(self._parameters.run(), name="parameters of our checks")
 
     def _on_change(self, one: Watched, change: Change[Any]) -> None:
-        match change:
-            case Added() | Updated():
-                self._on_object(change.object, False)
-            case Deleted():
-                self._on_object(change.previous, True)
-            case Unreadable():
-                self._on_unreadable(one.resource, change.object)
-            case Listed():
-                pass  # see ``complete``
+        if (found := mirrored(change)) is not None:
+            self._on_object(*found)
+        elif isinstance(change, Unreadable):
+            self._on_unreadable(one.resource, change.object)
 
     def _on_object(self, thing: Object, gone: bool) -> None:
         self.core.on_object(thing, gone=gone)

@@ -21,7 +21,7 @@ from berthmaster.bus.lease import Lease
 from berthmaster.bus.subjects import parse_fact
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.events import Recorder, Subject
-from berthmaster.kubernetes.mirror import Added, Change, Deleted, Listed, Unreadable, Updated
+from berthmaster.kubernetes.mirror import Change, Listed, mirrored
 from berthmaster.kubernetes.mirrored import Mirrors, Watched
 from berthmaster.kubernetes.objects import Object
 from berthmaster.kubernetes.resources import (
@@ -178,15 +178,10 @@ class Shell:
         self._stir.set()
 
     def _on_change(self, one: Watched, change: Change[Any]) -> None:
-        match change:
-            case Added() | Updated():
-                self._on_object(change.object, False)
-            case Deleted():
-                self._on_object(change.previous, True)
-            case Listed():
-                self._core.on_listed(one.name)
-            case Unreadable():
-                pass  # what was known of it stays
+        if (found := mirrored(change)) is not None:
+            self._on_object(*found)
+        elif isinstance(change, Listed):
+            self._core.on_listed(one.name)
 
     def _on_object(self, thing: Object, gone: bool) -> None:
         self._core.on_object(thing, gone=gone)

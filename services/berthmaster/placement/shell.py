@@ -15,15 +15,7 @@ from typing import Any, Final
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.events import Recorder, Subject
 from berthmaster.kubernetes.lease import Leader
-from berthmaster.kubernetes.mirror import (
-    Added,
-    Change,
-    Deleted,
-    Key,
-    Listed,
-    Unreadable,
-    Updated,
-)
+from berthmaster.kubernetes.mirror import Change, Key, Unreadable, mirrored
 from berthmaster.kubernetes.mirrored import Mirrors, Watched
 from berthmaster.kubernetes.objects import Metadata
 from berthmaster.kubernetes.resources import PLACEMENTS, Resource
@@ -104,15 +96,10 @@ class Shell:
     # ---- what comes in
 
     def _on_change(self, one: Watched, change: Change[Any]) -> None:
-        match change:
-            case Added() | Updated():
-                self._on_object(change.object, False)
-            case Deleted():
-                self._on_object(change.previous, True)
-            case Unreadable():
-                self._on_unreadable(one.resource, change.object)
-            case Listed():
-                pass  # see ``complete``
+        if (found := mirrored(change)) is not None:
+            self._on_object(*found)
+        elif isinstance(change, Unreadable):
+            self._on_unreadable(one.resource, change.object)
 
     def _on_object(self, thing: Any, gone: bool) -> None:
         self.core.on_object(thing, gone=gone)
