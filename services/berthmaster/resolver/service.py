@@ -43,6 +43,10 @@ from berthmaster.runtime.settings import CommonSettings, setting
 
 BEHIND_LIMIT_S: Final = 1.0  # to wait for what a refusal said is in the log
 LONGEST_SLEEP_S: Final = 5.0
+# A commit holds up all other writers of the stream, above all submits. Resting for half as long as
+# it took lets them in, and those who come meanwhile share the next one.
+REST_SHARE: Final = 0.5
+LONGEST_REST_S: Final = 0.01
 SNAPSHOTS: Final = msgspec.msgpack.Decoder(Snapshot)
 
 
@@ -232,7 +236,9 @@ class Shell:
             took_s = loop.time() - began_s
             self._decide_s.observe(took_s)
             self._figures.decided(len(plan.decision.placements), took_s)
+            began_s = loop.time()
             await self._commit(plan)
+            await asyncio.sleep(min(REST_SHARE * (loop.time() - began_s), LONGEST_REST_S))
             self._stir.set()
 
     def _fleet_sequence(self) -> None:
