@@ -4,24 +4,26 @@ A job is *due* some time after it was submitted, and the job that is due first g
 lesser of two spans counts, times the square of the share of the fleet that a job leaves to others,
 since it takes longer to make room for wide jobs:
 
-- its own size: ``STRETCH`` seconds for each GPU-second that it will take, so that small jobs pass
+- its own size: ``stretch`` seconds for each GPU-second that it will take, so that small jobs pass
   large ones, and a job that waits moves up all the while;
-- the fleet's backlog: ``PATIENCE`` times the seconds that the whole fleet would need for all that
+- the fleet's backlog: ``patience`` times the seconds that the whole fleet would need for all that
   is open. Where everybody waits, whoever has waited for longer than that goes before those who came
   later, whatever their size.
 
-Both are ``TRUST`` times that where the duration is only expected from what ended before: such
-expectations are often wrong, so the order is nearer to that of arrival.
-
-A wide job is due still earlier, by ``AHEAD`` times the backlog for the whole fleet and its share of
+A wide job is due still earlier, by ``ahead`` times the backlog for the whole fleet and its share of
 that for less. So it takes room that is free at once: above all that which another wide job leaves
 behind, which took long to clear and would be cleared again for the next one.
 
 Until room is *kept* for a job that does not fit (reserve.py), it takes what is free. Room is kept
-once it has waited for ``KEEP_STRETCH`` seconds for each of its GPU-seconds, or for the share
-``KEEP_PATIENCE`` of the backlog, whichever is first: earlier, GPUs would stand idle for nobody's
+once it has waited for ``keep_stretch`` seconds for each of its GPU-seconds, or for the share
+``keep_patience`` of the backlog, whichever is first: earlier, GPUs would stand idle for nobody's
 sake; later, wide jobs that are soon over would wait for chance. Once it is due, what is kept is
 firm.
+
+These times are others where durations are only EXPECTED, from what ended before, than where they
+are STATED: wide jobs are further ahead, as a plan for when they could begin seldom comes true; and
+room is firm as soon as it is kept, which is when the backlog says so, for what is expected changes
+with each job that ends, and plans would be made anew for ever.
 
 A few of the largest jobs would hold up hundreds of others each. They are *left behind*: they are
 due by their size alone, whatever the backlog, and so after nearly all others; room that nobody
@@ -30,7 +32,7 @@ duration can be, and no more than the share ``LEFT_SHARE`` of all may come to wa
 that all but one job in a hundred start in their time however wrong the statements are.
 
 **Bound on waiting.** Under one outlook these times do not change, and no job that is submitted
-after another one's due time, and ``AHEAD`` times the backlog for its width, goes before it unless
+after another one's due time, and ``ahead`` times the backlog for its width, goes before it unless
 it is over before the other one's room is needed, or fits beside it. Of two jobs of equal service
 and width the one that was submitted first goes first. With room kept for it, a job waits for what
 runs on those nodes and no longer (resolver/reserving.py).
@@ -44,13 +46,7 @@ from typing import Final, NamedTuple
 
 from berthmaster.messages.workload import JobRequest
 
-STRETCH: Final = 4.5  # seconds of waiting for each GPU-second of service
-PATIENCE: Final = 2.0  # times the backlog
-AHEAD: Final = 2.0  # times the backlog, of a job as wide as the fleet
-TRUST: Final = 0.5  # in durations that nobody stated
-KEEP_STRETCH: Final = 1.0
-KEEP_PATIENCE: Final = 0.7
-KEEP_LEFT: Final = 0.5  # as KEEP_STRETCH, for those who are left behind
+KEEP_LEFT: Final = 0.5  # as keep_stretch, for those who are left behind
 LEFT_SHARE: Final = 0.007  # of all jobs
 LATE: Final = 0.9  # of the backlog: who was left behind and has waited for longer is one of those
 STEP: Final = 1.1  # between two outlooks' patience
@@ -58,11 +54,26 @@ LEAST_PATIENCE_S: Final = 1.0
 CPU_MILLI_A_GPU: Final = 12_000  # what a GPU is worth to a job without: openb has 12 cores for each
 
 
+class Terms(NamedTuple):
+    """How service and backlog become times."""
+
+    stretch: float  # seconds of waiting for each GPU-second of service
+    patience: float  # times the backlog
+    ahead: float  # times the backlog, of a job as wide as the fleet
+    keep_stretch: float
+    keep_patience: float
+
+
+STATED: Final = Terms(4.5, 2.0, 2.0, 1.0, 0.7)
+EXPECTED: Final = Terms(8.0, 2.0, 3.0, 1e6, 0.8)
+
+
 class Place(NamedTuple):
     """The least goes first."""
 
     due_at_s: float
     keep_at_s: float = 0.0  # from then on room is kept for it
+    firm_at_s: float = 0.0  # from then on that room stays as it is
 
 
 class Outlook(NamedTuple):
@@ -118,13 +129,16 @@ def place(
 ) -> Place:
     """Where a job stands among those of its queue and priority. ``gpus``: what all its pods take at
     once (``gpu_share``); ``stated``: the duration behind ``service`` is the submitter's."""
+    terms = STATED if stated else EXPECTED
     if stated and service > seen.left_gpu_s:
-        return Place(submitted_at_s + STRETCH * service, submitted_at_s + KEEP_LEFT * service)
+        due_at_s = submitted_at_s + terms.stretch * service
+        return Place(due_at_s, submitted_at_s + KEEP_LEFT * service, due_at_s)
+    backlog_s = seen.patience_s
     wide = min(1.0, gpus / seen.gpus) if seen.gpus > 0 else 1.0
-    due_s = (1.0 - wide) ** 2 * min(STRETCH * service, PATIENCE * seen.patience_s)
-    if not stated:
-        due_s *= TRUST
-    if seen.patience_s < math.inf:
-        due_s -= AHEAD * wide * seen.patience_s
-    keep_s = min(KEEP_STRETCH * service, KEEP_PATIENCE * seen.patience_s)
-    return Place(submitted_at_s + due_s, submitted_at_s + keep_s)
+    due_s = (1.0 - wide) ** 2 * min(terms.stretch * service, terms.patience * backlog_s)
+    if backlog_s < math.inf:
+        due_s -= terms.ahead * wide * backlog_s
+    due_at_s = submitted_at_s + due_s
+    keep_s = min(terms.keep_stretch * service, terms.keep_patience * backlog_s)
+    keep_at_s = submitted_at_s + keep_s
+    return Place(due_at_s, keep_at_s, due_at_s if stated else keep_at_s)

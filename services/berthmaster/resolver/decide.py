@@ -198,10 +198,7 @@ def _find_room(
         return _try(draft, moment, asked, shape, (), direct=direct)
     key = turn.key
     others = reserves.others(key)
-    lasts_s = turn.line.lasts_s
-    if draft.policy.order == "due":
-        lasts_s = draft.know.expecting.expected_s(key, asked)
-    minding = reserves.charged_for(key, turn.rank, lasts_s)
+    minding = reserves.charged_for(key, turn.rank, asked)
     for kept in (others, minding) if len(minding) < len(others) else (others,):
         with reserves.aside(kept):
             found = _try(draft, moment, asked, shape, kept, direct=direct)

@@ -1,10 +1,12 @@
 """What open jobs are expected to take, and the order that follows: engine/order.py, kept in step.
 
 How long a job will take is settled when it is submitted, by what it states or by what had ended
-until then, and stays with it. What was settled without a statement, and the outlook that an order
-is made of, are told by the decisions that went by them: so a resolver that begins when much of the
-log was purged goes on as the one before it, and each decision can be repeated. Sums are whole
-GPU-milliseconds, so that they come out the same in whatever order a restored state adds them up.
+until then. What a job states stays with it; what is only expected is settled anew while it waits,
+as more of its likes end: a few at a time, in turn, by whoever decides. Such expectations, and the
+outlook that an order is made of, are told by the decisions that went by them: so a resolver that
+begins when much of the log was purged goes on as the one before it, and each decision can be
+repeated. Sums are whole GPU-milliseconds, so that they come out the same in whatever order a
+restored state adds them up.
 
 Of what runs, half of its service counts as still to come: on average that is so, and it needs no
 clock.
@@ -13,11 +15,13 @@ clock.
 import bisect
 import itertools
 import math
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from berthmaster.engine import predict
 from berthmaster.engine.order import (
     LATE,
     NO_OUTLOOK,
@@ -28,7 +32,7 @@ from berthmaster.engine.order import (
     outlook,
     place,
 )
-from berthmaster.engine.predict import Durations, KindHistory, Sizes, left_s
+from berthmaster.engine.predict import CAUTION, Durations, Kinds, Sizes, kinds_of, left_s
 from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.messages.placement import Decision, Expected, ToldOutlook
 from berthmaster.messages.workload import JobRequest
@@ -37,12 +41,14 @@ OrderBy = Literal["due", "arrival"]
 AS_THEY_CAME: Final = Place(due_at_s=0.0)  # of all where only arrival counts
 _LONGEST_S: Final = 1e12
 TOLD_AT_ONCE: Final = 5000  # expectations in one decision; the others are told by the next
+_ALL: Final = 1 << 62
+ANEW_AT_ONCE: Final = 500  # expectations, at one look: some 10 ms
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True):
     """What ``Expectations`` keeps in a snapshot."""
 
-    durations: list[KindHistory] = []
+    durations: predict.Learned = predict.Learned()
     sizes: list[float] = []
     expected_s: dict[Key, float] = {}  # of open jobs that do not say themselves
     untold: list[Key] = []
@@ -50,12 +56,20 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
     late: int = 0
 
 
+class _Likes(NamedTuple):
+    """Of a job that waits and does not say how long it takes: what it is compared with."""
+
+    kinds: Kinds
+    submitted_at_s: float
+    request: JobRequest
+
+
 class Expectations:
     """Of all open jobs."""
 
     def __init__(self, learned: Learned | None = None) -> None:
         learned = learned or Learned()
-        self.durations = Durations.restored(learned.durations)
+        self.durations = Durations(learned.durations)
         self.sizes = Sizes(learned.sizes)
         self._expected_s = dict(learned.expected_s)
         self._share: dict[Key, float] = {}
@@ -68,6 +82,9 @@ class Expectations:
         self._given: ToldOutlook | None = None  # when a decision is repeated: what it was made with
         self._given_expected: tuple[Expected, ...] = ()
         self._untold: dict[Key, None] = dict.fromkeys(learned.untold)
+        self._likes: OrderedDict[Key, _Likes] = OrderedDict()  # lately settled ones are last
+        self._old = _ALL  # of them, how many were settled before something ended
+        self.moved: list[Key] = []  # expected to last otherwise than the order has it
         self._by_size: list[int] | None = None  # of those that wait and say how long; None: not yet
 
     def submitted(self, workload: Workload) -> None:
@@ -76,7 +93,8 @@ class Expectations:
         if request is None:
             return
         self.submissions += 1
-        expected_s = self.durations.expected_s(workload.tenant, request)
+        at_s = workload.submitted_at_s
+        expected_s = self.durations.expected_s(workload.tenant, request, at_s)
         if request.expected_duration_s is None:
             self._expected_s[workload.key] = expected_s
             self._untold[workload.key] = None
@@ -87,7 +105,8 @@ class Expectations:
         """A job has run to its end."""
         if workload.request is not None and workload.running_at_s > 0:
             ran_s = max(0.0, at_s - workload.running_at_s)
-            self.durations.learn(workload.tenant, workload.request, ran_s)
+            self.durations.learn(workload.tenant, workload.request, workload.submitted_at_s, ran_s)
+            self._old = _ALL
 
     def follow(self, workload: Workload, *, waits: bool) -> None:
         """It waits, or it is live, or neither."""
@@ -101,6 +120,11 @@ class Expectations:
             return
         if waits or workload.live:
             self._settle(name, request)
+            if not waits:
+                self._likes.pop(name, None)
+            elif request.expected_duration_s is None and name not in self._likes:
+                kinds = kinds_of(workload.tenant, request)
+                self._likes[name] = _Likes(kinds, workload.submitted_at_s, request)
             self._live[name] = not waits
             self._count(name, not waits, +1)
 
@@ -126,6 +150,7 @@ class Expectations:
     def _forget(self, name: Key) -> None:
         self._expected_s.pop(name, None)
         self._untold.pop(name, None)
+        self._likes.pop(name, None)
         self._share.pop(name, None)
         self._service_ms.pop(name, None)
 
@@ -134,6 +159,19 @@ class Expectations:
         if request.expected_duration_s is not None:
             return request.expected_duration_s
         return self._expected_s.get(name, 0.0)
+
+    def lasts_s(self, name: Key, request: JobRequest) -> float:
+        """How long an open job may take, where others must not be kept waiting for it."""
+        if request.expected_duration_s is not None:
+            return request.expected_duration_s
+        return CAUTION * self.expected_s(name, request)
+
+    def class_s(self, workload: Workload) -> float | None:
+        """What puts a waiting job beside others of its shape: those that last about as long."""
+        request = workload.request
+        if request is None or request.expected_duration_s is not None or self.seen is None:
+            return request.expected_duration_s if request is not None else None
+        return self.expected_s(workload.key, request)
 
     def place(self, workload: Workload) -> Place:
         """Where a waiting job stands among those of its queue and priority."""
@@ -153,11 +191,36 @@ class Expectations:
         elif self._given is not None:
             self.seen = _from_told(self._given)
         elif gpus > 0:
+            self._settle_anew()
             open_s = (self._sums[False] + self._sums[True] / 2) / 1000
             self.seen = outlook(open_s, gpus, self._left_gpu_s())
         else:
             self.seen = NO_OUTLOOK
         return before != self.seen
+
+    def _settle_anew(self) -> None:
+        """Those who wait and were settled longest ago, if something has ended since."""
+        self._old = min(self._old, len(self._likes))
+        count = min(self._old, ANEW_AT_ONCE)
+        self._old -= count
+        for name in list(itertools.islice(self._likes, count)):
+            likes = self._likes[name]
+            self._likes.move_to_end(name)
+            expected_s = self.durations.expected_of(likes.kinds, likes.submitted_at_s)
+            if expected_s != self._expected_s.get(name):
+                self._replace(name, likes.request, expected_s)
+                self._untold[name] = None
+                self.moved.append(name)
+
+    def _replace(self, name: Key, request: JobRequest, expected_s: float) -> None:
+        live = self._live.get(name)
+        if live is not None:
+            self._count(name, live, -1)
+        self._expected_s[name] = expected_s
+        self._service_ms.pop(name, None)
+        if live is not None:
+            self._settle(name, request)
+            self._count(name, live, +1)
 
     def _left_gpu_s(self) -> float:
         """Jobs of more service than this are left behind: the largest of those that wait, so many
@@ -211,13 +274,9 @@ class Expectations:
             workload = workload_of.get(name)
             if workload is None or self._expected_s.get(name) == each.expected_s:
                 continue
-            live = self._live.pop(name, None)
-            if live is not None:
-                self._count(name, live, -1)
-            self._expected_s[name] = each.expected_s
-            self._service_ms.pop(name, None)
-            if live is not None:
-                self.follow(workload, waits=not live)
+            if workload.request is not None:
+                self._replace(name, workload.request, each.expected_s)
+                self.moved.append(name)
 
     def take_told(self, decision: Decision, open_: Mapping[Key, Workload]) -> None:
         """What a decision told, and which of those left behind had waited for long when it placed

@@ -96,7 +96,7 @@ def _why_not_yet(know: Knowledge, policy: Policy, now_s: float, workload: Worklo
     fits_beside_nobody = bool(_look(know, moment, request)[0].candidates)
     kept = reservations(know, moment, now_s)
     own = kept.get(workload.key)
-    minded = minded_by(know, kept, workload.key, request, workload.priority, now_s)
+    minded = minded_by(know, moment.policy, kept, workload.key, request, workload.priority, now_s)
     place = places(know, moment, workload.key)
     free_s, held_back = None, 0
     with without_room(know, minded):
@@ -201,7 +201,7 @@ def dry_run(
     """Where a request would go if it were the only one to be placed now."""
     moment = moment_at(know, policy, now_s)
     kept = reservations(know, moment, now_s)
-    minded = minded_by(know, kept, None, request, request.priority, now_s)
+    minded = minded_by(know, moment.policy, kept, None, request, request.priority, now_s)
     with without_room(know, minded):
         return _tried(know, moment, tenant, request)
 

@@ -15,7 +15,8 @@ from berthmaster.messages.placement import Reservation
 from berthmaster.messages.workload import JobRequest
 from berthmaster.resolver.consider import consider, seat
 from berthmaster.resolver.moment import Moment
-from berthmaster.resolver.reserving import Kept, in_force, kept_of
+from berthmaster.resolver.reserving import Kept, in_force, kept_of, lasts_s
+from berthmaster.resolver.settings import Policy
 from berthmaster.resolver.state import Knowledge
 from berthmaster.resolver.turns import rank_as
 from berthmaster.resolver.waiting import duration_class, longest_s
@@ -28,6 +29,7 @@ def reservations(know: Knowledge, moment: Moment, now_s: float) -> Mapping[Key, 
 
 def minded_by(
     know: Knowledge,
+    policy: Policy,
     kept: Mapping[Key, Reservation],
     key: Key | None,
     request: JobRequest,
@@ -37,14 +39,14 @@ def minded_by(
     """Those that a job has to leave alone: of its rank or a better one, and sooner than it ends.
     ``key``: None for one that is not submitted."""
     rank = rank_as(know, request.queue, ask_of(request), -priority)
-    lasts_s = longest_s(duration_class(request.expected_duration_s))
+    lasts = lasts_s(know, policy, key, request)
     found = []
     for name, reservation in kept.items():
         line = know.waiting.line_of(name)
         if line is None or name == key:
             continue
         each = kept_of(know, line, name, reservation)
-        if each.limits(key, rank, lasts_s, now_s):
+        if each.limits(key, rank, lasts, now_s, policy.backfill):
             found.append(each)
     return found
 
@@ -69,8 +71,9 @@ def shorter(
         told_s = int((at_s - now_s) * 0.8)  # a line's bound is at most a quarter above
         if told_s < 1:
             break
-        lasts_s = longest_s(duration_class(told_s))
-        left = [m for m in minded if not ends_in_time(m.reservation, now_s, lasts_s)]
+        lasts = longest_s(duration_class(told_s))
+        share = moment.policy.backfill
+        left = [m for m in minded if not ends_in_time(m.reservation, now_s, lasts, share)]
         with without_room(know, left):
             considered = consider(know, moment, request, shape_of(request))
             found = seat(know, request, considered)

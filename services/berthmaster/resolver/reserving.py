@@ -46,7 +46,7 @@ from berthmaster.resolver.settings import Policy
 from berthmaster.resolver.soonest import end_s
 from berthmaster.resolver.state import Knowledge
 from berthmaster.resolver.turns import Rank, rank_of, right_of
-from berthmaster.resolver.waiting import Line
+from berthmaster.resolver.waiting import Line, duration_class, longest_s
 
 CLUSTERS_LOOKED_AT: Final = 4  # for one job: those that may have room first
 
@@ -70,6 +70,14 @@ class Kept(NamedTuple):
         if key == self.key or rank < self.rank:
             return False
         return not ends_in_time(self.reservation, now_s, lasts_s, share)
+
+
+def lasts_s(know: Knowledge, policy: Policy, key: Key | None, request: JobRequest) -> float | None:
+    """How long a job may take in somebody else's room; None: nobody knows. ``key``: None for one
+    that is not submitted."""
+    if policy.order == "due" and key is not None:
+        return know.expecting.lasts_s(key, request)
+    return longest_s(duration_class(request.expected_duration_s))
 
 
 def kept_of(know: Knowledge, line: Line, key: Key, reservation: Reservation) -> Kept:
@@ -140,10 +148,11 @@ class Reserves:
         """All but its own."""
         return tuple(kept for kept in self.kept.values() if kept.key != key)
 
-    def charged_for(self, key: Key, rank: Rank, lasts_s: float | None) -> tuple[Kept, ...]:
+    def charged_for(self, key: Key, rank: Rank, request: JobRequest) -> tuple[Kept, ...]:
         """Those that a job must leave alone."""
         now_s, share = self._now_s, self._policy.backfill
-        return tuple(k for k in self.kept.values() if k.limits(key, rank, lasts_s, now_s, share))
+        lasts = lasts_s(self._know, self._policy, key, request)
+        return tuple(k for k in self.kept.values() if k.limits(key, rank, lasts, now_s, share))
 
     @contextmanager
     def aside(self, but: tuple[Kept, ...]) -> Iterator[None]:
@@ -322,7 +331,7 @@ def _milli(workload: Workload) -> int:
 def firm_at_s(know: Knowledge, policy: Policy, line: Line, key: Key) -> float:
     """From when on a reservation stands although its time is not known or has passed."""
     waited_s = know.open[key].submitted_at_s + policy.reserve_wait_s
-    return max(waited_s, line.members[key][2].due_at_s)
+    return max(waited_s, line.members[key][2].firm_at_s)
 
 
 def in_force(know: Knowledge, moment: Moment, now_s: float) -> dict[Key, Reservation]:

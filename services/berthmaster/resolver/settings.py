@@ -7,7 +7,7 @@ import msgspec
 from berthmaster.engine.profiles import BALANCED, PROFILES, Weights
 from berthmaster.engine.queues import CPU, MEMORY
 
-ENGINE_VERSION = "9"
+ENGINE_VERSION = "10"
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from berthmaster.resolver.expecting import Expectations, Learned
 from berthmaster.resolver.state import Knowledge
 
 
-class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v6"):
+class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v7"):
     """The fold of the log up to one sequence."""
 
     cell: str

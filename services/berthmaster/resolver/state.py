@@ -365,14 +365,19 @@ class Knowledge:
 
     def _wait(self, workload: Workload) -> None:
         priority = self.queue_priority(self._queue(workload))
-        self.waiting.add(workload, priority, self.expecting.place(workload))
+        expecting = self.expecting
+        place, class_s = expecting.place(workload), expecting.class_s(workload)
+        self.waiting.add(workload, priority, place, class_s)
 
     def look_ahead(self, by: OrderBy) -> None:
         """Put those who wait into the order that follows from the fleet and all that is open."""
         if self.expecting.look(gpus_of(self.ledger.totals(self.opened)), by):
-            for line in self.waiting.lines():
-                for name in list(line.members):
-                    self._wait(self.open[name])
+            moved = [name for line in self.waiting.lines() for name in line.members]
+        else:
+            moved = [name for name in self.expecting.moved if name in self.waiting]
+        self.expecting.moved.clear()
+        for name in moved:
+            self._wait(self.open[name])
 
 
 def gpus_of(totals: Mapping[str, int]) -> float:

@@ -47,11 +47,6 @@ class Line:
         self.minded: frozenset[tuple[Key, int]] = frozenset()  # reservations, at that time
         self.looked: object = None  # what reserving.py last found out for it
 
-    @property
-    def lasts_s(self) -> float | None:
-        """No member says that it lasts longer; None: they do not say."""
-        return longest_s(self.id[2])
-
     def first(self) -> tuple[Order, Key] | None:
         """Who is next of it."""
         heap = self._heap
@@ -118,17 +113,21 @@ class Waiting:
     def __contains__(self, key: Key) -> bool:
         return key in self._line_of
 
-    def add(self, workload: Workload, queue_priority: int, place: Place) -> None:
-        """It waits from now on, or waits under another order."""
+    def add(
+        self, workload: Workload, queue_priority: int, place: Place, class_s: float | None
+    ) -> None:
+        """It waits from now on, or waits under another order. ``class_s``: how long it is said or
+        expected to last; None where that does not count."""
         request = workload.request
         if request is None:
             return
         key = workload.key
-        line_id = self._line_of.get(key) or (
-            request.queue,
-            shape_of(request),
-            duration_class(request.expected_duration_s),
-        )
+        duration = duration_class(class_s)
+        line_id = self._line_of.get(key)
+        if line_id is not None and line_id[2] != duration:
+            self.remove(key)
+            line_id = None
+        line_id = line_id or (request.queue, shape_of(request), duration)
         line = self._lines.get(line_id)
         if line is None:
             line = self._lines[line_id] = Line(line_id, request)

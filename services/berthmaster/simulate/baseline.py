@@ -64,11 +64,11 @@ class Beliefs:
         """Of a job that comes."""
         if job.expected_s is not None:
             return job.expected_s
-        return self._learned.expected_s(TENANT, job.request)
+        return self._learned.expected_s(TENANT, job.request, job.at_s)
 
     def ended(self, job: Job) -> None:
         """It ran for as long as it did."""
-        self._learned.learn(TENANT, job.request, job.duration_s)
+        self._learned.learn(TENANT, job.request, job.at_s, job.duration_s)
 
 
 Form = tuple[tuple[Shape, int], ...]  # equal for jobs that fit together or not at all

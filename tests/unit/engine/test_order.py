@@ -7,16 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from berthmaster.engine.order import (
-    AHEAD,
+    EXPECTED,
     KEEP_LEFT,
-    KEEP_PATIENCE,
-    KEEP_STRETCH,
     LEAST_PATIENCE_S,
     NO_OUTLOOK,
-    PATIENCE,
+    STATED,
     STEP,
-    STRETCH,
-    TRUST,
     Outlook,
     Place,
     gpu_share,
@@ -28,6 +24,7 @@ from berthmaster.engine.order import (
 from tests.support.builders import job, pod_set
 
 AMOUNTS = st.floats(0, 1e12)
+STRETCH, PATIENCE, AHEAD, KEEP_STRETCH, KEEP_PATIENCE = STATED
 
 
 def test_a_job_is_as_large_as_the_gpus_of_all_its_pods_or_as_its_cpu_is_worth() -> None:
@@ -40,7 +37,8 @@ def test_a_job_is_as_large_as_the_gpus_of_all_its_pods_or_as_its_cpu_is_worth() 
 
 def test_small_jobs_pass_large_ones_until_those_have_waited_as_long_as_their_size() -> None:
     large = place(1000, 0.0, 8)
-    assert large == Place(due_at_s=STRETCH * 1000, keep_at_s=KEEP_STRETCH * 1000)
+    due_at_s = STRETCH * 1000
+    assert large == Place(due_at_s, keep_at_s=KEEP_STRETCH * 1000, firm_at_s=due_at_s)
     assert place(10, 100.0, 1) < large
     assert place(10, STRETCH * 1000, 1) > large
 
@@ -60,13 +58,26 @@ def test_a_wide_job_takes_the_room_that_another_one_leaves_before_an_older_narro
     assert place(1e6, 500.0, 32, seen) < place(1e6, 0.0, 8, seen)
     assert place(1e6, 5000.0, 32, seen) > place(1e6, 0.0, 8, seen)
     # Nobody stands before all others because the backlog cannot be told.
-    assert place(math.inf, 5.0, 32, Outlook(math.inf, 64)) == Place(math.inf, math.inf)
+    assert place(math.inf, 5.0, 32, Outlook(math.inf, 64)) == Place(math.inf, math.inf, math.inf)
 
 
-def test_a_duration_that_nobody_stated_counts_half_and_leaves_nobody_behind() -> None:
+def test_where_a_duration_is_only_expected_wide_jobs_are_further_ahead() -> None:
+    seen = Outlook(patience_s=1000, gpus=64)
+    small, large = (place(gpu_s, 0.0, 0, seen, stated=False).due_at_s for gpu_s in (10, 1e7))
+    assert 0 < small == EXPECTED.stretch * 10 < large == EXPECTED.patience * 1000
+    wide = place(1e7, 0.0, 32, seen, stated=False)
+    assert wide < place(1e7, 0.0, 32, seen)
+
+
+def test_where_a_duration_is_only_expected_room_is_firm_once_kept_and_nobody_is_left_behind() -> (
+    None
+):
     seen = Outlook(patience_s=1000, gpus=64, left_gpu_s=1e6)
-    assert place(100, 0.0, 0, seen, stated=False).due_at_s == TRUST * STRETCH * 100
-    assert place(1e7, 0.0, 0, seen, stated=False).due_at_s == TRUST * PATIENCE * 1000
+    for gpu_s in (10, 1e7):
+        found = place(gpu_s, 0.0, 8, seen, stated=False)
+        assert found.firm_at_s == found.keep_at_s
+        assert found.keep_at_s == EXPECTED.keep_patience * 1000
+        assert found.due_at_s <= EXPECTED.patience * 1000
 
 
 def test_room_is_kept_before_a_job_is_due_and_not_before_it_has_waited_its_share() -> None:
@@ -80,7 +91,8 @@ def test_who_is_left_behind_is_due_by_its_size_whatever_the_backlog() -> None:
     seen = Outlook(patience_s=1000, gpus=64, left_gpu_s=1e6)
     assert place(1e6, 0.0, 0, seen).due_at_s == PATIENCE * 1000
     left = place(1e6 + 1, 0.0, 0, seen)
-    assert left == Place(due_at_s=STRETCH * (1e6 + 1), keep_at_s=KEEP_LEFT * (1e6 + 1))
+    due_at_s = STRETCH * (1e6 + 1)
+    assert left == Place(due_at_s, keep_at_s=KEEP_LEFT * (1e6 + 1), firm_at_s=due_at_s)
 
 
 def test_seven_jobs_in_a_thousand_may_be_left_behind_and_those_who_were_count() -> None:
@@ -112,12 +124,14 @@ def test_nobody_is_due_later_than_its_size_says_and_only_the_wide_before_they_co
 ) -> None:
     for seen in (NO_OUTLOOK, outlook(open_s, fleet), outlook(open_s, fleet, 0.0)):
         found = place(service, at_s, gpus, seen, stated=stated)
-        assert at_s <= found.keep_at_s <= at_s + KEEP_STRETCH * service
-        assert found.due_at_s <= at_s + STRETCH * service
+        terms = STATED if stated else EXPECTED
+        assert at_s <= found.keep_at_s <= at_s + terms.keep_stretch * service
+        assert found.keep_at_s <= found.firm_at_s or stated
+        assert found.due_at_s <= at_s + terms.stretch * service
         if not gpus and seen.gpus:
             assert found.due_at_s >= at_s
         elif seen.patience_s < math.inf:
-            assert found.due_at_s >= at_s - AHEAD * seen.patience_s
+            assert found.due_at_s >= at_s - terms.ahead * seen.patience_s
 
 
 @given(service=AMOUNTS, first_s=AMOUNTS, later_s=st.floats(0, 1e9), open_s=AMOUNTS)

@@ -1,6 +1,7 @@
 """How long a job will take, from how long its likes took."""
 
 import math
+import random
 
 import msgspec
 import pytest
@@ -9,18 +10,25 @@ from hypothesis import strategies as st
 
 from berthmaster.engine import predict
 from berthmaster.engine.predict import (
+    ENOUGH,
     FIRST_GUESS_S,
     KEPT,
+    NEAREST,
     SIZES_ENOUGH,
     SIZES_KEPT,
     Durations,
-    KindHistory,
+    Ending,
+    Learned,
     Sizes,
+    expected_from,
     left_s,
-    weighted_median,
+    neighbours,
 )
 from berthmaster.messages.workload import JobRequest
 from tests.support.builders import job
+
+TIMES = st.floats(0, 1e9)
+ENDINGS = st.lists(st.tuples(st.integers(0, 20).map(float), TIMES), min_size=1, max_size=30)
 
 
 def labelled(name: str, **labels: str) -> JobRequest:
@@ -29,41 +37,73 @@ def labelled(name: str, **labels: str) -> JobRequest:
 
 def test_what_a_request_states_goes_before_all_that_was_learned() -> None:
     durations = Durations()
-    for _ in range(5):
-        durations.learn("team", job("a"), 10)
-    assert durations.expected_s("team", job("b")) == 10
+    for at_s in range(5):
+        durations.learn("team", job("a"), at_s, 10)
+    assert durations.expected_s("team", job("b"), 9.0) == pytest.approx(10)
     told = msgspec.structs.replace(job("c"), expected_duration_s=77.0)
-    assert durations.expected_s("team", told) == 77
+    assert durations.expected_s("team", told, 9.0) == 77
 
 
 def test_a_job_is_compared_with_its_own_kind_and_with_wider_ones_while_those_are_few() -> None:
     durations = Durations()
-    assert durations.expected_s("team", job("first")) == FIRST_GUESS_S
-    durations.learn("team", labelled("a", model="bert"), 100)
-    assert durations.expected_s("other", job("wide", gpus=8)) == 100  # all there is
-    for _ in range(3):
-        durations.learn("team", labelled("b", model="vgg"), 5)
-    assert durations.expected_s("team", labelled("c", model="vgg")) == 5
-    assert durations.expected_s("team", labelled("d", model="bert")) == 5  # one is not enough
-    for _ in range(2):
-        durations.learn("team", labelled("e", model="bert"), 100)
-    assert durations.expected_s("team", labelled("f", model="bert")) == 100
-    assert durations.expected_s("other", labelled("g", model="bert")) == 100  # of the size
+    assert durations.expected_s("team", job("first"), 0.0) == FIRST_GUESS_S
+
+    def ended(request: JobRequest, ran_s: float) -> None:  # stated: nothing of it was expected
+        stated = msgspec.structs.replace(request, expected_duration_s=1.0)
+        durations.learn("team", stated, 0.0, ran_s)
+
+    def expected_s(tenant: str, request: JobRequest) -> float:
+        return round(durations.expected_s(tenant, request, 0.0), 6)
+
+    ended(labelled("a", model="bert"), 100)
+    assert expected_s("other", job("wide", gpus=8)) == 100  # all there is
+    for _ in range(ENOUGH):
+        ended(labelled("b", model="vgg"), 5)
+    assert expected_s("team", labelled("c", model="vgg")) == 5
+    of_shape = expected_s("team", labelled("d", model="bert"))  # one of its labels is not enough
+    assert 5 < of_shape < 100
+    for _ in range(ENOUGH - 1):
+        ended(labelled("e", model="bert"), 100)
+    assert expected_s("team", labelled("f", model="bert")) == 100
+    assert 5 < expected_s("other", labelled("g", model="bert")) < 100  # of the size
 
 
-def test_newer_endings_count_more() -> None:
-    assert weighted_median([7]) == 7
-    assert weighted_median([1, 1, 1, 9, 9, 9]) == 9
-    assert weighted_median([9] * 20 + [1] * 4) == 1
-    assert weighted_median([9] * 20 + [1] * 3) == 9
+def test_labels_that_say_nothing_stop_to_count_and_those_that_tell_go_on() -> None:
+    chance = random.Random(3)
+    telling, idle = Durations(), Durations()
+    for number in range(300):
+        long = number // 10 % 2 == 0  # ten of a kind are submitted together
+        ran_s = 10_000.0 if long else 10.0
+        lucky = chance.choice(("a", "b"))
+        idle.learn("team", labelled("x", run=lucky), 1000.0 * (number // 10), ran_s)
+        mixed_s = 10_000.0 if lucky == "a" else 10.0
+        telling.learn("team", labelled("x", run=lucky), 1000.0 * (number // 10), mixed_s)
+    at_s = 1000.0 * 29
+    assert idle.expected_s("team", labelled("y", run="a"), at_s) == pytest.approx(10, rel=0.1)
+    assert idle.expected_s("team", labelled("y", run="b"), at_s) == pytest.approx(10, rel=0.1)
+    assert telling.expected_s("team", labelled("y", run="a"), at_s) == pytest.approx(10_000)
+    assert telling.expected_s("team", labelled("y", run="b"), at_s) == pytest.approx(10)
 
 
-@given(st.lists(st.floats(0, 1e9), min_size=1, max_size=KEPT))
-def test_a_median_is_one_of_what_was_seen(durations_s: list[float]) -> None:
-    median_s = weighted_median(durations_s)
-    assert median_s in durations_s
-    newest = durations_s[-1]
-    assert weighted_median([*durations_s, *[newest] * 40]) == newest
+@given(ENDINGS, st.integers(0, 20).map(float))
+def test_neighbours_are_those_that_were_submitted_nearest(
+    endings: list[Ending], at_s: float
+) -> None:
+    ordered = sorted(endings)
+    near = neighbours(ordered, at_s)
+    assert len(near) == min(NEAREST, len(endings))
+    off = sorted(abs(at_s - submitted_s) for submitted_s, _ in endings)
+    assert sorted(abs(at_s - submitted_s) for submitted_s, _ in near) == off[: len(near)]
+    ran = [ran_s for _, ran_s in near]
+    expected_s = expected_from(near, at_s)
+    assert min(ran) * (1 - 1e-9) <= expected_s <= max(ran) * (1 + 1e-9)
+
+
+def test_nearer_ones_count_more_on_either_side() -> None:
+    near = [(0.0, 10.0), (10_000.0, 1000.0)]
+    assert expected_from(near, 0.0) < 50
+    assert expected_from(near, 10_000.0) > 950
+    assert expected_from(near, 5000.0) == pytest.approx(505)
 
 
 def test_what_is_kept_restores_the_same_guesses_and_has_a_bound(
@@ -71,16 +111,20 @@ def test_what_is_kept_restores_the_same_guesses_and_has_a_bound(
 ) -> None:
     monkeypatch.setattr(predict, "KINDS", 20)
     durations = Durations()
-    for number in range(200):
-        durations.learn(f"team-{number % 50}", job("a", gpus=number % 7), float(number))
-    durations.learn("team-1", job("a"), math.nan)
-    durations.learn("team-1", job("a"), -1.0)
+    for number in range(8 * KEPT):
+        at_s = float(number * 7919 % 1000)
+        durations.learn(f"team-{number % 50}", job("a", gpus=number % 3), at_s, float(number))
+    for ran_s in (math.nan, -1.0, math.inf):
+        durations.learn("team-1", job("a"), 0.0, ran_s)
+    durations.learn("team-1", job("a"), math.nan, 1.0)
     kept = durations.kept()
-    assert len(kept) == 20
-    assert max(len(history.durations_s) for history in kept) == KEPT
-    again = Durations.restored(msgspec.convert(msgspec.to_builtins(kept), list[KindHistory]))
+    assert len(kept.kinds) == 20
+    assert max(len(history.endings) for history in kept.kinds) == KEPT
+    again = Durations(msgspec.convert(msgspec.to_builtins(kept), Learned))
     assert again.kept() == kept
-    assert again.expected_s("x", job("b")) == durations.expected_s("x", job("b"))
+    for at_s in (0.0, 333.0, 1e9):
+        guess_s = durations.expected_s("x", job("b"), at_s)
+        assert again.expected_s("x", job("b"), at_s) == guess_s
 
 
 def test_who_overran_is_expected_to_run_on() -> None:

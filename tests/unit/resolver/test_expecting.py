@@ -3,12 +3,14 @@
 import random
 
 import msgspec
+import pytest
 
-from berthmaster.engine.order import KEEP_PATIENCE, KEEP_STRETCH, LATE, PATIENCE, STRETCH
+from berthmaster.engine.order import LATE, STATED
 from berthmaster.engine.predict import ENOUGH, FIRST_GUESS_S
 from berthmaster.lifecycle.fold import Key
 from berthmaster.messages.placement import Decision, Expected, ToldOutlook
 from berthmaster.messages.workload import Ending, JobRequest, WorkloadEvent
+from berthmaster.resolver import expecting
 from berthmaster.resolver.core import Resolver
 from berthmaster.resolver.replay import replay
 from berthmaster.resolver.settings import Policy
@@ -116,12 +118,14 @@ def test_a_decider_that_began_after_a_purge_orders_by_what_was_told_and_is_repea
     world.now_s += 1.0
     world.succeed(running)
     assert begin(world) == ["urgent"]
-    assert [each.id for each in world.decisions[-1][1].expected] == ["quiet"]
+    [told] = world.decisions[-1][1].expected
+    assert told.id == "quiet"
+    assert 1.0 < told.expected_s < 100.0  # what ran for a second has ended since
 
     begin_anew_after_a_purge(world)
     know = world.resolver.know
-    assert know.expecting.durations.kept() == []  # endings alone do not say how long it took
-    assert know.expecting.expected_s(quiet, lasting(None, "quiet")) == 100.0
+    assert know.expecting.durations.kept().kinds == []  # endings alone do not say how long it took
+    assert know.expecting.expected_s(quiet, lasting(None, "quiet")) == told.expected_s
     assert know.expecting.submissions == ENOUGH + 4
     world.succeed(urgent)
     assert begin(world) == ["quiet"]  # by a first guess of an hour it would come after "longer"
@@ -138,10 +142,52 @@ def test_a_snapshot_keeps_what_was_not_told_yet_and_the_next_decision_tells_it()
     for sequence, stored_at_s, _, fact in world.facts:
         restored.on_fact(fact, sequence, stored_at_s)
     world.resolver = restored
-    world.succeed(running)
+    world.append(world.cancelled(running))  # nothing is learned of that
     assert begin(world) == ["quiet"]
     [told] = world.decisions[-1][1].expected
     assert (told.id, told.expected_s) == ("quiet", FIRST_GUESS_S)
+
+
+def test_while_a_job_waits_what_it_is_expected_to_take_follows_its_likes_and_is_told() -> None:
+    world = fleet(gpus=2)
+    [long] = start(world, lasting(1e5, "long"))
+    [like] = start(world, lasting(None, "like"))
+    waits = [world.submit(lasting(None, f"waits-{number}")) for number in range(3)]
+    world.settle()
+    know = world.resolver.know
+    assert {know.expecting.expected_s(name, lasting(None, "x")) for name in waits} == {
+        FIRST_GUESS_S
+    }
+    line = know.waiting.line_of(waits[0])
+    world.now_s += 500.0
+    world.succeed(like)
+    assert begin(world) == ["waits-0"]
+    told = {each.id: each.expected_s for each in world.decisions[-1][1].expected}
+    assert told == {"waits-0": 500.0, "waits-1": 500.0, "waits-2": 500.0}
+    assert know.waiting.line_of(waits[1]) is not line  # it stands with those that last as long
+    world.now_s += 100.0
+    world.succeed(waits[0])
+    world.succeed(long)
+    assert set(begin(world)) == {"waits-1", "waits-2"}
+    all_repeat(world)
+
+
+def test_only_so_many_are_expected_anew_at_one_look_and_the_others_at_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(expecting, "ANEW_AT_ONCE", 2)
+    world = fleet(gpus=1)
+    [running] = start(world, lasting(None, "running"))
+    waits = [world.submit(lasting(None, f"waits-{number}")) for number in range(5)]
+    world.now_s += 70.0
+    world.succeed(running)
+    know = world.resolver.know
+    for known in (2, 4, 4):  # who runs is not asked any more
+        know.look_ahead("due")
+        now_known = [know.expecting.expected_s(name, lasting(None, "x")) for name in waits]
+        assert now_known.count(70.0) == min(known + (known == 4 and now_known[4] == 70.0), 5)
+    assert begin(world)
+    all_repeat(world)
 
 
 def crowd(world: World, large: int) -> None:
@@ -211,8 +257,8 @@ def test_a_lone_large_job_waits_no_longer_than_its_size_says_and_what_runs_then(
         if began_s:
             break
     service = 600.0 * 4
-    due_s = min(STRETCH * service, PATIENCE * patience_s)
-    assert min(KEEP_STRETCH * service, KEEP_PATIENCE * patience_s) <= due_s
+    due_s = min(STATED.stretch * service, STATED.patience * patience_s)
+    assert min(STATED.keep_stretch * service, STATED.keep_patience * patience_s) <= due_s
     assert began_s, "it never began"
     # Until it is due, and then what runs there: nothing that would stay longer comes in any more.
     assert began_s - submitted_s <= due_s + 2 * longest_s + 2 * step_s
