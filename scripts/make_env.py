@@ -31,6 +31,8 @@ SOURCES = (
     "pyproject.toml",
     "setup.py",
     "services/berthmaster/engine/_cards.c",
+    "services/berthmaster/engine/_cards.h",
+    "services/berthmaster/engine/_scores.c",
     "constraints.txt",
     "scripts/make_env.py",
 )

@@ -8,27 +8,14 @@ Nodes holds the fleet's arrays, Ask what a pod asks for. Their shapes are checke
 a card's in each call; what arrays say (a slot, a cluster, free milli) is checked where it is used as
 an index. So no call reads or writes elsewhere. A card that a call raised on is of no use any more. */
 
-#define Py_LIMITED_API 0x030b0000 /* buffers are in it since 3.11 */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "_cards.h"
 #include <structmember.h>
-#include <math.h>
-#include <stdint.h>
 
-#define WHOLE 1000
-#define NOT_HERE (-INFINITY)
 #define LOOK_AGAIN (-1) /* instead of a best slot: it got worse */
 
 /* ---- arrays that are handed in */
 
-typedef struct {
-    const char *name;
-    char kind; /* q: int64, d: double, f: float, ?: bool */
-    int axes;
-    int written;
-} Wanted;
-
-static int hold(PyObject *from, Py_buffer *to, Wanted wanted)
+int hold(PyObject *from, Py_buffer *to, Wanted wanted)
 {
     int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (wanted.written ? PyBUF_WRITABLE : 0);
     if (PyObject_GetBuffer(from, to, flags) < 0) {
@@ -51,7 +38,7 @@ static int hold(PyObject *from, Py_buffer *to, Wanted wanted)
     return 0;
 }
 
-static int long_enough(const Py_buffer *held, int axis, Py_ssize_t wanted, const char *name)
+int long_enough(const Py_buffer *held, int axis, Py_ssize_t wanted, const char *name)
 {
     if (held->shape[axis] == wanted)
         return 1;
@@ -59,7 +46,7 @@ static int long_enough(const Py_buffer *held, int axis, Py_ssize_t wanted, const
     return 0;
 }
 
-static void let_go(Py_buffer *held, int count)
+void let_go(Py_buffer *held, int count)
 {
     for (int i = 0; i < count; i++)
         if (held[i].obj)
@@ -80,22 +67,11 @@ static PyObject *begin(PyTypeObject *type) /* all zero: a buffer that holds noth
 
 /* ---- Nodes: the fleet's arrays, for as long as its layout lasts */
 
-enum { CPU, MEMORY, GPU, WHOLE_GPUS, MILLI, A_GPU, OPEN, CLUSTER_OF, STARTS, LOG, NEWEST, ARRAYS };
-
 static const Wanted of_nodes[ARRAYS] = {
     {"cpu", 'q', 1},   {"memory", 'q', 1}, {"gpu", 'q', 2},  {"whole", 'q', 1},
     {"milli", 'q', 1}, {"a_gpu", 'd', 1},  {"open", '?', 1}, {"cluster_of", 'q', 1},
     {"starts", 'q', 1}, {"log", 'q', 1},   {"newest", 'q', 1},
 };
-
-typedef struct {
-    PyObject_HEAD
-    Py_buffer held[ARRAYS];
-    Py_ssize_t count, width, clusters, logged;
-    const int64_t *cpu, *memory, *gpu, *whole, *milli, *cluster_of, *starts, *log, *newest;
-    const double *a_gpu;
-    const char *open;
-} Nodes;
 
 static PyObject *nodes_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
@@ -145,17 +121,6 @@ static void nodes_dealloc(PyObject *self)
 
 /* ---- Ask: what one pod asks for, and what that is worth by what was learned */
 
-enum { FITTING, FITTING_GPUS, LOSSES, ASKED };
-
-typedef struct {
-    PyObject_HEAD
-    Py_buffer held[ASKED];
-    const char *nodes, *gpus; /* that will do; no gpus: any */
-    const double *losses;     /* by free milli, where a part of a GPU is asked for */
-    long long cpu_milli, memory_mib, whole_gpus;
-    double takes, left_over, slope, offset, a_cpu, short_of_cpu;
-} Ask;
-
 static PyObject *ask_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"nodes", "gpus",      "losses", "cpu_milli", "memory_mib", "whole_gpus", "takes",
@@ -190,61 +155,6 @@ static void ask_dealloc(PyObject *self)
     end(self);
 }
 
-/* ---- scores: the twin of value.py */
-
-static double best_loss(const Nodes *n, const Ask *ask, Py_ssize_t at)
-{
-    if (!ask->gpus && n->milli[at] == WHOLE * n->whole[at]) /* no parts are free */
-        return n->whole[at] > 0 ? ask->losses[WHOLE] : NOT_HERE;
-    double best = NOT_HERE;
-    for (Py_ssize_t gpu = 0; gpu < n->width; gpu++) {
-        if (ask->gpus && !ask->gpus[at * n->width + gpu])
-            continue;
-        int64_t free = n->gpu[gpu * n->count + at];
-        double loss = ask->losses[free < 0 ? 0 : free > WHOLE ? WHOLE : free];
-        best = loss > best ? loss : best;
-    }
-    return best;
-}
-
-static int64_t whole_gpus(const Nodes *n, const Ask *ask, Py_ssize_t at)
-{
-    if (!ask->gpus)
-        return n->whole[at];
-    int64_t found = 0;
-    for (Py_ssize_t gpu = 0; gpu < n->width; gpu++)
-        found += n->gpu[gpu * n->count + at] >= WHOLE && ask->gpus[at * n->width + gpu];
-    return found;
-}
-
-static inline float score(const Nodes *n, const Ask *ask, Py_ssize_t at)
-{
-    if (!ask->nodes[at] || !n->open[at] || n->cpu[at] < ask->cpu_milli
-        || n->memory[at] < ask->memory_mib)
-        return NOT_HERE;
-    double gpus = (double)n->milli[at] * (1.0 / WHOLE);
-    double score = (ask->takes - gpus) * ask->left_over;
-    if (ask->losses) {
-        double best = best_loss(n, ask, at);
-        if (best == NOT_HERE)
-            return NOT_HERE;
-        if (best == ask->losses[WHOLE])
-            best += ((double)n->whole[at] * ask->slope + ask->offset) * n->a_gpu[at];
-        score = best + score;
-    } else if (ask->whole_gpus) {
-        if (whole_gpus(n, ask, at) < ask->whole_gpus)
-            return NOT_HERE;
-        score = ((double)n->whole[at] * ask->slope + ask->offset) * n->a_gpu[at] + score;
-    }
-    if (ask->a_cpu > 0.0) {
-        double unserved = gpus - (double)n->cpu[at] * ask->a_cpu;
-        score += unserved > 0.0 ? unserved : 0.0;
-        unserved += ask->short_of_cpu;
-        score -= unserved > 0.0 ? unserved : 0.0;
-    }
-    return (float)score;
-}
-
 /* ---- cards: the twin of board.py */
 
 typedef struct {
@@ -261,10 +171,7 @@ static int look(const Nodes *n, Card *card, Py_ssize_t cluster)
         PyErr_SetString(PyExc_ValueError, "starts: a cluster is empty or elsewhere");
         return -1;
     }
-    int64_t best = first;
-    for (int64_t at = first + 1; at < last; at++)
-        if (card->scores[at] > card->scores[best])
-            best = at;
+    int64_t best = best_of(card->scores, first, last);
     card->best_slot[cluster] = best;
     card->best[cluster] = card->scores[best];
     return 0;
@@ -272,11 +179,7 @@ static int look(const Nodes *n, Card *card, Py_ssize_t cluster)
 
 static int make(const Nodes *n, const Ask *ask, Card *card)
 {
-    const Nodes nodes = *n; /* copies: nothing that is written can be part of them */
-    const Ask asked = *ask;
-    float *scores = card->scores;
-    for (Py_ssize_t at = 0; at < nodes.count; at++)
-        scores[at] = score(&nodes, &asked, at);
+    score_all(n, ask, card->scores);
     for (Py_ssize_t cluster = 0; cluster < n->clusters; cluster++)
         if (look(n, card, cluster) < 0)
             return -1;

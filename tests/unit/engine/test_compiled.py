@@ -41,14 +41,14 @@ NEEDS = (
 )
 
 
-def filled(seed: int) -> Fleet:
+def filled(seed: int, nodes: int = NODES) -> Fleet:
     """Nodes of many kinds in three clusters, some closed or sick, all with something on them."""
     chance, fleet = random.Random(seed), Fleet()
-    for at in range(NODES):
+    for at in range(nodes):
         gpus = chance.choice([0, 1, 2, 4, 8])
         report = node(
             f"c{at % 3}",
-            f"n{at:02}",
+            f"n{at:03}",
             gpus=gpus,
             model=chance.choice(MODELS),
             cpu_milli=chance.randrange(4, 64) * 1000,
@@ -58,7 +58,7 @@ def filled(seed: int) -> Fleet:
         )
         fleet.put_node(report)
     fleet.arrange()
-    for _ in range(NODES):
+    for _ in range(nodes):
         change(fleet, chance)
     return fleet
 
@@ -70,6 +70,9 @@ def change(fleet: Fleet, chance: random.Random) -> None:
     gpus = tuple(chance.sample(range(8), chance.randrange(3)))
     held = Holding(*name, chance.randrange(9000), 1024, milli, gpus)
     fleet.charge([held], chance.choice([1, 1, -1]))
+
+
+MANY = filled(3, 900)  # clusters of more than a block
 
 
 @settings(UNHURRIED, max_examples=150)
@@ -88,6 +91,25 @@ def test_cards_in_c_have_the_bits_of_those_that_numpy_keeps(
         assert ours.best_slot.tobytes() == twins.best_slot.tobytes()
         for _ in range(changes):
             change(fleet, chance)
+
+
+@pytest.mark.parametrize("need", NEEDS)
+@pytest.mark.parametrize("sample", MIXES)
+@pytest.mark.parametrize("cpu_milli", [None, 1 << 51, 1 << 62, -(1 << 62)])
+def test_blocks_of_nodes_have_them_too(need: PodSet, sample: Sample, cpu_milli: int | None) -> None:
+    fleet, worth = MANY, worth_of(sample)
+    before = fleet.cpu.copy()
+    if cpu_milli is not None:
+        fleet.cpu[300] = cpu_milli  # more than any node has: its block is scored one by one
+    suitable = suitable_nodes(fleet, need)
+    card = Board().card(fleet, kind_of(need), need, suitable, worth)
+    scores = score_all(fleet, need, suitable, worth)
+    assert card.scores.tobytes() == scores.tobytes()
+    for cluster in range(len(fleet.clusters)):
+        first, last = fleet.span(cluster)
+        best = first + int(scores[first:last].argmax())
+        assert (card.best_slot[cluster], card.best[cluster]) == (best, scores[best])
+    fleet.cpu[:] = before
 
 
 def test_a_board_that_is_copied_with_its_fleet_follows_the_copy() -> None:

@@ -1,0 +1,185 @@
+/* What nodes are worth to one kind of pod: the twin of value.py's score_nodes.
+
+``score`` is of one node, as value.py has it. ``score_all`` is of a fleet: blocks of nodes without a
+branch, so that processors take several at once, and ``score`` for the nodes that are not plain. */
+
+#include "_cards.h"
+#include <string.h>
+
+/* ---- scores: the twin of value.py */
+
+static double best_loss(const Nodes *n, const Ask *ask, Py_ssize_t at)
+{
+    if (!ask->gpus && n->milli[at] == WHOLE * n->whole[at]) /* no parts are free */
+        return n->whole[at] > 0 ? ask->losses[WHOLE] : NOT_HERE;
+    double best = NOT_HERE;
+    for (Py_ssize_t gpu = 0; gpu < n->width; gpu++) {
+        if (ask->gpus && !ask->gpus[at * n->width + gpu])
+            continue;
+        int64_t free = n->gpu[gpu * n->count + at];
+        double loss = ask->losses[free < 0 ? 0 : free > WHOLE ? WHOLE : free];
+        best = loss > best ? loss : best;
+    }
+    return best;
+}
+
+static int64_t whole_gpus(const Nodes *n, const Ask *ask, Py_ssize_t at)
+{
+    if (!ask->gpus)
+        return n->whole[at];
+    int64_t found = 0;
+    for (Py_ssize_t gpu = 0; gpu < n->width; gpu++)
+        found += n->gpu[gpu * n->count + at] >= WHOLE && ask->gpus[at * n->width + gpu];
+    return found;
+}
+
+float score(const Nodes *n, const Ask *ask, Py_ssize_t at)
+{
+    if (!ask->nodes[at] || !n->open[at] || n->cpu[at] < ask->cpu_milli
+        || n->memory[at] < ask->memory_mib)
+        return NOT_HERE;
+    double gpus = (double)n->milli[at] * (1.0 / WHOLE);
+    double score = (ask->takes - gpus) * ask->left_over;
+    if (ask->losses) {
+        double best = best_loss(n, ask, at);
+        if (best == NOT_HERE)
+            return NOT_HERE;
+        if (best == ask->losses[WHOLE])
+            best += ((double)n->whole[at] * ask->slope + ask->offset) * n->a_gpu[at];
+        score = best + score;
+    } else if (ask->whole_gpus) {
+        if (whole_gpus(n, ask, at) < ask->whole_gpus)
+            return NOT_HERE;
+        score = ((double)n->whole[at] * ask->slope + ask->offset) * n->a_gpu[at] + score;
+    }
+    if (ask->a_cpu > 0.0) {
+        double unserved = gpus - (double)n->cpu[at] * ask->a_cpu;
+        score += unserved > 0.0 ? unserved : 0.0;
+        unserved += ask->short_of_cpu;
+        score -= unserved > 0.0 ? unserved : 0.0;
+    }
+    return (float)score;
+}
+
+/* ---- all of them */
+
+/* Compiled for newer processors too, where the loader can choose: the same operations, so the same
+bits; what is rounded is never contracted. */
+#if defined(__x86_64__) && defined(__linux__) && defined(__GLIBC__) && defined(__has_attribute)
+#if __has_attribute(target_clones)
+#define FOR_EACH_PROCESSOR __attribute__((target_clones("avx2", "default")))
+#endif
+#endif
+#ifndef FOR_EACH_PROCESSOR
+#define FOR_EACH_PROCESSOR
+#endif
+
+#define BLOCK 256
+#define LARGE ((int64_t)1 << 51) /* what is not below this is no amount that ``exact`` can take */
+
+static inline double exact(int64_t amount) /* a conversion that many processors have no step for */
+{
+    const int64_t bits = amount + 0x4338000000000000; /* of 1.5 * 2^52, to which it is added */
+    double sum;
+    memcpy(&sum, &bits, sizeof sum);
+    return sum - 6755399441055744.0;
+}
+
+enum { NO_GPU, WHOLE_ONES, PART };
+
+/* As if every node had room and no parts of GPUs were free. Whether all amounts were small enough. */
+static inline int plain(const Nodes *n, const Ask *ask, Py_ssize_t first, Py_ssize_t count,
+                        const int wants, const int scarce, float *restrict out)
+{
+    const int64_t *restrict cpu = n->cpu + first, *restrict whole = n->whole + first;
+    const int64_t *restrict milli = n->milli + first;
+    const double *restrict a_gpu = n->a_gpu + first;
+    const double takes = ask->takes, left_over = ask->left_over, a_cpu = ask->a_cpu;
+    const double slope = ask->slope, offset = ask->offset, short_of_cpu = ask->short_of_cpu;
+    const double opening = wants == PART ? ask->losses[WHOLE] : 0.0;
+    uint64_t seen = 0;
+    for (Py_ssize_t at = 0; at < count; at++) {
+        seen |= (uint64_t)(cpu[at] + LARGE) | (uint64_t)(whole[at] + LARGE)
+                | (uint64_t)(milli[at] + LARGE);
+        double gpus = exact(milli[at]) * (1.0 / WHOLE);
+        double score = (takes - gpus) * left_over;
+        double lost = (exact(whole[at]) * slope + offset) * a_gpu[at];
+        if (wants == PART)
+            score = (opening + lost) + score;
+        else if (wants == WHOLE_ONES)
+            score = lost + score;
+        if (scarce) {
+            double unserved = gpus - exact(cpu[at]) * a_cpu;
+            score += unserved > 0.0 ? unserved : 0.0;
+            unserved += short_of_cpu;
+            score -= unserved > 0.0 ? unserved : 0.0;
+        }
+        out[at] = (float)score;
+    }
+    return seen < 2 * (uint64_t)LARGE;
+}
+
+FOR_EACH_PROCESSOR
+static int block(const Nodes *n, const Ask *ask, Py_ssize_t first, Py_ssize_t count, float *out)
+{
+    const int scarce = ask->a_cpu > 0.0;
+    if (ask->losses)
+        return scarce ? plain(n, ask, first, count, PART, 1, out)
+                      : plain(n, ask, first, count, PART, 0, out);
+    if (ask->whole_gpus)
+        return scarce ? plain(n, ask, first, count, WHOLE_ONES, 1, out)
+                      : plain(n, ask, first, count, WHOLE_ONES, 0, out);
+    return scarce ? plain(n, ask, first, count, NO_GPU, 1, out)
+                  : plain(n, ask, first, count, NO_GPU, 0, out);
+}
+
+FOR_EACH_PROCESSOR
+static void shut(const Nodes *n, const Ask *ask, Py_ssize_t first, Py_ssize_t count, float *out)
+{
+    const int64_t *restrict cpu = n->cpu + first, *restrict memory = n->memory + first;
+    const int64_t *restrict whole = n->whole + first;
+    const char *restrict open = n->open + first, *restrict nodes = ask->nodes + first;
+    const int64_t cpu_milli = ask->cpu_milli, memory_mib = ask->memory_mib;
+    const int64_t gpus = ask->losses ? 1 : ask->whole_gpus ? ask->whole_gpus : INT64_MIN;
+    for (Py_ssize_t at = 0; at < count; at++) {
+        int fits = (nodes[at] != 0) & (open[at] != 0) & (cpu[at] >= cpu_milli)
+                   & (memory[at] >= memory_mib) & (whole[at] >= gpus);
+        out[at] = fits ? out[at] : NOT_HERE;
+    }
+}
+
+void score_all(const Nodes *n, const Ask *ask, float *scores)
+{
+    for (Py_ssize_t first = 0; first < n->count; first += BLOCK) {
+        Py_ssize_t count = n->count - first < BLOCK ? n->count - first : BLOCK;
+        float *out = scores + first;
+        if (ask->gpus || !block(n, ask, first, count, out)) {
+            for (Py_ssize_t at = 0; at < count; at++)
+                out[at] = score(n, ask, first + at);
+            continue;
+        }
+        shut(n, ask, first, count, out);
+        for (Py_ssize_t at = first; ask->losses && at < first + count; at++)
+            if (n->milli[at] != WHOLE * n->whole[at]) /* parts are free: one may do better */
+                scores[at] = score(n, ask, at);
+    }
+}
+
+FOR_EACH_PROCESSOR
+Py_ssize_t best_of(const float *scores, Py_ssize_t first, Py_ssize_t last)
+{
+    Py_ssize_t best = first;
+    float most = scores[first];
+    for (Py_ssize_t from = first + 1; from < last; from += BLOCK) {
+        Py_ssize_t to = last - from < BLOCK ? last : from + BLOCK;
+        int any = 0;
+        for (Py_ssize_t at = from; at < to; at++)
+            any |= scores[at] > most;
+        for (Py_ssize_t at = from; any && at < to; at++)
+            if (scores[at] > most) {
+                most = scores[at];
+                best = at;
+            }
+    }
+    return best;
+}
