@@ -7,7 +7,7 @@ from setuptools import Extension, setup
 
 CARDS = Extension(
     "berthmaster.engine._cards",
-    [f"services/berthmaster/engine/_{part}.c" for part in ("cards", "scores")],
+    [f"services/berthmaster/engine/_{part}.c" for part in ("cards", "ranks", "scores")],
     depends=["services/berthmaster/engine/_cards.h"],
     # No fused multiply and add: scores have the same bits as numpy's. Nobody asks whether something
     # trapped, so several nodes can be scored at once. abi3: one build for all.

@@ -32,6 +32,7 @@ SOURCES = (
     "setup.py",
     "services/berthmaster/engine/_cards.c",
     "services/berthmaster/engine/_cards.h",
+    "services/berthmaster/engine/_ranks.c",
     "services/berthmaster/engine/_scores.c",
     "constraints.txt",
     "scripts/make_env.py",

@@ -302,6 +302,8 @@ static PyObject *cards_update(PyObject *module, PyObject *const *args, Py_ssize_
 static PyMethodDef functions[] = {
     {"make", (PyCFunction)(void (*)(void))cards_make, METH_FASTCALL, NULL},
     {"update", (PyCFunction)(void (*)(void))cards_update, METH_FASTCALL, NULL},
+    {"rank", (PyCFunction)(void (*)(void))ranks_rank, METH_FASTCALL, NULL},
+    {"shown", (PyCFunction)(void (*)(void))ranks_shown, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 

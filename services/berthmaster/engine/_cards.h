@@ -57,4 +57,9 @@ float score(const Nodes *n, const Ask *ask, Py_ssize_t at);
 void score_all(const Nodes *n, const Ask *ask, float *scores); /* the same, of every node */
 Py_ssize_t best_of(const float *scores, Py_ssize_t first, Py_ssize_t last); /* the first of them */
 
+/* ---- what Python calls: _ranks.c */
+
+PyObject *ranks_rank(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *ranks_shown(PyObject *module, PyObject *const *args, Py_ssize_t count);
+
 #endif

@@ -65,3 +65,26 @@ def update(
     /,
 ) -> None:
     """Score the nodes that entries of the log of touched slots name, from first to before last."""
+
+_Doubles = NDArray[np.float64]
+
+def rank(
+    values: _Doubles,
+    free_milli: NDArray[np.int64],
+    percent: _Doubles,
+    total: _Doubles,
+    room: float,
+    fit: float,
+    a_gpu: float,
+    even: float,
+    best: _Scores,
+    may: NDArray[np.bool_],
+    single: bool,
+    /,
+) -> tuple[bytes, list[int]]:
+    """The clusters by score; scores and what they are made of are written to ``values``."""
+
+def shown(
+    values: _Doubles, parts: tuple[str, ...], numbers: list[int], /
+) -> list[tuple[float, dict[str, float]]]:
+    """Scores and parts of some clusters as records have them."""

@@ -20,14 +20,13 @@ from berthmaster.engine.fit import (
 )
 from berthmaster.engine.needs import Suitable, prefers, tolerates, wants_fraction
 from berthmaster.engine.parts import room as room_part
-from berthmaster.engine.parts.values import told
-from berthmaster.engine.value import NOT_HERE
+from berthmaster.engine.ranked import NOTHING
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.placement import RankedCluster
 from berthmaster.messages.workload import JobRequest
-from berthmaster.resolver.moment import Lens, Moment, Shut, to_show
+from berthmaster.resolver.moment import Lens, Moment, Shut
 from berthmaster.resolver.quota import target_in, why_not
-from berthmaster.resolver.ranking import NO_PARTS, Candidate, Candidates, pending_in, rank
+from berthmaster.resolver.ranking import Candidate, Candidates, pending_in, rank
 from berthmaster.resolver.settings import Policy
 from berthmaster.resolver.state import Knowledge
 
@@ -37,7 +36,6 @@ NO_LABELS: Final = "lacks the labels asked for"
 TAINTED: Final = "is tainted"
 NO_NODES: Final = "has no nodes"
 LESS_LIKED: Final = "has room on GPU models only that it likes less"
-_NO_ROOM: Final = np.array(NOT_HERE, np.float32)  # of no dimension: faster than a float
 NO_JOB_SETS: Final = "makes no JobSets, which several pod sets need"
 
 
@@ -60,26 +58,18 @@ class Considered(NamedTuple):
         if self.candidates.lens.uses_steadiness:
             self.moment.tells_steadiness = True
         candidates, age_s = self.candidates, self.moment.age_s
-        clusters, parts_of, score = candidates.clusters, candidates.lens.parts_of, candidates.score
-        early = [(name, values.item) for name, values in candidates.parts.early]
-        late = [(name, values.item) for name, values in candidates.parts.late]
-        ranked = []
-        for number in self._kept(first.number):
-            parts = {}
-            for name, value_of in early:
-                parts[name] = to_show(value_of(number))
-            parts.update(parts_of(number))
-            for name, value_of in late:
-                parts[name] = to_show(told(value_of(number)))
-            ranked.append(
+        clusters, kept = candidates.clusters, self._kept(first.number)
+        return tuple(
+            [
                 RankedCluster(
                     cluster=clusters[number],
-                    score=to_show(score.item(number)),
+                    score=score,
                     parts=parts,
                     input_age_s=age_s[number],
                 )
-            )
-        return tuple(ranked)
+                for number, (score, parts) in zip(kept, candidates.shown(kept), strict=True)
+            ]
+        )
 
     def _kept(self, first: int) -> list[int]:
         """Numbers of the clusters that a record keeps."""
@@ -153,36 +143,31 @@ def _as_asked(know: Knowledge, moment: Moment, request: JobRequest, shape: bytes
         suitables.append(suitable)
         cards.append(card)
     if not moment.clusters:
-        nothing = Candidates([], [], np.zeros(0), None, lens, NO_PARTS)
+        nothing = Candidates([], NOTHING, None, lens, (), ())
         return Considered(moment, nothing, dict(shut.why), suitables, cards)
     single = len(cards) == 1 and request.pod_sets[0].count == 1
-    if single:
-        fits = cards[0].best > _NO_ROOM
-    else:
-        fits = _clusters_with_room(know, request, cards, suitables)
     if setting is not None and setting.via != "direct":
         shut = _refused(know, moment, request, setting, shut)
-    fits &= shut.open
-    filtered = _out(know, shut, fits, suitables)
+    may = shut.open
+    if not single:
+        may = may & _clusters_with_room(know, request, cards, suitables)
+    candidates = rank(know, moment, request, setting, lens, cards, may)
+    filtered = _out(know, shut, candidates.found.able, suitables)
     if not single:
         filtered = dict(filtered)  # whoever seats it may find out more
-    candidates = rank(know, moment, request, setting, lens, cards, fits)
     return Considered(moment, candidates, filtered, suitables, cards)
 
 
-def _out(
-    know: Knowledge, shut: Shut, fits: NDArray[np.bool_], suitables: list[Suitable]
-) -> dict[str, str]:
+def _out(know: Knowledge, shut: Shut, able: bytes, suitables: list[Suitable]) -> dict[str, str]:
     """Why clusters are out: closed, or without a node that suits and has room."""
-    key = fits.tobytes()
-    known = shut.busy.get(key)
+    known = shut.busy.get(able)
     if known is None:
         known = dict(shut.why)
-        for number in np.flatnonzero(shut.open & ~fits).tolist():
+        for number in np.flatnonzero(shut.open & ~np.frombuffer(able, np.bool_)).tolist():
             cluster = know.fleet.clusters[number]
             whys = (s.why_not.get(cluster) for s in suitables)
             known[cluster] = next((why for why in whys if why), BUSY)
-        shut.busy[key] = known
+        shut.busy[able] = known
     return known
 
 

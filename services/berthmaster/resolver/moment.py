@@ -6,7 +6,6 @@ kind of request that is met.
 """
 
 from collections.abc import Callable, Mapping
-from math import floor
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -16,6 +15,7 @@ from berthmaster.engine.parts import fresh, idle, interference
 from berthmaster.engine.parts.price import NAME as PRICE
 from berthmaster.engine.parts.values import MOST, UNKNOWN, Floats, told
 from berthmaster.engine.profiles import BALANCED, PARTS, PROFILES, Said, Weights, chosen
+from berthmaster.engine.ranked import to_show
 from berthmaster.engine.roster import Roster
 from berthmaster.engine.value import Worth
 from berthmaster.messages.control import QueueSetting
@@ -32,8 +32,8 @@ class Lens(NamedTuple):
 
     profile: str  # as a record tells it: "" = the usual one
     weights: dict[str, float]  # as a record tells them: {} = the profile's own
-    fit: Floats  # factor of the part, of no dimension; below 0: the less the better
-    room: Floats
+    fit: float  # factor of the part; below 0: the less the better
+    room: float
     late: tuple[tuple[str, float], ...]  # of the parts that depend on the request, their factors
     total: Floats  # [C], what the other parts come to
     standing: dict[str, Floats]  # those parts, [C] each
@@ -170,8 +170,8 @@ class Moment:
         return Lens(
             profile="" if name == BALANCED else name,
             weights=shown,
-            fit=np.array(factors["fit"]),
-            room=np.array(factors["room"]),
+            fit=factors["fit"],
+            room=factors["room"],
             late=tuple((part, factors[part]) for part in LATE if part in factors),
             total=sum_ + turned if turned else sum_,
             standing=standing,
@@ -210,11 +210,6 @@ class Moment:
             case _:
                 known = self._steadiness
                 return np.array([known.get(name, UNKNOWN) for name in self.clusters])
-
-
-def to_show(value: float) -> float:
-    """As records have a score and its parts: four places, enough to see what decided."""
-    return floor(value * 1e4 + 0.5) / 1e4
 
 
 def _ages_to_show(age_s: Floats) -> list[float]:

@@ -14,9 +14,18 @@ from berthmaster.engine.board import Card
 from berthmaster.engine.parts import fit as fit_part
 from berthmaster.engine.parts import locality as locality_part
 from berthmaster.engine.parts import price as price_part
-from berthmaster.engine.parts import room as room_part
 from berthmaster.engine.parts import wait as wait_part
-from berthmaster.engine.parts.values import UNKNOWN, Floats
+from berthmaster.engine.parts.values import UNKNOWN, Floats, told
+from berthmaster.engine.ranked import (
+    NO_ROOM,
+    Field,
+    Ranked,
+    in_order,
+    ranked,
+    shown,
+    to_show,
+    weighed,
+)
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.placement import Target
 from berthmaster.messages.workload import JobRequest
@@ -41,17 +50,18 @@ class Candidates(Sequence[Candidate]):
     def __init__(
         self,
         clusters: list[str],
-        order: list[int],
-        score: Floats,
+        found: Ranked,
         slots: NDArray[np.int64] | None,
         lens: Lens,
-        parts: "Parts",
+        parts: tuple[str, ...],
+        late: tuple[tuple[str, Floats], ...],
     ) -> None:
         self.clusters = clusters
-        self.order = order  # numbers of clusters
-        self.score = score
+        self.order = found.order  # numbers of clusters
+        self.found = found
         self.lens = lens
-        self.parts = parts
+        self._parts = parts  # that are beside the score
+        self._late = late  # parts of [C]
         self._slots = slots
 
     def __len__(self) -> int:
@@ -72,29 +82,30 @@ class Candidates(Sequence[Candidate]):
     def only(self, cluster: str) -> "Candidates":
         """This one, if it is among them."""
         order = [number for number in self.order if self.clusters[number] == cluster]
-        return Candidates(self.clusters, order, self.score, self._slots, self.lens, self.parts)
+        found = self.found._replace(order=order)
+        return Candidates(self.clusters, found, self._slots, self.lens, self._parts, self._late)
 
     def clear(self) -> None:
         """None of them could, after all."""
         self.order.clear()
 
+    def shown(self, numbers: list[int]) -> Iterator[tuple[float, dict[str, float]]]:
+        """Scores of some clusters, and what they are made of, as records have them."""
+        parts_of = self.lens.parts_of
+        usual = shown(self.found.values, self._parts, numbers)
+        for number, (score, parts) in zip(numbers, usual, strict=True):
+            parts.update(parts_of(number))
+            for name, values in self._late:
+                parts[name] = to_show(told(values.item(number)))
+            yield score, parts
+
     def _candidate(self, number: int) -> Candidate:
         return Candidate(
-            self.score.item(number),
+            self.found.values.item(0, number),
             self.clusters[number],
             number,
             self._slots.item(number) if self._slots is not None else -1,
         )
-
-
-class Parts(NamedTuple):
-    """Parts of the score that depend on the request, by name, [C] each."""
-
-    early: tuple[tuple[str, Floats], ...]  # fit and room, always known
-    late: tuple[tuple[str, Floats], ...]
-
-
-NO_PARTS: Final = Parts((), ())
 
 
 def rank(
@@ -104,42 +115,46 @@ def rank(
     setting: QueueSetting | None,
     lens: Lens,
     cards: list[Card],
-    fits: NDArray[np.bool_],
+    may: NDArray[np.bool_],
 ) -> Candidates:
-    """Clusters that could take the request, best first. Parts that do not count are not made."""
-    score = lens.total
-    early: tuple[tuple[str, Floats], ...] = ()
-    if lens.room:
-        room = room_part.part(know.fleet.free_milli, moment.room_percent)
-        score = lens.room * room
-        early = (("room", room),)
-    if lens.fit:
-        fit = fit_part.part(request.pod_sets[0], cards[0].best, moment.worth)
-        for pods, card in zip(request.pod_sets[1:], cards[1:], strict=True):
-            fit = np.minimum(fit, fit_part.part(pods, card.best, moment.worth))
-        if early:
-            score += lens.fit * fit
-        else:
-            score = lens.fit * fit
-        early = (("fit", fit), *early)
-    if early:
-        score += lens.total
-    late: list[tuple[str, Floats]] = []
-    for name, factor in lens.late:
-        values = _LATE[name](know, moment, request, setting, cards, fits)
-        score = score + counted(values, factor)
-        late.append((name, values))
-    # Clusters are in the order of their names, which decides ties.
-    last = -score
-    able = fits.tobytes().count(1)
-    if able < len(fits):
-        np.copyto(last, np.inf, where=~fits)
-    order = last.argsort(kind="stable").tolist()
-    del order[able:]
-    single = len(cards) == 1 and request.pod_sets[0].count == 1
+    """Clusters that could take the request, best first. Parts that do not count are not made.
+    ``may``: those that can take it as far as is known without a card, or a gang's bound."""
+    pods, best = request.pod_sets[0], cards[0].best
+    single = len(cards) == 1 and pods.count == 1
+    field = Field(know.fleet.free_milli, moment.room_percent, lens.total, lens.room, lens.fit)
+    late: tuple[tuple[str, Floats], ...] = ()
+    if len(cards) == 1 and not lens.late:
+        found = ranked(field, pods, moment.worth, best, may, single=single)
+    else:
+        able = may & (best > NO_ROOM) if single else may
+        late = tuple(
+            (name, _LATE[name](know, moment, request, setting, cards, able))
+            for name, _ in lens.late
+        )
+        found = _ranked_late(field, request, moment, lens, cards, able, late)
     slots = cards[0].best_slot if single else None
-    parts = Parts(early, tuple(late))
-    return Candidates(know.fleet.clusters, order, score, slots, lens, parts)
+    return Candidates(know.fleet.clusters, found, slots, lens, field.parts, late)
+
+
+def _ranked_late(
+    field: Field,
+    request: JobRequest,
+    moment: Moment,
+    lens: Lens,
+    cards: list[Card],
+    able: NDArray[np.bool_],
+    late: tuple[tuple[str, Floats], ...],
+) -> Ranked:
+    """With parts that depend on more of the request than its kind, or for several pod sets."""
+    fit: Floats | None = None
+    if lens.fit:
+        sets = zip(request.pod_sets, cards, strict=True)
+        each = [fit_part.part(pods, card.best, moment.worth) for pods, card in sets]
+        fit = np.minimum.reduce(each)
+    values = weighed(field, fit)
+    for (_, part), (_, factor) in zip(late, lens.late, strict=True):
+        values[0] += counted(part, factor)
+    return Ranked(values, able.tobytes(), in_order(values[0], able))
 
 
 def _wait(
