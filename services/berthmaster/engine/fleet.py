@@ -21,11 +21,12 @@ Whatever is derived of single nodes can be kept up to date by ``touched``: the s
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from berthmaster.engine.cells import Cells
 from berthmaster.engine.links import Links, links_of
 from berthmaster.engine.shares import Part, counted, enough, sized_milli, takes_milli
 from berthmaster.engine.touched import Touched
@@ -74,33 +75,6 @@ class _Used:
         self.parts: dict[tuple[int, Part], int] = {}  # GPU, as asked for -> how many; no zeros
 
 
-class _Cells:
-    """The arrays' memory, for reading and writing single numbers: a third of what numpy takes."""
-
-    __slots__ = (
-        "cluster_of",
-        "cpu",
-        "free_milli",
-        "gpu",
-        "memory",
-        "milli",
-        "open",
-        "whole",
-        "width",
-    )
-
-    def __init__(self, fleet: "Fleet") -> None:
-        self.cpu = memoryview(fleet.cpu)  # type: ignore[arg-type]
-        self.memory = memoryview(fleet.memory)  # type: ignore[arg-type]
-        self.gpu: Any = memoryview(fleet.gpu)  # type: ignore[arg-type]
-        self.width: int = fleet.gpu.shape[1]
-        self.whole = memoryview(fleet.whole)  # type: ignore[arg-type]
-        self.milli = memoryview(fleet.milli)  # type: ignore[arg-type]
-        self.open = memoryview(fleet.open)  # type: ignore[arg-type]
-        self.free_milli = memoryview(fleet.free_milli)  # type: ignore[arg-type]
-        self.cluster_of = memoryview(fleet.cluster_of)  # type: ignore[arg-type]
-
-
 class Fleet:
     """Facts and live placements, and the arrays made of them."""
 
@@ -131,7 +105,7 @@ class Fleet:
         self.all_milli: NDArray[np.int64] = np.zeros(0, np.int64)
         self.touched = Touched()
         self._spans: list[tuple[int, int]] = []
-        self._cells = _Cells(self)
+        self._cells = Cells(self)
         self._plain: list[bool] = []  # GPU i stands in column i, and no part costs more than itself
 
     # Facts
@@ -290,9 +264,10 @@ class Fleet:
         self.pieces = {resource: np.zeros(count, np.int64) for resource in sorted(counted_)}
         self.free_milli = np.zeros(len(self.clusters), np.int64)
         self.all_milli = np.zeros(len(self.clusters), np.int64)
-        self._cells = _Cells(self)
+        self._cells = Cells(self)
+        columns = list(range(width))
         self._plain = [
-            not report.shares and all(gpu.index == at for at, gpu in enumerate(report.gpus))
+            not report.shares and [gpu.index for gpu in report.gpus] == columns[: len(report.gpus)]
             for report in self.reports()
         ]
         for slot in range(count):
@@ -337,31 +312,34 @@ class Fleet:
             taken = used.gpu
         if report.shares or (used is not None and used.parts):
             taken = self._fill_shares(slot, report, used)
-        self.cpu[slot] = cpu_milli
-        self.memory[slot] = memory_mib
-        row = self.gpu[slot]
+        cell = self._cells
+        cell.cpu[slot] = cpu_milli
+        cell.memory[slot] = memory_mib
+        gpu = cell.gpu
         whole = milli = capacity = 0
         for position, device in enumerate(report.gpus):
             if not device.healthy:
-                row[position] = ABSENT
+                gpu[slot, position] = ABSENT
                 continue
-            free = WHOLE - device.foreign_milli - taken.get(device.index, 0)
-            row[position] = free
+            free = WHOLE - device.foreign_milli
+            if taken:
+                free -= taken.get(device.index, 0)
+            gpu[slot, position] = free
             capacity += WHOLE
             if free >= WHOLE:
                 whole += 1
             if free > 0:
                 milli += free
         is_open = report.ready and report.schedulable and name not in self._cordoned
-        counted_milli = int(self.milli[slot]) if self.open[slot] else 0
-        cluster = self.cluster_of[slot]
-        self.free_milli[cluster] += (milli if is_open else 0) - counted_milli
-        self.all_milli[cluster] += capacity - self.capacity_milli[slot]
-        self.whole[slot] = whole
-        self.milli[slot] = milli
-        self.capacity_milli[slot] = capacity
-        self.a_gpu[slot] = WHOLE / max(capacity, WHOLE)
-        self.open[slot] = is_open
+        counted_milli = cell.milli[slot] if cell.open[slot] else 0
+        cluster = cell.cluster_of[slot]
+        cell.free_milli[cluster] += (milli if is_open else 0) - counted_milli
+        cell.all_milli[cluster] += capacity - cell.capacity_milli[slot]
+        cell.whole[slot] = whole
+        cell.milli[slot] = milli
+        cell.capacity_milli[slot] = capacity
+        cell.a_gpu[slot] = WHOLE / max(capacity, WHOLE)
+        cell.open[slot] = is_open
         self.touched.add(slot)
 
     def _fill_shares(self, slot: int, report: NodeReport, used: _Used | None) -> dict[int, int]:
@@ -391,7 +369,7 @@ def _memory(report: NodeReport, index: int) -> int:
 
 
 def _kind(report: NodeReport) -> NodeKind:
-    gpus = tuple((gpu.model, gpu.memory_mib) for gpu in report.gpus)
+    gpus = tuple([(gpu.model, gpu.memory_mib) for gpu in report.gpus])
     return NodeKind(gpus, report.taints, report.fractions, report.shares, links_of(report.gpus))
 
 

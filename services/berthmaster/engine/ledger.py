@@ -96,7 +96,9 @@ class Ledger:
                 return False
             same_models = True
         else:
-            same_models = _models(before) == _models(after)
+            same_models = (
+                before is not None and after is not None and _models(before) == _models(after)
+            )
         known = after or before
         if known is None:
             return False
@@ -148,10 +150,9 @@ class Ledger:
 def node_amounts(report: NodeReport) -> Amounts:
     """What a node has, for whoever gets it: healthy GPUs only."""
     amounts = {CPU: report.allocatable.cpu_milli, MEMORY: report.allocatable.memory_mib}
-    for gpu in report.gpus:
-        if gpu.healthy:
-            name = of_model(gpu.model)
-            amounts[name] = amounts.get(name, 0) + 1000
+    models = [gpu.model for gpu in report.gpus if gpu.healthy]
+    for model in dict.fromkeys(models):
+        amounts[of_model(model)] = 1000 * models.count(model)
     return amounts
 
 
@@ -213,8 +214,8 @@ def _gpu(report: NodeReport | None, binding: PodBinding) -> GpuDevice | None:
     return report.gpus[0]
 
 
-def _models(report: NodeReport | None) -> tuple[tuple[int, str], ...] | None:
-    return None if report is None else tuple((gpu.index, gpu.model) for gpu in report.gpus)
+def _models(report: NodeReport) -> list[tuple[int, str]]:
+    return [(gpu.index, gpu.model) for gpu in report.gpus]
 
 
 def _add(amounts: Amounts, more: Mapping[str, int], sign: int) -> None:

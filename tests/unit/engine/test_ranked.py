@@ -82,7 +82,7 @@ CLUSTERS = 6
 def handed() -> list[Any]:
     field = field_of(CLUSTERS, 1, 0.5, 0.5)
     may = np.ones(CLUSTERS, np.bool_)
-    return [np.empty((3, CLUSTERS)), *field, 50.0, 50.0, bests(CLUSTERS, 1), may, True]
+    return [np.zeros((3, CLUSTERS)), *field, 50.0, 50.0, bests(CLUSTERS, 1), may, True]
 
 
 @in_c
