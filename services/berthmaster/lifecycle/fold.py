@@ -46,7 +46,7 @@ def key(tenant: str, workload_id: str) -> Key:
     return f"{tenant}/{workload_id}"  # type: ignore[return-value]  # Key() is a call, for each event
 
 
-class Workload(msgspec.Struct, kw_only=True, omit_defaults=True):
+class Workload(msgspec.Struct, gc=False, kw_only=True, omit_defaults=True):
     """One aggregate, folded. Mutable: the folds of a million events share one object a workload."""
 
     tenant: str

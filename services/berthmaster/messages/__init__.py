@@ -3,4 +3,7 @@
 May live here: msgspec structs, their unions, decoders and bounds on what people may send.
 Must not: anything of ours from elsewhere, I/O, clocks. Other languages read what is generated
 from here, so a field once published is never re-typed, and a new one has a default.
+
+What services keep by the hundred thousand (fleet, workload, placement) is made with ``gc=False``: a
+message has no cycle, so the collector that looks for them need not walk through it again and again.
 """

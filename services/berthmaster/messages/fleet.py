@@ -16,14 +16,14 @@ Milli = Annotated[int, Meta(ge=0)]  # 1000 = one whole GPU, or one CPU core
 REFRESH_S = 3600.0  # whoever reports facts tells all of them again at least so often
 
 
-class Stamp(msgspec.Struct, frozen=True, kw_only=True, order=True):
+class Stamp(msgspec.Struct, frozen=True, gc=False, kw_only=True, order=True):
     """Orders the facts of one subject: larger is newer, whatever the order of arrival."""
 
     epoch: int  # one life of the writer; a new life takes a larger one
     counter: int  # rises with each fact of that life
 
 
-class Taint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Taint(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """A Kubernetes taint; pods without a matching toleration stay away."""
 
     key: str
@@ -31,7 +31,7 @@ class Taint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] = "NoSchedule"
 
 
-class Amounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Amounts(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Amounts of the divisible resources of a node or a pod."""
 
     cpu_milli: Milli = 0
@@ -40,7 +40,7 @@ class Amounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tpus: Count = 0
 
 
-class GpuDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class GpuDevice(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """One GPU that a node offers. Where only the number of GPUs that foreign pods use is known,
     the inventory charges it to the last GPUs of the node."""
 
@@ -54,7 +54,7 @@ class GpuDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     numa_node: Count | None = None  # None = not told
 
 
-class PodUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PodUse(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """One pod of ours that holds resources on a node, as the node sees it."""
 
     tenant: str
@@ -67,7 +67,7 @@ class PodUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpus: tuple[int, ...] = ()  # indices
 
 
-class Share(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Share(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """A part of a GPU that a node offers as an extended resource: one pod takes one."""
 
     resource: str  # such as nvidia.com/gpu.shared or nvidia.com/mig-1g.10gb
@@ -79,7 +79,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NodeReport(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="fleet.node.v1"
+    msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, tag="fleet.node.v1"
 ):
     """The last known state of one node.
 
@@ -105,7 +105,7 @@ class NodeReport(
     shares: tuple[Share, ...] = ()  # how a part of a GPU is asked for; empty = in any milli
 
 
-class NodeGone(msgspec.Struct, frozen=True, kw_only=True, tag="fleet.node_gone.v1"):
+class NodeGone(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag="fleet.node_gone.v1"):
     """The node was removed from its cluster.
 
     Subject: ``berth.fleet.<cluster>.node.<node>``
@@ -118,7 +118,7 @@ class NodeGone(msgspec.Struct, frozen=True, kw_only=True, tag="fleet.node_gone.v
 
 
 class ClusterProfile(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="fleet.profile.v1"
+    msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, tag="fleet.profile.v1"
 ):
     """What a cluster is: labels and properties that seldom change.
 
@@ -139,7 +139,12 @@ class ClusterProfile(
 
 
 class Membership(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="fleet.membership.v1"
+    msgspec.Struct,
+    frozen=True,
+    gc=False,
+    kw_only=True,
+    omit_defaults=True,
+    tag="fleet.membership.v1",
 ):
     """What a hub says of a cluster: its ClusterProfile and ManagedCluster, as one.
 
@@ -161,7 +166,7 @@ class Membership(
     gone: bool = False  # the hub no longer knows it
 
 
-class QuotaAmount(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class QuotaAmount(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """One resource of one flavor; CPU in milli, memory in MiB, all else in pieces."""
 
     nominal: Count
@@ -169,7 +174,7 @@ class QuotaAmount(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     borrowing_limit: Count | None = None  # None = all of the cohort's
 
 
-class FlavorQuota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class FlavorQuota(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """What a Kueue ClusterQueue grants of one ResourceFlavor."""
 
     flavor: str
@@ -177,7 +182,7 @@ class FlavorQuota(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     resources: dict[str, QuotaAmount] = {}
 
 
-class LocalQueueReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class LocalQueueReport(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """A LocalQueue that leads to the ClusterQueue."""
 
     namespace: str
@@ -187,7 +192,7 @@ class LocalQueueReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
 
 class QueueReport(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="fleet.queue.v1"
+    msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, tag="fleet.queue.v1"
 ):
     """A Kueue ClusterQueue of a cluster, with its LocalQueues.
 
@@ -210,7 +215,7 @@ class QueueReport(
 
 
 class CopyReport(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="fleet.copy.v1"
+    msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, tag="fleet.copy.v1"
 ):
     """A Kueue Workload that MultiKueue has copied to a worker cluster, as it stands there.
 
@@ -233,7 +238,7 @@ class CopyReport(
     gone: bool = False  # it was removed
 
 
-class ClusterAlive(msgspec.Struct, frozen=True, kw_only=True, tag="fleet.alive.v1"):
+class ClusterAlive(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag="fleet.alive.v1"):
     """The cluster's reporter is connected and has nothing older than this to tell.
 
     Subject: ``berth.fleet.<cluster>.alive``
@@ -245,7 +250,7 @@ class ClusterAlive(msgspec.Struct, frozen=True, kw_only=True, tag="fleet.alive.v
     interval_s: float  # when to expect the next one
 
 
-class ResourceScore(msgspec.Struct, frozen=True, kw_only=True):
+class ResourceScore(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One AddOnPlacementScore value with the amounts behind it."""
 
     score: Annotated[int, Meta(ge=-100, le=100)]
@@ -257,7 +262,7 @@ Freshness = Literal["fresh", "stale", "withdrawn"]
 
 
 class ClusterScore(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="fleet.score.v1"
+    msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, tag="fleet.score.v1"
 ):
     """How attractive a cluster is now, with how fresh that is.
 

@@ -23,7 +23,7 @@ PartWeights = Annotated[
 ]
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Target(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """How an attempt's job object is made in a Kubernetes cluster: what its queue says."""
 
     via: Via = "direct"
@@ -32,7 +32,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     local_queue: str = ""
 
 
-class PodBinding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PodBinding(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """One pod and its place."""
 
     pod: str  # "<pod set>-<index>"
@@ -40,7 +40,7 @@ class PodBinding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpus: tuple[int, ...] = ()  # indices on the node; empty = the cluster chooses
 
 
-class RankedCluster(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RankedCluster(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """A cluster that could take the workload, with the parts of its score."""
 
     cluster: str
@@ -49,7 +49,7 @@ class RankedCluster(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     input_age_s: float  # of the newest sign of life that the decider had
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Choice(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """One placement of a decision and why."""
 
     tenant: str
@@ -63,7 +63,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     weights: PartWeights = {}  # of the parts, where the request or its queue changed the profile's
 
 
-class Retraction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Retraction(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """One placement taken back by a decision and why."""
 
     tenant: str
@@ -73,7 +73,7 @@ class Retraction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str
 
 
-class HeldNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class HeldNode(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """What a reservation keeps of one node."""
 
     node: str
@@ -85,7 +85,7 @@ class HeldNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     mig_profile: str = ""
 
 
-class Reservation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Reservation(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Room that is kept for a waiting job: others may use it until then, not longer."""
 
     tenant: str
@@ -95,7 +95,7 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     expected_at_s: float | None = None  # None = not known when it will be free
 
 
-class PodKind(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PodKind(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """What of a pod decides which holes it can fill, and how often such pods came."""
 
     gpus: int = 0
@@ -104,14 +104,14 @@ class PodKind(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     weight: int
 
 
-class LearnedMix(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class LearnedMix(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """The mix of pods that scores are made for, as the decider had learned it."""
 
     pods: int  # that had arrived
     kinds: tuple[PodKind, ...] = ()
 
 
-class ToldOutlook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ToldOutlook(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """What the order of those that wait was made of, where jobs go by when they are due."""
 
     patience_s: float | None = None  # that the fleet needs for all that is open; None = for ever
@@ -121,7 +121,7 @@ class ToldOutlook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     late: int = 0  # of those that went behind, who had waited for long when they began
 
 
-class Expected(msgspec.Struct, frozen=True, kw_only=True):
+class Expected(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """How long a job is expected to take that does not say itself."""
 
     tenant: str
@@ -129,7 +129,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     expected_s: float
 
 
-class Saw(msgspec.Struct, frozen=True, kw_only=True):
+class Saw(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The last sequence of each stream that the decider had folded."""
 
     workloads: int
@@ -137,7 +137,9 @@ class Saw(msgspec.Struct, frozen=True, kw_only=True):
     control: int
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="decision.v1"):
+class Decision(
+    msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, tag="decision.v1"
+):
     """One group commit of a cell's decider.
 
     Subject: ``berth.decision.<cell>``

@@ -36,7 +36,7 @@ LabelText = Annotated[str, Meta(max_length=316)]
 Labels = Annotated[dict[LabelText, LabelText], Meta(max_length=64)]
 
 
-class Toleration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Toleration(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Lets pods onto nodes and clusters with a matching taint; an empty key matches every taint."""
 
     key: LabelText = ""
@@ -45,7 +45,7 @@ class Toleration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""  # "" = every effect
 
 
-class Topology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Topology(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """How the pods of a set are to stand to each other on the nodes of their one cluster. What is
     not said is free: then pods go where they cost least."""
 
@@ -60,7 +60,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     # one NUMA node. Else that is only preferred.
 
 
-class PodSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PodSet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """A number of equal pods."""
 
     name: Name = "main"
@@ -86,7 +86,7 @@ class PodSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tolerations: Annotated[tuple[Toleration, ...], Meta(max_length=MAX_TOLERATIONS)] = ()
 
 
-class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RunSpec(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """What the pods run. Executors for real clusters need the image; emulated ones ignore all."""
 
     image: Annotated[str, Meta(max_length=1024)] = ""
@@ -95,7 +95,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     env: Annotated[dict[str, str], Meta(max_length=256)] = {}
 
 
-class JobRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class JobRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """What a person asks for. All pods of it start together on one cluster, or none does.
 
     Events carry it, so it tolerates fields of a newer version; as a request it is a SubmitRequest.
@@ -122,7 +122,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     # data: where it is, as clusters' names, or labels or properties of clusters as key=value
 
 
-class HubObject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class HubObject(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """The Kueue Workload on a hub that a workload of ours stands for."""
 
     namespace: str
@@ -134,7 +134,7 @@ class HubObject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     hub: str = ""  # id of the hub's cluster: of whose objects nobody else's absence says anything
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """What every event of a workload carries."""
 
     tenant: str

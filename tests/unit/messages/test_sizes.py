@@ -1,7 +1,12 @@
-"""How many bytes the messages take that travel most, so that growth is a decision."""
+"""How many bytes the messages take that travel most, so that growth is a decision, and what they
+cost whoever keeps them."""
 
+from types import ModuleType
+
+import msgspec
 import pytest
 
+from berthmaster.messages import fleet, placement, workload
 from berthmaster.messages.families import encode
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.telemetry import GpuProcess, GpuReading, NodeTelemetry
@@ -81,3 +86,12 @@ def test_what_travels_most_stays_small(message: object, limit_bytes: int) -> Non
 
 def test_the_largest_gang_on_nodes_with_long_names_fits_one_message() -> None:
     assert len(encode(placed(MAX_PODS, 8, "n" * 63))) < MAX_PAYLOAD_BYTES
+
+
+@pytest.mark.parametrize("family", [fleet, placement, workload])
+def test_the_collector_of_cycles_passes_over_what_is_kept_by_the_hundred_thousand(
+    family: ModuleType,
+) -> None:
+    for made in vars(family).values():
+        if isinstance(made, type) and issubclass(made, msgspec.Struct):
+            assert made is msgspec.Struct or not made.__struct_config__.gc, made
