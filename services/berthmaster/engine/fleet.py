@@ -197,9 +197,9 @@ class Fleet:
             for gpu in gpus:
                 taken[gpu] = taken.get(gpu, 0) + change
             if gpus and gpu_milli < WHOLE:
-                parts = used.parts
+                parts, asked = used.parts, Part(gpu_milli, gpu_memory_mib, profile)
                 for gpu in gpus:
-                    part = (gpu, Part(gpu_milli, gpu_memory_mib, profile))
+                    part = (gpu, asked)
                     number = parts.get(part, 0) + sign
                     if number:
                         parts[part] = number
@@ -288,11 +288,11 @@ class Fleet:
                 before = free[slot, gpu] if 0 <= gpu < width else ABSENT
                 if before == ABSENT:
                     continue
-                after = before - gpu_milli
-                free[slot, gpu] = after
+                after = free[slot, gpu] = before - gpu_milli
                 whole += (after >= WHOLE) - (before >= WHOLE)
-                milli += max(after, 0) - max(before, 0)
-            cell.whole[slot] += whole
+                milli += (after if after > 0 else 0) - (before if before > 0 else 0)
+            if whole:
+                cell.whole[slot] += whole
             cell.milli[slot] += milli
             if cell.open[slot]:
                 cell.free_milli[cell.cluster_of[slot]] += milli

@@ -89,15 +89,15 @@ class Candidates(Sequence[Candidate]):
         """None of them could, after all."""
         self.order.clear()
 
-    def shown(self, numbers: list[int]) -> Iterator[tuple[float, dict[str, float]]]:
+    def shown(self, numbers: list[int]) -> list[tuple[float, dict[str, float]]]:
         """Scores of some clusters, and what they are made of, as records have them."""
-        parts_of = self.lens.parts_of
-        usual = shown(self.found.values, self._parts, numbers)
-        for number, (score, parts) in zip(numbers, usual, strict=True):
-            parts.update(parts_of(number))
+        found = shown(self.found.values, self._parts, numbers)
+        lens = self.lens
+        for number, (_, parts) in zip(numbers, found, strict=True):
+            parts.update(lens.shown.get(number) or lens.parts_of(number))
             for name, values in self._late:
                 parts[name] = to_show(told(values.item(number)))
-            yield score, parts
+        return found
 
     def _candidate(self, number: int) -> Candidate:
         return Candidate(
