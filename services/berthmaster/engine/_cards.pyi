@@ -71,7 +71,7 @@ _Doubles = NDArray[np.float64]
 def rank(
     values: _Doubles,
     free_milli: NDArray[np.int64],
-    percent: _Doubles,
+    all_milli: NDArray[np.int64],
     total: _Doubles,
     room: float,
     fit: float,

@@ -4,10 +4,10 @@
 
 #define MOST 100.0
 
-enum { FREE, PERCENT, TOTAL, BEST, MAY, VALUES, HANDED };
+enum { FREE, ALL, TOTAL, BEST, MAY, VALUES, HANDED };
 
 static const Wanted handed[HANDED] = {
-    {"free_milli", 'q', 1, 0}, {"percent", 'd', 1, 0}, {"total", 'd', 1, 0},
+    {"free_milli", 'q', 1, 0}, {"all_milli", 'q', 1, 0}, {"total", 'd', 1, 0},
     {"best", 'f', 1, 0},       {"may", '?', 1, 0},     {"values", 'd', 2, 1},
 };
 
@@ -64,8 +64,8 @@ static PyObject *rank(const Py_buffer *held, double room_factor, double fit_fact
                       double even, int single)
 {
     Py_ssize_t clusters = held[MAY].shape[0];
-    const int64_t *free_milli = held[FREE].buf;
-    const double *percent = held[PERCENT].buf, *total = held[TOTAL].buf;
+    const int64_t *free_milli = held[FREE].buf, *all_milli = held[ALL].buf;
+    const double *total = held[TOTAL].buf;
     const float *best = held[BEST].buf;
     const char *may = held[MAY].buf;
     double *score = held[VALUES].buf;
@@ -78,7 +78,8 @@ static PyObject *rank(const Py_buffer *held, double room_factor, double fit_fact
     for (Py_ssize_t at = 0; at < clusters; at++) {
         double sum = 0.0;
         if (room) {
-            room[at] = within_bounds(percent[at] * (double)free_milli[at]);
+            double percent = MOST / (double)(all_milli[at] > 1 ? all_milli[at] : 1);
+            room[at] = within_bounds(percent * (double)free_milli[at]);
             sum = room_factor * room[at];
         }
         if (fit) {

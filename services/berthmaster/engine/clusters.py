@@ -3,6 +3,8 @@
 Times are the server's. A cluster that fell silent gets no new placements and keeps what it has.
 """
 
+from bisect import insort
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -109,6 +111,7 @@ class Clusters:
 
     def __init__(self) -> None:
         self._clusters: dict[str, Cluster] = {}
+        self._by_name: list[Cluster] = []
         self.changed: set[str] = set()  # handed out since whoever follows them looked last
 
     def get(self, name: str) -> Cluster:
@@ -121,11 +124,12 @@ class Clusters:
         cluster = self._clusters.get(name)
         if cluster is None:
             cluster = self._clusters[name] = Cluster(name=name)
+            insort(self._by_name, cluster, key=attrgetter("name"))
         return cluster
 
     def known(self) -> list[Cluster]:
         """All of them by name."""
-        return [self._clusters[name] for name in sorted(self._clusters)]
+        return list(self._by_name)
 
     def view(self, name: str, now_s: float, *, stale_after_s: float, avoid_s: float) -> ClusterView:
         """The cluster at one moment: how old its news is, and why it is closed if it is."""

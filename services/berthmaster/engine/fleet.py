@@ -290,7 +290,10 @@ class Fleet:
                     continue
                 after = free[slot, gpu] = before - gpu_milli
                 whole += (after >= WHOLE) - (before >= WHOLE)
-                milli += (after if after > 0 else 0) - (before if before > 0 else 0)
+                if after >= 0 <= before:
+                    milli -= gpu_milli
+                else:  # what is overdrawn is not free
+                    milli += max(after, 0) - max(before, 0)
             if whole:
                 cell.whole[slot] += whole
             cell.milli[slot] += milli

@@ -25,7 +25,7 @@ class Field(NamedTuple):
     """What of the clusters all requests of one kind rank them by."""
 
     free_milli: NDArray[np.int64]  # [C]
-    percent: Floats  # [C], of all its GPUs that a free milli is
+    all_milli: NDArray[np.int64]  # [C]
     total: Floats  # [C], what the other parts come to
     room: float  # factors; 0 = it does not count
     fit: float
@@ -77,7 +77,8 @@ def weighed(field: Field, fit: Floats | None) -> Floats:
     parts: list[Floats] = []
     score = field.total
     if field.room:
-        room = room_part.part(field.free_milli, field.percent)
+        percent = room_part.percent_a_milli(field.all_milli)
+        room = room_part.part(field.free_milli, percent)
         score = field.room * room
         parts = [room]
     if fit is not None:

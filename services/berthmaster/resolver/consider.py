@@ -19,7 +19,6 @@ from berthmaster.engine.fit import (
     seat_one,
 )
 from berthmaster.engine.needs import Suitable, prefers, tolerates, wants_fraction
-from berthmaster.engine.parts import room as room_part
 from berthmaster.engine.ranked import NOTHING
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.placement import RankedCluster
@@ -93,7 +92,6 @@ def moment_at(know: Knowledge, policy: Policy, now_s: float) -> Moment:
         now_s,
         know.roster,
         know.appraiser.of(know.sampled(), know.ledger.cpu_a_gpu()),
-        room_part.percent_a_milli(fleet.all_milli),
         lambda: know.steadiness(now_s),
     )
 

@@ -88,14 +88,12 @@ class Moment:
         now_s: float,
         roster: Roster,
         worth: Worth,
-        room_percent: Floats,
         steadiness: Callable[[], Mapping[str, float]],
     ) -> None:
         seen = roster.at(now_s, stale_after_s=policy.stale_after_s, avoid_s=policy.avoid_s)
         self.policy = policy
         self.roster = roster
         self.worth = worth  # of holes, by the mix seen so far
-        self.room_percent = room_percent  # [C], of all its GPUs that a free milli is
         self.clusters = roster.names  # in the order of the fleet's arrays
         self.age_s = _ages_to_show(seen.age_s)  # for records
         self.closed = seen.closed  # number -> why it takes no new placements

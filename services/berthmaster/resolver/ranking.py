@@ -121,7 +121,8 @@ def rank(
     ``may``: those that can take it as far as is known without a card, or a gang's bound."""
     pods, best = request.pod_sets[0], cards[0].best
     single = len(cards) == 1 and pods.count == 1
-    field = Field(know.fleet.free_milli, moment.room_percent, lens.total, lens.room, lens.fit)
+    fleet = know.fleet
+    field = Field(fleet.free_milli, fleet.all_milli, lens.total, lens.room, lens.fit)
     late: tuple[tuple[str, Floats], ...] = ()
     if len(cards) == 1 and not lens.late:
         found = ranked(field, pods, moment.worth, best, may, single=single)
@@ -133,7 +134,7 @@ def rank(
         )
         found = _ranked_late(field, request, moment, lens, cards, able, late)
     slots = cards[0].best_slot if single else None
-    return Candidates(know.fleet.clusters, found, slots, lens, field.parts, late)
+    return Candidates(fleet.clusters, found, slots, lens, field.parts, late)
 
 
 def _ranked_late(

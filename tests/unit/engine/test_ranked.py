@@ -26,7 +26,7 @@ def field_of(clusters: int, seed: int, room: float, fit: float) -> Field:
     chance = np.random.default_rng(seed)
     return Field(
         free_milli=chance.choice([0, 1, 470, 64_000, 10**15], clusters),
-        percent=100.0 / chance.integers(1, 64_001, clusters),
+        all_milli=chance.choice([0, 1, 3000, 64_000, 10**15 + 1], clusters),
         total=chance.choice([0.0, 12.5, 100 / 3, -7.0], clusters),
         room=room,
         fit=fit,
