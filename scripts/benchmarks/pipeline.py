@@ -2,7 +2,9 @@
 
 Everything of `berth up` on this machine, its server syncing every write, an emulated fleet on which
 jobs end at once. Times between events are the server's own time stamps. Beside them stands what the
-same server does with bare synced appends, measured first: no pipeline on it can be quicker.
+same server does with bare synced appends, measured first: no pipeline on it can be quicker. A
+commit of a decision is an atomic batch, for which a server without replicas makes and removes a
+folder of files; what of all this is the disk's is told by the same once more on files in memory.
 """
 
 import asyncio
@@ -35,7 +37,16 @@ WARM_JOBS = 100
 FLOOD_JOBS = 20_000
 FLOOD_IN_FLIGHT = 256
 BARE_APPENDS = 3000
+SHORT_FLOOD_JOBS = 5000
 SETTLE_LIMIT_S = 120.0
+MEMORY = Path("/dev/shm")  # files in memory, where a system has them
+IN_MEMORY = (
+    "submit_reply_p50_ms",
+    "submit_reply_p99_ms",
+    "submit_to_running_p50_ms",
+    "submit_to_running_p99_ms",
+    "lifecycles_per_s",
+)
 
 BUDGETS = {
     "submit_reply_p50_ms": ("<=", 2.0),
@@ -178,10 +189,9 @@ async def bare_appends(log: EventLog) -> dict[str, float]:
     }
 
 
-async def run(sync: Sync) -> dict[str, float]:
-    """All figures."""
-    figures = await bare(sync)
-    with tempfile.TemporaryDirectory() as folder:
+async def run(sync: Sync, flood_jobs: int, where: Path | None = None) -> dict[str, float]:
+    """Everything up, its files in some folder, and measured."""
+    with tempfile.TemporaryDirectory(dir=where) as folder:
         options = UpOptions(
             folder=Path(folder) / "up", nodes=400, speed=1e6, sync=sync, log_level="warning"
         )
@@ -195,11 +205,10 @@ async def run(sync: Sync) -> dict[str, float]:
                 timeout_s=10.0,
             )
             async with client:
-                figures |= await measured(stack, client)
-    return figures
+                return await measured(stack, client, flood_jobs)
 
 
-async def measured(stack: Stack, client: Client) -> dict[str, float]:
+async def measured(stack: Stack, client: Client, flood_jobs: int) -> dict[str, float]:
     """With everything up."""
     watch = Watch()
     follower = Follower(client.connection, WORKLOADS, [subjects.workloads_of("default")])
@@ -212,14 +221,14 @@ async def measured(stack: Stack, client: Client) -> dict[str, float]:
     placed_ms = watch.between_ms("paced-", "submitted", "placed")
     pids = {view.name: view.pid for view in stack.view().processes}
     before = {name: usage(pid) for name, pid in pids.items()}
-    await flood(client, "flood-", FLOOD_JOBS, FLOOD_IN_FLIGHT)
-    total += FLOOD_JOBS
+    await flood(client, "flood-", flood_jobs, FLOOD_IN_FLIGHT)
+    total += flood_jobs
     await until(lambda: watch.endings >= total, SETTLE_LIMIT_S)
     after = {name: usage(pid) for name, pid in pids.items()}
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
     report = await audit(client.connection)
-    ended = sorted(watch.ended_at_s)[-FLOOD_JOBS:]
+    ended = sorted(watch.ended_at_s)[-flood_jobs:]
     tenth = len(ended) // 10
     sustained = (len(ended) - 2 * tenth) / (ended[-tenth] - ended[tenth])
     submitted = min(at["submitted"] for n, at in watch.at_s.items() if n.startswith("flood-"))
@@ -230,14 +239,14 @@ async def measured(stack: Stack, client: Client) -> dict[str, float]:
         "submit_to_running_p50_ms": percentile(running_ms, 50),
         "submit_to_running_p99_ms": percentile(running_ms, 99),
         "lifecycles_per_s": sustained,
-        "lifecycles_first_to_last_per_s": FLOOD_JOBS / (ended[-1] - submitted),
+        "lifecycles_first_to_last_per_s": flood_jobs / (ended[-1] - submitted),
         "lost_count": float(total - watch.endings),
         "audit_findings_count": float(len(report.findings)),
         "evictions_count": float(report.evictions),
     }
     for name in pids:
         used_s = after[name][0] - before[name][0]
-        figures[f"{name}_cpu_a_lifecycle_us"] = 1e6 * used_s / FLOOD_JOBS
+        figures[f"{name}_cpu_a_lifecycle_us"] = 1e6 * used_s / flood_jobs
     for name in pids:
         figures[f"{name}_memory_mib"] = after[name][1]
     return figures
@@ -245,5 +254,10 @@ async def measured(stack: Stack, client: Client) -> dict[str, float]:
 
 def measure(sync: Sync = "always") -> dict[str, float]:
     """Everything, on a server that syncs each write (or does not: "default")."""
-    figures = asyncio.run(run(sync))
-    return {"synced_writes_flag": float(sync == "always"), **figures}
+    figures = {"synced_writes_flag": float(sync == "always")}
+    figures |= asyncio.run(bare(sync))
+    figures |= asyncio.run(run(sync, FLOOD_JOBS))
+    if os.access(MEMORY, os.W_OK):
+        memory = asyncio.run(run(sync, SHORT_FLOOD_JOBS, MEMORY))
+        figures |= {f"in_memory_{name}": memory[name] for name in IN_MEMORY}
+    return figures
