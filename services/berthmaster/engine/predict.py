@@ -161,10 +161,7 @@ class Durations:
         """How long it will take: as it says, or as its likes did."""
         if request.expected_duration_s is not None:
             return request.expected_duration_s
-        return self.expected_of(kinds_of(tenant, request), submitted_at_s)
-
-    def expected_of(self, kinds: Kinds, submitted_at_s: float) -> float:
-        """The same of a job that does not say, by its ``kinds_of``."""
+        kinds = kinds_of(tenant, request)
         for degree in (*sorted(range(DEGREES), key=self._off.__getitem__), DEGREES):
             expected_s = self._from_kind(kinds[degree], submitted_at_s)
             if expected_s is not None:

@@ -17,7 +17,7 @@ import itertools
 import math
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 import msgspec
 
@@ -32,7 +32,7 @@ from berthmaster.engine.order import (
     outlook,
     place,
 )
-from berthmaster.engine.predict import CAUTION, Durations, Kinds, Sizes, kinds_of, left_s
+from berthmaster.engine.predict import CAUTION, Durations, Sizes, left_s
 from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.messages.placement import Decision, Expected, ToldOutlook
 from berthmaster.messages.workload import JobRequest
@@ -56,14 +56,6 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
     late: int = 0
 
 
-class _Likes(NamedTuple):
-    """Of a job that waits and does not say how long it takes: what it is compared with."""
-
-    kinds: Kinds
-    submitted_at_s: float
-    request: JobRequest
-
-
 class Expectations:
     """Of all open jobs."""
 
@@ -82,9 +74,9 @@ class Expectations:
         self._given: ToldOutlook | None = None  # when a decision is repeated: what it was made with
         self._given_expected: tuple[Expected, ...] = ()
         self._untold: dict[Key, None] = dict.fromkeys(learned.untold)
-        self._likes: OrderedDict[Key, _Likes] = OrderedDict()  # lately settled ones are last
-        self._old = _ALL  # of them, how many were settled before something ended
-        self.moved: list[Key] = []  # expected to last otherwise than the order has it
+        self._guessed: OrderedDict[Key, Workload] = OrderedDict()  # that wait; newest guesses last
+        self._old = _ALL  # of them, how many were guessed before something ended
+        self.moved: dict[Key, None] = {}  # expected to last otherwise than the order has it
         self._by_size: list[int] | None = None  # of those that wait and say how long; None: not yet
 
     def submitted(self, workload: Workload) -> None:
@@ -121,10 +113,9 @@ class Expectations:
         if waits or workload.live:
             self._settle(name, request)
             if not waits:
-                self._likes.pop(name, None)
-            elif request.expected_duration_s is None and name not in self._likes:
-                kinds = kinds_of(workload.tenant, request)
-                self._likes[name] = _Likes(kinds, workload.submitted_at_s, request)
+                self._guessed.pop(name, None)
+            elif request.expected_duration_s is None:
+                self._guessed.setdefault(name, workload)
             self._live[name] = not waits
             self._count(name, not waits, +1)
 
@@ -150,7 +141,8 @@ class Expectations:
     def _forget(self, name: Key) -> None:
         self._expected_s.pop(name, None)
         self._untold.pop(name, None)
-        self._likes.pop(name, None)
+        self._guessed.pop(name, None)
+        self.moved.pop(name, None)
         self._share.pop(name, None)
         self._service_ms.pop(name, None)
 
@@ -199,18 +191,21 @@ class Expectations:
         return before != self.seen
 
     def _settle_anew(self) -> None:
-        """Those who wait and were settled longest ago, if something has ended since."""
-        self._old = min(self._old, len(self._likes))
-        count = min(self._old, ANEW_AT_ONCE)
-        self._old -= count
-        for name in list(itertools.islice(self._likes, count)):
-            likes = self._likes[name]
-            self._likes.move_to_end(name)
-            expected_s = self.durations.expected_of(likes.kinds, likes.submitted_at_s)
+        """Those who wait and were settled longest ago, if something has ended since; no more than
+        the next decision can tell."""
+        self._old = min(self._old, len(self._guessed))
+        count = min(self._old, ANEW_AT_ONCE, TOLD_AT_ONCE - len(self._untold))
+        for name in list(itertools.islice(self._guessed, max(count, 0))):
+            workload = self._guessed[name]
+            self._guessed.move_to_end(name)
+            self._old -= 1
+            request = workload.request
+            assert request is not None  # it was submitted
+            at_s = workload.submitted_at_s
+            expected_s = self.durations.expected_s(workload.tenant, request, at_s)
             if expected_s != self._expected_s.get(name):
-                self._replace(name, likes.request, expected_s)
+                self._replace(name, request, expected_s)
                 self._untold[name] = None
-                self.moved.append(name)
 
     def _replace(self, name: Key, request: JobRequest, expected_s: float) -> None:
         live = self._live.get(name)
@@ -221,6 +216,7 @@ class Expectations:
         if live is not None:
             self._settle(name, request)
             self._count(name, live, +1)
+        self.moved[name] = None
 
     def _left_gpu_s(self) -> float:
         """Jobs of more service than this are left behind: the largest of those that wait, so many
@@ -276,7 +272,6 @@ class Expectations:
                 continue
             if workload.request is not None:
                 self._replace(name, workload.request, each.expected_s)
-                self.moved.append(name)
 
     def take_told(self, decision: Decision, open_: Mapping[Key, Workload]) -> None:
         """What a decision told, and which of those left behind had waited for long when it placed

@@ -172,7 +172,7 @@ def test_while_a_job_waits_what_it_is_expected_to_take_follows_its_likes_and_is_
     all_repeat(world)
 
 
-def test_only_so_many_are_expected_anew_at_one_look_and_the_others_at_the_next(
+def test_only_so_many_are_guessed_anew_at_one_look_and_the_others_at_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(expecting, "ANEW_AT_ONCE", 2)
@@ -182,10 +182,10 @@ def test_only_so_many_are_expected_anew_at_one_look_and_the_others_at_the_next(
     world.now_s += 70.0
     world.succeed(running)
     know = world.resolver.know
-    for known in (2, 4, 4):  # who runs is not asked any more
+    for known in (2, 4, 5):
         know.look_ahead("due")
-        now_known = [know.expecting.expected_s(name, lasting(None, "x")) for name in waits]
-        assert now_known.count(70.0) == min(known + (known == 4 and now_known[4] == 70.0), 5)
+        guesses = [know.expecting.expected_s(name, lasting(None, "x")) for name in waits]
+        assert guesses == [70.0] * known + [FIRST_GUESS_S] * (5 - known)
     assert begin(world)
     all_repeat(world)
 
