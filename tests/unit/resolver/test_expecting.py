@@ -263,3 +263,36 @@ def test_a_lone_large_job_waits_no_longer_than_its_size_says_and_what_runs_then(
     # Until it is due, and then what runs there: nothing that would stay longer comes in any more.
     assert began_s - submitted_s <= due_s + 2 * longest_s + 2 * step_s
     all_repeat(world)
+
+
+def begin_anew_from_a_snapshot(world: World, life: str) -> None:
+    resolver = Resolver("all", life, world.policy)
+    restore(resolver.know, snapshot_of(world.resolver.know))
+    for sequence, stored_at_s, _, fact in world.facts:
+        resolver.on_fact(fact, sequence, stored_at_s)
+    world.resolver = resolver
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_happens_every_decision_by_guesses_can_be_repeated(seed: int) -> None:
+    chance = random.Random(seed)
+    world = fleet(gpus=8)
+    lasts: dict[str, float] = {}
+    ends: dict[str, float] = {}
+    for step in range(80):
+        for number in range(chance.choice((0, 0, 1, 4))):  # what comes together lasts alike
+            name = f"job-{step}-{number}"
+            lasts[name] = (10.0 ** (1 + step % 3)) * chance.uniform(0.8, 1.2)
+            says_s = lasts[name] if chance.random() < 0.3 else None
+            world.submit(lasting(says_s, name, gpus=chance.choice((1, 1, 2, 4, 8))))
+        if chance.random() < 0.1:
+            begin_anew_from_a_snapshot(world, f"resolver/{step}")
+        world.now_s += chance.choice((1.0, 30.0, 300.0))
+        for name in [name for name, at_s in ends.items() if at_s <= world.now_s]:
+            del ends[name]
+            world.succeed(Key(f"{TENANT}/{name}"))
+        for name in begin(world):
+            ends[name] = world.now_s + lasts[name]
+    told = [each for _, decision in world.decisions for each in decision.expected]
+    assert len(told) > len({each.id for each in told}) > 20  # some were guessed more than once
+    all_repeat(world)
