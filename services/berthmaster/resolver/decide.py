@@ -129,7 +129,7 @@ def _place(draft: Draft, moment: Moment) -> None:
     know = draft.know
     reserves = Reserves(know, moment, draft.now_s, anew=draft.anew)
     try:
-        turns = Turns(know, draft.policy, know.opened)
+        turns = Turns(know, draft.policy, know.opened, reserves.kept)
         try:
             while not draft.full and (turn := turns.next()) is not None:
                 amounts = _place_one(draft, moment, turn, reserves)

@@ -3,11 +3,12 @@
 The rules of order among queues are engine/queues.py's; inside a queue the line whose first has the
 least order goes first. A queue's place depends on its own account and first job alone, so placing a
 job moves one queue and no other. Lines that are known not to fit take their turns too: a job that
-waits for room is first in its queue, and reserving.py has to hear of it.
+waits for room is first in its queue, and reserving.py has to hear of it. Whom room is kept for has
+a turn of its own: others of its line, who must leave that room alone, may have come before it.
 """
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from berthmaster.engine.queues import (
@@ -59,14 +60,22 @@ class _Queue:
 class Turns:
     """All queues with somebody waiting, in order."""
 
-    def __init__(self, know: Knowledge, policy: Policy, open_clusters: frozenset[str]) -> None:
+    def __init__(
+        self,
+        know: Knowledge,
+        policy: Policy,
+        open_clusters: frozenset[str],
+        holders: Iterable[Key] = (),
+    ) -> None:
         self._know = know
         self._growth = know.growth
         self._totals = know.ledger.totals(open_clusters)
         self._models = know.ledger.models()
         self._multipliers = policy.share_multipliers
         self._taken: dict[Line, list[tuple[Order, Key]]] = {}
+        self._placed: set[Key] = set()
         self._heap: list[tuple[Place, _Queue]] = []
+        holding = list(holders)
         for name, lines in know.waiting.by_queue().items():
             share, used = know.share(name), know.ledger.used(name)
             queue = _Queue(share, used, know.ledger.running[name], self._share(share, used))
@@ -74,6 +83,9 @@ class Turns:
                 first = line.first()
                 if first is not None:
                     queue.heads.append((first[0], number, first[1], line))
+                for key in holding:
+                    if key in line.members and not line.is_first(key):
+                        queue.heads.append((line.members[key], number, key, line))
             heapq.heapify(queue.heads)
             if queue.heads:
                 self._heap.append((self._place(queue), queue))
@@ -93,7 +105,7 @@ class Turns:
             queue.share,
             right(queue.share, queue.used, queue.running, line.ask, self._models),
             (place[0], place[1], order[1]),
-            line.blocked_at == self._growth,
+            line.blocked_at == self._growth and line.is_first(key),
         )
 
     def placed(self, amounts: Amounts) -> None:
@@ -104,14 +116,14 @@ class Turns:
             used[resource] = more[resource] = used.get(resource, 0) + amount
         queue.has = max(queue.has, self._share(queue.share, more))  # of the rest it has no less
         queue.running += 1
-        order, number, key, line = queue.heads[0]
-        self._taken.setdefault(line, []).append((order, key))
-        line.pop()
-        following = line.first()
-        if following is None:
-            heapq.heappop(queue.heads)
-        else:
-            heapq.heapreplace(queue.heads, (following[0], number, following[1], line))
+        _, number, key, line = heapq.heappop(queue.heads)
+        self._placed.add(key)
+        if line.is_first(key):
+            while (first := line.first()) is not None and first[1] in self._placed:
+                self._taken.setdefault(line, []).append(first)
+                line.pop()
+            if first is not None:
+                heapq.heappush(queue.heads, (first[0], number, first[1], line))
         self._moved(queue)
 
     def passed(self) -> None:
@@ -126,6 +138,8 @@ class Turns:
             line.push(entries)
 
     def _moved(self, queue: _Queue) -> None:
+        while queue.heads and queue.heads[0][2] in self._placed:  # it had two turns
+            heapq.heappop(queue.heads)
         if queue.heads:
             heapq.heapreplace(self._heap, (self._place(queue), queue))
         else:

@@ -57,6 +57,11 @@ class Line:
             heapq.heappop(heap)
         return None
 
+    def is_first(self, key: Key) -> bool:
+        """Whether a member is next of it."""
+        first = self.first()
+        return first is not None and first[1] == key
+
     def add(self, key: Key, order: Order) -> None:
         first = self.first()
         if first is not None and order < first[0]:

@@ -296,3 +296,30 @@ def test_whatever_happens_every_decision_by_guesses_can_be_repeated(seed: int) -
     told = [each for _, decision in world.decisions for each in decision.expected]
     assert len(told) > len({each.id for each in told}) > 20  # some were guessed more than once
     all_repeat(world)
+
+
+def test_whom_room_is_kept_for_begins_though_its_likes_have_come_to_stand_before_it() -> None:
+    """Else nobody would: those before it leave its room alone, and it would never have a turn."""
+    world = fleet(gpus=9, policy=msgspec.structs.replace(DUE, reservations=1))
+    sooner, _ = start(world, lasting(600.0, "sooner", gpus=4), lasting(2000.0, "later", gpus=4))
+    holds = world.submit(lasting(440.0, "holds", gpus=4))
+    world.now_s += 1.0
+    shorter = world.submit(lasting(420.0, "shorter", gpus=4))
+    world.now_s += 800.0
+    [tiny] = start(world, lasting(1.0, "tiny"))  # in the room that is kept, until it is needed
+    world.succeed(tiny)
+    know = world.resolver.know
+    assert list(know.reservations) == [holds]
+    for number in range(20):  # with so much to do sizes count, and the shorter one is due before
+        world.submit(lasting(20_000.0, f"many-{number}"))
+    world.settle()
+    line = know.waiting.line_of(holds)
+    assert line is not None
+    assert line is know.waiting.line_of(shorter)
+    assert line.is_first(shorter)
+    assert list(know.reservations) == [holds]
+    world.succeed(sooner)
+    assert begin(world) == ["holds"]
+    world.succeed(holds)
+    assert begin(world)[0] == "shorter"
+    all_repeat(world)
