@@ -20,7 +20,7 @@ from berthmaster.lifecycle.instructions import Stored
 from berthmaster.messages.api import DryRunReply, Refusal, WhatifReply, WhyReply
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.families import API_REPLIES, encode
-from berthmaster.messages.workload import JobRequest, Placed, Submitted
+from berthmaster.messages.workload import Cancelled, JobRequest, Placed, Submitted
 from berthmaster.resolver.replay import read_inputs, replay
 from berthmaster.resolver.service import ResolverSettings, Shell
 from berthmaster.runtime.health import Health
@@ -35,7 +35,7 @@ LOG = Log("test", level="error", format="text")
 
 
 @asynccontextmanager
-async def resolver(url: str, **fields: float) -> AsyncIterator[Context[ResolverSettings]]:
+async def resolver(url: str, **fields: float | str) -> AsyncIterator[Context[ResolverSettings]]:
     """A replica, running in this loop until the block ends."""
     settings = ResolverSettings(nats_url=url, http_port=-1, **fields)  # type: ignore[arg-type]
     context = Context("resolver", settings, log=LOG, metrics=Metrics("resolver"), health=Health())
@@ -90,6 +90,21 @@ class Fleet:
                     return recorded.event
             await asyncio.sleep(0.01)
         return None
+
+    async def cancel(self, placed: Placed) -> None:
+        """End what was placed and not claimed, as the gateway does."""
+        story = decode_story(await self.log.story(placed.tenant, placed.id))
+        event = Cancelled(
+            tenant=placed.tenant,
+            id=placed.id,
+            after=story[-1].sequence,
+            at_s=0.0,
+            by="test",
+            attempt=placed.attempt,
+            digest=request_digest(placed.request),
+            submitted_at_s=placed.submitted_at_s,
+        )
+        assert isinstance(await self.log.append(event), Stored)
 
     async def goes(self, request: JobRequest) -> str:
         """Where it is placed."""
@@ -166,6 +181,32 @@ def test_it_places_what_is_submitted_and_says_why(tmp_path: Path) -> None:
                 assert wrong.code == "malformed"
 
     asyncio.run(story())
+
+
+def test_jobs_go_by_when_they_are_due_where_that_is_set(tmp_path: Path) -> None:
+    def lasting(name: str, seconds: float) -> JobRequest:
+        return msgspec.structs.replace(job(name, gpus=2), expected_duration_s=seconds)
+
+    async def story() -> None:
+        with Server(tmp_path) as server:
+            async with (
+                fleet(server.url) as world,
+                resolver(server.url, order="due", stale_after_s=600.0, claim_timeout_s=600.0),
+            ):
+                await world.report(gpus=3)
+                await world.submit(lasting("first", 60.0))
+                first = await world.placed("first")
+                assert first is not None
+                for request in (lasting("long", 1e6), lasting("short", 10.0)):
+                    await world.submit(request)
+                    assert isinstance(await world.why(request.id), WhyReply)
+                await world.cancel(first)
+                assert await world.placed("short") is not None
+                assert await world.placed("long", within_s=0.2) is None
+                report = replay(await read_inputs(world.conn), "all")
+                assert (report.decisions, report.equal) == (2, 2), report.first_difference
+
+    asyncio.run(asyncio.wait_for(story(), 60))
 
 
 def test_a_queues_profile_set_by_message_counts_from_the_next_decision_on(tmp_path: Path) -> None:

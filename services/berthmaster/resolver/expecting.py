@@ -17,7 +17,7 @@ import itertools
 import math
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
@@ -36,8 +36,8 @@ from berthmaster.engine.predict import CAUTION, Durations, Sizes, left_s
 from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.messages.placement import Decision, Expected, ToldOutlook
 from berthmaster.messages.workload import JobRequest
+from berthmaster.resolver.settings import OrderBy
 
-OrderBy = Literal["due", "arrival"]
 AS_THEY_CAME: Final = Place(due_at_s=0.0)  # of all where only arrival counts
 _LONGEST_S: Final = 1e12
 TOLD_AT_ONCE: Final = 5000  # expectations in one decision; the others are told by the next

@@ -36,7 +36,7 @@ from berthmaster.resolver.core import Resolver
 from berthmaster.resolver.draft import Plan
 from berthmaster.resolver.figures import REPORT_EVERY_S, Counted, Figures
 from berthmaster.resolver.questions import Questions
-from berthmaster.resolver.settings import ENGINE_VERSION, Policy
+from berthmaster.resolver.settings import ENGINE_VERSION, OrderBy, Policy
 from berthmaster.resolver.snapshot import Snapshot, restore, snapshot_of
 from berthmaster.runtime.service import Context, Service
 from berthmaster.runtime.settings import CommonSettings, setting
@@ -70,6 +70,11 @@ class ResolverSettings(CommonSettings):
     commit_limit: int = setting(
         256, least=1, most=900, help="placements in one commit; more only cost latency"
     )
+    order: OrderBy = setting(
+        "arrival",
+        help="which of a queue's jobs of one priority goes first: as they came, or as they are due "
+        "by their size, their width and the fleet's backlog",
+    )
     reservations: int = setting(
         4, least=0, most=64, help="waiting jobs that room is kept for at a time; 0 = for none"
     )
@@ -77,6 +82,13 @@ class ResolverSettings(CommonSettings):
         300.0,
         least=0,
         help="seconds after which room is kept for a job although nobody knows when it is free",
+    )
+    backfill: float = setting(
+        1.0,
+        least=0.1,
+        most=10,
+        help="a job may use room that is kept for another if such a share of its duration is over "
+        "before that room is needed",
     )
     profile: str = setting(
         BALANCED,
@@ -98,7 +110,9 @@ class ResolverSettings(CommonSettings):
             avoid_s=self.avoid_s,
             stale_after_s=self.stale_after_s,
             commit_limit=self.commit_limit,
+            order=self.order,
             reservations=self.reservations,
+            backfill=self.backfill,
             reserve_wait_s=self.reserve_wait_s,
             profile=self.profile,
             fit=self.weight_fit,

@@ -10,6 +10,9 @@ from berthmaster.engine.queues import CPU, MEMORY
 ENGINE_VERSION = "10"
 
 
+OrderBy = Literal["due", "arrival"]
+
+
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that decide() depends on; times in seconds."""
 
@@ -22,7 +25,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     ranking_limit: int = 5  # clusters that a record keeps
     share_cpu: float = 1.0  # what a share of all CPU counts beside one of a GPU model
     share_memory: float = 1.0
-    order: Literal["due", "arrival"] = "arrival"  # among jobs of one queue and priority
+    order: OrderBy = "arrival"  # among jobs of one queue and priority
     reservations: int = 4  # waiting jobs that room is kept for at the same time; 0 = for none
     reserve_wait_s: float = 300.0  # after which room is kept although its time is not known
     backfill: float = 1.0  # share of its duration that a job may still run before room is needed

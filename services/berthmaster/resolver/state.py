@@ -46,7 +46,8 @@ from berthmaster.messages.workload import (
     Succeeded,
     WorkloadEvent,
 )
-from berthmaster.resolver.expecting import Expectations, OrderBy
+from berthmaster.resolver.expecting import Expectations
+from berthmaster.resolver.settings import OrderBy
 from berthmaster.resolver.waiting import Waiting
 
 UNCLAIMED = "not claimed in time"
