@@ -22,6 +22,8 @@ POLICY: Final = Policy(
     deadline_grace_s=30.0,
     reserve_wait_s=60.0,
 )
+DUE: Final = msgspec.structs.replace(POLICY, order="due", reservations=2, backfill=0.8)
+DUE_SPEED: Final = 600.0  # what is not said lasts minutes, and now and then hours
 LEASE_S: Final = 2.0  # between two looks at the lease
 SNAPSHOT_S: Final = 25.0
 BEHIND_LIMIT_S: Final = 1.0
@@ -35,17 +37,18 @@ class Decider(Process):
 
     core_type: type[Resolver] = Resolver
 
-    def __init__(self, bus: Bus, name: str) -> None:
+    def __init__(self, bus: Bus, name: str, policy: Policy) -> None:
         super().__init__(bus.clock, name)
         self.bus = bus
-        self.core = Resolver("all", name, POLICY)
+        self.policy = policy
+        self.core = Resolver("all", name, policy)
         self.ignores_lease = False
         self.commits = 0
         self.refused = 0
 
     def boot(self) -> None:
         """Restore, then fold what came after."""
-        self.core = self.core_type("all", f"{self.name}/{self.life}", POLICY)
+        self.core = self.core_type("all", f"{self.name}/{self.life}", self.policy)
         if self.bus.snapshot is not None:
             restore(self.core.know, _SNAPSHOTS.decode(self.bus.snapshot))
         self._missing = STREAMS

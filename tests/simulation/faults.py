@@ -5,12 +5,14 @@ import random
 from collections.abc import Iterable
 from typing import Final
 
-# How the bus misbehaves, what befalls processes and clusters, and what people do.
+# How the bus misbehaves, what befalls processes and clusters, what people do; and no fault, but a
+# way of deciding: jobs go by when they are due, and half of them do not say how long they take.
 BUS: Final = ("delay", "repeat", "telemetry", "unknown", "void")
 PROCESSES: Final = ("crash", "pause", "partition", "bus_away", "two_deciders", "clocks")
 CLUSTERS: Final = ("gpus_die", "nodes_flap", "foreign", "pods_fail")
 PEOPLE: Final = ("cancel", "reprioritize", "cordon", "queues", "lost", "deadlines", "shapes")
-KINDS: Final = (*BUS, *PROCESSES, *CLUSTERS, *PEOPLE)
+DECIDING: Final = ("due",)
+KINDS: Final = (*BUS, *PROCESSES, *CLUSTERS, *PEOPLE, *DECIDING)
 SHARE: Final = 0.5  # of the kinds that a seed has
 
 

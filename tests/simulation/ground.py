@@ -12,7 +12,7 @@ from berthmaster.lifecycle.fold import Key
 from berthmaster.resolver.core import Resolver
 from tests.simulation.bus import Bus
 from tests.simulation.clockwork import START_S, Clockwork, Process
-from tests.simulation.deciders import Decider
+from tests.simulation.deciders import DUE, DUE_SPEED, POLICY, Decider
 from tests.simulation.faults import Faults
 from tests.simulation.front import Front, Person
 from tests.simulation.judge import Judge
@@ -44,7 +44,8 @@ class Ground:
         self.plan: list[str] = []
         self.calm_at_s = START_S + self.chance.choice((60.0, 150.0, 300.0))
         self.sites = [self._site(number, parts) for number in range(self.chance.choice((2, 3, 4)))]
-        self.deciders = [Decider(self.bus, f"resolver-{n}") for n in (1, 2)]
+        self.policy = DUE if self.faults.has("due") else POLICY
+        self.deciders = [Decider(self.bus, f"resolver-{n}", self.policy) for n in (1, 2)]
         for decider in self.deciders:
             decider.core_type = parts.resolver
         self.front = Front(self.bus, self.judge)
@@ -74,6 +75,7 @@ class Ground:
         has = self.faults.has
         nature = Nature(
             seed=self.seed * 10 + number,
+            speed=DUE_SPEED if has("due") else 1.0,
             failure_share=0.15 if has("pods_fail") else 0.0,
             start_delay_s=chance.choice((0.0, 0.0, 3.0)),
             foreign_share=0.25 if has("foreign") else 0.0,

@@ -3,6 +3,7 @@
 from berthmaster.lifecycle.fold import key
 from berthmaster.messages.api import ApiReply, Refusal, SubmitReply
 from tests.simulation.clockwork import START_S
+from tests.simulation.deciders import DUE_SPEED
 from tests.simulation.front import TENANT
 from tests.simulation.ground import Ground
 
@@ -42,7 +43,7 @@ class Peopled(Ground):
             "id": f"job-{number}",
             "pod_sets": pod_sets,
             "priority": chance.choice((0, 0, 5)),
-            "expected_duration_s": chance.choice((2.0, 15.0, 50.0, 120.0)),
+            "expected_duration_s": self._says(chance.choice((2.0, 15.0, 50.0, 120.0))),
             "max_evictions": chance.choice((0, 1, 3, 10)),
         }
         queue = chance.choice(("default", "team"))
@@ -53,6 +54,12 @@ class Peopled(Ground):
         if chance.random() < 0.1:
             body["clusters"] = ["c1"]
         return body
+
+    def _says(self, lasts_s: float) -> float | None:
+        """What it says of how long it takes."""
+        if not self.faults.has("due"):
+            return lasts_s
+        return DUE_SPEED * lasts_s if self.faults.dice("due").random() < 0.5 else None
 
     def _submit(self, body: dict[str, object]) -> None:
         name = key(TENANT, str(body["id"]))

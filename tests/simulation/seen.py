@@ -22,10 +22,12 @@ _OVER = (Cancelled, Evicted, Failed, Succeeded, Withdrawn)
 
 
 def decided(log: Iterable[Message], controls: Iterable[Message]) -> Counter[str]:
-    """Gangs, gangs of several shapes, room kept, jobs let into it, and what queues borrowed."""
+    """Gangs, gangs of several shapes, room kept, jobs let into it, what queues borrowed, and
+    durations that were guessed anew."""
     seen: Counter[str] = Counter()
     kept: dict[Key, set[tuple[str, str]]] = {}  # whom room is kept for -> nodes
     used: dict[Key, tuple[str, int]] = {}  # queue, GPU milli
+    guessed: set[Key] = set()
     guarantees = [
         (m.stored_at_s, m.body.queue, m.body.guarantee_gpu_milli or 0)
         for m in controls
@@ -40,6 +42,9 @@ def decided(log: Iterable[Message], controls: Iterable[Message]) -> Counter[str]
                     for r in body.reservations
                 }
                 seen["room kept"] += len(kept)
+            guesses = {key(each.tenant, each.id) for each in body.expected}
+            seen["guessed anew"] += len(guesses & guessed)
+            guessed |= guesses
             for choice in body.placements:
                 nodes = {(choice.cluster, pod.node) for pod in choice.pods}
                 mine = key(choice.tenant, choice.id)

@@ -41,6 +41,7 @@ def test_whatever_befalls_the_services_every_invariant_holds() -> None:
         "borrowed",
         "room kept",
         "backfilled",
+        "guessed anew",
     ):
         assert seen[what] >= SEEDS / 50, f"{what}: {seen[what]} times in {SEEDS} seeds"
 

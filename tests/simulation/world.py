@@ -12,7 +12,6 @@ from berthmaster.messages.placement import Decision
 from berthmaster.resolver.core import Resolver
 from berthmaster.resolver.replay import Inputs, Report, replay
 from tests.simulation.clockwork import START_S
-from tests.simulation.deciders import POLICY
 from tests.simulation.front import TENANT
 from tests.simulation.ground import Parts
 from tests.simulation.judge import Broken, Finding
@@ -178,7 +177,7 @@ class World(Haunted):
 
     def fresh_resolver(self) -> Resolver:
         """One that has read everything from the beginning."""
-        fresh = Resolver("all", "resolver/fresh", POLICY)
+        fresh = Resolver("all", "resolver/fresh", self.policy)
         for message in self.bus.log.messages:
             if isinstance(message.body, Decision):
                 fresh.on_decision(message.body, message.sequence)
