@@ -65,7 +65,7 @@ class Terms(NamedTuple):
 
 
 STATED: Final = Terms(4.5, 2.0, 2.0, 1.0, 0.7)
-EXPECTED: Final = Terms(8.0, 2.0, 3.0, 1e6, 0.8)
+EXPECTED: Final = Terms(8.0, 2.0, 3.0, 1e6, 0.8)  # room is kept by the backlog alone
 
 
 class Place(NamedTuple):

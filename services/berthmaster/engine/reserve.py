@@ -126,7 +126,7 @@ def holdings_of(reservation: Reservation) -> tuple[Holding, ...]:
 
 
 def ends_in_time(
-    reservation: Reservation, now_s: float, lasts_s: float | None, share: float = 1.0
+    reservation: Reservation, now_s: float, lasts_s: float | None, share: float
 ) -> bool:
     """Whether a job that begins now leaves the room before it is needed, or such a share of its
     time is over by then."""

@@ -41,8 +41,8 @@ from berthmaster.resolver.settings import OrderBy
 AS_THEY_CAME: Final = Place(due_at_s=0.0)  # of all where only arrival counts
 _LONGEST_S: Final = 1e12
 TOLD_AT_ONCE: Final = 5000  # expectations in one decision; the others are told by the next
-_ALL: Final = 1 << 62
 ANEW_AT_ONCE: Final = 500  # expectations, at one look: some 10 ms
+_ALL: Final = 1 << 62  # more than ever wait
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,15 +154,16 @@ class Expectations:
 
     def lasts_s(self, name: Key, request: JobRequest) -> float:
         """How long an open job may take, where others must not be kept waiting for it."""
-        if request.expected_duration_s is not None:
-            return request.expected_duration_s
-        return CAUTION * self.expected_s(name, request)
+        caution = CAUTION if request.expected_duration_s is None else 1.0
+        return caution * self.expected_s(name, request)
 
     def class_s(self, workload: Workload) -> float | None:
         """What puts a waiting job beside others of its shape: those that last about as long."""
         request = workload.request
-        if request is None or request.expected_duration_s is not None or self.seen is None:
-            return request.expected_duration_s if request is not None else None
+        if request is None:
+            return None
+        if self.seen is None:
+            return request.expected_duration_s
         return self.expected_s(workload.key, request)
 
     def place(self, workload: Workload) -> Place:

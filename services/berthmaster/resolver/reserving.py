@@ -64,7 +64,7 @@ class Kept(NamedTuple):
     token: Token
 
     def limits(
-        self, key: Key | None, rank: Rank, lasts_s: float | None, now_s: float, share: float = 1.0
+        self, key: Key | None, rank: Rank, lasts_s: float | None, now_s: float, share: float
     ) -> bool:
         """Whether a job must leave the room alone."""
         if key == self.key or rank < self.rank:

@@ -75,7 +75,7 @@ class Turns:
         self._taken: dict[Line, list[tuple[Order, Key]]] = {}
         self._placed: set[Key] = set()
         self._heap: list[tuple[Place, _Queue]] = []
-        holding = list(holders)
+        behind = self._behind(holders)
         for name, lines in know.waiting.by_queue().items():
             share, used = know.share(name), know.ledger.used(name)
             queue = _Queue(share, used, know.ledger.running[name], self._share(share, used))
@@ -83,13 +83,21 @@ class Turns:
                 first = line.first()
                 if first is not None:
                     queue.heads.append((first[0], number, first[1], line))
-                for key in holding:
-                    if key in line.members and not line.is_first(key):
-                        queue.heads.append((line.members[key], number, key, line))
+                for key in behind.get(line, ()):
+                    queue.heads.append((line.members[key], number, key, line))
             heapq.heapify(queue.heads)
             if queue.heads:
                 self._heap.append((self._place(queue), queue))
         heapq.heapify(self._heap)
+
+    def _behind(self, holders: Iterable[Key]) -> dict[Line, list[Key]]:
+        """Those who are not the first of their lines."""
+        found: dict[Line, list[Key]] = {}
+        for key in holders:
+            line = self._know.waiting.line_of(key)
+            if line is not None and not line.is_first(key):
+                found.setdefault(line, []).append(key)
+        return found
 
     def next(self) -> Turn | None:
         """Who is to be decided about; the same one until it is placed or passed over."""
