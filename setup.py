@@ -6,9 +6,9 @@ An optional extension that cannot be built is a warning. Without it berthmaster 
 from setuptools import Extension, setup
 
 CARDS = Extension(
-    "berthmaster.engine._cards",
-    [f"services/berthmaster/engine/_{part}.c" for part in ("cards", "ranks", "scores")],
-    depends=["services/berthmaster/engine/_cards.h"],
+    "berthmaster.engine.scoring._cards",
+    [f"services/berthmaster/engine/scoring/_{part}.c" for part in ("cards", "ranks", "scores")],
+    depends=["services/berthmaster/engine/scoring/_cards.h"],
     # No fused multiply and add: scores have the same bits as numpy's. Nobody asks whether something
     # trapped, so several nodes can be scored at once. abi3: one build for all.
     extra_compile_args=["-O3", "-ffp-contract=off", "-fno-trapping-math", "-fwrapv", "-g0"],

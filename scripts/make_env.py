@@ -30,14 +30,14 @@ INSTALL_LIMIT_S = 900  # a slow mirror is slow; a dead one should not hold a CI 
 SOURCES = (
     "pyproject.toml",
     "setup.py",
-    "services/berthmaster/engine/_cards.c",
-    "services/berthmaster/engine/_cards.h",
-    "services/berthmaster/engine/_ranks.c",
-    "services/berthmaster/engine/_scores.c",
+    "services/berthmaster/engine/scoring/_cards.c",
+    "services/berthmaster/engine/scoring/_cards.h",
+    "services/berthmaster/engine/scoring/_ranks.c",
+    "services/berthmaster/engine/scoring/_scores.c",
     "constraints.txt",
     "scripts/make_env.py",
 )
-BUILT = "services/berthmaster/engine/_cards*.so"
+BUILT = "services/berthmaster/engine/scoring/_cards*.so"
 
 # nkeys is pure Python but published as source only; the pinned setuptools packs it, no compiler.
 WHEELS = ["--only-binary", ":all:", "--no-binary", "nkeys"]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from berthmaster.emulator.fleets import builtin_nodes, gpu_memory_mib, group
 from berthmaster.emulator.workloads import generated
-from berthmaster.engine.compiled import COMPILED
+from berthmaster.engine.scoring.compiled import COMPILED
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.fold import key
 from berthmaster.lifecycle.instructions import Stored

@@ -9,10 +9,10 @@ instead of following what changed.
 import sys
 from collections.abc import Sequence
 
-from berthmaster.engine.board import Card
-from berthmaster.engine.fleet import Fleet
-from berthmaster.engine.needs import Suitable
-from berthmaster.engine.room import Room
+from berthmaster.engine.fleet.fleet import Fleet
+from berthmaster.engine.fleet.needs import Suitable
+from berthmaster.engine.scoring.room import Room
+from berthmaster.engine.scoring.score_cache import Scorecard
 from berthmaster.messages.fleet import NodeReport
 from berthmaster.messages.workload import JobRequest, PodSet, Topology
 from scripts.benchmarks.engine import LARGE_CLUSTERS, LARGE_NODES, Log, fresh, reports
@@ -37,11 +37,11 @@ def measure(nodes: int = LARGE_NODES, clusters: int = LARGE_CLUSTERS) -> dict[st
     """Milliseconds of a decision, by shape, and gangs a second of the shapes without topology."""
     facts = reports(nodes, clusters)
     took_ms = _run(facts)
-    follow, Card.room_for = Card.room_for, _counted_anew  # type: ignore[method-assign,assignment]
+    follow, Scorecard.room_for = Scorecard.room_for, _counted_anew  # type: ignore[method-assign,assignment]
     try:
         anew_ms = _run(facts)
     finally:
-        Card.room_for = follow  # type: ignore[method-assign]
+        Scorecard.room_for = follow  # type: ignore[method-assign]
     figures = {}
     for name, each in took_ms.items():
         figures[f"gang_{name}_p50_ms"] = _percentile(each, 50)
@@ -53,7 +53,7 @@ def measure(nodes: int = LARGE_NODES, clusters: int = LARGE_CLUSTERS) -> dict[st
     return figures
 
 
-def _counted_anew(_card: Card, fleet: Fleet, pods: PodSet, suitable: Suitable) -> Room:
+def _counted_anew(_card: Scorecard, fleet: Fleet, pods: PodSet, suitable: Suitable) -> Room:
     room = Room()
     room.follow(fleet, pods, suitable)
     return room

@@ -8,7 +8,8 @@ know the same of durations as ours:
 - ``exact``: what a job takes;
 - ``factor-two``: that times 2**u, u uniform from -1 to 1, the same draw for all policies; five
   seeds, each printed, and their averages compared;
-- ``unknown``: nothing. All predict with engine/predict.py from jobs that had ended: ours and sjf
+- ``unknown``: nothing. All predict with engine/queueing/predict.py from jobs that had ended: ours
+and sjf
   for their order, ours and easy for when room becomes free and who may go before. Ours does so
   again while a job waits, the others when it comes.
 

@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berthmaster.emulator.fleets import NodeSpec, gpu_memory_mib
-from berthmaster.engine.board import Board
-from berthmaster.engine.fit import seat_one
-from berthmaster.engine.fleet import Fleet, Holding
-from berthmaster.engine.mix import Mix
-from berthmaster.engine.needs import Suitables, kind_of
-from berthmaster.engine.value import NOT_HERE, Appraiser
+from berthmaster.engine.fitting.fit import bind_one
+from berthmaster.engine.fleet.fleet import Fleet, Holding
+from berthmaster.engine.fleet.needs import Suitables, kind_of
+from berthmaster.engine.scoring.mix import Mix
+from berthmaster.engine.scoring.score_cache import ScoreCache
+from berthmaster.engine.scoring.value import NOT_HERE, Appraiser
 from berthmaster.messages.fleet import GpuDevice, NodeReport, Stamp
 from berthmaster.messages.workload import PodSet
 
@@ -57,7 +57,7 @@ class Ours(Packer):
         for node in nodes:
             self._fleet.put_node(report_of(node))
         self._fleet.arrange()
-        self._board, self._suitables = Board(), Suitables()
+        self._board, self._suitables = ScoreCache(), Suitables()
         self._mix, self._appraiser = Mix(), Appraiser()
         cpu_milli = sum(node.allocatable.cpu_milli for node in nodes)
         self._cpu_a_gpu = cpu_milli / sum(node.gpus for node in nodes)
@@ -70,7 +70,7 @@ class Ours(Packer):
         card = self._board.card(self._fleet, kind, pods, suitable, worth)
         if card.best[0] == NOT_HERE:
             return None
-        _, held = seat_one(self._fleet, int(card.best_slot[0]), pods, suitable, worth)
+        _, held = bind_one(self._fleet, int(card.best_slot[0]), pods, suitable, worth)
         self._fleet.charge((held,), +1)
         return held
 

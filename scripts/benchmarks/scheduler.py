@@ -29,7 +29,7 @@ from typing import Any, Final, NamedTuple
 
 from berthmaster.emulator.fleets import OPENB_NODES, NodeSpec, scale
 from berthmaster.emulator.workloads import OPENB_PODS
-from berthmaster.engine.fleet import Holding
+from berthmaster.engine.fleet.fleet import Holding
 from berthmaster.messages.workload import PodSet
 from scripts.benchmarks import quality
 from scripts.benchmarks.packers import WHOLE, Ours, milli_of

@@ -5,7 +5,7 @@ import json
 import docker
 import pytest
 
-from berthmaster.engine.compiled import COMPILED
+from berthmaster.engine.scoring.compiled import COMPILED
 
 SERVICES = (
     "gateway",
@@ -88,7 +88,7 @@ def test_an_image_has_no_compiler_and_cannot_write_its_own_code(images: str) -> 
 
 
 def test_the_engine_is_compiled_there_where_it_is_here(images: str) -> None:
-    code = "import json, berthmaster.engine.compiled as c; print(json.dumps(c.COMPILED))"
+    code = "import json, berthmaster.engine.scoring.compiled as c; print(json.dumps(c.COMPILED))"
     assert inside(f"berthmaster/resolver:{images}", code) is COMPILED
 
 

@@ -4,7 +4,7 @@ ever happens would say little."""
 from collections import Counter
 from collections.abc import Iterable
 
-from berthmaster.engine.needs import gpu_milli
+from berthmaster.engine.fleet.needs import gpu_milli
 from berthmaster.lifecycle.fold import Key, key
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.placement import Decision

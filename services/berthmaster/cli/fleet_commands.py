@@ -13,7 +13,7 @@ from berthmaster.cli.fleet_view import ClusterRow, FleetView
 from berthmaster.cli.requests import WrongInput, parse_gpus, parse_weights
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
 from berthmaster.client import BerthError, Client
-from berthmaster.engine.profiles import PROFILES
+from berthmaster.engine.scoring.profiles import PROFILES
 from berthmaster.messages.api import OperatorReply
 from berthmaster.messages.control import QueuePlace, QueueSetting
 from berthmaster.messages.fleet import NodeReport

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from berthmaster.engine.profiles import PARTS
-from berthmaster.engine.shares import profile_milli
+from berthmaster.engine.fleet.shares import profile_milli
+from berthmaster.engine.scoring.profiles import PARTS
 from berthmaster.gateway.explain import explain_validation
 from berthmaster.messages.families import JOB_REQUESTS
 from berthmaster.messages.workload import JobRequest

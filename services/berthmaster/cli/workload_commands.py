@@ -16,7 +16,7 @@ from berthmaster.cli.requests import WrongInput, from_flags, id_of, read_request
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
 from berthmaster.client import Client, NotAllowedError, RefusedError, SeenEvent, TooLargeError
 from berthmaster.client.errors import describe
-from berthmaster.engine.profiles import PARTS, PROFILES
+from berthmaster.engine.scoring.profiles import PARTS, PROFILES
 from berthmaster.messages.api import SubmitReply, WhyReply, WorkloadStateName, WorkloadView
 from berthmaster.messages.families import encode, event_kind
 

@@ -12,7 +12,7 @@ Rules of this file:
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from berthmaster.engine.models import HOSTNAME
+from berthmaster.engine.fleet.models import HOSTNAME
 from berthmaster.executor.offers import Offers
 from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.pods import Document

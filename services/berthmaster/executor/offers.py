@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from berthmaster.engine.models import HOSTNAME, is_one_of, labels_of
-from berthmaster.engine.shares import part_of, share_for, sized_milli
+from berthmaster.engine.fleet.models import HOSTNAME, is_one_of, labels_of
+from berthmaster.engine.fleet.shares import part_of, share_for, sized_milli
 from berthmaster.messages.fleet import FleetFact, NodeGone, NodeReport, Share
 from berthmaster.messages.workload import PodSet
 

@@ -3,8 +3,8 @@
 import re
 from typing import Final
 
-from berthmaster.engine.models import is_one_of
-from berthmaster.engine.shares import profile_memory_mib, profile_milli
+from berthmaster.engine.fleet.models import is_one_of
+from berthmaster.engine.fleet.shares import profile_memory_mib, profile_milli
 from berthmaster.gateway.explain import Step, invalid
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.workload import ONE_NODE, PodSet, Topology

@@ -10,8 +10,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from berthmaster.bus import subjects
-from berthmaster.engine.profiles import fault
-from berthmaster.engine.queues import CPU, MEMORY, MODEL
+from berthmaster.engine.queueing.queues import CPU, MEMORY, MODEL
+from berthmaster.engine.scoring.profiles import fault
 from berthmaster.gateway.explain import (
     Step,
     cut,

@@ -1,10 +1,11 @@
 """What a GPU model is called in facts: what GPU feature discovery calls it, and nothing beside.
 
 Facts name models as `kubectl get nodes -L nvidia.com/gpu.product` shows them ("Tesla-T4",
-"NVIDIA-A100-SXM4-80GB"); how else people may spell them is engine/models.py's matter. Two things
-are taken off, as they say how a GPU is handed out and not what it is: "-SHARED" (time slicing, MPS)
-and "-MIG-1g.5gb". Where nothing was discovered, a cloud's label for accelerators is translated; a
-name that we cannot translate stays as it is. The raw labels are in the report as well. Pure.
+"NVIDIA-A100-SXM4-80GB"); how else people may spell them is engine/fleet/models.py's matter. Two
+things are taken off, as they say how a GPU is handed out and not what it is: "-SHARED" (time
+slicing, MPS) and "-MIG-1g.5gb". Where nothing was discovered, a cloud's label for accelerators is
+translated; a name that we cannot translate stays as it is. The raw labels are in the report as
+well. Pure.
 """
 
 import re

@@ -18,10 +18,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from berthmaster.engine.clusters import SILENT, UNSCORED
-from berthmaster.engine.fit import pods_that_fit, tightness
-from berthmaster.engine.needs import Suitable, gpu_milli, shape_of, tolerates
-from berthmaster.engine.scores import ClusterView, bounded, standing_parts
+from berthmaster.engine.fitting.fit import pods_that_fit, tightness
+from berthmaster.engine.fleet.cluster_view import ClusterView, bounded, standing_parts
+from berthmaster.engine.fleet.clusters import SILENT, UNSCORED
+from berthmaster.engine.fleet.needs import Suitable, gpu_milli, shape_of, tolerates
 from berthmaster.lifecycle.fold import Key
 from berthmaster.messages.placement import RankedCluster
 from berthmaster.messages.workload import JobRequest

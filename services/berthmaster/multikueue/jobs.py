@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Iterable
 from typing import Any, Final
 
-from berthmaster.engine.models import labels_of
+from berthmaster.engine.fleet.models import labels_of
 from berthmaster.kubernetes.labels import TENANT, WORKLOAD, value
 from berthmaster.kubernetes.multikueue import MULTIKUEUE
 from berthmaster.kubernetes.pods import pod_spec

@@ -8,7 +8,7 @@ borrowing limit. Preemption is left to Kueue and hoped for by nobody.
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from berthmaster.engine.models import PRODUCT, is_one_of
+from berthmaster.engine.fleet.models import PRODUCT, is_one_of
 from berthmaster.messages.fleet import FlavorQuota, QueueReport
 from berthmaster.messages.workload import JobRequest, PodSet
 from berthmaster.multikueue.reading import GPU

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from berthmaster.engine.models import EXACTLY, PRODUCT
+from berthmaster.engine.fleet.models import EXACTLY, PRODUCT
 from berthmaster.kubernetes.quantity import QuantityError, milli, whole
 from berthmaster.messages.workload import (
     MAX_GPUS_A_POD,

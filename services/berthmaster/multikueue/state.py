@@ -7,9 +7,9 @@ report pods that are ours, and those are charged as they are reported.
 from collections import Counter, OrderedDict
 from typing import Final, NamedTuple
 
-from berthmaster.engine.clusters import Clusters
-from berthmaster.engine.fleet import Fleet, Holding
-from berthmaster.engine.needs import Suitables, gpu_milli
+from berthmaster.engine.fleet.clusters import Clusters
+from berthmaster.engine.fleet.fleet import Fleet, Holding
+from berthmaster.engine.fleet.needs import Suitables, gpu_milli
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
 from berthmaster.lifecycle.states import HELD, LIVE, State
 from berthmaster.messages.control import ClusterLost, ControlFact, Cordon, QueueSetting

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from berthmaster.engine.profiles import fault
+from berthmaster.engine.scoring.profiles import fault
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.fold import Workload, key
 from berthmaster.messages.api import (

@@ -10,16 +10,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from berthmaster.engine.board import Card
-from berthmaster.engine.clusters import Cluster
-from berthmaster.engine.fit import (
+from berthmaster.engine.fitting.fit import (
+    Bound,
     Scratch,
-    Seating,
-    seat_gang,
-    seat_one,
+    bind_gang,
+    bind_one,
 )
-from berthmaster.engine.needs import Suitable, prefers, tolerates, wants_fraction
-from berthmaster.engine.ranked import NOTHING
+from berthmaster.engine.fleet.clusters import Cluster
+from berthmaster.engine.fleet.needs import Suitable, prefers, tolerates, wants_fraction
+from berthmaster.engine.scoring.ranking import NOTHING
+from berthmaster.engine.scoring.score_cache import Scorecard
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.placement import RankedCluster
 from berthmaster.messages.workload import JobRequest
@@ -45,7 +45,7 @@ class Considered(NamedTuple):
     candidates: Candidates  # best first
     filtered: dict[str, str]  # cluster -> why it is out
     suitables: list[Suitable]  # one a pod set
-    cards: list[Card]  # one a pod set
+    cards: list[Scorecard]  # one a pod set
 
     @property
     def lens(self) -> Lens:
@@ -135,7 +135,7 @@ def _as_asked(know: Knowledge, moment: Moment, request: JobRequest, shape: bytes
     setting = know.queues.get(request.queue)
     lens = moment.lens(request, setting, shut.shares)
     suitables: list[Suitable] = []
-    cards: list[Card] = []
+    cards: list[Scorecard] = []
     for index, pods in enumerate(request.pod_sets):
         suitable, card = know.card(shape, index, pods, moment.worth)
         suitables.append(suitable)
@@ -244,22 +244,22 @@ def _refused(
     return Shut(why, is_open, {}, shut.shares)
 
 
-# Seating
+# Bound
 
 
 def seat(
     know: Knowledge, request: JobRequest, considered: Considered
-) -> tuple[Candidate, Seating] | None:
+) -> tuple[Candidate, Bound] | None:
     """Places for all pods, in the best cluster that has them. A gang's bound may have been too
     hopeful: then the next cluster is tried, and the first is noted as busy."""
     worth = considered.moment.worth
     for candidate in considered.candidates:
         if candidate.slot >= 0:
-            binding, held = seat_one(
+            binding, held = bind_one(
                 know.fleet, candidate.slot, request.pod_sets[0], considered.suitables[0], worth
             )
-            return candidate, Seating((binding,), (held,))
-        seating = seat_gang(
+            return candidate, Bound((binding,), (held,))
+        seating = bind_gang(
             know.fleet,
             candidate.number,
             request.pod_sets,
@@ -275,7 +275,7 @@ def seat(
 
 
 def _clusters_with_room(
-    know: Knowledge, request: JobRequest, cards: list[Card], suitables: list[Suitable]
+    know: Knowledge, request: JobRequest, cards: list[Scorecard], suitables: list[Suitable]
 ) -> NDArray[np.bool_]:
     """Which clusters could hold each pod set by itself: a bound, not a promise."""
     fleet = know.fleet

@@ -17,7 +17,7 @@ from collections import OrderedDict
 
 import msgspec
 
-from berthmaster.engine.clusters import LOST
+from berthmaster.engine.fleet.clusters import LOST
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key
 from berthmaster.lifecycle.instructions import Append, Outcome, Refused, Stored
 from berthmaster.messages.api import DryRunReply, Refusal, WhatifRequest, WhyReply

@@ -14,12 +14,12 @@ known changes by the log alone, once the commit is in it.
 
 import msgspec
 
-from berthmaster.engine.clusters import LOST
-from berthmaster.engine.fit import Seating
-from berthmaster.engine.ledger import amounts_of
-from berthmaster.engine.models import EXACTLY
-from berthmaster.engine.needs import shape_of
-from berthmaster.engine.queues import Amounts, ask_of, models_left, right
+from berthmaster.engine.fitting.fit import Bound
+from berthmaster.engine.fleet.clusters import LOST
+from berthmaster.engine.fleet.models import EXACTLY
+from berthmaster.engine.fleet.needs import shape_of
+from berthmaster.engine.queueing.ledger import amounts_of
+from berthmaster.engine.queueing.queues import Amounts, ask_of, models_left, right
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.messages.placement import Choice, Retraction
 from berthmaster.messages.workload import JobRequest, Placed, Withdrawn
@@ -38,7 +38,7 @@ _RANKED_BYTES = 150
 _POD_BYTES = 60
 _NONE_KEPT: frozenset[Key] = frozenset()
 
-_Room = tuple[Considered, Candidate, Seating]
+_Room = tuple[Considered, Candidate, Bound]
 
 
 def decide(know: Knowledge, policy: Policy, now_s: float, decider: str) -> Plan | None:
@@ -256,7 +256,7 @@ def _record(
     request: JobRequest,
     considered: Considered,
     chosen: Candidate,
-    seating: Seating,
+    seating: Bound,
 ) -> None:
     """The choice, its reasons and its event."""
     know = draft.know

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from berthmaster.engine.fleet import Holding
-from berthmaster.engine.mix import told_as
+from berthmaster.engine.fleet.fleet import Holding
+from berthmaster.engine.scoring.mix import told_as
 from berthmaster.lifecycle.fold import Key
 from berthmaster.messages.placement import Choice, Decision, Reservation, Retraction, Saw
 from berthmaster.messages.workload import WorkloadEvent

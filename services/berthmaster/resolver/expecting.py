@@ -1,4 +1,4 @@
-"""What open jobs are expected to take, and the order that follows: engine/order.py, kept in step.
+"""What open jobs are expected to take, and the order that follows: kept in step.
 
 How long a job will take is settled when it is submitted, by what it states or by what had ended
 until then. What a job states stays with it; what is only expected is settled anew while it waits,
@@ -21,8 +21,8 @@ from typing import Final
 
 import msgspec
 
-from berthmaster.engine import predict
-from berthmaster.engine.order import (
+from berthmaster.engine.queueing import predict
+from berthmaster.engine.queueing.order import (
     LATE,
     NO_OUTLOOK,
     Outlook,
@@ -32,7 +32,7 @@ from berthmaster.engine.order import (
     outlook,
     place,
 )
-from berthmaster.engine.predict import CAUTION, Durations, Sizes, left_s
+from berthmaster.engine.queueing.predict import CAUTION, Durations, Sizes, left_s
 from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.messages.placement import Decision, Expected, ToldOutlook
 from berthmaster.messages.workload import JobRequest

@@ -6,9 +6,9 @@ They are made by the very functions that decide, so an explanation is what would
 from collections import Counter
 from collections.abc import Mapping
 
-from berthmaster.engine.needs import NO_MODEL, NO_PROFILE, NOT_LINKED, shape_of
-from berthmaster.engine.queues import GPU
-from berthmaster.engine.topology import never, shaped
+from berthmaster.engine.fitting.topology import never, shaped
+from berthmaster.engine.fleet.needs import NO_MODEL, NO_PROFILE, NOT_LINKED, shape_of
+from berthmaster.engine.queueing.queues import GPU
 from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import DryRunReply, QueueAccount, Refusal, WhyReply

@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from berthmaster.engine.needs import gpu_milli, shape_of, wants_fraction
+from berthmaster.engine.fleet.needs import gpu_milli, shape_of, wants_fraction
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.workload import MAX_TOLERATIONS, JobRequest, PodSet, Toleration
 from berthmaster.resolver.consider import Considered, consider, seat

@@ -7,9 +7,9 @@ is called free that the job would not get.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from berthmaster.engine.needs import shape_of
-from berthmaster.engine.queues import ask_of
-from berthmaster.engine.reserve import ends_in_time
+from berthmaster.engine.fleet.needs import shape_of
+from berthmaster.engine.queueing.queues import ask_of
+from berthmaster.engine.queueing.reservations import ends_in_time
 from berthmaster.lifecycle.fold import Key
 from berthmaster.messages.placement import Reservation
 from berthmaster.messages.workload import JobRequest

@@ -11,13 +11,13 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from berthmaster.engine.parts import fresh, idle, interference
-from berthmaster.engine.parts.price import NAME as PRICE
-from berthmaster.engine.parts.values import MOST, UNKNOWN, Floats, told
-from berthmaster.engine.profiles import BALANCED, PARTS, PROFILES, Said, Weights, chosen
-from berthmaster.engine.ranked import to_show
-from berthmaster.engine.roster import Roster
-from berthmaster.engine.value import Worth
+from berthmaster.engine.scoring.cluster_table import ClusterTable
+from berthmaster.engine.scoring.parts import fresh, idle, interference
+from berthmaster.engine.scoring.parts.price import NAME as PRICE
+from berthmaster.engine.scoring.parts.values import MOST, UNKNOWN, Floats, told
+from berthmaster.engine.scoring.profiles import BALANCED, PARTS, PROFILES, Said, Weights, chosen
+from berthmaster.engine.scoring.ranking import to_show
+from berthmaster.engine.scoring.value import Worth
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.placement import Target
 from berthmaster.messages.workload import JobRequest
@@ -86,7 +86,7 @@ class Moment:
         self,
         policy: Policy,
         now_s: float,
-        roster: Roster,
+        roster: ClusterTable,
         worth: Worth,
         steadiness: Callable[[], Mapping[str, float]],
     ) -> None:

@@ -7,7 +7,7 @@ do.
 
 from typing import Final, NamedTuple
 
-from berthmaster.engine.queues import CPU, GPU, MEMORY, Amounts, Ask, of_model
+from berthmaster.engine.queueing.queues import CPU, GPU, MEMORY, Amounts, Ask, of_model
 from berthmaster.lifecycle.fold import Key
 from berthmaster.resolver.moment import Moment
 from berthmaster.resolver.state import Knowledge

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from berthmaster.engine.queues import GPU, fair_shares
+from berthmaster.engine.queueing.queues import GPU, fair_shares
 from berthmaster.lifecycle.fold import Workload
 from berthmaster.messages.quality import QualityReport, QueueQuality
 from berthmaster.messages.workload import Evicted, Placed, Succeeded, WorkloadEvent

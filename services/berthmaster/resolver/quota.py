@@ -9,7 +9,7 @@ that Kueue has not let in yet are charged too: the report does not know them.
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from berthmaster.engine.clusters import Cluster
+from berthmaster.engine.fleet.clusters import Cluster
 from berthmaster.messages.control import QueuePlace, QueueSetting
 from berthmaster.messages.fleet import FlavorQuota, QueueReport
 from berthmaster.messages.placement import Target

@@ -10,13 +10,12 @@ from typing import Final, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from berthmaster.engine.board import Card
-from berthmaster.engine.parts import fit as fit_part
-from berthmaster.engine.parts import locality as locality_part
-from berthmaster.engine.parts import price as price_part
-from berthmaster.engine.parts import wait as wait_part
-from berthmaster.engine.parts.values import UNKNOWN, Floats, told
-from berthmaster.engine.ranked import (
+from berthmaster.engine.scoring.parts import fit as fit_part
+from berthmaster.engine.scoring.parts import locality as locality_part
+from berthmaster.engine.scoring.parts import price as price_part
+from berthmaster.engine.scoring.parts import wait as wait_part
+from berthmaster.engine.scoring.parts.values import UNKNOWN, Floats, told
+from berthmaster.engine.scoring.ranking import (
     NO_ROOM,
     Field,
     Ranked,
@@ -26,6 +25,7 @@ from berthmaster.engine.ranked import (
     to_show,
     weighed,
 )
+from berthmaster.engine.scoring.score_cache import Scorecard
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.placement import Target
 from berthmaster.messages.workload import JobRequest
@@ -114,7 +114,7 @@ def rank(
     request: JobRequest,
     setting: QueueSetting | None,
     lens: Lens,
-    cards: list[Card],
+    cards: list[Scorecard],
     may: NDArray[np.bool_],
 ) -> Candidates:
     """Clusters that could take the request, best first. Parts that do not count are not made.
@@ -142,7 +142,7 @@ def _ranked_late(
     request: JobRequest,
     moment: Moment,
     lens: Lens,
-    cards: list[Card],
+    cards: list[Scorecard],
     able: NDArray[np.bool_],
     late: tuple[tuple[str, Floats], ...],
 ) -> Ranked:
@@ -163,7 +163,7 @@ def _wait(
     moment: Moment,
     request: JobRequest,
     setting: QueueSetting | None,
-    _cards: list[Card],
+    _cards: list[Scorecard],
     fits: NDArray[np.bool_],
 ) -> Floats:
     """Of those that could take it, by what their own queues report."""
@@ -182,7 +182,7 @@ def _price(
     moment: Moment,
     request: JobRequest,
     _setting: QueueSetting | None,
-    cards: list[Card],
+    cards: list[Scorecard],
     fits: NDArray[np.bool_],
 ) -> Floats:
     """By the model of the GPU that it would get of each."""
@@ -207,7 +207,7 @@ def _locality(
     moment: Moment,
     request: JobRequest,
     _setting: QueueSetting | None,
-    _cards: list[Card],
+    _cards: list[Scorecard],
     _fits: NDArray[np.bool_],
 ) -> Floats:
     """By what the clusters tell of themselves."""
@@ -221,7 +221,7 @@ def _locality(
 
 
 _Late = Callable[
-    [Knowledge, Moment, JobRequest, QueueSetting | None, list[Card], NDArray[np.bool_]], Floats
+    [Knowledge, Moment, JobRequest, QueueSetting | None, list[Scorecard], NDArray[np.bool_]], Floats
 ]
 _LATE: Final[dict[str, _Late]] = {"wait": _wait, "price": _price, "locality": _locality}
 

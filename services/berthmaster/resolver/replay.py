@@ -22,7 +22,7 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.follow import Recorded
 from berthmaster.bus.read import read_all, read_fleet_history
 from berthmaster.bus.streams import ARCHIVE, CONTROL, WORKLOADS
-from berthmaster.engine.mix import sampled_from
+from berthmaster.engine.scoring.mix import sampled_from
 from berthmaster.messages.control import ControlFact
 from berthmaster.messages.families import (
     ARCHIVED_STORIES,

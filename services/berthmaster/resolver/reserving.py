@@ -1,11 +1,11 @@
 """Room that is kept for large jobs, so that small ones do not starve them.
 
-The first jobs by order that are due (engine/order.py), do not fit and could ever fit, a few at
-most, each get a reservation: nodes of one cluster, and the time at which they will be free by the
-ends that are known. Others may use the room until then. Where that time is not known, nothing is
-kept at first; a job that has
-waited for ``reserve_wait_s`` has room kept all the same, and then nobody of its rank or below comes
-in between: it starts when what runs on those nodes has ended.
+The first jobs by order that are due (engine/queueing/order.py), do not fit and could ever fit, a
+few at most, each get a reservation: nodes of one cluster, and the time at which they will be free
+by the ends that are known. Others may use the room until then. Where that time is not known,
+nothing is kept at first; a job that has waited for ``reserve_wait_s`` has room kept all the same,
+and then nobody of its rank or below comes in between: it starts when what runs on those nodes has
+ended.
 
 - A reservation is told in a decision and stays as it is, or its time would move away for ever. It
   ends when its job is placed (anywhere), may not run, or when its nodes cannot be had. If its time
@@ -24,10 +24,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from berthmaster.engine.fit import Seating
-from berthmaster.engine.fleet import Holding
-from berthmaster.engine.needs import gpu_milli
-from berthmaster.engine.reserve import (
+from berthmaster.engine.fitting.fit import Bound
+from berthmaster.engine.fleet.fleet import Holding
+from berthmaster.engine.fleet.needs import gpu_milli
+from berthmaster.engine.queueing.reservations import (
     MAX_HELD_NODES,
     UNKNOWN_S,
     Release,
@@ -254,7 +254,7 @@ class Reserves:
             if best is not None and bound_s >= best[1]:
                 break
 
-            def fits(cluster: str = cluster) -> Seating | None:
+            def fits(cluster: str = cluster) -> Bound | None:
                 return seat_in(know, self._moment, request, shape, cluster)
 
             found = soonest(know.fleet, releases, at_least, fits)
@@ -382,7 +382,7 @@ def _usable(know: Knowledge, cluster: str, held: HeldNode) -> bool:
 
 def seat_in(
     know: Knowledge, moment: Moment, request: JobRequest, shape: bytes, cluster: str
-) -> Seating | None:
+) -> Bound | None:
     """Places for all pods in one cluster."""
     considered: Considered = consider(know, moment, request, shape)
     here = considered.candidates.only(cluster)

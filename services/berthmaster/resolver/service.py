@@ -28,8 +28,8 @@ from berthmaster.bus.log import EventLog
 from berthmaster.bus.snapshots import load as load_snapshot
 from berthmaster.bus.snapshots import save as save_snapshot
 from berthmaster.bus.streams import CONTROL, FLEET, WORKLOADS, stream_info
-from berthmaster.engine.compiled import COMPILED
-from berthmaster.engine.profiles import BALANCED, PROFILES
+from berthmaster.engine.scoring.compiled import COMPILED
+from berthmaster.engine.scoring.profiles import BALANCED, PROFILES
 from berthmaster.lifecycle.instructions import Append, Stored
 from berthmaster.messages.families import UNREADABLE, encode
 from berthmaster.resolver.core import Resolver

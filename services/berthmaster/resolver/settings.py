@@ -4,8 +4,8 @@ from typing import Literal
 
 import msgspec
 
-from berthmaster.engine.profiles import BALANCED, PROFILES, Weights
-from berthmaster.engine.queues import CPU, MEMORY
+from berthmaster.engine.queueing.queues import CPU, MEMORY
+from berthmaster.engine.scoring.profiles import BALANCED, PROFILES, Weights
 
 ENGINE_VERSION = "10"
 

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from berthmaster.engine.conduct import Conduct, ConductState
-from berthmaster.engine.mix import Mix, MixState, Sampled
+from berthmaster.engine.scoring.mix import Mix, MixState, Sampled
+from berthmaster.engine.scoring.track_record import ConductState, TrackRecord
 from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.placement import Reservation
@@ -61,7 +61,7 @@ def restore(know: Knowledge, snapshot: Snapshot) -> None:
     know.mix = Mix(snapshot.mix)
     know.told_mix = snapshot.told_mix
     know.expecting = Expectations(snapshot.learned)
-    know.conduct = Conduct(snapshot.conduct)
+    know.conduct = TrackRecord(snapshot.conduct)
     know.frozen = dict(snapshot.frozen)
     know.elsewhere = set(snapshot.elsewhere)
     for workload in sorted(snapshot.open, key=lambda w: w.placed_at_s):  # stable

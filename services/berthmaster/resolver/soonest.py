@@ -10,8 +10,8 @@ import heapq
 from collections.abc import Iterable
 from typing import Final
 
-from berthmaster.engine.needs import shape_of
-from berthmaster.engine.reserve import Release, soonest
+from berthmaster.engine.fleet.needs import shape_of
+from berthmaster.engine.queueing.reservations import Release, soonest
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.messages.workload import JobRequest
 from berthmaster.resolver.consider import BUSY, Considered, consider, seat

@@ -10,18 +10,18 @@ from collections.abc import Mapping
 
 import msgspec
 
-from berthmaster.engine.board import Board, Card
-from berthmaster.engine.clusters import Clusters
-from berthmaster.engine.conduct import SPEAKS, Conduct
-from berthmaster.engine.fit import assumed_gpus, holding
-from berthmaster.engine.fleet import Fleet, Holding
-from berthmaster.engine.ledger import Ledger
-from berthmaster.engine.mix import Mix, Sampled, sampled_from
-from berthmaster.engine.needs import Suitable, Suitables
-from berthmaster.engine.order import CPU_MILLI_A_GPU
-from berthmaster.engine.queues import CPU, GPU, MODEL, QueueShare, share_of
-from berthmaster.engine.roster import Roster
-from berthmaster.engine.value import Appraiser, Worth
+from berthmaster.engine.fitting.fit import assumed_gpus, holding
+from berthmaster.engine.fleet.clusters import Clusters
+from berthmaster.engine.fleet.fleet import Fleet, Holding
+from berthmaster.engine.fleet.needs import Suitable, Suitables
+from berthmaster.engine.queueing.ledger import Ledger
+from berthmaster.engine.queueing.order import CPU_MILLI_A_GPU
+from berthmaster.engine.queueing.queues import CPU, GPU, MODEL, QueueShare, share_of
+from berthmaster.engine.scoring.cluster_table import ClusterTable
+from berthmaster.engine.scoring.mix import Mix, Sampled, sampled_from
+from berthmaster.engine.scoring.score_cache import ScoreCache, Scorecard
+from berthmaster.engine.scoring.track_record import SPEAKS, TrackRecord
+from berthmaster.engine.scoring.value import Appraiser, Worth
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.control import ClusterLost, ControlFact, Cordon, QueueSetting
@@ -76,8 +76,8 @@ class Knowledge:
         self.frozen: dict[Key, str] = {}
         self.fleet = Fleet()
         self.clusters = Clusters()
-        self.roster = Roster()
-        self.conduct = Conduct()
+        self.roster = ClusterTable()
+        self.conduct = TrackRecord()
         self.given_steadiness: dict[str, float] | None = None  # as given_mix, where it counted
         self.cordons: set[tuple[str, str]] = set()  # cluster, node
         self.queues: dict[str, QueueSetting] = {}
@@ -95,7 +95,7 @@ class Knowledge:
             Key, float
         ] = {}  # claimed, with a deadline of its own -> when it is over
         self.suitables = Suitables()
-        self.board = Board()
+        self.board = ScoreCache()
         self.mix = Mix()
         self.told_mix = Sampled()  # by the newest decision that told any
         self.given_mix: Sampled | None = None  # when a decision is repeated: what it was made with
@@ -141,7 +141,9 @@ class Knowledge:
         self.follow(workload, before, attempt_cluster, was_live=was_live)
         return verdict
 
-    def card(self, shape: bytes, index: int, pods: PodSet, worth: Worth) -> tuple[Suitable, Card]:
+    def card(
+        self, shape: bytes, index: int, pods: PodSet, worth: Worth
+    ) -> tuple[Suitable, Scorecard]:
         """What nodes suit a pod set of a shape, and their scores. The fleet must be arranged."""
         suitable = self.suitables.of(self.fleet, shape, index, pods)
         kind = self.suitables.kind(shape, index, pods)

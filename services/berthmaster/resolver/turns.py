@@ -1,17 +1,18 @@
 """Whose turn it is: the queues' accounts as they stand in a draft, and the heads of their lines.
 
-The rules of order among queues are engine/queues.py's; inside a queue the line whose first has the
-least order goes first. A queue's place depends on its own account and first job alone, so placing a
-job moves one queue and no other. Lines that are known not to fit take their turns too: a job that
-waits for room is first in its queue, and reserving.py has to hear of it. Whom room is kept for has
-a turn of its own: others of its line, who must leave that room alone, may have come before it.
+The rules of order among queues are engine/queueing/queues.py's; inside a queue the line whose first
+has the least order goes first. A queue's place depends on its own account and first job alone, so
+placing a job moves one queue and no other. Lines that are known not to fit take their turns too: a
+job that waits for room is first in its queue, and reserving.py has to hear of it. Whom room is kept
+for has a turn of its own: others of its line, who must leave that room alone, may have come before
+it.
 """
 
 import heapq
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from berthmaster.engine.queues import (
+from berthmaster.engine.queueing.queues import (
     Amounts,
     Ask,
     QueueShare,

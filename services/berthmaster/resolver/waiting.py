@@ -9,15 +9,15 @@ import heapq
 import math
 from typing import Final
 
-from berthmaster.engine.needs import shape_of
-from berthmaster.engine.order import Place
-from berthmaster.engine.queues import Ask, ask_of
+from berthmaster.engine.fleet.needs import shape_of
+from berthmaster.engine.queueing.order import Place
+from berthmaster.engine.queueing.queues import Ask, ask_of
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.messages.workload import JobRequest
 
 MAX_STALE = 64  # entries of a line that nobody waits under any more, beside as many as wait
 DURATIONS_AN_OCTAVE: Final = 4  # so a line's bound is at most a quarter above a member's duration
-# -queue priority, -priority, engine/order.py's place, sequence of submission: the least goes first
+# -queue priority, -priority, place by order.py, sequence of submission: the least goes first
 Order = tuple[int, int, Place, int]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Set
 
 import msgspec
 
-from berthmaster.engine.models import is_one_of
+from berthmaster.engine.fleet.models import is_one_of
 from berthmaster.messages.fleet import GpuDevice, NodeReport
 from berthmaster.scorer.mix import Mix, Shape
 

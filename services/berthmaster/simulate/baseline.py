@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from berthmaster.emulator.fleets import ClusterSpec
-from berthmaster.engine.predict import Durations, left_s
+from berthmaster.engine.queueing.predict import Durations, left_s
 from berthmaster.simulate.floor import (
     Floor,
     Node,

@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from berthmaster.emulator.chance import uniform
-from berthmaster.engine.order import gpu_share
+from berthmaster.engine.queueing.order import gpu_share
 from berthmaster.messages.workload import JobRequest
 
 Knowing = Literal["exact", "factor-two", "unknown"]

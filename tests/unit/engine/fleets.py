@@ -4,7 +4,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from berthmaster.engine.fleet import Fleet
+from berthmaster.engine.fleet.fleet import Fleet
 from berthmaster.messages.fleet import NodeReport, Share, Taint
 from berthmaster.messages.workload import PodSet, Toleration
 from tests.support.builders import node, pod_set

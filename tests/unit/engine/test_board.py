@@ -7,12 +7,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berthmaster.engine.board import Board, Card
-from berthmaster.engine.fleet import Fleet, Holding
-from berthmaster.engine.mix import PodType
-from berthmaster.engine.needs import kind_of, suitable_nodes
-from berthmaster.engine.touched import Touched
-from berthmaster.engine.value import NOT_HERE, score_all, worth_of
+from berthmaster.engine.fleet.fleet import Fleet, Holding
+from berthmaster.engine.fleet.needs import kind_of, suitable_nodes
+from berthmaster.engine.fleet.touched import Touched
+from berthmaster.engine.scoring.mix import PodType
+from berthmaster.engine.scoring.score_cache import ScoreCache, Scorecard
+from berthmaster.engine.scoring.value import NOT_HERE, score_all, worth_of
 from berthmaster.lifecycle.fold import key
 from berthmaster.messages.fleet import NodeReport
 from berthmaster.messages.workload import PodSet
@@ -28,8 +28,8 @@ class Story:
 
     def __init__(self) -> None:
         self.fleet = Fleet()
-        self.board = Board(cards_kept=2)
-        self.twin = Board(cards_kept=2, compiled=False)
+        self.board = ScoreCache(cards_kept=2)
+        self.twin = ScoreCache(cards_kept=2, compiled=False)
         self.worth = worth_of(())
         self.reports: dict[tuple[str, str], NodeReport] = {}
         self.held: dict[str, Holding] = {}
@@ -55,7 +55,7 @@ class Story:
         self.cordoned ^= {name}
         self.fleet.set_cordon(*name, name in self.cordoned)
 
-    def card(self, need: PodSet) -> Card:
+    def card(self, need: PodSet) -> Scorecard:
         self.fleet.arrange()
         suitable = suitable_nodes(self.fleet, need)
         cards = [

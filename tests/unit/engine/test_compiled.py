@@ -12,19 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berthmaster.engine.board import Board, Card
-from berthmaster.engine.compiled import COMPILED, ask_of, cards, nodes_of
-from berthmaster.engine.fleet import WHOLE, Fleet, Holding
-from berthmaster.engine.mix import PodType, Sample
-from berthmaster.engine.needs import kind_of, suitable_nodes
-from berthmaster.engine.value import NOT_HERE, score_all, worth_of
+from berthmaster.engine.fleet.fleet import WHOLE, Fleet, Holding
+from berthmaster.engine.fleet.needs import kind_of, suitable_nodes
+from berthmaster.engine.scoring.compiled import COMPILED, ask_of, cards, nodes_of
+from berthmaster.engine.scoring.mix import PodType, Sample
+from berthmaster.engine.scoring.score_cache import ScoreCache, Scorecard
+from berthmaster.engine.scoring.value import NOT_HERE, score_all, worth_of
 from berthmaster.messages.workload import PodSet
 from berthmaster.resolver.twin import twin
 from tests.support.builders import node, pod_set
 from tests.unit.engine.fleets import MODELS, UNHURRIED, pods
 
 pytestmark = pytest.mark.skipif(
-    not COMPILED, reason="berthmaster.engine._cards is not built here (no compiler or headers?)"
+    not COMPILED,
+    reason="engine.scoring._cards is not built here (no compiler or headers?)",
 )
 
 NODES = 60
@@ -81,7 +82,7 @@ def test_cards_in_c_have_the_bits_of_those_that_numpy_keeps(
     seed: int, need: PodSet, other: PodSet, sample: Sample, changes: int
 ) -> None:
     fleet, worth, chance = filled(seed), worth_of(sample), random.Random(seed)
-    boards = Board(), Board(compiled=False)
+    boards = ScoreCache(), ScoreCache(compiled=False)
     for asked_for in (need, other, need, need):
         suitable, kind = suitable_nodes(fleet, asked_for), kind_of(asked_for)
         ours, twins = (b.card(fleet, kind, asked_for, suitable, worth) for b in boards)
@@ -102,7 +103,7 @@ def test_blocks_of_nodes_have_them_too(need: PodSet, sample: Sample, cpu_milli: 
     if cpu_milli is not None:
         fleet.cpu[300] = cpu_milli  # more than any node has: its block is scored one by one
     suitable = suitable_nodes(fleet, need)
-    card = Board().card(fleet, kind_of(need), need, suitable, worth)
+    card = ScoreCache().card(fleet, kind_of(need), need, suitable, worth)
     scores = score_all(fleet, need, suitable, worth)
     assert card.scores.tobytes() == scores.tobytes()
     for cluster in range(len(fleet.clusters)):
@@ -113,7 +114,7 @@ def test_blocks_of_nodes_have_them_too(need: PodSet, sample: Sample, cpu_milli: 
 
 
 def test_a_board_that_is_copied_with_its_fleet_follows_the_copy() -> None:
-    fleet, board, worth, chance = filled(1), Board(), worth_of(MIXES[1]), random.Random(1)
+    fleet, board, worth, chance = filled(1), ScoreCache(), worth_of(MIXES[1]), random.Random(1)
     suitable = suitable_nodes(fleet, NEEDS[1])
     asked_for = kind_of(NEEDS[1]), NEEDS[1], suitable, worth
     before = board.card(fleet, *asked_for).scores.tobytes()
@@ -217,7 +218,7 @@ def test_amounts_that_are_no_int64_are_refused() -> None:
 
 def test_an_ask_of_another_fleet_is_refused() -> None:
     fleet = filled(1)
-    nodes, card = nodes_of(fleet), Card(fleet)
+    nodes, card = nodes_of(fleet), Scorecard(fleet)
     arrays = card.scores, card.best, card.best_slot
     for other in (
         {"nodes": np.ones(NODES - 1, np.bool_)},
@@ -232,7 +233,7 @@ def test_an_ask_of_another_fleet_is_refused() -> None:
 @pytest.mark.parametrize("how", SPOILT)
 def test_a_card_of_wrong_arrays_is_refused(spoilt: int, how: str) -> None:
     fleet = filled(1)
-    nodes, ask, card = nodes_of(fleet), cards.Ask(**asked()), Card(fleet)
+    nodes, ask, card = nodes_of(fleet), cards.Ask(**asked()), Scorecard(fleet)
     arrays: list[Any] = [card.scores, card.best, card.best_slot]
     arrays[spoilt] = SPOILT[how](arrays[spoilt])
     make: Any = cards.make
@@ -245,7 +246,7 @@ def test_a_card_of_wrong_arrays_is_refused(spoilt: int, how: str) -> None:
 
 def test_a_card_that_cannot_be_written_is_refused() -> None:
     fleet = filled(1)
-    card = Card(fleet)
+    card = Scorecard(fleet)
     card.best.flags.writeable = False
     with pytest.raises(WRONG):
         cards.make(nodes_of(fleet), cards.Ask(**asked()), card.scores, card.best, card.best_slot)
@@ -253,7 +254,7 @@ def test_a_card_that_cannot_be_written_is_refused() -> None:
 
 def test_other_things_than_nodes_and_an_ask_are_refused() -> None:
     fleet = filled(1)
-    nodes, ask, card = nodes_of(fleet), cards.Ask(**asked()), Card(fleet)
+    nodes, ask, card = nodes_of(fleet), cards.Ask(**asked()), Scorecard(fleet)
     arrays = card.scores, card.best, card.best_slot
     make: Any = cards.make
     update: Any = cards.update
@@ -273,7 +274,7 @@ def test_other_things_than_nodes_and_an_ask_are_refused() -> None:
 )
 def test_a_part_of_the_log_that_there_is_not_is_refused(first: int, last: int) -> None:
     fleet = filled(1)
-    card = Card(fleet)
+    card = Scorecard(fleet)
     arrays = card.scores, card.best, card.best_slot
     with pytest.raises(ValueError, match="reach"):
         cards.update(nodes_of(fleet), cards.Ask(**asked()), *arrays, first, last, 0)
@@ -292,7 +293,7 @@ def test_arrays_may_say_anything(told: dict[str, list[int]], data: st.DataObject
     for name, numbers in told.items():
         if name not in ("a_gpu", "open"):
             np.put(arrays[name], np.arange(len(numbers)) * 7 % arrays[name].size, numbers)
-    card = Card(FLEET)
+    card = Scorecard(FLEET)
     card.best_slot[:] = data.draw(NUMBERS)
     card.best[:] = NOT_HERE
     gpus = data.draw(st.sampled_from([None, np.ones((NODES, 8), np.bool_)]))

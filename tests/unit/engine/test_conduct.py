@@ -4,21 +4,21 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berthmaster.engine.conduct import HOUR_S, HOURS, Conduct, ConductState
+from berthmaster.engine.scoring.track_record import HOUR_S, HOURS, ConductState, TrackRecord
 
 NOW_S = 500_000 * HOUR_S + 60
 
 
-def after(*notes: tuple[str, float, bool]) -> Conduct:
+def after(*notes: tuple[str, float, bool]) -> TrackRecord:
     """``notes``: cluster, hours ago, whether it went well."""
-    conduct = Conduct()
+    conduct = TrackRecord()
     for cluster, hours, well in notes:
         conduct.note(cluster, NOW_S - hours * HOUR_S, went_well=well)
     return conduct
 
 
 def test_a_cluster_without_history_is_not_known_and_one_with_trouble_is_the_worst() -> None:
-    assert Conduct().steadiness(NOW_S) == {}
+    assert TrackRecord().steadiness(NOW_S) == {}
     conduct = after(("good", 0, True), ("bad", 0, False))
     assert conduct.steadiness(NOW_S) == {"good": 50.0, "bad": 0.0}
 
@@ -36,7 +36,7 @@ def test_trouble_fades_by_half_in_six_hours_and_is_forgotten_after_a_day() -> No
 
 
 def test_times_that_cannot_be_and_clusters_without_a_name_are_passed_over() -> None:
-    conduct = Conduct()
+    conduct = TrackRecord()
     for at_s in (float("nan"), float("inf"), float("-inf"), -1.0, 1e15):
         conduct.note("c1", at_s, went_well=True)
     conduct.note("", NOW_S, went_well=True)
@@ -65,7 +65,7 @@ def test_neither_order_nor_a_snapshot_between_makes_a_difference(
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     first = after(*shuffled[:cut])
     packed = msgspec.msgpack.encode(first.state())
-    second = Conduct(msgspec.msgpack.decode(packed, type=ConductState))
+    second = TrackRecord(msgspec.msgpack.decode(packed, type=ConductState))
     for cluster, hours, well in shuffled[cut:]:
         second.note(cluster, NOW_S - hours * HOUR_S, went_well=well)
     assert second.steadiness(NOW_S) == whole.steadiness(NOW_S)

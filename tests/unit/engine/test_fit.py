@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berthmaster.engine.fit import Scratch, pods_that_fit, seat_gang, tightness
-from berthmaster.engine.fleet import Fleet, Holding
-from berthmaster.engine.needs import suitable_nodes, tolerates
-from berthmaster.engine.value import pick_gpus, worth_of
+from berthmaster.engine.fitting.fit import Scratch, bind_gang, pods_that_fit, tightness
+from berthmaster.engine.fleet.fleet import Fleet, Holding
+from berthmaster.engine.fleet.needs import suitable_nodes, tolerates
+from berthmaster.engine.scoring.value import pick_gpus, worth_of
 from berthmaster.lifecycle.fold import key
 from berthmaster.messages.fleet import NodeReport, Taint
 from berthmaster.messages.workload import PodSet, Toleration
@@ -141,7 +141,7 @@ def test_a_gang_is_seated_whole_or_not_at_all_and_leaves_no_trace(
     suitable = suitable_nodes(fleet, need)
     bound = pods_that_fit(fleet, need, suitable, tightness(fleet, need, suitable))
     for number in range(len(fleet.clusters)):
-        seating = seat_gang(fleet, number, [need], [suitable], Scratch(fleet))
+        seating = bind_gang(fleet, number, [need], [suitable], Scratch(fleet))
         np.testing.assert_array_equal(fleet.cpu, before[0])
         np.testing.assert_array_equal(fleet.memory, before[1])
         np.testing.assert_array_equal(fleet.gpu, before[2])

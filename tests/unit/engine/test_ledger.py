@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berthmaster.engine.ledger import Ledger
+from berthmaster.engine.queueing.ledger import Ledger
 from berthmaster.lifecycle.fold import key
 from berthmaster.messages.fleet import NodeReport
 from berthmaster.messages.placement import PodBinding

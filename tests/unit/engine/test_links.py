@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from berthmaster.engine.fit import Scratch, seat_gang
-from berthmaster.engine.fleet import Fleet
-from berthmaster.engine.links import UNKNOWN, Links, levels_of, links_of, pick
-from berthmaster.engine.needs import suitable_nodes
-from berthmaster.engine.room import room_of
-from berthmaster.engine.value import NOT_HERE, pick_gpus, score_all, worth_of
+from berthmaster.engine.fitting.fit import Scratch, bind_gang
+from berthmaster.engine.fleet.fleet import Fleet
+from berthmaster.engine.fleet.links import UNKNOWN, Links, levels_of, links_of, pick
+from berthmaster.engine.fleet.needs import suitable_nodes
+from berthmaster.engine.scoring.room import room_of
+from berthmaster.engine.scoring.value import NOT_HERE, pick_gpus, score_all, worth_of
 from berthmaster.messages.fleet import NodeReport
 from berthmaster.messages.workload import PodSet, Topology
 from tests.support.builders import node, pod_set
@@ -108,12 +108,12 @@ def test_a_gang_that_requires_domains_is_counted_by_domains() -> None:
     assert room_of(fleet, pods, suitable_nodes(fleet, pods), slice(None)).tolist() == [2, 2]
     pods = replace(pods, gpus=4)
     assert room_of(fleet, pods, suitable_nodes(fleet, pods), slice(None)).tolist() == [1, 2]
-    found = seat_gang(fleet, 0, [pods], [suitable_nodes(fleet, pods)], Scratch(fleet))
+    found = bind_gang(fleet, 0, [pods], [suitable_nodes(fleet, pods)], Scratch(fleet))
     assert found is not None
     groups = sorted((b.node, b.gpus) for b in found.bindings)
     assert groups == [("n1", (4, 5, 6, 7)), ("n2", (0, 1, 2, 3)), ("n2", (4, 5, 6, 7))]
     pods = replace(pods, count=4)
-    assert seat_gang(fleet, 0, [pods], [suitable_nodes(fleet, pods)], Scratch(fleet)) is None
+    assert bind_gang(fleet, 0, [pods], [suitable_nodes(fleet, pods)], Scratch(fleet)) is None
 
 
 # Law

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berthmaster.engine.mix import (
+from berthmaster.engine.scoring.mix import (
     COUNTS_OF_ONE,
     FIRST_SAMPLE,
     LONGEST_PODS,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berthmaster.engine.order import (
+from berthmaster.engine.queueing.order import (
     EXPECTED,
     KEEP_LEFT,
     LEAST_PATIENCE_S,

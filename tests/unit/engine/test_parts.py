@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from berthmaster.engine import parts
-from berthmaster.engine.needs import wants_fraction
-from berthmaster.engine.parts import (
+from berthmaster.engine.fleet.needs import wants_fraction
+from berthmaster.engine.scoring import parts
+from berthmaster.engine.scoring.parts import (
     fit,
     fresh,
     idle,
@@ -25,9 +25,9 @@ from berthmaster.engine.parts import (
     steadiness,
     wait,
 )
-from berthmaster.engine.parts.values import UNKNOWN, Floats, told
-from berthmaster.engine.profiles import PARTS
-from berthmaster.engine.value import worth_of
+from berthmaster.engine.scoring.parts.values import UNKNOWN, Floats, told
+from berthmaster.engine.scoring.profiles import PARTS
+from berthmaster.engine.scoring.value import worth_of
 from berthmaster.messages.workload import PodSet
 from tests.support.builders import pod_set
 
@@ -77,7 +77,7 @@ def test_every_part_has_a_module_a_description_and_a_place_in_this_test() -> Non
     modules = {name for _, name, _ in pkgutil.iter_modules(parts.__path__)} - {"values"}
     assert modules == set(PARTS) == set(FED)
     for name, about in PARTS.items():
-        module = importlib.import_module(f"berthmaster.engine.parts.{name}")
+        module = importlib.import_module(f"berthmaster.engine.scoring.parts.{name}")
         assert callable(module.part)
         assert (module.__doc__ or "").startswith(f"{name.capitalize()}: ")
         assert 20 < len(about) < 100

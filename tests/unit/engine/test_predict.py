@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berthmaster.engine import predict
-from berthmaster.engine.predict import (
+from berthmaster.engine.queueing import predict
+from berthmaster.engine.queueing.predict import (
     ENOUGH,
     FIRST_GUESS_S,
     KEPT,

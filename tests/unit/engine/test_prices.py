@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berthmaster.engine.prices import MAX_SIZES, hole_prices, hole_values
+from berthmaster.engine.scoring.prices import MAX_SIZES, hole_prices, hole_values
 from tests.unit.engine.fleets import UNHURRIED
 
 demands = st.dictionaries(st.integers(150, 999), st.integers(1, 1000), min_size=1, max_size=3)

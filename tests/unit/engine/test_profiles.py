@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from berthmaster.engine.profiles import (
+from berthmaster.engine.scoring.profiles import (
     BALANCED,
     PARTS,
     PROFILES,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berthmaster.engine.queues import (
+from berthmaster.engine.queueing.queues import (
     CPU,
     GPU,
     MEMORY,

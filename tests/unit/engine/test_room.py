@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from berthmaster.engine.fit import Scratch, seat_gang
-from berthmaster.engine.fleet import Fleet
-from berthmaster.engine.needs import suitable_nodes
-from berthmaster.engine.room import room_of
+from berthmaster.engine.fitting.fit import Scratch, bind_gang
+from berthmaster.engine.fleet.fleet import Fleet
+from berthmaster.engine.fleet.needs import suitable_nodes
+from berthmaster.engine.scoring.room import room_of
 from berthmaster.messages.workload import PodSet
 from tests.support.builders import node, pod_set
 from tests.unit.engine.fleets import UNHURRIED, fleets, pods
@@ -64,7 +64,7 @@ def test_a_cluster_seats_as_many_pods_as_its_nodes_have_room_for_and_no_more(
             if count > 40:  # pods that need nothing
                 continue
             gang = replace(need, count=count)
-            seating = seat_gang(fleet, number, [gang], [suitable], Scratch(fleet))
+            seating = bind_gang(fleet, number, [gang], [suitable], Scratch(fleet))
             assert (seating is not None) == (count <= most)
 
 

@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from berthmaster.engine.clusters import Clusters
-from berthmaster.engine.roster import NOTES_KEPT, Roster
+from berthmaster.engine.fleet.clusters import Clusters
+from berthmaster.engine.scoring.cluster_table import NOTES_KEPT, ClusterTable
 from berthmaster.messages.fleet import ClusterScore, Membership, Stamp, Taint
 from tests.support.builders import profile
 
@@ -23,7 +23,7 @@ class Beside(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clusters = Clusters()
-        self.roster = Roster()
+        self.roster = ClusterTable()
         self.with_nodes = ["a", "b"]
         self.layout = 1
         self.now_s = 1000.0
@@ -115,7 +115,7 @@ TestBeside.settings = settings(max_examples=60, stateful_step_count=30, deadline
 
 
 def test_notes_are_kept_until_a_cluster_is_another_and_are_bounded() -> None:
-    clusters, roster = Clusters(), Roster()
+    clusters, roster = Clusters(), ClusterTable()
     clusters.get("a").alive_at_s = 1.0
     roster.follow(clusters, ["a"], 1)
     made: list[int] = []

@@ -2,10 +2,10 @@
 
 from msgspec.structs import replace
 
-from berthmaster.engine.fit import Scratch, holding, pods_that_fit, seat_gang, tightness
-from berthmaster.engine.fleet import Fleet
-from berthmaster.engine.needs import Suitable, suitable_nodes
-from berthmaster.engine.shares import profile_milli, share_for
+from berthmaster.engine.fitting.fit import Scratch, bind_gang, holding, pods_that_fit, tightness
+from berthmaster.engine.fleet.fleet import Fleet
+from berthmaster.engine.fleet.needs import Suitable, suitable_nodes
+from berthmaster.engine.fleet.shares import profile_milli, share_for
 from berthmaster.lifecycle.fold import key
 from berthmaster.messages.fleet import NodeReport, Share
 from berthmaster.messages.placement import PodBinding
@@ -97,7 +97,7 @@ def test_a_gang_of_parts_takes_pieces_until_there_are_none() -> None:
     for count, fits in ((8, True), (9, True), (10, True), (11, False)):
         pods = part(100, count=count)
         suitable = suitable_nodes(fleet, pods)
-        seating = seat_gang(fleet, 0, [pods], [suitable], Scratch(fleet))
+        seating = bind_gang(fleet, 0, [pods], [suitable], Scratch(fleet))
         # A small part takes a small slice; none is left for the ninth, though a large one is.
         assert (seating is not None) is (fits and count <= 8)
     assert room(fleet, part(100, count=9)) == [4, 4]  # all was given back
@@ -110,7 +110,7 @@ def test_the_last_replica_of_a_gpu_can_be_had_too() -> None:
     assert room(fleet, part(250, count=9)) == [4]
     for number in range(4):
         suitable = suitable_nodes(fleet, part(250))
-        seating = seat_gang(fleet, 0, [part(250)], [suitable], Scratch(fleet))
+        seating = bind_gang(fleet, 0, [part(250)], [suitable], Scratch(fleet))
         assert seating is not None, number
         fleet.hold(key("team-a", f"job-{number}"), seating.holdings)
     assert room(fleet, part(100)) == [0]
@@ -163,10 +163,10 @@ def test_a_small_profile_leaves_the_large_one_alone_where_milli_would_not() -> N
     fleet = fleet_of(sliced("n1"), sliced("n2"))
     for count, fits in ((8, True), (9, False)):
         pods = profile("1g.5gb", count=count)
-        seating = seat_gang(fleet, 0, [pods], [suitable_nodes(fleet, pods)], Scratch(fleet))
+        seating = bind_gang(fleet, 0, [pods], [suitable_nodes(fleet, pods)], Scratch(fleet))
         assert (seating is not None) is fits
     large = profile("3g.20gb", 428)
-    seating = seat_gang(fleet, 0, [large], [suitable_nodes(fleet, large)], Scratch(fleet))
+    seating = bind_gang(fleet, 0, [large], [suitable_nodes(fleet, large)], Scratch(fleet))
     assert seating is not None
     fleet.hold(key("a", "large"), seating.holdings)
     assert sorted(fleet.pieces[LARGE.resource].tolist()) == [0, 1]
@@ -234,7 +234,7 @@ def test_a_gang_of_parts_by_memory_shares_gpus_as_far_as_their_memory_goes() -> 
     fleet = fleet_of(node(name="n1", gpus=2), node(name="n2", gpus=1))
     for count, fits in ((6, True), (7, False)):
         pods = part(1, 8192, count=count)
-        seating = seat_gang(fleet, 0, [pods], [suitable_nodes(fleet, pods)], Scratch(fleet))
+        seating = bind_gang(fleet, 0, [pods], [suitable_nodes(fleet, pods)], Scratch(fleet))
         assert (seating is not None) is fits
         if seating is not None:
             places = [(b.node, b.gpus) for b in seating.bindings]

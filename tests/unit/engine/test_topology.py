@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from berthmaster.engine.fit import Scratch, Seating, seat_gang
-from berthmaster.engine.fleet import Fleet
-from berthmaster.engine.needs import suitable_nodes
+from berthmaster.engine.fitting.fit import Bound, Scratch, bind_gang
+from berthmaster.engine.fleet.fleet import Fleet
+from berthmaster.engine.fleet.needs import suitable_nodes
 from berthmaster.messages.fleet import NodeReport
 from berthmaster.messages.workload import PodSet, Topology
 from tests.support.builders import node, pod_set
@@ -53,16 +53,16 @@ def cpus(count: int, each: int, **topology: object) -> PodSet:
     )
 
 
-def seated(fleet: Fleet, *sets: PodSet) -> Seating | None:
+def seated(fleet: Fleet, *sets: PodSet) -> Bound | None:
     before = [fleet.cpu.copy(), fleet.gpu.copy(), fleet.milli.copy()]
     suitables = [suitable_nodes(fleet, pods) for pods in sets]
-    found = seat_gang(fleet, 0, sets, suitables, Scratch(fleet))
+    found = bind_gang(fleet, 0, sets, suitables, Scratch(fleet))
     for array, was in zip((fleet.cpu, fleet.gpu, fleet.milli), before, strict=True):
         np.testing.assert_array_equal(array, was)  # it only looked
     return found
 
 
-def nodes_of(found: Seating | None) -> list[str]:
+def nodes_of(found: Bound | None) -> list[str]:
     assert found is not None
     return [binding.node for binding in found.bindings]
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berthmaster.engine.fit import NOT_HERE as NO_ROOM
-from berthmaster.engine.fit import tightness
-from berthmaster.engine.fleet import Fleet
-from berthmaster.engine.mix import Mix, PodType, Sample
-from berthmaster.engine.needs import suitable_nodes
-from berthmaster.engine.shares import Part, enough, takes_milli
-from berthmaster.engine.value import (
+from berthmaster.engine.fitting.fit import NOT_HERE as NO_ROOM
+from berthmaster.engine.fitting.fit import tightness
+from berthmaster.engine.fleet.fleet import Fleet
+from berthmaster.engine.fleet.needs import suitable_nodes
+from berthmaster.engine.fleet.shares import Part, enough, takes_milli
+from berthmaster.engine.scoring.mix import Mix, PodType, Sample
+from berthmaster.engine.scoring.value import (
     CPU_SHARE,
     NOT_HERE,
     RICH_IN_CPU,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from berthmaster.engine.models import PRODUCT
+from berthmaster.engine.fleet.models import PRODUCT
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.fold import Key, Verdict, key
 from berthmaster.lifecycle.instructions import Append, Refused

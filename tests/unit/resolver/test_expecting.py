@@ -5,8 +5,8 @@ import random
 import msgspec
 import pytest
 
-from berthmaster.engine.order import LATE, STATED
-from berthmaster.engine.predict import ENOUGH, FIRST_GUESS_S
+from berthmaster.engine.queueing.order import LATE, STATED
+from berthmaster.engine.queueing.predict import ENOUGH, FIRST_GUESS_S
 from berthmaster.lifecycle.fold import Key
 from berthmaster.messages.placement import Decision, Expected, ToldOutlook
 from berthmaster.messages.workload import Ending, JobRequest, WorkloadEvent

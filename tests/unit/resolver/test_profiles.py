@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from berthmaster.engine.parts.price import NAME as PRICE
-from berthmaster.engine.profiles import PROFILES
+from berthmaster.engine.scoring.parts.price import NAME as PRICE
+from berthmaster.engine.scoring.profiles import PROFILES
 from berthmaster.lifecycle.fold import Key
 from berthmaster.messages.api import (
     Refusal,

@@ -1,6 +1,6 @@
 """The lines of those who wait: what leaves them leaves nothing behind."""
 
-from berthmaster.engine.order import Place
+from berthmaster.engine.queueing.order import Place
 from berthmaster.lifecycle.fold import key
 from berthmaster.resolver.waiting import MAX_STALE, Line
 from tests.support.builders import job

@@ -10,7 +10,7 @@ from berthmaster.cli.render import amounts
 from berthmaster.cli.render.why import ranks_by
 from berthmaster.cli.render.words import plain_table, visible, words
 from berthmaster.client.following import SeenDead
-from berthmaster.engine.queues import amount_text
+from berthmaster.engine.queueing.queues import amount_text
 from berthmaster.messages.control import QueueSetting
 
 FRESHNESS_STYLES = {"fresh": "", "stale": "yellow", "withdrawn": "red", "unscored": "yellow"}

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from berthmaster.cli.render import amounts
 from berthmaster.cli.render.words import plain_table, visible, words
 from berthmaster.cli.render.workloads import places
-from berthmaster.engine.profiles import BALANCED
+from berthmaster.engine.scoring.profiles import BALANCED
 from berthmaster.messages.api import DryRunReply, QueueAccount, WhyReply
 from berthmaster.messages.placement import Choice, RankedCluster
 

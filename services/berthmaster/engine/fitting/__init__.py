@@ -1,0 +1,1 @@
+"""Which nodes and GPUs of a cluster the pods of a request get."""

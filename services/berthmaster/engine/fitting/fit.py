@@ -1,0 +1,215 @@
+"""Where pods fit: the choice of nodes and GPUs inside a cluster, one pod after another by value.py.
+
+And how tightly, for who knows no mix of pods, by best fit: a pod goes where it leaves least behind.
+Tightness (lower is better) is, in GPU milli,
+what stays free on the GPUs that it could have had (of whole-GPU pods: on the other free GPUs of
+the node; of a fraction: on its GPU), then 1 % of all that is free on the node, then a trace of its
+free CPU. Ties go to the first node by name. Pods without GPUs go to nodes without, then to the
+tightest CPU.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berthmaster.engine.fitting.topology import Chooser, Mask, choices, shaped
+from berthmaster.engine.fleet.fleet import WHOLE, Fleet, Holding
+from berthmaster.engine.fleet.needs import Suitable, wants_fraction
+from berthmaster.engine.scoring.room import room_of
+from berthmaster.engine.scoring.score_cache import Scorecard
+from berthmaster.engine.scoring.value import NOT_HERE as NO_SCORE
+from berthmaster.engine.scoring.value import Worth, pick_gpus, score_nodes, worth_of
+from berthmaster.messages.placement import PodBinding
+from berthmaster.messages.workload import PodSet
+
+NOT_HERE: Final = np.inf
+_NODE_SHARE: Final = 0.01
+_CPU_SHARE: Final = 1e-7
+_NOTHING_LEARNED: Final = worth_of(())
+_HAS_GPUS: Final = 1e9  # a pod without GPUs on a node with some: after every node without
+
+
+def tightness(
+    fleet: Fleet, pods: PodSet, suitable: Suitable, among: slice | None = None
+) -> NDArray[np.float64]:
+    """How tightly one pod of the set would sit on each node (of a slice), or NOT_HERE."""
+    at = among if among is not None else slice(None)
+    cpu = fleet.cpu[at]
+    fits = suitable.nodes[at] & fleet.open[at] & (cpu >= pods.cpu_milli)
+    fits &= fleet.memory[at] >= pods.memory_mib
+    milli = fleet.milli[at]
+    if not pods.gpus:
+        left = np.where(fleet.capacity_milli[at] > 0, _HAS_GPUS, 0.0)
+    elif wants_fraction(pods):
+        gpu = fleet.gpu[at]
+        need: int | NDArray[np.int64] = pods.gpu_milli
+        enough = gpu >= need
+        if suitable.offered is not None:
+            need = suitable.offered.milli[at]
+            enough = gpu >= need[:, np.newaxis]
+            for resource, nodes in suitable.offered.pieces:
+                fits &= ~nodes[at] | (fleet.pieces[resource][at] > 0)
+        if suitable.gpus is not None:
+            enough &= suitable.gpus[at]
+        best = np.where(enough, gpu, 2 * WHOLE).min(axis=1, initial=2 * WHOLE)
+        fits &= best <= WHOLE
+        left = (best - need).astype(np.float64)
+    else:
+        whole = fleet.whole[at]
+        if suitable.gpus is not None:
+            whole = ((fleet.gpu[at] >= WHOLE) & suitable.gpus[at]).sum(axis=1)
+        fits &= whole >= pods.gpus
+        left = (whole - pods.gpus) * float(WHOLE)
+    rest = left + _NODE_SHARE * milli + _CPU_SHARE * cpu
+    return np.where(fits, rest, NOT_HERE).astype(np.float64, copy=False)
+
+
+class Bound(NamedTuple):
+    """Places for all pods of a request in one cluster."""
+
+    bindings: tuple[PodBinding, ...]
+    holdings: tuple[Holding, ...]
+
+
+def assumed_gpus(fleet: Fleet, cluster: str, node: str, pods: PodSet) -> tuple[int, ...]:
+    """Which GPUs a pod is charged to when its cluster does not say: those with most room left."""
+    report = fleet.node(cluster, node)
+    slot = fleet.slot(cluster, node)
+    if report is None or slot is None or not pods.gpus:
+        return ()
+    row = fleet.gpu[slot].tolist()
+    order = sorted(range(len(report.gpus)), key=lambda p: (-row[p], p))
+    return tuple(sorted(report.gpus[p].index for p in order[: pods.gpus]))
+
+
+def holding(cluster: str, binding: PodBinding, pods: PodSet) -> Holding:
+    """What a bound pod takes."""
+    return Holding(
+        cluster,
+        binding.node,
+        pods.cpu_milli,
+        pods.memory_mib,
+        pods.gpu_milli,
+        binding.gpus,
+        pods.gpu_memory_mib,
+        pods.mig_profile,
+    )
+
+
+def bind_one(
+    fleet: Fleet,
+    slot: int,
+    pods: PodSet,
+    suitable: Suitable,
+    worth: Worth = _NOTHING_LEARNED,
+    index: int = 0,
+) -> tuple[PodBinding, Holding]:
+    """Bind one pod to a node where it fits."""
+    cluster, node = fleet.names[slot]
+    gpus = pick_gpus(fleet, slot, pods, suitable, worth)
+    binding = PodBinding(pod=f"{pods.name}-{index}", node=node, gpus=gpus)
+    return binding, holding(cluster, binding, pods)
+
+
+def pods_that_fit(
+    fleet: Fleet, pods: PodSet, suitable: Suitable, fits: NDArray[np.floating]
+) -> NDArray[np.int64]:
+    """Of each node, how many pods of the set fit: see room.py. ``fits``: finite for all nodes where
+    one does, as tightness and scores are."""
+    room = np.minimum(room_of(fleet, pods, suitable, slice(None)), pods.count)
+    return np.where(np.isfinite(fits), room, 0)
+
+
+def bind_gang(
+    fleet: Fleet,
+    cluster: int,
+    pod_sets: Sequence[PodSet],
+    suitables: Sequence[Suitable],
+    scratch: "Scratch",
+    worth: Worth = _NOTHING_LEARNED,
+    cards: Sequence[Scorecard] | None = None,
+) -> Bound | None:
+    """Places for all pods in one cluster, or None: one after another, each where it costs least.
+    Sets that ask for most are seated first. ``cards``: up to date, if there are any.
+
+    Uses ``scratch`` to take room while it looks; all of it is given back.
+    """
+    if not shaped(pod_sets):
+        within: tuple[Mask | None, ...] = (None,) * len(pod_sets)
+        return _seat_within(fleet, cluster, pod_sets, suitables, scratch, worth, cards, within)
+    for within in choices(fleet, cluster, pod_sets, suitables, worth):
+        found = _seat_within(fleet, cluster, pod_sets, suitables, scratch, worth, cards, within)
+        if found is not None:
+            return found
+    return None
+
+
+def _seat_within(
+    fleet: Fleet,
+    cluster: int,
+    pod_sets: Sequence[PodSet],
+    suitables: Sequence[Suitable],
+    scratch: "Scratch",
+    worth: Worth,
+    cards: Sequence[Scorecard] | None,
+    within: Sequence[Mask | None],
+) -> Bound | None:
+    """Places on the nodes that each set may use."""
+    first, last = fleet.span(cluster)
+    order = sorted(
+        range(len(pod_sets)),
+        key=lambda i: (-pod_sets[i].gpus * pod_sets[i].gpu_milli, -pod_sets[i].cpu_milli, i),
+    )
+    bindings: dict[int, list[PodBinding]] = {i: [] for i in range(len(pod_sets))}
+    holdings: list[Holding] = []
+    try:
+        for i in order:
+            pods, suitable = pod_sets[i], suitables[i]
+            if cards is not None and cards[i].seen == fleet.touched.end:
+                scores = cards[i].scores[first:last].copy()
+            else:
+                scores = score_nodes(fleet, pods, suitable, worth, slice(first, last))
+            chooser = Chooser(fleet, slice(first, last), pods, suitable, scores, within[i])
+            for index in range(pods.count):
+                best = chooser.next()
+                if best < 0:
+                    return None
+                binding, held = bind_one(fleet, first + best, pods, suitable, worth, index)
+                bindings[i].append(binding)
+                holdings.append(held)
+                scratch.take(held)
+                if index + 1 < pods.count:
+                    chooser.took(best, _score_now(fleet, first + best, pods, suitable, worth))
+    finally:
+        scratch.give_back()
+    return Bound(tuple(b for i in range(len(pod_sets)) for b in bindings[i]), tuple(holdings))
+
+
+def _score_now(
+    fleet: Fleet, slot: int, pods: PodSet, suitable: Suitable, worth: Worth
+) -> np.float32 | float:
+    """Of one node, as ``score_nodes`` has it; where the GPUs are gone, without looking further."""
+    if pods.gpus and pods.gpu_milli == WHOLE and fleet.whole[slot] < pods.gpus:
+        return NO_SCORE
+    found: np.float32 = score_nodes(fleet, pods, suitable, worth, slice(slot, slot + 1))[0]
+    return found
+
+
+class Scratch:
+    """Room taken for as long as a gang is being seated."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._taken: list[Holding] = []
+
+    def take(self, held: Holding) -> None:
+        """Take a pod's room."""
+        self._taken.append(held)
+        self._fleet.charge((held,), +1)
+
+    def give_back(self) -> None:
+        """Give all of it back."""
+        self._fleet.charge(self._taken, -1)
+        self._taken = []

@@ -1,0 +1,147 @@
+"""What a decider knows of clusters: signs of life, scores, cordons, who was declared lost.
+
+Times are the server's. A cluster that fell silent gets no new placements and keeps what it has.
+"""
+
+from bisect import insort
+from operator import attrgetter
+from typing import Final
+
+import msgspec
+
+from berthmaster.engine.fleet.cluster_view import ClusterView
+from berthmaster.messages.fleet import (
+    ClusterProfile,
+    ClusterScore,
+    Membership,
+    QueueReport,
+    Taint,
+)
+
+CORDONED: Final = "cordoned"
+LOST: Final = "declared lost"
+SILENT: Final = "silent"
+NOT_CLAIMING: Final = "does not claim"
+UNHEALTHY: Final = "not healthy, says its hub"
+UNSCORED: Final = "withdrawn by the scorer"
+
+
+class Cluster(msgspec.Struct, kw_only=True):
+    """One cluster, as its facts and its operators say."""
+
+    name: str
+    alive_at_s: float = float("-inf")  # server's time of its newest sign of life
+    profile: ClusterProfile | None = None
+    membership: Membership | None = None
+    queues: dict[str, QueueReport] = {}  # its Kueue's ClusterQueues
+    score: ClusterScore | None = None
+    cordoned: str | None = None  # the reason; None = not cordoned
+    lost: bool = False
+    unclaimed_at_s: float | None = None  # when it last left a placement unclaimed; None = it claims
+
+    @property
+    def tells(self) -> dict[str, str]:
+        """All labels and properties. Of one name the hub's counts, and a property over a label."""
+        told: dict[str, str] = {}
+        for each in (self.profile, self.membership):
+            if each is not None:
+                told |= each.labels | each.properties
+        return told
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What it says of itself, and over that what its hub says of it."""
+        own = self.profile.labels if self.profile is not None else {}
+        return own | self.membership.labels if self.membership is not None else own
+
+    @property
+    def taints(self) -> tuple[Taint, ...]:
+        """Its own and its hub's."""
+        own = self.profile.taints if self.profile is not None else ()
+        return own + self.membership.taints if self.membership is not None else own
+
+    def take_membership(self, fact: Membership) -> bool:
+        """Whether something that placements depend on has changed."""
+        before = (self.labels, self.taints, self.unhealthy)
+        self.membership = None if fact.gone else fact
+        return before != (self.labels, self.taints, self.unhealthy)
+
+    def take_queue(self, fact: QueueReport) -> None:
+        """A ClusterQueue as it is now, or that it is no more."""
+        if fact.gone:
+            self.queues.pop(fact.queue, None)
+        else:
+            self.queues[fact.queue] = fact
+
+    @property
+    def closed_by_people(self) -> str:
+        """Why it is closed whatever it says of itself, or ""."""
+        if self.lost:
+            return LOST
+        if self.cordoned is not None:
+            return f"{CORDONED}: {self.cordoned}" if self.cordoned else CORDONED
+        return ""
+
+    @property
+    def closed_by_news(self) -> str:
+        """Why it is closed although it was heard of just now, or ""."""
+        if self.unhealthy:
+            return self.unhealthy
+        if self.score is not None and self.score.freshness == "withdrawn":
+            return UNSCORED
+        return ""
+
+    @property
+    def fresh_score(self) -> ClusterScore | None:
+        """What is measured of it, if that is as it is now."""
+        score = self.score
+        return score if score is not None and score.freshness == "fresh" else None
+
+    @property
+    def unhealthy(self) -> str:
+        """What its hub says is wrong with it, or ""."""
+        if self.membership is None or self.membership.healthy is not False:
+            return ""
+        reason = self.membership.reason
+        return f"{UNHEALTHY}: {reason}" if reason else UNHEALTHY
+
+
+class Clusters:
+    """All clusters that were heard of."""
+
+    def __init__(self) -> None:
+        self._clusters: dict[str, Cluster] = {}
+        self._by_name: list[Cluster] = []
+        self.changed: set[str] = set()  # handed out since whoever follows them looked last
+
+    def get(self, name: str) -> Cluster:
+        """The cluster, made known by the asking, to be changed; to read it is ``peek``."""
+        self.changed.add(name)
+        return self.peek(name)
+
+    def peek(self, name: str) -> Cluster:
+        """The cluster as it is: not to be changed."""
+        cluster = self._clusters.get(name)
+        if cluster is None:
+            cluster = self._clusters[name] = Cluster(name=name)
+            insort(self._by_name, cluster, key=attrgetter("name"))
+        return cluster
+
+    def known(self) -> list[Cluster]:
+        """All of them by name."""
+        return list(self._by_name)
+
+    def view(self, name: str, now_s: float, *, stale_after_s: float, avoid_s: float) -> ClusterView:
+        """The cluster at one moment: how old its news is, and why it is closed if it is."""
+        cluster = self.peek(name)
+        age_s = max(0.0, now_s - cluster.alive_at_s)
+        closed = cluster.closed_by_people
+        if not closed and not age_s <= stale_after_s:
+            closed = SILENT
+        closed = closed or cluster.closed_by_news
+        unclaimed_at_s = cluster.unclaimed_at_s
+        if not closed and unclaimed_at_s is not None and now_s < unclaimed_at_s + avoid_s:
+            closed = NOT_CLAIMING
+        score = cluster.fresh_score
+        idle = score.idle_gpu_percent if score is not None else None
+        return ClusterView(name=name, age_s=age_s, idle_percent=idle, closed=closed)

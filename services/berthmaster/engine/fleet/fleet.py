@@ -1,0 +1,381 @@
+"""The fleet's free room, as compact arrays that facts and placements update in place.
+
+Free = allocatable - foreign - ours, per node and per GPU; "ours" are live placements, so that a
+late report can neither free nor promise a GPU. Nodes stand in one order, by cluster and then by
+name, in whatever order they were heard of: what is decided depends on the facts alone.
+
+Arrays over N nodes and G GPUs (the most that any node has):
+
+- ``cpu``, ``memory``: int64 [N], free CPU milli and MiB; may be negative where foreign pods grew.
+- ``gpu``: int64 [N, G], free milli of each GPU; ABSENT where there is none or it is unhealthy. In
+  memory the first GPU of all nodes comes first, as whoever looks at many nodes wants it.
+- ``whole``: int64 [N], GPUs with all 1000 milli free; ``milli``: int64 [N], sum of free milli.
+- ``capacity_milli``: int64 [N], of healthy GPUs; ``a_gpu``: float64 [N], one GPU's part of that.
+- ``open``: bool [N], ready, schedulable and not cordoned.
+- ``pieces``: by resource, int64 [N], pieces left of shares that are counted (slices, replicas).
+- ``kind``: int64 [N], index into ``kinds``: what a node is, shared by its likes.
+
+And over C clusters: ``free_milli`` and ``all_milli``, int64 [C], of its open nodes and of all.
+
+Whatever is derived of single nodes can be kept up to date by ``touched``: the slots that changed.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berthmaster.engine.fleet.arrays import Arrays
+from berthmaster.engine.fleet.links import Links, links_of
+from berthmaster.engine.fleet.shares import Part, counted, enough, sized_milli, takes_milli
+from berthmaster.engine.fleet.touched import Touched
+from berthmaster.lifecycle.fold import Key
+from berthmaster.messages.fleet import NodeReport, Share, Taint
+
+ABSENT: Final = -1_000_000  # never enough for anything, whatever is subtracted from it
+WHOLE: Final = 1000
+
+NodeName = tuple[str, str]  # cluster, node
+
+
+class Holding(NamedTuple):
+    """What one pod takes on one node."""
+
+    cluster: str
+    node: str
+    cpu_milli: int
+    memory_mib: int
+    gpu_milli: int  # of each GPU named
+    gpus: tuple[int, ...]
+    gpu_memory_mib: int = 0  # of a part of a GPU: at least so much comes with it
+    mig_profile: str = ""
+
+
+class NodeKind(NamedTuple):
+    """What filters look at, besides labels: the same for many nodes."""
+
+    gpus: tuple[tuple[str, int], ...]  # model and MiB of each GPU, by position
+    taints: tuple[Taint, ...]
+    fractions: bool = True  # hands out parts of GPUs
+    shares: tuple[Share, ...] = ()  # as these; empty = in any size
+    links: Links = ()  # which of its GPUs belong together
+
+
+class _Used:
+    """What our live placements take of one node."""
+
+    __slots__ = ("cpu_milli", "gpu", "memory_mib", "parts", "slot")
+
+    def __init__(self, slot: int) -> None:
+        self.slot = slot  # of the node; -1 = nobody has reported it
+        self.cpu_milli = 0
+        self.memory_mib = 0
+        self.gpu: dict[int, int] = {}
+        self.parts: dict[tuple[int, Part], int] = {}  # GPU, as asked for -> how many; no zeros
+
+
+class Fleet:
+    """Facts and live placements, and the arrays made of them."""
+
+    def __init__(self) -> None:
+        self._reports: dict[NodeName, NodeReport] = {}
+        self._used: dict[NodeName, _Used] = {}
+        self._holdings: dict[Key, tuple[Holding, ...]] = {}
+        self._cordoned: set[NodeName] = set()
+        self._stale_order = True
+        self.layout = 0  # rises when nodes come, go or change what they are
+        self.clusters: list[str] = []
+        self.starts: NDArray[np.int64] = np.zeros(0, np.int64)  # first node of each cluster
+        self.names: list[NodeName] = []
+        self.kinds: list[NodeKind] = []
+        self._slots: dict[NodeName, int] = {}
+        self.cluster_of: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.cpu: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.memory: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.gpu: NDArray[np.int64] = np.zeros((0, 0), np.int64)
+        self.whole: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.milli: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.capacity_milli: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.open: NDArray[np.bool_] = np.zeros(0, np.bool_)
+        self.a_gpu: NDArray[np.float64] = np.zeros(0, np.float64)
+        self.kind: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.pieces: dict[str, NDArray[np.int64]] = {}
+        self.free_milli: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.all_milli: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.touched = Touched()
+        self._spans: list[tuple[int, int]] = []
+        self._cells = Arrays(self)
+        self._plain: list[bool] = []  # GPU i stands in column i, and no part costs more than itself
+
+    # Facts
+
+    def put_node(self, report: NodeReport) -> bool:
+        """Take over a node's report. Whether something may fit now that did not before."""
+        name = (report.cluster, report.node)
+        before = self._reports.get(name)
+        self._reports[name] = report
+        if before is None or _shape(before) != _shape(report):
+            self._stale_order = True
+            return True
+        if self._stale_order:
+            return True
+        slot = self._slots[name]
+        free_before = (self.cpu[slot], self.memory[slot], self.gpu[slot].copy(), self.open[slot])
+        self._fill(slot)
+        return bool(
+            self.cpu[slot] > free_before[0]
+            or self.memory[slot] > free_before[1]
+            or (self.gpu[slot] > free_before[2]).any()
+            or self.open[slot] > free_before[3]
+        )
+
+    def drop_node(self, cluster: str, node: str) -> None:
+        """The node is no more; placements on it stay held until they end."""
+        if self._reports.pop((cluster, node), None) is not None:
+            self._stale_order = True
+
+    def node(self, cluster: str, node: str) -> NodeReport | None:
+        """The node's last report."""
+        return self._reports.get((cluster, node))
+
+    def slot(self, cluster: str, node: str) -> int | None:
+        """The node's place in the arrays."""
+        self.arrange()
+        return self._slots.get((cluster, node))
+
+    def reports(self) -> Iterable[NodeReport]:
+        """All nodes' last reports, in the order of the arrays."""
+        self.arrange()
+        return (self._reports[name] for name in self.names)
+
+    def report_at(self, slot: int) -> NodeReport:
+        """The last report of the node in a slot."""
+        return self._reports[self.names[slot]]
+
+    def set_cordon(self, cluster: str, node: str, cordoned: bool) -> bool:
+        """Close or open a node. Whether something may fit now that did not before."""
+        name = (cluster, node)
+        if cordoned == (name in self._cordoned):
+            return False
+        (self._cordoned.add if cordoned else self._cordoned.discard)(name)
+        if not self._stale_order and name in self._slots:
+            self._fill(self._slots[name])
+        return not cordoned
+
+    # Placements
+
+    def hold(self, key: Key, holdings: Sequence[Holding]) -> None:
+        """A placement takes its room; one that the workload held before is given back first."""
+        self.release(key)
+        self._holdings[key] = tuple(holdings)
+        self.charge(holdings, +1)
+
+    def release(self, key: Key) -> bool:
+        """A placement's room is free again. Whether there was any."""
+        holdings = self._holdings.pop(key, None)
+        if holdings is None:
+            return False
+        self.charge(holdings, -1)
+        return True
+
+    def holdings(self, key: Key) -> tuple[Holding, ...]:
+        """What the workload's live placement takes."""
+        return self._holdings.get(key, ())
+
+    def charge(self, holdings: Sequence[Holding], sign: int) -> None:
+        """Take (+1) or give back (-1) room without remembering for whom: see ``hold``."""
+        for held in holdings:
+            cluster, node, cpu_milli, memory_mib, gpu_milli, gpus, gpu_memory_mib, profile = held
+            used = self._used.get((cluster, node))
+            if used is None:
+                name = (cluster, node)
+                used = self._used[name] = _Used(self._slots.get(name, -1))
+            used.cpu_milli += sign * cpu_milli
+            used.memory_mib += sign * memory_mib
+            taken, change = used.gpu, sign * gpu_milli
+            for gpu in gpus:
+                taken[gpu] = taken.get(gpu, 0) + change
+            if gpus and gpu_milli < WHOLE:
+                parts, asked = used.parts, Part(gpu_milli, gpu_memory_mib, profile)
+                for gpu in gpus:
+                    part = (gpu, asked)
+                    number = parts.get(part, 0) + sign
+                    if number:
+                        parts[part] = number
+                    else:
+                        del parts[part]
+            slot = used.slot
+            if slot < 0 or self._stale_order:
+                continue
+            if self._plain[slot] and (not gpu_memory_mib or gpu_milli == WHOLE):
+                self._shift(slot, cpu_milli * sign, memory_mib * sign, gpus, change)
+            else:
+                self._fill(slot)
+
+    # Arrays
+
+    @property
+    def array_bytes(self) -> int:
+        """What the arrays take."""
+        arrays = [self.cpu, self.memory, self.gpu, self.whole, self.milli, self.capacity_milli]
+        arrays += [self.kind, self.cluster_of, *self.pieces.values()]
+        return sum(array.nbytes for array in arrays) + self.open.nbytes + self.a_gpu.nbytes
+
+    def span(self, cluster: int) -> tuple[int, int]:
+        """First slot of a cluster, and the first after it."""
+        return self._spans[cluster]
+
+    def arrange(self) -> None:
+        """Bring the arrays up to date; cheap unless nodes came, went or changed what they are."""
+        if not self._stale_order:
+            return
+        self._stale_order = False
+        self.layout += 1
+        self.names = sorted(self._reports)
+        self._slots = {name: slot for slot, name in enumerate(self.names)}
+        for name, used in self._used.items():
+            used.slot = self._slots.get(name, -1)
+        self.clusters = sorted({cluster for cluster, _ in self.names})
+        number = {cluster: index for index, cluster in enumerate(self.clusters)}
+        count = len(self.names)
+        self.cluster_of = np.fromiter((number[c] for c, _ in self.names), np.int64, count)
+        self.starts = np.searchsorted(self.cluster_of, np.arange(len(self.clusters)))
+        ends = [*self.starts.tolist()[1:], count]
+        self._spans = list(zip(self.starts.tolist(), ends, strict=True)) if count else []
+        width = max((len(r.gpus) for r in self._reports.values()), default=0)
+        self.cpu = np.zeros(count, np.int64)
+        self.memory = np.zeros(count, np.int64)
+        self.gpu = np.full((width, count), ABSENT, np.int64).T
+        self.whole = np.zeros(count, np.int64)
+        self.milli = np.zeros(count, np.int64)
+        self.capacity_milli = np.zeros(count, np.int64)
+        self.open = np.zeros(count, np.bool_)
+        self.a_gpu = np.ones(count, np.float64)
+        self.touched.arrange(count)
+        kinds: dict[NodeKind, int] = {}
+        self.kind = np.fromiter(
+            (kinds.setdefault(_kind(self._reports[n]), len(kinds)) for n in self.names),
+            np.int64,
+            count,
+        )
+        self.kinds = list(kinds)
+        counted_ = {s.resource for kind in kinds for s in kind.shares if counted(s)}
+        self.pieces = {resource: np.zeros(count, np.int64) for resource in sorted(counted_)}
+        self.free_milli = np.zeros(len(self.clusters), np.int64)
+        self.all_milli = np.zeros(len(self.clusters), np.int64)
+        self._cells = Arrays(self)
+        columns = list(range(width))
+        self._plain = [
+            not report.shares and [gpu.index for gpu in report.gpus] == columns[: len(report.gpus)]
+            for report in self.reports()
+        ]
+        for slot in range(count):
+            self._fill(slot)
+
+    def _shift(
+        self, slot: int, cpu_milli: int, memory_mib: int, gpus: tuple[int, ...], gpu_milli: int
+    ) -> None:
+        """What ``_fill`` would come to after one more of our pods on a plain node, or one less:
+        then the amounts are below 0."""
+        cell = self._cells
+        cell.cpu[slot] -= cpu_milli
+        cell.memory[slot] -= memory_mib
+        if gpus:
+            free, width = cell.gpu, cell.width
+            whole = milli = 0
+            for gpu in gpus:
+                before = free[slot, gpu] if 0 <= gpu < width else ABSENT
+                if before == ABSENT:
+                    continue
+                after = free[slot, gpu] = before - gpu_milli
+                whole += (after >= WHOLE) - (before >= WHOLE)
+                if after >= 0 <= before:
+                    milli -= gpu_milli
+                else:  # what is overdrawn is not free
+                    milli += max(after, 0) - max(before, 0)
+            if whole:
+                cell.whole[slot] += whole
+            cell.milli[slot] += milli
+            if cell.open[slot]:
+                cell.free_milli[cell.cluster_of[slot]] += milli
+        self.touched.add(slot)
+
+    def _fill(self, slot: int) -> None:
+        """Recompute one node's free room from its report and what of ours is on it."""
+        name = self.names[slot]
+        report = self._reports[name]
+        used = self._used.get(name)
+        cpu_milli = report.allocatable.cpu_milli - report.foreign.cpu_milli
+        memory_mib = report.allocatable.memory_mib - report.foreign.memory_mib
+        taken: dict[int, int] = {}
+        if used is not None:
+            cpu_milli -= used.cpu_milli
+            memory_mib -= used.memory_mib
+            taken = used.gpu
+        if report.shares or (used is not None and used.parts):
+            taken = self._fill_shares(slot, report, used)
+        cell = self._cells
+        cell.cpu[slot] = cpu_milli
+        cell.memory[slot] = memory_mib
+        gpu = cell.gpu
+        whole = milli = capacity = 0
+        for position, device in enumerate(report.gpus):
+            if not device.healthy:
+                gpu[slot, position] = ABSENT
+                continue
+            free = WHOLE - device.foreign_milli
+            if taken:
+                free -= taken.get(device.index, 0)
+            gpu[slot, position] = free
+            capacity += WHOLE
+            if free >= WHOLE:
+                whole += 1
+            if free > 0:
+                milli += free
+        is_open = report.ready and report.schedulable and name not in self._cordoned
+        counted_milli = cell.milli[slot] if cell.open[slot] else 0
+        cluster = cell.cluster_of[slot]
+        cell.free_milli[cluster] += (milli if is_open else 0) - counted_milli
+        cell.all_milli[cluster] += capacity - cell.capacity_milli[slot]
+        cell.whole[slot] = whole
+        cell.milli[slot] = milli
+        cell.capacity_milli[slot] = capacity
+        cell.a_gpu[slot] = WHOLE / max(capacity, WHOLE)
+        cell.open[slot] = is_open
+        self.touched.add(slot)
+
+    def _fill_shares(self, slot: int, report: NodeReport, used: _Used | None) -> dict[int, int]:
+        """What is taken of each GPU where a part costs as much as the piece that it is, or as the
+        memory that it is to have."""
+        left = {share.resource: share.count for share in report.shares if counted(share)}
+        taken: dict[int, int] = {}
+        if used is not None:
+            taken = dict(used.gpu)
+            for (gpu, part), number in used.parts.items():
+                if not report.shares:
+                    taken[gpu] += number * (sized_milli(part, _memory(report, gpu)) - part.milli)
+                    continue
+                share = enough(report.shares, part)
+                if share is not None:
+                    milli = takes_milli(share, part, _memory(report, gpu))
+                    taken[gpu] += number * (milli - part.milli)
+                    if share.resource in left:
+                        left[share.resource] -= number
+        for resource, pieces in left.items():
+            self.pieces[resource][slot] = pieces
+        return taken
+
+
+def _memory(report: NodeReport, index: int) -> int:
+    return next((gpu.memory_mib for gpu in report.gpus if gpu.index == index), 0)
+
+
+def _kind(report: NodeReport) -> NodeKind:
+    gpus = tuple([(gpu.model, gpu.memory_mib) for gpu in report.gpus])
+    return NodeKind(gpus, report.taints, report.fractions, report.shares, links_of(report.gpus))
+
+
+def _shape(report: NodeReport) -> tuple[NodeKind, dict[str, str], tuple[int, ...]]:
+    """What the layout of the arrays and cached filters depend on."""
+    return _kind(report), report.labels, tuple(gpu.index for gpu in report.gpus)

@@ -1,0 +1,342 @@
+"""What a request needs, as its shape: requests of one shape fit, or do not, together.
+
+A waiting list of ten thousand jobs usually holds a few dozen shapes. Filters are worked out once
+for a shape and layout of the fleet, and a shape that does not fit is not tried again for the next
+job of the same shape.
+"""
+
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from berthmaster.engine.fleet.fleet import WHOLE, Fleet, NodeKind
+from berthmaster.engine.fleet.links import domain_numbers, levels_of
+from berthmaster.engine.fleet.models import EXACTLY, is_one_of
+from berthmaster.engine.fleet.shares import counted, part_of, share_for, sized_milli, takes_milli
+from berthmaster.messages.fleet import Taint
+from berthmaster.messages.workload import ONE_NODE, JobRequest, PodSet, Toleration, Topology
+
+NO_PLACE = -1  # a node without the label that names places
+_SHAPES_KEPT = 4096
+_FILTERS_KEPT = 128  # each takes a byte or more a node
+_SHAPE_ENCODER = msgspec.msgpack.Encoder(order="sorted")
+
+
+def shape_of(request: JobRequest) -> bytes:
+    """Equal for requests that fit the same places."""
+    return _SHAPE_ENCODER.encode((request.pod_sets, request.clusters, request.cluster_labels))
+
+
+def kind_of(pods: PodSet) -> bytes:
+    """Equal for pods that any node serves equally well."""
+    plain = msgspec.structs.replace(pods, name="", count=1)
+    if pods.topology is not None or pods.prefer_gpu_models:
+        topology = of_one_pod(pods.topology)
+        plain = msgspec.structs.replace(plain, prefer_gpu_models=(), topology=topology)
+    return _SHAPE_ENCODER.encode(plain)
+
+
+def of_one_pod(topology: Topology | None) -> Topology | None:
+    """What of it decides whether a node will do for one pod, whatever the others."""
+    if topology is None:
+        return None
+    same = topology.same if topology.same != ONE_NODE else ""
+    if not same and not topology.gpu_domain:
+        return None
+    return Topology(same=same, gpu_domain=topology.gpu_domain)
+
+
+def gpu_milli(request: JobRequest) -> int:
+    """GPU milli that all its pods take."""
+    return sum(p.count * p.gpus * p.gpu_milli for p in request.pod_sets)
+
+
+def tolerates(tolerations: tuple[Toleration, ...], taint: Taint) -> bool:
+    """Kubernetes' rule; PreferNoSchedule keeps nobody away."""
+    if taint.effect == "PreferNoSchedule":
+        return True
+    return any(
+        (not t.effect or t.effect == taint.effect)
+        and (t.key == taint.key or (not t.key and t.operator == "Exists"))
+        and (t.operator == "Exists" or t.value == taint.value)
+        for t in tolerations
+    )
+
+
+class Offered(NamedTuple):
+    """How nodes hand out the part of a GPU that a pod set asks for: not all do in any size."""
+
+    milli: NDArray[np.int64]  # [N], what one pod takes of a GPU
+    pieces: tuple[tuple[str, NDArray[np.bool_]], ...]  # resource, [N] nodes where it is counted
+
+
+class Suitable(NamedTuple):
+    """Which nodes and GPUs a pod set may use at all, room aside."""
+
+    layout: int  # of the fleet, for which this was worked out
+    nodes: NDArray[np.bool_]  # [N]
+    gpus: NDArray[np.bool_] | None  # [N, G]; None = every GPU of a suitable node will do
+    why_not: dict[str, str]  # cluster -> why none of its nodes will do
+    offered: Offered | None = None  # None = a part takes what it asks for
+    domains: NDArray[np.int8] | None = None  # [N, G] of GPUs; None = each pod may mix them
+    places: NDArray[np.int32] | None = None  # [N], values of the label that pods are to share
+
+    def milli(self, slot: int, pods: PodSet) -> int:
+        """What one pod takes of a GPU on a node."""
+        return pods.gpu_milli if self.offered is None else int(self.offered.milli[slot])
+
+
+def suitable_nodes(fleet: Fleet, pods: PodSet) -> Suitable:
+    """Filter by GPU count, model, memory, taints and labels. The fleet must be arranged."""
+    width = fleet.gpu.shape[1]
+    verdicts = [_judge(kind, pods) for kind in fleet.kinds]
+    kind_ok = np.array([not why for _, why in verdicts], np.bool_)
+    nodes = kind_ok[fleet.kind] if len(fleet.kinds) else np.zeros(0, np.bool_)
+    if pods.node_labels and len(nodes):
+        wanted = pods.node_labels.items()
+        for slot in np.flatnonzero(nodes):
+            nodes[slot] = wanted <= fleet.report_at(int(slot)).labels.items()
+    gpus: NDArray[np.bool_] | None = None
+    if pods.gpus and any(
+        len(ok) != len(kind.gpus)
+        for (ok, why), kind in zip(verdicts, fleet.kinds, strict=True)
+        if not why
+    ):
+        by_kind = np.zeros((len(fleet.kinds), width), np.bool_)
+        for index, (positions, _) in enumerate(verdicts):
+            by_kind[index, list(positions)] = True
+        gpus = by_kind[fleet.kind]
+    places, lacks = _places(fleet, pods, nodes)
+    why_not = _why_not(fleet, nodes, [why for _, why in verdicts], lacks)
+    offered, domains = _offered(fleet, pods, verdicts), _domains(fleet, pods)
+    return Suitable(fleet.layout, nodes, gpus, why_not, offered, domains, places)
+
+
+def _places(
+    fleet: Fleet, pods: PodSet, nodes: NDArray[np.bool_]
+) -> tuple[NDArray[np.int32] | None, str]:
+    """Numbers of the values of the label that pods are to have in common, and what nodes without it
+    lack; those will not do."""
+    topology = of_one_pod(pods.topology)
+    if topology is None or not topology.same:
+        return None, _NO_LABELS
+    places = np.full(len(nodes), NO_PLACE, np.int32)
+    known: dict[str, int] = {}
+    for slot in np.flatnonzero(nodes).tolist():
+        value = fleet.report_at(slot).labels.get(topology.same)
+        if value is None:
+            nodes[slot] = False
+        else:
+            places[slot] = known.setdefault(value, len(known))
+    return places, f"no node has the label ({topology.same})"
+
+
+def _domains(fleet: Fleet, pods: PodSet) -> NDArray[np.int8] | None:
+    if not _one_domain(pods):
+        return None
+    width = fleet.gpu.shape[1]
+    numbers = [domain_numbers(kind.links, width) for kind in fleet.kinds]
+    return np.array(numbers, np.int8).reshape(len(numbers), width)[fleet.kind]
+
+
+def _one_domain(pods: PodSet) -> bool:
+    """Whether the GPUs of each pod must belong together."""
+    topology = pods.topology
+    return pods.gpus > 1 and topology is not None and topology.gpu_domain == "required"
+
+
+def _offered(
+    fleet: Fleet, pods: PodSet, verdicts: list[tuple[tuple[int, ...], str]]
+) -> Offered | None:
+    part = part_of(pods)
+    sized = part.memory_mib > 0
+    if not wants_fraction(pods) or not (sized or any(kind.shares for kind in fleet.kinds)):
+        return None
+    taken = [share_for(kind.shares, pods) for kind in fleet.kinds]
+    by_kind = []
+    for (positions, why), kind, share in zip(verdicts, fleet.kinds, taken, strict=True):
+        # Of GPUs that differ, by the one of which a part is most.
+        least_mib = min((kind.gpus[p][1] for p in positions), default=0) if not why else 0
+        milli = sized_milli(part, least_mib)
+        by_kind.append(milli if share is None else takes_milli(share, part, least_mib))
+    by_resource: dict[str, NDArray[np.bool_]] = {}
+    for number, share in enumerate(taken):
+        if share is not None and counted(share):
+            mask = by_resource.setdefault(share.resource, np.zeros(len(fleet.kind), np.bool_))
+            mask |= fleet.kind == number
+    return Offered(np.array(by_kind, np.int64)[fleet.kind], tuple(sorted(by_resource.items())))
+
+
+def prefers(request: JobRequest) -> bool:
+    """Whether it would rather have some of the GPU models that it takes."""
+    return any(pods.prefer_gpu_models for pods in request.pod_sets)
+
+
+class Narrowed(NamedTuple):
+    """Pod sets that take one of the models only that they prefer."""
+
+    pod_sets: tuple[PodSet, ...]
+    shape: bytes
+
+
+def narrowed(fleet: Fleet, request: JobRequest) -> tuple[Narrowed, ...]:
+    """What to try before the request as it stands, most preferred first. A set that prefers fewer
+    models than another keeps to the last of them. The fleet must be arranged."""
+    models = sorted({model for kind in fleet.kinds for model, _ in kind.gpus})
+    found = []
+    for rank in range(max(len(pods.prefer_gpu_models) for pods in request.pod_sets)):
+        sets = tuple(_only(pods, rank, models) for pods in request.pod_sets)
+        if None not in sets:
+            tried = msgspec.structs.replace(request, pod_sets=sets)
+            found.append(Narrowed(tried.pod_sets, shape_of(tried)))
+    return tuple(found)
+
+
+def _only(pods: PodSet, rank: int, models: list[str]) -> PodSet | None:
+    """The set with the models of a rank; None if no node has one."""
+    prefer = pods.prefer_gpu_models
+    if not prefer or not pods.gpus:
+        return pods
+    wanted = prefer[min(rank, len(prefer) - 1) :][:1]
+    only = tuple(
+        f"{EXACTLY}{model}"
+        for model in models
+        if is_one_of(wanted, model) and (not pods.gpu_models or is_one_of(pods.gpu_models, model))
+    )
+    if not only:
+        return None
+    return msgspec.structs.replace(pods, gpu_models=only, prefer_gpu_models=())
+
+
+class Suitables:
+    """What suits each shape, worked out once for each layout of the fleet. Pods that differ only in
+    how much they take of CPU and memory share it."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[tuple[bytes, int], tuple[bytes, bytes]] = {}
+        self._known: dict[bytes, Suitable] = {}
+        self._narrowed: dict[bytes, tuple[int, tuple[Narrowed, ...]]] = {}
+
+    def of(self, fleet: Fleet, shape: bytes, index: int, pods: PodSet) -> Suitable:
+        """For one pod set of a request of this shape. The fleet must be arranged."""
+        filters = self._kind(shape, index, pods)[1]
+        known = self._known.get(filters)
+        if known is not None and known.layout == fleet.layout:
+            return known
+        if len(self._known) >= _FILTERS_KEPT:
+            self._known.clear()
+        made = self._known[filters] = suitable_nodes(fleet, pods)
+        return made
+
+    def narrowed(self, fleet: Fleet, shape: bytes, request: JobRequest) -> tuple[Narrowed, ...]:
+        """``narrowed``, worked out once for a shape and layout."""
+        known = self._narrowed.get(shape)
+        if known is None or known[0] != fleet.layout:
+            if len(self._narrowed) >= _FILTERS_KEPT:
+                self._narrowed.clear()
+            known = self._narrowed[shape] = fleet.layout, narrowed(fleet, request)
+        return known[1]
+
+    @property
+    def array_bytes(self) -> int:
+        """What the masks take."""
+        masks = [m for s in self._known.values() for m in (s.nodes, s.gpus, s.domains, s.places)]
+        return sum(mask.nbytes for mask in masks if mask is not None)
+
+    def kind(self, shape: bytes, index: int, pods: PodSet) -> bytes:
+        """``kind_of`` the pods, without working it out each time."""
+        return self._kind(shape, index, pods)[0]
+
+    def _kind(self, shape: bytes, index: int, pods: PodSet) -> tuple[bytes, bytes]:
+        known = self._kinds.get((shape, index))
+        if known is None:
+            if len(self._kinds) >= _SHAPES_KEPT:
+                self._kinds.clear()
+            known = self._kinds[shape, index] = kind_of(pods), _filters_of(pods)
+        return known
+
+
+def _filters_of(pods: PodSet) -> bytes:
+    """Equal for pods that the same nodes suit, room aside."""
+    changes: dict[str, int] = {"cpu_milli": 0, "memory_mib": 0}
+    if pods.gpu_milli == WHOLE or pods.gpus != 1:
+        changes["gpu_milli"] = WHOLE
+    return kind_of(msgspec.structs.replace(pods, **changes))
+
+
+def _why_not(fleet: Fleet, nodes: NDArray[np.bool_], whys: list[str], lacks: str) -> dict[str, str]:
+    if not len(nodes):
+        return {}
+    any_ok = np.logical_or.reduceat(nodes, fleet.starts)
+    ends = [*fleet.starts[1:].tolist(), len(nodes)]
+    out: dict[str, str] = {}
+    for index, cluster in enumerate(fleet.clusters):
+        if any_ok[index]:
+            continue
+        kinds = set(fleet.kind[fleet.starts[index] : ends[index]].tolist())
+        reasons = {whys[kind] or lacks for kind in kinds}
+        # Of several, the one that came closest to fitting says most.
+        out[cluster] = min(reasons, key=lambda why: (_CLOSENESS.index(why.split(" (")[0]), why))
+    return out
+
+
+NO_MODEL = "no such GPU model"
+NO_PROFILE = "no such MIG profile"
+NOT_LINKED = "too few GPUs in one NVLink or NUMA domain"
+_NO_LABELS = "no node has the labels"
+_CLOSENESS = (
+    _NO_LABELS,
+    "no node has the label",
+    "nodes are tainted",
+    NOT_LINKED,
+    "too little GPU memory",
+    NO_PROFILE,
+    "no such part of a GPU",
+    "GPUs are handed out whole only",
+    "too few GPUs a node",
+    NO_MODEL,
+    "no GPUs",
+)
+
+
+def _judge(kind: NodeKind, pods: PodSet) -> tuple[tuple[int, ...], str]:
+    """(positions of acceptable GPUs, why the node will not do or "")."""
+    positions: tuple[int, ...] = ()
+    if pods.gpus:
+        if not kind.gpus:
+            return (), "no GPUs"
+        positions = tuple(range(len(kind.gpus)))
+        if pods.gpu_models:
+            positions = tuple(p for p in positions if is_one_of(pods.gpu_models, kind.gpus[p][0]))
+            if not positions:
+                return (), NO_MODEL
+        if pods.gpu_memory_mib:
+            positions = tuple(p for p in positions if kind.gpus[p][1] >= pods.gpu_memory_mib)
+            if not positions:
+                return (), "too little GPU memory"
+        if len(positions) < pods.gpus:
+            return (), "too few GPUs a node"
+        if _one_domain(pods) and not _linked(kind, positions, pods.gpus):
+            return (), NOT_LINKED
+        if pods.mig_profile and share_for(kind.shares, pods) is None:
+            return (), NO_PROFILE
+        if wants_fraction(pods) and not kind.fractions:
+            return (), "GPUs are handed out whole only"
+        if wants_fraction(pods) and kind.shares and share_for(kind.shares, pods) is None:
+            return (), "no such part of a GPU"
+    for taint in kind.taints:
+        if not tolerates(pods.tolerations, taint):
+            return (), f"nodes are tainted ({taint.key})"
+    return positions, ""
+
+
+def _linked(kind: NodeKind, positions: tuple[int, ...], count: int) -> bool:
+    will_do = set(positions)
+    return any(len(will_do & set(group)) >= count for group in levels_of(kind.links).domains)
+
+
+def wants_fraction(pods: PodSet) -> bool:
+    """Whether each pod shares one GPU."""
+    return pods.gpus == 1 and pods.gpu_milli < WHOLE

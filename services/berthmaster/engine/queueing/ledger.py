@@ -1,0 +1,223 @@
+"""The queues' accounts: what each has of the fleet now, and what there is.
+
+It follows from the live placements and the nodes' newest reports alone, in whatever order they were
+told: a placement on a node that nobody has reported yet is charged with GPUs of no known model, and
+once more when the report comes.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple
+
+from berthmaster.engine.fleet.fleet import WHOLE
+from berthmaster.engine.fleet.shares import part_of, sized_milli
+from berthmaster.engine.queueing.queues import CPU, GPU, MEMORY, MODEL, Amounts, of_model
+from berthmaster.lifecycle.fold import Key
+from berthmaster.messages.fleet import GpuDevice, NodeReport
+from berthmaster.messages.placement import PodBinding
+from berthmaster.messages.workload import JobRequest, PodSet
+
+UNKNOWN_MODEL: Final = ""
+
+NodeName = tuple[str, str]  # cluster, node
+ReportOf = Callable[[str, str], NodeReport | None]
+
+
+class _Live(NamedTuple):
+    queue: str
+    request: JobRequest
+    cluster: str
+    pods: tuple[PodBinding, ...]
+    amounts: Amounts
+
+
+class Ledger:
+    """What the queues have, and what the clusters have to give."""
+
+    def __init__(self, report_of: ReportOf) -> None:
+        self._report_of = report_of
+        self._used: dict[str, Amounts] = {}
+        self.running: Counter[str] = Counter()  # queue -> live jobs
+        self._live: dict[Key, _Live] = {}
+        self._on_node: dict[NodeName, dict[Key, None]] = {}
+        self._there: dict[str, Amounts] = {}  # cluster -> amounts of all its nodes
+        self._models: tuple[str, ...] | None = None
+        self._totals: tuple[frozenset[str], Amounts] | None = None
+        self._cpu_a_gpu: float | None = None
+
+    def used(self, queue: str) -> Mapping[str, int]:
+        """What a queue's live jobs take."""
+        return self._used.get(queue, {})
+
+    def queues(self) -> Iterable[str]:
+        """Those with an account."""
+        return self._used.keys()
+
+    # Live placements
+
+    def hold(
+        self, key: Key, request: JobRequest, cluster: str, pods: tuple[PodBinding, ...]
+    ) -> None:
+        """A placement counts from now on, or counts where its pods really are."""
+        self.release(key)
+        amounts = amounts_of(self._report_of, request, cluster, pods)
+        self._live[key] = _Live(request.queue, request, cluster, pods, amounts)
+        self.running[request.queue] += 1
+        _add(self._used.setdefault(request.queue, {}), amounts, +1)
+        for binding in pods:
+            self._on_node.setdefault((cluster, binding.node), {})[key] = None
+
+    def release(self, key: Key) -> None:
+        """A placement counts no more."""
+        live = self._live.pop(key, None)
+        if live is None:
+            return
+        self.running[live.queue] -= 1
+        used = self._used[live.queue]
+        _add(used, live.amounts, -1)
+        for binding in live.pods:
+            here = self._on_node.get((live.cluster, binding.node))
+            if here is not None:
+                here.pop(key, None)
+                if not here:
+                    del self._on_node[live.cluster, binding.node]
+        if not self.running[live.queue]:
+            del self.running[live.queue]
+            del self._used[live.queue]
+
+    # Nodes
+
+    def node_changed(self, before: NodeReport | None, after: NodeReport | None) -> bool:
+        """A node came, changed or went. Whether a queue's account changed by it: call it when
+        ``report_of`` gives what is true now."""
+        if before is not None and after is not None and before.gpus == after.gpus:
+            if before.allocatable == after.allocatable:
+                return False
+            same_models = True
+        else:
+            same_models = (
+                before is not None and after is not None and _models(before) == _models(after)
+            )
+        known = after or before
+        if known is None:
+            return False
+        self._totals = self._models = self._cpu_a_gpu = None
+        there = self._there.setdefault(known.cluster, {})
+        if before is not None:
+            _add(there, node_amounts(before), -1)
+        if after is not None:
+            _add(there, node_amounts(after), +1)
+        if same_models:
+            return False
+        keys = list(self._on_node.get((known.cluster, known.node), ()))
+        for key in keys:
+            live = self._live[key]
+            self.hold(key, live.request, live.cluster, live.pods)
+        return bool(keys)
+
+    def models(self) -> tuple[str, ...]:
+        """All GPU models that nodes report, by name."""
+        if self._models is None:
+            names = {n for there in self._there.values() for n, amount in there.items() if amount}
+            found = (name.removeprefix(MODEL) for name in names if name.startswith(MODEL))
+            self._models = tuple(sorted(found))
+        return self._models
+
+    def gpu_milli_of(self, cluster: str) -> int:
+        """What a cluster's healthy GPUs have together."""
+        there = self._there.get(cluster, {})
+        return sum(amount for name, amount in there.items() if name.startswith(MODEL))
+
+    def cpu_a_gpu(self) -> float:
+        """CPU milli that all nodes have together, by their healthy GPUs; infinite without any."""
+        if self._cpu_a_gpu is None:
+            cpu = sum(there.get(CPU, 0) for there in self._there.values())
+            milli = sum(self.gpu_milli_of(cluster) for cluster in self._there)
+            self._cpu_a_gpu = 1000 * cpu / milli if milli else math.inf
+        return self._cpu_a_gpu
+
+    def totals(self, clusters: frozenset[str]) -> Mapping[str, int]:
+        """What these clusters have together."""
+        if self._totals is None or self._totals[0] != clusters:
+            total: Amounts = {}
+            for name in clusters:
+                _add(total, self._there.get(name, {}), +1)
+            self._totals = (clusters, total)
+        return self._totals[1]
+
+
+def node_amounts(report: NodeReport) -> Amounts:
+    """What a node has, for whoever gets it: healthy GPUs only."""
+    amounts = {CPU: report.allocatable.cpu_milli, MEMORY: report.allocatable.memory_mib}
+    models = [gpu.model for gpu in report.gpus if gpu.healthy]
+    for model in dict.fromkeys(models):
+        amounts[of_model(model)] = 1000 * models.count(model)
+    return amounts
+
+
+def amounts_of(
+    report_of: ReportOf, request: JobRequest, cluster: str, pods: tuple[PodBinding, ...]
+) -> Amounts:
+    """What a placement takes: as much as was asked for, of the models where its pods are. A part
+    that is asked for by its memory is as much as that is there."""
+    if len(request.pod_sets) == 1 and len(pods) == 1:
+        return _amounts_of_one(report_of, request.pod_sets[0], cluster, pods[0])
+    by_name: dict[str, PodSet] = {}
+    amounts = {CPU: 0, MEMORY: 0, GPU: 0}
+    for pod_set in request.pod_sets:
+        by_name[pod_set.name] = pod_set
+        amounts[CPU] += pod_set.count * pod_set.cpu_milli
+        amounts[MEMORY] += pod_set.count * pod_set.memory_mib
+        amounts[GPU] += pod_set.count * pod_set.gpus * pod_set.gpu_milli
+    if not amounts[GPU]:
+        return amounts
+    for binding in pods:
+        found = by_name.get(binding.pod.rpartition("-")[0])
+        if found is None or not found.gpus:
+            continue
+        gpu = _gpu(report_of(cluster, binding.node), binding)
+        name = of_model(gpu.model if gpu is not None else UNKNOWN_MODEL)
+        milli = found.gpu_milli
+        if found.gpu_memory_mib and milli < WHOLE and gpu is not None:
+            milli = sized_milli(part_of(found), gpu.memory_mib)
+            amounts[GPU] += milli - found.gpu_milli
+        amounts[name] = amounts.get(name, 0) + found.gpus * milli
+    return amounts
+
+
+def _amounts_of_one(
+    report_of: ReportOf, pods: PodSet, cluster: str, binding: PodBinding
+) -> Amounts:
+    """The same of a job of one pod, as most are."""
+    count = pods.count
+    milli = count * pods.gpus * pods.gpu_milli
+    amounts = {CPU: count * pods.cpu_milli, MEMORY: count * pods.memory_mib, GPU: milli}
+    if milli and binding.pod.rpartition("-")[0] == pods.name:
+        gpu = _gpu(report_of(cluster, binding.node), binding)
+        milli = pods.gpus * pods.gpu_milli
+        if pods.gpu_memory_mib and milli < WHOLE and gpu is not None:
+            milli = sized_milli(part_of(pods), gpu.memory_mib)
+            amounts[GPU] += milli - pods.gpu_milli
+        amounts[of_model(gpu.model if gpu is not None else UNKNOWN_MODEL)] = milli
+    return amounts
+
+
+def _gpu(report: NodeReport | None, binding: PodBinding) -> GpuDevice | None:
+    """The first GPU that a pod has; a pod's GPUs are of one model but for odd nodes."""
+    if report is None or not report.gpus:
+        return None
+    if binding.gpus:
+        for gpu in report.gpus:
+            if gpu.index == binding.gpus[0]:
+                return gpu
+    return report.gpus[0]
+
+
+def _models(report: NodeReport) -> list[tuple[int, str]]:
+    return [(gpu.index, gpu.model) for gpu in report.gpus]
+
+
+def _add(amounts: Amounts, more: Mapping[str, int], sign: int) -> None:
+    for name, amount in more.items():
+        amounts[name] = amounts.get(name, 0) + sign * amount

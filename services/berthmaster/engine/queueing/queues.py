@@ -1,0 +1,291 @@
+"""Queues: what each may take of the fleet, what it has, and whose turn it is.
+
+Amounts are kept by resource: ``cpu`` in milli, ``memory`` in MiB, ``gpu`` in GPU milli of whatever
+model, and ``gpu/<model>`` in GPU milli of one. The rules of this file:
+
+- A queue never exceeds its capability, in any resource that it names.
+- What a queue does not use others may borrow. Nobody borrows what another queue's guarantee still
+  has to give while a job of that queue fits: jobs within their queue's guarantee go first of all.
+- Then go the queues of higher priority, then those below what they deserve, then the one with the
+  least weighted dominant share; the age of its first job and its name decide a tie.
+- A dominant share is the largest of a queue's shares of the fleet: allocated * multiplier / total,
+  over CPU, memory and each GPU model, divided by the queue's weight. What no node has counts not.
+- Making room for a guarantee that is lent out is preemption's business: nothing here stops a job.
+"""
+
+from collections.abc import Mapping
+from enum import IntEnum
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from berthmaster.engine.fleet.models import is_one_of
+from berthmaster.messages.control import QueueSetting
+from berthmaster.messages.workload import JobRequest
+
+CPU: Final = "cpu"
+MEMORY: Final = "memory"
+GPU: Final = "gpu"
+MODEL: Final = f"{GPU}/"
+
+Amounts = dict[str, int]
+Models = tuple[str, ...]  # all that nodes report
+
+
+def of_model(model: str) -> str:
+    """The resource's name of a GPU model."""
+    return f"{MODEL}{model}"
+
+
+class QueueShare(NamedTuple):
+    """What operators set of a queue, as far as order and limits go."""
+
+    queue: str
+    priority: int = 0
+    weight: float = 1.0
+    guarantee: Mapping[str, int] = {}
+    deserved: Mapping[str, int] = {}
+    capability: Mapping[str, int] = {}
+    max_running: int | None = None
+    max_job_gpu_milli: int | None = None
+    held: bool = False
+
+
+def share_of(queue: str, setting: QueueSetting | None) -> QueueShare:
+    """A queue's share. Where its cluster's Kueue governs it, its amounts and numbers are shown to
+    people and limit nothing: quota has one owner."""
+    if setting is None:
+        return QueueShare(queue)
+    if setting.via != "direct":
+        return QueueShare(queue, setting.priority, setting.weight, held=setting.held)
+    guarantee, deserved, capability = (
+        _amounts(setting, name) for name in ("guarantee", "deserved", "capability")
+    )
+    return QueueShare(
+        queue,
+        setting.priority,
+        setting.weight,
+        guarantee,
+        deserved,
+        capability,
+        setting.max_running_jobs,
+        setting.max_job_gpu_milli,
+        setting.held,
+    )
+
+
+def _amounts(setting: QueueSetting, name: str) -> Amounts:
+    found = {
+        resource: amount
+        for resource, each in setting.resources.items()
+        if (amount := getattr(each, name)) is not None
+    }
+    gpus = getattr(setting, f"{name}_gpu_milli")
+    return found if gpus is None else {GPU: gpus} | found
+
+
+class Ask(NamedTuple):
+    """What a job asks for. It may not say which GPU model it wants, or say several."""
+
+    cpu_milli: int
+    memory_mib: int
+    gpu_milli: int
+    sets: tuple[tuple[tuple[str, ...], int], ...]  # acceptable models, () = any -> milli of them
+
+    def of(self, resource: str, models: Models) -> int:
+        """The most that it may take of a resource."""
+        if resource == CPU:
+            return self.cpu_milli
+        if resource == MEMORY:
+            return self.memory_mib
+        if resource == GPU:
+            return self.gpu_milli
+        return sum(milli for wanted, milli in self.sets if meet(wanted, resource, models))
+
+    def names(self, resource: str, models: Models) -> bool:
+        """Whether it says by itself that it takes of this resource."""
+        if resource.startswith(MODEL):
+            return any(wanted and meet(wanted, resource, models) for wanted, _ in self.sets)
+        return self.of(resource, models) > 0
+
+
+def ask_of(request: JobRequest) -> Ask:
+    """What all pods of a request ask for together."""
+    cpu = memory = gpu = 0
+    sets: dict[tuple[str, ...], int] = {}
+    for pods in request.pod_sets:
+        cpu += pods.count * pods.cpu_milli
+        memory += pods.count * pods.memory_mib
+        milli = pods.count * pods.gpus * pods.gpu_milli
+        if milli:
+            gpu += milli
+            sets[pods.gpu_models] = sets.get(pods.gpu_models, 0) + milli
+    return Ask(cpu, memory, gpu, tuple(sets.items()))
+
+
+@lru_cache(maxsize=4096)
+def meet(wanted: tuple[str, ...], resource: str, models: Models) -> bool:
+    """Whether there is a GPU that will do for who wants one of these and is of this resource."""
+    named = (resource.removeprefix(MODEL),)
+    return any(
+        is_one_of(named, model) and (not wanted or is_one_of(wanted, model)) for model in models
+    )
+
+
+def used_of(used: Mapping[str, int], resource: str) -> int:
+    """How much of a resource is in use, by whatever name nodes report their GPUs."""
+    if not resource.startswith(MODEL):
+        return used.get(resource, 0)
+    named = (resource.removeprefix(MODEL),)
+    return sum(
+        amount
+        for name, amount in used.items()
+        if name.startswith(MODEL) and is_one_of(named, name.removeprefix(MODEL))
+    )
+
+
+class Tier(IntEnum):
+    """How good a queue's right to one more job is; less goes first."""
+
+    GUARANTEED = 0
+    DESERVED = 1
+    BORROWED = 2
+
+
+def tier(share: QueueShare, used: Mapping[str, int], ask: Ask, models: Models) -> Tier:
+    """By what right a queue would have the job, beside what it uses."""
+    if _within(share.guarantee, used, ask, models):
+        return Tier.GUARANTEED
+    if _within(share.deserved, used, ask, models):
+        return Tier.DESERVED
+    return Tier.BORROWED
+
+
+def _within(limits: Mapping[str, int], used: Mapping[str, int], ask: Ask, models: Models) -> bool:
+    """Whether the job takes of what the limits are about, and stays within each of them."""
+    counts = False
+    for resource, limit in limits.items():
+        if not ask.names(resource, models):
+            continue
+        if used_of(used, resource) + ask.of(resource, models) > limit:
+            return False
+        counts = True
+    return counts
+
+
+def dominant_share(
+    used: Mapping[str, int],
+    totals: Mapping[str, int],
+    weight: float,
+    multipliers: Mapping[str, float] = {},
+) -> float:
+    """A queue's largest share of any resource of the fleet, by its weight."""
+    most = 0.0
+    for resource, amount in used.items():
+        total = totals.get(resource, 0)
+        if resource == GPU or total <= 0 or amount <= 0:  # models are the resources, not their sum
+            continue
+        share = amount * multipliers.get(resource, 1.0) / total
+        if share > most:
+            most = share
+    return most / weight
+
+
+class Right(NamedTuple):
+    """Whether a queue may have the job, and of which GPU models it must not be."""
+
+    refusal: str  # why not, or ""
+    barred: tuple[str, ...] = ()  # names of models of which it would exceed its capability
+
+
+_UNLIMITED: Final = Right("")
+
+
+def right(
+    share: QueueShare, used: Mapping[str, int], running: int, ask: Ask, models: Models
+) -> Right:
+    """Whether one more job keeps the queue within its limits."""
+    if share.held:
+        return Right("its queue is held")
+    most = share.max_job_gpu_milli
+    if most is not None and ask.gpu_milli > most:
+        return Right(f"its queue takes no job of more than {most / 1000:g} GPUs")
+    if share.max_running is not None and running >= share.max_running:
+        return Right(f"its queue runs the {share.max_running} jobs that it may")
+    if not share.capability:
+        return _UNLIMITED
+    barred = []
+    for resource, limit in share.capability.items():
+        asked = ask.of(resource, models)
+        if not asked or used_of(used, resource) + asked <= limit:
+            continue
+        if not resource.startswith(MODEL):
+            return Right(f"its queue is at its capability of {amount_text(resource, limit)}")
+        barred.append(resource.removeprefix(MODEL))
+    names = tuple(barred)
+    for wanted, _ in ask.sets if names else ():
+        there = models_left(wanted, (), models)
+        if there and not models_left(wanted, names, models):
+            told = next(n for n in names if meet(wanted, of_model(n), models))
+            limit_text = amount_text(of_model(told), share.capability[of_model(told)])
+            return Right(f"its queue is at its capability of {limit_text}")
+    return Right("", names)
+
+
+def models_left(wanted: tuple[str, ...], barred: tuple[str, ...], models: Models) -> Models:
+    """Of the models that nodes report, those that will do and are not barred."""
+    return tuple(
+        model
+        for model in models
+        if (not wanted or is_one_of(wanted, model)) and not is_one_of(barred, model)
+    )
+
+
+def amount_text(resource: str, amount: int) -> str:
+    """For people: 1.5 GPUs, 8 H100, 4 CPUs, 512 MiB of memory."""
+    if resource == MEMORY:
+        return f"{amount} MiB of memory"
+    unit = {CPU: "CPUs", GPU: "GPUs"}.get(resource, resource.removeprefix(MODEL))
+    return f"{amount / 1000:g} {unit}"
+
+
+def fair_shares(
+    capacity: float, demands: Mapping[str, float], weights: Mapping[str, float]
+) -> dict[str, float]:
+    """What each would have if all that is there were divided by weight and nobody got more than it
+    wants: what one leaves the others share."""
+    shares = dict.fromkeys(demands, 0.0)
+    wanting = {name for name, demand in demands.items() if demand > 0}
+    left = capacity
+    while wanting and left > 0:
+        total = sum(weights.get(name, 1.0) for name in sorted(wanting))
+        level = left / total
+        sated = sorted(
+            name
+            for name in wanting
+            if demands[name] - shares[name] <= level * weights.get(name, 1.0)
+        )
+        for name in sated or sorted(wanting):
+            most = level * weights.get(name, 1.0)
+            part = min(demands[name] - shares[name], most) if sated else most
+            shares[name] += part
+            left -= part
+        if not sated:
+            break
+        wanting.difference_update(sated)
+    return shares
+
+
+def overcommitted(shares: Mapping[str, QueueShare], totals: Mapping[str, int]) -> dict[str, str]:
+    """Resource -> why the guarantees of all queues together cannot be kept, where they cannot."""
+    promised: Amounts = {}
+    for share in shares.values():
+        for resource, amount in share.guarantee.items():
+            promised[resource] = promised.get(resource, 0) + amount
+    gpus = sum(amount for name, amount in totals.items() if name.startswith(MODEL))
+    there = {name: gpus if name == GPU else used_of(totals, name) for name in promised}
+    return {
+        resource: f"guarantees of {amount_text(resource, amount)} are promised, "
+        f"the fleet has {amount_text(resource, there[resource])}"
+        for resource, amount in sorted(promised.items())
+        if amount > there[resource]
+    }

@@ -1,0 +1,134 @@
+"""When a job that does not fit now will, and on which nodes: what a reservation is made of.
+
+What runs in a cluster is taken away in the order in which it ends, as far as that is known, then in
+the order in which it began, until the job fits; then all is put back. Room is kept node by node, as
+holdings that others find charged. A job may use it if it ends before it is needed.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+from berthmaster.engine.fleet.fleet import Fleet, Holding
+from berthmaster.lifecycle.fold import Key
+from berthmaster.messages.placement import HeldNode, Reservation
+
+MAX_HELD_NODES: Final = 3000  # of all reservations: they are told in one message
+
+T = TypeVar("T")
+UNKNOWN_S: Final = float("inf")
+
+
+class Release(NamedTuple):
+    """A live placement, and when its room is expected to be free. In order of expectation."""
+
+    at_s: float  # UNKNOWN_S where nobody can say
+    began_s: float
+    key: Key
+    gpu_milli: int
+    holdings: tuple[Holding, ...]
+
+
+def least_releases(releases: Sequence[Release], lacking_milli: int) -> int | None:
+    """A bound: at least so many must end for so many GPU milli to become free; None: all would not
+    be enough."""
+    for number, release in enumerate(releases):
+        if lacking_milli <= 0:
+            return number
+        lacking_milli -= release.gpu_milli
+    return len(releases) if lacking_milli <= 0 else None
+
+
+def soonest(
+    fleet: Fleet, releases: Sequence[Release], at_least: int, fits: Callable[[], T | None]
+) -> tuple[T, float] | None:
+    """With as few endings as do: the seat, and the time of the last of them; None if it does not
+    fit whatever ends. ``releases`` are sorted; the fleet is left as it was."""
+    gone = 0
+
+    def take_away(number: int) -> None:
+        nonlocal gone
+        for release in releases[gone:number]:
+            fleet.charge(release.holdings, -1)
+        for release in releases[number:gone]:
+            fleet.charge(release.holdings, +1)
+        gone = number
+
+    known = sum(release.at_s < UNKNOWN_S for release in releases)
+    try:
+        low, high = at_least - 1, known
+        found = None
+        if low < known:
+            take_away(known)
+            found = fits()
+        if found is None:
+            low, high = max(low, known), len(releases)
+            take_away(high)
+            found = fits()
+            if found is None:
+                return None
+        while high - low > 1:  # the more has ended, the better it fits
+            middle = (low + high) // 2
+            take_away(middle)
+            seat = fits()
+            if seat is None:
+                low = middle
+            else:
+                found, high = seat, middle
+    finally:
+        take_away(0)
+    return found, releases[high - 1].at_s if high else UNKNOWN_S
+
+
+def held_nodes(holdings: Sequence[Holding]) -> tuple[HeldNode, ...]:
+    """What pods will take, node by node."""
+    nodes: dict[tuple[str, int, int, str], list[Holding]] = {}
+    for held in holdings:
+        like = (held.node, held.gpu_milli, held.gpu_memory_mib, held.mig_profile)
+        nodes.setdefault(like, []).append(held)
+    out = []
+    for _, group in sorted(nodes.items()):
+        gpus = [gpu for held in group for gpu in held.gpus]
+        if len(set(gpus)) < len(gpus):  # parts of the same GPU: each is kept by itself
+            out += [_held_node([held]) for held in group]
+        else:
+            out.append(_held_node(group))
+    return tuple(out)
+
+
+def _held_node(group: list[Holding]) -> HeldNode:
+    """Of holdings that differ in amounts of CPU and memory and in their GPUs at most."""
+    return HeldNode(
+        node=group[0].node,
+        cpu_milli=sum(held.cpu_milli for held in group),
+        memory_mib=sum(held.memory_mib for held in group),
+        gpu_milli=group[0].gpu_milli,
+        gpus=tuple(sorted(gpu for held in group for gpu in held.gpus)),
+        gpu_memory_mib=group[0].gpu_memory_mib,
+        mig_profile=group[0].mig_profile,
+    )
+
+
+def holdings_of(reservation: Reservation) -> tuple[Holding, ...]:
+    """A reservation's room, as the fleet is charged with it."""
+    return tuple(
+        Holding(
+            reservation.cluster,
+            held.node,
+            held.cpu_milli,
+            held.memory_mib,
+            held.gpu_milli,
+            held.gpus,
+            held.gpu_memory_mib,
+            held.mig_profile,
+        )
+        for held in reservation.held
+    )
+
+
+def ends_in_time(
+    reservation: Reservation, now_s: float, lasts_s: float | None, share: float
+) -> bool:
+    """Whether a job that begins now leaves the room before it is needed, or such a share of its
+    time is over by then."""
+    at_s = reservation.expected_at_s
+    return at_s is not None and lasts_s is not None and now_s + share * lasts_s <= at_s

@@ -1,0 +1,181 @@
+/* The clusters in the order of their scores, and what records show of them: the twin of scoring/ranking.py. */
+
+#include "_cards.h"
+
+#define MOST 100.0
+
+enum { FREE, ALL, TOTAL, BEST, MAY, VALUES, HANDED };
+
+static const Wanted handed[HANDED] = {
+    {"free_milli", 'q', 1, 0}, {"all_milli", 'q', 1, 0}, {"total", 'd', 1, 0},
+    {"best", 'f', 1, 0},       {"may", '?', 1, 0},     {"values", 'd', 2, 1},
+};
+
+static inline double within_bounds(double value)
+{
+    value = value > 0.0 ? value : 0.0;
+    return value < MOST ? value : MOST;
+}
+
+/* Numbers by falling score, equal ones as they stand. */
+static void sort(const double *score, Py_ssize_t *order, Py_ssize_t *spare, Py_ssize_t count)
+{
+    if (count > 12) {
+        Py_ssize_t half = count / 2, left = 0, right = half;
+        sort(score, order, spare, half);
+        sort(score, order + half, spare, count - half);
+        for (Py_ssize_t at = 0; at < count; at++) {
+            int second = left == half || (right < count && score[order[right]] > score[order[left]]);
+            spare[at] = order[second ? right++ : left++];
+        }
+        for (Py_ssize_t at = 0; at < count; at++)
+            order[at] = spare[at];
+        return;
+    }
+    for (Py_ssize_t next = 1; next < count; next++) {
+        Py_ssize_t number = order[next], at = next;
+        for (; at && score[number] > score[order[at - 1]]; at--)
+            order[at] = order[at - 1];
+        order[at] = number;
+    }
+}
+
+static PyObject *listed(const double *score, const char *able, Py_ssize_t clusters)
+{
+    Py_ssize_t count = 0;
+    Py_ssize_t *order = PyMem_Malloc((size_t)(2 * clusters + 1) * sizeof *order);
+    if (!order)
+        return PyErr_NoMemory();
+    for (Py_ssize_t cluster = 0; cluster < clusters; cluster++)
+        if (able[cluster])
+            order[count++] = cluster;
+    sort(score, order, order + clusters, count);
+    PyObject *list = PyList_New(count);
+    for (Py_ssize_t at = 0; list && at < count; at++) {
+        PyObject *number = PyLong_FromSsize_t(order[at]);
+        if (!number || PyList_SetItem(list, at, number) < 0)
+            Py_CLEAR(list);
+    }
+    PyMem_Free(order);
+    return list;
+}
+
+static PyObject *rank(const Py_buffer *held, double room_factor, double fit_factor, double a_gpu,
+                      double even, int single)
+{
+    Py_ssize_t clusters = held[MAY].shape[0];
+    const int64_t *free_milli = held[FREE].buf, *all_milli = held[ALL].buf;
+    const double *total = held[TOTAL].buf;
+    const float *best = held[BEST].buf;
+    const char *may = held[MAY].buf;
+    double *score = held[VALUES].buf;
+    double *fit = fit_factor != 0.0 ? score + clusters : NULL;
+    double *room = room_factor != 0.0 ? score + (fit ? 2 : 1) * clusters : NULL;
+    PyObject *able = PyBytes_FromStringAndSize(NULL, clusters);
+    if (!able)
+        return NULL;
+    char *can = PyBytes_AsString(able);
+    for (Py_ssize_t at = 0; at < clusters; at++) {
+        double sum = 0.0;
+        if (room) {
+            double percent = MOST / (double)(all_milli[at] > 1 ? all_milli[at] : 1);
+            room[at] = within_bounds(percent * (double)free_milli[at]);
+            sum = room_factor * room[at];
+        }
+        if (fit) {
+            fit[at] = within_bounds((double)best[at] * a_gpu + even);
+            sum = room ? sum + fit_factor * fit[at] : fit_factor * fit[at];
+        }
+        score[at] = room || fit ? sum + total[at] : total[at];
+        can[at] = may[at] && (!single || best[at] > NOT_HERE);
+    }
+    PyObject *order = listed(score, can, clusters);
+    if (!order) {
+        Py_DECREF(able);
+        return NULL;
+    }
+    PyObject *both = PyTuple_Pack(2, able, order);
+    Py_DECREF(able);
+    Py_DECREF(order);
+    return both;
+}
+
+PyObject *ranks_rank(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    (void)module;
+    if (count != 11) {
+        PyErr_Format(PyExc_TypeError, "rank takes 11 arguments, not %zd", count);
+        return NULL;
+    }
+    double factors[4];
+    for (int i = 0; i < 4; i++)
+        factors[i] = PyFloat_AsDouble(args[4 + i]);
+    long single = PyLong_AsLong(args[10]);
+    if (PyErr_Occurred())
+        return NULL;
+    PyObject *from[HANDED] = {args[1], args[2], args[3], args[8], args[9], args[0]};
+    Py_buffer held[HANDED] = {{0}};
+    PyObject *found = NULL;
+    int right = 1;
+    for (int i = 0; right && i < HANDED; i++)
+        right = hold(from[i], &held[i], handed[i]) == 0;
+    for (int i = 0; right && i < HANDED; i++)
+        right = long_enough(&held[i], i == VALUES, held[FREE].shape[0], handed[i].name);
+    Py_ssize_t rows = 1 + (factors[0] != 0.0) + (factors[1] != 0.0);
+    if (right && long_enough(&held[VALUES], 0, rows, "values"))
+        found = rank(held, factors[0], factors[1], factors[2], factors[3], single != 0);
+    let_go(held, HANDED);
+    return found;
+}
+
+/* ---- what records show */
+
+static PyObject *to_show(double value)
+{
+    return PyFloat_FromDouble(floor(value * 1e4 + 0.5) / 1e4);
+}
+
+static PyObject *shown(const Py_buffer *values, PyObject *names, Py_ssize_t number)
+{
+    const double *of_it = (const double *)values->buf + number;
+    PyObject *score = to_show(of_it[0]), *parts = PyDict_New(), *both = NULL;
+    int done = score && parts;
+    for (Py_ssize_t row = 1; done && row < values->shape[0]; row++) {
+        PyObject *part = to_show(of_it[row * values->shape[1]]);
+        done = part && PyDict_SetItem(parts, PyTuple_GetItem(names, row - 1), part) == 0;
+        Py_XDECREF(part);
+    }
+    if (done)
+        both = PyTuple_Pack(2, score, parts);
+    Py_XDECREF(score);
+    Py_XDECREF(parts);
+    return both;
+}
+
+PyObject *ranks_shown(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    (void)module;
+    if (count != 3 || !PyTuple_Check(args[1]) || !PyList_Check(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "shown takes an array, a tuple and a list");
+        return NULL;
+    }
+    Py_buffer values;
+    if (hold(args[0], &values, (Wanted){"values", 'd', 2, 0}) < 0)
+        return NULL;
+    Py_ssize_t length = PyList_Size(args[2]);
+    PyObject *list = NULL;
+    if (long_enough(&values, 0, 1 + PyTuple_Size(args[1]), "values"))
+        list = PyList_New(length);
+    for (Py_ssize_t at = 0; list && at < length; at++) {
+        Py_ssize_t number = PyLong_AsSsize_t(PyList_GetItem(args[2], at));
+        PyObject *one = NULL;
+        if (number >= 0 && number < values.shape[1])
+            one = shown(&values, args[1], number);
+        else if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_IndexError, "no such cluster");
+        if (!one || PyList_SetItem(list, at, one) < 0)
+            Py_CLEAR(list);
+    }
+    PyBuffer_Release(&values);
+    return list;
+}

@@ -1,0 +1,116 @@
+"""The clusters in the order of their scores: worked out in C where that was built, else by numpy.
+
+The usual score is fit x its factor, plus room x its factor, plus what depends on neither request
+nor room; fit and room are parts/fit.py's and parts/room.py's. Both ways give the same bits.
+"""
+
+from collections.abc import Sequence
+from math import floor
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berthmaster.engine.scoring.compiled import COMPILED, cards
+from berthmaster.engine.scoring.parts import fit as fit_part
+from berthmaster.engine.scoring.parts import room as room_part
+from berthmaster.engine.scoring.parts.values import Floats
+from berthmaster.engine.scoring.value import NOT_HERE, Worth
+from berthmaster.messages.workload import PodSet
+
+NO_ROOM: Final = np.array(NOT_HERE, np.float32)  # of no dimension: faster than a float
+
+
+class Field(NamedTuple):
+    """What of the clusters all requests of one kind rank them by."""
+
+    free_milli: NDArray[np.int64]  # [C]
+    all_milli: NDArray[np.int64]  # [C]
+    total: Floats  # [C], what the other parts come to
+    room: float  # factors; 0 = it does not count
+    fit: float
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of those of fit and room that count."""
+        return _PARTS[bool(self.fit), bool(self.room)]
+
+
+_PARTS = {(f, r): ("fit",) * f + ("room",) * r for f in (False, True) for r in (False, True)}
+
+
+class Ranked(NamedTuple):
+    """The clusters by score."""
+
+    values: Floats  # [1 + parts, C]: the score, and the parts of ``Field.parts``
+    able: bytes  # of each cluster, whether it could take the request
+    order: list[int]  # numbers of those, the best first, ties by number
+
+
+NOTHING: Final = Ranked(np.zeros((1, 0)), b"", [])
+
+
+def ranked(
+    field: Field,
+    pods: PodSet,
+    worth: Worth,
+    best: NDArray[np.float32],
+    may: NDArray[np.bool_],
+    *,
+    single: bool,
+    compiled: bool = COMPILED,
+) -> Ranked:
+    """``best``: of each cluster, the score of its best node. ``may``: clusters that may take the
+    request; a single pod needs a node, too."""
+    if compiled:
+        values = np.empty((1 + len(field.parts), len(may)))
+        costs = fit_part.costs(pods, worth)
+        return Ranked(values, *cards.rank(values, *field, *costs, best, may, single))
+    able = may & (best > NO_ROOM) if single else may
+    fit = fit_part.part(pods, best, worth) if field.fit else None
+    values = weighed(field, fit)
+    return Ranked(values, able.tobytes(), in_order(values[0], able))
+
+
+def weighed(field: Field, fit: Floats | None) -> Floats:
+    """The scores and what they are made of. ``fit``: None = does not count."""
+    parts: list[Floats] = []
+    score = field.total
+    if field.room:
+        percent = room_part.percent_a_milli(field.all_milli)
+        room = room_part.part(field.free_milli, percent)
+        score = field.room * room
+        parts = [room]
+    if fit is not None:
+        score = score + field.fit * fit if parts else field.fit * fit
+        parts = [fit, *parts]
+    if parts:
+        score = score + field.total
+    return np.array([score, *parts])
+
+
+def in_order(score: Floats, able: NDArray[np.bool_]) -> list[int]:
+    """Numbers of the able, the best first. They are in the order of their names: that decides
+    ties."""
+    last = np.where(able, -score, np.inf)
+    order: list[int] = last.argsort(kind="stable").tolist()
+    del order[np.count_nonzero(able) :]
+    return order
+
+
+def shown(
+    values: Floats, parts: Sequence[str], numbers: list[int], *, compiled: bool = COMPILED
+) -> list[tuple[float, dict[str, float]]]:
+    """Scores and parts of some clusters as records have them."""
+    if compiled:
+        return cards.shown(values, tuple(parts), numbers)
+    found = []
+    for number in numbers:
+        score, *others = (to_show(value) for value in values[:, number].tolist())
+        found.append((score, dict(zip(parts, others, strict=True))))
+    return found
+
+
+def to_show(value: float) -> float:
+    """As records have a score and its parts: four places, enough to see what decided."""
+    return floor(value * 1e4 + 0.5) / 1e4
