@@ -22,14 +22,14 @@ from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.grouped import GroupedAppends
 from berthmaster.bus.log import EventLog
 from berthmaster.bus.streams import WORKLOADS, ensure_streams
-from berthmaster.cli.plan import UpOptions
-from berthmaster.cli.stack import Stack
 from berthmaster.client.client import Client
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.instructions import Stored
 from berthmaster.messages.workload import JobRequest, PodSet, Submitted
 from berthmaster.runtime.log import Log
 from berthmaster.runtime.settings import CommonSettings
+from berthmaster.supervisor.plan import UpOptions
+from berthmaster.supervisor.stack import Stack
 
 PACED_JOBS = 1000
 PACED_PER_S = 100.0

@@ -12,10 +12,10 @@ from pathlib import Path
 from rich.console import Console
 
 from berthmaster.cli.demo import Theatre
-from berthmaster.cli.plan import UpOptions
 from berthmaster.cli.render import progress
 from berthmaster.cli.session import Output
-from berthmaster.cli.stack import Stack, ephemeral_folder
+from berthmaster.supervisor.plan import UpOptions
+from berthmaster.supervisor.stack import Stack, ephemeral_folder
 
 AT_S = 14.0
 DURATION_S = 24.0

@@ -25,7 +25,8 @@ from berthmaster.bus.subjects import SubjectError, text, token
 from berthmaster.cli import secret
 from berthmaster.cli.credentials_command import credentials
 from berthmaster.cli.session import EXIT_FAILED, Output
-from berthmaster.cli.target import KEYS_FOLDER, TLS_FOLDER, find_connection, read_external
+from berthmaster.cli.target import find_connection
+from berthmaster.supervisor.folder import KEYS_FOLDER, TLS_FOLDER, read_external
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

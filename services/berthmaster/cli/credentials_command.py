@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from berthmaster.cli.plan import KubeTarget, PlanError, kube_target
 from berthmaster.cli.session import EXIT_FAILED, EXIT_UNREACHABLE, Output, usage
+from berthmaster.supervisor.plan import KubeTarget, PlanError, kube_target
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -15,13 +15,10 @@ from msgspec.structs import replace
 from berthmaster.cli import load
 from berthmaster.cli.fleet_commands import fleet_rows
 from berthmaster.cli.fleet_view import FleetView
-from berthmaster.cli.plan import PlanError, UpOptions
-from berthmaster.cli.processes import unless
 from berthmaster.cli.render import progress
 from berthmaster.cli.render.progress import DemoReport, PlacementLine
 from berthmaster.cli.render.why import reason_of
 from berthmaster.cli.session import Output, run, usage
-from berthmaster.cli.stack import Stack, ephemeral_folder
 from berthmaster.cli.tally import RECENT, Tally, gpu_milli
 from berthmaster.cli.up import (
     CANNOT_START,
@@ -33,6 +30,9 @@ from berthmaster.cli.up import (
 from berthmaster.client import BerthError, Client
 from berthmaster.emulator.workloads import Arrival, generated
 from berthmaster.messages.workload import JobRequest, PodSet
+from berthmaster.supervisor.plan import PlanError, UpOptions
+from berthmaster.supervisor.processes import unless
+from berthmaster.supervisor.stack import Stack, ephemeral_folder
 
 DURATION_S: Final = 30.0
 JOBS: Final = 600

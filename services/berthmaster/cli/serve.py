@@ -30,7 +30,10 @@ SERVICES = (
     "hub",
     "agent",
 )
-PODS = {"hub": "berthmaster.cli.hub", "agent": "berthmaster.cli.agent"}  # several in one pod
+PODS = {  # several in one pod
+    "hub": "berthmaster.supervisor.hub",
+    "agent": "berthmaster.supervisor.agent",
+}
 EXTRAS = {
     "inventory": "kubernetes",
     "executor": "kubernetes",

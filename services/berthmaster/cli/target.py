@@ -1,11 +1,5 @@
-"""Which bus to talk to, and as whom: flags, then environment, then a `berth up` on this machine.
+"""Which bus to talk to, and as whom: flags, then environment, then a `berth up` on this machine."""
 
-`berth up` leaves a connection file in its data folder and the folder's path in the user's state
-folder, so that `berth jobs` typed in any directory finds it.
-"""
-
-import fcntl
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,36 +8,17 @@ from typing import Final
 import msgspec
 
 from berthmaster.bus.permissions import UnknownUser, grants, inbox_prefix
+from berthmaster.supervisor.folder import (
+    CONNECTION_FILE,
+    DATA_FOLDER,
+    DEFAULT_TENANT,
+    ConnectionFile,
+    state_file,
+)
 
 SEED_SUFFIX: Final = ".nk"  # as in bus/keys.py, which needs a library that not everybody has
-DATA_FOLDER: Final = Path(".berth")
-CONNECTION_FILE: Final = "connection.json"
-KEYS_FOLDER: Final = "keys"
-TLS_FOLDER: Final = "tls"
-EXTERNAL_FILE: Final = "external.json"
-LOCK_FILE: Final = "up.lock"
 DEFAULT_URL: Final = "nats://127.0.0.1:4222"
-DEFAULT_TENANT: Final = "default"
 MAX_PARENTS: Final = 20
-
-
-class ConnectionFile(msgspec.Struct, kw_only=True):
-    """What `berth up` tells the other commands."""
-
-    url: str
-    tenant: str = DEFAULT_TENANT
-    seed_file: str = ""
-    inbox_prefix: str = "_INBOX"
-    ca_file: str = ""
-    pid: int = 0
-
-
-class External(msgspec.Struct, frozen=True, kw_only=True):
-    """Where agents in other clusters find this bus: kept while it does not run, too."""
-
-    url: str
-
-
 _FILE: Final = msgspec.json.Decoder(ConnectionFile)
 
 
@@ -129,96 +104,9 @@ def find_connection(
     return None
 
 
-def state_file(env: Mapping[str, str]) -> Path | None:
-    """Where the folder of the last `berth up` is kept; None without a home."""
-    base = env.get("XDG_STATE_HOME") or (f"{env['HOME']}/.local/state" if env.get("HOME") else "")
-    return Path(base) / "berth" / "up" if base else None
-
-
 def _last_started(env: Mapping[str, str]) -> Path | None:
     path = state_file(env)
     try:
         return Path(path.read_text().strip()) if path is not None else None
     except OSError:
         return None
-
-
-class AlreadyRunning(Exception):
-    """Another `berth up` has the folder."""
-
-    def __init__(self, folder: Path, pid: str) -> None:
-        who = f" (process {pid})" if pid else ""
-        super().__init__(
-            f"a `berth up` is running on {folder} already{who}; "
-            "stop it with Ctrl-C, or give this one a folder of its own with --data"
-        )
-
-
-class FolderLock:
-    """Holds a data folder for one `berth up`. The system lets go of it when the process ends."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._fd = -1
-
-    def __enter__(self) -> "FolderLock":
-        self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / LOCK_FILE
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            pid = os.read(fd, 32).decode(errors="replace").strip()
-            os.close(fd)
-            raise AlreadyRunning(self._folder, pid) from None
-        os.truncate(fd, 0)
-        os.write(fd, f"{os.getpid()}\n".encode())
-        self._fd = fd
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.truncate(self._fd, 0)
-        os.close(self._fd)
-
-
-def write_connection(folder: Path, file: ConnectionFile, env: Mapping[str, str]) -> None:
-    """Leave word of how to connect, whole or not at all."""
-    path = folder / CONNECTION_FILE
-    draft = path.with_suffix(".new")
-    draft.touch(mode=0o600)
-    draft.write_bytes(msgspec.json.format(msgspec.json.encode(file)) + b"\n")
-    draft.replace(path)
-    if (state := state_file(env)) is not None:
-        try:
-            state.parent.mkdir(parents=True, exist_ok=True)
-            state.write_text(f"{folder.resolve()}\n")
-        except OSError:
-            pass  # a read-only home: then --data or the folder itself finds it
-
-
-def write_external(folder: Path, url: str) -> None:
-    """Leave word of where agents elsewhere connect; "" takes it back."""
-    path = folder / EXTERNAL_FILE
-    if url:
-        path.write_bytes(msgspec.json.encode(External(url=url)) + b"\n")
-    else:
-        path.unlink(missing_ok=True)
-
-
-def read_external(folder: Path) -> str:
-    """Where agents elsewhere connect; "" if they cannot."""
-    try:
-        return msgspec.json.decode((folder / EXTERNAL_FILE).read_bytes(), type=External).url
-    except (OSError, msgspec.DecodeError):
-        return ""
-
-
-def remove_connection(folder: Path, env: Mapping[str, str]) -> None:
-    """Take that back."""
-    (folder / CONNECTION_FILE).unlink(missing_ok=True)
-    state = state_file(env)
-    try:
-        if state is not None and state.read_text().strip() == str(folder.resolve()):
-            state.unlink()
-    except OSError:
-        pass

@@ -22,10 +22,10 @@ import click
 import msgspec
 
 from berthmaster.cli.fleet_commands import fleet_rows
-from berthmaster.cli.plan import PlanError, kube_target
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
 from berthmaster.client import BerthError, Client
 from berthmaster.messages.fleet import ClusterProfile, Membership
+from berthmaster.supervisor.plan import PlanError, kube_target
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -17,12 +17,12 @@ from berthmaster.bus.embedded import ServerFailed
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.keys import KeysError
 from berthmaster.bus.permissions import UnknownUser
-from berthmaster.cli import plan
-from berthmaster.cli.plan import KubeTarget, PlanError, UpOptions, kube_target
-from berthmaster.cli.processes import NotReady, Watched, unless
 from berthmaster.cli.session import EXIT_FAILED, EXIT_INTERRUPTED, Output, run, usage
-from berthmaster.cli.stack import Stack, ephemeral_folder, process_view
-from berthmaster.cli.target import DATA_FOLDER, AlreadyRunning
+from berthmaster.supervisor import plan
+from berthmaster.supervisor.folder import DATA_FOLDER, AlreadyRunning
+from berthmaster.supervisor.plan import KubeTarget, PlanError, UpOptions, kube_target
+from berthmaster.supervisor.processes import NotReady, Watched, unless
+from berthmaster.supervisor.stack import Stack, ephemeral_folder, process_view
 
 SAME_CTRL_C_S = 0.5  # a wrapper hands on the signal that the terminal has sent us as well
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

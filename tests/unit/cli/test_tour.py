@@ -3,10 +3,10 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from berthmaster.cli.plan import KubeTarget, PlanError, UpOptions, entries, worker_entries
 from berthmaster.cli.tour import Sent, TourReport, goes_to_most_free, has_labels, job_of, screen
 from berthmaster.cli.up import labels_of
-from tests.unit.cli.test_plan import HERE
+from berthmaster.supervisor.plan import KubeTarget, PlanError, UpOptions, entries, worker_entries
+from tests.unit.supervisor.test_plan import HERE
 
 
 def test_a_job_is_right_where_no_other_cluster_had_more() -> None:

@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from berthmaster.cli import secret
-from berthmaster.cli.agent import AgentSettings
 from berthmaster.cli.cluster_commands import NAMESPACE
-from berthmaster.cli.hub import HubSettings
 from berthmaster.doctor.rights import AGENT_ACCOUNT, HUB_ACCOUNT
 from berthmaster.runtime.settings import load, unknown_variables
+from berthmaster.supervisor.agent import AgentSettings
+from berthmaster.supervisor.hub import HubSettings
 from tests.support.kustomize import Manifest, render
 
 DEPLOY = Path(__file__).parents[3] / "deploy" / "kubernetes"

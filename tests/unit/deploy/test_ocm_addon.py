@@ -6,11 +6,11 @@ from typing import Any
 
 import yaml
 
-from berthmaster.cli.agent import AgentSettings
 from berthmaster.kubernetes.resources import ADD_ON_PLACEMENT_SCORES, CLUSTER_CLAIMS, Resource
 from berthmaster.ocm.claims import NAMES
 from berthmaster.ocm.settings import DEFAULT_NAME
 from berthmaster.runtime.settings import load
+from berthmaster.supervisor.agent import AgentSettings
 from tests.support.kustomize import Manifest, documents, render
 
 DEPLOY = Path(__file__).parents[3] / "deploy"

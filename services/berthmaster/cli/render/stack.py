@@ -5,7 +5,7 @@ from rich.text import Text
 
 from berthmaster.cli.render import amounts
 from berthmaster.cli.render.words import plain_table, words
-from berthmaster.cli.stack import ProcessView, StackView
+from berthmaster.supervisor.stack import ProcessView, StackView
 
 CONDITION_STYLES = {"ready": "green", "restarting": "yellow", "unready": "yellow", "failed": "red"}
 

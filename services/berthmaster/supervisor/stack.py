@@ -31,9 +31,8 @@ from berthmaster.bus.keys import USERS_CONF, KeysError, make_keys, seed_file
 from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.bus.streams import ensure_streams
 from berthmaster.bus.subjects import token
-from berthmaster.cli.plan import Entry, PlanError, UpOptions, entries, planned, with_fleet
-from berthmaster.cli.processes import ServerChild, ServiceChild, Supervisor, Watched
-from berthmaster.cli.target import (
+from berthmaster.runtime.log import Log
+from berthmaster.supervisor.folder import (
     KEYS_FOLDER,
     TLS_FOLDER,
     ConnectionFile,
@@ -42,7 +41,8 @@ from berthmaster.cli.target import (
     write_connection,
     write_external,
 )
-from berthmaster.runtime.log import Log
+from berthmaster.supervisor.plan import Entry, PlanError, UpOptions, entries, planned, with_fleet
+from berthmaster.supervisor.processes import ServerChild, ServiceChild, Supervisor, Watched
 
 if TYPE_CHECKING:
     from berthmaster.bus.certificates import Certificates

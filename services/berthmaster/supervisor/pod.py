@@ -18,13 +18,13 @@ from berthmaster.bus.embedded import ServerFailed, free_ports
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.keys import KeysError
 from berthmaster.bus.permissions import UnknownUser
-from berthmaster.cli.plan import Entry, PlanError
-from berthmaster.cli.processes import NotReady, ServiceChild, Supervisor, Watched, unless
-from berthmaster.cli.target import AlreadyRunning
 from berthmaster.runtime.errors import CannotStart
 from berthmaster.runtime.periodic import beats
 from berthmaster.runtime.service import Context
 from berthmaster.runtime.settings import CommonSettings, setting
+from berthmaster.supervisor.folder import AlreadyRunning
+from berthmaster.supervisor.plan import Entry, PlanError
+from berthmaster.supervisor.processes import NotReady, ServiceChild, Supervisor, Watched, unless
 
 # Together below the four seconds in which a service of ours must drain.
 STOP_LIMIT_S: Final = 2.5

@@ -14,7 +14,10 @@ from typing import Final
 
 from berthmaster.bus.keys import KeysError, seed_file
 from berthmaster.bus.reload import reload_servers
-from berthmaster.cli.plan import (
+from berthmaster.runtime.periodic import beats
+from berthmaster.runtime.service import Context, Service
+from berthmaster.runtime.settings import setting
+from berthmaster.supervisor.plan import (
     HUB_ALSO,
     HUB_SERVICES,
     PIPELINE,
@@ -24,12 +27,9 @@ from berthmaster.cli.plan import (
     UpOptions,
     entries,
 )
-from berthmaster.cli.pod import NO_LIMIT_S, Pod, PodSettings
-from berthmaster.cli.processes import ServiceChild
-from berthmaster.cli.stack import SETUP, Stack, command_lines, make_streams
-from berthmaster.runtime.periodic import beats
-from berthmaster.runtime.service import Context, Service
-from berthmaster.runtime.settings import setting
+from berthmaster.supervisor.pod import NO_LIMIT_S, Pod, PodSettings
+from berthmaster.supervisor.processes import ServiceChild
+from berthmaster.supervisor.stack import SETUP, Stack, command_lines, make_streams
 
 RENEW_EVERY_S: Final = 24 * 3600.0
 STREAMS_LIMIT_S: Final = 60.0

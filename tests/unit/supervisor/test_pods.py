@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from berthmaster.cli import agent, hub
-from berthmaster.cli.agent import AgentSettings
-from berthmaster.cli.hub import HubSettings
-from berthmaster.cli.plan import Entry, KubeTarget, UpOptions, entries
 from berthmaster.runtime.errors import SettingsError
 from berthmaster.runtime.settings import load
+from berthmaster.supervisor import agent, hub
+from berthmaster.supervisor.agent import AgentSettings
+from berthmaster.supervisor.hub import HubSettings
+from berthmaster.supervisor.plan import Entry, KubeTarget, UpOptions, entries
 
 
 def test_an_agent_runs_all_of_it_as_one_user_of_the_bus() -> None:

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.bus.subjects import SubjectError, token
-from berthmaster.cli.plan import (
+from berthmaster.runtime.service import Context, Service
+from berthmaster.runtime.settings import required, setting
+from berthmaster.supervisor.plan import (
     WORKER_ALSO,
     WORKER_SERVICES,
     Entry,
     KubeTarget,
     worker_entries,
 )
-from berthmaster.cli.pod import NO_LIMIT_S, Pod, PodSettings
-from berthmaster.cli.stack import command_lines
-from berthmaster.runtime.service import Context, Service
-from berthmaster.runtime.settings import required, setting
+from berthmaster.supervisor.pod import NO_LIMIT_S, Pod, PodSettings
+from berthmaster.supervisor.stack import command_lines
 
 
 def _name(text: str) -> str:
