@@ -192,7 +192,8 @@ class Probe:
             subject, body = subjects.node(cluster, "node"), encode(report)
         sent_s = time.perf_counter()
         await self.conn.publish(subject, body)
-        heard_s: float = await asyncio.wait_for(wait, LIMIT_S)
+        async with asyncio.timeout(LIMIT_S):
+            heard_s: float = await wait
         return 1000 * (heard_s - sent_s)
 
 

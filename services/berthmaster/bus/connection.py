@@ -343,7 +343,8 @@ class Connection:
         except BusError:
             self.log.warning("closing, though NATS may not have taken all")
         try:
-            await asyncio.wait_for(self.nc.close(), CLOSE_TIMEOUT_S)
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self.nc.close()
         except (TimeoutError, nats.errors.Error, OSError, RuntimeError):
             pass  # whatever it waited for, the process does not (uvloop: "the handler is closed")
         self._requests.closed()

@@ -81,7 +81,8 @@ async def top(session: Session, cluster: str | None, interval_s: float, once: bo
             running = [tasks.create_task(follow()), tasks.create_task(follow_control())]
             if cluster is not None:
                 running.append(tasks.create_task(follow_telemetry()))
-            await asyncio.wait_for(known.wait(), 10)
+            async with asyncio.timeout(10):
+                await known.wait()
             if cluster is not None:
                 await asyncio.sleep(1.2)  # one round of telemetry
             await _show(session, berth, view, cluster, None if once else interval_s)

@@ -27,7 +27,8 @@ async def quality(session: Session, cell: str, once: bool) -> None:
         async with aclosing(berth.quality(cell)) as reports:
             while True:
                 try:
-                    report = await asyncio.wait_for(anext(reports), FIRST_LIMIT_S)
+                    async with asyncio.timeout(FIRST_LIMIT_S):
+                        report = await anext(reports)
                 except TimeoutError:
                     raise UnavailableError(
                         f"no decider of cell {cell} has told how it does for {FIRST_LIMIT_S:g} s"

@@ -41,6 +41,7 @@ from berthmaster.multikueue.parameters import Parameters
 from berthmaster.multikueue.questions import Questions
 from berthmaster.multikueue.settings import Policy
 from berthmaster.multikueue.words import Instruction, Nominate, Tell, Write
+from berthmaster.runtime.periodic import set_within
 from berthmaster.runtime.service import Context
 
 BEHIND_LIMIT_S: Final = 1.0  # to wait for what a refusal said is in the log
@@ -245,10 +246,7 @@ class Shell:
     async def _sleep(self, conn: Connection) -> None:
         """Until something stirs the core, or the time that it named has come."""
         pause_s = max(0.01, min(LONGEST_SLEEP_S, self.core.wake_at_s() - conn.now()))
-        try:
-            await asyncio.wait_for(self._stir.wait(), pause_s)
-        except TimeoutError:
-            pass
+        await set_within(pause_s, self._stir)
         self._stir.clear()
 
     def _carry_out(self, instruction: Instruction, conn: Connection) -> None:

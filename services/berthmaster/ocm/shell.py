@@ -36,7 +36,7 @@ from berthmaster.ocm.desk import Desk
 from berthmaster.ocm.figures import Figures
 from berthmaster.ocm.hands import Hands
 from berthmaster.ocm.words import Done, Instruction, Tell, Write
-from berthmaster.runtime.periodic import beats
+from berthmaster.runtime.periodic import beats, set_within
 from berthmaster.runtime.service import Context
 
 BUS_SILENT_S: Final = 10.0  # no heartbeat of the fleet for so long: the bus is away
@@ -222,10 +222,7 @@ class Shell:
         """Until something stirs the core, or the time that it named has come."""
         wake_at_s = self._core.wake_at_s()
         pause_s = wake_at_s - self._now() if wake_at_s < inf else LONGEST_SLEEP_S
-        try:
-            await asyncio.wait_for(self._stir.wait(), max(0.01, min(LONGEST_SLEEP_S, pause_s)))
-        except TimeoutError:
-            pass
+        await set_within(max(0.01, min(LONGEST_SLEEP_S, pause_s)), self._stir)
         self._stir.clear()
 
     def _carry_out(self, instruction: Instruction) -> None:

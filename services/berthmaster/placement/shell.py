@@ -25,7 +25,7 @@ from berthmaster.placement.hands import Hands
 from berthmaster.placement.mirrors import WATCHED
 from berthmaster.placement.settings import PlacementSettings
 from berthmaster.placement.telling import Tell
-from berthmaster.runtime.periodic import beats
+from berthmaster.runtime.periodic import beats, set_within
 from berthmaster.runtime.service import Context
 
 LEASE: Final = "berthmaster-placement"
@@ -133,10 +133,7 @@ class Shell:
     async def _sleep(self) -> None:
         """Until something stirs the core, or the time that it named has come."""
         pause_s = min(LONGEST_SLEEP_S, self.core.wake_at_s() - self._ctx.now())
-        try:
-            await asyncio.wait_for(self._stir.wait(), max(0.002, pause_s))
-        except TimeoutError:
-            pass
+        await set_within(max(0.002, pause_s), self._stir)
         self._stir.clear()
 
     def _look(self, key: Key, stirred_at_s: float) -> None:

@@ -38,6 +38,7 @@ from berthmaster.resolver.figures import REPORT_EVERY_S, Counted, Figures
 from berthmaster.resolver.questions import Questions
 from berthmaster.resolver.settings import ENGINE_VERSION, OrderBy, Policy
 from berthmaster.resolver.snapshot import Snapshot, restore, snapshot_of
+from berthmaster.runtime.periodic import set_within
 from berthmaster.runtime.service import Context, Service
 from berthmaster.runtime.settings import CommonSettings, setting
 
@@ -263,10 +264,7 @@ class Shell:
     async def _sleep(self) -> None:
         """Until something stirs the core, or the time that it named has come."""
         pause_s = max(0.01, min(LONGEST_SLEEP_S, self.core.wake_at_s() - self._conn.now()))
-        try:
-            await asyncio.wait_for(self._stir.wait(), pause_s)
-        except TimeoutError:
-            pass
+        await set_within(pause_s, self._stir)
         self._stir.clear()
 
     async def _commit(self, plan: Plan) -> None:

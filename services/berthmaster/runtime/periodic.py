@@ -1,7 +1,11 @@
-"""Waiting that ends when the service stops: a steady beat, a pause, what may take for ever.
+"""Waiting that has an end: a steady beat, a pause, an event or a time, what may take for ever.
 
 The beat keeps its phase: work that took a while does not shift what follows. Beats missed because
 the work or the machine was slow are dropped and counted, not made up for in a burst.
+
+``asyncio.wait_for`` is not used anywhere (ruff refuses it): until Python 3.12 it returns the result
+when a cancellation arrives in the same turn of the loop, so that the task which was cancelled goes
+on for ever. ``asyncio.timeout`` does not.
 """
 
 import asyncio
@@ -29,12 +33,18 @@ async def beats(period_s: float, stopping: asyncio.Event) -> AsyncIterator[int]:
 
 async def stopped_within(limit_s: float, stopping: asyncio.Event) -> bool:
     """Wait up to `limit_s` for the service to be asked to stop; whether it was."""
+    return await set_within(limit_s, stopping)
+
+
+async def set_within(limit_s: float, event: asyncio.Event) -> bool:
+    """Wait up to `limit_s` for an event; whether it is set. A cancellation always ends the wait,
+    whatever else happens in the same turn of the loop."""
     try:
         async with asyncio.timeout(max(0.0, limit_s)):
-            await stopping.wait()
+            await event.wait()
     except TimeoutError:
         pass
-    return stopping.is_set()
+    return event.is_set()
 
 
 async def unless_stopped(work: Coroutine[Any, Any, T], stopping: asyncio.Event) -> T | None:

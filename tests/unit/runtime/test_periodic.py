@@ -1,12 +1,14 @@
 import asyncio
-from collections.abc import Coroutine
+import sys
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import pytest
 
-from berthmaster.runtime.periodic import beats, stopped_within
+from berthmaster.runtime.periodic import beats, set_within, stopped_within
 
 T = TypeVar("T")
+Wait = Callable[[asyncio.Event], Awaitable[Any]]
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -75,3 +77,32 @@ def test_a_period_of_nothing_is_refused() -> None:
 
     with pytest.raises(ValueError, match="period_s > 0"):
         in_virtual_time(story())
+
+
+def test_a_cancellation_in_the_turn_in_which_the_event_is_set_is_never_swallowed() -> None:
+    async def for_ever(event: asyncio.Event, wait: Wait) -> int:
+        turns = 0
+        while True:
+            await wait(event)
+            event.clear()
+            turns += 1
+            if turns == 10:
+                return turns  # it was cancelled long ago
+
+    async def cancelled(wait: Wait) -> bool:
+        event = asyncio.Event()
+        task = asyncio.create_task(for_ever(event, wait))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # for_ever waits, and so does what wait_for has made of it
+        event.set()
+        await asyncio.sleep(0)  # the inner wait has its result, which nobody has fetched
+        task.cancel()
+        await asyncio.wait({task}, timeout=5)
+        again = asyncio.get_running_loop().time() > 0
+        task.cancel()
+        await asyncio.wait({task})
+        return task.cancelled() and not again
+
+    assert in_virtual_time(cancelled(lambda event: set_within(1000, event)))
+    if sys.version_info < (3, 12):  # what the test is about: this one waits on
+        assert not in_virtual_time(cancelled(lambda event: asyncio.wait_for(event.wait(), 1000)))
