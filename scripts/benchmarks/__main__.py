@@ -21,6 +21,7 @@ from rich.table import Table
 MODULES = {
     "pipeline": ("pipeline", "scoring"),
     "engine": ("engine",),
+    "decisions": ("decisions",),
     "quality": ("quality",),
     "muri": ("muri",),
     "kubernetes": ("kubernetes",),

@@ -69,12 +69,12 @@ def reports(nodes: int, clusters: int) -> list[NodeReport]:
     ]
 
 
-def fresh(facts: Sequence[NodeReport]) -> Resolver:
+def fresh(facts: Sequence[NodeReport], resolver: Resolver | None = None) -> Resolver:
     """A resolver that has heard of the fleet and nothing else."""
-    resolver = Resolver("all", "resolver/bench", Policy())
+    resolver = resolver or Resolver("all", "resolver/bench", Policy())
     for sequence, fact in enumerate(facts, 1):
         resolver.on_fact(fact, sequence, NOW_S)
-    for cluster in {fact.cluster for fact in facts}:
+    for cluster in sorted({fact.cluster for fact in facts}):
         stamp = Stamp(epoch=1, counter=1)
         alive = ClusterAlive(cluster=cluster, stamp=stamp, observed_at_s=NOW_S, interval_s=1.0)
         resolver.on_fact(alive, len(facts) + 1, NOW_S)
@@ -148,10 +148,11 @@ def steady(
     requests: Sequence[JobRequest],
     prefix: str = "",
     live_jobs: int = LIVE_JOBS,
+    resolver: Resolver | None = None,
 ) -> dict[str, float]:
     """A stream of jobs on a fleet that is well filled: as many leave as come. First a hundred at a
     time, then one by one."""
-    log = Log(fresh(facts))
+    log = Log(fresh(facts, resolver))
     log.resolver.know.fleet.arrange()
     many, single = requests[:-ONE_BY_ONE], requests[-ONE_BY_ONE:]
     for start in range(0, len(many), 100):
