@@ -1,12 +1,5 @@
-"""A lease: one does the job, others stand by. It keeps the peace; writes stay guarded all the same.
+"""A lease whose record is the last message of a subject of its own, for services with a bus."""
 
-No clock is compared with another machine's. The holder renews with a guarded write; whoever waits
-watches, on its own monotonic clock, how long the record has not moved. A holder that could not
-renew in time stops by itself, before anybody may take over.
-"""
-
-import asyncio
-import secrets
 from collections.abc import Callable
 from typing import Final
 
@@ -19,14 +12,15 @@ from berthmaster.bus.streams import LEASES
 from berthmaster.messages.families import LEASES as LEASE_RECORDS
 from berthmaster.messages.families import UNREADABLE, encode
 from berthmaster.messages.records import Lease as LeaseRecord
+from berthmaster.runtime import lease
+from berthmaster.runtime.candidacy import Record
+from berthmaster.runtime.lease import ANSWER_SHARE, Outdated, StoreAway
 
 TTL_S: Final = 1.5
-RENEW_S: Final = 0.4  # at a TTL of TTL_S; other TTLs in proportion
-LOOK_S: Final = 0.2  # how often who waits looks
 
 
-class Lease:
-    """Tries to hold one lease for as long as ``run`` runs."""
+class Lease(lease.Lease):
+    """Tries to hold one lease of the bus for as long as ``run`` runs."""
 
     def __init__(
         self,
@@ -38,144 +32,74 @@ class Lease:
         on_lost: Callable[[], None] | None = None,
         ttl_s: float = TTL_S,
     ) -> None:
+        store = _Subject(conn, name, ttl_s * ANSWER_SHARE)
+        super().__init__(
+            store,
+            name,
+            holder,
+            ttl_s=ttl_s,
+            log=conn.log,
+            on_gained=on_gained,
+            on_lost=on_lost,
+        )
+
+
+class _Subject:
+    """A record's version is its sequence in the stream, which is also the epoch of who takes it."""
+
+    def __init__(self, conn: Connection, name: str, timeout_s: float) -> None:
         self._conn = conn
-        self._subject = subjects.lease(name)
         self._name = name
-        # A name of its own for this life, so that a record of ours is surely ours: a namesake that
-        # was killed, or runs beside us, is somebody else.
-        self._holder = f"{holder}#{secrets.token_hex(4)}"
-        self._on_gained = on_gained
-        self._on_lost = on_lost
-        self._ttl_s = ttl_s
-        self._sequence = 0  # of the record as we last saw it
-        self._moved_at_s = 0.0  # our clock, when we saw it move
-        self._held_until_s = 0.0  # our clock
-        self._held = False
-        self._running_out: asyncio.TimerHandle | None = None
+        self._subject = subjects.lease(name)
+        self._timeout_s = timeout_s
         self._renewals = 0
-        self.seen_holder = ""
 
-    @property
-    def held(self) -> bool:
-        """Whether we may act now. False as soon as a renewal is overdue, told or not."""
-        return self._held and asyncio.get_running_loop().time() < self._held_until_s
-
-    async def run(self) -> None:
-        """Hold or wait until cancelled; then give the lease back."""
-        share = self._ttl_s / TTL_S
-        told = ""
+    async def read(self) -> Record | None:
         try:
-            while True:
-                pause_s = LOOK_S
-                try:
-                    await (self._renew() if self.held else self._try_to_take())
-                    told = ""
-                    if self._held:
-                        pause_s = RENEW_S
-                except BusError as error:
-                    if str(error) != told:
-                        told = str(error)
-                        self._conn.log.warning("cannot see the lease", lease=self._name, why=told)
-                await asyncio.sleep(pause_s * share)
-        finally:
-            await self._release()
+            message = await last_message(
+                self._conn, LEASES, self._subject, timeout_s=self._timeout_s
+            )
+        except BusError as error:
+            raise StoreAway(str(error)) from error
+        if message is None:
+            return None
+        version = str(message.sequence)
+        try:
+            found = LEASE_RECORDS.decode(message.data)
+        except UNREADABLE:
+            return Record(version, "")
+        holder = "" if found.released else found.holder
+        return Record(version, holder, found.ttl_s, message.sequence)
 
-    async def _write(self, *, released: bool = False) -> None:
+    async def write(self, over: Record | None, holder: str, ttl_s: float, *, taken: bool) -> Record:
+        return await self._put(over, holder, ttl_s, released=False)
+
+    async def release(self, over: Record) -> None:
+        await self._put(over, over.holder, over.ttl_s, released=True)
+
+    async def _put(
+        self, over: Record | None, holder: str, ttl_s: float, *, released: bool
+    ) -> Record:
         self._renewals += 1
         record = LeaseRecord(
             name=self._name,
-            holder=self._holder,
-            ttl_s=self._ttl_s,
+            holder=holder,
+            ttl_s=ttl_s,
             renewals=self._renewals,
             released=released,
         )
-        before_s = asyncio.get_running_loop().time()
-        reply = await self._conn.request(
-            self._subject,
-            encode(record),
-            headers={GUARD: str(self._sequence)},
-            timeout_s=self._ttl_s / 3,
-        )
-        self._sequence = stored_sequence(reply.data)
-        self._moved_at_s = before_s
-        self._held_until_s = before_s + self._ttl_s  # others count from when they see it: later
-
-    async def _renew(self) -> None:
         try:
-            await self._write()
-        except ApiError as error:
-            if error.code not in WRONG_LAST_SEQUENCE:
-                raise
-            # Our own renewal whose acknowledgement was lost, or another holder: only one is ours.
-            record = await self._look()
-            if record is None or record.holder != self._holder or record.released:
-                self._lose(f"taken by {record.holder if record else 'nobody'}")
-                return
-            await self._write()
-        self._watch_the_clock()
-
-    def _watch_the_clock(self) -> None:
-        if self._running_out is not None:
-            self._running_out.cancel()
-        self._running_out = asyncio.get_running_loop().call_at(
-            self._held_until_s, self._lose, "it could not be renewed in time"
-        )
-
-    async def _look(self) -> LeaseRecord | None:
-        message = await last_message(self._conn, LEASES, self._subject, timeout_s=self._ttl_s / 3)
-        now_s = asyncio.get_running_loop().time()
-        if message is None:
-            self._sequence = 0
-            return None
-        if message.sequence != self._sequence:
-            self._sequence = message.sequence
-            self._moved_at_s = now_s
-        try:
-            record = LEASE_RECORDS.decode(message.data)
-        except UNREADABLE:
-            return None  # unreadable: nobody can renew it, so it may be taken
-        self.seen_holder = "" if record.released else record.holder.rpartition("#")[0]
-        return record
-
-    async def _try_to_take(self) -> None:
-        record = await self._look()
-        if record is not None and not record.released and record.holder != self._holder:
-            now_s = asyncio.get_running_loop().time()
-            if now_s < self._moved_at_s + max(record.ttl_s, self._ttl_s):
-                return
-        try:
-            await self._write()
+            reply = await self._conn.request(
+                self._subject,
+                encode(record),
+                headers={GUARD: over.version if over is not None else "0"},
+                timeout_s=self._timeout_s,
+            )
+            sequence = stored_sequence(reply.data)
         except ApiError as error:
             if error.code in WRONG_LAST_SEQUENCE:
-                return  # somebody else was quicker
-            raise
-        self._held = True
-        self._watch_the_clock()
-        self.seen_holder = self._holder.rpartition("#")[0]
-        self._conn.log.info("lease gained", lease=self._name, epoch=self._sequence)
-        if self._on_gained is not None:
-            self._on_gained(self._sequence)
-
-    def _lose(self, why: str) -> None:
-        if not self._held:
-            return
-        self._held = False
-        self._conn.log.warning("lease lost", lease=self._name, why=why)
-        if self._on_lost is not None:
-            self._on_lost()
-
-    async def _release(self) -> None:
-        if self._running_out is not None:
-            self._running_out.cancel()
-        if not self._held:
-            return
-        self._held = False
-        if self._on_lost is not None:
-            self._on_lost()
-        try:
-            async with asyncio.timeout(0.5):
-                record = await self._look()  # a renewal may have been cut short, stored or not
-                if record is not None and record.holder == self._holder:
-                    await self._write(released=True)
-        except (BusError, TimeoutError):
-            pass  # it runs out by itself
+                raise Outdated(str(error)) from error
+            raise StoreAway(str(error)) from error
+        except BusError as error:
+            raise StoreAway(str(error)) from error
+        return Record(str(sequence), holder, ttl_s, sequence)

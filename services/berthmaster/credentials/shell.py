@@ -47,7 +47,7 @@ from berthmaster.credentials.worker import NotOurs, Workers
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.config import from_kubeconfig_bytes
 from berthmaster.kubernetes.errors import Forbidden, KubernetesError, Unauthorized
-from berthmaster.kubernetes.lease import Leader
+from berthmaster.kubernetes.lease import Lease
 from berthmaster.kubernetes.mirror import Added, Change, Deleted, Listed, Unreadable, Updated
 from berthmaster.kubernetes.mirrored import Mirrors, Watched
 from berthmaster.kubernetes.objects import Object
@@ -84,7 +84,6 @@ class Shell:
         self._hub_id = ""
         self._acting = False
         self._under_way: set[asyncio.Task[None]] = set()
-        self._over = asyncio.Event()  # nothing is under way any more: the lease may go
         kinds = watched(settings, self._namespace)
         absent_s = settings.absent_s
         self._mirrors = Mirrors(ctx, client, kinds, self._on_change, absent_s=absent_s)
@@ -106,7 +105,7 @@ class Shell:
             bootstraps=self._bootstraps,
         )
         instance = f"{socket.gethostname()}-{os.getpid()}"
-        self._leader = Leader(
+        self._leader = Lease(
             client,
             namespace=self._namespace,
             name=names.MANAGER,
@@ -114,7 +113,7 @@ class Shell:
             now=ctx.now,
             log=ctx.log,
             ttl_s=settings.lease_s,
-            on_gained=self._stir.set,
+            on_gained=lambda _: self._stir.set(),
         )
         self._telling = Telling(ctx, client, self.core, namespace=self._namespace, name=instance)
         self._figures = Figures(ctx.metrics)
@@ -127,13 +126,13 @@ class Shell:
         ctx.spawn(self._identify(), name="identity of the hub")
         ctx.spawn(self._telling.run(), name="words for people")
         ctx.spawn(self._keep_house(), name="keep house")
-        leading = ctx.spawn(self._leader.run(self._over), name="lease")
+        leading = ctx.spawn(self._leader.run(), name="lease")
         acting = ctx.spawn(self._act_for_ever(), name="act")
         await ctx.stopping.wait()
         await asyncio.wait({acting, *self._under_way}, timeout=FINISH_S)
         for step in self._under_way:
             step.cancel()
-        self._over.set()
+        leading.cancel()
         await asyncio.wait({leading, *self._under_way}, timeout=1.0)
         await self._workers.close()
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.events import Recorder, Subject
-from berthmaster.kubernetes.lease import Leader
+from berthmaster.kubernetes.lease import Lease
 from berthmaster.kubernetes.mirror import Change, Key, Unreadable, mirrored
 from berthmaster.kubernetes.mirrored import Mirrors, Watched
 from berthmaster.kubernetes.objects import Metadata
@@ -57,7 +57,7 @@ class Shell:
             now=ctx.now,
         )
         settings = ctx.settings
-        self._leader = Leader(
+        self._leader = Lease(
             client,
             namespace=settings.namespace or client.access.namespace or "default",
             name=LEASE,
@@ -65,7 +65,7 @@ class Shell:
             now=ctx.now,
             log=ctx.log,
             ttl_s=settings.lease_s,
-            on_gained=self._stir.set,
+            on_gained=lambda _: self._stir.set(),
         )
         metrics = ctx.metrics
         self._placements = metrics.gauge("placements", "Placements that are ours")
@@ -87,10 +87,11 @@ class Shell:
         self._mirrors.start()
         ctx.spawn(self._recorder.run(ctx.stopping), name="events for people")
         ctx.spawn(self._keep_house(), name="keep house")
-        lease = ctx.spawn(self._leader.run(ctx.stopping), name="lease")
+        lease = ctx.spawn(self._leader.run(), name="lease")
         acting = ctx.spawn(self._act_for_ever(), name="act")
         await ctx.stopping.wait()
         acting.cancel()
+        lease.cancel()
         await asyncio.wait({acting, lease}, timeout=2.0)
 
     # ---- what comes in

@@ -8,7 +8,7 @@ import msgspec
 
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.errors import AlreadyExists, Conflict, NotFound, Unreachable
-from berthmaster.kubernetes.lease import Leader, LeaseObject
+from berthmaster.kubernetes.lease import Lease, LeaseObject
 from tests.unit.kubernetes.stage import Lines, until
 
 PATH = "/apis/coordination.k8s.io/v1/namespaces/ours/leases/one"
@@ -73,8 +73,7 @@ class Replica:
 
     def __init__(self, server: Server, name: str) -> None:
         self.story: list[str] = []
-        self.stopping = asyncio.Event()
-        self.leader = Leader(
+        self.leader = Lease(
             cast("Client", server),
             namespace="ours",
             name="one",
@@ -82,14 +81,14 @@ class Replica:
             now=time.time,
             log=Lines(),
             ttl_s=1.0,
-            on_gained=lambda: self.story.append("gained"),
+            on_gained=lambda _: self.story.append("gained"),
             on_lost=lambda: self.story.append("lost"),
         )
-        self.task = asyncio.create_task(self.leader.run(self.stopping))
+        self.task = asyncio.create_task(self.leader.run())
 
     async def stop(self) -> None:
-        self.stopping.set()
-        await self.task
+        self.task.cancel()
+        await asyncio.wait({self.task})
 
 
 def test_one_leads_and_the_other_takes_over_at_once_when_it_gives_back() -> None:
