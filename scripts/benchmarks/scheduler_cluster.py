@@ -19,9 +19,9 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 from msgspec.structs import replace
 
 from berthmaster.emulator.fleets import ClusterSpec, NodeSpec
+from berthmaster.executor.cluster_protocol import Attempt, CreatePods
 from berthmaster.executor.manifest import Style, document
 from berthmaster.executor.offers import Offers
-from berthmaster.executor.words import Attempt, CreatePods
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import JobRequest, PodSet, RunSpec
 from scripts.benchmarks.packers import WHOLE, report_of

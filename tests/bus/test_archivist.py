@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from berthmaster.archivist.binder import Binder
-from berthmaster.archivist.library import Library
+from berthmaster.archivist.archive_writer import ArchiveWriter
+from berthmaster.archivist.effects import Effects
+from berthmaster.archivist.events import Removed
+from berthmaster.archivist.instructions import RemoveDecision
 from berthmaster.archivist.service import main as archivist_main
 from berthmaster.archivist.settings import ArchivistSettings
-from berthmaster.archivist.stimuli import Removed, RemoveDecision
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server
@@ -297,7 +298,7 @@ async def test_to_remove_a_decision_twice_is_no_failure(server: Server) -> None:
     async with client(server.url) as conn:
         for _ in range(2):
             await conn.request(subjects.decision("all"), b"{}")
-        library = Library(conn)
+        library = Effects(conn)
         step = RemoveDecision(ref="r", sequence=1)
         assert await library.perform(step, b"") == Removed(ref="r")
         assert await library.perform(step, b"") == Removed(ref="r")
@@ -310,7 +311,7 @@ async def test_many_writes_to_the_archive_are_one_batch_and_each_learns_its_own_
     server: Server,
 ) -> None:
     async with client(server.url) as conn:
-        binder = Binder(conn)
+        binder = ArchiveWriter(conn)
         names = [subjects.archive("ann", f"j-{n}") for n in range(60)]
         first = await asyncio.gather(*(binder.write(name, b"a", 0) for name in names))
         assert first == [Stored(n) for n in range(1, 61)]
@@ -339,7 +340,7 @@ async def test_an_archive_that_was_made_without_batches_learns_them(server: Serv
         (config,) = (c for c in stream_configs() if c["name"] == ARCHIVE)
         old = {key: value for key, value in config.items() if key != "allow_atomic"}
         await conn.api(f"STREAM.CREATE.{ARCHIVE}", old)
-        binder = Binder(conn)
+        binder = ArchiveWriter(conn)
         names = [subjects.archive("ann", f"j-{n}") for n in range(3)]
         await asyncio.gather(*(binder.write(name, b"a", 0) for name in names))
         assert (binder.batches, (await stream_info(conn, ARCHIVE)).state.messages) == (0, 3)

@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from berthmaster.archivist.library import Library
-from berthmaster.archivist.stimuli import Removed, RemoveEvents
+from berthmaster.archivist.effects import Effects
+from berthmaster.archivist.events import Removed
+from berthmaster.archivist.instructions import RemoveEvents
 from berthmaster.bus import follow as follow_module
 from berthmaster.bus import log as log_module
 from berthmaster.bus import subjects
@@ -112,7 +113,7 @@ async def test_archiving_costs_the_server_no_more_for_all_the_consumers_of_the_l
 ) -> None:
     """A purge makes the server count what each of them has still to come, message by message."""
     async with large(server) as conn:
-        library, log = Library(conn), EventLog(conn)
+        library, log = Effects(conn), EventLog(conn)
         numbers = iter(range(WORKLOADS_COUNT))
 
         async def remove_some() -> float:
@@ -137,7 +138,7 @@ async def test_archiving_costs_the_server_no_more_for_all_the_consumers_of_the_l
 @story
 async def test_events_that_are_gone_already_are_removed_all_the_same(server: Server) -> None:
     async with connected(server.url, replicas=1) as conn:
-        log, library = EventLog(conn), Library(conn)
+        log, library = EventLog(conn), Effects(conn)
         for number in range(3):
             await log.append(submitted(name(number)))
         first = await library.perform(RemoveEvents(ref="r", sequences=(3, 1)), b"")

@@ -15,7 +15,7 @@ from berthmaster.bus.embedded import Server
 from berthmaster.bus.facts import FactMirror, Seen
 from berthmaster.bus.log import EventLog, decode_story
 from berthmaster.bus.streams import WORKLOADS, stream_info
-from berthmaster.emulator.cluster import Cluster
+from berthmaster.emulator.cluster import EmulatedCluster
 from berthmaster.emulator.disturbance import Nature
 from berthmaster.emulator.fleets import ClusterSpec, NodeSpec
 from berthmaster.emulator.host import Host
@@ -135,7 +135,7 @@ async def executing(
     """An executor and its cluster; leaving ends both at once, as a kill would."""
     file = Journal(journal) if journal is not None else None
     records = read_journal(journal) if journal is not None else []
-    cluster = Cluster(SPEC, nature or Nature(), conn.now(), records)
+    cluster = EmulatedCluster(SPEC, nature or Nature(), conn.now(), records)
     cluster.take_journal()
     if file is not None:
         file.begin(cluster.world.snapshot())
@@ -363,7 +363,7 @@ async def test_the_inventory_reports_profile_nodes_changes_and_nodes_that_are_go
                 assert report(seen[subjects.node(BERLIN, "n3")]).stamp.epoch > 0
 
             # The next life has a node less.
-            smaller = Cluster(SPEC._replace(nodes=SPEC.nodes[:3]), Nature(), conn.now())
+            smaller = EmulatedCluster(SPEC._replace(nodes=SPEC.nodes[:3]), Nature(), conn.now())
             async with reporting(conn, Host(smaller, None, conn.now)):
                 gone = subjects.node(BERLIN, "n3")
                 await until(lambda: isinstance(seen[gone][-1], NodeGone))

@@ -16,8 +16,8 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server, ServerConfig
 from berthmaster.bus.facts import FactWriter
 from berthmaster.bus.log import EventLog, decode_story
+from berthmaster.executor.cluster_protocol import Attempt
 from berthmaster.executor.manifest import object_name
-from berthmaster.executor.words import Attempt
 from berthmaster.kubernetes.resources import JOBS, Resource
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.fold import Workload, offer

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from berthmaster.executor.words import Attempt
+from berthmaster.executor.cluster_protocol import Attempt
 from tests.bus.tools import story
 from tests.cluster.executing import Site, job, site
 from tests.controlplane.nodes import gpu_node, make_nodes

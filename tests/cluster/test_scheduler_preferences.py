@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from berthmaster.executor.cluster_protocol import Attempt, CreatePods
 from berthmaster.executor.manifest import Style, document
 from berthmaster.executor.offers import Offers
-from berthmaster.executor.words import Attempt, CreatePods
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import Running
 from tests.bus.tools import story

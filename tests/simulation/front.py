@@ -6,19 +6,20 @@ from typing import Final, assert_never
 
 import msgspec
 
-from berthmaster.gateway.core import Gateway, Instruction, Stimulus
-from berthmaster.gateway.stimuli import (
+from berthmaster.gateway.core import Gateway
+from berthmaster.gateway.events import (
     Abandoned,
     CaughtUp,
+    Event,
     Logged,
     QueueSet,
     QueuesKnown,
     QueuesListed,
-    ReadStory,
     Requested,
     StoryRead,
     Tick,
 )
+from berthmaster.gateway.instructions import Instruction, ReadStory
 from berthmaster.lifecycle.fold import Workload, key, offer
 from berthmaster.lifecycle.instructions import (
     Answered,
@@ -116,8 +117,8 @@ class Front(Process):
         self.later(1.0, self._tick)
         self._tell(Tick())
 
-    def _tell(self, stimulus: Stimulus) -> None:
-        for step in self.core.handle(stimulus, self.now()):
+    def _tell(self, event: Event) -> None:
+        for step in self.core.handle(event, self.now()):
             self.feed(lambda s=step: self._perform(s))  # type: ignore[misc]
 
     def _perform(self, step: Instruction) -> None:

@@ -8,9 +8,9 @@ from collections import deque
 from typing import Final, NamedTuple
 
 from berthmaster.audit.core import Auditor
-from berthmaster.emulator.cluster import Cluster
+from berthmaster.emulator.cluster import EmulatedCluster
 from berthmaster.emulator.world import ALIVE, Group, Phase
-from berthmaster.executor.words import Attempt, CreatePods
+from berthmaster.executor.cluster_protocol import Attempt, CreatePods
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.control import ClusterLost
@@ -57,7 +57,7 @@ class Judge:
 
     def __init__(self, clock: Clockwork) -> None:
         self.clock = clock
-        self.clusters: dict[str, Cluster] = {}
+        self.clusters: dict[str, EmulatedCluster] = {}
         self.workloads: dict[Key, Workload] = {}
         self.verdicts: dict[Verdict, int] = {}
         self.claims: dict[Attempt, str] = {}
@@ -77,7 +77,7 @@ class Judge:
         """For the story."""
         self.recent.append((self.clock.now_s, who, what))
 
-    def watch(self, name: str, cluster: Cluster) -> None:
+    def watch(self, name: str, cluster: EmulatedCluster) -> None:
         """The pods of this cluster."""
         self.clusters[name] = cluster
 

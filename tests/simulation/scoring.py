@@ -5,21 +5,14 @@ from typing import Final
 from berthmaster.messages.fleet import ClusterScore
 from berthmaster.messages.telemetry import NodeTelemetry
 from berthmaster.scorer.core import Scorer
-from berthmaster.scorer.events import (
-    Event,
-    FactSeen,
-    Led,
-    PutScore,
-    ScoreNotStored,
-    TelemetryHeard,
-    Tick,
-)
-from berthmaster.scorer.rules import Rules
+from berthmaster.scorer.events import Event, FactSeen, Led, ScoreNotStored, TelemetryHeard, Tick
+from berthmaster.scorer.instructions import PutScore
+from berthmaster.scorer.rules import ScoringRules
 from tests.simulation.bus import Bus, Follower, Message
 from tests.simulation.clockwork import Process
 from tests.simulation.mirror import Mirror
 
-RULES: Final = Rules(
+RULES: Final = ScoringRules(
     stale_after_s=20, withdraw_after_s=60, refresh_s=20, window_s=0.1, dead_band=5, retry_s=2
 )
 

@@ -9,15 +9,16 @@ import random
 from typing import Final, assert_never
 
 from berthmaster.bus.reporting import Coalescer
-from berthmaster.emulator.cluster import Cluster
+from berthmaster.emulator.cluster import EmulatedCluster
 from berthmaster.emulator.disturbance import Nature
 from berthmaster.emulator.fleets import ClusterSpec
 from berthmaster.emulator.inventory import Reports, profile
 from berthmaster.emulator.records import Record
 from berthmaster.emulator.telemetry import NodeModel
+from berthmaster.executor.cluster_protocol import CreatePods, DeletePods, PodEvent, StopPods
 from berthmaster.executor.core import Executor
-from berthmaster.executor.stimuli import Acted, Freeze, Instruction, Stimulus, Tick, Told
-from berthmaster.executor.words import CreatePods, DeletePods, PodEvent, StopPods
+from berthmaster.executor.events import Event, HintSeen, Tick
+from berthmaster.executor.instructions import Acknowledge, Freeze, Instruction
 from berthmaster.lifecycle.fold import Workload, key, offer
 from berthmaster.lifecycle.instructions import (
     Answered,
@@ -52,7 +53,7 @@ class Site(Process):
         self.journal: list[Record] = []
         self.pods_die_with_it = False  # the process is the emulator: while it is down, time stands
         self.chance = random.Random(f"{nature.seed}/{spec.name}")
-        self.cluster = Cluster(spec, nature, bus.clock.now_s)
+        self.cluster = EmulatedCluster(spec, nature, bus.clock.now_s)
         self._keep()
         self.core = self.core_type(spec.name)
         self.consumer = Consumer(bus, self, spec.name)
@@ -64,7 +65,7 @@ class Site(Process):
     def boot(self) -> None:
         """Look at what is there, then listen."""
         if self.pods_die_with_it:
-            self.cluster = Cluster(self.spec, self.nature, self.clock.now_s, self.journal)
+            self.cluster = EmulatedCluster(self.spec, self.nature, self.clock.now_s, self.journal)
             self.judge.watch(self.spec.name, self.cluster)
         self.cluster.advance(self.clock.now_s)
         self._keep()
@@ -88,14 +89,14 @@ class Site(Process):
             return
         self._hint_number += 1
         self._hints[self._hint_number] = message.sequence
-        self._handle(Told(self._hint_number, message.body, message.sequence))
+        self._handle(HintSeen(self._hint_number, message.body, message.sequence))
 
-    def _hear(self, stimulus: Stimulus) -> None:
-        self.feed(lambda: self._handle(stimulus))
+    def _hear(self, event: Event) -> None:
+        self.feed(lambda: self._handle(event))
 
-    def _handle(self, stimulus: Stimulus) -> None:
-        steps = self.core.handle(stimulus, self.now())
-        self.judge.note(self.name, stimulus)
+    def _handle(self, event: Event) -> None:
+        steps = self.core.handle(event, self.now())
+        self.judge.note(self.name, event)
         self.first([lambda s=step: self._perform(s) for step in steps])  # type: ignore[misc]
         self.feed(self._arm_tick)
 
@@ -117,7 +118,7 @@ class Site(Process):
                 self.feed(lambda: self._append(step))
             case Reload():
                 self.feed(lambda: self._reload(step))
-            case Acted(hint):
+            case Acknowledge(hint):
                 self.feed(lambda: self.consumer.ack(self._hints[hint]))
             case Freeze():
                 self.judge.find("nothing is unreadable here", str(step))

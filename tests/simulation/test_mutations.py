@@ -4,11 +4,13 @@ from collections.abc import Callable
 
 import pytest
 
+from berthmaster.executor.cluster_protocol import CreatePods, DeletePods, StopPods
 from berthmaster.executor.core import Executor
+from berthmaster.executor.events import Event, HintSeen
+from berthmaster.executor.instructions import Instruction
 from berthmaster.executor.job import Job
-from berthmaster.executor.stimuli import Instruction, Stimulus, Told
-from berthmaster.executor.words import CreatePods, DeletePods, StopPods
-from berthmaster.gateway import core as gateway_core
+from berthmaster.gateway import events as gateway_events
+from berthmaster.gateway import instructions as gateway_asks
 from berthmaster.gateway.core import Gateway
 from berthmaster.lifecycle import fold
 from berthmaster.lifecycle.fold import Verdict, Workload
@@ -36,9 +38,9 @@ def found(parts: Parts, within: int, without: tuple[str, ...] = ()) -> str:
 class CreatesFirst(Executor):
     """Makes the pods when it hears of the placement, and claims it afterwards."""
 
-    def handle(self, event: Stimulus, now_s: float) -> list[Instruction]:
+    def handle(self, event: Event, now_s: float) -> list[Instruction]:
         steps = super().handle(event, now_s)
-        if isinstance(event, Told) and isinstance(event.event, Placed):
+        if isinstance(event, HintSeen) and isinstance(event.event, Placed):
             for job in self._jobs.values():
                 if job.hints == [event.hint] and job.request is not None:
                     order = CreatePods(job.attempt, self.name, job.placed, job.request, None)
@@ -53,7 +55,7 @@ def test_an_executor_that_creates_before_it_claims_is_found() -> None:
 class BelievesUnknown(Executor):
     """Takes a claim of which nobody knows anything for stored."""
 
-    def handle(self, event: Stimulus, now_s: float) -> list[Instruction]:
+    def handle(self, event: Event, now_s: float) -> list[Instruction]:
         if isinstance(event, Answered) and isinstance(event.outcome, Refused | Unknown):
             event = Answered(ref=event.ref, outcome=Stored(1_000_000))
         return super().handle(event, now_s)
@@ -66,7 +68,7 @@ def test_an_executor_that_takes_doubt_for_success_is_found() -> None:
 class EndsAtOnce(Executor):
     """Says how an attempt ends before its pods are gone."""
 
-    def handle(self, event: Stimulus, now_s: float) -> list[Instruction]:
+    def handle(self, event: Event, now_s: float) -> list[Instruction]:
         steps = super().handle(event, now_s)
         return [step for step in steps if not isinstance(step, StopPods)]
 
@@ -147,7 +149,7 @@ def test_a_resolver_that_knows_what_no_message_says_is_found() -> None:
 class SaysYes(Gateway):
     """Tells people that a request is accepted although nobody knows whether it was stored."""
 
-    def handle(self, event: gateway_core.Stimulus, now_s: float) -> list[gateway_core.Instruction]:
+    def handle(self, event: gateway_events.Event, now_s: float) -> list[gateway_asks.Instruction]:
         if isinstance(event, Answered) and isinstance(event.outcome, Unknown):
             event = Answered(ref=event.ref, outcome=Stored(1))
         return super().handle(event, now_s)

@@ -7,14 +7,15 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from berthmaster.emulator.cluster import Cluster
+from berthmaster.emulator.cluster import EmulatedCluster
 from berthmaster.emulator.disturbance import Nature
 from berthmaster.emulator.fleets import ClusterSpec, NodeSpec
 from berthmaster.emulator.records import DECODER, ENCODER, Record
+from berthmaster.executor.cluster_protocol import CreatePods, DeletePods, StopPods
 from berthmaster.executor.core import Executor
+from berthmaster.executor.events import Event, HintSeen, Tick
+from berthmaster.executor.instructions import Acknowledge, Freeze, Instruction
 from berthmaster.executor.limits import Limits
-from berthmaster.executor.stimuli import Acted, Freeze, Instruction, Stimulus, Tick, Told
-from berthmaster.executor.words import CreatePods, DeletePods, StopPods
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
 from berthmaster.lifecycle.instructions import (
@@ -105,14 +106,14 @@ class Play:
     def restart(self) -> None:
         """kill -9 of the executor's process: only the journal and the log remain."""
         records: list[Record] = [DECODER.decode(line) for line in self.journal]
-        self.cluster = Cluster(SPEC, self.nature, self.now_s, records)
+        self.cluster = EmulatedCluster(SPEC, self.nature, self.now_s, records)
         self.cluster.advance(self.now_s)
         self._keep()
         self.executor = Executor(SPEC.name, limits=self.limits)
-        self.inbox: deque[Stimulus] = deque(self.cluster.found(self.executor.name))
+        self.inbox: deque[Event] = deque(self.cluster.found(self.executor.name))
         self.retries.clear()
         for hint, (event, sequence) in self.hints.items():
-            self.inbox.append(Told(hint, event, sequence))
+            self.inbox.append(HintSeen(hint, event, sequence))
 
     def _keep(self) -> None:
         self.journal += [ENCODER.encode(record) for record in self.cluster.take_journal()]
@@ -154,7 +155,7 @@ class Play:
             case CreatePods() | StopPods() | DeletePods():
                 self.inbox += self.cluster.perform(instruction, self.now_s)
                 self._keep()
-            case Acted(hint):
+            case Acknowledge(hint):
                 self.hints.pop(hint, None)
             case Freeze():
                 self.frozen.append(instruction)
@@ -243,7 +244,7 @@ class Play:
         sequence = next(sequence for sequence, stored in story if stored == event)
         self.hint_number += 1
         self.hints[self.hint_number] = (event, sequence)
-        self.inbox.append(Told(self.hint_number, event, sequence))
+        self.inbox.append(HintSeen(self.hint_number, event, sequence))
 
     def start(self, request: JobRequest, *pods: PodBinding) -> None:
         """Submitted, placed, and all that follows at once."""

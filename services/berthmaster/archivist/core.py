@@ -21,26 +21,28 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from berthmaster.archivist.stimuli import (
+from berthmaster.archivist.events import (
     ArchiveRead,
-    Ask,
     DecisionSeen,
-    Done,
-    End,
     EndingSeen,
-    Frozen,
+    Event,
     LastDecision,
-    Later,
+    Removed,
+    StoryRead,
+    Told,
+)
+from berthmaster.archivist.instructions import (
+    Ask,
+    End,
     ReadArchive,
     ReadArchivedDecision,
     ReadLastDecision,
     ReadStory,
-    Removed,
     RemoveDecision,
     RemoveEvents,
-    Stimulus,
-    StoryRead,
-    Told,
+    TaskDone,
+    TaskFrozen,
+    TaskLater,
     WriteDecision,
     WriteStory,
 )
@@ -55,7 +57,7 @@ LONGEST_PAUSE_S: Final = 3600.0  # a due time far away is looked at again now an
 STORY_FRAME_BYTES: Final = 512  # of an ArchivedStory around its events
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
+class ArchiveRules(msgspec.Struct, frozen=True, kw_only=True):
     """How long what stays where; the service's settings say why these defaults."""
 
     story_after_s: float = 600.0
@@ -77,8 +79,8 @@ Task = Generator[Ask, Step, End]
 class Archivist:
     """``handle`` is all there is to it."""
 
-    def __init__(self, rules: Rules | None = None) -> None:
-        self._rules = rules or Rules()
+    def __init__(self, rules: ArchiveRules | None = None) -> None:
+        self._rules = rules or ArchiveRules()
         self._tasks: dict[str, Task] = {}
 
     @property
@@ -86,8 +88,8 @@ class Archivist:
         """Tasks that have not ended."""
         return len(self._tasks)
 
-    def handle(self, event: Stimulus, now_s: float) -> list[Ask | End]:
-        """Take one stimulus; one instruction or one end comes back."""
+    def handle(self, event: Event, now_s: float) -> list[Ask | End]:
+        """Take one event; one instruction or one end comes back."""
         match event:
             case EndingSeen():
                 wait_s = event.stored_at_s - now_s + self._wait_of(event)
@@ -112,7 +114,7 @@ class Archivist:
 
     def _begin(self, ref: str, task: Task, wait_s: float) -> list[Ask | End]:
         if wait_s > 0:
-            return [Later(ref=ref, why="not due", pause_s=min(wait_s, LONGEST_PAUSE_S))]
+            return [TaskLater(ref=ref, why="not due", pause_s=min(wait_s, LONGEST_PAUSE_S))]
         return self._advance(ref, task, None)
 
     def _advance(self, ref: str, task: Task, step: Step | None) -> list[Ask | End]:
@@ -126,24 +128,24 @@ class Archivist:
         return [ask]
 
 
-def _put_off(ref: str, why: str) -> Later:
-    return Later(ref=ref, why=why, failed=True)
+def _put_off(ref: str, why: str) -> TaskLater:
+    return TaskLater(ref=ref, why=why, failed=True)
 
 
 # Stories
 
 
-def _story(rules: Rules, seen: EndingSeen) -> Task:
+def _story(rules: ArchiveRules, seen: EndingSeen) -> Task:
     """Archive the story, then remove all of the aggregate but its ending."""
     ref = seen.ref
     read = _is(StoryRead, (yield ReadStory(ref=ref, tenant=seen.tenant, id=seen.id)))
     if read.failed:
         return _put_off(ref, read.failed)
     if read.unreadable:
-        return Frozen(ref=ref, why=read.unreadable)
+        return TaskFrozen(ref=ref, why=read.unreadable)
     story = _up_to_ending(seen, read.events)
     if len(story) < 2:
-        return Done(ref=ref)  # removed before, or gone, or an ending that never counted
+        return TaskDone(ref=ref)  # removed before, or gone, or an ending that never counted
     failed = yield from _archived(rules, seen, story)
     if failed:
         return _put_off(ref, failed)
@@ -151,24 +153,24 @@ def _story(rules: Rules, seen: EndingSeen) -> Task:
     removed = _is(Removed, (yield RemoveEvents(ref=ref, sequences=newest_first)))
     if removed.failed:
         return _put_off(ref, removed.failed)
-    return Done(ref=ref, archived=len(story), removed=True)
+    return TaskDone(ref=ref, archived=len(story), removed=True)
 
 
-def _remove(rules: Rules, seen: EndingSeen) -> Task:
+def _remove(rules: ArchiveRules, seen: EndingSeen) -> Task:
     """Remove a tombstone; a story that is still above it is archived first."""
     ref = seen.ref
     end = yield from _story(rules, seen)
-    if not isinstance(end, Done):
+    if not isinstance(end, TaskDone):
         return end
     read = _is(StoryRead, (yield ReadStory(ref=ref, tenant=seen.tenant, id=seen.id)))
     if read.failed or read.unreadable:
         return _put_off(ref, read.failed or read.unreadable)
     if not read.events or read.events[0].sequence != seen.sequence:
-        return Done(ref=ref, archived=end.archived)  # not the tombstone, so nothing of ours
+        return TaskDone(ref=ref, archived=end.archived)  # not the tombstone, so nothing of ours
     removed = _is(Removed, (yield RemoveEvents(ref=ref, sequences=(seen.sequence,))))
     if removed.failed:
         return _put_off(ref, removed.failed)
-    return Done(ref=ref, archived=end.archived, removed=True)
+    return TaskDone(ref=ref, archived=end.archived, removed=True)
 
 
 def _up_to_ending(seen: EndingSeen, events: Sequence[RecordedEvent]) -> list[RecordedEvent]:
@@ -185,7 +187,7 @@ def _up_to_ending(seen: EndingSeen, events: Sequence[RecordedEvent]) -> list[Rec
 
 
 def _archived(
-    rules: Rules, seen: EndingSeen, story: Sequence[RecordedEvent]
+    rules: ArchiveRules, seen: EndingSeen, story: Sequence[RecordedEvent]
 ) -> Generator[Ask, Step, str]:
     """Write what the archive does not have; "" once it has all, else why not."""
     guard = 0  # most often nothing is there, and no look is needed to write
@@ -228,7 +230,7 @@ def _first_part(events: Sequence[RecordedEvent], max_bytes: int) -> list[Recorde
 # Decisions
 
 
-def _decision(rules: Rules, seen: DecisionSeen) -> Task:
+def _decision(rules: ArchiveRules, seen: DecisionSeen) -> Task:
     """Copy a decision; remove it once a later one stands behind it in the chain."""
     ref = seen.ref
     failed = yield from _decision_archived(rules, seen)
@@ -239,14 +241,14 @@ def _decision(rules: Rules, seen: DecisionSeen) -> Task:
         return _put_off(ref, last.failed)
     if last.sequence <= seen.sequence:
         pause_s = min(max(rules.decision_after_s, 1.0), LONGEST_PAUSE_S)
-        return Later(ref=ref, why="the last of its chain stays", pause_s=pause_s)
+        return TaskLater(ref=ref, why="the last of its chain stays", pause_s=pause_s)
     removed = _is(Removed, (yield RemoveDecision(ref=ref, sequence=seen.sequence)))
     if removed.failed:
         return _put_off(ref, removed.failed)
-    return Done(ref=ref, archived=1, removed=True)
+    return TaskDone(ref=ref, archived=1, removed=True)
 
 
-def _decision_archived(rules: Rules, seen: DecisionSeen) -> Generator[Ask, Step, str]:
+def _decision_archived(rules: ArchiveRules, seen: DecisionSeen) -> Generator[Ask, Step, str]:
     guard = 0
     for _ in range(rules.max_tries):
         write = WriteDecision(ref=seen.ref, cell=seen.cell, number=seen.number, guard=guard)

@@ -9,18 +9,18 @@ import asyncio
 import itertools
 from typing import Any, Final, assert_never
 
-from berthmaster.archivist.core import Archivist, Rules
-from berthmaster.archivist.library import Library
+from berthmaster.archivist.core import ArchiveRules, Archivist
+from berthmaster.archivist.effects import Effects
+from berthmaster.archivist.events import DecisionSeen, EndingSeen
+from berthmaster.archivist.instructions import End, TaskDone, TaskFrozen, TaskLater
 from berthmaster.archivist.pace import Pace
 from berthmaster.archivist.settings import ArchivistSettings
-from berthmaster.archivist.stimuli import DecisionSeen, Done, End, EndingSeen, Frozen, Later
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.follow import Recorded
 from berthmaster.bus.joining import joined
 from berthmaster.bus.streams import ARCHIVE, WORKLOADS
-from berthmaster.bus.worker import Later as AgainLater
-from berthmaster.bus.worker import Never, Worker
+from berthmaster.bus.worker import Later, Never, Worker
 from berthmaster.messages.families import DECISIONS, UNREADABLE
 from berthmaster.runtime.periodic import beats
 from berthmaster.runtime.service import Context, Service
@@ -39,13 +39,13 @@ class Shell:
         self._ctx = ctx
         self._conn = conn
         self._core = Archivist(
-            Rules(
+            ArchiveRules(
                 story_after_s=settings.story_after_s,
                 tombstone_after_s=settings.tombstone_days * 86_400,
                 decision_after_s=settings.decision_after_s,
             )
         )
-        self._library = Library(conn)
+        self._effects = Effects(conn)
         self._numbers = itertools.count(1)
         self._story_pace = _pace(settings.stories_per_s)
         self._tombstone_pace = _pace(settings.tombstones_per_s)
@@ -135,16 +135,16 @@ class Shell:
             async with asyncio.timeout(TASK_LIMIT_S):
                 end = await self._task(seen, pace, data)
         except TimeoutError as error:
-            raise AgainLater(f"not done within {TASK_LIMIT_S:.0f} s") from error
+            raise Later(f"not done within {TASK_LIMIT_S:.0f} s") from error
         finally:
             self._core.drop(seen.ref)
         self._done.labels(kind, type(end).__name__.lower()).inc()
         match end:
-            case Done():
+            case TaskDone():
                 self._archived.inc(end.archived)
-            case Later():
-                raise AgainLater(end.why, pause_s=end.pause_s, counted=end.failed)
-            case Frozen():
+            case TaskLater():
+                raise Later(end.why, pause_s=end.pause_s, counted=end.failed)
+            case TaskFrozen():
                 raise Never(end.why)
             case _:
                 assert_never(end)
@@ -154,12 +154,12 @@ class Shell:
         waited = False
         while True:
             (step,) = todo
-            if isinstance(step, Done | Later | Frozen):
+            if isinstance(step, TaskDone | TaskLater | TaskFrozen):
                 return step
             if not waited:  # what is not due takes no turn
                 await asyncio.sleep(pace.take(asyncio.get_running_loop().time()))
                 waited = True
-            todo = self._core.handle(await self._library.perform(step, data), self._conn.now())
+            todo = self._core.handle(await self._effects.perform(step, data), self._conn.now())
 
 
 def _pace(per_s: float) -> Pace:

@@ -22,17 +22,17 @@ from berthmaster.emulator.records import (
     ForeignCame,
     ForeignLeft,
     GpuTurned,
+    GpuUse,
     Made,
     NodeTurned,
     Over,
     Record,
     Seat,
     Stopped,
-    Use,
 )
 from berthmaster.emulator.workloads import MEDIAN_DURATION_S, SIGMA_DURATION
 from berthmaster.emulator.world import ALIVE, Group, Phase, World
-from berthmaster.executor.words import (
+from berthmaster.executor.cluster_protocol import (
     Attempt,
     ClusterInstruction,
     CreatePods,
@@ -55,7 +55,7 @@ EXIT_CODE: Final = 1  # of pods that fail
 _Due = Attempt | ForeignLeft | NodeTurned | GpuTurned
 
 
-class Cluster:
+class EmulatedCluster:
     """One emulated cluster."""
 
     def __init__(
@@ -253,14 +253,14 @@ class Cluster:
         for binding in order.pods:
             node = self.world.nodes.get(binding.node)
             pod_set = sets.get(binding.pod.rpartition("-")[0])
-            answer: Use | Refusal
+            answer: GpuUse | Refusal
             if node is None:
                 answer = Refusal.NODE_UNKNOWN
             elif pod_set is None:
                 answer = Refusal.INVALID
             else:
                 milli = pod_set.gpu_milli if pod_set.gpus else 0
-                use = Use(pod_set.cpu_milli, pod_set.memory_mib, milli, binding.gpus)
+                use = GpuUse(pod_set.cpu_milli, pod_set.memory_mib, milli, binding.gpus)
                 answer = node.admit(use, pod_set.gpus)
             if node is None or isinstance(answer, Refusal):
                 refused = f"{answer}: pod {binding.pod} on {binding.node}"

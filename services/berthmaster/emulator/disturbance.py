@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from berthmaster.emulator.chance import below, exponential, uniform
 from berthmaster.emulator.kubelet import Refusal
-from berthmaster.emulator.records import Drawn, ForeignCame, GpuTurned, NodeTurned, Record, Use
+from berthmaster.emulator.records import Drawn, ForeignCame, GpuTurned, GpuUse, NodeTurned, Record
 from berthmaster.emulator.world import World
 
 FOREIGN, DEATH, FLAP = "foreign", "death", "flap"
@@ -106,7 +106,7 @@ def _foreign(world: World, nature: Nature, number: int, now_s: float) -> Foreign
     cluster = world.spec.name
     size = uniform(nature.seed, "size", cluster, number)
     gpus, milli = next((g, m) for share, g, m in _SIZES if size < share)
-    use = Use(gpus * _CPU_PER_GPU_MILLI, gpus * _MEMORY_PER_GPU_MIB, milli)
+    use = GpuUse(gpus * _CPU_PER_GPU_MILLI, gpus * _MEMORY_PER_GPU_MIB, milli)
     nodes = world.spec.nodes
     first = below(len(nodes), nature.seed, "where", cluster, number)
     lasts_s = exponential(nature.foreign_duration_s, nature.seed, "lasts", cluster, number)

@@ -7,9 +7,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from berthmaster.emulator.cluster import Cluster
+from berthmaster.emulator.cluster import EmulatedCluster
 from berthmaster.emulator.journal import Journal
-from berthmaster.executor.words import CreatePods, DeletePods, PodEvent, StopPods
+from berthmaster.executor.cluster_protocol import CreatePods, DeletePods, PodEvent, StopPods
 
 TIMER_GRAIN_S: Final = 0.005  # ends within this of each other are handled in one go
 
@@ -17,7 +17,9 @@ TIMER_GRAIN_S: Final = 0.005  # ends within this of each other are handled in on
 class Host:
     """The Runtime of an executor, over an emulated cluster."""
 
-    def __init__(self, cluster: Cluster, journal: Journal | None, clock: Callable[[], float]):
+    def __init__(
+        self, cluster: EmulatedCluster, journal: Journal | None, clock: Callable[[], float]
+    ):
         """``journal`` is open already; None: the cluster dies with the process."""
         self.cluster = cluster
         self.on_dirty: Callable[[], None] | None = None  # nodes have changed

@@ -5,7 +5,7 @@ from hashlib import blake2b
 from typing import Final
 
 from berthmaster.emulator.fleets import ClusterSpec
-from berthmaster.emulator.kubelet import Node
+from berthmaster.emulator.kubelet import EmulatedNode
 from berthmaster.emulator.world import World
 from berthmaster.messages.fleet import (
     Amounts,
@@ -77,7 +77,7 @@ class Reports:
             pods=_pods(node),
         )
 
-    def _disturbed(self, node: Node) -> tuple[Amounts, tuple[GpuDevice, ...]]:
+    def _disturbed(self, node: EmulatedNode) -> tuple[Amounts, tuple[GpuDevice, ...]]:
         milli = [0] * node.spec.gpus
         cpu_milli = memory_mib = 0
         for came in node.foreign.values():
@@ -88,7 +88,9 @@ class Reports:
         foreign = Amounts(cpu_milli=cpu_milli, memory_mib=memory_mib, gpu_milli=sum(milli))
         return foreign, self._gpus(node, milli, node.gpu_back_s)
 
-    def _gpus(self, node: Node, milli: list[int], back_s: list[float]) -> tuple[GpuDevice, ...]:
+    def _gpus(
+        self, node: EmulatedNode, milli: list[int], back_s: list[float]
+    ) -> tuple[GpuDevice, ...]:
         return tuple(
             GpuDevice(
                 index=index,
@@ -102,7 +104,7 @@ class Reports:
         )
 
 
-def _pods(node: Node) -> tuple[PodUse, ...]:
+def _pods(node: EmulatedNode) -> tuple[PodUse, ...]:
     return tuple(
         PodUse(
             tenant=attempt.tenant,

@@ -7,8 +7,8 @@ does. It counts foreign pods and ours alike and never admits more than there is.
 from enum import StrEnum
 
 from berthmaster.emulator.fleets import NodeSpec, gpu_memory_mib
-from berthmaster.emulator.records import ForeignCame, Seat, Use
-from berthmaster.executor.words import Attempt
+from berthmaster.emulator.records import ForeignCame, GpuUse, Seat
+from berthmaster.executor.cluster_protocol import Attempt
 
 
 class Refusal(StrEnum):
@@ -23,7 +23,7 @@ class Refusal(StrEnum):
     INVALID = "InvalidPod"
 
 
-class Node:
+class EmulatedNode:
     """One node: its free amounts follow from the pods it holds."""
 
     __slots__ = (
@@ -49,7 +49,7 @@ class Node:
         self.pods: dict[tuple[Attempt, str], Seat] = {}
         self.foreign: dict[int, ForeignCame] = {}
 
-    def admit(self, use: Use, gpus_wanted: int) -> Use | Refusal:
+    def admit(self, use: GpuUse, gpus_wanted: int) -> GpuUse | Refusal:
         """What the pod would hold here: the GPUs that ``use`` names, or some that suit."""
         if self.ready_s:
             return Refusal.NODE_NOT_READY
@@ -70,7 +70,7 @@ class Node:
                 return Refusal.GPU
         return use
 
-    def _choose(self, use: Use, wanted: int) -> Use | Refusal:
+    def _choose(self, use: GpuUse, wanted: int) -> GpuUse | Refusal:
         """The fullest GPUs that still suit, as the device plugin's packing does."""
         suiting = [
             (free, index)
@@ -82,15 +82,15 @@ class Node:
         chosen = sorted(index for _, index in sorted(suiting)[:wanted])
         return use._replace(gpus=tuple(chosen))
 
-    def take(self, use: Use) -> None:
+    def take(self, use: GpuUse) -> None:
         """Count what was admitted."""
         self._count(use, -1)
 
-    def give_back(self, use: Use) -> None:
+    def give_back(self, use: GpuUse) -> None:
         """Count what a pod held no more."""
         self._count(use, +1)
 
-    def _count(self, use: Use, sign: int) -> None:
+    def _count(self, use: GpuUse, sign: int) -> None:
         self.cpu_free_milli += sign * use.cpu_milli
         self.memory_free_mib += sign * use.memory_mib
         for index in use.gpus:

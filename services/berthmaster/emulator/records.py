@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 
-class Use(NamedTuple):
+class GpuUse(NamedTuple):
     """What a pod holds of a node."""
 
     cpu_milli: int = 0
@@ -23,7 +23,7 @@ class Seat(NamedTuple):
 
     pod: str
     node: str
-    use: Use
+    use: GpuUse
 
 
 class _Record(msgspec.Struct, frozen=True, array_like=True):
@@ -79,7 +79,7 @@ class ForeignCame(_Record, frozen=True, array_like=True, tag="came"):
 
     number: int
     node: str
-    use: Use
+    use: GpuUse
     until_s: float
 
 

@@ -10,7 +10,7 @@ from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.joining import joined
 from berthmaster.bus.streams import FLEET, WORKLOADS
-from berthmaster.emulator.cluster import Cluster
+from berthmaster.emulator.cluster import EmulatedCluster
 from berthmaster.emulator.disturbance import Nature
 from berthmaster.emulator.fleets import (
     BUILTIN,
@@ -157,7 +157,7 @@ class Served:
                 path = settings.data_dir / f"{subjects.token(spec.name)}.journal"
                 self.journal = Journal(path)
                 records = read_journal(path)
-            self.cluster = Cluster(spec, nature_of(settings), conn.now(), records)
+            self.cluster = EmulatedCluster(spec, nature_of(settings), conn.now(), records)
             if self.journal is not None:
                 self.cluster.take_journal()  # is part of the snapshot
                 self.journal.begin(self.cluster.world.snapshot())
@@ -193,7 +193,7 @@ class Served:
             self.journal.close()
 
 
-class Figures:
+class EmulatorMetrics:
     """The emulator's metrics, a label a cluster."""
 
     def __init__(self, context: Context[EmulatorSettings]) -> None:
@@ -216,16 +216,16 @@ class Figures:
 
     def show(self, served: Served) -> None:
         """Take over the present values."""
-        name, tally = served.cluster.spec.name, served.shell.tally
+        name, counts = served.cluster.spec.name, served.shell.counts
         self._jobs.labels(name).set(served.shell.core.jobs)
         for what, value in (
             ("pods_started", served.cluster.pods_started),
             ("attempts_refused", served.cluster.attempts_refused),
-            ("writes_stored", tally.stored),
-            ("writes_refused", tally.refused),
-            ("writes_unknown", tally.unknown),
-            ("stories_read", tally.reloads),
-            ("workloads_frozen", tally.frozen),
+            ("writes_stored", counts.stored),
+            ("writes_refused", counts.refused),
+            ("writes_unknown", counts.unknown),
+            ("stories_read", counts.reloads),
+            ("workloads_frozen", counts.frozen),
             ("reports_sent", served.reporter.reports_sent),
         ):
             before = self._shown.get((name, what), 0)
@@ -250,7 +250,7 @@ async def _serve(
         for one in served:
             one.start(context)
         context.log.info("serving", clusters=[spec.name for spec in fleet], nodes=nodes)
-        figures = Figures(context)
+        figures = EmulatorMetrics(context)
         async for _ in beats(FIGURES_INTERVAL_S, context.stopping):
             context.health.ready("bus", conn.connected, "no connection to NATS")
             for one in served:

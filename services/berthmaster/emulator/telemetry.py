@@ -9,7 +9,7 @@ from typing import Final
 
 from berthmaster.emulator.chance import uniform
 from berthmaster.emulator.fleets import gpu_clock_mhz, gpu_power_w
-from berthmaster.emulator.kubelet import Node
+from berthmaster.emulator.kubelet import EmulatedNode
 from berthmaster.messages.telemetry import GpuReading, NodeTelemetry
 
 FELL_OFF_THE_BUS: Final = 79  # XID
@@ -24,7 +24,7 @@ _MASK: Final = (1 << 64) - 1
 class NodeModel:
     """The GPUs of one node over time."""
 
-    def __init__(self, cluster: str, node: Node, uuids: Sequence[str], seed: int) -> None:
+    def __init__(self, cluster: str, node: EmulatedNode, uuids: Sequence[str], seed: int) -> None:
         self._cluster = cluster
         self._node = node
         self._uuids = tuple(uuids)

@@ -11,7 +11,7 @@ from typing import Final, assert_never
 import msgspec
 
 from berthmaster.emulator.fleets import ClusterSpec
-from berthmaster.emulator.kubelet import Node
+from berthmaster.emulator.kubelet import EmulatedNode
 from berthmaster.emulator.records import (
     Deleted,
     Drawn,
@@ -25,7 +25,7 @@ from berthmaster.emulator.records import (
     Seat,
     Stopped,
 )
-from berthmaster.executor.words import Attempt
+from berthmaster.executor.cluster_protocol import Attempt
 
 
 class Phase(StrEnum):
@@ -59,7 +59,7 @@ class World:
 
     def __init__(self, spec: ClusterSpec) -> None:
         self.spec = spec
-        self.nodes = {node.name: Node(node) for node in spec.nodes}
+        self.nodes = {node.name: EmulatedNode(node) for node in spec.nodes}
         self.groups: dict[Attempt, Group] = {}
         self.drawn: dict[str, Drawn] = {}
         self.dirty: dict[str, bool] = {}  # node -> whether more than our own pods has changed

@@ -5,10 +5,16 @@ from enum import Enum
 
 import msgspec
 
+from berthmaster.executor.attempt_status import AttemptStatus, Scene, standing
+from berthmaster.executor.cluster_protocol import (
+    Attempt,
+    CreatePods,
+    PodEvent,
+    PodsGone,
+    PodsRefused,
+)
 from berthmaster.executor.kinds import JobObject
 from berthmaster.executor.manifest import EXPIRES, PODS, QUEUE_NAME, STOPPED
-from berthmaster.executor.standing import Scene, Standing, standing
-from berthmaster.executor.words import Attempt, CreatePods, PodEvent, PodsGone, PodsRefused
 from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.resources import JOBS, Resource
 
@@ -76,14 +82,14 @@ class Held(msgspec.Struct, kw_only=True):
         if STOPPED in told:
             scene.stopped = told[STOPPED]
 
-    def standing(self, now_s: float) -> Standing:
+    def standing(self, now_s: float) -> AttemptStatus:
         """How it stands."""
         if not self.refused or self.scene.job is not None:
             return standing(self.scene, now_s)
         told: list[PodEvent] = [PodsRefused(self.attempt, self.refused)]
         if self.goal is Goal.STOP:
             told.append(PodsGone(self.attempt, self.stop_reason))
-        return Standing(told)
+        return AttemptStatus(told)
 
     def lose(self) -> None:
         """Its object is not there (any more)."""

@@ -22,11 +22,12 @@ story holds something that this version cannot decode, and freezes the workload 
 import heapq
 from typing import Final, assert_never
 
-from berthmaster.executor.job import How, Job, Pods, Verdict
+from berthmaster.executor.cluster_protocol import Attempt, DeletePods, PodEvent, PodsFound, StopPods
+from berthmaster.executor.events import ClusterReached, Event, HintSeen, Tick
+from berthmaster.executor.instructions import Acknowledge, Freeze, Instruction
+from berthmaster.executor.job import FinalResult, How, Job, Pods
 from berthmaster.executor.limits import Limits, left_s, order_of
-from berthmaster.executor.stimuli import Acted, Freeze, Instruction, Reach, Stimulus, Tick, Told
-from berthmaster.executor.wording import MAX_REASON_CHARS, Wording
-from berthmaster.executor.words import Attempt, DeletePods, PodEvent, PodsFound, StopPods
+from berthmaster.executor.log_events import MAX_REASON_CHARS, LogEvents
 from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.lifecycle.instructions import (
     Answered,
@@ -61,7 +62,7 @@ class Executor:
     def __init__(self, cluster: str, name: str = "", limits: Limits = Limits()) -> None:  # noqa: B008
         self.cluster = cluster
         self.name = name or f"executor/{cluster}"
-        self._says = Wording(self.name, cluster)
+        self._says = LogEvents(self.name, cluster)
         self._limits = limits
         self._jobs: dict[Key, Job] = {}
         self._refs: dict[str, tuple[Key, WorkloadEvent | None]] = {}
@@ -80,10 +81,10 @@ class Executor:
         """Attempts in hand."""
         return len(self._jobs)
 
-    def handle(self, event: Stimulus, now_s: float) -> list[Instruction]:
+    def handle(self, event: Event, now_s: float) -> list[Instruction]:
         """Take in one event; what shall be done about it, in order."""
         match event:
-            case Told():
+            case HintSeen():
                 return self._on_told(event, now_s)
             case Answered():
                 return self._on_answered(event, now_s)
@@ -91,7 +92,7 @@ class Executor:
                 return self._on_reloaded(event, now_s)
             case Tick():
                 return self._on_tick(now_s)
-            case Reach(away):
+            case ClusterReached(away):
                 self.away = away
                 waiting = [j for j in self._jobs.values() if j.logged is State.PLACED]
                 return [do for job in waiting for do in self._advance(job, now_s)]
@@ -100,13 +101,15 @@ class Executor:
 
     # Hints
 
-    def _on_told(self, told: Told, now_s: float) -> list[Instruction]:
+    def _on_told(self, told: HintSeen, now_s: float) -> list[Instruction]:
         hint, event, sequence = told
         if event.cluster != self.cluster or key(event.tenant, event.id) in self.frozen:
-            return [Acted(hint)]
+            return [Acknowledge(hint)]
         match event:
             case Placed() if event.cell == HUB_CELL:
-                return [Acted(hint)]  # the hub's Kueue sends it here, its reconciler claims it
+                return [
+                    Acknowledge(hint)
+                ]  # the hub's Kueue sends it here, its reconciler claims it
             case Placed():
                 return self._on_placed(hint, event, sequence, now_s)
             case CancelRequested():
@@ -127,7 +130,7 @@ class Executor:
         elif placed.attempt < job.attempt.number or (
             placed.attempt == job.attempt.number and job.pods is not Pods.NONE
         ):
-            return [Acted(hint)]
+            return [Acknowledge(hint)]
         else:
             job.hints.append(hint)
             job.stale = job.stale or placed.attempt > job.attempt.number
@@ -139,14 +142,14 @@ class Executor:
         """Acted at once: if we die now, whatever makes us look at the workload shows the wish."""
         job = self._jobs.get(key(wish.tenant, wish.id))
         if job is None:
-            return [Acted(hint)]
+            return [Acknowledge(hint)]
         if not job.ref and not job.stale and wish.after == job.sequence and job.logged in HELD:
             job.sequence = sequence
             job.cancel = True
             job.cancel_reason = wish.reason
         elif sequence > job.sequence:
             job.stale = True
-        return [Acted(hint), *self._advance(job, now_s)]
+        return [Acknowledge(hint), *self._advance(job, now_s)]
 
     def _on_over(
         self, hint: int, over: Evicted | Failed, sequence: int, now_s: float
@@ -154,9 +157,9 @@ class Executor:
         """Somebody ended an attempt, such as one whose cluster a person declared lost."""
         job = self._jobs.get(key(over.tenant, over.id))
         if job is None or over.by == self.name or sequence <= job.sequence:
-            return [Acted(hint)]
+            return [Acknowledge(hint)]
         job.stale = True
-        return [Acted(hint), *self._advance(job, now_s)]
+        return [Acknowledge(hint), *self._advance(job, now_s)]
 
     # The log's answers
 
@@ -202,7 +205,7 @@ class Executor:
         if read.failed:
             del self._jobs[name]
             self.frozen[name] = read.failed
-            done = [Acted(hint) for hint in job.hints]
+            done = [Acknowledge(hint) for hint in job.hints]
             return [Freeze(job.attempt.tenant, job.attempt.id, read.failed), *done]
         work = read.workload
         if work is None or not self._is_ours(work):
@@ -233,7 +236,7 @@ class Executor:
         gone: list[Instruction] = []
         if job.pods is not Pods.NONE:
             gone.append(DeletePods(job.attempt, why))
-        return [*gone, *(Acted(hint) for hint in job.hints)]
+        return [*gone, *(Acknowledge(hint) for hint in job.hints)]
 
     # The cluster's events
 
@@ -287,7 +290,7 @@ class Executor:
             if job is None or job.attempt != attempt:
                 continue
             if job.pods is Pods.ASKED and now_s >= job.due_s:
-                job.judge(Verdict(How.EVICTED, self._limits.too_late(job)))
+                job.judge(FinalResult(How.EVICTED, self._limits.too_late(job)))
             done += self._advance(job, now_s)
         return done
 
@@ -300,9 +303,9 @@ class Executor:
             if job.pods is Pods.NONE and job.verdict is None and not self._unwanted(job, now_s):
                 return [*self._create(job, now_s), *self._write(job, now_s)]
             if job.queued and (job.admitted or job.logged is not State.CLAIMED):
-                job.judge(Verdict(How.EVICTED, BACK_IN_QUEUE))
+                job.judge(FinalResult(How.EVICTED, BACK_IN_QUEUE))
             if job.cancel and job.pods is not Pods.GONE:
-                job.judge(Verdict(How.CANCELLED, job.cancel_reason))
+                job.judge(FinalResult(How.CANCELLED, job.cancel_reason))
         stop: list[Instruction] = []
         running = job.pods in (Pods.ASKED, Pods.RUNNING)
         if job.verdict is not None and running and job.logged in HELD:
@@ -313,9 +316,9 @@ class Executor:
     def _unwanted(self, job: Job, now_s: float) -> bool:
         """Whether its pods need not be made: cancelled since, or too late for its own deadline."""
         if job.cancel:
-            job.judge(Verdict(How.CANCELLED, job.cancel_reason))
+            job.judge(FinalResult(How.CANCELLED, job.cancel_reason))
         elif (rest_s := left_s(job, now_s)) is not None and rest_s <= 0:
-            job.judge(Verdict(How.EVICTED, "deadline"))
+            job.judge(FinalResult(How.EVICTED, "deadline"))
         return job.verdict is not None
 
     def _create(self, job: Job, now_s: float) -> list[Instruction]:
@@ -324,7 +327,7 @@ class Executor:
         job.pods = Pods.ASKED
         self._be_patient(job, now_s)
         hints, job.hints = job.hints, []
-        return [order_of(job, self.name, now_s), *(Acted(hint) for hint in hints)]
+        return [order_of(job, self.name, now_s), *(Acknowledge(hint) for hint in hints)]
 
     def _write(self, job: Job, now_s: float) -> list[Instruction]:
         if job.ref:
@@ -355,7 +358,7 @@ class Executor:
         job.look_at_s = 0.0
         return [self._reload(job)]
 
-    def _end(self, job: Job, verdict: Verdict, now_s: float) -> list[Instruction]:
+    def _end(self, job: Job, verdict: FinalResult, now_s: float) -> list[Instruction]:
         if job.pods not in (Pods.NONE, Pods.GONE):
             return []  # they still hold resources
         known = job.submitted_at_s > 0

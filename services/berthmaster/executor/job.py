@@ -10,7 +10,7 @@ from typing import NamedTuple, assert_never
 
 import msgspec
 
-from berthmaster.executor.words import (
+from berthmaster.executor.cluster_protocol import (
     Attempt,
     PodEvent,
     PodsAdmitted,
@@ -50,7 +50,7 @@ class How(Enum):
     CANCELLED = "cancelled"
 
 
-class Verdict(NamedTuple):
+class FinalResult(NamedTuple):
     """What will be appended once no pod is left."""
 
     how: How
@@ -83,7 +83,7 @@ class Job(msgspec.Struct, kw_only=True):
     admitted: bool = False  # out of it
     waits_for: str = ""  # what the cluster says of pods that do not run
     due_s: float = 0.0  # if not all pods run by then, the attempt is given back
-    verdict: Verdict | None = None
+    verdict: FinalResult | None = None
     look_at_s: float = 0.0  # not claimed yet as the cluster does not answer: read again then
     # Under way
     ref: str = ""  # of the one write or read in flight; "" = none
@@ -105,7 +105,7 @@ class Job(msgspec.Struct, kw_only=True):
             submitted_at_s=placed.submitted_at_s,
         )
 
-    def judge(self, verdict: Verdict) -> None:
+    def judge(self, verdict: FinalResult) -> None:
         """The first verdict stands: what follows it is its consequence."""
         if self.verdict is None:
             self.verdict = verdict
@@ -128,17 +128,17 @@ class Job(msgspec.Struct, kw_only=True):
                     self.pods = Pods.RUNNING
                 self.observed = pods
             case PodsRefused(_, reason):
-                self.judge(Verdict(How.EVICTED, reason))
+                self.judge(FinalResult(How.EVICTED, reason))
             case PodsFailed(_, reason, exit_code):
-                self.judge(Verdict(How.FAILED, reason, exit_code))
+                self.judge(FinalResult(How.FAILED, reason, exit_code))
             case PodsCompleted():
-                self.judge(Verdict(How.COMPLETED))
+                self.judge(FinalResult(How.COMPLETED))
                 self.pods = Pods.GONE
             case PodsExpired():
-                self.judge(Verdict(How.EVICTED, "deadline"))
+                self.judge(FinalResult(How.EVICTED, "deadline"))
                 self.pods = Pods.GONE
             case PodsGone(_, reason):
-                self.judge(Verdict(How.EVICTED, reason or "its pods vanished from the cluster"))
+                self.judge(FinalResult(How.EVICTED, reason or "its pods vanished from the cluster"))
                 self.pods = Pods.GONE
             case _:
                 assert_never(event)

@@ -15,7 +15,7 @@ from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.streams import WORKLOADS
-from berthmaster.executor.words import Attempt
+from berthmaster.executor.cluster_protocol import Attempt
 from berthmaster.lifecycle.fold import Key, key
 from berthmaster.messages.families import EVENTS, UNREADABLE
 from berthmaster.messages.workload import (

@@ -2,8 +2,8 @@
 
 from typing import Final, NamedTuple
 
+from berthmaster.executor.cluster_protocol import CreatePods
 from berthmaster.executor.job import Job
-from berthmaster.executor.words import CreatePods
 from berthmaster.lifecycle.states import State
 
 MAX_DOUBLINGS: Final = 30

@@ -14,8 +14,8 @@ import hashlib
 from typing import Final, NamedTuple
 
 from berthmaster.executor.affinity import placing
+from berthmaster.executor.cluster_protocol import Attempt, CreatePods
 from berthmaster.executor.offers import Offers
-from berthmaster.executor.words import Attempt, CreatePods
 from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.pods import Document, pod_spec
 from berthmaster.kubernetes.resources import JOB_SETS, JOBS, Resource

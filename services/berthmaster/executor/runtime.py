@@ -1,7 +1,7 @@
 """A Kubernetes cluster as its executor uses it: orders in, what becomes of them out.
 
 What is known comes from mirrors of our own Jobs, JobSets and pods; what is ordered is carried out
-attempt by attempt (carrier.py).
+attempt by attempt (effects.py).
 Nothing is kept here that the cluster and the log do not know: whoever is killed reads it again.
 
 Rules of this file:
@@ -16,13 +16,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from berthmaster.executor.attempt_status import DEADLINE, Scene
 from berthmaster.executor.attempts import Goal, Held, attempt_of, not_later
-from berthmaster.executor.carrier import Carrier
-from berthmaster.executor.errands import Errands
-from berthmaster.executor.kinds import JobObject, PodObject
-from berthmaster.executor.mirrors import Mirrors
-from berthmaster.executor.standing import DEADLINE, Scene
-from berthmaster.executor.words import (
+from berthmaster.executor.cluster_protocol import (
     Attempt,
     CreatePods,
     DeletePods,
@@ -36,6 +32,10 @@ from berthmaster.executor.words import (
     PodsWaiting,
     StopPods,
 )
+from berthmaster.executor.effects import AttemptEffects
+from berthmaster.executor.kinds import JobObject, PodObject
+from berthmaster.executor.watch import JobMirrors
+from berthmaster.executor.writer import JobWriter
 from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.reflector import Added, Change, Deleted, Listed, Unreadable, Updated
@@ -57,7 +57,7 @@ class ClusterRuntime:
     def __init__(
         self,
         client: Client,
-        errands: Errands,
+        writer: JobWriter,
         *,
         executor: str,
         namespaces: tuple[str, ...],
@@ -66,7 +66,7 @@ class ClusterRuntime:
         log: LogLike,
     ) -> None:
         """``job_sets``: whether the cluster serves them."""
-        self.errands = errands
+        self.writer = writer
         self._executor = executor
         self._clock = clock
         self._log = log
@@ -75,9 +75,9 @@ class ClusterRuntime:
         self._ready = False
         self._listed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        errands.closed = self.closed
-        self._carrier = Carrier(errands, say=self._say, judge=self._judge, log=log)
-        self._mirrors = Mirrors(
+        writer.closed = self.closed
+        self._effects = AttemptEffects(writer, say=self._say, judge=self._judge, log=log)
+        self._mirrors = JobMirrors(
             client,
             namespaces,
             executor=executor,
@@ -98,7 +98,7 @@ class ClusterRuntime:
             for held in self._held.values():
                 if held.timer is not None:
                     held.timer.cancel()
-            await self._carrier.close(self._held.values())
+            await self._effects.close(self._held.values())
 
     @property
     def ready(self) -> bool:
@@ -116,17 +116,17 @@ class ClusterRuntime:
 
     def ill(self) -> str:
         """What stands between us and the API server, in words; "" = nothing."""
-        carrier = self._carrier
-        return carrier.broken or self._mirrors.ill(self._loop.time()) or carrier.trouble
+        effects = self._effects
+        return effects.broken or self._mirrors.ill(self._loop.time()) or effects.trouble
 
     @property
     def trouble(self) -> str:
         """The last call that failed, "" since the last that did not."""
-        return self._carrier.trouble
+        return self._effects.trouble
 
     def lacking(self) -> dict[str, str]:
         """Namespaces in which rights are missing, and which."""
-        return self._carrier.lacking | self._mirrors.all_closed(self._loop.time())
+        return self._effects.lacking | self._mirrors.all_closed(self._loop.time())
 
     def closed(self, namespace: str) -> str:
         """Why nobody can see what is in a namespace, "" = it is seen."""
@@ -134,12 +134,12 @@ class ClusterRuntime:
 
     def away(self) -> str:
         """Why nothing new should be claimed: no API server answers us. "" = one does."""
-        carrier, mirrors, now_s = self._carrier, self._mirrors, self._loop.time()
-        if carrier.unanswered_at_s > mirrors.heard_at_s and carrier.unanswered:
-            return carrier.unanswered
+        effects, mirrors, now_s = self._effects, self._mirrors, self._loop.time()
+        if effects.unanswered_at_s > mirrors.heard_at_s and effects.unanswered:
+            return effects.unanswered
         if not mirrors.complete(now_s) and self._ready:
             return mirrors.ill(now_s)  # all are closed by now
-        return mirrors.unanswered() or carrier.slow(now_s)
+        return mirrors.unanswered() or effects.slow(now_s)
 
     # ---- Runtime
 
@@ -175,14 +175,14 @@ class ClusterRuntime:
                 held.order = order
                 held.scene.wanted = {pods.name: pods.count for pods in order.request.pod_sets}
                 held.scene.queued = order.target.via == "worker"
-                self._carrier.want(held, Goal.CREATE)
+                self._effects.want(held, Goal.CREATE)
             case StopPods(attempt) if held is None:
                 self._say(PodsGone(attempt))
             case StopPods(_, reason) if held is not None:
                 held.stop_reason = reason
-                self._carrier.want(held, Goal.STOP)
+                self._effects.want(held, Goal.STOP)
             case DeletePods() if held is not None:
-                self._carrier.want(held, Goal.DELETE)
+                self._effects.want(held, Goal.DELETE)
             case _:
                 pass  # there is nothing of it
 
@@ -334,7 +334,7 @@ class ClusterRuntime:
         ):
             self._log.warning("its cluster did not end it in time", attempt=held.text)
             held.stop_reason = DEADLINE
-            self._carrier.want(held, Goal.STOP)
+            self._effects.want(held, Goal.STOP)
         self._judge(held)
 
     def _let_go(self, held: Held) -> None:
@@ -342,7 +342,7 @@ class ClusterRuntime:
         if held.work is not None:
             return
         if held.uid and held.uid != held.deleted:
-            self._carrier.want(held, Goal.DELETE)  # it came late
+            self._effects.want(held, Goal.DELETE)  # it came late
         elif held.scene.job is None and not held.unsure and not held.scene.pods:
             if held.timer is not None:
                 held.timer.cancel()

@@ -15,7 +15,7 @@ from berthmaster.bus.facts import FactMirror
 from berthmaster.bus.joining import joined
 from berthmaster.bus.streams import FLEET, WORKLOADS
 from berthmaster.executor.core import Executor
-from berthmaster.executor.errands import Errands
+from berthmaster.executor.events import ClusterReached, HintSeen
 from berthmaster.executor.leftovers import read_leftovers
 from berthmaster.executor.limits import Limits
 from berthmaster.executor.manifest import Style
@@ -23,7 +23,7 @@ from berthmaster.executor.offers import Offers
 from berthmaster.executor.runtime import ClusterRuntime
 from berthmaster.executor.settings import ExecutorSettings
 from berthmaster.executor.shell import Shell
-from berthmaster.executor.stimuli import Reach, Told
+from berthmaster.executor.writer import JobWriter
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.errors import KubernetesError
 from berthmaster.kubernetes.joining import reached
@@ -39,7 +39,7 @@ REACH_S: Final = 0.1  # between two looks at whether the API server answers: wha
 NO_HINT: Final = 0  # what nobody waits to hear acknowledged
 
 
-class Figures:
+class ExecutorMetrics:
     """The executor's metrics."""
 
     def __init__(self, ctx: Context[ExecutorSettings]) -> None:
@@ -72,17 +72,17 @@ class Figures:
         self._attempts.set(shell.core.jobs)
         self._away.set(bool(shell.core.away))
         self._objects.set(runtime.attempts)
-        errands, tally = runtime.errands, shell.tally
+        writer, counts = runtime.writer, shell.counts
         for what, value in (
-            ("jobs_made", errands.made),
-            ("jobs_refused", errands.refused),
-            ("jobs_stopped", errands.stopped),
-            ("jobs_deleted", errands.deleted),
-            ("writes_stored", tally.stored),
-            ("writes_refused", tally.refused),
-            ("writes_unknown", tally.unknown),
-            ("stories_read", tally.reloads),
-            ("workloads_frozen", tally.frozen),
+            ("jobs_made", writer.made),
+            ("jobs_refused", writer.refused),
+            ("jobs_stopped", writer.stopped),
+            ("jobs_deleted", writer.deleted),
+            ("writes_stored", counts.stored),
+            ("writes_refused", counts.refused),
+            ("writes_unknown", counts.unknown),
+            ("stories_read", counts.reloads),
+            ("workloads_frozen", counts.frozen),
         ):
             self._counters[what].inc(self._grown(what, value))
         for (verb, resource), value in client.calls.items():
@@ -143,7 +143,7 @@ class _Serving:
         style = Style(
             settings.gpu_resource, settings.kai_scheduler, settings.kai_queue, settings.scheduler
         )
-        errands = Errands(
+        writer = JobWriter(
             client,
             core.name,
             settings.namespaces,
@@ -154,7 +154,7 @@ class _Serving:
         )
         runtime = ClusterRuntime(
             client,
-            errands,
+            writer,
             executor=core.name,
             namespaces=settings.namespaces,
             job_sets=job_sets,
@@ -179,7 +179,7 @@ class _Serving:
         ctx.health.ready("fleet", True)
         working = ctx.spawn(shell.run(ctx.stopping), name="executor")
         ctx.spawn(self._watch_reach(), name="whether the API server answers")
-        figures = Figures(ctx)
+        figures = ExecutorMetrics(ctx)
         async for _ in beats(FIGURES_INTERVAL_S, ctx.stopping):
             ill = runtime.ill()
             ctx.health.ready("cluster", not ill and runtime.ready, ill or "not listed yet")
@@ -198,9 +198,9 @@ class _Serving:
                     self._ctx.log.warning("nothing is claimed: no answer", why=away)
                 else:
                     self._ctx.log.info("claiming again: the API server answers")
-                shell.feed(Reach(away))
+                shell.feed(ClusterReached(away))
 
-    def _tell_lacking(self, figures: Figures) -> None:
+    def _tell_lacking(self, figures: ExecutorMetrics) -> None:
         """A namespace without its Role stops no other; people must hear of it all the same."""
         ctx, lacking = self._ctx, self._parts.runtime.lacking()
         names = ctx.settings.namespaces
@@ -215,7 +215,7 @@ class _Serving:
                 ctx.log.info("a namespace is served again", namespace=name)
         self._told = lacking
 
-    async def _leftovers(self) -> list[Told]:
+    async def _leftovers(self) -> list[HintSeen]:
         """What an earlier life claimed and did not make."""
         found = await read_leftovers(self._conn, self._ctx.settings.cluster)
         told = []
@@ -227,7 +227,7 @@ class _Serving:
                 self._ctx.health.ready("namespaces", False, f"{why}, which is not served any more")
                 self._ctx.log.error("cannot tell what became of a claim", why=why)
                 continue
-            told.append(Told(NO_HINT, placed, sequence))
+            told.append(HintSeen(NO_HINT, placed, sequence))
         return told
 
 

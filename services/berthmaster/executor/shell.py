@@ -21,9 +21,10 @@ from berthmaster.bus.grouped import grouped
 from berthmaster.bus.log import GET_TIMEOUT_S, EventLog, Message, decode_story
 from berthmaster.bus.streams import WORKLOADS
 from berthmaster.bus.worker import Later, Never, Worker
+from berthmaster.executor.cluster_protocol import CreatePods, DeletePods, PodEvent, StopPods
 from berthmaster.executor.core import Executor
-from berthmaster.executor.stimuli import Acted, Freeze, Instruction, Stimulus, Tick, Told
-from berthmaster.executor.words import CreatePods, DeletePods, PodEvent, StopPods
+from berthmaster.executor.events import Event, HintSeen, Tick
+from berthmaster.executor.instructions import Acknowledge, Freeze, Instruction
 from berthmaster.lifecycle.fold import Workload, key, offer
 from berthmaster.lifecycle.instructions import (
     Answered,
@@ -69,7 +70,7 @@ class Runtime(Protocol):
         """Make durable what was ordered since the last call: it must survive our own death."""
 
 
-class Tally:
+class Counts:
     """What the shell has done; for metrics."""
 
     def __init__(self) -> None:
@@ -90,19 +91,19 @@ class Shell:
         runtime: Runtime,
         *,
         service: str = "executor",
-        leftovers: Callable[[], Awaitable[Iterable[Told]]] | None = None,
+        leftovers: Callable[[], Awaitable[Iterable[HintSeen]]] | None = None,
     ) -> None:
         """``leftovers``: placements that an earlier life may have claimed and not carried out; for
         runtimes that take longer to make pods than we to acknowledge the order."""
         self.core = core
-        self.tally = Tally()
+        self.counts = Counts()
         self._conn = conn
         self._log = EventLog(conn)
         self._appends = grouped(conn)
         self._runtime = runtime
         self._service = service
         self._leftovers = leftovers
-        self._inbox: deque[Stimulus] = deque()
+        self._inbox: deque[Event] = deque()
         self._writes: deque[Append] = deque()
         self._reading = 0
         self._reads: deque[Reload] = deque()  # after the writes: a restart asks for thousands
@@ -171,7 +172,7 @@ class Shell:
             return
         self._hint_number = number = self._hint_number + 1
         acted = self._hints[number] = self._loop.create_future()
-        self.feed(Told(number, event, recorded.sequence))
+        self.feed(HintSeen(number, event, recorded.sequence))
         try:
             async with asyncio.timeout(HINT_LIMIT_S):
                 await acted
@@ -182,9 +183,9 @@ class Shell:
 
     # The pump
 
-    def feed(self, stimulus: Stimulus) -> None:
+    def feed(self, event: Event) -> None:
         """Something happened; the core hears of it before this turn of the loop is over."""
-        self._inbox.append(stimulus)
+        self._inbox.append(event)
         if not self._pump_due:
             self._pump_due = True
             self._loop.call_soon(self._pump)
@@ -219,10 +220,10 @@ class Shell:
                 self._reads.append(instruction)
             case CreatePods() | StopPods() | DeletePods():
                 self._runtime.perform(instruction)
-            case Acted(hint):
+            case Acknowledge(hint):
                 acted.append(hint)
             case Freeze():
-                self.tally.frozen += 1
+                self.counts.frozen += 1
                 self._fly(self._report(instruction))
             case _:
                 assert_never(instruction)
@@ -276,11 +277,11 @@ class Shell:
         failures = self._failures.pop(name, 0)
         match outcome:
             case Stored():
-                self.tally.stored += 1
+                self.counts.stored += 1
             case Refused():
-                self.tally.refused += 1
+                self.counts.refused += 1
             case Unknown(why):
-                self.tally.unknown += 1
+                self.counts.unknown += 1
                 if not failures:
                     self._conn.log.warning("write of unknown outcome", workload=name, why=why)
                 failures = self._failures[name] = failures + 1
@@ -295,7 +296,7 @@ class Shell:
             story = await self._story(order)
         finally:
             self._reading -= 1
-        self.tally.reloads += 1
+        self.counts.reloads += 1
         try:
             recorded = decode_story(story)
         except UNREADABLE as error:

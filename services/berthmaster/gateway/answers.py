@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from berthmaster.gateway.explain import shorten
-from berthmaster.gateway.view import state_name, view_of
+from berthmaster.gateway.workload_index import state_name, view_of
 from berthmaster.lifecycle.fold import Workload
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import (

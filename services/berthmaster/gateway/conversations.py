@@ -26,8 +26,9 @@ from berthmaster.gateway.answers import (
     unavailable,
     unreadable,
 )
-from berthmaster.gateway.desk import Desk
-from berthmaster.gateway.stimuli import ReadStory, Requested, StoryRead
+from berthmaster.gateway.events import Requested, StoryRead
+from berthmaster.gateway.instructions import ReadStory
+from berthmaster.gateway.shared_state import SharedState
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.fold import Verdict, Workload, is_whole, offer
 from berthmaster.lifecycle.instructions import (
@@ -78,27 +79,27 @@ _ASKED: Final = "its executor was asked to stop it"
 _ASKED_BEFORE: Final = "its executor had been asked to stop it before"
 
 
-def submit(desk: Desk, asked: Requested, tenant: str, now_s: float) -> Conversation:
+def submit(shared: SharedState, asked: Requested, tenant: str, now_s: float) -> Conversation:
     """Accept a request once, whatever is repeated, and only when it is stored."""
     request = validation.job_request(asked.data)
     if isinstance(request, Refusal):
         return request
     digest = request_digest(request)
-    known = desk.certain(tenant, request.id)
+    known = shared.certain(tenant, request.id)
     if known is not None:
         return repeated(known, digest)
-    if not desk.queues_known:
+    if not shared.queues_known:
         return unavailable("the queues have not been read yet")
-    refusal = queue_refusal(desk.queues, tenant, request.queue)
+    refusal = queue_refusal(shared.queues, tenant, request.queue)
     if refusal is None:
-        refusal = limit_refusal(desk.queues[request.queue], request, desk.view.waiting)
-    if refusal is None and desk.is_full:
+        refusal = limit_refusal(shared.queues[request.queue], request, shared.view.waiting)
+    if refusal is None and shared.is_full:
         refusal = overloaded("the log of workloads is nearly full; running jobs are not affected")
     if refusal is not None:  # unless it is an old acquaintance
         read, _ = yield from _reload(asked.ref, tenant, request.id)
         return repeated(read.workload, digest) if read.workload is not None else refusal
-    for _ in range(desk.limits.max_tries):
-        event = _submitted_event(desk, asked.ref, tenant, request, digest, now_s)
+    for _ in range(shared.limits.max_tries):
+        event = _submitted_event(shared, asked.ref, tenant, request, digest, now_s)
         outcome, now_s = yield from _append(asked.ref, event)
         match outcome:
             case Stored(sequence):
@@ -112,7 +113,7 @@ def submit(desk: Desk, asked: Requested, tenant: str, now_s: float) -> Conversat
         read, now_s = yield from _reload(asked.ref, tenant, request.id)
         if read.workload is not None:
             return repeated(read.workload, digest)
-        if frozen := desk.view.frozen(tenant, request.id):
+        if frozen := shared.view.frozen(tenant, request.id):
             return conflict(request.id, f"a workload that is frozen: {frozen}")
         if read.failed:
             return unavailable(AGAIN)
@@ -121,18 +122,18 @@ def submit(desk: Desk, asked: Requested, tenant: str, now_s: float) -> Conversat
 
 
 def _submitted_event(
-    desk: Desk, ref: str, tenant: str, request: JobRequest, digest: str, now_s: float
+    shared: SharedState, ref: str, tenant: str, request: JobRequest, digest: str, now_s: float
 ) -> Submitted:
     return Submitted(
         tenant=tenant,
         id=request.id,
         after=0,
         at_s=now_s,
-        by=desk.by,
+        by=shared.by,
         cause=ref,
         request=request,
         digest=digest,
-        cell=_cell_of(desk.queues.get(request.queue)),
+        cell=_cell_of(shared.queues.get(request.queue)),
     )
 
 
@@ -150,7 +151,7 @@ class Wish(NamedTuple):
     reason: str = ""
 
 
-def change(desk: Desk, asked: Requested, tenant: str, now_s: float) -> Conversation:
+def change(shared: SharedState, asked: Requested, tenant: str, now_s: float) -> Conversation:
     """The verbs cancel and reprioritize."""
     if asked.verb == "cancel":
         cancel = validation.cancel_request(asked.data)
@@ -162,15 +163,15 @@ def change(desk: Desk, asked: Requested, tenant: str, now_s: float) -> Conversat
         if isinstance(other, Refusal):
             return other
         wish = Wish(tenant, other.id, priority=other.priority)
-    return (yield from fulfil(desk, asked.ref, wish, now_s))
+    return (yield from fulfil(shared, asked.ref, wish, now_s))
 
 
-def fulfil(desk: Desk, ref: str, wish: Wish, now_s: float) -> Conversation:
+def fulfil(shared: SharedState, ref: str, wish: Wish, now_s: float) -> Conversation:
     """Write what is wished for as the workload's state allows it, or find that it is so."""
     tenant, name = wish.tenant, wish.id
-    work = desk.certain(tenant, name)
-    for _ in range(desk.limits.max_tries):
-        if frozen := desk.view.frozen(tenant, name):
+    work = shared.certain(tenant, name)
+    for _ in range(shared.limits.max_tries):
+        if frozen := shared.view.frozen(tenant, name):
             return unreadable(name, frozen)
         if work is None:
             read, now_s = yield from _reload(ref, tenant, name)
@@ -179,10 +180,10 @@ def fulfil(desk: Desk, ref: str, wish: Wish, now_s: float) -> Conversation:
                 return unavailable(AGAIN) if read.failed else not_found(name)
         if note := _nothing_to_do(wish, work):
             return changed(tenant, name, work.state, note)
-        event, then, note = _change_event(desk, ref, wish, work, now_s)
+        event, then, note = _change_event(shared, ref, wish, work, now_s)
         outcome, now_s = yield from _append(ref, event)
         if isinstance(outcome, Stored):
-            desk.wrote(tenant, name, outcome.sequence)
+            shared.wrote(tenant, name, outcome.sequence)
             return changed(tenant, name, then, note)
         work = None  # somebody wrote first, or nobody knows: look again
     return unavailable("the workload keeps changing; repeating the request is safe")
@@ -197,7 +198,7 @@ def _nothing_to_do(wish: Wish, work: Workload) -> str:
 
 
 def _change_event(
-    desk: Desk, ref: str, wish: Wish, work: Workload, now_s: float
+    shared: SharedState, ref: str, wish: Wish, work: Workload, now_s: float
 ) -> tuple[Cancelled | CancelRequested | Reprioritized, State, str]:
     """The event, the workload's state after it, and a note for people."""
     if wish.priority is not None:
@@ -206,7 +207,7 @@ def _change_event(
             id=work.id,
             after=work.sequence,
             at_s=now_s,
-            by=desk.by,
+            by=shared.by,
             cause=ref,
             priority=wish.priority,
         )
@@ -217,7 +218,7 @@ def _change_event(
             id=work.id,
             after=work.sequence,
             at_s=now_s,
-            by=desk.by,
+            by=shared.by,
             cause=ref,
             cluster=work.cluster,
             reason=wish.reason,
@@ -228,7 +229,7 @@ def _change_event(
         id=work.id,
         after=work.sequence,
         at_s=now_s,
-        by=desk.by,
+        by=shared.by,
         cause=ref,
         attempt=work.attempt,
         cluster=work.cluster if work.live else "",
@@ -239,21 +240,21 @@ def _change_event(
     return ending, State.CANCELLED, ""
 
 
-def get(desk: Desk, asked: Requested, tenant: str) -> Conversation:
+def get(shared: SharedState, asked: Requested, tenant: str) -> Conversation:
     """One workload: from the view if it is open, else from the log, else from the archive."""
     request = validation.get_request(asked.data)
     if isinstance(request, Refusal):
         return request
-    known = desk.certain(tenant, request.id)
+    known = shared.certain(tenant, request.id)
     if known is not None and not request.story:
-        return found(known, (), desk.view.frozen(tenant, request.id))
+        return found(known, (), shared.view.frozen(tenant, request.id))
     step = yield ReadStory(ref=asked.ref, tenant=tenant, id=request.id)
     read = step.told
     if not isinstance(read, StoryRead):
         raise TypeError(f"ReadStory was answered by {type(read).__name__}")
     if read.failed:
         return unavailable(AGAIN)
-    frozen = read.unreadable or desk.view.frozen(tenant, request.id)
+    frozen = read.unreadable or shared.view.frozen(tenant, request.id)
     work, story = _life(tenant, request.id, read)
     if work.state is State.NEW:
         return unreadable(request.id, frozen) if frozen else not_found(request.id)
@@ -279,31 +280,33 @@ def _life(tenant: str, name: str, read: StoryRead) -> tuple[Workload, list[Recor
     return work, story
 
 
-def page(desk: Desk, asked: Requested, tenant: str) -> ApiReply:
+def page(shared: SharedState, asked: Requested, tenant: str) -> ApiReply:
     """The verb list."""
     request = validation.list_request(asked.data)
     if isinstance(request, Refusal):
         return request
-    if not desk.caught_up:
+    if not shared.caught_up:
         return unavailable("the log has not been read to its end yet")
-    return desk.view.page(tenant, request)
+    return shared.view.page(tenant, request)
 
 
-def order(desk: Desk, asked: Requested, now_s: float) -> Conversation:
+def order(shared: SharedState, asked: Requested, now_s: float) -> Conversation:
     """An operator's order: stored, then confirmed. Repeating one is harmless."""
-    made = _control_fact(desk, asked, now_s)
+    made = _control_fact(shared, asked, now_s)
     if isinstance(made, Refusal):
         return made
     fact, note = made
     step = yield PutControl(ref=asked.ref, fact=fact)
     if isinstance(step.told, Answered) and isinstance(step.told.outcome, Stored):
         if isinstance(fact, QueueSetting):
-            desk.set_queue(fact, step.told.outcome.sequence)  # whoever is told may use it at once
+            shared.set_queue(fact, step.told.outcome.sequence)  # whoever is told may use it at once
         return OperatorReply(sequence=step.told.outcome.sequence, note=note)
     return unavailable(AGAIN)
 
 
-def _control_fact(desk: Desk, asked: Requested, now_s: float) -> tuple[ControlFact, str] | Refusal:
+def _control_fact(
+    shared: SharedState, asked: Requested, now_s: float
+) -> tuple[ControlFact, str] | Refusal:
     match asked.verb:
         case "cordon" | "uncordon":
             cordon = validation.cordon_request(asked.data)
@@ -315,7 +318,7 @@ def _control_fact(desk: Desk, asked: Requested, now_s: float) -> tuple[ControlFa
                 node=cordon.node,
                 cordoned=on,
                 reason=cordon.reason,
-                set_by=desk.by,
+                set_by=shared.by,
                 set_at_s=now_s,
             )
             return fact, "nothing new is placed there; what runs there goes on" if on else ""
@@ -328,7 +331,7 @@ def _control_fact(desk: Desk, asked: Requested, now_s: float) -> tuple[ControlFa
                 cluster=lost.cluster,
                 lost=gone,
                 reason=lost.reason,
-                set_by=desk.by,
+                set_by=shared.by,
                 set_at_s=now_s,
             )
             return told, "what was claimed there is placed anew" if gone else ""
@@ -336,7 +339,7 @@ def _control_fact(desk: Desk, asked: Requested, now_s: float) -> tuple[ControlFa
             setting = validation.queue_setting(asked.data)
             if isinstance(setting, Refusal):
                 return setting
-            by = setting.set_by or desk.by
+            by = setting.set_by or shared.by
             return msgspec.structs.replace(setting, set_by=by, set_at_s=now_s), _idle(setting)
         case _:
             return malformed_verb(asked.verb)

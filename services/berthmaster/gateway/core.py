@@ -1,9 +1,9 @@
-"""The gateway's core: one stimulus in, instructions out, the time passed in. Pure.
+"""The gateway's core: one event in, instructions out, the time passed in. Pure.
 
 Every request is a conversation under its ref: each answer that is told under it leads to exactly
 one more instruction, until that is a Reply. No conversation outlives its Reply, and there is a
 bound on how many there are. What a verb does is written in conversations.py; here is who is asked,
-and what the log and the queues teach the desk that all conversations share.
+and what the log and the queues teach the state that all conversations share.
 
 To drive it: ``handle(event, now_s)``, carry out what it returns, feed each outcome back under the
 instruction's ref. Conversations whose ref begins with ``wish/`` were begun by no request: a cancel
@@ -17,23 +17,24 @@ from typing import Final, assert_never
 from berthmaster.gateway import conversations, validation
 from berthmaster.gateway.answers import malformed_verb, overloaded, unavailable
 from berthmaster.gateway.conversations import Conversation, Step, Told, Wish
-from berthmaster.gateway.desk import Desk, Limits
-from berthmaster.gateway.stimuli import (
+from berthmaster.gateway.events import (
     Abandoned,
     CaughtUp,
+    Event,
     Logged,
     LogReplaced,
     LogSize,
     QueueSet,
     QueuesKnown,
     QueuesListed,
-    ReadStory,
     Requested,
     StoryRead,
     Tick,
-    Unreadable,
+    UnreadableEvent,
 )
-from berthmaster.gateway.view import View
+from berthmaster.gateway.instructions import Instruction, ReadStory
+from berthmaster.gateway.shared_state import Limits, SharedState
+from berthmaster.gateway.workload_index import WorkloadIndex
 from berthmaster.lifecycle.fold import Verdict, Workload
 from berthmaster.lifecycle.instructions import (
     Answered,
@@ -47,23 +48,6 @@ from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import ApiReply, Refusal
 from berthmaster.messages.workload import Evicted
 
-Stimulus = (
-    Requested
-    | Answered
-    | Reloaded
-    | StoryRead
-    | Abandoned
-    | Logged
-    | Unreadable
-    | CaughtUp
-    | LogReplaced
-    | QueueSet
-    | QueuesListed
-    | QueuesKnown
-    | LogSize
-    | Tick
-)
-Instruction = Append | Reload | ReadStory | PutControl | Reply
 WISH: Final = "wish/"
 _ANSWER_TO: Final[dict[type, type]] = {
     Append: Answered,
@@ -77,7 +61,7 @@ class Gateway:
     """``handle`` is all there is to it."""
 
     def __init__(self, *, by: str, limits: Limits | None = None) -> None:
-        self._desk = Desk(by, limits or Limits())
+        self._shared = SharedState(by, limits or Limits())
         self._talks: dict[str, tuple[Conversation, type]] = {}  # and what it waits for
         self._wishes: dict[str, Wish] = {}  # not begun yet, by ref
         self._pursued: dict[str, Wish] = {}
@@ -86,30 +70,30 @@ class Gateway:
     @property
     def caught_up(self) -> bool:
         """Whether everything that was in the log at the start has been read."""
-        return self._desk.caught_up
+        return self._shared.caught_up
 
     @property
     def queues_known(self) -> bool:
         """Whether every queue that was set has been read."""
-        return self._desk.queues_known
+        return self._shared.queues_known
 
     @property
     def is_full(self) -> bool:
         """Whether the log is so full that new submits are refused."""
-        return self._desk.is_full
+        return self._shared.is_full
 
     @property
-    def view(self) -> View:
+    def view(self) -> WorkloadIndex:
         """For figures and tests."""
-        return self._desk.view
+        return self._shared.view
 
     @property
     def in_flight(self) -> int:
         """Conversations that have not ended."""
         return len(self._talks)
 
-    def handle(self, event: Stimulus, now_s: float) -> list[Instruction]:
-        """Take one stimulus. Whatever strangers send, this does not raise."""
+    def handle(self, event: Event, now_s: float) -> list[Instruction]:
+        """Take one event. Whatever strangers send, this does not raise."""
         match event:
             case Logged():
                 return self._on_logged(event, now_s)
@@ -120,29 +104,29 @@ class Gateway:
             case Abandoned():
                 return self._on_abandoned(event)
             case Tick():
-                self._desk.view.forget(now_s - self._desk.limits.keep_ended_s)
+                self._shared.view.forget(now_s - self._shared.limits.keep_ended_s)
                 return self._pursue(now_s)
             case CaughtUp():
-                self._desk.caught_up = True
-                for work in self._desk.view.open_workloads():
+                self._shared.caught_up = True
+                for work in self._shared.view.open_workloads():
                     self._wish_on(work)
                 return self._pursue(now_s)
-            case Unreadable():
+            case UnreadableEvent():
                 why = f"this version cannot read its event {event.sequence} ({event.why})"
-                self._desk.view.freeze(event.tenant, event.id, why)
-                self._desk.followed(event.sequence)
+                self._shared.view.freeze(event.tenant, event.id, why)
+                self._shared.followed(event.sequence)
             case LogReplaced():
-                self._desk.restart()
+                self._shared.restart()
                 self._wishes.clear()
             case QueueSet():
-                self._desk.set_queue(event.setting, event.sequence)
+                self._shared.set_queue(event.setting, event.sequence)
             case QueuesListed():
-                self._desk.list_queues()
+                self._shared.list_queues()
             case QueuesKnown():
-                self._desk.queues_known = True
+                self._shared.queues_known = True
             case LogSize():
-                limit = event.max_bytes * self._desk.limits.full_share
-                self._desk.is_full = event.max_bytes > 0 and event.bytes >= limit
+                limit = event.max_bytes * self._shared.limits.full_share
+                self._shared.is_full = event.max_bytes > 0 and event.bytes >= limit
             case _:
                 assert_never(event)
         return []
@@ -150,8 +134,8 @@ class Gateway:
     # Conversations
 
     def _on_request(self, asked: Requested, now_s: float) -> list[Instruction]:
-        if len(self._talks) >= self._desk.limits.max_in_flight:
-            most = self._desk.limits.max_in_flight
+        if len(self._talks) >= self._shared.limits.max_in_flight:
+            most = self._shared.limits.max_in_flight
             reply: ApiReply = overloaded(f"at most {most} requests at once")
             return [Reply(ref=asked.ref, reply=reply)]
         begun = self._begin(asked, now_s)
@@ -162,18 +146,18 @@ class Gateway:
     def _begin(self, asked: Requested, now_s: float) -> Conversation | ApiReply:
         tenant = asked.tenant
         if tenant is None:
-            return conversations.order(self._desk, asked, now_s)
+            return conversations.order(self._shared, asked, now_s)
         if wrong := validation.tenant_refusal(tenant):
             return wrong
         match asked.verb:
             case "submit":
-                return conversations.submit(self._desk, asked, tenant, now_s)
+                return conversations.submit(self._shared, asked, tenant, now_s)
             case "cancel" | "reprioritize":
-                return conversations.change(self._desk, asked, tenant, now_s)
+                return conversations.change(self._shared, asked, tenant, now_s)
             case "get":
-                return conversations.get(self._desk, asked, tenant)
+                return conversations.get(self._shared, asked, tenant)
             case "list":
-                return conversations.page(self._desk, asked, tenant)
+                return conversations.page(self._shared, asked, tenant)
             case _:
                 return malformed_verb(asked.verb)
 
@@ -208,16 +192,16 @@ class Gateway:
     # What the log teaches
 
     def _on_logged(self, event: Logged, now_s: float) -> list[Instruction]:
-        offered = self._desk.view.offer(event.event, event.sequence, event.stored_at_s)
-        self._desk.followed(event.sequence)
+        offered = self._shared.view.offer(event.event, event.sequence, event.stored_at_s)
+        self._shared.followed(event.sequence)
         if offered is None:
             return []
         verdict, work = offered
         self.verdicts[verdict] += 1
         if verdict is Verdict.MISSED:
             why = f"events of it before {event.sequence} are missing from the log"
-            self._desk.view.freeze(work.tenant, work.id, why)
-        if isinstance(event.event, Evicted) and self._desk.caught_up:
+            self._shared.view.freeze(work.tenant, work.id, why)
+        if isinstance(event.event, Evicted) and self._shared.caught_up:
             self._wish_on(work)
             return self._pursue(now_s)
         return []
@@ -232,9 +216,9 @@ class Gateway:
 
     def _pursue(self, now_s: float) -> list[Instruction]:
         begun: list[Instruction] = []
-        while self._wishes and len(self._talks) < self._desk.limits.max_in_flight:
+        while self._wishes and len(self._talks) < self._shared.limits.max_in_flight:
             ref, wish = self._wishes.popitem()
             self._pursued[ref] = wish
-            talk = conversations.fulfil(self._desk, ref, wish, now_s)
+            talk = conversations.fulfil(self._shared, ref, wish, now_s)
             begun += self._advance(ref, talk, None)
         return begun

@@ -21,14 +21,12 @@ from berthmaster.bus.joining import joined
 from berthmaster.bus.log import event_subject
 from berthmaster.bus.streams import ARCHIVE, CONTROL, WORKLOADS, stream_info
 from berthmaster.gateway.answers import fitted, overloaded, unavailable
-from berthmaster.gateway.core import WISH, Gateway, Instruction, Stimulus
-from berthmaster.gateway.desk import Limits
-from berthmaster.gateway.figures import Figures
-from berthmaster.gateway.performer import Performer
-from berthmaster.gateway.settings import GatewaySettings
-from berthmaster.gateway.stimuli import (
+from berthmaster.gateway.core import WISH, Gateway
+from berthmaster.gateway.effects import Effects
+from berthmaster.gateway.events import (
     Abandoned,
     CaughtUp,
+    Event,
     Logged,
     LogReplaced,
     LogSize,
@@ -37,8 +35,12 @@ from berthmaster.gateway.stimuli import (
     QueuesListed,
     Requested,
     Tick,
-    Unreadable,
+    UnreadableEvent,
 )
+from berthmaster.gateway.instructions import Instruction
+from berthmaster.gateway.metrics import GatewayMetrics
+from berthmaster.gateway.settings import GatewaySettings
+from berthmaster.gateway.shared_state import Limits
 from berthmaster.lifecycle.instructions import (
     Reply,
 )
@@ -60,7 +62,7 @@ class Shell:
         settings = ctx.settings
         self._ctx = ctx
         self._conn = conn
-        self._performer = Performer(conn, settings.settle_limit_s, self._tell)
+        self._effects = Effects(conn, settings.settle_limit_s, self._tell)
         self._life = f"gateway-{secrets.token_hex(4)}"
         self._core = Gateway(
             by=self._life,
@@ -70,7 +72,7 @@ class Shell:
                 keep_ended_s=settings.tombstone_days * 86_400,
             ),
         )
-        self._figures = Figures(ctx.metrics, self._core)
+        self._figures = GatewayMetrics(ctx.metrics, self._core)
         self._numbers = itertools.count(1)
         self._letters: list[tuple[Recorded, str, str, str]] = []  # with stream, workload, reason
 
@@ -140,7 +142,7 @@ class Shell:
                     (step,) = todo  # a conversation asks for one thing at a time
                     if isinstance(step, Reply):
                         return step.reply
-                    todo = self._tell(await self._performer.perform(step))
+                    todo = self._tell(await self._effects.perform(step))
         except TimeoutError:
             pass
         finally:
@@ -149,8 +151,8 @@ class Shell:
                     reply = last.reply
         return reply
 
-    def _tell(self, stimulus: Stimulus) -> list[Instruction]:
-        return self._core.handle(stimulus, self._conn.now())
+    def _tell(self, event: Event) -> list[Instruction]:
+        return self._core.handle(event, self._conn.now())
 
     def _start(self, begun: list[Instruction]) -> None:
         """Conversations that no request began; the core bounds how many."""
@@ -183,8 +185,8 @@ class Shell:
         if event is None or wrong:
             self._freeze(recorded, wrong)
             return
-        stimulus = Logged(event=event, sequence=recorded.sequence, stored_at_s=recorded.stored_at_s)
-        if begun := self._tell(stimulus):
+        logged = Logged(event=event, sequence=recorded.sequence, stored_at_s=recorded.stored_at_s)
+        if begun := self._tell(logged):
             self._start(begun)
 
     def _freeze(self, recorded: Recorded, why: str) -> None:
@@ -194,7 +196,7 @@ class Shell:
             self._letter(recorded, WORKLOADS, "", why)
             return
         self._tell(
-            Unreadable(tenant=place.tenant, id=place.id, sequence=recorded.sequence, why=why)
+            UnreadableEvent(tenant=place.tenant, id=place.id, sequence=recorded.sequence, why=why)
         )
         self._letter(recorded, WORKLOADS, f"{place.tenant}/{place.id}", why)
 

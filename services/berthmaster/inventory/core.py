@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from berthmaster.bus import subjects
-from berthmaster.inventory.kinds import Kind, Problems
-from berthmaster.inventory.node_book import NodeBook
+from berthmaster.inventory.kinds import Problems, WatchedKind
+from berthmaster.inventory.node_index import NodeIndex
 from berthmaster.inventory.objects import JOB_SETS_CRD
-from berthmaster.inventory.queue_book import QueueBook
+from berthmaster.inventory.queue_index import QueueIndex
 from berthmaster.kubernetes.mirror import Added, Change, Deleted, Listed, Unreadable, Updated
 from berthmaster.kubernetes.objects import key_of
 from berthmaster.messages.fleet import (
@@ -42,41 +42,41 @@ class Inventory:
         self._cluster = cluster
         self._labels = dict(labels or {})
         self._version = ""
-        self._served: dict[Kind, bool] = dict.fromkeys(Kind, False)
-        self._listed: set[Kind] = set()
+        self._served: dict[WatchedKind, bool] = dict.fromkeys(WatchedKind, False)
+        self._listed: set[WatchedKind] = set()
         self._definitions: set[str] = set()
         self._earlier: dict[str, FleetFact] = {}
         self._dirty: dict[str, bool] = {}
         self._profile = subjects.profile(cluster)
         self.problems = Problems()
-        self.nodes = NodeBook(cluster, self.problems)
-        self.queues = QueueBook(cluster, self.problems)
-        self._set: dict[Kind, Callable[[Any], None]] = {
-            Kind.NODES: self.nodes.set_node,
-            Kind.PODS: self.nodes.set_pod,
-            Kind.SLICES: self.nodes.set_slice,
-            Kind.CLAIMS: self.nodes.set_claim,
-            Kind.CLUSTER_QUEUES: self.queues.set_queue,
-            Kind.LOCAL_QUEUES: self.queues.set_local,
-            Kind.FLAVORS: self.queues.set_flavor,
-            Kind.COPIES: self.queues.set_copy,
-            Kind.DEFINITIONS: self._set_definition,
+        self.nodes = NodeIndex(cluster, self.problems)
+        self.queues = QueueIndex(cluster, self.problems)
+        self._set: dict[WatchedKind, Callable[[Any], None]] = {
+            WatchedKind.NODES: self.nodes.set_node,
+            WatchedKind.PODS: self.nodes.set_pod,
+            WatchedKind.SLICES: self.nodes.set_slice,
+            WatchedKind.CLAIMS: self.nodes.set_claim,
+            WatchedKind.CLUSTER_QUEUES: self.queues.set_queue,
+            WatchedKind.LOCAL_QUEUES: self.queues.set_local,
+            WatchedKind.FLAVORS: self.queues.set_flavor,
+            WatchedKind.COPIES: self.queues.set_copy,
+            WatchedKind.DEFINITIONS: self._set_definition,
         }
-        self._drop: dict[Kind, Callable[[tuple[str, str]], None]] = {
-            Kind.NODES: lambda key: self.nodes.drop_node(key[1]),
-            Kind.PODS: self.nodes.drop_pod,
-            Kind.SLICES: self.nodes.drop_slice,
-            Kind.CLAIMS: self.nodes.drop_claim,
-            Kind.CLUSTER_QUEUES: lambda key: self.queues.drop_queue(key[1]),
-            Kind.LOCAL_QUEUES: self.queues.drop_local,
-            Kind.FLAVORS: lambda key: self.queues.drop_flavor(key[1]),
-            Kind.COPIES: self.queues.drop_copy,
-            Kind.DEFINITIONS: self._drop_definition,
+        self._drop: dict[WatchedKind, Callable[[tuple[str, str]], None]] = {
+            WatchedKind.NODES: lambda key: self.nodes.drop_node(key[1]),
+            WatchedKind.PODS: self.nodes.drop_pod,
+            WatchedKind.SLICES: self.nodes.drop_slice,
+            WatchedKind.CLAIMS: self.nodes.drop_claim,
+            WatchedKind.CLUSTER_QUEUES: lambda key: self.queues.drop_queue(key[1]),
+            WatchedKind.LOCAL_QUEUES: self.queues.drop_local,
+            WatchedKind.FLAVORS: lambda key: self.queues.drop_flavor(key[1]),
+            WatchedKind.COPIES: self.queues.drop_copy,
+            WatchedKind.DEFINITIONS: self._drop_definition,
         }
 
     # ---- what comes in
 
-    def take(self, kind: Kind, change: Change[Any]) -> None:
+    def take(self, kind: WatchedKind, change: Change[Any]) -> None:
         """One change that a mirror tells."""
         match change:
             case Added(object=found) | Updated(object=found):
@@ -84,7 +84,7 @@ class Inventory:
             case Deleted(object=found):
                 self._drop[kind](key_of(found.metadata))
             case Unreadable(object=bad):
-                if kind is Kind.NODES:
+                if kind is WatchedKind.NODES:
                     self.nodes.doubt_node(bad.name, f"cannot be read: {bad.why}")
                 else:
                     self.problems.doubt(kind.value, (bad.namespace, bad.name), bad.why)
@@ -93,26 +93,26 @@ class Inventory:
                 self._serve(kind, True)
                 self._compare_with_earlier()
 
-    def absent(self, kind: Kind) -> None:
+    def absent(self, kind: WatchedKind) -> None:
         """The cluster does not serve this kind: there is none of it."""
         self._listed.add(kind)  # as an empty list would be
         self._serve(kind, False)
         self._compare_with_earlier()
 
-    def _serve(self, kind: Kind, served: bool) -> None:
+    def _serve(self, kind: WatchedKind, served: bool) -> None:
         if served == self._served[kind]:
             return
         self._served[kind] = served
         self._dirty[self._profile] = True
-        if kind is Kind.CLUSTER_QUEUES:
+        if kind is WatchedKind.CLUSTER_QUEUES:
             self._dirty |= dict.fromkeys(self._queue_subjects(), True)
-        elif kind is Kind.COPIES:
+        elif kind is WatchedKind.COPIES:
             self._dirty |= dict.fromkeys(self._copy_subjects(), True)
 
-    def unreadable(self, kind: Kind, keys: Iterable[tuple[str, str]]) -> None:
+    def unreadable(self, kind: WatchedKind, keys: Iterable[tuple[str, str]]) -> None:
         """What of a kind cannot be read at present. A mirror does not tell when such an object goes
         that it never could read."""
-        if kind is not Kind.NODES:
+        if kind is not WatchedKind.NODES:
             self.problems.doubted(kind.value, keys)
             return
         known = {name for _, name in keys}
@@ -191,11 +191,11 @@ class Inventory:
         for subject, fact in list(self._earlier.items()):
             match fact:
                 case NodeReport(node=name):
-                    kind, there = Kind.NODES, name in self.nodes
+                    kind, there = WatchedKind.NODES, name in self.nodes
                 case QueueReport(queue=name):
-                    kind, there = Kind.CLUSTER_QUEUES, self.queues.has_queue(name)
+                    kind, there = WatchedKind.CLUSTER_QUEUES, self.queues.has_queue(name)
                 case CopyReport(namespace=space, workload=name):
-                    kind, there = Kind.COPIES, self.queues.has_copy((space, name))
+                    kind, there = WatchedKind.COPIES, self.queues.has_copy((space, name))
                 case _:
                     continue
             if kind in self._listed:
@@ -215,11 +215,11 @@ class Inventory:
                     return report, None
                 return self._node_gone(name, stamp, now_s), KEEP_GONE_S
             case "queue", (name,):
-                served = self._served[Kind.CLUSTER_QUEUES]
+                served = self._served[WatchedKind.CLUSTER_QUEUES]
                 queue = self.queues.queue(name, stamp, now_s, served=served)
                 return queue, KEEP_GONE_S if queue.gone else None
             case "copy", (space, name):
-                served = self._served[Kind.COPIES]
+                served = self._served[WatchedKind.COPIES]
                 copy = self.queues.copy((space, name), stamp, now_s, served=served)
                 return copy, KEEP_GONE_COPY_S if copy.gone else KEEP_COPY_S
         return None
@@ -231,8 +231,8 @@ class Inventory:
         served = self._served
         properties = {
             "berth/runtime": "kubernetes",
-            "berth/kueue": "served" if served[Kind.CLUSTER_QUEUES] else "absent",
-            "berth/dra": "served" if served[Kind.SLICES] else "absent",
+            "berth/kueue": "served" if served[WatchedKind.CLUSTER_QUEUES] else "absent",
+            "berth/dra": "served" if served[WatchedKind.SLICES] else "absent",
         }
         if self._version:
             properties[VERSION] = self._version

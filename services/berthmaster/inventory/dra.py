@@ -24,7 +24,7 @@ _SLICES: Final = re.compile(r"(?:[1-7]c\.)?([1-7])g\.")
 _KEEPS_AWAY: Final = ("NoSchedule", "NoExecute")
 
 
-class Place(NamedTuple):
+class DevicePlace(NamedTuple):
     """Where a device is: the position of its GPU, and how much of it it is."""
 
     position: int
@@ -35,7 +35,7 @@ class Offered(NamedTuple):
     """The devices of one node."""
 
     gpus: tuple[Gpu, ...] = ()
-    places: Mapping[DeviceName, Place] = {}
+    places: Mapping[DeviceName, DevicePlace] = {}
     tpus: tuple[DeviceName, ...] = ()
     problems: tuple[str, ...] = ()
 
@@ -69,7 +69,7 @@ def offered_by(slices: Iterable[ResourceSlice]) -> Offered:
     """What these slices of one node come to."""
     problems: list[str] = []
     gpus: list[Gpu] = []
-    places: dict[DeviceName, Place] = {}
+    places: dict[DeviceName, DevicePlace] = {}
     tpus: list[DeviceName] = []
     counted = (one for one in slices if is_ours_to_count(one.spec.driver))
     for (driver, pool), devices in sorted(_pools(counted, problems).items()):
@@ -117,7 +117,7 @@ def _place(
     pool: str,
     devices: Iterable[Device],
     gpus: list[Gpu],
-    places: dict[DeviceName, Place],
+    places: dict[DeviceName, DevicePlace],
 ) -> None:
     parts: list[Device] = []
     by_uuid: dict[str, int] = {}
@@ -127,7 +127,7 @@ def _place(
             continue
         gpu = _gpu(device, _text(device, "uuid"))
         by_uuid[gpu.uuid] = len(gpus)
-        places[driver, pool, device.name] = Place(len(gpus), WHOLE)
+        places[driver, pool, device.name] = DevicePlace(len(gpus), WHOLE)
         gpus.append(gpu)
     offer: dict[int, int] = {}  # of GPUs that are offered in parts only
     for device in parts:
@@ -139,7 +139,7 @@ def _place(
             offer[position] = 0
         found = _SLICES.match(_text(device, "profile"))
         milli = int(found[1]) * WHOLE // MIG_SLICES if found else WHOLE
-        places[driver, pool, device.name] = Place(position, milli)
+        places[driver, pool, device.name] = DevicePlace(position, milli)
         if position in offer:
             offer[position] += milli
             mib = gpus[position].memory_mib + _memory_mib(device)

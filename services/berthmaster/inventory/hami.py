@@ -28,7 +28,7 @@ class HamiDevice(NamedTuple):
     numa_node: int | None = None
 
 
-class Use(NamedTuple):
+class HamiUse(NamedTuple):
     """What one container holds of one GPU."""
 
     uuid: str
@@ -82,12 +82,12 @@ def _model(kind: str) -> str:
     return named(kind)
 
 
-def hami_use(annotations: Mapping[str, str]) -> tuple[Use, ...]:
+def hami_use(annotations: Mapping[str, str]) -> tuple[HamiUse, ...]:
     """Which GPUs a pod has: "UUID,NVIDIA,MiB,cores:" for each device, ";" behind each container."""
-    uses: list[Use] = []
+    uses: list[HamiUse] = []
     for container in annotations.get(ALLOCATED, "")[:MAX_CHARS].split(";"):
         for device in container.split(":"):
             fields: list[Any] = device.split(",")
             if len(fields) >= 4 and fields[2].isdecimal() and fields[3].isdecimal():
-                uses.append(Use(fields[0], int(fields[2][:9]), int(fields[3][:4])))
+                uses.append(HamiUse(fields[0], int(fields[2][:9]), int(fields[3][:4])))
     return tuple(uses[:MAX_DEVICES])

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from berthmaster.inventory.amounts import CPU, MEMORY, Nonsense, held
 from berthmaster.inventory.devices import KAI_FRACTION, WHOLE, is_gpu_resource
-from berthmaster.inventory.hami import Use, hami_use
+from berthmaster.inventory.hami import HamiUse, hami_use
 from berthmaster.inventory.objects import Pod
 from berthmaster.kubernetes.labels import Identity, gpu_indices, identity
 
@@ -32,7 +32,7 @@ class Hold(NamedTuple):
     memory_bytes: int
     pieces: tuple[tuple[str, int], ...] = ()  # GPU and TPU resources
     gpus: tuple[int, ...] = ()  # indices, where the pod says
-    hami: tuple[Use, ...] = ()
+    hami: tuple[HamiUse, ...] = ()
     fraction_milli: int = 0  # by KAI, of each device
     fraction_mib: int = 0  # by KAI, where it asks for memory
     fraction_devices: int = 1

@@ -4,10 +4,10 @@ from typing import Any, Final
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
-from berthmaster.inventory.membership import Hub, HubKind
+from berthmaster.inventory.membership import HubKind, HubMembership
 from berthmaster.inventory.objects import ClusterProfile, ManagedCluster
+from berthmaster.inventory.publisher import FactPublisher
 from berthmaster.inventory.settings import InventorySettings
-from berthmaster.inventory.telling import Teller
 from berthmaster.inventory.watching import Mirrors, Watched
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.mirror import Change
@@ -24,7 +24,7 @@ class HubSide:
     def __init__(self, ctx: Context[InventorySettings], conn: Connection, client: Client) -> None:
         self._ctx = ctx
         self._conn = conn
-        self._core = Hub()
+        self._core = HubMembership()
         watched = (
             Watched(
                 HubKind.PROFILES,
@@ -35,7 +35,7 @@ class HubSide:
             Watched(HubKind.MANAGED, MANAGED_CLUSTERS, ManagedCluster),
         )
         self._mirrors = Mirrors(ctx, client, watched, self._on_change)
-        self._teller = Teller(
+        self._teller = FactPublisher(
             ctx,
             conn,
             self._core,

@@ -8,7 +8,7 @@ UNREADABLE: Final = "unreadable"
 MAX_PROBLEMS: Final = 10_000  # kept; beyond it only counted
 
 
-class Kind(Enum):
+class WatchedKind(Enum):
     """What is watched in a worker cluster."""
 
     NODES = "nodes"

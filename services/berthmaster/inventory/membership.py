@@ -46,7 +46,7 @@ class HubKind(Enum):
     MANAGED = "managedclusters"
 
 
-class Knowledge(NamedTuple):
+class ClusterRecord(NamedTuple):
     """What the hub says of one cluster."""
 
     labels: Mapping[str, str]
@@ -57,13 +57,13 @@ class Knowledge(NamedTuple):
     sources: tuple[str, ...]
 
 
-class Hub:
+class HubMembership:
     """The clusters of one hub. Satisfies the bus's ``Source`` of facts."""
 
     def __init__(self) -> None:
         self._profiles: dict[str, dict[Key, ClusterProfile]] = {}  # by the cluster's name
         self._managed: dict[str, ManagedCluster] = {}
-        self._known: dict[str, Knowledge] = {}
+        self._known: dict[str, ClusterRecord] = {}
         self._listed: set[HubKind] = set()
         self._earlier: set[str] = set()
         self._dirty: dict[str, bool] = {}
@@ -124,7 +124,7 @@ class Hub:
             double = f"{len(others)} more of this name; only that in {first[0]} counts"
             told = (double,) if others else ()
             self.problems.set(HubKind.PROFILES.value, named(first), told)
-        now: Knowledge | None = None
+        now: ClusterRecord | None = None
         if profile is not None or managed is not None:
             now, problems = _knowledge(profile, managed)
             self.problems.set("cluster", cluster, problems)
@@ -184,7 +184,7 @@ class Hub:
 
 def _knowledge(
     profile: ClusterProfile | None, managed: ManagedCluster | None
-) -> tuple[Knowledge, tuple[str, ...]]:
+) -> tuple[ClusterRecord, tuple[str, ...]]:
     problems: list[str] = []
     labels: dict[str, str] = {}
     properties: list[Property] = []
@@ -216,7 +216,7 @@ def _knowledge(
     if unknown and not bad:
         healthy = None
     reason = "; ".join(bad or unknown)[:MAX_REASON_CHARS]
-    return Knowledge(kept, taints, shown, healthy, reason, tuple(sources)), tuple(problems)
+    return ClusterRecord(kept, taints, shown, healthy, reason, tuple(sources)), tuple(problems)
 
 
 def _version(text: str) -> list[Property]:

@@ -16,7 +16,7 @@ from typing import Final, Literal, NamedTuple, cast
 from berthmaster.inventory.amounts import CPU, MEMORY, Nonsense, offered
 from berthmaster.inventory.charging import Charged
 from berthmaster.inventory.devices import WHOLE, Gpu, Layout, Way, layout_of
-from berthmaster.inventory.dra import DeviceName, Offered, Place
+from berthmaster.inventory.dra import DeviceName, DevicePlace, Offered
 from berthmaster.inventory.links import linked
 from berthmaster.inventory.objects import Node, NodeTaint
 from berthmaster.kubernetes.objects import holds
@@ -51,7 +51,7 @@ _EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
 
 
-class Shape(NamedTuple):
+class NodeShape(NamedTuple):
     """All of a node but its pods."""
 
     ready: bool = False
@@ -63,13 +63,13 @@ class Shape(NamedTuple):
     gpus: tuple[Gpu, ...] = ()
     ways: tuple[Way, ...] = ()
     shares: tuple[Share, ...] = ()
-    places: Mapping[DeviceName, Place] = {}  # of devices that claims name
+    places: Mapping[DeviceName, DevicePlace] = {}  # of devices that claims name
     tpu_devices: tuple[DeviceName, ...] = ()
     tpus: int = 0
     problems: tuple[str, ...] = ()
 
 
-def shape_of(node: Node, devices: Offered, *, kai: bool = False) -> Shape:
+def shape_of(node: Node, devices: Offered, *, kai: bool = False) -> NodeShape:
     """The node's part, by its own resources and labels and by what drivers' slices tell."""
     problems: list[str] = []
     closed = ""
@@ -92,7 +92,7 @@ def shape_of(node: Node, devices: Offered, *, kai: bool = False) -> Shape:
         problems.append(f"{left_out} labels left out: more than {MAX_LABELS} or too long")
     problems += [*unknown, *doubts]
     gone = node.metadata.deletion_timestamp is not None
-    return Shape(
+    return NodeShape(
         ready=holds(node.status.conditions, "Ready"),
         schedulable=not (node.spec.unschedulable or gone or closed),
         labels=labels,
@@ -136,9 +136,9 @@ def _first(one: int | None, other: int | None) -> int | None:
     return other if one is None else one
 
 
-def unreadable(why: str) -> Shape:
+def unreadable(why: str) -> NodeShape:
     """A node of which only the name is known."""
-    return Shape(taints=(_unusable(why, "NoSchedule"),), problems=(why,))
+    return NodeShape(taints=(_unusable(why, "NoSchedule"),), problems=(why,))
 
 
 def _unusable(why: str, effect: Effect) -> Taint:
@@ -177,7 +177,7 @@ def _taints(taints: Iterable[NodeTaint]) -> tuple[tuple[Taint, ...], list[str]]:
 
 
 def report(
-    cluster: str, name: str, shape: Shape, charged: Charged, stamp: Stamp, now_s: float
+    cluster: str, name: str, shape: NodeShape, charged: Charged, stamp: Stamp, now_s: float
 ) -> NodeReport:
     """The node as it stands."""
     gpus = tuple(

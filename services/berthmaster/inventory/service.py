@@ -15,7 +15,7 @@ from berthmaster.bus.joining import joined
 from berthmaster.bus.streams import FLEET
 from berthmaster.inventory.hub import HubSide
 from berthmaster.inventory.settings import InventorySettings
-from berthmaster.inventory.worker import Worker
+from berthmaster.inventory.worker import WorkerInventory
 from berthmaster.kubernetes.joining import reached
 from berthmaster.runtime.errors import SettingsError
 from berthmaster.runtime.service import Context, Service
@@ -34,7 +34,7 @@ async def main(ctx: Context[InventorySettings]) -> None:
         if settings.side == "hub":
             await HubSide(ctx, conn, client).run()
         else:
-            await Worker(ctx, conn, client).run()
+            await WorkerInventory(ctx, conn, client).run()
 
 
 SERVICE = Service(NAME, InventorySettings, main)

@@ -6,7 +6,7 @@ from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.reporting import ALIVE_INTERVAL_S
 from berthmaster.inventory.core import KAI_CRD, Inventory
-from berthmaster.inventory.kinds import Kind
+from berthmaster.inventory.kinds import WatchedKind
 from berthmaster.inventory.objects import (
     HOLDING_PODS,
     JOB_SETS_CRD,
@@ -21,8 +21,8 @@ from berthmaster.inventory.objects import (
     ResourceSlice,
     Workload,
 )
+from berthmaster.inventory.publisher import FactPublisher
 from berthmaster.inventory.settings import InventorySettings
-from berthmaster.inventory.telling import Teller
 from berthmaster.inventory.watching import Mirrors, Watched
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.errors import KubernetesError
@@ -47,17 +47,17 @@ RETRY_S: Final = 5.0
 POD_PAGE: Final = 250  # a page of pods as JSON is several MB; half as much costs two calls more
 
 WATCHED: Final = (
-    Watched(Kind.NODES, NODES, Node, needed=True),
-    Watched(Kind.PODS, PODS, Pod, needed=True, selector=HOLDING_PODS, page=POD_PAGE),
-    Watched(Kind.SLICES, RESOURCE_SLICES, ResourceSlice),
-    Watched(Kind.CLAIMS, RESOURCE_CLAIMS, ResourceClaim),
-    Watched(Kind.FLAVORS, RESOURCE_FLAVORS, ResourceFlavor),
-    Watched(Kind.CLUSTER_QUEUES, CLUSTER_QUEUES, ClusterQueue),
-    Watched(Kind.LOCAL_QUEUES, LOCAL_QUEUES, LocalQueue),
-    Watched(Kind.COPIES, WORKLOADS, Workload, labels=ORIGIN),
+    Watched(WatchedKind.NODES, NODES, Node, needed=True),
+    Watched(WatchedKind.PODS, PODS, Pod, needed=True, selector=HOLDING_PODS, page=POD_PAGE),
+    Watched(WatchedKind.SLICES, RESOURCE_SLICES, ResourceSlice),
+    Watched(WatchedKind.CLAIMS, RESOURCE_CLAIMS, ResourceClaim),
+    Watched(WatchedKind.FLAVORS, RESOURCE_FLAVORS, ResourceFlavor),
+    Watched(WatchedKind.CLUSTER_QUEUES, CLUSTER_QUEUES, ClusterQueue),
+    Watched(WatchedKind.LOCAL_QUEUES, LOCAL_QUEUES, LocalQueue),
+    Watched(WatchedKind.COPIES, WORKLOADS, Workload, labels=ORIGIN),
     *(
         Watched(
-            Kind.DEFINITIONS,
+            WatchedKind.DEFINITIONS,
             CUSTOM_RESOURCE_DEFINITIONS,
             Definition,
             selector=f"metadata.name={name}",
@@ -67,7 +67,7 @@ WATCHED: Final = (
 )
 
 
-class Worker:
+class WorkerInventory:
     """One replica of the inventory of one cluster."""
 
     def __init__(self, ctx: Context[InventorySettings], conn: Connection, client: Client) -> None:
@@ -77,7 +77,7 @@ class Worker:
         self._client = client
         self._core = Inventory(settings.cluster, settings.cluster_labels)
         self._mirrors = Mirrors(ctx, client, WATCHED, self._on_change)
-        self._teller = Teller(
+        self._teller = FactPublisher(
             ctx,
             conn,
             self._core,
@@ -98,7 +98,7 @@ class Worker:
         ctx.spawn(self._keep_house(), name="keep house")
         await self._teller.run(lambda: self._mirrors.ready)
 
-    def _on_change(self, kind: Kind, change: Change[Any]) -> None:
+    def _on_change(self, kind: WatchedKind, change: Change[Any]) -> None:
         self._core.take(kind, change)
         self._teller.reporter.wake()
 

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
+from berthmaster.bus.decider_input import DeciderInput
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.facts import FactMirror
 from berthmaster.bus.follow import Follower
 from berthmaster.bus.grouped import grouped
-from berthmaster.bus.hearing import Hearing
 from berthmaster.bus.lease import Lease
 from berthmaster.bus.log import EventLog
 from berthmaster.bus.streams import CONTROL, WORKLOADS, stream_info
@@ -93,7 +93,7 @@ class Shell:
         self._behind_since_s: float | None = None
         self._elsewhere: Mapping[str, int] = {}
         self._figures = Figures(ctx.metrics)
-        self._hearing = Hearing(ctx, self.core, self._stir.set)
+        self._hearing = DeciderInput(ctx, self.core, self._stir.set)
 
     # The hub
 

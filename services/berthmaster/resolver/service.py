@@ -18,10 +18,10 @@ import nats.errors
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
+from berthmaster.bus.decider_input import DeciderInput
 from berthmaster.bus.errors import BusError, TooLarge
 from berthmaster.bus.facts import FactMirror
 from berthmaster.bus.follow import Follower
-from berthmaster.bus.hearing import Hearing
 from berthmaster.bus.joining import joined
 from berthmaster.bus.lease import Lease
 from berthmaster.bus.log import EventLog
@@ -138,7 +138,7 @@ class Shell:
         self._stream = b""  # which WORKLOADS it is; another one means other sequences
         self._figures = Figures(context.metrics, self.core)
         counted = Counted(self.core, self._figures, lambda: self._is_deciding)
-        self._hearing = Hearing(context, counted, self._stir.set)
+        self._hearing = DeciderInput(context, counted, self._stir.set)
         self._hearing.conn = conn
         self._fleet = FactMirror(
             conn,

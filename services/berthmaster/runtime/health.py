@@ -17,7 +17,7 @@ STALL_LIMIT_S = 10.0
 
 
 @dataclass(frozen=True)
-class Part:
+class HealthPart:
     """One thing that a service needs in order to do its work."""
 
     ok: bool
@@ -36,7 +36,7 @@ class Health:
         self._stall_limit_s = stall_limit_s
         self._clock = clock
         self._lock = threading.Lock()
-        self._parts: dict[str, Part] = {}
+        self._parts: dict[str, HealthPart] = {}
         self._beat_at_s = clock()
         self._stopping = False
 
@@ -52,7 +52,7 @@ class Health:
         """A part is in order, or is not and why; the last word about a part counts. ``note``: what
         people should know of a part that is in order."""
         with self._lock:
-            self._parts[part] = Part(ok, note if ok else why)
+            self._parts[part] = HealthPart(ok, note if ok else why)
 
     def alive(self) -> tuple[bool, dict[str, object]]:
         """Whether the loop turns, and the answer's fields."""

@@ -21,10 +21,10 @@ from berthmaster.messages.fleet import (
 )
 from berthmaster.messages.telemetry import NodeTelemetry
 from berthmaster.scorer.mix import Mix
-from berthmaster.scorer.room import Use, healthy_gpus, reading_key, room_of, use_of
+from berthmaster.scorer.plausibility import Drop, believable_interval, judge_report
+from berthmaster.scorer.room import ResourceUse, healthy_gpus, reading_key, room_of, use_of
 from berthmaster.scorer.score import Life
-from berthmaster.scorer.totals import Measured, Part, Totals
-from berthmaster.scorer.vet import Drop, believable_interval, judge_report
+from berthmaster.scorer.totals import Measured, Totals, TotalsPart
 
 LEAST_LIVE_S: Final = 3.0  # an agent at 1 Hz or more may lose a few messages
 # Idle share, in 1/1000 percent, above which two jobs on one GPU hardly slow each other: both below
@@ -74,7 +74,7 @@ class _Node:
         return Measured(gpus, idle, calm)
 
 
-class Cluster:
+class ScoredCluster:
     """One cluster. ``ours``: this shard scores it; of others only the size matters."""
 
     def __init__(self, name: str, *, ours: bool) -> None:
@@ -183,8 +183,8 @@ class Cluster:
         room = room_of(report, node.lost)
         node.shared = tuple(compress(node.healthy, room.shared))
         known = self.totals.parts.get(report.node)
-        use = use_of(room, mix) if self.ours else Use()
-        part = Part(room, use, node.measured(), node.live_until_s > 0)
+        use = use_of(room, mix) if self.ours else ResourceUse()
+        part = TotalsPart(room, use, node.measured(), node.live_until_s > 0)
         self.totals.put(report.node, part)
         same = known is not None and known.room.has == room.has
         return SOMETHING if same else CAPACITY

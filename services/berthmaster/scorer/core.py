@@ -29,7 +29,7 @@ from berthmaster.messages.fleet import (
 )
 from berthmaster.messages.telemetry import NodeTelemetry
 from berthmaster.scorer.agenda import Agenda
-from berthmaster.scorer.cluster import Changed, Cluster
+from berthmaster.scorer.cluster import Changed, ScoredCluster
 from berthmaster.scorer.events import (
     Deposed,
     Event,
@@ -37,16 +37,16 @@ from berthmaster.scorer.events import (
     FactSeen,
     InputFact,
     Led,
-    PutScore,
     ScoreNotStored,
     TelemetryHeard,
     Tick,
     WorkloadSubmitted,
 )
+from berthmaster.scorer.instructions import PutScore
 from berthmaster.scorer.mix import DEFAULT_MIX, Mix, MixWatch, distance
-from berthmaster.scorer.rules import RESOURCES, Amount, Rules
+from berthmaster.scorer.plausibility import Drop, judge_telemetry
+from berthmaster.scorer.rules import RESOURCES, Amount, ScoringRules
 from berthmaster.scorer.score import Life, Scales, cluster_score, differs, idle_moved, scales
-from berthmaster.scorer.vet import Drop, judge_telemetry
 
 MIX_DISTANCE: Final = 0.02  # a mix that differs less is not worth judging every node anew
 CLOCK_SLACK_S: Final = 1.0  # less is no setting of a clock but the jitter of our estimate of it
@@ -57,11 +57,11 @@ class Scorer:
     """One shard's scores. Call ``handle`` with every event, and with Tick at ``wake_at_s``."""
 
     def __init__(
-        self, rules: Rules | None = None, owns: Callable[[str], bool] = lambda cluster: True
+        self, rules: ScoringRules | None = None, owns: Callable[[str], bool] = lambda cluster: True
     ) -> None:
-        self._rules = rules or Rules()
+        self._rules = rules or ScoringRules()
         self._owns = owns
-        self._clusters: dict[str, Cluster] = {}
+        self._clusters: dict[str, ScoredCluster] = {}
         self._due: Agenda[str] = Agenda()  # clusters to look at
         self._lapses: Agenda[tuple[str, str]] = Agenda()  # nodes whose telemetry may have lapsed
         self._watch = MixWatch(
@@ -158,7 +158,7 @@ class Scorer:
     def _on_fact(self, fact: InputFact, stored_at_s: float, now_s: float) -> None:
         cluster = self._clusters.get(fact.cluster)
         if cluster is None:
-            cluster = Cluster(fact.cluster, ours=self._owns(fact.cluster))
+            cluster = ScoredCluster(fact.cluster, ours=self._owns(fact.cluster))
             self._clusters[fact.cluster] = cluster
         match fact:
             case ClusterAlive():
@@ -207,7 +207,7 @@ class Scorer:
             self._lapses.advance((told.cluster, told.node), live_until_s)
             self._after(cluster, changed, "telemetry", now_s)
 
-    def _after(self, cluster: Cluster, changed: Changed, kind: str, now_s: float) -> None:
+    def _after(self, cluster: ScoredCluster, changed: Changed, kind: str, now_s: float) -> None:
         """Count what was not believed, and look soon at what else hangs on the change."""
         if changed.dropped is not None:
             self.dropped[kind, changed.dropped] += 1
@@ -219,7 +219,7 @@ class Scorer:
             return
         self._touch(cluster, now_s)
 
-    def _may_show(self, cluster: Cluster, told: ClusterScore, changed: Changed) -> bool:
+    def _may_show(self, cluster: ScoredCluster, told: ClusterScore, changed: Changed) -> bool:
         """A quick look at the two kinds of message that come all the time and seldom matter."""
         if changed.only_life:
             return told.freshness != "fresh"
@@ -227,7 +227,7 @@ class Scorer:
             return idle_moved(told, cluster.totals, self._rules.dead_band)
         return True
 
-    def _touch(self, cluster: Cluster, now_s: float, wait_s: float | None = None) -> None:
+    def _touch(self, cluster: ScoredCluster, now_s: float, wait_s: float | None = None) -> None:
         """Something of this cluster changed: look at its score when the window is over."""
         if self.leading and cluster.ours:
             if cluster.since_s is None:
@@ -318,7 +318,7 @@ class Scorer:
 
     # Scores
 
-    def _consider(self, cluster: Cluster, now_s: float) -> list[PutScore]:
+    def _consider(self, cluster: ScoredCluster, now_s: float) -> list[PutScore]:
         """Tell this cluster's score if it is due or different enough."""
         told, puts = cluster.told, []
         if told is None or now_s >= cluster.told_s + self._rules.refresh_s:
@@ -333,7 +333,7 @@ class Scorer:
         self._due.advance(cluster.name, at_s if change_s is None else min(at_s, change_s))
         return puts
 
-    def _score(self, cluster: Cluster, now_s: float, stamp: Stamp) -> ClusterScore:
+    def _score(self, cluster: ScoredCluster, now_s: float, stamp: Stamp) -> ClusterScore:
         return cluster_score(
             cluster.name,
             cluster.totals,
@@ -345,7 +345,7 @@ class Scorer:
             expected_nodes=cluster.expected_nodes,
         )
 
-    def _tell(self, cluster: Cluster, now_s: float) -> list[PutScore]:
+    def _tell(self, cluster: ScoredCluster, now_s: float) -> list[PutScore]:
         if self._epoch is None or not cluster.ours:
             return []
         self._counter += 1

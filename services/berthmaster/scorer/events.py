@@ -1,7 +1,5 @@
-"""What the scorer's core is told, and what it asks for.
-
-Pure. Facts and telemetry come as the messages themselves; times are the server's clock, in seconds.
-"""
+"""What the scorer's core is told. Facts and telemetry come as the messages themselves; times are
+the server's clock, in seconds."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -11,7 +9,6 @@ import msgspec
 from berthmaster.messages.fleet import (
     ClusterAlive,
     ClusterProfile,
-    ClusterScore,
     NodeGone,
     NodeReport,
 )
@@ -79,11 +76,3 @@ Event = (
     | ScoreNotStored
     | Tick
 )
-
-
-class PutScore(msgspec.Struct, frozen=True):
-    """Store this fact; on failure answer ScoreNotStored. ``since_s``: when the first of the inputs
-    that made it necessary came in; None: only time has passed."""
-
-    fact: ClusterScore
-    since_s: float | None = None

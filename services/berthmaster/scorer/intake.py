@@ -22,8 +22,8 @@ from berthmaster.messages.fleet import (
     QueueReport,
 )
 from berthmaster.scorer.events import FactForgotten, FactSeen, TelemetryHeard, WorkloadSubmitted
+from berthmaster.scorer.plausibility import Drop
 from berthmaster.scorer.shard import Shard
-from berthmaster.scorer.vet import Drop
 
 MAX_SUBJECTS: Final = 500_000  # remembered, so that each is parsed once; beyond it, all anew
 

@@ -33,7 +33,7 @@ class PodSetLike(Protocol):
     def gpu_models(self) -> tuple[str, ...]: ...
 
 
-class Shape(msgspec.Struct, frozen=True, order=True):
+class PodShape(msgspec.Struct, frozen=True, order=True):
     """What makes two pods alike."""
 
     cpu_milli: int
@@ -45,7 +45,7 @@ class Shape(msgspec.Struct, frozen=True, order=True):
 class TypicalPod(msgspec.Struct, frozen=True):
     """One shape of the mix, how popular it is, and the memory that such pods ask for on average."""
 
-    shape: Shape
+    shape: PodShape
     share: float
     memory_mib: int
 
@@ -59,7 +59,7 @@ class Mix(msgspec.Struct, frozen=True):
 
 
 def _pod(share: float, cpu_milli: int, gpus: int, gpu_milli: int, memory_mib: int) -> TypicalPod:
-    return TypicalPod(Shape(cpu_milli, gpus, gpu_milli), share, memory_mib)
+    return TypicalPod(PodShape(cpu_milli, gpus, gpu_milli), share, memory_mib)
 
 
 # After the shape of the public openb pod list: more than half ask for one whole GPU, nearly all
@@ -101,7 +101,7 @@ class MixWatch:
         self._half_life_s = half_life_s
         self._enough_pods = enough_pods
         self._base_s: float | None = None  # the time at which one pod weighs 1
-        self._seen: dict[Shape, _Seen] = {}
+        self._seen: dict[PodShape, _Seen] = {}
 
     def add(self, pod_sets: Sequence[PodSetLike], at_s: float) -> None:
         """Count the pods of one workload, submitted at this time."""
@@ -110,7 +110,7 @@ class MixWatch:
             if pods.gpus <= 0 or pods.count <= 0:
                 continue
             models = tuple(sorted(set(pods.gpu_models)))
-            shape = Shape(pods.cpu_milli, pods.gpus, pods.gpu_milli, models)
+            shape = PodShape(pods.cpu_milli, pods.gpus, pods.gpu_milli, models)
             seen = self._seen.setdefault(shape, _Seen())
             seen.weight += factor * pods.count
             seen.memory += factor * pods.count * pods.memory_mib
@@ -124,7 +124,7 @@ class MixWatch:
         if total <= 0 or total / factor < self._enough_pods:
             return DEFAULT_MIX
         popular = sorted(self._seen.items(), key=lambda item: (-item[1].weight, item[0]))
-        chosen: list[tuple[Shape, _Seen]] = []
+        chosen: list[tuple[PodShape, _Seen]] = []
         covered = 0.0
         for shape, seen in popular:
             chosen.append((shape, seen))

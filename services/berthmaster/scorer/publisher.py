@@ -10,7 +10,7 @@ from typing import Any
 from berthmaster.bus import subjects
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.facts import FactWriter
-from berthmaster.scorer.events import PutScore
+from berthmaster.scorer.instructions import PutScore
 
 
 class Publisher:

@@ -11,13 +11,13 @@ import msgspec
 
 from berthmaster.engine.fleet.models import is_one_of
 from berthmaster.messages.fleet import GpuDevice, NodeReport
-from berthmaster.scorer.mix import Mix, Shape
+from berthmaster.scorer.mix import Mix, PodShape
 
 WHOLE_MILLI = 1000
 STUCK_UNIT = 1000  # stuck capacity is kept in 1/1000 milli: whole numbers add up without drift
 
 
-class Room(msgspec.Struct, frozen=True):
+class NodeRoom(msgspec.Struct, frozen=True):
     """One node: what it has, and, if pods may go there now, what is free."""
 
     usable: bool  # ready and schedulable
@@ -68,12 +68,12 @@ def healthy_gpus(report: NodeReport, lost: Set[str]) -> list[GpuDevice]:
     ]
 
 
-def room_of(report: NodeReport, lost: Set[str] = frozenset()) -> Room:
+def room_of(report: NodeReport, lost: Set[str] = frozenset()) -> NodeRoom:
     """The node's room. ``lost``: keys of GPUs that telemetry says have fallen off the bus."""
     allocatable = report.allocatable
     devices = tuple(gpu.model for gpu in report.gpus)
     if not (report.ready and report.schedulable):
-        return Room(
+        return NodeRoom(
             False,
             allocatable.cpu_milli,
             allocatable.memory_mib,
@@ -99,7 +99,7 @@ def room_of(report: NodeReport, lost: Set[str] = frozenset()) -> Room:
     )
     debt = _charge(left, doubt)
     free_tpus = allocatable.tpus - report.foreign.tpus
-    return Room(
+    return NodeRoom(
         True,
         allocatable.cpu_milli,
         allocatable.memory_mib,
@@ -127,17 +127,17 @@ def _charge(left: list[int], doubt: int) -> int:
     return 0
 
 
-class Use(msgspec.Struct, frozen=True):
+class ResourceUse(msgspec.Struct, frozen=True):
     """What a node's room is good for under one mix."""
 
     gang: tuple[tuple[str, int], ...] = ()  # (model, 1-GPU pods that fit now)
     stuck: int = 0  # free GPU capacity that the mix cannot use, in 1/1000 milli
 
 
-def use_of(room: Room, mix: Mix) -> Use:
+def use_of(room: NodeRoom, mix: Mix) -> ResourceUse:
     """Judge a node's room by a mix."""
     if not room.left:
-        return Use()
+        return ResourceUse()
     whole: dict[str, int] = {}
     for model, milli in room.left:
         if milli == WHOLE_MILLI:
@@ -147,14 +147,14 @@ def use_of(room: Room, mix: Mix) -> Use:
         _pods(room.free_memory_mib, mix.gang_memory_mib),
     )
     gang = tuple((model, min(count, beside)) for model, count in whole.items() if beside > 0)
-    return Use(gang, stuck_of(room, mix))
+    return ResourceUse(gang, stuck_of(room, mix))
 
 
 def _pods(free: int, each: int) -> int:
     return max(0, free) // each if each > 0 else 1 << 30
 
 
-def stuck_of(room: Room, mix: Mix) -> int:
+def stuck_of(room: NodeRoom, mix: Mix) -> int:
     """FGD's F_n: the free GPU capacity that a typical pod cannot use, averaged over the mix."""
     total = room.left_milli
     if not total:
@@ -166,7 +166,7 @@ def stuck_of(room: Room, mix: Mix) -> int:
     return min(round(stuck * STUCK_UNIT), total * STUCK_UNIT)
 
 
-def _usable_milli(room: Room, shape: Shape, memory_mib: int) -> int:
+def _usable_milli(room: NodeRoom, shape: PodShape, memory_mib: int) -> int:
     """What is left on GPUs that are large enough for this pod, if the node can host it at all."""
     if shape.cpu_milli > room.free_cpu_milli or memory_mib > room.free_memory_mib:
         return 0

@@ -19,7 +19,7 @@ class Amount(msgspec.Struct, frozen=True):
     tpu: float
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
+class ScoringRules(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that is adjustable about scores."""
 
     stale_after_s: float = 15.0  # without a sign of life of the cluster's reporter

@@ -9,7 +9,7 @@ import msgspec
 
 from berthmaster.messages.fleet import ClusterScore, Freshness, ResourceScore, Stamp
 from berthmaster.scorer.ocm import CLUSTER_NAMES, NODE_NAMES, full_scale, resource_score
-from berthmaster.scorer.rules import RESOURCES, Amount, Rules
+from berthmaster.scorer.rules import RESOURCES, Amount, ScoringRules
 from berthmaster.scorer.totals import Totals
 
 NO_FACTS: Final = "the bus has no facts of this cluster any more"
@@ -22,7 +22,7 @@ class Scales(msgspec.Struct, frozen=True):
     node: Amount
 
 
-def scales(rules: Rules, largest_cluster: Amount, largest_node: Amount) -> Scales:
+def scales(rules: ScoringRules, largest_cluster: Amount, largest_node: Amount) -> Scales:
     """After the settings, else after the largest of the fleet."""
     return Scales(
         full_scale(rules.cluster_full_scale, largest_cluster),
@@ -36,7 +36,7 @@ class Life(msgspec.Struct, frozen=True):
     seen_s: float | None = None
     interval_s: float = 0.0
 
-    def limits(self, rules: Rules) -> tuple[float, float]:
+    def limits(self, rules: ScoringRules) -> tuple[float, float]:
         """Ages at which it is stale and withdrawn. One that announces long intervals gets three
         of them, so that a slow reporter is not taken for a dead one."""
         stale_after_s = max(rules.stale_after_s, 3 * self.interval_s)
@@ -46,7 +46,7 @@ class Life(msgspec.Struct, frozen=True):
         """Never negative: a clock that was set back does not make news newer."""
         return 0.0 if self.seen_s is None else max(0.0, now_s - self.seen_s)
 
-    def freshness(self, rules: Rules, now_s: float) -> Freshness:
+    def freshness(self, rules: ScoringRules, now_s: float) -> Freshness:
         """The cluster's freshness by now."""
         if self.seen_s is None:
             return "withdrawn"
@@ -55,7 +55,7 @@ class Life(msgspec.Struct, frozen=True):
             return "withdrawn"
         return "stale" if now_s >= self.seen_s + stale_after_s else "fresh"
 
-    def next_change_s(self, rules: Rules, now_s: float) -> float | None:
+    def next_change_s(self, rules: ScoringRules, now_s: float) -> float | None:
         """When silence will change its freshness."""
         if self.seen_s is None:
             return None
@@ -69,7 +69,7 @@ def cluster_score(
     totals: Totals,
     life: Life,
     scale: Scales,
-    rules: Rules,
+    rules: ScoringRules,
     *,
     now_s: float,
     stamp: Stamp,

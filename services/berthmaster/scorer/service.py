@@ -23,8 +23,8 @@ from berthmaster.bus.streams import FLEET, WORKLOADS, stream_info
 from berthmaster.runtime.periodic import beats
 from berthmaster.runtime.service import Context, Service
 from berthmaster.scorer.core import Scorer
-from berthmaster.scorer.events import Deposed, Event, Led, PutScore, ScoreNotStored, Tick
-from berthmaster.scorer.figures import Figures
+from berthmaster.scorer.events import Deposed, Event, Led, ScoreNotStored, Tick
+from berthmaster.scorer.instructions import PutScore
 from berthmaster.scorer.intake import (
     FACT_SUBJECTS,
     SUBMITTED_SUBJECTS,
@@ -32,6 +32,7 @@ from berthmaster.scorer.intake import (
     Intake,
     NotBelieved,
 )
+from berthmaster.scorer.metrics import ScorerMetrics
 from berthmaster.scorer.publisher import Publisher
 from berthmaster.scorer.settings import ScorerSettings, rules_of, shard_of_settings
 
@@ -54,7 +55,7 @@ class Shell:
         self._shard = shard_of_settings(ctx.settings)
         self._core = Scorer(rules_of(ctx.settings), self._shard.owns)
         self._intake = Intake(self._shard)
-        self._figures = Figures(ctx.metrics, self._core)
+        self._figures = ScorerMetrics(ctx.metrics, self._core)
         self._mirror = FactMirror(
             conn, NAME, FACT_SUBJECTS, on_fact=self._on_fact, on_gone=self._on_gone
         )

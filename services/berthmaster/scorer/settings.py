@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from berthmaster.runtime.settings import CommonSettings, setting
-from berthmaster.scorer.rules import Amount, Rules
+from berthmaster.scorer.rules import Amount, ScoringRules
 from berthmaster.scorer.shard import Shard, parse_shard
 
 _MIB_A_GIB = 1024.0
@@ -113,9 +113,9 @@ class ScorerSettings(CommonSettings):
     )
 
 
-def rules_of(settings: ScorerSettings) -> Rules:
+def rules_of(settings: ScorerSettings) -> ScoringRules:
     """The part that the core works by."""
-    return Rules(
+    return ScoringRules(
         stale_after_s=settings.stale_after_s,
         withdraw_after_s=settings.withdraw_after_s,
         refresh_s=settings.refresh_s,

@@ -7,7 +7,7 @@ import heapq
 
 import msgspec
 
-from berthmaster.scorer.room import Room, Use
+from berthmaster.scorer.room import NodeRoom, ResourceUse
 from berthmaster.scorer.rules import Amount
 
 
@@ -19,11 +19,11 @@ class Measured(msgspec.Struct, frozen=True):
     calm: int = 0  # of those that are taken in part, how many are not busy
 
 
-class Part(msgspec.Struct, frozen=True):
+class TotalsPart(msgspec.Struct, frozen=True):
     """Everything that one node contributes to its cluster."""
 
-    room: Room
-    use: Use = Use()
+    room: NodeRoom
+    use: ResourceUse = ResourceUse()
     measured: Measured = Measured()
     live: bool = False  # has live telemetry
 
@@ -62,7 +62,7 @@ class Totals:
     """One cluster's aggregates."""
 
     def __init__(self) -> None:
-        self.parts: dict[str, Part] = {}
+        self.parts: dict[str, TotalsPart] = {}
         # allocatable of all nodes, then free on usable nodes: cpu milli, MiB, GPU milli, TPUs
         self.has = [0, 0, 0, 0]
         self.free = [0, 0, 0, 0]
@@ -80,7 +80,7 @@ class Totals:
         self.devices: dict[str, int] = {}  # model -> GPUs listed
         self.gang: dict[str, int] = {}  # model -> 1-GPU pods that fit
 
-    def put(self, node: str, part: Part | None) -> None:
+    def put(self, node: str, part: TotalsPart | None) -> None:
         """This node contributes this now; None: it is gone."""
         before = self.parts.get(node)
         if before is not None:
@@ -92,7 +92,7 @@ class Totals:
             self._add(part, 1)
         self._track(node, before, part)
 
-    def _add(self, part: Part, sign: int) -> None:
+    def _add(self, part: TotalsPart, sign: int) -> None:
         room = part.room
         for at, amount in enumerate(room.has):
             self.has[at] += sign * amount
@@ -122,9 +122,9 @@ class Totals:
             self.idle += measured.idle - before.measured.idle
             self.measured_gpus += measured.gpus - before.measured.gpus
             self.calm_gpus += measured.calm - before.measured.calm
-        self.parts[node] = Part(before.room, before.use, measured, live)
+        self.parts[node] = TotalsPart(before.room, before.use, measured, live)
 
-    def _track(self, node: str, before: Part | None, after: Part | None) -> None:
+    def _track(self, node: str, before: TotalsPart | None, after: TotalsPart | None) -> None:
         if before is not None and after is not None and before.room is after.room:
             return
         has = after.room.has if after is not None else (None,) * 4

@@ -35,7 +35,7 @@ class DcgmSource:
     def __init__(
         self, *, url: str, node: str, timeout_s: float, max_bytes: int = MAX_BYTES
     ) -> None:
-        self._page = Page(url, timeout_s, max_bytes)
+        self._page = MetricsPage(url, timeout_s, max_bytes)
         self._readings = DcgmReadings(node)
         self._parser = Parser()
         self._body = b""
@@ -96,7 +96,7 @@ def _parse_head(line: str) -> tuple[str, Mapping[str, str]]:
     return sample.name, sample.labels
 
 
-class Page:
+class MetricsPage:
     """A page that is fetched again and again."""
 
     def __init__(self, url: str, timeout_s: float, max_bytes: int) -> None:

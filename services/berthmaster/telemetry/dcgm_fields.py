@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from berthmaster.messages.telemetry import GpuReading, MigInstance
+from berthmaster.telemetry.gpu_health import Signs, throttle_names, verdict
 from berthmaster.telemetry.source import NodeReading, SourceFailed, percent
-from berthmaster.telemetry.verdict import Signs, throttle_names, verdict
 from berthmaster.telemetry.xid import Severity, look_up
 
 DEV: Final = "DCGM_FI_DEV_"

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
 
 from berthmaster.messages.telemetry import GpuProcess, GpuReading, MigInstance
+from berthmaster.telemetry.gpu_health import Signs, throttle_names, verdict
 from berthmaster.telemetry.nvml_driver import (
     Handle,
     Kind,
@@ -25,7 +26,6 @@ from berthmaster.telemetry.nvml_driver import (
     Slice,
 )
 from berthmaster.telemetry.source import percent
-from berthmaster.telemetry.verdict import Signs, throttle_names, verdict
 from berthmaster.telemetry.xid import Severity, look_up
 
 T = TypeVar("T")

@@ -40,7 +40,7 @@ from berthmaster.telemetry.core import (
 from berthmaster.telemetry.opening import Opener, open_source
 from berthmaster.telemetry.settings import TelemetrySettings
 from berthmaster.telemetry.source import SourceAbsent
-from berthmaster.telemetry.worker import Worker
+from berthmaster.telemetry.source_thread import SourceThread
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ _HELP: Final = {
 class Shell:
     """Performs what the core says, and counts."""
 
-    def __init__(self, ctx: Context[TelemetrySettings], worker: Worker, agent: Agent) -> None:
+    def __init__(self, ctx: Context[TelemetrySettings], worker: SourceThread, agent: Agent) -> None:
         self._ctx = ctx
         self._worker = worker
         self._agent = agent
@@ -162,7 +162,7 @@ async def serve(ctx: Context[TelemetrySettings], opener: Opener) -> None:
     """Open the source, connect, run."""
     settings = ctx.settings
     ctx.health.ready("source", False, "not opened yet")
-    worker = Worker(ctx.log, ctx.now)
+    worker = SourceThread(ctx.log, ctx.now)
     try:
         opening = worker.open(lambda: opener(settings, ctx.log), OPEN_LIMIT_S)
         source = await unless_stopped(opening, ctx.stopping)

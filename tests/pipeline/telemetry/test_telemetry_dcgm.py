@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from berthmaster.bus.embedded import Server, ServerConfig
-from berthmaster.telemetry.dcgm import DcgmSource, Page
+from berthmaster.telemetry.dcgm import DcgmSource, MetricsPage
 from berthmaster.telemetry.source import SourceFailed
 from tests.pipeline.telemetry.tools import Agent, Exporter, Listener, exporter
 from tests.support.exposition import A100, labels, page, uuid
@@ -91,7 +91,7 @@ def test_auto_takes_the_exporter_where_there_is_no_driver(one: Exporter, server:
 
 
 def read(one: Exporter, timeout_s: float = 5.0, max_bytes: int = 1_000_000) -> bytes:
-    fetching = Page(one.url, timeout_s, max_bytes)
+    fetching = MetricsPage(one.url, timeout_s, max_bytes)
     try:
         return fetching.fetch()
     finally:
@@ -106,7 +106,7 @@ def test_a_page_is_fetched_whole(one: Exporter) -> None:
 def test_one_connection_serves_many_fetches_and_one_that_was_closed_is_made_anew(
     one: Exporter,
 ) -> None:
-    fetching = Page(one.url, 5.0, 1_000_000)
+    fetching = MetricsPage(one.url, 5.0, 1_000_000)
     assert [fetching.fetch() == EIGHT for _ in range(3)] == [True, True, True]
     assert one.connections == 1
     one.hang_up = True
@@ -142,7 +142,7 @@ def test_a_page_with_another_status_is_no_page(one: Exporter) -> None:
 
 def test_a_host_that_does_not_exist_is_told_by_its_url() -> None:
     with pytest.raises(SourceFailed, match=r"^http://127.0.0.1:9/metrics: .*refused"):
-        Page("http://127.0.0.1:9/metrics", 1.0, 1000).fetch()
+        MetricsPage("http://127.0.0.1:9/metrics", 1.0, 1000).fetch()
 
 
 def test_an_unchanged_page_gives_the_same_readings_and_a_changed_one_new_ones(

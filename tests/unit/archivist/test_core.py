@@ -7,26 +7,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berthmaster.archivist.core import Archivist, Rules
-from berthmaster.archivist.stimuli import (
+from berthmaster.archivist.core import ArchiveRules, Archivist
+from berthmaster.archivist.events import (
     ArchiveRead,
-    Ask,
     DecisionSeen,
-    Done,
-    End,
     EndingSeen,
-    Frozen,
     LastDecision,
-    Later,
+    Removed,
+    StoryRead,
+    Told,
+)
+from berthmaster.archivist.instructions import (
+    Ask,
+    End,
     ReadArchive,
     ReadArchivedDecision,
     ReadLastDecision,
     ReadStory,
-    Removed,
     RemoveDecision,
     RemoveEvents,
-    StoryRead,
-    Told,
+    TaskDone,
+    TaskFrozen,
+    TaskLater,
     WriteDecision,
     WriteStory,
 )
@@ -45,7 +47,7 @@ from berthmaster.messages.workload import (
     WorkloadEvent,
 )
 
-RULES = Rules(story_after_s=10, tombstone_after_s=100, decision_after_s=10)
+RULES = ArchiveRules(story_after_s=10, tombstone_after_s=100, decision_after_s=10)
 JOB = JobRequest(id="train")
 COMMON = {"tenant": "ann", "id": "train", "at_s": 0.0, "by": "test"}
 HERE = {"cluster": "c1", "attempt": 1}
@@ -69,7 +71,7 @@ SEEN = EndingSeen(ref="r", tenant="ann", id="train", sequence=4, stored_at_s=4.0
 READ = ReadStory(ref="r", tenant="ann", id="train")
 LOOK = ReadArchive(ref="r", tenant="ann", id="train")
 REMOVE = RemoveEvents(ref="r", sequences=(3, 2, 1))
-DONE = Done(ref="r", archived=4, removed=True)
+DONE = TaskDone(ref="r", archived=4, removed=True)
 REFUSED = Answered(ref="r", outcome=Refused())
 
 
@@ -88,7 +90,7 @@ def stored(sequence: int = 1) -> Answered:
 
 
 def play(
-    seen: EndingSeen | DecisionSeen, *told: Told, rules: Rules = RULES, now_s: float = 1000.0
+    seen: EndingSeen | DecisionSeen, *told: Told, rules: ArchiveRules = RULES, now_s: float = 1000.0
 ) -> list[Ask | End]:
     """Everything that the archivist asks for when it is told these things in turn."""
     archivist = Archivist(rules)
@@ -96,7 +98,9 @@ def play(
     for each in told:
         asked += archivist.handle(each, now_s)
     assert len(asked) == 1 + len(told)
-    assert archivist.open_tasks == (0 if isinstance(asked[-1], Done | Later | Frozen) else 1)
+    assert archivist.open_tasks == (
+        0 if isinstance(asked[-1], TaskDone | TaskLater | TaskFrozen) else 1
+    )
     return asked
 
 
@@ -118,10 +122,10 @@ def test_a_story_is_copied_and_confirmed_before_all_but_its_ending_is_removed() 
 
 
 def test_nothing_is_read_before_its_time() -> None:
-    assert play(SEEN, now_s=13.5) == [Later(ref="r", why="not due", pause_s=0.5)]
+    assert play(SEEN, now_s=13.5) == [TaskLater(ref="r", why="not due", pause_s=0.5)]
     assert play(SEEN, now_s=14.0) == [READ]
-    far = Rules(story_after_s=10**6)
-    assert play(SEEN, rules=far, now_s=4.0) == [Later(ref="r", why="not due", pause_s=3600.0)]
+    far = ArchiveRules(story_after_s=10**6)
+    assert play(SEEN, rules=far, now_s=4.0) == [TaskLater(ref="r", why="not due", pause_s=3600.0)]
 
 
 def test_after_a_crash_between_copy_and_removal_the_copy_is_recognised() -> None:
@@ -136,7 +140,7 @@ def test_after_a_crash_between_copy_and_removal_the_copy_is_recognised() -> None
 
 
 def test_after_a_crash_behind_the_removal_nothing_is_left_to_do() -> None:
-    assert play(SEEN, read(ENDED)) == [READ, Done(ref="r")]
+    assert play(SEEN, read(ENDED)) == [READ, TaskDone(ref="r")]
 
 
 def test_a_story_in_the_archive_that_only_has_the_same_numbers_is_another_one() -> None:
@@ -182,14 +186,14 @@ def test_what_cannot_be_done_now_is_put_off_and_nothing_is_removed_unconfirmed(
     told: Sequence[Told], why: str
 ) -> None:
     asked = play(SEEN, *told)
-    assert asked[-1] == Later(ref="r", why=why, failed=True)
+    assert asked[-1] == TaskLater(ref="r", why=why, failed=True)
     assert REMOVE not in asked[:-2]
 
 
 def test_an_event_of_a_newer_version_freezes_the_story() -> None:
     assert play(SEEN, StoryRead(ref="r", unreadable="workload.paused.v1")) == [
         READ,
-        Frozen(ref="r", why="workload.paused.v1"),
+        TaskFrozen(ref="r", why="workload.paused.v1"),
     ]
 
 
@@ -208,7 +212,7 @@ VOID_END = recorded(4, event(Cancelled, 2, **ENDING, attempt=1))
 def test_an_aggregate_whose_ending_is_not_there_or_did_not_count_is_not_touched(
     events: tuple[RecordedEvent, ...],
 ) -> None:
-    assert play(SEEN, read(*events)) == [READ, Done(ref="r")]
+    assert play(SEEN, read(*events)) == [READ, TaskDone(ref="r")]
 
 
 def test_a_void_event_is_archived_as_one() -> None:
@@ -248,9 +252,9 @@ BURY = RemoveEvents(ref="r", sequences=(4,))
 
 
 def test_a_tombstone_is_removed_when_its_time_has_come() -> None:
-    assert play(TOMB, now_s=103.0) == [Later(ref="r", why="not due", pause_s=1.0)]
+    assert play(TOMB, now_s=103.0) == [TaskLater(ref="r", why="not due", pause_s=1.0)]
     told = (read(ENDED), read(ENDED), Removed(ref="r"))
-    assert play(TOMB, *told, now_s=104.0) == [READ, READ, BURY, Done(ref="r", removed=True)]
+    assert play(TOMB, *told, now_s=104.0) == [READ, READ, BURY, TaskDone(ref="r", removed=True)]
 
 
 def test_a_tombstone_whose_story_is_still_there_is_not_removed_before_it_is_archived() -> None:
@@ -260,13 +264,13 @@ def test_a_tombstone_whose_story_is_still_there_is_not_removed_before_it_is_arch
     assert play(TOMB, *failing) == [
         READ,
         write(*STORY),
-        Later(ref="r", why="?", failed=True),
+        TaskLater(ref="r", why="?", failed=True),
     ]
 
 
 def test_an_ending_that_is_no_tombstone_is_not_removed() -> None:
     told = (read(SUBMITTED, PLACED, CLAIMED, VOID_END), read(SUBMITTED, PLACED, CLAIMED, VOID_END))
-    assert play(TOMB, *told) == [READ, READ, Done(ref="r")]
+    assert play(TOMB, *told) == [READ, READ, TaskDone(ref="r")]
 
 
 # decisions
@@ -285,7 +289,7 @@ def test_a_decision_is_copied_and_goes_once_a_later_one_stands_behind_it() -> No
         copy(),
         LAST,
         RemoveDecision(ref="r", sequence=70),
-        Done(ref="r", archived=1, removed=True),
+        TaskDone(ref="r", archived=1, removed=True),
     ]
 
 
@@ -294,7 +298,7 @@ def test_the_last_decision_of_a_chain_stays() -> None:
     assert asked == [
         copy(),
         LAST,
-        Later(ref="r", why="the last of its chain stays", pause_s=10.0),
+        TaskLater(ref="r", why="the last of its chain stays", pause_s=10.0),
     ]
 
 
@@ -356,14 +360,16 @@ def test_whatever_goes_wrong_nothing_leaves_the_log_that_the_archive_has_not(
             running.append((archivist, archivist.handle(SEEN, 1000.0)))
         elif running:
             archivist, (step,) = running.pop(data.draw(st.integers(0, len(running) - 1)))
-            if not isinstance(step, Done | Later | Frozen) and data.draw(st.integers(0, 9)):
+            if not isinstance(step, TaskDone | TaskLater | TaskFrozen) and data.draw(
+                st.integers(0, 9)
+            ):
                 running.append((archivist, archivist.handle(perform(step), 1000.0)))
         assert log[-1] == ENDED
         assert as_read(log) == (State.SUCCEEDED, 4)
     last = Archivist(rules)
     (step,) = last.handle(SEEN, 1000.0)
-    while not isinstance(step, Done):
-        assert not isinstance(step, Later | Frozen)
+    while not isinstance(step, TaskDone):
+        assert not isinstance(step, TaskLater | TaskFrozen)
         (step,) = last.handle(perform(step, calm=True), 1000.0)
     assert log == [ENDED]
     assert sorted((e for _, part in archive for e in part), key=lambda e: e.sequence) == list(STORY)

@@ -7,14 +7,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from berthmaster.emulator.cluster import Cluster
+from berthmaster.emulator.cluster import EmulatedCluster
 from berthmaster.emulator.disturbance import Nature
 from berthmaster.emulator.fleets import ClusterSpec, NodeSpec
 from berthmaster.emulator.journal import Journal, JournalError, read_journal
-from berthmaster.emulator.kubelet import Node, Refusal
-from berthmaster.emulator.records import DECODER, ENCODER, Use
+from berthmaster.emulator.kubelet import EmulatedNode, Refusal
+from berthmaster.emulator.records import DECODER, ENCODER, GpuUse
 from berthmaster.emulator.world import Phase
-from berthmaster.executor.words import (
+from berthmaster.executor.cluster_protocol import (
     Attempt,
     CreatePods,
     DeletePods,
@@ -82,7 +82,7 @@ class Kubelets(RuleBasedStateMachine):
         self.now_s = 1000.0
         self.number = 0
         self.lines: list[bytes] = []
-        self.cluster = Cluster(SPEC, self.nature, self.now_s)
+        self.cluster = EmulatedCluster(SPEC, self.nature, self.now_s)
         self.known: list[Attempt] = []
         self.keep()
 
@@ -149,7 +149,7 @@ class Kubelets(RuleBasedStateMachine):
         if compacted:
             self.lines = [ENCODER.encode(record) for record in self.cluster.world.snapshot()]
         records = [DECODER.decode(line) for line in self.lines]
-        self.cluster = Cluster(SPEC, self.nature, self.now_s, records)
+        self.cluster = EmulatedCluster(SPEC, self.nature, self.now_s, records)
         self.cluster.advance(self.now_s)
         assert self.cluster.world.state() == before
         self.keep()
@@ -178,38 +178,38 @@ TestKubelets = Kubelets.TestCase
 @pytest.mark.parametrize(
     ("use", "wanted", "answer"),
     [
-        (Use(64_001, 0), 0, Refusal.CPU),
-        (Use(0, 262_145), 0, Refusal.MEMORY),
-        (Use(1000, 1024), 0, Use(1000, 1024)),
-        (Use(0, 0, 500), 1, Use(0, 0, 500, (1,))),  # beside what runs, before an empty GPU
-        (Use(0, 0, 1000), 1, Use(0, 0, 1000, (2,))),
-        (Use(0, 0, 1000), 2, Refusal.GPU),
-        (Use(0, 0, 600, (1,)), 1, Refusal.GPU),
-        (Use(0, 0, 500, (1,)), 1, Use(0, 0, 500, (1,))),
-        (Use(0, 0, 100, (3,)), 1, Refusal.GPU_UNHEALTHY),
-        (Use(0, 0, 100, (4,)), 1, Refusal.GPU),
-        (Use(0, 0, 1000, (2, 2)), 2, Refusal.INVALID),
-        (Use(0, 0, 1000, (2,)), 2, Refusal.INVALID),
+        (GpuUse(64_001, 0), 0, Refusal.CPU),
+        (GpuUse(0, 262_145), 0, Refusal.MEMORY),
+        (GpuUse(1000, 1024), 0, GpuUse(1000, 1024)),
+        (GpuUse(0, 0, 500), 1, GpuUse(0, 0, 500, (1,))),  # beside what runs, before an empty GPU
+        (GpuUse(0, 0, 1000), 1, GpuUse(0, 0, 1000, (2,))),
+        (GpuUse(0, 0, 1000), 2, Refusal.GPU),
+        (GpuUse(0, 0, 600, (1,)), 1, Refusal.GPU),
+        (GpuUse(0, 0, 500, (1,)), 1, GpuUse(0, 0, 500, (1,))),
+        (GpuUse(0, 0, 100, (3,)), 1, Refusal.GPU_UNHEALTHY),
+        (GpuUse(0, 0, 100, (4,)), 1, Refusal.GPU),
+        (GpuUse(0, 0, 1000, (2, 2)), 2, Refusal.INVALID),
+        (GpuUse(0, 0, 1000, (2,)), 2, Refusal.INVALID),
     ],
 )
 def test_a_kubelet_counts_cpu_memory_and_every_gpu(
-    use: Use, wanted: int, answer: Use | Refusal
+    use: GpuUse, wanted: int, answer: GpuUse | Refusal
 ) -> None:
-    node = Node(NodeSpec("n", 64_000, 262_144, 4, "T4"))
-    node.take(Use(0, 0, 1000, (0,)))
-    node.take(Use(0, 0, 500, (1,)))
+    node = EmulatedNode(NodeSpec("n", 64_000, 262_144, 4, "T4"))
+    node.take(GpuUse(0, 0, 1000, (0,)))
+    node.take(GpuUse(0, 0, 500, (1,)))
     node.gpu_back_s[3] = 99.0  # dead
     assert node.admit(use, wanted) == answer
 
 
 def test_a_node_that_is_not_ready_refuses_everything() -> None:
-    node = Node(NodeSpec("n", 64_000, 262_144, 4, "T4"))
+    node = EmulatedNode(NodeSpec("n", 64_000, 262_144, 4, "T4"))
     node.ready_s = 5.0
-    assert node.admit(Use(), 0) is Refusal.NODE_NOT_READY
+    assert node.admit(GpuUse(), 0) is Refusal.NODE_NOT_READY
 
 
 def test_pods_run_for_their_duration_divided_by_the_speed_and_may_start_late() -> None:
-    cluster = Cluster(SPEC, Nature(speed=10, start_delay_s=2), 1000)
+    cluster = EmulatedCluster(SPEC, Nature(speed=10, start_delay_s=2), 1000)
     order = create("a", (pod(0, "n1"),), lasts_s=100)
     assert cluster.perform(order, 1000) == []
     assert cluster.advance(1001.9) == []
@@ -226,7 +226,7 @@ def test_a_duration_that_nobody_states_is_the_workloads_own_wherever_and_wheneve
     request = JobRequest(id="a", pod_sets=(PodSet(gpus=1),))
 
     def ends(now_s: float, number: int, seed: int) -> float:
-        cluster = Cluster(SPEC, Nature(seed=seed), now_s)
+        cluster = EmulatedCluster(SPEC, Nature(seed=seed), now_s)
         attempt = Attempt("acme", "a", number)
         cluster.perform(CreatePods(attempt, "e", (pod(0, "n1"),), request, None), now_s)
         assert cluster.next_due_s is not None
@@ -237,7 +237,7 @@ def test_a_duration_that_nobody_states_is_the_workloads_own_wherever_and_wheneve
 
 
 def test_an_object_that_is_made_again_has_nothing_of_the_one_before() -> None:
-    cluster = Cluster(SPEC, Nature(start_delay_s=10), 0)
+    cluster = EmulatedCluster(SPEC, Nature(start_delay_s=10), 0)
     order = create("a", (pod(0, "n1"),), lasts_s=100)
     for now_s in (0, 6, 60):  # deleted while it starts, and while it runs
         cluster.perform(DeletePods(order.attempt, ""), now_s)
@@ -247,14 +247,14 @@ def test_an_object_that_is_made_again_has_nothing_of_the_one_before() -> None:
         cluster.advance(now_s + 50)
         assert cluster.world.groups[order.attempt].phase is Phase.RUNNING
         if now_s == 0:
-            cluster = Cluster(SPEC, Nature(start_delay_s=10), 0)
+            cluster = EmulatedCluster(SPEC, Nature(start_delay_s=10), 0)
             cluster.perform(order, 0)
     assert cluster.advance(169.9) == []
     assert cluster.advance(170) == [PodsCompleted(order.attempt)]
 
 
 def test_a_failed_pod_leaves_the_rest_of_its_gang_running_until_it_is_stopped() -> None:
-    cluster = Cluster(SPEC, Nature(failure_share=1), 0)
+    cluster = EmulatedCluster(SPEC, Nature(failure_share=1), 0)
     order = create("a", (pod(0, "n1"), pod(1, "n2")), lasts_s=100)
     cluster.perform(order, 0)
     assert cluster.advance(100) == [
@@ -273,11 +273,11 @@ def test_a_deadline_ends_the_rest_of_a_failed_gang_also_after_a_restart() -> Non
     nature = Nature(seed=1, failure_share=1.0)
     order = create("gang", (pod(0, "n1"), pod(1, "n1")), lasts_s=30, stop_after_s=60)
     for killed in (False, True):
-        cluster = Cluster(SPEC, nature, 1000.0)
+        cluster = EmulatedCluster(SPEC, nature, 1000.0)
         cluster.perform(order, 1000.0)
         [failed] = [e for e in cluster.advance(1040.0) if isinstance(e, PodsFailed)]
         if killed:
-            cluster = Cluster(SPEC, nature, 1050.0, cluster.take_journal())
+            cluster = EmulatedCluster(SPEC, nature, 1050.0, cluster.take_journal())
         group = cluster.world.groups[order.attempt]
         assert list(group.held) == ["main-1"]
         assert cluster.advance(1061.0) == []  # its executor knows already how it ended
@@ -287,7 +287,7 @@ def test_a_deadline_ends_the_rest_of_a_failed_gang_also_after_a_restart() -> Non
 
 def test_an_order_that_is_carried_out_late_does_not_let_pods_outlive_their_deadline() -> None:
     """Its executor stood still in between; by then the job may have been placed elsewhere."""
-    cluster = Cluster(SPEC, Nature(), 1000.0)
+    cluster = EmulatedCluster(SPEC, Nature(), 1000.0)
     order = create("late", (pod(0, "n1"),), lasts_s=100, stop_after_s=60)._replace(asked_at_s=900.0)
     cluster.perform(order, 1000.0)
     assert cluster.advance(1000.0) == [PodsExpired(order.attempt)]
@@ -299,7 +299,7 @@ def test_an_order_that_is_carried_out_late_does_not_let_pods_outlive_their_deadl
 
 def test_everything_that_happened_is_told_to_an_executor_that_was_away() -> None:
     nature = Nature()
-    cluster = Cluster(SPEC, nature, 0)
+    cluster = EmulatedCluster(SPEC, nature, 0)
     orders = [
         create("done", (pod(0, "n1"),), lasts_s=10),
         create("late", (pod(0, "n2"),), lasts_s=100, stop_after_s=20),
@@ -312,7 +312,7 @@ def test_everything_that_happened_is_told_to_an_executor_that_was_away() -> None
     done, late, long, none, stop = (order.attempt for order in orders)
     cluster.perform(StopPods(stop, "cancelled"), 5)
 
-    later = Cluster(SPEC, nature, 50, cluster.take_journal())
+    later = EmulatedCluster(SPEC, nature, 50, cluster.take_journal())
     later.advance(50)
     assert later.found("executor/other") == []
     assert later.found("executor/berlin") == [
@@ -330,11 +330,11 @@ def test_everything_that_happened_is_told_to_an_executor_that_was_away() -> None
 
 
 def test_pods_on_a_node_that_the_fleet_no_longer_has_are_refused_at_the_restart() -> None:
-    cluster = Cluster(SPEC, Nature(), 0)
+    cluster = EmulatedCluster(SPEC, Nature(), 0)
     order = create("a", (pod(0, "n1"),))
     cluster.perform(order, 0)
     smaller = SPEC._replace(nodes=SPEC.nodes[1:])
-    later = Cluster(smaller, Nature(), 1, cluster.take_journal())
+    later = EmulatedCluster(smaller, Nature(), 1, cluster.take_journal())
     assert later.found("executor/berlin") == [
         PodsFound(order.attempt),
         PodsRefused(order.attempt, "NodeGone: n1"),
@@ -344,7 +344,7 @@ def test_pods_on_a_node_that_the_fleet_no_longer_has_are_refused_at_the_restart(
 def test_foreign_pods_keep_about_their_share_of_the_gpus_and_come_and_go() -> None:
     nodes = tuple(NodeSpec(f"n{i}", 96_000, 393_216, 8, "G2") for i in range(50))
     nature = Nature(foreign_share=0.2, foreign_duration_s=100)
-    cluster = Cluster(ClusterSpec("c", "eu", nodes), nature, 0)
+    cluster = EmulatedCluster(ClusterSpec("c", "eu", nodes), nature, 0)
     shares = []
     for now_s in range(0, 3000, 50):
         cluster.advance(now_s)
@@ -355,7 +355,7 @@ def test_foreign_pods_keep_about_their_share_of_the_gpus_and_come_and_go() -> No
 
 def test_the_journal_file_survives_a_torn_last_line_and_shrinks(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "c.journal"
-    cluster = Cluster(SPEC, WILD, 0)
+    cluster = EmulatedCluster(SPEC, WILD, 0)
     journal = Journal(path, compact_at_bytes=20_000)
     journal.begin(cluster.world.snapshot())
     cluster.take_journal()
@@ -368,7 +368,7 @@ def test_the_journal_file_survives_a_torn_last_line_and_shrinks(tmp_path: Path) 
     assert path.stat().st_size < 20_000
     with path.open("ab") as file:
         file.write(b'["made","acme","b"')
-    again = Cluster(SPEC, WILD, 400, read_journal(path))
+    again = EmulatedCluster(SPEC, WILD, 400, read_journal(path))
     assert again.world.state() == cluster.world.state()
 
 

@@ -1,10 +1,10 @@
-from berthmaster.emulator.cluster import Cluster
+from berthmaster.emulator.cluster import EmulatedCluster
 from berthmaster.emulator.disturbance import Nature
 from berthmaster.emulator.fleets import ClusterSpec, NodeSpec
 from berthmaster.emulator.inventory import Reports, gpu_uuid, profile
-from berthmaster.emulator.records import ForeignCame, GpuTurned, NodeTurned, Use
+from berthmaster.emulator.records import ForeignCame, GpuTurned, GpuUse, NodeTurned
 from berthmaster.emulator.telemetry import NodeModel
-from berthmaster.executor.words import Attempt, CreatePods
+from berthmaster.executor.cluster_protocol import Attempt, CreatePods
 from berthmaster.messages.families import FLEET_FACTS, TELEMETRY, encode
 from berthmaster.messages.fleet import (
     Amounts,
@@ -27,13 +27,13 @@ LABELS = {
 
 
 def test_a_report_shows_foreign_use_health_and_the_pods_that_are_ours() -> None:
-    cluster = Cluster(SPEC, Nature(), 0)
+    cluster = EmulatedCluster(SPEC, Nature(), 0)
     request = JobRequest(id="train", pod_sets=(PodSet(gpus=1, gpu_milli=300),))
     order = CreatePods(
         Attempt("acme", "train", 2), "e", (PodBinding(pod="main-0", node="n1"),), request, None
     )
     cluster.perform(order, 0)
-    cluster.world.apply(ForeignCame(1, "n1", Use(4000, 8192, 500, (0,)), 9))
+    cluster.world.apply(ForeignCame(1, "n1", GpuUse(4000, 8192, 500, (0,)), 9))
     cluster.world.apply(GpuTurned("n1", 1, 9))
     cluster.world.apply(NodeTurned("n1", 9))
 
@@ -99,9 +99,9 @@ def test_a_profile_says_what_the_cluster_is() -> None:
 
 
 def readings(load_milli: int, dead: bool, count: int = 60) -> list[float | None]:
-    cluster = Cluster(SPEC, Nature(), 0)
+    cluster = EmulatedCluster(SPEC, Nature(), 0)
     node = cluster.world.nodes["n1"]
-    node.take(Use(0, 0, load_milli, (0,)))
+    node.take(GpuUse(0, 0, load_milli, (0,)))
     node.gpu_back_s[0] = 9.0 if dead else 0.0
     model = NodeModel("berlin", node, ("u0", "u1"), seed=4)
     values = []
@@ -121,7 +121,7 @@ def test_telemetry_follows_what_runs_with_noise_that_repeats() -> None:
 
 def test_a_dead_gpu_is_lost_and_measures_nothing() -> None:
     assert readings(1000, dead=True) == [None] * 60
-    cluster = Cluster(SPEC, Nature(), 0)
+    cluster = EmulatedCluster(SPEC, Nature(), 0)
     cluster.world.apply(GpuTurned("n1", 1, 9))
     model = NodeModel("berlin", cluster.world.nodes["n1"], ("u0", "u1"), seed=4)
     gpu = model.telemetry(epoch=1, counter=1, now_s=1, interval_s=1.0).gpus[1]

@@ -14,7 +14,7 @@ from berthmaster.engine.scoring.room import room_of
 from berthmaster.messages.workload import PodSet
 from tests.support.builders import node, pod_set
 from tests.unit.engine.fleets import UNHURRIED, fleets, pods
-from tests.unit.engine.test_board import NAMES, Story, steps
+from tests.unit.engine.test_score_cache import NAMES, Story, steps
 
 
 def check(story: Story, need: PodSet) -> None:

@@ -2,9 +2,7 @@
 
 import msgspec
 
-from berthmaster.executor.core import HOLD_BACK_S, Executor
-from berthmaster.executor.stimuli import Acted, Freeze, Instruction, Reach, Tick, Told
-from berthmaster.executor.words import (
+from berthmaster.executor.cluster_protocol import (
     Attempt,
     CreatePods,
     DeletePods,
@@ -14,6 +12,9 @@ from berthmaster.executor.words import (
     PodsRunning,
     StopPods,
 )
+from berthmaster.executor.core import HOLD_BACK_S, Executor
+from berthmaster.executor.events import ClusterReached, HintSeen, Tick
+from berthmaster.executor.instructions import Acknowledge, Freeze, Instruction
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.fold import Workload
 from berthmaster.lifecycle.instructions import (
@@ -94,7 +95,7 @@ def work(state: State, **more: object) -> Workload:
 def running_executor() -> Executor:
     """It runs the workload; the log is at 7."""
     executor = Executor("berlin")
-    executor.handle(Told(1, placed(), 5), 100)
+    executor.handle(HintSeen(1, placed(), 5), 100)
     executor.handle(Answered(ref="1", outcome=Stored(6)), 101)
     executor.handle(PodsRunning(TRAIN, PODS), 102)
     executor.handle(Answered(ref="2", outcome=Stored(7)), 103)
@@ -105,12 +106,12 @@ def test_a_placement_is_claimed_then_created_then_told_to_run_and_to_have_succee
     executor = Executor("berlin")
 
     # The hint's own sequence guards the claim; nothing is made or acknowledged before it is stored.
-    assert executor.handle(Told(1, placed(), 5), 100) == [claim("1", after=5, at_s=100)]
+    assert executor.handle(HintSeen(1, placed(), 5), 100) == [claim("1", after=5, at_s=100)]
 
     # The deadline runs from the claim. The hint is done once the pods are ordered.
     assert executor.handle(Answered(ref="1", outcome=Stored(6)), 101) == [
         CreatePods(TRAIN, NAME, PODS, REQUEST, stop_after_s=59, asked_at_s=101),
-        Acted(1),
+        Acknowledge(1),
     ]
 
     moved = (PodBinding(pod="main-0", node="n1", gpus=(5,)),)
@@ -150,35 +151,35 @@ def test_a_placement_is_claimed_then_created_then_told_to_run_and_to_have_succee
 
 def test_a_hint_told_twice_is_acted_on_once() -> None:
     executor = Executor("berlin")
-    executor.handle(Told(1, placed(), 5), 100)
-    assert executor.handle(Told(2, placed(), 5), 100) == []
+    executor.handle(HintSeen(1, placed(), 5), 100)
+    assert executor.handle(HintSeen(2, placed(), 5), 100) == []
     assert executor.handle(Answered(ref="1", outcome=Stored(6)), 100) == [
         CreatePods(TRAIN, NAME, PODS, REQUEST, stop_after_s=60, asked_at_s=100),
-        Acted(1),
-        Acted(2),
+        Acknowledge(1),
+        Acknowledge(2),
     ]
-    assert executor.handle(Told(3, placed(), 5), 100) == [Acted(3)]
+    assert executor.handle(HintSeen(3, placed(), 5), 100) == [Acknowledge(3)]
 
 
 def test_a_hint_for_another_cluster_is_none() -> None:
-    assert Executor("paris").handle(Told(1, placed(), 5), 100) == [Acted(1)]
+    assert Executor("paris").handle(HintSeen(1, placed(), 5), 100) == [Acknowledge(1)]
 
 
 def refused(reloaded: Workload | None) -> list[Instruction]:
     """What an executor does whose claim was refused, having read the log."""
     executor = Executor("berlin")
-    executor.handle(Told(1, placed(), 5), 100)
+    executor.handle(HintSeen(1, placed(), 5), 100)
     read = Reload(ref="2", tenant="acme", id="train")
     assert executor.handle(Answered(ref="1", outcome=Refused(9)), 101) == [read]
     return executor.handle(Reloaded(ref="2", workload=reloaded), 102)
 
 
 def test_a_refused_claim_is_dropped_if_the_placement_is_over_or_somebody_elses() -> None:
-    assert refused(None) == [Acted(1)]
-    assert refused(work(State.QUEUED)) == [Acted(1)]  # withdrawn
-    assert refused(work(State.CANCELLED)) == [Acted(1)]
-    assert refused(work(State.PLACED, cluster="paris", attempt=2)) == [Acted(1)]
-    assert refused(work(State.CLAIMED, executor="executor/other")) == [Acted(1)]
+    assert refused(None) == [Acknowledge(1)]
+    assert refused(work(State.QUEUED)) == [Acknowledge(1)]  # withdrawn
+    assert refused(work(State.CANCELLED)) == [Acknowledge(1)]
+    assert refused(work(State.PLACED, cluster="paris", attempt=2)) == [Acknowledge(1)]
+    assert refused(work(State.CLAIMED, executor="executor/other")) == [Acknowledge(1)]
 
 
 def test_a_refused_claim_is_tried_again_behind_a_new_priority() -> None:
@@ -193,7 +194,7 @@ def test_a_refused_claim_of_an_attempt_that_is_over_turns_to_the_attempt_that_is
 
 def test_a_claim_of_unknown_outcome_that_was_stored_goes_on() -> None:
     executor = Executor("berlin")
-    executor.handle(Told(1, placed(), 5), 100)
+    executor.handle(HintSeen(1, placed(), 5), 100)
     read = Reload(ref="2", tenant="acme", id="train")
     assert executor.handle(Answered(ref="1", outcome=Unknown("lost")), 110) == [read]
     assert executor.handle(Reloaded(ref="2", workload=work(State.CLAIMED)), 111) == [
@@ -206,7 +207,7 @@ def test_a_claim_of_unknown_outcome_that_was_stored_goes_on() -> None:
             asked_at_s=111,
             claimed_before=True,
         ),
-        Acted(1),
+        Acknowledge(1),
     ]
 
 
@@ -215,7 +216,7 @@ def test_a_wish_to_cancel_stops_the_pods_and_is_told_when_they_are_gone() -> Non
     wish = CancelRequested(
         tenant="acme", id="train", after=7, at_s=0, by="gw", cluster="berlin", reason="typo"
     )
-    assert executor.handle(Told(2, wish, 8), 110) == [Acted(2), StopPods(TRAIN, "typo")]
+    assert executor.handle(HintSeen(2, wish, 8), 110) == [Acknowledge(2), StopPods(TRAIN, "typo")]
     ending = Cancelled(
         tenant="acme",
         id="train",
@@ -235,7 +236,7 @@ def test_a_wish_that_the_log_does_not_bear_out_stops_nothing() -> None:
     executor = running_executor()
     void = CancelRequested(tenant="acme", id="train", after=3, at_s=0, by="gw", cluster="berlin")
     read = Reload(ref="3", tenant="acme", id="train")
-    assert executor.handle(Told(2, void, 8), 110) == [Acted(2), read]
+    assert executor.handle(HintSeen(2, void, 8), 110) == [Acknowledge(2), read]
     work_on = work(State.RUNNING, cancel_requested=False)
     assert executor.handle(Reloaded(ref="3", workload=work_on), 111) == []
     assert executor.jobs == 1
@@ -254,7 +255,7 @@ def test_an_attempt_that_somebody_ended_is_left_and_nothing_is_appended() -> Non
         reason="cluster lost",
     )
     read = Reload(ref="3", tenant="acme", id="train")
-    assert executor.handle(Told(2, lost, 8), 200) == [Acted(2), read]
+    assert executor.handle(HintSeen(2, lost, 8), 200) == [Acknowledge(2), read]
     assert executor.handle(Reloaded(ref="3", workload=work(State.QUEUED)), 201) == [
         DeletePods(TRAIN, "not ours (any more)")
     ]
@@ -264,7 +265,7 @@ def test_an_attempt_that_somebody_ended_is_left_and_nothing_is_appended() -> Non
 def test_a_placed_hint_of_a_later_attempt_is_believed_only_if_the_log_says_so() -> None:
     executor = running_executor()
     read = Reload(ref="3", tenant="acme", id="train")
-    assert executor.handle(Told(2, placed(attempt=2, after=99), 100), 200) == [read]
+    assert executor.handle(HintSeen(2, placed(attempt=2, after=99), 100), 200) == [read]
     assert executor.handle(Reloaded(ref="3", workload=work(State.RUNNING)), 201) == []
     assert executor.jobs == 1
 
@@ -302,13 +303,13 @@ def test_a_story_that_cannot_be_read_freezes_its_workload() -> None:
     ]
     # Whatever comes: nothing is done, and what is told is acknowledged.
     assert executor.handle(PodsGone(TRAIN), 153) == []
-    assert executor.handle(Told(9, placed(), 5), 154) == [Acted(9)]
+    assert executor.handle(HintSeen(9, placed(), 5), 154) == [Acknowledge(9)]
 
 
 def test_a_placement_that_the_hub_s_kueue_carries_out_is_left_alone() -> None:
     executor = Executor("berlin", NAME)
     by_the_hub = msgspec.structs.replace(placed(), cell="hub")
-    assert executor.handle(Told(1, by_the_hub, 5), now_s=0) == [Acted(1)]
+    assert executor.handle(HintSeen(1, by_the_hub, 5), now_s=0) == [Acknowledge(1)]
     assert executor.jobs == 0
 
 
@@ -317,42 +318,42 @@ def test_a_placement_that_the_hub_s_kueue_carries_out_is_left_alone() -> None:
 
 def test_nothing_is_claimed_while_the_cluster_does_not_answer_and_all_when_it_does() -> None:
     executor = running_executor()
-    assert executor.handle(Reach("no connection"), 110) == []
+    assert executor.handle(ClusterReached("no connection"), 110) == []
     other = msgspec.structs.replace(placed(), id="other")
-    assert executor.handle(Told(2, other, 20), 111) == []
+    assert executor.handle(HintSeen(2, other, 20), 111) == []
     # What runs is told of as ever.
     [told] = executor.handle(PodsCompleted(TRAIN), 112)
     assert isinstance(told, Append)
     assert isinstance(told.event, Succeeded)
 
-    [claimed] = executor.handle(Reach(""), 113)
+    [claimed] = executor.handle(ClusterReached(""), 113)
     assert isinstance(claimed, Append)
     assert (claimed.event.id, claimed.event.after, type(claimed.event)) == ("other", 20, Claimed)
-    assert executor.handle(Reach(""), 114) == []  # the claim is under way
+    assert executor.handle(ClusterReached(""), 114) == []  # the claim is under way
 
 
 def test_what_was_withdrawn_while_the_cluster_was_away_is_let_go_and_its_hint_is_done() -> None:
     executor = Executor("berlin")
-    executor.handle(Reach("no connection"), 99)
-    assert executor.handle(Told(1, placed(), 5), 100) == []
+    executor.handle(ClusterReached("no connection"), 99)
+    assert executor.handle(HintSeen(1, placed(), 5), 100) == []
     assert executor.next_due_s == 100 + HOLD_BACK_S
     assert executor.handle(Tick(), 100 + HOLD_BACK_S) == [
         Reload(ref="1", tenant="acme", id="train")
     ]
     withdrawn = work(State.QUEUED, cluster="", executor="")
-    assert executor.handle(Reloaded(ref="1", workload=withdrawn), 116) == [Acted(1)]
+    assert executor.handle(Reloaded(ref="1", workload=withdrawn), 116) == [Acknowledge(1)]
     assert executor.jobs == 0
-    assert executor.handle(Reach(""), 120) == []
+    assert executor.handle(ClusterReached(""), 120) == []
 
 
 def test_what_is_still_ours_after_a_while_stays_held_back_and_is_claimed_in_the_end() -> None:
     executor = Executor("berlin")
-    executor.handle(Reach("no connection"), 99)
-    executor.handle(Told(1, placed(), 5), 100)
+    executor.handle(ClusterReached("no connection"), 99)
+    executor.handle(HintSeen(1, placed(), 5), 100)
     executor.handle(Tick(), 115)
     still = work(State.PLACED, sequence=5, executor="")
     assert executor.handle(Reloaded(ref="1", workload=still), 116) == []
     assert executor.handle(Tick(), 131) == [Reload(ref="2", tenant="acme", id="train")]
-    assert executor.handle(Reach(""), 131.5) == []  # the reading is under way
+    assert executor.handle(ClusterReached(""), 131.5) == []  # the reading is under way
     [claimed] = executor.handle(Reloaded(ref="2", workload=still), 132)
     assert claimed == claim("3", after=5, at_s=132)

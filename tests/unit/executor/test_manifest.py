@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from berthmaster.executor.attempts import attempt_of, wanted
+from berthmaster.executor.cluster_protocol import Attempt, CreatePods
 from berthmaster.executor.kinds import JobObject
 from berthmaster.executor.manifest import (
     MAX_JOB_CHARS,
@@ -20,7 +21,6 @@ from berthmaster.executor.manifest import (
     object_name,
 )
 from berthmaster.executor.offers import Offers
-from berthmaster.executor.words import Attempt, CreatePods
 from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.objects import Metadata
 from berthmaster.kubernetes.resources import JOB_SETS, JOBS

@@ -3,11 +3,7 @@
 from typing import Any
 
 from berthmaster.bus.follow import Recorded
-from berthmaster.executor.core import BACK_IN_QUEUE, Executor
-from berthmaster.executor.leftovers import Leftovers
-from berthmaster.executor.limits import Limits
-from berthmaster.executor.stimuli import Acted, Tick, Told
-from berthmaster.executor.words import (
+from berthmaster.executor.cluster_protocol import (
     Attempt,
     CreatePods,
     PodsAdmitted,
@@ -18,6 +14,11 @@ from berthmaster.executor.words import (
     PodsWaiting,
     StopPods,
 )
+from berthmaster.executor.core import BACK_IN_QUEUE, Executor
+from berthmaster.executor.events import HintSeen, Tick
+from berthmaster.executor.instructions import Acknowledge
+from berthmaster.executor.leftovers import Leftovers
+from berthmaster.executor.limits import Limits
 from berthmaster.lifecycle.fold import Workload
 from berthmaster.lifecycle.instructions import Answered, Append, Refused, Reload, Reloaded, Stored
 from berthmaster.lifecycle.states import State
@@ -53,10 +54,10 @@ def placed(target: Target = QUEUE) -> Placed:
 def claimed(target: Target = QUEUE) -> Executor:
     """It has ordered the pods at 100; the log is at 6."""
     executor = Executor("berlin", limits=LIMITS)
-    executor.handle(Told(1, placed(target), 5), 100)
+    executor.handle(HintSeen(1, placed(target), 5), 100)
     assert executor.handle(Answered(ref="1", outcome=Stored(6)), 100) == [
         CreatePods(TRAIN, NAME, PODS, REQUEST, None, None, target),
-        Acted(1),
+        Acknowledge(1),
     ]
     return executor
 
@@ -156,11 +157,11 @@ def test_an_attempt_that_ran_and_whose_pods_are_nowhere_is_not_to_be_made_again(
     executor = Executor("berlin", limits=LIMITS)
     for state, ran in ((State.CLAIMED, False), (State.ADMITTED, True), (State.RUNNING, True)):
         executor = Executor("berlin", limits=LIMITS)
-        executor.handle(Told(0, placed(), 5), 100)
+        executor.handle(HintSeen(0, placed(), 5), 100)
         executor.handle(Answered(ref="1", outcome=Refused(9)), 101)
         order = CreatePods(TRAIN, NAME, PODS, REQUEST, None, None, QUEUE, ran, claimed_before=True)
         steps = executor.handle(Reloaded(ref="2", workload=work(state)), 102)
-        assert steps == [order, Acted(0)]
+        assert steps == [order, Acknowledge(0)]
     assert evicted(executor, PodsGone(TRAIN), 103) == "its pods vanished from the cluster"
 
 

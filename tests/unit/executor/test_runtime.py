@@ -9,11 +9,7 @@ from typing import Any
 
 import pytest
 
-from berthmaster.executor.errands import Errands
-from berthmaster.executor.manifest import STOPPED, Style
-from berthmaster.executor.offers import Offers
-from berthmaster.executor.runtime import ClusterRuntime
-from berthmaster.executor.words import (
+from berthmaster.executor.cluster_protocol import (
     Attempt,
     CreatePods,
     DeletePods,
@@ -29,6 +25,10 @@ from berthmaster.executor.words import (
     PodsRunning,
     StopPods,
 )
+from berthmaster.executor.manifest import STOPPED, Style
+from berthmaster.executor.offers import Offers
+from berthmaster.executor.runtime import ClusterRuntime
+from berthmaster.executor.writer import JobWriter
 from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.client import Client
 from berthmaster.messages.placement import PodBinding, Target
@@ -113,10 +113,10 @@ async def playing(
     def clock() -> float:
         return play.now_s
 
-    errands = Errands(client, NAME, namespaces, Offers(), Style(), clock, job_sets=job_sets)
+    writer = JobWriter(client, NAME, namespaces, Offers(), Style(), clock, job_sets=job_sets)
     runtime = ClusterRuntime(
         client,
-        errands,
+        writer,
         executor=NAME,
         namespaces=namespaces,
         job_sets=job_sets,
@@ -497,8 +497,8 @@ async def test_an_api_server_that_comes_back_is_told_what_was_ordered_meanwhile(
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server is believed soon."""
-    monkeypatch.setattr("berthmaster.executor.mirrors.GRACE_S", 0.1)
-    monkeypatch.setattr("berthmaster.executor.mirrors.ABSENT_S", 0.1)
+    monkeypatch.setattr("berthmaster.executor.watch.GRACE_S", 0.1)
+    monkeypatch.setattr("berthmaster.executor.watch.ABSENT_S", 0.1)
 
 
 @pytest.mark.usefixtures("soon")
@@ -573,7 +573,7 @@ async def test_a_server_that_is_away_is_noticed_by_its_silence_and_by_its_return
 async def test_a_server_that_takes_calls_and_answers_none_is_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("berthmaster.executor.carrier.SLOW_S", 0.2)
+    monkeypatch.setattr("berthmaster.executor.effects.SLOW_S", 0.2)
     fates = iter(["hung", "hung"])
     async with LittleApi() as api, playing(api) as play:
         api.misfortune = lambda method, plural: next(fates, None)

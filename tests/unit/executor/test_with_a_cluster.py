@@ -6,8 +6,8 @@ import pytest
 
 from berthmaster.emulator.disturbance import Nature
 from berthmaster.emulator.world import Phase
+from berthmaster.executor.cluster_protocol import Attempt, CreatePods, DeletePods, PodsGone
 from berthmaster.executor.limits import Limits
-from berthmaster.executor.words import Attempt, CreatePods, DeletePods, PodsGone
 from berthmaster.lifecycle.instructions import Append, Reload
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.placement import PodBinding

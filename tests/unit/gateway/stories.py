@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 
 from berthmaster.gateway.core import Gateway
-from berthmaster.gateway.desk import Limits
-from berthmaster.gateway.stimuli import CaughtUp, Logged, QueuesKnown, Requested
+from berthmaster.gateway.events import CaughtUp, Logged, QueuesKnown, Requested
+from berthmaster.gateway.shared_state import Limits
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import (

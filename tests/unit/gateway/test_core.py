@@ -5,19 +5,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berthmaster.gateway.core import Gateway, Instruction
-from berthmaster.gateway.stimuli import (
+from berthmaster.gateway.core import Gateway
+from berthmaster.gateway.events import (
     Abandoned,
     CaughtUp,
     Logged,
     LogReplaced,
     LogSize,
     QueueSet,
-    ReadStory,
     StoryRead,
     Tick,
-    Unreadable,
+    UnreadableEvent,
 )
+from berthmaster.gateway.instructions import Instruction, ReadStory
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.fold import Workload, offer
 from berthmaster.lifecycle.instructions import (
@@ -599,7 +599,7 @@ FROZEN = "this version cannot read its event 3 (a newer tag)"
 def frozen_gateway() -> Gateway:
     gateway = fresh()
     log(gateway, S, P)
-    news = Unreadable(tenant="ann", id="train", sequence=3, why="a newer tag")
+    news = UnreadableEvent(tenant="ann", id="train", sequence=3, why="a newer tag")
     assert gateway.handle(news, 3.0) == []
     return gateway
 
@@ -633,7 +633,7 @@ def test_nothing_is_done_to_a_frozen_workload_and_its_id_stays_used() -> None:
     gateway = fresh(caught_up=False)
     gateway.handle(ask("submit", job()), 9.0)
     gateway.handle(Answered(ref="r1", outcome=Refused(3)), 9.0)
-    gateway.handle(Unreadable(tenant="ann", id="train", sequence=3, why="a newer tag"), 9.0)
+    gateway.handle(UnreadableEvent(tenant="ann", id="train", sequence=3, why="a newer tag"), 9.0)
     assert gateway.handle(Reloaded(ref="r1", workload=None, failed="unreadable"), 9.0) == say(
         Refusal(
             code="conflict",

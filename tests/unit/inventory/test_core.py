@@ -4,7 +4,7 @@ from typing import Any
 
 from berthmaster.bus import subjects
 from berthmaster.inventory.core import KEEP_COPY_S, KEEP_GONE_COPY_S, KEEP_GONE_S, Inventory
-from berthmaster.inventory.kinds import Kind, Problem
+from berthmaster.inventory.kinds import Problem, WatchedKind
 from berthmaster.kubernetes.mirror import Added, Deleted, Listed, Unreadable, Updated
 from berthmaster.kubernetes.wire import Undecodable
 from berthmaster.messages.fleet import (
@@ -47,9 +47,9 @@ def told(inventory: Inventory, subject: str) -> FleetFact:
 def test_a_cluster_from_its_first_list_to_its_last_node() -> None:
     inventory = Inventory("east", {"region": "eu"})
     n1 = node("n1", {GPU: "2"}, labels=discovered())
-    inventory.take(Kind.NODES, Added(n1))
-    inventory.take(Kind.NODES, Listed("1"))
-    inventory.take(Kind.PODS, Listed("1"))
+    inventory.take(WatchedKind.NODES, Added(n1))
+    inventory.take(WatchedKind.NODES, Listed("1"))
+    inventory.take(WatchedKind.PODS, Listed("1"))
     inventory.set_version("v1.36.3")
     assert list(inventory.everything()) == [PROFILE, N1]
     assert dict(inventory.changes()) == {PROFILE: True, N1: True}
@@ -68,7 +68,7 @@ def test_a_cluster_from_its_first_list_to_its_last_node() -> None:
     )
 
     # A pod is bound: only the node is told anew.
-    inventory.take(Kind.PODS, Added(pod("a", {"cpu": "1", GPU: "1"})))
+    inventory.take(WatchedKind.PODS, Added(pod("a", {"cpu": "1", GPU: "1"})))
     assert dict(inventory.changes()) == {N1: True}
     report = told(inventory, N1)
     assert isinstance(report, NodeReport)
@@ -76,10 +76,10 @@ def test_a_cluster_from_its_first_list_to_its_last_node() -> None:
 
     # A GPU is lost for new pods: the node, and not what the cluster consists of.
     sick = node("n1", {GPU: "1"}, capacity={GPU: "2"}, labels=discovered())
-    inventory.take(Kind.NODES, Updated(sick, n1))
+    inventory.take(WatchedKind.NODES, Updated(sick, n1))
     assert inventory.changes()[N1]
 
-    inventory.take(Kind.NODES, Deleted(sick, sick))
+    inventory.take(WatchedKind.NODES, Deleted(sick, sick))
     assert dict(inventory.changes()) == {PROFILE: True, N1: True}
     assert inventory.fact(N1, STAMP, NOW_S) == (NodeGone(**HEAD, node="n1"), KEEP_GONE_S)
     assert list(inventory.everything()) == [PROFILE]
@@ -100,46 +100,46 @@ def test_what_earlier_lives_left_is_gone_only_once_its_kind_was_listed() -> None
     inventory.earlier(left)
     inventory.changes()
     assert dict(inventory.changes()) == {}
-    inventory.take(Kind.NODES, Added(node("n1")))
-    inventory.take(Kind.NODES, Listed("1"))
+    inventory.take(WatchedKind.NODES, Added(node("n1")))
+    inventory.take(WatchedKind.NODES, Listed("1"))
     inventory.changes()  # n1, the profile
     old = subjects.node("east", "old.node")
     inventory.earlier(left)
     assert dict(inventory.changes()) == {old: True}
     assert told(inventory, old) == NodeGone(**HEAD, node="old.node")
     # The cluster has no Kueue: its queue and its copy are gone, too.
-    inventory.absent(Kind.CLUSTER_QUEUES)
-    inventory.absent(Kind.COPIES)
+    inventory.absent(WatchedKind.CLUSTER_QUEUES)
+    inventory.absent(WatchedKind.COPIES)
     assert dict(inventory.changes()) == {GPUS: True, COPY: True}
     queue, copy = told(inventory, GPUS), told(inventory, COPY)
     assert isinstance(queue, QueueReport)
     assert isinstance(copy, CopyReport)
     assert (queue.gone, copy.gone) == (True, True)
     # Said once.
-    inventory.absent(Kind.COPIES)
+    inventory.absent(WatchedKind.COPIES)
     assert dict(inventory.changes()) == {}
 
 
 def test_kueue_that_comes_goes_and_comes_again() -> None:
     inventory = Inventory("east")
-    inventory.absent(Kind.CLUSTER_QUEUES)
+    inventory.absent(WatchedKind.CLUSTER_QUEUES)
     inventory.changes()
-    inventory.take(Kind.CLUSTER_QUEUES, Added(cluster_queue("gpus")))
-    inventory.take(Kind.CLUSTER_QUEUES, Listed("1"))
+    inventory.take(WatchedKind.CLUSTER_QUEUES, Added(cluster_queue("gpus")))
+    inventory.take(WatchedKind.CLUSTER_QUEUES, Listed("1"))
     assert dict(inventory.changes()) == {PROFILE: True, GPUS: True}
     profile = told(inventory, PROFILE)
     assert isinstance(profile, ClusterProfile)
     assert profile.properties["berth/kueue"] == "served"
     assert inventory.fact(GPUS, STAMP, NOW_S) == (QueueReport(**HEAD, queue="gpus"), None)
     # Its definitions are removed. The mirror keeps what it had, we do not believe it.
-    inventory.absent(Kind.CLUSTER_QUEUES)
+    inventory.absent(WatchedKind.CLUSTER_QUEUES)
     assert dict(inventory.changes()) == {PROFILE: True, GPUS: True}
     gone = inventory.fact(GPUS, STAMP, NOW_S)
     assert gone is not None
     assert isinstance(gone[0], QueueReport)
     assert (gone[0].gone, gone[1]) == (True, KEEP_GONE_S)
     # Back with the very same objects: the mirror tells nothing but that it has listed.
-    inventory.take(Kind.CLUSTER_QUEUES, Listed("9"))
+    inventory.take(WatchedKind.CLUSTER_QUEUES, Listed("9"))
     assert dict(inventory.changes()) == {PROFILE: True, GPUS: True}
     assert told(inventory, GPUS) == QueueReport(**HEAD, queue="gpus")
 
@@ -147,8 +147,8 @@ def test_kueue_that_comes_goes_and_comes_again() -> None:
 def test_copies_are_kept_for_two_days_and_their_end_for_minutes() -> None:
     inventory = Inventory("east")
     copy = workload("w", [condition("QuotaReserved", FALSE, "Pending", "no quota")])
-    inventory.take(Kind.COPIES, Added(copy))
-    inventory.take(Kind.COPIES, Listed("1"))
+    inventory.take(WatchedKind.COPIES, Added(copy))
+    inventory.take(WatchedKind.COPIES, Listed("1"))
     inventory.changes()
     facts = inventory.fact(COPY, STAMP, NOW_S)
     waiting = CopyReport(
@@ -156,7 +156,7 @@ def test_copies_are_kept_for_two_days_and_their_end_for_minutes() -> None:
     )
     assert facts == (waiting, KEEP_COPY_S)
     assert COPY in inventory.everything()
-    inventory.take(Kind.COPIES, Deleted(copy, copy))
+    inventory.take(WatchedKind.COPIES, Deleted(copy, copy))
     assert dict(inventory.changes()) == {COPY: True}
     removed = CopyReport(**HEAD, namespace="team", workload="w", message="removed", gone=True)
     assert inventory.fact(COPY, STAMP, NOW_S) == (removed, KEEP_GONE_COPY_S)
@@ -174,34 +174,34 @@ def test_job_sets_can_be_made_from_when_their_definition_is_established() -> Non
     name = "jobsets.jobset.x-k8s.io"
     early = definition(name, established=FALSE)
     inventory.changes()
-    inventory.take(Kind.DEFINITIONS, Added(early))
+    inventory.take(WatchedKind.DEFINITIONS, Added(early))
     assert (dict(inventory.changes()), job_kinds(inventory)) == ({}, ("Job",))
-    inventory.take(Kind.DEFINITIONS, Updated(definition(name), early))
+    inventory.take(WatchedKind.DEFINITIONS, Updated(definition(name), early))
     assert (dict(inventory.changes()), job_kinds(inventory)) == ({PROFILE: True}, ("Job", "JobSet"))
-    inventory.take(Kind.DEFINITIONS, Deleted(definition(name), definition(name)))
+    inventory.take(WatchedKind.DEFINITIONS, Deleted(definition(name), definition(name)))
     assert (dict(inventory.changes()), job_kinds(inventory)) == ({PROFILE: True}, ("Job",))
 
 
 def test_kais_definition_makes_every_gpu_node_offer_fractions() -> None:
     inventory = Inventory("east")
-    inventory.take(Kind.NODES, Added(node("n1", {GPU: "1"}, labels=discovered())))
-    inventory.take(Kind.NODES, Added(node("n2")))
+    inventory.take(WatchedKind.NODES, Added(node("n1", {GPU: "1"}, labels=discovered())))
+    inventory.take(WatchedKind.NODES, Added(node("n2")))
     inventory.changes()
     queues = definition("queues.scheduling.run.ai")
-    inventory.take(Kind.DEFINITIONS, Added(queues))
+    inventory.take(WatchedKind.DEFINITIONS, Added(queues))
     assert dict(inventory.changes()) == {PROFILE: True, N1: True}
     report = told(inventory, N1)
     assert isinstance(report, NodeReport)
     assert (report.fractions, [share.kind for share in report.shares]) == (True, ["kai"])
-    inventory.take(Kind.DEFINITIONS, Deleted(queues, queues))
+    inventory.take(WatchedKind.DEFINITIONS, Deleted(queues, queues))
     assert dict(inventory.changes()) == {PROFILE: True, N1: True}
 
 
 def test_objects_that_cannot_be_read() -> None:
     inventory = Inventory("east")
     bad = Undecodable("", "n1", "5", "expected `object`, got `int`")
-    inventory.take(Kind.NODES, Unreadable(bad, None))
-    inventory.take(Kind.PODS, Unreadable(Undecodable("team", "p", "6", "odd"), None))
+    inventory.take(WatchedKind.NODES, Unreadable(bad, None))
+    inventory.take(WatchedKind.PODS, Unreadable(Undecodable("team", "p", "6", "odd"), None))
     assert N1 in inventory.changes()
     report = told(inventory, N1)
     assert isinstance(report, NodeReport)
@@ -210,13 +210,13 @@ def test_objects_that_cannot_be_read() -> None:
         Problem("nodes", "n1", "cannot be read: expected `object`, got `int`"),
         Problem("unreadable pods", "team/p", "odd"),
     ]
-    inventory.unreadable(Kind.PODS, [("team", "p")])
+    inventory.unreadable(WatchedKind.PODS, [("team", "p")])
     assert inventory.problems.count() == {"nodes": 1, "unreadable pods": 1}
-    inventory.unreadable(Kind.PODS, [])
+    inventory.unreadable(WatchedKind.PODS, [])
     assert inventory.problems.count() == {"nodes": 1}
     # It went while it could not be read: no mirror tells that, so the list of such nodes must.
-    inventory.unreadable(Kind.NODES, [("", "n1")])
+    inventory.unreadable(WatchedKind.NODES, [("", "n1")])
     assert dict(inventory.changes()) == {}
-    inventory.unreadable(Kind.NODES, [])
+    inventory.unreadable(WatchedKind.NODES, [])
     assert dict(inventory.changes()) == {PROFILE: True, N1: True}
     assert told(inventory, N1) == NodeGone(**HEAD, node="n1")

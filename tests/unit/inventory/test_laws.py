@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berthmaster.inventory.core import Inventory
-from berthmaster.inventory.kinds import Kind
-from berthmaster.inventory.membership import Hub, HubKind
+from berthmaster.inventory.kinds import WatchedKind
+from berthmaster.inventory.membership import HubKind, HubMembership
 from berthmaster.inventory.objects import (
     ClusterProfile,
     ClusterQueue,
@@ -246,15 +246,15 @@ def changes(kind: Any, struct: type[Any], bodies: st.SearchStrategy[Any]) -> Any
 
 WORKER = st.lists(
     st.one_of(
-        changes(Kind.NODES, Node, NODES),
-        changes(Kind.NODES, Node, NODES),
-        changes(Kind.PODS, Pod, PODS),
-        changes(Kind.PODS, Pod, PODS),
-        changes(Kind.SLICES, ResourceSlice, SLICES),
-        changes(Kind.CLAIMS, ResourceClaim, CLAIMS),
-        changes(Kind.CLUSTER_QUEUES, ClusterQueue, QUEUES),
-        changes(Kind.LOCAL_QUEUES, LocalQueue, LOCALS),
-        changes(Kind.COPIES, Workload, COPIES),
+        changes(WatchedKind.NODES, Node, NODES),
+        changes(WatchedKind.NODES, Node, NODES),
+        changes(WatchedKind.PODS, Pod, PODS),
+        changes(WatchedKind.PODS, Pod, PODS),
+        changes(WatchedKind.SLICES, ResourceSlice, SLICES),
+        changes(WatchedKind.CLAIMS, ResourceClaim, CLAIMS),
+        changes(WatchedKind.CLUSTER_QUEUES, ClusterQueue, QUEUES),
+        changes(WatchedKind.LOCAL_QUEUES, LocalQueue, LOCALS),
+        changes(WatchedKind.COPIES, Workload, COPIES),
     ),
     max_size=12,
 )
@@ -274,7 +274,7 @@ def check(report: NodeReport) -> None:
 @settings(max_examples=120, deadline=None)
 @given(WORKER)
 def test_no_object_stops_an_inventory_and_every_fact_can_be_read_back(
-    story: list[tuple[Kind, Change[Any]]],
+    story: list[tuple[WatchedKind, Change[Any]]],
 ) -> None:
     inventory = Inventory("east")
     told = set()
@@ -294,17 +294,20 @@ def test_no_object_stops_an_inventory_and_every_fact_can_be_read_back(
 @settings(max_examples=80, deadline=None)
 @given(WORKER)
 def test_whatever_the_order_of_lists_the_facts_at_the_end_are_those_of_a_fresh_start(
-    story: list[tuple[Kind, Change[Any]]],
+    story: list[tuple[WatchedKind, Change[Any]]],
 ) -> None:
     """Facts depend on what is there now, not on how it came about."""
     lived = Inventory("east")
-    there: dict[tuple[Kind, str, str], tuple[Kind, Change[Any]]] = {}
+    there: dict[tuple[WatchedKind, str, str], tuple[WatchedKind, Change[Any]]] = {}
     for kind, change in story:
         if not isinstance(change, Added | Deleted):
             continue
         lived.take(kind, change)
         found = change.object.metadata
-        whole = kind in (Kind.NODES, Kind.CLUSTER_QUEUES)  # the cluster's, in no namespace
+        whole = kind in (
+            WatchedKind.NODES,
+            WatchedKind.CLUSTER_QUEUES,
+        )  # the cluster's, in no namespace
         key = (kind, "" if whole else found.namespace, found.name)
         there.pop(key, None)
         if isinstance(change, Added):
@@ -357,7 +360,7 @@ HUB = st.lists(
 @settings(max_examples=40, deadline=None)
 @given(HUB)
 def test_no_object_stops_a_hubs_inventory(story: list[tuple[HubKind, Change[Any]]]) -> None:
-    hub = Hub()
+    hub = HubMembership()
     told = set()
     for kind, change in story:
         hub.take(kind, change)

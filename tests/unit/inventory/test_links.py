@@ -8,19 +8,19 @@ import pytest
 from berthmaster.inventory.dra import offered_by
 from berthmaster.inventory.kinds import Problems
 from berthmaster.inventory.links import NUMA, NVLINK
-from berthmaster.inventory.node_book import NodeBook
-from berthmaster.inventory.nodes import Shape, shape_of
+from berthmaster.inventory.node_index import NodeIndex
+from berthmaster.inventory.nodes import NodeShape, shape_of
 from berthmaster.messages.fleet import Stamp
 from tests.unit.inventory.objects import device, discovered, node, resource_slice
 
 GPU = "nvidia.com/gpu"
 
 
-def told(shape: Shape) -> list[tuple[int | None, int | None]]:
+def told(shape: NodeShape) -> list[tuple[int | None, int | None]]:
     return [(gpu.nvlink_domain, gpu.numa_node) for gpu in shape.gpus]
 
 
-def shape(count: int = 4, annotations: dict[str, str] | None = None, **fields: Any) -> Shape:
+def shape(count: int = 4, annotations: dict[str, str] | None = None, **fields: Any) -> NodeShape:
     labels = discovered(count=count)
     one = node(allocatable={GPU: str(count)}, labels=labels, annotations=annotations, **fields)
     return shape_of(one, offered_by(()))
@@ -72,7 +72,7 @@ def test_a_driver_tells_by_attributes_under_any_prefix() -> None:
 
 
 def test_the_fleet_is_told_and_told_anew_when_it_changes() -> None:
-    book = NodeBook("c1", Problems())
+    book = NodeIndex("c1", Problems())
     labels = discovered(count=2)
 
     def reported(annotations: dict[str, str]) -> list[int | None]:
@@ -88,7 +88,7 @@ def test_the_fleet_is_told_and_told_anew_when_it_changes() -> None:
 
 
 def test_hami_tells_numa_nodes_where_there_are_several() -> None:
-    def listed(*numa: int) -> Shape:
+    def listed(*numa: int) -> NodeShape:
         devices = [
             {"id": f"GPU-{at}", "devmem": 15_360, "type": "NVIDIA-Tesla T4", "health": True}
             | ({"numa": each} if each else {})

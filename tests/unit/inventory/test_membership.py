@@ -2,7 +2,7 @@ import pytest
 
 from berthmaster.bus import subjects
 from berthmaster.inventory.kinds import Problem
-from berthmaster.inventory.membership import Hub, HubKind
+from berthmaster.inventory.membership import HubKind, HubMembership
 from berthmaster.kubernetes.mirror import Added, Deleted, Listed, Unreadable, Updated
 from berthmaster.kubernetes.wire import Undecodable
 from berthmaster.messages.fleet import Membership, Taint
@@ -22,7 +22,7 @@ AVAILABLE = condition("ManagedClusterConditionAvailable")
 HEALTHY = condition("ControlPlaneHealthy")
 
 
-def told(hub: Hub) -> Membership:
+def told(hub: HubMembership) -> Membership:
     fact = hub.fact(EAST, STAMP, NOW_S)
     assert fact is not None
     assert isinstance(fact[0], Membership)
@@ -34,7 +34,7 @@ def membership(**more: object) -> Membership:
 
 
 def test_a_profile_and_a_managed_cluster_of_one_name_are_one_membership() -> None:
-    hub = Hub()
+    hub = HubMembership()
     profile = cluster_profile(
         "east",
         labels={"region": "eu", "tier": "old"},
@@ -108,7 +108,7 @@ def test_a_profile_and_a_managed_cluster_of_one_name_are_one_membership() -> Non
 def test_health_is_what_the_hub_says_and_unknown_where_it_does_not_know(
     conditions: list[Json], accepted: bool, healthy: bool | None, reason: str
 ) -> None:
-    hub = Hub()
+    hub = HubMembership()
     hub.take(
         HubKind.MANAGED,
         Added(managed_cluster("east", conditions=conditions, accepted=accepted)),
@@ -117,7 +117,7 @@ def test_health_is_what_the_hub_says_and_unknown_where_it_does_not_know(
 
 
 def test_one_source_that_says_no_outweighs_one_that_says_yes() -> None:
-    hub = Hub()
+    hub = HubMembership()
     sick = condition("ControlPlaneHealthy", FALSE, "Timeout", "no answer")
     hub.take(HubKind.PROFILES, Added(cluster_profile("east", conditions=[sick])))
     hub.take(HubKind.MANAGED, Added(managed_cluster("east", conditions=[AVAILABLE])))
@@ -125,7 +125,7 @@ def test_one_source_that_says_no_outweighs_one_that_says_yes() -> None:
 
 
 def test_absurd_properties_are_cut_and_a_property_says_how() -> None:
-    hub = Hub()
+    hub = HubMembership()
     absurd = {f"p{n:04}": "x" for n in range(3000)} | {"p0001": "y" * 5000}
     hub.take(HubKind.PROFILES, Added(cluster_profile("east", properties=absurd, version="v1.36.3")))
     properties = told(hub).properties
@@ -143,7 +143,7 @@ def test_absurd_properties_are_cut_and_a_property_says_how() -> None:
 
 
 def test_what_we_have_written_there_ourselves_is_no_news() -> None:
-    hub = Hub()
+    hub = HubMembership()
     hub.take(HubKind.PROFILES, Added(cluster_profile("east", properties={"zone": "a"})))
     hub.take(HubKind.MANAGED, Added(managed_cluster("east", claims={"id": "x"})))
     assert hub.changes() == {EAST: True}
@@ -158,7 +158,7 @@ def test_what_we_have_written_there_ourselves_is_no_news() -> None:
 
 
 def test_what_cannot_be_right_is_told_and_the_rest_counts() -> None:
-    hub = Hub()
+    hub = HubMembership()
     odd = [{"key": "a", "effect": "Never"}, {"key": "b", "effect": "NoSelect"}]
     hub.take(HubKind.MANAGED, Added(managed_cluster("east", taints=odd)))
     assert told(hub).taints == (Taint(key="b"),)
@@ -177,7 +177,7 @@ def test_what_cannot_be_right_is_told_and_the_rest_counts() -> None:
 
 
 def test_clusters_of_earlier_lives_are_gone_once_all_was_listed() -> None:
-    hub = Hub()
+    hub = HubMembership()
     hub.earlier([membership(), Membership(cluster="west", stamp=STAMP, observed_at_s=1.0)])
     hub.take(HubKind.PROFILES, Added(cluster_profile("east")))
     hub.take(HubKind.PROFILES, Listed("5"))

@@ -4,7 +4,7 @@ from typing import Any
 
 from berthmaster.inventory.dra import Offered
 from berthmaster.inventory.kinds import Problem, Problems
-from berthmaster.inventory.node_book import NodeBook
+from berthmaster.inventory.node_index import NodeIndex
 from berthmaster.inventory.nodes import UNUSABLE, bounded_labels, shape_of
 from berthmaster.messages.fleet import Amounts, GpuDevice, NodeReport, PodUse, Share, Taint
 from tests.unit.inventory.objects import (
@@ -24,11 +24,11 @@ from tests.unit.inventory.objects import (
 GPU = "nvidia.com/gpu"
 
 
-def book() -> NodeBook:
-    return NodeBook("east", Problems())
+def book() -> NodeIndex:
+    return NodeIndex("east", Problems())
 
 
-def told(nodes: NodeBook, name: str = "n1") -> NodeReport:
+def told(nodes: NodeIndex, name: str = "n1") -> NodeReport:
     report = nodes.report(name, STAMP, NOW_S)
     assert report is not None
     return report
@@ -196,7 +196,7 @@ def test_kais_keeper_of_a_shared_gpu_counts_as_its_sharers_do() -> None:
 
 def test_a_fraction_that_is_none_is_told_and_the_pods_other_use_still_counts() -> None:
     problems = Problems()
-    nodes = NodeBook("east", problems)
+    nodes = NodeIndex("east", problems)
     nodes.set_node(node())
     nodes.set_pod(pod("a", {"cpu": "1"}, annotations={"gpu-fraction": "half"}))
     assert told(nodes).foreign == Amounts(cpu_milli=1000)
@@ -227,7 +227,7 @@ def test_a_twelve_container_pod_of_a_stranger_is_foreign_with_all_it_asks() -> N
 # Devices by dynamic allocation
 
 
-def dra_book() -> NodeBook:
+def dra_book() -> NodeIndex:
     nodes = book()
     nodes.set_node(node())
     full: dict[str, Any] = {"type": "gpu", "productName": "NVIDIA A100-SXM4-40GB"}
@@ -275,7 +275,7 @@ def test_a_claim_that_strangers_share_with_us_is_theirs() -> None:
 
 def test_a_pool_counts_once_all_slices_of_its_newest_generation_are_there() -> None:
     problems = Problems()
-    nodes = NodeBook("east", problems)
+    nodes = NodeIndex("east", problems)
     nodes.set_node(node())
     nodes.set_slice(resource_slice("old", [device("gpu-0", uuid="GPU-0")]))
     assert len(told(nodes).gpus) == 1
@@ -322,7 +322,7 @@ def test_mig_devices_are_parts_of_their_parent() -> None:
 
 def test_slices_name_the_gpus_that_a_device_plugin_counts() -> None:
     problems = Problems()
-    nodes = NodeBook("east", problems)
+    nodes = NodeIndex("east", problems)
     nodes.set_node(node("n1", {GPU: "2"}, labels=discovered()))
     nodes.set_slice(resource_slice("gpus", [device(f"gpu-{n}", uuid=f"GPU-{n}") for n in (0, 1)]))
     nodes.set_pod(pod("a", {GPU: "1"}))
@@ -342,7 +342,7 @@ def test_slices_name_the_gpus_that_a_device_plugin_counts() -> None:
 
 def test_a_gpu_count_of_nonsense_takes_the_gpus_and_tells_why_and_the_rest_goes_on() -> None:
     problems = Problems()
-    nodes = NodeBook("east", problems)
+    nodes = NodeIndex("east", problems)
     nodes.set_node(node("n1", {GPU: "-4"}, labels=discovered()))
     report = told(nodes)
     why = "nvidia.com/gpu: '-4' is negative, which no resource can be"

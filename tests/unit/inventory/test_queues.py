@@ -1,7 +1,7 @@
 import pytest
 
 from berthmaster.inventory.kinds import Problem, Problems
-from berthmaster.inventory.queue_book import QueueBook
+from berthmaster.inventory.queue_index import QueueIndex
 from berthmaster.inventory.queues import Copy, copy_of
 from berthmaster.messages.fleet import (
     CopyReport,
@@ -51,12 +51,12 @@ RESERVED = [
 ]
 
 
-def told(book: QueueBook, *, served: bool = True) -> QueueReport:
+def told(book: QueueIndex, *, served: bool = True) -> QueueReport:
     return book.queue("gpus", STAMP, NOW_S, served=served)
 
 
 def test_a_queue_with_its_quota_its_flavors_and_what_leads_to_it() -> None:
-    book = QueueBook("east", Problems())
+    book = QueueIndex("east", Problems())
     book.set_flavor(flavor("t4", accelerator="nvidia-tesla-t4"))
     book.set_queue(
         cluster_queue(
@@ -97,7 +97,7 @@ def test_a_queue_with_its_quota_its_flavors_and_what_leads_to_it() -> None:
 
 
 def test_why_a_queue_is_not_active() -> None:
-    book = QueueBook("east", Problems())
+    book = QueueIndex("east", Problems())
     bad = condition("Active", FALSE, "FlavorNotFound", "Can't admit: flavor t4 not found")
     book.set_queue(cluster_queue("gpus", active=bad))
     report = told(book)
@@ -114,7 +114,7 @@ def test_why_a_queue_is_not_active() -> None:
 
 
 def test_changes_of_flavors_and_local_queues_are_changes_of_their_queue() -> None:
-    book = QueueBook("east", Problems())
+    book = QueueIndex("east", Problems())
     book.set_queue(cluster_queue("gpus", spec=SPEC))
     book.set_queue(cluster_queue("cpus"))
     book.dirty_queues.clear()
@@ -136,7 +136,7 @@ def test_changes_of_flavors_and_local_queues_are_changes_of_their_queue() -> Non
 
 
 def test_a_queue_that_is_removed_and_one_whose_kueue_is() -> None:
-    book = QueueBook("east", Problems())
+    book = QueueIndex("east", Problems())
     book.set_queue(cluster_queue("gpus"))
     gone = QueueReport(
         cluster="east",
@@ -155,7 +155,7 @@ def test_a_queue_that_is_removed_and_one_whose_kueue_is() -> None:
 
 def test_a_quota_of_nonsense_costs_its_flavor_and_is_told() -> None:
     problems = Problems()
-    book = QueueBook("east", problems)
+    book = QueueIndex("east", problems)
     bad = {"name": "bad", "resources": [{"name": "cpu", "nominalQuota": "-3"}]}
     good = {"name": "good", "resources": [{"name": "cpu", "nominalQuota": "3"}]}
     book.set_queue(cluster_queue("gpus", spec={"resourceGroups": [{"flavors": [bad, good]}]}))
@@ -202,7 +202,7 @@ def test_a_copy_that_waits_for_checks_names_them() -> None:
 
 
 def test_a_copys_life() -> None:
-    book = QueueBook("east", Problems())
+    book = QueueIndex("east", Problems())
     key = ("team", "w")
 
     def report(**state: object) -> CopyReport:

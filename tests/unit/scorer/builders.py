@@ -16,12 +16,12 @@ from berthmaster.messages.fleet import (
 from berthmaster.messages.telemetry import GpuReading, NodeTelemetry
 from berthmaster.scorer.core import Scorer
 from berthmaster.scorer.events import FactSeen, InputFact, Led, TelemetryHeard, Tick
-from berthmaster.scorer.rules import Amount, Rules
+from berthmaster.scorer.rules import Amount, ScoringRules
 
 START_S = 1_000_000.0
 OCM_SCALE = Amount(cpu=100, mem=1024 * 1024, gpu=20, tpu=20)
 # Every change is told after 4 ms; nothing but changes is told within a test's seconds.
-EAGER = Rules(
+EAGER = ScoringRules(
     dead_band=0.0,
     cluster_full_scale=OCM_SCALE,
     node_full_scale=OCM_SCALE,
@@ -140,7 +140,7 @@ def telemetry(
 class Story:
     """A scorer, its clock, and what it told; time passes only when a test says so."""
 
-    def __init__(self, rules: Rules = EAGER, *, epoch: int | None = 7) -> None:
+    def __init__(self, rules: ScoringRules = EAGER, *, epoch: int | None = 7) -> None:
         self.scorer = Scorer(rules)
         self.now_s = START_S
         if epoch is not None:

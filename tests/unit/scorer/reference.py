@@ -20,13 +20,13 @@ from berthmaster.messages.fleet import (
 from berthmaster.messages.telemetry import NodeTelemetry
 from berthmaster.scorer.events import InputFact
 from berthmaster.scorer.mix import Mix
-from berthmaster.scorer.rules import Rules
+from berthmaster.scorer.rules import ScoringRules
 
 
 class Reference:
     """All that was told, newest last."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: ScoringRules) -> None:
         self.rules = rules
         self.facts: list[tuple[InputFact, float]] = []  # with the time that counts as seen
         self.telemetry: list[tuple[NodeTelemetry, float]] = []  # with the time of receipt

@@ -16,7 +16,7 @@ from berthmaster.scorer.events import (
     Tick,
     WorkloadSubmitted,
 )
-from berthmaster.scorer.rules import Rules
+from berthmaster.scorer.rules import ScoringRules
 from berthmaster.scorer.shard import shard_of
 from tests.unit.scorer.builders import (
     EAGER,
@@ -425,7 +425,7 @@ def test_only_who_leads_tells_and_a_new_leader_tells_everything_anew() -> None:
 
 
 def test_a_new_leader_measures_by_the_fleet_from_its_first_word_on() -> None:
-    story = Story(Rules(), epoch=None)
+    story = Story(ScoringRules(), epoch=None)
     story.scorer.handle(FactSeen(report(gpus=100), START_S), START_S)
     story.scorer.handle(Led(1), START_S)
     (told,) = story.wait(0)
@@ -445,8 +445,8 @@ def test_a_score_that_could_not_be_stored_is_told_again_but_not_in_a_tight_loop(
 def test_a_shard_tells_of_its_clusters_and_measures_them_against_all() -> None:
     names = [f"cluster-{at}" for at in range(6)]
     mine = {name for name in names if shard_of(name, 2) == 1}
-    story = Story(replace(Rules(), dead_band=0.0))
-    story.scorer = Scorer(replace(Rules(), dead_band=0.0), lambda name: name in mine)
+    story = Story(replace(ScoringRules(), dead_band=0.0))
+    story.scorer = Scorer(replace(ScoringRules(), dead_band=0.0), lambda name: name in mine)
     story.scorer.handle(Led(1), story.now_s)
     told = [s for name in names for s in story.fact(report(cluster=name, gpus=8))]
     assert {s.cluster for s in told} == mine

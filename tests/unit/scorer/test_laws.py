@@ -17,16 +17,16 @@ from berthmaster.scorer.events import (
     FactSeen,
     InputFact,
     Led,
-    PutScore,
     TelemetryHeard,
     Tick,
     WorkloadSubmitted,
 )
-from berthmaster.scorer.rules import Rules
+from berthmaster.scorer.instructions import PutScore
+from berthmaster.scorer.rules import ScoringRules
 from tests.unit.scorer.builders import START_S, alive, gone, gpu, profile, report, stamp, telemetry
 from tests.unit.scorer.reference import Reference
 
-RULES = Rules(mix_pods=5, mix_interval_s=1, slice_nodes=3)
+RULES = ScoringRules(mix_pods=5, mix_interval_s=1, slice_nodes=3)
 CLUSTERS = ("east", "west.1 b")
 NODES = ("n1", "n2", "n3")
 MODELS = ("A100", "T4")

@@ -7,7 +7,7 @@ from berthmaster.scorer.mix import (
     MAX_TYPICAL,
     Mix,
     MixWatch,
-    Shape,
+    PodShape,
     TypicalPod,
     distance,
 )
@@ -33,7 +33,7 @@ def test_the_default_stands_in_until_enough_was_seen() -> None:
     seen.add([pods(9)], 0)
     assert seen.typical(0) is DEFAULT_MIX
     seen.add([pods(1)], 0)
-    assert seen.typical(0) == Mix((TypicalPod(Shape(8000, 1, 1000), 1.0, 0),), 8000, 0)
+    assert seen.typical(0) == Mix((TypicalPod(PodShape(8000, 1, 1000), 1.0, 0),), 8000, 0)
 
 
 def test_the_default_is_a_whole_mix() -> None:
@@ -46,8 +46,8 @@ def test_popular_shapes_come_first_up_to_95_percent_and_are_renormalised() -> No
     seen.add([pods(60, cpu=4, memory=1000), pods(36, milli=500), pods(4, gpus=8)], 0)
     assert seen.typical(0) == Mix(
         (
-            TypicalPod(Shape(4000, 1, 1000), 60 / 96, 1000),
-            TypicalPod(Shape(8000, 1, 500), 36 / 96, 0),
+            TypicalPod(PodShape(4000, 1, 1000), 60 / 96, 1000),
+            TypicalPod(PodShape(8000, 1, 500), 36 / 96, 0),
         ),
         4000,
         1000,
@@ -64,7 +64,7 @@ def test_what_was_popular_long_ago_gives_way() -> None:
     seen = watch(half_life_s=100)
     seen.add([pods(1000, milli=500)], 0)
     seen.add([pods(10)], 1000)  # ten half-lives later the thousand weigh about one
-    assert seen.typical(1000).pods[0].shape == Shape(8000, 1, 1000)
+    assert seen.typical(1000).pods[0].shape == PodShape(8000, 1, 1000)
     assert seen.typical(1000).pods[0].share == pytest.approx(10 / (10 + 1000 / 1024))
 
 
@@ -81,7 +81,7 @@ def test_years_of_workloads_leave_the_weights_finite() -> None:
     for year in range(5):
         seen.add([pods(3, cpu=year + 1)], year * 31_536_000.0)
     assert seen.typical(4 * 31_536_000.0) == Mix(
-        (TypicalPod(Shape(5000, 1, 1000), 1.0, 0),), 5000, 0
+        (TypicalPod(PodShape(5000, 1, 1000), 1.0, 0),), 5000, 0
     )
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from berthmaster.messages.fleet import ResourceScore
 from berthmaster.scorer.ocm import DEFAULT_FULL_SCALE, full_scale, normalise, round_up
-from berthmaster.scorer.rules import Amount, Rules
+from berthmaster.scorer.rules import Amount, ScoringRules
 from tests.unit.scorer.builders import OCM_SCALE, Story, pod, report
 
 
@@ -71,7 +71,7 @@ def test_memory_is_measured_in_real_units_so_that_half_a_tebibyte_is_not_full() 
 
 
 def test_thirty_and_sixty_free_gpus_do_not_tie_when_the_scale_is_the_fleets() -> None:
-    story = Story(Rules(dead_band=0.0))
+    story = Story(ScoringRules(dead_band=0.0))
     for at in range(4):
         story.fact(report(f"n{at}", cluster="small", gpus=8))
     for at in range(8):

@@ -4,14 +4,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from berthmaster.messages.fleet import Amounts
-from berthmaster.scorer.mix import DEFAULT_MIX, Mix, Shape, TypicalPod, mix_of
-from berthmaster.scorer.room import Room, Use, room_of, stuck_of, use_of
+from berthmaster.scorer.mix import DEFAULT_MIX, Mix, PodShape, TypicalPod, mix_of
+from berthmaster.scorer.room import NodeRoom, ResourceUse, room_of, stuck_of, use_of
 from tests.unit.scorer.builders import gpu, pod, report
 
 
 def a_mix(*pods: tuple[float, int, int, int]) -> Mix:
     """Shares of (cpu milli, GPUs, milli of each)."""
-    return mix_of([TypicalPod(Shape(cpu, n, milli), share, 0) for share, cpu, n, milli in pods])
+    return mix_of([TypicalPod(PodShape(cpu, n, milli), share, 0) for share, cpu, n, milli in pods])
 
 
 def test_free_is_allocatable_less_foreign_less_ours() -> None:
@@ -23,7 +23,7 @@ def test_free_is_allocatable_less_foreign_less_ours() -> None:
         foreign=Amounts(cpu_milli=4000, memory_mib=1024, gpu_milli=300, tpus=1),
         pods=(pod(2, 3, cpu=16, memory_gib=64), pod(1, milli=500)),
     )
-    assert room_of(told) == Room(
+    assert room_of(told) == NodeRoom(
         usable=True,
         cpu_milli=64_000,
         memory_mib=262_144,
@@ -94,19 +94,19 @@ def test_fgd_counts_what_is_too_small_and_all_of_it_where_the_node_cannot_host()
 
 
 def test_a_shape_of_another_model_finds_every_gpu_too_small() -> None:
-    mix = mix_of([TypicalPod(Shape(1000, 1, 500, ("H100",)), 1.0, 0)])
+    mix = mix_of([TypicalPod(PodShape(1000, 1, 500, ("H100",)), 1.0, 0)])
     room = room_of(report(gpus=(gpu(0), gpu(1, model="H100"))))
     assert stuck_of(room, mix) == 1_000_000
     assert stuck_of(room_of(report(gpus=1)), mix) == 1_000_000
 
 
 def test_the_largest_gang_counts_whole_gpus_with_cpu_and_memory_beside_them() -> None:
-    mix = mix_of([TypicalPod(Shape(8000, 1, 1000), 1.0, 32 * 1024)])
+    mix = mix_of([TypicalPod(PodShape(8000, 1, 1000), 1.0, 32 * 1024)])
     free = (gpu(0), gpu(1), gpu(2), gpu(3, foreign_milli=1), gpu(4, model="T4"))
     assert use_of(room_of(report(gpus=free)), mix).gang == (("A100", 3), ("T4", 1))
     assert use_of(room_of(report(gpus=free, cpu=17)), mix).gang == (("A100", 2), ("T4", 1))
     assert use_of(room_of(report(gpus=free, memory_gib=40)), mix).gang == (("A100", 1), ("T4", 1))
-    assert use_of(room_of(report(gpus=free, cpu=7)), mix) == Use((), 4_999_000)
+    assert use_of(room_of(report(gpus=free, cpu=7)), mix) == ResourceUse((), 4_999_000)
 
 
 @given(

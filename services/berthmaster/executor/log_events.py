@@ -2,7 +2,7 @@
 
 from typing import Any, Final, NamedTuple
 
-from berthmaster.executor.job import How, Job, Verdict
+from berthmaster.executor.job import FinalResult, How, Job
 from berthmaster.messages.workload import (
     Admitted,
     Cancelled,
@@ -17,7 +17,7 @@ from berthmaster.messages.workload import (
 MAX_REASON_CHARS: Final = 500
 
 
-class Wording(NamedTuple):
+class LogEvents(NamedTuple):
     """The events of one executor."""
 
     name: str
@@ -35,7 +35,7 @@ class Wording(NamedTuple):
         """Where its pods really are."""
         return Running(**self._head(job, now_s), pods=job.observed)
 
-    def ending(self, job: Job, verdict: Verdict, now_s: float) -> WorkloadEvent:
+    def ending(self, job: Job, verdict: FinalResult, now_s: float) -> WorkloadEvent:
         """A wish to cancel outweighs an eviction; too many evictions are a failure."""
         how, reason, exit_code = verdict
         head = self._head(job, now_s)

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from berthmaster.lifecycle.instructions import Answered, Reloaded
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.workload import WorkloadEvent
@@ -30,7 +31,7 @@ class Logged(msgspec.Struct, frozen=True, kw_only=True):
     stored_at_s: float
 
 
-class Unreadable(msgspec.Struct, frozen=True, kw_only=True):
+class UnreadableEvent(msgspec.Struct, frozen=True, kw_only=True):
     """The stream WORKLOADS has an event that this version cannot read."""
 
     tenant: str
@@ -83,9 +84,19 @@ class Tick(msgspec.Struct, frozen=True):
     """Time has passed: about once a second."""
 
 
-class ReadStory(msgspec.Struct, frozen=True, kw_only=True):
-    """Instruction: read all of one workload's events, from the archive if purged."""
-
-    ref: str
-    tenant: str
-    id: str
+Event = (
+    Requested
+    | Answered
+    | Reloaded
+    | StoryRead
+    | Abandoned
+    | Logged
+    | UnreadableEvent
+    | CaughtUp
+    | LogReplaced
+    | QueueSet
+    | QueuesListed
+    | QueuesKnown
+    | LogSize
+    | Tick
+)

@@ -19,7 +19,7 @@ from berthmaster.telemetry.source import Source, SourceFault
 CLOSE_LIMIT_S = 1.0
 
 
-class Worker:
+class SourceThread:
     """Owns the thread. `open` first, then any number of `start_read`, then `close`."""
 
     def __init__(self, log: Log, wall_clock: Callable[[], float]) -> None:

@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from berthmaster.executor.kinds import JobObject, PodObject, Terminated
-from berthmaster.executor.words import (
+from berthmaster.executor.cluster_protocol import (
     Attempt,
     PodEvent,
     PodsAdmitted,
@@ -28,6 +27,7 @@ from berthmaster.executor.words import (
     PodsRunning,
     PodsWaiting,
 )
+from berthmaster.executor.kinds import JobObject, PodObject, Terminated
 from berthmaster.kubernetes.labels import gpu_indices, identity
 from berthmaster.kubernetes.objects import Condition, condition, holds, seconds
 from berthmaster.messages.placement import PodBinding
@@ -67,26 +67,28 @@ class Scene(msgspec.Struct, kw_only=True):
         return now_s - self.since_s.setdefault(what, now_s)
 
 
-class Standing(NamedTuple):
+class AttemptStatus(NamedTuple):
     """What there is to tell, and when to look again though nothing changes."""
 
     events: list[PodEvent]
     again_s: float | None = None
 
 
-def standing(scene: Scene, now_s: float) -> Standing:
+def standing(scene: Scene, now_s: float) -> AttemptStatus:
     """How the attempt stands."""
     attempt, job = scene.attempt, scene.job
     left = [pod for pod in scene.pods.values() if not pod.over]
     if job is None:
         if left:
-            return Standing([_still_there(scene, left)])
+            return AttemptStatus([_still_there(scene, left)])
         if scene.settles and scene.lasted_s("gone", now_s) < SETTLE_S:
-            return Standing([], SETTLE_S)
-        return Standing([PodsGone(attempt, DELETED if scene.stopped is None else scene.stopped)])
+            return AttemptStatus([], SETTLE_S)
+        return AttemptStatus(
+            [PodsGone(attempt, DELETED if scene.stopped is None else scene.stopped)]
+        )
     conditions = job.status.conditions or ()
     if holds(conditions, "Complete") or holds(conditions, "Completed"):
-        return Standing([_still_there(scene, left)] if left else [PodsCompleted(attempt)])
+        return AttemptStatus([_still_there(scene, left)] if left else [PodsCompleted(attempt)])
     failed = condition(conditions, "Failed")
     if failed is not None and failed.true:
         return _failed(scene, failed, left, now_s, final=True)
@@ -98,32 +100,34 @@ def standing(scene: Scene, now_s: float) -> Standing:
         # What a queue may start again, or is being deleted, is over when it is absent.
         if not left and not leaving and not scene.queued and _halted(job):
             expired = scene.stopped == DEADLINE
-            return Standing([PodsExpired(attempt) if expired else PodsGone(attempt, scene.stopped)])
-        return Standing([_still_there(scene, left)])
+            return AttemptStatus(
+                [PodsExpired(attempt) if expired else PodsGone(attempt, scene.stopped)]
+            )
+        return AttemptStatus([_still_there(scene, left)])
     if leaving:
-        return Standing([PodsRefused(attempt, "somebody deletes its job object")])
+        return AttemptStatus([PodsRefused(attempt, "somebody deletes its job object")])
     return _alive(scene, job, now_s)
 
 
-def _alive(scene: Scene, job: JobObject, now_s: float) -> Standing:
+def _alive(scene: Scene, job: JobObject, now_s: float) -> AttemptStatus:
     attempt = scene.attempt
     events: list[PodEvent] = []
     if scene.queued:
         if job.spec.suspend:
-            return Standing([PodsQueued(attempt)])
+            return AttemptStatus([PodsQueued(attempt)])
         events.append(PodsAdmitted(attempt))
     elif job.spec.suspend:
-        return Standing([PodsRefused(attempt, "somebody suspended its job object")])
+        return AttemptStatus([PodsRefused(attempt, "somebody suspended its job object")])
     running = _running(scene)
     if running is not None:
-        return Standing([*events, PodsWaiting(attempt, ""), PodsRunning(attempt, running)])
+        return AttemptStatus([*events, PodsWaiting(attempt, ""), PodsRunning(attempt, running)])
     again_s = None
     reason = ""
     for pod in _in_order(scene):
         why, hopeless = _stuck(pod)
         # The kubelet goes to and fro between names for one trouble: the pod's is what lasts.
         if hopeless or (why and scene.lasted_s(_name(pod), now_s) >= PULL_S):
-            return Standing([*events, PodsRefused(attempt, why)])
+            return AttemptStatus([*events, PodsRefused(attempt, why)])
         if why:
             again_s = PULL_S
         else:
@@ -132,7 +136,7 @@ def _alive(scene: Scene, job: JobObject, now_s: float) -> Standing:
     missing = sum(scene.wanted.values()) - len(scene.pods)
     if not reason and missing > 0:
         reason = f"{missing} of {sum(scene.wanted.values())} pods are not made yet"
-    return Standing([*events, PodsWaiting(attempt, reason)], again_s)
+    return AttemptStatus([*events, PodsWaiting(attempt, reason)], again_s)
 
 
 def _running(scene: Scene) -> tuple[PodBinding, ...] | None:
@@ -158,22 +162,22 @@ def _halted(job: JobObject) -> bool:
 
 def _failed(
     scene: Scene, why: Condition, left: Sequence[PodObject], now_s: float, *, final: bool
-) -> Standing:
+) -> AttemptStatus:
     attempt = scene.attempt
     over = final and not left
     late = scene.expires_s is not None and now_s >= scene.expires_s
     if why.reason == "DeadlineExceeded" or (why.reason == "FailedJobs" and late):
-        return Standing([PodsExpired(attempt)] if over else [_still_there(scene, left)])
+        return AttemptStatus([PodsExpired(attempt)] if over else [_still_there(scene, left)])
     events: list[PodEvent] = []
     verdict = _whose_fault(scene)
     if verdict is None and (not final or scene.lasted_s("fault", now_s) < SETTLE_S):
-        return Standing([_still_there(scene, left)] if left else [], SETTLE_S)
+        return AttemptStatus([_still_there(scene, left)] if left else [], SETTLE_S)
     events.append(verdict or _taken_away(scene, why))
     if over:
         events.append(PodsGone(attempt, scene.stopped or ""))
     elif left:
         events.append(_still_there(scene, left))
-    return Standing(events)
+    return AttemptStatus(events)
 
 
 def _whose_fault(scene: Scene) -> PodEvent | None:

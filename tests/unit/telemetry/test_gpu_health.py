@@ -1,6 +1,6 @@
 import pytest
 
-from berthmaster.telemetry.verdict import (
+from berthmaster.telemetry.gpu_health import (
     RECOVERY,
     XID_SETTLES_S,
     Signs,

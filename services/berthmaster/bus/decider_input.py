@@ -60,14 +60,14 @@ class Decider(Protocol):
         """What an operator set."""
 
 
-class Hearing:
-    """Feeds one core. ``stir`` is called when it may have something to do."""
+class DeciderInput:
+    """Feeds one core. ``wake`` is called when it may have something to do."""
 
-    def __init__(self, ctx: Context[Any], core: Decider, stir: Callable[[], None]) -> None:
+    def __init__(self, ctx: Context[Any], core: Decider, wake: Callable[[], None]) -> None:
         self.conn: Connection | None = None  # without one, dead letters are only logged
         self._ctx = ctx
         self._core = core
-        self._stir = stir
+        self._wake = wake
         self._burials: set[asyncio.Task[bool]] = set()
         self._void = ctx.metrics.counter("void_events", "Events without effect", ["verdict"])
         self._unreadable = ctx.metrics.counter("unreadable", "Messages that could not be decoded")
@@ -92,7 +92,7 @@ class Hearing:
             frozen = f"{event.tenant}/{event.id}" if verdict is Verdict.MISSED else ""
             self._bury(recorded, _TROUBLE[verdict], workload=frozen)
         if core.stirred:
-            self._stir()
+            self._wake()
 
     def _on_decision(self, recorded: Recorded) -> None:
         if recorded.subject != subjects.decision(self._core.cell):
@@ -110,7 +110,7 @@ class Hearing:
         """A fact of the fleet."""
         self._core.on_fact(seen.fact, seen.sequence, seen.stored_at_s)
         if self._core.stirred:
-            self._stir()
+            self._wake()
 
     def on_control(self, recorded: Recorded) -> None:
         """What an operator set."""
@@ -120,7 +120,7 @@ class Hearing:
             self._bury(recorded, str(error))
             return
         self._core.on_control(fact, recorded.sequence)
-        self._stir()
+        self._wake()
 
     def _bury(self, recorded: Recorded, reason: str, workload: str = "") -> None:
         self._unreadable.inc()

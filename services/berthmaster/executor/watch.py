@@ -22,7 +22,7 @@ OnJob = Callable[[Resource, str, Change[JobObject]], None]  # kind, namespace
 OnPod = Callable[[Change[PodObject]], None]
 
 
-class Mirrors:
+class JobMirrors:
     """All mirrors of one executor."""
 
     def __init__(

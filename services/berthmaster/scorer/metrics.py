@@ -4,10 +4,10 @@ from collections import Counter
 
 from berthmaster.runtime.metrics import Metrics
 from berthmaster.scorer.core import Scorer
-from berthmaster.scorer.events import PutScore
+from berthmaster.scorer.instructions import PutScore
 
 
-class Figures:
+class ScorerMetrics:
     """A message costs an addition here; the locks of the real figures are taken by ``refresh``."""
 
     def __init__(self, metrics: Metrics, core: Scorer) -> None:

@@ -11,9 +11,9 @@ from berthmaster.messages.fleet import Amounts, ClusterScore, FleetFact, NodeRep
 from berthmaster.messages.workload import JobRequest, PodSet, Submitted
 from berthmaster.scorer.events import FactForgotten, FactSeen, TelemetryHeard, WorkloadSubmitted
 from berthmaster.scorer.intake import Intake, NotBelieved
-from berthmaster.scorer.mix import Shape
+from berthmaster.scorer.mix import PodShape
+from berthmaster.scorer.plausibility import Drop, judge_report, judge_telemetry
 from berthmaster.scorer.shard import Shard, shard_of
-from berthmaster.scorer.vet import Drop, judge_report, judge_telemetry
 from tests.unit.scorer.builders import (
     START_S,
     Story,
@@ -201,7 +201,7 @@ def test_a_submitted_event_tells_its_shapes_and_needs_nothing_else() -> None:
     for _ in range(20):
         story.scorer.handle(heard, story.now_s)
     story.wait(10)
-    assert [p.shape for p in story.scorer.mix.pods] == [Shape(1000, 1, 500, ("A10", "T4"))]
+    assert [p.shape for p in story.scorer.mix.pods] == [PodShape(1000, 1, 500, ("A10", "T4"))]
     # A later version of the event, of which this one reads what it knows.
     later = encode(event).replace(b"submitted.v1", b"submitted.v9").replace(b'"digest"', b'"d"')
     assert isinstance(Intake(Shard()).submitted(later, 7.0), WorkloadSubmitted)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from berthmaster.inventory.kinds import Kind, Problems
+from berthmaster.inventory.kinds import Problems, WatchedKind
 from berthmaster.inventory.objects import ClusterQueue, LocalQueue, ResourceFlavor, Workload
 from berthmaster.inventory.queues import (
     Copy,
@@ -18,7 +18,7 @@ from berthmaster.messages.fleet import CopyReport, LocalQueueReport, QueueReport
 Key = tuple[str, str]
 
 
-class QueueBook:
+class QueueIndex:
     """What Kueue has in one cluster."""
 
     def __init__(self, cluster: str, problems: Problems) -> None:
@@ -72,7 +72,7 @@ class QueueBook:
     def drop_queue(self, name: str) -> None:
         """It is no more."""
         self._found.pop(name, None)
-        self._problems.set(Kind.CLUSTER_QUEUES.value, name, ())
+        self._problems.set(WatchedKind.CLUSTER_QUEUES.value, name, ())
         if self._queues.pop(name, None) is not None:
             self.dirty_queues[name] = True
 
@@ -80,7 +80,7 @@ class QueueBook:
         queue = queue_of(self._found[name], self._flavors)
         if queue != self._queues.get(name):
             self._queues[name] = queue
-            self._problems.set(Kind.CLUSTER_QUEUES.value, name, queue.problems)
+            self._problems.set(WatchedKind.CLUSTER_QUEUES.value, name, queue.problems)
             self.dirty_queues[name] = True
 
     def set_flavor(self, found: ResourceFlavor) -> None:

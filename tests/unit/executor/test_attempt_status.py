@@ -4,20 +4,8 @@ from typing import Any
 
 import pytest
 
-from berthmaster.executor.kinds import (
-    ContainerState,
-    ContainerStatus,
-    JobObject,
-    JobSpec,
-    JobStatus,
-    PodObject,
-    PodSpec,
-    PodStatus,
-    Terminated,
-    Waiting,
-)
-from berthmaster.executor.standing import PULL_S, SETTLE_S, Scene, standing
-from berthmaster.executor.words import (
+from berthmaster.executor.attempt_status import PULL_S, SETTLE_S, Scene, standing
+from berthmaster.executor.cluster_protocol import (
     Attempt,
     PodEvent,
     PodsAdmitted,
@@ -29,6 +17,18 @@ from berthmaster.executor.words import (
     PodsRefused,
     PodsRunning,
     PodsWaiting,
+)
+from berthmaster.executor.kinds import (
+    ContainerState,
+    ContainerStatus,
+    JobObject,
+    JobSpec,
+    JobStatus,
+    PodObject,
+    PodSpec,
+    PodStatus,
+    Terminated,
+    Waiting,
 )
 from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.objects import Condition, Metadata

@@ -33,7 +33,7 @@ class _Page(NamedTuple):
         return {GUARD: str(self.guard), GUARD_SUBJECT: self.subject}
 
 
-class Binder:
+class ArchiveWriter:
     """``write`` from as many tasks as you like; they are the bound of what waits."""
 
     def __init__(self, conn: Connection) -> None:
@@ -49,7 +49,7 @@ class Binder:
             return await self._alone(page)
         self._waiting.append(page)
         if self._task is None:
-            self._task = asyncio.create_task(self._bind(), name="binder")
+            self._task = asyncio.create_task(self._bind(), name="writer")
         return await page.done
 
     async def _bind(self) -> None:

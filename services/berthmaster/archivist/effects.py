@@ -6,20 +6,16 @@ knows is Unknown; the core puts the task off, and the next try finds what is the
 
 from typing import Final, assert_never
 
-from berthmaster.archivist.binder import Binder
-from berthmaster.archivist.stimuli import (
-    ArchiveRead,
+from berthmaster.archivist.archive_writer import ArchiveWriter
+from berthmaster.archivist.events import ArchiveRead, LastDecision, Removed, StoryRead, Told
+from berthmaster.archivist.instructions import (
     Ask,
-    LastDecision,
     ReadArchive,
     ReadArchivedDecision,
     ReadLastDecision,
     ReadStory,
-    Removed,
     RemoveDecision,
     RemoveEvents,
-    StoryRead,
-    Told,
     WriteDecision,
     WriteStory,
 )
@@ -41,13 +37,13 @@ from berthmaster.messages.families import ARCHIVED_STORIES, UNREADABLE, encode
 REMOVE_LIMIT_S: Final = 5.0
 
 
-class Library:
+class Effects:
     """Log and archive on one connection."""
 
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
         self._log = EventLog(conn)
-        self._binder = Binder(conn)
+        self._writer = ArchiveWriter(conn)
 
     async def perform(self, step: Ask, data: bytes) -> Told:
         """Carry out one instruction. ``data``: the decision's bytes, where there is one."""
@@ -113,7 +109,7 @@ class Library:
         return LastDecision(ref=step.ref, sequence=found.sequence if found else 0)
 
     async def _write(self, ref: str, subject: str, data: bytes, guard: int) -> Answered:
-        return Answered(ref=ref, outcome=await self._binder.write(subject, data, guard))
+        return Answered(ref=ref, outcome=await self._writer.write(subject, data, guard))
 
     async def _remove(self, ref: str, *sequences: int) -> Removed:
         """Message by message. One purge of the aggregate would be a single request, but the server

@@ -16,7 +16,8 @@ from berthmaster.bus.grouped import grouped
 from berthmaster.bus.log import EventLog, Message, next_message
 from berthmaster.bus.streams import ARCHIVE
 from berthmaster.gateway.conversations import Ask, Told
-from berthmaster.gateway.stimuli import ReadStory, StoryRead, Unreadable
+from berthmaster.gateway.events import StoryRead, UnreadableEvent
+from berthmaster.gateway.instructions import ReadStory
 from berthmaster.lifecycle.fold import Workload, is_whole, offer
 from berthmaster.lifecycle.instructions import (
     Answered,
@@ -49,11 +50,11 @@ def control_subject(fact: ControlFact) -> str:
             assert_never(fact)
 
 
-class Performer:
+class Effects:
     """Reads and writes for one core. ``freeze`` is told of events that cannot be read."""
 
     def __init__(
-        self, conn: Connection, settle_limit_s: float, freeze: Callable[[Unreadable], object]
+        self, conn: Connection, settle_limit_s: float, freeze: Callable[[UnreadableEvent], object]
     ) -> None:
         self._conn = conn
         self._log = EventLog(conn, settle_limit_s=settle_limit_s)
@@ -123,7 +124,7 @@ class Performer:
                 event = EVENTS.decode(message.data)
             except UNREADABLE as error:
                 self._freeze(
-                    Unreadable(
+                    UnreadableEvent(
                         tenant=tenant, id=workload_id, sequence=message.sequence, why=str(error)
                     )
                 )

@@ -222,7 +222,7 @@ class _Tenant:
             self.all_shelf.sweep(ended | self.orders)
 
 
-class View:
+class WorkloadIndex:
     """All workloads of all tenants, as far as the log has been read."""
 
     def __init__(self) -> None:

@@ -1,70 +1,8 @@
-"""The words between the archivist's core and its shell."""
+"""What the archivist's core asks for, and how a task ends: done, later, or frozen."""
 
 import msgspec
 
-from berthmaster.lifecycle.instructions import Answered
-from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.records import ArchivedStory
-
-# What the core is told. Each task has a ref of its own.
-
-
-class EndingSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """The log has an ending. ``remove``: it is the tombstone's turn, not the story's."""
-
-    ref: str
-    tenant: str
-    id: str
-    sequence: int
-    stored_at_s: float
-    remove: bool = False
-
-
-class DecisionSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """The log has a decision; its bytes stay with the shell."""
-
-    ref: str
-    cell: str
-    number: int
-    sequence: int
-    stored_at_s: float
-
-
-class StoryRead(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of ReadStory: every event of the aggregate that is in the log."""
-
-    ref: str
-    events: tuple[RecordedEvent, ...] = ()
-    unreadable: str = ""  # an event that this version does not know, and why
-    failed: str = ""  # could not be read now
-
-
-class ArchiveRead(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of ReadArchive and ReadArchivedDecision."""
-
-    ref: str
-    guard: int = 0  # last sequence under the archive's subject
-    events: tuple[RecordedEvent, ...] = ()  # of stories: all that is there
-    same: bool = False  # of decisions: the last one there is ours, byte for byte
-    failed: str = ""
-
-
-class LastDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of ReadLastDecision: the chain's last sequence."""
-
-    ref: str
-    sequence: int = 0
-    failed: str = ""
-
-
-class Removed(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of RemoveEvents and RemoveDecision."""
-
-    ref: str
-    failed: str = ""
-
-
-# What the core asks for.
 
 
 class ReadStory(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,10 +68,7 @@ class RemoveDecision(msgspec.Struct, frozen=True, kw_only=True):
     sequence: int
 
 
-# How a task ends.
-
-
-class Done(msgspec.Struct, frozen=True, kw_only=True):
+class TaskDone(msgspec.Struct, frozen=True, kw_only=True):
     """Nothing is left to do for it. ``archived``: events written; ``removed``: something went."""
 
     ref: str
@@ -141,7 +76,7 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     removed: bool = False
 
 
-class Later(msgspec.Struct, frozen=True, kw_only=True):
+class TaskLater(msgspec.Struct, frozen=True, kw_only=True):
     """Tell it again after a pause (None: growing pauses). ``failed``: something is wrong."""
 
     ref: str
@@ -150,15 +85,13 @@ class Later(msgspec.Struct, frozen=True, kw_only=True):
     failed: bool = False
 
 
-class Frozen(msgspec.Struct, frozen=True, kw_only=True):
+class TaskFrozen(msgspec.Struct, frozen=True, kw_only=True):
     """Nothing is touched: a person, or a newer version, must look."""
 
     ref: str
     why: str
 
 
-Stimulus = EndingSeen | DecisionSeen | StoryRead | ArchiveRead | LastDecision | Removed | Answered
-Told = StoryRead | ArchiveRead | LastDecision | Removed | Answered
 Ask = (
     ReadStory
     | ReadArchive
@@ -169,4 +102,4 @@ Ask = (
     | ReadLastDecision
     | RemoveDecision
 )
-End = Done | Later | Frozen
+End = TaskDone | TaskLater | TaskFrozen

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from berthmaster.executor.attempts import Goal, Held
-from berthmaster.executor.errands import Errands, Expired, RefusedToMake
-from berthmaster.executor.words import CreatePods, PodEvent, PodsExpired
+from berthmaster.executor.cluster_protocol import CreatePods, PodEvent, PodsExpired
+from berthmaster.executor.writer import Expired, JobWriter, RefusedToMake
 from berthmaster.kubernetes.denials import by_authorizer
 from berthmaster.kubernetes.errors import NO_ANSWER, Conflict, Forbidden, KubernetesError
 from berthmaster.kubernetes.transport import LogLike
@@ -19,12 +19,12 @@ PAUSES: Final = Backoff(first_s=0.1, most_s=15.0)
 SLOW_S: Final = 4.0  # servers under load take seconds; what takes longer may be no server at all
 
 
-class Carrier:
+class AttemptEffects:
     """The orders of one runtime."""
 
     def __init__(
         self,
-        errands: Errands,
+        writer: JobWriter,
         *,
         say: Callable[[PodEvent], None],
         judge: Callable[[Held], None],
@@ -35,7 +35,7 @@ class Carrier:
         self.unanswered = ""  # the same, of those that no server answered
         self.unanswered_at_s = 0.0
         self.lacking: dict[str, str] = {}  # namespace -> what we may not do there
-        self._errands = errands
+        self._writer = writer
         self._say = say
         self._judge = judge
         self._log = log
@@ -128,9 +128,9 @@ class Carrier:
             case Goal.CREATE if held.order is not None:
                 await self._create(held, held.order)
             case Goal.STOP:
-                await self._errands.stop(held)
+                await self._writer.stop(held)
             case Goal.DELETE:
-                await self._errands.delete(held)
+                await self._writer.delete(held)
             case _:
                 return
         if not held.refused:
@@ -138,10 +138,10 @@ class Carrier:
 
     async def _create(self, held: Held, order: CreatePods) -> None:
         try:
-            await self._errands.make(held, order)
+            await self._writer.make(held, order)
         except Expired:
             if held.unsure:  # an earlier call may have made it in time
-                await self._errands.look(held)
+                await self._writer.look(held)
             if held.scene.job is None:
                 self._say(PodsExpired(held.attempt))
         except RefusedToMake as error:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from berthmaster.executor.attempts import Held, attempt_of
+from berthmaster.executor.cluster_protocol import CreatePods
 from berthmaster.executor.kinds import JobObject
 from berthmaster.executor.manifest import (
     STOPPED,
@@ -26,7 +27,6 @@ from berthmaster.executor.manifest import (
     object_name,
 )
 from berthmaster.executor.offers import Offers
-from berthmaster.executor.words import CreatePods
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.denials import Denials
 from berthmaster.kubernetes.errors import (
@@ -54,7 +54,7 @@ class RefusedToMake(Exception):
     """The cluster will not have it; repeating is pointless. The text says why."""
 
 
-class Errands:
+class JobWriter:
     """What one executor asks of its API server."""
 
     def __init__(

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berthmaster.gateway.view import MAX_EXAMINED, View
+from berthmaster.gateway.workload_index import MAX_EXAMINED, WorkloadIndex
 from berthmaster.lifecycle.fold import Verdict
 from berthmaster.messages.api import ListReply, ListRequest, WorkloadView
 from berthmaster.messages.families import EVENTS, encode
@@ -14,14 +14,14 @@ from berthmaster.messages.workload import PodSet, WorkloadEvent
 from tests.unit.gateway.stories import cancelled, job, placed, submitted, succeeded
 
 
-def offer_all(view: View, *events: WorkloadEvent, start: int = 1) -> None:
+def offer_all(view: WorkloadIndex, *events: WorkloadEvent, start: int = 1) -> None:
     for sequence, event in enumerate(events, start):
         offered = view.offer(event, sequence, float(sequence))
         assert offered is not None
         assert offered[0] is Verdict.COUNTED
 
 
-def ids(view: View, **request: object) -> list[str]:
+def ids(view: WorkloadIndex, **request: object) -> list[str]:
     """All pages, one after the other."""
     asked = ListRequest(**request)  # type: ignore[arg-type] # fields of the request
     found: list[str] = []
@@ -34,7 +34,7 @@ def ids(view: View, **request: object) -> list[str]:
 
 
 def test_a_page_shows_open_and_ended_workloads_with_all_counts() -> None:
-    view = View()
+    view = WorkloadIndex()
     wish = job("b", queue="research", priority=3, pod_sets=(PodSet(count=2, gpus=4),))
     offer_all(view, submitted(job("a")), submitted(wish), cancelled(job("a"), 1))
     assert view.page("ann", ListRequest()) == ListReply(
@@ -68,7 +68,7 @@ def test_a_page_shows_open_and_ended_workloads_with_all_counts() -> None:
 
 
 def test_an_id_that_lives_again_is_listed_once_in_its_new_place() -> None:
-    view = View()
+    view = WorkloadIndex()
     offer_all(view, submitted(job("a")), submitted(job("b")), cancelled(job("a"), 1))
     assert view.offer(placed(job("a"), 1), 4, 4.0) is None  # nothing follows an ending …
     offer_all(view, submitted(job("a", priority=1)), start=5)  # … but a new life
@@ -78,7 +78,7 @@ def test_an_id_that_lives_again_is_listed_once_in_its_new_place() -> None:
 
 
 def test_a_tombstone_is_an_ended_workload() -> None:
-    view = View()
+    view = WorkloadIndex()
     offer_all(view, succeeded(job("a"), 7), start=9)
     (shown,) = view.page("ann", ListRequest()).workloads
     assert shown == WorkloadView(
@@ -94,7 +94,7 @@ def test_a_tombstone_is_an_ended_workload() -> None:
 
 
 def test_records_are_dropped_by_age_and_a_bounded_number_at_a_time() -> None:
-    view = View()
+    view = WorkloadIndex()
     for n in range(10):
         request = job(f"j-{n}")
         offer_all(view, submitted(request), cancelled(request, 2 * n + 1), start=2 * n + 1)
@@ -106,7 +106,7 @@ def test_records_are_dropped_by_age_and_a_bounded_number_at_a_time() -> None:
 
 
 def test_a_search_that_finds_little_ends_its_page_and_can_be_continued() -> None:
-    view = View()
+    view = WorkloadIndex()
     offer_all(view, submitted(job("old")))
     total = MAX_EXAMINED + 10
     for n in range(total):
@@ -119,7 +119,7 @@ def test_a_search_that_finds_little_ends_its_page_and_can_be_continued() -> None
 
 
 def test_a_page_of_long_entries_stays_below_what_a_reply_may_hold() -> None:
-    view = View()
+    view = WorkloadIndex()
     models = tuple(f"{n:03}" + "m" * 313 for n in range(32))
     for n in range(1000):
         request = job(f"j-{n}", pod_sets=(PodSet(gpus=1, gpu_models=models),))
@@ -136,7 +136,7 @@ def test_an_ended_workload_costs_some_hundred_bytes() -> None:
     for n in range(count):
         request = job(f"train-{n}", pod_sets=(PodSet(gpus=1, gpu_models=("A100",)),))
         events += [encode(submitted(request)), encode(cancelled(request, 2 * n + 1))]
-    view = View()
+    view = WorkloadIndex()
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
@@ -154,7 +154,7 @@ def test_an_ended_workload_costs_some_hundred_bytes() -> None:
 def test_pages_together_are_the_whole_whatever_came_and_went(
     steps: list[tuple[int, bool]], limit: int
 ) -> None:
-    view = View()
+    view = WorkloadIndex()
     at: dict[str, tuple[int, int]] = {}  # id -> order, last sequence, of those that live
     ended: dict[str, int] = {}
     for sequence, (n, forget) in enumerate(steps, 1):

@@ -22,7 +22,7 @@ LOOK_S: Final = 0.05
 RELEASE_LIMIT_S: Final = 1.0
 
 
-class Teller:
+class FactPublisher:
     """The one writer of the facts in a scope."""
 
     def __init__(

@@ -3,7 +3,7 @@
 import msgspec
 
 from berthmaster.gateway.validation import DEFAULT_QUEUE
-from berthmaster.gateway.view import View
+from berthmaster.gateway.workload_index import WorkloadIndex
 from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.messages.control import QueueSetting
 
@@ -17,13 +17,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     keep_ended_s: float = 30 * 86_400.0  # as long as tombstones are kept
 
 
-class Desk:
+class SharedState:
     """State that outlives a conversation."""
 
     def __init__(self, by: str, limits: Limits) -> None:
         self.by = by
         self.limits = limits
-        self.view = View()
+        self.view = WorkloadIndex()
         self.caught_up = False
         self.is_full = False
         self.queues: dict[str, QueueSetting] = {DEFAULT_QUEUE: QueueSetting(queue=DEFAULT_QUEUE)}
@@ -62,7 +62,7 @@ class Desk:
 
     def restart(self) -> None:
         """The log is another one: forget what was read of the old."""
-        self.view = View()
+        self.view = WorkloadIndex()
         self.caught_up = False
         self.followed_to = 0
         self._ahead.clear()

@@ -8,7 +8,7 @@ from berthmaster.messages.api import ApiReply, Refusal
 from berthmaster.runtime.metrics import Metrics
 
 
-class Figures:
+class GatewayMetrics:
     """What is counted as it happens, and what is read from the core now and then."""
 
     def __init__(self, metrics: Metrics, core: Gateway) -> None:

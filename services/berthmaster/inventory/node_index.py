@@ -11,8 +11,8 @@ from typing import Final
 from berthmaster.inventory.charging import Part, charge
 from berthmaster.inventory.dra import DeviceName, Grant, Offered, Pool, grant_of, offered_by
 from berthmaster.inventory.holds import Hold, hold_of
-from berthmaster.inventory.kinds import Kind, Problems, named
-from berthmaster.inventory.nodes import Shape, report, shape_of, unreadable
+from berthmaster.inventory.kinds import Problems, WatchedKind, named
+from berthmaster.inventory.nodes import NodeShape, report, shape_of, unreadable
 from berthmaster.inventory.objects import Node, Pod, ResourceClaim, ResourceSlice
 from berthmaster.messages.fleet import NodeReport, Stamp
 
@@ -20,7 +20,7 @@ Key = tuple[str, str]
 _NOTHING: Final = Offered()
 
 
-class NodeBook:
+class NodeIndex:
     """The nodes of one cluster."""
 
     def __init__(self, cluster: str, problems: Problems) -> None:
@@ -28,7 +28,7 @@ class NodeBook:
         self._problems = problems
         self._nodes: dict[str, Node] = {}
         self._bad: dict[str, str] = {}  # nodes that cannot be read, and why
-        self._shapes: dict[str, Shape] = {}
+        self._shapes: dict[str, NodeShape] = {}
         self._holds: dict[Key, Hold] = {}
         self._on_node: dict[str, dict[Key, Hold]] = {}
         self._slices: dict[Key, ResourceSlice] = {}
@@ -81,7 +81,7 @@ class NodeBook:
         return report(self._cluster, name, shape, charged, stamp, now_s)
 
     def _claims_on(
-        self, shape: Shape, holds: Iterable[Hold]
+        self, shape: NodeShape, holds: Iterable[Hold]
     ) -> tuple[dict[str, list[Part]], list[Part], int]:
         """(by uid of a pod what its claims got here, what belongs to no pod here, foreign TPUs).
 
@@ -144,7 +144,7 @@ class NodeBook:
 
     def _reshape(self, name: str) -> None:
         before = self._shapes.get(name)
-        now: Shape | None = None
+        now: NodeShape | None = None
         if name in self._bad:
             now = unreadable(self._bad[name])
         elif (node := self._nodes.get(name)) is not None:
@@ -157,7 +157,7 @@ class NodeBook:
             del self._shapes[name]
         else:
             self._shapes[name] = now
-        self._problems.set(Kind.NODES.value, name, now.problems if now is not None else ())
+        self._problems.set(WatchedKind.NODES.value, name, now.problems if now is not None else ())
         self.dirty[name] = True
         if before is None or now is None or before.gpus != now.gpus:
             self.makeup_changed = True
@@ -168,12 +168,12 @@ class NodeBook:
         """A pod as it is now."""
         key = (pod.metadata.namespace, pod.metadata.name)
         hold, problem = hold_of(pod)
-        self._problems.set(Kind.PODS.value, named(key), (problem,) if problem else ())
+        self._problems.set(WatchedKind.PODS.value, named(key), (problem,) if problem else ())
         self._hold(key, hold)
 
     def drop_pod(self, key: Key) -> None:
         """The pod is no more, or holds nothing any more."""
-        self._problems.set(Kind.PODS.value, named(key), ())
+        self._problems.set(WatchedKind.PODS.value, named(key), ())
         self._hold(key, None)
 
     def _hold(self, key: Key, now: Hold | None) -> None:

@@ -1,0 +1,65 @@
+"""What the archivist's core is told. Each task has a ref of its own."""
+
+import msgspec
+
+from berthmaster.lifecycle.instructions import Answered
+from berthmaster.messages.api import RecordedEvent
+
+
+class EndingSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """The log has an ending. ``remove``: it is the tombstone's turn, not the story's."""
+
+    ref: str
+    tenant: str
+    id: str
+    sequence: int
+    stored_at_s: float
+    remove: bool = False
+
+
+class DecisionSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """The log has a decision; its bytes stay with the shell."""
+
+    ref: str
+    cell: str
+    number: int
+    sequence: int
+    stored_at_s: float
+
+
+class StoryRead(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of ReadStory: every event of the aggregate that is in the log."""
+
+    ref: str
+    events: tuple[RecordedEvent, ...] = ()
+    unreadable: str = ""  # an event that this version does not know, and why
+    failed: str = ""  # could not be read now
+
+
+class ArchiveRead(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of ReadArchive and ReadArchivedDecision."""
+
+    ref: str
+    guard: int = 0  # last sequence under the archive's subject
+    events: tuple[RecordedEvent, ...] = ()  # of stories: all that is there
+    same: bool = False  # of decisions: the last one there is ours, byte for byte
+    failed: str = ""
+
+
+class LastDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of ReadLastDecision: the chain's last sequence."""
+
+    ref: str
+    sequence: int = 0
+    failed: str = ""
+
+
+class Removed(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of RemoveEvents and RemoveDecision."""
+
+    ref: str
+    failed: str = ""
+
+
+Event = EndingSeen | DecisionSeen | StoryRead | ArchiveRead | LastDecision | Removed | Answered
+Told = StoryRead | ArchiveRead | LastDecision | Removed | Answered

@@ -1,0 +1,31 @@
+"""What an executor's core hears: hints of the log, time, the cluster's events, and what became of
+its own writes and reads."""
+
+from typing import NamedTuple
+
+from berthmaster.executor.cluster_protocol import PodEvent
+from berthmaster.lifecycle.instructions import Answered, Reloaded
+from berthmaster.messages.workload import CancelRequested, Evicted, Failed, Placed
+
+Hint = Placed | CancelRequested | Evicted | Failed  # the last two: by somebody else
+
+
+class HintSeen(NamedTuple):
+    """A hint: one stored event, which need not be the aggregate's last any more."""
+
+    hint: int  # Acted names it
+    event: Hint
+    sequence: int
+
+
+class Tick(NamedTuple):
+    """Time has passed: ``next_due_s`` is over."""
+
+
+class ClusterReached(NamedTuple):
+    """Whether the cluster answers; ``away`` says why not, "" = it does."""
+
+    away: str
+
+
+Event = HintSeen | Tick | ClusterReached | Answered | Reloaded | PodEvent

@@ -1,0 +1,16 @@
+"""What the gateway's core asks for, beside the instructions that all cores share (lifecycle)."""
+
+import msgspec
+
+from berthmaster.lifecycle.instructions import Append, PutControl, Reload, Reply
+
+
+class ReadStory(msgspec.Struct, frozen=True, kw_only=True):
+    """Instruction: read all of one workload's events, from the archive if purged."""
+
+    ref: str
+    tenant: str
+    id: str
+
+
+Instruction = Append | Reload | ReadStory | PutControl | Reply
