@@ -13,17 +13,9 @@ from typing import NamedTuple
 
 from berthmaster.emulator.fleets import ClusterSpec
 from berthmaster.engine.queueing.predict import Durations, left_s
-from berthmaster.simulate.floor import (
-    Floor,
-    Node,
-    Score,
-    Seat,
-    Shape,
-    charge,
-    copied,
-)
+from berthmaster.simulate.floor import Floor, Room, Rule, Seat, Shape
 from berthmaster.simulate.model import Job, Outcome, Progress, Run, SimulationError, Span
-from berthmaster.simulate.placing import RULES, Mix, fragmented_milli, mix_of
+from berthmaster.simulate.placing import RULES, FirstFit, Fragmentation, mix_of, pod_sets_of
 from berthmaster.simulate.queueing import Policy, Standing
 
 TENANT = "simulated"
@@ -33,10 +25,10 @@ SAMPLES = 400  # of fragmentation, over the whole run: each looks at every node
 class Gauge:
     """How the fleet is used from event to event."""
 
-    def __init__(self, floor: Floor, mix: Mix, jobs: Sequence[Job]) -> None:
+    def __init__(self, floor: Floor, jobs: Sequence[Job]) -> None:
         self.spans: list[Span] = []
         self._floor = floor
-        self._mix = mix
+        self._fragmentation = Fragmentation(floor, mix_of(pod_sets_of(jobs)))
         self._every = max(1, 2 * len(jobs) // SAMPLES)
         self._events = 0
         self._since: Span | None = None
@@ -47,8 +39,9 @@ class Gauge:
         if self._since is not None and now_s > self._since.at_s:
             self.spans.append(self._since._replace(for_s=now_s - self._since.at_s))
         if self._events % self._every == 0:
-            free = self._floor.free_milli
-            lost = sum(fragmented_milli(node, self._mix) for node in self._floor.nodes)
+            floor = self._floor
+            free = floor.free_milli
+            lost = float(self._fragmentation.lost(floor.all, floor.room).sum())
             self._fragmented = lost / free if free else 0.0
         self._events += 1
         self._since = Span(now_s, 0.0, used_gpus, wanted_gpus, self._fragmented)
@@ -83,7 +76,7 @@ class _Reserved(NamedTuple):
     """Room for the first that does not fit."""
 
     at_s: float
-    spare: dict[int, Node]  # node -> what is left of it then, once that job runs
+    spare: dict[int, Room]  # node -> what is left of it then, once that job runs
 
 
 def asked(job: Job) -> str:
@@ -92,15 +85,16 @@ def asked(job: Job) -> str:
     return f"{job.gpus:g} GPUs and {cpu:g} CPUs"
 
 
-def check(floor: Floor, jobs: Sequence[Job], score: Score) -> None:
+def check(floor: Floor, jobs: Sequence[Job]) -> None:
     """Every job fits into the empty fleet, else nothing would ever end. Raises SimulationError."""
+    rule = FirstFit()
     known: set[Form] = set()
     for job in jobs:
         form = form_of(job)
         if form in known:
             continue
         known.add(form)
-        seats = floor.seat(job.request, score)
+        seats = floor.seat(job.request, rule)
         if seats is None:
             raise SimulationError(
                 f"job {job.request.id} asks for {asked(job)} and fits into no cluster, "
@@ -120,10 +114,10 @@ def run(
     """Play a list to its end. Raises SimulationError if a job fits nowhere."""
     floor = Floor(clusters)
     ordered = sorted(jobs, key=lambda job: job.at_s)
-    score = RULES[policy.placing](ordered, seed)
-    check(floor, ordered, score)
+    check(floor, ordered)
+    rule = RULES[policy.placing](floor, list(pod_sets_of(ordered)), seed)
     kind = _Preemptive if policy.preemptive else _Steady
-    played = kind(floor, ordered, policy, score, progress)
+    played = kind(floor, ordered, policy, rule, progress)
     played.play()
     return Run(policy.name, ordered, played.outcomes(), played.gauge.spans, floor.gpus)
 
@@ -136,19 +130,19 @@ class _Played:
         floor: Floor,
         jobs: Sequence[Job],
         policy: Policy,
-        score: Score,
+        rule: Rule,
         progress: Progress | None,
     ) -> None:
         self._floor = floor
         self._jobs = jobs
         self._policy = policy
-        self._score = score
+        self._rule = rule
         self._progress = progress
         self._beliefs = Beliefs()
         self._forms = [form_of(job) for job in jobs]
         self._started: dict[int, float] = {}
         self._ended: dict[int, float] = {}
-        self.gauge = Gauge(floor, mix_of(jobs), jobs)
+        self.gauge = Gauge(floor, jobs)
 
     def outcomes(self) -> list[Outcome]:
         return [Outcome(self._started.get(n), self._ended.get(n)) for n in range(len(self._jobs))]
@@ -162,10 +156,10 @@ class _Steady(_Played):
         floor: Floor,
         jobs: Sequence[Job],
         policy: Policy,
-        score: Score,
+        rule: Rule,
         progress: Progress | None,
     ) -> None:
-        super().__init__(floor, jobs, policy, score, progress)
+        super().__init__(floor, jobs, policy, rule, progress)
         self._expected: dict[int, float] = {}
         self._waiting: list[tuple[tuple[float, ...], int]] = []
         self._ends: list[tuple[float, int]] = []
@@ -213,7 +207,7 @@ class _Steady(_Played):
             if what in no_room:
                 continue
             spare = reserved.spare if reserved is not None and not brief else None
-            seats = self._floor.seat(job.request, self._score, spare)
+            seats = self._floor.seat(job.request, self._rule, spare)
             if seats is not None:
                 self._start(number, seats, now_s, spare)
                 gone.add(number)
@@ -228,7 +222,7 @@ class _Steady(_Played):
             self._waiting = [entry for entry in self._waiting if entry[1] not in gone]
 
     def _start(
-        self, number: int, seats: tuple[Seat, ...], now_s: float, spare: dict[int, Node] | None
+        self, number: int, seats: tuple[Seat, ...], now_s: float, spare: dict[int, Room] | None
     ) -> None:
         job = self._jobs[number]
         self._seats[number] = seats
@@ -238,7 +232,7 @@ class _Steady(_Played):
         self._wanted -= job.gpus
         for seat in seats:
             if spare is not None and seat.node in spare:
-                charge(spare[seat.node], seat)
+                spare[seat.node].charge(0, seat)
 
     def _reserve(self, job: Job, now_s: float) -> _Reserved:
         """Let what runs end in the order in which that is expected, until the job fits."""
@@ -252,9 +246,9 @@ class _Steady(_Played):
                 given.extend(self._seats[number])
                 if at + 1 < len(expected) and expected[at + 1][0] == at_s:
                     continue
-                seats = self._floor.seat(job.request, self._score)
+                seats = self._floor.seat(job.request, self._rule)
                 if seats is not None:
-                    spare = {s.node: copied(self._floor.nodes[s.node]) for s in seats}
+                    spare = {s.node: self._floor.room_of(s.node) for s in seats}
                     self._floor.give_back(seats)
                     return _Reserved(at_s, spare)
         finally:
@@ -290,10 +284,10 @@ class _Preemptive(_Played):
         floor: Floor,
         jobs: Sequence[Job],
         policy: Policy,
-        score: Score,
+        rule: Rule,
         progress: Progress | None,
     ) -> None:
-        super().__init__(floor, jobs, policy, score, progress)
+        super().__init__(floor, jobs, policy, rule, progress)
         self._open: dict[int, _Progress] = {}
 
     def play(self) -> None:
@@ -374,7 +368,7 @@ class _Preemptive(_Played):
             seats = None
             form = self._forms[standing.number]
             if form not in no_room:
-                seats = self._floor.seat(job.request, self._score)
+                seats = self._floor.seat(job.request, self._rule)
             if seats is None:
                 no_room.add(form)
                 wanted += job.gpus

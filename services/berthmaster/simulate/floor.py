@@ -1,54 +1,29 @@
 """The nodes of a fleet as the baselines see them: free CPU, memory and milli of each GPU.
 
 It is separate from the engine's arrays on purpose: a baseline that shared the code of what it is
-compared with would share its faults. Each rule of placement is a score of a node for one shape of
-pod, the least wins, ties go to the first node. Scores are kept per rule and shape and brought up to
-date only for nodes that changed since.
+compared with would share its faults. A rule of placement (placing.py) scores nodes for one shape
+of pod; the most wins, ties go to the first node. Scores are kept by rule and shape and brought up
+to date only for nodes that changed since.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from berthmaster.emulator.fleets import ClusterSpec, NodeSpec, gpu_memory_mib
+from berthmaster.emulator.fleets import ClusterSpec, gpu_memory_mib
 from berthmaster.messages.workload import JobRequest, PodSet
 
 WHOLE: Final = 1000
-NOWHERE: Final = math.inf
+NOWHERE: Final = -math.inf
+ABSENT: Final = -1  # in the columns of GPUs that a node does not have
 
-
-class Node:
-    """One node and what is free on it."""
-
-    __slots__ = ("cluster", "cpu", "gpu", "labels", "memory", "memory_a_gpu", "spec")
-
-    def __init__(self, cluster: str, spec: NodeSpec, labels: dict[str, str]) -> None:
-        self.cluster = cluster
-        self.spec = spec
-        self.labels = labels
-        self.memory_a_gpu = gpu_memory_mib(spec.model) if spec.gpus else 0
-        self.cpu = spec.cpu_milli
-        self.memory = spec.memory_mib
-        self.gpu = [WHOLE] * spec.gpus
-
-    def empty(self) -> None:
-        """Nothing runs on it."""
-        self.cpu = self.spec.cpu_milli
-        self.memory = self.spec.memory_mib
-        self.gpu = [WHOLE] * self.spec.gpus
-
-
-class Seat(NamedTuple):
-    """What one pod has."""
-
-    node: int
-    cpu: int
-    memory: int
-    milli: int
-    gpus: tuple[int, ...]
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 class Shape(NamedTuple):
@@ -75,61 +50,112 @@ class Shape(NamedTuple):
             tuple(sorted(pods.node_labels.items())),
         )
 
-
-Score = Callable[[Node, Shape], float]  # of a node on which the shape fits; the least is taken
-
-
-def suits(node: Node, shape: Shape) -> bool:
-    """Whether the shape could ever run there."""
-    if shape.gpus and (
-        (shape.models and node.spec.model not in shape.models)
-        or node.memory_a_gpu < shape.gpu_memory
-    ):
-        return False
-    return all(node.labels.get(key) == value for key, value in shape.labels)
+    @property
+    def shares_a_gpu(self) -> bool:
+        """Whether it takes a part of one GPU, so that which of them matters."""
+        return self.gpus == 1 and self.milli < WHOLE
 
 
-def fits(node: Node, shape: Shape) -> bool:
-    """Whether there is room now."""
-    if node.cpu < shape.cpu or node.memory < shape.memory:
-        return False
-    if not shape.gpus:
-        return True
-    return sum(free >= shape.milli for free in node.gpu) >= shape.gpus
+class Seat(NamedTuple):
+    """What one pod has."""
+
+    node: int
+    cpu: int
+    memory: int
+    milli: int
+    gpus: tuple[int, ...]
 
 
-def choose(node: Node, shape: Shape) -> tuple[int, ...]:
-    """The GPUs that a pod takes there: the fullest that will do."""
-    will_do = [i for i, free in enumerate(node.gpu) if free >= shape.milli]
-    will_do.sort(key=lambda i: (node.gpu[i], i))
-    return tuple(sorted(will_do[: shape.gpus]))
+@dataclass(frozen=True)
+class Room:
+    """What is free on some nodes, a row each."""
+
+    cpu: Ints
+    memory: Ints
+    gpu: Ints  # milli by node and GPU; ABSENT where there is none
+
+    def of(self, slots: Ints) -> "Room":
+        """A copy of these nodes' rows."""
+        return Room(self.cpu[slots], self.memory[slots], self.gpu[slots])
+
+    def lesser(self, other: "Room") -> "Room":
+        """What is free in both."""
+        return Room(
+            np.minimum(self.cpu, other.cpu),
+            np.minimum(self.memory, other.memory),
+            np.minimum(self.gpu, other.gpu),
+        )
+
+    def charge(self, row: int, seat: Seat, sign: int = -1) -> None:
+        """Take what a seat has of a row, or give it back."""
+        self.cpu[row] += sign * seat.cpu
+        self.memory[row] += sign * seat.memory
+        for index in seat.gpus:
+            self.gpu[row, index] += sign * seat.milli
+
+    def fits(self, shape: Shape) -> NDArray[np.bool_]:
+        """On which of the nodes there is room."""
+        fits = (self.cpu >= shape.cpu) & (self.memory >= shape.memory)
+        if shape.gpus:
+            fits &= (self.gpu >= shape.milli).sum(axis=1) >= shape.gpus
+        return fits
+
+
+class Rule(ABC):
+    """Which node a pod gets of those on which it fits, and which GPU there if it shares one."""
+
+    @abstractmethod
+    def scores(self, slots: Ints, room: Room, shape: Shape) -> Floats:
+        """How good each of the nodes is, whose room is given row by row."""
+
+    def gpus(self, slot: int, room: Room, shape: Shape) -> Floats:
+        """How good each GPU of one node is for a pod that shares one: the fullest."""
+        del slot, shape
+        fullest: Floats = -room.gpu[0].astype(np.float64)
+        return fullest
 
 
 class Floor:
     """All nodes."""
 
     def __init__(self, clusters: Sequence[ClusterSpec]) -> None:
-        self.nodes = [
-            Node(cluster.name, spec, cluster.node_labels(spec))
-            for cluster in clusters
-            for spec in cluster.nodes
-        ]
-        names = [node.cluster for node in self.nodes]
-        self.clusters = {
-            cluster.name: slice(
-                names.index(cluster.name), names.index(cluster.name) + len(cluster.nodes)
-            )
-            for cluster in clusters
-        }
-        self.gpus = sum(node.spec.gpus for node in self.nodes)
-        self._changed: list[int] = []  # nodes, in the order in which they changed
-        self._boards: dict[tuple[Score, Shape], tuple[NDArray[np.float64], list[int]]] = {}
-        self._suits: dict[tuple[tuple[str, ...], int, tuple[tuple[str, str], ...]], list[bool]] = {}
+        specs = [(cluster, spec) for cluster in clusters for spec in cluster.nodes]
+        self.models = np.array([spec.model for _, spec in specs])
+        self._labels = [cluster.node_labels(spec) for cluster, spec in specs]
+        self._memory_a_gpu = np.array(
+            [gpu_memory_mib(spec.model) if spec.gpus else 0 for _, spec in specs], np.int64
+        )
+        self._names = [f"{cluster.name}/{spec.name}" for cluster, spec in specs]
+        self.clusters: dict[str, slice] = {}
+        for cluster in clusters:
+            begin = sum(len(each.nodes) for each in clusters[: len(self.clusters)])
+            self.clusters[cluster.name] = slice(begin, begin + len(cluster.nodes))
+        columns = max((spec.gpus for _, spec in specs), default=0)
+        self._whole = Room(
+            np.array([spec.cpu_milli for _, spec in specs], np.int64),
+            np.array([spec.memory_mib for _, spec in specs], np.int64),
+            np.full((len(specs), columns), ABSENT, np.int64),
+        )
+        for slot, (_, spec) in enumerate(specs):
+            self._whole.gpu[slot, : spec.gpus] = WHOLE
+        self.all: Ints = np.arange(len(specs))
+        self.room = self._whole.of(self.all)
+        self.gpus = sum(spec.gpus for _, spec in specs)
+        self._turn = 0
+        self._changed = np.zeros(len(specs), np.int64)  # at which turn each node did
+        self._scores: dict[tuple[Rule, Shape], tuple[Floats, list[int]]] = {}
+        self._suits: dict[
+            tuple[tuple[str, ...], int, tuple[tuple[str, str], ...]], NDArray[np.bool_]
+        ] = {}
+
+    def name(self, slot: int) -> str:
+        """Cluster and node."""
+        return self._names[slot]
 
     @property
     def free_milli(self) -> int:
         """Of all GPUs."""
-        return sum(sum(node.gpu) for node in self.nodes)
+        return int(np.maximum(self.room.gpu, 0).sum())
 
     # Taking and giving back
 
@@ -143,49 +169,64 @@ class Floor:
             self._charge(seat, +1)
 
     def _charge(self, seat: Seat, sign: int) -> None:
-        node = self.nodes[seat.node]
-        node.cpu += sign * seat.cpu
-        node.memory += sign * seat.memory
-        for index in seat.gpus:
-            node.gpu[index] += sign * seat.milli
-        self._changed.append(seat.node)
+        self.room.charge(seat.node, seat, sign)
+        self._turn += 1
+        self._changed[seat.node] = self._turn
+
+    def overdrawn(self, seat: Seat) -> bool:
+        """Whether more was taken of the seat's node than it has."""
+        room = self.room
+        return bool(
+            room.cpu[seat.node] < 0
+            or room.memory[seat.node] < 0
+            or any(room.gpu[seat.node, index] < 0 for index in seat.gpus)
+        )
 
     def empty(self) -> None:
         """Nothing runs anywhere."""
-        for number, node in enumerate(self.nodes):
-            node.empty()
-            self._changed.append(number)
+        self.room = self._whole.of(self.all)
+        self._turn += 1
+        self._changed[:] = self._turn
 
     # Finding room
 
-    def scores(self, shape: Shape, score: Score) -> NDArray[np.float64]:
-        """Of every node, NOWHERE where the shape does not fit. Not to be written to."""
-        board = self._boards.get((score, shape))
-        if board is None:
-            values = np.full(len(self.nodes), NOWHERE)
-            stale: Iterable[int] = range(len(self.nodes))
-            seen = [len(self._changed)]
-            self._boards[score, shape] = values, seen
-        else:
-            values, seen = board
-            stale = set(self._changed[seen[0] :])
-            seen[0] = len(self._changed)
-        suitable = self._suitable(shape)
-        for number in stale:
-            node = self.nodes[number]
-            ok = suitable[number] and fits(node, shape)
-            values[number] = score(node, shape) if ok else NOWHERE
-        return values
-
-    def _suitable(self, shape: Shape) -> list[bool]:
+    def suits(self, shape: Shape) -> NDArray[np.bool_]:
+        """On which nodes the shape could ever run."""
         what = (shape.models if shape.gpus else (), shape.gpu_memory, shape.labels)
         known = self._suits.get(what)
         if known is None:
-            known = self._suits[what] = [suits(node, shape) for node in self.nodes]
+            known = np.array(
+                [
+                    all(labels.get(key) == value for key, value in shape.labels)
+                    for labels in self._labels
+                ],
+                np.bool_,
+            )
+            if shape.gpus:
+                known &= self._memory_a_gpu >= shape.gpu_memory
+                if shape.models:
+                    known &= np.isin(self.models, shape.models)
+            self._suits[what] = known
         return known
 
+    def scores(self, shape: Shape, rule: Rule) -> Floats:
+        """Of every node, NOWHERE where the shape does not fit. Not to be written to."""
+        known = self._scores.get((rule, shape))
+        if known is None:
+            values, seen, stale = np.full(len(self.all), NOWHERE), [0], self.all
+            self._scores[rule, shape] = values, seen
+        else:
+            values, seen = known
+            stale = np.flatnonzero(self._changed > seen[0])
+        seen[0] = self._turn
+        if len(stale):
+            room = self.room.of(stale)
+            fits = room.fits(shape) & self.suits(shape)[stale]
+            values[stale] = np.where(fits, rule.scores(stale, room, shape), NOWHERE)
+        return values
+
     def seat(
-        self, request: JobRequest, score: Score, spare: "dict[int, Node] | None" = None
+        self, request: JobRequest, rule: Rule, spare: "dict[int, Room] | None" = None
     ) -> tuple[Seat, ...] | None:
         """Take room for all pods in one cluster, or leave all as it was. ``spare``: nodes on which
         there is less room for this job than it seems."""
@@ -196,7 +237,7 @@ class Floor:
             ):
                 shape = Shape.of(pods)
                 for _ in range(pods.count):
-                    found = self._best(shape, score, within, spare)
+                    found = self._best(shape, rule, within, spare)
                     if found is None:
                         break
                     self.take(found)
@@ -209,47 +250,46 @@ class Floor:
             self.give_back(seats)
         return None
 
+    def seat_one(self, pods: PodSet, rule: Rule) -> Seat | None:
+        """Take room for one pod of a set, in whatever cluster."""
+        found = self._best(Shape.of(pods), rule, slice(0, len(self.all)), None)
+        if found is not None:
+            self.take(found)
+        return found
+
     def _best(
-        self, shape: Shape, score: Score, within: slice, spare: "dict[int, Node] | None"
+        self, shape: Shape, rule: Rule, within: slice, spare: "dict[int, Room] | None"
     ) -> Seat | None:
-        values = self.scores(shape, score)[within]
+        values = self.scores(shape, rule)[within]
         if spare:
             values = values.copy()
-            for number, node in spare.items():
-                at = number - within.start
-                if 0 <= at < len(values) and not (
-                    values[at] < NOWHERE and fits(narrowed(self.nodes[number], node), shape)
-                ):
+            for slot in spare:
+                at = slot - within.start
+                if 0 <= at < len(values) and not self._now(slot, spare).fits(shape)[0]:
                     values[at] = NOWHERE
-        best = int(values.argmin()) if len(values) else 0
+        best = int(values.argmax()) if len(values) else 0
         if not len(values) or values[best] == NOWHERE:
             return None
-        number = within.start + best
-        node = self.nodes[number]
-        if spare and number in spare:
-            node = narrowed(node, spare[number])
-        return Seat(number, shape.cpu, shape.memory, shape.milli, choose(node, shape))
+        slot = within.start + best
+        gpus = _chosen(slot, self._now(slot, spare), shape, rule)
+        return Seat(slot, shape.cpu, shape.memory, shape.milli, gpus)
+
+    def room_of(self, slot: int) -> Room:
+        """A copy of one node's room, in row 0."""
+        return self.room.of(np.array([slot]))
+
+    def _now(self, slot: int, spare: "dict[int, Room] | None") -> Room:
+        room = self.room_of(slot)
+        return room.lesser(spare[slot]) if spare and slot in spare else room
 
 
-def narrowed(node: Node, spare: Node) -> Node:
-    """The room that there is now and will still be: the lesser of both."""
-    both = Node(node.cluster, node.spec, node.labels)
-    both.cpu = min(node.cpu, spare.cpu)
-    both.memory = min(node.memory, spare.memory)
-    both.gpu = [min(now, later) for now, later in zip(node.gpu, spare.gpu, strict=True)]
-    return both
-
-
-def copied(node: Node) -> Node:
-    """The same room, to be changed."""
-    other = Node(node.cluster, node.spec, node.labels)
-    other.cpu, other.memory, other.gpu = node.cpu, node.memory, list(node.gpu)
-    return other
-
-
-def charge(node: Node, seat: Seat) -> None:
-    """Take a seat's room of a copy."""
-    node.cpu -= seat.cpu
-    node.memory -= seat.memory
-    for index in seat.gpus:
-        node.gpu[index] -= seat.milli
+def _chosen(slot: int, room: Room, shape: Shape, rule: Rule) -> tuple[int, ...]:
+    """The GPUs that a pod takes on a node: for whole ones the first, for parts the best."""
+    if not shape.gpus:
+        return ()
+    will_do = np.flatnonzero(room.gpu[0] >= shape.milli)
+    if shape.shares_a_gpu:
+        will_do = will_do[[int(rule.gpus(slot, room, shape)[will_do].argmax())]]
+    elif shape.milli < WHOLE:
+        will_do = np.sort(will_do[np.argsort(room.gpu[0][will_do], kind="stable")[: shape.gpus]])
+    return tuple(will_do[: shape.gpus].tolist())

@@ -35,7 +35,6 @@ from berthmaster.simulate.model import (
     SimulationError,
     with_expectation,
 )
-from berthmaster.simulate.placing import best_fit, mix_of
 from berthmaster.simulate.queueing import OURS
 
 BEGAN_S: Final = 1_000_000.0  # of the list's time 0: far from any zero that could mean "never"
@@ -59,14 +58,14 @@ class Simulated:
         self._jobs = jobs
         self._progress = progress
         self._floor = Floor(clusters)  # the same fleet once more: for figures and as a check
-        check(self._floor, jobs, best_fit)
+        check(self._floor, jobs)
         self._numbers = {
             (cluster.name, spec.name): number
             for number, (cluster, spec) in enumerate(
                 (cluster, spec) for cluster in clusters for spec in cluster.nodes
             )
         }
-        self.gauge = Gauge(self._floor, mix_of(jobs), jobs)
+        self.gauge = Gauge(self._floor, jobs)
         self._sequence = 0
         self._facts = 0
         self._by_id = {job.request.id: number for number, job in enumerate(jobs)}
@@ -223,8 +222,7 @@ class Simulated:
             seat = Seat(where, pods.cpu_milli, pods.memory_mib, milli, binding.gpus)
             self._floor.take(seat)
             seats.append(seat)
-            node = self._floor.nodes[where]
-            if node.cpu < 0 or node.memory < 0 or any(free < 0 for free in node.gpu):
+            if self._floor.overdrawn(seat):
                 raise SimulationError(f"{placed.id} was placed on {binding.node} without room")
         self._seats[number] = seats
 
