@@ -15,7 +15,7 @@ from typing import Any, Final
 import yaml
 
 from berthmaster.lifecycle.fold import Key, Verdict, key
-from berthmaster.multikueue.reading import workload_id
+from berthmaster.multikueue.known.requests import workload_id
 from tests.cluster.multikueue_bus import LIMIT_S, Bus
 from tests.controlplane.kueue.setup import Kueue
 from tests.controlplane.processes import until

@@ -18,7 +18,7 @@ from berthmaster.bus import subjects
 from berthmaster.bus.errors import BusError
 from berthmaster.lifecycle.fold import Key
 from berthmaster.messages.fleet import NodeReport
-from berthmaster.multikueue.mirrors import WATCHED
+from berthmaster.multikueue.apiserver.watch import WATCHED
 from tests.cluster.multikueue_bus import Bus
 from tests.cluster.multikueue_workers import Census, each_ends_once, inventories
 from tests.cluster.multikueueing import USER, Rig

@@ -40,7 +40,7 @@ class AdmissionCheck(Conditioned, frozen=True):
     @property
     def for_dispatcher(self) -> bool:
         """Whether it is one of ours with a ConfigMap: the dispatcher sees to it, by a selector
-        over clusters' labels, for each Workload (see multikueue/parameters.py)."""
+        over clusters' labels, for each Workload (see multikueue/apiserver/check_parameters.py)."""
         return self.spec.controller_name == CHECK_CONTROLLER and self._has_config_map
 
     @property

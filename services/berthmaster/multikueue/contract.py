@@ -1,7 +1,7 @@
 """When a dispatcher may act, and what it may then write: Kueue's contract, and nothing else.
 
 Asked twice for each write: on what the mirror says, and on what the API server says when the mirror
-turned out to be late. See the shell in hands.py for the second.
+turned out to be late, by the writer.
 """
 
 from collections.abc import Collection

@@ -11,7 +11,7 @@ Rules of this file:
   follows what Kueue did.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -19,25 +19,44 @@ from berthmaster.kubernetes.objects import Object
 from berthmaster.kubernetes.selector import Selector
 from berthmaster.lifecycle.fold import Key, Verdict, key
 from berthmaster.lifecycle.instructions import Append, Outcome, Refused, Stored
+from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import WhyReply
 from berthmaster.messages.control import ControlFact
 from berthmaster.messages.fleet import CopyReport, FleetFact
 from berthmaster.messages.placement import HUB_CELL, Decision
 from berthmaster.messages.workload import WorkloadEvent
-from berthmaster.multikueue import explain
-from berthmaster.multikueue.blind import Blind
-from berthmaster.multikueue.checks import Checks
-from berthmaster.multikueue.decide import Plan, Want, decide
-from berthmaster.multikueue.desk import AGAIN_S, Desk
-from berthmaster.multikueue.hub import Hub, ObjectKey
+from berthmaster.multikueue.answers import explain, kube_events, log_events
+from berthmaster.multikueue.deciding import checks, moving_on, traps, writes
+from berthmaster.multikueue.deciding.blind import Blind
+from berthmaster.multikueue.deciding.checks import Checks
+from berthmaster.multikueue.deciding.config_order import ConfigOrder
+from berthmaster.multikueue.deciding.decide import Plan, Want, decide, look
+from berthmaster.multikueue.deciding.steps import (
+    Admit,
+    Claim,
+    End,
+    Evict,
+    Make,
+    MoveOn,
+    Nominated,
+    Place,
+    Run,
+    Step,
+    Stop,
+    Submit,
+    Wait,
+    next_step,
+)
+from berthmaster.multikueue.instructions import DeleteJob, Done, Instruction, Nominate, PassCheck
+from berthmaster.multikueue.known.hub import Hub, ObjectKey
+from berthmaster.multikueue.known.in_flight import InFlight
+from berthmaster.multikueue.known.state import Knowledge
+from berthmaster.multikueue.known.work_queue import WorkQueue
+from berthmaster.multikueue.known.workload_view import Memo, WorkloadView, view_of
 from berthmaster.multikueue.kueue import HubJob, KueueWorkload
-from berthmaster.multikueue.ordering import Ordering
 from berthmaster.multikueue.settings import Policy
-from berthmaster.multikueue.state import Knowledge
-from berthmaster.multikueue.steps import Place, next_step
-from berthmaster.multikueue.words import DeleteJob, Done, Instruction, Nominate
 
-SWEEP_S: Final = 0.1  # what waits for the fleet is looked at again at most so often
+AGAIN_S: Final = 1.0  # what waits for others is looked at so often at least
 TROUBLE_S: Final = 1.0  # after a write to Kubernetes that failed
 LASTING_TROUBLE_S: Final = 15.0  # one that will fail again
 FAILURE_S: Final = 30.0  # after an error of ours
@@ -58,21 +77,23 @@ class Reconciler:
         self.policy = policy
         self.know = Knowledge()
         self.hub = Hub(tenants, former_hubs)
-        self.desk = Desk(name, self.know, self.hub, policy)
         self.decisions: OrderedDict[int, Decision] = OrderedDict()
         self.latencies_s: list[float] = []  # may be nominated -> nominated; drained by the shell
         self.failures: list[tuple[Key, Exception]] = []  # errors of ours; drained by the shell
         self.pending: Plan | None = None
         self.unreadable_decision = ""  # why this replica must not decide at all
+        self.trapped: dict[Key, traps.Trap] = {}
+        self.trap_counts: Counter[str] = Counter()
+        self.blindly = Blind()
+        self._memos: dict[Key, Memo] = {}
+        self._work = WorkQueue()
+        self._in_flight = InFlight()
+        self._wants: dict[Key, None] = {}  # want a place
+        self._config_order = ConfigOrder()
+        self._checks = Checks()
         self._choices = 0
         self._wait_for = 0
         self._batch_end = 0
-        self._dirty: dict[Key, None] = {}
-        self._fleet_moved = False
-        self._swept_at_s = float("-inf")
-        self._ordering = Ordering()
-        self._checks = Checks()
-        self.blindly = Blind()
 
     # What happened on the bus
 
@@ -81,7 +102,7 @@ class Reconciler:
         verdict = self.know.take_event(event, sequence, stored_at_s)
         name = key(event.tenant, event.id)
         if verdict is not None or name in self.hub.workload_of:
-            self._dirty[name] = None
+            self._work.add([name])
         return verdict
 
     def on_unreadable(self, tenant: str, workload_id: str, sequence: int, why: str) -> None:
@@ -108,14 +129,14 @@ class Reconciler:
     def on_fact(self, fact: FleetFact, sequence: int, stored_at_s: float) -> None:
         """A fact of the fleet."""
         self.know.take_fact(fact, sequence, stored_at_s)
-        self._fleet_moved = True
+        self._work.fleet_moved = True
         if isinstance(fact, CopyReport):
             self._touch((fact.namespace, fact.workload))
 
     def on_node_gone(self, cluster: str, node: str) -> None:
         """A relisting did not find a node."""
         self.know.drop_node(cluster, node)
-        self._fleet_moved = True
+        self._work.fleet_moved = True
 
     def on_copy_gone(self, cluster: str, namespace: str, workload: str) -> None:
         """A relisting did not find a copy: its time in the log of facts is over."""
@@ -125,62 +146,63 @@ class Reconciler:
     def on_control(self, fact: ControlFact, sequence: int) -> None:
         """What an operator set."""
         self.know.take_control(fact, sequence)
-        self._fleet_moved = True
+        self._work.fleet_moved = True
 
     def _touch(self, at: ObjectKey) -> None:
         name = self.hub.name_of(at)
         if name is not None:
-            self._dirty[name] = None
+            self._work.add([name])
 
     # What happened on the hub
 
     def on_object(self, thing: Object, *, gone: bool = False) -> None:
         """An object of the hub as it is now, or as it was last."""
         touched = self.hub.drop(thing) if gone else self.hub.put(thing)
-        self._dirty.update(dict.fromkeys(touched))
+        self._work.add(touched)
         if not isinstance(thing, KueueWorkload | HubJob):
-            self._ordering.moved = self._checks.moved = True
+            self._config_order.moved = self._checks.moved = True
 
     def on_parameters(self, check: str, found: Selector | str) -> None:
         """What the parameters of a check of ours say, or what is wrong with them."""
-        self._dirty.update(dict.fromkeys(self.hub.set_parameters(check, found)))
+        self._work.add(self.hub.set_parameters(check, found))
         self._checks.moved = True
 
     def begin(self) -> None:
         """Everything is known, and this replica is the one that acts: look at all of it."""
-        self.desk.flight.forget()
-        self._dirty.update(dict.fromkeys([*self.know.open, *self.hub.workload_of]))
-        self._ordering.moved = self._checks.moved = True
+        self._in_flight.forget()
+        self._work.add([*self.know.open, *self.hub.workload_of])
+        self._config_order.moved = self._checks.moved = True
 
     # What became of what was asked
 
     def on_appended(self, ref: str, outcome: Outcome, now_s: float) -> None:
         """What became of an Append."""
-        landed = self.desk.flight.landed(ref)
+        landed = self._in_flight.landed(ref)
         if landed is None:
             return
         name, asked = landed
-        self._dirty[name] = None
+        self._work.add([name])
         if isinstance(asked, Append):
-            self.desk.flight.fold_first(name, asked.event.after, outcome, now_s)
+            self._in_flight.fold_first(name, asked.event.after, outcome, now_s)
 
     def on_done(self, done: Done, now_s: float) -> None:
         """What became of a write to Kubernetes."""
         if done.thing is not None:
             self.on_object(done.thing)
-        self._ordering.on_done(done, now_s)
+        self._config_order.on_done(done, now_s)
         self._checks.on_done(done, now_s)
         self.blindly.on_done(done, now_s)
-        landed = self.desk.flight.landed(done.ref)
+        landed = self._in_flight.landed(done.ref)
         if landed is None:
             return
         name, asked = landed
-        self._dirty[name] = None
-        memo = self.desk.memo(name)
+        self._work.add([name])
+        memo = self._memo(name)
         memo.trouble, memo.trouble_passes = done.why, done.pause_s is not None
         if done.why:
             pause_s = LASTING_TROUBLE_S if done.permanent else done.pause_s or TROUBLE_S
-            memo.trouble_until_s = self.desk.due[name] = now_s + pause_s
+            memo.trouble_until_s = now_s + pause_s
+            self._work.add_at(name, memo.trouble_until_s)
         elif isinstance(asked, DeleteJob):
             memo.trouble_until_s = now_s + TROUBLE_S  # until its end is seen
         elif isinstance(asked, Nominate):
@@ -197,8 +219,7 @@ class Reconciler:
             return
         last = (outcome.last or 0) if isinstance(outcome, Refused) else 0
         self._wait_for = max(self._wait_for, last, log_end)
-        for event in plan.events if plan is not None else ():
-            self._dirty[key(event.tenant, event.id)] = None
+        self._work.add(key(e.tenant, e.id) for e in (plan.events if plan is not None else ()))
 
     # What to do
 
@@ -215,12 +236,12 @@ class Reconciler:
     @property
     def dirty(self) -> bool:
         """Whether something is to be looked at now."""
-        return bool(self._dirty)
+        return bool(self._work)
 
     @property
     def stirred(self) -> bool:
         """The same, or soon, since the fleet has moved."""
-        return self.dirty or self._fleet_moved
+        return self.dirty or self._work.fleet_moved
 
     def waited_long_enough(self) -> None:
         """What was to be folded does not come (purged, say). Guards keep us safe: go on."""
@@ -228,26 +249,18 @@ class Reconciler:
 
     def act(self, now_s: float) -> list[Instruction]:
         """Steps for all that changed. Only for the replica that may act."""
-        desk = self.desk
-        if self._fleet_moved and now_s - self._swept_at_s >= SWEEP_S:
-            self._fleet_moved = False
-            self._swept_at_s = now_s
-            self._dirty.update(desk.restless)
-            self._ordering.moved = True
-        for name in [name for name, at_s in desk.due.items() if at_s <= now_s]:
-            del desk.due[name]
-            self._dirty[name] = None
-        names, self._dirty = list(self._dirty), {}
+        if self._work.sweep(now_s):
+            self._config_order.moved = True
         out: list[Instruction] = []
-        for name in names:
+        for name in self._work.take(now_s):
             try:
-                out += desk.look(name, now_s)
+                out += self._look(name, now_s)
             except Exception as error:  # noqa: BLE001 # one odd object must not stop all others
                 self.failures.append((name, error))
-                desk.memo(name).trouble = f"it cannot be handled: {error!r}"[:500]
-                desk.due[name] = now_s + FAILURE_S
+                self._memo(name).trouble = f"it cannot be handled: {error!r}"[:500]
+                self._work.add_at(name, now_s + FAILURE_S)
         if self.policy.mode == "order":
-            out += self._ordering.look(self.hub, self.know, self.policy, now_s)
+            out += self._config_order.look(self.hub, self.know, self.policy, now_s)
         if self.policy.mode == "dispatch":
             out += self._checks.look(self.hub, now_s)
         return out
@@ -260,39 +273,183 @@ class Reconciler:
 
     def decide(self, now_s: float) -> Plan | None:
         """The next commit, or None if there is nothing to decide, or not now."""
-        desk = self.desk
-        if self.pending is not None or self.behind or self.unreadable_decision or not desk.wants:
+        if self.pending is not None or self.behind or self.unreadable_decision or not self._wants:
             return None
         wants: list[Want] = []
-        for name in list(desk.wants):
-            view, memo = desk.view(name), desk.memo(name)
-            step = None if desk.flight.busy(name) else next_step(view, memo, self.policy, now_s)
+        for name in list(self._wants):
+            view, memo = view_of(name, self.know, self.hub), self._memo(name)
+            busy = self._in_flight.busy(name)
+            step = None if busy else next_step(view, memo, self.policy, now_s)
             if isinstance(step, Place):
                 wants.append(Want(view, step, memo.ready_at_s or now_s))
             else:
-                del desk.wants[name]
-                self._dirty[name] = None
+                del self._wants[name]
+                self._work.add([name])
         wants.sort(key=lambda want: want.view.bus.submitted_sequence if want.view.bus else 0)
         plan, unplaced = decide(self.know, wants, self.policy, now_s, self.name, self.hub.id)
         for event in plan.events if plan is not None else ():
-            desk.wants.pop(key(event.tenant, event.id), None)
+            self._wants.pop(key(event.tenant, event.id), None)
         for want in unplaced:
-            desk.wants.pop(want.view.name, None)
-            desk.again(want.view.name, now_s + AGAIN_S)
+            self._wants.pop(want.view.name, None)
+            self._work.add_on_fleet(want.view.name, now_s + AGAIN_S)
         self.pending = plan
         return plan
 
     def wake_at_s(self) -> float:
         """When time alone will change something."""
-        times = [min(self.desk.due.values(), default=float("inf")), self._ordering.due_s]
-        if self._fleet_moved:
-            times.append(self._swept_at_s + SWEEP_S)
-        return min(times)
+        return min(self._work.wake_at_s(), self._config_order.due_s)
+
+    def elsewhere(self) -> Counter[str]:
+        """Open workloads that stand on other hubs, by these hubs' ids."""
+        homes = Counter(self.know.home_of(workload) for workload in self.know.open.values())
+        return Counter({home: n for home, n in homes.items() if not self.hub.is_mine(home)})
 
     def why(self, tenant: str, workload_id: str, now_s: float) -> WhyReply | None:
         """Why there, or why not yet; None if it is none of this cell's."""
         name = key(tenant, workload_id)
         if name not in self.know.open:
             return None
-        about = explain.About(self.know, self.desk, self.policy, self.hub.trouble, now_s)
-        return explain.why(about, self.decisions, name)
+        about = explain.About(
+            view=view_of(name, self.know, self.hub),
+            memo=self._memos.get(name) or Memo(),
+            trap=self.trapped.get(name),
+            know=self.know,
+            policy=self.policy,
+            hub_trouble=self.hub.trouble,
+            now_s=now_s,
+        )
+        return explain.why(about, self.decisions)
+
+    # One workload
+
+    def _memo(self, name: Key) -> Memo:
+        return self._memos.setdefault(name, Memo())
+
+    def _look(self, name: Key, now_s: float) -> list[Instruction]:
+        """What is to be done about one workload now."""
+        if self._in_flight.busy(name) or name in self.know.frozen:
+            return []
+        bus = self.know.open.get(name)
+        folded = bus.sequence if bus is not None else self.know.workloads_sequence
+        until_s = self._in_flight.wait_until_s(name, folded, now_s)
+        if until_s is not None:
+            self._work.add_at(name, until_s)
+            return []
+        view = view_of(name, self.know, self.hub)
+        if view.bus is None and view.hub is None:
+            self._forget(name)
+            return []
+        memo = self._memo(name)
+        self._work.settled(name)
+        if (copy := view.running_copy) is not None:
+            memo.ran_in = copy.cluster
+        if view.elsewhere:
+            return []
+        told = self._tell(view, memo, now_s)
+        passing = self._pass_check(view, memo, now_s)
+        if passing is not None:
+            return [*told, passing]
+        step = next_step(view, memo, self.policy, now_s)
+        return told + self._carry_out(step, view, memo, now_s)
+
+    def _forget(self, name: Key) -> None:
+        self._memos.pop(name, None)
+        self.trapped.pop(name, None)
+        self._wants.pop(name, None)
+        self._work.forget(name)
+        self.hub.seen_jobs.discard(name)
+
+    def _tell(self, view: WorkloadView, memo: Memo, now_s: float) -> list[Instruction]:
+        """Traps that it sits in, and what people hear of it."""
+        name = view.name
+        trap = traps.find(view, memo, self.know, self.policy, now_s)
+        if trap is None and memo.evicting_since_s is not None:
+            self._work.add_at(name, memo.evicting_since_s + self.policy.eviction_s)
+        before = self.trapped.pop(name, None)
+        if trap is not None:
+            self.trapped[name] = trap
+            if before is None or before.kind != trap.kind:
+                self.trap_counts[trap.kind] += 1
+        if self.policy.mode == "observe":
+            return []
+        return list(kube_events.of(view, memo, trap, self.know, self.policy, now_s))
+
+    def _pass_check(self, view: WorkloadView, memo: Memo, now_s: float) -> PassCheck | None:
+        if self.policy.mode != "dispatch" or view.bus is None:
+            return None
+        if memo.trouble and now_s < memo.trouble_until_s:
+            return None
+        check = checks.waiting(view)
+        if check is None:
+            return None
+        message = checks.words(view, look(self.know, view, self.policy, now_s))
+        if not message:
+            self._work.add_on_fleet(view.name, now_s + AGAIN_S)
+            return None
+        write = writes.pass_check(view, self._in_flight.ref(), check, message)
+        return self._in_flight.write(view.name, write)
+
+    def _carry_out(
+        self, step: Step, view: WorkloadView, memo: Memo, now_s: float
+    ) -> list[Instruction]:
+        name, in_flight = view.name, self._in_flight
+        match step:
+            case Submit():
+                event = log_events.submitted(view, self.hub.id, self.name, now_s)
+                return [in_flight.append(name, event)]
+            case Claim() | Evict() | Admit() | Run() | End():
+                return [self._append(step, view, now_s)]
+            case Place():
+                self._wants[name] = None
+                return []
+            case Nominated(ref):
+                return [in_flight.write(name, writes.nominate(view, in_flight.ref(), ref.hub_name))]
+            case MoveOn(reason):
+                return self._move_on(view, memo, reason, now_s)
+            case Make() | Stop():
+                return self._make_or_stop(step, view, memo, now_s)
+            case Wait():
+                return self._wait(step, view, memo, now_s)
+
+    def _append(
+        self, step: Claim | Evict | Admit | Run | End, view: WorkloadView, now_s: float
+    ) -> Append:
+        event = log_events.event_of(step, view, self.name, now_s)
+        return self._in_flight.append(view.name, event)
+
+    def _wait(self, step: Wait, view: WorkloadView, memo: Memo, now_s: float) -> list[Instruction]:
+        memo.why = step.why
+        bus = view.bus
+        if step.until_s < float("inf"):
+            self._work.add_at(view.name, step.until_s)
+        if bus is None or bus.state is not State.CLAIMED or self.policy.mode != "dispatch":
+            return []
+        self._work.add_on_fleet(view.name, min(step.until_s, now_s + AGAIN_S))
+        reason = moving_on.in_vain(view, self.know, self.policy, now_s)
+        return self._move_on(view, memo, reason, now_s) if reason else []
+
+    def _move_on(
+        self, view: WorkloadView, memo: Memo, reason: str, now_s: float
+    ) -> list[Instruction]:
+        """End the attempt if there is another place to try; both stay nominated."""
+        memo.why = reason
+        self._work.add_on_fleet(view.name, now_s + AGAIN_S)
+        if not moving_on.has_another(view, memo, self.know, self.policy, now_s):
+            return []
+        return [self._append(Evict(reason), view, now_s)]
+
+    def _make_or_stop(
+        self, step: Make | Stop, view: WorkloadView, memo: Memo, now_s: float
+    ) -> list[Instruction]:
+        if now_s < memo.trouble_until_s:
+            self._work.add_at(view.name, memo.trouble_until_s)
+            return []
+        ref = self._in_flight.ref()
+        if isinstance(step, Make):
+            request = view.bus.request if view.bus is not None else None
+            assert request is not None  # only what is makeable gets here
+            setting = self.know.queues.get(request.queue)
+            made = writes.make_job(view, ref, setting, self.know.fleet.reports())
+            return [self._in_flight.write(view.name, made)]
+        write = writes.stop(view, ref)
+        return [self._in_flight.write(view.name, write)] if write is not None else []

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from berthmaster.engine.fleet.models import PRODUCT, is_one_of
 from berthmaster.messages.fleet import FlavorQuota, QueueReport
 from berthmaster.messages.workload import JobRequest, PodSet
-from berthmaster.multikueue.reading import GPU
+from berthmaster.multikueue.known.requests import GPU
 
 UNLIMITED: Final = float("inf")
 

@@ -8,8 +8,8 @@ from berthmaster.kubernetes.objects import Metadata
 from berthmaster.kubernetes.selector import parse_selector
 from berthmaster.messages.control import ClusterLost, Cordon
 from berthmaster.messages.fleet import Membership, PodUse, Stamp, Taint
-from berthmaster.multikueue.checks import parameters_of
-from berthmaster.multikueue.words import Nominate, PassCheck, TellCheck
+from berthmaster.multikueue.deciding.checks import parameters_of
+from berthmaster.multikueue.instructions import Nominate, PassCheck, SetCheckActive
 from tests.support.builders import node, profile
 from tests.unit.multikueue.hub_objects import (
     OWN_CHECK,
@@ -272,7 +272,7 @@ def test_our_own_check_is_passed_in_every_attempt_before_the_nomination() -> Non
     world.reserve(own="Pending")
     world.settle()
     kinds = [type(write) for write in world.writes]
-    assert kinds == [TellCheck, PassCheck, Nominate]
+    assert kinds == [SetCheckActive, PassCheck, Nominate]
     passed = next(write for write in world.writes if isinstance(write, PassCheck))
     assert passed.message == "best of 2: w1 (fits now, room for 8)"
     world.evict("train")
@@ -292,10 +292,10 @@ def test_our_own_check_holds_a_job_back_while_there_is_nowhere() -> None:
     world.submit()
     world.reserve(own="Pending")
     world.wait(3.0)
-    assert [type(write) for write in world.writes] == [TellCheck]
+    assert [type(write) for write in world.writes] == [SetCheckActive]
     world.fact("w1/profile", profile("w1", labels={"zone": "north"}))
     world.wait(0.3)
-    assert [type(write) for write in world.writes] == [TellCheck, PassCheck, Nominate]
+    assert [type(write) for write in world.writes] == [SetCheckActive, PassCheck, Nominate]
 
 
 @pytest.mark.parametrize(
@@ -333,7 +333,7 @@ def test_a_check_of_ours_with_wrong_parameters_is_not_active_and_says_why() -> N
     world.begin()
     world.settle()
     (write,) = world.writes
-    assert isinstance(write, TellCheck)
+    assert isinstance(write, SetCheckActive)
     assert (write.active, write.reason) == (False, "BadParameters")
     assert "it must be a ConfigMap" in write.message
     assert [(t.about, t.reason) for t in world.told] == [("AdmissionCheck", "BadParameters")]

@@ -5,7 +5,7 @@ import pytest
 from berthmaster.lifecycle.fold import Verdict
 from berthmaster.messages.fleet import CopyReport
 from berthmaster.messages.workload import Cancelled, CancelRequested, Succeeded
-from berthmaster.multikueue.words import Nominate, SwitchOff
+from berthmaster.multikueue.instructions import Nominate, SwitchOff
 from tests.unit.multikueue.hub_objects import cluster, config, copy_report, pods
 from tests.unit.multikueue.world import World
 

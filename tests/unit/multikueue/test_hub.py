@@ -4,7 +4,7 @@ import msgspec
 
 from berthmaster.kubernetes.multikueue import Parameters
 from berthmaster.lifecycle.fold import Key
-from berthmaster.multikueue.hub import ClusterRef, Hub
+from berthmaster.multikueue.known.hub import ClusterRef, Hub
 from tests.unit.multikueue.hub_objects import (
     CHECK,
     CONFIG,

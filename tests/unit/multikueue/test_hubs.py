@@ -6,8 +6,8 @@ from collections import Counter
 from aiohttp import web
 
 from berthmaster.messages.workload import Submitted
-from berthmaster.multikueue.hub import Hub
-from berthmaster.multikueue.identity import PART, identify
+from berthmaster.multikueue.apiserver.identity import PART, identify
+from berthmaster.multikueue.known.hub import Hub
 from berthmaster.runtime.health import Health
 from tests.bus.tools import story
 from tests.unit.kubernetes.stage import Stage, refuse, until
@@ -45,7 +45,7 @@ def test_another_hubs_workloads_are_left_alone_until_a_reconciler_is_there_again
     world.move("hub-two")
     world.wait(120.0)
     assert world.kinds(name) == LEFT
-    assert world.core.know.elsewhere(world.core.hub) == Counter({"hub-one": 1})
+    assert world.core.elsewhere() == Counter({"hub-one": 1})
     assert world.why(name).startswith(
         "admitted: it stands on another hub, whose id is hub-one: this reconciler leaves it alone"
     )
@@ -69,7 +69,7 @@ def test_what_was_open_on_a_hub_that_is_no_more_is_cancelled() -> None:
     world.move("hub-two", former_hubs=("hub-one",))
     world.settle()
     assert world.kinds(name) == [*LEFT, "cancelled w1"]
-    assert world.core.know.elsewhere(world.core.hub) == Counter()
+    assert world.core.elsewhere() == Counter()
 
 
 def test_a_request_whose_job_stands_on_another_hub_is_left_alone_too() -> None:

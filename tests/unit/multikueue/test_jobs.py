@@ -6,7 +6,7 @@ import pytest
 
 from berthmaster.lifecycle.fold import Workload
 from berthmaster.messages.workload import JobRequest, PodSet, RunSpec, Topology
-from berthmaster.multikueue.jobs import unmakeable
+from berthmaster.multikueue.deciding.job_manifest import unmakeable
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from berthmaster.messages.control import Cordon
 from berthmaster.messages.fleet import CopyReport
 from berthmaster.messages.workload import CancelRequested
 from berthmaster.multikueue.contract import forbidden
+from berthmaster.multikueue.instructions import Nominate
 from berthmaster.multikueue.kueue import KueueWorkload
-from berthmaster.multikueue.words import Nominate
 from tests.unit.multikueue.hub_objects import (
     CHECK,
     cluster,

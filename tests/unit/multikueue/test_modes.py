@@ -8,8 +8,8 @@ from berthmaster.lifecycle.fold import Key, Verdict, key
 from berthmaster.lifecycle.instructions import Append, Refused
 from berthmaster.messages.control import QueuePlace, QueueSetting
 from berthmaster.messages.workload import CancelRequested, JobRequest, RunSpec, Submitted
-from berthmaster.multikueue.jobs import job_name
-from berthmaster.multikueue.words import DeleteJob, MakeJob, Nominate, Reorder
+from berthmaster.multikueue.deciding.job_manifest import job_name
+from berthmaster.multikueue.instructions import DeleteJob, MakeJob, Nominate, Reorder
 from tests.support.builders import pod_set
 from tests.unit.multikueue.hub_objects import cluster, config, workload
 from tests.unit.multikueue.world import World

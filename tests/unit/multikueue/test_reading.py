@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from berthmaster.messages.workload import HubObject, JobRequest, PodSet, Toleration
+from berthmaster.multikueue.known.requests import origin_of, read_request, tenant_of, workload_id
 from berthmaster.multikueue.kueue import (
     Affinity,
     Container,
@@ -15,7 +16,6 @@ from berthmaster.multikueue.kueue import (
     Resources,
     Term,
 )
-from berthmaster.multikueue.reading import origin_of, read_request, tenant_of, workload_id
 from tests.unit.multikueue.hub_objects import pods, workload
 
 

@@ -7,11 +7,11 @@ import pytest
 
 from berthmaster.kubernetes.labels import TENANT, WORKLOAD
 from berthmaster.lifecycle.fold import key
+from berthmaster.multikueue.apiserver.check_parameters import Parameters
+from berthmaster.multikueue.apiserver.writer import Writer
 from berthmaster.multikueue.core import LASTING_TROUBLE_S
-from berthmaster.multikueue.hands import Hands
-from berthmaster.multikueue.hub import Hub
-from berthmaster.multikueue.parameters import Parameters
-from berthmaster.multikueue.words import Done, MakeJob, Nominate
+from berthmaster.multikueue.instructions import Done, MakeJob, Nominate
+from berthmaster.multikueue.known.hub import Hub
 from tests.bus.tools import story
 from tests.unit.executor.little_api import LittleApi
 from tests.unit.kubernetes.stage import Lines, until
@@ -36,7 +36,7 @@ async def test_rights_that_are_missing_for_a_moment_are_no_lasting_trouble(
     async with LittleApi() as api:
         client = await api.client(Lines())
         async with client:
-            hands = Hands(client, Hub({}))
+            hands = Writer(client, Hub({}))
             api.misfortune = lambda method, plural: next(fates)
 
             async def outcome() -> tuple[str, bool, float | None]:
@@ -98,7 +98,7 @@ def _of(write: Nominate, done: Done | None) -> Done | None:
 async def test_a_selector_that_cannot_be_read_for_a_moment_counts_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("berthmaster.multikueue.parameters.EVERY_S", 0.0)
+    monkeypatch.setattr("berthmaster.multikueue.apiserver.check_parameters.EVERY_S", 0.0)
     hub = Hub({})
     hub.put(own_check())
     denied = (403, "Forbidden", 'configmaps "where" is forbidden: User "us" cannot get resource')

@@ -5,15 +5,15 @@ import pytest
 
 from berthmaster.kubernetes.multikueue import Parameters
 from berthmaster.lifecycle.fold import Key
-from berthmaster.multikueue.kueue import HubJob, JobStatus
-from berthmaster.multikueue.traps import (
+from berthmaster.multikueue.deciding.traps import (
     MISSING_GATE,
     MISSING_QUEUE,
     NO_COPY,
     REFUSED,
     STOPPED_QUEUE,
 )
-from berthmaster.multikueue.words import Instruction, Nominate
+from berthmaster.multikueue.instructions import Instruction, Nominate
+from berthmaster.multikueue.kueue import HubJob, JobStatus
 from tests.unit.multikueue.hub_objects import (
     cluster,
     copy_report,
@@ -56,8 +56,8 @@ def test_a_copy_that_runs_while_the_hub_does_not_know_is_the_missing_gate_and_to
     assert "WorkloadRequestUseMergePatch=true" in note
     assert "restart" in note
     assert "WorkloadRequestUseMergePatch=true" in world.why(world.name())
-    assert world.core.desk.counts[MISSING_GATE] == 1
-    assert world.core.desk.trapped[world.name()].kind == MISSING_GATE
+    assert world.core.trap_counts[MISSING_GATE] == 1
+    assert world.core.trapped[world.name()].kind == MISSING_GATE
 
     # It runs on w1: nominating another cluster as well could run it twice.
     world.wait(120.0, step_s=2.0)
@@ -67,7 +67,7 @@ def test_a_copy_that_runs_while_the_hub_does_not_know_is_the_missing_gate_and_to
     # A manager with the gate takes it over, and all is well again.
     world.admit("train", "w1")
     world.settle()
-    assert world.core.desk.trapped == {}
+    assert world.core.trapped == {}
     assert world.kinds(world.name())[-1] == "admitted w1"
 
 
@@ -108,7 +108,7 @@ def test_no_copy_after_a_while_points_at_the_manager() -> None:
     assert note == "w1 has no copy of it: does Kueue's manager on the hub reach it?"
     world.fact("copy", copy_report("w1", message="waiting for quota"))
     world.settle()
-    assert world.core.desk.trapped == {}
+    assert world.core.trapped == {}
 
 
 def test_a_worker_s_refusal_reaches_the_person_who_waits() -> None:
@@ -275,14 +275,14 @@ def test_an_error_of_ours_about_one_workload_stops_no_other(
     for name in ("good", "odd"):
         world.submit(name)
     world.settle()
-    plain = world.core.desk.look
+    plain = world.core._look
 
     def look(name: Key, now_s: float) -> list[Instruction]:
         if name == world.name("odd"):
             raise ValueError("an odd object")
         return plain(name, now_s)
 
-    monkeypatch.setattr(world.core.desk, "look", look)
+    monkeypatch.setattr(world.core, "_look", look)
     for name in ("good", "odd"):
         world.reserve(name)
     world.settle()

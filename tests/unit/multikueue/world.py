@@ -18,6 +18,19 @@ from berthmaster.messages.placement import Decision
 from berthmaster.messages.workload import Placed, WorkloadEvent
 from berthmaster.multikueue.contract import forbidden, nomination, reordered
 from berthmaster.multikueue.core import Reconciler
+from berthmaster.multikueue.instructions import (
+    DeleteJob,
+    Done,
+    Instruction,
+    KubeEvent,
+    MakeJob,
+    Nominate,
+    PassCheck,
+    Reorder,
+    SetCheckActive,
+    SwitchOff,
+)
+from berthmaster.multikueue.known.requests import workload_id
 from berthmaster.multikueue.kueue import (
     CheckState,
     HubJob,
@@ -25,20 +38,7 @@ from berthmaster.multikueue.kueue import (
     KueueWorkload,
     WorkloadStatus,
 )
-from berthmaster.multikueue.reading import workload_id
 from berthmaster.multikueue.settings import Policy
-from berthmaster.multikueue.words import (
-    DeleteJob,
-    Done,
-    Instruction,
-    MakeJob,
-    Nominate,
-    PassCheck,
-    Reorder,
-    SwitchOff,
-    Tell,
-    TellCheck,
-)
 from tests.support.builders import alive, node
 from tests.unit.multikueue.hub_objects import (
     CHECK,
@@ -119,7 +119,7 @@ class World:
         self.hub_id = "hub-one"
         self.former_hubs: tuple[str, ...] = ()
         self.log = Log()
-        self.told: list[Tell] = []
+        self.told: list[KubeEvent] = []
         self.writes: list[Instruction] = []
         self.broken: list[str] = []  # what the contract forbids and was done
         self.hub: dict[tuple[str, str, str], Object] = {}  # kind, namespace, name
@@ -359,7 +359,7 @@ class World:
             outcome = self.log.append(instruction.event, self.now_s)
             self.core.on_appended(instruction.ref, outcome, self.now_s)
             return
-        if isinstance(instruction, Tell):
+        if isinstance(instruction, KubeEvent):
             self.told.append(instruction)
             return
         self.writes.append(instruction)
@@ -408,7 +408,7 @@ class World:
                     self.broken.append("an order that is no other order")
                 self.put(config(*write.clusters))
                 return Done(write.ref)
-            case TellCheck():
+            case SetCheckActive():
                 state = condition("Active", write.active, write.reason, write.message)
                 before_check = self.hub["AdmissionCheck", "", write.check]
                 status_of_check = Conditions(conditions=(state,))

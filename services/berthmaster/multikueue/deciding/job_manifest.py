@@ -18,8 +18,8 @@ from berthmaster.lifecycle.fold import Workload
 from berthmaster.messages.control import QueuePlace, QueueSetting
 from berthmaster.messages.fleet import NodeReport
 from berthmaster.messages.workload import PodSet, RunSpec
+from berthmaster.multikueue.known.requests import GPU
 from berthmaster.multikueue.kueue import QUEUE_LABEL
-from berthmaster.multikueue.reading import GPU
 
 HUB: Final = "hub"  # the hub's own entry of a queue's places
 MAX_NAME_CHARS: Final = 58  # pods' host names are the Job's with their index

@@ -6,14 +6,14 @@ what the API server has. Not while equal, not more often than the rate says, and
 """
 
 from berthmaster.multikueue.contract import reordered
-from berthmaster.multikueue.decide import order_of
-from berthmaster.multikueue.hub import Hub, Rules
+from berthmaster.multikueue.deciding.decide import order_of
+from berthmaster.multikueue.instructions import Done, Reorder
+from berthmaster.multikueue.known.hub import Hub, Rules
+from berthmaster.multikueue.known.state import Knowledge
 from berthmaster.multikueue.settings import Policy
-from berthmaster.multikueue.state import Knowledge
-from berthmaster.multikueue.words import Done, Reorder
 
 
-class Ordering:
+class ConfigOrder:
     """When each configuration was last written."""
 
     def __init__(self) -> None:

@@ -34,8 +34,7 @@ from berthmaster.messages.workload import (
     Succeeded,
     WorkloadEvent,
 )
-from berthmaster.multikueue.arrivals import Arrivals
-from berthmaster.multikueue.hub import Hub
+from berthmaster.multikueue.known.arrivals import Arrivals
 
 MAX_ENDED: Final = 100_000  # endings remembered; of older ones the log is asked
 ADMITTED_S: Final = 10.0  # after admission pods are bound and reported, or wait for nodes
@@ -205,11 +204,6 @@ class Knowledge:
         if workload.origin is not None:
             return workload.origin.hub
         return self._homes.get(workload.key, "")
-
-    def elsewhere(self, hub: Hub) -> Counter[str]:
-        """Open workloads that stand on other hubs, by these hubs' ids."""
-        homes = Counter(self.home_of(workload) for workload in self.open.values())
-        return Counter({home: n for home, n in homes.items() if not hub.is_mine(home)})
 
     def local_queue(
         self, cluster: str, namespace: str, name: str

@@ -7,9 +7,9 @@ what Kueue did.
 """
 
 from berthmaster.multikueue.contract import forbidden, held_back
-from berthmaster.multikueue.hub import Hub, ObjectKey
+from berthmaster.multikueue.instructions import Done, Nominate
+from berthmaster.multikueue.known.hub import Hub, ObjectKey
 from berthmaster.multikueue.settings import Policy
-from berthmaster.multikueue.words import Done, Nominate
 
 
 class Blind:

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 from berthmaster.lifecycle.states import State
 from berthmaster.multikueue.contract import forbidden
-from berthmaster.multikueue.decide import look, nominated_names
-from berthmaster.multikueue.reading import read_request
+from berthmaster.multikueue.deciding.decide import look, nominated_names
+from berthmaster.multikueue.deciding.traps import Trap
+from berthmaster.multikueue.instructions import KubeEvent
+from berthmaster.multikueue.known.requests import read_request
+from berthmaster.multikueue.known.state import Knowledge
+from berthmaster.multikueue.known.workload_view import Memo, WorkloadView
 from berthmaster.multikueue.settings import Policy
-from berthmaster.multikueue.state import Knowledge
-from berthmaster.multikueue.steps import Memo, View
-from berthmaster.multikueue.traps import Trap
-from berthmaster.multikueue.words import Tell
 
 NOMINATED = "Nominated"
 NO_CLUSTER = "NoCluster"
@@ -23,17 +23,17 @@ NOT_WRITTEN = "NotWritten"
 
 
 def of(
-    view: View, memo: Memo, trap: Trap | None, know: Knowledge, policy: Policy, now_s: float
-) -> Iterator[Tell]:
+    view: WorkloadView, memo: Memo, trap: Trap | None, know: Knowledge, policy: Policy, now_s: float
+) -> Iterator[KubeEvent]:
     """What is to be told of one workload now."""
     hub, bus, rules = view.hub, view.bus, view.rules
     if hub is None or bus is None or rules is None:
         return
 
-    def tell(reason: str, note: str, *, warning: bool) -> Iterator[Tell]:
+    def tell(reason: str, note: str, *, warning: bool) -> Iterator[KubeEvent]:
         if memo.told.get(reason) != note:
             memo.told[reason] = note
-            yield Tell("Workload", hub.metadata, warning, reason, note)
+            yield KubeEvent("Workload", hub.metadata, warning, reason, note)
 
     if trap is not None:
         yield from tell(trap.kind, trap.words, warning=True)

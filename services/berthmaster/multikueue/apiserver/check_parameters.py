@@ -15,8 +15,8 @@ from berthmaster.kubernetes.multikueue import AdmissionCheck
 from berthmaster.kubernetes.objects import Object
 from berthmaster.kubernetes.resources import CONFIG_MAPS
 from berthmaster.kubernetes.selector import Selector, SelectorError, parse_selector
-from berthmaster.multikueue.checks import SELECTOR_KEY, parameters_of
-from berthmaster.multikueue.hub import Hub
+from berthmaster.multikueue.deciding.checks import SELECTOR_KEY, parameters_of
+from berthmaster.multikueue.known.hub import Hub
 
 EVERY_S: Final = 5.0
 

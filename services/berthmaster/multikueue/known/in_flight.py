@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 from berthmaster.lifecycle.fold import Key
 from berthmaster.lifecycle.instructions import Append, Outcome, Refused, Stored
 from berthmaster.messages.workload import WorkloadEvent
-from berthmaster.multikueue.words import Write
+from berthmaster.multikueue.instructions import Write
 
 FOLD_LIMIT_S: Final = 1.0
 PATIENT_AFTER: Final = 2  # refusals in a row; races are lost once
@@ -18,7 +18,7 @@ _NEVER: Final = 2**63
 W = TypeVar("W", bound=Write)
 
 
-class Flight:
+class InFlight:
     """Instructions under way."""
 
     def __init__(self) -> None:

@@ -32,19 +32,19 @@ from berthmaster.kubernetes.resources import (
 )
 from berthmaster.kubernetes.retry import on_conflict
 from berthmaster.multikueue.contract import nomination, reordered
-from berthmaster.multikueue.hub import Hub, ObjectKey, labelled
-from berthmaster.multikueue.kueue import READY, HubJob, KueueWorkload
-from berthmaster.multikueue.words import (
+from berthmaster.multikueue.instructions import (
     DeleteJob,
     Done,
     MakeJob,
     Nominate,
     PassCheck,
     Reorder,
+    SetCheckActive,
     SwitchOff,
-    TellCheck,
     Write,
 )
+from berthmaster.multikueue.known.hub import Hub, ObjectKey, labelled
+from berthmaster.multikueue.kueue import READY, HubJob, KueueWorkload
 
 MANAGER: Final = "berthmaster-multikueue"
 CHECK_MANAGER: Final = "berthmaster-placement"
@@ -52,7 +52,7 @@ ATTEMPTS: Final = 6
 T = TypeVar("T", bound=Object)
 
 
-class Hands:
+class Writer:
     """Writes for one core."""
 
     def __init__(self, client: Client, hub: Hub) -> None:
@@ -93,7 +93,7 @@ class Hands:
                 return await self._delete_job(write)
             case Reorder():
                 return await self._reorder(write)
-            case TellCheck():
+            case SetCheckActive():
                 return await self._tell_check(write)
             case _:
                 assert_never(write)
@@ -228,7 +228,7 @@ class Hands:
         await on_conflict(read, change, patch, attempts=ATTEMPTS)
         return Done(write.ref)
 
-    async def _tell_check(self, write: TellCheck) -> Done:
+    async def _tell_check(self, write: SetCheckActive) -> Done:
         condition = {
             "type": "Active",
             "status": "True" if write.active else "False",
@@ -254,7 +254,7 @@ def _namespace(write: Write) -> str:
     match write:
         case MakeJob():
             return write.namespace
-        case Reorder() | TellCheck():
+        case Reorder() | SetCheckActive():
             return ""
         case _:
             return write.at[0]

@@ -18,6 +18,7 @@ from berthmaster.kubernetes.multikueue import (
 from berthmaster.kubernetes.objects import Object, key_of
 from berthmaster.kubernetes.selector import Selector, SelectorError, parse_selector
 from berthmaster.lifecycle.fold import Key, key
+from berthmaster.multikueue.known.requests import tenant_of, workload_id
 from berthmaster.multikueue.kueue import (
     SELECTOR_ANNOTATION,
     ClusterQueue,
@@ -25,7 +26,6 @@ from berthmaster.multikueue.kueue import (
     KueueWorkload,
     LocalQueue,
 )
-from berthmaster.multikueue.reading import tenant_of, workload_id
 
 ObjectKey = tuple[str, str]  # namespace, name
 DRAINING = "draining: its Placement selects it no longer"

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from berthmaster.kubernetes.objects import Metadata, Object
 from berthmaster.lifecycle.fold import Key
 from berthmaster.lifecycle.instructions import Append
-from berthmaster.multikueue.hub import ObjectKey
+from berthmaster.multikueue.known.hub import ObjectKey
 
 
 class Nominate(NamedTuple):
@@ -69,7 +69,7 @@ class Reorder(NamedTuple):
     clusters: tuple[str, ...]
 
 
-class TellCheck(NamedTuple):
+class SetCheckActive(NamedTuple):
     """Say whether a check of ours works: its condition Active."""
 
     ref: str
@@ -79,7 +79,7 @@ class TellCheck(NamedTuple):
     message: str
 
 
-class Tell(NamedTuple):
+class KubeEvent(NamedTuple):
     """An event on a Workload or a check, for those who use kubectl. No outcome."""
 
     about: Literal["Workload", "AdmissionCheck", "Job"]
@@ -89,8 +89,8 @@ class Tell(NamedTuple):
     note: str
 
 
-Write = Nominate | PassCheck | SwitchOff | MakeJob | DeleteJob | Reorder | TellCheck
-Instruction = Append | Write | Tell
+Write = Nominate | PassCheck | SwitchOff | MakeJob | DeleteJob | Reorder | SetCheckActive
+Instruction = Append | Write | KubeEvent
 
 
 class Done(NamedTuple):

@@ -23,10 +23,8 @@ Steps, in the order of the questions::
     may be nominated          placed, claimed, nominated; the next best after patience
 """
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
-from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.fleet import CopyReport
 from berthmaster.multikueue.contract import (
@@ -35,79 +33,16 @@ from berthmaster.multikueue.contract import (
     held_back,
     waits_for_quota,
 )
-from berthmaster.multikueue.hub import ClusterRef, Rules
-from berthmaster.multikueue.jobs import unmakeable
-from berthmaster.multikueue.kueue import HubJob, KueueWorkload
+from berthmaster.multikueue.deciding.job_manifest import unmakeable
+from berthmaster.multikueue.known.hub import ClusterRef
+from berthmaster.multikueue.known.workload_view import Memo, WorkloadView
+from berthmaster.multikueue.kueue import HubJob
 from berthmaster.multikueue.settings import Policy
 
 UNKNOWN = "unknown"  # where something ran that has ended well, and nobody says where
 GONE = "it was deleted on the hub"
 OWNER_GONE = "OwnerNotFound"  # Kueue's reason for the end of a Workload whose Job was deleted
 DOUBTFUL_STATES = (State.ADMITTED, State.RUNNING)
-
-
-class View(NamedTuple):
-    """One workload, as log, hub and its worker show it."""
-
-    name: Key
-    bus: Workload | None  # open on the bus
-    ended: State | None  # over on the bus
-    hub: KueueWorkload | None
-    job: HubJob | None
-    rules: Rules | None
-    ours: bool  # its Job is made by us: the request came over the bus
-    job_was_seen: bool
-    copies: Mapping[str, CopyReport]  # by cluster, of those that are heard of
-    elsewhere: str = ""  # id of the hub where it stands, if that is another one
-    heard_since_s: float = float("-inf")  # the hub, without a break; infinite while it is not
-
-    @property
-    def copy(self) -> CopyReport | None:
-        """In the cluster of the open attempt."""
-        return self.copies.get(self.bus.cluster) if self.bus is not None else None
-
-    @property
-    def admitted_copy(self) -> CopyReport | None:
-        """One that was admitted in a worker: it may run already, whatever the hub says."""
-        for _, copy in sorted(self.copies.items()):
-            if copy.admitted and not (copy.evicted or copy.finished):
-                return copy
-        return None
-
-    @property
-    def running_copy(self) -> CopyReport | None:
-        """The one that runs in a worker, or has run there."""
-        ran = (copy for _, copy in sorted(self.copies.items()) if copy.admitted or copy.finished)
-        return next((copy for copy in ran if not copy.evicted), None)
-
-
-class Memo:
-    """What one life of the process noticed of a workload. Losing it costs time, never truth."""
-
-    __slots__ = (
-        "admitted_since_s",
-        "evicting_since_s",
-        "nominated",
-        "ran_in",
-        "ready_at_s",
-        "told",
-        "trouble",
-        "trouble_passes",
-        "trouble_until_s",
-        "why",
-    )
-
-    def __init__(self) -> None:
-        self.ready_at_s: float | None = None  # since when it may be nominated, and has no cluster
-        self.admitted_since_s: float | None = None  # a copy is admitted and the hub does not say so
-        self.evicting_since_s: float | None = None  # Kueue takes it back and its pods still count
-        self.ran_in = ""  # cluster that had its last admitted copy
-        self.why = ""  # what it waited for at the last look
-        self.nominated: dict[str, float] = {}  # seen nominated in this Kueue attempt -> since when
-        self.told: dict[str, str] = {}  # reason of an event -> its note
-        self.trouble = ""  # why the last write to Kubernetes failed
-        self.trouble_passes = False  # it is none that a person can mend, and over in seconds
-        self.trouble_until_s = 0.0
 
 
 class Submit(NamedTuple):
@@ -176,7 +111,7 @@ class Wait(NamedTuple):
 Step = Submit | Place | Claim | Evict | Admit | Run | End | Nominated | MoveOn | Stop | Make | Wait
 
 
-def next_step(view: View, memo: Memo, policy: Policy, now_s: float) -> Step:
+def next_step(view: WorkloadView, memo: Memo, policy: Policy, now_s: float) -> Step:
     """The one thing to do now."""
     bus, hub = view.bus, view.hub
     if view.elsewhere:
@@ -204,7 +139,7 @@ def elsewhere_words(home: str) -> str:
     )
 
 
-def _of_stranger(view: View, policy: Policy) -> Step:
+def _of_stranger(view: WorkloadView, policy: Policy) -> Step:
     """Not open on the bus: new, or over."""
     hub = view.hub
     if hub is None:
@@ -221,7 +156,7 @@ def _of_stranger(view: View, policy: Policy) -> Step:
     return Submit()
 
 
-def _without_object(view: View, policy: Policy) -> Step:
+def _without_object(view: WorkloadView, policy: Policy) -> Step:
     """On the bus, and the hub has no Workload of it."""
     bus = view.bus
     assert bus is not None
@@ -240,7 +175,7 @@ def _without_object(view: View, policy: Policy) -> Step:
     return Make()
 
 
-def _ref_of(view: View, hub_name: str) -> str:
+def _ref_of(view: WorkloadView, hub_name: str) -> str:
     """The fleet's name of a MultiKueueCluster."""
     for ref in view.rules.clusters if view.rules is not None else ():
         if ref.hub_name == hub_name:
@@ -248,7 +183,7 @@ def _ref_of(view: View, hub_name: str) -> str:
     return hub_name
 
 
-def _finished(view: View, memo: Memo) -> Step:
+def _finished(view: WorkloadView, memo: Memo) -> Step:
     bus, hub = view.bus, view.hub
     assert bus is not None
     assert hub is not None
@@ -283,7 +218,7 @@ def _job_failed(job: HubJob | None) -> bool:
     return any(c.type == "Failed" and c.true for c in conditions)
 
 
-def _cancelling(view: View, policy: Policy) -> Step:
+def _cancelling(view: WorkloadView, policy: Policy) -> Step:
     """A person's wish: legal only while claimed; before that the gateway ends it by itself."""
     bus, hub = view.bus, view.hub
     assert bus is not None
@@ -303,7 +238,7 @@ def _cancelling(view: View, policy: Policy) -> Step:
     return Stop()
 
 
-def _named(view: View) -> Step:
+def _named(view: WorkloadView) -> Step:
     """Kueue has chosen: what the open attempt says must follow."""
     bus, hub = view.bus, view.hub
     assert bus is not None
@@ -325,7 +260,7 @@ def _named(view: View) -> Step:
     return Wait("it runs")
 
 
-def _unnamed(view: View, memo: Memo, policy: Policy, now_s: float) -> Step:
+def _unnamed(view: WorkloadView, memo: Memo, policy: Policy, now_s: float) -> Step:
     """No cluster has it: waiting for quota, for a nomination, or for admission."""
     bus, hub, rules = view.bus, view.hub, view.rules
     assert bus is not None
@@ -366,7 +301,7 @@ def _unnamed(view: View, memo: Memo, policy: Policy, now_s: float) -> Step:
     return _nominating(view, memo, policy, now_s)
 
 
-def _nominating(view: View, memo: Memo, policy: Policy, now_s: float) -> Step:
+def _nominating(view: WorkloadView, memo: Memo, policy: Policy, now_s: float) -> Step:
     """Claimed: nominated, to be nominated, or nominated for too long."""
     bus, hub, rules = view.bus, view.hub, view.rules
     assert bus is not None

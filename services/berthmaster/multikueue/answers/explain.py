@@ -7,39 +7,39 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from berthmaster.lifecycle.fold import Key, Workload
+from berthmaster.lifecycle.fold import Workload
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import WhyReply
 from berthmaster.messages.placement import Choice, Decision
 from berthmaster.multikueue.contract import UNRESERVED, forbidden, held_back, waits_for_quota
-from berthmaster.multikueue.decide import look, nominated_names
-from berthmaster.multikueue.desk import Desk
-from berthmaster.multikueue.reading import read_request
+from berthmaster.multikueue.deciding.decide import look, nominated_names
+from berthmaster.multikueue.deciding.steps import Wait, elsewhere_words, next_step
+from berthmaster.multikueue.deciding.traps import Trap
+from berthmaster.multikueue.known.requests import read_request
+from berthmaster.multikueue.known.state import Knowledge
+from berthmaster.multikueue.known.workload_view import Memo, WorkloadView
 from berthmaster.multikueue.settings import Policy
-from berthmaster.multikueue.state import Knowledge
-from berthmaster.multikueue.steps import View, Wait, elsewhere_words, next_step
 
 
 class About(NamedTuple):
     """What answers are made of."""
 
+    view: WorkloadView
+    memo: Memo
+    trap: Trap | None
     know: Knowledge
-    desk: Desk
     policy: Policy
     hub_trouble: str  # why nothing new is heard of the hub, or ""
     now_s: float
 
 
-def why(about: About, decisions: Mapping[int, Decision], name: Key) -> WhyReply:
+def why(about: About, decisions: Mapping[int, Decision]) -> WhyReply:
     """The answer for a workload that is open on the bus."""
-    know = about.know
-    view = about.desk.view(name)
+    know, view = about.know, about.view
     bus = view.bus
     assert bus is not None
-    if name in know.frozen:
-        summary = (
-            f"frozen: an event of it cannot be understood ({know.frozen[name]}); a person must look"
-        )
+    if (frozen := know.frozen.get(view.name)) is not None:
+        summary = f"frozen: an event of it cannot be understood ({frozen}); a person must look"
         return WhyReply(tenant=bus.tenant, id=bus.id, summary=summary)
     considered = look(know, view, about.policy, about.now_s)
     decision = decisions.get(bus.decision)
@@ -60,14 +60,12 @@ def why(about: About, decisions: Mapping[int, Decision], name: Key) -> WhyReply:
     )
 
 
-def _summary(about: About, view: View, bus: Workload) -> str:
+def _summary(about: About, view: WorkloadView, bus: Workload) -> str:
     parts = [_standing(about, view, bus)]
-    trap = about.desk.trapped.get(view.name)
-    if trap is not None:
-        parts.append(f"stuck: {trap.words}")
-    memo = about.desk.memos.get(view.name)
-    if memo is not None and memo.trouble:
-        parts.append(f"trouble: {memo.trouble}")
+    if about.trap is not None:
+        parts.append(f"stuck: {about.trap.words}")
+    if about.memo.trouble:
+        parts.append(f"trouble: {about.memo.trouble}")
     if bus.reason and not (bus.state is State.QUEUED and bus.reason in parts[0]):
         parts.append(f"last attempt: {bus.reason}")
     if about.hub_trouble:
@@ -75,12 +73,12 @@ def _summary(about: About, view: View, bus: Workload) -> str:
     return "; ".join(parts)
 
 
-def _standing(about: About, view: View, bus: Workload) -> str:
+def _standing(about: About, view: WorkloadView, bus: Workload) -> str:
     hub, rules = view.hub, view.rules
     if view.elsewhere:
         return f"{bus.state}: {elsewhere_words(view.elsewhere)}"
     if hub is None:
-        step = next_step(view, about.desk.memo(view.name), about.policy, about.now_s)
+        step = next_step(view, about.memo, about.policy, about.now_s)
         return f"waits: {step.why}" if isinstance(step, Wait) else "its Job is about to be made"
     if bus.state in (State.ADMITTED, State.RUNNING):
         silence = _silence(about, [bus.cluster])
@@ -113,7 +111,7 @@ def _standing(about: About, view: View, bus: Workload) -> str:
     return f"waits: none of {len(rules.clusters)} clusters can take it"
 
 
-def _ours(about: About, view: View) -> str:
+def _ours(about: About, view: WorkloadView) -> str:
     """Where it would go in mode dispatch."""
     considered = look(about.know, view, about.policy, about.now_s)
     if not considered.candidates:
@@ -133,16 +131,15 @@ def _silence(about: About, names: Sequence[str]) -> str:
     return f" ({'; '.join(silent)})" if silent else ""
 
 
-def _remote(view: View) -> str:
+def _remote(view: WorkloadView) -> str:
     words = [f"{name} says: {c.message}" for name, c in sorted(view.copies.items()) if c.message]
     return f" ({'; '.join(words)})" if words else ""
 
 
-def _hints(about: About, view: View) -> tuple[str, ...]:
+def _hints(about: About, view: WorkloadView) -> tuple[str, ...]:
     hints = []
-    trap = about.desk.trapped.get(view.name)
-    if trap is not None:
-        hints.append(trap.words)
+    if about.trap is not None:
+        hints.append(about.trap.words)
     if view.hub is not None and view.bus is not None and view.bus.origin is not None:
         hints += [f"not understood: {problem}" for problem in read_request(view.hub).problems]
     return tuple(hints)

@@ -1,16 +1,16 @@
 """The reconciler's figures: what it did, how soon, and what is stuck."""
 
-from collections import Counter as Tally
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 from berthmaster.lifecycle.states import LIVE, State
-from berthmaster.multikueue.core import Reconciler
-from berthmaster.multikueue.traps import TRAPS
+from berthmaster.multikueue.deciding.traps import TRAPS
 from berthmaster.runtime.metrics import Metrics
 
 STATES = (State.QUEUED, *sorted(LIVE))
 
 
-class Figures:
+class HubMetrics:
     """Of one replica."""
 
     def __init__(self, metrics: Metrics) -> None:
@@ -28,7 +28,7 @@ class Figures:
         )
         self._trapped = metrics.gauge("trapped", "Workloads that sit in a trap", ["trap"])
         self._traps = metrics.counter("traps", "Traps that Workloads got into", ["trap"])
-        self._traps_told: Tally[str] = Tally()
+        self._traps_told: Counter[str] = Counter()
         self._states = metrics.gauge("workloads", "Workloads of the hub, by state", ["state"])
         self._elsewhere = metrics.gauge(
             "workloads_elsewhere", "Open workloads that stand on another hub, and are left alone"
@@ -39,19 +39,29 @@ class Figures:
         """A cluster was nominated; ``known``: the bus knows of it."""
         (self._nominations if known else self._blind).inc()
 
-    def show(self, core: Reconciler, conflicts: int, dropped: int) -> None:
-        """As of now."""
-        for latency_s in core.latencies_s:
+    def show(
+        self,
+        *,
+        workloads: Iterable[State],
+        elsewhere: int,
+        trapped: Iterable[str],
+        traps: Mapping[str, int],
+        latencies_s: Iterable[float],
+        conflicts: int,
+        dropped: int,
+    ) -> None:
+        """As of now: states of workloads, kinds of traps that some sit in, and how often each kind
+        was met; nominations since the last time, and how long each took."""
+        for latency_s in latencies_s:
             self._latency_s.observe(latency_s)
-        core.latencies_s.clear()
-        states = Tally(workload.state for workload in core.know.open.values())
+        states = Counter(workloads)
         for state in STATES:
             self._states.labels(state.value).set(states[state])
-        sitting = Tally(trap.kind for trap in core.desk.trapped.values())
+        sitting = Counter(trapped)
         for trap in TRAPS:
             self._trapped.labels(trap).set(sitting[trap])
-            self._traps.labels(trap).inc(core.desk.counts[trap] - self._traps_told[trap])
-            self._traps_told[trap] = core.desk.counts[trap]
-        self._elsewhere.set(core.know.elsewhere(core.hub).total())
+            self._traps.labels(trap).inc(traps.get(trap, 0) - self._traps_told[trap])
+            self._traps_told[trap] = traps.get(trap, 0)
+        self._elsewhere.set(elsewhere)
         self._conflicts.set(conflicts)
         self._dropped.set(dropped)

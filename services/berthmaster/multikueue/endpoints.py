@@ -1,24 +1,25 @@
 """Answers of the hub's decider: why there, why not yet. Of other cells' workloads it is silent, and
 so it is without an id: the resolver sums up."""
 
+from collections.abc import Callable
 from typing import Final
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.endpoints import Endpoint, Endpoints, serve
-from berthmaster.messages.api import Refusal
+from berthmaster.messages.api import Refusal, WhyReply
 from berthmaster.messages.families import UNREADABLE, WHY_REQUESTS, encode
-from berthmaster.multikueue.core import Reconciler
 
 AT_ONCE: Final = 64  # questions in hand
 
 
-class Questions:
+class WhyEndpoint:
     """The endpoint of one replica."""
 
-    def __init__(self, conn: Connection, core: Reconciler) -> None:
+    def __init__(self, conn: Connection, why: Callable[[str, str, float], WhyReply | None]) -> None:
+        """``why``: what is to be answered about (tenant, id, now), None of what is not known."""
         self._conn = conn
-        self._core = core
+        self._why = why
 
     async def serve(self) -> Endpoints:
         """Start answering."""
@@ -41,7 +42,7 @@ class Questions:
             return None  # the resolver hears it too, and says so
         if request.id is None:
             return None
-        reply = self._core.why(tenant, request.id, self._conn.now())
+        reply = self._why(tenant, request.id, self._conn.now())
         return encode(reply) if reply is not None else None
 
 

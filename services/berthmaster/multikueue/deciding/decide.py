@@ -15,11 +15,12 @@ from berthmaster.lifecycle.fold import Workload
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.placement import HUB_CELL, Choice, Decision, Saw, Target
 from berthmaster.messages.workload import JobRequest, Placed
-from berthmaster.multikueue.candidates import Asked, Considered, consider
-from berthmaster.multikueue.hub import Rules
+from berthmaster.multikueue.deciding.candidates import Asked, Considered, consider
+from berthmaster.multikueue.deciding.steps import Place
+from berthmaster.multikueue.known.hub import Rules
+from berthmaster.multikueue.known.state import Knowledge
+from berthmaster.multikueue.known.workload_view import WorkloadView
 from berthmaster.multikueue.settings import ENGINE_VERSION, Policy
-from berthmaster.multikueue.state import Knowledge
-from berthmaster.multikueue.steps import Place, View
 
 MAX_REASON_CHARS = 300
 NO_RANKING = "nothing is known of its clusters: next in the configuration's order"
@@ -35,7 +36,7 @@ class Plan(NamedTuple):
 class Want(NamedTuple):
     """One that wants a place."""
 
-    view: View
+    view: WorkloadView
     place: Place
     ready_at_s: float  # since when it may have one
 
@@ -48,7 +49,7 @@ class Chosen(NamedTuple):
     note: str
 
 
-def asked_of(view: View) -> Asked:
+def asked_of(view: WorkloadView) -> Asked:
     """What is looked for on a workload's behalf."""
     bus, hub = view.bus, view.hub
     assert bus is not None
@@ -57,7 +58,7 @@ def asked_of(view: View) -> Asked:
     return Asked(bus.key, bus.tenant, hub.metadata.namespace, hub.spec.queue_name, request)
 
 
-def look(know: Knowledge, view: View, policy: Policy, now_s: float) -> Considered:
+def look(know: Knowledge, view: WorkloadView, policy: Policy, now_s: float) -> Considered:
     """The clusters as one workload sees them."""
     rules = view.rules
     if rules is None:
@@ -65,7 +66,7 @@ def look(know: Knowledge, view: View, policy: Policy, now_s: float) -> Considere
     return consider(know, rules, asked_of(view), policy, now_s)
 
 
-def nominated_names(view: View) -> frozenset[str]:
+def nominated_names(view: WorkloadView) -> frozenset[str]:
     """The fleet's names of the clusters that are nominated already."""
     hub, rules = view.hub, view.rules
     if hub is None or rules is None:
@@ -74,7 +75,7 @@ def nominated_names(view: View) -> frozenset[str]:
 
 
 def next_best(
-    view: View, considered: Considered, policy: Policy, silent_for_s: float
+    view: WorkloadView, considered: Considered, policy: Policy, silent_for_s: float
 ) -> tuple[str, str] | None:
     """(the best cluster that is not nominated yet, a note); None if there is none."""
     taken = nominated_names(view)
@@ -141,7 +142,7 @@ def decide(
     return Plan(decision, tuple(events)), unplaced
 
 
-def _count(know: Knowledge, view: View, cluster: str, now_s: float) -> Workload:
+def _count(know: Knowledge, view: WorkloadView, cluster: str, now_s: float) -> Workload:
     """Let a placement of this draft count as on its way; the workload as it was."""
     bus = view.bus
     assert bus is not None

@@ -16,8 +16,9 @@ from berthmaster.messages.workload import (
     Succeeded,
     WorkloadEvent,
 )
-from berthmaster.multikueue.reading import origin_of, read_request
-from berthmaster.multikueue.steps import Admit, Claim, End, Evict, Run, View
+from berthmaster.multikueue.deciding.steps import Admit, Claim, End, Evict, Run
+from berthmaster.multikueue.known.requests import origin_of, read_request
+from berthmaster.multikueue.known.workload_view import WorkloadView
 
 MAX_REASON_CHARS = 500
 _ENDINGS: dict[State, type[Succeeded] | type[Failed] | type[Cancelled]] = {
@@ -27,7 +28,7 @@ _ENDINGS: dict[State, type[Succeeded] | type[Failed] | type[Cancelled]] = {
 }
 
 
-def submitted(view: View, hub_id: str, by: str, now_s: float) -> Submitted:
+def submitted(view: WorkloadView, hub_id: str, by: str, now_s: float) -> Submitted:
     """A Workload that people made on the hub becomes known."""
     hub, rules = view.hub, view.rules
     assert hub is not None
@@ -49,7 +50,7 @@ def submitted(view: View, hub_id: str, by: str, now_s: float) -> Submitted:
 
 
 def event_of(
-    step: Claim | Evict | Admit | Run | End, view: View, by: str, now_s: float
+    step: Claim | Evict | Admit | Run | End, view: WorkloadView, by: str, now_s: float
 ) -> WorkloadEvent:
     """The event that a step is."""
     bus = view.bus

@@ -25,10 +25,10 @@ from berthmaster.engine.fleet.needs import Suitable, gpu_milli, shape_of, tolera
 from berthmaster.lifecycle.fold import Key
 from berthmaster.messages.placement import RankedCluster
 from berthmaster.messages.workload import JobRequest
-from berthmaster.multikueue.hub import ClusterRef, Rules
+from berthmaster.multikueue.known.hub import ClusterRef, Rules
+from berthmaster.multikueue.known.state import Knowledge
 from berthmaster.multikueue.quota import Quota, quota_of
 from berthmaster.multikueue.settings import Policy
-from berthmaster.multikueue.state import Knowledge
 
 FITS: Final = 0
 BUSY: Final = 1

@@ -12,11 +12,11 @@ controller's, and left alone here.
 
 from berthmaster.kubernetes.multikueue import AdmissionCheck
 from berthmaster.kubernetes.selector import Selector
-from berthmaster.multikueue.candidates import Considered
-from berthmaster.multikueue.hub import Hub
+from berthmaster.multikueue.deciding.candidates import Considered
+from berthmaster.multikueue.instructions import Done, Instruction, KubeEvent, SetCheckActive
+from berthmaster.multikueue.known.hub import Hub
+from berthmaster.multikueue.known.workload_view import WorkloadView
 from berthmaster.multikueue.kueue import PENDING
-from berthmaster.multikueue.steps import View
-from berthmaster.multikueue.words import Done, Instruction, Tell, TellCheck
 
 CONFIG_MAP = "ConfigMap"
 CORE = ("core", "")
@@ -36,7 +36,7 @@ def parameters_of(check: AdmissionCheck) -> tuple[str, str]:
     return parameters.name, ""
 
 
-def waiting(view: View) -> str | None:
+def waiting(view: WorkloadView) -> str | None:
     """The check of ours that a Workload waits for, if it may be passed now."""
     hub, rules = view.hub, view.rules
     if hub is None or rules is None or not rules.own_checks:
@@ -52,7 +52,7 @@ def waiting(view: View) -> str | None:
     return None
 
 
-def words(view: View, considered: Considered) -> str:
+def words(view: WorkloadView, considered: Considered) -> str:
     """What a passed check says; "" while it must not pass."""
     if view.hub is not None and view.hub.cluster_name:
         return f"{view.hub.cluster_name} has it"
@@ -111,8 +111,8 @@ class Checks:
             self._number += 1
             ref = f"check/{self._number}"
             self._under_way[ref] = name
-            out.append(TellCheck(ref, name, good, reason, message))
+            out.append(SetCheckActive(ref, name, good, reason, message))
             if not good and self._told.get(name) != message:
                 self._told[name] = message
-                out.append(Tell("AdmissionCheck", check.metadata, True, reason, message))
+                out.append(KubeEvent("AdmissionCheck", check.metadata, True, reason, message))
         return out

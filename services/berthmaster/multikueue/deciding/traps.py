@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 
 from berthmaster.lifecycle.states import State
 from berthmaster.multikueue.contract import forbidden
+from berthmaster.multikueue.known.state import Knowledge
+from berthmaster.multikueue.known.workload_view import Memo, WorkloadView
 from berthmaster.multikueue.settings import Policy
-from berthmaster.multikueue.state import Knowledge
-from berthmaster.multikueue.steps import Memo, View
 
 MISSING_GATE: Final = "MissingGate"
 STOPPED_QUEUE: Final = "StoppedQueue"
@@ -43,7 +43,9 @@ class Trap(NamedTuple):
     words: str
 
 
-def find(view: View, memo: Memo, know: Knowledge, policy: Policy, now_s: float) -> Trap | None:
+def find(
+    view: WorkloadView, memo: Memo, know: Knowledge, policy: Policy, now_s: float
+) -> Trap | None:
     """The trap that a workload sits in, if it does."""
     hub, bus, rules = view.hub, view.bus, view.rules
     if hub is None or bus is None or rules is None:
@@ -71,7 +73,7 @@ def find(view: View, memo: Memo, know: Knowledge, policy: Policy, now_s: float) 
     return _black_hole(view, know, policy, now_s)
 
 
-def _stuck_eviction(view: View, memo: Memo, policy: Policy, now_s: float) -> Trap | None:
+def _stuck_eviction(view: WorkloadView, memo: Memo, policy: Policy, now_s: float) -> Trap | None:
     """Kueue sends nothing anew while the hub's Job counts pods, and only the worker's copy, which
     may be lost or deleted, could say that they are gone."""
     hub, job = view.hub, view.job
@@ -89,7 +91,7 @@ def _stuck_eviction(view: View, memo: Memo, policy: Policy, now_s: float) -> Tra
     )
 
 
-def _hub_name(view: View) -> str:
+def _hub_name(view: WorkloadView) -> str:
     """What Kueue calls the cluster of the open attempt."""
     bus, rules = view.bus, view.rules
     if bus is None or rules is None:
@@ -97,7 +99,7 @@ def _hub_name(view: View) -> str:
     return next((ref.hub_name for ref in rules.clusters if ref.name == bus.cluster), "")
 
 
-def _black_hole(view: View, know: Knowledge, policy: Policy, now_s: float) -> Trap | None:
+def _black_hole(view: WorkloadView, know: Knowledge, policy: Policy, now_s: float) -> Trap | None:
     bus, hub = view.bus, view.hub
     assert bus is not None
     assert hub is not None

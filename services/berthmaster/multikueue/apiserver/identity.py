@@ -12,7 +12,7 @@ from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.errors import BadAnswer, Forbidden, KubernetesError
 from berthmaster.kubernetes.objects import Object
 from berthmaster.kubernetes.resources import NAMESPACES
-from berthmaster.multikueue.hub import Hub
+from berthmaster.multikueue.known.hub import Hub
 from berthmaster.runtime.backoff import Backoff
 from berthmaster.runtime.health import Health
 

@@ -1,0 +1,55 @@
+"""The write to the hub that a step is. Nothing is decided here; ``ref`` names it."""
+
+from collections.abc import Iterable
+
+from berthmaster.kubernetes.objects import Object
+from berthmaster.messages.control import QueueSetting
+from berthmaster.messages.fleet import NodeReport
+from berthmaster.multikueue.deciding.job_manifest import manifest
+from berthmaster.multikueue.instructions import (
+    DeleteJob,
+    MakeJob,
+    Nominate,
+    PassCheck,
+    SwitchOff,
+)
+from berthmaster.multikueue.known.hub import ObjectKey
+from berthmaster.multikueue.known.workload_view import WorkloadView
+
+
+def _at(thing: Object) -> ObjectKey:
+    return thing.metadata.namespace, thing.metadata.name
+
+
+def nominate(view: WorkloadView, ref: str, cluster: str) -> Nominate:
+    """Add a cluster, by its name on the hub, to the nomination."""
+    hub, rules = view.hub, view.rules
+    assert hub is not None
+    assert rules is not None
+    return Nominate(ref, view.name, _at(hub), hub.metadata.uid, rules.check, cluster)
+
+
+def pass_check(view: WorkloadView, ref: str, check: str, message: str) -> PassCheck:
+    """Set a check of ours Ready."""
+    hub = view.hub
+    assert hub is not None
+    return PassCheck(ref, view.name, _at(hub), hub.metadata.uid, check, message)
+
+
+def make_job(
+    view: WorkloadView, ref: str, setting: QueueSetting | None, nodes: Iterable[NodeReport]
+) -> MakeJob:
+    """Create the Job of a request. Only for what is makeable."""
+    bus = view.bus
+    assert bus is not None
+    namespace, body = manifest(bus, setting, nodes)
+    return MakeJob(ref, view.name, namespace, body)
+
+
+def stop(view: WorkloadView, ref: str) -> DeleteJob | SwitchOff | None:
+    """Delete a Job that we made, switch off a Workload that people made; None if it is gone."""
+    if view.ours:
+        job = view.job
+        return DeleteJob(ref, view.name, _at(job), job.metadata.uid) if job is not None else None
+    hub = view.hub
+    return SwitchOff(ref, view.name, _at(hub), hub.metadata.uid) if hub is not None else None
