@@ -14,6 +14,10 @@ from typing import Any, Final
 import msgspec
 
 from berthmaster.bus import subjects
+from berthmaster.bus.embedded import MAX_PAYLOAD_BYTES
+from berthmaster.bus.permissions import grants, inbox_prefix
+from berthmaster.client.client import ENVELOPE_BYTES
+from berthmaster.gateway.validation import MAX_REQUEST_BYTES
 from berthmaster.messages.api import (
     OPERATOR_VERBS,
     RESOLVER_OPERATOR_VERBS,
@@ -89,6 +93,14 @@ REPLIES: Final[dict[str, type[msgspec.Struct]]] = {
     "dry_run": DryRunReply,
     "whatif": WhatifReply,
     **dict.fromkeys(OPERATOR_VERBS, OperatorReply),
+}
+
+
+# Users of the bus that people and their programs are, and what stands for the part of a name.
+PEOPLE: Final = {
+    "tenant.{tenant}": "A person or program of one tenant.",
+    "agent.{cluster}": "All that runs in one worker cluster, under one key.",
+    "operator": "A person who runs the system.",
 }
 
 
@@ -273,14 +285,40 @@ def document() -> dict[str, Any]:
             "nats": {
                 "host": "localhost:4222",
                 "protocol": "nats",
-                "description": "The bus, with JetStream. Each service has an nkey of its own.",
+                "description": (
+                    "The bus, with JetStream. Every user has an nkey of its own; a server that is"
+                    " reached from elsewhere speaks TLS. A connection is given its user's inbox"
+                    f" prefix, such as `{inbox_prefix('tenant.acme')}`, before it asks anything:"
+                    " it may listen to answers nowhere else."
+                ),
+                "security": [{"$ref": "#/components/securitySchemes/nkey"}],
+                "x-limits": {
+                    "max_payload_bytes": MAX_PAYLOAD_BYTES,
+                    "max_request_bytes": MAX_REQUEST_BYTES,
+                    "description": (
+                        "A message with its headers and subject is at most max_payload_bytes (as"
+                        " `berth up` sets it; the server's INFO has its own), so leave"
+                        f" {ENVELOPE_BYTES} bytes for those; a submitted request is at most"
+                        " max_request_bytes. What is larger is refused, never cut."
+                    ),
+                },
             }
         },
+        "x-users": {user: _user(user, words) for user, words in PEOPLE.items()},
         "channels": {channel.name: _channel(channel) for channel in found},
         "operations": dict(op for channel in found for op in _operations(channel)),
         "components": {
             "messages": {m.name: _message(m.name, m.type) for m in MESSAGES},
             "schemas": components(types, "#/components/schemas/{name}"),
+            "securitySchemes": {
+                "nkey": {
+                    "type": "asymmetricEncryption",
+                    "description": (
+                        "NATS nkeys (Ed25519): the server sends a nonce, the client signs it with"
+                        " the user's seed, which never leaves it."
+                    ),
+                }
+            },
         },
     }
 
@@ -288,6 +326,23 @@ def document() -> dict[str, Any]:
 def _project_version() -> str:
     pyproject = Path(__file__).resolve().parent.parent.parent / "pyproject.toml"
     return str(tomllib.loads(pyproject.read_text())["project"]["version"])
+
+
+def _user(user: str, words: str) -> dict[str, Any]:
+    """Who a user is and what the server lets it do; what is not listed is denied."""
+    role, _, part = user.partition(".")
+    stand_in = f"PARAMETER-{part.strip('{}')}" if part else ""
+    allowed = grants(f"{role}.{stand_in}" if part else role)
+
+    def spelled(patterns: tuple[str, ...]) -> list[str]:
+        return [_MARK.sub(r"{\1}", pattern) for pattern in patterns]
+
+    return {
+        "description": words,
+        "inbox_prefix": inbox_prefix(user),
+        "publish": spelled(allowed.publish),
+        "subscribe": spelled(allowed.subscribe),
+    }
 
 
 def _message(name: str, message: type[msgspec.Struct]) -> Schema:
@@ -338,6 +393,12 @@ def _operations(channel: Channel) -> Iterator[tuple[str, dict[str, Any]]]:
         if channel.reply:
             verb = channel.name.rpartition(".")[2]
             operation["reply"] = {
+                "address": {
+                    "location": "$message.header#/reply",
+                    "description": (
+                        "The reply subject of the NATS message, below the asker's inbox prefix."
+                    ),
+                },
                 "channel": {"$ref": f"#/channels/{channel.reply}"},
                 "messages": _refs(channel.reply, (REPLIES[verb], Refusal)),
             }

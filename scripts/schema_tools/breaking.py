@@ -139,12 +139,13 @@ class _Judge:
             self._narrower(where, f"no longer {', '.join(gone)}")
         if come := sorted(news - olds):
             self._wider(where, f"now also {', '.join(come)}")
-        before, after = old.get("pattern"), new.get("pattern")
-        if before != after:  # which of two patterns takes more cannot be told
-            if after is not None:
-                self._narrower(where, f"pattern {after}")
-            if before is not None:
-                self._wider(where, f"no longer only {before}")
+        for word in ("pattern", "not"):
+            before, after = old.get(word), new.get(word)
+            if before != after:  # which of two patterns takes more cannot be told
+                if after is not None:
+                    self._narrower(where, f"{word} {after}")
+                if before is not None:
+                    self._wider(where, f"no longer only {word} {before}")
 
     def _compare_bounds(self, where: str, old: Schema, new: Schema) -> None:
         for sign, groups in ((1, _LOWER), (-1, _UPPER)):

@@ -1,9 +1,12 @@
 """One JSON Schema a message, from its type, its docstrings and the comments beside its fields.
 
-What msgspec makes of the types is kept, apart from three things that other readers need
-otherwise: a tag is a ``const``, a reference with a description stands in ``allOf`` (older drafts
-ignore what is beside ``$ref``), and the OpenAPI word ``discriminator`` is left out, as each tag
-says it already.
+What msgspec makes of the types is kept, apart from four things that other readers need otherwise:
+
+- a tag is a ``const``;
+- a reference with a description stands in ``allOf``: older drafts ignore what is beside ``$ref``;
+- the OpenAPI word ``discriminator`` is left out, as each tag says it already;
+- a pattern that ends in ``$(?!\\n)`` looks ahead, which Go's RE2 cannot. The rest is there for
+  Python, whose ``$`` also matches before a last line end; ``not`` says the same to every reader.
 """
 
 import json
@@ -31,6 +34,8 @@ Schema = dict[str, Any]
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 TAG_WORDS: Final = "Names this type and its version."
+_STRICT_END: Final = r"$(?!\n)"
+_NO_LINE_END: Final = {"pattern": "\\n"}
 _WORDS_OF_JSON: Final = {"None": "null", "True": "true", "False": "false"}
 
 
@@ -101,7 +106,7 @@ def components(types: tuple[type[msgspec.Struct], ...], ref_template: str) -> di
     structs = {struct.__name__: struct for struct in _structs_in(types)}
     # Through JSON and back: defaults come as the types' own tuples.
     made = json.loads(json.dumps(made))
-    return {name: _readable(made[name], structs.get(name)) for name in sorted(made)}
+    return {name: portable(_readable(made[name], structs.get(name))) for name in sorted(made)}
 
 
 def _structs_in(types: tuple[type[msgspec.Struct], ...]) -> set[type[msgspec.Struct]]:
@@ -161,6 +166,19 @@ def _without_discriminator(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_discriminator(inner) for inner in value]
     return value
+
+
+def portable(value: Any) -> Any:
+    """The same schema with patterns that engines without looking ahead can compile."""
+    if isinstance(value, list):
+        return [portable(inner) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    found = {key: portable(inner) for key, inner in value.items()}
+    pattern = found.get("pattern")
+    if isinstance(pattern, str) and pattern.endswith(_STRICT_END):
+        found |= {"pattern": pattern.removesuffix(_STRICT_END) + "$", "not": _NO_LINE_END}
+    return found
 
 
 def plain(words: str) -> str:

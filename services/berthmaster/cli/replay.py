@@ -28,7 +28,7 @@ from berthmaster.messages.workload import JobRequest
 REQUEST_LIMIT_S: Final = 30.0
 LINE_INTERVAL_S: Final = 2.0
 TRACES: Final = ("default", "gpushare100", "multigpu50")
-CLEANUP_AT_ONCE: Final = 64
+GENERATED: Final = 1000  # requests, where no limit is named
 
 
 @click.command()
@@ -129,7 +129,7 @@ def read_arrivals(
             made: Iterable[workloads.Arrival] = workloads.generated(
                 seed=seed,
                 rate_per_s=rate,
-                count=limit or 1000,
+                count=GENERATED if limit is None else limit,
                 prefix=prefix.rstrip("-") or "job",
                 queue=queue,
                 median_duration_s=workloads.MEDIAN_DURATION_S if median_s is None else median_s,

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -114,42 +114,41 @@ def parse_weights(texts: Sequence[str]) -> dict[str, float]:
     return weights
 
 
+Read = Callable[[Any], Any]
+_OF_PODS: Final[Mapping[str, tuple[str, Read]]] = {  # flag: its field and how it is read
+    "model": ("gpu_models", list),
+    "prefer_model": ("prefer_gpu_models", list),
+    "cpu": ("cpu_milli", parse_cpu_milli),
+    "memory": ("memory_mib", parse_memory_mib),
+    "node_label": ("node_labels", parse_pairs),
+}
+_OF_REQUEST: Final[Mapping[str, tuple[str, Read]]] = {
+    "queue": ("queue", str),
+    "priority": ("priority", int),
+    "profile": ("profile", str),
+    "cluster": ("clusters", list),
+    "cluster_label": ("cluster_labels", parse_pairs),
+    "weight": ("weights", parse_weights),
+    "data_at": ("data", list),
+    "label": ("labels", parse_pairs),
+    "duration": ("expected_duration_s", parse_duration_s),
+    "deadline": ("deadline_s", parse_duration_s),
+}
+
+
 def from_flags(flags: Mapping[str, Any], command: Sequence[str], fallback_id: str) -> JobRequest:
     """A request of one pod set out of the flags of `berth submit`. Raises WrongInput."""
-    pods: dict[str, Any] = {"count": flags.get("count") or 1} | _gpus_of(flags)
-    request: dict[str, Any] = {"id": flags.get("id") or fallback_id, "pod_sets": [pods]}
-    if flags.get("model"):
-        pods["gpu_models"] = list(flags["model"])
-    if flags.get("prefer_model"):
-        pods["prefer_gpu_models"] = list(flags["prefer_model"])
-    topology = _topology_of(flags)
-    if topology:
+    given = {name: value for name, value in flags.items() if value not in (None, ())}
+    pods: dict[str, Any] = {"count": given.get("count", 1)} | _gpus_of(given)
+    request: dict[str, Any] = {"id": given.get("id", fallback_id), "pod_sets": [pods]}
+    for fields, rows in ((pods, _OF_PODS), (request, _OF_REQUEST)):
+        for flag, (field, read) in rows.items():
+            if flag in given:
+                fields[field] = read(given[flag])
+    if topology := _topology_of(given):
         pods["topology"] = topology
-    if flags.get("cpu"):
-        pods["cpu_milli"] = parse_cpu_milli(flags["cpu"])
-    if flags.get("memory"):
-        pods["memory_mib"] = parse_memory_mib(flags["memory"])
-    if flags.get("node_label"):
-        pods["node_labels"] = parse_pairs(flags["node_label"])
-    for name in ("queue", "priority", "profile"):
-        if flags.get(name) is not None:
-            request[name] = flags[name]
-    if flags.get("cluster"):
-        request["clusters"] = list(flags["cluster"])
-    if flags.get("cluster_label"):
-        request["cluster_labels"] = parse_pairs(flags["cluster_label"])
-    if flags.get("weight"):
-        request["weights"] = parse_weights(flags["weight"])
-    if flags.get("data_at"):
-        request["data"] = list(flags["data_at"])
-    if flags.get("label"):
-        request["labels"] = parse_pairs(flags["label"])
-    if flags.get("duration"):
-        request["expected_duration_s"] = parse_duration_s(flags["duration"])
-    if flags.get("deadline"):
-        request["deadline_s"] = parse_duration_s(flags["deadline"])
-    if flags.get("image") or command:
-        request["run"] = {"image": flags.get("image") or "", "command": list(command)}
+    if "image" in given or command:
+        request["run"] = {"image": given.get("image", ""), "command": list(command)}
     try:
         return JOB_REQUESTS.convert(request)
     except msgspec.ValidationError as error:
@@ -158,37 +157,38 @@ def from_flags(flags: Mapping[str, Any], command: Sequence[str], fallback_id: st
         raise WrongInput(f"{_flag_of(told.field)}: {what}") from error
 
 
-def _gpus_of(flags: Mapping[str, Any]) -> dict[str, Any]:
+def _gpus_of(given: Mapping[str, Any]) -> dict[str, Any]:
     """Number and size of the GPUs of each pod. Raises WrongInput."""
-    text, profile = flags.get("gpus") or "", flags.get("mig") or ""
-    memory = parse_memory_mib(flags["gpu_memory"]) if flags.get("gpu_memory") else 0
-    if profile:
+    text, profile = given.get("gpus"), given.get("mig")
+    memory = {}
+    if "gpu_memory" in given:
+        memory["gpu_memory_mib"] = parse_memory_mib(given["gpu_memory"])
+    if profile is not None:
         milli = profile_milli(profile)
         if milli is None:
             raise WrongInput(f"--mig: {profile!r} is no MIG profile; right is 1g.10gb")
-        if text not in ("", "1"):
+        if text not in (None, "1"):
             raise WrongInput(f"--mig: {profile} is a part of one GPU; leave out --gpus {text}")
-        found = {"gpus": 1, "gpu_milli": milli, "mig_profile": profile}
-    elif text[-1:].isalpha() and _MEMORY.fullmatch(text):
+        return {"gpus": 1, "gpu_milli": milli, "mig_profile": profile} | memory
+    if text is not None and text[-1:].isalpha() and _MEMORY.fullmatch(text):
         if memory:
             raise WrongInput(f"--gpu-memory: --gpus {text} is the part's memory already")
+        if (part_mib := parse_memory_mib(text)) < 1:
+            raise WrongInput(f"--gpus: {text} is no part of a GPU; right is its memory such as 8Gi")
         # The part is as large as its memory asks for: see PodSet.
-        return {"gpus": 1, "gpu_milli": 1, "gpu_memory_mib": max(1, parse_memory_mib(text))}
-    else:
-        gpus, milli = parse_gpus(text or "0")
-        found = {"gpus": gpus, "gpu_milli": milli}
-    return found | ({"gpu_memory_mib": memory} if memory else {})
+        return {"gpus": 1, "gpu_milli": 1, "gpu_memory_mib": part_mib}
+    gpus, milli = parse_gpus("0" if text is None else text)
+    return {"gpus": gpus, "gpu_milli": milli} | memory
 
 
-def _topology_of(flags: Mapping[str, Any]) -> dict[str, Any]:
+def _topology_of(given: Mapping[str, Any]) -> dict[str, Any]:
     """How its pods are to stand to each other, as far as flags say."""
-    said = {
-        "same": flags.get("same"),
-        "max_pods_a_node": flags.get("max_pods_a_node"),
-        "nodes": "fewest" if flags.get("fewest_nodes") else "",
-        "gpu_domain": "required" if flags.get("one_gpu_domain") else "",
-    }
-    return {name: value for name, value in said.items() if value}
+    said = {name: given[name] for name in ("same", "max_pods_a_node") if name in given}
+    if given.get("fewest_nodes"):
+        said["nodes"] = "fewest"
+    if given.get("one_gpu_domain"):
+        said["gpu_domain"] = "required"
+    return said
 
 
 def _flag_of(field: str) -> str:
@@ -209,6 +209,8 @@ def read_requests(data: bytes, where: str) -> list[bytes]:
     try:
         if text.startswith(b"["):
             raws = msgspec.json.decode(text, type=list[msgspec.Raw])
+            if not raws:
+                raise WrongInput(f"{where} holds no job request: the array is empty")
             return [bytes(raw) for raw in raws]
         msgspec.json.decode(text, type=msgspec.Raw)
         return [text]

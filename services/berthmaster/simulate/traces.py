@@ -88,7 +88,9 @@ def jobs_named(name: str, *, seed: int, limit: int | None, rate_per_s: float) ->
     """``generated``, ``muri-1``, ``muri-3``, one of openb's lists, or a pod list's path."""
     try:
         if name == "generated":
-            made = generated(seed=seed, rate_per_s=rate_per_s, count=limit or 1000)
+            made = generated(
+                seed=seed, rate_per_s=rate_per_s, count=1000 if limit is None else limit
+            )
             return [_from_arrival(arrival) for arrival in made]
         if name in MURI:
             return parse_muri((traces_folder() / MURI[name]).read_text())[:limit]

@@ -160,6 +160,14 @@ ID_WORDS = "1 to 52 lower-case letters, digits or '-', the first and the last a 
         ({"label": ("team",)}, "'team' is no label; right is key=value"),
         ({"gpus": "65"}, f"--gpus: pod_sets[0].gpus would be 65; right is {WHOLE} 0 to 64"),
         ({"count": 5000}, f"--count: pod_sets[0].count would be 5000; right is {WHOLE} 1 to 4096"),
+        ({"count": 0}, f"--count: pod_sets[0].count would be 0; right is {WHOLE} 1 to 4096"),
+        ({"gpus": "0Gi"}, "--gpus: 0Gi is no part of a GPU; right is its memory such as 8Gi"),
+        ({"gpus": ""}, f"'' {GPUS}"),
+        ({"cpu": ""}, "'' is no number of CPUs; right are 4, 0.5, 250m"),
+        ({"memory": ""}, "'' is no amount of memory; right are 512 (MiB), 512Mi, 16Gi"),
+        ({"duration": ""}, "'' is no duration; right are 90s, 1.5m, 2h, 1h30m"),
+        ({"id": ""}, f'--id: id would be ""; right is {ID_WORDS}'),
+        ({"mig": ""}, "--mig: '' is no MIG profile; right is 1g.10gb"),
         ({"id": "a b"}, f'--id: id would be "a b"; right is {ID_WORDS}'),
     ],
 )
@@ -225,6 +233,13 @@ def test_an_empty_file_is_told() -> None:
     with pytest.raises(WrongInput) as told:
         read_requests(b" \n", "-")
     assert str(told.value) == "- is empty; expected a job request as JSON"
+
+
+@pytest.mark.parametrize("data", [b"[]", b" [ ]\n"])
+def test_a_file_without_any_request_is_told(data: bytes) -> None:
+    with pytest.raises(WrongInput) as told:
+        read_requests(data, "-")
+    assert str(told.value) == "- holds no job request: the array is empty"
 
 
 def test_the_id_of_a_body_that_may_be_anything() -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import msgspec
 import pytest
+import re2
 
 from berthmaster.bus import subjects
 from scripts.schema_tools import __main__ as command
@@ -62,6 +64,33 @@ def test_a_schema_is_valid_and_refers_to_nothing_outside_itself(message: Message
     assert schema["description"]
 
 
+def test_every_pattern_can_be_compiled_by_re2_as_go_has_it() -> None:
+    found = [
+        (path.name, pattern)
+        for path in [*(ROOT / "json").iterdir(), ROOT / "asyncapi.json", ROOT / "published.json"]
+        for pattern in patterns_in(json.loads(path.read_bytes()))
+    ]
+    assert "api.submit_request.schema.json" in dict(found)
+    for _, pattern in found:
+        re2.compile(pattern)
+
+
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [("a", True), ("a-b", True), ("a\n", False), ("a\nb", False), ("-a", False), ("", False)],
+)
+def test_a_schema_takes_the_names_that_the_message_takes(name: str, right: bool) -> None:
+    (asked,) = (m for m in MESSAGES if m.name == "api.get_request")
+    validator = jsonschema.Draft202012Validator(schema_of(asked))
+    assert validator.is_valid({"id": name}) is right
+    try:
+        msgspec.convert({"id": name}, asked.type)
+        taken = True
+    except msgspec.ValidationError:
+        taken = False
+    assert taken is right
+
+
 def test_comments_beside_fields_are_their_descriptions() -> None:
     source = '''
 class Thing(Struct):
@@ -105,6 +134,30 @@ def test_the_document_has_the_parts_that_asyncapi_3_asks_for() -> None:
         assert {"host", "protocol"} <= server.keys()
     names = [*DOCUMENT["channels"], *DOCUMENT["operations"], *DOCUMENT["components"]["schemas"]]
     assert all(re.fullmatch(r"[\w.-]+", name) for name in names)
+
+
+def test_every_server_says_how_to_sign_in_and_how_much_it_takes() -> None:
+    schemes = DOCUMENT["components"]["securitySchemes"]
+    assert schemes["nkey"]["type"] == "asymmetricEncryption"  # one of AsyncAPI's own
+    for server in DOCUMENT["servers"].values():
+        assert server["security"] == [{"$ref": "#/components/securitySchemes/nkey"}]
+        limits = server["x-limits"]
+        assert limits["max_request_bytes"] < limits["max_payload_bytes"] == 1024 * 1024
+
+
+def test_people_find_what_they_may_do_and_where_answers_come() -> None:
+    assert DOCUMENT["x-users"]["tenant.{tenant}"] == {
+        "description": "A person or program of one tenant.",
+        "inbox_prefix": "_INBOX.tenant.{tenant}",
+        "publish": ["$JS.API.STREAM.INFO.FLEET", "berth.api.{tenant}.*"],
+        "subscribe": ["berth.workload.{tenant}.>", "_INBOX.tenant.{tenant}.>"],
+    }
+    agent = DOCUMENT["x-users"]["agent.{cluster}"]
+    assert "berth.telemetry.{cluster}.*" in agent["publish"]
+    assert agent["subscribe"] == ["_INBOX.agent.{cluster}.>"]
+    for name, operation in DOCUMENT["operations"].items():
+        if "reply" in operation:
+            assert "inbox prefix" in operation["reply"]["address"]["description"], name
 
 
 def test_every_reference_resolves() -> None:
@@ -203,6 +256,18 @@ def spy(name: str, function: Any, called: set[str]) -> Any:
 
 def test_the_document_is_what_the_code_makes() -> None:
     assert json.loads(json.dumps(document())) == DOCUMENT
+
+
+def patterns_in(value: Any) -> Iterator[str]:
+    """Every pattern of strings, at any depth."""
+    if isinstance(value, dict):
+        if isinstance(value.get("pattern"), str):
+            yield value["pattern"]
+        for inner in value.values():
+            yield from patterns_in(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from patterns_in(inner)
 
 
 def refs_in(value: Any) -> Iterator[str]:
