@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+GUIDE = (ROOT / "docs" / "client.md").read_text()
 BLOCKS = re.findall(r"^```(sh|python)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
 BY_HAND = {"scripts/demo", "scripts/test", ". .venv/bin/activate"}  # see the tests that name them
 UP = "berth up --port 4222"
@@ -99,3 +100,18 @@ def test_the_five_minutes_work_as_they_stand(place: dict[str, str]) -> None:
     assert "decisions: " in said["berth replay-decisions --set fit=0 --first 5"]
     assert "Clean." in said["berth audit"]
     assert "0 otherwise, 0 cannot be repeated" in said["berth replay-decisions"]
+
+
+def test_the_client_guide_works_as_it_stands(place: dict[str, str]) -> None:
+    [program] = re.findall(r"^```python\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=place["README_FOLDER"],
+        env=place,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["Submitted", "Placed", "Claimed", "Running", "Succeeded"]

@@ -4,7 +4,7 @@
 
     async with Client.connect("nats://127.0.0.1:4222", tenant="vision") as berth:
         reply = await berth.submit(JobRequest(id="train-7", pod_sets=(PodSet(gpus=8),)))
-        async for seen in berth.watch(workload="train-7"):
+        async for seen in berth.watch(workload="train-7", since=0):
             print(seen.event)
 
 May live here: requests over the bus, their time limits and retries.
