@@ -4,8 +4,8 @@ from typing import Literal
 
 import msgspec
 
-# 3: clusters that leave a configuration get nothing new, and checks that wait are waited for.
-ENGINE_VERSION = "3"
+# 4: between clusters with the same room, where the queue's last one went counts no more.
+ENGINE_VERSION = "4"
 Mode = Literal["observe", "order", "dispatch"]
 
 

@@ -239,7 +239,7 @@ def test_pods_that_carry_our_names_have_arrived_as_soon_as_they_are_reported() -
     world.fact("w1/node", msgspec.structs.replace(report, pods=(pod,)))
     world.settle()
     assert sent(world, "second") == ("w1",)  # 7 against 6
-    assert world.core.know.on_the_way("w1", world.now_s, 1.0).gpus == 1.0
+    assert world.core.know.on_the_way.to("w1", world.now_s, 1.0).gpus == 1.0
 
 
 def test_a_multikueue_cluster_may_have_another_name_in_the_fleet() -> None:

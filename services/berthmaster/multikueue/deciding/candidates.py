@@ -8,8 +8,7 @@ What is left is ranked by tier, then by room.
 - Tiers: fits now; has quota, and is busy; has quota, and no nodes yet (autoscaling); has no quota
   left now.
 - Room is the lesser of free GPUs and quota left, both less what is on its way there (CPU cores for
-  what asks for no GPU). Equal room: where this queue's last one went, the idler, the fresher, the
-  configuration's order.
+  what asks for no GPU). Equal room: the idler, the fresher, the configuration's order.
 - *Unknown* clusters are those that say nothing, or nothing of their queues. They are no candidates,
   and yet Kueue may reach them: the last resort when nobody else is.
 """
@@ -131,11 +130,10 @@ def consider(
         if is_unknown:
             unknown.append(ref)
         filtered[shown] = why
-    last = know.last_choice.get((asked.tenant, asked.request.queue))
 
     def order(pair: tuple[int, Candidate]) -> tuple[object, ...]:
         number, c = pair
-        return (c.tier, -round(c.room, 3), c.ref.name != last, -round(c.idle), -c.fresh, number)
+        return (c.tier, -round(c.room, 3), -round(c.idle), -c.fresh, number)
 
     found.sort(key=order)
     return Considered(tuple(c for _, c in found), filtered, tuple(unknown), ages)
@@ -232,7 +230,7 @@ def _judge(
     cluster = know.clusters.get(ref.name)
     found = know.local_queue(ref.name, asked.namespace, asked.local_queue)
     assert found is not None  # asked before
-    way = know.on_the_way(ref.name, now_s, policy.settle_s, but=asked.name)
+    way = know.on_the_way.to(ref.name, now_s, policy.settle_s, but=asked.name)
     gpus = gpu_milli(asked.request) / 1000
     quota = quota_of(found[0], cluster.queues.values(), asked.request, way.quota_gpus)
     if quota.never:

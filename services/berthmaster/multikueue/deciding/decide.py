@@ -1,18 +1,15 @@
 """One group commit: places for all that want one, over one frozen moment.
 
 Phases: take those who want a place, oldest first; look at each one's clusters; choose; record.
-What is placed in this commit counts as on its way for the next in line (no herd), and is given back
-at the end: what is known changes by the log alone.
+What is placed in this commit counts as on its way for the next in line (no herd), by a draft that
+ends with it: what is known changes by the log alone.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
-from berthmaster.lifecycle.fold import Workload
-from berthmaster.lifecycle.states import State
 from berthmaster.messages.placement import HUB_CELL, Choice, Decision, Saw, Target
 from berthmaster.messages.workload import JobRequest, Placed
 from berthmaster.multikueue.deciding.candidates import Asked, Considered, consider
@@ -109,9 +106,7 @@ def decide(
     choices: list[Choice] = []
     events: list[Placed] = []
     unplaced: list[Want] = []
-    drafted: list[Workload] = []
-    remembered = dict(know.last_choice)
-    try:
+    with know.on_the_way.draft() as draft:
         for want in wants[: policy.commit_limit]:
             chosen = choose(know, want, policy, now_s)
             if chosen is None:
@@ -119,9 +114,8 @@ def decide(
                 continue
             choices.append(_choice(want, chosen, policy))
             events.append(_placed(want, chosen.cluster, number, now_s, decider))
-            drafted.append(_count(know, want.view, chosen.cluster, now_s))
-    finally:
-        _uncount(know, drafted, remembered)
+            assert want.view.bus is not None
+            draft.place(want.view.bus, chosen.cluster, now_s)
     if not events:
         return None, unplaced
     decision = Decision(
@@ -140,28 +134,6 @@ def decide(
         placements=tuple(choices),
     )
     return Plan(decision, tuple(events)), unplaced
-
-
-def _count(know: Knowledge, view: WorkloadView, cluster: str, now_s: float) -> Workload:
-    """Let a placement of this draft count as on its way; the workload as it was."""
-    bus = view.bus
-    assert bus is not None
-    drafted = msgspec.structs.replace(bus, state=State.PLACED, cluster=cluster, changed_at_s=now_s)
-    know.open[bus.key] = drafted
-    know.coming.setdefault(cluster, {})[bus.key] = None
-    if bus.request is not None:
-        know.last_choice[bus.tenant, bus.request.queue] = cluster
-    return bus
-
-
-def _uncount(
-    know: Knowledge, drafted: list[Workload], remembered: dict[tuple[str, str], str]
-) -> None:
-    for bus in drafted:
-        cluster = know.open[bus.key].cluster
-        know.coming.get(cluster, {}).pop(bus.key, None)
-        know.open[bus.key] = bus
-    know.last_choice = remembered
 
 
 def _choice(want: Want, chosen: Chosen, policy: Policy) -> Choice:
@@ -215,7 +187,7 @@ def order_of(know: Knowledge, rules: Rules, policy: Policy, now_s: float) -> tup
     worth: dict[str, float] = {}
     for ref in rules.clusters:
         view = know.clusters.view(ref.name, now_s, stale_after_s=policy.stale_after_s, avoid_s=0.0)
-        coming = know.on_the_way(ref.name, now_s, policy.settle_s).gpus
+        coming = know.on_the_way.to(ref.name, now_s, policy.settle_s).gpus
         closed = bool(ref.closed or view.closed)
         worth[ref.hub_name] = float("-inf") if closed else free.get(ref.name, 0.0) - coming
     order = [ref.hub_name for ref in rules.clusters]

@@ -5,13 +5,13 @@ report pods that are ours, and those are charged as they are reported.
 """
 
 from collections import Counter, OrderedDict
-from typing import Final, NamedTuple
+from typing import Final
 
 from berthmaster.engine.fleet.clusters import Clusters
 from berthmaster.engine.fleet.fleet import Fleet, Holding
-from berthmaster.engine.fleet.needs import Suitables, gpu_milli
+from berthmaster.engine.fleet.needs import Suitables
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
-from berthmaster.lifecycle.states import HELD, LIVE, State
+from berthmaster.lifecycle.states import LIVE, State
 from berthmaster.messages.control import ClusterLost, ControlFact, Cordon, QueueSetting
 from berthmaster.messages.fleet import (
     ClusterAlive,
@@ -34,10 +34,9 @@ from berthmaster.messages.workload import (
     Succeeded,
     WorkloadEvent,
 )
-from berthmaster.multikueue.known.arrivals import Arrivals
+from berthmaster.multikueue.known.on_the_way import OnTheWay
 
 MAX_ENDED: Final = 100_000  # endings remembered; of older ones the log is asked
-ADMITTED_S: Final = 10.0  # after admission pods are bound and reported, or wait for nodes
 
 
 class Chain:
@@ -47,13 +46,6 @@ class Chain:
         self.number = 0
         self.sequence = 0
         self.hub = ""  # id of the hub that it was decided for
-
-
-class Way(NamedTuple):
-    """What is on its way to a cluster: decided, and not yet seen there."""
-
-    gpus: float  # of pods that nodes do not report yet
-    quota_gpus: float  # of copies for which no quota is reserved yet
 
 
 class Knowledge:
@@ -72,9 +64,7 @@ class Knowledge:
         self.clusters = Clusters()
         self.queues: dict[str, QueueSetting] = {}
         self.copies: dict[tuple[str, str, str], CopyReport] = {}  # cluster, namespace, Workload
-        self.coming: dict[str, dict[Key, None]] = {}  # cluster -> placed, not surely seen there
-        self.arrivals = Arrivals()
-        self.last_choice: dict[tuple[str, str], str] = {}  # (tenant, queue) -> cluster
+        self.on_the_way = OnTheWay(self.open, self.copies)
         self.suitables = Suitables()
         self.verdicts: Counter[Verdict] = Counter()
 
@@ -116,10 +106,9 @@ class Knowledge:
         name = workload.key
         if isinstance(event, Placed):
             self._homes[name] = self.chain.hub  # its decision came just before
-            self.coming.setdefault(event.cluster, {})[name] = None
-            self.last_choice[workload.tenant, event.request.queue] = event.cluster
+            self.on_the_way.placed(event.cluster, name)
         if workload.state not in LIVE:
-            self._arrived(workload.cluster, name)
+            self.on_the_way.arrived(workload.cluster, name)
 
     def freeze(self, tenant: str, workload_id: str, sequence: int, why: str) -> None:
         """An event of it cannot be understood: nothing more is done about it by this reader."""
@@ -142,7 +131,7 @@ class Knowledge:
         cluster = self.clusters.get(fact.cluster)
         match fact:
             case NodeReport():
-                self.arrivals.report(fact, lambda: self._held_for(fact.cluster))
+                self.on_the_way.node_reported(fact)
                 self.fleet.put_node(fact)
                 self._charge_pods(fact)
             case NodeGone():
@@ -168,7 +157,7 @@ class Knowledge:
 
     def drop_node(self, cluster: str, node: str) -> None:
         """The node is no more, and what was charged to it."""
-        self.arrivals.drop_node(cluster, node)
+        self.on_the_way.node_gone(cluster, node)
         self.fleet.drop_node(cluster, node)
         self.fleet.release(_seen_on(cluster, node))
 
@@ -218,52 +207,6 @@ class Knowledge:
     def copy_of(self, workload: Workload, namespace: str, kueue_name: str) -> CopyReport | None:
         """The copy of a workload in the cluster of its attempt, as it stands there."""
         return self.copies.get((workload.cluster, namespace, kueue_name))
-
-    def on_the_way(
-        self, cluster: str, now_s: float, settle_s: float, but: Key | None = None
-    ) -> Way:
-        """What we sent there and nodes and queues do not show yet; ``but``: one that is looked at
-        itself, and does not stand in its own way."""
-        gpus = quota = 0.0
-        coming = self.coming.get(cluster, {})
-        for name in list(coming):
-            if name == but:
-                continue
-            workload = self.open.get(name)
-            if workload is None or workload.cluster != cluster or not workload.live:
-                self._arrived(cluster, name)
-                continue
-            wants = _gpus(workload)
-            since_s = now_s - workload.changed_at_s
-            shown = workload.state is State.RUNNING and since_s > settle_s
-            if shown or (workload.state is State.ADMITTED and since_s > ADMITTED_S):
-                self._arrived(cluster, name)
-            else:
-                gpus += wants - self.arrivals.of(cluster, name)
-                if workload.state in (State.PLACED, State.CLAIMED) and not self._reserved(workload):
-                    quota += wants
-        return Way(gpus, quota)
-
-    def _arrived(self, cluster: str, name: Key) -> None:
-        """It is surely seen there, or over."""
-        self.coming.get(cluster, {}).pop(name, None)
-        self.arrivals.forget(cluster, name)
-
-    def _held_for(self, cluster: str) -> dict[Key, float]:
-        """What may have pods there by now: GPUs by workload, in the order of their placements."""
-        coming = (self.open.get(name) for name in self.coming.get(cluster, {}))
-        return {w.key: _gpus(w) for w in coming if w is not None and w.state in HELD}
-
-    def _reserved(self, workload: Workload) -> bool:
-        origin = workload.origin
-        if origin is None:
-            return False
-        copy = self.copies.get((workload.cluster, origin.namespace, origin.name))
-        return copy is not None and copy.quota_reserved
-
-
-def _gpus(workload: Workload) -> float:
-    return gpu_milli(workload.request) / 1000 if workload.request is not None else 0.0
 
 
 def _seen_on(cluster: str, node: str) -> Key:

@@ -1,0 +1,132 @@
+"""What was sent to a cluster and is not surely seen there yet: it takes room that nodes and queues
+still report as free.
+
+A workload is on its way from its placement until it runs and nodes had time to report it, or until
+it was admitted for so long that its pods are bound, or wait for nodes. What a decision that is
+being made has placed is on its way too, for those behind it in line: see ``draft``.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+import msgspec
+
+from berthmaster.engine.fleet.needs import gpu_milli
+from berthmaster.lifecycle.fold import Key, Workload
+from berthmaster.lifecycle.states import HELD, State
+from berthmaster.messages.fleet import CopyReport, NodeReport
+from berthmaster.multikueue.known.arrivals import Arrivals
+
+ADMITTED_S: Final = 10.0  # after admission pods are bound and reported, or wait for nodes
+
+
+class Way(NamedTuple):
+    """What is on its way to a cluster."""
+
+    gpus: float  # of pods that nodes do not report yet
+    quota_gpus: float  # of copies for which no quota is reserved yet
+
+
+class Draft:
+    """The placements of a decision that is being made."""
+
+    def __init__(self) -> None:
+        self.workloads: dict[Key, Workload] = {}  # as they will stand once it is stored
+
+    def place(self, workload: Workload, cluster: str, now_s: float) -> None:
+        """From here on it is on its way there."""
+        self.workloads[workload.key] = msgspec.structs.replace(
+            workload, state=State.PLACED, cluster=cluster, changed_at_s=now_s
+        )
+
+
+class OnTheWay:
+    """By cluster, in the order of the placements."""
+
+    def __init__(
+        self,
+        open_: Mapping[Key, Workload],
+        copies: Mapping[tuple[str, str, str], CopyReport],
+    ) -> None:
+        """``open_``: workloads of the log; ``copies``: by cluster, namespace and name, as workers
+        report them. Both are read only, and as they are when it is asked."""
+        self._open = open_
+        self._copies = copies
+        self._coming: dict[str, dict[Key, None]] = {}  # cluster -> placed, not surely seen there
+        self._arrivals = Arrivals()
+        self._draft: Draft | None = None
+
+    @contextmanager
+    def draft(self) -> Iterator[Draft]:
+        """While a decision is made, what it has placed counts; afterwards only the log does."""
+        assert self._draft is None
+        self._draft = Draft()
+        try:
+            yield self._draft
+        finally:
+            self._draft = None
+
+    def placed(self, cluster: str, name: Key) -> None:
+        """The log says that it was sent there."""
+        self._coming.setdefault(cluster, {})[name] = None
+
+    def arrived(self, cluster: str, name: Key) -> None:
+        """It is surely seen there, or over."""
+        self._coming.get(cluster, {}).pop(name, None)
+        self._arrivals.forget(cluster, name)
+
+    def node_reported(self, report: NodeReport) -> None:
+        """What a node uses now; it may be what was on its way there."""
+        self._arrivals.report(report, lambda: self._held_for(report.cluster))
+
+    def node_gone(self, cluster: str, node: str) -> None:
+        """A node is no more."""
+        self._arrivals.drop_node(cluster, node)
+
+    def to(self, cluster: str, now_s: float, settle_s: float, but: Key | None = None) -> Way:
+        """What is on its way there. ``settle_s``: from running until nodes' reports surely show it.
+        ``but``: one that is looked at itself, and does not stand in its own way."""
+        gpus = quota = 0.0
+        for workload in self._coming_to(cluster):
+            if workload.key == but:
+                continue
+            wants = _gpus(workload)
+            since_s = now_s - workload.changed_at_s
+            shown = workload.state is State.RUNNING and since_s > settle_s
+            if shown or (workload.state is State.ADMITTED and since_s > ADMITTED_S):
+                self.arrived(cluster, workload.key)
+            else:
+                gpus += wants - self._arrivals.of(cluster, workload.key)
+                if workload.state in (State.PLACED, State.CLAIMED) and not self._reserved(workload):
+                    quota += wants
+        return Way(gpus, quota)
+
+    def _coming_to(self, cluster: str) -> list[Workload]:
+        drafted = self._draft.workloads if self._draft is not None else {}
+        found = []
+        for name in list(self._coming.get(cluster, {})):
+            workload = self._open.get(name)
+            if name in drafted:
+                continue
+            if workload is not None and workload.cluster == cluster and workload.live:
+                found.append(workload)
+            else:
+                self.arrived(cluster, name)
+        return [*found, *(w for w in drafted.values() if w.cluster == cluster)]
+
+    def _held_for(self, cluster: str) -> dict[Key, float]:
+        """What may have pods there by now: GPUs by workload, in the order of their placements."""
+        coming = (self._open.get(name) for name in self._coming.get(cluster, {}))
+        return {w.key: _gpus(w) for w in coming if w is not None and w.state in HELD}
+
+    def _reserved(self, workload: Workload) -> bool:
+        origin = workload.origin
+        if origin is None:
+            return False
+        copy = self._copies.get((workload.cluster, origin.namespace, origin.name))
+        return copy is not None and copy.quota_reserved
+
+
+def _gpus(workload: Workload) -> float:
+    return gpu_milli(workload.request) / 1000 if workload.request is not None else 0.0
