@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from berthmaster.admission.objects import PENDING, Placement, PlacementDecision, Workload
+from berthmaster.admission.objects import Placement, PlacementDecision
 from berthmaster.admission.selection import Ocm, placement_of
-from berthmaster.kubernetes.multikueue import AdmissionCheck, MultiKueueCluster, MultiKueueConfig
 from berthmaster.kubernetes.objects import Object, key_of
+from berthmaster.kueue.multikueue import AdmissionCheck, MultiKueueCluster, MultiKueueConfig
+from berthmaster.kueue.names import PENDING
+from berthmaster.kueue.workloads import Workload
 
 ObjectKey = tuple[str, str]
 NOT_SERVED: Final = "Placements are not served by this hub: install Open Cluster Management's CRDs"

@@ -16,7 +16,7 @@ from berthmaster.admission.book import Book, ObjectKey
 from berthmaster.admission.gate import Standing, word
 from berthmaster.admission.leaving import Leaving
 from berthmaster.admission.members import Members
-from berthmaster.admission.objects import Workload, check_of
+from berthmaster.admission.objects import check_of
 from berthmaster.admission.review import Review, conditions, review, same
 from berthmaster.admission.selection import Reason
 from berthmaster.admission.words import (
@@ -29,9 +29,10 @@ from berthmaster.admission.words import (
     TellCheck,
     WriteConfig,
 )
-from berthmaster.kubernetes.multikueue import AdmissionCheck, MultiKueueConfig
 from berthmaster.kubernetes.objects import Object, key_of
 from berthmaster.kubernetes.resources import ADMISSION_CHECKS, MULTIKUEUE_CONFIGS
+from berthmaster.kueue.multikueue import AdmissionCheck, MultiKueueConfig
+from berthmaster.kueue.workloads import Workload
 
 AGAIN_S: Final = 10.0  # after a write that failed
 SOON_S: Final = 0.5  # after one that somebody else came before, or that is not mirrored yet

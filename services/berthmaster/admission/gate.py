@@ -7,7 +7,8 @@ of what the API server has when it is written.
 
 from typing import NamedTuple
 
-from berthmaster.admission.objects import PENDING, READY, CheckState, Workload
+from berthmaster.kueue.names import PENDING, READY
+from berthmaster.kueue.workloads import CheckState, Workload
 
 MAX_MESSAGE_CHARS = 2000
 MOST_NAMED = 20

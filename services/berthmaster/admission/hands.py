@@ -11,7 +11,7 @@ from typing import Any, Final, assert_never
 
 from berthmaster.admission import gate
 from berthmaster.admission.gate import Standing
-from berthmaster.admission.objects import CHECK_ANNOTATION, MANAGED_LABEL, MANAGER, Workload
+from berthmaster.admission.objects import CHECK_ANNOTATION, MANAGED_LABEL, MANAGER
 from berthmaster.admission.words import (
     Connect,
     DeleteConfig,
@@ -32,12 +32,6 @@ from berthmaster.kubernetes.errors import (
     NotFound,
     TooManyRequests,
 )
-from berthmaster.kubernetes.multikueue import (
-    DRAINING_ANNOTATION,
-    AdmissionCheck,
-    MultiKueueCluster,
-    MultiKueueConfig,
-)
 from berthmaster.kubernetes.objects import Object, timestamp
 from berthmaster.kubernetes.resources import (
     ADMISSION_CHECKS,
@@ -48,6 +42,9 @@ from berthmaster.kubernetes.resources import (
     Resource,
 )
 from berthmaster.kubernetes.retry import on_conflict
+from berthmaster.kueue.multikueue import AdmissionCheck, MultiKueueCluster, MultiKueueConfig
+from berthmaster.kueue.names import DRAINING_ANNOTATION
+from berthmaster.kueue.workloads import Workload
 
 ATTEMPTS: Final = 6
 AT_ONCE: Final = 16  # writes; a herd of Workloads must not take all of the server

@@ -15,7 +15,7 @@ Rules of this file:
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
-from berthmaster.kubernetes.multikueue import MultiKueueCluster
+from berthmaster.kueue.multikueue import MultiKueueCluster
 
 MOST: Final = 20  # what the API takes
 

@@ -3,11 +3,10 @@
 from typing import Any, Final
 
 from berthmaster.admission.book import NOT_SERVED
-from berthmaster.admission.objects import Placement, PlacementDecision, Workload
+from berthmaster.admission.objects import Placement, PlacementDecision
 from berthmaster.kubernetes import mirrored
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.mirrored import OnChange, Watched
-from berthmaster.kubernetes.multikueue import AdmissionCheck, MultiKueueCluster, MultiKueueConfig
 from berthmaster.kubernetes.resources import (
     ADMISSION_CHECKS,
     MULTIKUEUE_CLUSTERS,
@@ -17,6 +16,8 @@ from berthmaster.kubernetes.resources import (
     WORKLOADS,
     Resource,
 )
+from berthmaster.kueue.multikueue import AdmissionCheck, MultiKueueCluster, MultiKueueConfig
+from berthmaster.kueue.workloads import Workload
 from berthmaster.runtime.service import Context
 
 ABSENT_S: Final = 5.0  # between two looks for a kind that is not there

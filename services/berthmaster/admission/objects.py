@@ -1,13 +1,12 @@
-"""What is read of a hub's objects: Kueue's (v1beta2) and Open Cluster Management's. Pure.
+"""What is read of Open Cluster Management, and what marks a MultiKueueConfig as ours. Pure.
 
-What is here is this service's own, since services share only messages and the bus; what all read of
-MultiKueue's objects is in kubernetes/multikueue.py. Every field may be missing or null.
+Kueue's own objects are in berthmaster.kueue. Every field may be missing or null.
 """
 
 from typing import Final
 
-from berthmaster.kubernetes.multikueue import MultiKueueConfig
-from berthmaster.kubernetes.objects import Condition, Conditioned, Object, Struct, holds
+from berthmaster.kubernetes.objects import Conditioned, Object, Struct
+from berthmaster.kueue.multikueue import MultiKueueConfig
 
 OCM_GROUP: Final = "cluster.open-cluster-management.io"
 PLACEMENT_LABEL: Final = f"{OCM_GROUP}/placement"  # on a PlacementDecision
@@ -17,9 +16,6 @@ GROUP_INDEX_LABEL: Final = f"{OCM_GROUP}/decision-group-index"
 MANAGED_LABEL: Final = "app.kubernetes.io/managed-by"
 MANAGER: Final = "berthmaster-admission"
 CHECK_ANNOTATION: Final = "berthmaster.io/admission-check"
-
-PENDING: Final = "Pending"
-READY: Final = "Ready"
 
 
 # Open Cluster Management's
@@ -61,48 +57,3 @@ def check_of(config: MultiKueueConfig) -> str:
     if config.metadata.labels.get(MANAGED_LABEL) != MANAGER:
         return ""
     return config.metadata.annotations.get(CHECK_ANNOTATION, "")
-
-
-class CheckState(Struct, frozen=True):
-    """One admission check of a Workload."""
-
-    name: str = ""
-    state: str = ""
-    message: str = ""
-    last_transition_time: str | None = None
-
-
-class WorkloadStatus(Struct, frozen=True):
-    """How it stands."""
-
-    conditions: tuple[Condition, ...] | None = None
-    admission_checks: tuple[CheckState, ...] | None = None
-    nominated_cluster_names: tuple[str, ...] | None = None
-    cluster_name: str | None = None
-
-
-class Workload(Object, frozen=True):
-    """A Workload of the hub."""
-
-    status: WorkloadStatus | None = None
-
-    def holds(self, kind: str) -> bool:
-        """Whether a condition is there and true."""
-        return holds((self.status and self.status.conditions) or (), kind)
-
-    @property
-    def checks(self) -> tuple[CheckState, ...]:
-        """Its admission checks."""
-        return (self.status and self.status.admission_checks) or ()
-
-    def check(self, name: str) -> CheckState | None:
-        """One of them."""
-        return next((one for one in self.checks if one.name == name), None)
-
-    @property
-    def clusters(self) -> frozenset[str]:
-        """Where it is or may come to be: nominated, or admitted there."""
-        if self.status is None:
-            return frozenset()
-        chosen = (self.status.cluster_name,) if self.status.cluster_name else ()
-        return frozenset((*(self.status.nominated_cluster_names or ()), *chosen))

@@ -11,8 +11,8 @@ from berthmaster.admission.gate import Standing, listed
 from berthmaster.admission.members import MOST, Members, members, names_of
 from berthmaster.admission.objects import check_of
 from berthmaster.admission.selection import Reason, Selection, select
-from berthmaster.kubernetes.multikueue import AdmissionCheck, MultiKueueConfig
 from berthmaster.kubernetes.objects import Condition, timestamp
+from berthmaster.kueue.multikueue import AdmissionCheck, MultiKueueConfig
 
 MAX_NAME_CHARS: Final = 63  # as the name in another check's parameters
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z")

@@ -30,7 +30,7 @@ from berthmaster.admission.objects import (
     Placement,
     PlacementDecision,
 )
-from berthmaster.kubernetes.multikueue import AdmissionCheck
+from berthmaster.kueue.multikueue import AdmissionCheck
 
 KIND: Final = "Placement"
 MAX_WORDS: Final = 500  # of somebody else, in a message of ours

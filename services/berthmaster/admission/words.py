@@ -6,10 +6,10 @@ outcome, not an exception.
 
 from typing import NamedTuple
 
-from berthmaster.admission.objects import Workload
-from berthmaster.kubernetes.multikueue import MultiKueueConfig
 from berthmaster.kubernetes.objects import Condition, Metadata
 from berthmaster.kubernetes.resources import Resource
+from berthmaster.kueue.multikueue import MultiKueueConfig
+from berthmaster.kueue.workloads import Workload
 
 
 class WriteConfig(NamedTuple):

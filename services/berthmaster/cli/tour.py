@@ -315,7 +315,7 @@ class _Jobs:
     async def cluster_of(self, name: str) -> str:
         """Where MultiKueue sent it. Raises BerthError after a limit."""
         from berthmaster.kubernetes.resources import WORKLOADS
-        from berthmaster.multikueue.kueue import KueueWorkload
+        from berthmaster.kueue.workloads import KueueWorkload
 
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + CLUSTER_LIMIT_S

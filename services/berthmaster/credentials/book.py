@@ -29,9 +29,9 @@ from berthmaster.credentials.words import (
     Source,
     Token,
 )
-from berthmaster.kubernetes.multikueue import MultiKueueCluster, MultiKueueConfig
 from berthmaster.kubernetes.objects import Metadata, Object, seconds
 from berthmaster.kubernetes.selector import Selector
+from berthmaster.kueue.multikueue import MultiKueueCluster, MultiKueueConfig
 
 KUBECONFIG: Final = "kubeconfig"
 ACCOUNT: Final = "berthmaster-multikueue"  # OCM's two objects, and the token's Secret

@@ -16,7 +16,6 @@ from berthmaster.credentials.words import Empty, Forget, Publish, Register, Unre
 from berthmaster.credentials.worker import NotOurs
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.errors import AlreadyExists, Conflict, NotFound
-from berthmaster.kubernetes.multikueue import MultiKueueCluster, MultiKueueConfig
 from berthmaster.kubernetes.objects import Object
 from berthmaster.kubernetes.resources import (
     CLUSTER_PERMISSIONS,
@@ -26,6 +25,7 @@ from berthmaster.kubernetes.resources import (
     SECRETS,
     Resource,
 )
+from berthmaster.kueue.multikueue import MultiKueueCluster, MultiKueueConfig
 
 FIELD_MANAGER: Final = names.MANAGER
 T = TypeVar("T", bound=Object)

@@ -18,7 +18,6 @@ from berthmaster.credentials.objects import (
 )
 from berthmaster.credentials.settings import CredentialsSettings
 from berthmaster.kubernetes.mirrored import Mirrors, Watched
-from berthmaster.kubernetes.multikueue import MultiKueueCluster, MultiKueueConfig
 from berthmaster.kubernetes.resources import (
     CLUSTER_PERMISSIONS,
     CLUSTER_PROFILES,
@@ -28,6 +27,7 @@ from berthmaster.kubernetes.resources import (
     MULTIKUEUE_CONFIGS,
     SECRETS,
 )
+from berthmaster.kueue.multikueue import MultiKueueCluster, MultiKueueConfig
 
 PUBLISHED: Final = "published"
 BOOTSTRAPS: Final = "bootstraps"

@@ -9,10 +9,9 @@ from typing import Final
 
 from berthmaster.doctor.facts import HubFacts, ManagerConfig, Survey
 from berthmaster.doctor.findings import Finding, kubectl, kueue_version, shared
-from berthmaster.kubernetes.multikueue import CHECK_CONTROLLER, MULTIKUEUE
+from berthmaster.kueue.names import ALL_AT_ONCE, CHECK_CONTROLLER, INCREMENTAL, MULTIKUEUE
 
-INCREMENTAL: Final = "kueue.x-k8s.io/multikueue-dispatcher-incremental"
-BUILT_IN: Final = ("", INCREMENTAL, "kueue.x-k8s.io/multikueue-dispatcher-all-at-once")
+BUILT_IN: Final = ("", INCREMENTAL, ALL_AT_ONCE)
 OURS: Final = "berthmaster.io/dispatcher"
 OCM_ADDON: Final = "open-cluster-management.io/placement"
 CHECKS_GATE_FROM: Final = (0, 16, 6)  # from then on nothing is copied before every check is Ready

@@ -1,9 +1,7 @@
-"""What the doctor reads of Kubernetes' and Kueue's objects, and the facts that it comes to. Pure.
+"""What the doctor reads of Kubernetes' objects, and the facts that these and Kueue's come to.
+Pure."""
 
-Structs are the doctor's own but for MultiKueue's: it must understand a hub on which nothing of ours
-would start.
-"""
-
+from collections.abc import Iterable
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -11,54 +9,15 @@ import yaml
 
 from berthmaster.doctor import facts
 from berthmaster.doctor.facts import ManagerConfig, State
-from berthmaster.kubernetes.multikueue import ACTIVE
-from berthmaster.kubernetes.objects import Condition, Conditioned, Object, Struct, condition
+from berthmaster.kubernetes.objects import Condition, Object, Struct, condition
 from berthmaster.kubernetes.quantity import QuantityError, parse_quantity
+from berthmaster.kueue.names import GROUP
+from berthmaster.kueue.queues import ClusterQueue, LocalQueue, ResourceGroup
 
 O = TypeVar("O", bound=Object)  # noqa: E741
 MODEL_LABEL: Final = "nvidia.com/gpu.product"
 CONFIG_FILE: Final = "controller_manager_config.yaml"
 GPU_MARKS: Final = ("/gpu", "nvidia.com/mig-", "google.com/tpu")
-
-
-class Quota(Struct, frozen=True):
-    name: str = ""
-    nominal_quota: str | int = "0"
-
-
-class Flavor(Struct, frozen=True):
-    name: str = ""
-    resources: tuple[Quota, ...] = ()
-
-
-class ResourceGroup(Struct, frozen=True):
-    flavors: tuple[Flavor, ...] = ()
-
-
-class CheckRule(Struct, frozen=True):
-    name: str = ""
-
-
-class CheckStrategy(Struct, frozen=True):
-    admission_checks: tuple[CheckRule, ...] = ()
-
-
-class QueueSpec(Struct, frozen=True):
-    resource_groups: tuple[ResourceGroup, ...] = ()
-    admission_checks_strategy: CheckStrategy | None = None
-    stop_policy: str | None = None
-
-
-class ClusterQueue(Conditioned, frozen=True):
-    spec: QueueSpec = QueueSpec()
-
-
-class LocalSpec(Struct, frozen=True):
-    cluster_queue: str = ""
-
-
-class LocalQueue(Conditioned, frozen=True):
-    spec: LocalSpec = LocalSpec()
 
 
 class NodeStatus(Struct, frozen=True):
@@ -123,9 +82,8 @@ class Lease(Object, frozen=True):
 # ---- what they come to
 
 
-def state(one: Conditioned) -> State:
+def state(found: Condition | None) -> State:
     """Of the condition Active."""
-    found = one.condition(ACTIVE)
     if found is None or found.status not in ("True", "False"):
         return State()
     return State(active=found.true, reason=found.reason, message=found.message)
@@ -144,12 +102,12 @@ def amount(text: str | int) -> int:
         return 0
 
 
-def gpu_quota(spec: QueueSpec) -> dict[str, int] | None:
+def gpu_quota(groups: Iterable[ResourceGroup]) -> dict[str, int] | None:
     """By resource, over all flavors."""
     found: dict[str, int] = {}
-    for group in spec.resource_groups:
-        for flavor in group.flavors:
-            for quota in flavor.resources:
+    for group in groups:
+        for flavor in group.flavors or ():
+            for quota in flavor.resources or ():
                 if is_gpu(quota.name):
                     found[quota.name] = found.get(quota.name, 0) + amount(quota.nominal_quota)
     return found or None
@@ -157,14 +115,12 @@ def gpu_quota(spec: QueueSpec) -> dict[str, int] | None:
 
 def cluster_queue(one: ClusterQueue) -> facts.ClusterQueue:
     """As a fact."""
-    strategy = one.spec.admission_checks_strategy or CheckStrategy()
-    stopped = one.spec.stop_policy or "None"
     return facts.ClusterQueue(
         name=one.metadata.name,
-        checks=tuple(rule.name for rule in strategy.admission_checks),
-        state=state(one),
-        stopped="" if stopped == "None" else stopped,
-        gpu_quota=gpu_quota(one.spec),
+        checks=one.check_names,
+        state=state(one.active),
+        stopped=one.held,
+        gpu_quota=gpu_quota(one.groups),
     )
 
 
@@ -174,7 +130,7 @@ def local_queue(one: LocalQueue) -> facts.LocalQueue:
         namespace=one.metadata.namespace,
         name=one.metadata.name,
         cluster_queue=one.spec.cluster_queue,
-        state=state(one),
+        state=state(one.active),
     )
 
 
@@ -196,7 +152,7 @@ def guards_nominations(policy: Policy) -> bool:
     """Whether a MutatingAdmissionPolicy is over the status of Kueue's Workloads."""
     constraints = policy.spec.match_constraints
     return constraints is not None and any(
-        "kueue.x-k8s.io" in rule.api_groups and "workloads/status" in rule.resources
+        GROUP in rule.api_groups and "workloads/status" in rule.resources
         for rule in constraints.resource_rules
     )
 

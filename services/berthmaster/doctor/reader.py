@@ -23,10 +23,12 @@ from berthmaster.kubernetes.errors import (
     KubernetesError,
     NotFound,
 )
-from berthmaster.kubernetes.multikueue import AdmissionCheck, MultiKueueCluster, MultiKueueConfig
 from berthmaster.kubernetes.objects import Object, Struct, seconds
 from berthmaster.kubernetes.resources import Resource
 from berthmaster.kubernetes.transport import LogLike
+from berthmaster.kueue.multikueue import AdmissionCheck, MultiKueueCluster, MultiKueueConfig
+from berthmaster.kueue.names import ACTIVE
+from berthmaster.kueue.queues import ClusterQueue, LocalQueue
 
 T = TypeVar("T")
 O = TypeVar("O", bound=Object)  # noqa: E741
@@ -110,8 +112,8 @@ async def _hub(place: Place, mode: Mode, account: str, now_s: float, log: LogLik
             checks = await read.all(resources.ADMISSION_CHECKS, AdmissionCheck)
             configs = await read.all(resources.MULTIKUEUE_CONFIGS, MultiKueueConfig)
             clusters = await read.all(resources.MULTIKUEUE_CLUSTERS, MultiKueueCluster)
-            queues = await read.all(resources.CLUSTER_QUEUES, objects.ClusterQueue)
-            locals_ = await read.all(resources.LOCAL_QUEUES, objects.LocalQueue)
+            queues = await read.all(resources.CLUSTER_QUEUES, ClusterQueue)
+            locals_ = await read.all(resources.LOCAL_QUEUES, LocalQueue)
             policies = await read.all(POLICIES, objects.Policy)
             manager = await read.manager()
             return HubFacts(
@@ -127,7 +129,7 @@ async def _hub(place: Place, mode: Mode, account: str, now_s: float, log: LogLik
                         name=one.metadata.name,
                         controller=one.spec.controller_name,
                         config=one.spec.parameters.name if one.spec.parameters else "",
-                        state=objects.state(one),
+                        state=objects.state(one.condition(ACTIVE)),
                     )
                     for one in checks
                 ),
@@ -136,7 +138,7 @@ async def _hub(place: Place, mode: Mode, account: str, now_s: float, log: LogLik
                     facts.MultiKueueCluster(
                         name=one.metadata.name,
                         fleet_name=one.fleet_name,
-                        state=objects.state(one),
+                        state=objects.state(one.condition(ACTIVE)),
                     )
                     for one in clusters
                 ),
@@ -158,8 +160,8 @@ async def _worker(
             wanted = agent_rights([name for name in namespaces if name in known])
             fields = await read.common(place, account, wanted)
             nodes = await read.all(resources.NODES, objects.Node)
-            queues = await read.all(resources.CLUSTER_QUEUES, objects.ClusterQueue)
-            locals_ = await read.all(resources.LOCAL_QUEUES, objects.LocalQueue)
+            queues = await read.all(resources.CLUSTER_QUEUES, ClusterQueue)
+            locals_ = await read.all(resources.LOCAL_QUEUES, LocalQueue)
             await read.manager()
             return WorkerFacts(
                 **fields,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from berthmaster.doctor.facts import HubFacts, LocalQueue, Survey, WorkerFacts
 from berthmaster.doctor.findings import Finding, kubectl, shared
-from berthmaster.kubernetes.multikueue import MULTIKUEUE
+from berthmaster.kueue.names import MULTIKUEUE
 
 
 def findings(worker: WorkerFacts, survey: Survey) -> Iterator[Finding]:

@@ -59,6 +59,7 @@ class Inventory:
             WatchedKind.CLUSTER_QUEUES: self.queues.set_queue,
             WatchedKind.LOCAL_QUEUES: self.queues.set_local,
             WatchedKind.FLAVORS: self.queues.set_flavor,
+            WatchedKind.COHORTS: self.queues.set_cohort,
             WatchedKind.COPIES: self.queues.set_copy,
             WatchedKind.DEFINITIONS: self._set_definition,
         }
@@ -70,6 +71,7 @@ class Inventory:
             WatchedKind.CLUSTER_QUEUES: lambda key: self.queues.drop_queue(key[1]),
             WatchedKind.LOCAL_QUEUES: self.queues.drop_local,
             WatchedKind.FLAVORS: lambda key: self.queues.drop_flavor(key[1]),
+            WatchedKind.COHORTS: lambda key: self.queues.drop_cohort(key[1]),
             WatchedKind.COPIES: self.queues.drop_copy,
             WatchedKind.DEFINITIONS: self._drop_definition,
         }

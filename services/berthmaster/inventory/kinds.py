@@ -18,6 +18,7 @@ class WatchedKind(Enum):
     CLUSTER_QUEUES = "clusterqueues"
     LOCAL_QUEUES = "localqueues"
     FLAVORS = "resourceflavors"
+    COHORTS = "cohorts"
     COPIES = "workloads"
     DEFINITIONS = "customresourcedefinitions"
 

@@ -14,7 +14,6 @@ Quantities = dict[str, str | int]
 
 # A mirror of bound pods that hold something: what is finished or waits is none of a node's load.
 HOLDING_PODS: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
-ORIGIN: Final = "kueue.x-k8s.io/multikueue-origin"  # label of copies that MultiKueue makes
 JOB_SETS_CRD: Final = "jobsets.jobset.x-k8s.io"
 
 
@@ -177,119 +176,10 @@ class ResourceClaim(Object, frozen=True):
     status: ClaimStatus = ClaimStatus()
 
 
-# Kueue
-
-
-class Quota(Struct, frozen=True):
-    """The quota of one resource of one flavor."""
-
-    name: str = ""
-    nominal_quota: str | int = 0
-    borrowing_limit: str | int | None = None
-
-
-class FlavorQuotas(Struct, frozen=True):
-    """The quotas of one flavor."""
-
-    name: str = ""
-    resources: tuple[Quota, ...] = ()
-
-
-class ResourceGroup(Struct, frozen=True):
-    """Resources that come in the same flavors."""
-
-    flavors: tuple[FlavorQuotas, ...] = ()
-
-
-class ClusterQueueSpec(Struct, frozen=True):
-    """What a ClusterQueue grants."""
-
-    resource_groups: tuple[ResourceGroup, ...] = ()
-    cohort_name: str = ""
-    stop_policy: str = ""
-
-
-class Usage(Struct, frozen=True):
-    """How much of one resource is used."""
-
-    name: str = ""
-    total: str | int = 0
-
-
-class FlavorUsage(Struct, frozen=True):
-    """How much of one flavor is used."""
-
-    name: str = ""
-    resources: tuple[Usage, ...] = ()
-
-
-class ClusterQueueStatus(Struct, frozen=True):
-    """How a ClusterQueue stands."""
-
-    conditions: tuple[Condition, ...] = ()
-    flavors_reservation: tuple[FlavorUsage, ...] = ()
-    pending_workloads: int = 0
-    admitted_workloads: int = 0
-
-
-class ClusterQueue(Object, frozen=True):
-    """A Kueue ClusterQueue."""
-
-    spec: ClusterQueueSpec = ClusterQueueSpec()
-    status: ClusterQueueStatus = ClusterQueueStatus()
-
-
-class LocalQueueSpec(Struct, frozen=True):
-    """Where a LocalQueue leads."""
-
-    cluster_queue: str = ""
-    stop_policy: str = ""
-
-
 class Conditions(Struct, frozen=True):
     """A status of which only the conditions matter."""
 
     conditions: tuple[Condition, ...] = ()
-
-
-class LocalQueue(Object, frozen=True):
-    """A Kueue LocalQueue."""
-
-    spec: LocalQueueSpec = LocalQueueSpec()
-    status: Conditions = Conditions()
-
-
-class ResourceFlavorSpec(Struct, frozen=True):
-    """Which nodes a flavor means."""
-
-    node_labels: dict[str, str] = msgspec.field(default_factory=dict)
-
-
-class ResourceFlavor(Object, frozen=True):
-    """A Kueue ResourceFlavor."""
-
-    spec: ResourceFlavorSpec = ResourceFlavorSpec()
-
-
-class CheckState(Struct, frozen=True):
-    """How one admission check stands."""
-
-    name: str = ""
-    state: str = ""
-    message: str = ""
-
-
-class WorkloadStatus(Struct, frozen=True):
-    """How a Workload stands."""
-
-    conditions: tuple[Condition, ...] = ()
-    admission_checks: tuple[CheckState, ...] = ()
-
-
-class Workload(Object, frozen=True):
-    """A Kueue Workload."""
-
-    status: WorkloadStatus = WorkloadStatus()
 
 
 class Definition(Object, frozen=True):

@@ -2,17 +2,21 @@
 
 from collections.abc import Iterator
 
+from berthmaster.inventory.cohorts import CIRCLE, Cohorts
 from berthmaster.inventory.kinds import Problems, WatchedKind
-from berthmaster.inventory.objects import ClusterQueue, LocalQueue, ResourceFlavor, Workload
 from berthmaster.inventory.queues import (
     Copy,
+    Flavor,
     Queue,
     copy_of,
     copy_report,
+    flavor_of,
     local_queue_of,
     queue_of,
     queue_report,
 )
+from berthmaster.kueue.queues import ClusterQueue, Cohort, LocalQueue, ResourceFlavor
+from berthmaster.kueue.workloads import Workload
 from berthmaster.messages.fleet import CopyReport, LocalQueueReport, QueueReport, Stamp
 
 Key = tuple[str, str]
@@ -26,7 +30,10 @@ class QueueIndex:
         self._problems = problems
         self._found: dict[str, ClusterQueue] = {}
         self._queues: dict[str, Queue] = {}
-        self._flavors: dict[str, dict[str, str]] = {}
+        self._flavors: dict[str, Flavor] = {}
+        self._cohort_objects: dict[str, Cohort] = {}
+        self._cohorts = Cohorts()
+        self._cohorts_in_use: set[str] = set()
         self._local: dict[Key, tuple[str, LocalQueueReport]] = {}
         self._led_by: dict[str, set[Key]] = {}  # ClusterQueue -> its LocalQueues
         self._copies: dict[Key, Copy] = {}
@@ -66,34 +73,68 @@ class QueueIndex:
 
     def set_queue(self, found: ClusterQueue) -> None:
         """A ClusterQueue as it is now."""
-        self._found[found.metadata.name] = found
-        self._work_out(found.metadata.name)
+        name = found.metadata.name
+        before = self._found.get(name)
+        self._found[name] = found
+        if before is None or before.spec.cohort_name != found.spec.cohort_name:
+            self._queues_moved()
+        self._work_out(name)
 
     def drop_queue(self, name: str) -> None:
         """It is no more."""
-        self._found.pop(name, None)
+        before = self._found.pop(name, None)
         self._problems.set(WatchedKind.CLUSTER_QUEUES.value, name, ())
         if self._queues.pop(name, None) is not None:
             self.dirty_queues[name] = True
+        if before is not None:
+            self._queues_moved()
 
     def _work_out(self, name: str) -> None:
-        queue = queue_of(self._found[name], self._flavors)
+        queue = queue_of(self._found[name], self._flavors, self._cohorts.path)
+        if queue.active and self._cohorts.circular(queue.cohort):
+            queue = queue._replace(active=False, reason=CIRCLE)
         if queue != self._queues.get(name):
             self._queues[name] = queue
             self._problems.set(WatchedKind.CLUSTER_QUEUES.value, name, queue.problems)
             self.dirty_queues[name] = True
 
-    def set_flavor(self, found: ResourceFlavor) -> None:
-        """A flavor as it is now; every queue that grants it changes with it."""
-        self._flavors[found.metadata.name] = found.spec.node_labels
+    def _work_out_all(self) -> None:
         for name in self._found:
             self._work_out(name)
+
+    def set_flavor(self, found: ResourceFlavor) -> None:
+        """A flavor as it is now; every queue that grants it changes with it."""
+        self._flavors[found.metadata.name] = flavor_of(found)
+        self._work_out_all()
 
     def drop_flavor(self, name: str) -> None:
         """It is no more."""
         self._flavors.pop(name, None)
-        for queue in self._found:
-            self._work_out(queue)
+        self._work_out_all()
+
+    def set_cohort(self, found: Cohort) -> None:
+        """A cohort as it is now; every queue below it changes with it."""
+        self._cohort_objects[found.metadata.name] = found
+        self._arrange_cohorts()
+
+    def drop_cohort(self, name: str) -> None:
+        """It is no more."""
+        if self._cohort_objects.pop(name, None) is not None:
+            self._problems.set(WatchedKind.COHORTS.value, name, ())
+            self._arrange_cohorts()
+
+    def _queues_moved(self) -> None:
+        """It matters to cohorts whether there are queues below them."""
+        in_use = {one.spec.cohort_name or "" for one in self._found.values()}
+        if self._cohort_objects and in_use != self._cohorts_in_use:
+            self._arrange_cohorts()
+
+    def _arrange_cohorts(self) -> None:
+        self._cohorts_in_use = {one.spec.cohort_name or "" for one in self._found.values()}
+        wrong = self._cohorts.arrange(self._cohort_objects.values(), self._cohorts_in_use)
+        for name, problems in wrong.items():
+            self._problems.set(WatchedKind.COHORTS.value, name, problems)
+        self._work_out_all()
 
     def set_local(self, found: LocalQueue) -> None:
         """A LocalQueue as it is now."""

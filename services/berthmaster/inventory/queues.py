@@ -5,31 +5,49 @@ copy's conditions one says most to whoever waits: why it has no quota, which che
 it was evicted, how it ended.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Literal, NamedTuple
 
+from berthmaster.engine.fleet.taints import tolerates
 from berthmaster.inventory.amounts import Nonsense, quota
-from berthmaster.inventory.objects import (
-    ORIGIN,
+from berthmaster.kubernetes.objects import Condition, condition
+from berthmaster.kueue.names import ADMITTED, EVICTED, FINISHED, ORIGIN_LABEL, QUOTA_RESERVED, READY
+from berthmaster.kueue.queues import (
     ClusterQueue,
     FlavorQuotas,
     LocalQueue,
-    Workload,
+    ResourceFlavor,
+    ResourceGroup,
 )
-from berthmaster.kubernetes.objects import Condition, condition, holds
+from berthmaster.kueue.workloads import Workload
 from berthmaster.messages.fleet import (
+    CohortQuota,
     CopyReport,
     FlavorQuota,
     LocalQueueReport,
     QueueReport,
     QuotaAmount,
     Stamp,
+    Taint,
 )
+from berthmaster.messages.workload import Toleration
 
+# Those that keep pods away; "" = all of them, as a toleration may say.
+_EFFECTS: Final[Mapping[str, Literal["", "NoSchedule", "NoExecute"]]] = {
+    "": "",
+    "NoSchedule": "NoSchedule",
+    "NoExecute": "NoExecute",
+}
 MAX_MESSAGE_CHARS: Final = 1024
 MAX_LOCAL_QUEUES: Final = 1000  # of one ClusterQueue; a report must fit into a message
-ACTIVE: Final = "Active"
-_HELD: Final = ("Hold", "HoldAndDrain")
+Used = Mapping[tuple[str, str], str | int]  # flavor, resource
+
+
+class Flavor(NamedTuple):
+    """What a ResourceFlavor says of its nodes."""
+
+    labels: Mapping[str, str] = {}
+    taints: tuple[Taint, ...] = ()  # that it does not tolerate for its pods
 
 
 class Queue(NamedTuple):
@@ -39,79 +57,116 @@ class Queue(NamedTuple):
     reason: str
     stopped: bool
     cohort: str
+    cohorts: tuple[CohortQuota, ...]
+    prefers_own: bool
     flavors: tuple[FlavorQuota, ...]
     pending: int
     admitted: int
     problems: tuple[str, ...] = ()
 
 
-def queue_of(found: ClusterQueue, flavors: Mapping[str, Mapping[str, str]]) -> Queue:
-    """``flavors``: the node labels of each ResourceFlavor. A flavor whose quota is nonsense is left
-    out and told."""
-    active, reason = _active(found.status.conditions)
-    stopped = found.spec.stop_policy in _HELD
-    if stopped:
-        active, reason = False, reason or f"stopped: {found.spec.stop_policy}"
+def queue_of(
+    found: ClusterQueue,
+    flavors: Mapping[str, Flavor],
+    cohorts_of: Callable[[str], tuple[CohortQuota, ...]],
+) -> Queue:
+    """``cohorts_of``: a cohort and those above it. A flavor whose quota is nonsense is left out and
+    told."""
+    active, reason = _active(found.active)
+    if found.held:
+        active, reason = False, reason or f"stopped: {found.held}"
+    status = found.status
     used = {
         (flavor.name, usage.name): usage.total
-        for flavor in found.status.flavors_reservation
-        for usage in flavor.resources
+        for flavor in (status and status.flavors_reservation) or ()
+        for usage in flavor.resources or ()
     }
     problems: list[str] = []
-    granted: list[FlavorQuota] = []
-    for group in found.spec.resource_groups:
-        for flavor in group.flavors:
-            try:
-                granted.append(_flavor(flavor, used, flavors.get(flavor.name, {})))
-            except Nonsense as nonsense:
-                problems.append(f"flavor {flavor.name}: {nonsense}")
+    granted = granted_by(found.groups, flavors, used, problems)
+    cohort = found.spec.cohort_name or ""
     return Queue(
         active=active,
         reason=reason,
-        stopped=stopped,
-        cohort=found.spec.cohort_name,
-        flavors=tuple(granted),
-        pending=max(0, found.status.pending_workloads),
-        admitted=max(0, found.status.admitted_workloads),
+        stopped=bool(found.held),
+        cohort=cohort,
+        cohorts=cohorts_of(cohort) if cohort else (),
+        prefers_own=found.prefers_own,
+        flavors=granted,
+        pending=max(0, (status and status.pending_workloads) or 0),
+        admitted=max(0, (status and status.admitted_workloads) or 0),
         problems=tuple(problems),
     )
 
 
-def _flavor(
-    flavor: FlavorQuotas,
-    used: Mapping[tuple[str, str], str | int],
-    node_labels: Mapping[str, str],
-) -> FlavorQuota:
+def flavor_of(found: ResourceFlavor) -> Flavor:
+    """Taints that its own tolerations cover, or that keep nobody away, are no matter."""
+    own = tuple(
+        Toleration(
+            key=one.key or "",
+            operator="Exists" if one.operator == "Exists" else "Equal",
+            value=one.value or "",
+            effect=effect,
+        )
+        for one in found.spec.tolerations or ()
+        if (effect := _EFFECTS.get(one.effect or "")) is not None
+    )
+    taints = (
+        Taint(key=one.key, value=one.value, effect=effect)
+        for one in found.spec.node_taints or ()
+        if (effect := _EFFECTS.get(one.effect))
+    )
+    left = tuple(taint for taint in taints if not tolerates(own, taint))
+    return Flavor(found.spec.node_labels or {}, left)
+
+
+def granted_by(
+    groups: Iterable[ResourceGroup], flavors: Mapping[str, Flavor], used: Used, problems: list[str]
+) -> tuple[FlavorQuota, ...]:
+    """What all flavors of a queue or a cohort have, in their order."""
+    granted: list[FlavorQuota] = []
+    for group in groups:
+        for flavor in group.flavors or ():
+            try:
+                granted.append(_flavor(flavor, used, flavors.get(flavor.name, Flavor())))
+            except Nonsense as nonsense:
+                problems.append(f"flavor {flavor.name}: {nonsense}")
+    return tuple(granted)
+
+
+def _flavor(flavor: FlavorQuotas, used: Used, nodes: Flavor) -> FlavorQuota:
     return FlavorQuota(
         flavor=flavor.name,
-        node_labels=dict(node_labels),
+        node_labels=dict(nodes.labels),
+        taints=nodes.taints,
         resources={
             one.name: QuotaAmount(
                 nominal=quota(one.name, one.nominal_quota),
                 used=quota(one.name, used.get((flavor.name, one.name), 0), up=True),
-                borrowing_limit=None
-                if one.borrowing_limit is None
-                else quota(one.name, one.borrowing_limit),
+                borrowing_limit=_limit(one.name, one.borrowing_limit),
+                lending_limit=_limit(one.name, one.lending_limit),
             )
-            for one in flavor.resources
+            for one in flavor.resources or ()
         },
     )
 
 
+def _limit(name: str, text: str | int | None) -> int | None:
+    return None if text is None else quota(name, text)
+
+
 def local_queue_of(found: LocalQueue) -> LocalQueueReport:
     """A LocalQueue as it stands."""
-    active, reason = _active(found.status.conditions)
-    if found.spec.stop_policy in _HELD:
-        active, reason = False, reason or f"stopped: {found.spec.stop_policy}"
+    active, reason = _active(found.active)
+    if found.held:
+        active, reason = False, reason or f"stopped: {found.held}"
     return LocalQueueReport(
         namespace=found.metadata.namespace, name=found.metadata.name, active=active, reason=reason
     )
 
 
-def _active(conditions: Iterable[Condition]) -> tuple[bool, str]:
+def _active(found: Condition | None) -> tuple[bool, str]:
     """(whether Kueue calls it active, why not). Kueue that has not looked at it yet serves it not,
     either."""
-    found = condition(conditions, ACTIVE)
     if found is None:
         return False, "Kueue has not looked at it yet"
     if found.true:
@@ -153,6 +208,8 @@ def queue_report(
         reason=queue.reason,
         stopped=queue.stopped,
         cohort=queue.cohort,
+        cohorts=queue.cohorts,
+        prefers_own=queue.prefers_own,
         flavors=queue.flavors,
         local_queues=tuple(ordered[:MAX_LOCAL_QUEUES]),
         pending=queue.pending,
@@ -173,35 +230,33 @@ class Copy(NamedTuple):
 
 def copy_of(found: Workload) -> Copy:
     """What its conditions say."""
-    conditions = found.status.conditions
     return Copy(
-        origin=found.metadata.labels.get(ORIGIN, ""),
-        quota_reserved=holds(conditions, "QuotaReserved"),
-        admitted=holds(conditions, "Admitted"),
-        evicted=holds(conditions, "Evicted"),
-        finished=holds(conditions, "Finished"),
+        origin=found.metadata.labels.get(ORIGIN_LABEL, ""),
+        quota_reserved=found.holds(QUOTA_RESERVED),
+        admitted=found.holds(ADMITTED),
+        evicted=found.holds(EVICTED),
+        finished=found.holds(FINISHED),
         message=_says_most(found)[:MAX_MESSAGE_CHARS],
     )
 
 
 def _says_most(found: Workload) -> str:
-    conditions = found.status.conditions
+    conditions = found.conditions
     if not conditions:
         return "Kueue has not looked at it yet"
-    if (ended := condition(conditions, "Finished")) is not None and ended.true:
-        return ended.message or ended.reason
-    admitted = condition(conditions, "Admitted")
-    if admitted is not None and admitted.true:
-        return admitted.message or admitted.reason
-    reserved = condition(conditions, "QuotaReserved")
+    for last in (FINISHED, ADMITTED):
+        ended = condition(conditions, last)
+        if ended is not None and ended.true:
+            return ended.message or ended.reason
+    reserved = condition(conditions, QUOTA_RESERVED)
     if reserved is not None and reserved.true:
         waits = [
             f"{check.name} is {check.state}" + (f": {check.message}" if check.message else "")
-            for check in found.status.admission_checks
-            if check.state != "Ready"
+            for check in found.checks
+            if check.state != READY
         ]
         return "waits for checks: " + "; ".join(waits) if waits else "has quota, not admitted yet"
-    evicted = condition(conditions, "Evicted")
+    evicted = condition(conditions, EVICTED)
     if reserved is not None and reserved.message:
         return reserved.message
     if evicted is not None and evicted.true:

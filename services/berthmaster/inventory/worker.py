@@ -10,16 +10,11 @@ from berthmaster.inventory.kinds import WatchedKind
 from berthmaster.inventory.objects import (
     HOLDING_PODS,
     JOB_SETS_CRD,
-    ORIGIN,
-    ClusterQueue,
     Definition,
-    LocalQueue,
     Node,
     Pod,
     ResourceClaim,
-    ResourceFlavor,
     ResourceSlice,
-    Workload,
 )
 from berthmaster.inventory.publisher import FactPublisher
 from berthmaster.inventory.settings import InventorySettings
@@ -29,6 +24,7 @@ from berthmaster.kubernetes.errors import KubernetesError
 from berthmaster.kubernetes.mirror import Change
 from berthmaster.kubernetes.resources import (
     CLUSTER_QUEUES,
+    COHORTS,
     CUSTOM_RESOURCE_DEFINITIONS,
     LOCAL_QUEUES,
     NODES,
@@ -38,6 +34,9 @@ from berthmaster.kubernetes.resources import (
     RESOURCE_SLICES,
     WORKLOADS,
 )
+from berthmaster.kueue.names import ORIGIN_LABEL
+from berthmaster.kueue.queues import ClusterQueue, Cohort, LocalQueue, ResourceFlavor
+from berthmaster.kueue.workloads import Workload
 from berthmaster.messages.fleet import REFRESH_S, ClusterAlive, Stamp
 from berthmaster.runtime.periodic import beats, stopped_within
 from berthmaster.runtime.service import Context
@@ -52,9 +51,10 @@ WATCHED: Final = (
     Watched(WatchedKind.SLICES, RESOURCE_SLICES, ResourceSlice),
     Watched(WatchedKind.CLAIMS, RESOURCE_CLAIMS, ResourceClaim),
     Watched(WatchedKind.FLAVORS, RESOURCE_FLAVORS, ResourceFlavor),
+    Watched(WatchedKind.COHORTS, COHORTS, Cohort),
     Watched(WatchedKind.CLUSTER_QUEUES, CLUSTER_QUEUES, ClusterQueue),
     Watched(WatchedKind.LOCAL_QUEUES, LOCAL_QUEUES, LocalQueue),
-    Watched(WatchedKind.COPIES, WORKLOADS, Workload, labels=ORIGIN),
+    Watched(WatchedKind.COPIES, WORKLOADS, Workload, labels=ORIGIN_LABEL),
     *(
         Watched(
             WatchedKind.DEFINITIONS,

@@ -103,6 +103,7 @@ WORKLOADS: Final = Resource(_KUEUE, "v1beta2", "workloads", "Workload")
 LOCAL_QUEUES: Final = Resource(_KUEUE, "v1beta2", "localqueues", "LocalQueue")
 CLUSTER_QUEUES: Final = Resource(_KUEUE, "v1beta2", "clusterqueues", "ClusterQueue", False)
 RESOURCE_FLAVORS: Final = Resource(_KUEUE, "v1beta2", "resourceflavors", "ResourceFlavor", False)
+COHORTS: Final = Resource(_KUEUE, "v1beta2", "cohorts", "Cohort", False)
 ADMISSION_CHECKS: Final = Resource(_KUEUE, "v1beta2", "admissionchecks", "AdmissionCheck", False)
 MULTIKUEUE_CONFIGS: Final = Resource(
     _KUEUE, "v1beta2", "multikueueconfigs", "MultiKueueConfig", False

@@ -172,14 +172,26 @@ class QuotaAmount(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defa
     nominal: Count
     used: Count = 0
     borrowing_limit: Count | None = None  # None = all of the cohort's
+    lending_limit: Count | None = None  # None = all of it may be lent to the cohort
 
 
 class FlavorQuota(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """What a Kueue ClusterQueue grants of one ResourceFlavor."""
+    """What a Kueue ClusterQueue or Cohort has of one ResourceFlavor. Flavors of the same resources
+    are a resource group, and Kueue tries them in the order of the report."""
 
     flavor: str
     node_labels: dict[str, str] = {}
     resources: dict[str, QuotaAmount] = {}
+    taints: tuple[Taint, ...] = ()  # of its nodes, that pods have to tolerate by themselves
+
+
+class CohortQuota(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """A Kueue Cohort: what it has beside its queues'. What child cohorts without any queue lend it
+    counts as its own, since nobody else tells of them."""
+
+    cohort: str
+    parent: str = ""
+    flavors: tuple[FlavorQuota, ...] = ()
 
 
 class LocalQueueReport(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -207,6 +219,8 @@ class QueueReport(
     reason: str = ""  # why it is not active
     stopped: bool = False  # Hold or HoldAndDrain
     cohort: str = ""
+    cohorts: tuple[CohortQuota, ...] = ()  # its cohort and those above it, if they are objects
+    prefers_own: bool = False  # tries its next flavor before it borrows (whenCanBorrow)
     flavors: tuple[FlavorQuota, ...] = ()
     local_queues: tuple[LocalQueueReport, ...] = ()
     pending: Count = 0  # workloads

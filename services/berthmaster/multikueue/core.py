@@ -17,6 +17,8 @@ from typing import Final
 
 from berthmaster.kubernetes.objects import Object
 from berthmaster.kubernetes.selector import Selector
+from berthmaster.kueue.jobs import HubJob
+from berthmaster.kueue.workloads import KueueWorkload
 from berthmaster.lifecycle.fold import Key, Verdict, key
 from berthmaster.lifecycle.instructions import Append, Outcome, Refused, Stored
 from berthmaster.lifecycle.states import State
@@ -53,7 +55,6 @@ from berthmaster.multikueue.known.in_flight import InFlight
 from berthmaster.multikueue.known.state import Knowledge
 from berthmaster.multikueue.known.work_queue import WorkQueue
 from berthmaster.multikueue.known.workload_view import Memo, WorkloadView, view_of
-from berthmaster.multikueue.kueue import HubJob, KueueWorkload
 from berthmaster.multikueue.settings import Policy
 
 AGAIN_S: Final = 1.0  # what waits for others is looked at so often at least

@@ -17,7 +17,8 @@ from berthmaster.engine.fitting.fit import (
     bind_one,
 )
 from berthmaster.engine.fleet.clusters import Cluster
-from berthmaster.engine.fleet.needs import Suitable, prefers, tolerates, wants_fraction
+from berthmaster.engine.fleet.needs import Suitable, prefers, wants_fraction
+from berthmaster.engine.fleet.taints import tolerates
 from berthmaster.engine.scoring.ranking import NOTHING
 from berthmaster.engine.scoring.score_cache import Scorecard
 from berthmaster.messages.control import QueueSetting

@@ -6,17 +6,13 @@ from berthmaster.admission.objects import (
     GROUP_INDEX_LABEL,
     OCM_GROUP,
     PLACEMENT_LABEL,
-    CheckState,
     Decision,
     DecisionStatus,
     Placement,
     PlacementDecision,
-    Workload,
-    WorkloadStatus,
 )
-from berthmaster.kubernetes.multikueue import (
-    CHECK_CONTROLLER,
-    MULTIKUEUE,
+from berthmaster.kubernetes.objects import Condition, Conditions, Metadata
+from berthmaster.kueue.multikueue import (
     AdmissionCheck,
     AdmissionCheckSpec,
     MultiKueueCluster,
@@ -24,7 +20,8 @@ from berthmaster.kubernetes.multikueue import (
     MultiKueueConfigSpec,
     Parameters,
 )
-from berthmaster.kubernetes.objects import Condition, Conditions, Metadata
+from berthmaster.kueue.names import CHECK_CONTROLLER, MULTIKUEUE
+from berthmaster.kueue.workloads import CheckState, Workload, WorkloadStatus
 
 CHECK, MK_CHECK, PLACEMENT, NAMESPACE = "gpus", "send", "t4", "kueue-system"
 NAMED = Parameters(api_group=OCM_GROUP, kind="Placement", name=PLACEMENT)

@@ -4,7 +4,7 @@ import pytest
 
 from berthmaster.admission.objects import OCM_GROUP
 from berthmaster.admission.words import DeleteConfig, SetState, TellCheck, WriteConfig
-from berthmaster.kubernetes.multikueue import Parameters
+from berthmaster.kueue.multikueue import Parameters
 from tests.unit.admission.hub_objects import (
     CHECK,
     NAMESPACE,

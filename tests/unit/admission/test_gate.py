@@ -3,7 +3,7 @@
 import pytest
 
 from berthmaster.admission.gate import Standing, Word, listed, word
-from berthmaster.admission.objects import Workload
+from berthmaster.kueue.workloads import Workload
 from tests.unit.admission.hub_objects import CHECK, RESERVED, condition, workload
 
 OPEN = Standing(True, "Placement t4 selects a")

@@ -9,9 +9,10 @@ import pytest
 from aiohttp import web
 
 from berthmaster.admission.hands import Hands
-from berthmaster.admission.objects import Workload, check_of
+from berthmaster.admission.objects import check_of
 from berthmaster.admission.words import Connect, DeleteConfig, Done, SetState, WriteConfig
-from berthmaster.kubernetes.multikueue import MultiKueueConfig
+from berthmaster.kueue.multikueue import MultiKueueConfig
+from berthmaster.kueue.workloads import Workload
 from tests.bus.tools import story
 from tests.unit.admission.hub_objects import CHECK, RESERVED, condition, config, workload
 from tests.unit.kubernetes.stage import Handler, Stage, refuse

@@ -4,7 +4,7 @@ import pytest
 
 from berthmaster.admission.objects import OCM_GROUP, Placement, PlacementDecision
 from berthmaster.admission.selection import Ocm, Reason, Selection, in_order, named, select
-from berthmaster.kubernetes.multikueue import Parameters
+from berthmaster.kueue.multikueue import Parameters
 from tests.unit.admission.hub_objects import (
     NAMESPACE,
     NO_PARAMETERS,

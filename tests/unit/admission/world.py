@@ -9,7 +9,6 @@ import msgspec
 from berthmaster.admission import gate
 from berthmaster.admission.core import Admission
 from berthmaster.admission.gate import Standing
-from berthmaster.admission.objects import CheckState, Workload
 from berthmaster.admission.words import (
     Connect,
     DeleteConfig,
@@ -21,12 +20,9 @@ from berthmaster.admission.words import (
     Write,
     WriteConfig,
 )
-from berthmaster.kubernetes.multikueue import (
-    MultiKueueCluster,
-    MultiKueueConfig,
-    MultiKueueConfigSpec,
-)
 from berthmaster.kubernetes.objects import Condition, Metadata, Object, key_of
+from berthmaster.kueue.multikueue import MultiKueueCluster, MultiKueueConfig, MultiKueueConfigSpec
+from berthmaster.kueue.workloads import CheckState, Workload
 from tests.unit.admission.hub_objects import (
     CHECK,
     MK_CHECK,

@@ -13,7 +13,7 @@ from berthmaster.credentials.objects import (
 )
 from berthmaster.credentials.rights import DEFAULT_FRAMEWORKS, rules
 from berthmaster.credentials.words import Endpoint, Managed, Observed, Refused, Registration
-from berthmaster.kubernetes.multikueue import MultiKueueCluster, MultiKueueConfig
+from berthmaster.kueue.multikueue import MultiKueueCluster, MultiKueueConfig
 from tests.unit.credentials.world import CLUSTER, book, bootstrap, make, profile, secret_body
 
 

@@ -38,9 +38,9 @@ from berthmaster.credentials.words import (
     Trouble,
     Unregister,
 )
-from berthmaster.kubernetes.multikueue import MultiKueueCluster, MultiKueueConfig
 from berthmaster.kubernetes.objects import Object
 from berthmaster.kubernetes.selector import parse_selector
+from berthmaster.kueue.multikueue import MultiKueueCluster, MultiKueueConfig
 
 T = TypeVar("T", bound=Object)
 CLUSTER: Final = "east"

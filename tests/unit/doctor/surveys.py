@@ -18,8 +18,8 @@ from berthmaster.doctor.facts import (
     WorkerFacts,
 )
 from berthmaster.doctor.findings import Finding, Report
-from berthmaster.doctor.hub import INCREMENTAL, MERGE_GATE, OURS
-from berthmaster.kubernetes.multikueue import MULTIKUEUE
+from berthmaster.doctor.hub import MERGE_GATE, OURS
+from berthmaster.kueue.names import INCREMENTAL, MULTIKUEUE
 
 ON = State(active=True)
 IMAGE = "registry.k8s.io/kueue/kueue:v0.19.2"

@@ -18,13 +18,8 @@ from berthmaster.doctor.facts import (
     Survey,
 )
 from berthmaster.doctor.findings import kueue_version
-from berthmaster.doctor.hub import (
-    INCREMENTAL,
-    MANAGED_BY_GATE,
-    MERGE_GATE,
-    OCM_ADDON,
-)
-from berthmaster.kubernetes.multikueue import CHECK_CONTROLLER, MULTIKUEUE
+from berthmaster.doctor.hub import MANAGED_BY_GATE, MERGE_GATE, OCM_ADDON
+from berthmaster.kueue.names import CHECK_CONTROLLER, INCREMENTAL, MULTIKUEUE
 from tests.unit.doctor.surveys import ON, finding, hub, of_hub, of_worker, worker, wrong
 
 MODES: tuple[Mode, ...] = ("observe", "order", "dispatch")

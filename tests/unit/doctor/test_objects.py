@@ -5,6 +5,7 @@ import pytest
 
 from berthmaster.doctor import facts, objects
 from berthmaster.doctor.facts import ManagerConfig, State
+from berthmaster.kueue.queues import ClusterQueue
 
 CONFIG = """
 apiVersion: config.kueue.x-k8s.io/v1beta2
@@ -55,7 +56,7 @@ def test_a_cluster_queue_with_its_quota_over_flavors_and_its_checks() -> None:
         }
 
     queue = decoded(
-        objects.ClusterQueue,
+        ClusterQueue,
         metadata={"name": "gpus"},
         spec={
             "stopPolicy": "Hold",
@@ -73,7 +74,7 @@ def test_a_cluster_queue_with_its_quota_over_flavors_and_its_checks() -> None:
         stopped="Hold",
         gpu_quota={"nvidia.com/gpu": 12},
     )
-    assert objects.cluster_queue(objects.ClusterQueue()) == facts.ClusterQueue(name="")
+    assert objects.cluster_queue(ClusterQueue()) == facts.ClusterQueue(name="")
 
 
 def test_nodes_with_absurd_amounts_offer_nothing() -> None:

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from berthmaster.engine.fitting.fit import Scratch, bind_gang, pods_that_fit, tightness
 from berthmaster.engine.fleet.fleet import Fleet, Holding
-from berthmaster.engine.fleet.needs import suitable_nodes, tolerates
+from berthmaster.engine.fleet.needs import suitable_nodes
+from berthmaster.engine.fleet.taints import tolerates
 from berthmaster.engine.scoring.value import pick_gpus, worth_of
 from berthmaster.lifecycle.fold import key
 from berthmaster.messages.fleet import NodeReport, Taint

@@ -7,17 +7,15 @@ import msgspec
 
 from berthmaster.inventory.objects import (
     ClusterProfile,
-    ClusterQueue,
     Definition,
-    LocalQueue,
     ManagedCluster,
     Node,
     Pod,
     ResourceClaim,
-    ResourceFlavor,
     ResourceSlice,
-    Workload,
 )
+from berthmaster.kueue.queues import ClusterQueue, LocalQueue, ResourceFlavor
+from berthmaster.kueue.workloads import Workload
 from berthmaster.messages.fleet import Stamp
 
 STAMP = Stamp(epoch=7, counter=1)

@@ -11,16 +11,15 @@ from berthmaster.inventory.kinds import WatchedKind
 from berthmaster.inventory.membership import HubKind, HubMembership
 from berthmaster.inventory.objects import (
     ClusterProfile,
-    ClusterQueue,
-    LocalQueue,
     ManagedCluster,
     Node,
     Pod,
     ResourceClaim,
     ResourceSlice,
-    Workload,
 )
 from berthmaster.kubernetes.mirror import Added, Change, Deleted, Listed
+from berthmaster.kueue.queues import ClusterQueue, LocalQueue
+from berthmaster.kueue.workloads import Workload
 from berthmaster.messages.families import FLEET_FACTS, encode
 from berthmaster.messages.fleet import FleetFact, NodeReport
 from tests.unit.inventory.objects import NOW_S, STAMP

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from berthmaster.kubernetes.labels import TENANT, WORKLOAD
-from berthmaster.kubernetes.multikueue import (
-    CHECK_CONTROLLER,
-    MULTIKUEUE,
+from berthmaster.kubernetes.objects import Condition, Conditions, Metadata, OwnerReference
+from berthmaster.kueue.jobs import HubJob, JobStatus
+from berthmaster.kueue.multikueue import (
     AdmissionCheck,
     AdmissionCheckSpec,
     MultiKueueCluster,
@@ -13,7 +13,26 @@ from berthmaster.kubernetes.multikueue import (
     MultiKueueConfigSpec,
     Parameters,
 )
-from berthmaster.kubernetes.objects import Condition, Conditions, Metadata, OwnerReference
+from berthmaster.kueue.names import CHECK_CONTROLLER, MULTIKUEUE
+from berthmaster.kueue.queues import (
+    CheckRule,
+    CheckStrategy,
+    ClusterQueue,
+    ClusterQueueSpec,
+    LocalQueue,
+    LocalQueueSpec,
+)
+from berthmaster.kueue.workloads import (
+    CheckState,
+    Container,
+    KueuePodSet,
+    KueueWorkload,
+    PodSpec,
+    PodTemplate,
+    Resources,
+    WorkloadSpec,
+    WorkloadStatus,
+)
 from berthmaster.messages.fleet import (
     CopyReport,
     FlavorQuota,
@@ -21,25 +40,6 @@ from berthmaster.messages.fleet import (
     QueueReport,
     QuotaAmount,
     Stamp,
-)
-from berthmaster.multikueue.kueue import (
-    CheckRule,
-    CheckState,
-    CheckStrategy,
-    ClusterQueue,
-    ClusterQueueSpec,
-    Container,
-    HubJob,
-    JobStatus,
-    KueuePodSet,
-    KueueWorkload,
-    LocalQueue,
-    LocalQueueSpec,
-    PodSpec,
-    PodTemplate,
-    Resources,
-    WorkloadSpec,
-    WorkloadStatus,
 )
 
 NAMESPACE = "team"

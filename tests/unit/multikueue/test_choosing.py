@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from berthmaster.kubernetes.multikueue import MultiKueueConfig, Parameters
 from berthmaster.kubernetes.objects import Metadata
 from berthmaster.kubernetes.selector import parse_selector
+from berthmaster.kueue.multikueue import MultiKueueConfig, Parameters
 from berthmaster.messages.control import ClusterLost, Cordon
 from berthmaster.messages.fleet import Membership, PodUse, Stamp, Taint
 from berthmaster.multikueue.deciding.checks import parameters_of

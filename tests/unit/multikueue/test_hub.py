@@ -2,7 +2,7 @@
 
 import msgspec
 
-from berthmaster.kubernetes.multikueue import Parameters
+from berthmaster.kueue.multikueue import Parameters
 from berthmaster.lifecycle.fold import Key
 from berthmaster.multikueue.known.hub import ClusterRef, Hub
 from tests.unit.multikueue.hub_objects import (

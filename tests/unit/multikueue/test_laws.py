@@ -13,14 +13,14 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from berthmaster.kueue.contract import forbidden
+from berthmaster.kueue.workloads import KueueWorkload
 from berthmaster.lifecycle.fold import Verdict, Workload
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.control import Cordon
 from berthmaster.messages.fleet import CopyReport
 from berthmaster.messages.workload import CancelRequested
-from berthmaster.multikueue.contract import forbidden
 from berthmaster.multikueue.instructions import Nominate
-from berthmaster.multikueue.kueue import KueueWorkload
 from tests.unit.multikueue.hub_objects import (
     CHECK,
     cluster,

@@ -3,9 +3,7 @@
 import msgspec
 import pytest
 
-from berthmaster.messages.workload import HubObject, JobRequest, PodSet, Toleration
-from berthmaster.multikueue.known.requests import origin_of, read_request, tenant_of, workload_id
-from berthmaster.multikueue.kueue import (
+from berthmaster.kueue.workloads import (
     Affinity,
     Container,
     KueueWorkload,
@@ -16,6 +14,8 @@ from berthmaster.multikueue.kueue import (
     Resources,
     Term,
 )
+from berthmaster.messages.workload import HubObject, JobRequest, PodSet, Toleration
+from berthmaster.multikueue.known.requests import origin_of, read_request, tenant_of, workload_id
 from tests.unit.multikueue.hub_objects import pods, workload
 
 

@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from berthmaster.kubernetes.multikueue import Parameters
+from berthmaster.kueue.jobs import HubJob, JobStatus
+from berthmaster.kueue.multikueue import Parameters
 from berthmaster.lifecycle.fold import Key
 from berthmaster.multikueue.deciding.traps import (
     MISSING_GATE,
@@ -13,7 +14,6 @@ from berthmaster.multikueue.deciding.traps import (
     STOPPED_QUEUE,
 )
 from berthmaster.multikueue.instructions import Instruction, Nominate
-from berthmaster.multikueue.kueue import HubJob, JobStatus
 from tests.unit.multikueue.hub_objects import (
     cluster,
     copy_report,

@@ -10,13 +10,15 @@ import msgspec
 
 from berthmaster.kubernetes.objects import Conditions, Object
 from berthmaster.kubernetes.selector import Selector
+from berthmaster.kueue.contract import forbidden, nomination, reordered
+from berthmaster.kueue.jobs import HubJob, JobStatus
+from berthmaster.kueue.workloads import CheckState, KueueWorkload, WorkloadStatus
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
 from berthmaster.lifecycle.instructions import Append, Refused, Stored
 from berthmaster.messages.control import ControlFact
 from berthmaster.messages.fleet import FleetFact
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.workload import Placed, WorkloadEvent
-from berthmaster.multikueue.contract import forbidden, nomination, reordered
 from berthmaster.multikueue.core import Reconciler
 from berthmaster.multikueue.instructions import (
     DeleteJob,
@@ -31,13 +33,6 @@ from berthmaster.multikueue.instructions import (
     SwitchOff,
 )
 from berthmaster.multikueue.known.requests import workload_id
-from berthmaster.multikueue.kueue import (
-    CheckState,
-    HubJob,
-    JobStatus,
-    KueueWorkload,
-    WorkloadStatus,
-)
 from berthmaster.multikueue.settings import Policy
 from tests.support.builders import alive, node
 from tests.unit.multikueue.hub_objects import (

@@ -31,12 +31,11 @@ EXACTLY: Final = "="
 PRODUCT: Final = "nvidia.com/gpu.product"
 HOSTNAME: Final = "kubernetes.io/hostname"
 # By which a node tells its GPUs' model, the first that it has; its own name where it has none.
-_MODEL_LABELS: Final = (
+MODEL_LABELS: Final = (
     PRODUCT,
     "amd.com/gpu.product-name",
     "beta.amd.com/gpu.product-name",
     "cloud.google.com/gke-accelerator",
-    HOSTNAME,
 )
 _HANDED_OUT: Final = re.compile(r"(?:-shared|-mig-[0-9][a-z0-9.+]*)+\Z", re.IGNORECASE)
 _WORD: Final = re.compile(r"[a-z0-9]+")
@@ -94,7 +93,7 @@ def labels_of(
             (not wanted or is_one_of(wanted, gpu.model)) and gpu.memory_mib >= memory_mib
             for gpu in report.gpus
         ):
-            key = next((key for key in _MODEL_LABELS if key in report.labels), HOSTNAME)
+            key = next((key for key in MODEL_LABELS if key in report.labels), HOSTNAME)
             found.setdefault(key, set()).add(report.labels.get(key, report.node))
     if not found and wanted:
         return {PRODUCT: sorted(name.removeprefix(EXACTLY) for name in wanted)}

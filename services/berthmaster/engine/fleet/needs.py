@@ -15,8 +15,8 @@ from berthmaster.engine.fleet.fleet import WHOLE, Fleet, NodeKind
 from berthmaster.engine.fleet.links import domain_numbers, levels_of
 from berthmaster.engine.fleet.models import EXACTLY, is_one_of
 from berthmaster.engine.fleet.shares import counted, part_of, share_for, sized_milli, takes_milli
-from berthmaster.messages.fleet import Taint
-from berthmaster.messages.workload import ONE_NODE, JobRequest, PodSet, Toleration, Topology
+from berthmaster.engine.fleet.taints import tolerates
+from berthmaster.messages.workload import ONE_NODE, JobRequest, PodSet, Topology
 
 NO_PLACE = -1  # a node without the label that names places
 _SHAPES_KEPT = 4096
@@ -51,18 +51,6 @@ def of_one_pod(topology: Topology | None) -> Topology | None:
 def gpu_milli(request: JobRequest) -> int:
     """GPU milli that all its pods take."""
     return sum(p.count * p.gpus * p.gpu_milli for p in request.pod_sets)
-
-
-def tolerates(tolerations: tuple[Toleration, ...], taint: Taint) -> bool:
-    """Kubernetes' rule; PreferNoSchedule keeps nobody away."""
-    if taint.effect == "PreferNoSchedule":
-        return True
-    return any(
-        (not t.effect or t.effect == taint.effect)
-        and (t.key == taint.key or (not t.key and t.operator == "Exists"))
-        and (t.operator == "Exists" or t.value == taint.value)
-        for t in tolerations
-    )
 
 
 class Offered(NamedTuple):

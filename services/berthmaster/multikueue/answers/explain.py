@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from berthmaster.kueue.contract import UNRESERVED, forbidden, held_back, waits_for_quota
 from berthmaster.lifecycle.fold import Workload
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import WhyReply
 from berthmaster.messages.placement import Choice, Decision
-from berthmaster.multikueue.contract import UNRESERVED, forbidden, held_back, waits_for_quota
 from berthmaster.multikueue.deciding.decide import look, nominated_names
 from berthmaster.multikueue.deciding.steps import Wait, elsewhere_words, next_step
 from berthmaster.multikueue.deciding.traps import Trap

@@ -5,8 +5,8 @@ Each is told once until it changes; none is told for what is well by itself with
 
 from collections.abc import Iterator
 
+from berthmaster.kueue.contract import forbidden
 from berthmaster.lifecycle.states import State
-from berthmaster.multikueue.contract import forbidden
 from berthmaster.multikueue.deciding.decide import look, nominated_names
 from berthmaster.multikueue.deciding.traps import Trap
 from berthmaster.multikueue.instructions import KubeEvent

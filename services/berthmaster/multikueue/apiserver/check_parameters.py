@@ -11,10 +11,10 @@ from typing import Final
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.denials import Denials
 from berthmaster.kubernetes.errors import NO_ANSWER, Forbidden, KubernetesError, NotFound
-from berthmaster.kubernetes.multikueue import AdmissionCheck
 from berthmaster.kubernetes.objects import Object
 from berthmaster.kubernetes.resources import CONFIG_MAPS
 from berthmaster.kubernetes.selector import Selector, SelectorError, parse_selector
+from berthmaster.kueue.multikueue import AdmissionCheck
 from berthmaster.multikueue.deciding.checks import SELECTOR_KEY, parameters_of
 from berthmaster.multikueue.known.hub import Hub
 

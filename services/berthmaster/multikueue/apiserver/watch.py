@@ -3,7 +3,6 @@
 from typing import Final
 
 from berthmaster.kubernetes.mirrored import Watched
-from berthmaster.kubernetes.multikueue import AdmissionCheck, MultiKueueCluster, MultiKueueConfig
 from berthmaster.kubernetes.resources import (
     ADMISSION_CHECKS,
     CLUSTER_QUEUES,
@@ -13,7 +12,10 @@ from berthmaster.kubernetes.resources import (
     MULTIKUEUE_CONFIGS,
     WORKLOADS,
 )
-from berthmaster.multikueue.kueue import ClusterQueue, HubJob, KueueWorkload, LocalQueue
+from berthmaster.kueue.jobs import HubJob
+from berthmaster.kueue.multikueue import AdmissionCheck, MultiKueueCluster, MultiKueueConfig
+from berthmaster.kueue.queues import ClusterQueue, LocalQueue
+from berthmaster.kueue.workloads import KueueWorkload
 
 ABSENT_S: Final = 5.0  # between two looks for a kind that is not there
 WATCHED: Final = (

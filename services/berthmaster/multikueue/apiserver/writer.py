@@ -21,7 +21,6 @@ from berthmaster.kubernetes.errors import (
     KubernetesError,
     NotFound,
 )
-from berthmaster.kubernetes.multikueue import AdmissionCheck, MultiKueueConfig
 from berthmaster.kubernetes.objects import Object, timestamp
 from berthmaster.kubernetes.resources import (
     ADMISSION_CHECKS,
@@ -31,7 +30,11 @@ from berthmaster.kubernetes.resources import (
     Resource,
 )
 from berthmaster.kubernetes.retry import on_conflict
-from berthmaster.multikueue.contract import nomination, reordered
+from berthmaster.kueue.contract import nomination, reordered
+from berthmaster.kueue.jobs import HubJob
+from berthmaster.kueue.multikueue import AdmissionCheck, MultiKueueConfig
+from berthmaster.kueue.names import READY
+from berthmaster.kueue.workloads import KueueWorkload
 from berthmaster.multikueue.instructions import (
     DeleteJob,
     Done,
@@ -44,7 +47,6 @@ from berthmaster.multikueue.instructions import (
     Write,
 )
 from berthmaster.multikueue.known.hub import Hub, ObjectKey, labelled
-from berthmaster.multikueue.kueue import READY, HubJob, KueueWorkload
 
 MANAGER: Final = "berthmaster-multikueue"
 CHECK_MANAGER: Final = "berthmaster-placement"

@@ -6,7 +6,7 @@ clusters, additions are guarded by the resource version, and when the bus is bac
 what Kueue did.
 """
 
-from berthmaster.multikueue.contract import forbidden, held_back
+from berthmaster.kueue.contract import forbidden, held_back
 from berthmaster.multikueue.instructions import Done, Nominate
 from berthmaster.multikueue.known.hub import Hub, ObjectKey
 from berthmaster.multikueue.settings import Policy

@@ -20,7 +20,8 @@ import numpy as np
 from berthmaster.engine.fitting.fit import pods_that_fit, tightness
 from berthmaster.engine.fleet.cluster_view import ClusterView, bounded, standing_parts
 from berthmaster.engine.fleet.clusters import SILENT, UNSCORED
-from berthmaster.engine.fleet.needs import Suitable, gpu_milli, shape_of, tolerates
+from berthmaster.engine.fleet.needs import Suitable, gpu_milli, shape_of
+from berthmaster.engine.fleet.taints import tolerates
 from berthmaster.lifecycle.fold import Key
 from berthmaster.messages.placement import RankedCluster
 from berthmaster.messages.workload import JobRequest

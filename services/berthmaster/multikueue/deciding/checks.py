@@ -10,13 +10,13 @@ another tool's to set. Checks of ours with any other parameters are the admissio
 controller's, and left alone here.
 """
 
-from berthmaster.kubernetes.multikueue import AdmissionCheck
 from berthmaster.kubernetes.selector import Selector
+from berthmaster.kueue.multikueue import AdmissionCheck
+from berthmaster.kueue.names import PENDING
 from berthmaster.multikueue.deciding.candidates import Considered
 from berthmaster.multikueue.instructions import Done, Instruction, KubeEvent, SetCheckActive
 from berthmaster.multikueue.known.hub import Hub
 from berthmaster.multikueue.known.workload_view import WorkloadView
-from berthmaster.multikueue.kueue import PENDING
 
 CONFIG_MAP = "ConfigMap"
 CORE = ("core", "")

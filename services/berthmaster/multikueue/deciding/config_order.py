@@ -5,7 +5,7 @@ Only the order is written, never which clusters: see contract.reordered, which i
 what the API server has. Not while equal, not more often than the rate says, and by a margin.
 """
 
-from berthmaster.multikueue.contract import reordered
+from berthmaster.kueue.contract import reordered
 from berthmaster.multikueue.deciding.decide import order_of
 from berthmaster.multikueue.instructions import Done, Reorder
 from berthmaster.multikueue.known.hub import Hub, Rules

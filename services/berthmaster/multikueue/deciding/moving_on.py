@@ -1,6 +1,6 @@
 """When a cluster that was nominated is left for the next one: not admitted, or never to be."""
 
-from berthmaster.multikueue.contract import forbidden
+from berthmaster.kueue.contract import forbidden
 from berthmaster.multikueue.deciding.candidates import FITS
 from berthmaster.multikueue.deciding.decide import look, next_best, nominated_names
 from berthmaster.multikueue.deciding.traps import busy, hopeless

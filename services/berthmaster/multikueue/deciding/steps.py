@@ -25,18 +25,13 @@ Steps, in the order of the questions::
 
 from typing import NamedTuple
 
+from berthmaster.kueue.contract import eviction_words, forbidden, held_back, waits_for_quota
+from berthmaster.kueue.jobs import HubJob
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.fleet import CopyReport
-from berthmaster.multikueue.contract import (
-    eviction_words,
-    forbidden,
-    held_back,
-    waits_for_quota,
-)
 from berthmaster.multikueue.deciding.job_manifest import unmakeable
 from berthmaster.multikueue.known.hub import ClusterRef
 from berthmaster.multikueue.known.workload_view import Memo, WorkloadView
-from berthmaster.multikueue.kueue import HubJob
 from berthmaster.multikueue.settings import Policy
 
 UNKNOWN = "unknown"  # where something ran that has ended well, and nobody says where

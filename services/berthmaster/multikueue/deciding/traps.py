@@ -6,8 +6,8 @@ time in which all is well by itself.
 
 from typing import Final, NamedTuple
 
+from berthmaster.kueue.contract import forbidden
 from berthmaster.lifecycle.states import State
-from berthmaster.multikueue.contract import forbidden
 from berthmaster.multikueue.known.state import Knowledge
 from berthmaster.multikueue.known.workload_view import Memo, WorkloadView
 from berthmaster.multikueue.settings import Policy

@@ -9,23 +9,15 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from berthmaster.kubernetes.labels import TENANT, WORKLOAD
-from berthmaster.kubernetes.multikueue import (
-    MULTIKUEUE,
-    AdmissionCheck,
-    MultiKueueCluster,
-    MultiKueueConfig,
-)
 from berthmaster.kubernetes.objects import Object, key_of
 from berthmaster.kubernetes.selector import Selector, SelectorError, parse_selector
+from berthmaster.kueue.jobs import HubJob
+from berthmaster.kueue.multikueue import AdmissionCheck, MultiKueueCluster, MultiKueueConfig
+from berthmaster.kueue.names import MULTIKUEUE, SELECTOR_ANNOTATION
+from berthmaster.kueue.queues import ClusterQueue, LocalQueue
+from berthmaster.kueue.workloads import KueueWorkload
 from berthmaster.lifecycle.fold import Key, key
 from berthmaster.multikueue.known.requests import tenant_of, workload_id
-from berthmaster.multikueue.kueue import (
-    SELECTOR_ANNOTATION,
-    ClusterQueue,
-    HubJob,
-    KueueWorkload,
-    LocalQueue,
-)
 
 ObjectKey = tuple[str, str]  # namespace, name
 DRAINING = "draining: its Placement selects it no longer"

@@ -14,6 +14,15 @@ from typing import Final, NamedTuple
 
 from berthmaster.engine.fleet.models import EXACTLY, PRODUCT
 from berthmaster.kubernetes.quantity import QuantityError, milli, whole
+from berthmaster.kueue.workloads import (
+    Container,
+    KueuePodSet,
+    KueueWorkload,
+    PodSpec,
+    PodToleration,
+    Quantity,
+    Requirement,
+)
 from berthmaster.messages.workload import (
     MAX_GPUS_A_POD,
     MAX_POD_SETS,
@@ -23,15 +32,6 @@ from berthmaster.messages.workload import (
     JobRequest,
     PodSet,
     Toleration,
-)
-from berthmaster.multikueue.kueue import (
-    Container,
-    KueuePodSet,
-    KueueWorkload,
-    PodSpec,
-    PodToleration,
-    Quantity,
-    Requirement,
 )
 
 GPU: Final = "nvidia.com/gpu"

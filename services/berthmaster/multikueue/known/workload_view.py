@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from berthmaster.kueue.jobs import HubJob
+from berthmaster.kueue.workloads import KueueWorkload
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.fleet import CopyReport
 from berthmaster.multikueue.known.hub import Hub, Rules
 from berthmaster.multikueue.known.state import Knowledge
-from berthmaster.multikueue.kueue import HubJob, KueueWorkload
 
 
 class WorkloadView(NamedTuple):

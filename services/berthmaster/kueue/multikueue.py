@@ -6,15 +6,14 @@ fleet, which clusters of a configuration take nothing new. Every field may be mi
 a person or an older Kueue left out is not an error.
 """
 
-from typing import Final
-
 from berthmaster.kubernetes.objects import Conditioned, Object, Struct
-
-MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"  # controller of the check, and a job's managedBy
-CHECK_CONTROLLER: Final = "berthmaster.io/placement"  # controller of our own checks
-FLEET_NAME_ANNOTATION: Final = "berthmaster.io/cluster"  # on a MultiKueueCluster
-DRAINING_ANNOTATION: Final = "berthmaster.io/draining"  # on a MultiKueueConfig: a,b leave it
-ACTIVE: Final = "Active"  # the condition of all three by which their controller speaks
+from berthmaster.kueue.names import (
+    ACTIVE,
+    CHECK_CONTROLLER,
+    DRAINING_ANNOTATION,
+    FLEET_NAME_ANNOTATION,
+    MULTIKUEUE,
+)
 
 
 class Parameters(Struct, frozen=True):

@@ -4,14 +4,14 @@ import msgspec
 import pytest
 
 from berthmaster.kubernetes.objects import Metadata
-from berthmaster.multikueue.contract import (
+from berthmaster.kueue.contract import (
     eviction_words,
     forbidden,
     nomination,
     reordered,
     waits_for_quota,
 )
-from berthmaster.multikueue.kueue import KueueWorkload, WorkloadStatus
+from berthmaster.kueue.workloads import KueueWorkload, WorkloadStatus
 from tests.unit.multikueue.hub_objects import CHECK, checks, condition, uid_of, workload
 
 UID = uid_of("train")

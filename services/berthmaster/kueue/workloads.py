@@ -1,19 +1,10 @@
-"""Kueue's objects on a hub, as far as they are read here; v1beta2, the version that is stored.
-MultiKueue's own, which other services read too, are in kubernetes/multikueue.py.
+"""Workloads: what jobs ask of Kueue, and how they stand. Pure.
 
-Every field may be missing or null: what a person or an older Kueue left out is not an error.
+v1beta2, the version that is stored. Every field may be missing or null: what a person or an older
+Kueue left out is not an error.
 """
 
-from typing import Final
-
 from berthmaster.kubernetes.objects import Condition, Object, Struct, condition, holds
-
-QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
-SELECTOR_ANNOTATION: Final = "berthmaster.io/cluster-selector"  # on a ClusterQueue or LocalQueue
-
-PENDING: Final = "Pending"
-READY: Final = "Ready"
-
 
 # Pod templates, as far as a request is made of them
 
@@ -135,24 +126,24 @@ class WorkloadStatus(Struct, frozen=True):
     cluster_name: str | None = None
 
 
-class KueueWorkload(Object, frozen=True):
-    """A Workload of a hub."""
+class Workload(Object, frozen=True):
+    """How a Workload stands, without what it asks for: pod templates are most of its size, and
+    most mirrors need none."""
 
-    spec: WorkloadSpec = WorkloadSpec()
     status: WorkloadStatus | None = None
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """All that Kueue says of it."""
+        return (self.status and self.status.conditions) or ()
 
     def condition(self, type: str) -> Condition | None:
         """One condition of its status."""
-        return condition((self.status and self.status.conditions) or (), type)
+        return condition(self.conditions, type)
 
     def holds(self, type: str) -> bool:
         """Whether a condition is there and true."""
-        return holds((self.status and self.status.conditions) or (), type)
-
-    @property
-    def active(self) -> bool:
-        """Nobody switched it off."""
-        return self.spec.active is not False
+        return holds(self.conditions, type)
 
     @property
     def nominated(self) -> tuple[str, ...]:
@@ -163,6 +154,12 @@ class KueueWorkload(Object, frozen=True):
     def cluster_name(self) -> str:
         """The one that admitted it, by MultiKueue's name; "" = none yet."""
         return (self.status and self.status.cluster_name) or ""
+
+    @property
+    def clusters(self) -> frozenset[str]:
+        """Where it is or may come to be: nominated, or admitted there."""
+        chosen = (self.cluster_name,) if self.cluster_name else ()
+        return frozenset((*self.nominated, *chosen))
 
     @property
     def checks(self) -> tuple[CheckState, ...]:
@@ -188,83 +185,12 @@ class KueueWorkload(Object, frozen=True):
         return (first.kind, first.name) if first is not None else ("", "")
 
 
-# Queues
+class KueueWorkload(Workload, frozen=True):
+    """The whole of it."""
 
-
-class CheckRule(Struct, frozen=True):
-    """A check that a ClusterQueue wants."""
-
-    name: str = ""
-
-
-class CheckStrategy(Struct, frozen=True):
-    """All of them."""
-
-    admission_checks: tuple[CheckRule, ...] | None = None
-
-
-class ClusterQueueSpec(Struct, frozen=True):
-    """What of a hub's ClusterQueue matters here."""
-
-    admission_checks_strategy: CheckStrategy | None = None
-    admission_checks: tuple[str, ...] | None = None  # v1beta1's
-
-
-class ClusterQueue(Object, frozen=True):
-    """A ClusterQueue of a hub."""
-
-    spec: ClusterQueueSpec = ClusterQueueSpec()
+    spec: WorkloadSpec = WorkloadSpec()
 
     @property
-    def check_names(self) -> tuple[str, ...]:
-        """The checks that its Workloads need."""
-        strategy = self.spec.admission_checks_strategy
-        rules = (strategy.admission_checks if strategy is not None else None) or ()
-        return tuple(rule.name for rule in rules) + (self.spec.admission_checks or ())
-
-
-class LocalQueueSpec(Struct, frozen=True):
-    """Where it leads."""
-
-    cluster_queue: str = ""
-
-
-class LocalQueue(Object, frozen=True):
-    """A LocalQueue of a hub."""
-
-    spec: LocalQueueSpec = LocalQueueSpec()
-
-
-# Jobs of the hub
-
-
-class JobSpec(Struct, frozen=True):
-    """What of a hub's Job matters here."""
-
-    suspend: bool | None = None
-    managed_by: str | None = None
-
-
-class JobStatus(Struct, frozen=True):
-    """As MultiKueue copies it from the worker."""
-
-    active: int | None = None
-    ready: int | None = None
-    succeeded: int | None = None
-    conditions: tuple[Condition, ...] | None = None
-
-
-class HubJob(Object, frozen=True):
-    """A batch/v1 Job of a hub."""
-
-    spec: JobSpec = JobSpec()
-    status: JobStatus | None = None
-
-    @property
-    def runs(self) -> bool:
-        """Pods of it run somewhere: all that are wanted now are ready, or some have ended well."""
-        status = self.status
-        if status is None:
-            return False
-        active, ready = status.active or 0, status.ready or 0
-        return ready > 0 if status.ready is not None else active > 0
+    def active(self) -> bool:
+        """Nobody switched it off."""
+        return self.spec.active is not False

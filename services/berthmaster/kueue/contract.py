@@ -6,7 +6,8 @@ turned out to be late, by the writer.
 
 from collections.abc import Collection
 
-from berthmaster.multikueue.kueue import PENDING, READY, KueueWorkload
+from berthmaster.kueue.names import EVICTED, FINISHED, PENDING, PREEMPTED, QUOTA_RESERVED, READY
+from berthmaster.kueue.workloads import KueueWorkload
 
 MOST_NOMINATED = 20
 UNRESERVED = "no quota is reserved on the hub"
@@ -14,13 +15,13 @@ UNRESERVED = "no quota is reserved on the hub"
 
 def forbidden(workload: KueueWorkload, check: str) -> str:
     """Why no cluster may be nominated for it now, or ""."""
-    if workload.holds("Finished"):
+    if workload.holds(FINISHED):
         return "it is finished"
     if workload.deleting:
         return "it is being deleted"
-    if not workload.holds("QuotaReserved"):
+    if not workload.holds(QUOTA_RESERVED):
         return UNRESERVED
-    if workload.holds("Evicted"):
+    if workload.holds(EVICTED):
         return "it is being evicted"
     state = workload.check(check)
     if state is None:
@@ -69,10 +70,10 @@ def reordered(current: tuple[str, ...], wanted: tuple[str, ...]) -> tuple[str, .
 
 def waits_for_quota(workload: KueueWorkload) -> str:
     """Kueue's own words for why the hub has not given it quota, or ""."""
-    reserved = workload.condition("QuotaReserved")
+    reserved = workload.condition(QUOTA_RESERVED)
     if not workload.active:
         return "switched off (spec.active is false)"
-    if workload.holds("QuotaReserved"):
+    if workload.holds(QUOTA_RESERVED):
         return ""
     if reserved is None:
         return "Kueue has not looked at it yet"
@@ -82,7 +83,7 @@ def waits_for_quota(workload: KueueWorkload) -> str:
 def eviction_words(workload: KueueWorkload) -> str:
     """Why Kueue ended an attempt, in its words."""
     parts = []
-    for kind in ("Evicted", "Preempted"):
+    for kind in (EVICTED, PREEMPTED):
         found = workload.condition(kind)
         if found is not None and (found.message or found.reason):
             parts.append(f"{found.reason}: {found.message}" if found.message else found.reason)

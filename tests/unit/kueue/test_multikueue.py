@@ -3,9 +3,8 @@
 import msgspec
 import pytest
 
-from berthmaster.kubernetes.multikueue import (
-    CHECK_CONTROLLER,
-    MULTIKUEUE,
+from berthmaster.kubernetes.objects import Object
+from berthmaster.kueue.multikueue import (
     AdmissionCheck,
     AdmissionCheckSpec,
     KubeConfig,
@@ -13,7 +12,7 @@ from berthmaster.kubernetes.multikueue import (
     MultiKueueConfig,
     Parameters,
 )
-from berthmaster.kubernetes.objects import Object
+from berthmaster.kueue.names import CHECK_CONTROLLER, MULTIKUEUE
 
 OCM = "cluster.open-cluster-management.io"
 BY_PLACEMENT = Parameters(api_group=OCM, kind="Placement", name="where")

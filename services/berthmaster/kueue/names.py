@@ -1,0 +1,32 @@
+"""Labels, annotations, conditions and states by which Kueue and our services know their objects.
+Pure."""
+
+from typing import Final
+
+GROUP: Final = "kueue.x-k8s.io"
+QUEUE_LABEL: Final = f"{GROUP}/queue-name"  # on a job: its LocalQueue
+ORIGIN_LABEL: Final = f"{GROUP}/multikueue-origin"  # on the copies that MultiKueue makes
+MULTIKUEUE: Final = f"{GROUP}/multikueue"  # controller of the check, and a job's managedBy
+ALL_AT_ONCE: Final = f"{GROUP}/multikueue-dispatcher-all-at-once"
+INCREMENTAL: Final = f"{GROUP}/multikueue-dispatcher-incremental"
+
+# Ours on Kueue's objects.
+CHECK_CONTROLLER: Final = "berthmaster.io/placement"  # controller of our own checks
+FLEET_NAME_ANNOTATION: Final = "berthmaster.io/cluster"  # on a MultiKueueCluster
+DRAINING_ANNOTATION: Final = "berthmaster.io/draining"  # on a MultiKueueConfig: a,b leave it
+SELECTOR_ANNOTATION: Final = "berthmaster.io/cluster-selector"  # on a ClusterQueue or LocalQueue
+
+# Conditions of a Workload.
+QUOTA_RESERVED: Final = "QuotaReserved"
+ADMITTED: Final = "Admitted"
+EVICTED: Final = "Evicted"
+PREEMPTED: Final = "Preempted"
+FINISHED: Final = "Finished"
+# By which the controller of a queue, a check, a MultiKueueCluster says that it works.
+ACTIVE: Final = "Active"
+
+# States of an admission check of a Workload.
+PENDING: Final = "Pending"
+READY: Final = "Ready"
+RETRY: Final = "Retry"
+REJECTED: Final = "Rejected"

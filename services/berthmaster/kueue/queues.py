@@ -1,0 +1,198 @@
+"""ClusterQueues with their quota, and the LocalQueues, flavors and cohorts around them. Pure.
+
+v1beta2, the version that is stored. Every field may be missing or null: what a person or an older
+Kueue left out is not an error. Quantities stay text until somebody reads them, so that one that is
+nonsense spoils its own figure and not the object.
+"""
+
+from typing import Final
+
+from berthmaster.kubernetes.objects import Condition, Conditioned, Object, Struct, condition
+from berthmaster.kueue.names import ACTIVE
+
+Quantity = str | int
+_HELD: Final = ("Hold", "HoldAndDrain")
+_NEXT_FLAVOR: Final = "TryNextFlavor"
+
+
+class ResourceQuota(Struct, frozen=True):
+    """The quota of one resource of one flavor."""
+
+    name: str = ""
+    nominal_quota: Quantity = 0
+    borrowing_limit: Quantity | None = None
+    lending_limit: Quantity | None = None
+
+
+class FlavorQuotas(Struct, frozen=True):
+    """The quotas of one flavor."""
+
+    name: str = ""
+    resources: tuple[ResourceQuota, ...] | None = None
+
+
+class ResourceGroup(Struct, frozen=True):
+    """Resources that come in the same flavors."""
+
+    flavors: tuple[FlavorQuotas, ...] | None = None
+
+
+class CheckRule(Struct, frozen=True):
+    """A check that a ClusterQueue wants."""
+
+    name: str = ""
+
+
+class CheckStrategy(Struct, frozen=True):
+    """All of them."""
+
+    admission_checks: tuple[CheckRule, ...] | None = None
+
+
+class FlavorFungibility(Struct, frozen=True):
+    """When the next flavor is tried."""
+
+    when_can_borrow: str | None = None
+
+
+class ClusterQueueSpec(Struct, frozen=True):
+    """What a ClusterQueue grants, and to whom."""
+
+    resource_groups: tuple[ResourceGroup, ...] | None = None
+    cohort_name: str | None = None
+    stop_policy: str | None = None
+    flavor_fungibility: FlavorFungibility | None = None
+    admission_checks_strategy: CheckStrategy | None = None
+    admission_checks: tuple[str, ...] | None = None  # v1beta1's
+
+
+class ResourceUsage(Struct, frozen=True):
+    """How much of one resource is used."""
+
+    name: str = ""
+    total: Quantity = 0
+
+
+class FlavorUsage(Struct, frozen=True):
+    """How much of one flavor is used."""
+
+    name: str = ""
+    resources: tuple[ResourceUsage, ...] | None = None
+
+
+class ClusterQueueStatus(Struct, frozen=True):
+    """How a ClusterQueue stands."""
+
+    conditions: tuple[Condition, ...] | None = None
+    flavors_reservation: tuple[FlavorUsage, ...] | None = None
+    pending_workloads: int | None = None
+    admitted_workloads: int | None = None
+
+
+class ClusterQueue(Object, frozen=True):
+    """Quota, and who waits for it."""
+
+    spec: ClusterQueueSpec = ClusterQueueSpec()
+    status: ClusterQueueStatus | None = None
+
+    @property
+    def check_names(self) -> tuple[str, ...]:
+        """The checks that its Workloads need."""
+        strategy = self.spec.admission_checks_strategy
+        rules = (strategy.admission_checks if strategy is not None else None) or ()
+        return tuple(rule.name for rule in rules) + (self.spec.admission_checks or ())
+
+    @property
+    def groups(self) -> tuple[ResourceGroup, ...]:
+        return self.spec.resource_groups or ()
+
+    @property
+    def held(self) -> str:
+        """The policy that stops it, or ""."""
+        return _held(self.spec.stop_policy)
+
+    @property
+    def prefers_own(self) -> bool:
+        """Whether it tries its next flavor before it borrows."""
+        found = self.spec.flavor_fungibility
+        return found is not None and found.when_can_borrow == _NEXT_FLAVOR
+
+    @property
+    def active(self) -> Condition | None:
+        """What Kueue says of it; None = nothing yet."""
+        return condition((self.status and self.status.conditions) or (), ACTIVE)
+
+
+class LocalQueueSpec(Struct, frozen=True):
+    """Where a LocalQueue leads."""
+
+    cluster_queue: str = ""
+    stop_policy: str | None = None
+
+
+class LocalQueue(Conditioned, frozen=True):
+    """The door of a namespace to a ClusterQueue."""
+
+    spec: LocalQueueSpec = LocalQueueSpec()
+
+    @property
+    def held(self) -> str:
+        """The policy that stops it, or ""."""
+        return _held(self.spec.stop_policy)
+
+    @property
+    def active(self) -> Condition | None:
+        """What Kueue says of it; None = nothing yet."""
+        return self.condition(ACTIVE)
+
+
+def _held(policy: str | None) -> str:
+    return policy if policy in _HELD else ""
+
+
+class FlavorTaint(Struct, frozen=True):
+    """A taint of a flavor's nodes; the effect may be one that we do not know."""
+
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class FlavorToleration(Struct, frozen=True):
+    """What a flavor gives the pods that get it."""
+
+    key: str | None = None
+    operator: str | None = None
+    value: str | None = None
+    effect: str | None = None
+
+
+class ResourceFlavorSpec(Struct, frozen=True):
+    """Which nodes a flavor means."""
+
+    node_labels: dict[str, str] | None = None
+    node_taints: tuple[FlavorTaint, ...] | None = None
+    tolerations: tuple[FlavorToleration, ...] | None = None
+
+
+class ResourceFlavor(Object, frozen=True):
+    """A kind of nodes."""
+
+    spec: ResourceFlavorSpec = ResourceFlavorSpec()
+
+
+class CohortSpec(Struct, frozen=True):
+    """What a cohort has beside its queues' quota, and whose child it is."""
+
+    parent_name: str | None = None
+    resource_groups: tuple[ResourceGroup, ...] | None = None
+
+
+class Cohort(Object, frozen=True):
+    """Queues that lend to each other. A cohort that is only named by queues needs no object."""
+
+    spec: CohortSpec = CohortSpec()
+
+    @property
+    def groups(self) -> tuple[ResourceGroup, ...]:
+        return self.spec.resource_groups or ()
