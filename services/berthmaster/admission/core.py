@@ -1,36 +1,39 @@
 """What is to be written on a hub so that its checks of ours are as they should be. Pure.
 
-Level-triggered: ``look`` compares what is there with what should be, and asks for what differs. One
-write an object is under way at most; what became of it comes back as ``Done``. Everything follows
-from the hub's objects, so that a new life of the process goes on where the last one was killed;
-only a breath (leaving.py) begins anew.
+Level-triggered: ``act`` compares what is there with what should be, and asks for what differs. One
+write an object is under way at most. Everything follows from the hub's objects, so that a new life
+of the process goes on where the last one was killed; only a breath (leaving.py) begins anew. A
+check, a configuration or a Workload that makes it raise is set aside, and nobody passes such a
+check meanwhile.
 
 ``whole``: this replica holds the lease and hears the workers' reports. Without (the bus is away)
 Workloads pass and clusters are added, but none is taken out and nothing is deleted: each replica
 does the same, and every write is guarded by what it was decided on.
 """
 
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, assert_never
 
-from berthmaster.admission.book import Book, ObjectKey
 from berthmaster.admission.gate import Standing, word
+from berthmaster.admission.index import HubIndex, ObjectKey
+from berthmaster.admission.instructions import (
+    Connect,
+    DeleteConfig,
+    Instruction,
+    SetState,
+    TellCheck,
+    Write,
+    WriteConfig,
+)
 from berthmaster.admission.leaving import Leaving
 from berthmaster.admission.members import Members
 from berthmaster.admission.objects import check_of
 from berthmaster.admission.review import Review, conditions, review, same
 from berthmaster.admission.selection import Reason
-from berthmaster.admission.words import (
-    Connect,
-    DeleteConfig,
-    Done,
-    Instruction,
-    SetState,
-    Tell,
-    TellCheck,
-    WriteConfig,
-)
+from berthmaster.controller.answer import Answer
+from berthmaster.controller.aside import Phase, SetAside
+from berthmaster.controller.instructions import KubeEvent
 from berthmaster.kubernetes.objects import Object, key_of
-from berthmaster.kubernetes.resources import ADMISSION_CHECKS, MULTIKUEUE_CONFIGS
+from berthmaster.kubernetes.resources import ADMISSION_CHECKS, MULTIKUEUE_CONFIGS, WORKLOADS
 from berthmaster.kueue.multikueue import AdmissionCheck, MultiKueueConfig
 from berthmaster.kueue.workloads import Workload
 
@@ -54,16 +57,16 @@ class Admission:
 
     def __init__(self, namespace: str, *, settle_s: float) -> None:
         """``namespace``: of Placements. ``settle_s``: see leaving.py."""
-        self.book = Book(namespace)
+        self.aside = SetAside()
+        self.index = HubIndex(namespace)
         self.reviews: dict[str, Review] = {}
         self.standings: dict[str, Standing] = {}
-        self.next_due_s = FOREVER_S
+        self._at_s = 0.0
+        self._due_s = FOREVER_S
         self._leaving = Leaving(settle_s)
         self._moved = True
         self._whole = False
         self._dirty: set[ObjectKey] = set()
-        self._number = 0
-        self._flights: dict[str, _Flight] = {}
         self._flying: set[_Flight] = set()
         self._not_before_s: dict[_Flight, float] = {}
         self._expected: dict[str, tuple[str, float]] = {}  # config -> (resource version, limit)
@@ -75,7 +78,7 @@ class Admission:
 
     def on_object(self, thing: Object, *, gone: bool) -> None:
         """An object of the hub as it is now, or as it last was."""
-        (self.book.drop if gone else self.book.put)(thing)
+        (self.index.drop if gone else self.index.put)(thing)
         if not isinstance(thing, Workload):
             self._moved = True
             return
@@ -85,50 +88,50 @@ class Admission:
 
     def on_absent(self, why: str) -> None:
         """Why the hub has no Placements, or "" where it may have them."""
-        if why != self.book.absent:
-            self.book.absent = why
+        if why != self.index.absent:
+            self.index.absent = why
             self._moved = True
 
     def on_unreadable(self, placements: dict[str, str], pages: dict[str, str]) -> None:
         """Placements and PlacementDecisions that cannot be read now."""
-        self._moved |= self.book.set_unreadable(placements, pages)
+        self._moved |= self.index.set_unreadable(placements, pages)
 
     def on_copy(self, cluster: str, at: ObjectKey, *, there: bool) -> None:
         """What a worker reports of a copy."""
-        self.book.set_copy(cluster, at, there)
+        self.index.set_copy(cluster, at, there)
         self._moved = self._moved or self._drains
 
-    def on_done(self, done: Done, now_s: float) -> None:
+    def on_answer(self, write: Write, answer: Answer, now_s: float) -> tuple[Instruction, ...]:
         """What became of a write."""
-        flight = self._flights.pop(done.ref, None)
-        if flight is None:
-            return
+        flight = _flight_of(write)
+        if flight not in self._flying:
+            return ()
         self._flying.discard(flight)
-        good = not done.why
-        if not good:
-            self._not_before_s[flight] = now_s + (SOON_S if done.soon else AGAIN_S)
+        if not answer.done:
+            self._not_before_s[flight] = now_s + (SOON_S if answer.passes else AGAIN_S)
         if flight.kind == "state":
-            if not good:
+            if not answer.done:
                 self._dirty.add(flight.at)
                 self._due(self._not_before_s[flight])
-            return
+            return ()
         self._moved = True
         if flight.kind == "config":
-            self._on_config(flight.name, done, now_s)
-        elif flight.kind == "check" and not good:
+            self._on_config(flight.name, answer, now_s)
+        elif flight.kind == "check" and not answer.done:
             self._written.pop(flight.name, None)
+        return ()
 
-    def _on_config(self, name: str, done: Done, now_s: float) -> None:
-        if done.soon:
+    def _on_config(self, name: str, answer: Answer, now_s: float) -> None:
+        if answer.passes:
             return
-        if done.why:
-            self._trouble[name] = done.why
+        if not answer.done:
+            self._trouble[name] = answer.why
             self._leaving.end(name, now_s, in_vain=True)
             return
         self._trouble.pop(name, None)
         self._leaving.end(name, now_s, in_vain=False)
-        if done.config is not None:
-            version = done.config.metadata.resource_version
+        if isinstance(answer.found, MultiKueueConfig):
+            version = answer.found.metadata.resource_version
             self._expected[name] = (version, now_s + MIRRORED_S)
 
     @property
@@ -141,38 +144,52 @@ class Admission:
         """This replica acts from now on."""
         self._leaving.forget()
         self._moved = True
-        self._dirty.update(at for waiting in self.book.waiting.values() for at in waiting)
+        self._dirty.update(at for waiting in self.index.waiting.values() for at in waiting)
 
-    def look(self, now_s: float, *, at_s: float, whole: bool) -> list[Instruction]:
-        """All that differs from what should be, as far as it may be written now. ``now_s``: a
-        clock that nobody sets; ``at_s``: seconds since 1970, for what people read."""
-        out: list[Instruction] = []
+    def on_whole(self, whole: bool, *, at_s: float) -> None:
+        """Whether all is known that is needed to take something away; ``at_s``: seconds since 1970,
+        for what people read."""
+        self._at_s = at_s
         if whole != self._whole:
             self._whole = whole
             self._moved = True
             self._leaving.forget()
+
+    def wake_at_s(self) -> float:
+        """When something is due by itself."""
+        return self._due_s
+
+    def act(self, now_s: float) -> list[Instruction]:
+        """All that differs from what should be, as far as it may be written now. ``now_s``: a
+        clock that nobody sets."""
+        out: list[Instruction] = []
         if len(self._not_before_s) > MOST_REMEMBERED:
             self._not_before_s = {f: s for f, s in self._not_before_s.items() if s > now_s}
-        if self._moved or now_s >= self.next_due_s:
+        if self._moved or now_s >= self._due_s:
             self._moved = False
-            self.next_due_s = FOREVER_S
-            for name, check in sorted(self.book.checks.items()):
-                if check.for_placement:
-                    out += self._check(name, check, now_s, at_s, whole=whole)
+            self._due_s = FOREVER_S
+            for name, check in sorted(self.index.checks.items()):
+                if not check.for_placement:
+                    self.aside.clear(Phase.ACTING, ADMISSION_CHECKS, ("", name))
+                    continue
+                with self.aside.trying(Phase.ACTING, ADMISSION_CHECKS, check.metadata):
+                    out += self._asked(self._check(name, check, now_s))
+                if self.aside.holds(Phase.ACTING, ADMISSION_CHECKS, ("", name)):
+                    self.standings.pop(name, None)  # nobody passes, and nobody is told
             for name in [n for n in self.reviews if not self._is_ours(n)]:
                 del self.reviews[name]
                 self.standings.pop(name, None)
-            if whole:
+            if self._whole:
                 out += self._orphans(now_s)
             self._due(self._leaving.next_due_s(now_s))
         return out + self._states(now_s)
 
     def _is_ours(self, name: str) -> bool:
-        check = self.book.checks.get(name)
+        check = self.index.checks.get(name)
         return check is not None and check.for_placement
 
     def _due(self, at_s: float) -> None:
-        self.next_due_s = min(self.next_due_s, at_s)
+        self._due_s = min(self._due_s, at_s)
 
     def _may(self, flight: _Flight, now_s: float) -> bool:
         """Whether a write may begin; if only time is in the way, it is looked at again."""
@@ -185,36 +202,32 @@ class Admission:
         self._not_before_s.pop(flight, None)
         return True
 
-    def _launch(self, flight: _Flight) -> str:
-        self._number += 1
-        ref = f"{flight.kind}/{self._number}"
-        self._flights[ref] = flight
-        self._flying.add(flight)
-        return ref
+    def _asked(self, out: list[Instruction]) -> list[Instruction]:
+        """These writes are under way from now on."""
+        self._flying.update(_flight_of(one) for one in out if not isinstance(one, KubeEvent))
+        return out
 
     # Checks
 
-    def _check(
-        self, name: str, check: AdmissionCheck, now_s: float, at_s: float, *, whole: bool
-    ) -> list[Instruction]:
+    def _check(self, name: str, check: AdmissionCheck, now_s: float) -> list[Instruction]:
         trouble = self._trouble.get(name, "")
-        found = review(check, self.book, trouble=trouble)
+        found = review(check, self.index, trouble=trouble)
         free: frozenset[str] = frozenset()
         awaited = self._awaited(name, found.config, now_s)
-        if whole and not awaited:
-            empty = [c for c in found.marked if not self.book.left_behind(name, c)]
+        if self._whole and not awaited:
+            empty = [c for c in found.marked if not self.index.left_behind(name, c)]
             free = self._leaving.look(name, empty, now_s)
         if free:
-            found = review(check, self.book, free=free, trouble=trouble)
+            found = review(check, self.index, free=free, trouble=trouble)
         self.reviews[name] = found
         soon = found.being_made and not trouble
         standing = found.standing._replace(held=soon or self._leaving.holds(name))
         if standing != self.standings.get(name):
             self.standings[name] = standing
-            self._dirty |= self.book.waiting.get(name, set())
+            self._dirty |= self.index.waiting.get(name, set())
         out = [] if awaited else self._config(name, check, found, now_s)
         out += self._connects(found, now_s)
-        return out + self._tell(name, check, found, now_s, at_s)
+        return out + self._tell(name, check, found, now_s)
 
     def _config(
         self, name: str, check: AdmissionCheck, found: Review, now_s: float
@@ -223,7 +236,7 @@ class Admission:
         if not found.writes or not self._may(flight, now_s):
             return []
         clusters, draining = found.members.clusters, found.members.draining
-        write = WriteConfig(self._launch(flight), name, clusters, draining, found.config)
+        write = WriteConfig(name, clusters, draining, found.config)
         return [write, *self._changes(check, found.config, found.members)]
 
     def _awaited(self, name: str, config: MultiKueueConfig | None, now_s: float) -> bool:
@@ -251,7 +264,7 @@ class Admission:
         )
         about = check.metadata
         return [
-            Tell(ADMISSION_CHECKS, about, False, reason, ", ".join(names))
+            KubeEvent(ADMISSION_CHECKS, about, False, reason, ", ".join(names))
             for reason, names in told
             if names
         ]
@@ -263,17 +276,17 @@ class Admission:
             if len(out) < MOST_CONNECTS and self._may(flight, now_s):
                 # Tried again later if it failed; if not, the cluster is known soon.
                 self._not_before_s[flight] = now_s + AGAIN_S
-                out.append(Connect(self._launch(flight), cluster))
+                out.append(Connect(cluster))
         if out:
             self._due(now_s + AGAIN_S)
         return out
 
     def _tell(
-        self, name: str, check: AdmissionCheck, found: Review, now_s: float, at_s: float
+        self, name: str, check: AdmissionCheck, found: Review, now_s: float
     ) -> list[Instruction]:
         if found.being_made and name not in self._trouble:
             return []  # said when it is there, or cannot be
-        wanted = conditions(found, check, at_s)
+        wanted = conditions(found, check, self._at_s)
         if same(wanted, check):
             return []
         meaning = [(one.type, one.status, one.reason, one.message) for one in wanted]
@@ -285,34 +298,41 @@ class Admission:
         if not self._may(flight, now_s):
             return []
         self._written[name] = (meaning, now_s)
-        out: list[Instruction] = [TellCheck(self._launch(flight), name, wanted)]
+        out: list[Instruction] = [TellCheck(name, wanted)]
         for one in wanted:
             have = check.condition(one.type)
             if have is None or (have.reason, have.message) != (one.reason, one.message):
                 warning = one.reason != Reason.ACTIVE
                 reason = one.type if one.reason == "TooManyClusters" else one.reason
-                out.append(Tell(ADMISSION_CHECKS, check.metadata, warning, reason, one.message))
+                out.append(
+                    KubeEvent(ADMISSION_CHECKS, check.metadata, warning, reason, one.message)
+                )
         return out
 
     # Configurations whose check is gone
 
     def _orphans(self, now_s: float) -> list[Instruction]:
         out: list[Instruction] = []
-        for name, config in sorted(self.book.configs.items()):
+        for name, config in sorted(self.index.configs.items()):
             if check_of(config) != name or self._is_ours(name):
                 self._kept.discard(name)
                 continue
-            users = self.book.users(name)
-            flight = _Flight("deletion", name)
-            if users:
-                if name not in self._kept:
-                    self._kept.add(name)
-                    note = f"its check is gone and it stays: AdmissionCheck {users[0]} names it"
-                    reason = Reason.CONFIG_DELETE_ERROR.value
-                    out.append(Tell(MULTIKUEUE_CONFIGS, config.metadata, True, reason, note))
-            elif self._may(flight, now_s):
-                out.append(DeleteConfig(self._launch(flight), config))
+            with self.aside.trying(Phase.ACTING, MULTIKUEUE_CONFIGS, config.metadata):
+                out += self._asked(self._orphan(name, config, now_s))
         return out
+
+    def _orphan(self, name: str, config: MultiKueueConfig, now_s: float) -> list[Instruction]:
+        users = self.index.users(name)
+        if users:
+            if name in self._kept:
+                return []
+            self._kept.add(name)
+            note = f"its check is gone and it stays: AdmissionCheck {users[0]} names it"
+            reason = Reason.CONFIG_DELETE_ERROR.value
+            return [KubeEvent(MULTIKUEUE_CONFIGS, config.metadata, True, reason, note)]
+        if not self._may(_Flight("deletion", name), now_s):
+            return []
+        return [DeleteConfig(config)]
 
     # Workloads
 
@@ -321,19 +341,48 @@ class Admission:
         left: set[ObjectKey] = set()
         flying = sum(1 for flight in self._flying if flight.kind == "state")
         for at in sorted(self._dirty):
-            workload = self.book.workloads.get(at)
-            for state in workload.checks if workload is not None else ():
-                standing = self.standings.get(state.name)
-                said = word(workload, state.name, standing) if workload and standing else None
-                if said is None or workload is None:
-                    continue
-                flight = _Flight("state", state.name, at)
-                if flying >= MOST_STATES or not self._may(flight, now_s):
+            workload = self.index.workloads.get(at)
+            if workload is None:
+                continue
+            with self.aside.trying(Phase.ACTING, WORKLOADS, workload.metadata):
+                writes, whole = self._state(at, workload, MOST_STATES - flying, now_s)
+                out += self._asked(writes)
+                flying += len(writes)
+                if not whole:
                     left.add(at)
-                    continue
-                flying += 1
-                passes = standing is not None and standing.passes
-                ref = self._launch(flight)
-                out.append(SetState(ref, workload, state.name, passes, said.message))
         self._dirty = left
         return out
+
+    def _state(
+        self, at: ObjectKey, workload: Workload, room: int, now_s: float
+    ) -> tuple[list[Instruction], bool]:
+        """(what to write of one Workload's checks, whether that is all)."""
+        out: list[Instruction] = []
+        whole = True
+        for state in workload.checks:
+            standing = self.standings.get(state.name)
+            said = word(workload, state.name, standing) if standing is not None else None
+            if said is None or standing is None:
+                continue
+            if len(out) >= room or not self._may(_Flight("state", state.name, at), now_s):
+                whole = False
+                continue
+            out.append(SetState(workload, state.name, standing.passes, said.message))
+        return out, whole
+
+
+def _flight_of(write: Write) -> _Flight:
+    """One of each is under way at most."""
+    match write:
+        case WriteConfig():
+            return _Flight("config", write.name)
+        case DeleteConfig():
+            return _Flight("deletion", write.base.metadata.name)
+        case Connect():
+            return _Flight("cluster", write.cluster)
+        case TellCheck():
+            return _Flight("check", write.check)
+        case SetState():
+            return _Flight("state", write.check, key_of(write.base.metadata))
+        case _:
+            assert_never(write)

@@ -6,8 +6,8 @@ import re
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from berthmaster.admission.book import Book
 from berthmaster.admission.gate import Standing, listed
+from berthmaster.admission.index import HubIndex
 from berthmaster.admission.members import MOST, Members, members, names_of
 from berthmaster.admission.objects import check_of
 from berthmaster.admission.selection import Reason, Selection, select
@@ -56,21 +56,21 @@ class Review(NamedTuple):
 
 
 def review(
-    check: AdmissionCheck, book: Book, *, free: Collection[str] = (), trouble: str = ""
+    check: AdmissionCheck, index: HubIndex, *, free: Collection[str] = (), trouble: str = ""
 ) -> Review:
     """``free``: members that may leave now. ``trouble``: why the last write of its configuration
     failed."""
     name = check.metadata.name
-    selection = select(check, book.ocm)
-    config = book.configs.get(name)
+    selection = select(check, index.ocm)
+    config = index.configs.get(name)
     obstacle = _obstacle(name, config)
     if obstacle:
         config = None
     current, marked = (config.clusters, config.draining) if config is not None else ((), ())
     wanted = None if obstacle else selection.clusters
-    planned = members(current, wanted, names_of(book.clusters), marked=marked, free=free)
-    verdict = _verdict(name, selection, planned, config, obstacle, trouble, book)
-    standing = _standing(selection, planned, config, verdict, book)
+    planned = members(current, wanted, names_of(index.clusters), marked=marked, free=free)
+    verdict = _verdict(name, selection, planned, config, obstacle, trouble, index)
+    standing = _standing(selection, planned, config, verdict, index)
     return Review(selection, planned, config, obstacle, verdict, standing)
 
 
@@ -95,7 +95,7 @@ def _verdict(
     config: MultiKueueConfig | None,
     obstacle: str,
     trouble: str,
-    book: Book,
+    index: HubIndex,
 ) -> Selection:
     """Active means: a Workload that passes can go somewhere."""
     if selection.reason is not Reason.ACTIVE:
@@ -125,7 +125,7 @@ def _verdict(
         words.append(f"draining, nothing new goes there: {listed(planned.draining)}")
     if planned.unknown:
         words.append(f"no MultiKueueCluster and no kubeconfig Secret: {listed(planned.unknown)}")
-    if not book.users(name):
+    if not index.users(name):
         words.append(f"no check of MultiKueue names MultiKueueConfig {name} yet")
     return Selection(Reason.ACTIVE, "; ".join([*words, failed] if failed else words))
 
@@ -135,22 +135,22 @@ def _standing(
     planned: Members,
     config: MultiKueueConfig | None,
     verdict: Selection,
-    book: Book,
+    index: HubIndex,
 ) -> Standing:
     """Who waits passes when the configuration, as the hub has it, leads to somebody reachable."""
     if verdict.reason is not Reason.ACTIVE or config is None:
         return Standing(False, f"{verdict.reason}: {verdict.message}")
     there = [name for name in config.clusters if name in planned.open]
-    reached = tuple(c for c in there if c in book.clusters and book.clusters[c].connected)
+    reached = tuple(c for c in there if c in index.clusters and index.clusters[c].connected)
     if not reached:
-        return Standing(False, f"{Reason.NO_CLUSTERS}: {_unreached(there, book)}")
+        return Standing(False, f"{Reason.NO_CLUSTERS}: {_unreached(there, index)}")
     return Standing(True, f"{selection.message} selects {listed(reached)}")
 
 
-def _unreached(there: list[str], book: Book) -> str:
+def _unreached(there: list[str], index: HubIndex) -> str:
     told = []
     for name in there:
-        cluster = book.clusters.get(name)
+        cluster = index.clusters.get(name)
         active = cluster.condition(ACTIVE) if cluster is not None else None
         why = f"{active.reason}: {active.message}" if active is not None else "nothing said yet"
         told.append(f"{name} ({why[:MAX_NOTE_CHARS]})")

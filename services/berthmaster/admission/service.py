@@ -7,56 +7,135 @@
 
 An AdmissionCheck with ``controllerName: berthmaster.io/placement`` names a Placement of Open
 Cluster Management. The clusters that it selects become a MultiKueueConfig of the check's name, for
-a check of MultiKueue to name. Rights: deploy/kubernetes/admission. Several replicas may run; one
-acts.
+a check of MultiKueue to name. Rights: deploy/kubernetes/admission. Several replicas may run: one
+holds the lease and acts, the others watch the same. While the bus is away each acts, but takes
+nothing away: see the core's ``whole``.
 """
 
-from dataclasses import dataclass
+import asyncio
+from typing import Any, Final
 
-from berthmaster.admission.shell import Shell
+from berthmaster.admission.core import Admission
+from berthmaster.admission.instructions import SetState, Write, name_of
+from berthmaster.admission.metrics import AdmissionMetrics
+from berthmaster.admission.settings import AdmissionSettings
+from berthmaster.admission.watch import ABSENT_S, SURE_S, HubWatch, watched
+from berthmaster.admission.writer import AdmissionWriter
+from berthmaster.bus import subjects
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.facts import Seen
 from berthmaster.bus.joining import joined
+from berthmaster.bus.lease import Lease
 from berthmaster.bus.streams import FLEET
-from berthmaster.kubernetes.joining import ClusterSettings, reached
+from berthmaster.controller.answer import Answer
+from berthmaster.controller.fleet import Fleet
+from berthmaster.controller.kube_events import instance_of
+from berthmaster.controller.loop import Controller
+from berthmaster.controller.watch import Watched
+from berthmaster.kubernetes.client import Client
+from berthmaster.kubernetes.joining import reached
+from berthmaster.kubernetes.resources import PLACEMENT_DECISIONS, PLACEMENTS
+from berthmaster.messages.fleet import CopyReport
 from berthmaster.runtime.service import Context, Service
-from berthmaster.runtime.settings import setting
 
-NAME = "admission"
+NAME: Final = "admission"
+BUS_SILENT_S: Final = 3.0  # no heartbeat of it for so long: the bus is away
+GATHER_S: Final = 0.02  # a look at all checks is dear, and Workloads change by the hundred
 
 
-@dataclass(frozen=True, kw_only=True)
-class AdmissionSettings(ClusterSettings):
-    """Settings of the admission check controller of a hub."""
+class AdmissionController(Controller[Write]):
+    """One replica on one hub."""
 
-    kueue_namespace: str = setting(
-        "kueue-system", help="where Kueue runs and the kubeconfig Secrets multikueue-CLUSTER are"
-    )
-    placement_namespace: str = setting(
-        "", help="where the Placements are that checks name; empty = where Kueue runs"
-    )
-    settle_s: float = setting(
-        3.0,
-        least=0.1,
-        most=60,
-        help="seconds for which nobody passes before a drained cluster is taken out, so that what "
-        "was just decided can show",
-    )
+    watch: HubWatch
+
+    def __init__(self, ctx: Context[AdmissionSettings], client: Client) -> None:
+        settings = ctx.settings
+        where = settings.placement_namespace or settings.kueue_namespace
+        self._admission = Admission(where, settle_s=settings.settle_s)
+        writer = AdmissionWriter(client, settings.kueue_namespace)
+        super().__init__(ctx, client, self._admission, writer, name=NAME, gather_s=GATHER_S)
+        self.watches(watched(where), absent_s=ABSENT_S, sure_s=SURE_S, kind=HubWatch)
+        self._figures = AdmissionMetrics(ctx.metrics)
+        self._fleet = Fleet(
+            ctx,
+            silent_s=BUS_SILENT_S,
+            on_fact=self._on_fact,
+            on_gone=self._on_gone,
+            on_change=self.wake,
+            on_fault=self.metrics.fault,
+        )
+
+    async def run(self, conn: Connection) -> None:
+        """With the bus, until the service is asked to stop."""
+        self._fleet.join(conn, [subjects.fleet_facts("copy.*.*")])
+        self.lead_by(Lease(conn, NAME, instance_of(NAME), on_gained=lambda _: self.wake()))
+        await self.finish()
+
+    # What comes in
+
+    def on_object(self, one: Watched, thing: Any, gone: bool) -> None:
+        self._admission.on_object(thing, gone=gone)
+
+    def _on_fact(self, seen: Seen) -> None:
+        fact = seen.fact
+        if isinstance(fact, CopyReport):
+            there = not fact.gone and not fact.finished
+            self._admission.on_copy(fact.cluster, (fact.namespace, fact.workload), there=there)
+
+    def _on_gone(self, subject: str) -> None:
+        copy = subjects.parse_copy(subject)
+        if copy is not None:
+            cluster, *at = copy
+            self._admission.on_copy(cluster, (at[0], at[1]), there=False)
+
+    # Acting
+
+    def now(self) -> float:
+        """A clock that nobody sets: breaths and pauses are counted by it."""
+        return asyncio.get_running_loop().time()
+
+    def may_act(self) -> bool:
+        """By the lease; or, while the bus is away, each replica."""
+        if not self.watch.complete:
+            return False
+        return not self._bus_is_there or (self.lease is not None and self.lease.held)
+
+    @property
+    def _bus_is_there(self) -> bool:
+        conn = self._fleet.conn
+        return not self._fleet.silent and (conn is None or conn.connected)
+
+    def before_act(self) -> None:
+        """What is lacking, and whether enough is known to take something away."""
+        core, watch = self._admission, self.watch
+        core.on_absent(watch.absent)
+        core.on_unreadable(
+            watch.unreadable(PLACEMENTS.plural), watch.unreadable(PLACEMENT_DECISIONS.plural)
+        )
+        whole = self._bus_is_there and self._fleet.caught_up and not watch.trouble
+        core.on_whole(whole, at_s=self.ctx.now())
+
+    def about(self, write: Write) -> str:
+        return name_of(write)
+
+    def wrote(self, write: Write, answer: Answer) -> None:
+        super().wrote(write, answer)
+        if isinstance(write, SetState) and write.passes and answer.found is not None:
+            self._figures.passed.inc()
+
+    def show(self) -> None:
+        self._fleet.show()
+        self._figures.show(self._admission)
 
 
 async def main(ctx: Context[AdmissionSettings]) -> None:
-    """Mirror the hub at once, so that a bus that is away holds nobody up; then join the bus."""
-    settings = ctx.settings
+    """Watch the hub at once, so that a bus that is away holds nobody up; then join the bus."""
     async with reached(ctx, NAME) as client:
-        shell = Shell(
-            ctx,
-            client,
-            kueue_namespace=settings.kueue_namespace,
-            placement_namespace=settings.placement_namespace or settings.kueue_namespace,
-            settle_s=settings.settle_s,
-        )
-        shell.begin()
+        controller = AdmissionController(ctx, client)
+        controller.start()
         async with joined(ctx, FLEET) as conn:
             if conn is not None:
-                await shell.run(conn)
+                await controller.run(conn)
 
 
 SERVICE = Service(NAME, AdmissionSettings, main)

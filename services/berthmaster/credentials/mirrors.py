@@ -7,6 +7,7 @@ definition revokes nothing.
 
 from typing import Final
 
+from berthmaster.controller.watch import Watch, Watched
 from berthmaster.credentials import names
 from berthmaster.credentials.book import ACCOUNT
 from berthmaster.credentials.objects import (
@@ -17,7 +18,6 @@ from berthmaster.credentials.objects import (
     Secret,
 )
 from berthmaster.credentials.settings import CredentialsSettings
-from berthmaster.kubernetes.mirrored import Mirrors, Watched
 from berthmaster.kubernetes.resources import (
     CLUSTER_PERMISSIONS,
     CLUSTER_PROFILES,
@@ -56,6 +56,6 @@ def watched(settings: CredentialsSettings, namespace: str) -> list[Watched]:
     return found
 
 
-def serves_ocm(mirrors: Mirrors) -> bool:
+def serves_ocm(mirrors: Watch) -> bool:
     """Whether OCM's kinds are there to ask by, and wanted."""
     return all(mirrors.has(kind.plural) for kind in (MANAGED_SERVICE_ACCOUNTS, CLUSTER_PERMISSIONS))

@@ -9,8 +9,10 @@ core, never an exception.
 import asyncio
 import os
 import socket
-from typing import Any, Final, assert_never
+from typing import Final, assert_never
 
+from berthmaster.controller.aside import SetAside
+from berthmaster.controller.watch import Watch, Watched
 from berthmaster.credentials import manifests, names
 from berthmaster.credentials.book import Book
 from berthmaster.credentials.bootstrap import Bootstraps
@@ -48,8 +50,6 @@ from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.config import from_kubeconfig_bytes
 from berthmaster.kubernetes.errors import Forbidden, KubernetesError, Unauthorized
 from berthmaster.kubernetes.lease import Lease
-from berthmaster.kubernetes.mirror import Added, Change, Deleted, Listed, Unreadable, Updated
-from berthmaster.kubernetes.mirrored import Mirrors, Watched
 from berthmaster.kubernetes.objects import Object
 from berthmaster.kubernetes.resources import NAMESPACES
 from berthmaster.kubernetes.selector import parse_selector
@@ -86,7 +86,9 @@ class Shell:
         self._under_way: set[asyncio.Task[None]] = set()
         kinds = watched(settings, self._namespace)
         absent_s = settings.absent_s
-        self._mirrors = Mirrors(ctx, client, kinds, self._on_change, absent_s=absent_s)
+        self._mirrors = Watch(
+            ctx, client, kinds, SetAside(), on_object=self._on_object, absent_s=absent_s
+        )
         self._hub = HubHands(
             client,
             namespace=settings.kueue_namespace,
@@ -138,17 +140,10 @@ class Shell:
 
     # ---- the hub
 
-    def _on_change(self, one: Watched, change: Change[Any]) -> None:
-        match change:
-            case Added() | Updated():
-                self._on_object(one.name, change.object, False)
-            case Deleted():
-                # As the server had it last: the book may know a younger one than the mirror did.
-                self._on_object(one.name, change.object, True)
-            case Unreadable() | Listed():
-                pass
+    def _on_object(self, one: Watched, found: Object, gone: bool) -> None:
+        self._take(one.name, found, gone)
 
-    def _on_object(self, name: str, found: Object, gone: bool) -> None:
+    def _take(self, name: str, found: Object, gone: bool) -> None:
         book = self._book
         if name == BOOTSTRAPS:
             assert isinstance(found, Secret)
@@ -167,7 +162,7 @@ class Shell:
         self._stir.set()
 
     def _on_answer(self, found: Object, gone: bool) -> None:
-        self._on_object(PUBLISHED if isinstance(found, Secret) else "", found, gone)
+        self._take(PUBLISHED if isinstance(found, Secret) else "", found, gone)
 
     async def _identify(self) -> None:
         """A hub's id is never guessed: what is in workers is found by it."""

@@ -33,15 +33,14 @@ from berthmaster.bus.joining import joined
 from berthmaster.bus.lease import Lease
 from berthmaster.bus.log import EventLog
 from berthmaster.bus.streams import CONTROL, FLEET, WORKLOADS, stream_info
+from berthmaster.controller.aside import SetAside
+from berthmaster.controller.watch import Watch, Watched
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.events import Recorder, Subject
 from berthmaster.kubernetes.joining import ClusterSettings, reached
-from berthmaster.kubernetes.mirror import Change, Unreadable, mirrored
-from berthmaster.kubernetes.mirrored import Mirrors, Watched
-from berthmaster.kubernetes.objects import Metadata, Object
+from berthmaster.kubernetes.objects import Object
 from berthmaster.kubernetes.resources import ADMISSION_CHECKS, JOBS, Resource
 from berthmaster.kubernetes.resources import WORKLOADS as KUEUE_WORKLOADS
-from berthmaster.kubernetes.wire import Undecodable
 from berthmaster.lifecycle.instructions import Append, Outcome, Stored, Unknown
 from berthmaster.multikueue.apiserver.check_parameters import Parameters
 from berthmaster.multikueue.apiserver.identity import PART, identify
@@ -169,7 +168,16 @@ class Shell:
         instance = f"multikueue/{socket.gethostname()}/{os.getpid()}"
         self.core = Reconciler(instance, policy, tenants, former_hubs)
         self._wake = asyncio.Event()
-        self._mirrors = Mirrors(ctx, client, WATCHED, self._on_change, absent_s=ABSENT_S)
+        self._aside = SetAside()
+        self._watch = Watch(
+            ctx,
+            client,
+            WATCHED,
+            self._aside,
+            on_object=self._on_object,
+            on_change=self._wake.set,
+            absent_s=ABSENT_S,
+        )
         self._writer = Writer(client, self.core.hub)
         self._recorder = Recorder(
             client,
@@ -195,7 +203,7 @@ class Shell:
     def begin(self) -> None:
         """Mirror the hub, with the bus or without it."""
         ctx = self._ctx
-        self._mirrors.start()
+        self._watch.start()
         health = ctx.health
         health.ready(PART, False, "not asked yet")
         ctx.spawn(identify(self._client, self.core.hub, health), name="identity of the hub")
@@ -205,25 +213,12 @@ class Shell:
         if self.core.policy.mode == "dispatch":
             ctx.spawn(self._parameters.run(), name="parameters of our checks")
 
-    def _on_change(self, one: Watched, change: Change[Any]) -> None:
-        if (found := mirrored(change)) is not None:
-            self._on_object(*found)
-        elif isinstance(change, Unreadable):
-            self._on_unreadable(one.resource, change.object)
-
-    def _on_object(self, thing: Object, gone: bool) -> None:
+    def _on_object(self, one: Watched, thing: Object, gone: bool) -> None:
         self.core.on_object(thing, gone=gone)
-        self._wake.set()
 
     def _on_parameters(self, check: str, found: Any) -> None:
         self.core.on_parameters(check, found)
         self._wake.set()
-
-    def _on_unreadable(self, resource: Resource, bad: Undecodable) -> None:
-        if self._acting and self.core.policy.mode != "observe":
-            about = Metadata(name=bad.name, namespace=bad.namespace)
-            note = f"cannot be read, so nothing is done about it: {bad.why}"
-            self._recorder.tell(Subject(resource, about), "Warning", "Unreadable", note)
 
     # The bus
 
@@ -300,7 +295,7 @@ class Shell:
     async def _act_for_ever(self, conn: Connection) -> None:
         while True:
             await self._sleep(conn)
-            self.core.hub.complete = self.core.hub.complete or self._mirrors.complete
+            self.core.hub.complete = self.core.hub.complete or self._watch.complete
             may = self._may_act
             self._metrics.acting.set(may)
             if may and not self._acting:
@@ -325,6 +320,9 @@ class Shell:
             self._metrics.failures.inc()
             self._ctx.log.error("a workload cannot be handled", error=error, workload=name)
         self.core.failures.clear()
+        for odd in self._aside.take_untold() if self.core.policy.mode != "observe" else ():
+            about = Subject(odd.resource, odd.metadata)
+            self._recorder.tell(about, "Warning", odd.event.reason, odd.event.note)
 
     async def _is_behind(self) -> bool:
         if not self.core.behind:
@@ -418,7 +416,7 @@ class Shell:
     async def _keep_blind_watch(self) -> None:
         while True:
             await asyncio.sleep(BLIND_LOOK_S)
-            self.core.hub.complete = self.core.hub.complete or self._mirrors.complete
+            self.core.hub.complete = self.core.hub.complete or self._watch.complete
             if self._bus_is_there and self.core.hub.id:
                 self.core.blindly.over()
                 continue
@@ -430,9 +428,9 @@ class Shell:
     async def _keep_house(self) -> None:
         while True:
             await asyncio.sleep(1.0)
-            self._mirrors.show()
+            self._watch.show()
             core = self.core
-            core.hub.hears(self._mirrors.trouble, self._now())
+            core.hub.hears(self._watch.trouble, self._now())
             if self._conn is not None:
                 self._ctx.health.ready("bus", self._conn.connected, "no connection to NATS")
             self._tell_elsewhere()

@@ -18,9 +18,9 @@ from berthmaster.bus import subjects
 from berthmaster.bus.joining import joined
 from berthmaster.bus.streams import FLEET
 from berthmaster.bus.subjects import SubjectError, token
+from berthmaster.controller.watch import Watched
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.joining import ClusterSettings, reached
-from berthmaster.kubernetes.mirrored import Watched
 from berthmaster.kubernetes.resources import (
     ADD_ON_PLACEMENT_SCORES,
     CLUSTER_CLAIMS,

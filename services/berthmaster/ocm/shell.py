@@ -19,10 +19,10 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.facts import FactMirror, Seen
 from berthmaster.bus.lease import Lease
 from berthmaster.bus.subjects import parse_fact
+from berthmaster.controller.aside import SetAside
+from berthmaster.controller.watch import Watch, Watched
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.events import Recorder, Subject
-from berthmaster.kubernetes.mirror import Change, Listed, mirrored
-from berthmaster.kubernetes.mirrored import Mirrors, Watched
 from berthmaster.kubernetes.objects import Object
 from berthmaster.kubernetes.resources import (
     ADD_ON_PLACEMENT_SCORES,
@@ -108,11 +108,13 @@ class Shell:
         self._lease_name, self._lease_ttl_s = lease, lease_ttl_s
         self._stir = asyncio.Event()
         self._hands = Hands(client)
-        self._mirrors = Mirrors(
+        self._mirrors = Watch(
             ctx,
             client,
             watched,
-            self._on_change,
+            SetAside(),
+            on_object=self._on_object,
+            on_listed=lambda one: core.on_listed(one.name),
             absent_s=absent_s,
         )
         self._recorder = Recorder(
@@ -177,13 +179,7 @@ class Shell:
         self._core.on_gone(parse_fact(subject)[0])
         self._stir.set()
 
-    def _on_change(self, one: Watched, change: Change[Any]) -> None:
-        if (found := mirrored(change)) is not None:
-            self._on_object(*found)
-        elif isinstance(change, Listed):
-            self._core.on_listed(one.name)
-
-    def _on_object(self, thing: Object, gone: bool) -> None:
+    def _on_object(self, one: Watched, thing: Object, gone: bool) -> None:
         self._core.on_object(thing, gone=gone)
         self._stir.set()
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from berthmaster.kubernetes.mirrored import Watched
+from berthmaster.controller.watch import Watched
 from berthmaster.kubernetes.resources import (
     ADD_ON_PLACEMENT_SCORES,
     MANAGED_CLUSTER_SET_BINDINGS,

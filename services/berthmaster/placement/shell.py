@@ -12,14 +12,13 @@ import time
 from collections.abc import Iterable
 from typing import Any, Final
 
+from berthmaster.controller.aside import SetAside
+from berthmaster.controller.watch import Watch, Watched
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.events import Recorder, Subject
 from berthmaster.kubernetes.lease import Lease
-from berthmaster.kubernetes.mirror import Change, Key, Unreadable, mirrored
-from berthmaster.kubernetes.mirrored import Mirrors, Watched
-from berthmaster.kubernetes.objects import Metadata
-from berthmaster.kubernetes.resources import PLACEMENTS, Resource
-from berthmaster.kubernetes.wire import Undecodable
+from berthmaster.kubernetes.mirror import Key
+from berthmaster.kubernetes.resources import PLACEMENTS
 from berthmaster.placement.core import Evaluator, Work
 from berthmaster.placement.hands import Hands
 from berthmaster.placement.mirrors import WATCHED
@@ -46,7 +45,9 @@ class Shell:
         self._stir = asyncio.Event()
         self._stirred_at_s = 0.0  # event loop time of the first change not yet looked at; 0 = none
         absent_s = ctx.settings.absent_s
-        self._mirrors = Mirrors(ctx, client, WATCHED, self._on_change, absent_s=absent_s)
+        self._mirrors = Watch(
+            ctx, client, WATCHED, SetAside(), on_object=self._on_object, absent_s=absent_s
+        )
         self._hands = Hands(client, self.core)
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._recorder = Recorder(
@@ -96,22 +97,10 @@ class Shell:
 
     # ---- what comes in
 
-    def _on_change(self, one: Watched, change: Change[Any]) -> None:
-        if (found := mirrored(change)) is not None:
-            self._on_object(*found)
-        elif isinstance(change, Unreadable):
-            self._on_unreadable(one.resource, change.object)
-
-    def _on_object(self, thing: Any, gone: bool) -> None:
+    def _on_object(self, one: Watched, thing: Any, gone: bool) -> None:
         self.core.on_object(thing, gone=gone)
         self._stirred_at_s = self._stirred_at_s or asyncio.get_running_loop().time()
         self._stir.set()
-
-    def _on_unreadable(self, resource: Resource, bad: Undecodable) -> None:
-        if resource is PLACEMENTS and self._may_act:
-            about = Metadata(name=bad.name, namespace=bad.namespace)
-            note = f"cannot be read, so what was decided stays: {bad.why}"
-            self._recorder.tell(Subject(resource, about), "Warning", "Unreadable", note)
 
     # ---- acting
 

@@ -1,10 +1,16 @@
 """Stories of the controller's core: from a Placement to a configuration, and who passes when."""
 
+from typing import Any
+
+import msgspec
 import pytest
 
+from berthmaster.admission.gate import Word, word
+from berthmaster.admission.instructions import DeleteConfig, SetState, TellCheck, WriteConfig
 from berthmaster.admission.objects import OCM_GROUP
-from berthmaster.admission.words import DeleteConfig, SetState, TellCheck, WriteConfig
-from berthmaster.kueue.multikueue import Parameters
+from berthmaster.admission.review import Review, review
+from berthmaster.kueue.multikueue import AdmissionCheck, Parameters
+from berthmaster.kueue.workloads import Workload
 from tests.unit.admission.hub_objects import (
     CHECK,
     NAMESPACE,
@@ -278,7 +284,7 @@ def test_two_checks_on_one_placement_have_a_configuration_each() -> None:
     world.select("b")
     world.wait(3 * SETTLE_S)
     # The job is one of the first check's: only there a must wait.
-    other = world.core.book.configs["other"]
+    other = world.core.index.configs["other"]
     assert (world.listed, other.clusters) == ("(a) b", ("b",))
 
 
@@ -501,7 +507,7 @@ def test_decisions_of_another_placement_do_not_count() -> None:
     world.put(check("second", named))
     world.settle()
     assert world.listed == "a"
-    assert world.core.book.configs["second"].clusters == ("b",)
+    assert world.core.index.configs["second"].clusters == ("b",)
 
 
 def test_a_thousand_who_wait_are_let_through_in_bounded_bunches() -> None:
@@ -515,3 +521,57 @@ def test_a_thousand_who_wait_are_let_through_in_bounded_bunches() -> None:
     world.settle()
     assert all(world.state(f"job-{n:04}")[0] == "Ready" for n in range(1000))
     assert len([w for w in world.writes if isinstance(w, SetState)]) == 1000
+
+
+def test_an_odd_check_is_set_aside_while_all_others_go_on_and_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def odd(check: AdmissionCheck, *args: Any, **rest: Any) -> Review:
+        if check.metadata.name == "odd" and "cured" not in check.metadata.labels:
+            raise RuntimeError("what nobody thought of")
+        return review(check, *args, **rest)
+
+    monkeypatch.setattr("berthmaster.admission.core.review", odd)
+    world = World("a")
+    named = Parameters(api_group=OCM_GROUP, kind="Placement", name="t4")
+    world.put(check("odd", named))
+    world.submit()
+    world.settle()
+    assert world.state()[0] == "Ready", "the other check is as it should be"
+    assert "odd" not in world.core.standings, "nobody passes there"
+    (oddity,) = world.core.aside.take_untold()
+    assert (oddity.event.metadata.name, oddity.event.reason) == ("odd", "CannotBeHandled")
+    assert "RuntimeError in test_core.py" in oddity.event.note
+    assert "nobody thought" not in oddity.event.note, "an error's text may hold a secret"
+
+    # It is told once, however often it is come by, and well when it is put right.
+    world.select("a", "a")
+    world.settle()
+    assert world.core.aside.take_untold() == []
+    cured = check("odd", named)
+    meta = msgspec.structs.replace(cured.metadata, labels={"cured": "yes"})
+    world.put(msgspec.structs.replace(cured, metadata=meta))
+    world.settle()
+    assert len(world.core.aside) == 0
+    assert world.core.index.configs["odd"].clusters == ("a",)
+
+
+def test_an_odd_workload_is_set_aside_while_all_others_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def odd(workload: Workload, *rest: Any) -> Word | None:
+        if workload.metadata.name == "odd":
+            raise RuntimeError
+        return word(workload, *rest)
+
+    monkeypatch.setattr("berthmaster.admission.core.word", odd)
+    world = World("a")
+    for name in ("before", "odd", "then"):
+        world.submit(name)
+    world.settle()
+    assert [world.state(name)[0] for name in ("before", "odd", "then")] == [
+        "Ready",
+        "Pending",
+        "Ready",
+    ]
+    assert [one.metadata.name for one in world.core.aside.take_untold()] == ["odd"]

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from berthmaster.admission.words import Instruction, WriteConfig
+from berthmaster.admission.instructions import Instruction, WriteConfig
 from tests.unit.admission.hub_objects import CHECK, NAMESPACE, cluster, condition, placement
 from tests.unit.admission.world import SETTLE_S, World
 

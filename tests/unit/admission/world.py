@@ -9,17 +9,17 @@ import msgspec
 from berthmaster.admission import gate
 from berthmaster.admission.core import Admission
 from berthmaster.admission.gate import Standing
-from berthmaster.admission.words import (
+from berthmaster.admission.instructions import (
     Connect,
     DeleteConfig,
-    Done,
     Instruction,
     SetState,
-    Tell,
     TellCheck,
     Write,
     WriteConfig,
 )
+from berthmaster.controller.answer import Answer, Outcome
+from berthmaster.controller.instructions import KubeEvent
 from berthmaster.kubernetes.objects import Condition, Metadata, Object, key_of
 from berthmaster.kueue.multikueue import MultiKueueCluster, MultiKueueConfig, MultiKueueConfigSpec
 from berthmaster.kueue.workloads import CheckState, Workload
@@ -171,13 +171,14 @@ class World:
 
     def active(self, kind: str = "Active", name: str = CHECK) -> tuple[str, str]:
         """(reason, message) of a condition of the check; ("", "") without it."""
-        found = self.core.book.checks[name].condition(kind)
+        found = self.core.index.checks[name].condition(kind)
         return (found.reason, found.message) if found is not None else ("", "")
 
     # The shell
 
     def look(self) -> list[Instruction]:
-        return self.core.look(self.now_s, at_s=1_700_000_000 + self.now_s, whole=self.whole)
+        self.core.on_whole(self.whole, at_s=1_700_000_000 + self.now_s)
+        return self.core.act(self.now_s)
 
     def settle(self, rounds: int = 20) -> None:
         """Until nothing more is written."""
@@ -191,22 +192,22 @@ class World:
         until_s = self.now_s + seconds
         while self.now_s < until_s:
             self.settle()
-            self.now_s = min(until_s, max(self.core.next_due_s, self.now_s + 0.05))
+            self.now_s = min(until_s, max(self.core.wake_at_s(), self.now_s + 0.05))
         self.settle()
 
     def perform(self, instructions: Sequence[Instruction]) -> int:
         """Carry out; how many writes that were."""
         writes = 0
         for one in instructions:
-            if isinstance(one, Tell):
+            if isinstance(one, KubeEvent):
                 self.told.append((one.reason, one.note))
                 continue
             writes += 1
             self.writes.append(one)
-            self.core.on_done(self.answer(one), self.now_s)
+            assert not self.core.on_answer(one, self.answer(one), self.now_s)
         return writes
 
-    def answer(self, write: Write) -> Done:
+    def answer(self, write: Write) -> Answer:
         """What the server says."""
         match write:
             case WriteConfig():
@@ -215,7 +216,7 @@ class World:
                 self.drop("MultiKueueConfig", write.base.metadata.name)
             case Connect():
                 if write.cluster not in self.secrets:
-                    return Done(write.ref, why="there is no Secret")
+                    return Answer(Outcome.GONE, "NoSecret", "there is no Secret")
                 self.put(cluster(write.cluster, active=None))
             case TellCheck():
                 found = self.objects["AdmissionCheck", "", write.check]
@@ -223,15 +224,15 @@ class World:
                 self.put(msgspec.structs.replace(found, status=status))
             case SetState():
                 self._set_state(write)
-        return Done(write.ref)
+        return Answer()
 
-    def _write_config(self, write: WriteConfig) -> Done:
+    def _write_config(self, write: WriteConfig) -> Answer:
         there = self.objects.get(("MultiKueueConfig", "", write.name))
         if self.refuse:
-            return Done(write.ref, why=self.refuse)
+            return Answer(Outcome.DENIED, "Forbidden", self.refuse)
         base = write.base.metadata.resource_version if write.base else ""
         if base != (there.metadata.resource_version if there else ""):
-            return Done(write.ref, why="conflict", soon=True)
+            return Answer(Outcome.CONFLICT, "Conflict", "conflict")
         notes = dict(there.metadata.annotations if there else {})
         notes["berthmaster.io/admission-check"] = write.name
         notes["berthmaster.io/draining"] = ",".join(write.draining)
@@ -241,7 +242,7 @@ class World:
         )
         stored = self.put(made)
         assert isinstance(stored, MultiKueueConfig)
-        return Done(write.ref, config=stored)
+        return Answer(found=stored)
 
     def _set_state(self, write: SetState) -> None:
         at: Key = ("Workload", *key_of(write.base.metadata))

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from berthmaster.kubernetes.mirrored import Watched
+from berthmaster.controller.watch import Watched
 from berthmaster.kubernetes.resources import (
     ADMISSION_CHECKS,
     CLUSTER_QUEUES,

@@ -8,9 +8,10 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from berthmaster.admission.hands import Hands
+from berthmaster.admission.instructions import Connect, DeleteConfig, SetState, WriteConfig
 from berthmaster.admission.objects import check_of
-from berthmaster.admission.words import Connect, DeleteConfig, Done, SetState, WriteConfig
+from berthmaster.admission.writer import AdmissionWriter
+from berthmaster.controller.answer import Answer, Outcome
 from berthmaster.kueue.multikueue import MultiKueueConfig
 from berthmaster.kueue.workloads import Workload
 from tests.bus.tools import story
@@ -32,15 +33,15 @@ def answer(thing: object) -> Handler:
 
 
 @asynccontextmanager
-async def hands(*answers: Handler) -> AsyncIterator[tuple[Stage, Hands]]:
+async def writer(*answers: Handler) -> AsyncIterator[tuple[Stage, AdmissionWriter]]:
     async with Stage() as stage:
         stage.before = list(answers)
         async with await stage.client() as client:
-            yield stage, Hands(client, "kueue-system")
+            yield stage, AdmissionWriter(client, "kueue-system")
 
 
 def passing(base: Workload) -> SetState:
-    return SetState("1", base, CHECK, True, "Placement t4 selects a")
+    return SetState(base, CHECK, True, "Placement t4 selects a")
 
 
 def asked(stage: Stage) -> list[tuple[str, str]]:
@@ -49,9 +50,9 @@ def asked(stage: Stage) -> list[tuple[str, str]]:
 
 @story
 async def test_only_our_item_is_applied_with_the_version_that_was_looked_at() -> None:
-    async with hands(answer(workload(state="Ready"))) as (stage, mine):
-        assert await mine.carry_out(passing(workload(version=7))) == Done("1")
-        assert mine.passed == 1
+    async with writer(answer(workload(state="Ready"))) as (stage, mine):
+        passed = workload(state="Ready")
+        assert await mine.carry_out(passing(workload(version=7))) == Answer(found=passed)
         ((method, path, query),) = stage.requests
         assert (method, path) == ("PATCH", f"{WORKLOAD}/status")
         manager = f"berthmaster-admission-{CHECK}"
@@ -67,8 +68,9 @@ async def test_only_our_item_is_applied_with_the_version_that_was_looked_at() ->
 @story
 async def test_after_a_conflict_what_the_server_has_is_asked_again() -> None:
     fresh = answer(workload(version=9))
-    async with hands(CONFLICT, fresh, answer(workload(state="Ready"))) as (stage, mine):
-        assert await mine.carry_out(passing(workload(version=7))) == Done("1")
+    async with writer(CONFLICT, fresh, answer(workload(state="Ready"))) as (stage, mine):
+        passed = workload(state="Ready")
+        assert await mine.carry_out(passing(workload(version=7))) == Answer(found=passed)
         patch, get = ("PATCH", f"{WORKLOAD}/status"), ("GET", WORKLOAD)
         assert asked(stage) == [patch, get, patch]
         last: Any = stage.bodies[-1]
@@ -89,27 +91,26 @@ async def test_after_a_conflict_what_the_server_has_is_asked_again() -> None:
 def test_who_was_evicted_meanwhile_or_is_another_one_is_left_alone(found: Workload) -> None:
     @story
     async def run() -> None:
-        async with hands(CONFLICT, answer(found)) as (stage, mine):
-            assert await mine.carry_out(passing(workload())) == Done("1")
+        async with writer(CONFLICT, answer(found)) as (stage, mine):
+            assert await mine.carry_out(passing(workload())) == Answer()
             assert len(stage.requests) == 2
-            assert mine.passed == 0
 
     run()
 
 
 @story
 async def test_who_is_gone_needs_nothing() -> None:
-    async with hands(refuse(404, "NotFound")) as (_, mine):
-        assert await mine.carry_out(passing(workload())) == Done("1")
+    async with writer(refuse(404, "NotFound")) as (_, mine):
+        assert await mine.carry_out(passing(workload())) == Answer()
 
 
 @story
 async def test_a_configuration_is_written_as_it_was_decided_or_not_at_all() -> None:
     written = config("a", "b", version=5)
-    async with hands(answer(written), CONFLICT) as (stage, mine):
-        write = WriteConfig("1", CHECK, ("a", "b"), ("a",), config("a", version=4))
-        done = await mine.carry_out(write)
-        assert (done.why, done.config) == ("", written)
+    async with writer(answer(written), CONFLICT) as (stage, mine):
+        write = WriteConfig(CHECK, ("a", "b"), ("a",), config("a", version=4))
+        answered = await mine.carry_out(write)
+        assert answered == Answer(found=written)
         body: Any = stage.bodies[0]
         assert body == {
             "metadata": {
@@ -118,8 +119,8 @@ async def test_a_configuration_is_written_as_it_was_decided_or_not_at_all() -> N
             },
             "spec": {"clusters": ["a", "b"]},
         }
-        done = await mine.carry_out(write._replace(ref="2", draining=()))
-        assert done.soon
+        answered = await mine.carry_out(write._replace(draining=()))
+        assert answered.outcome is Outcome.CONFLICT
         body = stage.bodies[1]
         assert body["metadata"]["annotations"] == {"berthmaster.io/draining": None}
         assert len(stage.requests) == 2, "it is decided anew, not written again"
@@ -127,13 +128,13 @@ async def test_a_configuration_is_written_as_it_was_decided_or_not_at_all() -> N
 
 @story
 async def test_a_new_configuration_says_whose_it_is_and_one_that_is_there_is_looked_at() -> None:
-    async with hands(answer(config("a")), refuse(409, "AlreadyExists")) as (stage, mine):
-        write = WriteConfig("1", CHECK, ("a",), (), None)
-        assert (await mine.carry_out(write)).config == config("a")
+    async with writer(answer(config("a")), refuse(409, "AlreadyExists")) as (stage, mine):
+        write = WriteConfig(CHECK, ("a",), (), None)
+        assert (await mine.carry_out(write)).found == config("a")
         assert asked(stage) == [("POST", CONFIGS)]
         body: Any = stage.bodies[0]
         assert check_of(MultiKueueConfig(**_meta(body))) == CHECK
-        assert (await mine.carry_out(write)).soon
+        assert (await mine.carry_out(write)).outcome is Outcome.CONFLICT
 
 
 def _meta(body: Any) -> dict[str, Any]:
@@ -142,9 +143,9 @@ def _meta(body: Any) -> dict[str, Any]:
 
 @story
 async def test_a_configuration_that_changed_is_not_deleted() -> None:
-    async with hands(CONFLICT) as (stage, mine):
-        done = await mine.carry_out(DeleteConfig("1", config("a", version=3)))
-        assert done.soon
+    async with writer(CONFLICT) as (stage, mine):
+        answered = await mine.carry_out(DeleteConfig(config("a", version=3)))
+        assert answered.outcome is Outcome.CONFLICT
         body: Any = stage.bodies[0]
         assert body["preconditions"] == {"resourceVersion": "3"}
 
@@ -153,11 +154,13 @@ async def test_a_configuration_that_changed_is_not_deleted() -> None:
 async def test_a_cluster_is_made_where_its_secret_is_and_nothing_of_it_is_told() -> None:
     secret = {"metadata": {"name": "multikueue-a"}, "data": {"kubeconfig": "aHVzaA=="}}
     there = [answer(secret), refuse(409, "AlreadyExists")]
-    async with hands(refuse(404, "NotFound"), *there) as (stage, mine):
-        done = await mine.carry_out(Connect("1", "a"))
-        assert done == Done("1", why="there is no Secret kueue-system/multikueue-a")
-        done = await mine.carry_out(Connect("2", "a"))
-        assert done == Done("2"), "somebody else's is as good"
+    async with writer(refuse(404, "NotFound"), *there) as (stage, mine):
+        answered = await mine.carry_out(Connect("a"))
+        assert answered == Answer(
+            Outcome.GONE, "NoSecret", "there is no Secret kueue-system/multikueue-a"
+        )
+        answered = await mine.carry_out(Connect("a"))
+        assert answered == Answer(), "somebody else's is as good"
         assert asked(stage)[-1] == ("POST", CLUSTERS)
         assert "aHVzaA==" not in str(stage.bodies)
 
@@ -166,9 +169,11 @@ async def test_a_cluster_is_made_where_its_secret_is_and_nothing_of_it_is_told()
 async def test_rights_that_are_missing_for_a_moment_are_asked_for_again_soon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with hands(DENIED, DENIED, refuse(500, "InternalError")) as (_, mine):
-        assert (await mine.carry_out(passing(workload()))).soon
+    async with writer(DENIED, DENIED, refuse(500, "InternalError")) as (_, mine):
+        answered = await mine.carry_out(passing(workload()))
+        assert (answered.outcome, answered.pause_s) == (Outcome.LATER, 0.25)
         monkeypatch.setattr("berthmaster.kubernetes.denials.GRACE_S", 0.0)
-        done = await mine.carry_out(passing(workload()))
-        assert (done.soon, done.why[:22]) == (False, "workloads is forbidden")
-        assert (await mine.carry_out(passing(workload()))).soon, "a server that is ill"
+        answered = await mine.carry_out(passing(workload()))
+        assert (answered.outcome, answered.why[:22]) == (Outcome.DENIED, "workloads is forbidden")
+        answered = await mine.carry_out(passing(workload()))
+        assert answered.outcome is Outcome.LATER, "a server that is ill"

@@ -5,33 +5,24 @@ by the contract (gate.py), asked again on what the server has after a conflict. 
 our own item of the list of checks is applied; the rest is other people's.
 """
 
-import asyncio
 import time
 from typing import Any, Final, assert_never
 
 from berthmaster.admission import gate
 from berthmaster.admission.gate import Standing
-from berthmaster.admission.objects import CHECK_ANNOTATION, MANAGED_LABEL, MANAGER
-from berthmaster.admission.words import (
+from berthmaster.admission.instructions import (
     Connect,
     DeleteConfig,
-    Done,
     SetState,
     TellCheck,
     Write,
     WriteConfig,
 )
+from berthmaster.admission.objects import CHECK_ANNOTATION, MANAGED_LABEL, MANAGER
+from berthmaster.controller.answer import Answer, Outcome
+from berthmaster.controller.writer import Writer
 from berthmaster.kubernetes.client import Client
-from berthmaster.kubernetes.denials import Denials
-from berthmaster.kubernetes.errors import (
-    NO_ANSWER,
-    AlreadyExists,
-    Conflict,
-    Forbidden,
-    KubernetesError,
-    NotFound,
-    TooManyRequests,
-)
+from berthmaster.kubernetes.errors import AlreadyExists, NotFound
 from berthmaster.kubernetes.objects import Object, timestamp
 from berthmaster.kubernetes.resources import (
     ADMISSION_CHECKS,
@@ -47,50 +38,27 @@ from berthmaster.kueue.names import DRAINING_ANNOTATION
 from berthmaster.kueue.workloads import Workload
 
 ATTEMPTS: Final = 6
-AT_ONCE: Final = 16  # writes; a herd of Workloads must not take all of the server
 SECRET_PREFIX: Final = "multikueue-"  # as Open Cluster Management's addon names them
-MAX_WHY_CHARS: Final = 500
 MAX_MANAGER_CHARS: Final = 128
 
 
-class Hands:
-    """Writes for one core."""
+class AdmissionWriter(Writer[Write]):
+    """Writes of one core to one hub."""
 
     def __init__(self, client: Client, kueue_namespace: str) -> None:
-        self._client = client
+        super().__init__(client)
         self._namespace = kueue_namespace
-        self._denials = Denials()
-        self._limit = asyncio.Semaphore(AT_ONCE)
-        self.passed = 0  # checks of Workloads that were set Ready
 
-    async def carry_out(self, write: Write) -> Done:
-        """Do it; what became of it."""
-        kind = type(write).__name__
-        try:
-            async with self._limit:
-                done = await self._do(write)
-            self._denials.allowed(kind)
-            return done
-        except (AlreadyExists, Conflict, TooManyRequests, *NO_ANSWER) as error:
-            return Done(write.ref, why=str(error)[:MAX_WHY_CHARS], soon=True)
-        except Forbidden as error:
-            now_s = asyncio.get_running_loop().time()
-            passes = self._denials.pause_s(kind, error, now_s) is not None
-            return Done(write.ref, why=str(error)[:MAX_WHY_CHARS], soon=passes)
-        except KubernetesError as error:
-            return Done(write.ref, why=str(error)[:MAX_WHY_CHARS])
-
-    async def _do(self, write: Write) -> Done:
+    async def write(self, write: Write) -> Answer:
+        """By kind of write."""
         match write:
             case WriteConfig():
                 return await self._write_config(write)
             case DeleteConfig():
                 meta = write.base.metadata
                 path = MULTIKUEUE_CONFIGS.path(name=meta.name)
-                await self._client.delete(
-                    path, uid=meta.uid, resource_version=meta.resource_version
-                )
-                return Done(write.ref)
+                await self.client.delete(path, uid=meta.uid, resource_version=meta.resource_version)
+                return Answer()
             case Connect():
                 return await self._connect(write)
             case TellCheck():
@@ -100,54 +68,56 @@ class Hands:
             case _:
                 assert_never(write)
 
-    async def _write_config(self, write: WriteConfig) -> Done:
+    async def _write_config(self, write: WriteConfig) -> Answer:
         spec = {"clusters": write.clusters}
         draining = ",".join(write.draining)
         if write.base is None:
             notes = {CHECK_ANNOTATION: write.name}
             if draining:
                 notes[DRAINING_ANNOTATION] = draining
-            made = await self._client.create(
+            made = await self.client.create(
                 MULTIKUEUE_CONFIGS.path(),
                 {**_named(MULTIKUEUE_CONFIGS, write.name, notes), "spec": spec},
                 MultiKueueConfig,
                 field_manager=MANAGER,
             )
-            return Done(write.ref, config=made)
+            return Answer(found=made)
         body = {
             "metadata": {"annotations": {DRAINING_ANNOTATION: draining or None}},
             "spec": spec,
         }
-        written = await self._client.merge_patch(
+        written = await self.client.merge_patch(
             MULTIKUEUE_CONFIGS.path(name=write.name),
             body,
             MultiKueueConfig,
             resource_version=write.base.metadata.resource_version,
             field_manager=MANAGER,
         )
-        return Done(write.ref, config=written)
+        return Answer(found=written)
 
-    async def _connect(self, write: Connect) -> Done:
+    async def _connect(self, write: Connect) -> Answer:
         secret = f"{SECRET_PREFIX}{write.cluster}"
         try:
             # Only that it is there: the struct has no field for what is in it.
-            await self._client.get(SECRETS.path(namespace=self._namespace, name=secret), Object)
+            await self.client.get(SECRETS.path(namespace=self._namespace, name=secret), Object)
         except NotFound:
-            return Done(write.ref, why=f"there is no Secret {self._namespace}/{secret}")
+            return Answer(
+                Outcome.GONE, "NoSecret", f"there is no Secret {self._namespace}/{secret}"
+            )
         source = {"kubeConfig": {"locationType": "Secret", "location": secret}}
         body = {
             **_named(MULTIKUEUE_CLUSTERS, write.cluster, {}),
             "spec": {"clusterSource": source},
         }
         try:
-            await self._client.create(
+            await self.client.create(
                 MULTIKUEUE_CLUSTERS.path(), body, MultiKueueCluster, field_manager=MANAGER
             )
         except AlreadyExists:
             pass  # somebody else's is as good
-        return Done(write.ref)
+        return Answer()
 
-    async def _tell_check(self, write: TellCheck) -> Done:
+    async def _tell_check(self, write: TellCheck) -> Answer:
         told = [
             {
                 "type": one.type,
@@ -166,10 +136,10 @@ class Hands:
             "status": {"conditions": told},
         }
         path = ADMISSION_CHECKS.path(name=write.check, subresource="status")
-        await self._client.apply(path, body, AdmissionCheck, field_manager=MANAGER, force=True)
-        return Done(write.ref)
+        await self.client.apply(path, body, AdmissionCheck, field_manager=MANAGER, force=True)
+        return Answer()
 
-    async def _set_state(self, write: SetState) -> Done:
+    async def _set_state(self, write: SetState) -> Answer:
         meta = write.base.metadata
         at = {"namespace": meta.namespace, "name": meta.name}
         mirrored: Workload | None = write.base
@@ -179,7 +149,7 @@ class Hands:
             if mirrored is not None:
                 found, mirrored = mirrored, None
                 return found
-            return await self._client.get(WORKLOADS.path(**at), Workload)
+            return await self.client.get(WORKLOADS.path(**at), Workload)
 
         def change(workload: Workload) -> gate.Word | None:
             if workload.metadata.uid != meta.uid:
@@ -193,9 +163,8 @@ class Hands:
         try:
             written = await on_conflict(read, change, apply, attempts=ATTEMPTS)
         except NotFound:
-            return Done(write.ref)  # it is gone
-        self.passed += written is not None and write.passes
-        return Done(write.ref)
+            return Answer()  # it is gone
+        return Answer(found=written)  # None: nothing was left to say
 
     async def _apply_state(self, workload: Workload, check: str, word: gate.Word) -> Workload:
         meta = workload.metadata
@@ -221,7 +190,7 @@ class Hands:
         path = WORKLOADS.path(namespace=meta.namespace, name=meta.name, subresource="status")
         # A manager a check: an apply for another one would take this item away.
         manager = f"{MANAGER}-{check}"[:MAX_MANAGER_CHARS]
-        return await self._client.apply(path, body, Workload, field_manager=manager, force=True)
+        return await self.client.apply(path, body, Workload, field_manager=manager, force=True)
 
 
 def _named(resource: Resource, name: str, annotations: dict[str, str]) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from berthmaster.admission.book import NOT_SERVED
-from berthmaster.admission.mirrors import Mirrors
+from berthmaster.admission.index import NOT_SERVED
+from berthmaster.admission.watch import HubWatch, watched
+from berthmaster.controller.aside import SetAside
 from berthmaster.kubernetes.resources import PLACEMENTS
 from berthmaster.runtime.health import Health
 from berthmaster.runtime.log import Log
@@ -22,17 +23,24 @@ from tests.unit.kubernetes.stage import Stage, until
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server is asked often and believed soon."""
-    monkeypatch.setattr("berthmaster.admission.mirrors.ABSENT_S", 0.02)
-    monkeypatch.setattr("berthmaster.admission.mirrors.SURE_S", 0.1)
+    monkeypatch.setattr("berthmaster.admission.watch.SURE_S", 0.1)
 
 
 @asynccontextmanager
-async def mirroring(stage: Stage) -> AsyncIterator[tuple[Mirrors, Health]]:
+async def mirroring(stage: Stage) -> AsyncIterator[tuple[HubWatch, Health]]:
     settings = load(CommonSettings, "admission", [], {})
     log, health = Log("admission", stream=io.BytesIO()), Health()
     ctx = Context("admission", settings, log=log, metrics=Metrics("admission"), health=health)
     async with await stage.client() as client:
-        mirrors = Mirrors(ctx, client, lambda *_: None, placement_namespace="kueue-system")
+        mirrors = HubWatch(
+            ctx,
+            client,
+            watched("kueue-system"),
+            SetAside(),
+            on_object=lambda *_: None,
+            absent_s=0.02,
+            sure_s=0.1,
+        )
         mirrors.start()
         try:
             yield mirrors, health
@@ -57,7 +65,7 @@ def test_placements_may_be_lacking_and_kueues_kinds_may_not(allowed: bool) -> No
                 assert mirrors.lacking == ["placements", "placementdecisions"]
                 told = NOT_SERVED if allowed else "cannot be read: not allowed: "
                 assert mirrors.absent.startswith(told)
-                assert mirrors.unreadable(PLACEMENTS) == {}
+                assert mirrors.unreadable(PLACEMENTS.plural) == {}
 
                 # Nothing can be done there, and people see that and why.
                 assert not mirrors.complete

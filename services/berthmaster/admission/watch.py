@@ -1,12 +1,10 @@
-"""What is mirrored of the hub, and when enough of it is known."""
+"""What is watched of the hub, and when enough of it is known."""
 
-from typing import Any, Final
+from typing import Final
 
-from berthmaster.admission.book import NOT_SERVED
+from berthmaster.admission.index import NOT_SERVED
 from berthmaster.admission.objects import Placement, PlacementDecision
-from berthmaster.kubernetes import mirrored
-from berthmaster.kubernetes.client import Client
-from berthmaster.kubernetes.mirrored import OnChange, Watched
+from berthmaster.controller.watch import Watch, Watched
 from berthmaster.kubernetes.resources import (
     ADMISSION_CHECKS,
     MULTIKUEUE_CLUSTERS,
@@ -14,38 +12,30 @@ from berthmaster.kubernetes.resources import (
     PLACEMENT_DECISIONS,
     PLACEMENTS,
     WORKLOADS,
-    Resource,
 )
 from berthmaster.kueue.multikueue import AdmissionCheck, MultiKueueCluster, MultiKueueConfig
 from berthmaster.kueue.workloads import Workload
-from berthmaster.runtime.service import Context
 
 ABSENT_S: Final = 5.0  # between two looks for a kind that is not there
 SURE_S: Final = 5.0  # a server that starts does not know all kinds and rights at once
 
 
-class Mirrors(mirrored.Mirrors):
+def watched(placement_namespace: str) -> tuple[Watched, ...]:
+    """``placement_namespace``: where Placements are looked for."""
+    where = placement_namespace
+    return (
+        Watched(ADMISSION_CHECKS, AdmissionCheck),
+        Watched(MULTIKUEUE_CONFIGS, MultiKueueConfig),
+        Watched(MULTIKUEUE_CLUSTERS, MultiKueueCluster),
+        Watched(WORKLOADS, Workload),
+        Watched(PLACEMENTS, Placement, optional=True, namespace=where),
+        Watched(PLACEMENT_DECISIONS, PlacementDecision, optional=True, namespace=where),
+    )
+
+
+class HubWatch(Watch):
     """A hub without Open Cluster Management, or one where we may not look at it, is none to be
     silent about: each check that names a Placement says so. What was listed once is acted on."""
-
-    def __init__(
-        self,
-        ctx: Context[Any],
-        client: Client,
-        on_change: OnChange,
-        *,
-        placement_namespace: str,
-    ) -> None:
-        where = placement_namespace
-        watched = (
-            Watched(ADMISSION_CHECKS, AdmissionCheck),
-            Watched(MULTIKUEUE_CONFIGS, MultiKueueConfig),
-            Watched(MULTIKUEUE_CLUSTERS, MultiKueueCluster),
-            Watched(WORKLOADS, Workload),
-            Watched(PLACEMENTS, Placement, optional=True, namespace=where),
-            Watched(PLACEMENT_DECISIONS, PlacementDecision, optional=True, namespace=where),
-        )
-        super().__init__(ctx, client, watched, on_change, absent_s=ABSENT_S, sure_s=SURE_S)
 
     def lacks(self, name: str) -> bool:
         """Whether the server surely has no such kind, or never let us look at it, and need not."""
@@ -65,11 +55,6 @@ class Mirrors(mirrored.Mirrors):
             reflector = self._reflectors[name]
             return NOT_SERVED if reflector.absent else f"cannot be read: {reflector.trouble}"
         return ""
-
-    def unreadable(self, resource: Resource) -> dict[str, str]:
-        """Objects of a kind that cannot be read: name -> why."""
-        found = self._reflectors[resource.plural].unreadable
-        return {name: bad.why for (_, name), bad in found.items()}
 
     def _listed_once(self, name: str) -> bool:
         return bool(self._reflectors[name].resource_version)

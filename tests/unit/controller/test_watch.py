@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from berthmaster.kubernetes.mirror import Added, Change
-from berthmaster.kubernetes.mirrored import Mirrors, Watched
+from berthmaster.controller.aside import Phase, SetAside
+from berthmaster.controller.watch import Watch, Watched
+from berthmaster.kubernetes.objects import Object
 from berthmaster.runtime.health import Health
 from berthmaster.runtime.log import Log
 from berthmaster.runtime.metrics import Metrics
@@ -27,7 +28,10 @@ class Service:
 
     def __init__(self) -> None:
         self._lines = io.BytesIO()
-        self.told: list[tuple[str, Change[Any]]] = []
+        self.told: list[tuple[str, str, bool]] = []
+        self.listed: list[str] = []
+        self.aside = SetAside()
+        self.odd: set[str] = set()  # names of objects that make it raise
         self.context = Context(
             "toys",
             load(CommonSettings, "toys", [], {}),
@@ -36,8 +40,10 @@ class Service:
             health=Health(),
         )
 
-    def hear(self, one: Watched, change: Change[Any]) -> None:
-        self.told.append((one.name, change))
+    def hear(self, one: Watched, thing: Object, gone: bool) -> None:
+        if thing.metadata.name in self.odd:
+            raise KeyError("its secret")
+        self.told.append((one.name, thing.metadata.name, gone))
 
     @property
     def parts(self) -> dict[str, dict[str, object]]:
@@ -57,11 +63,18 @@ class Service:
 @asynccontextmanager
 async def mirroring(
     stage: Stage, *watched: Watched, sure_s: float = 0.05
-) -> AsyncIterator[tuple[Mirrors, Service]]:
+) -> AsyncIterator[tuple[Watch, Service]]:
     service = Service()
     async with await stage.client() as client:
-        mirrors = Mirrors(
-            service.context, client, watched, service.hear, absent_s=0.02, sure_s=sure_s
+        mirrors = Watch(
+            service.context,
+            client,
+            watched,
+            service.aside,
+            on_object=service.hear,
+            on_listed=lambda one: service.listed.append(one.name),
+            absent_s=0.02,
+            sure_s=sure_s,
         )
         mirrors.start()
         try:
@@ -85,8 +98,11 @@ def test_all_is_known_when_everything_is_listed_and_each_part_is_told_by_its_nam
                 assert all(part == {"ok": True, "why": ""} for part in service.parts.values())
                 assert service.figure("objects", "widgets") == 2
                 assert service.figure("objects", "blue widgets") == 1
-                added = [(of, c.object.metadata.name) for of, c in service.told if type(c) is Added]
-                assert sorted(added) == [("blue widgets", "b"), ("widgets", "a"), ("widgets", "b")]
+                assert sorted(service.told) == [
+                    ("blue widgets", "b", False),
+                    ("widgets", "a", False),
+                    ("widgets", "b", False),
+                ]
                 assert mirrors.has("blue widgets")
                 assert not mirrors.has("gadgets")
                 assert (mirrors.trouble, mirrors.lacking) == ("", [])
@@ -148,14 +164,45 @@ def test_an_object_that_cannot_be_read_is_logged_once_counted_and_told() -> None
                 mirrors.show()
                 assert service.figure("unreadable_objects", "widgets") == 1
                 assert service.figure("objects", "widgets") == 1
-                assert [type(change).__name__ for _, change in service.told] == [
-                    "Added",
-                    "Unreadable",
-                    "Listed",
-                ]
+                assert service.told == [("widgets", "good", False)]
+                assert service.listed == ["widgets"]
+                (oddity,) = service.aside.take_untold()
+                assert (oddity.phase, oddity.metadata.name) == (Phase.READING, "odd")
+                assert oddity.why.startswith("Expected `int`, got `str`")
                 (line,) = service.lines()
                 assert line["event"] == "an object has a wrong form"
                 assert (line["resource"], line["name"]) == ("widgets", "toys/odd")
                 assert line["why"].startswith("Expected `int`, got `str`")
+
+                # Put right it is like any other; deleted it is nobody's trouble any more.
+                await stage.put("odd", spec={"size": 3})
+                await until(lambda: len(service.told) == 2)
+                assert len(service.aside) == 0
+                await stage.put("odd", spec={"size": "huge"})
+                await until(lambda: len(service.aside) == 1)
+                await stage.remove("odd")
+                await until(lambda: service.told[-1] == ("widgets", "odd", True))
+                assert len(service.aside) == 0
+
+    asyncio.run(story())
+
+
+def test_an_object_that_is_not_understood_is_set_aside_until_it_changes() -> None:
+    async def story() -> None:
+        async with Stage() as stage, mirroring(stage, NEEDED) as (mirrors, service):
+            service.odd.add("odd")
+            await stage.put("odd")
+            await stage.put("good")
+            await until(lambda: service.told == [("widgets", "good", False)])
+            (oddity,) = service.aside.take_untold()
+            assert (oddity.phase, oddity.metadata.name) == (Phase.HEARING, "odd")
+            assert oddity.why.startswith("KeyError in test_watch.py, line ")
+            assert "its secret" not in oddity.event.note
+            assert mirrors.complete
+
+            service.odd.clear()
+            await stage.put("odd", spec={"size": 3})
+            await until(lambda: ("widgets", "odd", False) in service.told)
+            assert len(service.aside) == 0
 
     asyncio.run(story())

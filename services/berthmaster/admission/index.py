@@ -19,7 +19,7 @@ ObjectKey = tuple[str, str]
 NOT_SERVED: Final = "Placements are not served by this hub: install Open Cluster Management's CRDs"
 
 
-class Book:
+class HubIndex:
     """What is known of one hub."""
 
     def __init__(self, namespace: str) -> None:
