@@ -17,7 +17,6 @@ from berthmaster.bus import subjects
 from berthmaster.bus.embedded import MAX_PAYLOAD_BYTES
 from berthmaster.bus.permissions import grants, inbox_prefix
 from berthmaster.client.client import ENVELOPE_BYTES
-from berthmaster.gateway.validation import MAX_REQUEST_BYTES
 from berthmaster.messages.api import (
     OPERATOR_VERBS,
     RESOLVER_OPERATOR_VERBS,
@@ -33,6 +32,7 @@ from berthmaster.messages.api import (
     WhyReply,
 )
 from berthmaster.messages.control import ClusterLost, Cordon, QueueSetting
+from berthmaster.messages.explain import MAX_REQUEST_BYTES
 from berthmaster.messages.families import EVENT_KINDS, REQUEST_TYPES, TENANT_VERBS
 from berthmaster.messages.fleet import (
     ClusterAlive,

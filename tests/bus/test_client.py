@@ -226,16 +226,28 @@ async def test_a_tenants_own_user_sees_its_story_and_what_comes_and_nothing_else
         async with await Connection.open(user(server, "gateway"), "gateway", log) as gateway, me:
             await gateway.request(event_subject(first), encode(first))
 
+            asked: list[bytes] = []
+
             async def answer(subject: str, data: bytes) -> bytes:
-                # The ending is stored while the story is on its way: it must come, and once.
-                await gateway.request(event_subject(last), encode(last))
-                known = (RecordedEvent(sequence=1, stored_at_s=5.0, event=first),)
-                return encode(GetReply(workload=VIEW, story=known))
+                known = [RecordedEvent(sequence=1, stored_at_s=5.0, event=first)]
+                if asked:
+                    known.append(RecordedEvent(sequence=2, stored_at_s=6.0, event=last))
+                else:  # the ending is stored while the story is on its way: it must come, and once
+                    await gateway.request(event_subject(last), encode(last))
+                asked.append(data)
+                return encode(GetReply(workload=VIEW, story=tuple(known)))
 
             await answering(gateway, "lab", "get", answer)
             async with aclosing(me.watch(workload="a", since=0)) as events:
                 seen = [await anext(events) for _ in range(2)]
             assert [(each.sequence, each.event) for each in seen] == [(1, first), (0, last)]
+            # Since an event: its story after that, and then what comes.
+            async with aclosing(me.watch(workload="a", since=1)) as events:
+                assert (await anext(events)).event == last
+            # The past of all workloads is not a tenant's to read: said, not passed over.
+            async with aclosing(me.watch(since=0)) as events:
+                with pytest.raises(NotAllowedError, match="reads the past of one workload"):
+                    await anext(events)
             with pytest.raises(NotAllowedError):
                 await me.fleet()
             with pytest.raises(NotAllowedError):

@@ -175,10 +175,28 @@ def test_it_places_what_is_submitted_and_says_why(tmp_path: Path) -> None:
                 assert isinstance(told, WhatifReply)
                 assert [m.id for m in (*told.elsewhere, *told.stranded)] == ["a", "b"]
                 odd = await world.ask("whatif", b'{"cordn": {"cluster": "c1"}}')
-                assert isinstance(odd, Refusal)
+                assert odd == Refusal(
+                    code="invalid",
+                    field="cordn",
+                    value='{"cluster":"c1"}',
+                    expected="no field of this name; did you mean cordon?",
+                )
                 wrong = await world.ask("why", b'{"id": 7}')
                 assert isinstance(wrong, Refusal)
-                assert wrong.code == "malformed"
+                assert (wrong.field, wrong.value) == ("id", "7")
+                assert wrong.expected.startswith("1 to 52 lower-case letters, digits or '-'")
+                deep = await world.ask(
+                    "whatif", b'{"submit": {"id": "x", "pod_sets": [{"gpus": 99}]}}'
+                )
+                assert isinstance(deep, Refusal)
+                assert (deep.field, deep.value) == ("submit.pod_sets[0].gpus", "99")
+                assert deep.expected == "a whole number from 0 to 64"
+                torn = await world.ask("dry_run", b'{"id": ')
+                assert isinstance(torn, Refusal)
+                assert (torn.code, torn.expected) == (
+                    "malformed",
+                    "one JSON object (RFC 8259, UTF-8); it ends too early",
+                )
 
     asyncio.run(story())
 

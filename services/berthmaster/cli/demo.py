@@ -21,17 +21,18 @@ from berthmaster.cli.render.why import reason_of
 from berthmaster.cli.session import Output, run, usage
 from berthmaster.cli.tally import RECENT, Tally, gpu_milli
 from berthmaster.cli.up import (
-    CANNOT_START,
     cannot_start,
     options_of,
+    say_slow,
     stack_flags,
     until_signal,
 )
 from berthmaster.client import BerthError, Client
 from berthmaster.emulator.workloads import Arrival, generated
 from berthmaster.messages.workload import JobRequest, PodSet
+from berthmaster.supervisor.faults import FAULTS
 from berthmaster.supervisor.plan import PlanError, UpOptions
-from berthmaster.supervisor.processes import unless
+from berthmaster.supervisor.processes import NO_LIMIT_S, unless
 from berthmaster.supervisor.stack import Stack, ephemeral_folder
 
 DURATION_S: Final = 30.0
@@ -96,11 +97,11 @@ async def _demo(
 ) -> int:
     async with until_signal() as stopping:
         output.say(f"Starting NATS, {', '.join(options.services)} …")
-        stack = Stack(options, announce=False)
+        stack = Stack(options, announce=False, start_limit_s=NO_LIMIT_S, slow=say_slow)
         try:
             if await unless(stopping, stack.__aenter__()) is None:
                 return 0
-        except CANNOT_START as error:
+        except FAULTS as error:
             return cannot_start(output, error)
         try:
             output.say(f"Up after {stack.took_s:.1f} s; submitting {jobs:,} jobs.")

@@ -52,6 +52,7 @@ class Load:
         self._tasks: set[asyncio.Task[None]] = set()
         self.result = LoadResult()
         self.accepted_ids: set[str] = set()
+        self.last_sequence = 0  # of the events of those; what was accepted stands up to there
         self.unknown_ids: set[str] = set()
 
     async def run(self, arrivals: Iterable[tuple[float, JobRequest]], speed: float) -> None:
@@ -83,6 +84,7 @@ class Load:
             result.accepted += 1
             result.existing += reply.existing
             self.accepted_ids.add(request.id)
+            self.last_sequence = max(self.last_sequence, reply.sequence)
         except (RefusedError, TooLargeError) as error:
             result.refused += 1
             result.note(str(error))

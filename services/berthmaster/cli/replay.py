@@ -27,6 +27,7 @@ from berthmaster.messages.workload import JobRequest
 
 REQUEST_LIMIT_S: Final = 30.0
 LINE_INTERVAL_S: Final = 2.0
+READ_ON_LIMIT_S: Final = 10.0
 TRACES: Final = ("default", "gpushare100", "multigpu50")
 GENERATED: Final = 1000  # requests, where no limit is named
 
@@ -183,6 +184,7 @@ class Replay:
         self._tally = Tally(only=(request.id for _, request in arrivals))
         self._load = Load(berth, max_in_flight=in_flight)
         self._changed_s = time.monotonic()
+        self._news = asyncio.Event()  # an event came, or none will
 
     async def play(self, stopping: asyncio.Event, at_most_s: float) -> ReplayReport:
         """Submit, follow, and balance."""
@@ -204,18 +206,36 @@ class Replay:
         except TimeoutError:
             self._out.say(f"The time is over ({at_most_s:g} s).")
         finally:
-            for task in (showing, submitting, events):
+            for task in (showing, submitting):
                 task.cancel()
-            await asyncio.wait([showing, submitting, events])
+            await asyncio.wait([showing, submitting])
+            await self._read_on(events)
+            events.cancel()
+            await asyncio.wait([events])
         return self._report(took_s or time.monotonic() - began_s, time.monotonic() - began_s)
 
     async def _follow(self, since: int) -> None:
-        async with aclosing(self._berth.watch(since=since)) as events:
-            async for seen in events:
-                before = self._tally.sequence
-                self._tally.take(seen)
-                if self._tally.sequence != before:
-                    self._changed_s = time.monotonic()
+        try:
+            async with aclosing(self._berth.watch(since=since)) as events:
+                async for seen in events:
+                    before = self._tally.sequence
+                    self._tally.take(seen)
+                    self._news.set()
+                    if self._tally.sequence != before:
+                        self._changed_s = time.monotonic()
+        finally:
+            self._news.set()
+
+    async def _read_on(self, events: asyncio.Task[None]) -> None:
+        """Up to the last that was accepted: who is stopped while events are on their way would call
+        jobs missing that run."""
+        try:
+            async with asyncio.timeout(READ_ON_LIMIT_S):
+                while self._tally.sequence < self._load.last_sequence and not events.done():
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            self._out.say(f"Not all events came within {READ_ON_LIMIT_S:g} s.")
 
     def _settled(self) -> bool:
         everything_seen = self._tally.known >= len(self._load.accepted_ids)

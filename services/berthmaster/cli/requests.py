@@ -9,7 +9,7 @@ import msgspec
 
 from berthmaster.engine.fleet.shares import profile_milli
 from berthmaster.engine.scoring.profiles import PARTS
-from berthmaster.gateway.explain import explain_validation
+from berthmaster.messages.explain import explain_validation
 from berthmaster.messages.families import JOB_REQUESTS
 from berthmaster.messages.workload import JobRequest
 

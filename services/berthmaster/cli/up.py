@@ -13,29 +13,16 @@ from typing import Any
 import click
 import msgspec
 
-from berthmaster.bus.embedded import ServerFailed
-from berthmaster.bus.errors import BusError
-from berthmaster.bus.keys import KeysError
-from berthmaster.bus.permissions import UnknownUser
 from berthmaster.cli.session import EXIT_FAILED, EXIT_INTERRUPTED, Output, run, usage
 from berthmaster.supervisor import plan
-from berthmaster.supervisor.folder import DATA_FOLDER, AlreadyRunning
+from berthmaster.supervisor.faults import FAULTS, fault_text
+from berthmaster.supervisor.folder import DATA_FOLDER
 from berthmaster.supervisor.plan import KubeTarget, PlanError, UpOptions, kube_target
-from berthmaster.supervisor.processes import NotReady, Watched, unless
+from berthmaster.supervisor.processes import NO_LIMIT_S, SlowStart, Watched, unless
 from berthmaster.supervisor.stack import Stack, ephemeral_folder, process_view
 
 SAME_CTRL_C_S = 0.5  # a wrapper hands on the signal that the terminal has sent us as well
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-CANNOT_START = (
-    AlreadyRunning,
-    PlanError,
-    NotReady,
-    ServerFailed,
-    KeysError,
-    UnknownUser,
-    BusError,
-    OSError,
-)
 
 _CLUSTER_FLAGS: list[Callable[[Any], Any]] = [
     click.option(
@@ -225,11 +212,11 @@ async def _up(options: UpOptions, output: Output) -> int:
             output.item({"changed": view}, lambda: render.change(view))
 
     async with until_signal() as stopping:
-        bringing = Stack(options, told)
+        bringing = Stack(options, told, start_limit_s=NO_LIMIT_S, slow=say_slow)
         output.say(f"Starting in {options.folder} …")
         try:
             stack = await unless(stopping, bringing.__aenter__())
-        except CANNOT_START as error:
+        except FAULTS as error:
             return cannot_start(output, error)
         if stack is None:
             return 0
@@ -252,11 +239,18 @@ async def _up(options: UpOptions, output: Output) -> int:
     return 0
 
 
+def say_slow(slow: SlowStart) -> None:
+    """A start takes long: said on standard error in any case, so that nobody waits in the dark."""
+    sys.stderr.write(f"berth: {slow}; still trying, Ctrl-C ends it\n")
+    sys.stderr.flush()
+
+
 def cannot_start(output: Output, error: BaseException) -> int:
     """Say why it does not come up."""
+    text = fault_text(error)
     if output.as_json:
-        output.write(msgspec.json.encode({"error": {"code": "failed", "message": str(error)}}))
-    sys.stderr.write(f"berth: {error}\n")
+        output.write(msgspec.json.encode({"error": {"code": "failed", "message": text}}))
+    sys.stderr.write(f"berth: {text}\n")
     return EXIT_FAILED
 
 

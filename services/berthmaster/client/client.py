@@ -65,6 +65,10 @@ TRY_TIMEOUT_S: Final = 2.0
 CONNECT_TIMEOUT_S: Final = 5.0
 BACKOFF: Final = Backoff(first_s=0.05, most_s=1.0)
 ENVELOPE_BYTES: Final = 512  # headers and subject count against the server's limit too
+NO_PAST: Final = (
+    "a tenant's key reads the past of one workload (`berth watch WORKLOAD --since N`), and of all "
+    "of them what happens from now on (without --since)"
+)
 CLUSTER_FACTS: Final = ("alive", "profile", "score")
 
 
@@ -244,9 +248,9 @@ class Client:
         ``since``: the sequence after which to begin, 0 for all that is stored; None: from now on.
         ``tenant``: another tenant's, "*" for everybody's, for those who may.
 
-        A tenant's own user may not read streams. It gets events as they happen: of one workload
-        with its story before them if ``since`` is given, of several from now on. Their sequence
-        is 0 then, their time that of their arrival.
+        A tenant's own user may not read streams. It gets events as they happen, and of one
+        workload its story since then before them. The sequence of what happens is 0 then, its
+        time that of its arrival. The past of several is refused: NotAllowedError.
         """
         who = self.tenant if tenant is None else tenant
         if workload is not None:
@@ -256,8 +260,9 @@ class Client:
         try:
             last = await self.last_sequence()
         except NotAllowedError:
-            story = workload if since is not None else None
-            async with aclosing(self._watch_live(filters, story)) as live:
+            if since is not None and workload is None:
+                raise NotAllowedError(NO_PAST) from None
+            async with aclosing(self._watch_live(filters, workload, since)) as live:
                 async for seen in live:
                     yield seen
             return
@@ -268,7 +273,7 @@ class Client:
                 yield seen
 
     async def _watch_live(
-        self, filters: str, story_of: str | None
+        self, filters: str, workload: str | None, since: int | None
     ) -> AsyncGenerator[SeenEvent, None]:
         """Events as they arrive, after the story that the gateway knows, none of them twice."""
         feed: following.Feed[SeenEvent] = following.Feed()
@@ -285,10 +290,13 @@ class Client:
             if new := self.connection.violations[violations:]:
                 raise NotAllowedError(new[0])
             told: Sequence[WorkloadEvent] = ()
-            if story_of is not None:  # asked after subscribing, so that nothing falls in between
-                recordeds = (await self.get(story_of, story=True)).story
+            if workload is not None and since is not None:
+                # Asked after subscribing, so that nothing falls in between.
+                recordeds = (await self.get(workload, story=True)).story
                 told = [recorded.event for recorded in recordeds]
                 for recorded in recordeds:
+                    if recorded.sequence <= since:
+                        continue
                     yield SeenEvent(
                         sequence=recorded.sequence,
                         stored_at_s=recorded.stored_at_s,

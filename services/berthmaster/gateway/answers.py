@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from berthmaster.gateway.explain import shorten
 from berthmaster.gateway.workload_index import state_name, view_of
 from berthmaster.lifecycle.fold import Workload
 from berthmaster.lifecycle.states import State
@@ -17,6 +16,7 @@ from berthmaster.messages.api import (
     SubmitReply,
 )
 from berthmaster.messages.control import QueueSetting
+from berthmaster.messages.explain import shorten
 from berthmaster.messages.families import encode
 from berthmaster.messages.workload import JobRequest
 

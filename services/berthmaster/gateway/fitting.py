@@ -5,8 +5,8 @@ from typing import Final
 
 from berthmaster.engine.fleet.models import is_one_of
 from berthmaster.engine.fleet.shares import profile_memory_mib, profile_milli
-from berthmaster.gateway.explain import Step, invalid
 from berthmaster.messages.api import Refusal
+from berthmaster.messages.explain import Step, invalid
 from berthmaster.messages.workload import ONE_NODE, PodSet, Topology
 
 _LABEL: Final = re.compile(

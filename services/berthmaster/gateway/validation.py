@@ -12,14 +12,6 @@ import msgspec
 from berthmaster.bus import subjects
 from berthmaster.engine.queueing.queues import CPU, MEMORY, MODEL
 from berthmaster.engine.scoring.profiles import fault
-from berthmaster.gateway.explain import (
-    Step,
-    cut,
-    explain_malformed,
-    explain_validation,
-    first_unknown_field,
-    invalid,
-)
 from berthmaster.gateway.fitting import pod_set_fault
 from berthmaster.messages.api import (
     CancelRequest,
@@ -31,6 +23,13 @@ from berthmaster.messages.api import (
     ReprioritizeRequest,
 )
 from berthmaster.messages.control import QueueSetting
+from berthmaster.messages.explain import (
+    Step,
+    cut,
+    decoded,
+    first_unknown_field,
+    invalid,
+)
 from berthmaster.messages.families import (
     CANCEL_REQUESTS,
     CORDON_REQUESTS,
@@ -40,15 +39,11 @@ from berthmaster.messages.families import (
     LOST_REQUESTS,
     QUEUE_REQUESTS,
     REPRIORITIZE_REQUESTS,
-    UNREADABLE,
-    Reader,
 )
 from berthmaster.messages.workload import MAX_PODS, JobRequest, Name
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-# `placed` carries the request and the pods' places, and must stay below the server's 1 MiB.
-MAX_REQUEST_BYTES: Final = 256 * 1024
 MAX_TENANTS_OF_A_QUEUE: Final = 1000
 MAX_SET_BY_CHARS: Final = 256
 MAX_PLACES_OF_A_QUEUE: Final = 1000
@@ -82,7 +77,7 @@ def tenant_refusal(tenant: str) -> Refusal | None:
 
 def job_request(data: bytes) -> JobRequest | Refusal:
     """The body of ``submit``."""
-    request = _decoded(JobRequest, JOB_REQUESTS, data)
+    request = decoded(JobRequest, JOB_REQUESTS, data)
     if isinstance(request, Refusal):
         return request
     seen: dict[str, int] = {}
@@ -117,27 +112,27 @@ def _ranking_fault(request: JobRequest | QueueSetting) -> Refusal | None:
 
 def cancel_request(data: bytes) -> CancelRequest | Refusal:
     """The body of ``cancel``."""
-    return _decoded(CancelRequest, CANCEL_REQUESTS, data)
+    return decoded(CancelRequest, CANCEL_REQUESTS, data)
 
 
 def reprioritize_request(data: bytes) -> ReprioritizeRequest | Refusal:
     """The body of ``reprioritize``."""
-    return _decoded(ReprioritizeRequest, REPRIORITIZE_REQUESTS, data)
+    return decoded(ReprioritizeRequest, REPRIORITIZE_REQUESTS, data)
 
 
 def get_request(data: bytes) -> GetRequest | Refusal:
     """The body of ``get``."""
-    return _decoded(GetRequest, GET_REQUESTS, data)
+    return decoded(GetRequest, GET_REQUESTS, data)
 
 
 def list_request(data: bytes) -> ListRequest | Refusal:
     """The body of ``list``; nothing at all asks for everything."""
-    return _decoded(ListRequest, LIST_REQUESTS, data or b"{}")
+    return decoded(ListRequest, LIST_REQUESTS, data or b"{}")
 
 
 def cordon_request(data: bytes) -> CordonRequest | Refusal:
     """The body of ``cordon`` and ``uncordon``."""
-    request = _decoded(CordonRequest, CORDON_REQUESTS, data)
+    request = decoded(CordonRequest, CORDON_REQUESTS, data)
     if isinstance(request, Refusal):
         return request
     wrong = _no_token("cluster", request.cluster)
@@ -148,7 +143,7 @@ def cordon_request(data: bytes) -> CordonRequest | Refusal:
 
 def lost_request(data: bytes) -> LostRequest | Refusal:
     """The body of ``lost`` and ``found``."""
-    request = _decoded(LostRequest, LOST_REQUESTS, data)
+    request = decoded(LostRequest, LOST_REQUESTS, data)
     if isinstance(request, Refusal):
         return request
     return _no_token("cluster", request.cluster) or request
@@ -156,7 +151,7 @@ def lost_request(data: bytes) -> LostRequest | Refusal:
 
 def queue_setting(data: bytes) -> QueueSetting | Refusal:
     """The body of ``queue``. As a message it tolerates unknown fields, as a request it does not."""
-    setting = _decoded(QueueSetting, QUEUE_REQUESTS, data)
+    setting = decoded(QueueSetting, QUEUE_REQUESTS, data)
     if isinstance(setting, Refusal):
         return setting
     return first_unknown_field(QueueSetting, data) or _queue_fault(setting) or setting
@@ -239,19 +234,3 @@ def _no_token(field: str, name: str) -> Refusal | None:
         most = subjects.MAX_TOKEN_CHARS
         return invalid([field], name, f"a name that fits a subject: {most} characters encoded")
     return None
-
-
-def _decoded(kind: type[T], decoder: Reader[T], data: bytes) -> T | Refusal:
-    if len(data) > MAX_REQUEST_BYTES:
-        return Refusal(
-            code="too_large",
-            field="",
-            value=f"{len(data)} bytes",
-            expected=f"at most {MAX_REQUEST_BYTES} bytes",
-        )
-    try:
-        return decoder.decode(data)
-    except msgspec.ValidationError as error:
-        return explain_validation(kind, data, error)
-    except UNREADABLE as error:
-        return explain_malformed(data, error)

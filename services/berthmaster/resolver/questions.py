@@ -16,7 +16,8 @@ from berthmaster.bus.errors import BusError
 from berthmaster.bus.log import last_message, next_message
 from berthmaster.bus.streams import ARCHIVE, WORKLOADS
 from berthmaster.lifecycle.fold import key
-from berthmaster.messages.api import Refusal, WhatifReply, WhatifRequest, WhyReply
+from berthmaster.messages.api import Refusal, WhatifReply, WhatifRequest, WhyReply, WhyRequest
+from berthmaster.messages.explain import decoded
 from berthmaster.messages.families import (
     DECISIONS,
     JOB_REQUESTS,
@@ -26,6 +27,7 @@ from berthmaster.messages.families import (
     encode,
 )
 from berthmaster.messages.placement import Decision
+from berthmaster.messages.workload import JobRequest
 from berthmaster.resolver.changes import unranked
 from berthmaster.resolver.core import Resolver
 from berthmaster.resolver.whatif import Budget
@@ -65,10 +67,9 @@ class Questions:
 
     async def _answer_why(self, subject: str, data: bytes) -> bytes | None:
         tenant, _ = subjects.parse_api(subject)
-        try:
-            request = WHY_REQUESTS.decode(data or b"{}")
-        except UNREADABLE as error:
-            return encode(_malformed(error, "a JSON object with the field id, or without any"))
+        request = decoded(WhyRequest, WHY_REQUESTS, data or b"{}")
+        if isinstance(request, Refusal):
+            return encode(request)
         if not self._ready():
             return encode(_busy("still catching up with the log; ask again"))
         if request.id is not None:
@@ -80,10 +81,9 @@ class Questions:
 
     async def _answer_dry_run(self, subject: str, data: bytes) -> bytes:
         tenant, _ = subjects.parse_api(subject)
-        try:
-            request = JOB_REQUESTS.decode(data)
-        except UNREADABLE as error:
-            return encode(_malformed(error, "a job request; see schemas/json"))
+        request = decoded(JobRequest, JOB_REQUESTS, data)
+        if isinstance(request, Refusal):
+            return encode(request)
         if (wrong := unranked("", request)) is not None:
             return encode(wrong)
         if not self._ready():
@@ -93,10 +93,9 @@ class Questions:
     async def _answer_whatif(self, subject: str, data: bytes) -> bytes:
         of_all = subject == subjects.operator("whatif")
         tenant = None if of_all else subjects.parse_api(subject)[0]
-        try:
-            request = WHATIF_REQUESTS.decode(data)
-        except UNREADABLE as error:
-            return encode(_malformed(error, "a supposed change; see schemas/json"))
+        request = decoded(WhatifRequest, WHATIF_REQUESTS, data)
+        if isinstance(request, Refusal):
+            return encode(request)
         async with self._supposing:
             if not self._ready():
                 return encode(_busy("still catching up with the log; ask again"))
@@ -154,10 +153,6 @@ class Questions:
             self._conn, ARCHIVE, subjects.archived_decision(self._core.cell, number)
         )
         return DECISIONS.decode(archived.data) if archived is not None else None
-
-
-def _malformed(error: Exception, expected: str) -> Refusal:
-    return Refusal(code="malformed", field="", value=str(error), expected=expected)
 
 
 def _busy(expected: str) -> Refusal:

@@ -17,7 +17,8 @@ from berthmaster.supervisor.plan import (
     KubeTarget,
     worker_entries,
 )
-from berthmaster.supervisor.pod import NO_LIMIT_S, Pod, PodSettings
+from berthmaster.supervisor.pod import Pod, PodSettings
+from berthmaster.supervisor.processes import NO_LIMIT_S
 from berthmaster.supervisor.stack import command_lines
 
 

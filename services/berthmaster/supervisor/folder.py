@@ -56,6 +56,17 @@ class AlreadyRunning(Exception):
         )
 
 
+class FolderUnusable(Exception):
+    """The folder cannot be made or written to."""
+
+    def __init__(self, folder: Path, error: OSError) -> None:
+        if isinstance(error, FileExistsError | NotADirectoryError):
+            why = "there is a file in its place"
+        else:
+            why = (error.strerror or "it cannot be written to").lower()
+        super().__init__(f"--data {folder} cannot be used as a folder: {why}")
+
+
 class FolderLock:
     """Holds a data folder for one `berth up`. The system lets go of it when the process ends."""
 
@@ -64,9 +75,12 @@ class FolderLock:
         self._fd = -1
 
     def __enter__(self) -> "FolderLock":
-        self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / LOCK_FILE
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise FolderUnusable(self._folder, error) from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -27,8 +27,8 @@ from berthmaster.supervisor.plan import (
     UpOptions,
     entries,
 )
-from berthmaster.supervisor.pod import NO_LIMIT_S, Pod, PodSettings
-from berthmaster.supervisor.processes import ServiceChild
+from berthmaster.supervisor.pod import Pod, PodSettings
+from berthmaster.supervisor.processes import NO_LIMIT_S, ServiceChild
 from berthmaster.supervisor.stack import SETUP, Stack, command_lines, make_streams
 
 RENEW_EVERY_S: Final = 24 * 3600.0

@@ -8,40 +8,25 @@ Kubernetes is who shows that to people. What children say goes where the pod's o
 The children's own health and metrics are on the ports that follow the pod's.
 """
 
-import math
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
-from berthmaster.bus.embedded import ServerFailed, free_ports
-from berthmaster.bus.errors import BusError
-from berthmaster.bus.keys import KeysError
-from berthmaster.bus.permissions import UnknownUser
+from berthmaster.bus.embedded import free_ports
 from berthmaster.runtime.errors import CannotStart
 from berthmaster.runtime.periodic import beats
 from berthmaster.runtime.service import Context
 from berthmaster.runtime.settings import CommonSettings, setting
-from berthmaster.supervisor.folder import AlreadyRunning
-from berthmaster.supervisor.plan import Entry, PlanError
-from berthmaster.supervisor.processes import NotReady, ServiceChild, Supervisor, Watched, unless
+from berthmaster.supervisor.faults import FAULTS, fault_text
+from berthmaster.supervisor.plan import Entry
+from berthmaster.supervisor.processes import ServiceChild, Supervisor, Watched, unless
 
 # Together below the four seconds in which a service of ours must drain.
 STOP_LIMIT_S: Final = 2.5
 SERVER_STOP_LIMIT_S: Final = 0.7
 REPORT_S: Final = 0.5
-NO_LIMIT_S: Final = math.inf  # a hub that is away, or an API server, may be long in coming
 LOCAL_HOSTS: Final = ("127.0.0.1", "0.0.0.0")
-FAULTS: Final = (
-    AlreadyRunning,
-    PlanError,
-    NotReady,
-    ServerFailed,
-    KeysError,
-    UnknownUser,
-    BusError,
-    OSError,
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +81,7 @@ class Pod(Generic[S]):
             self.ctx.health.ready("start", True)
             await self.ctx.stopping.wait()
         except FAULTS as error:
-            raise CannotStart(str(error)) from error
+            raise CannotStart(fault_text(error)) from error
         finally:
             report.cancel()
             await self.supervisor.stop()

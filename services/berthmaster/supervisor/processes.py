@@ -1,5 +1,7 @@
 """Keeps a set of processes running: started together, watched, restarted, stopped together.
 
+A slow start is no failure: whoever waits is told who is behind, and why, while it is tried on.
+
 A process that ends is started again after a pause that grows while it keeps ending, except when it
 said that its settings are wrong, or before it ever was ready that it cannot start: that does not
 improve by itself. Whoever watches is told of each change. All children die with this process,
@@ -7,6 +9,7 @@ however it ends; stopping asks first and makes sure after a limit.
 """
 
 import asyncio
+import math
 import os
 import random
 import signal
@@ -29,6 +32,8 @@ SETTLED_S: Final = 30.0  # up for so long, it counts as never having failed
 STOP_LIMIT_S: Final = 4.5  # services drain within 4; all of it is over within 5
 SERVER_STOP_LIMIT_S: Final = 2.0
 MAX_LOG_BYTES: Final = 64 * 1024 * 1024
+NO_LIMIT_S: Final = math.inf  # an API server or a hub that is away may be long in coming
+SLOW: Final = Backoff(first_s=30.0, most_s=300.0, jitter=0.0)  # between two words about it
 
 Condition = Literal["waiting", "starting", "ready", "unready", "restarting", "stopped", "failed"]
 
@@ -193,14 +198,29 @@ class NotReady(Exception):
     """A process did not come up in time, or never will."""
 
 
+@dataclass(frozen=True)
+class SlowStart:
+    """Processes that are not ready after so long; they go on being tried."""
+
+    after_s: float
+    behind: Mapping[str, str]  # by name: why
+
+    def __str__(self) -> str:
+        told = (f"{name} ({why})" for name, why in self.behind.items())
+        return f"not ready after {self.after_s:.0f} s: {', '.join(told)}"
+
+
 class Supervisor:
-    """Runs children until it is stopped. ``told(watched)`` is called at each change."""
+    """Runs children until it is stopped. ``told(watched)`` is called at each change, ``slow`` now
+    and then while a start takes long."""
 
     def __init__(
         self,
         told: Callable[[Watched], None] = lambda watched: None,
         *,
+        slow: Callable[[SlowStart], None] = lambda slow: None,
         backoff: Backoff = RESTARTS,
+        patience: Backoff = SLOW,
         stop_limit_s: float = STOP_LIMIT_S,
         server_stop_limit_s: float = SERVER_STOP_LIMIT_S,
     ) -> None:
@@ -208,30 +228,37 @@ class Supervisor:
         self._server_stop_limit_s = server_stop_limit_s
         self.watched: list[Watched] = []
         self._told = told
+        self._slow = slow
         self._backoff = backoff
+        self._patience = patience
         self._chance = random.Random()
         self._task: asyncio.Task[None] | None = None
         self._probes: set[asyncio.Task[None]] = set()
 
     async def start(self, children: Sequence[Child], *, timeout_s: float) -> None:
-        """Start more children and wait until each is ready. Raises NotReady; stop it then."""
+        """Start more children and wait until each is ready, for as long as that can still be.
+        Raises NotReady when one can never be, or the time is over; stop it then."""
         new = [Watched(child) for child in children]
         self.watched += new
         for watched in new:
             self._start(watched)
         if self._task is None:
             self._task = asyncio.create_task(self._watch(), name="supervisor")
-        deadline = time.monotonic() + timeout_s
-        while not all(watched.condition == "ready" for watched in new):
+        began_s = time.monotonic()
+        told = 1
+        say_s = self._patience.delay_s(told, self._chance)
+        while behind := [watched for watched in new if watched.condition != "ready"]:
             for watched in new:
                 if watched.condition == "failed":
                     raise NotReady(f"{watched.child.name} {watched.note}{_tail(watched.child)}")
-            if time.monotonic() > deadline:
-                late = next(watched for watched in new if watched.condition != "ready")
-                raise NotReady(
-                    f"{late.child.name} is not ready after {timeout_s:g} s: {late.note}"
-                    f"{_tail(late.child)}"
-                )
+            waited_s = time.monotonic() - began_s
+            if waited_s > min(timeout_s, say_s):
+                slow = SlowStart(waited_s, {w.child.name: w.note or w.condition for w in behind})
+                if waited_s > timeout_s:
+                    raise NotReady(f"{slow}{_tail(behind[0].child)}")
+                self._slow(slow)
+                told += 1
+                say_s = waited_s + self._patience.delay_s(told, self._chance)
             if self._task.done():
                 self._task.result()
             await asyncio.sleep(WATCH_INTERVAL_S)

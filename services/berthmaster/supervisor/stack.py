@@ -42,14 +42,18 @@ from berthmaster.supervisor.folder import (
     write_external,
 )
 from berthmaster.supervisor.plan import Entry, PlanError, UpOptions, entries, planned, with_fleet
-from berthmaster.supervisor.processes import ServerChild, ServiceChild, Supervisor, Watched
+from berthmaster.supervisor.processes import (
+    ServerChild,
+    ServiceChild,
+    SlowStart,
+    Supervisor,
+    Watched,
+)
 
 if TYPE_CHECKING:
     from berthmaster.bus.certificates import Certificates
 
-START_LIMIT_S: Final = 30.0
-CLUSTERS_LIMIT_S: Final = 120.0  # API servers may be far away, and first lists long
-SERVER_LIMIT_S: Final = 30.0  # with many messages on disk it has to read before it is ready
+START_LIMIT_S: Final = 120.0  # for programs; people end a start that takes too long themselves
 OPERATOR: Final = "operator"
 SETUP: Final = "setup"
 
@@ -102,18 +106,17 @@ class Stack:
         supervisor: Supervisor | None = None,
         child: "ChildMaker | None" = None,
         ports: Callable[[int], Sequence[int]] = free_ports,
-        start_limit_s: float | None = None,
+        start_limit_s: float = START_LIMIT_S,
+        slow: Callable[[SlowStart], None] = lambda slow: None,
     ) -> None:
         """``announce``: leave a connection file where other commands look for it. A pod brings a
-        supervisor and children of its own kind."""
+        supervisor and children of its own kind. ``slow`` is told when a start takes long."""
         self._entries = entries(options)  # a plan that cannot be is told before anything is started
         self.options = options
         self.folder = options.folder.absolute()
-        self.supervisor = supervisor or Supervisor(told)
+        self.supervisor = supervisor or Supervisor(told, slow=slow)
         self._child = child or self._logged
         self._ports = ports
-        if start_limit_s is None:
-            start_limit_s = CLUSTERS_LIMIT_S if options.hub or options.workers else START_LIMIT_S
         self._start_limit_s = start_limit_s
         self._files: Certificates | None = None
         self.took_s = 0.0
@@ -150,8 +153,7 @@ class Stack:
         )
 
     async def __aenter__(self) -> Self:
-        """Bring it up. Raises AlreadyRunning, NotReady, ServerFailed, KeysError, BusError; what
-        was started is stopped then."""
+        """Bring it up. Raises one of faults.FAULTS; what was started is stopped then."""
         began_s = time.monotonic()
         self._lock.__enter__()
         try:
@@ -177,7 +179,7 @@ class Stack:
                 ServerChild(server=each, name=name)
                 for each, name in zip(servers, names_, strict=True)
             ],
-            timeout_s=SERVER_LIMIT_S,
+            timeout_s=self._start_limit_s,
         )
         write_external(self.folder, external_url(self.options.external, self.url))
         await self._make_streams()

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berthmaster.gateway import validation
+from berthmaster.messages import explain
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.families import JOB_REQUESTS
 from berthmaster.messages.workload import MAX_PODS, JobRequest, PodSet
@@ -225,7 +226,7 @@ def test_a_good_job_request_is_taken_as_it_is(body: bytes) -> None:
 
 def test_the_largest_request_is_taken_and_one_byte_more_is_not() -> None:
     body = b'{"id":"a"}'
-    most = body + b" " * (validation.MAX_REQUEST_BYTES - len(body))
+    most = body + b" " * (explain.MAX_REQUEST_BYTES - len(body))
     assert validation.job_request(most) == JobRequest(id="a")
     assert validation.job_request(most + b" ") == Refusal(
         code="too_large", field="", value="262145 bytes", expected="at most 262144 bytes"

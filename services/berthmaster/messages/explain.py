@@ -1,4 +1,6 @@
-"""Turns what a decoder says into what a person needs: which field, what was sent, what is right.
+"""What is wrong with a request, for whoever sent it.
+
+Turns what a decoder says into what a person needs: which field, what was sent, what is right.
 
 msgspec names the place of a fault as ``$.pod_sets[0].gpus`` and never the value. The place is
 looked up in the types (for the words about what would be right) and in the same bytes decoded
@@ -12,13 +14,18 @@ import json
 import math
 import re
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import inspect
 
 from berthmaster.messages.api import Refusal
+from berthmaster.messages.families import UNREADABLE, Reader
 
+T = TypeVar("T", bound=msgspec.Struct)
+
+# `placed` carries the request and the pods' places, and must stay below the server's 1 MiB.
+MAX_REQUEST_BYTES: Final = 256 * 1024
 VALUE_CHARS: Final = 80
 FIELD_CHARS: Final = 200
 EXPECTED_CHARS: Final = 600
@@ -76,6 +83,23 @@ def invalid(path: Iterable[Step], value: object, expected: str) -> Refusal:
         value=shorten(value),
         expected=cut(expected, EXPECTED_CHARS),
     )
+
+
+def decoded(kind: type[T], decoder: Reader[T], data: bytes) -> T | Refusal:
+    """A request out of what somebody sent, or what is wrong with it."""
+    if len(data) > MAX_REQUEST_BYTES:
+        return Refusal(
+            code="too_large",
+            field="",
+            value=f"{len(data)} bytes",
+            expected=f"at most {MAX_REQUEST_BYTES} bytes",
+        )
+    try:
+        return decoder.decode(data)
+    except msgspec.ValidationError as error:
+        return explain_validation(kind, data, error)
+    except UNREADABLE as error:
+        return explain_malformed(data, error)
 
 
 def explain_validation(

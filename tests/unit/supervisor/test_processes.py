@@ -1,0 +1,122 @@
+"""Processes that come up late, or never."""
+
+import asyncio
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from berthmaster.runtime.backoff import Backoff
+from berthmaster.runtime.errors import EXIT_CANNOT_START
+from berthmaster.supervisor.faults import fault_text
+from berthmaster.supervisor.folder import FolderLock, FolderUnusable
+from berthmaster.supervisor.processes import NO_LIMIT_S, NotReady, SlowStart, Supervisor
+
+SOON = Backoff(first_s=0.05, most_s=0.1, jitter=0.0)
+
+
+@dataclass
+class Child:
+    """Is ready once it is let, and ends with the code that it is given."""
+
+    name: str
+    let: asyncio.Event = field(default_factory=asyncio.Event)
+    code: int | None = None
+    log_path: Path | None = None
+    shown_url: str = ""
+    pid: int = 7
+    stop_last: bool = False
+    starts: int = 0
+
+    def start(self) -> None:
+        self.starts += 1
+
+    def ended(self) -> int | None:
+        return self.code
+
+    async def unready(self) -> str:
+        return "" if self.let.is_set() else "reading its disk"
+
+    def signal(self, number: signal.Signals) -> None:
+        if number in (signal.SIGTERM, signal.SIGKILL):
+            self.code = -number
+
+
+def test_a_slow_start_is_told_again_and_again_and_goes_on_until_it_is_ready() -> None:
+    async def story() -> None:
+        quick, slow = Child("gateway"), Child("resolver")
+        quick.let.set()
+        said: list[SlowStart] = []
+
+        def told(late: SlowStart) -> None:
+            said.append(late)
+            if len(said) == 2:  # somebody is patient enough: it comes up after all
+                slow.let.set()
+
+        supervisor = Supervisor(slow=told, patience=SOON)
+        await supervisor.start([quick, slow], timeout_s=NO_LIMIT_S)
+        assert [watched.condition for watched in supervisor.watched] == ["ready", "ready"]
+        assert [late.behind for late in said] == [{"resolver": "reading its disk"}] * 2
+        assert str(said[0]) == "not ready after 0 s: resolver (reading its disk)"
+        await supervisor.stop()
+
+    asyncio.run(story())
+
+
+def test_programs_may_set_a_limit_and_are_told_who_was_behind() -> None:
+    async def story() -> None:
+        supervisor = Supervisor()
+        with pytest.raises(NotReady, match=r"not ready after 0 s: resolver \(reading its disk\)"):
+            await supervisor.start([Child("resolver")], timeout_s=0.1)
+        await supervisor.stop()
+
+    asyncio.run(story())
+
+
+def test_what_can_never_be_is_given_up_at_once_whatever_the_limit() -> None:
+    async def story() -> None:
+        supervisor = Supervisor()
+        hopeless = Child("emulator", code=EXIT_CANNOT_START)
+        with pytest.raises(NotReady, match=r"emulator cannot start \(exit code 3\)"):
+            await supervisor.start([hopeless], timeout_s=NO_LIMIT_S)
+        assert hopeless.starts == 1
+        await supervisor.stop()
+
+    asyncio.run(story())
+
+
+def test_what_ends_by_chance_is_started_again_without_limit() -> None:
+    async def story() -> None:
+        shaky = Child("scorer", code=1)
+
+        def told(late: SlowStart) -> None:
+            assert "scorer (ended with exit code 1)" in str(late)
+            shaky.code = None
+            shaky.let.set()
+
+        again = Backoff(first_s=0.01, most_s=0.02)
+        supervisor = Supervisor(slow=told, patience=SOON, backoff=again)
+        await supervisor.start([shaky], timeout_s=NO_LIMIT_S)
+        assert shaky.starts > 1
+        await supervisor.stop()
+
+    asyncio.run(story())
+
+
+def test_a_data_folder_that_is_a_file_is_told_in_words(tmp_path: Path) -> None:
+    file = tmp_path / "data"
+    file.write_text("a file")
+    for folder in (file, file / "deeper"):
+        with pytest.raises(FolderUnusable) as told, FolderLock(folder):
+            pass
+        assert fault_text(told.value) == (
+            f"--data {folder} cannot be used as a folder: there is a file in its place"
+        )
+
+
+def test_an_error_of_the_system_is_told_without_its_number() -> None:
+    assert fault_text(OSError(28, "No space left on device", "/data/x")) == (
+        "/data/x: No space left on device"
+    )
+    assert fault_text(OSError(28, "No space left on device")) == "No space left on device"
