@@ -11,7 +11,8 @@ Rules of this file, each of them Kueue's (a test runs the same table against a r
   node labels. Labels that it does not name say nothing against it.
 - The first flavor with room is taken; in a queue that tries the next flavor before it borrows, the
   first that borrows from nearest. Pod sets are assigned one after the other, and what the earlier
-  ones were given is no longer there for the later ones.
+  ones were given is no longer there for the later ones. If one of these finds no room, Kueue tries
+  again with the next flavors for the earlier ones.
 - A queue has its nominal quota and what its cohort leaves over: at most its borrowing limit on top.
   What exceeds a lending limit stays with its owner. Cohorts lend to each other in the same way.
 - "Never" is what does not fit although nothing runs anywhere. Preemption is left to Kueue: what
@@ -24,7 +25,7 @@ for 12 "never".
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NewType
 
 from berthmaster.engine.fleet.models import MODEL_LABELS, is_one_of
 from berthmaster.engine.fleet.taints import tolerates
@@ -35,6 +36,7 @@ PODS: Final = "pods"  # a resource that every pod takes one of, where a queue gr
 NO_QUOTA: Final = "no quota left"
 UNLIMITED: Final = float("inf")
 _UNITS: Final = {"memory": "MiB of memory"}
+MOST_ATTEMPTS: Final = 64  # of Kueue's to find flavors for several pod sets
 _DIVISIBLE: Final = ("cpu", "memory", PODS)  # what is no device
 
 Place = tuple[str, str]  # flavor, resource
@@ -304,85 +306,123 @@ def _amount(resource: str, amount: int) -> str:
     return f"{amount / 1000:g}" if resource == "cpu" else str(amount)
 
 
-def _groups(report: QueueReport) -> dict[frozenset[str], list[FlavorQuota]]:
-    """The resource groups: each resource is in one of them, and its flavors all have its
-    resources."""
-    groups: dict[frozenset[str], list[FlavorQuota]] = {}
+_Starts = NewType("_Starts", tuple[tuple[int, ...], ...])  # a flavor's number, by pod set and group
+
+
+class _Group(NamedTuple):
+    """A resource group: each resource is in one of them, and its flavors all have its resources."""
+
+    resources: frozenset[str]
+    flavors: list[FlavorQuota]
+
+
+def _groups(report: QueueReport) -> list[_Group]:
+    found: dict[frozenset[str], list[FlavorQuota]] = {}
     for flavor in report.flavors:
-        groups.setdefault(frozenset(flavor.resources), []).append(flavor)
-    return groups
+        found.setdefault(frozenset(flavor.resources), []).append(flavor)
+    return [_Group(*each) for each in found.items()]
 
 
 def _assign(report: QueueReport, queue: _Node, asks: Sequence[Ask]) -> _Assigned | _Lack:
-    """Flavors for all pod sets, as Kueue would give them now."""
+    """Flavors for all pod sets, as Kueue would give them now. Where a later pod set finds no room,
+    Kueue tries again, and the earlier ones begin behind the flavors that they had."""
     groups = _groups(report)
+    starts = _Starts(tuple((0,) * len(groups) for _ in asks))
+    lack: _Lack | None = None
+    for _ in range(MOST_ATTEMPTS):
+        found, tried = _attempt(report, groups, queue, asks, starts)
+        if isinstance(found, _Assigned):
+            return found
+        lack = lack or found  # the first attempt says most
+        if not any(any(each) for each in tried):
+            break
+        starts = tried
+    assert lack is not None
+    return lack
+
+
+def _attempt(
+    report: QueueReport,
+    groups: Sequence[_Group],
+    queue: _Node,
+    asks: Sequence[Ask],
+    starts: _Starts,
+) -> tuple[_Assigned | _Lack, _Starts]:
+    """With where to begin if this is not it."""
     taken: dict[Place, int] = {}
     flavors: list[Mapping[str, str]] = []
     height = 0
-    for ask in asks:
-        found = _assign_in_some_way(report, groups, queue, ask, taken)
+    nexts = [(0,) * len(groups) for _ in asks]
+    for number, ask in enumerate(asks):
+        found, nexts[number] = _assign_in_some_way(
+            report, groups, queue, ask, taken, starts[number]
+        )
         if isinstance(found, _Lack):
-            return found
+            return found, _Starts(tuple(nexts))
         flavors.append(found.flavors[0])
         height = max(height, found.height)
         for place, amount in found.taken.items():
             taken[place] = taken.get(place, 0) + amount
-    return _Assigned(tuple(flavors), taken, height)
+    return _Assigned(tuple(flavors), taken, height), starts
 
 
 def _assign_in_some_way(
     report: QueueReport,
-    groups: Mapping[frozenset[str], Sequence[FlavorQuota]],
+    groups: Sequence[_Group],
     queue: _Node,
     ask: Ask,
     before: Mapping[Place, int],
-) -> _Assigned | _Lack:
+    starts: Sequence[int],
+) -> tuple[_Assigned | _Lack, tuple[int, ...]]:
     lacks: list[_Lack] = []
     for way in ask.ways:
-        found = _assign_pods(report, groups, queue, ask.pods, way, before)
+        found, nexts = _assign_pods(report, groups, queue, ask.pods, way, before, starts)
         if isinstance(found, _Assigned):
-            return found
+            return found, nexts
         lacks.append(found)
     # Too little of what is granted says more than that something else is not.
-    return min(lacks, key=lambda lack: not lack.resource)
+    return min(lacks, key=lambda lack: not lack.resource), (0,) * len(groups)
 
 
 def _assign_pods(
     report: QueueReport,
-    groups: Mapping[frozenset[str], Sequence[FlavorQuota]],
+    groups: Sequence[_Group],
     queue: _Node,
     pods: PodSet,
     way: Amounts,
     before: Mapping[Place, int],
-) -> _Assigned | _Lack:
+    starts: Sequence[int],
+) -> tuple[_Assigned | _Lack, tuple[int, ...]]:
+    """With the flavor behind the last that was tried of each group; 0 behind the very last."""
+    nexts = [0] * len(groups)
     wanted = {name: amount for name, amount in way.items() if amount}
-    if any(PODS in resources for resources in groups):
+    if any(PODS in group.resources for group in groups):
         wanted[PODS] = pods.count
     chosen: dict[str, str] = {}
     taken: dict[Place, int] = {}
     highest = 0
-    open_ = wanted.keys() - {name for resources in groups for name in resources}
-    if open_:
-        return _Lack(f"grants no {min(open_)}")
-    for resources, flavors in groups.items():
+    if unknown := wanted.keys() - {name for group in groups for name in group.resources}:
+        return _Lack(f"grants no {min(unknown)}"), tuple(nexts)
+    for at, (resources, flavors) in enumerate(groups):
         part = {name: amount for name, amount in wanted.items() if name in resources}
         if not part:
             continue
         best: FlavorQuota | None = None
-        height = 0
-        for flavor in flavors:
-            reach = _reach(flavor, queue, pods, part, before)
+        height = number = 0
+        for number in range(starts[at], len(flavors)):
+            reach = _reach(flavors[number], queue, pods, part, before)
             if reach is not None and (best is None or reach < height):
-                best, height = flavor, reach
+                best, height = flavors[number], reach
                 if not reach or not report.prefers_own:
                     break
         if best is None:
-            return _lack(flavors, queue, pods, part, before)
+            return _lack(flavors, queue, pods, part, before), tuple(nexts)
+        nexts[at] = (number + 1) % len(flavors)
         highest = max(highest, height)
         for name, amount in part.items():
             chosen[name] = best.flavor
             taken[best.flavor, name] = amount
-    return _Assigned((chosen,), taken, highest)
+    return _Assigned((chosen,), taken, highest), tuple(nexts)
 
 
 def _reach(

@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 # 4: between clusters with the same room, where the queue's last one went counts no more.
-ENGINE_VERSION = "4"
+ENGINE_VERSION = "5"
 Mode = Literal["observe", "order", "dispatch"]
 
 

@@ -145,7 +145,7 @@ def test_a_cohort_lends_up_to_the_limit() -> None:
     world.begin()
     assert sent(world, pod_sets=(pods(gpus=4),)) == ("w2",)
     assert world.decisions()[0].placements[0].filtered == {
-        "w1": "queue worker-queue grants 3 nvidia.com/gpu at most, 4 are asked for"
+        "w1": "ClusterQueue worker-queue grants 3 nvidia.com/gpu at most, 4 are asked for"
     }
 
 

@@ -140,7 +140,7 @@ def test_each_cluster_that_is_left_out_carries_its_reason() -> None:
         "gone": "not active: BadKubeConfig: Secret w-kubeconfig not found",
         "stopped": "its ClusterQueue worker-queue is stopped",
         "missing": "has no LocalQueue team/main",
-        "small": "queue worker-queue grants 0 nvidia.com/gpu at most, 1 are asked for",
+        "small": "ClusterQueue worker-queue grants 0 nvidia.com/gpu at most, 1 are asked for",
         "silent": "silent",
         "mute": "reports no queues",
     }

@@ -13,6 +13,7 @@ What is left is ranked by tier, then by room.
   and yet Kueue may reach them: the last resort when nobody else is.
 """
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -22,12 +23,15 @@ from berthmaster.engine.fleet.cluster_view import ClusterView, bounded, standing
 from berthmaster.engine.fleet.clusters import SILENT, UNSCORED
 from berthmaster.engine.fleet.needs import Suitable, gpu_milli, shape_of
 from berthmaster.engine.fleet.taints import tolerates
-from berthmaster.lifecycle.fold import Key
+from berthmaster.kueue.asks import asks_of
+from berthmaster.kueue.quota import Answer, Quotas, closed, promises, queue_of
+from berthmaster.lifecycle.fold import Key, Workload
+from berthmaster.messages.fleet import QueueReport
 from berthmaster.messages.placement import RankedCluster
 from berthmaster.messages.workload import JobRequest
+from berthmaster.multikueue.deciding.job_manifest import place_of
 from berthmaster.multikueue.known.hub import ClusterRef, Rules
 from berthmaster.multikueue.known.state import Knowledge
-from berthmaster.multikueue.quota import Quota, quota_of
 from berthmaster.multikueue.settings import Policy
 
 FITS: Final = 0
@@ -165,14 +169,7 @@ def _shut(
     found = know.local_queue(ref.name, asked.namespace, asked.local_queue)
     if found is None:
         return f"has no LocalQueue {asked.namespace}/{asked.local_queue}", False
-    report, local = found
-    if not local.active:
-        return f"its LocalQueue {local.name} is not active: {local.reason}".rstrip(": "), False
-    if report.stopped:
-        return f"its ClusterQueue {report.queue} is stopped", False
-    if not report.active:
-        return f"its ClusterQueue {report.queue} is not active: {report.reason}".rstrip(": "), False
-    return "", False
+    return closed(*found), False
 
 
 class Nodes(NamedTuple):
@@ -228,20 +225,20 @@ def _judge(
     now_s: float,
 ) -> Candidate | str:
     """The cluster as a candidate, or why it can never be one."""
-    cluster = know.clusters.get(ref.name)
     found = know.local_queue(ref.name, asked.namespace, asked.local_queue)
     assert found is not None  # asked before
+    report, _ = found
     way = know.on_the_way.to(ref.name, now_s, policy.settle_s, but=asked.name)
     gpus = gpu_milli(asked.request) / 1000
-    quota = quota_of(found[0], cluster.queues.values(), asked.request, way.quota_gpus)
+    quota = _quotas(know, ref.name, way.unreserved).answer(report.queue, asks_of(asked.request))
     if quota.never:
         return quota.never
     empty = ref.name not in nodes.free
     unsuited = nodes.none_suits.get(ref.name, "")
-    if unsuited and not _may_come(asked.request, quota, unsuited):
+    if unsuited and not _may_come(asked.request, report, unsuited):
         return unsuited
     free = nodes.free.get(ref.name, 0.0) - (way.gpus if gpus else 0.0)
-    room = max(0.0, min(free, quota.left_gpus))
+    room = max(0.0, min(free, quota.devices_left))
     idle, fresh = standing_parts(view, stale_after_s=policy.stale_after_s)
     tier = _tier(
         quota,
@@ -253,15 +250,33 @@ def _judge(
     return Candidate(ref, tier, room, idle, fresh, view.age_s)
 
 
-def _may_come(request: JobRequest, quota: Quota, unsuited: str) -> bool:
+def _quotas(know: Knowledge, cluster: str, unreserved: Iterable[Workload]) -> Quotas:
+    """What its queues have, less what was sent there and has no quota reserved yet."""
+    reports = know.clusters.get(cluster).queues.values()
+    quotas = Quotas(reports)
+    for workload in unreserved:
+        request = workload.request
+        if request is None:
+            continue
+        if workload.origin is not None:
+            leads_to = queue_of(reports, workload.origin.namespace, workload.origin.local_queue)
+        else:
+            place = place_of(request.queue, know.queues.get(request.queue))
+            leads_to = queue_of(reports, place.namespace, place.local_queue)
+        if leads_to is not None:
+            quotas.charge(leads_to[0].queue, asks_of(request))
+    return quotas
+
+
+def _may_come(request: JobRequest, report: QueueReport, unsuited: str) -> bool:
     """Whether nodes that suit may be yet to come: the quota grants what no node has. For what asks
     for certain nodes, a flavor's labels must say that it has them."""
     if any(p.gpu_models or p.node_labels for p in request.pod_sets):
-        return quota.promised
+        return any(promises(report, ask) for ask in asks_of(request) if ask.pods.gpus)
     return unsuited == "no GPUs"
 
 
-def _tier(quota: Quota, *, has_nodes: bool, fits: bool, free: float, gpus: float) -> int:
+def _tier(quota: Answer, *, has_nodes: bool, fits: bool, free: float, gpus: float) -> int:
     if not quota.now:
         return NO_QUOTA
     if not has_nodes:

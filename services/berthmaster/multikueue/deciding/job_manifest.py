@@ -13,12 +13,12 @@ from berthmaster.engine.fleet.models import labels_of
 from berthmaster.kubernetes.labels import TENANT, WORKLOAD, value
 from berthmaster.kubernetes.pods import pod_spec
 from berthmaster.kubernetes.resources import JOBS
+from berthmaster.kueue.asks import GPU
 from berthmaster.kueue.names import MULTIKUEUE, QUEUE_LABEL
 from berthmaster.lifecycle.fold import Workload
 from berthmaster.messages.control import QueuePlace, QueueSetting
 from berthmaster.messages.fleet import NodeReport
 from berthmaster.messages.workload import PodSet, RunSpec
-from berthmaster.multikueue.known.requests import GPU
 
 HUB: Final = "hub"  # the hub's own entry of a queue's places
 MAX_NAME_CHARS: Final = 58  # pods' host names are the Job's with their index

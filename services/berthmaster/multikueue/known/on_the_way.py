@@ -25,7 +25,7 @@ class Way(NamedTuple):
     """What is on its way to a cluster."""
 
     gpus: float  # of pods that nodes do not report yet
-    quota_gpus: float  # of copies for which no quota is reserved yet
+    unreserved: tuple[Workload, ...]  # for whose copies no quota is reserved yet
 
 
 class Draft:
@@ -87,7 +87,8 @@ class OnTheWay:
     def to(self, cluster: str, now_s: float, settle_s: float, but: Key | None = None) -> Way:
         """What is on its way there. ``settle_s``: from running until nodes' reports surely show it.
         ``but``: one that is looked at itself, and does not stand in its own way."""
-        gpus = quota = 0.0
+        gpus = 0.0
+        unreserved: list[Workload] = []
         for workload in self._coming_to(cluster):
             if workload.key == but:
                 continue
@@ -99,8 +100,8 @@ class OnTheWay:
             else:
                 gpus += wants - self._arrivals.of(cluster, workload.key)
                 if workload.state in (State.PLACED, State.CLAIMED) and not self._reserved(workload):
-                    quota += wants
-        return Way(gpus, quota)
+                    unreserved.append(workload)
+        return Way(gpus, tuple(unreserved))
 
     def _coming_to(self, cluster: str) -> list[Workload]:
         drafted = self._draft.workloads if self._draft is not None else {}

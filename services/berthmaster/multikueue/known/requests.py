@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from berthmaster.engine.fleet.models import EXACTLY, PRODUCT
 from berthmaster.kubernetes.quantity import QuantityError, milli, whole
+from berthmaster.kueue.asks import GPU
 from berthmaster.kueue.workloads import (
     Container,
     KueuePodSet,
@@ -34,7 +35,6 @@ from berthmaster.messages.workload import (
     Toleration,
 )
 
-GPU: Final = "nvidia.com/gpu"
 MIB: Final = 1024 * 1024
 MAX_CPU_MILLI: Final = 10_000_000
 MAX_MEMORY_MIB: Final = 1 << 30

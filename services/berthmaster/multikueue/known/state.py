@@ -10,6 +10,7 @@ from typing import Final
 from berthmaster.engine.fleet.clusters import Clusters
 from berthmaster.engine.fleet.fleet import Fleet, Holding
 from berthmaster.engine.fleet.needs import Suitables
+from berthmaster.kueue.quota import queue_of
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
 from berthmaster.lifecycle.states import LIVE, State
 from berthmaster.messages.control import ClusterLost, ControlFact, Cordon, QueueSetting
@@ -198,11 +199,7 @@ class Knowledge:
         self, cluster: str, namespace: str, name: str
     ) -> tuple[QueueReport, LocalQueueReport] | None:
         """The worker's queue of the same name in the same namespace, with its ClusterQueue."""
-        for report in self.clusters.get(cluster).queues.values():
-            for local in report.local_queues:
-                if (local.namespace, local.name) == (namespace, name):
-                    return report, local
-        return None
+        return queue_of(self.clusters.get(cluster).queues.values(), namespace, name)
 
     def copy_of(self, workload: Workload, namespace: str, kueue_name: str) -> CopyReport | None:
         """The copy of a workload in the cluster of its attempt, as it stands there."""
