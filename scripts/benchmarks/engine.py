@@ -177,7 +177,7 @@ def steady(
         f"{prefix}decision_p50_ms": 1000 * took_s[len(took_s) // 2],
         f"{prefix}decision_p99_ms": 1000 * took_s[len(took_s) * 99 // 100],
         f"{prefix}placed_count": float(log.placed),
-        f"{prefix}memory_a_node_kib": know.engine_bytes / len(facts) / 1024,
+        f"{prefix}memory_a_node_kib": know.view.engine_bytes / len(facts) / 1024,
     }
 
 
@@ -233,7 +233,7 @@ def starting() -> dict[str, float]:
         "start_fold_facts_s": folded_facts_s,
         "start_fold_workloads_s": folded_s - folded_facts_s,
         "start_fold_and_first_commit_s": time.perf_counter() - began_s,
-        "start_memory_a_node_kib": log.resolver.know.engine_bytes / START_NODES / 1024,
+        "start_memory_a_node_kib": log.resolver.know.view.engine_bytes / START_NODES / 1024,
     }
 
 

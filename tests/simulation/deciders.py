@@ -123,7 +123,7 @@ class Decider(Process):
             return
         self._behind_since_s = None
         know = self.core.know
-        know.fleet_sequence = max(know.fleet_sequence, self.mirror.sequence)
+        know.view.fleet_sequence = max(know.view.fleet_sequence, self.mirror.sequence)
         for append in self.core.endings(self.now()):
             self.feed(lambda a=append: self._append(a))  # type: ignore[misc]
         plan = self.core.decide(self.now())

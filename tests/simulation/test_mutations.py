@@ -126,7 +126,7 @@ class PassesOverForEver(Resolver):
     def decide(self, now_s: float) -> Plan | None:
         for line in self.know.waiting.lines():
             if line.blocked_at >= 0:
-                line.blocked_at = self.know.growth
+                line.blocked_at = self.know.derived.growth
         return super().decide(now_s)
 
 

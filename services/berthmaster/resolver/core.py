@@ -134,7 +134,7 @@ class Resolver:
     @property
     def stirred(self) -> bool:
         """Whether something changed since the last look that found nothing to decide."""
-        return self._arrived or self.know.growth != self._looked_at
+        return self._arrived or self.know.derived.growth != self._looked_at
 
     def on_too_large(self, now_s: float) -> Append | None:
         """The pending plan does not fit into one message. Several placements become fewer at a
@@ -176,7 +176,7 @@ class Resolver:
         self.pending = decide(self.know, policy, now_s, self.name)
         if self.pending is None:
             self._arrived = False
-            self._looked_at = self.know.growth
+            self._looked_at = self.know.derived.growth
         return self.pending
 
     def endings(self, now_s: float) -> list[Append]:
@@ -201,7 +201,9 @@ class Resolver:
                     (know.open[name], f"cluster {LOST}")
                     for name in sorted(know.held.get(cluster.name, ()))
                 ]
-        sure_s = min(now_s, know.heard_s)  # our clock may be ahead, the server's messages are not
+        sure_s = min(
+            now_s, know.view.heard_s
+        )  # our clock may be ahead, the server's messages are not
         for name, over_at_s in know.deadlines.items():
             workload = know.open[name]
             cluster = know.clusters.peek(workload.cluster)

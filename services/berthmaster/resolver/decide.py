@@ -1,6 +1,6 @@
 """One group commit: from what is known to everything that is decided together.
 
-Phases, over one frozen moment:
+Phases, over one frozen snapshot:
 
 1. Retract placements that nobody claimed in time, or whose cluster was declared lost.
 2. View the clusters as of now: fresh, closed, and why.
@@ -20,14 +20,14 @@ from berthmaster.engine.fleet.models import EXACTLY
 from berthmaster.engine.fleet.needs import shape_of
 from berthmaster.engine.queueing.ledger import amounts_of
 from berthmaster.engine.queueing.queues import Amounts, ask_of, models_left, right
+from berthmaster.fleetview.ranking import Candidate
+from berthmaster.fleetview.shortlist import Shortlist
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.messages.placement import Choice, Retraction
 from berthmaster.messages.workload import JobRequest, Placed, Withdrawn
-from berthmaster.resolver.consider import Considered, consider, moment_at, seat
+from berthmaster.resolver.cycle import Cycle
 from berthmaster.resolver.draft import Draft, Plan
-from berthmaster.resolver.moment import Moment
 from berthmaster.resolver.quota import target_in
-from berthmaster.resolver.ranking import Candidate
 from berthmaster.resolver.reserving import Kept, Reserves
 from berthmaster.resolver.settings import Policy
 from berthmaster.resolver.state import UNCLAIMED, Knowledge
@@ -38,7 +38,7 @@ _RANKED_BYTES = 150
 _POD_BYTES = 60
 _NONE_KEPT: frozenset[Key] = frozenset()
 
-_Room = tuple[Considered, Candidate, Bound]
+_Room = tuple[Shortlist, Candidate, Bound]
 
 
 def decide(know: Knowledge, policy: Policy, now_s: float, decider: str) -> Plan | None:
@@ -56,14 +56,13 @@ def _draft(
     to decide: a decision follows from what is known now, or it could not be repeated."""
     draft = Draft(know, policy, now_s, decider, anew=anew)
     _retract(draft)
-    moment = moment_at(know, policy, now_s)
-    _note_reopened(know, moment.open)
+    cycle = Cycle(know, policy, now_s)
+    _note_reopened(know, cycle.snapshot.open)
     know.look_ahead(policy.order)
     try:
-        _place(draft, moment)
+        _place(draft, cycle)
     finally:
         know.fleet.charge(draft.taken, -1)
-    draft.steadiness = moment.steadiness
     return draft
 
 
@@ -118,21 +117,21 @@ def _withdraw(draft: Draft, workload: Workload, reason: str) -> None:
 def _note_reopened(know: Knowledge, opened: frozenset[str]) -> None:
     """A cluster that was closed at the last look and is open now may take what did not fit then."""
     if not opened <= know.opened:
-        know.growth += 1
+        know.derived.growth += 1
     know.opened = opened
 
 
 # 3
 
 
-def _place(draft: Draft, moment: Moment) -> None:
+def _place(draft: Draft, cycle: Cycle) -> None:
     know = draft.know
-    reserves = Reserves(know, moment, draft.now_s, anew=draft.anew)
+    reserves = Reserves(cycle, anew=draft.anew)
     try:
         turns = Turns(know, draft.policy, know.opened, reserves.kept)
         try:
             while not draft.full and (turn := turns.next()) is not None:
-                amounts = _place_one(draft, moment, turn, reserves)
+                amounts = _place_one(draft, cycle, turn, reserves)
                 if amounts is None:
                     turns.passed()
                 else:
@@ -152,7 +151,7 @@ def queue_refusal(know: Knowledge, request: JobRequest) -> str:
     return right(know.share(queue), *has, ask_of(request), ledger.models()).refusal
 
 
-def _place_one(draft: Draft, moment: Moment, turn: Turn, reserves: Reserves) -> Amounts | None:
+def _place_one(draft: Draft, cycle: Cycle, turn: Turn, reserves: Reserves) -> Amounts | None:
     """What the job takes, or None if it is passed over."""
     know, line = draft.know, turn.line
     workload = know.open[turn.key]
@@ -169,24 +168,24 @@ def _place_one(draft: Draft, moment: Moment, turn: Turn, reserves: Reserves) -> 
     blocked = turn.blocked and line.minded <= reserves.tokens
     if draft.anew or not blocked:
         draft.passed_over.append((line, reserves.tokens))  # unless there is room
-        found = _find_room(draft, moment, turn, reserves, asked, shape)
+        found = _find_room(draft, cycle, turn, reserves, asked, shape)
     if found is None:
         reserves.look(line, turn.key, turn.rank, asked, shape, untouched=not draft.events)
         return None
     draft.passed_over.pop()
-    considered, chosen, seating = found
-    know.fleet.charge(seating.holdings, +1)
-    draft.taken.extend(seating.holdings)
+    shortlist, chosen, bound = found
+    know.fleet.charge(bound.holdings, +1)
+    draft.taken.extend(bound.holdings)
     if reserves.kept:
         reserves.drop(turn.key)
-        reserves.give_way(turn.rank, seating.holdings)
-    _record(draft, moment, workload, request, considered, chosen, seating)
-    return amounts_of(know.fleet.node, request, chosen.cluster, seating.bindings)
+        reserves.give_way(turn.rank, bound.holdings)
+    _record(draft, cycle, workload, request, shortlist, chosen, bound)
+    return amounts_of(know.fleet.node, request, chosen.cluster, bound.bindings)
 
 
 def _find_room(
     draft: Draft,
-    moment: Moment,
+    cycle: Cycle,
     turn: Turn,
     reserves: Reserves,
     asked: JobRequest,
@@ -195,13 +194,13 @@ def _find_room(
     """A place beside all reservations, or else in the room of those that do not mind."""
     direct = _is_direct(draft.know, asked.queue)
     if not reserves.kept:
-        return _try(draft, moment, asked, shape, (), direct=direct)
+        return _try(draft, cycle, asked, shape, (), direct=direct)
     key = turn.key
     others = reserves.others(key)
     minding = reserves.charged_for(key, turn.rank, asked)
     for kept in (others, minding) if len(minding) < len(others) else (others,):
         with reserves.aside(kept):
-            found = _try(draft, moment, asked, shape, kept, direct=direct)
+            found = _try(draft, cycle, asked, shape, kept, direct=direct)
         if found is not None:
             return found
     return None
@@ -209,7 +208,7 @@ def _find_room(
 
 def _try(
     draft: Draft,
-    moment: Moment,
+    cycle: Cycle,
     asked: JobRequest,
     shape: bytes,
     kept: tuple[Kept, ...],
@@ -220,10 +219,10 @@ def _try(
     tried = (shape, frozenset(each.key for each in kept)) if kept else (shape, _NONE_KEPT)
     if direct and tried in draft.no_room:
         return None
-    considered = consider(draft.know, moment, asked, shape)
-    found = seat(draft.know, asked, considered)
+    shortlist = cycle.shortlist(asked, shape)
+    found = cycle.bind(asked, shortlist)
     if found is not None:
-        return considered, *found
+        return shortlist, *found
     if direct:
         draft.no_room.add(tried)
     return None
@@ -251,31 +250,33 @@ def _without_models(know: Knowledge, turn: Turn, request: JobRequest) -> JobRequ
 
 def _record(
     draft: Draft,
-    moment: Moment,
+    cycle: Cycle,
     workload: Workload,
     request: JobRequest,
-    considered: Considered,
+    shortlist: Shortlist,
     chosen: Candidate,
-    seating: Bound,
+    bound: Bound,
 ) -> None:
     """The choice, its reasons and its event."""
     know = draft.know
-    ranking = considered.ranking(chosen)
+    ranking = shortlist.ranking(chosen)
+    if shortlist.weighting.uses_steadiness:
+        draft.steadiness = dict(cycle.snapshot.steadiness)
     cluster = chosen.cluster
     target = target_in(know.queues.get(request.queue), cluster)
     if target.via == "worker":
-        moment.drafted.setdefault(cluster, []).append((target, request))
+        cycle.drafted.setdefault(cluster, []).append((target, request))
     draft.choices.append(
         Choice(
             tenant=workload.tenant,
             id=workload.id,
             attempt=workload.attempt + 1,
             cluster=cluster,
-            pods=seating.bindings,
+            pods=bound.bindings,
             ranking=ranking,
-            filtered=considered.filtered,
-            profile=considered.lens.profile,
-            weights=considered.lens.weights,
+            filtered=shortlist.filtered,
+            profile=shortlist.weighting.profile,
+            weights=shortlist.weighting.weights,
         )
     )
     draft.events.append(
@@ -288,7 +289,7 @@ def _record(
             cause=draft.cause,
             cluster=cluster,
             attempt=workload.attempt + 1,
-            pods=seating.bindings,
+            pods=bound.bindings,
             request=request,
             decision=draft.number,
             cell=know.cell,
@@ -299,6 +300,6 @@ def _record(
     draft.bytes += (
         _CHOICE_BYTES
         + _RANKED_BYTES * len(ranking)
-        + 60 * len(considered.filtered)
-        + _POD_BYTES * len(seating.bindings)
+        + 60 * len(shortlist.filtered)
+        + _POD_BYTES * len(bound.bindings)
     )

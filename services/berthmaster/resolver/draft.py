@@ -76,7 +76,7 @@ class Draft:
     def plan(self) -> Plan | None:
         """As it is to be stored; None if nothing is decided."""
         if not self.events:
-            _block(self.passed_over, self.know.growth)
+            _block(self.passed_over, self.know.derived.growth)
             return None
         know = self.know
         sampled = know.sampled()
@@ -91,8 +91,8 @@ class Draft:
             settings=self.policy.as_record(),
             saw=Saw(
                 workloads=know.workloads_sequence,
-                fleet=know.fleet_sequence,
-                control=know.control_sequence,
+                fleet=know.view.fleet_sequence,
+                control=know.view.control_sequence,
             ),
             placements=tuple(self.choices),
             withdrawals=tuple(self.retractions),
@@ -104,4 +104,4 @@ class Draft:
             outlook=outlook,
             expected=expected,
         )
-        return Plan(decision, tuple(self.events), tuple(self.passed_over), know.growth)
+        return Plan(decision, tuple(self.events), tuple(self.passed_over), know.derived.growth)

@@ -7,18 +7,19 @@ from collections import Counter
 from collections.abc import Mapping
 
 from berthmaster.engine.fitting.topology import never, shaped
-from berthmaster.engine.fleet.needs import NO_MODEL, NO_PROFILE, NOT_LINKED, shape_of
+from berthmaster.engine.fleet.needs import NO_MODEL, NO_PROFILE, NOT_LINKED
 from berthmaster.engine.queueing.queues import GPU
+from berthmaster.fleetview.filters import BUSY
+from berthmaster.fleetview.shortlist import Shortlist
 from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import DryRunReply, QueueAccount, Refusal, WhyReply
 from berthmaster.messages.placement import Choice, Decision
 from berthmaster.messages.workload import JobRequest
-from berthmaster.resolver.consider import BUSY, Considered, consider, moment_at, seat
+from berthmaster.resolver.cycle import Cycle
 from berthmaster.resolver.decide import queue_refusal
 from berthmaster.resolver.hints import hints
 from berthmaster.resolver.minding import minded_by, reservations, shorter, without_room
-from berthmaster.resolver.moment import Moment
 from berthmaster.resolver.places import places
 from berthmaster.resolver.settings import Policy
 from berthmaster.resolver.soonest import first_free_s
@@ -92,34 +93,34 @@ def _choice_of(decision: Decision, workload: Workload) -> Choice | None:
 def _why_not_yet(know: Knowledge, policy: Policy, now_s: float, workload: Workload) -> WhyReply:
     request = workload.request
     assert request is not None  # it waits, so it was submitted
-    moment = moment_at(know, policy, now_s)
-    fits_beside_nobody = bool(_look(know, moment, request)[0].candidates)
-    kept = reservations(know, moment, now_s)
+    cycle = Cycle(know, policy, now_s)
+    fits_beside_nobody = bool(_look(cycle, request)[0].candidates)
+    kept = reservations(cycle)
     own = kept.get(workload.key)
-    minded = minded_by(know, moment.policy, kept, workload.key, request, workload.priority, now_s)
-    place = places(know, moment, workload.key)
+    minded = minded_by(cycle, kept, workload.key, request, workload.priority)
+    place = places(cycle, workload.key)
     free_s, held_back = None, 0
     with without_room(know, minded):
-        considered, refusal = _look(know, moment, request)
-        reasons = Counter(_group(why) for why in considered.filtered.values())
+        shortlist, refusal = _look(cycle, request)
+        reasons = Counter(_group(why) for why in shortlist.filtered.values())
         if refusal:
             summary = f"waits: {refusal}"
-        elif considered.candidates:
+        elif shortlist.candidates:
             summary = "about to be placed"
         else:
-            free_s = first_free_s(know, moment, request, considered, now_s)
+            free_s = first_free_s(cycle, request, shortlist)
             if own is not None and own.expected_at_s is not None:
                 free_s = own.expected_at_s
             summary = f"waits: {_counts(reasons, request, free_s, now_s)}"
-        told = _hints(know, moment, workload.tenant, request, considered, refusal)
-    if not refusal and not considered.candidates:
+        told = _hints(cycle, workload.tenant, request, shortlist, refusal)
+    if not refusal and not shortlist.candidates:
         if own is not None:
             summary += f"; room is kept for it on {own.cluster}"
         elif fits_beside_nobody:
             held_back = len(minded)
             who = "a job" if held_back == 1 else f"{held_back} jobs"
             summary += f"; it would fit, but room is kept for {who} before it"
-            told += shorter(know, moment, request, minded, now_s)
+            told += shorter(cycle, request, minded)
     if workload.reason:
         summary += f"; last attempt: {workload.reason}"
     return WhyReply(
@@ -134,7 +135,7 @@ def _why_not_yet(know: Knowledge, policy: Policy, now_s: float, workload: Worklo
         first_free_s=free_s,
         reservation=own,
         held_back=held_back,
-        filtered=considered.filtered,
+        filtered=shortlist.filtered,
         reasons=dict(reasons.most_common()),
         hints=told,
     )
@@ -170,7 +171,7 @@ def account(know: Knowledge, queue: str, waiting: int) -> QueueAccount:
 
 def why_all(know: Knowledge, policy: Policy, now_s: float, tenant: str) -> WhyReply:
     """The reasons of all of a tenant's waiting workloads, with how many wait for each."""
-    moment = moment_at(know, policy, now_s)
+    cycle = Cycle(know, policy, now_s)
     reasons: Counter[str] = Counter()
     waiting = 0
     for line in know.waiting.lines():
@@ -178,13 +179,13 @@ def why_all(know: Knowledge, policy: Policy, now_s: float, tenant: str) -> WhyRe
         if not mine:
             continue
         waiting += mine
-        considered, refusal = _look(know, moment, line.request)
+        shortlist, refusal = _look(cycle, line.request)
         if refusal:
             reasons[refusal] += mine
-        elif considered.candidates:
+        elif shortlist.candidates:
             reasons["about to be placed"] += mine
         else:
-            groups = Counter(_group(why) for why in considered.filtered.values())
+            groups = Counter(_group(why) for why in shortlist.filtered.values())
             reasons[_counts(groups, line.request)] += mine
     summary = f"{waiting} wait" if waiting else "nothing waits"
     return WhyReply(
@@ -199,66 +200,67 @@ def dry_run(
     know: Knowledge, policy: Policy, now_s: float, tenant: str, request: JobRequest
 ) -> DryRunReply:
     """Where a request would go if it were the only one to be placed now."""
-    moment = moment_at(know, policy, now_s)
-    kept = reservations(know, moment, now_s)
-    minded = minded_by(know, moment.policy, kept, None, request, request.priority, now_s)
+    cycle = Cycle(know, policy, now_s)
+    kept = reservations(cycle)
+    minded = minded_by(cycle, kept, None, request, request.priority)
     with without_room(know, minded):
-        return _tried(know, moment, tenant, request)
+        return _tried(cycle, tenant, request)
 
 
-def _tried(know: Knowledge, moment: Moment, tenant: str, request: JobRequest) -> DryRunReply:
-    considered, refusal = _look(know, moment, request)
-    best = considered.candidates[:1]
-    ranking = considered.ranking(best[0]) if best else ()
+def _tried(cycle: Cycle, tenant: str, request: JobRequest) -> DryRunReply:
+    know = cycle.know
+    shortlist, refusal = _look(cycle, request)
+    best = shortlist.candidates[:1]
+    ranking = shortlist.ranking(best[0]) if best else ()
     if refusal:
         return DryRunReply(placed=False, summary=f"would wait: {refusal}", ranking=ranking)
-    found = seat(know, request, considered)
+    found = cycle.bind(request, shortlist)
     if found is None:
-        reasons = Counter(_group(why) for why in considered.filtered.values())
+        reasons = Counter(_group(why) for why in shortlist.filtered.values())
         return DryRunReply(
             placed=False,
             summary=f"would wait: {_counts(reasons, request)}",
-            filtered=considered.filtered,
+            filtered=shortlist.filtered,
         )
-    candidate, seating = found
-    ranking = considered.ranking(candidate)
-    nodes = sorted({binding.node for binding in seating.bindings})
+    candidate, bound = found
+    ranking = shortlist.ranking(candidate)
+    nodes = sorted({binding.node for binding in bound.bindings})
     ahead = len(know.waiting)
     return DryRunReply(
         placed=True,
         summary=f"would run on {candidate.cluster}, {', '.join(nodes[:3])}"
         + (f"; {ahead} wait already" if ahead else ""),
         ranking=ranking,
-        filtered=considered.filtered,
+        filtered=shortlist.filtered,
         choice=Choice(
             tenant=tenant,
             id=request.id,
             attempt=1,
             cluster=candidate.cluster,
-            pods=seating.bindings,
+            pods=bound.bindings,
             ranking=ranking,
-            filtered=considered.filtered,
-            profile=considered.lens.profile,
-            weights=considered.lens.weights,
+            filtered=shortlist.filtered,
+            profile=shortlist.weighting.profile,
+            weights=shortlist.weighting.weights,
         ),
     )
 
 
-def _look(know: Knowledge, moment: Moment, request: JobRequest) -> tuple[Considered, str]:
-    considered = consider(know, moment, request, shape_of(request))
-    if considered.candidates and seat(know, request, considered) is None:
-        considered.candidates.clear()
+def _look(cycle: Cycle, request: JobRequest) -> tuple[Shortlist, str]:
+    shortlist = cycle.shortlist(request)
+    if shortlist.candidates and cycle.bind(request, shortlist) is None:
+        shortlist.candidates.clear()
     if shaped(request.pod_sets) and sum(pods.count for pods in request.pod_sets) > 1:
-        _tell_never(know, considered, request)
-    return considered, queue_refusal(know, request)
+        _tell_never(cycle.know, shortlist, request)
+    return shortlist, queue_refusal(cycle.know, request)
 
 
-def _tell_never(know: Knowledge, considered: Considered, request: JobRequest) -> None:
+def _tell_never(know: Knowledge, shortlist: Shortlist, request: JobRequest) -> None:
     """A cluster that is busy might be too small for what is asked even when it is not."""
-    filtered = considered.filtered
+    filtered = shortlist.filtered
     for number, cluster in enumerate(know.fleet.clusters):
         if filtered.get(cluster) == BUSY:
-            said = never(know.fleet, number, request.pod_sets, considered.suitables)
+            said = never(know.fleet, number, request.pod_sets, shortlist.suitables)
             filtered[cluster] = said or BUSY
 
 
@@ -305,18 +307,17 @@ def _about(at_s: float, now_s: float) -> str:
 
 
 def _hints(
-    know: Knowledge,
-    moment: Moment,
+    cycle: Cycle,
     tenant: str,
     request: JobRequest,
-    considered: Considered,
+    shortlist: Shortlist,
     refusal: str,
 ) -> tuple[str, ...]:
     """What would help, each tried on the fleet as it is, and what nothing of the job's can help."""
-    if considered.candidates and not refusal:
+    if shortlist.candidates and not refusal:
         return ()
-    whys = {_group(why) for why in considered.filtered.values()}
-    told = list(hints(know, moment, tenant, request, considered))
+    whys = {_group(why) for why in shortlist.filtered.values()}
+    told = list(hints(cycle, tenant, request, shortlist))
     models = sorted({m for p in request.pod_sets for m in p.gpu_models})
     if models and whys and whys <= {NO_MODEL, "no GPUs"}:
         told.append(f"no cluster has {' or '.join(models)}")

@@ -10,12 +10,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from berthmaster.engine.fleet.needs import gpu_milli, shape_of, wants_fraction
+from berthmaster.engine.fleet.needs import gpu_milli, wants_fraction
+from berthmaster.fleetview.shortlist import Shortlist
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.workload import MAX_TOLERATIONS, JobRequest, PodSet, Toleration
-from berthmaster.resolver.consider import Considered, consider, seat
+from berthmaster.resolver.cycle import Cycle
 from berthmaster.resolver.decide import queue_refusal
-from berthmaster.resolver.moment import Moment
 from berthmaster.resolver.state import Knowledge
 
 MOST_QUEUES: Final = 16  # tried
@@ -25,26 +25,24 @@ _TAINT: Final = re.compile(r"tainted \((?P<key>.*)\)\Z")
 
 
 class Trial:
-    """The fleet at one moment, to try requests on."""
+    """The fleet as of one time, to try requests on."""
 
-    def __init__(self, know: Knowledge, moment: Moment) -> None:
-        self._know = know
-        self._moment = moment
+    def __init__(self, cycle: Cycle) -> None:
+        self._cycle = cycle
 
     def place(self, request: JobRequest) -> tuple[str, str] | None:
         """Cluster and first node that a request would get now, if any. All is left as it was."""
-        if queue_refusal(self._know, request):
+        if queue_refusal(self._cycle.know, request):
             return None
-        considered = consider(self._know, self._moment, request, shape_of(request))
-        found = seat(self._know, request, considered)
+        found = self._cycle.bind(request, self._cycle.shortlist(request))
         if found is None:
             return None
-        candidate, seating = found
-        return candidate.cluster, seating.bindings[0].node
+        candidate, bound = found
+        return candidate.cluster, bound.bindings[0].node
 
     def gpu(self, place: tuple[str, str]) -> tuple[str, int]:
         """Model and MiB of a node's first GPU."""
-        report = self._know.fleet.node(*place)
+        report = self._cycle.know.fleet.node(*place)
         if report is None or not report.gpus:
             return "", 0
         return report.gpus[0].model, report.gpus[0].memory_mib
@@ -65,18 +63,16 @@ class Trial:
         return fits, place
 
 
-def hints(
-    know: Knowledge, moment: Moment, tenant: str, request: JobRequest, considered: Considered
-) -> tuple[str, ...]:
+def hints(cycle: Cycle, tenant: str, request: JobRequest, shortlist: Shortlist) -> tuple[str, ...]:
     """What would let it start now, most telling first."""
-    trial = Trial(know, moment)
+    trial = Trial(cycle)
     found = [
         *_other_gpus(trial, request),
         *_fewer(trial, request),
         *_less(trial, request),
         *_anywhere(trial, request),
-        *_tolerations(trial, request, considered),
-        *_queues(know, trial, tenant, request),
+        *_tolerations(trial, request, shortlist),
+        *_queues(cycle.know, trial, tenant, request),
     ]
     return tuple(found[:MOST_HINTS])
 
@@ -175,9 +171,9 @@ def _anywhere(trial: Trial, request: JobRequest) -> Iterator[str]:
             yield f"{words}: it would fit now, {_on(place)}"
 
 
-def _tolerations(trial: Trial, request: JobRequest, considered: Considered) -> Iterator[str]:
+def _tolerations(trial: Trial, request: JobRequest, shortlist: Shortlist) -> Iterator[str]:
     taints = sorted(
-        {f["key"] for why in considered.filtered.values() if (f := _TAINT.search(why)) is not None}
+        {f["key"] for why in shortlist.filtered.values() if (f := _TAINT.search(why)) is not None}
     )
     if any(len(p.tolerations) >= MAX_TOLERATIONS for p in request.pod_sets):
         return

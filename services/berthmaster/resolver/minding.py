@@ -7,37 +7,33 @@ is called free that the job would not get.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from berthmaster.engine.fleet.needs import shape_of
 from berthmaster.engine.queueing.queues import ask_of
 from berthmaster.engine.queueing.reservations import ends_in_time
 from berthmaster.lifecycle.fold import Key
 from berthmaster.messages.placement import Reservation
 from berthmaster.messages.workload import JobRequest
-from berthmaster.resolver.consider import consider, seat
-from berthmaster.resolver.moment import Moment
+from berthmaster.resolver.cycle import Cycle
 from berthmaster.resolver.reserving import Kept, in_force, kept_of, lasts_s
-from berthmaster.resolver.settings import Policy
 from berthmaster.resolver.state import Knowledge
 from berthmaster.resolver.turns import rank_as
 from berthmaster.resolver.waiting import duration_class, longest_s
 
 
-def reservations(know: Knowledge, moment: Moment, now_s: float) -> Mapping[Key, Reservation]:
+def reservations(cycle: Cycle) -> Mapping[Key, Reservation]:
     """As they were planned at the last look; of who does not decide, as decisions told them."""
-    return know.planned or in_force(know, moment, now_s)
+    return cycle.know.planned or in_force(cycle)
 
 
 def minded_by(
-    know: Knowledge,
-    policy: Policy,
+    cycle: Cycle,
     kept: Mapping[Key, Reservation],
     key: Key | None,
     request: JobRequest,
     priority: int,
-    now_s: float,
 ) -> list[Kept]:
     """Those that a job has to leave alone: of its rank or a better one, and sooner than it ends.
     ``key``: None for one that is not submitted."""
+    know, policy = cycle.know, cycle.policy
     rank = rank_as(know, request.queue, ask_of(request), -priority)
     lasts = lasts_s(know, policy, key, request)
     found = []
@@ -46,7 +42,7 @@ def minded_by(
         if line is None or name == key:
             continue
         each = kept_of(know, line, name, reservation)
-        if each.limits(key, rank, lasts, now_s, policy.backfill):
+        if each.limits(key, rank, lasts, cycle.now_s, policy.backfill):
             found.append(each)
     return found
 
@@ -62,21 +58,19 @@ def without_room(know: Knowledge, minded: Sequence[Kept]) -> Iterator[None]:
         know.fleet.charge(holdings, -1)
 
 
-def shorter(
-    know: Knowledge, moment: Moment, request: JobRequest, minded: Sequence[Kept], now_s: float
-) -> tuple[str, ...]:
+def shorter(cycle: Cycle, request: JobRequest, minded: Sequence[Kept]) -> tuple[str, ...]:
     """Whether it would get room now if it were known to end before others need it."""
+    now_s = cycle.now_s
     times = {each.reservation.expected_at_s for each in minded}
     for at_s in sorted((at_s for at_s in times if at_s is not None), reverse=True):
         told_s = int((at_s - now_s) * 0.8)  # a line's bound is at most a quarter above
         if told_s < 1:
             break
         lasts = longest_s(duration_class(told_s))
-        share = moment.policy.backfill
+        share = cycle.policy.backfill
         left = [m for m in minded if not ends_in_time(m.reservation, now_s, lasts, share)]
-        with without_room(know, left):
-            considered = consider(know, moment, request, shape_of(request))
-            found = seat(know, request, considered)
+        with without_room(cycle.know, left):
+            found = cycle.bind(request, cycle.shortlist(request))
         if found is not None:
             return (f"a duration of at most {told_s:g} s: until then the room may be used",)
     return ()

@@ -9,8 +9,7 @@ from typing import Final, NamedTuple
 
 from berthmaster.engine.queueing.queues import CPU, GPU, MEMORY, Amounts, Ask, of_model
 from berthmaster.lifecycle.fold import Key
-from berthmaster.resolver.moment import Moment
-from berthmaster.resolver.state import Knowledge
+from berthmaster.resolver.cycle import Cycle
 from berthmaster.resolver.turns import Turns
 
 TURNS: Final = 2000  # walked for one question, some tens of milliseconds
@@ -24,8 +23,9 @@ class Places(NamedTuple):
     queued: int  # how many wait in its queue
 
 
-def places(know: Knowledge, moment: Moment, key: Key) -> Places:
+def places(cycle: Cycle, key: Key) -> Places:
     """Where it stands."""
+    know = cycle.know
     mine = know.waiting.line_of(key)
     if mine is None:
         return Places(None, None, 0)
@@ -33,12 +33,12 @@ def places(know: Knowledge, moment: Moment, key: Key) -> Places:
     beside = know.waiting.by_queue()[mine.queue].values()
     before = sum(each < order for line in beside for each in line.members.values())
     queued = sum(len(line.members) for line in beside)
-    overall = _turn_of(know, moment, key) or know.waiting.position(key)
+    overall = _turn_of(cycle, key) or know.waiting.position(key)
     return Places(overall, 1 + before, queued)
 
 
-def _turn_of(know: Knowledge, moment: Moment, key: Key) -> int | None:
-    turns = Turns(know, moment.policy, moment.open)
+def _turn_of(cycle: Cycle, key: Key) -> int | None:
+    turns = Turns(cycle.know, cycle.policy, cycle.snapshot.open)
     try:
         for number in range(1, TURNS + 1):
             turn = turns.next()

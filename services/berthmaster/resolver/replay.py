@@ -201,8 +201,8 @@ class _Fold:
         know = self._know
         if (
             saw.workloads < know.workloads_sequence
-            or saw.fleet < know.fleet_sequence
-            or saw.control < know.control_sequence
+            or saw.fleet < know.view.fleet_sequence
+            or saw.control < know.view.control_sequence
         ):
             self._begin()
             know = self._know
@@ -226,7 +226,7 @@ class _Fold:
             know.take_control(controls[self._at_control][1], controls[self._at_control][0])
             self._at_control += 1
         know.workloads_sequence = saw.workloads
-        know.fleet_sequence, know.control_sequence = saw.fleet, saw.control
+        know.view.fleet_sequence, know.view.control_sequence = saw.fleet, saw.control
         return know
 
 

@@ -37,11 +37,11 @@ from berthmaster.engine.queueing.reservations import (
     least_releases,
     soonest,
 )
+from berthmaster.fleetview.filters import BUSY
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.messages.placement import HeldNode, Reservation
 from berthmaster.messages.workload import JobRequest
-from berthmaster.resolver.consider import BUSY, Considered, consider, seat
-from berthmaster.resolver.moment import Moment
+from berthmaster.resolver.cycle import Cycle
 from berthmaster.resolver.settings import Policy
 from berthmaster.resolver.soonest import end_s
 from berthmaster.resolver.state import Knowledge
@@ -100,18 +100,18 @@ class _Looked(NamedTuple):
 class Reserves:
     """The reservations in a draft; their room is charged from the making to ``close``."""
 
-    def __init__(self, know: Knowledge, moment: Moment, now_s: float, *, anew: bool) -> None:
-        self._know = know
+    def __init__(self, cycle: Cycle, *, anew: bool) -> None:
+        self._cycle = cycle
+        self._know = cycle.know
         self._anew = anew
         self.remembered = False  # something that was found out before was taken for true
-        self._moment = moment
-        self._policy = moment.policy
-        self._now_s = now_s
+        self._policy = cycle.policy
+        self._now_s = cycle.now_s
         self._looked = 0
         self._tokens: frozenset[Token] = frozenset()
         self._live: dict[str, list[Release]] | None = None
         self.kept: dict[Key, Kept] = {}
-        for key, reservation in in_force(know, moment, now_s).items():
+        for key, reservation in in_force(cycle).items():
             self._keep(key, reservation)
         self._charge(self.kept.values(), +1)
 
@@ -242,20 +242,21 @@ class Reserves:
 
     def _seen(self) -> tuple[int, int, frozenset[str]]:
         """All that matters here besides who waits and what time it is."""
-        return self._know.growth, self._know.changes, self._know.opened
+        derived = self._know.derived
+        return derived.growth, derived.changes, self._know.opened
 
     def _find(self, line: Line, key: Key, request: JobRequest, shape: bytes) -> _Looked:
         know, now_s = self._know, self._now_s
-        considered = consider(know, self._moment, request, shape)
-        busy = [c for c, why in considered.filtered.items() if why == BUSY]
-        busy += [c.cluster for c in considered.candidates if c.cluster not in considered.filtered]
+        shortlist = self._cycle.shortlist(request, shape)
+        busy = [c for c, why in shortlist.filtered.items() if why == BUSY]
+        busy += [c.cluster for c in shortlist.candidates if c.cluster not in shortlist.filtered]
         could_fit, best = False, None
         for bound_s, cluster, at_least, releases in self._promising(busy, request):
             if best is not None and bound_s >= best[1]:
                 break
 
             def fits(cluster: str = cluster) -> Bound | None:
-                return seat_in(know, self._moment, request, shape, cluster)
+                return self._cycle.bind_in(request, shape, cluster)
 
             found = soonest(know.fleet, releases, at_least, fits)
             could_fit |= found is not None
@@ -334,13 +335,14 @@ def firm_at_s(know: Knowledge, policy: Policy, line: Line, key: Key) -> float:
     return max(waited_s, line.members[key][2].firm_at_s)
 
 
-def in_force(know: Knowledge, moment: Moment, now_s: float) -> dict[Key, Reservation]:
+def in_force(cycle: Cycle) -> dict[Key, Reservation]:
     """Those that decisions told, as far as they still can be kept."""
-    closed = {moment.clusters[number] for number in moment.closed}
+    know, policy, now_s, snapshot = cycle.know, cycle.policy, cycle.now_s, cycle.snapshot
+    closed = {snapshot.clusters[number] for number in snapshot.closed}
     valid: dict[Key, Reservation] = {}
     for key, reservation in know.reservations.items():
         line = know.waiting.line_of(key)
-        if line is None or len(valid) >= moment.policy.reservations:
+        if line is None or len(valid) >= policy.reservations:
             continue
         setting = know.queues.get(line.queue)
         if setting is not None and setting.via != "direct":
@@ -351,8 +353,8 @@ def in_force(know: Knowledge, moment: Moment, now_s: float) -> dict[Key, Reserva
             continue
         at_s = reservation.expected_at_s
         passed = at_s is not None and now_s > at_s
-        plan = passed or moment.policy.order == "due"  # made anew, until it is firm
-        if plan and now_s < firm_at_s(know, moment.policy, line, key):
+        plan = passed or policy.order == "due"  # made anew, until it is firm
+        if plan and now_s < firm_at_s(know, policy, line, key):
             continue
         if passed:
             reservation = Reservation(
@@ -370,7 +372,7 @@ def _usable(know: Knowledge, cluster: str, held: HeldNode) -> bool:
     report = know.fleet.node(cluster, held.node)
     if report is None or not (report.ready and report.schedulable):
         return False
-    if (cluster, held.node) in know.cordons:
+    if (cluster, held.node) in know.view.cordons:
         return False
     if report.allocatable.cpu_milli - report.foreign.cpu_milli < held.cpu_milli:
         return False
@@ -378,15 +380,3 @@ def _usable(know: Knowledge, cluster: str, held: HeldNode) -> bool:
         return False
     free = {gpu.index: 1000 - gpu.foreign_milli for gpu in report.gpus if gpu.healthy}
     return all(free.get(gpu, 0) >= held.gpu_milli for gpu in held.gpus)
-
-
-def seat_in(
-    know: Knowledge, moment: Moment, request: JobRequest, shape: bytes, cluster: str
-) -> Bound | None:
-    """Places for all pods in one cluster."""
-    considered: Considered = consider(know, moment, request, shape)
-    here = considered.candidates.only(cluster)
-    if not here:
-        return None
-    found = seat(know, request, considered._replace(candidates=here))
-    return found[1] if found is not None else None

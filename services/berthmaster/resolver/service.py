@@ -173,7 +173,7 @@ class Shell:
         """A fact that a relisting did not find: only nodes take room, so only they are dropped."""
         name = subjects.parse_node(subject)
         if name is not None:
-            self.core.know.drop_node(*name)
+            self.core.know.view.drop_node(*name)
 
     # Life
 
@@ -259,7 +259,7 @@ class Shell:
     def _fleet_sequence(self) -> None:
         """A mirror may have dropped its newest message as outdated: it counts as seen."""
         know = self.core.know
-        know.fleet_sequence = max(know.fleet_sequence, self._fleet.sequence)
+        know.view.fleet_sequence = max(know.view.fleet_sequence, self._fleet.sequence)
 
     async def _sleep(self) -> None:
         """Until something stirs the core, or the time that it named has come."""

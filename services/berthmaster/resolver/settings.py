@@ -1,5 +1,6 @@
 """What shapes a resolver's decisions: part of each one's record, so that it can be repeated."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -41,6 +42,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(
             PROFILES[BALANCED], fit=self.fit, room=self.room, idle=self.idle, fresh=self.fresh
         )
+
+    @property
+    def profiles(self) -> Mapping[str, Weights]:
+        """All profiles, "balanced" as set here."""
+        return {**PROFILES, BALANCED: self.weights}
 
     @property
     def share_multipliers(self) -> dict[str, float]:

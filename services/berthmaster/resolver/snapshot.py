@@ -40,10 +40,10 @@ def snapshot_of(know: Knowledge) -> Snapshot:
             *(know.open[name] for name in know.placed),  # in the order of their commit
             *(w for name, w in know.open.items() if name not in know.placed),
         ],
-        mix=know.mix.state(),
+        mix=know.view.mix.state(),
         told_mix=know.told_mix,
         learned=know.expecting.learned(know.open),
-        conduct=know.conduct.state(),
+        conduct=know.view.track_record.state(),
         frozen=dict(know.frozen),
         elsewhere=sorted(know.elsewhere),
         reservations=list(know.reservations.values()),
@@ -58,10 +58,10 @@ def restore(know: Knowledge, snapshot: Snapshot) -> None:
     know.workloads_sequence = snapshot.sequence
     know.chain.number = snapshot.chain_number
     know.chain.sequence = snapshot.chain_sequence
-    know.mix = Mix(snapshot.mix)
+    know.view.mix = Mix(snapshot.mix)
     know.told_mix = snapshot.told_mix
     know.expecting = Expectations(snapshot.learned)
-    know.conduct = TrackRecord(snapshot.conduct)
+    know.view.track_record = TrackRecord(snapshot.conduct)
     know.frozen = dict(snapshot.frozen)
     know.elsewhere = set(snapshot.elsewhere)
     for workload in sorted(snapshot.open, key=lambda w: w.placed_at_s):  # stable

@@ -10,12 +10,12 @@ import heapq
 from collections.abc import Iterable
 from typing import Final
 
-from berthmaster.engine.fleet.needs import shape_of
 from berthmaster.engine.queueing.reservations import Release, soonest
+from berthmaster.fleetview.filters import BUSY
+from berthmaster.fleetview.shortlist import Shortlist
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.messages.workload import JobRequest
-from berthmaster.resolver.consider import BUSY, Considered, consider, seat
-from berthmaster.resolver.moment import Moment
+from berthmaster.resolver.cycle import Cycle
 from berthmaster.resolver.state import Knowledge
 
 ENDS_LOOKED_AT: Final = 1024  # of those that are known, the first; a question must not take long
@@ -36,18 +36,17 @@ def end_s(workload: Workload, now_s: float) -> float | None:
     return min(known, default=None)
 
 
-def first_free_s(
-    know: Knowledge, moment: Moment, request: JobRequest, considered: Considered, now_s: float
-) -> float | None:
+def first_free_s(cycle: Cycle, request: JobRequest, shortlist: Shortlist) -> float | None:
     """About when the request would fit; None if no known end makes room for it."""
-    busy = {cluster for cluster, why in considered.filtered.items() if why == BUSY}
+    know, now_s = cycle.know, cycle.now_s
+    busy = {cluster for cluster, why in shortlist.filtered.items() if why == BUSY}
     releases = [
         Release(at_s, 0.0, name, 0, know.fleet.holdings(name))
         for at_s, name in heapq.nsmallest(ENDS_LOOKED_AT, _ends(know, busy, now_s))
     ]
 
     def fits() -> object | None:
-        return seat(know, request, consider(know, moment, request, shape_of(request)))
+        return cycle.bind(request, cycle.shortlist(request))
 
     found = soonest(know.fleet, releases, 1, fits) if releases else None
     return found[1] if found is not None else None

@@ -11,31 +11,16 @@ from collections.abc import Mapping
 import msgspec
 
 from berthmaster.engine.fitting.fit import assumed_gpus, holding
-from berthmaster.engine.fleet.clusters import Clusters
 from berthmaster.engine.fleet.fleet import Fleet, Holding
-from berthmaster.engine.fleet.needs import Suitable, Suitables
-from berthmaster.engine.queueing.ledger import Ledger
 from berthmaster.engine.queueing.order import CPU_MILLI_A_GPU
 from berthmaster.engine.queueing.queues import CPU, GPU, MODEL, QueueShare, share_of
-from berthmaster.engine.scoring.cluster_table import ClusterTable
-from berthmaster.engine.scoring.mix import Mix, Sampled, sampled_from
-from berthmaster.engine.scoring.score_cache import ScoreCache, Scorecard
-from berthmaster.engine.scoring.track_record import SPEAKS, TrackRecord
-from berthmaster.engine.scoring.value import Appraiser, Worth
+from berthmaster.engine.scoring.mix import Sampled, sampled_from
+from berthmaster.fleetview.snapshot import ClusterSnapshot
+from berthmaster.fleetview.view import FleetView
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
 from berthmaster.lifecycle.states import HELD, State
-from berthmaster.messages.control import ClusterLost, ControlFact, Cordon, QueueSetting
-from berthmaster.messages.fleet import (
-    ClusterAlive,
-    ClusterProfile,
-    ClusterScore,
-    CopyReport,
-    FleetFact,
-    Membership,
-    NodeGone,
-    NodeReport,
-    QueueReport,
-)
+from berthmaster.messages.control import ControlFact, QueueSetting
+from berthmaster.messages.fleet import FleetFact
 from berthmaster.messages.placement import Decision, PodBinding, Reservation
 from berthmaster.messages.workload import (
     Cancelled,
@@ -47,7 +32,7 @@ from berthmaster.messages.workload import (
     WorkloadEvent,
 )
 from berthmaster.resolver.expecting import Expectations
-from berthmaster.resolver.settings import OrderBy
+from berthmaster.resolver.settings import OrderBy, Policy
 from berthmaster.resolver.waiting import Waiting
 
 UNCLAIMED = "not claimed in time"
@@ -68,21 +53,17 @@ class Knowledge:
         self.cell = cell
         self.chain = Chain()
         self.workloads_sequence = 0
-        self.fleet_sequence = 0
-        self.control_sequence = 0
-        self.heard_s = float("-inf")  # server's time of the newest message of log or fleet
+        self.view = FleetView.empty()
         self.open: dict[Key, Workload] = {}
         self.elsewhere: set[Key] = set()  # open, and placed by another cell's decider
         self.frozen: dict[Key, str] = {}
-        self.fleet = Fleet()
-        self.clusters = Clusters()
-        self.roster = ClusterTable()
-        self.conduct = TrackRecord()
+        self.fleet = self.view.fleet
+        self.clusters = self.view.clusters
+        self.queues = self.view.queues
+        self.derived = self.view.derived
+        self.ledger = self.derived.ledger
         self.given_steadiness: dict[str, float] | None = None  # as given_mix, where it counted
-        self.cordons: set[tuple[str, str]] = set()  # cluster, node
-        self.queues: dict[str, QueueSetting] = {}
         self._shares: dict[str, QueueShare] = {}
-        self.ledger = Ledger(self.fleet.node)
         self.reservations: dict[Key, Reservation] = {}  # told by the newest decision that told any
         self.planned: dict[Key, Reservation] = {}  # in force when it ended: what people are told
         self.waiting = Waiting()
@@ -94,15 +75,9 @@ class Knowledge:
         self.deadlines: dict[
             Key, float
         ] = {}  # claimed, with a deadline of its own -> when it is over
-        self.suitables = Suitables()
-        self.board = ScoreCache()
-        self.mix = Mix()
         self.told_mix = Sampled()  # by the newest decision that told any
         self.given_mix: Sampled | None = None  # when a decision is repeated: what it was made with
-        self.appraiser = Appraiser()
         self.opened: frozenset[str] = frozenset()  # clusters that took placements at the last look
-        self.changes = 0  # rises with every event of a live workload and with what nodes tell
-        self.growth = 0  # rises when something may fit now that did not before
         self.verdicts: Counter[Verdict] = Counter()
 
     # The log
@@ -110,7 +85,7 @@ class Knowledge:
     def take_event(self, event: WorkloadEvent, sequence: int, stored_at_s: float) -> Verdict | None:
         """Fold one event; None if it is of a workload that ended or is frozen."""
         self.workloads_sequence = max(self.workloads_sequence, sequence)
-        self.heard_s = max(self.heard_s, stored_at_s)
+        self.view.heard_s = max(self.view.heard_s, stored_at_s)
         name = key(event.tenant, event.id)
         workload = self.open.get(name)
         if workload is None:
@@ -126,14 +101,11 @@ class Knowledge:
             self.freeze(event.tenant, event.id, sequence, "events of it are missing")
         if verdict is not Verdict.COUNTED:
             return verdict
+        self.view.learn(event, attempt_cluster, stored_at_s)
         if isinstance(event, Submitted):
-            for pods in event.request.pod_sets:
-                self.mix.add(pods)
             self.expecting.submitted(workload)
         elif isinstance(event, Succeeded):
             self.expecting.succeeded(workload, stored_at_s)
-        if isinstance(event, SPEAKS):
-            self.conduct.take(event, attempt_cluster, stored_at_s)
         if workload.ended:
             self.open.pop(name, None)
         else:
@@ -141,20 +113,12 @@ class Knowledge:
         self.follow(workload, before, attempt_cluster, was_live=was_live)
         return verdict
 
-    def card(
-        self, shape: bytes, index: int, pods: PodSet, worth: Worth
-    ) -> tuple[Suitable, Scorecard]:
-        """What nodes suit a pod set of a shape, and their scores. The fleet must be arranged."""
-        suitable = self.suitables.of(self.fleet, shape, index, pods)
-        kind = self.suitables.kind(shape, index, pods)
-        return suitable, self.board.card(self.fleet, kind, pods, suitable, worth)
-
     def sampled(self) -> Sampled:
         """The sample that scores are made for: told by decisions, so that whoever began when much
         of the log was purged decides by what others had learned, until it has seen more."""
         if self.given_mix is not None:
             return self.given_mix
-        own, told = self.mix.newest, self.told_mix
+        own, told = self.view.mix.newest, self.told_mix
         return own if own.pods > told.pods else told
 
     def steadiness(self, now_s: float) -> dict[str, float]:
@@ -162,12 +126,11 @@ class Knowledge:
         counted in, as it follows from more than the log keeps."""
         if self.given_steadiness is not None:
             return self.given_steadiness
-        return self.conduct.steadiness(now_s)
+        return self.view.track_record.steadiness(now_s)
 
-    @property
-    def engine_bytes(self) -> int:
-        """What the engine's arrays take, of all that grows with the nodes and the kinds of pods."""
-        return self.fleet.array_bytes + self.suitables.array_bytes + self.board.array_bytes
+    def snapshot(self, policy: Policy, now_s: float) -> ClusterSnapshot:
+        """All clusters as of now."""
+        return self.view.snapshot(policy, now_s, self.sampled(), lambda: self.steadiness(now_s))
 
     def _begins_here(self, name: Key, event: WorkloadEvent) -> bool:
         """Whether an event of an unknown workload makes it known: its first, if it is for us."""
@@ -201,7 +164,9 @@ class Knowledge:
             self.chain.sequence = sequence
             if decision.reservations is not None:
                 told = {key(r.tenant, r.id): r for r in decision.reservations}
-                self.growth += any(told.get(name) != r for name, r in self.reservations.items())
+                self.derived.growth += any(
+                    told.get(name) != r for name, r in self.reservations.items()
+                )
                 self.reservations = told
             if decision.mix is not None:
                 self.told_mix = sampled_from(decision.mix)
@@ -223,11 +188,11 @@ class Knowledge:
         """Keep what is derived in step with a workload that changed."""
         name, state = workload.key, workload.state
         frozen = name in self.frozen
-        self.changes += was_live or workload.live
+        self.derived.changes += was_live or workload.live
         if was_live and not workload.live:
             self.fleet.release(name)
             self.ledger.release(name)
-            self.growth += 1
+            self.derived.growth += 1
         elif workload.live and (not was_live or state is State.RUNNING):
             self._hold(workload, counted=was_live)
         self._follow_admission(workload, attempt_cluster)
@@ -253,7 +218,7 @@ class Knowledge:
         elif state in HELD and before not in HELD:
             if self.clusters.peek(workload.cluster).unclaimed_at_s is not None:
                 self.clusters.get(workload.cluster).unclaimed_at_s = None  # it claims again
-                self.growth += 1
+                self.derived.growth += 1
             if not frozen:
                 self.held.setdefault(workload.cluster, set()).add(name)
 
@@ -275,75 +240,24 @@ class Knowledge:
         self.fleet.hold(workload.key, holdings)
         self.ledger.hold(workload.key, workload.request, workload.cluster, workload.pods)
         if counted and held_before != {(h.node, h.gpus) for h in holdings}:
-            self.growth += 1  # pods run elsewhere than they were placed: their places are free
+            self.derived.growth += (
+                1  # pods run elsewhere than they were placed: their places are free
+            )
 
     # Facts
 
     def take_fact(self, fact: FleetFact, sequence: int, stored_at_s: float) -> None:
         """Take over the newest value of something in the fleet."""
-        self.fleet_sequence = max(self.fleet_sequence, sequence)
-        self.heard_s = max(self.heard_s, stored_at_s)
-        cluster = self.clusters.get(fact.cluster)
-        match fact:
-            case NodeReport():
-                before = self.fleet.node(fact.cluster, fact.node)
-                self.changes += 1
-                self.growth += self.fleet.put_node(fact)
-                self.growth += self.ledger.node_changed(before, fact)
-            case NodeGone():
-                self.drop_node(fact.cluster, fact.node)
-            case ClusterAlive():
-                # After a silence that may have closed it, all that waits is looked at again.
-                self.growth += stored_at_s > cluster.alive_at_s + 2 * fact.interval_s
-                cluster.alive_at_s = stored_at_s
-            case ClusterProfile():
-                if cluster.profile is None or (
-                    (cluster.profile.labels, cluster.profile.taints, cluster.profile.job_kinds)
-                    != (fact.labels, fact.taints, fact.job_kinds)
-                ):
-                    self.growth += 1
-                cluster.profile = fact
-            case Membership():
-                self.growth += cluster.take_membership(fact)
-            case QueueReport():
-                self.growth += 1
-                cluster.take_queue(fact)
-            case CopyReport():
-                pass  # of workloads that another decider places
-            case ClusterScore():
-                if cluster.score is not None and cluster.score.freshness != fact.freshness:
-                    self.growth += 1
-                    if cluster.score.freshness == "fresh":
-                        self.conduct.note(fact.cluster, stored_at_s, went_well=False)
-                cluster.score = fact
-
-    def drop_node(self, cluster: str, node: str) -> None:
-        """A node is no more; what runs there by our account still does."""
-        before = self.fleet.node(cluster, node)
-        self.fleet.drop_node(cluster, node)
-        self.changes += 1
-        self.growth += self.ledger.node_changed(before, None)
+        self.view.take_fact(fact, sequence, stored_at_s)
 
     def take_control(self, fact: ControlFact, sequence: int) -> None:
         """Take over what an operator set."""
-        self.control_sequence = max(self.control_sequence, sequence)
-        self.growth += 1
-        match fact:
-            case QueueSetting():
-                earlier = self.queue_priority(fact.queue)
-                self.queues[fact.queue] = fact
-                self._shares[fact.queue] = share_of(fact.queue, fact)
-                if earlier != fact.priority:
-                    self._reorder(fact.queue)
-            case Cordon(node=None):
-                cluster = self.clusters.get(fact.cluster)
-                cluster.cordoned = fact.reason if fact.cordoned else None
-            case Cordon():
-                name = (fact.cluster, fact.node or "")
-                (self.cordons.add if fact.cordoned else self.cordons.discard)(name)
-                self.fleet.set_cordon(fact.cluster, fact.node or "", fact.cordoned)
-            case ClusterLost():
-                self.clusters.get(fact.cluster).lost = fact.lost
+        earlier = self.queue_priority(fact.queue) if isinstance(fact, QueueSetting) else 0
+        self.view.take_control(fact, sequence)
+        if isinstance(fact, QueueSetting):
+            self._shares[fact.queue] = share_of(fact.queue, fact)
+            if earlier != fact.priority:
+                self._reorder(fact.queue)
 
     @property
     def used_milli(self) -> Counter[str]:

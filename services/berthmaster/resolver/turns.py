@@ -69,7 +69,7 @@ class Turns:
         holders: Iterable[Key] = (),
     ) -> None:
         self._know = know
-        self._growth = know.growth
+        self._growth = know.derived.growth
         self._totals = know.ledger.totals(open_clusters)
         self._models = know.ledger.models()
         self._multipliers = policy.share_multipliers

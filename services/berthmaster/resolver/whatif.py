@@ -15,17 +15,17 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from berthmaster.engine.fleet.needs import gpu_milli, shape_of
+from berthmaster.engine.fleet.needs import gpu_milli
+from berthmaster.fleetview.filters import BUSY
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key
 from berthmaster.messages.api import Moved, Refusal, WhatifReply, WhatifRequest, WhyReply
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.workload import JobRequest, Placed
 from berthmaster.resolver import explain
 from berthmaster.resolver.changes import Change, change_of
-from berthmaster.resolver.consider import BUSY, consider, moment_at, seat
+from berthmaster.resolver.cycle import Cycle
 from berthmaster.resolver.decide import decide
 from berthmaster.resolver.draft import Plan
-from berthmaster.resolver.moment import Moment
 from berthmaster.resolver.settings import Policy
 from berthmaster.resolver.state import Knowledge
 from berthmaster.resolver.twin import twin
@@ -87,10 +87,10 @@ class Whatif:
         yield from self._rank(watched, before)
         hopes_known = yield from self._hopes(lines, before)
         for fact in change.facts:
-            know.take_fact(fact, know.fleet_sequence + 1, self._now_s)
+            know.take_fact(fact, know.view.fleet_sequence + 1, self._now_s)
         yield
         if change.control is not None:
-            know.take_control(change.control, know.control_sequence + 1)
+            know.take_control(change.control, know.view.control_sequence + 1)
         if change.submitted is not None:
             event = change.submitted
             know.take_event(event, know.workloads_sequence + 1, self._now_s)
@@ -124,32 +124,32 @@ class Whatif:
     # Pieces of work
 
     def _rank(self, watched: Sequence[Workload], found: _Found) -> Generator[None, None, None]:
-        moment = moment_at(self._know, self._policy, self._now_s)
+        cycle = Cycle(self._know, self._policy, self._now_s)
         for workload in watched:
             if self._late("ranks"):
                 return
-            found.best[workload.key] = self._best(moment, workload)
+            found.best[workload.key] = self._best(cycle, workload)
             yield
 
-    def _best(self, moment: Moment, workload: Workload) -> str:
+    def _best(self, cycle: Cycle, workload: Workload) -> str:
         """Where a placement would go if its job were placed now, its own room being free."""
         know, request = self._know, workload.request
         assert request is not None
         held = know.fleet.holdings(workload.key)
         know.fleet.charge(held, -1)
         try:
-            return _cluster_for(know, moment, request)
+            return _cluster_for(cycle, request)
         finally:
             know.fleet.charge(held, +1)
 
     def _hopes(self, lines: Sequence[Line], found: _Found) -> Generator[None, None, bool]:
         """Who waits for room that some cluster could have. Whether all lines were asked."""
-        moment = moment_at(self._know, self._policy, self._now_s)
+        cycle = Cycle(self._know, self._policy, self._now_s)
         for line in lines:
             if self._late("waiting jobs"):
                 return False
-            considered = consider(self._know, moment, line.request, line.id[1])
-            if considered.candidates or BUSY in considered.filtered.values():
+            shortlist = cycle.shortlist(line.request, line.id[1])
+            if shortlist.candidates or BUSY in shortlist.filtered.values():
                 found.hopeful.update(line.members)
             yield
         return True
@@ -273,9 +273,8 @@ def _placements(plan: Plan | None) -> dict[Key, str]:
     return {key(choice.tenant, choice.id): choice.cluster for choice in choices}
 
 
-def _cluster_for(know: Knowledge, moment: Moment, request: JobRequest) -> str:
-    considered = consider(know, moment, request, shape_of(request))
-    found = seat(know, request, considered)
+def _cluster_for(cycle: Cycle, request: JobRequest) -> str:
+    found = cycle.bind(request, cycle.shortlist(request))
     return found[0].cluster if found is not None else ""
 
 

@@ -17,12 +17,14 @@ from berthmaster.engine.scoring import parts
 from berthmaster.engine.scoring.parts import (
     fit,
     fresh,
+    headroom,
     idle,
     interference,
     locality,
     price,
     room,
     steadiness,
+    tier,
     wait,
 )
 from berthmaster.engine.scoring.parts.values import UNKNOWN, Floats, told
@@ -69,6 +71,8 @@ FED: dict[str, tuple[Callable[..., Floats], tuple[st.SearchStrategy[Any], ...]]]
     "wait": (wait.part, (rows, rows, rows)),
     "price": (price.part, (rows, masks)),
     "locality": (locality.part, (rows, st.integers(-1, 64))),
+    "tier": (tier.part, (rows,)),
+    "headroom": (headroom.part, (rows, masks)),
 }
 ALWAYS_KNOWN = {"fit", "room", "fresh"}
 
@@ -101,7 +105,9 @@ def test_a_part_stays_within_its_bounds_whatever_it_is_fed(name: str) -> None:
     check()
 
 
-@pytest.mark.parametrize("name", sorted(set(PARTS) - ALWAYS_KNOWN - {"price", "locality"}))
+@pytest.mark.parametrize(
+    "name", sorted(set(PARTS) - ALWAYS_KNOWN - {"price", "locality", "headroom"})
+)
 def test_what_is_no_amount_is_not_known_and_changes_nothing_for_others(name: str) -> None:
     part, fed = FED[name]
     good = np.array([10.0, 20.0, 30.0])
@@ -214,3 +220,17 @@ def test_locality_is_the_share_of_the_words_that_hold() -> None:
     found = locality.part(row(3, 1, 0), len(data))
     assert found.tolist() == [75.0, 25.0, 0.0]
     assert locality.part(row(0), 0).tolist() == [0.0]
+
+
+def test_each_tier_is_a_third_and_what_is_no_tier_is_not_known() -> None:
+    found = tier.part(np.array([tier.FITS, tier.BUSY, tier.NO_NODES, tier.NO_QUOTA, UNKNOWN]))
+    assert [round(value, 2) for value in found.tolist()[:4]] == [100.0, 66.67, 33.33, 0.0]
+    assert np.isnan(found[4])
+
+
+def test_headroom_is_beside_the_most_of_those_among_the_choice() -> None:
+    gpus, all_ = np.array([40.0, 10.0, 0.0, 80.0]), np.ones(4, np.bool_)
+    among = np.array([True, True, True, False])
+    assert headroom.part(gpus, among).tolist()[:3] == [100.0, 25.0, 0.0]
+    assert headroom.part(gpus, all_).tolist() == [50.0, 12.5, 0.0, 100.0]
+    assert headroom.part(np.zeros(4), all_).tolist() == [0.0] * 4

@@ -7,6 +7,7 @@ import pytest
 
 from berthmaster.engine.scoring.profiles import (
     BALANCED,
+    HUB_PROFILES,
     PARTS,
     PROFILES,
     Said,
@@ -99,7 +100,7 @@ def test_the_page_on_scores_says_what_the_tables_here_say() -> None:
     parts = rows[1 : 1 + len(PARTS)]
     assert [row[0] for row in parts] == list(PARTS)
     header, *profiles = rows[1 + len(PARTS) :]
-    assert header[2:] == list(PARTS)
+    assert header[2:] == [part for part in PARTS if part not in ("tier", "headroom")]
     told = {
         row[0]: Weights(
             **{part: float(cell) for part, cell in zip(header[2:], row[2:], strict=True) if cell}
@@ -107,3 +108,14 @@ def test_the_page_on_scores_says_what_the_tables_here_say() -> None:
         for row in profiles
     }
     assert told == PROFILES
+    on_hubs = HUB_PROFILES[BALANCED].as_record().items()
+    assert ", ".join(f"`{part}` {weight:g}" for part, weight in on_hubs) in page
+
+
+@pytest.mark.parametrize("name", [name for name in HUB_PROFILES if HUB_PROFILES[name].tier])
+def test_on_a_hub_a_better_tier_goes_before_all_else_that_a_profile_counts(name: str) -> None:
+    others = {k: w for k, w in HUB_PROFILES[name].as_record().items() if k != "tier"}
+    a_tier = HUB_PROFILES[name].tier * 100 / 3
+    assert a_tier > sum(abs(weight) * 100 for weight in others.values()) > 0
+    assert "room" not in others
+    assert set(HUB_PROFILES) == set(PROFILES)

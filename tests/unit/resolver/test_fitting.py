@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from berthmaster.fleetview.filters import LESS_LIKED
 from berthmaster.messages.api import WhyReply
 from berthmaster.messages.fleet import NodeReport, Share
 from berthmaster.messages.placement import Choice
 from berthmaster.messages.workload import Topology
-from berthmaster.resolver.consider import LESS_LIKED
 from berthmaster.resolver.replay import replay
 from tests.support.builders import alive, job, node, pod_set, profile
 from tests.support.deciding import TENANT, World, placements

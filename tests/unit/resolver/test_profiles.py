@@ -250,7 +250,7 @@ def test_steadiness_outlives_a_restart_and_a_decider_that_saw_less_is_repeated_a
     assert again.steadiness(world.now_s) == {"c2": 66.6667}
     # One that knows of other things, of which nothing is left in the log.
     for _ in range(9):
-        world.resolver.know.conduct.note("c1", world.now_s, went_well=True)
+        world.resolver.know.view.track_record.note("c1", world.now_s, went_well=True)
     assert one_by_one(world, ranked(by="steady")) == ["c1"]
     assert world.decisions[-1][1].steadiness == {"c1": 90.0, "c2": 66.6667}
     repeats_itself(world)
@@ -462,7 +462,7 @@ def test_a_copy_of_what_is_known_ranks_by_itself() -> None:
     one_by_one(world, job("a"))  # all that is kept for speed is made
     copy = twin(world.resolver.know)
     copy.clusters.get("c1").cordoned = "for a try"
-    copy.roster.follow(copy.clusters, copy.fleet.clusters, copy.fleet.layout)
+    copy.derived.table.follow(copy.clusters, copy.fleet.clusters, copy.fleet.layout)
     rest = {"stale_after_s": 10.0, "avoid_s": 30.0}
-    assert copy.roster.at(world.now_s, **rest).closed == {0: "cordoned: for a try"}
-    assert world.resolver.know.roster.at(world.now_s, **rest).closed == {}
+    assert copy.derived.table.at(world.now_s, **rest).closed == {0: "cordoned: for a try"}
+    assert world.resolver.know.derived.table.at(world.now_s, **rest).closed == {}

@@ -243,7 +243,7 @@ def test_a_thousand_queues_are_served_in_turn_and_the_rest_waits_without_work() 
         submit(world, f"q{number:03}", f"a{number}", f"b{number}")
     assert order(world) == [f"a{number}" for number in range(64)]
     know = world.resolver.know
-    assert sum(line.blocked_at == know.growth for line in know.waiting.lines()) == 1000
+    assert sum(line.blocked_at == know.derived.growth for line in know.waiting.lines()) == 1000
 
 
 def test_ten_thousand_identical_jobs_are_one_line() -> None:

@@ -185,7 +185,7 @@ def test_a_decider_that_began_after_a_purge_scores_by_what_the_chain_told_and_is
     assert [mix.pods for mix in told] == [FIRST_SAMPLE]
     # Stories that ended are purged from the log, decisions are not yet: a new life reads those.
     begin_anew_from_what_is_left(world)
-    assert world.resolver.know.mix.newest.pods == 0
+    assert world.resolver.know.view.mix.newest.pods == 0
     assert told_as(world.resolver.know.sampled()) == told[0]
     world.submit(job("late", gpu_milli=470, gpus=1))
     world.settle()

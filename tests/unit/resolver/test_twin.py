@@ -155,4 +155,4 @@ def test_a_twin_of_what_a_resolver_knows_decides_the_same_and_goes_its_own_way()
     made.take_fact(node("c2", "n2", gpus=8), 99, world.now_s)
     made.fleet.arrange()
     assert len(made.fleet.names) == 3
-    assert (len(know.fleet.names), know.fleet_sequence) == (2, world.fleet_sequence)
+    assert (len(know.fleet.names), know.view.fleet_sequence) == (2, world.fleet_sequence)

@@ -3,8 +3,9 @@
 A score is the weighted mean of its parts. Weights are -10..10, as OCM's; below 0 the part counts
 the other way round, and what is not known counts as the worst in either. A weight of 0 leaves a
 part out. So are parts that cannot tell one cluster from another: interference where no part of a
-GPU is asked for, wait where no cluster's own queue governs, locality where the request says nothing
-of its data, and interference, steadiness, wait and price where they are known of no cluster.
+GPU is asked for, wait where no cluster's own queue governs, tier and headroom but for Workloads of
+a hub, locality where the request says nothing of its data, and interference, steadiness, wait and
+price where they are known of no cluster.
 
 Of a request's, its queue's and the resolver's profile, the first that is named counts. Weights
 given beside it replace single ones of it: the request's, and the queue's unless the request names a
@@ -29,6 +30,8 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True):
     wait: float = 0.0
     price: float = 0.0
     locality: float = 0.0
+    tier: float = 0.0
+    headroom: float = 0.0
 
     def as_record(self) -> dict[str, float]:
         """Those that count, as they are read again from a record: never a whole number."""
@@ -47,6 +50,8 @@ PARTS: Final[Mapping[str, str]] = {
     "wait": "how soon the cluster's own queue would start it: who is before it, quota of its own",
     "price": "the cheapest price of a GPU hour that is to be had, as a share of the price there",
     "locality": "how much of what the request says of its data's place holds for the cluster",
+    "tier": "on a hub: it fits now, waits for GPUs, for nodes, or for quota",
+    "headroom": "on a hub: GPUs that are free and within quota, beside the cluster with the most",
 }
 
 BALANCED: Final = "balanced"
@@ -64,6 +69,30 @@ PROFILES: Final[Mapping[str, Weights]] = {
     # Where a GPU's hour costs least.
     "cheapest": Weights(fit=1, room=0.25, fresh=0.25, price=10, locality=2),
 }
+
+_TIER: Final = 10.0
+_BESIDE_TIER: Final = 3.0  # of all other parts together: less than the third of tier that one is
+
+
+def for_hub(weights: Weights) -> Weights:
+    """What a profile counts for the Workloads of a hub, where a cluster may be chosen although the
+    job has to wait there. A better tier goes before all else that the profile counts, and headroom
+    stands in for room. For example "spread" (room 4 of 8.75 in all) becomes tier 10, headroom 1.37
+    and the others in proportion, 3 together."""
+    others = msgspec.structs.replace(
+        weights, tier=0.0, headroom=weights.room + weights.headroom, room=0.0
+    )
+    record = others.as_record()
+    total = sum(map(abs, record.values()))
+    scale = _BESIDE_TIER / total if total > 0 else 0.0
+    scaled = {part: weight * scale for part, weight in record.items()}
+    return Weights(**{**scaled, "tier": _TIER})
+
+
+# For hubs: "balanced" is what people expect of MultiKueue, the most free GPUs first.
+HUB_PROFILES: Final[Mapping[str, Weights]] = {
+    name: for_hub(weights) for name, weights in PROFILES.items()
+} | {BALANCED: Weights(tier=_TIER, headroom=2, idle=0.5, fresh=0.25, interference=0.25)}
 
 
 def weighted(base: Weights, changes: Mapping[str, float]) -> Weights:

@@ -1,0 +1,115 @@
+"""Why clusters are out for a request, in the words that records and people are given.
+
+What a request says of clusters (names, labels, tolerated taints) is the same for all requests of
+its shape, and what closes a cluster (silence, a cordon, its hub) for all requests of a snapshot, so
+both are worked out once. What a gate says (gate.py) is asked for each request anew.
+"""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berthmaster.engine.fleet.clusters import Cluster
+from berthmaster.engine.fleet.needs import Suitable, wants_fraction
+from berthmaster.engine.fleet.taints import tolerates
+from berthmaster.fleetview.gate import Gate
+from berthmaster.fleetview.snapshot import ClusterSnapshot, Filtered
+from berthmaster.fleetview.view import FleetView
+from berthmaster.messages.workload import JobRequest
+
+BUSY: Final = "busy: no room now"
+NOT_ASKED: Final = "not among the clusters asked for"
+NO_LABELS: Final = "lacks the labels asked for"
+TAINTED: Final = "is tainted"
+NO_NODES: Final = "has no nodes"
+LESS_LIKED: Final = "has room on GPU models only that it likes less"
+NO_JOB_SETS: Final = "makes no JobSets, which several pod sets need"
+
+
+def filtered_for(
+    view: FleetView, snapshot: ClusterSnapshot, request: JobRequest, shape: bytes
+) -> Filtered:
+    """Which clusters are out whatever their room: the same for all requests of a shape."""
+    known = snapshot.filtered.get(shape)
+    if known is not None:
+        return known
+    shares = any(wants_fraction(pods) for pods in request.pod_sets)
+    if not snapshot.table.tainted and _asks_nothing(request):
+        usual = snapshot.filtered.get(b"")
+        if usual is None:  # the same for all such shapes
+            usual = snapshot.filtered[b""] = _filtered_by(snapshot, {}, shares=False)
+        known = Filtered(usual.why, usual.open, {}, shares)
+    else:
+        asked = snapshot.table.note(("asks", shape), lambda: _unasked(view, snapshot, request))
+        known = _filtered_by(snapshot, asked, shares=shares)
+    snapshot.filtered[shape] = known
+    return known
+
+
+def _filtered_by(snapshot: ClusterSnapshot, asked: dict[int, str], *, shares: bool) -> Filtered:
+    """``asked``: numbers of clusters that the request itself rules out, and why."""
+    why = dict.fromkeys(snapshot.table.without_nodes, NO_NODES)
+    out = snapshot.closed | asked if asked else snapshot.closed
+    for number in sorted(out):
+        why[snapshot.clusters[number]] = out[number]
+    is_open = np.ones(len(snapshot.clusters), np.bool_)
+    is_open[list(out)] = False
+    return Filtered(why, is_open, {}, shares)
+
+
+def _asks_nothing(request: JobRequest) -> bool:
+    """Of clusters."""
+    return not request.clusters and not request.cluster_labels and len(request.pod_sets) == 1
+
+
+def _unasked(view: FleetView, snapshot: ClusterSnapshot, request: JobRequest) -> dict[int, str]:
+    """Numbers of the clusters that will not do for what the request says, and why."""
+    found = {}
+    for number, name in enumerate(snapshot.clusters):
+        if why := why_unasked(view.clusters.peek(name), request):
+            found[number] = why
+    return found
+
+
+def why_unasked(cluster: Cluster, request: JobRequest) -> str:
+    """Why a cluster will not do for what the request says of clusters, or ""."""
+    if request.clusters and cluster.name not in request.clusters:
+        return NOT_ASKED
+    if request.cluster_labels and not request.cluster_labels.items() <= cluster.labels.items():
+        return NO_LABELS
+    kinds = cluster.profile.job_kinds if cluster.profile is not None else None
+    if kinds is not None and len(request.pod_sets) > 1 and "JobSet" not in kinds:
+        return NO_JOB_SETS
+    for taint in cluster.taints:
+        if not all(tolerates(p.tolerations, taint) for p in request.pod_sets):
+            return f"{TAINTED} ({taint.key})"
+    return ""
+
+
+def behind_gate(snapshot: ClusterSnapshot, gate: Gate, filtered: Filtered) -> Filtered:
+    """Without the clusters whose own queueing would not let the request in."""
+    why, is_open = dict(filtered.why), filtered.open.copy()
+    for number in np.flatnonzero(is_open).tolist():
+        name = snapshot.clusters[number]
+        if said := gate.why_not(name):
+            why[name] = said
+            is_open[number] = False
+    return Filtered(why, is_open, {}, filtered.shares)
+
+
+def with_busy(
+    view: FleetView, filtered: Filtered, able: bytes, suitables: list[Suitable]
+) -> dict[str, str]:
+    """Why clusters are out: closed, or without a node that suits and has room. ``able``: of each
+    cluster, whether it has one."""
+    known = filtered.busy.get(able)
+    if known is None:
+        known = dict(filtered.why)
+        has_room: NDArray[np.bool_] = np.frombuffer(able, np.bool_)
+        for number in np.flatnonzero(filtered.open & ~has_room).tolist():
+            cluster = view.fleet.clusters[number]
+            whys = (s.why_not.get(cluster) for s in suitables)
+            known[cluster] = next((why for why in whys if why), BUSY)
+        filtered.busy[able] = known
+    return known

@@ -1,0 +1,160 @@
+"""The fleet as of the newest facts: the fold of FLEET and CONTROL, up to one sequence each.
+
+Everything follows from the messages alone. Whoever holds placements charges them to ``fleet`` (the
+resolver its live ones, a hub's decider the pods that nodes report as ours); how pods went and what
+kinds of pods arrive is learned from the events that the decider's own log brings (``learn``).
+"""
+
+from collections.abc import Callable, Mapping
+
+from berthmaster.engine.fleet.clusters import Clusters
+from berthmaster.engine.fleet.fleet import Fleet
+from berthmaster.engine.fleet.needs import Suitable
+from berthmaster.engine.scoring.mix import Mix, Sampled
+from berthmaster.engine.scoring.score_cache import Scorecard
+from berthmaster.engine.scoring.track_record import SPEAKS, TrackRecord
+from berthmaster.engine.scoring.value import Worth
+from berthmaster.fleetview.derived import FleetDerived
+from berthmaster.fleetview.policy import RankingPolicy
+from berthmaster.fleetview.snapshot import ClusterSnapshot
+from berthmaster.messages.control import ClusterLost, ControlFact, Cordon, QueueSetting
+from berthmaster.messages.fleet import (
+    ClusterAlive,
+    ClusterProfile,
+    ClusterScore,
+    CopyReport,
+    FleetFact,
+    Membership,
+    NodeGone,
+    NodeReport,
+    QueueReport,
+)
+from berthmaster.messages.workload import PodSet, Submitted, WorkloadEvent
+
+
+class FleetView:
+    """Fleet, clusters and what operators set; beside them, in ``derived``, what follows."""
+
+    def __init__(self, fleet: Fleet, derived: FleetDerived) -> None:
+        self.fleet_sequence = 0
+        self.control_sequence = 0
+        self.heard_s = float("-inf")  # server's time of the newest message
+        self.fleet = fleet
+        self.clusters = Clusters()
+        self.cordons: set[tuple[str, str]] = set()  # cluster, node
+        self.queues: dict[str, QueueSetting] = {}
+        self.track_record = TrackRecord()
+        self.mix = Mix()
+        self.derived = derived
+
+    @classmethod
+    def empty(cls) -> "FleetView":
+        """Of somebody who derives nothing more than this package does."""
+        fleet = Fleet()
+        return cls(fleet, FleetDerived(fleet))
+
+    # Facts
+
+    def take_fact(self, fact: FleetFact, sequence: int, stored_at_s: float) -> None:
+        """Take over the newest value of something in the fleet."""
+        self.fleet_sequence = max(self.fleet_sequence, sequence)
+        self.heard_s = max(self.heard_s, stored_at_s)
+        cluster, derived = self.clusters.get(fact.cluster), self.derived
+        match fact:
+            case NodeReport():
+                before = self.fleet.node(fact.cluster, fact.node)
+                derived.changes += 1
+                derived.growth += self.fleet.put_node(fact)
+                derived.growth += derived.ledger.node_changed(before, fact)
+            case NodeGone():
+                self.drop_node(fact.cluster, fact.node)
+            case ClusterAlive():
+                # After a silence that may have closed it, all that waits is looked at again.
+                derived.growth += stored_at_s > cluster.alive_at_s + 2 * fact.interval_s
+                cluster.alive_at_s = stored_at_s
+            case ClusterProfile():
+                if cluster.profile is None or (
+                    (cluster.profile.labels, cluster.profile.taints, cluster.profile.job_kinds)
+                    != (fact.labels, fact.taints, fact.job_kinds)
+                ):
+                    derived.growth += 1
+                cluster.profile = fact
+            case Membership():
+                derived.growth += cluster.take_membership(fact)
+            case QueueReport():
+                derived.growth += 1
+                cluster.take_queue(fact)
+            case CopyReport():
+                pass  # of interest to a hub's decider only
+            case ClusterScore():
+                if cluster.score is not None and cluster.score.freshness != fact.freshness:
+                    derived.growth += 1
+                    if cluster.score.freshness == "fresh":
+                        self.track_record.note(fact.cluster, stored_at_s, went_well=False)
+                cluster.score = fact
+
+    def drop_node(self, cluster: str, node: str) -> None:
+        """A node is no more; what runs there by our account still does."""
+        before = self.fleet.node(cluster, node)
+        self.fleet.drop_node(cluster, node)
+        self.derived.changes += 1
+        self.derived.growth += self.derived.ledger.node_changed(before, None)
+
+    def take_control(self, fact: ControlFact, sequence: int) -> None:
+        """Take over what an operator set."""
+        self.control_sequence = max(self.control_sequence, sequence)
+        self.derived.growth += 1
+        match fact:
+            case QueueSetting():
+                self.queues[fact.queue] = fact
+            case Cordon(node=None):
+                cluster = self.clusters.get(fact.cluster)
+                cluster.cordoned = fact.reason if fact.cordoned else None
+            case Cordon():
+                name = (fact.cluster, fact.node or "")
+                (self.cordons.add if fact.cordoned else self.cordons.discard)(name)
+                self.fleet.set_cordon(fact.cluster, fact.node or "", fact.cordoned)
+            case ClusterLost():
+                self.clusters.get(fact.cluster).lost = fact.lost
+
+    def learn(self, event: WorkloadEvent, cluster: str, stored_at_s: float) -> None:
+        """Of an event that counted: what pods arrive, and how it went on the cluster where the
+        workload stood."""
+        if isinstance(event, Submitted):
+            for pods in event.request.pod_sets:
+                self.mix.add(pods)
+        elif isinstance(event, SPEAKS):
+            self.track_record.take(event, cluster, stored_at_s)
+
+    # What follows
+
+    def card(
+        self, shape: bytes, index: int, pods: PodSet, worth: Worth
+    ) -> tuple[Suitable, Scorecard]:
+        """What nodes suit a pod set of a shape, and their scores. The fleet must be arranged."""
+        suitables = self.derived.suitables
+        suitable = suitables.of(self.fleet, shape, index, pods)
+        kind = suitables.kind(shape, index, pods)
+        return suitable, self.derived.scores.card(self.fleet, kind, pods, suitable, worth)
+
+    def snapshot(
+        self,
+        policy: RankingPolicy,
+        now_s: float,
+        sampled: Sampled,
+        steadiness: Callable[[], Mapping[str, float]],
+    ) -> ClusterSnapshot:
+        """All clusters as of now. ``sampled``: the mix of pods that holes are valued by;
+        ``steadiness``: of the clusters of which it is known, asked for if somebody counts it."""
+        fleet, derived = self.fleet, self.derived
+        fleet.arrange()
+        derived.table.follow(self.clusters, fleet.clusters, fleet.layout)
+        worth = derived.appraiser.of(sampled, derived.ledger.cpu_a_gpu())
+        return ClusterSnapshot(policy, now_s, derived.table, worth, steadiness)
+
+    @property
+    def engine_bytes(self) -> int:
+        """What the engine's arrays take, of all that grows with the nodes and the kinds of pods."""
+        derived = self.derived
+        caches = derived.suitables.array_bytes + derived.scores.array_bytes
+        return self.fleet.array_bytes + caches

@@ -1,0 +1,51 @@
+"""One look at everything: what is known, the clusters as of one time, and the settings.
+
+Deciding and answering begin with a cycle and ask it the same questions, so that an explanation can
+never differ from what is done.
+"""
+
+from berthmaster.engine.fitting.fit import Bound
+from berthmaster.engine.fleet.needs import shape_of
+from berthmaster.fleetview.gate import Gate
+from berthmaster.fleetview.ranking import Candidate
+from berthmaster.fleetview.shortlist import Shortlist, bind, filter_and_rank
+from berthmaster.messages.placement import Target
+from berthmaster.messages.workload import JobRequest
+from berthmaster.resolver.gate import WorkerGate
+from berthmaster.resolver.settings import Policy
+from berthmaster.resolver.state import Knowledge
+
+
+class Cycle:
+    """What is known, seen at one time."""
+
+    def __init__(self, know: Knowledge, policy: Policy, now_s: float) -> None:
+        self.know = know
+        self.policy = policy
+        self.now_s = now_s
+        self.snapshot = know.snapshot(policy, now_s)
+        # Of the draft that is being made: what the clusters' own queues do not know of yet.
+        self.drafted: dict[str, list[tuple[Target, JobRequest]]] = {}
+
+    def shortlist(self, request: JobRequest, shape: bytes | None = None) -> Shortlist:
+        """All clusters for a request, filtered and ranked. ``shape``: its own, if it is known."""
+        know = self.know
+        setting = know.queues.get(request.queue)
+        gate: Gate | None = None
+        if setting is not None and setting.via != "direct":
+            gate = WorkerGate(know, request, setting, self.drafted)
+        shape = shape_of(request) if shape is None else shape
+        return filter_and_rank(know.view, self.snapshot, request, shape, gate)
+
+    def bind(self, request: JobRequest, shortlist: Shortlist) -> tuple[Candidate, Bound] | None:
+        """Places for all pods in the best cluster that has them."""
+        return bind(self.know.view, request, shortlist)
+
+    def bind_in(self, request: JobRequest, shape: bytes, cluster: str) -> Bound | None:
+        """Places for all pods in one cluster."""
+        shortlist = self.shortlist(request, shape)
+        here = shortlist.candidates.only(cluster)
+        if not here:
+            return None
+        found = self.bind(request, shortlist._replace(candidates=here))
+        return found[1] if found is not None else None

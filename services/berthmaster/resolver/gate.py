@@ -1,0 +1,44 @@
+"""The gate of a request whose queue the clusters govern themselves.
+
+For a queue with ``via: worker`` each cluster's own Kueue is asked for quota and for who is in line.
+It does not know yet of placements of ours that it has not let in, those of the draft that is being
+made among them, so they are charged here.
+"""
+
+from collections.abc import Mapping
+
+from berthmaster.fleetview.gate import Gate
+from berthmaster.messages.control import QueueSetting
+from berthmaster.messages.placement import Target
+from berthmaster.messages.workload import JobRequest
+from berthmaster.resolver.quota import in_line, target_in, why_not
+from berthmaster.resolver.state import Knowledge
+
+Drafted = Mapping[str, list[tuple[Target, JobRequest]]]  # by cluster, of a draft
+
+
+class WorkerGate(Gate):
+    """What the clusters' own queues say of a request."""
+
+    def __init__(
+        self, know: Knowledge, request: JobRequest, setting: QueueSetting, drafted: Drafted
+    ) -> None:
+        self._know = know
+        self._request = request
+        self._setting = setting
+        self._drafted = drafted
+
+    def why_not(self, cluster: str) -> str:
+        target, known = target_in(self._setting, cluster), self._know.clusters.peek(cluster)
+        return why_not(known, target, self._request, self._pending(cluster))
+
+    def in_line(self, cluster: str) -> tuple[int, int, bool] | None:
+        target, known = target_in(self._setting, cluster), self._know.clusters.peek(cluster)
+        return in_line(known, target, self._request, self._pending(cluster))
+
+    def _pending(self, cluster: str) -> list[tuple[Target, JobRequest]]:
+        """Placements of ours that its own queue has not let in."""
+        know = self._know
+        waiting = (know.open[key] for key in know.unadmitted.get(cluster, ()))
+        pending = [(w.target, w.request) for w in waiting if w.request is not None]
+        return [*pending, *self._drafted.get(cluster, ())]
