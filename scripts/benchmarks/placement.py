@@ -12,7 +12,10 @@ from typing import Any, Final
 
 import msgspec
 
+from berthmaster.controller.answer import Answer, Outcome
 from berthmaster.placement.core import Evaluator
+from berthmaster.placement.instructions import WriteDecisions
+from berthmaster.placement.names import CLUSTER_SET_LABEL, DISABLED
 from berthmaster.placement.objects import (
     AddOnPlacementScore,
     ManagedCluster,
@@ -20,7 +23,6 @@ from berthmaster.placement.objects import (
     ManagedClusterSetBinding,
     Placement,
 )
-from berthmaster.placement.words import CLUSTER_SET_LABEL, DISABLED
 
 CLUSTERS: Final = 1000
 LOOKS: Final = 100
@@ -105,10 +107,11 @@ def _looks_ms(expressions: list[str]) -> list[float]:
         began_s = time.thread_time()
         core.on_object(_score(look * 7 % CLUSTERS, look % 100), gone=False)
         assert core.outcome(KEY) is not None
-        work = core.evaluate(KEY, NOW_S + look)
+        asked = core.evaluate(KEY, NOW_S + look)
         took_ms.append((time.thread_time() - began_s) * 1000)
-        core.on_done(KEY, "measured, not written", NOW_S + look)
-        assert work.writes
+        (write,) = [one for one in asked if isinstance(one, WriteDecisions)]
+        measured = Answer(Outcome.DENIED, "Measured", "measured, not written")
+        core.on_answer(write, measured, NOW_S + look)
     return sorted(took_ms)
 
 

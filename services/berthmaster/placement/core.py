@@ -12,12 +12,19 @@ Rules of this file:
 """
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
+from berthmaster.controller.answer import Answer
+from berthmaster.controller.aside import Phase, SetAside
+from berthmaster.controller.instructions import KubeEvent
 from berthmaster.kubernetes.mirror import Key
 from berthmaster.kubernetes.objects import key_of
+from berthmaster.kubernetes.resources import PLACEMENTS
 from berthmaster.placement import sets, status
-from berthmaster.placement.book import Book
+from berthmaster.placement.index import DecisionIndex
+from berthmaster.placement.instructions import Instruction, PutStatus, Write, WriteDecisions
+from berthmaster.placement.kube_events import EventHistory
+from berthmaster.placement.names import DISABLED, Misconfigured
 from berthmaster.placement.objects import (
     AddOnPlacementScore,
     ManagedCluster,
@@ -27,12 +34,10 @@ from berthmaster.placement.objects import (
     PlacementDecision,
 )
 from berthmaster.placement.pages import pages, ranking
-from berthmaster.placement.planning import PutStatus, Write, plan
+from berthmaster.placement.planning import plan
 from berthmaster.placement.plugin import Snapshot
 from berthmaster.placement.request import Request, read
 from berthmaster.placement.scheduler import Outcome, schedule
-from berthmaster.placement.telling import Tell, Told
-from berthmaster.placement.words import DISABLED, Misconfigured
 
 FIRST_RETRY_S: Final = 0.05
 LONGEST_RETRY_S: Final = 15.0
@@ -47,14 +52,6 @@ Thing = (
 )
 
 
-class Work(NamedTuple):
-    """What one look at a Placement asks for; ``writes`` in order, the first that fails ends it."""
-
-    key: Key
-    writes: tuple[Write, ...] = ()
-    tells: tuple[Tell, ...] = ()
-
-
 class Standing:
     """What is known of one of our Placements."""
 
@@ -64,12 +61,12 @@ class Standing:
         "dirty",
         "due_s",
         "error",
+        "events",
         "failures",
         "outcome",
         "placement",
         "refreshed_at_s",
         "request",
-        "told",
     )
 
     def __init__(self) -> None:
@@ -83,7 +80,7 @@ class Standing:
         self.again_at_s: float | None = None
         self.failures = 0
         self.refreshed_at_s = float("-inf")
-        self.told = Told()
+        self.events = EventHistory()
 
 
 class Evaluator:
@@ -92,7 +89,8 @@ class Evaluator:
     def __init__(self) -> None:
         self.complete = False
         self.behind = False
-        self.book = Book()
+        self.aside = SetAside()
+        self.index = DecisionIndex()
         self._ours: dict[Key, Standing] = {}
         self._clusters: dict[str, ManagedCluster] = {}
         self._sets: dict[str, ManagedClusterSet] = {}
@@ -143,7 +141,7 @@ class Evaluator:
         leaving = placement.metadata.deletion_timestamp is not None
         if gone or leaving or not ours:
             if self._ours.pop(key, None) is not None:
-                self.book.intend(key, None)
+                self.index.intend(key, None)
             return
         standing = self._ours.setdefault(key, Standing())
         before = standing.placement
@@ -166,11 +164,11 @@ class Evaluator:
 
     def _on_decision(self, decision: PlacementDecision, *, gone: bool) -> None:
         key = key_of(decision.metadata)
-        known = self.book.page(key)
+        known = self.index.page(key)
         if gone:
-            self._stir(self.book.drop(key))
+            self._stir(self.index.drop(key))
         elif known is None or _version(known) != _version(decision):
-            self._stir(self.book.set(decision))
+            self._stir(self.index.set(decision))
 
     def _on_cluster(self, cluster: ManagedCluster, *, gone: bool) -> None:
         before = self._clusters.get(cluster.name)
@@ -243,9 +241,25 @@ class Evaluator:
         if (standing := self._ours.get(key)) is not None:
             standing.due_s = max(standing.due_s, until_s)
 
-    def evaluate(self, key: Key, now_s: float) -> Work:
-        """One look at one Placement."""
+    def begin(self) -> None:
+        """This replica writes from now on; what it knows is what the hub shows."""
+
+    def act(self, now_s: float) -> list[Instruction]:
+        """One look at every Placement that is due."""
+        return [one for key in self.due(now_s) for one in self.evaluate(key, now_s)]
+
+    def evaluate(self, key: Key, now_s: float) -> list[Instruction]:
+        """One look at one Placement. One that makes this raise is set aside and tried again later,
+        less and less often."""
         standing = self._ours[key]
+        out: list[Instruction] = []
+        with self.aside.trying(Phase.ACTING, PLACEMENTS, standing.placement.metadata):
+            out += self._evaluate(key, standing, now_s)
+        if self.aside.holds(Phase.ACTING, PLACEMENTS, key):
+            self._failed(key, standing, now_s)
+        return out
+
+    def _evaluate(self, key: Key, standing: Standing, now_s: float) -> list[Instruction]:
         standing.dirty = False
         standing.again_at_s = None
         try:
@@ -255,7 +269,7 @@ class Evaluator:
         except Misconfigured as error:
             return self._wrong(key, standing, error, now_s)
         standing.error = None
-        standing.told.over("Misconfigured")
+        standing.events.over("Misconfigured")
         return self._right(key, standing, standing.request, outcome, now_s)
 
     def _snapshot(self, key: Key, now_s: float) -> Snapshot:
@@ -265,25 +279,27 @@ class Evaluator:
             sets=self._sets,
             clusters=self._clusters,
             scores=self._scores,
-            decided=frozenset(self.book.decided(key)),
-            elsewhere=self.book.elsewhere(key),
+            decided=frozenset(self.index.decided(key)),
+            elsewhere=self.index.elsewhere(key),
         )
 
-    def _wrong(self, key: Key, standing: Standing, error: Misconfigured, now_s: float) -> Work:
+    def _wrong(
+        self, key: Key, standing: Standing, error: Misconfigured, now_s: float
+    ) -> list[Instruction]:
         standing.error = error
-        pages_there = bool(self.book.pages(key))
+        pages_there = bool(self.index.pages(key))
         verdicts = [status.misconfigured(error, decided=pages_there)]
         if not pages_there:
             verdicts.append(status.never_decided(error))
         body = status.patch(standing.placement, verdicts, None, 0, now_s)
         meta = standing.placement.metadata
-        tells = standing.told.warning(meta, "Misconfigured", verdicts[0].message)
-        return self._work(key, standing, (PutStatus(meta, body),) if body else (), tells)
+        told = standing.events.warning(meta, "Misconfigured", verdicts[0].message)
+        return self._work(key, standing, (PutStatus(meta, body),) if body else (), told)
 
     def _right(
         self, key: Key, standing: Standing, request: Request, outcome: Outcome, now_s: float
-    ) -> Work:
-        before = self.book.decided(key)
+    ) -> list[Instruction]:
+        before = self.index.decided(key)
         placement = standing.placement
         wanted, groups = pages(request, outcome)
         refresh = now_s >= standing.refreshed_at_s + request.rate_limit_s
@@ -291,7 +307,7 @@ class Evaluator:
             placement,
             wanted,
             ranking(outcome),
-            self.book.pages(key),
+            self.index.pages(key),
             refresh=refresh,
             by_score=request.by_score,
         )
@@ -308,29 +324,29 @@ class Evaluator:
         )
         body = status.patch(placement, verdicts, groups, len(outcome.selected), now_s)
         writes = (*made.writes, *((PutStatus(placement.metadata, body),) if body else ()))
-        tells = standing.told.outcome(placement.metadata, outcome, before, request.notes)
+        told = standing.events.outcome(placement.metadata, outcome, before, request.notes)
         if made.writes:
             chosen = tuple(name for page in wanted for name in page.clusters)
-            self.book.intend(key, chosen)
+            self.index.intend(key, chosen)
             # Who was chosen just now scores as decided from now on, which may change the order.
             standing.dirty |= request.by_score and set(chosen) != set(before)
-        return self._work(key, standing, writes, tells)
+        return self._work(key, standing, writes, told)
 
     def _work(
-        self, key: Key, standing: Standing, writes: tuple[Write, ...], tells: tuple[Tell, ...]
-    ) -> Work:
+        self, key: Key, standing: Standing, writes: tuple[Write, ...], told: tuple[KubeEvent, ...]
+    ) -> list[Instruction]:
         standing.busy = bool(writes)
-        return Work(key, writes, tells)
+        return [*told, WriteDecisions(key, writes)] if writes else [*told]
 
     # ---- how it went
 
     def on_seen(self, decision: PlacementDecision) -> None:
         """A page as the server answered our write."""
-        self.book.set(decision)
+        self.index.set(decision)
 
     def on_deleted(self, key: Key) -> None:
         """A page that we deleted."""
-        self.book.drop(key)
+        self.index.drop(key)
 
     def on_status(self, placement: Placement) -> None:
         """A Placement as the server answered our write of its status."""
@@ -338,24 +354,34 @@ class Evaluator:
         if standing is not None and standing.placement.spec == placement.spec:
             standing.placement = placement
 
-    def on_done(self, key: Key, why: str, now_s: float) -> tuple[Tell, ...]:
-        """A lot of writes is through, or failed for a reason; what is to be told of that."""
-        self.book.intend(key, None)
+    def on_answer(
+        self, write: WriteDecisions, answer: Answer, now_s: float
+    ) -> tuple[Instruction, ...]:
+        """A lot of writes is through, or failed; what is to be told of that."""
+        key = write.placement
         standing = self._ours.get(key)
         if standing is None:
+            self.index.intend(key, None)
             return ()
-        standing.busy = False
-        if not why:
+        if answer.done:
+            self.index.intend(key, None)
+            standing.busy = False
             standing.failures = 0
             return ()
+        self._failed(key, standing, now_s)
+        if standing.failures != LOUD_AFTER:
+            return ()
+        meta, note = standing.placement.metadata, f"decisions cannot be written: {answer.why}"
+        return (KubeEvent(PLACEMENTS, meta, True, "DecisionsNotWritten", note),)
+
+    def _failed(self, key: Key, standing: Standing, now_s: float) -> None:
+        """What was decided does not count; it is decided again after a growing pause."""
+        self.index.intend(key, None)
+        standing.busy = False
         standing.failures += 1
         standing.dirty = True
         pause_s = min(FIRST_RETRY_S * 2.0 ** min(standing.failures - 1, 16), LONGEST_RETRY_S)
         standing.due_s = now_s + pause_s
-        if standing.failures != LOUD_AFTER:
-            return ()
-        note = f"decisions cannot be written: {why}"
-        return (Tell(standing.placement.metadata, True, "DecisionsNotWritten", note),)
 
 
 def _keep(kept: dict, key: object, thing: object, *, gone: bool) -> None:  # type: ignore[type-arg]

@@ -12,36 +12,10 @@ Rules of this file:
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from berthmaster.kubernetes.objects import Metadata
+from berthmaster.placement.instructions import DropPage, PutPage, Write
+from berthmaster.placement.names import OCM, RANKING
 from berthmaster.placement.objects import Placement, PlacementDecision
 from berthmaster.placement.pages import Page
-from berthmaster.placement.words import OCM, RANKING
-
-
-class PutPage(NamedTuple):
-    """Make a PlacementDecision, or change what of it is not right."""
-
-    name: str
-    present: Metadata | None  # what is there; None = it is to be made
-    metadata: Mapping[str, Any] | None  # labels, annotations, owner; None = right already
-    status: Mapping[str, Any] | None  # None = right already
-
-
-class DropPage(NamedTuple):
-    """Delete a PlacementDecision."""
-
-    name: str
-    present: Metadata
-
-
-class PutStatus(NamedTuple):
-    """Write the Placement's own status."""
-
-    present: Metadata
-    status: Mapping[str, Any]
-
-
-Write = PutPage | DropPage | PutStatus
 
 
 class Plan(NamedTuple):

@@ -11,19 +11,19 @@ from typing import Final, NamedTuple, TypeVar
 from berthmaster.kubernetes.selector import Selector
 from berthmaster.placement.cel.errors import Malformed
 from berthmaster.placement.cel.program import Program, compiled
+from berthmaster.placement.names import (
+    HYSTERESIS,
+    MAX_LABEL_CHARS,
+    UNKNOWN_SCORES,
+    Misconfigured,
+)
 from berthmaster.placement.objects import (
     ClusterSelector,
     Placement,
     PrioritizerConfig,
     Toleration,
 )
-from berthmaster.placement.selecting import claims_of, labels_of
-from berthmaster.placement.words import (
-    HYSTERESIS,
-    MAX_LABEL_CHARS,
-    UNKNOWN_SCORES,
-    Misconfigured,
-)
+from berthmaster.placement.selectors import claims_of, labels_of
 
 T = TypeVar("T")
 PREDICATE: Final = "Predicate"

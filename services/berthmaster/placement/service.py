@@ -10,18 +10,107 @@ Ours are those annotated ``cluster.open-cluster-management.io/experimental-sched
 server is away all decisions stay as they are. Rights: deploy/kubernetes/placement.
 """
 
+import asyncio
+import time
+from typing import Any, Final
+
+from berthmaster.controller.answer import Answer
+from berthmaster.controller.kube_events import instance_of
+from berthmaster.controller.loop import Controller
+from berthmaster.controller.watch import Watched
+from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.joining import reached
+from berthmaster.kubernetes.lease import Lease
+from berthmaster.kubernetes.mirror import Key
+from berthmaster.placement.core import Evaluator
+from berthmaster.placement.instructions import WriteDecisions
+from berthmaster.placement.metrics import PlacementMetrics
 from berthmaster.placement.settings import PlacementSettings
-from berthmaster.placement.shell import Shell
+from berthmaster.placement.watch import WATCHED
+from berthmaster.placement.writer import PlacementWriter
 from berthmaster.runtime.service import Context, Service
 
-NAME = "placement"
+NAME: Final = "placement"
+LEASE: Final = "berthmaster-placement"
+CONTROLLER: Final = "placement-evaluator"
+DEAR: Final = 10.0  # a look is followed by so many times its own length of rest …
+ALL_DEAR: Final = 3.0  # … for each Placement: in a storm of scores all take a third of a core
+
+
+class PlacementController(Controller[WriteDecisions]):
+    """One replica. A Placement that was looked at rests for many times as long as that took: none
+    starves the others, and all of them together leave most of a core alone."""
+
+    def __init__(self, ctx: Context[PlacementSettings], client: Client) -> None:
+        self._evaluator = core = Evaluator()
+        super().__init__(ctx, client, core, PlacementWriter(client, core), name=CONTROLLER)
+        self.watches(WATCHED, absent_s=ctx.settings.absent_s)
+        self._figures = PlacementMetrics(ctx.metrics)
+        self._loop_s = asyncio.get_running_loop().time
+        self._changed_at_s = 0.0  # the first change not yet looked at; 0 = none
+        self._since_s: dict[Key, float] = {}  # what is being written: since when it was to change
+
+    async def run(self) -> None:
+        """Until the service is asked to stop; the lease is given back at the end."""
+        self.start()
+        settings = self.ctx.settings
+        self.lead_by(
+            Lease(
+                self.client,
+                namespace=settings.namespace or self.client.access.namespace or "default",
+                name=LEASE,
+                holder=instance_of(NAME),
+                now=self.ctx.now,
+                log=self.ctx.log,
+                ttl_s=settings.lease_s,
+                on_gained=lambda _: self.wake(),
+            )
+        )
+        await self.finish()
+
+    def on_object(self, one: Watched, thing: Any, gone: bool) -> None:
+        self._evaluator.on_object(thing, gone=gone)
+        self._changed_at_s = self._changed_at_s or self._loop_s()
+
+    def before_act(self) -> None:
+        self._evaluator.complete = self.may_act()
+        self._evaluator.behind = bool(self.watch.trouble)
+
+    async def act(self) -> None:
+        changed_at_s, self._changed_at_s = self._changed_at_s, 0.0
+        for key in self._evaluator.due(self.now()):
+            if self.may_act() and self._evaluator.has(key):
+                self._look(key, changed_at_s)
+            await asyncio.sleep(0)  # what else this loop does must go on
+
+    def _look(self, key: Key, changed_at_s: float) -> None:
+        now_s, began_s = self.now(), time.thread_time()
+        for instruction in self._evaluator.evaluate(key, now_s):
+            if isinstance(instruction, WriteDecisions):
+                self._since_s[key] = changed_at_s
+            self.carry_out(instruction)
+        took_s = time.thread_time() - began_s
+        self._figures.look_s.observe(took_s)
+        rest_s = took_s * max(DEAR, ALL_DEAR * len(self._evaluator))
+        self._evaluator.rest(key, now_s + max(self.ctx.settings.pause_s, rest_s))
+
+    def about(self, write: WriteDecisions) -> str:
+        return "/".join(write.placement)
+
+    def wrote(self, write: WriteDecisions, answer: Answer) -> None:
+        super().wrote(write, answer)
+        since_s = self._since_s.pop(write.placement, 0.0)
+        if answer.done and since_s:
+            self._figures.reaction_s.observe(self._loop_s() - since_s)
+
+    def show(self) -> None:
+        self._figures.show(self._evaluator)
 
 
 async def main(ctx: Context[PlacementSettings]) -> None:
-    """Mirror the hub, and act while the lease is ours."""
+    """Watch the hub, and act while the lease is ours."""
     async with reached(ctx, NAME) as client:
-        await Shell(ctx, client).run()
+        await PlacementController(ctx, client).run()
 
 
 SERVICE = Service(NAME, PlacementSettings, main)

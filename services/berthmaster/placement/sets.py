@@ -7,10 +7,10 @@ names any. A cluster that is being deleted is in no set.
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from berthmaster.placement.names import CLUSTER_SET_LABEL, Misconfigured
 from berthmaster.placement.objects import ManagedCluster, ManagedClusterSet
 from berthmaster.placement.plugin import Snapshot
-from berthmaster.placement.selecting import labels_of
-from berthmaster.placement.words import CLUSTER_SET_LABEL, Misconfigured
+from berthmaster.placement.selectors import labels_of
 
 NAME: Final = "ClusterSets"
 EXCLUSIVE: Final = "ExclusiveClusterSetLabel"

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from berthmaster.kubernetes.objects import Condition, condition, timestamp
+from berthmaster.placement.names import MISCONFIGURED, SATISFIED, Misconfigured
 from berthmaster.placement.objects import GroupStatus, Placement
 from berthmaster.placement.scheduler import Outcome
-from berthmaster.placement.words import MISCONFIGURED, SATISFIED, Misconfigured
 
 MAX_MESSAGE_CHARS: Final = 1024
 

@@ -5,12 +5,13 @@ from typing import Any
 
 import msgspec
 
+from berthmaster.controller.answer import Answer, Outcome
+from berthmaster.controller.instructions import KubeEvent
 from berthmaster.kubernetes.mirror import Key
 from berthmaster.kubernetes.objects import key_of
-from berthmaster.placement.core import Evaluator, Thing, Work
+from berthmaster.placement.core import Evaluator, Thing
+from berthmaster.placement.instructions import DropPage, PutPage, PutStatus, Write, WriteDecisions
 from berthmaster.placement.objects import Placement, PlacementDecision
-from berthmaster.placement.planning import DropPage, PutPage, PutStatus, Write
-from berthmaster.placement.telling import Tell
 from tests.unit.placement.objects import NAMESPACE, NOW_S, binding, cluster_set
 
 
@@ -23,7 +24,7 @@ class Hub:
         self.decisions: dict[Key, PlacementDecision] = {}
         self.placements: dict[Key, Placement] = {}
         self.writes: list[str] = []
-        self.tells: list[Tell] = []
+        self.events: list[KubeEvent] = []
         self.refuse: Callable[[Write], str] = lambda write: ""
         self._versions = 100
         for thing in (cluster_set(), binding(), *things):
@@ -71,24 +72,33 @@ class Hub:
 
     def step(self) -> bool:
         """One look at everything that is due; whether anything was written."""
-        works = [self.look(key) for key in self.core.due(self.now_s)]
-        for work in works:
-            self.carry_out(work)
-        return any(work.writes for work in works)
+        lots = [self.look(key) for key in self.core.due(self.now_s)]
+        for lot in lots:
+            if lot is not None:
+                self.carry_out(lot)
+        return any(lots)
 
-    def look(self, key: Key) -> Work:
-        work = self.core.evaluate(key, self.now_s)
-        self.tells += work.tells
-        return work
+    def look(self, key: Key) -> WriteDecisions | None:
+        found: WriteDecisions | None = None
+        for one in self.core.evaluate(key, self.now_s):
+            if isinstance(one, KubeEvent):
+                self.events.append(one)
+            else:
+                found = one
+        return found
 
-    def carry_out(self, work: Work) -> str:
-        """As the shell does: in order, the first that fails ends it."""
+    def carry_out(self, lot: WriteDecisions | None) -> str:
+        """As the writer does: in order, the first that fails ends it."""
+        assert lot is not None
         why = ""
-        for write in work.writes:
-            why = self.refuse(write) or self._write(work.key, write)
+        for write in lot.writes:
+            why = self.refuse(write) or self._write(lot.placement, write)
             if why:
                 break
-        self.tells += self.core.on_done(work.key, why, self.now_s)
+        answer = Answer(Outcome.CONFLICT, "Conflict", why) if why else Answer()
+        for told in self.core.on_answer(lot, answer, self.now_s):
+            assert isinstance(told, KubeEvent)
+            self.events.append(told)
         return why
 
     def _write(self, key: Key, write: Write) -> str:
@@ -163,7 +173,7 @@ class Hub:
         return "", ""
 
     def told(self, reason: str) -> list[str]:
-        return [tell.note for tell in self.tells if tell.reason == reason]
+        return [event.note for event in self.events if event.reason == reason]
 
 
 def same(found: Placement | PlacementDecision, version: str) -> bool:

@@ -7,6 +7,7 @@ import msgspec
 from hypothesis import HealthCheck, settings
 
 from berthmaster.kubernetes.objects import Metadata, timestamp
+from berthmaster.placement.names import CLUSTER_SET_LABEL, DISABLED, PLACEMENT_LABEL
 from berthmaster.placement.objects import (
     AddOnPlacementScore,
     ClusterDecision,
@@ -19,7 +20,6 @@ from berthmaster.placement.objects import (
 )
 from berthmaster.placement.plugin import Snapshot
 from berthmaster.placement.request import Request, read
-from berthmaster.placement.words import CLUSTER_SET_LABEL, DISABLED, PLACEMENT_LABEL
 
 NAMESPACE = "team"
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

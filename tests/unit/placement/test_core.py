@@ -10,9 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berthmaster.placement.core import Thing
+from berthmaster.placement.instructions import DropPage, PutPage, PutStatus, Write
+from berthmaster.placement.names import HYSTERESIS, RANKING
 from berthmaster.placement.objects import ManagedCluster
-from berthmaster.placement.planning import DropPage, PutPage, PutStatus, Write
-from berthmaster.placement.words import HYSTERESIS, RANKING
+from berthmaster.placement.plugin import Snapshot
+from berthmaster.placement.request import Request
+from berthmaster.placement.scheduler import Outcome, schedule
 from tests.unit.placement.hub import Hub, joined
 from tests.unit.placement.objects import (
     NAMESPACE,
@@ -566,3 +569,30 @@ def test_with_steady_alone_who_is_decided_stays_and_repeating_changes_nothing(
     hub.edit(msgspec.structs.replace(hub.placements[KEY]))
     hub.settle()
     assert [name for one in hub.pages() for name in one.split(",") if name] == now
+
+
+def test_a_placement_that_makes_it_raise_is_set_aside_while_others_are_decided(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def odd(snapshot: Snapshot, request: Request) -> Outcome:
+        if request.number == 3:
+            raise RuntimeError("what nobody thought of")
+        return schedule(snapshot, request)
+
+    monkeypatch.setattr("berthmaster.placement.core.schedule", odd)
+    hub = Hub(*named("a"), placement("odd", numberOfClusters=3), placement("p"))
+    assert hub.settle() == ["create p-decision-1", "status p"]
+    (oddity,) = hub.core.aside.take_untold()
+    assert (oddity.metadata.name, oddity.event.reason) == ("odd", "CannotBeHandled")
+    # It is tried again by itself after a growing pause, and is well when it is put right.
+    pauses_s = []
+    for _ in range(3):
+        pauses_s.append(hub.core.wake_at_s() - hub.now_s)
+        hub.now_s = hub.core.wake_at_s()
+        assert hub.settle() == []
+    assert pauses_s == pytest.approx([0.05, 0.1, 0.2], abs=1e-6)
+    assert hub.core.aside.take_untold() == [], "it is told once"
+    hub.edit(placement("odd", numberOfClusters=2))
+    hub.now_s = hub.core.wake_at_s()
+    assert hub.settle() == ["create odd-decision-1", "status odd"]
+    assert len(hub.core.aside) == 0

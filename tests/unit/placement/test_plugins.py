@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from berthmaster.placement.names import Misconfigured
 from berthmaster.placement.objects import ManagedCluster
 from berthmaster.placement.plugin import LEAST, MOST, Prioritizer
 from berthmaster.placement.plugins import (
@@ -19,7 +20,6 @@ from berthmaster.placement.plugins import (
     tainttoleration,
 )
 from berthmaster.placement.scheduler import BUILT_IN, DESCRIPTIONS, FILTERS, schedule
-from berthmaster.placement.words import Misconfigured
 from tests.unit.placement.objects import (
     NOW_S,
     UNHURRIED,

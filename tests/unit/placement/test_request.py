@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from berthmaster.placement.names import HYSTERESIS, UNKNOWN_SCORES, Misconfigured
 from berthmaster.placement.request import Weighted, read
-from berthmaster.placement.words import HYSTERESIS, UNKNOWN_SCORES, Misconfigured
 from tests.unit.placement.objects import exactly, placement, policy, request, where
 
 ADDON = Weighted("AddOn/gpus/free", 3, "gpus", "free")

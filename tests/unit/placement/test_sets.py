@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from berthmaster.placement.names import Misconfigured
 from berthmaster.placement.objects import ManagedCluster, ManagedClusterSet
 from berthmaster.placement.scheduler import schedule
 from berthmaster.placement.status import satisfied
-from berthmaster.placement.words import Misconfigured
 from tests.unit.placement.objects import (
     cluster,
     cluster_set,

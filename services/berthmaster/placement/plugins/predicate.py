@@ -13,11 +13,11 @@ import msgspec
 from berthmaster.placement.cel.errors import EvalError, TooCostly, WrongType
 from berthmaster.placement.cel.program import Program
 from berthmaster.placement.cel.values import Meter, Value, kind_of
+from berthmaster.placement.names import Misconfigured
 from berthmaster.placement.objects import AddOnPlacementScore, ManagedCluster
 from berthmaster.placement.plugin import Clusters, Filtered, Snapshot
 from berthmaster.placement.request import PREDICATE, Predicate, Request
-from berthmaster.placement.selecting import claims
-from berthmaster.placement.words import Misconfigured
+from berthmaster.placement.selectors import claims
 
 NAME: Final = PREDICATE
 DESCRIPTION: Final = "clusters remain that a predicate selects; all, if there are no predicates"

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from berthmaster.kubernetes.selector import EVERYTHING, Selector, SelectorError, selector_of
+from berthmaster.placement.names import Misconfigured
 from berthmaster.placement.objects import ClaimSelector, Expression, LabelSelector, ManagedCluster
-from berthmaster.placement.words import Misconfigured
 
 
 def labels_of(selector: LabelSelector | None, plugin: str, where: str) -> Selector:

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from berthmaster.kubernetes.mirror import Key
+from berthmaster.placement.names import PLACEMENT_LABEL
 from berthmaster.placement.objects import PlacementDecision
-from berthmaster.placement.words import PLACEMENT_LABEL
 
 NOBODY: Final = ""  # whose pages are that carry no label
 
 
-class Book:
+class DecisionIndex:
     """Pages as last seen or written."""
 
     def __init__(self) -> None:

@@ -1,35 +1,28 @@
 """What kubectl users are told of a Placement: who came and went, and what is wrong. Pure."""
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
+from berthmaster.controller.instructions import KubeEvent
 from berthmaster.kubernetes.objects import Metadata
+from berthmaster.kubernetes.resources import PLACEMENTS
 from berthmaster.placement.scheduler import Outcome
 
 TOLD_CLUSTERS: Final = 10
 
 
-class Tell(NamedTuple):
-    """An event on a Placement."""
-
-    placement: Metadata
-    warning: bool
-    reason: str
-    note: str
-
-
-class Told:
+class EventHistory:
     """The last warning of each reason: the same is not told twice in a row."""
 
     def __init__(self) -> None:
         self._notes: dict[str, str] = {}
 
-    def warning(self, about: Metadata, reason: str, note: str) -> tuple[Tell, ...]:
+    def warning(self, about: Metadata, reason: str, note: str) -> tuple[KubeEvent, ...]:
         """A warning, unless it was the last of its reason."""
         if self._notes.get(reason) == note:
             return ()
         self._notes[reason] = note
-        return (Tell(about, True, reason, note),)
+        return (KubeEvent(PLACEMENTS, about, True, reason, note),)
 
     def over(self, reason: str) -> None:
         """It is no longer so; if it comes again it is news."""
@@ -37,9 +30,9 @@ class Told:
 
     def outcome(
         self, about: Metadata, outcome: Outcome, before: Sequence[str], known: Sequence[str]
-    ) -> tuple[Tell, ...]:
+    ) -> tuple[KubeEvent, ...]:
         """Who came and went, and scores that ran out; ``known`` notes stand in the condition."""
-        tells: tuple[Tell, ...] = ()
+        tells: tuple[KubeEvent, ...] = ()
         now = [one.cluster for one in outcome.selected]
         came = sorted(set(now) - set(before))
         went = sorted(set(before) - set(now))
@@ -48,7 +41,7 @@ class Told:
             parts += [f"-{listed(went)}"] if went else []
             best = ", ".join(f"{one.cluster} {one.total}" for one in outcome.ranked[:TOLD_CLUSTERS])
             note = f"{' '.join(parts)}; best first: {best or 'none'}"
-            tells = (Tell(about, False, "DecisionUpdate", note),)
+            tells = (KubeEvent(PLACEMENTS, about, False, "DecisionUpdate", note),)
         expired = "; ".join(note for note in outcome.notes if note not in known)
         if not expired:
             self.over("ScoresExpired")

@@ -1,4 +1,4 @@
-"""What is mirrored of a hub. It may have no addons that write scores; the rest is needed."""
+"""What is watched of a hub. It may have no addons that write scores; the rest is needed."""
 
 from typing import Final
 

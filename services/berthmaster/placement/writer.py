@@ -5,44 +5,44 @@ first, and the evaluator looks again. Answers are handed back at once, as they a
 the mirrors know.
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, Final
 
+from berthmaster.controller.answer import Answer
+from berthmaster.controller.writer import Writer
 from berthmaster.kubernetes.client import Client
-from berthmaster.kubernetes.errors import AlreadyExists, KubernetesError, NotFound
+from berthmaster.kubernetes.errors import AlreadyExists, NotFound
 from berthmaster.kubernetes.mirror import Key
 from berthmaster.kubernetes.objects import Metadata
 from berthmaster.kubernetes.resources import PLACEMENT_DECISIONS, PLACEMENTS
-from berthmaster.placement.core import Evaluator, Work
+from berthmaster.placement.core import Evaluator
+from berthmaster.placement.instructions import DropPage, PutPage, PutStatus, WriteDecisions
 from berthmaster.placement.objects import Placement, PlacementDecision
-from berthmaster.placement.planning import DropPage, PutPage, PutStatus
 
 MANAGER: Final = "berthmaster-placement"
 
 
-class Hands:
+class PlacementWriter(Writer[WriteDecisions]):
     """Writes to one hub."""
 
     def __init__(self, client: Client, core: Evaluator) -> None:
-        self._client = client
+        super().__init__(client)
         self._core = core
-        self.writes = 0
 
-    async def carry_out(self, work: Work) -> str:
-        """ "" = all is written; else why not."""
-        try:
-            for write in work.writes:
-                match write:
-                    case PutPage():
-                        await self._put(work.key, write)
-                    case DropPage():
-                        await self._drop(work.key, write)
-                    case PutStatus():
-                        await self._status(work.key, write)
-                self.writes += 1
-        except KubernetesError as error:
-            return str(error)
-        return ""
+    def right(self, write: WriteDecisions) -> Hashable:
+        return write.placement[0]
+
+    async def write(self, write: WriteDecisions) -> Answer:
+        """One after the other."""
+        for one in write.writes:
+            match one:
+                case PutPage():
+                    await self._put(write.placement, one)
+                case DropPage():
+                    await self._drop(write.placement, one)
+                case PutStatus():
+                    await self._status(write.placement, one)
+        return Answer()
 
     async def _put(self, key: Key, page: PutPage) -> None:
         namespace = key[0]
@@ -68,19 +68,19 @@ class Hands:
         }
         collection = PLACEMENT_DECISIONS.path(namespace=namespace)
         try:
-            made = await self._client.create(
+            made = await self.client.create(
                 collection, body, PlacementDecision, field_manager=MANAGER
             )
         except AlreadyExists:
             # Of nobody's, or not mirrored yet: the name belongs to the Placement.
             path = PLACEMENT_DECISIONS.path(namespace=namespace, name=page.name)
-            found = await self._client.get(path, PlacementDecision)
+            found = await self.client.get(path, PlacementDecision)
             return await self._patched(path, {"metadata": page.metadata}, found.metadata)
         self._core.on_seen(made)
         return made.metadata
 
     async def _patched(self, path: str, body: Mapping[str, Any], present: Metadata) -> Metadata:
-        answer = await self._client.merge_patch(
+        answer = await self.client.merge_patch(
             path,
             body,
             PlacementDecision,
@@ -92,14 +92,14 @@ class Hands:
 
     async def _drop(self, key: Key, page: DropPage) -> None:
         path = PLACEMENT_DECISIONS.path(namespace=key[0], name=page.name)
-        await self._client.delete(
+        await self.client.delete(
             path, uid=page.present.uid, resource_version=page.present.resource_version
         )
         self._core.on_deleted((key[0], page.name))
 
     async def _status(self, key: Key, write: PutStatus) -> None:
         path = PLACEMENTS.path(namespace=key[0], name=key[1], subresource="status")
-        answer = await self._client.merge_patch(
+        answer = await self.client.merge_patch(
             path,
             {"status": write.status},
             Placement,
