@@ -12,7 +12,8 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server, ServerConfig
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.facts import FactWriter
-from berthmaster.ocm.service import OcmSettings, main
+from berthmaster.ocm.service import main
+from berthmaster.ocm.settings import OcmSettings
 from berthmaster.runtime.service import Context
 from tests.bus.shells import client, running
 from tests.controlplane.api import Object, documents

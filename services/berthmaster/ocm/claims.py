@@ -10,16 +10,27 @@ from typing import Final
 
 import msgspec
 
+from berthmaster.controller.answer import Answer
+from berthmaster.controller.aside import SetAside
 from berthmaster.kubernetes.objects import Object
+from berthmaster.kubernetes.resources import CLUSTER_CLAIMS
 from berthmaster.messages.fleet import ClusterScore
 from berthmaster.ocm import properties, scores
-from berthmaster.ocm.desk import Desk, Target
+from berthmaster.ocm.instructions import (
+    CLAIM,
+    CreateClaim,
+    Instruction,
+    Key,
+    Look,
+    Write,
+    WriteClaim,
+)
 from berthmaster.ocm.objects import ClusterClaim, foreign
 from berthmaster.ocm.pace import LARGE, SMALL
 from berthmaster.ocm.placed import warning
+from berthmaster.ocm.policy import Policy
 from berthmaster.ocm.scores import View
-from berthmaster.ocm.settings import Policy
-from berthmaster.ocm.words import CLAIM, CreateClaim, Done, Instruction, Key, Look, WriteClaim
+from berthmaster.ocm.targets import Target, Targets
 
 NAMES: Final = tuple(sorted(properties.claims(View("", ""))))
 
@@ -30,7 +41,7 @@ class Claims:
     def __init__(self, cluster: str, policy: Policy) -> None:
         self.cluster = cluster
         self.policy = policy
-        self.desk: Desk[ClusterClaim] = Desk(
+        self.targets: Targets[ClusterClaim] = Targets(
             # Claims are not renewed: the smallest difference is written in the end.
             msgspec.structs.replace(policy.rules, points=2 * SMALL, refill_s=policy.rules.settle_s)
         )
@@ -39,7 +50,15 @@ class Claims:
         self._seen_s = 0.0
         self._listed = False
         for name in NAMES:
-            self.desk.target(_key(name))
+            self.targets.target(_key(name))
+
+    @property
+    def aside(self) -> SetAside:
+        """What it could not handle."""
+        return self.targets.aside
+
+    def begin(self) -> None:
+        """This replica writes from now on; what it knows is what the cluster and the bus show."""
 
     # ---- what comes in
 
@@ -64,7 +83,7 @@ class Claims:
     def on_object(self, thing: Object, *, gone: bool) -> None:
         """A claim in the cluster, ours or not."""
         assert isinstance(thing, ClusterClaim)
-        target = self.desk.targets.get(_key(thing.metadata.name))
+        target = self.targets.all.get(_key(thing.metadata.name))
         if target is not None and target.saw(None if gone else thing):
             target.due_s = -inf
 
@@ -78,38 +97,36 @@ class Claims:
         """The cluster serves no claims (any more): nobody manages it."""
         if self._listed:
             self._listed = False
-            for target in self.desk.targets.values():
+            for target in self.targets.all.values():
                 target.thing = None
 
-    def on_done(self, done: Done, now_s: float) -> list[Instruction]:
+    def on_answer(self, write: Write, answer: Answer, now_s: float) -> list[Instruction]:
         """What became of a write."""
-        self.desk.done(done, now_s)
+        self.targets.answered(write, answer, now_s)
         return []
 
     # ---- what goes out
 
     def wake_at_s(self) -> float:
         """When to ask ``act`` again, unless something comes in before."""
-        return self.desk.next_due_s()
+        return self.targets.next_due_s()
 
     def act(self, now_s: float) -> list[Instruction]:
         """What to write and to tell now."""
-        view, until_s = self.view(now_s)
-        wanted = properties.claims(view) if view is not None and self._listed else None
-        told: list[Instruction] = []
-        for target in self.desk.due(now_s):
-            if self.desk.full:
-                break
-            found = self._look(target, wanted[target.key[2]]) if wanted is not None else None
-            told += self.desk.decide(target, found, until_s, now_s)
-        return told
+        return self.targets.act(self._look, now_s)
 
-    def _look(self, target: Target[ClusterClaim], value: str) -> Look:
+    def _look(self, target: Target[ClusterClaim], now_s: float) -> tuple[Look | None, float]:
+        view, until_s = self.view(now_s)
+        if view is None or not self._listed:
+            return None, until_s
+        return self._compare(target, properties.claims(view)[target.key[2]]), until_s
+
+    def _compare(self, target: Target[ClusterClaim], value: str) -> Look:
         thing = target.thing
         if thing is None:
             return Look(LARGE, inf, CreateClaim(target.key, value))
         if why := foreign(thing):
-            return Look(0.0, inf, None, warning("ClusterClaim", thing, "NotOurs", why))
+            return Look(0.0, inf, None, warning(CLUSTER_CLAIMS, thing, "NotOurs", why))
         version = thing.metadata.resource_version
         write = WriteClaim(key=target.key, resource_version=version, value=value)
         return Look(properties.claim_gap(thing.spec.value, value), inf, write)
@@ -124,7 +141,7 @@ class Claims:
         return scores.view(self._score, silent_s=limit_s), inf
 
     def _touch(self) -> None:
-        self.desk.touch(list(self.desk.targets))
+        self.targets.touch(list(self.targets.all))
 
 
 def _key(name: str) -> Key:

@@ -16,15 +16,18 @@ from enum import Enum
 from math import inf
 from typing import Final
 
+from berthmaster.controller.answer import Answer, Outcome
+from berthmaster.controller.aside import SetAside
 from berthmaster.kubernetes.objects import Object
+from berthmaster.kubernetes.resources import MANAGED_CLUSTERS
 from berthmaster.messages.fleet import ClusterScore
 from berthmaster.ocm import placed, profiles, scores
-from berthmaster.ocm.desk import Desk, Target
+from berthmaster.ocm.instructions import PROFILE, SCORE, CreateScore, Instruction, Key, Look, Write
 from berthmaster.ocm.objects import ClusterProfile, ManagedCluster, PlacementScore, written_at_s
 from berthmaster.ocm.placed import warning
+from berthmaster.ocm.policy import Policy
 from berthmaster.ocm.scores import View
-from berthmaster.ocm.settings import Policy
-from berthmaster.ocm.words import PROFILE, SCORE, Done, Instruction, Key, Look
+from berthmaster.ocm.targets import Target, Targets
 
 CLOCKS_AGREE_S: Final = 5.0  # the server's times are whole seconds, and answers take a while
 TOLD_AFTER: Final = 2  # failures in a row: the first may be a cluster that is just being imported
@@ -44,7 +47,7 @@ class Hub:
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self.desk: Desk[Ours] = Desk(policy.rules)
+        self.targets: Targets[Ours] = Targets(policy.rules)
         self.since_s = inf  # since when scores are listened to
         self.blind = False  # the bus is away
         self.ahead_s = 0.0  # the hub's clock before ours
@@ -58,6 +61,14 @@ class Hub:
         self._listed: set[Kind] = set()
         self._absent: set[Kind] = set()
 
+    @property
+    def aside(self) -> SetAside:
+        """What it could not handle."""
+        return self.targets.aside
+
+    def begin(self) -> None:
+        """This replica writes from now on; what it knows is what the hub and the bus show."""
+
     # ---- what comes in
 
     def listen(self, now_s: float, *, blind: bool) -> None:
@@ -65,7 +76,7 @@ class Hub:
         if self.blind != blind or now_s < self.since_s:
             self.blind = blind
             self.since_s = min(self.since_s, now_s)
-            self.desk.touch(list(self.desk.targets))
+            self.targets.touch(list(self.targets.all))
 
     def on_score(self, score: ClusterScore, stored_at_s: float) -> None:
         """A cluster's score was told."""
@@ -75,7 +86,7 @@ class Hub:
         found = sorted({*self.models, *scores.models((score,))})[: scores.MAX_MODELS]
         if tuple(found) != self.models:
             self.models = tuple(found)
-            self.desk.touch(list(self.desk.targets))
+            self.targets.touch(list(self.targets.all))
         self._wish_for_profile(cluster)
         self._touch(cluster)
 
@@ -105,9 +116,9 @@ class Hub:
             self.managed[name] = cluster
         leaves = gone or cluster.metadata.deletion_timestamp is not None
         if leaves or not cluster.spec.hub_accepts_client:
-            self.desk.drop(key)  # its namespace is not there, or not for long
-        elif key not in self.desk.targets:
-            self.desk.target(key).saw(self._placed.get(key))
+            self.targets.drop(key)  # its namespace is not there, or not for long
+        elif key not in self.targets.all:
+            self.targets.target(key).saw(self._placed.get(key))
         self._forget_wish(name)
 
     def _on_placed(self, thing: PlacementScore, gone: bool) -> None:
@@ -129,15 +140,15 @@ class Hub:
             if not homes:
                 del self._profiles[name]
         if gone or not profiles.names_us(thing, self.policy.manager):
-            self.desk.drop(key)
+            self.targets.drop(key)
         else:
-            self.desk.target(key)
+            self.targets.target(key)
             self._saw(key, thing)
         self._forget_wish(name)
         self._wish_for_profile(name)
 
     def _saw(self, key: Key, thing: Ours | None) -> None:
-        target = self.desk.targets.get(key)
+        target = self.targets.all.get(key)
         if target is not None and target.saw(thing):
             target.due_s = -inf
 
@@ -161,51 +172,47 @@ class Hub:
                 self._on_managed(managed, gone=True)
         elif kind is Kind.SCORES:
             self._placed.clear()
-            for key, target in self.desk.targets.items():
+            for key, target in self.targets.all.items():
                 if key[0] == SCORE:
                     target.thing = None
         else:
             self._profiles.clear()
-            for key in [key for key in self.desk.targets if key[0] == PROFILE]:
-                self.desk.drop(key)
+            for key in [key for key in self.targets.all if key[0] == PROFILE]:
+                self.targets.drop(key)
         self._look_at_all()
 
-    def on_done(self, done: Done, now_s: float) -> list[Instruction]:
+    def on_answer(self, write: Write, answer: Answer, now_s: float) -> list[Instruction]:
         """What became of a write, and what people are told of it."""
-        target = self.desk.done(done, now_s)
+        target = self.targets.answered(write, answer, now_s)
         if target is None:
             return []
-        if done.outcome == "stored" and isinstance(target.thing, PlacementScore):
+        if answer.done and isinstance(target.thing, PlacementScore):
             self._compare_clocks(target.thing, now_s)
             target.told, told = placed.news(target.thing, target.told)
             return told
-        managed = self.managed.get(done.key[1])
-        if done.outcome == "missing" and managed is not None and done.key[0] == SCORE:
-            target.trouble = f"namespace {done.key[1]} is not there: the cluster is not imported"
+        managed = self.managed.get(write.key[1])
+        missing = answer.outcome is Outcome.GONE and isinstance(write, CreateScore)
+        if missing and managed is not None:
+            target.trouble = f"namespace {write.key[1]} is not there: the cluster is not imported"
             if target.pace.failures == TOLD_AFTER:
-                return [warning("ManagedCluster", managed, "NamespaceMissing", target.trouble)]
+                return [warning(MANAGED_CLUSTERS, managed, "NamespaceMissing", target.trouble)]
         return []
 
     def _compare_clocks(self, stored: PlacementScore, now_s: float) -> None:
         at_s = written_at_s(stored)
         if at_s and abs(at_s - now_s - self.ahead_s) > CLOCKS_AGREE_S:
             self.ahead_s = at_s - now_s if abs(at_s - now_s) > CLOCKS_AGREE_S else 0.0
-            self.desk.touch(list(self.desk.targets))
+            self.targets.touch(list(self.targets.all))
 
     # ---- what goes out
 
     def wake_at_s(self) -> float:
         """When to ask ``act`` again, unless something comes in before."""
-        return self.desk.next_due_s()
+        return self.targets.next_due_s()
 
     def act(self, now_s: float) -> list[Instruction]:
         """What to write and to tell now."""
-        told: list[Instruction] = []
-        for target in self.desk.due(now_s):
-            if self.desk.full:
-                break
-            told += self.desk.decide(target, *self._look(target, now_s), now_s)
-        return told
+        return self.targets.act(self._look, now_s)
 
     def _look(self, target: Target[Ours], now_s: float) -> tuple[Look | None, float]:
         """(the object beside what it should be, None for nothing to do; until when that holds)."""
@@ -263,7 +270,7 @@ class Hub:
         if not profiles.nameable(cluster):
             self.problems[cluster] = "its name cannot be that of a ClusterProfile"
         elif score.freshness != "withdrawn":
-            self.desk.target((PROFILE, home, cluster))
+            self.targets.target((PROFILE, home, cluster))
 
     def _is_nobodys(self, cluster: str) -> bool:
         known = Kind.PROFILES in self._listed and Kind.MANAGED in self._listed | self._absent
@@ -271,17 +278,17 @@ class Hub:
 
     def _forget_wish(self, cluster: str) -> None:
         key = (PROFILE, self.policy.create_profiles_in, cluster)
-        target = self.desk.targets.get(key)
+        target = self.targets.all.get(key)
         if target is not None and target.thing is None and not self._is_nobodys(cluster):
-            self.desk.drop(key)
+            self.targets.drop(key)
 
     # ---- all of them
 
     def _touch(self, cluster: str) -> None:
         homes = {*self._profiles.get(cluster, ()), self.policy.create_profiles_in}
-        self.desk.touch([self.score_key(cluster), *((PROFILE, home, cluster) for home in homes)])
+        self.targets.touch([self.score_key(cluster), *((PROFILE, home, cluster) for home in homes)])
 
     def _look_at_all(self) -> None:
         for cluster in list(self._scores):
             self._wish_for_profile(cluster)
-        self.desk.touch(list(self.desk.targets))
+        self.targets.touch(list(self.targets.all))

@@ -3,12 +3,14 @@
 from collections.abc import Mapping
 from math import inf
 
+from berthmaster.controller.instructions import KubeEvent
 from berthmaster.kubernetes.objects import Object, condition, seconds, timestamp
+from berthmaster.kubernetes.resources import ADD_ON_PLACEMENT_SCORES, Resource
 from berthmaster.ocm import scores
+from berthmaster.ocm.instructions import CreateScore, Instruction, Key, Look, WriteScore
 from berthmaster.ocm.objects import FRESH, PlacementScore, foreign
 from berthmaster.ocm.pace import LARGE, SMALL, Rules
 from berthmaster.ocm.scores import View
-from berthmaster.ocm.words import About, CreateScore, Instruction, Key, Look, Tell, WriteScore
 
 
 def look(
@@ -25,7 +27,7 @@ def look(
     if not isinstance(thing, PlacementScore):
         return Look(LARGE, inf, CreateScore(key))
     if why := foreign(thing):
-        return Look(0.0, inf, None, warning("AddOnPlacementScore", thing, "NotOurs", why))
+        return Look(0.0, inf, None, warning(ADD_ON_PLACEMENT_SCORES, thing, "NotOurs", why))
     wanted = scores.values(view, models)
     gap = _gap(thing, wanted, view)
     renew_at_s, odd = _renew_at_s(thing.status.valid_until, rules, now_s)
@@ -76,18 +78,10 @@ def news(thing: PlacementScore, told: str) -> tuple[str, list[Instruction]]:
     if now.true and not told:
         return now.reason, []  # all is well from the beginning
     note = "the scores are live again" if now.true else f"the worst scores stand: {now.message}"
-    tell = Tell(
-        about="AddOnPlacementScore",
-        metadata=thing.metadata,
-        warning=not now.true,
-        reason=now.reason,
-        note=note,
-    )
-    return now.reason, [tell]
+    told_now = KubeEvent(ADD_ON_PLACEMENT_SCORES, thing.metadata, not now.true, now.reason, note)
+    return now.reason, [told_now]
 
 
-def warning(about: About, thing: Object, reason: str, note: str) -> Tell:
+def warning(resource: Resource, thing: Object, reason: str, note: str) -> KubeEvent:
     """An event that something is not done, and why."""
-    return Tell(
-        about=about, metadata=thing.metadata, warning=True, reason=reason, note=f"not done: {note}"
-    )
+    return KubeEvent(resource, thing.metadata, True, reason, f"not done: {note}")

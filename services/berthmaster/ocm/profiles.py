@@ -5,12 +5,13 @@ from math import inf
 from typing import Final
 
 from berthmaster.kubernetes.objects import Object, seconds, timestamp
+from berthmaster.kubernetes.resources import CLUSTER_PROFILES
 from berthmaster.ocm import properties
+from berthmaster.ocm.instructions import CreateProfile, Key, Look, WriteProperties
 from berthmaster.ocm.objects import CLUSTER_MANAGER, ClusterProfile
 from berthmaster.ocm.pace import LARGE, Rules
 from berthmaster.ocm.placed import warning
 from berthmaster.ocm.scores import View
-from berthmaster.ocm.words import CreateProfile, Key, Look, WriteProperties
 
 MAX_NAME_CHARS: Final = 253
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z")
@@ -34,13 +35,13 @@ def look(
         return Look(LARGE, inf, CreateProfile(key, manager))
     if not _spec(thing) == _label(thing) == manager:
         why = f"spec.clusterManager: {_spec(thing)!r}, label {CLUSTER_MANAGER}: {_label(thing)!r}"
-        return Look(0.0, inf, None, warning("ClusterProfile", thing, "ManagerMismatch", why))
+        return Look(0.0, inf, None, warning(CLUSTER_PROFILES, thing, "ManagerMismatch", why))
     listed = thing.status.properties
     wanted = properties.wanted(view)
     gap = properties.gap(properties.ours(listed), wanted, view)
     written, wrong = properties.merged(listed, wanted, timestamp(now_s))
     if wrong:
-        return Look(0.0, inf, None, warning("ClusterProfile", thing, "TooManyProperties", wrong))
+        return Look(0.0, inf, None, warning(CLUSTER_PROFILES, thing, "TooManyProperties", wrong))
     try:
         said_at_s = seconds(properties.observed_at(listed))
     except ValueError:

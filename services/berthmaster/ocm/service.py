@@ -9,169 +9,171 @@
 On the hub: an AddOnPlacementScore in each managed cluster's namespace, and properties on the
 ClusterProfiles that we manage. In a managed cluster: a few ClusterClaims. Rights:
 deploy/ocm/hub-rbac.yaml and deploy/ocm/worker-rbac.yaml; what it all means: docs/ocm.md.
+
+One replica holds the lease and writes; the others watch and stand by. While the bus is away nobody
+holds it, and what stands on the hub must not run out, since what has run out counts as 0 there: so
+each replica then writes what is surely so, that nothing is known. Every write carries the resource
+version of what was looked at, and what stands there already is not written: several that do so
+write once.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Final, Protocol
 
 from berthmaster.bus import subjects
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.facts import Seen
 from berthmaster.bus.joining import joined
+from berthmaster.bus.lease import Lease
 from berthmaster.bus.streams import FLEET
-from berthmaster.bus.subjects import SubjectError, token
+from berthmaster.controller.answer import Answer
+from berthmaster.controller.fleet import Fleet
+from berthmaster.controller.kube_events import instance_of
+from berthmaster.controller.loop import Controller, Core
 from berthmaster.controller.watch import Watched
 from berthmaster.kubernetes.client import Client
-from berthmaster.kubernetes.joining import ClusterSettings, reached
+from berthmaster.kubernetes.joining import reached
+from berthmaster.kubernetes.objects import Object
 from berthmaster.kubernetes.resources import (
     ADD_ON_PLACEMENT_SCORES,
     CLUSTER_CLAIMS,
     CLUSTER_PROFILES,
     MANAGED_CLUSTERS,
 )
+from berthmaster.messages.fleet import ClusterScore
 from berthmaster.ocm.claims import Claims
 from berthmaster.ocm.core import Hub
+from berthmaster.ocm.instructions import Write
+from berthmaster.ocm.metrics import OcmMetrics
 from berthmaster.ocm.objects import ClusterClaim, ClusterProfile, ManagedCluster, PlacementScore
-from berthmaster.ocm.pace import Rules
-from berthmaster.ocm.profiles import nameable
-from berthmaster.ocm.settings import DEFAULT_NAME, Policy
-from berthmaster.ocm.shell import Shell
+from berthmaster.ocm.settings import OcmSettings
+from berthmaster.ocm.targets import Targets
+from berthmaster.ocm.writer import OcmWriter
 from berthmaster.runtime.errors import SettingsError
 from berthmaster.runtime.service import Context, Service
-from berthmaster.runtime.settings import setting
 
-NAME = "ocm"
-
-
-def _cluster(text: str) -> str:
-    try:
-        token(text or "-")
-    except SubjectError as error:
-        return f"a name that can stand in a subject ({error})"
-    return ""
+NAME: Final = "ocm"
+BUS_SILENT_S: Final = 10.0  # no heartbeat of the fleet for so long: the bus is away
 
 
-def _object_name(text: str) -> str:
-    return "" if nameable(text) else "the name of an object: a-z, 0-9, - and ., at most 253"
-
-
-def _namespace(text: str) -> str:
-    good = not text or (nameable(text) and "." not in text and len(text) <= 63)
-    return "" if good else "the name of a namespace, or nothing"
-
-
-@dataclass(frozen=True, kw_only=True)
-class OcmSettings(ClusterSettings):
-    """Each with its unit and the reason of its default."""
-
-    side: Literal["hub", "worker"] = setting(
-        "hub", help="hub: scores and properties of all clusters; worker: claims of one, in it"
-    )
-    cluster: str = setting(
-        "", check=_cluster, help="the cluster's name in the fleet; needed for side worker"
-    )
-    score_name: str = setting(
-        DEFAULT_NAME,
-        check=_object_name,
-        help="name of the AddOnPlacementScores; the default is that of OCM's own addon, so that "
-        "Placements that exist go on as they are. The Role names it too",
-    )
-    validity_s: float = setting(
-        300.0,
-        least=10,
-        most=86_400,
-        help="seconds for which scores count after a write; renewed at half of it. Longer saves "
-        "writes, shorter forgets sooner what nobody keeps",
-    )
-    points: float = setting(
-        2.0,
-        least=0.1,
-        most=200,
-        help="points (of -100 to 100) by which a score moves to be written at once; 1 percent of "
-        "the range. Measured idleness needs five times as much",
-    )
-    settle_s: float = setting(
-        30.0,
-        least=0.1,
-        most=3600,
-        help="seconds that a smaller difference must last to be written, half of OCM's own resync; "
-        "less than half of the above waits for the renewal",
-    )
-    burst: int = setting(
-        6, least=2, most=1000, help="writes of one object that may follow each other at once"
-    )
-    refill_s: float = setting(
-        10.0,
-        least=0.01,
-        most=3600,
-        help="seconds until one more write of the object is allowed: whatever happens, an hour has "
-        "no more than 3600 / this",
-    )
-    silent_after_s: float = setting(
-        30.0,
-        least=1,
-        most=3600,
-        help="seconds after which a score that nobody tells again counts as unknown; several times "
-        "the scorer's refresh_s",
-    )
-    unreported: bool = setting(
-        True,
-        help="give managed clusters without an agent the worst score; else they have none, which "
-        "OCM counts as 0 and so prefers to many that report",
-    )
-    manager: str = setting(
-        "berthmaster",
-        help="name under which we manage ClusterProfiles; those of others are never written",
-    )
-    profile_namespace: str = setting(
-        "", check=_namespace, help="namespace whose ClusterProfiles count; empty = all"
-    )
-    create_profiles_in: str = setting(
-        "",
-        check=_namespace,
-        help="namespace in which clusters that report, and that nobody manages, get a "
-        "ClusterProfile; empty = none are made",
-    )
-    claim_settle_s: float = setting(
-        60.0,
-        least=0.1,
-        most=3600,
-        help="side worker: seconds between two writes of a claim, except when something becomes "
-        "nothing; each is a write on the hub too",
-    )
-    absent_s: float = setting(
-        30.0,
-        least=0.1,
-        most=3600,
-        help="seconds between two looks for a kind that is not served",
-    )
-    lease_ttl_s: float = setting(
-        3.0, least=0.3, most=60, help="seconds until a silent writer is replaced by one in waiting"
-    )
+class Side(Core[Write], Protocol):
+    """What a side decides with, hub or worker."""
 
     @property
-    def policy(self) -> Policy:
-        """What the cores go by."""
-        worker = self.side == "worker"
-        return Policy(
-            rules=Rules(
-                points=self.points,
-                settle_s=self.claim_settle_s if worker else self.settle_s,
-                burst=float(self.burst),
-                refill_s=self.claim_settle_s if worker else self.refill_s,
-                validity_s=self.validity_s,
-            ),
-            score_name=self.score_name,
-            silent_after_s=self.silent_after_s,
-            unreported=self.unreported,
-            manager=self.manager,
-            create_profiles_in=self.create_profiles_in,
+    def targets(self) -> Targets[Any]:
+        """The objects that it keeps."""
+
+    def listen(self, now_s: float, *, blind: bool) -> None:
+        """Scores that are told from now on are heard, or the bus is away."""
+
+    def on_score(self, score: ClusterScore, stored_at_s: float) -> None:
+        """A cluster's score was told."""
+
+    def on_gone(self, cluster: str) -> None:
+        """The bus has no score of the cluster any more."""
+
+    def on_object(self, thing: Object, *, gone: bool) -> None:
+        """An object as it is now."""
+
+    def on_listed(self, plural: str) -> None:
+        """All of a kind is known."""
+
+    def on_absent(self, plural: str) -> None:
+        """A kind is not served."""
+
+
+class OcmController(Controller[Write]):
+    """One replica of one side."""
+
+    def __init__(
+        self,
+        ctx: Context[OcmSettings],
+        client: Client,
+        side: Side,
+        *,
+        watched: tuple[Watched, ...],
+        scores: str,
+        lease: str,
+    ) -> None:
+        """``scores``: the subjects of the scores that matter here."""
+        super().__init__(ctx, client, side, OcmWriter(client), name=NAME)
+        self.watches(watched, absent_s=ctx.settings.absent_s)
+        self._side = side
+        self._scores = scores
+        self._lease_name = lease
+        self._figures = OcmMetrics(ctx.metrics)
+        self._fleet = Fleet(
+            ctx,
+            silent_s=BUS_SILENT_S,
+            on_fact=self._on_fact,
+            on_gone=lambda subject: side.on_gone(subjects.parse_fact(subject)[0]),
+            on_change=self.wake,
+            on_fault=self.metrics.fault,
         )
 
+    async def run(self, conn: Connection) -> None:
+        """With the bus, until the service is asked to stop."""
+        self._fleet.join(conn, [self._scores])
+        self.lead_by(
+            Lease(
+                conn,
+                self._lease_name,
+                instance_of(NAME),
+                on_gained=lambda _: self.wake(),
+                ttl_s=self.ctx.settings.lease_ttl_s,
+            )
+        )
+        await self.finish()
 
-def hub_side(ctx: Context[OcmSettings], client: Client) -> Shell:
+    # What comes in
+
+    def on_object(self, one: Watched, thing: Any, gone: bool) -> None:
+        self._side.on_object(thing, gone=gone)
+
+    def on_listed(self, one: Watched) -> None:
+        self._side.on_listed(one.name)
+
+    def _on_fact(self, seen: Seen) -> None:
+        if isinstance(seen.fact, ClusterScore):
+            self._side.on_score(seen.fact, seen.stored_at_s)
+
+    # Acting
+
+    def now(self) -> float:
+        conn = self._fleet.conn
+        return conn.now() if conn is not None else self.ctx.now()
+
+    @property
+    def _leads(self) -> bool:
+        return self._fleet.caught_up and self.lease is not None and self.lease.held
+
+    def may_act(self) -> bool:
+        """By the lease; or, while the bus is away, each replica. A kind that is not listed yet, or
+        not served, is the core's to wait for."""
+        return self._leads or self._fleet.silent
+
+    def before_act(self) -> None:
+        for kind in self.watch.lacking:
+            self._side.on_absent(kind)
+        if self.may_act():
+            self._side.listen(self.now(), blind=self._fleet.silent and not self._leads)
+
+    def about(self, write: Write) -> str:
+        return "/".join(part for part in write.key[1:] if part)
+
+    def wrote(self, write: Write, answer: Answer) -> None:
+        super().wrote(write, answer)
+        self._figures.wrote(write, answer, self.now())
+
+    def show(self) -> None:
+        self._fleet.show()
+        self.ctx.health.ready("objects", True, note=self._figures.show(self._side.targets))
+
+
+def hub_side(ctx: Context[OcmSettings], client: Client) -> OcmController:
     """Of one hub. None of its kinds is needed: a hub without Open Cluster Management stays quiet,
     and is looked at again now and then; one where we may not look is complained about."""
     settings = ctx.settings
-    return Shell(
+    return OcmController(
         ctx,
         client,
         Hub(settings.policy),
@@ -193,39 +195,35 @@ def hub_side(ctx: Context[OcmSettings], client: Client) -> Shell:
         ),
         scores=subjects.fleet_facts("score"),
         lease=NAME,
-        absent_s=settings.absent_s,
-        lease_ttl_s=settings.lease_ttl_s,
     )
 
 
-def worker_side(ctx: Context[OcmSettings], client: Client) -> Shell:
+def worker_side(ctx: Context[OcmSettings], client: Client) -> OcmController:
     """Of one managed cluster."""
     settings = ctx.settings
-    return Shell(
+    return OcmController(
         ctx,
         client,
         Claims(settings.cluster, settings.policy),
         watched=(Watched(CLUSTER_CLAIMS, ClusterClaim, optional=True),),
         scores=subjects.score(settings.cluster),
         lease=f"{NAME}.{subjects.token(settings.cluster)}",
-        absent_s=settings.absent_s,
-        lease_ttl_s=settings.lease_ttl_s,
     )
 
 
 async def main(ctx: Context[OcmSettings]) -> None:
-    """Mirror the API server at once: scores run out without the bus too. Then join the bus."""
+    """Watch the API server at once: scores run out without the bus too. Then join the bus."""
     if ctx.settings.side == "worker" and not ctx.settings.cluster:
         raise SettingsError(
             ["--cluster: missing, expected the managed cluster's name in the fleet"]
         )
     async with reached(ctx, NAME) as client:
         side = hub_side if ctx.settings.side == "hub" else worker_side
-        shell = side(ctx, client)
-        shell.begin()
+        controller = side(ctx, client)
+        controller.start()
         async with joined(ctx, FLEET) as conn:
             if conn is not None:
-                await shell.run(conn)
+                await controller.run(conn)
 
 
 SERVICE = Service(NAME, OcmSettings, main)

@@ -8,7 +8,7 @@ import yaml
 
 from berthmaster.kubernetes.resources import ADD_ON_PLACEMENT_SCORES, CLUSTER_CLAIMS, Resource
 from berthmaster.ocm.claims import NAMES
-from berthmaster.ocm.settings import DEFAULT_NAME
+from berthmaster.ocm.policy import DEFAULT_NAME
 from berthmaster.runtime.settings import load
 from berthmaster.supervisor.agent import AgentSettings
 from tests.support.kustomize import Manifest, documents, render

@@ -3,22 +3,22 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
+from berthmaster.controller.answer import Answer
+from berthmaster.controller.instructions import KubeEvent
 from berthmaster.kubernetes.objects import Object, seconds
 from berthmaster.ocm.core import Hub, Kind
-from berthmaster.ocm.objects import PlacementScore
-from berthmaster.ocm.pace import Rules
-from berthmaster.ocm.settings import Policy
-from berthmaster.ocm.words import (
+from berthmaster.ocm.instructions import (
     CreateProfile,
     CreateScore,
-    Done,
     Instruction,
     Key,
-    Tell,
     Write,
     WriteProperties,
     WriteScore,
 )
+from berthmaster.ocm.objects import PlacementScore
+from berthmaster.ocm.pace import Rules
+from berthmaster.ocm.policy import Policy
 from tests.unit.ocm.builders import NAME, T0_S, managed, placed, profile, score
 
 EAST: Final[Key] = ("score", "east", NAME)
@@ -73,7 +73,7 @@ class Story:
                 )
             case _:
                 raise AssertionError(write)
-        told = self.hub.on_done(Done(key=write.key, outcome="stored", thing=thing), self.now_s)
+        told = self.hub.on_answer(write, Answer(found=thing), self.now_s)
         self.written[write.key] = thing
         self.sees(thing)  # the watch comes after the answer
         return told
@@ -103,7 +103,7 @@ class Story:
                 return told
             for each in asked:
                 told.append(each)
-                if not isinstance(each, Tell):
+                if not isinstance(each, KubeEvent):
                     told += self.stored(each)
         raise AssertionError(f"it does not come to rest: {told[-3:]}")
 

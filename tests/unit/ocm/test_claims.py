@@ -2,10 +2,12 @@
 
 from math import inf
 
+from berthmaster.controller.answer import Answer
+from berthmaster.controller.instructions import KubeEvent
 from berthmaster.ocm.claims import NAMES, Claims
+from berthmaster.ocm.instructions import CreateClaim, Instruction, Write, WriteClaim
 from berthmaster.ocm.pace import Rules
-from berthmaster.ocm.settings import Policy
-from berthmaster.ocm.words import CreateClaim, Done, Instruction, Tell, Write, WriteClaim
+from berthmaster.ocm.policy import Policy
 from tests.unit.ocm.builders import T0_S, claim, score
 
 FREE = "gpu-free.berthmaster.io"
@@ -28,13 +30,13 @@ class Story:
         assert isinstance(write, CreateClaim | WriteClaim)
         self.version += 1
         made = claim(write.key[2], write.value, version=self.version)
-        self.core.on_done(Done(key=write.key, outcome="stored", thing=made), self.now_s)
+        self.core.on_answer(write, Answer(found=made), self.now_s)
 
     def settle(self) -> dict[str, str]:
         """What was written."""
         told: dict[str, str] = {}
         for each in self.core.act(self.now_s):
-            assert not isinstance(each, Tell)
+            assert not isinstance(each, KubeEvent)
             self.stored(each)
             told[each.key[2]] = each.value  # type: ignore[union-attr]
         return told
@@ -100,9 +102,13 @@ def test_a_claim_of_our_name_that_somebody_else_made_stays() -> None:
     story.core.on_object(claim(FREE, "theirs", ours=False), gone=False)
     story.tell()
     asked = story.core.act(story.now_s)
-    [tell] = [each for each in asked if isinstance(each, Tell)]
-    assert (tell.about, tell.reason, tell.metadata.name) == ("ClusterClaim", "NotOurs", FREE)
-    writes: list[Write] = [each for each in asked if not isinstance(each, Tell)]
+    [tell] = [each for each in asked if isinstance(each, KubeEvent)]
+    assert (tell.resource.kind, tell.reason, tell.metadata.name) == (
+        "ClusterClaim",
+        "NotOurs",
+        FREE,
+    )
+    writes: list[Write] = [each for each in asked if not isinstance(each, KubeEvent)]
     assert FREE not in {each.key[2] for each in writes}
     for each in writes:
         story.stored(each)

@@ -6,17 +6,20 @@ from typing import Any
 import msgspec
 import pytest
 
+from berthmaster.controller.answer import Answer, Outcome
+from berthmaster.controller.instructions import KubeEvent
 from berthmaster.kubernetes.objects import Condition, seconds, timestamp
 from berthmaster.ocm.core import Kind
-from berthmaster.ocm.objects import PlacementScore
-from berthmaster.ocm.scores import FIXED_NAMES
-from berthmaster.ocm.words import (
+from berthmaster.ocm.instructions import (
     CreateScore,
-    Done,
     Instruction,
-    Tell,
+    Key,
+    Look,
     WriteScore,
 )
+from berthmaster.ocm.objects import PlacementScore
+from berthmaster.ocm.placed import look
+from berthmaster.ocm.scores import FIXED_NAMES
 from tests.unit.ocm.builders import NAME, T0_S, managed, placed
 from tests.unit.ocm.story import EAST, T4, Story, reported, the_write
 
@@ -103,8 +106,8 @@ def test_old_inputs_are_the_worst_at_once_said_so_kept_so_and_taken_back(freshne
     assert (write.status, write.reason) == ("False", freshness.capitalize())
     assert write.since == timestamp(story.now_s)
     [tell] = story.stored(write)
-    assert isinstance(tell, Tell)
-    assert (tell.about, tell.warning, tell.reason) == (
+    assert isinstance(tell, KubeEvent)
+    assert (tell.resource.kind, tell.warning, tell.reason) == (
         "AddOnPlacementScore", True, freshness.capitalize(),
     )  # fmt: skip
     assert tell.note == "the worst scores stand: no sign of life for 15 s"
@@ -122,7 +125,7 @@ def test_old_inputs_are_the_worst_at_once_said_so_kept_so_and_taken_back(freshne
     back = the_write(story.act())
     assert back.reason == "Live"
     [tell] = story.stored(back)
-    assert isinstance(tell, Tell)
+    assert isinstance(tell, KubeEvent)
     assert (tell.warning, tell.note) == (False, "the scores are live again")
 
 
@@ -197,8 +200,12 @@ def test_a_foreign_object_is_told_about_once_and_left_alone() -> None:
     story.sees(managed("east"))
     story.tell()
     [tell] = story.act()
-    assert isinstance(tell, Tell)
-    assert (tell.about, tell.warning, tell.reason) == ("AddOnPlacementScore", True, "NotOurs")
+    assert isinstance(tell, KubeEvent)
+    assert (tell.resource.kind, tell.warning, tell.reason) == (
+        "AddOnPlacementScore",
+        True,
+        "NotOurs",
+    )
     assert tell.note == (
         "not done: its label app.kubernetes.io/managed-by is '', not 'berthmaster'"
     )
@@ -206,11 +213,11 @@ def test_a_foreign_object_is_told_about_once_and_left_alone() -> None:
         story.now_s += 5
         story.tell(free=_ % 12)
         assert story.act() == []
-    assert story.hub.desk.targets[EAST].trouble == tell.note
+    assert story.hub.targets.all[EAST].trouble == tell.note
     # A person hands it over.
     story.sees(placed("east", {"gpuClusterAvailable": 7}, version=2))
     assert the_write(story.act()).resource_version == "2"
-    assert story.hub.desk.targets[EAST].trouble == ""
+    assert story.hub.targets.all[EAST].trouble == ""
 
 
 def test_an_object_that_another_controller_owns_is_foreign_whatever_its_label() -> None:
@@ -219,7 +226,7 @@ def test_an_object_that_another_controller_owns_is_foreign_whatever_its_label() 
     story.sees(managed("east"))
     story.tell()
     [tell] = story.act()
-    assert isinstance(tell, Tell)
+    assert isinstance(tell, KubeEvent)
     assert tell.note == "not done: Addon resource-usage-collect controls it"
 
 
@@ -233,25 +240,25 @@ def test_a_namespace_that_is_missing_is_waited_for_ever_longer_and_told_once() -
     while story.now_s < end_s:
         story.tell()
         for each in story.act():
-            if isinstance(each, Tell):
+            if isinstance(each, KubeEvent):
                 told.append(each)
                 continue
             tries += 1
-            done = Done(key=each.key, outcome="missing", why="not found")
-            told += story.hub.on_done(done, story.now_s)
+            answer = Answer(Outcome.GONE, "NotFound", "not found")
+            told += story.hub.on_answer(each, answer, story.now_s)
         story.now_s += 5
     assert 10 <= tries <= 20  # 1, 2, 4 … 300 s
     [warning] = told
-    assert isinstance(warning, Tell)
-    assert (warning.about, warning.reason) == ("ManagedCluster", "NamespaceMissing")
+    assert isinstance(warning, KubeEvent)
+    assert (warning.resource.kind, warning.reason) == ("ManagedCluster", "NamespaceMissing")
     # It comes: at the next try all is well.
     story.now_s += 300
     story.tell()
     assert [type(each) for each in story.settle()] == [CreateScore, WriteScore]
 
 
-@pytest.mark.parametrize("outcome", ["denied", "refused", "away"])
-def test_what_fails_is_not_tried_in_a_circle(outcome: Any) -> None:
+@pytest.mark.parametrize("outcome", [Outcome.DENIED, Outcome.LATER])
+def test_what_fails_is_not_tried_in_a_circle(outcome: Outcome) -> None:
     story = Story()
     story.sees(managed("east"))
     tries = 0
@@ -260,10 +267,10 @@ def test_what_fails_is_not_tried_in_a_circle(outcome: Any) -> None:
         for each in story.act():
             assert isinstance(each, CreateScore)
             tries += 1
-            story.hub.on_done(Done(key=each.key, outcome=outcome, why="no"), story.now_s)
+            story.hub.on_answer(each, Answer(outcome, why="no"), story.now_s)
         story.now_s += 5
     assert 10 <= tries <= 20
-    assert story.hub.desk.targets[EAST].trouble == "no"
+    assert story.hub.targets.all[EAST].trouble == "no"
 
 
 def test_a_conflict_is_decided_anew_on_what_is_there() -> None:
@@ -272,9 +279,10 @@ def test_a_conflict_is_decided_anew_on_what_is_there() -> None:
     write = the_write(story.act())
     # Somebody else's write came first, and changed nothing of what matters.
     theirs = placed("east", write.scores, version=500, ours=False)
-    assert story.hub.on_done(Done(key=EAST, outcome="conflict", thing=theirs), story.now_s) == []
+    conflict = Answer(Outcome.CONFLICT, "Conflict", "modified", found=theirs)
+    assert story.hub.on_answer(write, conflict, story.now_s) == []
     [tell] = story.act()
-    assert isinstance(tell, Tell)  # it has lost its label: not ours any more
+    assert isinstance(tell, KubeEvent)  # it has lost its label: not ours any more
     assert tell.reason == "NotOurs"
 
 
@@ -305,26 +313,27 @@ def test_how_long_scores_count_goes_by_the_hubs_clock(ahead_s: float) -> None:
         story.settle()
         story.now_s += 5
         story.tell()
-    stands = story.hub.desk.targets[EAST].thing
+    stands = story.hub.targets.all[EAST].thing
     assert isinstance(stands, PlacementScore)
     assert 250 <= seconds(stands.status.valid_until) - story.now_s <= 305
 
 
-def test_one_that_vanished_under_a_write_is_made_anew() -> None:
+@pytest.mark.parametrize("outcome", [Outcome.CONFLICT, Outcome.GONE])
+def test_one_that_vanished_under_a_write_is_made_anew(outcome: Outcome) -> None:
     story = reported()
     story.tell(free=2)
-    story.act()
-    story.hub.on_done(Done(key=EAST, outcome="conflict", thing=None), story.now_s)
+    write = the_write(story.act())
+    story.hub.on_answer(write, Answer(outcome, "NotFound", "not found"), story.now_s)
     assert story.act() == [CreateScore(EAST)]
 
 
 def test_a_watch_that_is_behind_is_not_taken_for_somebody_elses_change() -> None:
     story = reported()
-    stands = story.hub.desk.targets[EAST].thing
+    stands = story.hub.targets.all[EAST].thing
     assert stands is not None
     story.sees(placed("east", {"gpuIdle": 1}, version=50))
     assert story.act() == []
-    assert story.hub.desk.targets[EAST].thing == stands
+    assert story.hub.targets.all[EAST].thing == stands
     # A later one is somebody's, and is put right.
     story.sees(placed("east", {"gpuIdle": 1}, version=900))
     assert the_write(story.act()).resource_version == "900"
@@ -332,7 +341,7 @@ def test_a_watch_that_is_behind_is_not_taken_for_somebody_elses_change() -> None
 
 def test_conditions_of_others_stay() -> None:
     story = reported()
-    thing = story.hub.desk.targets[EAST].thing
+    thing = story.hub.targets.all[EAST].thing
     assert isinstance(thing, PlacementScore)
     theirs = Condition(type="Audited", status="True", reason="Yes")
     status = msgspec.structs.replace(thing.status, conditions=(theirs, *thing.status.conditions))
@@ -346,7 +355,7 @@ def test_conditions_of_others_stay() -> None:
 @pytest.mark.parametrize("until_s", [None, T0_S - 10, T0_S + 10_000_000])
 def test_an_odd_validity_is_put_right(until_s: float | None) -> None:
     story = reported()
-    thing = story.hub.desk.targets[EAST].thing
+    thing = story.hub.targets.all[EAST].thing
     assert isinstance(thing, PlacementScore)
     status = msgspec.structs.replace(
         thing.status, valid_until=timestamp(until_s) if until_s is not None else None
@@ -416,3 +425,35 @@ def test_not_all_of_a_large_fleet_is_written_at_once() -> None:
     for each in first[1:]:
         story.stored(each)  # type: ignore[arg-type]
     assert len(story.act()) == 15
+
+
+def test_a_cluster_that_makes_it_raise_is_set_aside_while_all_others_get_their_scores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def odd(key: Key, *args: Any, **rest: Any) -> Look:
+        if key[1] == "odd":
+            raise RuntimeError("what nobody thought of")
+        return look(key, *args, **rest)
+
+    monkeypatch.setattr("berthmaster.ocm.placed.look", odd)
+    story = Story()
+    for cluster in ("east", "odd"):
+        story.sees(managed(cluster))
+        story.tell(cluster)
+    assert [type(each) for each in story.settle()] == [CreateScore, WriteScore]
+    [oddity] = story.hub.aside.take_untold()
+    assert (oddity.metadata.namespace, oddity.event.reason) == ("odd", "CannotBeHandled")
+    # It is looked at again after a growing pause, and told of once.
+    pauses_s = []
+    for _ in range(4):
+        due_s = story.hub.targets.all["score", "odd", NAME].due_s
+        pauses_s.append(due_s - story.now_s)
+        story.now_s = due_s
+        story.settle()
+    assert pauses_s == [1, 2, 4, 8]
+    assert story.hub.aside.take_untold() == []
+    monkeypatch.undo()
+    story.now_s += 16
+    story.tell("odd")
+    assert CreateScore(("score", "odd", NAME)) in story.settle()
+    assert len(story.hub.aside) == 0

@@ -1,21 +1,20 @@
 """What holds at every step of the hub's side, whatever is told and however writes end."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from berthmaster.controller.answer import Answer, Outcome
+from berthmaster.controller.instructions import KubeEvent
 from berthmaster.kubernetes.objects import seconds
-from berthmaster.ocm.objects import PlacementScore
-from berthmaster.ocm.scores import FIXED_NAMES
-from berthmaster.ocm.words import (
-    Done,
-    Tell,
+from berthmaster.ocm.instructions import (
     Write,
     WriteScore,
 )
+from berthmaster.ocm.objects import PlacementScore
+from berthmaster.ocm.scores import FIXED_NAMES
 from tests.unit.ocm.builders import NAME, managed
 from tests.unit.ocm.story import Story
 
@@ -46,25 +45,25 @@ class Life(RuleBasedStateMachine):
     @rule(after_s=st.floats(0.0, 40.0))
     def act(self, after_s: float) -> None:
         for each in self.story.act(after_s):
-            if not isinstance(each, Tell):
+            if not isinstance(each, KubeEvent):
                 assert each.key not in [other.key for other in self.flying]
                 self.flying.append(each)
 
-    @rule(outcome=st.sampled_from(["stored", "stored", "stored", "away", "denied", "missing"]))
-    def land(self, outcome: Any) -> None:
+    @rule(outcome=st.sampled_from([*Outcome, Outcome.DONE, Outcome.DONE]))
+    def land(self, outcome: Outcome) -> None:
         if not self.flying:
             return
         write = self.flying.pop(0)
-        if outcome == "stored":
+        if outcome is Outcome.DONE:
             self.story.stored(write)
             if isinstance(write, WriteScore):
                 self.stands[write.key[1]] = write
         else:
-            self.story.hub.on_done(Done(key=write.key, outcome=outcome, why="x"), self.story.now_s)
+            self.story.hub.on_answer(write, Answer(outcome, why="x"), self.story.now_s)
 
     @rule()
     def somebody_deletes(self) -> None:
-        thing = self.story.hub.desk.targets[("score", "a", NAME)].thing
+        thing = self.story.hub.targets.all[("score", "a", NAME)].thing
         if thing is not None:
             self.story.sees(thing, gone=True)
 
@@ -77,19 +76,19 @@ class Life(RuleBasedStateMachine):
                 assert worst == (write.status == "False")
                 if write.status == "True":
                     assert write.key[1] in self.told_s
-        for key in self.story.hub.desk.targets:
+        for key in self.story.hub.targets.all:
             assert key[1] != "c"  # nobody manages it
 
     @invariant()
     def it_knows_when_to_wake(self) -> None:
-        desk = self.story.hub.desk
-        assert desk.on_the_way == sum(one.on_the_way for one in desk.targets.values())
-        assert not self.flying or desk.on_the_way >= len(self.flying)
+        targets = self.story.hub.targets
+        assert targets.on_the_way == sum(one.on_the_way for one in targets.all.values())
+        assert not self.flying or targets.on_the_way >= len(self.flying)
 
     def teardown(self) -> None:
         """In the end, with a server that answers, all is as it should be."""
         for write in self.flying:
-            self.story.hub.on_done(Done(key=write.key, outcome="away"), self.story.now_s)
+            self.story.hub.on_answer(write, Answer(Outcome.LATER), self.story.now_s)
         for cluster in ("a", "b"):
             self.story.tell(cluster, free=7)
         for _ in range(200):
@@ -98,7 +97,7 @@ class Life(RuleBasedStateMachine):
                 self.story.tell(cluster, free=7)
             self.story.settle()
         for cluster in ("a", "b"):
-            thing = self.story.hub.desk.targets["score", cluster, NAME].thing
+            thing = self.story.hub.targets.all["score", cluster, NAME].thing
             assert isinstance(thing, PlacementScore)
             found: Mapping[str, int] = {one.name: one.value for one in thing.status.scores}
             assert found["gpuClusterAvailable"] == -30

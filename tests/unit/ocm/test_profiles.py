@@ -2,17 +2,17 @@
 
 import pytest
 
+from berthmaster.controller.instructions import KubeEvent
 from berthmaster.kubernetes.objects import timestamp
 from berthmaster.ocm.core import Kind
-from berthmaster.ocm.properties import wanted
-from berthmaster.ocm.scores import view
-from berthmaster.ocm.words import (
+from berthmaster.ocm.instructions import (
     CreateProfile,
     CreateScore,
-    Tell,
     WriteProperties,
     WriteScore,
 )
+from berthmaster.ocm.properties import wanted
+from berthmaster.ocm.scores import view
 from tests.unit.ocm.builders import NAME, managed, profile, score
 from tests.unit.ocm.story import Story
 
@@ -60,7 +60,7 @@ def test_a_profile_of_another_manager_is_never_written(
     story.tell()
     story.sees(profile("east", spec=spec, label=label))
     asked = [*story.act(), *story.act(5)]
-    assert [each.reason for each in asked if isinstance(each, Tell)] == reasons
+    assert [each.reason for each in asked if isinstance(each, KubeEvent)] == reasons
     assert len(asked) == len(reasons)
 
 
@@ -69,8 +69,8 @@ def test_a_profile_with_absurdly_many_properties_is_told_about_and_left_alone() 
     story.tell()
     story.sees(profile("east", {f"p{n}": "x" * 100 for n in range(10_000)}))
     [tell] = story.act()
-    assert isinstance(tell, Tell)
-    assert (tell.about, tell.reason) == ("ClusterProfile", "TooManyProperties")
+    assert isinstance(tell, KubeEvent)
+    assert (tell.resource.kind, tell.reason) == ("ClusterProfile", "TooManyProperties")
     story.tell(free=3)
     assert story.act(5) == []
     story.sees(profile("east", {"p": "x"}, version=2))
@@ -122,5 +122,5 @@ def test_names_at_their_limits_are_no_trouble() -> None:
     story.tell(long)
     assert story.act() == [CreateProfile(("profile", "fleet", long), "berthmaster")]
     story.sees(managed(long))
-    [create] = [each for each in story.act() if not isinstance(each, Tell)]
+    [create] = [each for each in story.act() if not isinstance(each, KubeEvent)]
     assert create == CreateScore(("score", long, NAME))

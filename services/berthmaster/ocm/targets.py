@@ -6,13 +6,15 @@ Resource versions are compared as the numbers that they have always been, and ar
 Kubernetes 1.35 on; where they are none, the watch's word counts.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import inf
 from typing import Final, Generic, TypeVar, cast
 
-from berthmaster.kubernetes.objects import Object
+from berthmaster.controller.answer import Answer, Outcome
+from berthmaster.controller.aside import Phase, SetAside
+from berthmaster.kubernetes.objects import Metadata, Object
+from berthmaster.ocm.instructions import RESOURCES, Create, Instruction, Key, Look, Write
 from berthmaster.ocm.pace import Pace, Rules
-from berthmaster.ocm.words import Done, Instruction, Key, Look
 
 T = TypeVar("T", bound=Object)
 MAX_ON_THE_WAY: Final = 16  # writes at a time, of all objects together
@@ -39,31 +41,32 @@ class Target(Generic[T]):
         return True
 
 
-class Desk(Generic[T]):
+class Targets(Generic[T]):
     """All objects of a core."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
-        self.targets: dict[Key, Target[T]] = {}
+        self.all: dict[Key, Target[T]] = {}
+        self.aside = SetAside()
         self.on_the_way = 0
 
     def target(self, key: Key) -> Target[T]:
         """The object of this key, from now on one that is looked at."""
-        found = self.targets.get(key)
+        found = self.all.get(key)
         if found is None:
-            found = self.targets[key] = Target(key, self._rules)
+            found = self.all[key] = Target(key, self._rules)
         return found
 
     def drop(self, key: Key) -> None:
         """Nobody wants it any more."""
-        target = self.targets.pop(key, None)
+        target = self.all.pop(key, None)
         if target is not None and target.on_the_way:
             self.on_the_way -= 1
 
     def touch(self, keys: Iterable[Key]) -> None:
         """Look at these at once."""
         for key in keys:
-            if (target := self.targets.get(key)) is not None:
+            if (target := self.all.get(key)) is not None:
                 target.due_s = -inf
 
     def due(self, now_s: float) -> list[Target[T]]:
@@ -71,14 +74,14 @@ class Desk(Generic[T]):
         room = MAX_ON_THE_WAY - self.on_the_way
         if room <= 0:
             return []
-        ready = [one for one in self.targets.values() if one.due_s <= now_s and not one.on_the_way]
+        ready = [one for one in self.all.values() if one.due_s <= now_s and not one.on_the_way]
         return sorted(ready, key=lambda one: (one.due_s, one.key))
 
     def next_due_s(self) -> float:
         """When there is something to look at; infinite while writes take all the room."""
         if self.on_the_way >= MAX_ON_THE_WAY:
             return inf
-        waiting = (one.due_s for one in self.targets.values() if not one.on_the_way)
+        waiting = (one.due_s for one in self.all.values() if not one.on_the_way)
         return min(waiting, default=inf)
 
     @property
@@ -111,21 +114,42 @@ class Desk(Generic[T]):
         self.on_the_way += 1
         return [look.write]
 
-    def done(self, done: Done, now_s: float) -> Target[T] | None:
+    def act(
+        self, look: Callable[[Target[T], float], tuple[Look | None, float]], now_s: float
+    ) -> list[Instruction]:
+        """The writes that are due. ``look``: (an object beside what it should be, None for nothing
+        to do; until when that holds). An object that makes it raise is set aside, and looked at
+        again after a growing pause."""
+        out: list[Instruction] = []
+        for target in self.due(now_s):
+            if self.full:
+                break
+            kind, namespace, name = target.key
+            about = target.thing.metadata if target.thing is not None else None
+            meta = about or Metadata(namespace=namespace, name=name)
+            with self.aside.trying(Phase.ACTING, RESOURCES[kind], meta):
+                out += self.decide(target, *look(target, now_s), now_s)
+            if self.aside.holds(Phase.ACTING, RESOURCES[kind], (namespace, name)):
+                target.trouble = "it cannot be handled"
+                target.due_s = target.pace.failed(now_s)
+        return out
+
+    def answered(self, write: Write, answer: Answer, now_s: float) -> Target[T] | None:
         """What became of a write; None if nobody wants the object any more."""
-        target = self.targets.get(done.key)
+        target = self.all.get(write.key)
         if target is None or not target.on_the_way:
             return None
         target.on_the_way = False
         self.on_the_way -= 1
         target.due_s = -inf
-        target.trouble = done.why
-        if done.outcome == "stored":
+        target.trouble = answer.why
+        vanished = answer.outcome is Outcome.GONE and not isinstance(write, Create)
+        if answer.done:
             target.pace.wrote()
-            if done.thing is not None:
-                target.saw(cast("T", done.thing))
-        elif done.outcome == "conflict":
-            target.thing = cast("T | None", done.thing)
+            if answer.found is not None:
+                target.saw(cast("T", answer.found))
+        elif answer.outcome is Outcome.CONFLICT or vanished:
+            target.thing = cast("T | None", answer.found)
             target.pace.conflicted(now_s)
         else:
             target.due_s = target.pace.failed(now_s)

@@ -1,12 +1,12 @@
 """What a write says to the API server, and what an answer means for the next try."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 import pytest
 
+from berthmaster.controller.answer import Answer, Outcome, answer_to
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.errors import (
     AlreadyExists,
@@ -24,18 +24,17 @@ from berthmaster.kubernetes.errors import (
     Unreachable,
 )
 from berthmaster.kubernetes.objects import Condition, timestamp
-from berthmaster.ocm.hands import Hands, changed, outcome_of
-from berthmaster.ocm.words import (
+from berthmaster.ocm.instructions import (
     CreateClaim,
     CreateProfile,
     CreateScore,
-    Done,
     Key,
     Write,
     WriteClaim,
     WriteProperties,
     WriteScore,
 )
+from berthmaster.ocm.writer import OcmWriter, changed
 from tests.unit.ocm.builders import NAME, T0_S, placed
 
 EAST: Key = ("score", "east", NAME)
@@ -85,15 +84,17 @@ def api(kind: type[ApiError], status: int = 409) -> ApiError:
     return kind(status, kind.__name__, "no", "/path")
 
 
-def carried_out(server: Server, write: Write) -> Done:
-    work: Callable[[Write], Awaitable[Done]] = Hands(server).carry_out
-    return asyncio.run(work(write))  # type: ignore[arg-type]
+def carried_out(server: Server, write: Write) -> Answer:
+    async def story() -> Answer:
+        return await OcmWriter(server).carry_out(write)
+
+    return asyncio.run(story())
 
 
 def test_a_status_is_written_with_the_version_that_was_looked_at() -> None:
     thing = placed()
     server = Server(thing)
-    assert carried_out(server, WRITE) == Done(key=EAST, outcome="stored", thing=thing)
+    assert carried_out(server, WRITE) == Answer(found=thing)
     status = {
         "scores": [{"name": "gpuIdle", "value": 3}],
         "validUntil": timestamp(T0_S + 300),
@@ -161,7 +162,7 @@ def test_a_status_is_written_with_the_version_that_was_looked_at() -> None:
 )
 def test_what_is_made_is_labelled_as_ours(write: Write, path: str, body: Any) -> None:
     server = Server(placed())
-    assert carried_out(server, write).outcome == "stored"
+    assert carried_out(server, write).outcome is Outcome.DONE
     assert server.asked == [("create", path, body)]
 
 
@@ -183,39 +184,38 @@ def test_a_claim_changes_by_its_spec_and_a_profile_by_its_properties() -> None:
 def test_where_somebody_else_was_first_what_is_there_is_read(write: Write, error: ApiError) -> None:
     theirs = placed(version=9, ours=False)
     done = carried_out(Server(error, theirs), write)
-    assert (done.outcome, done.thing) == ("conflict", theirs)
+    assert (done.outcome, done.found) == (Outcome.CONFLICT, theirs)
     gone = carried_out(Server(error, api(NotFound, 404)), write)
-    assert (gone.outcome, gone.thing) == ("conflict", None)
+    assert (gone.outcome, gone.found) == (Outcome.CONFLICT, None)
     away = carried_out(Server(error, Unreachable("cut")), write)
-    assert (away.outcome, away.thing) == ("away", None)
+    assert (away.outcome, away.found) == (Outcome.LATER, None)
 
 
 def test_a_missing_namespace_is_another_thing_than_an_object_that_vanished() -> None:
-    assert carried_out(Server(api(NotFound, 404)), CreateScore(EAST)).outcome == "missing"
+    assert carried_out(Server(api(NotFound, 404)), CreateScore(EAST)).outcome is Outcome.GONE
     vanished = carried_out(Server(api(NotFound, 404)), WRITE)
-    assert (vanished.outcome, vanished.thing) == ("conflict", None)
+    assert (vanished.outcome, vanished.found) == (Outcome.GONE, None)
 
 
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [
-        (api(Forbidden, 403), "denied"),
-        (api(Unauthorized, 401), "denied"),
-        (api(Invalid, 422), "refused"),
-        (api(ApiError, 400), "refused"),
-        (api(NotFound, 404), "missing"),
-        (api(ServerError, 503), "away"),
-        (api(TooManyRequests, 429), "away"),
-        (Unreachable("cut"), "away"),
-        (TimedOut("late"), "away"),
-        (BadAnswer("what"), "away"),
+        (api(Forbidden, 403), Outcome.DENIED),
+        (api(Unauthorized, 401), Outcome.LATER),
+        (api(Invalid, 422), Outcome.DENIED),
+        (api(ApiError, 400), Outcome.DENIED),
+        (api(NotFound, 404), Outcome.GONE),
+        (api(ServerError, 503), Outcome.LATER),
+        (api(TooManyRequests, 429), Outcome.LATER),
+        (Unreachable("cut"), Outcome.LATER),
+        (TimedOut("late"), Outcome.LATER),
+        (BadAnswer("what"), Outcome.LATER),
     ],
 )
 def test_every_failure_means_something_for_the_next_try(
-    error: KubernetesError, outcome: str
+    error: KubernetesError, outcome: Outcome
 ) -> None:
-    assert outcome_of(error) == outcome
-    if outcome != "missing":
-        done = carried_out(Server(error), WRITE)
-        assert (done.outcome, done.thing) == (outcome, None)
-        assert done.why
+    assert answer_to(error).outcome is outcome
+    answer = carried_out(Server(error), WRITE)
+    assert (answer.outcome, answer.found) == (outcome, None)
+    assert answer.why

@@ -1,16 +1,27 @@
-"""What a core of this service asks for, and what it is told became of it. Pure."""
+"""What a core of this service asks for. Pure."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from berthmaster.kubernetes.objects import Metadata, Object
+from berthmaster.controller.instructions import KubeEvent
+from berthmaster.kubernetes.resources import (
+    ADD_ON_PLACEMENT_SCORES,
+    CLUSTER_CLAIMS,
+    CLUSTER_PROFILES,
+    Resource,
+)
 
 Key = tuple[str, str, str]  # kind, namespace, name
 SCORE = "score"
 PROFILE = "profile"
 CLAIM = "claim"
+RESOURCES: Final[Mapping[str, Resource]] = {
+    SCORE: ADD_ON_PLACEMENT_SCORES,
+    PROFILE: CLUSTER_PROFILES,
+    CLAIM: CLUSTER_CLAIMS,
+}
 
 
 class CreateScore(msgspec.Struct, frozen=True):
@@ -64,21 +75,9 @@ class WriteClaim(msgspec.Struct, frozen=True, kw_only=True):
     value: str
 
 
-About = Literal["AddOnPlacementScore", "ManagedCluster", "ClusterProfile", "ClusterClaim"]
-
-
-class Tell(msgspec.Struct, frozen=True, kw_only=True):
-    """An event on an object, for people."""
-
-    about: About
-    metadata: Metadata
-    warning: bool
-    reason: str
-    note: str
-
-
 Write = CreateScore | WriteScore | CreateProfile | WriteProperties | CreateClaim | WriteClaim
-Instruction = Write | Tell
+Create = CreateScore | CreateProfile | CreateClaim
+Instruction = Write | KubeEvent
 
 
 class Look(NamedTuple):
@@ -87,21 +86,4 @@ class Look(NamedTuple):
     gap: float  # between the two, in points
     renew_at_s: float  # when it must be written although nothing differs
     write: Write | None  # None = it must not be written
-    tell: Tell | None = None  # why not
-
-
-Outcome = Literal["stored", "conflict", "missing", "denied", "refused", "away"]
-
-
-class Done(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a write.
-
-    stored: ``thing`` is the object now. conflict: somebody else wrote first; ``thing`` is what is
-    there, None = nothing. missing: its namespace or its kind is not there. denied: rights are
-    missing. refused: it breaks a rule. away: no answer.
-    """
-
-    key: Key
-    outcome: Outcome
-    thing: Object | None = None
-    why: str = ""
+    tell: KubeEvent | None = None  # why not
