@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 
 import nkeys
 
+from berthmaster.bus import websockets
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.tls import client_context
 
@@ -59,6 +60,8 @@ def options_of(settings: ConnectionSettings, name: str) -> dict[str, Any]:
         "flush_timeout": FLUSH_TIMEOUT_S,
         "skip_subject_validation": True,  # subjects.py builds them
     }
+    if "ws://" in settings.nats_url or "wss://" in settings.nats_url:
+        websockets.allow()
     if settings.nats_seed_file:
         options["nkeys_seed_str"] = _read_seed(settings.nats_seed_file)
     if settings.nats_ca_file or "tls://" in settings.nats_url:
@@ -70,7 +73,8 @@ def _read_seed(path: Path) -> str:
     try:
         seed = path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise BusError(f"cannot read the nkey seed file {path}: {error}") from error
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise BusError(f"cannot read the nkey seed file {path}: {why}") from error
     try:
         nkeys.from_seed(seed.encode()).wipe()
     except Exception:  # noqa: BLE001 # the library raises its own, binascii's and others

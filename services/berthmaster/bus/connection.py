@@ -13,13 +13,12 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import msgspec
-import nats.errors
-from nats.aio.msg import Msg
-from nats.aio.subscription import Subscription
 
 from berthmaster.bus.clock import ServerClock
 from berthmaster.bus.connecting import ConnectionSettings, LogLike, options_of
 from berthmaster.bus.errors import ApiError, BusError, NoAnswer, NotConnected, TooLarge
+from berthmaster.bus.nats_py import Msg, Subscription
+from berthmaster.bus.nats_py import errors as nats_errors
 from berthmaster.bus.requests import PatientClient, Requests
 from berthmaster.bus.tls import distrust
 from berthmaster.runtime.redact import redact
@@ -127,7 +126,7 @@ class Connection:
                 raise NotConnected(f"no NATS server at {self._url}: {self._trouble or 'silence'}")
             try:
                 connecting.result()
-            except (nats.errors.Error, ValueError, OSError) as error:
+            except (nats_errors.Error, ValueError, OSError) as error:
                 self._begun = False
                 raise BusError(f"cannot connect to {self._url}: {error}") from error
         finally:
@@ -146,7 +145,7 @@ class Connection:
             self._requests.denied(text)
             if self.on_violation is not None:
                 self.on_violation(text)
-        elif isinstance(error, nats.errors.SlowConsumerError):
+        elif isinstance(error, nats_errors.SlowConsumerError):
             self._count_drop(error)
         elif "authorization violation" in text.lower() or "authentication" in text.lower():
             self._hopeless(f"refuses this user: {text}")
@@ -171,7 +170,7 @@ class Connection:
             self._told_trouble = event
             log(event, url=self._url, why=why)
 
-    def _count_drop(self, error: nats.errors.SlowConsumerError) -> None:
+    def _count_drop(self, error: nats_errors.SlowConsumerError) -> None:
         self.dropped += 1
         now_s = self._clock.monotonic()
         if now_s >= self._next_complaint_s:
@@ -225,7 +224,7 @@ class Connection:
         self.check_size(data, headers)
         try:
             await self.nc.publish(subject, data, reply=reply, headers=headers)
-        except (nats.errors.Error, OSError) as error:
+        except (nats_errors.Error, OSError) as error:
             raise NotConnected(f"cannot publish: {error}") from error
 
     async def flush(self, *, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
@@ -239,7 +238,7 @@ class Connection:
                 await self.nc.flush()
         except TimeoutError as error:
             raise NoAnswer(f"the server did not take all within {timeout_s:g} s") from error
-        except (nats.errors.Error, OSError) as error:
+        except (nats_errors.Error, OSError) as error:
             raise NotConnected(f"cannot flush: {error}") from error
 
     async def request(
@@ -254,7 +253,7 @@ class Connection:
         self.check_size(data, headers)
         try:
             return await self._requests.ask(subject, data, timeout_s, headers)
-        except (nats.errors.Error, OSError) as error:
+        except (nats_errors.Error, OSError) as error:
             raise NotConnected(f"cannot ask {subject}: {error}") from error
 
     async def subscribe(
@@ -289,7 +288,7 @@ class Connection:
                 pending_msgs_limit=pending_messages,
                 pending_bytes_limit=256 * 1024 * 1024,
             )
-        except (nats.errors.Error, OSError) as error:
+        except (nats_errors.Error, OSError) as error:
             raise NotConnected(f"cannot subscribe to {subject}: {error}") from error
 
     # JetStream's API
@@ -345,7 +344,7 @@ class Connection:
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self.nc.close()
-        except (TimeoutError, nats.errors.Error, OSError, RuntimeError):
+        except (TimeoutError, nats_errors.Error, OSError, RuntimeError):
             pass  # whatever it waited for, the process does not (uvloop: "the handler is closed")
         self._requests.closed()
         self.closed.set()

@@ -10,14 +10,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, NamedTuple
 
-import nats.errors
-import nats.micro
-from nats.micro.request import Request
-from nats.micro.service import EndpointConfig, Service, ServiceConfig
-
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError, NotConnected, TooLarge
+from berthmaster.bus.nats_py import errors as nats_errors
 from berthmaster.bus.permissions import ANSWER_LIMIT_S as PERMITTED_S
+
+# isort: split
+from nats import micro  # after nats_py, which sees to what nats imports
+from nats.micro.request import Request
+from nats.micro.service import EndpointConfig, Service, ServiceConfig
 
 MAX_CONCURRENT: Final = 2048
 ANSWER_LIMIT_S: Final = 10.0  # whoever asked has given up by then
@@ -109,7 +110,7 @@ class Endpoints:
         try:
             async with asyncio.timeout(DRAIN_S):
                 await self._service.stop()
-        except (TimeoutError, nats.errors.Error, OSError):
+        except (TimeoutError, nats_errors.Error, OSError):
             pass  # the server is away, so nothing more comes from it either
         if not self._tasks:
             return
@@ -153,7 +154,7 @@ async def serve(
         return accept
 
     try:
-        service = await nats.micro.add_service(
+        service = await micro.add_service(
             conn.nc, ServiceConfig(name=name, version=version, description=description)
         )
         for endpoint_name, endpoint in endpoints.items():
@@ -166,7 +167,7 @@ async def serve(
                 )
             )
         await conn.flush(timeout_s=START_LIMIT_S)  # from here on, whoever asks is heard
-    except (BusError, nats.errors.Error, OSError) as error:
+    except (BusError, nats_errors.Error, OSError) as error:
         raise NotConnected(f"cannot serve {name}: {error}") from error
     return Endpoints(service, tasks)
 

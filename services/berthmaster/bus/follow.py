@@ -15,12 +15,11 @@ from collections.abc import Callable, Sequence
 from typing import Final, Literal, NamedTuple
 
 import msgspec
-import nats.errors
-from nats.aio.msg import Msg
-from nats.aio.subscription import Subscription
 
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError, StreamReplaced
+from berthmaster.bus.nats_py import Msg, Subscription
+from berthmaster.bus.nats_py import errors as nats_errors
 from berthmaster.bus.streams import WORKLOADS, stream_info
 from berthmaster.bus.subjects import ALL_DECISIONS, ALL_WORKLOADS, token
 
@@ -135,7 +134,7 @@ class Follower:
                 list_next = mirrors and (time_to_list or (list_next and not session.told))
             except StreamReplaced:
                 raise
-            except (BusError, nats.errors.Error, OSError) as error:
+            except (BusError, nats_errors.Error, OSError) as error:
                 self._conn.log.warning(
                     "cannot follow the stream", stream=self._stream, why=str(error)
                 )
@@ -280,7 +279,7 @@ class _Session:
                 await self._conn.api(
                     f"CONSUMER.DELETE.{self._follower._stream}.{self._name}", timeout_s=0.5
                 )
-        except (BusError, nats.errors.Error, OSError):
+        except (BusError, nats_errors.Error, OSError):
             pass  # it goes by itself after its inactive threshold
 
     def _break(self, why: str) -> None:

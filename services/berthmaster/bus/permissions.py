@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from berthmaster.bus.streams import (
+from berthmaster.bus.stream_names import (
     ARCHIVE,
     CONTROL,
     DEAD,

@@ -12,11 +12,10 @@ import asyncio
 import re
 from typing import Any, Final, NamedTuple
 
-import nats.errors
-from nats.aio.client import Client as NatsClient
-from nats.aio.msg import Msg
-
 from berthmaster.bus.errors import NoAnswer, NotConnected, NotPermitted
+from berthmaster.bus.nats_py import Client as NatsClient
+from berthmaster.bus.nats_py import Msg
+from berthmaster.bus.nats_py import errors as nats_errors
 from berthmaster.bus.window import Window
 
 API: Final = "$JS.API."
@@ -65,7 +64,7 @@ class Requests:
         self, subject: str, data: bytes, timeout_s: float, headers: dict[str, str] | None
     ) -> Msg:
         """Send and wait for one answer. Raises NoAnswer, NotConnected, NotPermitted, and
-        nats.errors.Error."""
+        nats_errors.Error."""
         if self._inbox_denied:
             raise NotPermitted(self._inbox_denied)
         self._count += 1
@@ -201,7 +200,7 @@ class PatientClient(NatsClient):
         server = self._current_server
         asked = server is not None and server.uri.scheme == "tls"
         if initial_connection and asked and not info.get("tls_required"):
-            raise nats.errors.Error("nats: the URL says tls and the server offers none")
+            raise nats_errors.Error("nats: the URL says tls and the server offers none")
         await super()._process_info(info, initial_connection)
 
     async def _process_connect_init(self) -> None:
@@ -220,6 +219,6 @@ class PatientClient(NatsClient):
         if "stale connection" in err_msg or "permissions violation" in err_msg:
             await super()._process_err(err_msg)
             return
-        error = nats.errors.Error(f"nats: {err_msg}")
+        error = nats_errors.Error(f"nats: {err_msg}")
         await self._error_cb(error)
         await self._process_op_err(error)

@@ -14,15 +14,35 @@ import msgspec
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import ApiError, NoAnswer, NotConnected
+from berthmaster.bus.stream_names import (
+    ARCHIVE,
+    CONTROL,
+    DEAD,
+    FLEET,
+    FLEET_LOG,
+    LEASES,
+    SNAPSHOTS,
+    WORKLOADS,
+)
 
-WORKLOADS: Final = "WORKLOADS"
-FLEET: Final = "FLEET"
-FLEET_LOG: Final = "FLEET_LOG"
-CONTROL: Final = "CONTROL"
-ARCHIVE: Final = "ARCHIVE"
-DEAD: Final = "DEAD"
-LEASES: Final = "LEASES"
-SNAPSHOTS: Final = "OBJ_SNAPSHOTS"  # the stream behind the object store bucket SNAPSHOTS
+__all__ = [
+    "ARCHIVE",
+    "CONTROL",
+    "DEAD",
+    "ENSURE_TIMEOUT_S",
+    "FLEET",
+    "FLEET_LOG",
+    "GIB",
+    "LEASES",
+    "SNAPSHOTS",
+    "WORKLOADS",
+    "Storage",
+    "StreamInfo",
+    "StreamState",
+    "ensure_streams",
+    "stream_configs",
+    "stream_info",
+]
 
 GIB: Final = 1024**3
 _DAY_NS: Final = 86_400 * 10**9

@@ -17,13 +17,12 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-import nats.errors
-from nats.aio.msg import Msg
-
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.dead import bury
 from berthmaster.bus.errors import BusError, NoAnswer, NotConnected
 from berthmaster.bus.follow import Recorded, parse_ack_subject
+from berthmaster.bus.nats_py import Msg
+from berthmaster.bus.nats_py import errors as nats_errors
 from berthmaster.bus.subjects import token
 
 _NS: Final = 10**9
@@ -128,7 +127,7 @@ class Worker:
                     await self._make_consumer()
                     pause_s = FIRST_PAUSE_S
                     await self._pull_until_broken(stopping)
-                except (BusError, nats.errors.Error) as error:
+                except (BusError, nats_errors.Error) as error:
                     self._conn.log.warning(
                         "cannot consume",
                         stream=self._stream,
@@ -202,7 +201,7 @@ class Worker:
             forget()
             try:
                 await subscription.unsubscribe()
-            except (nats.errors.Error, OSError):
+            except (nats_errors.Error, OSError):
                 pass  # the connection is gone, and the subscription with it
 
     def _begin_anew(self) -> None:

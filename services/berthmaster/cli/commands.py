@@ -15,7 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "tour": (f"{_HERE}.tour:tour", "See on real clusters where jobs go."),
     "cluster": (f"{_HERE}.cluster_commands:cluster", "Keys of the agents in worker clusters."),
     "demo": (f"{_HERE}.demo:demo", "Show it at work on emulated clusters, with a summary."),
-    "submit": (f"{_HERE}.workload_commands:submit", "Submit jobs: files, stdin, or flags."),
+    "submit": (f"{_HERE}.submit:submit", "Submit jobs: files, stdin, or flags."),
     "jobs": (f"{_HERE}.workload_commands:jobs", "List workloads."),
     "job": (f"{_HERE}.workload_commands:job", "Show one workload and its story."),
     "why": (f"{_HERE}.workload_commands:why", "Why there; why not yet."),

@@ -6,7 +6,6 @@
     1  refused, failed   4  no bus or no service answers: said in one line, within 3 s
 """
 
-import asyncio
 import functools
 import os
 import sys
@@ -18,17 +17,11 @@ import click
 import msgspec
 
 from berthmaster.cli.target import Target, find_target
-from berthmaster.client import (
-    BerthError,
-    Client,
-    NotAllowedError,
-    RefusedError,
-    UnavailableError,
-)
-from berthmaster.runtime.redact import redact
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+
+    from berthmaster.client import Client
 
 P = ParamSpec("P")
 EXIT_FAILED: Final = 1
@@ -94,8 +87,10 @@ class Session:
         self.out = output
         self.timeout_s = timeout_s
 
-    def client(self, *, timeout_s: float | None = None) -> Client:
+    def client(self, *, timeout_s: float | None = None) -> "Client":
         """A client for ``async with``."""
+        from berthmaster.client import Client
+
         try:
             return Client.connect(
                 self.target.url,
@@ -182,6 +177,14 @@ def bus_command(
 
 def run(work: Awaitable[int | None], output: Output, target: Target | None = None) -> int:
     """Run a command's coroutine; every error of ours becomes one line and an exit code."""
+    import asyncio
+
+    from berthmaster.client.errors import (
+        BerthError,
+        NotAllowedError,
+        RefusedError,
+        UnavailableError,
+    )
 
     async def whole() -> int | None:
         try:
@@ -224,6 +227,7 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 def _failed(output: Output, code: int, kind: str, error: Exception, hint: str = "") -> int:
     from berthmaster.cli.render.words import visible
+    from berthmaster.runtime.redact import redact
 
     text = redact(str(error))  # a URL may hold a password
     if output.as_json and kind:

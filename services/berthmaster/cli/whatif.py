@@ -11,7 +11,7 @@ import msgspec
 from berthmaster.cli.fleet_commands import changed, queue_set
 from berthmaster.cli.requests import WrongInput, parse_memory_mib
 from berthmaster.cli.session import Session, bus_command, usage
-from berthmaster.cli.workload_commands import bodies_of, request_flags
+from berthmaster.cli.submit import bodies_of, request_flags
 from berthmaster.messages.api import AddedCluster, CordonRequest, SupposedQueue, WhatifRequest
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.families import encode

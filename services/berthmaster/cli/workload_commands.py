@@ -1,26 +1,19 @@
-"""Commands about workloads: submit, jobs, job, watch, why, cancel, reprioritize."""
+"""Commands about workloads that are there: jobs, job, watch, why, cancel, reprioritize."""
 
-import asyncio
-import secrets
 import sys
-import time
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
 
-from berthmaster.cli.requests import WrongInput, from_flags, id_of, read_requests
-from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
-from berthmaster.client import Client, NotAllowedError, RefusedError, SeenEvent, TooLargeError
-from berthmaster.client.errors import describe
-from berthmaster.engine.scoring.profiles import PARTS, PROFILES
-from berthmaster.messages.api import SubmitReply, WhyReply, WorkloadStateName, WorkloadView
-from berthmaster.messages.families import encode, event_kind
+from berthmaster.cli.session import EXIT_FAILED, Session, bus_command
 
-STATES: tuple[WorkloadStateName, ...] = (
+if TYPE_CHECKING:
+    from berthmaster.messages.api import WhyReply, WorkloadStateName, WorkloadView
+
+ENDINGS: Final = ("succeeded", "failed", "cancelled")
+STATES: "tuple[WorkloadStateName, ...]" = (
     "queued",
     "placed",
     "claimed",
@@ -30,249 +23,6 @@ STATES: tuple[WorkloadStateName, ...] = (
     "failed",
     "cancelled",
 )
-ENDINGS = ("succeeded", "failed", "cancelled")
-ENDING_LIMIT_S = 10.0
-ENDING_PAUSE_S = 0.05
-MAX_FILE_BYTES = 64 * 1024 * 1024
-_FLAGS = [
-    click.option("--id", help="Its id; made up if not given."),
-    click.option(
-        "--gpus",
-        metavar="N",
-        help="GPUs of each pod: 0, 1, 8, a share such as 0.5, or one's memory such as 8Gi.",
-    ),
-    click.option("--mig", metavar="PROFILE", help="A MIG slice for each pod: 1g.10gb."),
-    click.option("--model", multiple=True, help="A GPU model that will do; may be repeated."),
-    click.option(
-        "--prefer-model",
-        multiple=True,
-        metavar="MODEL",
-        help="Taken before others that will do, the first named first; may be repeated.",
-    ),
-    click.option("--gpu-memory", metavar="MEM", help="Each GPU has at least this: 40Gi."),
-    click.option("--cpu", metavar="N", help="CPUs of each pod: 4, 0.5, 250m [1]."),
-    click.option("--memory", metavar="MEM", help="Memory of each pod: 512Mi, 16Gi [1Gi]."),
-    click.option("--count", type=int, metavar="N", help="Pods, all or none of which start [1]."),
-    click.option(
-        "--same", metavar="LABEL", help="All pods on nodes with one value of it; node: on one node."
-    ),
-    click.option("--max-pods-a-node", type=int, metavar="N", help="No more pods than this on one."),
-    click.option(
-        "--fewest-nodes", is_flag=True, default=None, help="All pods on as few nodes as can be."
-    ),
-    click.option(
-        "--one-gpu-domain",
-        is_flag=True,
-        default=None,
-        help="GPUs of each pod in one NVLink or NUMA domain.",
-    ),
-    click.option("--queue", help="Queue to wait in [default]."),
-    click.option("--priority", type=int, metavar="N", help="More goes first [0]."),
-    click.option("--duration", metavar="TIME", help="How long it will run, about: 90s, 2h."),
-    click.option(
-        "--deadline", metavar="TIME", help="Stop it so long after its start, for certain."
-    ),
-    click.option("--cluster", multiple=True, help="A cluster that will do; may be repeated."),
-    click.option("--cluster-label", multiple=True, metavar="K=V", help="Required of the cluster."),
-    click.option("--profile", metavar="NAME", help=f"How clusters rank: {', '.join(PROFILES)}."),
-    click.option(
-        "--weight",
-        multiple=True,
-        metavar="PART=N",
-        help=f"What a part of the score counts, -10 to 10: {', '.join(PARTS)}.",
-    ),
-    click.option(
-        "--data-at",
-        multiple=True,
-        metavar="PLACE",
-        help="Where its data is: a cluster, or a label or property of clusters as K=V.",
-    ),
-    click.option("--node-label", multiple=True, metavar="K=V", help="Required of the nodes."),
-    click.option("--label", multiple=True, metavar="K=V", help="A label of your own."),
-    click.option("--image", help="Container image, for real clusters."),
-]
-
-
-def request_flags(function: Any) -> Any:
-    """The flags that make up one request."""
-    for option in reversed(_FLAGS):
-        function = option(function)
-    return function
-
-
-@click.command(epilog="Flags after -- are the command to run: berth submit --gpus 1 -- python t.py")
-@click.argument("words", nargs=-1, metavar="[FILE]... [-- COMMAND]")
-@request_flags
-@click.option("--dry-run", is_flag=True, help="Show where it would go; submit nothing.")
-@click.option("--wait", is_flag=True, help="Follow it to its end; exit code 1 if it fails.")
-@bus_command
-async def submit(
-    session: Session, /, words: tuple[str, ...], dry_run: bool, wait: bool, **flags: Any
-) -> int:
-    """Submit jobs: JSON files ('-' is standard input), or one job made of flags.
-
-    A file holds a request, an array of them, or one a line. Submitting the same id with the
-    same content again is harmless.
-    """
-    try:
-        bodies = bodies_of(words, flags)
-    except WrongInput as error:
-        usage(str(error))
-    async with session.client() as berth:
-        if dry_run:
-            return await _dry_run(session, berth, bodies)
-        return await _submit(session, berth, bodies, wait=wait)
-
-
-def bodies_of(words: tuple[str, ...], flags: dict[str, Any]) -> list[bytes]:
-    """Requests as JSON, of files or of flags. Raises WrongInput."""
-    if any(value not in (None, ()) for value in flags.values()):
-        if words and (words[0] == "-" or words[0].endswith(".json")):
-            raise WrongInput("give files or flags, not both; a command to run stands after --")
-        return [encode(from_flags(flags, words, f"job-{secrets.token_hex(4)}"))]
-    if not words:
-        raise WrongInput("give a file, - for standard input, or flags such as --gpus 1")
-    return [body for word in words for body in read_requests(_read(word), word)]
-
-
-def _read(word: str) -> bytes:
-    try:
-        if word == "-":
-            data = sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
-        else:
-            with Path(word).open("rb") as file:
-                data = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise WrongInput(f"cannot read {word}: {error.strerror}") from error
-    if len(data) > MAX_FILE_BYTES:
-        raise WrongInput(f"{word} is larger than {MAX_FILE_BYTES:,} bytes; submit it in parts")
-    return data
-
-
-async def _dry_run(session: Session, berth: Client, bodies: list[bytes]) -> int:
-    from berthmaster.cli.render import why
-
-    placed = True
-    for body in bodies:
-        reply = await berth.dry_run_raw(body)
-        placed &= reply.placed
-        if len(bodies) == 1:
-            session.out.document(reply, lambda reply=reply: why.dry_run(reply))  # type: ignore[misc]
-        else:
-            session.out.item(reply, lambda reply=reply: why.dry_run(reply))  # type: ignore[misc]
-    return 0 if placed else EXIT_FAILED
-
-
-async def _submit(session: Session, berth: Client, bodies: list[bytes], *, wait: bool) -> int:
-    """Submit one after the other; one that is refused does not keep the others back."""
-    from berthmaster.cli.render.words import words
-
-    since = await _position(berth) if wait else None
-    accepted: list[str] = []
-    existing: set[str] = set()
-    refused = 0
-    for number, body in enumerate(bodies, 1):
-        try:
-            reply = await berth.submit_raw(body)
-        except (RefusedError, TooLargeError) as error:
-            refused += 1
-            name = id_of(body) or (f"request {number}" if len(bodies) > 1 else "")
-            text = describe(error.refusal) if isinstance(error, RefusedError) else str(error)
-            if session.out.as_json:
-                refusal = error.refusal if isinstance(error, RefusedError) else None
-                code = {"code": "too_large", "message": text}
-                session.out.write(msgspec.json.encode({"id": name, "error": refusal or code}))
-            sys.stderr.write(f"berth: {f'{name}: ' if name else ''}{text}\n")
-            continue
-        accepted.append(reply.id)
-        if reply.existing:
-            existing.add(reply.id)
-        session.out.item(reply, lambda reply=reply: words(_accepted(reply)))  # type: ignore[misc]
-    if wait and accepted:
-        refused += await _wait(session, berth, set(accepted), existing, since)
-    elif len(accepted) == 1 and not refused and sys.stderr.isatty():
-        session.out.say(f"berth why {accepted[0]} says where it goes, or why not yet")
-    return EXIT_FAILED if refused else 0
-
-
-async def _position(berth: Client) -> int | None:
-    """Where in the log to begin to watch; None for those who may only see what comes."""
-    try:
-        return await berth.last_sequence()
-    except NotAllowedError:
-        return None
-
-
-def _accepted(reply: SubmitReply) -> str:
-    if reply.existing:
-        return f"{reply.id} was accepted before and is {reply.state}"
-    return f"{reply.id} accepted for tenant {reply.tenant} (event {reply.sequence})"
-
-
-async def _wait(
-    session: Session, berth: Client, ids: set[str], existing: set[str], since: int | None
-) -> int:
-    """Show the events of these workloads until all have ended; how many did not succeed."""
-    waiting = Waiting(session, berth, ids)
-    for name in sorted(existing):
-        await waiting.ended(name)  # if it had, no event will come
-    if since is not None:
-        await waiting.follow(berth.watch(since=since))
-        return waiting.bad
-    for name in sorted(ids):  # whoever may not read the stream sees one after the other
-        await waiting.follow(berth.watch(workload=name, since=0), until=name)
-    return waiting.bad
-
-
-class Waiting:
-    """Workloads whose endings are waited for."""
-
-    def __init__(self, session: Session, berth: Client, open_: set[str]) -> None:
-        self.bad = 0
-        self._session = session
-        self._berth = berth
-        self._open = open_
-
-    async def ended(self, name: str) -> bool:
-        """Asked, not folded: an event alone does not tell whether it counted."""
-        state = (await self._berth.get(name)).workload.state
-        if state not in ENDINGS:
-            return False
-        self._open.discard(name)
-        self.bad += state != "succeeded"
-        return True
-
-    async def _ended_soon(self, name: str) -> bool:
-        """An event can reach us before the gateway has it, so a "not yet" is asked again."""
-        deadline = time.monotonic() + ENDING_LIMIT_S
-        while not await self.ended(name):
-            if time.monotonic() > deadline:
-                return False  # it was void: it goes on
-            await asyncio.sleep(ENDING_PAUSE_S)
-        return True
-
-    async def follow(
-        self, events: AsyncGenerator[SeenEvent, None], until: str | None = None
-    ) -> None:
-        """Show events until one workload has ended, or all."""
-        from berthmaster.cli.render.workloads import event_line
-
-        def over() -> bool:
-            return not self._open if until is None else until not in self._open
-
-        async with aclosing(events):
-            if over():
-                return
-            async for seen in events:
-                event = seen.event
-                if event.id not in self._open or event.tenant != self._berth.tenant:
-                    continue
-                self._session.out.item(
-                    seen,
-                    lambda seen=seen: event_line(seen.event, seen.stored_at_s),  # type: ignore[misc]
-                )
-                if event_kind(event) in ENDINGS and await self._ended_soon(event.id) and over():
-                    return
 
 
 @click.command()
@@ -282,7 +32,7 @@ class Waiting:
 @click.option("--before", type=int, default=0, help="Only those submitted before this event.")
 @bus_command
 async def jobs(
-    session: Session, state: tuple[WorkloadStateName, ...], queue: str, limit: int, before: int
+    session: Session, state: "tuple[WorkloadStateName, ...]", queue: str, limit: int, before: int
 ) -> None:
     """List workloads, newest first."""
     from berthmaster.cli.render import workloads
@@ -336,6 +86,7 @@ async def watch(
 async def why(session: Session, workload: str | None) -> None:
     """Say why a workload is where it is, or why it waits; without one, why those that wait do."""
     from berthmaster.cli.render import why as render
+    from berthmaster.client.errors import RefusedError
 
     async with session.client() as berth:
         try:
@@ -347,8 +98,10 @@ async def why(session: Session, workload: str | None) -> None:
         session.out.document(reply, lambda: render.why(reply, berth.now()))
 
 
-def ending_of(view: WorkloadView) -> WhyReply:
+def ending_of(view: "WorkloadView") -> "WhyReply":
     """What there is to say of a workload that waits for nothing any more, or not yet."""
+    from berthmaster.messages.api import WhyReply
+
     where = f" on {view.cluster}" if view.cluster else ""
     summary = f"{view.state}{where}" + (f": {view.reason}" if view.reason else "")
     if view.state in ENDINGS:
@@ -363,6 +116,7 @@ def ending_of(view: WorkloadView) -> WhyReply:
 async def cancel(session: Session, workloads: tuple[str, ...], reason: str) -> int:
     """Cancel workloads. One that runs is stopped by its cluster a little later."""
     from berthmaster.cli.render.words import words
+    from berthmaster.client.errors import RefusedError
 
     failed = 0
     async with session.client() as berth:

@@ -11,16 +11,25 @@ May live here: requests over the bus, their time limits and retries.
 Must not: anything that only a terminal needs, or a rule that the services do not have.
 """
 
-from berthmaster.client.client import Client
-from berthmaster.client.errors import (
-    BerthError,
-    NotAllowedError,
-    RefusedError,
-    TooLargeError,
-    UnavailableError,
-    UnexpectedReplyError,
-)
-from berthmaster.client.following import SeenDead, SeenDecision, SeenEvent, SeenFact
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from berthmaster.client.client import Client
+    from berthmaster.client.errors import (
+        BerthError,
+        NotAllowedError,
+        RefusedError,
+        TooLargeError,
+        UnavailableError,
+        UnexpectedReplyError,
+    )
+    from berthmaster.client.following import SeenDead, SeenDecision, SeenEvent, SeenFact
+
+_FOUND_IN = {
+    "Client": "client",
+    **dict.fromkeys(("SeenDead", "SeenDecision", "SeenEvent", "SeenFact"), "following"),
+}
 
 __all__ = [
     "BerthError",
@@ -35,3 +44,11 @@ __all__ = [
     "UnavailableError",
     "UnexpectedReplyError",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Each name when it is first asked for: who only catches an error needs no connection."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f"{__name__}.{_FOUND_IN.get(name, 'errors')}")
+    return getattr(module, name)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
-import nats.errors
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
@@ -25,6 +24,7 @@ from berthmaster.bus.follow import Follower
 from berthmaster.bus.joining import joined
 from berthmaster.bus.lease import Lease
 from berthmaster.bus.log import EventLog
+from berthmaster.bus.nats_py import errors as nats_errors
 from berthmaster.bus.snapshots import load as load_snapshot
 from berthmaster.bus.snapshots import save as save_snapshot
 from berthmaster.bus.streams import CONTROL, FLEET, WORKLOADS, stream_info
@@ -333,7 +333,7 @@ class Shell:
                 return
             restore(self.core.know, snapshot)
             self._context.log.info("restored", sequence=snapshot.sequence, open=len(snapshot.open))
-        except (BusError, nats.errors.Error, *UNREADABLE) as error:
+        except (BusError, nats_errors.Error, *UNREADABLE) as error:
             self._context.log.warning("no snapshot; folding the whole log", why=str(error))
 
     async def _keep_house(self) -> None:
@@ -356,7 +356,7 @@ class Shell:
             raw = self._stream + b"\n" + msgspec.msgpack.encode(snapshot_of(know))
             try:
                 await save_snapshot(self._conn, self._snapshot_name, raw)
-            except (BusError, nats.errors.Error) as error:
+            except (BusError, nats_errors.Error) as error:
                 self._context.log.warning("snapshot not saved", why=str(error))
 
 

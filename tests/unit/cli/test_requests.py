@@ -16,7 +16,7 @@ from berthmaster.cli.requests import (
     parse_memory_mib,
     read_requests,
 )
-from berthmaster.cli.workload_commands import bodies_of, request_flags
+from berthmaster.cli.submit import bodies_of, request_flags
 from berthmaster.messages.workload import JobRequest, PodSet, RunSpec, Topology
 
 
@@ -119,7 +119,8 @@ def test_flags_say_how_clusters_rank_and_where_the_data_is() -> None:
 
 WEIGHT = (
     "is no weight; right is PART=N, N from -10 to 10 and PART one of "
-    "fit, room, idle, fresh, interference, steadiness, wait, price, locality"
+    "fit, room, idle, fresh, interference, steadiness, wait, price, locality, tier, "
+    "headroom"
 )
 GPUS = "is no number of GPUs; right are 0, 1, 8, a share such as 0.5, or its memory such as 8Gi"
 A_NODE = "pod_sets[0].topology.max_pods_a_node"
