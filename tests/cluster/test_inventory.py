@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from berthmaster.bus import subjects
-from berthmaster.kubernetes.access import Access
 from berthmaster.kubernetes.client import Client
-from berthmaster.kubernetes.config import from_kubeconfig
+from berthmaster.kubernetes.config import Access, from_kubeconfig
 from berthmaster.kubernetes.resources import (
     CLUSTER_QUEUES,
     JOBS,

@@ -14,8 +14,7 @@ from berthmaster.credentials import names
 from berthmaster.credentials.book import KUBECONFIG
 from berthmaster.credentials.objects import Secret
 from berthmaster.credentials.words import Bootstrap, Endpoint, Refused
-from berthmaster.kubernetes.access import Access
-from berthmaster.kubernetes.config import from_kubeconfig_bytes
+from berthmaster.kubernetes.config import Access, from_kubeconfig_bytes
 from berthmaster.kubernetes.errors import BadConfig
 
 KEPT: Final = 3  # versions of one Secret

@@ -15,8 +15,8 @@ from berthmaster.credentials.bootstrap import Bootstraps
 from berthmaster.credentials.objects import Secret
 from berthmaster.credentials.rights import Rule
 from berthmaster.credentials.words import Bootstrap, Endpoint, Minted, Survey
-from berthmaster.kubernetes.access import Access, Fixed, bearer
 from berthmaster.kubernetes.client import Client
+from berthmaster.kubernetes.config import Access
 from berthmaster.kubernetes.errors import (
     AlreadyExists,
     Conflict,
@@ -25,6 +25,7 @@ from berthmaster.kubernetes.errors import (
     NotFound,
     Unauthorized,
 )
+from berthmaster.kubernetes.kubeconfig import User
 from berthmaster.kubernetes.objects import Object, Struct, seconds
 from berthmaster.kubernetes.resources import (
     CLUSTER_ROLE_BINDINGS,
@@ -211,7 +212,7 @@ class Workers:
             ca=endpoint.ca,
             server_name=endpoint.server_name,
             proxy=endpoint.proxy,
-            source=Fixed(bearer(token)),
+            user=User(token=token),
         )
         await self.prove_access(access, settle_s=SETTLE_S)
 

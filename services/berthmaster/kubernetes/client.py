@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, Self, TypeVar
 
 import msgspec
 
-from berthmaster.kubernetes.access import Access
+from berthmaster.kubernetes.config import Access
 from berthmaster.kubernetes.errors import BadAnswer, Gone, NotFound
 from berthmaster.kubernetes.objects import Object, Struct
 from berthmaster.kubernetes.resources import SELF_SUBJECT_ACCESS_REVIEWS, Resource, counted_as
@@ -62,7 +62,6 @@ class Client:
         transport = Transport(
             access, user_agent=user_agent, timeout_s=timeout_s, max_in_flight=max_in_flight
         )
-        await transport.open()
         return cls(transport, access, log)
 
     async def close(self) -> None:
@@ -199,7 +198,7 @@ class Client:
             "POST",
             path,
             params=_manager(field_manager),
-            body=_json(body),
+            body=body,
             timeout_s=timeout_s,
         )
         return decode(answer, kind, path)
@@ -256,7 +255,7 @@ class Client:
         if wanted:
             body["preconditions"] = wanted
         try:
-            await self._call("delete", "DELETE", path, body=_json(body), timeout_s=timeout_s)
+            await self._call("delete", "DELETE", path, body=body, timeout_s=timeout_s)
         except NotFound:
             pass
 
@@ -317,7 +316,7 @@ class Client:
             "PATCH",
             path,
             params=params,
-            body=_json(body),
+            body=body,
             content_type=form,
             timeout_s=timeout_s,
         )
@@ -330,13 +329,18 @@ class Client:
         path: str,
         *,
         params: Mapping[str, str] | None = None,
-        body: bytes | None = None,
+        body: object = None,
         content_type: str = "application/json",
         timeout_s: float | None = None,
     ) -> bytes:
         self.calls[verb, counted_as(path)] += 1
         return await self._transport.send(
-            method, path, params=params, body=body, content_type=content_type, timeout_s=timeout_s
+            method,
+            path,
+            params=params,
+            body=msgspec.to_builtins(body),  # the library makes JSON of nothing but plain values
+            content_type=content_type,
+            timeout_s=timeout_s,
         )
 
 
@@ -375,10 +379,6 @@ def _with_version(body: object, resource_version: str) -> dict[str, Any]:
         raise TypeError(f"a merge patch is an object, not {type(plain).__name__}")
     metadata = plain.get("metadata") or {}
     return {**plain, "metadata": {**metadata, "resourceVersion": resource_version}}
-
-
-def _json(body: object) -> bytes:
-    return msgspec.json.encode(body)
 
 
 def _told(bad: Undecodable) -> str:

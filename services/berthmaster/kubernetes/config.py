@@ -1,41 +1,65 @@
-"""Kubeconfigs and a pod's own service account, as what a client needs to know.
+"""Kubeconfigs and a pod's own service account: where they are, and what we take from them.
 
 A kubeconfig of a person is read as kubectl reads it: several files merged, paths relative to the
 file they stand in, plugins run. One out of a Secret comes from somebody else: it may name neither
 programs nor files of ours, and nothing in it may weaken TLS (Kueue refuses the same). Every error
-names file, context and field, and never a value that could be a credential.
+names file, context and field, and never a value that could be a credential. kubernetes_asyncio has
+no such check; what passes ours goes on to its loader (see loader.py).
 """
 
 import asyncio
 import base64
 import binascii
 import os
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
-from berthmaster.kubernetes.access import (
-    Access,
-    Credential,
-    CredentialSource,
-    Fixed,
-    TokenFile,
-    basic,
-    bearer,
-)
-from berthmaster.kubernetes.errors import BadConfig
-from berthmaster.kubernetes.kubeconfig import Cluster, Kubeconfig, User, merged, parse
-from berthmaster.kubernetes.plugin import VERSIONS, Plugin
-from berthmaster.kubernetes.tls import show, trusting
+import msgspec
 
-__all__ = ["Access", "contexts", "from_kubeconfig", "from_kubeconfig_bytes", "in_cluster"]
+from berthmaster.kubernetes.errors import BadConfig
+from berthmaster.kubernetes.kubeconfig import (
+    AuthProvider,
+    Cluster,
+    Exec,
+    Issuer,
+    Kubeconfig,
+    User,
+    merged,
+    parse,
+)
+from berthmaster.kubernetes.tls import check_authority, check_pair
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 MAX_FILE_BYTES: Final = 2**20  # what a Secret can hold; other files of a kubeconfig are smaller
+MAX_TOKEN_BYTES: Final = 64 * 1024
 SECRET: Final = "kubeconfig of the Secret"
+EXEC_VERSIONS: Final = (
+    "client.authentication.k8s.io/v1",
+    "client.authentication.k8s.io/v1beta1",
+)
+
+
+@dataclass(frozen=True, repr=False)
+class Access:
+    """How to reach one API server and as whom: one context of a kubeconfig, read and vetted."""
+
+    server: str  # https://host:port, perhaps with a path; no slash at its end
+    context: str = ""  # the kubeconfig's name for it, for people
+    source: str = ""  # where that was found, for people
+    ca: bytes = b""  # PEM; empty = the system's
+    verify: bool = True  # False only if a person's own kubeconfig says so
+    server_name: str = ""  # the name in its certificate, where that is another than the host
+    proxy: str = ""
+    namespace: str = ""  # the context's default
+    headers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # impersonation
+    user: User = field(default_factory=User)  # one way to authenticate; files only of tokens
+    pair: tuple[bytes, bytes] = (b"", b"")  # client certificate and key as PEM; empty = none
+
+    def __repr__(self) -> str:
+        return f"Access(server={self.server!r}, context={self.context!r})"
 
 
 async def from_kubeconfig(path: Path | None = None, context: str = "") -> Access:
@@ -54,37 +78,70 @@ def from_kubeconfig_bytes(
 
 
 async def in_cluster(folder: Path = SERVICE_ACCOUNT) -> Access:
-    """Access of the pod that we run in. Raises BadConfig when this is none."""
+    """Access of the pod that we run in. Raises BadConfig when this is none.
+
+    The library finds the API server. Its way of renewing the token is not used: that fails at the
+    moment when the file is replaced, waits its minute even when the token was refused, and takes a
+    line end for a part of it.
+    """
+    return await asyncio.to_thread(_of_pod, folder)
+
+
+def _of_pod(folder: Path) -> Access:
+    from kubernetes_asyncio.client.configuration import Configuration
+    from kubernetes_asyncio.config.config_exception import ConfigException
+    from kubernetes_asyncio.config.incluster_config import load_incluster_config
+
     source = "the pod's service account"
-    host = os.environ.get("KUBERNETES_SERVICE_HOST", "")
-    port = os.environ.get("KUBERNETES_SERVICE_PORT", "")
-    if not host or not port:
-        raise BadConfig(
-            source,
-            "",
-            "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT",
-            "not set: this is no pod; give a kubeconfig",
-        )
-    host = f"[{host}]" if ":" in host else host
-    ca = await asyncio.to_thread(_read_file, folder / "ca.crt", source, "", "ca.crt")
+    configuration = Configuration()
     try:
-        trusting(ca)
+        load_incluster_config(
+            configuration,
+            try_refresh_token=False,
+            token_filename=str(folder / "token"),
+            cert_filename=str(folder / "ca.crt"),
+        )
+    except (ConfigException, OSError, ValueError) as error:
+        problem = f"{error} ({folder}; outside a pod, give a kubeconfig)"
+        raise BadConfig(source, "", "", problem) from None
+    ca = _read_file(folder / "ca.crt", source, "", "ca.crt")
+    try:
+        check_authority(ca)
     except ValueError as error:
         raise BadConfig(source, "", "ca.crt", str(error)) from None
-    tokens = TokenFile(folder / "token", source=source)
-    await tokens.credential()  # now, while somebody looks
     namespace = ""
     try:
-        namespace = (await asyncio.to_thread((folder / "namespace").read_text)).strip()
+        namespace = (folder / "namespace").read_text().strip()
     except OSError:
         pass  # whoever needs a default says so then
-    return Access(
-        server=f"https://{host}:{port}",
+    access = Access(
+        server=configuration.host or "",
         context="in-cluster",
+        source=source,
         ca=ca,
         namespace=namespace,
-        source=tokens,
+        user=User(token_file=str(folder / "token")),
     )
+    read_token(access)  # now, while somebody looks
+    return access
+
+
+def read_token(access: Access) -> str:
+    """What the token file of this access holds now. Raises BadConfig."""
+    path = Path(access.user.token_file)
+    problem = ""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_TOKEN_BYTES)
+    except OSError as error:
+        problem = f"{path}: {error.strerror or error}"
+        data = b""
+    token = data.decode("ascii", errors="replace").strip()
+    if not problem and (not token or not token.isprintable() or not token.isascii()):
+        problem = f"{path} holds no token"
+    if problem:
+        raise BadConfig(access.source, access.context, "tokenFile", problem)
+    return token
 
 
 def kubeconfig_paths() -> list[Path]:
@@ -138,7 +195,6 @@ class _Reader:
     context: str
     stranger: bool
     allow_exec: bool
-    now: Callable[[], float] = time.time
 
     def access(self) -> Access:
         self.context = self.context or self.config.current_context
@@ -154,13 +210,13 @@ class _Reader:
         if user is None:
             if context.user:
                 raise self._bad("user", f"no user {context.user!r} in users")
-            user = User()
+            user = User()  # at this the library fails with a TypeError
         if self.stranger:
             self._refuse(cluster, user)
         server = self._server(cluster)
         ca = self._bytes(cluster, "certificate-authority", cluster.ca_data, cluster.ca_file)
         if ca:
-            self._try("certificate-authority", lambda: trusting(ca))
+            self._try("certificate-authority", lambda: check_authority(ca))
         if ca and cluster.insecure:
             raise self._bad(
                 "insecure-skip-tls-verify", "cannot be true beside a certificate authority"
@@ -168,13 +224,15 @@ class _Reader:
         return Access(
             server=server,
             context=self.context,
+            source=self.source,
             ca=ca,
             verify=not cluster.insecure,
             server_name=cluster.tls_server_name,
             proxy=self._proxy(cluster),
             namespace=context.namespace,
             headers=self._impersonation(user),
-            source=self._credentials(cluster, user, ca),
+            user=self._authenticated(user),
+            pair=self._pair(user),
         )
 
     def _listed(self) -> str:
@@ -192,11 +250,15 @@ class _Reader:
                 user.exec is not None and not self.allow_exec,
                 "would run a program here; use the token of a service account",
             ),
+            "auth-provider": (
+                user.auth_provider is not None,
+                "would ask a third server; use the token of a service account",
+            ),
             "username": (user.username or user.password, "API servers know no passwords"),
         }
-        for field, (there, why) in refused.items():
+        for name, (there, why) in refused.items():
             if there:
-                raise self._bad(field, f"not accepted from a Secret: {why}")
+                raise self._bad(name, f"not accepted from a Secret: {why}")
 
     def _server(self, cluster: Cluster) -> str:
         parts = self._url("server", cluster.server, "https://host:port")
@@ -225,7 +287,7 @@ class _Reader:
             raise self._bad(field, f"must be {form}")
         return parts
 
-    def _credentials(self, cluster: Cluster, user: User, ca: bytes) -> CredentialSource:
+    def _pair(self, user: User) -> tuple[bytes, bytes]:
         certificate = self._bytes(
             user, "client-certificate", user.certificate_data, user.certificate_file
         )
@@ -233,53 +295,53 @@ class _Reader:
         if bool(certificate) != bool(key):
             raise self._bad("client-certificate", "certificate and key come together")
         if certificate:
-            self._try("client-certificate", lambda: show(trusting(verify=False), certificate, key))
-        base = Credential("", certificate, key)
+            self._try("client-certificate", lambda: check_pair(certificate, key))
+        return certificate, key
+
+    def _authenticated(self, user: User) -> User:
+        """The one way to authenticate beside a certificate; kubectl prefers them in this order."""
         if user.token_file:
-            path = self._resolve(user.base, user.token_file)
-            return TokenFile(path, source=self.source, context=self.context, base=base)
+            return User(token_file=str(self._resolve(user.base, user.token_file)))
         if user.token:
             if not user.token.isascii() or not user.token.isprintable():
                 raise self._bad("token", "holds what no HTTP header can")
-            return Fixed(bearer(user.token, base))
+            return User(token=user.token)
         if user.exec is not None:
-            return self._plugin(cluster, user, ca, base)
+            return User(exec=self._plugin(user, user.exec))
         if user.auth_provider is not None:
-            raise self._bad("auth-provider", "no longer part of Kubernetes; use an exec plugin")
-        if user.username or user.password:
-            return Fixed(basic(user.username, user.password, base))
-        return Fixed(base)
+            return User(auth_provider=self._issuer(user, user.auth_provider))
+        return User(username=user.username, password=user.password)
 
-    def _plugin(self, cluster: Cluster, user: User, ca: bytes, base: Credential) -> Plugin:
-        wanted = user.exec
-        assert wanted is not None
+    def _plugin(self, user: User, wanted: Exec) -> Exec:
         if not wanted.command:
             raise self._bad("exec.command", "missing")
-        if wanted.api_version not in VERSIONS:
-            raise self._bad("exec.apiVersion", f"must be one of {', '.join(VERSIONS)}")
+        if wanted.api_version not in EXEC_VERSIONS:
+            raise self._bad("exec.apiVersion", f"must be one of {', '.join(EXEC_VERSIONS)}")
         if wanted.interactive_mode == "Always":
             raise self._bad("exec.interactiveMode", "a service has no terminal to ask at")
-        command = wanted.command
-        if "/" in command:  # kubectl: a bare name is looked for on PATH, a path is the file's
-            command = str(self._resolve(user.base, command))
-        told: dict[str, object] | None = None
-        if wanted.provide_cluster_info:
-            told = {"server": cluster.server}
-            if ca:
-                told["certificate-authority-data"] = base64.b64encode(ca).decode()
-            if cluster.tls_server_name:
-                told["tls-server-name"] = cluster.tls_server_name
-        return Plugin(
-            [command, *(wanted.args or ())],
-            api_version=wanted.api_version,
-            source=self.source,
-            context=self.context,
-            env={one.name: one.value for one in wanted.env or ()},
-            cluster=told,
-            hint=wanted.install_hint.strip(),
-            base=base,
-            now=self.now,
+        if "/" not in wanted.command:
+            return wanted
+        # As kubectl: a bare name is looked for on PATH, a path is the file's.
+        return msgspec.structs.replace(
+            wanted, command=str(self._resolve(user.base, wanted.command))
         )
+
+    def _issuer(self, user: User, provider: AuthProvider) -> AuthProvider:
+        if provider.name != "oidc":  # the library would run the program that a `gcp` one names
+            raise self._bad("auth-provider", "no longer part of Kubernetes; use an exec plugin")
+        issuer = provider.config or Issuer()
+        where = "auth-provider.idp-certificate-authority"
+        # The library takes no notice of the file, and then does not check the issuer at all.
+        ca = self._bytes(user, where, issuer.ca_data, issuer.ca_file)
+        if ca:
+            self._try(where, lambda: check_authority(ca))
+        if issuer.refresh_token and not issuer.idp_issuer_url.startswith("https://"):
+            raise self._bad("auth-provider.idp-issuer-url", "must be https://host")
+        if issuer.refresh_token and not issuer.client_id:
+            raise self._bad("auth-provider.client-id", "missing")
+        data = base64.b64encode(ca).decode()
+        issuer = msgspec.structs.replace(issuer, ca_file="", ca_data=data)
+        return AuthProvider(provider.name, issuer)
 
     def _impersonation(self, user: User) -> Mapping[str, tuple[str, ...]]:
         if not user.as_user:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-from berthmaster.kubernetes.access import Access
 from berthmaster.kubernetes.client import Client
-from berthmaster.kubernetes.config import from_kubeconfig, in_cluster
+from berthmaster.kubernetes.config import Access, from_kubeconfig, in_cluster
 from berthmaster.kubernetes.errors import BadConfig
 from berthmaster.runtime.errors import CannotStart
 from berthmaster.runtime.service import Context

@@ -1,7 +1,10 @@
 """The form of a kubeconfig file, and how several become one. Pure.
 
-Where a name stands twice the first one counts, as kubectl has it. Fields that we do not use are
-skipped, errors name the field and never show its value.
+Only files that were read here go on to kubernetes_asyncio: its own reader follows YAML aliases (a
+few lines become gigabytes), takes a file of any size and shape, lets the last current-context count
+instead of the first, and fails with a TypeError or shows the value where a field is not what it
+should be. Where a name stands twice the first one counts, as kubectl has it. Fields that we do not
+use are skipped, errors name the field and never show its value.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +20,7 @@ _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 MAX_DEPTH: Final = 32
 
 
-class Cluster(msgspec.Struct, rename="kebab", kw_only=True):
+class Cluster(msgspec.Struct, rename="kebab", kw_only=True, omit_defaults=True):
     """Where a server is and how its certificate is checked."""
 
     server: str = ""
@@ -41,21 +44,37 @@ class Exec(msgspec.Struct, rename="camel", kw_only=True):
 
     command: str = ""
     api_version: str = ""
-    args: tuple[str, ...] | None = None
-    env: tuple[EnvVar, ...] | None = None
+    args: list[str] | None = None
+    env: list[EnvVar] | None = None
     install_hint: str = ""
     interactive_mode: str = ""
     provide_cluster_info: bool = False
 
 
+class Issuer(msgspec.Struct, rename="kebab", kw_only=True):
+    """The ``config`` of an OIDC provider. It prints as nothing: most of it is secret."""
+
+    idp_issuer_url: str = ""
+    client_id: str = ""
+    client_secret: str = ""
+    id_token: str = ""
+    refresh_token: str = ""
+    ca_file: str = msgspec.field(default="", name="idp-certificate-authority")
+    ca_data: str = msgspec.field(default="", name="idp-certificate-authority-data")
+
+    def __repr__(self) -> str:
+        return "Issuer()"
+
+
 class AuthProvider(msgspec.Struct):
-    """What came before plugins."""
+    """Who hands out tokens; of those that came before plugins only ``oidc`` is left."""
 
     name: str = ""
+    config: Issuer | None = None
 
 
-class User(msgspec.Struct, rename="kebab", kw_only=True):
-    """As whom."""
+class User(msgspec.Struct, rename="kebab", kw_only=True, omit_defaults=True):
+    """As whom. It prints as nothing: most of it is secret."""
 
     token: str = ""
     token_file: str = msgspec.field(default="", name="tokenFile")
@@ -72,6 +91,9 @@ class User(msgspec.Struct, rename="kebab", kw_only=True):
     as_groups: tuple[str, ...] | None = None
     as_user_extra: dict[str, tuple[str, ...]] | None = None
     base: str = msgspec.field(default="", name="(folder)")
+
+    def __repr__(self) -> str:
+        return "User()"
 
 
 class Context(msgspec.Struct, kw_only=True):

@@ -1,170 +1,150 @@
 """Credential plugins: a program that prints a short-lived credential (ExecCredential).
 
-It runs with a time limit, one at a time, without a terminal, and what it printed is kept until it
-is about to expire or the server refuses it. Only kubeconfigs that a person has put there may name
-one: a kubeconfig out of a Secret that could would run programs for whoever may write the Secret.
+What is run, and in which environment, kubernetes_asyncio works out. How it is run is ours, since
+the library sets no limit on time or output, waits for ever when a plugin writes more to stderr than
+a pipe holds, leaves it running when we are cancelled, lets it ask at our terminal, tells it nothing
+of the cluster (provideClusterInfo), and puts all that it complained of into its error and the log.
+
+Only kubeconfigs that a person has put there may name a plugin: one out of a Secret that could would
+run programs for whoever may write the Secret.
 """
 
 import asyncio
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+import signal
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
 import msgspec
+from kubernetes_asyncio.config.exec_provider import ExecProvider
+from kubernetes_asyncio.config.kube_config import ConfigNode
 
-from berthmaster.kubernetes.access import Credential, bearer
-from berthmaster.kubernetes.errors import BadConfig
+from berthmaster.kubernetes.kubeconfig import Exec
 from berthmaster.kubernetes.objects import Struct, seconds
-from berthmaster.kubernetes.tls import show, trusting
+from berthmaster.kubernetes.tls import check_pair
 
 LIMIT_S: Final = 30.0
 MAX_OUTPUT_BYTES: Final = 2**20
-EARLY_S: Final = 30.0  # so long before its end a credential is fetched anew
-VERSIONS: Final = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 _LONG_WORD: Final = re.compile(r"[A-Za-z0-9_+/=.-]{32,}")
 
 
-class _Status(Struct, frozen=True):
+class PluginFailed(Exception):
+    """No credential: the field of ``exec`` and the reason, without what was printed."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"exec.{field}: {problem}")
+        self.field = f"exec.{field}"
+        self.problem = problem
+
+
+class Printed(Struct, frozen=True):
+    """What a plugin hands out. It prints as nothing."""
+
     token: str = ""
     client_certificate_data: str = ""
     client_key_data: str = ""
     expiration_timestamp: str | None = None
 
+    def __repr__(self) -> str:
+        return "Printed()"
+
+    @property
+    def certificate(self) -> tuple[bytes, bytes]:
+        """Certificate and key as PEM, or nothing twice."""
+        return self.client_certificate_data.encode(), self.client_key_data.encode()
+
+    @property
+    def expires_at_s(self) -> float:
+        """Seconds since 1970; 0 = it named no end."""
+        return seconds(self.expiration_timestamp)
+
 
 class _ExecCredential(Struct, frozen=True):
     api_version: str = ""
     kind: str = ""
-    status: _Status | None = None
+    status: Printed | None = None
 
 
-class Plugin:
-    """Asks a credential plugin when a credential is needed."""
+class Plugin(ExecProvider):
+    """One plugin; whoever asks keeps what it printed for as long as that may be used."""
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        *,
-        api_version: str,
-        source: str,
-        context: str,
-        env: Mapping[str, str],
-        cluster: Mapping[str, object] | None = None,
-        hint: str = "",
-        base: Credential | None = None,
-        now: Callable[[], float],
-        limit_s: float = LIMIT_S,
-    ) -> None:
-        """``cluster``: told to the plugin if it asked for it; ``now``: seconds since 1970."""
-        self._command = list(command)
-        self._api_version = api_version
-        self._source = source
-        self._context = context
-        self._env = dict(env)
-        self._cluster = cluster
-        self._hint = hint
-        self._base = base or Credential()
-        self._now = now
+    def __init__(self, wanted: Exec, cluster: Mapping[str, object], limit_s: float) -> None:
+        """``cluster``: told to the plugin if it asked for it."""
+        super().__init__(ConfigNode("exec", msgspec.to_builtins(wanted)))
+        self._cluster = cluster if wanted.provide_cluster_info else None
+        self._hint = wanted.install_hint.strip()
         self._limit_s = limit_s
-        self._running = asyncio.Lock()
-        self._credential: Credential | None = None
-        self._expires_at_s = 0.0  # 0 = the plugin named no end
-        self._answers = 0
 
-    async def credential(self, *, renew: bool = False) -> Credential:
-        """The credential for now. Raises BadConfig with the reason, and never what was printed."""
-        before = self._answers
-        async with self._running:
-            # Many requests may be refused at once; the first to come here asks for all of them.
-            fresh = self._answers != before
-            if self._credential is not None and (fresh or not renew) and not self._ends_soon():
-                return self._credential
-            status = self._status(await self._run())
-            self._credential = self._checked(status)
-            self._answers += 1
-            return self._credential
+    async def run(self, previous_response: str | None = None) -> Printed:
+        """What it prints now. Raises PluginFailed."""
+        return self._checked(await self._output())
 
-    def _ends_soon(self) -> bool:
-        return bool(self._expires_at_s) and self._now() > self._expires_at_s - EARLY_S
-
-    async def _run(self) -> bytes:
+    async def _output(self) -> bytes:
         info: dict[str, object] = {
-            "apiVersion": self._api_version,
+            "apiVersion": self.api_version,
             "kind": "ExecCredential",
             "spec": {"interactive": False, **({"cluster": self._cluster} if self._cluster else {})},
         }
-        env = {
-            **os.environ,
-            **self._env,
-            "KUBERNETES_EXEC_INFO": msgspec.json.encode(info).decode(),
-        }
         try:
             process = await asyncio.create_subprocess_exec(
-                *self._command,
-                env=env,
+                *self.args,
+                env={**self.env, "KUBERNETES_EXEC_INFO": msgspec.json.encode(info).decode()},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,  # a group of its own, so that what it started ends with it
             )
         except (OSError, ValueError) as error:
             words = getattr(error, "strerror", None) or str(error)
             hint = f" ({self._hint})" if self._hint else ""
-            raise self._bad(
-                "command", f"cannot start {self._command[0]!r}: {words}{hint}"
-            ) from None
+            raise PluginFailed("command", f"cannot start {self.args[0]!r}: {words}{hint}") from None
         try:
             async with asyncio.timeout(self._limit_s):
                 out, err = await asyncio.gather(_read(process.stdout), _read(process.stderr))
                 code = await process.wait()
         except TimeoutError:
-            raise self._bad("command", f"no answer within {self._limit_s:g} s") from None
+            raise PluginFailed("command", f"no answer within {self._limit_s:g} s") from None
         finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
         if len(out) > MAX_OUTPUT_BYTES:
-            raise self._bad("command", f"prints more than {MAX_OUTPUT_BYTES} bytes")
+            raise PluginFailed("command", f"prints more than {MAX_OUTPUT_BYTES} bytes")
         if code:
-            raise self._bad("command", f"ended with code {code}: {_last_line(err)}")
+            raise PluginFailed("command", f"ended with code {code}: {_last_line(err)}")
         return out
 
-    def _status(self, printed: bytes) -> _Status:
+    def _checked(self, output: bytes) -> Printed:
         try:
-            answer = msgspec.json.decode(printed, type=_ExecCredential)
+            answer = msgspec.json.decode(output, type=_ExecCredential)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            raise self._bad("command", "did not print an ExecCredential") from None
-        if answer.kind != "ExecCredential" or answer.api_version != self._api_version:
+            raise PluginFailed("command", "did not print an ExecCredential") from None
+        if answer.kind != "ExecCredential" or answer.api_version != self.api_version:
             found = f"{answer.api_version[:64]} {answer.kind[:64]}".strip()
-            raise self._bad("command", f"printed {found!r}, not {self._api_version} ExecCredential")
-        if answer.status is None:
-            raise self._bad("command", "printed an ExecCredential without status")
-        return answer.status
-
-    def _checked(self, status: _Status) -> Credential:
+            wanted = f"{self.api_version} ExecCredential"
+            raise PluginFailed("command", f"printed {found!r}, not {wanted}")
+        status = answer.status
+        if status is None:
+            raise PluginFailed("command", "printed an ExecCredential without status")
         try:
-            self._expires_at_s = seconds(status.expiration_timestamp)
+            _ = status.expires_at_s
         except ValueError as error:
-            raise self._bad("status.expirationTimestamp", str(error)) from None
-        certificate = status.client_certificate_data.encode()
-        key = status.client_key_data.encode()
+            raise PluginFailed("status.expirationTimestamp", str(error)) from None
+        certificate, key = status.certificate
         if bool(certificate) != bool(key):
-            raise self._bad("status", "a certificate needs its key, and a key its certificate")
+            raise PluginFailed("status", "a certificate needs its key, and a key its certificate")
         if certificate:
             try:
-                show(trusting(verify=False), certificate, key)
+                check_pair(certificate, key)
             except ValueError as error:
-                raise self._bad("status.clientCertificateData", str(error)) from None
-        base = Credential("", certificate, key) if certificate else self._base
-        if not status.token:
-            if not certificate:
-                raise self._bad("status", "neither token nor client certificate")
-            return base
-        if not status.token.isascii() or not status.token.isprintable():
-            raise self._bad("status.token", "holds what no HTTP header can")
-        return bearer(status.token, base)
-
-    def _bad(self, field: str, problem: str) -> BadConfig:
-        return BadConfig(self._source, self._context, f"exec.{field}", problem)
+                raise PluginFailed("status.clientCertificateData", str(error)) from None
+        if not status.token and not certificate:
+            raise PluginFailed("status", "neither token nor client certificate")
+        if not status.token.isascii() or not (status.token or "-").isprintable():
+            raise PluginFailed("status.token", "holds what no HTTP header can")
+        return status
 
 
 async def _read(stream: asyncio.StreamReader | None) -> bytes:

@@ -1,24 +1,25 @@
-"""HTTP and TLS to one API server: bytes in, bytes out, and every failure by its right name.
+"""Requests to one API server: plain values in, bytes out, and every failure by its right name.
 
-Requests are bounded by a semaphore and have one time limit for everything, waiting for their turn
-included; watches are few and live long. Keep-alive probes find a silent partition in half a minute,
-since no answer to a watch proves nothing. No redirects, cookies, .netrc or proxies of the
-environment. No time limit here spans a ``yield``: it would cancel what its task does later.
+TLS and requests are kubernetes_asyncio's, answers are taken raw. Requests are bounded by a
+semaphore and have one time limit for everything, waiting for their turn and for credentials
+included; watches are few and live long. No time limit here spans a ``yield``: it would cancel what
+its task does later.
 """
 
 import asyncio
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 from weakref import WeakSet
 
 import aiohttp
+from kubernetes_asyncio.client.configuration import Configuration
+from kubernetes_asyncio.client.rest import RESTClientObject
 from multidict import CIMultiDict
-from yarl import URL
 
-from berthmaster.kubernetes.access import Access, Credential
+from berthmaster.kubernetes.config import Access
 from berthmaster.kubernetes.errors import (
     ApiError,
     BadAnswer,
@@ -29,17 +30,19 @@ from berthmaster.kubernetes.errors import (
     Unreachable,
     refusal,
 )
-from berthmaster.kubernetes.tls import show, trusting
+from berthmaster.kubernetes.loader import Loader
+from berthmaster.kubernetes.tls import check_authority, check_pair
 
 MAX_ANSWER_BYTES: Final = 256 * 2**20  # a server that ignores `limit` sends everything at once
 MAX_REFUSAL_BYTES: Final = 64 * 1024
-CONNECT_S: Final = 5.0
+HEAD_LIMITS: Final = aiohttp.ClientTimeout(total=None, sock_connect=5.0)  # the rest is ours
 KEEP_ALIVE_IDLE_S: Final = 15
 KEEP_ALIVE_EVERY_S: Final = 5
 KEEP_ALIVE_PROBES: Final = 3
 IDLE_CONNECTION_S: Final = 60.0
 CLOSE_TURN_S: Final = 0.005
 CLOSE_TURNS: Final = 100
+CONNECTIONS: Final = 3  # certificates in use at once; a watch ends long before its own is over
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
@@ -54,8 +57,79 @@ class LogLike(Protocol):
     ) -> None: ...
 
 
+class _Session:
+    """What the library sends by. Its own would follow redirects, with our credentials."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self.aiohttp = session
+
+    async def request(self, **arguments: Any) -> aiohttp.ClientResponse:
+        return await self.aiohttp.request(**arguments, allow_redirects=False)
+
+    async def close(self) -> None:
+        await self.aiohttp.close()
+
+
+class Rest(RESTClientObject):
+    """The library's, on a session of ours.
+
+    Its own keeps cookies, takes passwords from .netrc and proxies from the environment, makes a
+    watch wait behind a hundred requests, and does not notice a silent partition for hours: no
+    answer to a watch proves nothing. Keep-alive probes find one in half a minute.
+    """
+
+    def __init__(self, configuration: Configuration, user_agent: str) -> None:
+        super().__init__(configuration)
+        made: Any = self.pool_manager
+        self.tls: ssl.SSLContext = made.connector._ssl  # kept nowhere else
+        made.detach()  # it has no connection yet
+        self.sockets: WeakSet[socket.socket] = WeakSet()
+        connector = aiohttp.TCPConnector(
+            ssl=self.tls,
+            limit=0,  # the semaphore bounds requests; watches must not wait behind them
+            keepalive_timeout=IDLE_CONNECTION_S,
+            socket_factory=self._make_socket,
+            ttl_dns_cache=10,
+        )
+        session: Any = _Session(
+            aiohttp.ClientSession(
+                connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                headers={"User-Agent": user_agent, "Accept": "application/json"},
+                raise_for_status=False,
+            )
+        )
+        self.pool_manager = session
+
+    def _make_socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
+        """A socket that notices a silent partition: the default waits two hours to ask."""
+        family, kind, protocol, _, _ = address
+        made = socket.socket(family=family, type=kind, proto=protocol)
+        self.sockets.add(made)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEP_ALIVE_IDLE_S)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEP_ALIVE_EVERY_S)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEP_ALIVE_PROBES)
+        unanswered_ms = (KEEP_ALIVE_IDLE_S + KEEP_ALIVE_EVERY_S * KEEP_ALIVE_PROBES) * 1000
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unanswered_ms)
+        return made
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await super().close()
+        # TLS says goodbye and waits for an answer, which a server that is away will not give.
+        for left in self.sockets:
+            if left.fileno() >= 0:
+                with suppress(OSError):
+                    left.shutdown(socket.SHUT_RDWR)
+        for _ in range(CLOSE_TURNS):
+            if all(left.fileno() < 0 for left in self.sockets):
+                return
+            await asyncio.sleep(CLOSE_TURN_S)
+
+
 class Transport:
-    """Sends requests as the access says."""
+    """Sends requests as the access says. Raises BadConfig when that cannot be used."""
 
     def __init__(
         self, access: Access, *, user_agent: str, timeout_s: float, max_in_flight: int
@@ -64,47 +138,28 @@ class Transport:
         self._user_agent = user_agent
         self._timeout_s = timeout_s
         self._turns = asyncio.Semaphore(max_in_flight)
-        self._tls: ssl.SSLContext | None = None
+        self._loader = Loader(access)
+        self._connections: list[Rest] = []  # the last is the one of now
         self._certificate: tuple[bytes, bytes] = (b"", b"")
-        self._session: aiohttp.ClientSession | None = None
-        self._sockets: WeakSet[socket.socket] = WeakSet()
+        self._closed = False
+        if access.server.startswith("https://"):
+            if access.ca:
+                self._check("certificate-authority", check_authority, access.ca)
+            if access.pair[0]:
+                self._check("client-certificate", check_pair, *access.pair)
 
-    async def open(self) -> None:
-        """Make the session. Raises BadConfig when the TLS settings are no good."""
-        if self._access.server.startswith("https://"):
-            try:
-                self._tls = trusting(self._access.ca, verify=self._access.verify)
-            except ValueError as error:
-                raise self._bad("certificate-authority", error) from None
-        connector = aiohttp.TCPConnector(
-            limit=0,  # the semaphore bounds requests; watches must not wait behind them
-            keepalive_timeout=IDLE_CONNECTION_S,
-            socket_factory=self._make_socket,
-            ttl_dns_cache=10,
-        )
-        self._session = aiohttp.ClientSession(
-            connector=connector,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            headers={"User-Agent": self._user_agent, "Accept": "application/json"},
-            raise_for_status=False,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
-        )
+    def _check(self, field: str, check: Callable[..., None], *papers: bytes) -> None:
+        try:
+            check(*papers)
+        except ValueError as error:
+            source = self._access.source or self._access.server
+            raise BadConfig(source, self._access.context, field, str(error)) from None
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._session is None:
-            return
-        session, self._session = self._session, None
-        await session.close()
-        # TLS says goodbye and waits for an answer, which a server that is away will not give.
-        for left in self._sockets:
-            if left.fileno() >= 0:
-                with suppress(OSError):
-                    left.shutdown(socket.SHUT_RDWR)
-        for _ in range(CLOSE_TURNS):
-            if all(left.fileno() < 0 for left in self._sockets):
-                return
-            await asyncio.sleep(CLOSE_TURN_S)
+        self._closed = True
+        while self._connections:
+            await self._connections.pop().close()
 
     async def send(
         self,
@@ -112,7 +167,7 @@ class Transport:
         path: str,
         *,
         params: Mapping[str, str] | None = None,
-        body: bytes | None = None,
+        body: object = None,
         content_type: str = "application/json",
         timeout_s: float | None = None,
     ) -> bytes:
@@ -161,10 +216,10 @@ class Transport:
     async def _open(self, call: "_Call") -> aiohttp.ClientResponse:
         """The head of a successful answer; asked once more if the credentials were refused and
         their source has others now."""
-        credential = await self._access.source.credential()
+        shown = await self._shown(call.path)
         while True:
             try:
-                response = await self._request(call, credential)
+                response = await self._request(shown, call)
                 if response.status < 300:
                     return response
                 async with response:
@@ -173,65 +228,49 @@ class Transport:
                 raise self._unreachable(error, call.path) from error
             if not isinstance(refused, Unauthorized):
                 raise refused
-            other = await self._access.source.credential(renew=True)
-            if other == credential:
+            other = await self._shown(call.path, refused=True)
+            if other == shown:
                 raise refused
-            credential = other
+            shown = other
+
+    async def _shown(self, path: str, *, refused: bool = False) -> "_Shown":
+        """What to show, and where; a plugin or an issuer is not asked before the first request."""
+        await self._loader.refresh(refused=refused)
+        if self._closed:
+            raise Unreachable(f"{self._access.server}: the client is closed ({path})")
+        if not self._connections or self._certificate != self._loader.certificate:
+            # The library reads a certificate once, and an open connection keeps what it showed:
+            # another one needs another of both. What goes on over the old ones may go on.
+            with self._loader.configuration() as configuration:
+                self._connections.append(Rest(configuration, self._user_agent))
+            self._certificate = self._loader.certificate
+            while len(self._connections) > CONNECTIONS:
+                await self._connections.pop(0).close()
+        return _Shown(self._connections[-1], self._loader.token)
 
     def _unreachable(self, error: BaseException, path: str) -> Unreachable:
         return Unreachable(f"{self._access.server}: {_words(error)} ({path})")
 
-    async def _request(self, call: "_Call", credential: Credential) -> aiohttp.ClientResponse:
-        if self._session is None:
-            raise Unreachable(f"{self._access.server}: the client is closed ({call.path})")
-        self._use_certificate(credential)
-        headers: CIMultiDict[str] = CIMultiDict()
+    async def _request(self, shown: "_Shown", call: "_Call") -> aiohttp.ClientResponse:
+        # The library drops whom we act for (impersonation), and takes one value a header.
+        headers: Any = CIMultiDict()
         for name, values in self._access.headers.items():
             for value in values:
                 headers.add(name, value)
-        if credential.authorization:
-            headers["Authorization"] = credential.authorization
+        if shown.authorization:
+            headers["Authorization"] = shown.authorization
         if call.body is not None:
             headers["Content-Type"] = call.content_type
-        return await self._session.request(
+        response: aiohttp.ClientResponse = await shown.by.request(
             call.method,
-            URL(self._access.server + call.path, encoded=True),
-            params=call.params,
-            data=call.body,
+            self._access.server + call.path,
+            query_params=dict(call.params) if call.params else None,
             headers=headers,
-            allow_redirects=False,
-            ssl=self._tls if self._tls is not None else True,
-            server_hostname=self._access.server_name or None,
-            proxy=self._access.proxy or None,
+            body=call.body,
+            _preload_content=False,
+            _request_timeout=HEAD_LIMITS,
         )
-
-    def _use_certificate(self, credential: Credential) -> None:
-        """New connections show the certificate of now; those that are open keep theirs."""
-        pair = (credential.certificate, credential.key)
-        if self._tls is None or pair == self._certificate or not credential.certificate:
-            return
-        try:
-            show(self._tls, *pair)
-        except ValueError as error:
-            raise self._bad("client-certificate", error) from None
-        self._certificate = pair
-
-    def _make_socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
-        """A socket that notices a silent partition: the default waits two hours to ask."""
-        family, kind, protocol, _, _ = address
-        made = socket.socket(family=family, type=kind, proto=protocol)
-        self._sockets.add(made)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEP_ALIVE_IDLE_S)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEP_ALIVE_EVERY_S)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEP_ALIVE_PROBES)
-        unanswered_ms = (KEEP_ALIVE_IDLE_S + KEEP_ALIVE_EVERY_S * KEEP_ALIVE_PROBES) * 1000
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unanswered_ms)
-        return made
-
-    def _bad(self, field: str, problem: ValueError) -> BadConfig:
-        access = self._access
-        return BadConfig(access.server, access.context, field, str(problem))
+        return response
 
 
 class Stream:
@@ -261,8 +300,13 @@ class _Call(NamedTuple):
     method: Method
     path: str
     params: Mapping[str, str] | None
-    body: bytes | None
+    body: object  # plain values: the library makes JSON of them
     content_type: str
+
+
+class _Shown(NamedTuple):
+    by: Rest
+    authorization: str
 
 
 async def _refused(response: aiohttp.ClientResponse, path: str) -> ApiError:

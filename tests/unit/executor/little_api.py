@@ -14,8 +14,8 @@ from typing import Any, Self
 
 from aiohttp import web
 
-from berthmaster.kubernetes.access import Access
 from berthmaster.kubernetes.client import Client
+from berthmaster.kubernetes.config import Access
 from tests.unit.kubernetes.stage import Lines, status
 
 Json = dict[str, Any]

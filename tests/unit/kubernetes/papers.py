@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+V1 = "client.authentication.k8s.io/v1"
 DAY = dt.timedelta(days=1)
 
 
@@ -113,3 +114,8 @@ def kubeconfig(
 def text(config: dict[str, Any]) -> bytes:
     """As a Secret would hold it."""
     return json.dumps(config).encode()
+
+
+def credential(status: dict[str, Any] | None, **more: Any) -> str:
+    """What a credential plugin prints."""
+    return json.dumps({"apiVersion": V1, "kind": "ExecCredential", "status": status, **more})

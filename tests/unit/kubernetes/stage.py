@@ -14,8 +14,8 @@ from typing import Any, Self
 
 from aiohttp import web
 
-from berthmaster.kubernetes.access import Access
 from berthmaster.kubernetes.client import Client
+from berthmaster.kubernetes.config import Access
 from berthmaster.kubernetes.objects import Object, Struct
 from berthmaster.kubernetes.resources import Resource
 

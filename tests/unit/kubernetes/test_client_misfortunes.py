@@ -2,12 +2,13 @@
 
 import asyncio
 import gzip
+from pathlib import Path
 
 import pytest
 from aiohttp import web
 
-from berthmaster.kubernetes.access import Access, Credential, Fixed, bearer
 from berthmaster.kubernetes.client import Client
+from berthmaster.kubernetes.config import Access
 from berthmaster.kubernetes.errors import (
     BadAnswer,
     KubernetesError,
@@ -17,6 +18,7 @@ from berthmaster.kubernetes.errors import (
     Unauthorized,
     Unreachable,
 )
+from berthmaster.kubernetes.kubeconfig import User
 from tests.unit.kubernetes.stage import WIDGETS, Lines, Stage, Widget, refuse, until
 
 A = WIDGETS.path(namespace="toys", name="a")
@@ -112,6 +114,37 @@ def test_a_server_that_is_not_there_is_named_with_the_reason() -> None:
             ) or "Connection refused" in str(caught.value)
         with pytest.raises(Unreachable, match="the client is closed"):
             await client.get(A, Widget)
+
+    asyncio.run(story())
+
+
+def test_neither_the_environment_nor_netrc_nor_a_cookie_has_a_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login ann password s3cret\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+
+    async def story() -> None:
+        async with Stage() as stage, await stage.client() as client:
+
+            async def sticky(request: web.Request) -> web.StreamResponse:
+                return web.json_response({}, headers={"Set-Cookie": "to=me"})
+
+            stage.before.append(sticky)
+            await client.version()
+            await client.version()
+            assert [
+                header
+                for headers in stage.headers
+                for header in headers
+                if header in ("Authorization", "Cookie", "Proxy-Authorization")
+            ] == []
 
     asyncio.run(story())
 
@@ -228,36 +261,28 @@ def test_a_busy_server_is_asked_again_when_it_said_and_within_the_limit() -> Non
     asyncio.run(story())
 
 
-class Changing:
-    """Hands out the next token only when the last was refused."""
-
-    def __init__(self, *tokens: str) -> None:
-        self._tokens = list(tokens)
-
-    async def credential(self, *, renew: bool = False) -> Credential:
-        if renew and len(self._tokens) > 1:
-            self._tokens.pop(0)
-        return bearer(self._tokens[0])
-
-
-def test_a_refused_token_is_renewed_once_and_the_call_made_again() -> None:
+def test_a_refused_token_is_renewed_once_and_the_call_made_again(tmp_path: Path) -> None:
     async def story() -> None:
         async with Stage() as stage:
             await stage.put("a")
-            source = Changing("old", "new")
-            access = Access(server=stage.url, source=source)
+            token = tmp_path / "token"
+            token.write_text("old\n")
+            access = Access(server=stage.url, user=User(token_file=str(token)))
             async with await stage.client(access=access) as client:
+                assert (await client.get(A, Widget)).metadata.name == "a"
+                token.write_text("new")
+                assert (await client.get(A, Widget)).metadata.name == "a"  # not yet read anew
                 stage.before.append(refuse(401, "Unauthorized"))
                 assert (await client.get(A, Widget)).metadata.name == "a"
                 shown = [headers["Authorization"] for headers in stage.headers]
-                assert shown == ["Bearer old", "Bearer new"]
+                assert shown == ["Bearer old", "Bearer old", "Bearer old", "Bearer new"]
 
                 # No other token to be had: told at once, and the token is nowhere in it.
                 stage.before.append(refuse(401, "Unauthorized"))
                 with pytest.raises(Unauthorized) as caught:
                     await client.get(A, Widget)
                 assert "new" not in str(caught.value)
-                assert len(stage.requests) == 3
+                assert len(stage.requests) == 5
 
     asyncio.run(story())
 
@@ -267,7 +292,7 @@ def test_headers_say_who_we_are_and_in_whose_name_we_act() -> None:
         async with Stage() as stage:
             access = Access(
                 server=stage.url,
-                source=Fixed(bearer("t")),
+                user=User(token="t"),
                 headers={"Impersonate-User": ("ann",), "Impersonate-Group": ("a", "b")},
             )
             seen: list[list[str]] = []

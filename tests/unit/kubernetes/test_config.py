@@ -4,18 +4,19 @@ import asyncio
 import base64
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from berthmaster.kubernetes.access import Access, Credential
 from berthmaster.kubernetes.config import (
+    Access,
     contexts,
     from_kubeconfig,
     from_kubeconfig_bytes,
     in_cluster,
 )
 from berthmaster.kubernetes.errors import BadConfig
+from berthmaster.kubernetes.loader import Loader
 from tests.unit.kubernetes.papers import Authority, encoded, kubeconfig, pem_of, text
 
 AUTHORITY = Authority()
@@ -26,8 +27,25 @@ def read(path: Path | None = None, context: str = "") -> Access:
     return asyncio.run(from_kubeconfig(path, context))
 
 
-def shown(access: Access) -> Credential:
-    return asyncio.run(access.source.credential())
+class Shown(NamedTuple):
+    """What a server is shown."""
+
+    authorization: str = ""
+    certificate: bytes = b""
+    key: bytes = b""
+
+
+def shown(access: Access) -> Shown:
+    """As the library has it."""
+
+    async def story() -> Shown:
+        loader = Loader(access)
+        await loader.refresh()
+        with loader.configuration() as found:
+            pair = [Path(name).read_bytes() for name in (found.cert_file, found.key_file) if name]
+            return Shown(found.api_key["BearerToken"], *pair)
+
+    return asyncio.run(story())
 
 
 def file(folder: Path, config: dict[str, Any], name: str = "config") -> Path:
@@ -40,6 +58,17 @@ def problem_of(data: bytes, **options: Any) -> str:
     with pytest.raises(BadConfig) as caught:
         from_kubeconfig_bytes(data, **options)
     return str(caught.value)
+
+
+def oidc(config: dict[str, Any]) -> dict[str, Any]:
+    """A user of an issuer."""
+    whole = {
+        "idp-issuer-url": "https://issuer",
+        "client-id": "berth",
+        "client-secret": "s3cret",
+        "refresh-token": "s3cret",
+    }
+    return {"auth-provider": {"name": "oidc", "config": {**whole, **config}}}
 
 
 # ---------------------------------------------------------------- of people
@@ -74,7 +103,7 @@ def test_a_file_says_where_to_go_whom_to_trust_and_what_to_show(tmp_path: Path) 
         "Impersonate-Group": ("a", "b"),
         "Impersonate-Extra-why": ("x",),
     }
-    assert shown(access) == Credential("", CERTIFICATE, KEY)
+    assert shown(access) == Shown("", CERTIFICATE, KEY)
 
 
 def test_paths_are_relative_to_the_file_that_names_them(tmp_path: Path) -> None:
@@ -88,7 +117,7 @@ def test_paths_are_relative_to_the_file_that_names_them(tmp_path: Path) -> None:
     path = file(folder, kubeconfig({"certificate-authority": "ca.pem"}, user))
     access = read(path)
     assert access.ca == AUTHORITY.pem
-    assert shown(access) == Credential("Bearer abc", CERTIFICATE, KEY)
+    assert shown(access) == Shown("Bearer abc", CERTIFICATE, KEY)
 
 
 def test_of_several_files_the_first_to_say_something_counts(
@@ -185,9 +214,25 @@ def test_without_anything_said_it_is_the_file_in_the_home_folder(
         ),
         (kubeconfig(user={"token": "s3cret\nX: y"}), "", "token: holds what no HTTP header can"),
         (
-            kubeconfig(user={"auth-provider": {"name": "oidc", "config": {"id-token": "s3cret"}}}),
+            kubeconfig(user={"auth-provider": {"name": "gcp", "config": {"cmd-path": "s3cret"}}}),
             "",
             "auth-provider: no longer part of Kubernetes; use an exec plugin",
+        ),
+        (
+            kubeconfig(user=oidc({"idp-issuer-url": "http://issuer"})),
+            "",
+            "auth-provider.idp-issuer-url: must be https://host",
+        ),
+        (kubeconfig(user=oidc({"client-id": ""})), "", "auth-provider.client-id: missing"),
+        (
+            kubeconfig(user=oidc({"idp-certificate-authority": "nowhere.pem"})),
+            "",
+            "nowhere.pem: No such file or directory",
+        ),
+        (
+            kubeconfig(user=oidc({"idp-certificate-authority-data": encoded(b"hello")})),
+            "",
+            "auth-provider.idp-certificate-authority: no certificates in PEM form",
         ),
         (kubeconfig(user={"as-groups": ["a"]}), "", "as: missing, though groups, uid or extra"),
         (kubeconfig(user={"exec": {"apiVersion": "x"}}), "", "exec.command: missing"),
@@ -246,13 +291,15 @@ def test_a_persons_own_file_may_do_what_kubectl_lets_it(tmp_path: Path) -> None:
     assert (access.server, access.verify) == ("http://elsewhere:8080", False)
     pair = base64.b64encode(b"ann:s3cret").decode()
     assert shown(access).authorization == f"Basic {pair}"
-    assert shown(read(file(tmp_path, kubeconfig(user={})))) == Credential()
+    assert shown(read(file(tmp_path, kubeconfig(user={})))) == Shown()
 
 
 def test_nothing_of_a_credential_is_in_what_gets_printed(tmp_path: Path) -> None:
     access = read(file(tmp_path, kubeconfig()))
     assert repr(access) == "Access(server='https://api:6443', context='here')"
-    assert "s3cret" not in f"{shown(access)!r} {access.source!r}"
+    assert "s3cret" not in f"{Loader(access)!r} {access.user!r}"
+    access = read(file(tmp_path, kubeconfig(user=oidc({}))))
+    assert "s3cret" not in f"{access.user!r} {access.user.auth_provider!r}"
 
 
 # ---------------------------------------------------------------- of Secrets
@@ -267,7 +314,7 @@ def test_a_secrets_kubeconfig_is_taken_when_it_holds_everything_itself() -> None
     )
     access = from_kubeconfig_bytes(data)
     assert (access.server, access.ca) == ("https://api:6443", AUTHORITY.pem)
-    assert shown(access) == Credential("", CERTIFICATE, KEY)
+    assert shown(access) == Shown("", CERTIFICATE, KEY)
 
 
 EXEC = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "true"}}
@@ -281,6 +328,8 @@ EXEC = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "tr
         ({"certificate-authority": "/ca"}, None, "certificate-authority", "names a file"),
         ({}, {"client-certificate": "/c"}, "client-certificate", "names a file"),
         ({}, {"client-key": "/k"}, "client-key", "names a file of this machine"),
+        ({}, oidc({}), "auth-provider", "would ask a third server"),
+        ({}, {"auth-provider": {"name": "gcp"}}, "auth-provider", "would ask a third server"),
         ({}, {"username": "a", "password": "b"}, "username", "API servers know no passwords"),
         ({"insecure-skip-tls-verify": True}, None, "insecure-skip-tls-verify", "must be checked"),
     ],
@@ -358,43 +407,52 @@ def test_a_renewed_token_is_read_when_the_old_one_is_refused_and_now_and_then(
     pod: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story() -> None:
-        access = await in_cluster(pod)
+        loader = Loader(await in_cluster(pod))
+
+        async def token(*, refused: bool = False) -> str:
+            await loader.refresh(refused=refused)
+            return loader.token
+
+        assert await token() == "Bearer first"
         (pod / "token").write_text("second")
-        assert (await access.source.credential()).authorization == "Bearer first"
-        assert (await access.source.credential(renew=True)).authorization == "Bearer second"
+        assert await token() == "Bearer first"
+        monkeypatch.setattr("berthmaster.kubernetes.loader.FILE_TOKEN_S", 0.0)
+        assert await token(refused=True) == "Bearer second"
 
         # A file that is being replaced at this moment: the old token is good for a while.
-        monkeypatch.setattr("berthmaster.kubernetes.access.FILE_TOKEN_S", 0.0)
         (pod / "token").unlink()
-        assert (await access.source.credential()).authorization == "Bearer second"
+        assert await token() == "Bearer second"
         with pytest.raises(BadConfig, match="token: No such file or directory"):
-            await access.source.credential(renew=True)
+            await token(refused=True)
         (pod / "token").write_text("third")
-        assert (await access.source.credential()).authorization == "Bearer third"
+        assert await token() == "Bearer third"
 
     asyncio.run(story())
 
 
 @pytest.mark.parametrize(
     ("missing", "problem"),
-    [("token", "token: No such file"), ("ca.crt", "ca.crt: No such file")],
+    [
+        ("token", "Service token file does not exist. "),
+        ("ca.crt", "Service certification file does not exists. "),
+    ],
 )
 def test_a_pod_without_its_papers_says_which(pod: Path, missing: str, problem: str) -> None:
     (pod / missing).unlink()
-    with pytest.raises(BadConfig, match=problem):
+    with pytest.raises(BadConfig, match=f"{problem}.{pod}; outside a pod, give a kubeconfig"):
         asyncio.run(in_cluster(pod))
 
 
 @pytest.mark.parametrize("token", ["", " \n", "a\nb", "tökén"])
 def test_a_token_file_without_a_token_is_told(pod: Path, token: str) -> None:
     (pod / "token").write_text(token)
-    with pytest.raises(BadConfig, match=r"tokenFile: .*token holds no token"):
+    with pytest.raises(BadConfig, match=r"token holds no token|Token file exists but empty"):
         asyncio.run(in_cluster(pod))
 
 
 def test_a_process_outside_a_cluster_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    with pytest.raises(BadConfig, match="this is no pod; give a kubeconfig"):
+    with pytest.raises(BadConfig, match=r"Service host/port is not set.*outside a pod, give a kub"):
         asyncio.run(in_cluster())
 
 

@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from berthmaster.kubernetes.access import Credential
-from berthmaster.kubernetes.config import from_kubeconfig
+from berthmaster.kubernetes.config import Access, from_kubeconfig
 from berthmaster.kubernetes.errors import BadConfig
+from berthmaster.kubernetes.kubeconfig import Exec, User
+from berthmaster.kubernetes.loader import Loader
 from berthmaster.kubernetes.objects import timestamp
-from berthmaster.kubernetes.plugin import Plugin
-from tests.unit.kubernetes.papers import Authority, kubeconfig, text
-from tests.unit.kubernetes.stage import WIDGETS, Stage, Widget, refuse
-
-V1 = "client.authentication.k8s.io/v1"
+from tests.unit.kubernetes.papers import V1, Authority, credential, kubeconfig, pem_of, text
+from tests.unit.kubernetes.stage import WIDGETS, Stage, Widget, refuse, until
 
 
 class Clock:
@@ -40,8 +39,8 @@ def script(folder: Path, body: str, name: str = "plugin") -> Path:
 
 def printing(folder: Path, status: dict[str, Any] | None, **more: Any) -> Path:
     """A plugin that counts its runs and prints this."""
-    answer = {"apiVersion": V1, "kind": "ExecCredential", "status": status, **more}
-    return script(folder, f"echo run >>{folder}/runs\ncat <<'END'\n{json.dumps(answer)}\nEND")
+    answer = credential(status, **more)
+    return script(folder, f"echo run >>{folder}/runs\ncat <<'END'\n{answer}\nEND")
 
 
 def runs(folder: Path) -> int:
@@ -49,21 +48,27 @@ def runs(folder: Path) -> int:
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
-def plugin(command: Path, clock: Clock | None = None, **options: Any) -> Plugin:
-    settings: dict[str, Any] = {
-        "api_version": V1,
-        "source": "file",
-        "context": "here",
-        "env": {},
-        "now": clock or Clock(),
-        "limit_s": 10.0,
-    }
-    return Plugin([str(command)], **{**settings, **options})
+class Asking:
+    """What a client asks before each request."""
+
+    def __init__(
+        self, command: Path, clock: Clock | None = None, *, hint: str = "", limit_s: float = 10.0
+    ) -> None:
+        wanted = Exec(command=str(command), api_version=V1, install_hint=hint)
+        access = Access(server="https://api", source="file", context="here", user=User(exec=wanted))
+        self.loader = Loader(access, now=clock or Clock(), plugin_limit_s=limit_s)
+
+    async def shown(self, *, refused: bool = False) -> tuple[str, tuple[bytes, bytes]]:
+        await self.loader.refresh(refused=refused)
+        return self.loader.token, self.loader.certificate
+
+
+NONE = (b"", b"")
 
 
 def problem_of(command: Path, **options: Any) -> str:
     with pytest.raises(BadConfig) as caught:
-        asyncio.run(plugin(command, **options).credential())
+        asyncio.run(Asking(command, **options).shown())
     return str(caught.value)
 
 
@@ -71,12 +76,12 @@ def test_a_token_is_asked_for_once_and_again_shortly_before_it_ends(tmp_path: Pa
     async def story() -> None:
         clock = Clock()
         ends = timestamp(clock.now_s + 600)
-        asking = plugin(printing(tmp_path, {"token": "abc", "expirationTimestamp": ends}), clock)
+        asking = Asking(printing(tmp_path, {"token": "abc", "expirationTimestamp": ends}), clock)
         for _ in range(3):
-            assert await asking.credential() == Credential("Bearer abc")
+            assert await asking.shown() == ("Bearer abc", NONE)
         assert runs(tmp_path) == 1
         clock.now_s += 571  # less than half a minute is left
-        await asking.credential()
+        await asking.shown()
         assert runs(tmp_path) == 2
 
     asyncio.run(story())
@@ -86,11 +91,11 @@ def test_a_refused_token_is_asked_for_again_by_all_who_were_refused_together(
     tmp_path: Path,
 ) -> None:
     async def story() -> None:
-        asking = plugin(printing(tmp_path, {"token": "abc"}))
-        await asking.credential()
-        await asyncio.gather(*(asking.credential(renew=True) for _ in range(20)))
+        asking = Asking(printing(tmp_path, {"token": "abc"}))
+        await asking.shown()
+        await asyncio.gather(*(asking.shown(refused=True) for _ in range(20)))
         assert runs(tmp_path) == 2
-        await asking.credential(renew=True)
+        await asking.shown(refused=True)
         assert runs(tmp_path) == 3
 
     asyncio.run(story())
@@ -99,10 +104,10 @@ def test_a_refused_token_is_asked_for_again_by_all_who_were_refused_together(
 def test_a_certificate_is_shown_instead_of_or_beside_a_token(tmp_path: Path) -> None:
     certificate, key = Authority().issue("ann")
     pair = {"clientCertificateData": certificate.decode(), "clientKeyData": key.decode()}
-    only = plugin(printing(tmp_path, pair))
-    assert asyncio.run(only.credential()) == Credential("", certificate, key)
-    both = plugin(printing(tmp_path, {**pair, "token": "abc"}))
-    assert asyncio.run(both.credential()) == Credential("Bearer abc", certificate, key)
+    only = Asking(printing(tmp_path, pair))
+    assert asyncio.run(only.shown()) == ("", (certificate, key))
+    both = Asking(printing(tmp_path, {**pair, "token": "abc"}))
+    assert asyncio.run(both.shown()) == ("Bearer abc", (certificate, key))
 
 
 @pytest.mark.parametrize(
@@ -145,6 +150,7 @@ def test_what_is_no_credential_is_told_and_not_shown(
         ("exit 9", "ended with code 9: it did not say why"),
         ("kill -9 $$", "ended with code -9"),
         ("yes | head -c 2000000", "prints more than 1048576 bytes"),
+        ("yes | head -c 2000000 >&2; echo no", "did not print an ExecCredential"),
         ("read line; echo got $line >&2; exit 1", "ended with code 1: got"),  # no input to be had
     ],
 )
@@ -154,13 +160,45 @@ def test_a_program_that_fails_is_told_with_its_last_words(
     assert problem in problem_of(script(tmp_path, body))
 
 
-def test_a_program_that_hangs_is_ended(tmp_path: Path) -> None:
+def test_a_program_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+    body = f"sleep 60 & echo $! >{tmp_path}/child; echo $$ >{tmp_path}/pid; sleep 60"
     before_s = time.monotonic()
-    told = problem_of(script(tmp_path, f"echo $$ >{tmp_path}/pid; exec sleep 60"), limit_s=0.5)
+    told = problem_of(script(tmp_path, body), limit_s=0.5)
     assert "no answer within 0.5 s" in told
-    assert time.monotonic() - before_s < 10
-    pid = int((tmp_path / "pid").read_text())
-    assert not Path(f"/proc/{pid}").exists()
+    assert time.monotonic() - before_s < 30  # and not the minute that it would take
+    assert not is_alive(tmp_path / "pid")
+    assert not is_alive(tmp_path / "child")
+
+
+def is_alive(named: Path) -> bool:
+    """Whether it runs; what has ended and waits for somebody to notice does not."""
+    try:
+        stat = Path(f"/proc/{named.read_text().strip()}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_program_is_ended_when_nobody_waits_for_it_any_more(tmp_path: Path) -> None:
+    async def story() -> None:
+        asking = asyncio.create_task(
+            Asking(script(tmp_path, f"echo $$ >{tmp_path}/pid; exec sleep 60")).shown()
+        )
+        await until((tmp_path / "pid").exists)
+        await until((tmp_path / "pid").read_text)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert not is_alive(tmp_path / "pid")
+
+    asyncio.run(story())
+
+
+def test_a_plugin_with_a_key_behind_a_password_is_told_so(tmp_path: Path) -> None:
+    certificate, key = Authority().issue("ann")
+    locked = pem_of(load_pem_private_key(key, None), b"pass")  # type: ignore[arg-type]
+    pair = {"clientCertificateData": certificate.decode(), "clientKeyData": locked.decode()}
+    assert "no pair in PEM form without password" in problem_of(printing(tmp_path, pair))
 
 
 def test_a_program_that_is_not_there_is_told_with_how_to_get_it(tmp_path: Path) -> None:
@@ -171,11 +209,11 @@ def test_a_program_that_is_not_there_is_told_with_how_to_get_it(tmp_path: Path) 
 
 def test_a_failure_does_not_cost_the_next_try(tmp_path: Path) -> None:
     async def story() -> None:
-        asking = plugin(script(tmp_path, "exit 1"))
+        asking = Asking(script(tmp_path, "exit 1"))
         with pytest.raises(BadConfig):
-            await asking.credential()
+            await asking.shown()
         printing(tmp_path, {"token": "abc"})  # the same file, put right
-        assert await asking.credential() == Credential("Bearer abc")
+        assert await asking.shown() == ("Bearer abc", NONE)
 
     asyncio.run(story())
 
