@@ -6,16 +6,15 @@ something else of ours needs it. nats-py treats it as optional, so it is told th
 does connect by websocket calls ``allow``.
 """
 
+import importlib
 import sys
 
 
 def allow() -> None:
     """A URL is ws:// or wss://: what nats-py would have imported. Raises ImportError."""
-    import aiohttp
-    import multidict
-    from nats.aio import transport
-
-    vars(transport).update(aiohttp=aiohttp, multidict=multidict)
+    transport = importlib.import_module("nats.aio.transport")
+    for name in ("aiohttp", "multidict"):  # by name: no part of ours depends on them
+        setattr(transport, name, importlib.import_module(name))
 
 
 def _import_nats() -> None:
