@@ -99,7 +99,7 @@ def behind_gate(snapshot: ClusterSnapshot, gate: Gate, filtered: Filtered) -> Fi
 
 
 def with_busy(
-    view: FleetView, filtered: Filtered, able: bytes, suitables: list[Suitable]
+    snapshot: ClusterSnapshot, filtered: Filtered, able: bytes, suitables: list[Suitable]
 ) -> dict[str, str]:
     """Why clusters are out: closed, or without a node that suits and has room. ``able``: of each
     cluster, whether it has one."""
@@ -108,7 +108,7 @@ def with_busy(
         known = dict(filtered.why)
         has_room: NDArray[np.bool_] = np.frombuffer(able, np.bool_)
         for number in np.flatnonzero(filtered.open & ~has_room).tolist():
-            cluster = view.fleet.clusters[number]
+            cluster = snapshot.clusters[number]
             whys = (s.why_not.get(cluster) for s in suitables)
             known[cluster] = next((why for why in whys if why), BUSY)
         filtered.busy[able] = known

@@ -5,7 +5,7 @@ them together for one request, and works out the parts that depend on more of it
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple, overload
+from typing import Any, Final, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,8 @@ from berthmaster.fleetview.view import FleetView
 from berthmaster.fleetview.weighting import Weighting, counted
 from berthmaster.messages.workload import JobRequest
 
+NO_MILLI: Final = np.array(0, np.int64)
+
 
 class Candidate(NamedTuple):
     """A cluster that could take the request."""
@@ -41,7 +43,7 @@ class Candidate(NamedTuple):
     score: float
     cluster: str
     number: int  # among the fleet's clusters
-    slot: int  # the node for a single pod; -1 for a gang
+    slot: int  # the node for a single pod; -1 for a gang, and where the cluster chooses
 
 
 class Candidates(Sequence[Candidate]):
@@ -125,11 +127,13 @@ def rank(asking: Asking, weighting: Weighting, may: NDArray[np.bool_]) -> Candid
     """Clusters that could take the request, best first. Parts that do not count are not made.
     ``may``: those that can take it as far as is known without a card, or a gang's bound."""
     request, cards = asking.request, asking.cards
-    pods, best = request.pod_sets[0], cards[0].best
+    pods, best = request.pod_sets[0], _of_all(asking, cards[0].best, NO_ROOM)
     single = len(cards) == 1 and pods.count == 1
     needs_node = single and not asking.gate.is_tiered  # where it would not have to wait
     fleet, worth = asking.view.fleet, asking.snapshot.worth
-    field = Field(fleet.free_milli, fleet.all_milli, weighting.total, weighting.room, weighting.fit)
+    free_milli = _of_all(asking, fleet.free_milli, NO_MILLI)
+    all_milli = _of_all(asking, fleet.all_milli, NO_MILLI)
+    field = Field(free_milli, all_milli, weighting.total, weighting.room, weighting.fit)
     late: tuple[tuple[str, Floats], ...] = ()
     if len(cards) == 1 and not weighting.late:
         found = ranked(field, pods, worth, best, may, single=needs_node)
@@ -137,8 +141,14 @@ def rank(asking: Asking, weighting: Weighting, may: NDArray[np.bool_]) -> Candid
         able = may & (best > NO_ROOM) if needs_node else may
         late = tuple((name, _LATE[name](asking, able)) for name, _ in weighting.late)
         found = _ranked_late(field, asking, weighting, able, late)
-    slots = cards[0].best_slot if single else None
-    return Candidates(fleet.clusters, found, slots, weighting, field.parts, late)
+    slots = cards[0].best_slot if needs_node else None
+    return Candidates(asking.snapshot.clusters, found, slots, weighting, field.parts, late)
+
+
+def _of_all(asking: Asking, values: NDArray[Any], nothing: NDArray[Any]) -> NDArray[Any]:
+    """Of all clusters of the snapshot: those without nodes stand behind the fleet's."""
+    more = len(asking.snapshot.clusters) - len(values)
+    return np.append(values, np.full(more, nothing)) if more else values
 
 
 def _ranked_late(
@@ -153,7 +163,9 @@ def _ranked_late(
     if weighting.fit:
         sets = zip(asking.request.pod_sets, asking.cards, strict=True)
         worth = asking.snapshot.worth
-        each = [fit_part.part(pods, card.best, worth) for pods, card in sets]
+        each = [
+            fit_part.part(pods, _of_all(asking, card.best, NO_ROOM), worth) for pods, card in sets
+        ]
         fit = np.minimum.reduce(each)
     values = weighed(field, fit)
     for (_, part), (_, factor) in zip(late, weighting.late, strict=True):
@@ -179,13 +191,17 @@ def _price(asking: Asking, able: NDArray[np.bool_]) -> Floats:
     models = [""] * len(able)
     if at is not None:
         kinds = [kind.gpus[0][0] if kind.gpus else "" for kind in fleet.kinds]
-        models = [kinds[kind] for kind in fleet.kind[asking.cards[at].best_slot].tolist()]
+        best = fleet.kind[asking.cards[at].best_slot].tolist()
+        models[: len(best)] = [kinds[kind] for kind in best]
     price = np.full(len(able), UNKNOWN)
     for number in np.flatnonzero(able).tolist():
         key = (number, models[number])
         if key not in known:
             known[key] = price_part.price_of(table.told[number], models[number])
         price[number] = known[key]
+    if asking.gate.is_tiered:  # beside the cheapest of those where it could begin first
+        tiers = _of_each(asking, able, asking.gate.tier)
+        able = able & (tiers == np.min(tiers, initial=np.inf, where=able))
     return price_part.part(price, able)
 
 

@@ -85,7 +85,8 @@ def filter_and_rank(
     all of it, else by all that it takes. ``gate``: None where no cluster's own queue governs it."""
     shortlist = _as_asked(view, snapshot, request, shape, gate)
     sets = request.pod_sets
-    if (sets[0].prefer_gpu_models or len(sets) > 1) and prefers(request):
+    may_prefer = (sets[0].prefer_gpu_models or len(sets) > 1) and prefers(request)
+    if may_prefer and not (gate is not None and gate.is_tiered):  # Kueue knows no preferences
         return _by_preference(view, snapshot, request, shape, gate, shortlist)
     return shortlist
 
@@ -148,7 +149,7 @@ def _as_asked(
         may = may & _clusters_with_room(view, request, cards, suitables)
     asking = Asking(view, snapshot, request, gate or _NO_GATE, cards)
     candidates = rank(asking, weighting, may)
-    why = with_busy(view, filtered, candidates.found.able, suitables)
+    why = with_busy(snapshot, filtered, candidates.found.able, suitables)
     if not single:
         why = dict(why)  # whoever binds it may find out more
     return Shortlist(snapshot, candidates, why, suitables, cards)

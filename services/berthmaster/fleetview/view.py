@@ -5,7 +5,7 @@ resolver its live ones, a hub's decider the pods that nodes report as ours); how
 kinds of pods arrive is learned from the events that the decider's own log brings (``learn``).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from berthmaster.engine.fleet.clusters import Clusters
 from berthmaster.engine.fleet.fleet import Fleet
@@ -143,12 +143,17 @@ class FleetView:
         now_s: float,
         sampled: Sampled,
         steadiness: Callable[[], Mapping[str, float]],
+        *,
+        also: Iterable[str] = (),
     ) -> ClusterSnapshot:
         """All clusters as of now. ``sampled``: the mix of pods that holes are valued by;
-        ``steadiness``: of the clusters of which it is known, asked for if somebody counts it."""
+        ``steadiness``: of the clusters of which it is known, asked for if somebody counts it.
+        ``also``: clusters to be seen although they have no nodes, behind those that have some."""
         fleet, derived = self.fleet, self.derived
         fleet.arrange()
-        derived.table.follow(self.clusters, fleet.clusters, fleet.layout)
+        more = [name for name in also if name not in fleet.clusters]
+        layout = (fleet.layout, *more)
+        derived.table.follow(self.clusters, [*fleet.clusters, *more], layout)
         worth = derived.appraiser.of(sampled, derived.ledger.cpu_a_gpu())
         return ClusterSnapshot(policy, now_s, derived.table, worth, steadiness)
 

@@ -31,8 +31,9 @@ from berthmaster.multikueue.answers import explain, kube_events, log_events
 from berthmaster.multikueue.deciding import checks, moving_on, traps, writes
 from berthmaster.multikueue.deciding.blind import Blind
 from berthmaster.multikueue.deciding.checks import Checks
+from berthmaster.multikueue.deciding.committing import Commit, ToPlace, decide
 from berthmaster.multikueue.deciding.config_order import ConfigOrder
-from berthmaster.multikueue.deciding.decide import Plan, Want, decide, look
+from berthmaster.multikueue.deciding.shortlist import shortlist_for
 from berthmaster.multikueue.deciding.steps import (
     Admit,
     Claim,
@@ -50,12 +51,12 @@ from berthmaster.multikueue.deciding.steps import (
     next_step,
 )
 from berthmaster.multikueue.instructions import DeleteJob, Done, Instruction, Nominate, PassCheck
+from berthmaster.multikueue.known.bus_state import BusState
 from berthmaster.multikueue.known.hub import Hub, ObjectKey
 from berthmaster.multikueue.known.in_flight import InFlight
-from berthmaster.multikueue.known.state import Knowledge
 from berthmaster.multikueue.known.work_queue import WorkQueue
 from berthmaster.multikueue.known.workload_view import Memo, WorkloadView, view_of
-from berthmaster.multikueue.settings import Policy
+from berthmaster.multikueue.settings import HubPolicy
 
 AGAIN_S: Final = 1.0  # what waits for others is looked at so often at least
 TROUBLE_S: Final = 1.0  # after a write to Kubernetes that failed
@@ -70,18 +71,18 @@ class Reconciler:
     def __init__(
         self,
         name: str,
-        policy: Policy,
+        policy: HubPolicy,
         tenants: Mapping[str, str],
         former_hubs: Iterable[str] = (),
     ) -> None:
         self.name = name
         self.policy = policy
-        self.know = Knowledge()
+        self.know = BusState()
         self.hub = Hub(tenants, former_hubs)
         self.decisions: OrderedDict[int, Decision] = OrderedDict()
         self.latencies_s: list[float] = []  # may be nominated -> nominated; drained by the shell
         self.failures: list[tuple[Key, Exception]] = []  # errors of ours; drained by the shell
-        self.pending: Plan | None = None
+        self.pending: Commit | None = None
         self.unreadable_decision = ""  # why this replica must not decide at all
         self.trapped: dict[Key, traps.Trap] = {}
         self.trap_counts: Counter[str] = Counter()
@@ -272,17 +273,17 @@ class Reconciler:
             return []
         return self.blindly.look(self.hub, self.policy, now_s)
 
-    def decide(self, now_s: float) -> Plan | None:
+    def decide(self, now_s: float) -> Commit | None:
         """The next commit, or None if there is nothing to decide, or not now."""
         if self.pending is not None or self.behind or self.unreadable_decision or not self._wants:
             return None
-        wants: list[Want] = []
+        wants: list[ToPlace] = []
         for name in list(self._wants):
             view, memo = view_of(name, self.know, self.hub), self._memo(name)
             busy = self._in_flight.busy(name)
             step = None if busy else next_step(view, memo, self.policy, now_s)
             if isinstance(step, Place):
-                wants.append(Want(view, step, memo.ready_at_s or now_s))
+                wants.append(ToPlace(view, step, memo.ready_at_s or now_s))
             else:
                 del self._wants[name]
                 self._work.add([name])
@@ -383,7 +384,7 @@ class Reconciler:
         check = checks.waiting(view)
         if check is None:
             return None
-        message = checks.words(view, look(self.know, view, self.policy, now_s))
+        message = checks.words(view, shortlist_for(self.know, view, self.policy, now_s))
         if not message:
             self._work.add_on_fleet(view.name, now_s + AGAIN_S)
             return None
@@ -449,8 +450,8 @@ class Reconciler:
         if isinstance(step, Make):
             request = view.bus.request if view.bus is not None else None
             assert request is not None  # only what is makeable gets here
-            setting = self.know.queues.get(request.queue)
-            made = writes.make_job(view, ref, setting, self.know.fleet.reports())
+            setting = self.know.view.queues.get(request.queue)
+            made = writes.make_job(view, ref, setting, self.know.view.fleet.reports())
             return [self._in_flight.write(view.name, made)]
         write = writes.stop(view, ref)
         return [self._in_flight.write(view.name, write)] if write is not None else []

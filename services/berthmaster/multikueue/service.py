@@ -35,6 +35,7 @@ from berthmaster.bus.log import EventLog
 from berthmaster.bus.streams import CONTROL, FLEET, WORKLOADS, stream_info
 from berthmaster.controller.aside import SetAside
 from berthmaster.controller.watch import Watch, Watched
+from berthmaster.engine.scoring.profiles import BALANCED, HUB_PROFILES
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.events import Recorder, Subject
 from berthmaster.kubernetes.joining import ClusterSettings, reached
@@ -47,11 +48,11 @@ from berthmaster.multikueue.apiserver.identity import PART, identify
 from berthmaster.multikueue.apiserver.watch import ABSENT_S, WATCHED
 from berthmaster.multikueue.apiserver.writer import Writer
 from berthmaster.multikueue.core import Reconciler
-from berthmaster.multikueue.deciding.decide import Plan
+from berthmaster.multikueue.deciding.committing import Commit
 from berthmaster.multikueue.endpoints import WhyEndpoint
 from berthmaster.multikueue.instructions import Instruction, KubeEvent, Nominate, Write
 from berthmaster.multikueue.metrics import HubMetrics
-from berthmaster.multikueue.settings import ENGINE_VERSION, Mode, Policy
+from berthmaster.multikueue.settings import ENGINE_VERSION, HubPolicy, Mode, weights_fault
 from berthmaster.runtime.periodic import set_within
 from berthmaster.runtime.service import Context, Service
 from berthmaster.runtime.settings import setting
@@ -122,6 +123,17 @@ class MultiKueueSettings(ClusterSettings):
     commit_limit: int = setting(
         128, least=1, most=900, help="placements in one commit; more only cost latency"
     )
+    profile: str = setting(
+        BALANCED,
+        check=lambda name: "" if name in HUB_PROFILES else f"one of {', '.join(HUB_PROFILES)}",
+        help=f"how clusters rank for queues that say nothing: {', '.join(HUB_PROFILES)}",
+    )
+    weights: tuple[str, ...] = setting(
+        (),
+        check=weights_fault,
+        help="what single parts of the score count, in place of that profile's: PART=N, several "
+        "with commas between them",
+    )
     former_hubs: tuple[str, ...] = setting(
         (),
         help="ids (uid of namespace kube-system) of hubs that are no more, with commas between "
@@ -129,9 +141,9 @@ class MultiKueueSettings(ClusterSettings):
     )
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> HubPolicy:
         """The part that decisions depend on."""
-        return Policy(
+        return HubPolicy(
             mode=self.mode,
             patience_s=self.patience_s,
             stale_after_s=self.stale_after_s,
@@ -141,6 +153,8 @@ class MultiKueueSettings(ClusterSettings):
             order_every_s=self.order_every_s,
             order_margin=self.order_margin,
             commit_limit=self.commit_limit,
+            profile=self.profile,
+            weights=",".join(self.weights),
         )
 
     @property
@@ -158,7 +172,7 @@ class Shell:
         ctx: Context[Any],
         client: Client,
         *,
-        policy: Policy,
+        policy: HubPolicy,
         tenants: Mapping[str, str],
         former_hubs: Iterable[str],
         namespace: str,
@@ -383,7 +397,7 @@ class Shell:
     def _now(self) -> float:
         return self._conn.now() if self._conn is not None else self._ctx.now()
 
-    async def _commit(self, plan: Plan, conn: Connection) -> None:
+    async def _commit(self, plan: Commit, conn: Connection) -> None:
         assert self._log is not None
         log_end = 0
         outcome: Outcome

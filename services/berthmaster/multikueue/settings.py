@@ -1,15 +1,20 @@
 """What shapes the reconciler's decisions: part of each one's record, so that it can be repeated."""
 
-from typing import Literal
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final, Literal
 
 import msgspec
 
-# 4: between clusters with the same room, where the queue's last one went counts no more.
-ENGINE_VERSION = "5"
+from berthmaster.engine.scoring.profiles import BALANCED, HUB_PROFILES, PARTS, Weights, weighted
+
+# 6: clusters are ranked by a profile of the engine; where a queue's last one went counts no more.
+ENGINE_VERSION = "6"
 Mode = Literal["observe", "order", "dispatch"]
+MOST_WEIGHT: Final = 10.0
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
+class HubPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that the core depends on; times in seconds."""
 
     mode: Mode = "observe"
@@ -25,7 +30,40 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     order_margin: float = 1.0  # GPUs by which a cluster must be ahead to overtake another
     commit_limit: int = 128  # placements in one commit; more only cost latency
     ranking_limit: int = 5  # clusters that a record keeps
+    profile: str = BALANCED  # ranks clusters for queues that name no other
+    weights: str = ""  # of parts of the score, in place of that profile's: "idle=2,price=1"
+
+    @property
+    def avoid_s(self) -> float:
+        """No cluster is avoided because it does not claim: Kueue takes what is nominated."""
+        return 0.0
+
+    @property
+    def profiles(self) -> Mapping[str, Weights]:
+        """All profiles as they count on a hub, by name."""
+        return _profiles(self.profile, self.weights)
 
     def as_record(self) -> dict[str, float | int | str]:
         """As it stands in a decision."""
         return msgspec.structs.asdict(self)
+
+
+@lru_cache(maxsize=8)
+def _profiles(usual: str, weights: str) -> Mapping[str, Weights]:
+    """``weights``: of which ``weights_fault`` finds nothing wrong."""
+    pairs = (pair.partition("=") for pair in weights.split(",") if pair)
+    changed = {part: float(number) for part, _, number in pairs}
+    return {**HUB_PROFILES, usual: weighted(HUB_PROFILES[usual], changed)}
+
+
+def weights_fault(pairs: tuple[str, ...]) -> str:
+    """What is expected, if something is wrong with weights of parts, or ""."""
+    for pair in pairs:
+        part, _, number = pair.partition("=")
+        try:
+            good = part in PARTS and abs(float(number)) <= MOST_WEIGHT
+        except ValueError:
+            good = False
+        if not good:
+            return f"PART=N, N from -10 to 10 and PART one of {', '.join(PARTS)}"
+    return ""

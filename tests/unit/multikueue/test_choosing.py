@@ -116,7 +116,7 @@ def test_tiers_come_before_room() -> None:
     world.worker("busy", gpus=64, free=1)
     world.worker("fits", gpus=8, free=2)
     world.begin()
-    world.core.know.clusters.get("full").queues = {}
+    world.core.know.view.clusters.get("full").queues = {}
     world.fact("full/queue", queue_report("full", gpus=100, used=100))
     assert sent(world, pod_sets=(pods(gpus=2),)) == ("fits",)
     (choice,) = world.decisions()[0].placements

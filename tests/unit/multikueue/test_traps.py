@@ -127,7 +127,7 @@ def test_each_cluster_that_is_left_out_carries_its_reason() -> None:
     world.fact("stopped/queue", queue_report("stopped", stopped=True))
     world.fact("missing/queue", queue_report("missing", namespaces=("other",)))
     world.fact("small/queue", queue_report("small", gpus=0))
-    world.core.know.clusters.get("mute").queues = {}
+    world.core.know.view.clusters.get("mute").queues = {}
     world.begin()
     world.submit()
     world.now_s += 11.0

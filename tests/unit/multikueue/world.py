@@ -33,7 +33,7 @@ from berthmaster.multikueue.instructions import (
     SwitchOff,
 )
 from berthmaster.multikueue.known.requests import workload_id
-from berthmaster.multikueue.settings import Policy
+from berthmaster.multikueue.settings import HubPolicy
 from tests.support.builders import alive, node
 from tests.unit.multikueue.hub_objects import (
     CHECK,
@@ -109,7 +109,7 @@ class World:
 
     def __init__(self, mode: str = "dispatch", workers: Sequence[str] = WORKERS, **policy: object):
         self.now_s = 1000.0
-        self.policy = Policy(mode=mode, **policy)  # type: ignore[arg-type]
+        self.policy = HubPolicy(mode=mode, **policy)  # type: ignore[arg-type]
         self.workers = list(workers)
         self.hub_id = "hub-one"
         self.former_hubs: tuple[str, ...] = ()

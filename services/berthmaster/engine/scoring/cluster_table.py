@@ -29,18 +29,18 @@ class Seen(NamedTuple):
 
 
 class ClusterTable:
-    """Rows of the clusters that have nodes, in their order."""
+    """Rows of the clusters that have nodes, in their order, and of others that are to be seen."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
-        self.without_nodes: list[str] = []  # clusters that have a profile and no nodes
+        self.without_nodes: list[str] = []  # clusters that have a profile and no row
         self.told: list[dict[str, str]] = []  # labels and properties of each
         self.tainted = False  # some cluster is
         self.notes: dict[Hashable, Any] = {}  # by whoever asks: what follows from names and labels
         self.idle: Floats = np.zeros(0)  # per cent, UNKNOWN where nothing fresh tells
         self.calm: Floats = np.zeros(0)
         self.open: frozenset[str] = frozenset()  # that took placements when last looked at
-        self._layout = -1
+        self._layout: Hashable = -1
         self._unsettled = True  # something that notes follow from is new
         self._closed_then: dict[int, str] | None = None
         self._number: dict[str, int] = {}
@@ -51,8 +51,8 @@ class ClusterTable:
         self._by_news: list[str] = []
         self._shut: NDArray[np.bool_] = np.zeros(0, np.bool_)  # by people or by news
 
-    def follow(self, clusters: Clusters, names: list[str], layout: int) -> None:
-        """Bring the rows up to date. ``layout``: rises when the names change."""
+    def follow(self, clusters: Clusters, names: list[str], layout: Hashable) -> None:
+        """Bring the rows up to date. ``layout``: another when the names change."""
         if layout != self._layout:
             self._layout = layout
             self._begin(clusters, names)

@@ -89,10 +89,11 @@ def for_hub(weights: Weights) -> Weights:
     return Weights(**{**scaled, "tier": _TIER})
 
 
-# For hubs: "balanced" is what people expect of MultiKueue, the most free GPUs first.
+# For hubs: "balanced" is what people expect of MultiKueue, the most free GPUs first. Who is idle
+# decides where headroom is the same within 1 %, who is fresh where that is the same, too.
 HUB_PROFILES: Final[Mapping[str, Weights]] = {
     name: for_hub(weights) for name, weights in PROFILES.items()
-} | {BALANCED: Weights(tier=_TIER, headroom=2, idle=0.5, fresh=0.25, interference=0.25)}
+} | {BALANCED: Weights(tier=_TIER, headroom=2.9, idle=0.02, fresh=0.0002)}
 
 
 def weighted(base: Weights, changes: Mapping[str, float]) -> Weights:

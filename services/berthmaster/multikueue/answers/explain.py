@@ -12,13 +12,14 @@ from berthmaster.lifecycle.fold import Workload
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import WhyReply
 from berthmaster.messages.placement import Choice, Decision
-from berthmaster.multikueue.deciding.decide import look, nominated_names
+from berthmaster.multikueue.deciding.committing import nominated_names
+from berthmaster.multikueue.deciding.shortlist import shortlist_for
 from berthmaster.multikueue.deciding.steps import Wait, elsewhere_words, next_step
 from berthmaster.multikueue.deciding.traps import Trap
+from berthmaster.multikueue.known.bus_state import BusState
 from berthmaster.multikueue.known.requests import read_request
-from berthmaster.multikueue.known.state import Knowledge
 from berthmaster.multikueue.known.workload_view import Memo, WorkloadView
-from berthmaster.multikueue.settings import Policy
+from berthmaster.multikueue.settings import HubPolicy
 
 
 class About(NamedTuple):
@@ -27,8 +28,8 @@ class About(NamedTuple):
     view: WorkloadView
     memo: Memo
     trap: Trap | None
-    know: Knowledge
-    policy: Policy
+    know: BusState
+    policy: HubPolicy
     hub_trouble: str  # why nothing new is heard of the hub, or ""
     now_s: float
 
@@ -41,10 +42,10 @@ def why(about: About, decisions: Mapping[int, Decision]) -> WhyReply:
     if (frozen := know.frozen.get(view.name)) is not None:
         summary = f"frozen: an event of it cannot be understood ({frozen}); a person must look"
         return WhyReply(tenant=bus.tenant, id=bus.id, summary=summary)
-    considered = look(know, view, about.policy, about.now_s)
+    shortlist = shortlist_for(know, view, about.policy, about.now_s)
     decision = decisions.get(bus.decision)
     choice = _choice_of(decision, bus) if bus.live and decision is not None else None
-    filtered = choice.filtered if choice is not None else considered.filtered
+    filtered = choice.filtered if choice is not None else shortlist.filtered
     return WhyReply(
         tenant=bus.tenant,
         id=bus.id,
@@ -103,26 +104,26 @@ def _standing(about: About, view: WorkloadView, bus: Workload) -> str:
     if about.policy.mode != "dispatch":
         mode = about.policy.mode
         return f"waits for the hub's Kueue to choose (mode {mode}){_ours(about, view)}"
-    considered = look(about.know, view, about.policy, about.now_s)
-    if considered.candidates:
-        return f"about to be nominated to {considered.candidates[0].ref.name}"
-    if considered.unknown:
+    shortlist = shortlist_for(about.know, view, about.policy, about.now_s)
+    if shortlist.candidates:
+        return f"about to be nominated to {shortlist.candidates[0].ref.name}"
+    if shortlist.unknown:
         return "waits: nothing is known of its clusters; soon the configuration's order counts"
     return f"waits: none of {len(rules.clusters)} clusters can take it"
 
 
 def _ours(about: About, view: WorkloadView) -> str:
     """Where it would go in mode dispatch."""
-    considered = look(about.know, view, about.policy, about.now_s)
-    if not considered.candidates:
+    shortlist = shortlist_for(about.know, view, about.policy, about.now_s)
+    if not shortlist.candidates:
         return "; in mode dispatch it would wait"
-    best = considered.candidates[0]
+    best = shortlist.candidates[0]
     return f"; in mode dispatch it would go to {best.ref.name} ({best.words})"
 
 
 def _silence(about: About, names: Sequence[str]) -> str:
     """Which of these clusters have spoken once and do so no more: how it stands there is old."""
-    since = ((name, about.know.clusters.get(name).alive_at_s) for name in names)
+    since = ((name, about.know.view.clusters.peek(name).alive_at_s) for name in names)
     silent = [
         f"{name} is silent for {about.now_s - at_s:.0f} s"
         for name, at_s in since

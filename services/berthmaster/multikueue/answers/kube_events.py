@@ -7,13 +7,14 @@ from collections.abc import Iterator
 
 from berthmaster.kueue.contract import forbidden
 from berthmaster.lifecycle.states import State
-from berthmaster.multikueue.deciding.decide import look, nominated_names
+from berthmaster.multikueue.deciding.committing import nominated_names
+from berthmaster.multikueue.deciding.shortlist import shortlist_for
 from berthmaster.multikueue.deciding.traps import Trap
 from berthmaster.multikueue.instructions import KubeEvent
+from berthmaster.multikueue.known.bus_state import BusState
 from berthmaster.multikueue.known.requests import read_request
-from berthmaster.multikueue.known.state import Knowledge
 from berthmaster.multikueue.known.workload_view import Memo, WorkloadView
-from berthmaster.multikueue.settings import Policy
+from berthmaster.multikueue.settings import HubPolicy
 
 NOMINATED = "Nominated"
 NO_CLUSTER = "NoCluster"
@@ -23,7 +24,12 @@ NOT_WRITTEN = "NotWritten"
 
 
 def of(
-    view: WorkloadView, memo: Memo, trap: Trap | None, know: Knowledge, policy: Policy, now_s: float
+    view: WorkloadView,
+    memo: Memo,
+    trap: Trap | None,
+    know: BusState,
+    policy: HubPolicy,
+    now_s: float,
 ) -> Iterator[KubeEvent]:
     """What is to be told of one workload now."""
     hub, bus, rules = view.hub, view.bus, view.rules
@@ -50,20 +56,20 @@ def of(
     if memo.trouble and not memo.trouble_passes:
         yield from tell(NOT_WRITTEN, memo.trouble, warning=True)
     if bus.state is State.CLAIMED and bus.cluster in nominated_names(view):
-        considered = look(know, view, policy, now_s)
+        shortlist = shortlist_for(know, view, policy, now_s)
         if memo.told.get(NOMINATED, "").partition(":")[0] != f"attempt {bus.attempt}":
-            best = next((c for c in considered.candidates if c.ref.name == bus.cluster), None)
+            best = next((c for c in shortlist.candidates if c.ref.name == bus.cluster), None)
             why = f" ({best.words})" if best is not None else ""
-            note = f"attempt {bus.attempt}: {bus.cluster}{why}{left_out(considered.filtered)}"
+            note = f"attempt {bus.attempt}: {bus.cluster}{why}{left_out(shortlist.filtered)}"
             yield from tell(NOMINATED, note, warning=False)
     elif bus.state is State.QUEUED and _waits_long(memo, policy, now_s):
-        considered = look(know, view, policy, now_s)
-        if not considered.candidates:
-            note = f"no cluster can take it{left_out(considered.filtered)}"
+        shortlist = shortlist_for(know, view, policy, now_s)
+        if not shortlist.candidates:
+            note = f"no cluster can take it{left_out(shortlist.filtered)}"
             yield from tell(NO_CLUSTER, note, warning=True)
 
 
-def _waits_long(memo: Memo, policy: Policy, now_s: float) -> bool:
+def _waits_long(memo: Memo, policy: HubPolicy, now_s: float) -> bool:
     return memo.ready_at_s is not None and now_s >= memo.ready_at_s + policy.tell_after_s
 
 

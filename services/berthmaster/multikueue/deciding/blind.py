@@ -9,7 +9,7 @@ what Kueue did.
 from berthmaster.kueue.contract import forbidden, held_back
 from berthmaster.multikueue.instructions import Done, Nominate
 from berthmaster.multikueue.known.hub import Hub, ObjectKey
-from berthmaster.multikueue.settings import Policy
+from berthmaster.multikueue.settings import HubPolicy
 
 
 class Blind:
@@ -29,7 +29,7 @@ class Blind:
         """What became of a nomination."""
         self._under_way.pop(done.ref, None)
 
-    def look(self, hub: Hub, policy: Policy, now_s: float) -> list[Nominate]:
+    def look(self, hub: Hub, policy: HubPolicy, now_s: float) -> list[Nominate]:
         """The next nominations."""
         out: list[Nominate] = []
         busy = set(self._under_way.values())

@@ -13,7 +13,7 @@ controller's, and left alone here.
 from berthmaster.kubernetes.selector import Selector
 from berthmaster.kueue.multikueue import AdmissionCheck
 from berthmaster.kueue.names import PENDING
-from berthmaster.multikueue.deciding.candidates import Considered
+from berthmaster.multikueue.deciding.shortlist import HubShortlist
 from berthmaster.multikueue.instructions import Done, Instruction, KubeEvent, SetCheckActive
 from berthmaster.multikueue.known.hub import Hub
 from berthmaster.multikueue.known.workload_view import WorkloadView
@@ -52,15 +52,15 @@ def waiting(view: WorkloadView) -> str | None:
     return None
 
 
-def words(view: WorkloadView, considered: Considered) -> str:
+def words(view: WorkloadView, shortlist: HubShortlist) -> str:
     """What a passed check says; "" while it must not pass."""
     if view.hub is not None and view.hub.cluster_name:
         return f"{view.hub.cluster_name} has it"
-    if not considered.candidates:
+    if not shortlist.candidates:
         return ""
-    best = considered.candidates[0]
-    out = "; ".join(f"{name}: {why}" for name, why in sorted(considered.filtered.items()))
-    message = f"best of {len(considered.candidates)}: {best.ref.name} ({best.words})"
+    best = shortlist.candidates[0]
+    out = "; ".join(f"{name}: {why}" for name, why in sorted(shortlist.filtered.items()))
+    message = f"best of {len(shortlist.candidates)}: {best.ref.name} ({best.words})"
     return (message + (f"; left out: {out}" if out else ""))[:MAX_MESSAGE_CHARS]
 
 

@@ -5,12 +5,13 @@ Only the order is written, never which clusters: see contract.reordered, which i
 what the API server has. Not while equal, not more often than the rate says, and by a margin.
 """
 
+import numpy as np
+
 from berthmaster.kueue.contract import reordered
-from berthmaster.multikueue.deciding.decide import order_of
 from berthmaster.multikueue.instructions import Done, Reorder
+from berthmaster.multikueue.known.bus_state import BusState
 from berthmaster.multikueue.known.hub import Hub, Rules
-from berthmaster.multikueue.known.state import Knowledge
-from berthmaster.multikueue.settings import Policy
+from berthmaster.multikueue.settings import HubPolicy
 
 
 class ConfigOrder:
@@ -28,7 +29,7 @@ class ConfigOrder:
         if self._under_way.pop(done.ref, None) is not None:
             self.moved = True
 
-    def look(self, hub: Hub, know: Knowledge, policy: Policy, now_s: float) -> list[Reorder]:
+    def look(self, hub: Hub, know: BusState, policy: HubPolicy, now_s: float) -> list[Reorder]:
         """The orders to write now."""
         if not self.moved and now_s < self.due_s:
             return []
@@ -61,3 +62,33 @@ class ConfigOrder:
             if rules is not None and rules.clusters and not rules.problem:
                 found.setdefault(rules.config, rules)
         return [found[name] for name in sorted(found)]
+
+
+def order_of(know: BusState, rules: Rules, policy: HubPolicy, now_s: float) -> tuple[str, ...]:
+    """A configuration's clusters by free GPUs, best first; who takes nothing new goes last. Each
+    overtakes another only by a margin, so an order that is nearly right stays."""
+    fleet = know.view.fleet
+    fleet.arrange()
+    free: dict[str, float] = {}
+    if fleet.clusters:
+        milli = np.add.reduceat(np.where(fleet.open, fleet.milli, 0), fleet.starts)
+        free = dict(zip(fleet.clusters, (milli / 1000).tolist(), strict=True))
+    worth: dict[str, float] = {}
+    for ref in rules.clusters:
+        seen = know.view.clusters.view(
+            ref.name, now_s, stale_after_s=policy.stale_after_s, avoid_s=policy.avoid_s
+        )
+        coming = know.on_the_way.to(ref.name, now_s, policy.settle_s).gpus
+        closed = bool(ref.closed or seen.closed)
+        worth[ref.hub_name] = float("-inf") if closed else free.get(ref.name, 0.0) - coming
+    order = [ref.hub_name for ref in rules.clusters]
+    for end in range(1, len(order)):
+        at = end
+        while at and _overtakes(worth[order[at]], worth[order[at - 1]], policy.order_margin):
+            order[at - 1], order[at] = order[at], order[at - 1]
+            at -= 1
+    return tuple(order)
+
+
+def _overtakes(behind: float, ahead: float, margin: float) -> bool:
+    return behind > ahead and behind - ahead >= margin

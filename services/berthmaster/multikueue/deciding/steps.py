@@ -32,7 +32,7 @@ from berthmaster.messages.fleet import CopyReport
 from berthmaster.multikueue.deciding.job_manifest import unmakeable
 from berthmaster.multikueue.known.hub import ClusterRef
 from berthmaster.multikueue.known.workload_view import Memo, WorkloadView
-from berthmaster.multikueue.settings import Policy
+from berthmaster.multikueue.settings import HubPolicy
 
 UNKNOWN = "unknown"  # where something ran that has ended well, and nobody says where
 GONE = "it was deleted on the hub"
@@ -106,7 +106,7 @@ class Wait(NamedTuple):
 Step = Submit | Place | Claim | Evict | Admit | Run | End | Nominated | MoveOn | Stop | Make | Wait
 
 
-def next_step(view: WorkloadView, memo: Memo, policy: Policy, now_s: float) -> Step:
+def next_step(view: WorkloadView, memo: Memo, policy: HubPolicy, now_s: float) -> Step:
     """The one thing to do now."""
     bus, hub = view.bus, view.hub
     if view.elsewhere:
@@ -134,7 +134,7 @@ def elsewhere_words(home: str) -> str:
     )
 
 
-def _of_stranger(view: WorkloadView, policy: Policy) -> Step:
+def _of_stranger(view: WorkloadView, policy: HubPolicy) -> Step:
     """Not open on the bus: new, or over."""
     hub = view.hub
     if hub is None:
@@ -151,7 +151,7 @@ def _of_stranger(view: WorkloadView, policy: Policy) -> Step:
     return Submit()
 
 
-def _without_object(view: WorkloadView, policy: Policy) -> Step:
+def _without_object(view: WorkloadView, policy: HubPolicy) -> Step:
     """On the bus, and the hub has no Workload of it."""
     bus = view.bus
     assert bus is not None
@@ -213,7 +213,7 @@ def _job_failed(job: HubJob | None) -> bool:
     return any(c.type == "Failed" and c.true for c in conditions)
 
 
-def _cancelling(view: WorkloadView, policy: Policy) -> Step:
+def _cancelling(view: WorkloadView, policy: HubPolicy) -> Step:
     """A person's wish: legal only while claimed; before that the gateway ends it by itself."""
     bus, hub = view.bus, view.hub
     assert bus is not None
@@ -255,7 +255,7 @@ def _named(view: WorkloadView) -> Step:
     return Wait("it runs")
 
 
-def _unnamed(view: WorkloadView, memo: Memo, policy: Policy, now_s: float) -> Step:
+def _unnamed(view: WorkloadView, memo: Memo, policy: HubPolicy, now_s: float) -> Step:
     """No cluster has it: waiting for quota, for a nomination, or for admission."""
     bus, hub, rules = view.bus, view.hub, view.rules
     assert bus is not None
@@ -296,7 +296,7 @@ def _unnamed(view: WorkloadView, memo: Memo, policy: Policy, now_s: float) -> St
     return _nominating(view, memo, policy, now_s)
 
 
-def _nominating(view: WorkloadView, memo: Memo, policy: Policy, now_s: float) -> Step:
+def _nominating(view: WorkloadView, memo: Memo, policy: HubPolicy, now_s: float) -> Step:
     """Claimed: nominated, to be nominated, or nominated for too long."""
     bus, hub, rules = view.bus, view.hub, view.rules
     assert bus is not None

@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 
 from berthmaster.kueue.contract import forbidden
 from berthmaster.lifecycle.states import State
-from berthmaster.multikueue.known.state import Knowledge
+from berthmaster.multikueue.known.bus_state import BusState
 from berthmaster.multikueue.known.workload_view import Memo, WorkloadView
-from berthmaster.multikueue.settings import Policy
+from berthmaster.multikueue.settings import HubPolicy
 
 MISSING_GATE: Final = "MissingGate"
 STOPPED_QUEUE: Final = "StoppedQueue"
@@ -44,7 +44,7 @@ class Trap(NamedTuple):
 
 
 def find(
-    view: WorkloadView, memo: Memo, know: Knowledge, policy: Policy, now_s: float
+    view: WorkloadView, memo: Memo, know: BusState, policy: HubPolicy, now_s: float
 ) -> Trap | None:
     """The trap that a workload sits in, if it does."""
     hub, bus, rules = view.hub, view.bus, view.rules
@@ -73,7 +73,7 @@ def find(
     return _black_hole(view, know, policy, now_s)
 
 
-def _stuck_eviction(view: WorkloadView, memo: Memo, policy: Policy, now_s: float) -> Trap | None:
+def _stuck_eviction(view: WorkloadView, memo: Memo, policy: HubPolicy, now_s: float) -> Trap | None:
     """Kueue sends nothing anew while the hub's Job counts pods, and only the worker's copy, which
     may be lost or deleted, could say that they are gone."""
     hub, job = view.hub, view.job
@@ -99,11 +99,11 @@ def _hub_name(view: WorkloadView) -> str:
     return next((ref.hub_name for ref in rules.clusters if ref.name == bus.cluster), "")
 
 
-def _black_hole(view: WorkloadView, know: Knowledge, policy: Policy, now_s: float) -> Trap | None:
+def _black_hole(view: WorkloadView, know: BusState, policy: HubPolicy, now_s: float) -> Trap | None:
     bus, hub = view.bus, view.hub
     assert bus is not None
     assert hub is not None
-    cluster = know.clusters.get(bus.cluster)
+    cluster = know.view.clusters.peek(bus.cluster)
     if now_s - cluster.alive_at_s > policy.stale_after_s or not cluster.queues:
         return None  # it says nothing of anything
     namespace, name = hub.metadata.namespace, hub.spec.queue_name

@@ -8,8 +8,8 @@ from berthmaster.kueue.workloads import KueueWorkload
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.fleet import CopyReport
+from berthmaster.multikueue.known.bus_state import BusState
 from berthmaster.multikueue.known.hub import Hub, Rules
-from berthmaster.multikueue.known.state import Knowledge
 
 
 class WorkloadView(NamedTuple):
@@ -76,7 +76,7 @@ class Memo:
         self.trouble_until_s = 0.0
 
 
-def view_of(name: Key, know: Knowledge, hub: Hub) -> WorkloadView:
+def view_of(name: Key, know: BusState, hub: Hub) -> WorkloadView:
     """All that is known of one workload."""
     bus = know.open.get(name)
     workload = hub.workload(name, bus.origin.uid if bus is not None and bus.origin else "")

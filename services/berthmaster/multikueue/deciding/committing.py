@@ -8,29 +8,26 @@ ends with it: what is known changes by the log alone.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from berthmaster.messages.placement import HUB_CELL, Choice, Decision, Saw, Target
 from berthmaster.messages.workload import JobRequest, Placed
-from berthmaster.multikueue.deciding.candidates import Asked, Considered, consider
+from berthmaster.multikueue.deciding.shortlist import HubShortlist, ranking, shortlist_for
 from berthmaster.multikueue.deciding.steps import Place
-from berthmaster.multikueue.known.hub import Rules
-from berthmaster.multikueue.known.state import Knowledge
+from berthmaster.multikueue.known.bus_state import BusState
 from berthmaster.multikueue.known.workload_view import WorkloadView
-from berthmaster.multikueue.settings import ENGINE_VERSION, Policy
+from berthmaster.multikueue.settings import ENGINE_VERSION, HubPolicy
 
 MAX_REASON_CHARS = 300
 NO_RANKING = "nothing is known of its clusters: next in the configuration's order"
 
 
-class Plan(NamedTuple):
+class Commit(NamedTuple):
     """A decision and the events that make it true; one batch."""
 
     decision: Decision
     events: tuple[Placed, ...]
 
 
-class Want(NamedTuple):
+class ToPlace(NamedTuple):
     """One that wants a place."""
 
     view: WorkloadView
@@ -42,25 +39,8 @@ class Chosen(NamedTuple):
     """Where one goes, and what was seen."""
 
     cluster: str
-    considered: Considered
+    shortlist: HubShortlist
     note: str
-
-
-def asked_of(view: WorkloadView) -> Asked:
-    """What is looked for on a workload's behalf."""
-    bus, hub = view.bus, view.hub
-    assert bus is not None
-    assert hub is not None
-    request = bus.request or JobRequest(id=bus.id)
-    return Asked(bus.key, bus.tenant, hub.metadata.namespace, hub.spec.queue_name, request)
-
-
-def look(know: Knowledge, view: WorkloadView, policy: Policy, now_s: float) -> Considered:
-    """The clusters as one workload sees them."""
-    rules = view.rules
-    if rules is None:
-        return Considered((), {}, (), {})
-    return consider(know, rules, asked_of(view), policy, now_s)
 
 
 def nominated_names(view: WorkloadView) -> frozenset[str]:
@@ -72,47 +52,56 @@ def nominated_names(view: WorkloadView) -> frozenset[str]:
 
 
 def next_best(
-    view: WorkloadView, considered: Considered, policy: Policy, silent_for_s: float
+    view: WorkloadView, shortlist: HubShortlist, policy: HubPolicy, silent_for_s: float
 ) -> tuple[str, str] | None:
     """(the best cluster that is not nominated yet, a note); None if there is none."""
     taken = nominated_names(view)
-    for candidate in considered.candidates:
+    for candidate in shortlist.candidates:
         if candidate.ref.name not in taken:
             return candidate.ref.name, candidate.words
-    if considered.candidates or silent_for_s < policy.silent_s:
+    if shortlist.candidates or silent_for_s < policy.silent_s:
         return None
-    for ref in considered.unknown:
+    for ref in shortlist.unknown:
         if ref.name not in taken:
             return ref.name, NO_RANKING
     return None
 
 
-def choose(know: Knowledge, want: Want, policy: Policy, now_s: float) -> Chosen | None:
+def choose(know: BusState, want: ToPlace, policy: HubPolicy, now_s: float) -> Chosen | None:
     """Where one goes now, or None."""
-    considered = look(know, want.view, policy, now_s)
+    shortlist = shortlist_for(know, want.view, policy, now_s)
     if want.place.at:
-        return Chosen(want.place.at, considered, want.place.why)
-    found = next_best(want.view, considered, policy, now_s - want.ready_at_s)
+        return Chosen(want.place.at, shortlist, want.place.why)
+    found = next_best(want.view, shortlist, policy, now_s - want.ready_at_s)
     if found is None:
         return None
-    return Chosen(found[0], considered, found[1])
+    return Chosen(found[0], shortlist, found[1])
 
 
 def decide(
-    know: Knowledge, wants: Sequence[Want], policy: Policy, now_s: float, decider: str, hub: str
-) -> tuple[Plan | None, list[Want]]:
+    know: BusState,
+    wants: Sequence[ToPlace],
+    policy: HubPolicy,
+    now_s: float,
+    decider: str,
+    hub: str,
+) -> tuple[Commit | None, list[ToPlace]]:
     """(everything that can be placed now, those for whom there is no place). ``hub``: its id."""
     number = know.chain.number + 1
     choices: list[Choice] = []
     events: list[Placed] = []
-    unplaced: list[Want] = []
+    unplaced: list[ToPlace] = []
+    snapshot = know.snapshot(policy, now_s)
+    counts_steadiness = False
     with know.on_the_way.draft() as draft:
         for want in wants[: policy.commit_limit]:
             chosen = choose(know, want, policy, now_s)
             if chosen is None:
                 unplaced.append(want)
                 continue
-            choices.append(_choice(want, chosen, policy))
+            weighting = chosen.shortlist.weighting
+            counts_steadiness |= weighting is not None and weighting.uses_steadiness
+            choices.append(_choice(want, chosen, know, policy, now_s))
             events.append(_placed(want, chosen.cluster, number, now_s, decider))
             assert want.view.bus is not None
             draft.place(want.view.bus, chosen.cluster, now_s)
@@ -128,18 +117,22 @@ def decide(
         settings={**policy.as_record(), "hub": hub},
         saw=Saw(
             workloads=know.workloads_sequence,
-            fleet=know.fleet_sequence,
-            control=know.control_sequence,
+            fleet=know.view.fleet_sequence,
+            control=know.view.control_sequence,
         ),
         placements=tuple(choices),
+        steadiness=dict(snapshot.steadiness) if counts_steadiness else {},
     )
-    return Plan(decision, tuple(events)), unplaced
+    return Commit(decision, tuple(events)), unplaced
 
 
-def _choice(want: Want, chosen: Chosen, policy: Policy) -> Choice:
+def _choice(
+    want: ToPlace, chosen: Chosen, know: BusState, policy: HubPolicy, now_s: float
+) -> Choice:
     bus = want.view.bus
     assert bus is not None
-    filtered = dict(chosen.considered.filtered)
+    filtered = dict(chosen.shortlist.filtered)
+    weighting = chosen.shortlist.weighting
     if chosen.note == NO_RANKING:
         filtered[chosen.cluster] = NO_RANKING
     return Choice(
@@ -148,12 +141,14 @@ def _choice(want: Want, chosen: Chosen, policy: Policy) -> Choice:
         attempt=bus.attempt + 1,
         cluster=chosen.cluster,
         pods=(),
-        ranking=chosen.considered.ranking(chosen.cluster, policy.ranking_limit),
+        ranking=ranking(chosen.shortlist, chosen.cluster, know, policy, now_s),
         filtered={name: why[:MAX_REASON_CHARS] for name, why in filtered.items()},
+        profile=weighting.profile if weighting is not None else "",
+        weights=weighting.weights if weighting is not None else {},
     )
 
 
-def _placed(want: Want, cluster: str, number: int, now_s: float, decider: str) -> Placed:
+def _placed(want: ToPlace, cluster: str, number: int, now_s: float, decider: str) -> Placed:
     bus, hub = want.view.bus, want.view.hub
     assert bus is not None
     assert hub is not None
@@ -173,31 +168,3 @@ def _placed(want: Want, cluster: str, number: int, now_s: float, decider: str) -
         submitted_at_s=bus.submitted_at_s,
         target=Target(via="hub", namespace=hub.metadata.namespace, local_queue=hub.spec.queue_name),
     )
-
-
-def order_of(know: Knowledge, rules: Rules, policy: Policy, now_s: float) -> tuple[str, ...]:
-    """A configuration's clusters by free GPUs, best first; who takes nothing new goes last. Each
-    overtakes another only by a margin, so an order that is nearly right stays."""
-    fleet = know.fleet
-    fleet.arrange()
-    free: dict[str, float] = {}
-    if fleet.clusters:
-        milli = np.add.reduceat(np.where(fleet.open, fleet.milli, 0), fleet.starts)
-        free = dict(zip(fleet.clusters, (milli / 1000).tolist(), strict=True))
-    worth: dict[str, float] = {}
-    for ref in rules.clusters:
-        view = know.clusters.view(ref.name, now_s, stale_after_s=policy.stale_after_s, avoid_s=0.0)
-        coming = know.on_the_way.to(ref.name, now_s, policy.settle_s).gpus
-        closed = bool(ref.closed or view.closed)
-        worth[ref.hub_name] = float("-inf") if closed else free.get(ref.name, 0.0) - coming
-    order = [ref.hub_name for ref in rules.clusters]
-    for end in range(1, len(order)):
-        at = end
-        while at and _overtakes(worth[order[at]], worth[order[at - 1]], policy.order_margin):
-            order[at - 1], order[at] = order[at], order[at - 1]
-            at -= 1
-    return tuple(order)
-
-
-def _overtakes(behind: float, ahead: float, margin: float) -> bool:
-    return behind > ahead and behind - ahead >= margin

@@ -7,21 +7,17 @@ report pods that are ours, and those are charged as they are reported.
 from collections import Counter, OrderedDict
 from typing import Final
 
-from berthmaster.engine.fleet.clusters import Clusters
-from berthmaster.engine.fleet.fleet import Fleet, Holding
-from berthmaster.engine.fleet.needs import Suitables
+from berthmaster.engine.fleet.fleet import Holding
+from berthmaster.fleetview.snapshot import ClusterSnapshot
+from berthmaster.fleetview.view import FleetView
 from berthmaster.kueue.quota import queue_of
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
 from berthmaster.lifecycle.states import LIVE, State
-from berthmaster.messages.control import ClusterLost, ControlFact, Cordon, QueueSetting
+from berthmaster.messages.control import ControlFact
 from berthmaster.messages.fleet import (
-    ClusterAlive,
-    ClusterProfile,
-    ClusterScore,
     CopyReport,
     FleetFact,
     LocalQueueReport,
-    Membership,
     NodeGone,
     NodeReport,
     QueueReport,
@@ -36,6 +32,7 @@ from berthmaster.messages.workload import (
     WorkloadEvent,
 )
 from berthmaster.multikueue.known.on_the_way import OnTheWay
+from berthmaster.multikueue.settings import HubPolicy
 
 MAX_ENDED: Final = 100_000  # endings remembered; of older ones the log is asked
 
@@ -49,25 +46,22 @@ class Chain:
         self.hub = ""  # id of the hub that it was decided for
 
 
-class Knowledge:
+class BusState:
     """Everything of the bus that decisions depend on."""
 
     def __init__(self) -> None:
         self.chain = Chain()
         self.workloads_sequence = 0
-        self.fleet_sequence = 0
-        self.control_sequence = 0
         self.open: dict[Key, Workload] = {}
         self._homes: dict[Key, str] = {}  # id of the hub that it was placed on
         self.ended: OrderedDict[Key, State] = OrderedDict()
         self.frozen: dict[Key, str] = {}
-        self.fleet = Fleet()
-        self.clusters = Clusters()
-        self.queues: dict[str, QueueSetting] = {}
+        self.view = FleetView.empty()
         self.copies: dict[tuple[str, str, str], CopyReport] = {}  # cluster, namespace, Workload
         self.on_the_way = OnTheWay(self.open, self.copies)
-        self.suitables = Suitables()
         self.verdicts: Counter[Verdict] = Counter()
+        self._news = 0  # rises with whatever clusters are seen by
+        self._snapshot: tuple[tuple[object, ...], ClusterSnapshot] | None = None
 
     # The log
 
@@ -82,12 +76,14 @@ class Knowledge:
             if not isinstance(event, Submitted) or event.cell != HUB_CELL or name in self.frozen:
                 return None
             workload = Workload(tenant=event.tenant, id=event.id)
+        attempt_cluster = workload.cluster
         verdict = offer(workload, event, sequence, stored_at_s)
         self.verdicts[verdict] += 1
         if verdict is Verdict.MISSED:
             self.freeze(event.tenant, event.id, sequence, "events of it are missing")
         if verdict is not Verdict.COUNTED:
             return verdict
+        self.view.learn(event, attempt_cluster, stored_at_s)
         if isinstance(event, Succeeded | Failed | Cancelled):
             self.open.pop(name, None)
             self._homes.pop(name, None)
@@ -128,39 +124,30 @@ class Knowledge:
 
     def take_fact(self, fact: FleetFact, sequence: int, stored_at_s: float) -> None:
         """Take over the newest value of something in the fleet."""
-        self.fleet_sequence = max(self.fleet_sequence, sequence)
-        cluster = self.clusters.get(fact.cluster)
+        self._news += 1
+        self.view.take_fact(fact, sequence, stored_at_s)
         match fact:
             case NodeReport():
                 self.on_the_way.node_reported(fact)
-                self.fleet.put_node(fact)
                 self._charge_pods(fact)
             case NodeGone():
                 self.drop_node(fact.cluster, fact.node)
-            case ClusterAlive():
-                cluster.alive_at_s = stored_at_s
-            case ClusterProfile():
-                cluster.profile = fact
-            case Membership():
-                cluster.take_membership(fact)
-            case QueueReport():
-                # A mapping of its own: the struct's default is one for all clusters.
-                cluster.queues = dict(cluster.queues)
-                cluster.take_queue(fact)
+            case CopyReport(gone=True):
+                self.copies.pop((fact.cluster, fact.namespace, fact.workload), None)
             case CopyReport():
-                at = (fact.cluster, fact.namespace, fact.workload)
-                if fact.gone:
-                    self.copies.pop(at, None)
-                else:
-                    self.copies[at] = fact
-            case ClusterScore():
-                cluster.score = fact
+                self.copies[fact.cluster, fact.namespace, fact.workload] = fact
+
+    def take_control(self, fact: ControlFact, sequence: int) -> None:
+        """Take over what an operator set."""
+        self._news += 1
+        self.view.take_control(fact, sequence)
 
     def drop_node(self, cluster: str, node: str) -> None:
         """The node is no more, and what was charged to it."""
+        self._news += 1
         self.on_the_way.node_gone(cluster, node)
-        self.fleet.drop_node(cluster, node)
-        self.fleet.release(_seen_on(cluster, node))
+        self.view.drop_node(cluster, node)
+        self.view.fleet.release(_seen_on(cluster, node))
 
     def _charge_pods(self, report: NodeReport) -> None:
         holdings = [
@@ -169,25 +156,28 @@ class Knowledge:
         ]
         name = _seen_on(report.cluster, report.node)
         if holdings:
-            self.fleet.hold(name, holdings)
+            self.view.fleet.hold(name, holdings)
         else:
-            self.fleet.release(name)
-
-    def take_control(self, fact: ControlFact, sequence: int) -> None:
-        """Take over what an operator set."""
-        self.control_sequence = max(self.control_sequence, sequence)
-        match fact:
-            case QueueSetting():
-                self.queues[fact.queue] = fact
-            case Cordon(node=None):
-                cluster = self.clusters.get(fact.cluster)
-                cluster.cordoned = fact.reason if fact.cordoned else None
-            case Cordon():
-                self.fleet.set_cordon(fact.cluster, fact.node or "", fact.cordoned)
-            case ClusterLost():
-                self.clusters.get(fact.cluster).lost = fact.lost
+            self.view.fleet.release(name)
 
     # What follows
+
+    def snapshot(self, policy: HubPolicy, now_s: float) -> ClusterSnapshot:
+        """All clusters as of now; the same one as long as nothing new is known. Clusters that have
+        queues and no nodes yet are among them."""
+        view = self.view
+        key = (policy, now_s, self._news)
+        if self._snapshot is None or self._snapshot[0] != key:
+            record = view.track_record
+            made = view.snapshot(
+                policy,
+                now_s,
+                view.mix.newest,
+                lambda: record.steadiness(now_s),
+                also=[cluster.name for cluster in view.clusters.known() if cluster.queues],
+            )
+            self._snapshot = key, made
+        return self._snapshot[1]
 
     def home_of(self, workload: Workload) -> str:
         """The id of the hub where it stands; "" = on none yet, or nobody knows."""
@@ -199,7 +189,7 @@ class Knowledge:
         self, cluster: str, namespace: str, name: str
     ) -> tuple[QueueReport, LocalQueueReport] | None:
         """The worker's queue of the same name in the same namespace, with its ClusterQueue."""
-        return queue_of(self.clusters.get(cluster).queues.values(), namespace, name)
+        return queue_of(self.view.clusters.peek(cluster).queues.values(), namespace, name)
 
     def copy_of(self, workload: Workload, namespace: str, kueue_name: str) -> CopyReport | None:
         """The copy of a workload in the cluster of its attempt, as it stands there."""

@@ -1,0 +1,123 @@
+"""One Workload against the clusters of its MultiKueueConfig: who could take it, the best first, and
+why not the rest.
+
+Filters, parts of the score and profiles are fleetview's and the engine's, the same as for requests
+on NATS; what a hub asks of a cluster beside that is gate.py's. Clusters with the same score go in
+the configuration's order. *Unknown* clusters are those that say nothing, or nothing of their
+queues: they are no candidates, and yet Kueue may reach them, so they are the last resort when
+nobody else is known.
+"""
+
+from typing import Final, NamedTuple
+
+from berthmaster.engine.fleet.clusters import SILENT, UNSCORED
+from berthmaster.engine.fleet.needs import shape_of
+from berthmaster.fleetview.filters import why_unasked
+from berthmaster.fleetview.shortlist import Shortlist, filter_and_rank
+from berthmaster.fleetview.weighting import Weighting
+from berthmaster.messages.placement import RankedCluster
+from berthmaster.messages.workload import JobRequest
+from berthmaster.multikueue.deciding.gate import NO_REPORT, Asked, HubGate
+from berthmaster.multikueue.known.bus_state import BusState
+from berthmaster.multikueue.known.hub import ClusterRef
+from berthmaster.multikueue.known.workload_view import WorkloadView
+from berthmaster.multikueue.settings import HubPolicy
+
+MOST_AGE_S: Final = 1e9  # that a record tells
+TIER_WORDS: Final = (
+    "fits now",
+    "has quota, its GPUs are busy",
+    "has quota, its nodes are yet to come",
+    "has no quota left now",
+)
+
+
+class HubCandidate(NamedTuple):
+    """A cluster that could take it."""
+
+    ref: ClusterRef
+    tier: int  # one of engine/scoring/parts/tier.py's
+    headroom: float  # GPUs, or CPU cores for what asks for none
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        return f"{TIER_WORDS[self.tier]}, room for {self.headroom:g}"
+
+
+class HubShortlist(NamedTuple):
+    """The clusters of a configuration, seen with one Workload's eyes."""
+
+    candidates: tuple[HubCandidate, ...]  # best first
+    filtered: dict[str, str]  # cluster -> why it is out
+    unknown: tuple[ClusterRef, ...]  # of those, the ones of which nothing is known
+    fleet: Shortlist | None  # all that was found out; None where no rules hold
+
+    @property
+    def weighting(self) -> Weighting | None:
+        """How the clusters were ranked."""
+        return self.fleet.weighting if self.fleet is not None else None
+
+
+def shortlist_for(
+    know: BusState, view: WorkloadView, policy: HubPolicy, now_s: float
+) -> HubShortlist:
+    """The clusters as one Workload sees them."""
+    rules, bus, hub = view.rules, view.bus, view.hub
+    if rules is None or bus is None or hub is None:
+        return HubShortlist((), {}, (), None)
+    request = bus.request or JobRequest(id=bus.id)
+    asked = Asked(bus.key, hub.metadata.namespace, hub.spec.queue_name, request)
+    snapshot = know.snapshot(policy, now_s)
+    gate = HubGate(know, snapshot, rules, asked, policy)
+    found = filter_and_rank(know.view, snapshot, request, shape_of(request), gate)
+    refs: dict[str, ClusterRef] = {}
+    for ref in rules.clusters:
+        refs.setdefault(ref.name, ref)
+    score, clusters = found.candidates.found.values[0], found.candidates.clusters
+    place = {name: number for number, name in enumerate(refs)}
+    found.candidates.order.sort(key=lambda number: (-score[number], place[clusters[number]]))
+    best = [candidate.cluster for candidate in found.candidates]
+    filtered: dict[str, str] = {}
+    unknown: list[ClusterRef] = []
+    for ref in rules.clusters:
+        if ref is not refs[ref.name]:
+            filtered[ref.hub_name] = ref.closed
+        elif ref.name not in best:
+            why = gate.shut(ref.name)
+            if not why:
+                why = why_unasked(know.view.clusters.peek(ref.name), request)
+            if not why:
+                why = found.filtered.get(ref.name, "") or _unheard(know, ref.name, policy, now_s)
+                if why in (SILENT, UNSCORED, NO_REPORT):
+                    unknown.append(ref)
+            filtered[ref.name] = why
+    candidates = tuple(
+        HubCandidate(refs[name], int(gate.tier(name)), gate.headroom(name)) for name in best
+    )
+    return HubShortlist(candidates, filtered, tuple(unknown), found)
+
+
+def _unheard(know: BusState, cluster: str, policy: HubPolicy, now_s: float) -> str:
+    """Why a cluster is out that has neither nodes nor queues."""
+    seen = know.view.clusters.view(
+        cluster, now_s, stale_after_s=policy.stale_after_s, avoid_s=policy.avoid_s
+    )
+    return seen.closed or NO_REPORT
+
+
+def ranking(
+    shortlist: HubShortlist, chosen: str, know: BusState, policy: HubPolicy, now_s: float
+) -> tuple[RankedCluster, ...]:
+    """As a record keeps it: the chosen one first, with the score that it has, then the best."""
+    found = shortlist.fleet
+    if found is None:
+        return ()
+    for candidate in found.candidates:
+        if candidate.cluster == chosen:
+            return found.ranking(candidate)
+    age_s = max(0.0, now_s - know.view.clusters.peek(chosen).alive_at_s)
+    age_s = round(min(age_s, MOST_AGE_S), 3)
+    first = RankedCluster(cluster=chosen, score=0.0, parts={}, input_age_s=age_s)
+    rest = found.ranking(found.candidates[0]) if found.candidates else ()
+    return (first, *rest)[: policy.ranking_limit]
