@@ -12,7 +12,6 @@ from berthmaster.lifecycle.fold import Workload
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import WhyReply
 from berthmaster.messages.placement import Choice, Decision
-from berthmaster.multikueue.deciding.committing import nominated_names
 from berthmaster.multikueue.deciding.shortlist import shortlist_for
 from berthmaster.multikueue.deciding.steps import Wait, elsewhere_words, next_step
 from berthmaster.multikueue.deciding.traps import Trap
@@ -95,7 +94,7 @@ def _standing(about: About, view: WorkloadView, bus: Workload) -> str:
         return f"waits for quota on the hub: {waits_for_quota(hub)}"
     if why_not:
         return f"waits: {why_not}"
-    names = sorted(nominated_names(view))
+    names = sorted(view.nominated)
     if not names and (held := held_back(hub, rules.check, rules.own_checks)):
         return f"waits: {held}"
     if names:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from berthmaster.kueue.contract import forbidden
 from berthmaster.lifecycle.states import State
-from berthmaster.multikueue.deciding.committing import nominated_names
 from berthmaster.multikueue.deciding.shortlist import shortlist_for
 from berthmaster.multikueue.deciding.traps import Trap
 from berthmaster.multikueue.instructions import KubeEvent
@@ -55,7 +54,7 @@ def of(
         return
     if memo.trouble and not memo.trouble_passes:
         yield from tell(NOT_WRITTEN, memo.trouble, warning=True)
-    if bus.state is State.CLAIMED and bus.cluster in nominated_names(view):
+    if bus.state is State.CLAIMED and bus.cluster in view.nominated:
         shortlist = shortlist_for(know, view, policy, now_s)
         if memo.told.get(NOMINATED, "").partition(":")[0] != f"attempt {bus.attempt}":
             best = next((c for c in shortlist.candidates if c.ref.name == bus.cluster), None)

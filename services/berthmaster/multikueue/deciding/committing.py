@@ -10,14 +10,19 @@ from typing import NamedTuple
 
 from berthmaster.messages.placement import HUB_CELL, Choice, Decision, Saw, Target
 from berthmaster.messages.workload import JobRequest, Placed
-from berthmaster.multikueue.deciding.shortlist import HubShortlist, ranking, shortlist_for
+from berthmaster.multikueue.deciding.shortlist import (
+    NO_RANKING,
+    HubShortlist,
+    next_best,
+    ranking,
+    shortlist_for,
+)
 from berthmaster.multikueue.deciding.steps import Place
 from berthmaster.multikueue.known.bus_state import BusState
 from berthmaster.multikueue.known.workload_view import WorkloadView
 from berthmaster.multikueue.settings import ENGINE_VERSION, HubPolicy
 
 MAX_REASON_CHARS = 300
-NO_RANKING = "nothing is known of its clusters: next in the configuration's order"
 
 
 class Commit(NamedTuple):
@@ -41,30 +46,6 @@ class Chosen(NamedTuple):
     cluster: str
     shortlist: HubShortlist
     note: str
-
-
-def nominated_names(view: WorkloadView) -> frozenset[str]:
-    """The fleet's names of the clusters that are nominated already."""
-    hub, rules = view.hub, view.rules
-    if hub is None or rules is None:
-        return frozenset()
-    return frozenset(r.name for r in rules.clusters if r.hub_name in hub.nominated)
-
-
-def next_best(
-    view: WorkloadView, shortlist: HubShortlist, policy: HubPolicy, silent_for_s: float
-) -> tuple[str, str] | None:
-    """(the best cluster that is not nominated yet, a note); None if there is none."""
-    taken = nominated_names(view)
-    for candidate in shortlist.candidates:
-        if candidate.ref.name not in taken:
-            return candidate.ref.name, candidate.words
-    if shortlist.candidates or silent_for_s < policy.silent_s:
-        return None
-    for ref in shortlist.unknown:
-        if ref.name not in taken:
-            return ref.name, NO_RANKING
-    return None
 
 
 def choose(know: BusState, want: ToPlace, policy: HubPolicy, now_s: float) -> Chosen | None:

@@ -2,8 +2,7 @@
 
 from berthmaster.engine.scoring.parts.tier import FITS
 from berthmaster.kueue.contract import forbidden
-from berthmaster.multikueue.deciding.committing import next_best, nominated_names
-from berthmaster.multikueue.deciding.shortlist import shortlist_for
+from berthmaster.multikueue.deciding.shortlist import next_best, shortlist_for
 from berthmaster.multikueue.deciding.traps import busy, hopeless
 from berthmaster.multikueue.known.bus_state import BusState
 from berthmaster.multikueue.known.workload_view import Memo, WorkloadView
@@ -15,7 +14,7 @@ def in_vain(view: WorkloadView, know: BusState, policy: HubPolicy, now_s: float)
     bus, hub, rules = view.bus, view.hub, view.rules
     if bus is None or hub is None or rules is None or view.admitted_copy is not None:
         return ""
-    if forbidden(hub, rules.check) or bus.cluster not in nominated_names(view):
+    if forbidden(hub, rules.check) or bus.cluster not in view.nominated:
         return ""
     shortlist = shortlist_for(know, view, policy, now_s)
     why = shortlist.filtered.get(bus.cluster, "")

@@ -24,6 +24,7 @@ from berthmaster.multikueue.known.workload_view import WorkloadView
 from berthmaster.multikueue.settings import HubPolicy
 
 MOST_AGE_S: Final = 1e9  # that a record tells
+NO_RANKING: Final = "nothing is known of its clusters: next in the configuration's order"
 TIER_WORDS: Final = (
     "fits now",
     "has quota, its GPUs are busy",
@@ -121,3 +122,19 @@ def ranking(
     first = RankedCluster(cluster=chosen, score=0.0, parts={}, input_age_s=age_s)
     rest = found.ranking(found.candidates[0]) if found.candidates else ()
     return (first, *rest)[: policy.ranking_limit]
+
+
+def next_best(
+    view: WorkloadView, shortlist: HubShortlist, policy: HubPolicy, silent_for_s: float
+) -> tuple[str, str] | None:
+    """(the best cluster that is not nominated yet, a note); None if there is none."""
+    taken = view.nominated
+    for candidate in shortlist.candidates:
+        if candidate.ref.name not in taken:
+            return candidate.ref.name, candidate.words
+    if shortlist.candidates or silent_for_s < policy.silent_s:
+        return None
+    for ref in shortlist.unknown:
+        if ref.name not in taken:
+            return ref.name, NO_RANKING
+    return None

@@ -28,6 +28,13 @@ class WorkloadView(NamedTuple):
     heard_since_s: float = float("-inf")  # the hub, without a break; infinite while it is not
 
     @property
+    def nominated(self) -> frozenset[str]:
+        """The fleet's names of the clusters that are nominated already."""
+        if self.hub is None or self.rules is None:
+            return frozenset()
+        return frozenset(r.name for r in self.rules.clusters if r.hub_name in self.hub.nominated)
+
+    @property
     def copy(self) -> CopyReport | None:
         """In the cluster of the open attempt."""
         return self.copies.get(self.bus.cluster) if self.bus is not None else None
