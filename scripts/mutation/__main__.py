@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ END_LIMIT_S = 5.0
 START_LIMIT_S = 60.0  # until a worker has imported and collected its tests
 CAUGHT_PERCENT = 90.0
 SEEDS = 8
+# Whose stories tell what a package is for, when its own tests are of its parts.
+ALSO = {"engine": ("resolver",)}
 
 
 @dataclass(frozen=True)
@@ -93,12 +95,14 @@ def main(argv: list[str] | None = None) -> int:
         for mutant in drawn:
             console.print(diff(mutant, sources, paths), markup=False, soft_wrap=True)
         return 0
-    results = run(drawn, sources, asked.seeds, console)
-    for result in results:
+
+    def tell(result: Result) -> None:
         if not result.caught_by:
             reached = f"executed by {result.tests} tests" if result.tests else "no test executes it"
             text = f"{diff(result.mutant, sources, paths)}\n    {reached}"
             console.print(text, markup=False, soft_wrap=True)
+
+    results = run(drawn, sources, asked.seeds, console, tell)
     console.print(table(results))
     if asked.json is not None:
         told = [asdict(r.mutant) | {"caught_by": r.caught_by, "tests": r.tests} for r in results]
@@ -135,7 +139,13 @@ def _packages(results: list[Result]) -> list[str]:
     return sorted({r.mutant.package for r in results})
 
 
-def run(drawn: list[Mutant], sources: dict[str, str], seeds: int, console: Console) -> list[Result]:
+def run(
+    drawn: list[Mutant],
+    sources: dict[str, str],
+    seeds: int,
+    console: Console,
+    tell: Callable[[Result], None],
+) -> list[Result]:
     """Package by package, one process at a time."""
     results = []
     columns = (
@@ -152,7 +162,7 @@ def run(drawn: list[Mutant], sources: dict[str, str], seeds: int, console: Conso
             job = Job(
                 mutants,
                 {mutant.module: sources[mutant.module] for mutant in mutants},
-                (f"tests/unit/{package}",),
+                tuple(f"tests/unit/{each}" for each in (package, *ALSO.get(package, ()))),
                 seeds,
             )
             for told in fates(job):
@@ -161,6 +171,7 @@ def run(drawn: list[Mutant], sources: dict[str, str], seeds: int, console: Conso
                         console.print(f"left out, fails without a mutant: {test}", markup=False)
                     continue
                 results.append(Result(mutants[told.mutant], told.caught_by, told.tests))
+                tell(results[-1])
                 progress.advance(bar)
     results.sort(key=lambda result: (result.mutant.module, result.mutant.place))
     return results

@@ -19,6 +19,7 @@ import importlib.machinery
 import importlib.util
 import io
 import json
+import math
 import os
 import resource
 import select
@@ -53,7 +54,7 @@ class Job:
 
     mutants: tuple[Mutant, ...]
     sources: dict[str, str]  # of the modules that have mutants
-    tests: tuple[str, ...]
+    tests: tuple[str, ...]  # folders
     seeds: int = 0  # of the simulation
     alone: int = OFF  # this mutant is on from the start, and the only one that is asked for
     least_limit_s: float = LEAST_LIMIT_S
@@ -180,10 +181,16 @@ class Runner:
                 self.tell(Fate(number, "", at_import=True))
                 continue
             reaching = [t for t in known if t.passed and number in t.executed]
-            reaching.sort(key=lambda t: (t.test.startswith("simulation["), round(t.took_s, 1)))
+            reaching.sort(key=self._turn)
             limit_s = limit_of(self.job, sum(t.took_s for t in reaching))
             self.tell(self._fate(number, [t.test for t in reaching], tasks, limit_s))
         return True
+
+    def _turn(self, tested: Tested) -> tuple[int, float]:
+        """Own tests go first, the simulation last, and of each the quick ones."""
+        tests = self.job.tests
+        folder = next((n for n, t in enumerate(tests) if tested.test.startswith(t)), len(tests))
+        return folder, round(tested.took_s, 1)
 
     def _passes(self, item: pytest.Item) -> bool:
         """One test, from its fixtures to their end."""
@@ -264,6 +271,8 @@ def _forked(lines: Callable[[], Iterator[str]], limit_s: float) -> tuple[list[st
             os.setpgid(0, 0)
             os.close(reads)
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+            cpu_s = math.ceil(limit_s) + 1  # if nobody is left to end it
+            resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
             with os.fdopen(writes, "w", buffering=1) as out:
                 for line in lines():
                     print(line, file=out)

@@ -17,6 +17,12 @@ SLICE = Share(resource="nvidia.com/mig-1g.10gb", kind="mig", milli=142, memory_m
 HALF = Share(resource="nvidia.com/gpu.shared", milli=500, count=2)
 
 
+def mixed(report: NodeReport) -> NodeReport:
+    """The node with a T4 in every second place: such a node serves some pods by some GPUs."""
+    gpus = tuple(replace(gpu, model="T4") if at % 2 else gpu for at, gpu in enumerate(report.gpus))
+    return replace(report, gpus=gpus)
+
+
 @st.composite
 def reports(draw: st.DrawFn, cluster: str, name: str, counter: int = 1) -> NodeReport:
     """A node in any state."""
@@ -38,6 +44,8 @@ def reports(draw: st.DrawFn, cluster: str, name: str, counter: int = 1) -> NodeR
         labels=draw(st.sampled_from([{}, {"zone": "a"}])),
         counter=counter,
     )
+    if draw(st.sampled_from([False, False, True])):
+        report = mixed(report)
     return replace(report, shares=draw(st.sampled_from([(), (), (SLICE,), (HALF, SLICE)])))
 
 

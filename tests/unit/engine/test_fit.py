@@ -15,7 +15,7 @@ from berthmaster.lifecycle.fold import key
 from berthmaster.messages.fleet import NodeReport, Taint
 from berthmaster.messages.workload import PodSet, Toleration
 from tests.support.builders import node, pod_set
-from tests.unit.engine.fleets import UNHURRIED
+from tests.unit.engine.fleets import UNHURRIED, mixed
 
 MODELS = ("A100", "T4")
 
@@ -25,22 +25,21 @@ def fleets(draw: st.DrawFn) -> Fleet:
     fleet = Fleet()
     for index in range(draw(st.integers(1, 6))):
         gpus = draw(st.integers(0, 4))
-        fleet.put_node(
-            node(
-                draw(st.sampled_from(["c1", "c2"])),
-                f"n{index}",
-                gpus=gpus,
-                model=draw(st.sampled_from(MODELS)),
-                memory_mib=draw(st.sampled_from([16_384, 81_920])),
-                cpu_milli=draw(st.integers(0, 8)) * 1000,
-                node_memory_mib=draw(st.integers(0, 8)) * 1024,
-                foreign_milli=tuple(draw(st.integers(0, 1000)) for _ in range(gpus)),
-                unhealthy=tuple(draw(st.sets(st.integers(0, 3), max_size=2))),
-                schedulable=draw(st.booleans()),
-                taints=draw(st.sampled_from([(), (Taint(key="spot"),)])),
-                labels=draw(st.sampled_from([{}, {"zone": "a"}])),
-            )
+        report = node(
+            draw(st.sampled_from(["c1", "c2"])),
+            f"n{index}",
+            gpus=gpus,
+            model=draw(st.sampled_from(MODELS)),
+            memory_mib=draw(st.sampled_from([16_384, 81_920])),
+            cpu_milli=draw(st.integers(0, 8)) * 1000,
+            node_memory_mib=draw(st.integers(0, 8)) * 1024,
+            foreign_milli=tuple(draw(st.integers(0, 1000)) for _ in range(gpus)),
+            unhealthy=tuple(draw(st.sets(st.integers(0, 3), max_size=2))),
+            schedulable=draw(st.booleans()),
+            taints=draw(st.sampled_from([(), (Taint(key="spot"),)])),
+            labels=draw(st.sampled_from([{}, {"zone": "a"}])),
         )
+        fleet.put_node(mixed(report) if draw(st.booleans()) else report)
     fleet.arrange()
     return fleet
 

@@ -1,5 +1,7 @@
 """The queues' accounts are the same in whatever order the facts and placements were told."""
 
+import math
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -93,6 +95,28 @@ def test_only_healthy_gpus_are_there_to_be_shared() -> None:
     told.tell(node(gpus=4))
     assert told.ledger.gpu_milli_of("c1") == 4000
     assert told.ledger.gpu_milli_of("never heard of") == 0
+
+
+def test_models_and_cpu_a_gpu_are_those_of_the_nodes_there_are() -> None:
+    told = Told()
+    assert (told.ledger.models(), told.ledger.cpu_a_gpu()) == ((), math.inf)
+    told.tell(node(name="n1", model="T4", gpus=4, cpu_milli=32_000))
+    assert (told.ledger.models(), told.ledger.cpu_a_gpu()) == (("T4",), 8000.0)
+    told.tell(node("c2", name="n2", model="H100", gpus=2, unhealthy=(0,), cpu_milli=8000))
+    assert (told.ledger.models(), told.ledger.cpu_a_gpu()) == (("H100", "T4"), 8000.0)
+    assert (told.ledger.models(), told.ledger.cpu_a_gpu()) == (("H100", "T4"), 8000.0)
+    told.lose("n1")
+    assert (told.ledger.models(), told.ledger.cpu_a_gpu()) == (("H100",), 8000.0)
+
+
+def test_pods_that_the_request_does_not_know_are_charged_to_no_model() -> None:
+    ledger = Ledger(node)
+    odd = (*PODS, PodBinding(pod="stranger-0", node="n1", gpus=(4,)))
+    ledger.hold(NAME, REQUEST, "c1", odd)
+    assert ledger.used("q") == {"cpu": 9000, "memory": 250, "gpu": 4000, "gpu/T4": 4000}
+    boss = (PodBinding(pod="boss-0", node="n3"),)  # has no GPU of the node's
+    ledger.hold(NAME, REQUEST, "c1", boss)
+    assert ledger.used("q") == {"cpu": 9000, "memory": 250, "gpu": 4000}
 
 
 STEPS = [

@@ -15,7 +15,7 @@ from berthmaster.engine.scoring.score_cache import ScoreCache, Scorecard
 from berthmaster.engine.scoring.value import NOT_HERE, score_all, worth_of
 from berthmaster.lifecycle.fold import key
 from berthmaster.messages.fleet import NodeReport
-from berthmaster.messages.workload import PodSet
+from berthmaster.messages.workload import PodSet, Topology
 from tests.support.builders import node, pod_set
 from tests.unit.engine.fleets import CLUSTERS, UNHURRIED, pods, reports
 
@@ -194,3 +194,15 @@ def test_the_card_that_was_not_asked_for_longest_goes_and_comes_back_right() -> 
 def test_equal_pods_of_other_names_and_numbers_share_a_card() -> None:
     assert kind_of(pod_set(name="a", count=3)) == kind_of(pod_set(name="b", count=9))
     assert kind_of(pod_set(gpu_milli=100)) != kind_of(pod_set(gpu_milli=200))
+    # Nor is a node another to one pod by what its gang is to do, or by what it would rather have.
+    for fields in (
+        {"prefer_gpu_models": ("T4",)},
+        {"topology": Topology(max_pods_a_node=1)},
+        {"topology": Topology(same="node"), "prefer_gpu_models": ("T4",)},
+    ):
+        assert kind_of(pod_set(**fields)) == kind_of(pod_set())
+    rack = kind_of(pod_set(topology=Topology(same="rack")))
+    assert rack != kind_of(pod_set())
+    assert rack == kind_of(
+        pod_set(prefer_gpu_models=("T4",), topology=Topology(same="rack", nodes="fewest"))
+    )

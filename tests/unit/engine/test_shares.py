@@ -1,10 +1,11 @@
 """Parts of GPUs as nodes offer them: what a pod takes, what that costs, how many there are."""
 
+import numpy as np
 from msgspec.structs import replace
 
 from berthmaster.engine.fitting.fit import Scratch, bind_gang, holding, pods_that_fit, tightness
 from berthmaster.engine.fleet.fleet import Fleet
-from berthmaster.engine.fleet.needs import Suitable, suitable_nodes
+from berthmaster.engine.fleet.needs import Suitable, Suitables, suitable_nodes
 from berthmaster.engine.fleet.shares import profile_milli, share_for
 from berthmaster.lifecycle.fold import key
 from berthmaster.messages.fleet import NodeReport, Share
@@ -70,6 +71,26 @@ def test_a_piece_costs_all_of_it_and_there_are_only_so_many() -> None:
         fleet.release(key("a", name))
     assert room(fleet, part(300)) == [1]
     assert int(fleet.milli[0]) == 1000 - SLICED
+
+
+def test_a_gpu_with_room_but_without_a_piece_is_no_place() -> None:
+    fleet = fleet_of(sliced())
+    suitable = suitable_nodes(fleet, part(100))
+    assert np.isfinite(tightness(fleet, part(100), suitable)).all()
+    bound = tuple(PodBinding(pod=f"main-{at}", node="n1", gpus=(0,)) for at in range(4))
+    fleet.hold(key("a", "small"), [holding("c1", binding, part(100)) for binding in bound])
+    assert int(fleet.gpu[0, 0]) == 428  # three small ones by milli, but all four are taken
+    assert np.isinf(tightness(fleet, part(100), suitable)).all()
+
+
+def test_what_suits_a_part_is_not_taken_for_what_suits_a_whole_gpu() -> None:
+    fleet, known = fleet_of(sliced(), node(name="n2")), Suitables()
+    offers = {
+        (milli, gpus): known.of(fleet, b"%d %d" % (milli, gpus), 0, each).offered is not None
+        for milli, gpus in ((100, 1), (1000, 1), (1000, 2))
+        for each in [pod_set(gpu_milli=milli, gpus=gpus)]
+    }
+    assert offers == {(100, 1): True, (1000, 1): False, (1000, 2): False}
 
 
 def test_what_is_charged_does_not_depend_on_whether_node_or_placement_was_heard_of_first() -> None:
