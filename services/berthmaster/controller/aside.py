@@ -30,6 +30,7 @@ class Phase(Enum):
     READING = "Unreadable"  # it does not have the form that its kind promises
     HEARING = "NotUnderstood"  # the core raised on hearing of it
     ACTING = "CannotBeHandled"  # the core raised while it acted on it
+    SHOWING = "CannotBeShown"  # the core raised when asked how it stands
 
 
 class Oddity(NamedTuple):

@@ -28,7 +28,7 @@ from berthmaster.runtime.service import Context
 
 LONGEST_SLEEP_S: Final = 1.0
 LEAST_SLEEP_S: Final = 0.01  # however soon the core says that something is due
-BEAT_S: Final = 0.5  # between two looks at health and figures
+BEAT_S: Final = 0.5
 FINISH_S: Final = 2.0  # for writes that are under way when the service stops; it drains within 4
 RELEASE_S: Final = 1.0
 W = TypeVar("W")
@@ -66,9 +66,11 @@ class Controller(Generic[W]):
         *,
         name: str,
         gather_s: float = 0.0,
+        beat_s: float = BEAT_S,
     ) -> None:
         """``name``: of the controller, after ``berthmaster.io/``. ``gather_s``: to wait after a
-        change for more of them, where a look at all that changed is dear."""
+        change for more of them, where a look at all that changed is dear. ``beat_s``: between two
+        looks at health and figures."""
         self.ctx = ctx
         self.client = client
         self.writer = writer
@@ -80,6 +82,7 @@ class Controller(Generic[W]):
         self.watch: Watch
         self._core = core
         self._gather_s = gather_s
+        self._beat_s = beat_s
         self._changed = asyncio.Event()
         self._under_way: set[asyncio.Task[None]] = set()
         self._own: set[asyncio.Task[None]] = set()  # the loop, and the lease
@@ -252,7 +255,7 @@ class Controller(Generic[W]):
     # House
 
     async def _keep_house(self) -> None:
-        async for _ in beats(BEAT_S, self.ctx.stopping):
+        async for _ in beats(self._beat_s, self.ctx.stopping):
             self.watch.show()
             if (lease := self.lease) is not None:
                 note = "held" if lease.held else f"held by {lease.seen_holder or 'nobody'}"

@@ -46,7 +46,7 @@ class Writer(Generic[W]):
         try:
             async with self._turns, asyncio.timeout(self._limit_s):
                 if not self.may_write():
-                    return Answer(Outcome.LATER, "NotActing", "another replica acts now")
+                    return Answer(Outcome.LATER, "NotActing", "this replica may not act now")
                 return await self._written(write)
         except TimeoutError:
             return Answer(Outcome.LATER, "TimedOut", f"not done within {self._limit_s:g} s")

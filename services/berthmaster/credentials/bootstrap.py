@@ -11,9 +11,9 @@ import binascii
 from typing import Final
 
 from berthmaster.credentials import names
-from berthmaster.credentials.book import KUBECONFIG
+from berthmaster.credentials.index import KUBECONFIG
 from berthmaster.credentials.objects import Secret
-from berthmaster.credentials.words import Bootstrap, Endpoint, Refused
+from berthmaster.credentials.observed import Bootstrap, Endpoint, Refused
 from berthmaster.kubernetes.config import Access, from_kubeconfig_bytes
 from berthmaster.kubernetes.errors import BadConfig
 

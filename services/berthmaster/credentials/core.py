@@ -10,8 +10,27 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from berthmaster.credentials import names, saying
-from berthmaster.credentials.book import Book
+from berthmaster.controller.answer import Answer
+from berthmaster.controller.aside import Phase, SetAside
+from berthmaster.controller.instructions import KubeEvent
+from berthmaster.credentials import kube_events, names
+from berthmaster.credentials.index import ClusterIndex
+from berthmaster.credentials.instructions import (
+    Adopt,
+    Check,
+    Forget,
+    Instruction,
+    Look,
+    Mint,
+    Prepare,
+    Publish,
+    Revoke,
+    Step,
+    Sweep,
+)
+from berthmaster.credentials.kube_events import Notice
+from berthmaster.credentials.objects import ClusterProfile, ManagedCluster
+from berthmaster.credentials.observed import Bootstrap, Managed, Minted, Observed, Survey
 from berthmaster.credentials.stages import (
     Stage,
     Times,
@@ -24,26 +43,13 @@ from berthmaster.credentials.stages import (
     usable,
 )
 from berthmaster.credentials.steps import STEPS
-from berthmaster.credentials.words import (
-    Adopt,
-    Bootstrap,
-    Check,
-    Failed,
-    Forget,
-    Instruction,
-    Look,
-    Managed,
-    Mint,
-    Minted,
-    Observed,
-    Outcome,
-    Prepare,
-    Publish,
-    Revoke,
-    Survey,
-    Sweep,
-    Tell,
-    Trouble,
+from berthmaster.kubernetes.errors import Forbidden, Unauthorized
+from berthmaster.kubernetes.objects import Metadata
+from berthmaster.kubernetes.resources import (
+    CLUSTER_PROFILES,
+    MANAGED_CLUSTERS,
+    MULTIKUEUE_CLUSTERS,
+    Resource,
 )
 
 FIRST_PAUSE_S: Final = 1.0
@@ -115,15 +121,15 @@ class Counts:
 class Credentials:
     """All clusters of one hub."""
 
-    def __init__(self, book: Book, times: Times) -> None:
-        self.book = book
+    def __init__(self, index: ClusterIndex, times: Times) -> None:
+        self.aside = SetAside()
+        self.index = index
         self._times = times
         self._records: dict[str, Record] = {}
         self._dirty: set[str] = set()
         self._due: dict[str, float] = {}
         self.counts = Counts()
-        self.tells: list[Tell] = []
-        self.faults: list[tuple[str, Exception]] = []  # of ours
+        self._events: list[KubeEvent] = []  # that nobody has fetched
 
     # ---- what comes in
 
@@ -136,29 +142,30 @@ class Credentials:
         self._records = {name: rec for name, rec in self._records.items() if rec.busy}
         for record in self._records.values():
             record.survey = record.minted = None
-        self._dirty = self.book.clusters()
+        self._dirty = self.index.clusters()
         self._due.clear()
 
-    def on_outcome(self, asked: Instruction, outcome: Outcome, now_s: float) -> None:
-        """What became of a step."""
+    def on_answer(self, asked: Step, answer: Answer, now_s: float) -> list[Instruction]:
+        """What became of a step; ``found`` is what it found out, if that is its purpose."""
         record = self._records.setdefault(asked.cluster, Record())
         record.busy = False
         self._dirty.add(asked.cluster)
-        if isinstance(outcome, Failed):
-            self._failed(record, asked, outcome, now_s)
-        else:
+        if answer.done:
             record.failed.pop(record.stage, None)
-            self._done(record, asked, outcome, now_s)
+            self._done(record, asked, answer.found, now_s)
+        else:
+            self._failed(record, asked, answer, now_s)
+        return [*self._take_events()]
 
-    def _done(self, record: Record, asked: Instruction, outcome: Outcome, now_s: float) -> None:
-        match asked, outcome:
+    def _done(self, record: Record, asked: Step, found: object, now_s: float) -> None:
+        match asked, found:
             case Prepare() | Look(), Survey():
-                record.survey = outcome
+                record.survey = found
             case Mint() | Adopt(), Minted():
-                record.minted = outcome
+                record.minted = found
                 survey = record.survey
-                if survey is not None and not outcome.managed:
-                    bound = {**survey.bound, outcome.serial: outcome.issued_at_s}
+                if survey is not None and not found.managed:
+                    bound = {**survey.bound, found.serial: found.issued_at_s}
                     record.survey = survey._replace(bound=bound)
             case Publish(), _:
                 record.minted, record.rejected, record.checked_at_s = None, "", now_s
@@ -166,7 +173,7 @@ class Credentials:
                 first = asked.held is None or not asked.held.usable
                 self.counts.issued += first
                 self.counts.rotated += not first
-                self._say(record, saying.published(asked, first))
+                self._say(asked.cluster, record, kube_events.published(asked, first))
             case Sweep(), _:
                 survey = record.survey
                 if survey is not None:
@@ -176,30 +183,30 @@ class Credentials:
                 record.checked_at_s, record.rejected = now_s, ""
                 record.failed.clear()
             case Revoke(), Survey():
-                record.survey, record.revoked = outcome, True
+                record.survey, record.revoked = found, True
                 record.minted, record.checked_at_s = None, 0.0
                 self.counts.revoked += 1
             case Forget(), _:
                 record.revoked = record.failed_to_revoke = False
-                self._say(record, saying.forgotten(asked, now_s))
+                self._say(asked.cluster, record, kube_events.forgotten(asked, now_s))
             case _:
-                pass  # what it changed is seen in the book
+                pass  # what it changed is seen in the index
 
-    def _failed(self, record: Record, asked: Instruction, told: Failed, now_s: float) -> None:
+    def _failed(self, record: Record, asked: Step, answer: Answer, now_s: float) -> None:
         stage = record.stage
         before = record.failed.pop(stage, None)
         times = before.times + 1 if before is not None else 1
         full_s = min(FIRST_PAUSE_S * 2.0 ** min(times - 1, 10), LONGEST_PAUSE_S)
         spread = int(names.digest(asked.cluster)[:2], 16) / 255
         retry_at_s = now_s + full_s * (0.75 + 0.25 * spread)
-        record.failed[stage] = Failure(times, retry_at_s, told.why)
+        record.failed[stage] = Failure(times, retry_at_s, answer.why)
         self.counts.failures[stage.value] = self.counts.failures.get(stage.value, 0) + 1
         match asked:
             case Mint() | Sweep():
                 record.survey = None  # what is there now, nobody knows
-            case Check() if told.trouble is Trouble.REJECTED:
+            case Check() if answer.reason == Unauthorized.__name__:
                 record.rejected = asked.serial
-            case Check() if told.trouble is Trouble.FORBIDDEN:
+            case Check() if answer.reason == Forbidden.__name__:
                 record.survey = None
             case Revoke():
                 record.failed_to_revoke = True
@@ -208,7 +215,7 @@ class Credentials:
                 pass
         view = self._view(asked.cluster, record, now_s)
         record.basis = _basis(view.seen)
-        self._say(record, saying.failed(asked, told, view), again=True)
+        self._say(asked.cluster, record, kube_events.failed(asked, answer, view), again=True)
 
     # ---- what to do
 
@@ -220,17 +227,20 @@ class Credentials:
         clusters, self._dirty = sorted(self._dirty), set()
         steps: list[Instruction] = []
         for name in clusters:
-            try:
+            about = Metadata(name=name)
+            with self.aside.trying(Phase.ACTING, MULTIKUEUE_CLUSTERS, about):
                 step = self._look(name, now_s)
-            except Exception as error:  # noqa: BLE001 # one odd object must not stop all others
-                self.faults.append((name, error))
+                if step is not None:
+                    steps.append(step)
+            if self.aside.holds(Phase.ACTING, MULTIKUEUE_CLUSTERS, ("", name)):
                 self._due[name] = now_s + LONGEST_PAUSE_S
-                continue
-            if step is not None:
-                steps.append(step)
-        return steps
+        return [*steps, *self._take_events()]
 
-    def _look(self, cluster: str, now_s: float) -> Instruction | None:
+    def _take_events(self) -> list[KubeEvent]:
+        events, self._events = self._events, []
+        return events
+
+    def _look(self, cluster: str, now_s: float) -> Step | None:
         record = self._records.setdefault(cluster, Record())
         if record.busy:
             return None
@@ -243,12 +253,12 @@ class Credentials:
         stage = stage_of(view)
         if stage is not record.stage:
             record.stage, record.since_s = stage, now_s
-        if stage is Stage.NOTHING and cluster not in self.book.clusters():
+        if stage is Stage.NOTHING and cluster not in self.index.clusters():
             del self._records[cluster]
             return None
         if record.failed and record.basis != _basis(view.seen):
             record.failed.clear()
-        self._say(record, saying.standing(cluster, stage, view, now_s - record.since_s))
+        self._say(cluster, record, kube_events.standing(stage, view, now_s - record.since_s))
         step = None if now_s < record.retry_at_s(stage) else STEPS[stage](cluster, view)
         if step is None:
             self._due[cluster] = max(_next_look_s(view, record, stage), now_s + RECHECK_S)
@@ -256,7 +266,7 @@ class Credentials:
         return step
 
     def _view(self, cluster: str, record: Record, now_s: float) -> View:
-        seen = self.book.observe(cluster)
+        seen = self.index.observe(cluster)
         if isinstance(seen.source, Bootstrap):
             record.way_in = seen.source
         return View(
@@ -276,30 +286,47 @@ class Credentials:
         """When time alone will change something."""
         return 0.0 if self._dirty else min(self._due.values(), default=float("inf"))
 
-    def _say(self, record: Record, tell: Tell | None, *, again: bool = False) -> None:
+    def _say(
+        self, cluster: str, record: Record, notice: Notice | None, *, again: bool = False
+    ) -> None:
         """Once, until something else is to be said; a failure each time that it happens."""
-        if tell is None:
+        if notice is None:
             return
-        said = (tell.reason, tell.note)
+        said = (notice.reason, notice.note)
         if said != record.said or again:
             record.said = said
-            self.tells.append(tell)
+            self._events.append(
+                KubeEvent(*self._subject(cluster), notice.warning, notice.reason, notice.note)
+            )
+
+    def _subject(self, cluster: str) -> tuple[Resource, Metadata]:
+        """The object that people would look at."""
+        found = self.index.subject(cluster)
+        if found is None:
+            return MULTIKUEUE_CLUSTERS, Metadata(name=cluster)
+        if isinstance(found, ManagedCluster):
+            return MANAGED_CLUSTERS, found.metadata
+        if isinstance(found, ClusterProfile):
+            return CLUSTER_PROFILES, found.metadata
+        return MULTIKUEUE_CLUSTERS, found.metadata
 
     # ---- for people
 
     def statuses(self, now_s: float) -> list[Status]:
         """Every cluster that anything is known of, by name."""
-        return [
-            self._status(name, record, now_s)
-            for name, record in sorted(self._records.items())
-            if record.stage is not Stage.NOTHING or record.trouble
-        ]
+        found: list[Status] = []
+        for name, record in sorted(self._records.items()):
+            if record.stage is Stage.NOTHING and not record.trouble:
+                continue
+            with self.aside.trying(Phase.SHOWING, MULTIKUEUE_CLUSTERS, Metadata(name=name)):
+                found.append(self._status(name, record, now_s))
+        return found
 
     def _status(self, cluster: str, record: Record, now_s: float) -> Status:
         view = self._view(cluster, record, now_s)
         held = view.seen.secret
         by = {Bootstrap: "bootstrap", Managed: "ocm"}.get(type(view.seen.source), "")
-        told = saying.standing(cluster, record.stage, view, now_s - record.since_s)
+        told = kube_events.standing(record.stage, view, now_s - record.since_s)
         draining = not view.seen.known and bool(view.seen.listed_by)
         return Status(
             cluster=cluster,
@@ -334,7 +361,7 @@ def _next_look_s(view: View, record: Record, stage: Stage) -> float:
     held = view.seen.secret
     times = [float("inf")]
     if stage is Stage.AWAIT:
-        times.append(record.since_s + saying.PATIENCE_S)
+        times.append(record.since_s + kube_events.PATIENCE_S)
     if held is not None:
         times += [at_s for at_s in (held.expires_at_s, renew_at_s(view)) if at_s > view.now_s]
     if stage is Stage.HELD:

@@ -1,7 +1,7 @@
 """Steps on the hub: the Secret that Kueue reads, the MultiKueueCluster, and OCM's objects.
 
 What somebody else made under our name is never written. A write hands over the version that was
-looked at, so that of two replicas one at most wins; what the server answers goes into the book at
+looked at, so that of two replicas one at most wins; what the server answers goes into the index at
 once, since the mirror hears of it later.
 """
 
@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from berthmaster.credentials import manifests, names
-from berthmaster.credentials.book import ACCOUNT, is_ours
+from berthmaster.credentials.errors import NotOurs, StillListed
+from berthmaster.credentials.index import ACCOUNT, is_ours
+from berthmaster.credentials.instructions import Empty, Forget, Publish, Register, Unregister
 from berthmaster.credentials.objects import ClusterPermission, ManagedServiceAccount, Secret
-from berthmaster.credentials.words import Empty, Forget, Publish, Register, Unregister
-from berthmaster.credentials.worker import NotOurs
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.errors import AlreadyExists, Conflict, NotFound
 from berthmaster.kubernetes.objects import Object
@@ -31,11 +31,7 @@ FIELD_MANAGER: Final = names.MANAGER
 T = TypeVar("T", bound=Object)
 
 
-class StillListed(Exception):
-    """A MultiKueueConfig names the cluster."""
-
-
-class HubHands:
+class HubSteps:
     """Writes to one hub."""
 
     def __init__(
@@ -131,7 +127,7 @@ class HubHands:
                 )
             except AlreadyExists:
                 written = await self._client.get(path, MultiKueueCluster)
-        self._seen(written, False)  # the book says whether it is ours
+        self._seen(written, False)  # the index says whether it is ours
 
     async def unregister(self, step: Unregister) -> None:
         """Delete the MultiKueueCluster. Raises StillListed: somebody listed it a moment ago."""
@@ -203,7 +199,7 @@ class HubHands:
             return None
 
     async def _again(self, path: str, kind: type[Secret], cluster: str) -> None:
-        """Somebody else wrote: let the book know what is there now."""
+        """Somebody else wrote: let the index know what is there now."""
         found = await self._find(path, kind)
         if found is not None and not _is_for(found, cluster):
             raise NotOurs(f"Secret {self._namespace}/{names.hub_secret(cluster)}")

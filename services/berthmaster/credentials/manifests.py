@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from berthmaster.credentials import names
-from berthmaster.credentials.book import ACCOUNT, KUBECONFIG
+from berthmaster.credentials.index import ACCOUNT, KUBECONFIG
+from berthmaster.credentials.observed import Endpoint, Minted
 from berthmaster.credentials.rights import Rule
-from berthmaster.credentials.words import Endpoint, Minted
 from berthmaster.kubernetes.objects import timestamp
 from berthmaster.kubernetes.resources import (
     CLUSTER_PERMISSIONS,

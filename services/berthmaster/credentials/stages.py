@@ -19,7 +19,14 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final, NamedTuple
 
-from berthmaster.credentials.words import Bootstrap, Managed, Minted, Observed, Refused, Survey
+from berthmaster.credentials.observed import (
+    Bootstrap,
+    Managed,
+    Minted,
+    Observed,
+    Refused,
+    Survey,
+)
 
 MINTED_S: Final = 20.0
 RENEW_SHARE: Final = 2 / 3  # of a token's life; the kubelet renews at 80 %

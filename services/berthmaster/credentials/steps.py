@@ -3,16 +3,12 @@
 from typing import Final
 
 from berthmaster.credentials import names
-from berthmaster.credentials.stages import Stage, View, orphans, ready
-from berthmaster.credentials.words import (
+from berthmaster.credentials.instructions import (
     Adopt,
-    Bootstrap,
     Check,
     Empty,
     Forget,
-    Instruction,
     Look,
-    Managed,
     Mint,
     Prepare,
     Publish,
@@ -20,22 +16,25 @@ from berthmaster.credentials.words import (
     Release,
     Request,
     Revoke,
+    Step,
     Sweep,
     Unregister,
 )
+from berthmaster.credentials.observed import Bootstrap, Managed
+from berthmaster.credentials.stages import Stage, View, orphans, ready
 
 
-def _prepare(cluster: str, view: View) -> Instruction:
+def _prepare(cluster: str, view: View) -> Step:
     assert isinstance(view.seen.source, Bootstrap)
     return Prepare(cluster, view.seen.source)
 
 
-def _mint(cluster: str, view: View) -> Instruction:
+def _mint(cluster: str, view: View) -> Step:
     assert isinstance(view.seen.source, Bootstrap)
     return Mint(cluster, view.seen.source, names.serial(view.now_s))
 
 
-def _publish(cluster: str, view: View) -> Instruction:
+def _publish(cluster: str, view: View) -> Step:
     minted, source = ready(view), view.seen.source
     assert minted is not None
     assert isinstance(source, Bootstrap | Managed)
@@ -43,7 +42,7 @@ def _publish(cluster: str, view: View) -> Instruction:
     return Publish(cluster, source.endpoint, minted, view.seen.told, view.seen.secret)
 
 
-def _adopt(cluster: str, view: View) -> Instruction:
+def _adopt(cluster: str, view: View) -> Step:
     source = view.seen.source
     assert isinstance(source, Managed)
     assert source.endpoint is not None
@@ -51,37 +50,37 @@ def _adopt(cluster: str, view: View) -> Instruction:
     return Adopt(cluster, source.endpoint, source.token)
 
 
-def _sweep(cluster: str, view: View) -> Instruction:
+def _sweep(cluster: str, view: View) -> Step:
     assert isinstance(view.seen.source, Bootstrap)
     return Sweep(cluster, view.seen.source, orphans(view))
 
 
-def _check(cluster: str, view: View) -> Instruction:
+def _check(cluster: str, view: View) -> Step:
     assert view.seen.secret is not None
     return Check(cluster, view.seen.secret.serial)
 
 
-def _unregister(cluster: str, view: View) -> Instruction:
+def _unregister(cluster: str, view: View) -> Step:
     assert view.seen.registered is not None
     return Unregister(cluster, view.seen.registered)
 
 
-def _revoke(cluster: str, view: View) -> Instruction:
+def _revoke(cluster: str, view: View) -> Step:
     assert view.way_in is not None
     return Revoke(cluster, view.way_in)
 
 
-def _look(cluster: str, view: View) -> Instruction:
+def _look(cluster: str, view: View) -> Step:
     assert view.way_in is not None
     return Look(cluster, view.way_in)
 
 
-def _empty(cluster: str, view: View) -> Instruction:
+def _empty(cluster: str, view: View) -> Step:
     assert view.seen.secret is not None
     return Empty(cluster, view.seen.secret)
 
 
-def _forget(cluster: str, view: View) -> Instruction:
+def _forget(cluster: str, view: View) -> Step:
     assert view.seen.secret is not None
     return Forget(cluster, view.seen.secret)
 

@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from berthmaster.credentials import manifests, names
-from berthmaster.credentials.book import is_ours
 from berthmaster.credentials.bootstrap import Bootstraps
+from berthmaster.credentials.errors import NotOurs, NoWayIn
+from berthmaster.credentials.index import is_ours
 from berthmaster.credentials.objects import Secret
+from berthmaster.credentials.observed import Bootstrap, Endpoint, Minted, Survey
 from berthmaster.credentials.rights import Rule
-from berthmaster.credentials.words import Bootstrap, Endpoint, Minted, Survey
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.config import Access
 from berthmaster.kubernetes.errors import (
@@ -43,10 +44,6 @@ SETTLE_PAUSE_S: Final = 0.1
 AGENT: Final = "berthmaster-credentials"
 
 
-class NotOurs(Exception):
-    """An object of somebody else's stands where ours should."""
-
-
 class _TokenSpec(Struct, frozen=True):
     expiration_seconds: int | None = None
 
@@ -72,7 +69,7 @@ class _Made(Object, frozen=True):
     automount_service_account_token: bool | None = None
 
 
-class Workers:
+class WorkerSteps:
     """All workers of one hub."""
 
     def __init__(
@@ -115,7 +112,7 @@ class Workers:
             return known[1]
         access = self._bootstraps.access(source)
         if access is None:
-            raise NotOurs(f"Secret {source.secret} is not there any more")
+            raise NoWayIn(f"Secret {source.secret} is not there any more")
         client = await self._open(access)
         await self.drop(cluster)
         self._clients[cluster] = (source, client)

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from berthmaster.credentials import names, status
-from berthmaster.credentials.book import KUBECONFIG
 from berthmaster.credentials.bootstrap import KEPT, Bootstraps
 from berthmaster.credentials.core import Status
+from berthmaster.credentials.index import KUBECONFIG
 from berthmaster.credentials.manifests import duration, hub_secret, kubeconfig
 from berthmaster.credentials.objects import Secret
+from berthmaster.credentials.observed import Bootstrap, Endpoint, Minted, Refused
 from berthmaster.credentials.stages import Stage
-from berthmaster.credentials.words import Bootstrap, Endpoint, Minted, Refused
 from berthmaster.kubernetes.config import from_kubeconfig_bytes
 from tests.unit.credentials.world import make
 from tests.unit.kubernetes.papers import Authority

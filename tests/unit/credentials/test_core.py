@@ -1,22 +1,22 @@
+from berthmaster.controller.instructions import KubeEvent
 from berthmaster.credentials import names
 from berthmaster.credentials.core import Credentials
-from berthmaster.credentials.objects import Secret
-from berthmaster.credentials.stages import Stage
-from berthmaster.credentials.words import (
+from berthmaster.credentials.errors import StillListed
+from berthmaster.credentials.instructions import (
     Check,
-    Failed,
     Look,
     Mint,
-    Minted,
     Prepare,
     Publish,
-    Refused,
     Register,
     Sweep,
-    Tell,
-    Trouble,
     Unregister,
 )
+from berthmaster.credentials.objects import Secret
+from berthmaster.credentials.observed import Minted, Refused
+from berthmaster.credentials.stages import Stage
+from berthmaster.kubernetes.errors import Forbidden, Unauthorized
+from berthmaster.kubernetes.resources import CLUSTER_PROFILES
 from tests.unit.credentials.world import (
     CLUSTER,
     GRACE_S,
@@ -27,6 +27,7 @@ from tests.unit.credentials.world import (
     World,
     book,
     bootstrap,
+    failed,
     make,
     profile,
     secret_body,
@@ -34,8 +35,8 @@ from tests.unit.credentials.world import (
 
 
 def reasons(world: World) -> list[str]:
-    found = [tell.reason for tell in world.core.tells]
-    world.core.tells.clear()
+    found = [event.reason for event in world.events]
+    world.events.clear()
     return found
 
 
@@ -79,9 +80,10 @@ def test_each_step_says_what_it_rests_on() -> None:
     world.done(prepare, world.do(prepare))
     [mint] = world.act()
     assert mint == Mint(CLUSTER, source, names.serial(world.now_s))
-    minted = world.do(mint)
+    answer = world.do(mint)
+    minted = answer.found
     assert isinstance(minted, Minted)
-    world.done(mint, minted)
+    world.done(mint, answer)
     [publish] = world.act()
     assert publish == Publish(CLUSTER, HERE, minted, "", None)
     world.done(publish, world.do(publish))
@@ -114,17 +116,17 @@ def test_renewal_that_fails_keeps_the_token_tries_again_ever_later_and_says_so_e
     world.later(LIFE_S * 0.7)
     world.worker.away = True
     assert world.settle() == ["Mint", "Prepare"]  # what is there now, nobody knows
-    world.core.tells.clear()
+    world.events.clear()
     pauses = []
     for _ in range(8):
         pauses.append(world.core.wake_at_s() - world.now_s)
         world.later(pauses[-1])
         assert world.settle() == ["Prepare"]
         assert world.works()
-        [tell] = world.core.tells
+        [tell] = world.events
         assert tell.reason == "CredentialsRotationFailed"
         assert "no answer; the token that Kueue has works for another" in tell.note
-        world.core.tells.clear()
+        world.events.clear()
     assert pauses == sorted(pauses)
     assert 0.7 <= pauses[0] <= 1.0
     assert 45 <= pauses[-1] <= 60
@@ -146,7 +148,7 @@ def test_a_new_bootstrap_secret_ends_the_pause_of_what_failed_with_the_old() -> 
     world.give(bootstrap())
     [step] = world.act()
     world.steps.clear()
-    world.done(step, Failed(Trouble.REJECTED, "unknown"))
+    world.done(step, failed("unknown", Unauthorized))
     assert world.act() == []
     fresh = bootstrap(version="2")
     world.give(fresh)
@@ -195,7 +197,7 @@ def test_listed_a_moment_before_its_end_it_is_kept() -> None:
     [step] = world.act()
     assert isinstance(step, Unregister)
     world.steps.clear()
-    world.done(step, Failed(Trouble.LISTED, "MultiKueueConfig all lists it"))
+    world.done(step, failed("MultiKueueConfig all lists it", StillListed))
     assert reasons(world) == ["CredentialsDraining"]
     world.list_it()
     world.settle()
@@ -275,7 +277,7 @@ def test_rights_that_were_taken_are_given_again() -> None:
     world.later(TIMES.check_s)
     [check] = world.act()
     world.steps.clear()
-    world.done(check, Failed(Trouble.FORBIDDEN, "it may not list workloads"))
+    world.done(check, failed("it may not list workloads", Forbidden))
     world.later(2)
     assert world.settle() == ["Prepare", "Check"]
 
@@ -298,11 +300,14 @@ def test_a_token_that_waited_too_long_to_be_published_is_not_published() -> None
 def test_a_refused_bootstrap_secret_is_told_by_its_field_and_what_is_there_stays() -> None:
     world = held()
     refused = Refused("berth-system/boot", "exec", "would run a program here")
-    touched = world.core.book.bootstrap(("berth-system", "boot"), CLUSTER, refused)
+    touched = world.core.index.bootstrap(("berth-system", "boot"), CLUSTER, refused)
     world.core.touched(touched)
     assert world.settle() == []
     note = "Secret berth-system/boot: exec: would run a program here"
-    assert world.core.tells == [Tell(CLUSTER, True, "BootstrapRefused", note)]
+    about = profile()
+    assert world.events == [
+        KubeEvent(CLUSTER_PROFILES, about.metadata, True, "BootstrapRefused", note)
+    ]
     assert world.works()
     [shown] = world.core.statuses(world.now_s)
     assert (shown.stage, shown.message, shown.usable) == (Stage.REFUSED, note, True)
@@ -312,7 +317,7 @@ def test_spoiled_notes_on_the_secret_only_mean_a_new_token() -> None:
     world = held()
     spoiled = secret_body(**{names.EXPIRES: "soon", names.ISSUED: "🙈", names.TARGET: "x"})
     world.secret = world.stored(Secret, spoiled)
-    world.core.touched(world.core.book.secret(world.secret))
+    world.core.touched(world.core.index.secret(world.secret))
     assert world.settle() == ["Mint", "Publish"]
     assert world.works()
 
@@ -326,11 +331,13 @@ def test_a_leader_anew_believes_nothing_that_it_knew() -> None:
 def test_an_odd_object_stops_nobody_else() -> None:
     core = Credentials(book(), TIMES)
     for name in ("a", "b"):
-        core.touched(core.book.put(profile(name)))
-        core.touched(core.book.bootstrap(("ns", name), name, bootstrap()))
-    core.book._registered["a"] = object()  # type: ignore[assignment]
+        core.touched(core.index.put(profile(name)))
+        core.touched(core.index.bootstrap(("ns", name), name, bootstrap()))
+    core.index._registered["a"] = object()  # type: ignore[assignment]
     assert core.act(1.0) == [Prepare("b", bootstrap())]
-    assert [name for name, _ in core.faults] == ["a"]
+    [odd] = core.aside.take_untold()
+    assert (odd.metadata.name, odd.event.reason) == ("a", "CannotBeHandled")
+    assert core.wake_at_s() == 61.0, "it is tried again now and then"
 
 
 def test_nothing_that_is_printed_holds_a_token() -> None:

@@ -12,8 +12,9 @@ from hypothesis.stateful import (
     rule,
 )
 
-from berthmaster.credentials.words import Failed, Forget, Mint, Revoke, Sweep, Trouble
-from tests.unit.credentials.world import GRACE_S, HERE, LIFE_S, THERE, World, bootstrap
+from berthmaster.credentials.errors import StillListed
+from berthmaster.credentials.instructions import Forget, Mint, Revoke, Sweep
+from tests.unit.credentials.world import GRACE_S, HERE, LIFE_S, THERE, World, bootstrap, failed
 
 pytestmark = pytest.mark.timeout(300)  # on a loaded machine
 SOURCES = (bootstrap(), bootstrap(version="2"), bootstrap(THERE, "3"))
@@ -103,7 +104,7 @@ class Lives(RuleBasedStateMachine):
         world = self.world
         step = world.steps.pop(0)
         if step.__class__.__name__ == "Unregister" and world.listed:
-            world.done(step, Failed(Trouble.LISTED, "listed"))  # the hands look again
+            world.done(step, failed("listed", StillListed))  # the writer looks again
             return
         world.done(step, world.do(step))
 

@@ -4,9 +4,7 @@ from typing import Any, Final
 
 import pytest
 
-from berthmaster.credentials.stages import KEPT, LEFT, Due, Stage, Times, View, due, stage_of
-from berthmaster.credentials.steps import STEPS
-from berthmaster.credentials.words import (
+from berthmaster.credentials.observed import (
     Held,
     Managed,
     Minted,
@@ -16,6 +14,8 @@ from berthmaster.credentials.words import (
     Survey,
     Token,
 )
+from berthmaster.credentials.stages import KEPT, LEFT, Due, Stage, Times, View, due, stage_of
+from berthmaster.credentials.steps import STEPS
 from tests.unit.credentials.world import HERE, THERE, bootstrap
 
 NOW: Final = 1000.0

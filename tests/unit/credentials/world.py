@@ -1,6 +1,6 @@
 """A hub and a worker in miniature, as core and steps see them, for stories and laws.
 
-Steps are carried out as the shell's hands would, in one instant; time and misfortune are the
+Steps are carried out as the writer would, in one instant; time and misfortune are the
 test's. The hub's objects are real ones, so that the book reads what it reads in life.
 """
 
@@ -10,34 +10,32 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from berthmaster.controller.answer import Answer, Outcome
+from berthmaster.controller.instructions import KubeEvent
 from berthmaster.credentials import manifests, names
-from berthmaster.credentials.book import Book
 from berthmaster.credentials.core import Credentials
-from berthmaster.credentials.objects import ClusterProfile, Secret
-from berthmaster.credentials.rights import DEFAULT_FRAMEWORKS, rules
-from berthmaster.credentials.stages import Times
-from berthmaster.credentials.words import (
+from berthmaster.credentials.index import ClusterIndex
+from berthmaster.credentials.instructions import (
     Adopt,
-    Bootstrap,
     Check,
     Empty,
-    Endpoint,
-    Failed,
     Forget,
     Instruction,
     Look,
     Mint,
-    Minted,
-    Outcome,
     Prepare,
     Publish,
     Register,
     Revoke,
-    Survey,
+    Step,
     Sweep,
-    Trouble,
     Unregister,
 )
+from berthmaster.credentials.objects import ClusterProfile, Secret
+from berthmaster.credentials.observed import Bootstrap, Endpoint, Minted, Survey
+from berthmaster.credentials.rights import DEFAULT_FRAMEWORKS, rules
+from berthmaster.credentials.stages import Times
+from berthmaster.kubernetes.errors import Unauthorized, Unreachable
 from berthmaster.kubernetes.objects import Object
 from berthmaster.kubernetes.selector import parse_selector
 from berthmaster.kueue.multikueue import MultiKueueCluster, MultiKueueConfig
@@ -56,15 +54,20 @@ def make(kind: type[T], body: dict[str, Any]) -> T:
     return msgspec.convert(msgspec.to_builtins(body), kind)
 
 
-def book(selector: str = "") -> Book:
+def book(selector: str = "") -> ClusterIndex:
     permission = manifests.permission_spec(rules(DEFAULT_FRAMEWORKS))
-    return Book(parse_selector(selector), permission, "24h0m0s")
+    return ClusterIndex(parse_selector(selector), permission, "24h0m0s")
 
 
 def profile(name: str = CLUSTER, namespace: str = "fleet", **more: Any) -> ClusterProfile:
     labels = more.pop("labels", {})
     meta = {"name": name, "namespace": namespace, "labels": labels}
     return make(ClusterProfile, {"metadata": meta, "status": more})
+
+
+def failed(why: str, error: type[Exception] = Unreachable) -> Answer:
+    """A step that was not done."""
+    return Answer(Outcome.LATER, error.__name__, why)
 
 
 def bootstrap(endpoint: Endpoint = HERE, version: str = "1") -> Bootstrap:
@@ -95,13 +98,14 @@ class World:
         self._version = 0
         self.replaced: dict[str, float] = {}  # serial: when it was replaced in the hub's Secret
         self.core = Credentials(book(), TIMES)
-        self.steps: list[Instruction] = []
+        self.steps: list[Step] = []
+        self.events: list[KubeEvent] = []
         self.watch: Callable[[], None] = lambda: None  # called after each step
 
     @property
     def worker(self) -> Worker:
         """The one that the hub's Secret is for, else the first."""
-        target = self.core.book.observe(CLUSTER).secret
+        target = self.core.index.observe(CLUSTER).secret
         found = self.workers.get(target.target) if target is not None else None
         return found or self.workers[HERE.fingerprint]
 
@@ -113,7 +117,7 @@ class World:
 
     def give(self, source: Bootstrap | None) -> None:
         self.source = source
-        touched = self.core.book.bootstrap(("berth-system", "boot"), CLUSTER, source)
+        touched = self.core.index.bootstrap(("berth-system", "boot"), CLUSTER, source)
         self.core.touched(touched)
 
     def list_it(self, listed: bool = True) -> None:
@@ -123,7 +127,7 @@ class World:
         self._tell(make(MultiKueueConfig, body))
 
     def _tell(self, found: Object, *, gone: bool = False) -> None:
-        self.core.touched(self.core.book.put(found, gone=gone))
+        self.core.touched(self.core.index.put(found, gone=gone))
 
     # ---- lives
 
@@ -136,17 +140,22 @@ class World:
         self.list_it(self.listed)
         self.give(self.source)
         if self.secret is not None:
-            self.core.book.secret(self.secret)
+            self.core.index.secret(self.secret)
         if self.registered is not None:
-            self.core.book.put(self.registered)
+            self.core.index.put(self.registered)
         self.core.begin()
 
-    def act(self) -> list[Instruction]:
+    def act(self) -> list[Step]:
         """What it wants now."""
-        found = self.core.act(self.now_s)
-        assert self.core.faults == []
+        found = self._heard(self.core.act(self.now_s))
+        assert len(self.core.aside) == 0
         self.steps += found
         return found
+
+    def _heard(self, asked: list[Instruction]) -> list[Step]:
+        """Steps, while events are kept."""
+        self.events += [one for one in asked if isinstance(one, KubeEvent)]
+        return [one for one in asked if not isinstance(one, KubeEvent)]
 
     def settle(self, limit: int = 40) -> list[str]:
         """Carry out all that it wants until it wants nothing; the steps' names."""
@@ -161,34 +170,34 @@ class World:
                 self.done(step, self.do(step))
         raise AssertionError(f"it never rests: {told}")
 
-    def done(self, step: Instruction, outcome: Outcome) -> None:
+    def done(self, step: Step, answer: Answer) -> None:
         """What became of a step."""
-        self.core.on_outcome(step, outcome, self.now_s)
+        assert self._heard(self.core.on_answer(step, answer, self.now_s)) == []
         self.watch()
 
-    def fail(self, step: Instruction, why: str = "no answer") -> None:
+    def fail(self, step: Step, why: str = "no answer") -> None:
         """It was not done."""
-        self.done(step, Failed(Trouble.FAILED, why))
+        self.done(step, failed(why))
 
     def later(self, s: float) -> None:
         self.now_s += s
 
-    # ---- what the hands do
+    # ---- what the writer does
 
-    def do(self, step: Instruction) -> Outcome:
+    def do(self, step: Step) -> Answer:
         """Carry out a step against the world as it is."""
         match step:
             case Prepare() | Look() | Mint() | Sweep() | Revoke():
                 worker = self.workers[step.source.target]
                 if worker.away:
-                    return Failed(Trouble.FAILED, "no answer")
+                    return failed("no answer")
                 return self._in_worker(worker, step)
             case Check():
                 if self.worker.away:
-                    return Failed(Trouble.FAILED, "no answer")
+                    return failed("no answer")
                 if step.serial not in self.worker.bound:
-                    return Failed(Trouble.REJECTED, "unknown")
-                return None
+                    return failed("unknown", Unauthorized)
+                return Answer()
             case Publish():
                 return self._publish(step)
             case Register():
@@ -204,24 +213,30 @@ class World:
             case Empty() | Forget():
                 self._let_go(step)
             case Adopt():
-                return Minted(step.endpoint.fingerprint, step.token.serial, 0, 0, "t", managed=True)
+                serial = step.token.serial
+                return Answer(
+                    found=Minted(step.endpoint.fingerprint, serial, 0, 0, "t", managed=True)
+                )
             case _:
                 raise AssertionError(step)
-        return None
+        return Answer()
 
-    def _in_worker(self, worker: Worker, step: Prepare | Look | Mint | Sweep | Revoke) -> Outcome:
+    def _in_worker(self, worker: Worker, step: Prepare | Look | Mint | Sweep | Revoke) -> Answer:
         source = step.source
         match step:
             case Mint():
                 if not worker.account:
-                    return Failed(Trouble.FAILED, "no account")
+                    return failed("no account")
                 worker.bound[step.serial] = self.now_s
                 worker.minted.append(step.serial)
-                return Minted(source.target, step.serial, self.now_s, self.now_s + LIFE_S, "secret")
+                ends_s = self.now_s + LIFE_S
+                return Answer(
+                    found=Minted(source.target, step.serial, self.now_s, ends_s, "secret")
+                )
             case Sweep():
                 for serial in step.serials:
                     worker.bound.pop(serial, None)
-                return None
+                return Answer()
             case Revoke():
                 worker.account = False
                 worker.bound.clear()
@@ -232,33 +247,34 @@ class World:
                 pass
         prepared = isinstance(step, Prepare)
         bound = dict(worker.bound)
-        return Survey(source.target, source.version, bound, worker.account, prepared)
+        survey = Survey(source.target, source.version, bound, worker.account, prepared)
+        return Answer(found=survey)
 
-    def _publish(self, step: Publish) -> Outcome:
-        known = self.core.book.observe(CLUSTER).secret
+    def _publish(self, step: Publish) -> Answer:
+        known = self.core.index.observe(CLUSTER).secret
         if (self.secret is None) != (step.held is None) or (
             self.secret is not None
             and step.held is not None
             and self.secret.metadata.resource_version != step.held.version
         ):
-            return Failed(Trouble.FAILED, "conflict")
+            return failed("conflict")
         if known is not None and known.usable and self.works():
             self.replaced[known.serial] = self.now_s
         body = manifests.hub_secret(CLUSTER, step.endpoint, step.minted, step.told)
         self.secret = self.stored(Secret, body)
-        self.core.touched(self.core.book.secret(self.secret))
-        return None
+        self.core.touched(self.core.index.secret(self.secret))
+        return Answer()
 
     def _let_go(self, step: Empty | Forget) -> None:
         assert self.secret is not None
         if isinstance(step, Forget):
-            self.core.touched(self.core.book.secret(self.secret, gone=True))
+            self.core.touched(self.core.index.secret(self.secret, gone=True))
             self.secret = None
             return
         body = msgspec.to_builtins(self.secret)
         body.pop("data", None)
         self.secret = self.stored(Secret, body)
-        self.core.touched(self.core.book.secret(self.secret))
+        self.core.touched(self.core.index.secret(self.secret))
 
     def stored(self, kind: type[T], body: dict[str, Any]) -> T:
         self._version += 1
@@ -271,7 +287,7 @@ class World:
     @property
     def serial(self) -> str:
         """Of the token that Kueue has; "" = none."""
-        held = self.core.book.observe(CLUSTER).secret if self.secret is not None else None
+        held = self.core.index.observe(CLUSTER).secret if self.secret is not None else None
         return held.serial if held is not None and held.usable else ""
 
     def token(self) -> str:

@@ -1,4 +1,4 @@
-"""What is mirrored of the hub, and where.
+"""What is watched of the hub, and where.
 
 Secrets are watched by label in two namespaces, and by one name elsewhere: no right to others is
 needed. OCM's kinds may be absent; what was seen of a kind that vanishes stays, so that a lost
@@ -9,7 +9,7 @@ from typing import Final
 
 from berthmaster.controller.watch import Watch, Watched
 from berthmaster.credentials import names
-from berthmaster.credentials.book import ACCOUNT
+from berthmaster.credentials.index import ACCOUNT
 from berthmaster.credentials.objects import (
     ClusterPermission,
     ClusterProfile,
@@ -56,6 +56,6 @@ def watched(settings: CredentialsSettings, namespace: str) -> list[Watched]:
     return found
 
 
-def serves_ocm(mirrors: Watch) -> bool:
+def serves_ocm(watch: Watch) -> bool:
     """Whether OCM's kinds are there to ask by, and wanted."""
-    return all(mirrors.has(kind.plural) for kind in (MANAGED_SERVICE_ACCOUNTS, CLUSTER_PERMISSIONS))
+    return all(watch.has(kind.plural) for kind in (MANAGED_SERVICE_ACCOUNTS, CLUSTER_PERMISSIONS))

@@ -5,20 +5,14 @@ token, nor anything out of a Secret's data.
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
+from berthmaster.controller.answer import Answer
 from berthmaster.credentials import names
+from berthmaster.credentials.errors import NotOurs, StillListed
+from berthmaster.credentials.instructions import Forget, Publish, Step
+from berthmaster.credentials.observed import Managed, Refused
 from berthmaster.credentials.stages import Stage, View, usable
-from berthmaster.credentials.words import (
-    Failed,
-    Forget,
-    Instruction,
-    Managed,
-    Publish,
-    Refused,
-    Tell,
-    Trouble,
-)
 
 PATIENCE_S: Final = 30.0  # for OCM's addon, before it is worth a word
 _WHAT: Final[Mapping[str, str]] = {
@@ -39,26 +33,37 @@ _WHAT: Final[Mapping[str, str]] = {
 }
 
 
-def published(asked: Publish, first: bool) -> Tell:
+_REASONS: Final[Mapping[str, str]] = {
+    NotOurs.__name__: "CredentialsNotOurs",
+    StillListed.__name__: "CredentialsDraining",
+}
+
+
+class Notice(NamedTuple):
+    """An Event on a cluster, before it is looked up which object that is."""
+
+    warning: bool
+    reason: str
+    note: str
+
+
+def published(asked: Publish, first: bool) -> Notice:
     """A token is where Kueue reads it."""
     reason = "CredentialsIssued" if first else "CredentialsRotated"
     how = "by OCM" if asked.minted.managed else "verified"
-    return Tell(asked.cluster, False, reason, f"token {asked.minted.serial}, {how}")
+    return Notice(False, reason, f"token {asked.minted.serial}, {how}")
 
 
-def forgotten(asked: Forget, now_s: float) -> Tell:
+def forgotten(asked: Forget, now_s: float) -> Notice:
     """Nothing is left of it on the hub."""
-    return Tell(asked.cluster, False, "CredentialsRevoked", "Kueue's access to it is gone")
+    return Notice(False, "CredentialsRevoked", "Kueue's access to it is gone")
 
 
-def failed(asked: Instruction, told: Failed, view: View) -> Tell:
+def failed(asked: Step, answer: Answer, view: View) -> Notice:
     """Something was not done."""
     what = _WHAT[type(asked).__name__]
-    reason = {
-        Trouble.FOREIGN: "CredentialsNotOurs",
-        Trouble.LISTED: "CredentialsDraining",
-    }.get(told.trouble)
-    note = f"{what}: {told.why}"
+    reason = _REASONS.get(answer.reason)
+    note = f"{what}: {answer.why}"
     if reason is None:
         held = view.seen.secret
         renews = held is not None and held.usable
@@ -66,15 +71,15 @@ def failed(asked: Instruction, told: Failed, view: View) -> Tell:
         if renews and usable(view) and held is not None and held.expires_at_s:
             left_s = max(0.0, held.expires_at_s - view.now_s)
             note += f"; the token that Kueue has works for another {left_s:.0f} s"
-    return Tell(asked.cluster, True, reason, note)
+    return Notice(True, reason, note)
 
 
-def standing(cluster: str, stage: Stage, view: View, since_s: float) -> Tell | None:
+def standing(stage: Stage, view: View, since_s: float) -> Notice | None:
     """What is worth a word of a stage that waits for somebody."""
     source, held = view.seen.source, view.seen.secret
 
-    def told(reason: str, note: str) -> Tell:
-        return Tell(cluster, True, reason, note)
+    def told(reason: str, note: str) -> Notice:
+        return Notice(True, reason, note)
 
     match stage:
         case Stage.IN_THE_WAY:

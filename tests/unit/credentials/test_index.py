@@ -4,15 +4,21 @@ from typing import Any
 import pytest
 
 from berthmaster.credentials import manifests, names
-from berthmaster.credentials.book import ACCOUNT, Book
+from berthmaster.credentials.index import ACCOUNT, ClusterIndex
 from berthmaster.credentials.objects import (
     ClusterPermission,
     ManagedCluster,
     ManagedServiceAccount,
     Secret,
 )
+from berthmaster.credentials.observed import (
+    Endpoint,
+    Managed,
+    Observed,
+    Refused,
+    Registration,
+)
 from berthmaster.credentials.rights import DEFAULT_FRAMEWORKS, rules
-from berthmaster.credentials.words import Endpoint, Managed, Observed, Refused, Registration
 from berthmaster.kueue.multikueue import MultiKueueCluster, MultiKueueConfig
 from tests.unit.credentials.world import CLUSTER, book, bootstrap, make, profile, secret_body
 
@@ -31,7 +37,7 @@ def token(text: str = "abc", **more: str) -> Secret:
     return make(Secret, {"metadata": {"name": ACCOUNT, "namespace": CLUSTER}, "data": data})
 
 
-def with_ocm(*configs: dict[str, str]) -> Book:
+def with_ocm(*configs: dict[str, str]) -> ClusterIndex:
     found = book()
     found.uses_managed = True
     found.put(managed(managedClusterClientConfigs=list(configs)))

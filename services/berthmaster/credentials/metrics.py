@@ -11,11 +11,10 @@ from berthmaster.runtime.metrics import Metrics
 NEVER_S: Final = 1e9
 
 
-class Figures:
+class CredentialsMetrics:
     """Gauges and counters of one replica."""
 
     def __init__(self, metrics: Metrics) -> None:
-        self._acting = metrics.gauge("acting", "1 = this replica holds the lease and acts")
         self._clusters = metrics.gauge("clusters", "Clusters by where they stand", ["stage"])
         self._usable = metrics.gauge("usable_tokens", "Clusters whose token should work")
         self._failing = metrics.gauge(
@@ -32,11 +31,8 @@ class Figures:
         self._shown: dict[str, float] = {}
         self._named: set[str] = set()
 
-    def show(
-        self, statuses: Sequence[Status], counts: Counts, *, acting: bool, now_s: float
-    ) -> None:
+    def show(self, statuses: Sequence[Status], counts: Counts, now_s: float) -> None:
         """All of it as of now."""
-        self._acting.set(acting)
         stages = Counter(one.stage for one in statuses)
         for stage in Stage:
             self._clusters.labels(stage.value).set(stages.get(stage, 0))

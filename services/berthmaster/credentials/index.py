@@ -19,7 +19,7 @@ from berthmaster.credentials.objects import (
     ManagedServiceAccount,
     Secret,
 )
-from berthmaster.credentials.words import (
+from berthmaster.credentials.observed import (
     Endpoint,
     Held,
     Managed,
@@ -42,7 +42,7 @@ _REPORTED: Final = "TokenReported"
 Key = tuple[str, str]
 
 
-class Book:
+class ClusterIndex:
     """The hub as last seen."""
 
     def __init__(self, selector: Selector, permission: Mapping[str, Any], validity: str) -> None:
