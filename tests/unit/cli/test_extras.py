@@ -15,6 +15,7 @@ MODULES = {
     "aiohttp": "aiohttp",
     "click": "click",
     "cryptography": "cryptography",
+    "google-re2": "re2",
     "numpy": "numpy",
     "nvidia-ml-py": "pynvml",
     "pyyaml": "yaml",

@@ -7,7 +7,7 @@ November 2026: 700 MiB, and no end). Here each step, each element looked at and 
 string costs; what is spent is spent, the same on every machine.
 
 What is offered: all operators and macros of CEL; its string functions; Open Cluster Management's
-``scores`` and ``parseJSON``; quantities and semantic versions of Kubernetes; patterns in RE2's
-syntax, matched in linear time. Whatever else (bytes, unsigned numbers, times, URLs, IP addresses,
+``scores`` and ``parseJSON``; quantities and semantic versions of Kubernetes; patterns, matched by
+RE2 in linear time. Whatever else (bytes, unsigned numbers, times, URLs, IP addresses,
 optional values) is refused by name when the expression is read, not when it is used.
 """

@@ -15,7 +15,7 @@ import msgspec
 
 from berthmaster.placement.cel.amounts import QUANTITIES, VERSIONS, AmountMethod
 from berthmaster.placement.cel.errors import EvalError, WrongType
-from berthmaster.placement.cel.pattern import pattern
+from berthmaster.placement.cel.patterns import pattern
 from berthmaster.placement.cel.values import (
     Meter,
     Quantity,

@@ -16,7 +16,7 @@ from berthmaster.placement.cel.functions import (
     negative,
 )
 from berthmaster.placement.cel.part import Env, Node
-from berthmaster.placement.cel.pattern import pattern
+from berthmaster.placement.cel.patterns import pattern
 from berthmaster.placement.cel.values import Meter, Value, equal, kind_of, less
 
 NO_SUCH_KEY: Final = "no such key: "

@@ -1,13 +1,14 @@
 """Patterns mean what RE2 means by them, in time linear in the text."""
 
 import re
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from berthmaster.placement.cel.errors import EvalError, TooCostly
-from berthmaster.placement.cel.pattern import pattern
+from berthmaster.placement.cel.patterns import pattern
 from berthmaster.placement.cel.values import Meter
 from tests.unit.placement.objects import UNHURRIED
 
@@ -47,6 +48,7 @@ def found(text: str, wanted: str, steps: int = 1_000_000) -> bool:
         ("(?P<name>a)(?:b)", "ab", "b"),
         ("((a|b)*c)+", "abcabc", "ab"),
         ("(){3}x", "x", "y"),
+        (r"^\p{Lu}[[:alpha:]]+$", "Äb", "äb"),
     ],
 )
 def test_what_matches_and_what_does_not(wanted: str, yes: str, no: str | None) -> None:
@@ -57,22 +59,23 @@ def test_what_matches_and_what_does_not(wanted: str, yes: str, no: str | None) -
 @pytest.mark.parametrize(
     ("wanted", "problem"),
     [
-        ("(", "( without its )"),
-        (")", ") without its ("),
-        ("[a", "[ without its ]"),
-        ("[b-a]", "no range from 'b' to 'a'"),
-        ("*a", "* with nothing before it"),
-        ("a**", "a repetition of a repetition"),
-        ("a{3,2}", "the lower number first"),
-        ("a{1000}", "from 0 to 200"),
-        ("(a{100}){100}", "more than 1000 steps"),
-        (r"\p{L}", r"\p is not offered"),
-        (r"(a)\1", r"\1 is not offered"),
-        ("[[:alpha:]]", "[[:…:]] is not offered"),
-        ("(?=a)", "after (? only"),
-        ("(?<=a)", "cannot look behind"),
-        ("a\\", "\\ at its end"),
-        ("(" * 50, "levels"),
+        ("(", "missing ): ("),
+        (")", "unexpected ): )"),
+        ("[a", "missing ]: [a"),
+        ("[b-a]", "invalid character class range: b-a"),
+        ("*a", "no argument for repetition operator: *"),
+        ("a**", "bad repetition operator: **"),
+        ("a{3,2}", "invalid repetition size: {3,2}"),
+        ("a{1001}", "invalid repetition size: {1001}"),
+        ("(a{100}){100}", "invalid repetition size: {100}"),
+        (r"(\pL{100}){10}", "pattern too large"),
+        (r"\p{Nothing}", "invalid character class range: \\p{Nothing}"),
+        (r"(a)\1", r"invalid escape sequence: \1"),
+        ("(?=a)", "invalid perl operator: (?="),
+        ("(?<=a)", "invalid perl operator: (?<="),
+        ("a\\", "trailing \\"),
+        ("(" * 50, "missing ): "),
+        ("\ud800", "half a character"),
         ("a" * 2000, "at most 1024"),
     ],
 )
@@ -83,18 +86,45 @@ def test_what_is_no_pattern(wanted: str, problem: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "wanted", ["(a+)+b", "(a|aa)+b", "(a*)*b", "(.*)(.*)(.*)(.*)b", "((){200}){200}a{0}b$"]
+    "wanted",
+    ["(a+)+b", "(a|aa)+b", "(a*)*b", "(.*)(.*)(.*)(.*)b", "(x+x+)+y", "((a{10}){10}){9}b"],
 )
 def test_what_makes_others_go_back_and_forth_for_years_is_linear_here(wanted: str) -> None:
-    short, long = Meter(10**6), Meter(10**6)
-    assert not pattern(wanted).found_in("a" * 100, short)
-    assert not pattern(wanted).found_in("a" * 1000, long)
-    assert 10**6 - long.left <= 11 * (10**6 - short.left)
+    # The price is linear in the text, and what it buys takes no longer than a step of ours does.
+    short, long = Meter(10**7), Meter(10**7)
+    assert not pattern(wanted).found_in("a" * 10_000, short)
+    began_s = time.process_time()
+    assert not pattern(wanted).found_in("a" * 100_000, long)
+    took_s = time.process_time() - began_s
+    paid = 10**7 - long.left
+    assert paid <= 10 * (10**7 - short.left)
+    assert took_s < 0.1 + 10e-6 * paid
 
 
-def test_a_match_is_paid_for() -> None:
+def test_a_match_is_paid_for_before_it_is_looked_for() -> None:
+    wanted = "(a|b|c|d|e|f)*g"
+    steps = pattern(wanted).steps
+    meter = Meter(1000)
+    assert not pattern(wanted).found_in("a" * 500, meter)
+    assert meter.left == 1000 - 1 - 500 * steps // 100
     with pytest.raises(TooCostly):
-        found("a" * 10_000, "(a|b|c|d|e|f)*g", steps=1000)
+        found("a" * 100_000, wanted, steps=1000)
+    with pytest.raises(TooCostly):
+        found("g", "((a{10}){10}){9}b", steps=5)
+
+
+def test_a_longer_pattern_costs_more() -> None:
+    def price(wanted: str) -> int:
+        meter = Meter(10**6)
+        pattern(wanted).found_in("a" * 1000, meter)
+        return 10**6 - meter.left
+
+    assert price("a{900}b") > 10 * price("a{50}b") > 20 * price("b")
+
+
+def test_half_a_character_is_no_text() -> None:
+    with pytest.raises(EvalError, match="half a character"):
+        found("\ud800", "a")
 
 
 PIECES = st.sampled_from(
