@@ -215,7 +215,7 @@ ROWS: Final[Sequence[Row]] = (
         only(Queue([{"a": {"cpu": "1", GPU: "8"}, "b": {"cpu": "8", GPU: "1"}}])),
         [Pods({"cpu": "4", GPU: "4"})],
         NEVER,
-        why="no flavor has enough of everything",
+        why="has enough of everything",
     ),
     Row(
         "each group gives its own flavor",
@@ -259,7 +259,7 @@ ROWS: Final[Sequence[Row]] = (
         [gpus(1, models=["NVIDIA-H100-80GB-HBM3"])],
         NEVER,
         flavors={"t4": T4},
-        why="none of its flavors is of the nodes that are asked for",
+        why="is of the nodes that are asked for",
         stand_in=False,
     ),
     Row(
@@ -345,7 +345,7 @@ ROWS: Final[Sequence[Row]] = (
         only(of_gpus("a")),
         [gpus(5), gpus(5)],
         NEVER,
-        why="grants 3 nvidia.com/gpu at most, 5 are asked for",
+        why="grants 8 nvidia.com/gpu at most, 10 are asked for",
     ),
     Row(
         "each pod set gets a flavor of its own",

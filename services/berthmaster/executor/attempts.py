@@ -14,9 +14,10 @@ from berthmaster.executor.cluster_protocol import (
     PodsRefused,
 )
 from berthmaster.executor.kinds import JobObject
-from berthmaster.executor.manifest import EXPIRES, PODS, QUEUE_NAME, STOPPED
+from berthmaster.executor.manifest import EXPIRES, PODS, STOPPED
 from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.resources import JOBS, Resource
+from berthmaster.kueue.names import QUEUE_LABEL
 
 
 class Goal(Enum):
@@ -76,7 +77,7 @@ class Held(msgspec.Struct, kw_only=True):
         self.known, self.unsure = True, False
         scene.job = job
         told = metadata.annotations
-        scene.queued = bool(metadata.labels.get(QUEUE_NAME))
+        scene.queued = bool(metadata.labels.get(QUEUE_LABEL))
         scene.wanted = wanted(told.get(PODS, "")) or scene.wanted
         scene.expires_s = number(told.get(EXPIRES, "")) or scene.expires_s
         if STOPPED in told:

@@ -13,16 +13,16 @@ Rules of this file:
 import hashlib
 from typing import Final, NamedTuple
 
+from berthmaster.engine.fleet.shares import asked_as
 from berthmaster.executor.affinity import placing
 from berthmaster.executor.cluster_protocol import Attempt, CreatePods
 from berthmaster.executor.offers import Offers
 from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.pods import Document, pod_spec
 from berthmaster.kubernetes.resources import JOB_SETS, JOBS, Resource
-from berthmaster.messages.fleet import Share
+from berthmaster.kueue.names import QUEUE_LABEL
 from berthmaster.messages.workload import PodSet
 
-QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"
 PODS: Final = "berthmaster.io/pods"  # annotation: "<pod set>:<count> …", what must run
 EXPIRES: Final = "berthmaster.io/expires"  # annotation: seconds since 1970
 STOPPED: Final = "berthmaster.io/stopped"  # annotation: why we stopped it
@@ -83,7 +83,7 @@ def document(order: CreatePods, left_s: int | None, offers: Offers, style: Style
     known, told = _identity(order)
     if target.via == "worker":
         spec["suspend"] = True
-        known[QUEUE_NAME] = target.local_queue
+        known[QUEUE_LABEL] = target.local_queue
     told[PODS] = " ".join(f"{pods.name}:{pods.count}" for pods in request.pod_sets)
     if order.stop_after_s is not None and order.asked_at_s is not None:
         told[EXPIRES] = f"{order.asked_at_s + order.stop_after_s:.3f}"
@@ -143,10 +143,12 @@ def _template(order: CreatePods, pods: PodSet, offers: Offers, style: Style) -> 
             known["kai.scheduler/queue"] = style.kai_queue
             scheduler = style.kai_scheduler
         else:
-            devices = _part(share, pods, offers.part_milli(nodes, pods), style)
+            milli = offers.part_milli(nodes, pods)
+            asked = asked_as(share, pods, milli, style.gpu_resource)
+            devices = {name: str(amount) for name, amount in asked.items()}
             scheduler = "" if share.kind == "hami" else scheduler  # HAMi brings its own
     elif pods.gpus:
-        devices = {offers.whole_gpu(nodes) or style.gpu_resource: str(pods.gpus)}
+        devices = {offers.whole_gpu(nodes, style.gpu_resource): str(pods.gpus)}
     account = order.target.service_account
     spec = pod_spec(order.request.run, pods, account=account, devices=devices)
     spec |= placing(nodes, pods, order.request.pod_sets, known, offers)
@@ -156,15 +158,3 @@ def _template(order: CreatePods, pods: PodSet, offers: Offers, style: Style) -> 
     if told:
         metadata["annotations"] = told
     return {"metadata": metadata, "spec": spec}
-
-
-def _part(share: Share, pods: PodSet, milli: int, style: Style) -> dict[str, str]:
-    if share.kind != "hami":
-        return {share.resource: "1"}
-    limits = {
-        style.gpu_resource: "1",
-        "nvidia.com/gpucores": str(max(1, milli // 10)),  # percent
-    }
-    if pods.gpu_memory_mib:
-        limits["nvidia.com/gpumem"] = str(pods.gpu_memory_mib)  # MiB
-    return limits

@@ -7,14 +7,11 @@ was found to fit is asked for in the same words.
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Final
 
-from berthmaster.engine.fleet.models import HOSTNAME, is_one_of, labels_of
+from berthmaster.engine.fleet.models import HOSTNAME, is_one_of, labels_of, whole_gpu
 from berthmaster.engine.fleet.shares import part_of, share_for, sized_milli
 from berthmaster.messages.fleet import FleetFact, NodeGone, NodeReport, Share
 from berthmaster.messages.workload import PodSet
-
-_MAKERS: Final = (("amd.com/gpu.", "amd.com/gpu"),)  # label that a maker's nodes have, resource
 
 
 class Offers:
@@ -53,14 +50,11 @@ class Offers:
         least_mib = min((gpu.memory_mib for each in reports for gpu in each.gpus), default=0)
         return min(sized_milli(part_of(pods), least_mib), 1000)
 
-    def whole_gpu(self, nodes: Iterable[str]) -> str:
-        """The resource that whole GPUs of these nodes are, where it is not the usual one."""
-        for node in nodes:
-            report = self._nodes.get(node)
-            for label, resource in _MAKERS:
-                if report is not None and any(key.startswith(label) for key in report.labels):
-                    return resource
-        return ""
+    def whole_gpu(self, nodes: Iterable[str], usual: str) -> str:
+        """The resource that whole GPUs of these nodes are."""
+        reports = (self._nodes.get(node) for node in nodes)
+        found = (whole_gpu(report.labels, usual) for report in reports if report is not None)
+        return next((name for name in found if name != usual), usual)
 
     def share(self, nodes: Iterable[str], pods: PodSet) -> Share | None:
         """How a part of a GPU is asked for. All pods of a set ask in one way: the commonest."""

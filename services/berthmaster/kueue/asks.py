@@ -1,12 +1,14 @@
 """What a request asks of a ClusterQueue, in Kueue's words: resources by name. Pure."""
 
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 
+from berthmaster.engine.fleet.models import GPU, whole_gpu
+from berthmaster.engine.fleet.shares import asked_as, part_of, share_for, sized_milli
 from berthmaster.kueue.quota import Ask
+from berthmaster.messages.fleet import NodeReport
 from berthmaster.messages.workload import JobRequest, PodSet
 
-GPU: Final = "nvidia.com/gpu"
 # The extended resources by which one pod may ask for its GPUs, and how many of each.
 Devices = Callable[[PodSet], tuple[Mapping[str, int], ...]]
 
@@ -14,6 +16,35 @@ Devices = Callable[[PodSet], tuple[Mapping[str, int], ...]]
 def whole_gpus(pods: PodSet) -> tuple[Mapping[str, int], ...]:
     """As jobs ask that are made before their cluster is known."""
     return ({GPU: pods.gpus} if pods.gpus else {},)
+
+
+def devices_of(nodes: Iterable[NodeReport]) -> Devices:
+    """As jobs ask that are made for nodes of one cluster (see the executor's manifest): in the way
+    of the node that is chosen, so in one of several. The commonest comes first."""
+    found = Counter(
+        (whole_gpu(node.labels), node.shares, min(gpu.memory_mib for gpu in node.gpus))
+        for node in nodes
+        if node.gpus
+    )
+    kinds = [kind for kind, _ in found.most_common()]
+
+    def devices(pods: PodSet) -> tuple[Mapping[str, int], ...]:
+        if not pods.gpus or not kinds:
+            return whole_gpus(pods)
+        ways: list[Mapping[str, int]] = []
+        for whole, shares, memory_mib in kinds:
+            way: Mapping[str, int] = {whole: pods.gpus}
+            if pods.gpu_milli < 1000:
+                share = share_for(shares, pods)
+                if share is None:
+                    continue
+                milli = min(sized_milli(part_of(pods), memory_mib), 1000)
+                way = asked_as(share, pods, milli, whole)
+            if way not in ways:
+                ways.append(way)
+        return tuple(ways) or whole_gpus(pods)
+
+    return devices
 
 
 def asks_of(request: JobRequest, devices: Devices = whole_gpus) -> tuple[Ask, ...]:

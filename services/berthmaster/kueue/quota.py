@@ -285,19 +285,21 @@ class _Lack(NamedTuple):
     resource: str = ""
     asked: int = 0
     most: int = 0
+    before: int = 0  # of it that earlier pod sets have taken
 
     @property
     def for_now(self) -> str:
         if self.words:
-            return self.words
+            return f"{NO_QUOTA}: {self.words}"
         asked = _amount(self.resource, self.asked)
         unit = _UNITS.get(self.resource, self.resource)
         return f"{NO_QUOTA}: needs {asked} {unit}, {_amount(self.resource, self.most)} left"
 
     def for_ever(self, queue: str) -> str:
         if self.words:
-            return f"ClusterQueue {queue}: {self.words}"
-        asked, most = (_amount(self.resource, n) for n in (self.asked, self.most))
+            return self.words
+        whole = (n + self.before for n in (self.asked, self.most))
+        asked, most = (_amount(self.resource, n) for n in whole)
         unit = _UNITS.get(self.resource, self.resource)
         return f"ClusterQueue {queue} grants {most} {unit} at most, {asked} are asked for"
 
@@ -402,7 +404,7 @@ def _assign_pods(
     taken: dict[Place, int] = {}
     highest = 0
     if unknown := wanted.keys() - {name for group in groups for name in group.resources}:
-        return _Lack(f"grants no {min(unknown)}"), tuple(nexts)
+        return _Lack(f"ClusterQueue {report.queue} grants no {min(unknown)}"), tuple(nexts)
     for at, (resources, flavors) in enumerate(groups):
         part = {name: amount for name, amount in wanted.items() if name in resources}
         if not part:
@@ -416,7 +418,7 @@ def _assign_pods(
                 if not reach or not report.prefers_own:
                     break
         if best is None:
-            return _lack(flavors, queue, pods, part, before), tuple(nexts)
+            return _lack(report, flavors, queue, pods, part, before), tuple(nexts)
         nexts[at] = (number + 1) % len(flavors)
         highest = max(highest, height)
         for name, amount in part.items():
@@ -453,6 +455,7 @@ def _suits(flavor: FlavorQuota, pods: PodSet) -> bool:
 
 
 def _lack(
+    report: QueueReport,
     flavors: Sequence[FlavorQuota],
     queue: _Node,
     pods: PodSet,
@@ -461,13 +464,16 @@ def _lack(
 ) -> _Lack:
     suited = [flavor for flavor in flavors if _suits(flavor, pods)]
     if not suited:
-        return _Lack("none of its flavors is of the nodes that are asked for")
+        return _Lack(f"no flavor of ClusterQueue {report.queue} is of the nodes that are asked for")
     for name in sorted(part, key=lambda name: (name in _DIVISIBLE, name)):
         places = [(flavor.flavor, name) for flavor in suited]
-        most = max(max(0, queue.free(place) - before.get(place, 0)) for place in places)
+        most, taken = max(
+            (max(0, queue.free(place) - before.get(place, 0)), before.get(place, 0))
+            for place in places
+        )
         if most < part[name]:
-            return _Lack(resource=name, asked=part[name], most=most)
-    return _Lack(f"{NO_QUOTA}: no flavor has enough of everything")
+            return _Lack(resource=name, asked=part[name], most=most, before=taken)
+    return _Lack(f"no flavor of ClusterQueue {report.queue} has enough of everything")
 
 
 def _left(report: QueueReport, queue: _Node, asks: Sequence[Ask]) -> dict[str, int]:

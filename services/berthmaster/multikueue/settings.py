@@ -8,6 +8,7 @@ import msgspec
 
 from berthmaster.engine.scoring.profiles import BALANCED, HUB_PROFILES, PARTS, Weights, weighted
 
+# 5: a worker's quota is what Kueue makes of it: resource groups, cohorts, limits, taints.
 # 6: clusters are ranked by a profile of the engine; where a queue's last one went counts no more.
 ENGINE_VERSION = "6"
 Mode = Literal["observe", "order", "dispatch"]

@@ -27,11 +27,11 @@ from berthmaster.messages.placement import Choice, Retraction
 from berthmaster.messages.workload import JobRequest, Placed, Withdrawn
 from berthmaster.resolver.cycle import Cycle
 from berthmaster.resolver.draft import Draft, Plan
-from berthmaster.resolver.quota import target_in
 from berthmaster.resolver.reserving import Kept, Reserves
 from berthmaster.resolver.settings import Policy
 from berthmaster.resolver.state import UNCLAIMED, Knowledge
 from berthmaster.resolver.turns import Turn, Turns
+from berthmaster.resolver.worker_queue import target_in
 
 _CHOICE_BYTES = 300  # of a record, besides its ranking and pods
 _RANKED_BYTES = 150

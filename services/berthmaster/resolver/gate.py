@@ -8,11 +8,12 @@ made among them, so they are charged here.
 from collections.abc import Mapping
 
 from berthmaster.fleetview.gate import Gate
+from berthmaster.kueue.asks import Devices, devices_of
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.placement import Target
 from berthmaster.messages.workload import JobRequest
-from berthmaster.resolver.quota import in_line, target_in, why_not
 from berthmaster.resolver.state import Knowledge
+from berthmaster.resolver.worker_queue import in_line, target_in, why_not
 
 Drafted = Mapping[str, list[tuple[Target, JobRequest]]]  # by cluster, of a draft
 
@@ -30,11 +31,13 @@ class WorkerGate(Gate):
 
     def why_not(self, cluster: str) -> str:
         target, known = target_in(self._setting, cluster), self._know.clusters.peek(cluster)
-        return why_not(known, target, self._request, self._pending(cluster))
+        pending, devices = self._pending(cluster), self._devices(cluster)
+        return why_not(known, target, self._request, pending, devices)
 
     def in_line(self, cluster: str) -> tuple[int, int, bool] | None:
         target, known = target_in(self._setting, cluster), self._know.clusters.peek(cluster)
-        return in_line(known, target, self._request, self._pending(cluster))
+        pending, devices = self._pending(cluster), self._devices(cluster)
+        return in_line(known, target, self._request, pending, devices)
 
     def _pending(self, cluster: str) -> list[tuple[Target, JobRequest]]:
         """Placements of ours that its own queue has not let in."""
@@ -42,3 +45,12 @@ class WorkerGate(Gate):
         waiting = (know.open[key] for key in know.unadmitted.get(cluster, ()))
         pending = [(w.target, w.request) for w in waiting if w.request is not None]
         return [*pending, *self._drafted.get(cluster, ())]
+
+    def _devices(self, cluster: str) -> Devices:
+        """By what names its nodes hand out their GPUs."""
+        fleet = self._know.fleet
+
+        def worked_out() -> Devices:
+            return devices_of(map(fleet.report_at, fleet.slots_of(cluster)))
+
+        return self._know.derived.table.note(("devices", cluster), worked_out)

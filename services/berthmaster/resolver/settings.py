@@ -8,7 +8,7 @@ import msgspec
 from berthmaster.engine.queueing.queues import CPU, MEMORY
 from berthmaster.engine.scoring.profiles import BALANCED, PROFILES, Weights
 
-ENGINE_VERSION = "10"
+ENGINE_VERSION = "11"
 
 
 OrderBy = Literal["due", "arrival"]

@@ -83,14 +83,14 @@ NO_GPUS = FlavorQuota(
 @pytest.mark.parametrize(
     ("report", "why"),
     [
-        (None, "no LocalQueue team-a/gpu"),
-        (queue(local=()), "no LocalQueue team-a/gpu"),
-        (queue(local=(OTHERS,)), "no LocalQueue team-a/gpu"),
-        (queue(local=(SHUT,)), "its LocalQueue is not active: x"),
-        (queue(stopped=True, reason="on hold"), "its ClusterQueue is stopped: on hold"),
-        (queue(active=False, reason="no flavor"), "its ClusterQueue is not active: no flavor"),
+        (None, "has no LocalQueue team-a/gpu"),
+        (queue(local=()), "has no LocalQueue team-a/gpu"),
+        (queue(local=(OTHERS,)), "has no LocalQueue team-a/gpu"),
+        (queue(local=(SHUT,)), "its LocalQueue gpu is not active: x"),
+        (queue(stopped=True, reason="on hold"), "its ClusterQueue cq is stopped: on hold"),
+        (queue(active=False, reason="no flavor"), "its ClusterQueue cq is not active: no flavor"),
         (queue(flavors=(flavor(used=4),)), "no quota left: needs 8 nvidia.com/gpu, 4 left"),
-        (queue(flavors=(NO_GPUS,)), "its ClusterQueue grants no nvidia.com/gpu"),
+        (queue(flavors=(NO_GPUS,)), "ClusterQueue cq grants no nvidia.com/gpu"),
         (queue(flavors=(flavor(used=4), flavor("a100"))), ""),
         (queue(flavors=(flavor(labels={"zone": "a"}),)), ""),
         (queue(), ""),
@@ -107,7 +107,8 @@ def test_a_cluster_takes_what_its_own_queue_would_let_in(
 def test_flavors_are_filled_pod_set_by_pod_set(world: World) -> None:
     halves = (pod_set(name="a", gpus=5), pod_set(name="b", gpus=5))
     world.fact(queue(flavors=(flavor(),)))
-    assert ask(world, pod_sets=halves) == "no quota left: needs 5 nvidia.com/gpu, 3 left"
+    never = "ClusterQueue cq grants 8 nvidia.com/gpu at most, 10 are asked for"
+    assert ask(world, pod_sets=halves) == never
     world.fact(queue(flavors=(flavor(), flavor("a100")), counter=2))
     assert ask(world, pod_sets=halves) == ""
 
@@ -116,7 +117,8 @@ def test_a_flavor_of_other_nodes_is_none(world: World) -> None:
     world.fact(queue(flavors=(flavor(labels={"zone": "b"}),)))
     there = {"zone": "a"}
     world.fact(node("c1", "n3", labels=there))
-    assert ask(world, node_labels=there) == "none of its flavors has the nodes' labels asked for"
+    never = "no flavor of ClusterQueue cq is of the nodes that are asked for"
+    assert ask(world, node_labels=there) == never
     world.fact(queue(flavors=(flavor(labels=there),), counter=2))
     assert ask(world, node_labels=there) == ""
 
@@ -126,9 +128,10 @@ def test_what_a_cohort_has_left_may_be_borrowed_up_to_the_limit(world: World) ->
     world.fact(lender, queue(cohort="all", flavors=(flavor(nominal=2),)))
     assert ask(world, gpus=8) == ""
     world.fact(queue(cohort="all", flavors=(flavor(nominal=2, borrowing_limit=4),), counter=2))
-    assert ask(world, gpus=8) == "no quota left: needs 8 nvidia.com/gpu, 6 left"
+    never = "ClusterQueue cq grants {} nvidia.com/gpu at most, 8 are asked for"
+    assert ask(world, gpus=8) == never.format(6)
     world.fact(queue(flavors=(flavor(nominal=2),), counter=3))  # in no cohort any more
-    assert ask(world, gpus=8) == "no quota left: needs 8 nvidia.com/gpu, 2 left"
+    assert ask(world, gpus=8) == never.format(2)
 
 
 def test_quota_is_given_out_once_though_the_report_does_not_know_of_it_yet(world: World) -> None:

@@ -20,6 +20,7 @@ And over C clusters: ``free_milli`` and ``all_milli``, int64 [C], of its open no
 Whatever is derived of single nodes can be kept up to date by ``touched``: the slots that changed.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
@@ -225,6 +226,12 @@ class Fleet:
     def span(self, cluster: int) -> tuple[int, int]:
         """First slot of a cluster, and the first after it."""
         return self._spans[cluster]
+
+    def slots_of(self, cluster: str) -> range:
+        """Those of a cluster's nodes."""
+        at = bisect_left(self.clusters, cluster)
+        known = at < len(self.clusters) and self.clusters[at] == cluster
+        return range(*self._spans[at]) if known else range(0)
 
     def arrange(self) -> None:
         """Bring the arrays up to date; cheap unless nodes came, went or changed what they are."""

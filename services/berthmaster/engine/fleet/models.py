@@ -29,6 +29,8 @@ from berthmaster.messages.fleet import NodeReport
 
 EXACTLY: Final = "="
 PRODUCT: Final = "nvidia.com/gpu.product"
+GPU: Final = "nvidia.com/gpu"  # as which a whole GPU is asked for, usually
+_AMD: Final = "amd.com/gpu"
 HOSTNAME: Final = "kubernetes.io/hostname"
 # By which a node tells its GPUs' model, the first that it has; its own name where it has none.
 MODEL_LABELS: Final = (
@@ -53,6 +55,11 @@ _CLOUD: Final[Mapping[str, str]] = {
     "nvidia-h100-mega-80gb": "h100 80gb",
     "nvidia-h200-141gb": "h200",
 }
+
+
+def whole_gpu(labels: Iterable[str], usual: str = GPU) -> str:
+    """The resource that a whole GPU of a node with these labels is."""
+    return _AMD if any(key.startswith(f"{_AMD}.") for key in labels) else usual
 
 
 @lru_cache(maxsize=8192)

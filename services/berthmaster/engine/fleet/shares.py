@@ -18,6 +18,8 @@ from berthmaster.messages.workload import PodSet
 
 DIVISIBLE: Final = ("hami", "kai")
 MIG: Final = "nvidia.com/mig-"
+HAMI_CORES: Final = "nvidia.com/gpucores"
+HAMI_MEMORY: Final = "nvidia.com/gpumem"
 _GPU_MILLI: Final = 1000
 _SLICES: Final = 7  # of a GPU's compute
 _PROFILE: Final = re.compile(r"(?:[1-7]c\.)?([1-7])g\.([0-9]{1,3})gb(?:[.+][a-z.+]+)?\Z")
@@ -98,3 +100,16 @@ def sized_milli(part: Part, gpu_memory_mib: int) -> int:
 def counted(share: Share) -> bool:
     """Whether there are only so many pieces of it, whatever room the GPUs have."""
     return share.kind not in DIVISIBLE
+
+
+def asked_as(share: Share, pods: PodSet, milli: int, whole_gpu: str) -> dict[str, int]:
+    """The extended resources by which a pod asks for this offer. ``milli``: what it comes to where
+    it can be had in any size; ``whole_gpu``: the resource that a whole GPU is there."""
+    if share.kind == "kai":
+        return {}  # its own scheduler is told otherwise
+    if share.kind != "hami":
+        return {share.resource: 1}
+    asked = {whole_gpu: 1, HAMI_CORES: max(1, milli // 10)}  # percent
+    if pods.gpu_memory_mib:
+        asked[HAMI_MEMORY] = pods.gpu_memory_mib
+    return asked

@@ -9,11 +9,10 @@ import hashlib
 from collections.abc import Iterable
 from typing import Any, Final
 
-from berthmaster.engine.fleet.models import labels_of
+from berthmaster.engine.fleet.models import GPU, labels_of
 from berthmaster.kubernetes.labels import TENANT, WORKLOAD, value
 from berthmaster.kubernetes.pods import pod_spec
 from berthmaster.kubernetes.resources import JOBS
-from berthmaster.kueue.asks import GPU
 from berthmaster.kueue.names import MULTIKUEUE, QUEUE_LABEL
 from berthmaster.lifecycle.fold import Workload
 from berthmaster.messages.control import QueuePlace, QueueSetting

@@ -12,9 +12,8 @@ import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from berthmaster.engine.fleet.models import EXACTLY, PRODUCT
+from berthmaster.engine.fleet.models import EXACTLY, GPU, PRODUCT
 from berthmaster.kubernetes.quantity import QuantityError, milli, whole
-from berthmaster.kueue.asks import GPU
 from berthmaster.kueue.workloads import (
     Container,
     KueuePodSet,
