@@ -39,22 +39,22 @@ class HubWatch(Watch):
 
     def lacks(self, name: str) -> bool:
         """Whether the server surely has no such kind, or never let us look at it, and need not."""
-        denied_s = self._reflectors[name].denied_for_s(self._now())
+        denied_s = self.reflectors[name].denied_for_s(self.now())
         refused = denied_s >= SURE_S and not self._listed_once(name)
-        return super().lacks(name) or (refused and self._watched[name].optional)
+        return super().lacks(name) or (refused and self.watched[name].optional)
 
     @property
     def complete(self) -> bool:
         """Whether every kind was listed once, or is known not to be there."""
-        return all(self._listed_once(name) or self.lacks(name) for name in self._reflectors)
+        return all(self._listed_once(name) or self.lacks(name) for name in self.reflectors)
 
     @property
     def absent(self) -> str:
         """Why there can be no Placements, or ""."""
         for name in self.lacking:
-            reflector = self._reflectors[name]
+            reflector = self.reflectors[name]
             return NOT_SERVED if reflector.absent else f"cannot be read: {reflector.trouble}"
         return ""
 
     def _listed_once(self, name: str) -> bool:
-        return bool(self._reflectors[name].resource_version)
+        return bool(self.reflectors[name].resource_version)

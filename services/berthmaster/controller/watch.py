@@ -17,7 +17,7 @@ from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.figures import CallFigures
 from berthmaster.kubernetes.mirror import Added, Change, Deleted, Listed, Unreadable, Updated
 from berthmaster.kubernetes.objects import Metadata, Object, key_of
-from berthmaster.kubernetes.reflector import SURE_S, Reflector
+from berthmaster.kubernetes.reflector import PAGE, SURE_S, Reflector
 from berthmaster.kubernetes.resources import Resource
 from berthmaster.runtime.service import Context
 
@@ -33,6 +33,7 @@ class Watched(NamedTuple):
     namespace: str = ""
     labels: str = ""  # a selector
     fields: str = ""  # a selector
+    page: int = PAGE  # objects in one answer to a list
     part: str = ""  # what the selected are called, where a kind is mirrored in several parts
 
     @property
@@ -55,7 +56,7 @@ class Watch:
         watched: Iterable[Watched],
         aside: SetAside,
         *,
-        on_object: OnObject,
+        on_object: OnObject | None = None,
         on_listed: OnListed | None = None,
         on_change: Callable[[], None] | None = None,
         absent_s: float,
@@ -66,19 +67,21 @@ class Watch:
         was. ``absent_s``: between two looks for a kind that is not there; ``sure_s``: for how long
         a server must have said so."""
         self._ctx = ctx
-        self._aside = aside
+        self.log = ctx.log
+        self.aside = aside
         self._on_object = on_object
         self._on_listed = on_listed
         self._on_change = on_change
         self._sure_s = sure_s
-        self._now = asyncio.get_running_loop().time
+        self.now = asyncio.get_running_loop().time
         metrics = ctx.metrics
         self._objects = metrics.gauge("objects", "Objects mirrored", ["resource"])
         self._bad = metrics.gauge("unreadable_objects", "Objects of a wrong form", ["resource"])
+        self._lists = metrics.gauge("mirror_lists", "Times a kind was listed", ["resource"])
         self._age_s = metrics.gauge("mirror_age_seconds", "Since a watch was heard", ["resource"])
         self._calls = CallFigures(metrics, client, "Calls of the API")
-        self._watched = {one.name: one for one in watched}
-        self._reflectors: dict[str, Reflector[Any]] = {
+        self.watched = {one.name: one for one in watched}
+        self.reflectors: dict[str, Reflector[Any]] = {
             one.name: Reflector(
                 client,
                 one.resource,
@@ -86,106 +89,111 @@ class Watch:
                 namespace=one.namespace,
                 label_selector=one.labels,
                 field_selector=one.fields,
+                page=one.page,
                 on_change=partial(self._on_one, one),
                 absent_s=absent_s,
                 log=ctx.log,
             )
-            for one in self._watched.values()
+            for one in self.watched.values()
         }
 
     def start(self) -> None:
         """Mirror until the service stops."""
         self.show()
-        for name, reflector in self._reflectors.items():
+        for name, reflector in self.reflectors.items():
             self._ctx.spawn(reflector.run(self._ctx.stopping), name=f"mirror of {name}")
 
     def has(self, name: str) -> bool:
         """Whether it is mirrored, and all of it is known."""
-        return name in self._reflectors and self._reflectors[name].caught_up
+        return name in self.reflectors and self.reflectors[name].caught_up
 
     def lacks(self, name: str) -> bool:
         """Whether the server surely has no such kind, and need not."""
-        reflector = self._reflectors[name]
-        surely = reflector.absent_for_s(self._now()) >= self._sure_s
-        return surely and self._watched[name].optional
+        reflector = self.reflectors[name]
+        surely = reflector.absent_for_s(self.now()) >= self._sure_s
+        return surely and self.watched[name].optional
 
     @property
     def lacking(self) -> list[str]:
         """All that the server lacks."""
-        return [name for name in self._reflectors if self.lacks(name)]
+        return [name for name in self.reflectors if self.lacks(name)]
 
     @property
     def complete(self) -> bool:
         """Whether all is known: what is not here, is not there."""
-        return all(self.has(name) or self.lacks(name) for name in self._reflectors)
+        return all(self.has(name) or self.lacks(name) for name in self.reflectors)
 
     @property
     def trouble(self) -> str:
         """Why what is mirrored may be old, or ""."""
-        told = (one.trouble for name, one in self._reflectors.items() if not self.lacks(name))
+        told = (one.trouble for name, one in self.reflectors.items() if not self.lacks(name))
         return next((why for why in told if why), "")
 
     def show(self) -> None:
         """Health and metrics as of now."""
-        now_s = self._now()
-        for name, reflector in self._reflectors.items():
+        now_s = self.now()
+        for name, reflector in self.reflectors.items():
             lacks = self.lacks(name)
             good = lacks or (reflector.caught_up and not reflector.trouble)
             why = reflector.trouble or "not listed yet"
             self._ctx.health.ready(f"mirror of {name}", good, why, note=why if lacks else "")
             self._objects.labels(name).set(len(reflector.objects))
             self._bad.labels(name).set(len(reflector.unreadable))
+            self._lists.labels(name).set(reflector.lists)
             self._age_s.labels(name).set(min(reflector.age_s(now_s), NEVER_S))
         self._calls.show()
         self._forget_unreadable()
 
     def unreadable(self, name: str) -> dict[str, str]:
         """Objects of a kind that cannot be read: name -> why."""
-        return {key[1]: bad.why for key, bad in self._reflectors[name].unreadable.items()}
+        return {key[1]: bad.why for key, bad in self.reflectors[name].unreadable.items()}
 
     def _on_one(self, one: Watched, change: Change[Any]) -> None:
+        self.hear(one, change)
+        if self._on_change is not None:
+            self._on_change()
+
+    def hear(self, one: Watched, change: Change[Any]) -> None:
+        """One change that a mirror tells. Raises nothing."""
         match change:
             case Added() | Updated():
-                self._hear(one, change.object, gone=False)
+                self._feed(one, change.object, gone=False)
             case Deleted():
-                self._hear(one, _last(change.object, change.previous), gone=True)
-                self._aside.gone(one.resource, key_of(change.previous.metadata))
+                self._feed(one, _last(change.object, change.previous), gone=True)
+                self.aside.gone(one.resource, key_of(change.previous.metadata))
             case Unreadable():
                 self._set_aside(one, change)
             case Listed():
                 if self._on_listed is not None:
                     self._on_listed(one)
-        if self._on_change is not None:
-            self._on_change()
 
-    def _hear(self, one: Watched, thing: Object, *, gone: bool) -> None:
-        self._aside.clear(Phase.READING, one.resource, key_of(thing.metadata))
-        with self._aside.trying(Phase.HEARING, one.resource, thing.metadata):
-            self._on_object(one, thing, gone)
+    def _feed(self, one: Watched, thing: Object, *, gone: bool) -> None:
+        self.aside.clear(Phase.READING, one.resource, key_of(thing.metadata))
+        if self._on_object is not None:
+            with self.aside.trying(Phase.HEARING, one.resource, thing.metadata):
+                self._on_object(one, thing, gone)
 
     def _set_aside(self, one: Watched, change: Unreadable[Any]) -> None:
         bad = change.object
         name = f"{bad.namespace}/{bad.name}" if bad.namespace else bad.name
-        self._ctx.log.warning(
-            "an object has a wrong form", resource=one.name, name=name, why=bad.why
-        )
+        self.log.warning("an object has a wrong form", resource=one.name, name=name, why=bad.why)
         about = Metadata(name=bad.name, namespace=bad.namespace)
         if change.previous is not None:
             about = change.previous.metadata
-        self._aside.put(Phase.READING, one.resource, about, bad.why)
+        self.aside.put(Phase.READING, one.resource, about, bad.why)
 
     def _forget_unreadable(self) -> None:
         """What could not be read, and is gone or can be read now."""
-        for resource in {one.resource for one in self._watched.values()}:
+        for resource in {one.resource for one in self.watched.values()}:
             still = {
                 key
-                for one in self._watched.values()
+                for one in self.watched.values()
                 if one.resource == resource
-                for key in self._reflectors[one.name].unreadable
+                for key in self.reflectors[one.name].unreadable
             }
-            for key in self._aside.keys(Phase.READING, resource):
+            for key in self.aside.keys(Phase.READING, resource):
                 if key not in still:
-                    self._aside.clear(Phase.READING, resource, key)
+                    self.aside.clear(Phase.READING, resource, key)
 
 
 def _last(final: Object, known: Object) -> Object:

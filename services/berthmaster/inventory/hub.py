@@ -4,11 +4,12 @@ from typing import Any, Final
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
+from berthmaster.controller.watch import Watched
 from berthmaster.inventory.membership import HubKind, HubMembership
 from berthmaster.inventory.objects import ClusterProfile, ManagedCluster
 from berthmaster.inventory.publisher import FactPublisher
 from berthmaster.inventory.settings import InventorySettings
-from berthmaster.inventory.watching import Mirrors, Watched
+from berthmaster.inventory.watch import FactWatch
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.mirror import Change
 from berthmaster.kubernetes.resources import CLUSTER_PROFILES, MANAGED_CLUSTERS
@@ -27,14 +28,14 @@ class HubSide:
         self._core = HubMembership()
         watched = (
             Watched(
-                HubKind.PROFILES,
                 CLUSTER_PROFILES,
                 ClusterProfile,
+                optional=True,
                 namespace=ctx.settings.profile_namespace,
             ),
-            Watched(HubKind.MANAGED, MANAGED_CLUSTERS, ManagedCluster),
+            Watched(MANAGED_CLUSTERS, ManagedCluster, optional=True),
         )
-        self._mirrors = Mirrors(ctx, client, watched, self._on_change)
+        self._watch = FactWatch(ctx, client, watched, self._on_change)
         self._teller = FactPublisher(
             ctx,
             conn,
@@ -46,22 +47,21 @@ class HubSide:
 
     async def run(self) -> None:
         """Until the service is asked to stop; the lease is given back at the end."""
-        self._mirrors.start()
+        self._watch.start()
         self._ctx.spawn(self._keep_house(), name="keep house")
-        await self._teller.run(lambda: self._mirrors.ready)
+        await self._teller.run(lambda: self._watch.ready)
 
-    def _on_change(self, kind: HubKind, change: Change[Any]) -> None:
-        self._core.take(kind, change)
+    def _on_change(self, plural: str, change: Change[Any]) -> None:
+        self._core.take(HubKind(plural), change)
         self._teller.reporter.wake()
 
     async def _keep_house(self) -> None:
         async for _ in beats(BEAT_S, self._ctx.stopping):
-            for kind in self._mirrors.absent():
-                self._core.listed(kind)
-            for kind, keys in self._mirrors.unreadable().items():
-                self._core.unreadable(kind, keys)
+            for plural in self._watch.absent:
+                self._core.listed(HubKind(plural))
+            for plural, keys in self._watch.unreadable_keys().items():
+                self._core.unreadable(HubKind(plural), keys)
             self._ctx.health.ready("bus", self._conn.connected, "no connection to NATS")
             self._teller.show()
             self._clusters.set(len(self._core))
-            self._mirrors.show(self._core.problems.count())
-            self._mirrors.tell(self._core.problems.take_new())
+            self._watch.show_problems(self._core.problems)

@@ -5,6 +5,7 @@ from typing import Any, Final
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.reporting import ALIVE_INTERVAL_S
+from berthmaster.controller.watch import Watched
 from berthmaster.inventory.core import KAI_CRD, Inventory
 from berthmaster.inventory.kinds import WatchedKind
 from berthmaster.inventory.objects import (
@@ -18,7 +19,7 @@ from berthmaster.inventory.objects import (
 )
 from berthmaster.inventory.publisher import FactPublisher
 from berthmaster.inventory.settings import InventorySettings
-from berthmaster.inventory.watching import Mirrors, Watched
+from berthmaster.inventory.watch import FactWatch
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.errors import KubernetesError
 from berthmaster.kubernetes.mirror import Change
@@ -46,21 +47,22 @@ RETRY_S: Final = 5.0
 POD_PAGE: Final = 250  # a page of pods as JSON is several MB; half as much costs two calls more
 
 WATCHED: Final = (
-    Watched(WatchedKind.NODES, NODES, Node, needed=True),
-    Watched(WatchedKind.PODS, PODS, Pod, needed=True, selector=HOLDING_PODS, page=POD_PAGE),
-    Watched(WatchedKind.SLICES, RESOURCE_SLICES, ResourceSlice),
-    Watched(WatchedKind.CLAIMS, RESOURCE_CLAIMS, ResourceClaim),
-    Watched(WatchedKind.FLAVORS, RESOURCE_FLAVORS, ResourceFlavor),
-    Watched(WatchedKind.COHORTS, COHORTS, Cohort),
-    Watched(WatchedKind.CLUSTER_QUEUES, CLUSTER_QUEUES, ClusterQueue),
-    Watched(WatchedKind.LOCAL_QUEUES, LOCAL_QUEUES, LocalQueue),
-    Watched(WatchedKind.COPIES, WORKLOADS, Workload, labels=ORIGIN_LABEL),
+    Watched(NODES, Node),
+    Watched(PODS, Pod, fields=HOLDING_PODS, page=POD_PAGE),
+    Watched(RESOURCE_SLICES, ResourceSlice, optional=True),
+    Watched(RESOURCE_CLAIMS, ResourceClaim, optional=True),
+    Watched(RESOURCE_FLAVORS, ResourceFlavor, optional=True),
+    Watched(COHORTS, Cohort, optional=True),
+    Watched(CLUSTER_QUEUES, ClusterQueue, optional=True),
+    Watched(LOCAL_QUEUES, LocalQueue, optional=True),
+    Watched(WORKLOADS, Workload, optional=True, labels=ORIGIN_LABEL),
     *(
         Watched(
-            WatchedKind.DEFINITIONS,
             CUSTOM_RESOURCE_DEFINITIONS,
             Definition,
-            selector=f"metadata.name={name}",
+            optional=True,
+            fields=f"metadata.name={name}",
+            part=f"{CUSTOM_RESOURCE_DEFINITIONS.plural} {name}",
         )
         for name in (JOB_SETS_CRD, KAI_CRD)
     ),
@@ -76,7 +78,7 @@ class WorkerInventory:
         self._conn = conn
         self._client = client
         self._core = Inventory(settings.cluster, settings.cluster_labels)
-        self._mirrors = Mirrors(ctx, client, WATCHED, self._on_change)
+        self._watch = FactWatch(ctx, client, WATCHED, self._on_change)
         self._teller = FactPublisher(
             ctx,
             conn,
@@ -89,22 +91,22 @@ class WorkerInventory:
     async def run(self) -> None:
         """Until the service is asked to stop; the lease is given back at the end."""
         ctx = self._ctx
-        self._mirrors.start()
+        self._watch.start()
         ctx.spawn(self._learn_version(), name="version of the API server")
         alive = self._teller.reporter.keep_alive(
             subjects.alive(ctx.settings.cluster), self._alive, ctx.stopping
         )
         ctx.spawn(alive, name="sign of life")
         ctx.spawn(self._keep_house(), name="keep house")
-        await self._teller.run(lambda: self._mirrors.ready)
+        await self._teller.run(lambda: self._watch.ready)
 
-    def _on_change(self, kind: WatchedKind, change: Change[Any]) -> None:
-        self._core.take(kind, change)
+    def _on_change(self, plural: str, change: Change[Any]) -> None:
+        self._core.take(WatchedKind(plural), change)
         self._teller.reporter.wake()
 
     def _alive(self, stamp: Stamp, now_s: float) -> ClusterAlive | None:
         """None: a change might have been missed, and saying nothing is how that is said."""
-        if self._mirrors.live():
+        if self._watch.live():
             return None
         return ClusterAlive(
             cluster=self._ctx.settings.cluster,
@@ -125,15 +127,14 @@ class WorkerInventory:
 
     async def _keep_house(self) -> None:
         async for _ in beats(BEAT_S, self._ctx.stopping):
-            for kind in self._mirrors.absent():
-                self._core.absent(kind)
-            for kind, keys in self._mirrors.unreadable().items():
-                self._core.unreadable(kind, keys)
+            for plural in self._watch.absent:
+                self._core.absent(WatchedKind(plural))
+            for plural, keys in self._watch.unreadable_keys().items():
+                self._core.unreadable(WatchedKind(plural), keys)
             self._teller.reporter.wake()
             self._ctx.health.ready("bus", self._conn.connected, "no connection to NATS")
-            why = self._mirrors.live()
+            why = self._watch.live()
             self._ctx.health.ready("sign of life", not why, why)
             self._teller.show()
             self._holding.set(self._core.nodes.pods)
-            self._mirrors.show(self._core.problems.count())
-            self._mirrors.tell(self._core.problems.take_new())
+            self._watch.show_problems(self._core.problems)

@@ -1,0 +1,111 @@
+"""What an inventory watches of an API server, and what people are told of objects that are odd."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from berthmaster.controller.aside import Phase, SetAside
+from berthmaster.controller.watch import Watch, Watched
+from berthmaster.inventory.kinds import Problems
+from berthmaster.inventory.settings import InventorySettings
+from berthmaster.kubernetes.client import Client
+from berthmaster.kubernetes.mirror import Change, Key, Listed, Unreadable
+from berthmaster.kubernetes.objects import Metadata
+from berthmaster.kubernetes.reflector import SURE_S
+from berthmaster.runtime.service import Context
+
+LOGGED_A_BEAT: Final = 20  # problems; the rest is in the metric, and told when it changes
+
+
+class FactWatch(Watch):
+    """Tells each change as it is: facts say of an unreadable object that it is one. Kinds that are
+    optional may be lacking, or be none of our business."""
+
+    def __init__(
+        self,
+        ctx: Context[InventorySettings],
+        client: Client,
+        watched: tuple[Watched, ...],
+        take: Callable[[str, Change[Any]], None],
+    ) -> None:
+        """``take``: gets the plural of what changed, and the change."""
+        self._take = take
+        self._settings = ctx.settings
+        super().__init__(ctx, client, watched, SetAside(), absent_s=ctx.settings.absent_s)
+        metrics = ctx.metrics
+        self._problems = metrics.gauge("problems", "Objects that cannot be right", ["kind"])
+        self._odd = metrics.gauge("set_aside", "Objects that cannot be handled")
+        self._problem_kinds: set[str] = set()
+
+    def hear(self, one: Watched, change: Change[Any]) -> None:
+        match change:
+            case Listed():
+                about = Metadata()
+            case Unreadable(object=bad):
+                about = Metadata(name=bad.name, namespace=bad.namespace)
+            case _:
+                about = change.object.metadata
+        with self.aside.trying(Phase.HEARING, one.resource, about):
+            self._take(one.resource.plural, change)
+
+    def lacks(self, name: str) -> bool:
+        """Whether the server says that it has no such kind, and need not."""
+        return self.reflectors[name].absent and self.watched[name].optional
+
+    def unreadable_keys(self) -> dict[str, list[Key]]:
+        """Of each plural, what cannot be read at present."""
+        found: dict[str, list[Key]] = {}
+        for name, one in self.watched.items():
+            keys = found.setdefault(one.resource.plural, [])
+            keys.extend(self.reflectors[name].unreadable)
+        return found
+
+    @property
+    def absent(self) -> list[str]:
+        """Plurals of what the server surely does not serve."""
+        return [
+            one.resource.plural
+            for name, one in self.watched.items()
+            if self.reflectors[name].absent_for_s(self.now()) >= SURE_S
+        ]
+
+    @property
+    def ready(self) -> bool:
+        """Whether everything was listed that is needed, and every other kind or else it is known
+        not to be there."""
+        return all(
+            self.has(name) or (one.optional and bool(self.reflectors[name].trouble))
+            for name, one in self.watched.items()
+        )
+
+    def live(self) -> str:
+        """ "" = a change of what is needed would have been heard; else why not."""
+        for name, one in self.watched.items():
+            reflector = self.reflectors[name]
+            if one.optional:
+                continue
+            if reflector.trouble or not reflector.caught_up:
+                return f"{name}: {reflector.trouble or 'not listed yet'}"
+            if (age_s := reflector.age_s(self.now())) > self._settings.silent_limit_s:
+                return f"{name}: nothing heard for {age_s:.0f} s"
+        return ""
+
+    def show_problems(self, problems: Problems) -> None:
+        """As of now; each is logged once."""
+        self.show()
+        counts = problems.count()
+        for kind in self._problem_kinds | counts.keys():
+            self._problems.labels(kind).set(counts.get(kind, 0))
+        self._problem_kinds |= counts.keys()
+        new = problems.take_new()
+        for problem in new[:LOGGED_A_BEAT]:
+            self.log.warning(
+                "object_not_usable", kind=problem.kind, name=problem.name, why=problem.text
+            )
+        if len(new) > LOGGED_A_BEAT:
+            self.log.warning("objects_not_usable", more=len(new) - LOGGED_A_BEAT)
+        self._odd.set(len(self.aside))
+        for odd in self.aside.take_untold():
+            about = f"{odd.metadata.namespace}/{odd.metadata.name}"
+            self.log.error(
+                "an object is set aside", error=odd.error, kind=odd.resource.kind, about=about
+            )

@@ -1,0 +1,54 @@
+"""What an inventory watches: an odd object is set aside, and the rest is told as it changes."""
+
+import asyncio
+import io
+from typing import Any
+
+from berthmaster.controller.watch import Watched
+from berthmaster.inventory.settings import InventorySettings
+from berthmaster.inventory.watch import FactWatch
+from berthmaster.kubernetes.mirror import Added, Change, Unreadable
+from berthmaster.runtime.health import Health
+from berthmaster.runtime.log import Log
+from berthmaster.runtime.metrics import Metrics
+from berthmaster.runtime.service import Context
+from berthmaster.runtime.settings import load
+from tests.unit.kubernetes.stage import WIDGETS, Stage, Widget, until
+
+
+def test_an_object_that_makes_the_core_raise_ends_nothing() -> None:
+    told: list[str] = []
+
+    def take(plural: str, change: Change[Any]) -> None:
+        assert plural == "widgets"
+        if isinstance(change, Unreadable):
+            told.append(f"unreadable {change.object.name}")
+        elif isinstance(change, Added):
+            if change.object.metadata.name == "odd":
+                raise ArithmeticError
+            told.append(change.object.metadata.name)
+
+    async def story() -> None:
+        ctx = Context(
+            "inventory",
+            load(InventorySettings, "inventory", ["--cluster", "east"], {}),
+            log=Log("inventory", stream=io.BytesIO()),
+            metrics=Metrics("inventory"),
+            health=Health(),
+        )
+        async with Stage() as stage, await stage.client() as client:
+            await stage.put("odd")
+            await stage.put("unreadable", spec={"size": "huge"})
+            await stage.put("good")
+            watch = FactWatch(ctx, client, (Watched(WIDGETS, Widget),), take)
+            watch.start()
+            await until(lambda: watch.ready)
+            assert told == ["good", "unreadable unreadable"]
+            assert watch.live() == ""
+            assert [one.metadata.name for one in watch.aside.take_untold()] == ["odd"]
+            await stage.put("later")
+            await until(lambda: told[-1] == "later")
+            ctx.stopping.set()
+            await asyncio.gather(*ctx.tasks)
+
+    asyncio.run(story())
