@@ -63,11 +63,9 @@ class Requestor(OpenIDRequestor):
         return token, another if isinstance(another, str) and another else refresh_token
 
     def _client_session(self) -> aiohttp.ClientSession:
-        auth = aiohttp.BasicAuth(self._client_id, self._client_secret)
         return aiohttp.ClientSession(
             headers=self._default_headers,
             connector=aiohttp.TCPConnector(ssl=self._tls),
-            auth=auth if self._client_secret else None,
             raise_for_status=True,
             cookie_jar=aiohttp.DummyCookieJar(),
         )
@@ -76,7 +74,10 @@ class Requestor(OpenIDRequestor):
         return await _answer(client.get(*args, **kwargs, allow_redirects=False))
 
     async def _post(self, client: aiohttp.ClientSession, *args: Any, **kwargs: Any) -> Any:
-        if not self._client_secret:  # a public client says its name in the form (section 3.2.1)
+        if self._client_secret:
+            pair = f"{self._client_id}:{self._client_secret}".encode()
+            kwargs["headers"] = {"Authorization": f"Basic {base64.b64encode(pair).decode()}"}
+        else:  # a public client says its name in the form (section 3.2.1)
             kwargs["data"] = {**kwargs["data"], "client_id": self._client_id}
         return await _answer(client.post(*args, **kwargs, allow_redirects=False))
 

@@ -217,21 +217,23 @@ class Transport:
         """The head of a successful answer; asked once more if the credentials were refused and
         their source has others now."""
         shown = await self._shown(call.path)
-        while True:
-            try:
-                response = await self._request(shown, call)
-                if response.status < 300:
-                    return response
-                async with response:
-                    refused = await _refused(response, call.path)
-            except (aiohttp.ClientError, OSError) as error:
-                raise self._unreachable(error, call.path) from error
-            if not isinstance(refused, Unauthorized):
-                raise refused
+        try:
+            return await self._head(call, shown)
+        except Unauthorized:
             other = await self._shown(call.path, refused=True)
             if other == shown:
-                raise refused
-            shown = other
+                raise
+        return await self._head(call, other)
+
+    async def _head(self, call: "_Call", shown: "_Shown") -> aiohttp.ClientResponse:
+        try:
+            response = await self._request(call, shown)
+            if response.status < 300:
+                return response
+            async with response:
+                raise await _refused(response, call.path)
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._unreachable(error, call.path) from error
 
     async def _shown(self, path: str, *, refused: bool = False) -> "_Shown":
         """What to show, and where; a plugin or an issuer is not asked before the first request."""
@@ -251,7 +253,7 @@ class Transport:
     def _unreachable(self, error: BaseException, path: str) -> Unreachable:
         return Unreachable(f"{self._access.server}: {_words(error)} ({path})")
 
-    async def _request(self, shown: "_Shown", call: "_Call") -> aiohttp.ClientResponse:
+    async def _request(self, call: "_Call", shown: "_Shown") -> aiohttp.ClientResponse:
         # The library drops whom we act for (impersonation), and takes one value a header.
         headers: Any = CIMultiDict()
         for name, values in self._access.headers.items():

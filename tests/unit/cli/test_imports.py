@@ -50,6 +50,16 @@ def test_what_asks_nobody_needs_no_bus(argv: tuple[str, ...]) -> None:
     assert not imported_by(*argv) & {"nats", "aiohttp", "numpy", "berthmaster.client.client"}
 
 
+def test_only_who_talks_to_an_api_server_pays_for_the_client_of_kubernetes() -> None:
+    heavy = {"kubernetes_asyncio", "aiohttp"}
+    assert not imported_by("--version") & heavy
+    assert not imported_by("serve", "scorer", "--help") & heavy
+    services = ("archivist", "emulator", "gateway", "resolver", "scorer", "telemetry")
+    program = "".join(f"import berthmaster.{service}.service\n" for service in services)
+    program += f"import sys; assert not {heavy} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
 def test_a_command_that_asks_the_bus_takes_nats_without_websockets() -> None:
     modules = imported_by("jobs", "--server", "nats://127.0.0.1:1")
     assert "nats.aio.client" in modules
