@@ -62,6 +62,7 @@ class Client:
         transport = Transport(
             access, user_agent=user_agent, timeout_s=timeout_s, max_in_flight=max_in_flight
         )
+        await transport.open()
         return cls(transport, access, log)
 
     async def close(self) -> None:

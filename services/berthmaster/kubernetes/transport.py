@@ -129,7 +129,7 @@ class Rest(RESTClientObject):
 
 
 class Transport:
-    """Sends requests as the access says. Raises BadConfig when that cannot be used."""
+    """Sends requests as the access says."""
 
     def __init__(
         self, access: Access, *, user_agent: str, timeout_s: float, max_in_flight: int
@@ -140,13 +140,21 @@ class Transport:
         self._turns = asyncio.Semaphore(max_in_flight)
         self._loader = Loader(access)
         self._connections: list[Rest] = []  # the last is the one of now
-        self._certificate: tuple[bytes, bytes] = (b"", b"")
+        self._certificate = access.pair
         self._closed = False
-        if access.server.startswith("https://"):
-            if access.ca:
-                self._check("certificate-authority", check_authority, access.ca)
-            if access.pair[0]:
-                self._check("client-certificate", check_pair, *access.pair)
+
+    async def open(self) -> None:
+        """Make ready to connect. Raises BadConfig when the TLS settings are no good."""
+        if self._access.ca:
+            self._check("certificate-authority", check_authority, self._access.ca)
+        if self._access.pair[0]:
+            self._check("client-certificate", check_pair, *self._access.pair)
+        self._connect()
+
+    def _connect(self) -> None:
+        with self._loader.configuration() as configuration:
+            self._connections.append(Rest(configuration, self._user_agent))
+        self._certificate = self._loader.certificate
 
     def _check(self, field: str, check: Callable[..., None], *papers: bytes) -> None:
         try:
@@ -240,12 +248,10 @@ class Transport:
         await self._loader.refresh(refused=refused)
         if self._closed:
             raise Unreachable(f"{self._access.server}: the client is closed ({path})")
-        if not self._connections or self._certificate != self._loader.certificate:
+        if self._certificate != self._loader.certificate:
             # The library reads a certificate once, and an open connection keeps what it showed:
             # another one needs another of both. What goes on over the old ones may go on.
-            with self._loader.configuration() as configuration:
-                self._connections.append(Rest(configuration, self._user_agent))
-            self._certificate = self._loader.certificate
+            self._connect()
             while len(self._connections) > CONNECTIONS:
                 await self._connections.pop(0).close()
         return _Shown(self._connections[-1], self._loader.token)

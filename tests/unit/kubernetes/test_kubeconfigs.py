@@ -363,7 +363,7 @@ def test_a_token_that_is_over_and_cannot_be_renewed_is_told(tmp_path: Path) -> N
             async with reached(server, tmp_path, user) as client:
                 with pytest.raises(BadConfig, match="id-token: over, without a refresh-token"):
                     await client.version()
-            user["auth-provider"]["config"] = {"id-token": jwt("ann", 3600)}  # type: ignore[index]
+            user["auth-provider"]["config"] = {"id-token": jwt("ann", 3600)}
             async with reached(server, tmp_path, user) as client:
                 await client.version()
                 server.takes = {"another"}

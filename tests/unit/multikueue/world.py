@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from berthmaster.controller.answer import Answer, Outcome
+from berthmaster.controller.instructions import KubeEvent
 from berthmaster.kubernetes.objects import Conditions, Object
 from berthmaster.kubernetes.selector import Selector
 from berthmaster.kueue.contract import forbidden, nomination, reordered
@@ -22,9 +24,7 @@ from berthmaster.messages.workload import Placed, WorkloadEvent
 from berthmaster.multikueue.core import Reconciler
 from berthmaster.multikueue.instructions import (
     DeleteJob,
-    Done,
     Instruction,
-    KubeEvent,
     MakeJob,
     Nominate,
     PassCheck,
@@ -122,7 +122,7 @@ class World:
         self.control: list[ControlFact] = []
         self.parameters: dict[str, Selector | str] = {}
         self.conflict: Callable[[Nominate], bool] = lambda _: False
-        self.refusal: Callable[[Nominate], Done | None] = lambda _: None
+        self.refusal: Callable[[Nominate], Answer | None] = lambda _: None
         self.version = 1
         self._folded = 0
         self.core = self._new()
@@ -358,9 +358,9 @@ class World:
             self.told.append(instruction)
             return
         self.writes.append(instruction)
-        self.core.on_done(self.answer(instruction), self.now_s)
+        self.core.on_answer(instruction, self.answer(instruction), self.now_s)
 
-    def answer(self, write: Instruction) -> Done:
+    def answer(self, write: Instruction) -> Answer:
         """The API server."""
         match write:
             case Nominate():
@@ -376,13 +376,13 @@ class World:
                     for c in before.checks
                 )
                 status = msgspec.structs.replace(before.status, admission_checks=states)
-                return Done(write.ref, thing=self._write(before, status))
+                return Answer(found=self._write(before, status))
             case SwitchOff():
                 before = self.hub["KueueWorkload", *write.at]
                 assert isinstance(before, KueueWorkload)
                 spec = msgspec.structs.replace(before.spec, active=False)
                 self.put(msgspec.structs.replace(before, spec=spec))
-                return Done(write.ref)
+                return Answer()
             case MakeJob():
                 meta = write.manifest["metadata"]
                 labels = meta["labels"]
@@ -393,43 +393,43 @@ class World:
                     workload_id=labels["berthmaster.io/workload"],
                 )
                 self.put(made)
-                return Done(write.ref)
+                return Answer()
             case DeleteJob():
                 self.drop(self.hub["HubJob", *write.at])
-                return Done(write.ref)
+                return Answer()
             case Reorder():
                 known = self.core.hub.configs[write.config]
                 if reordered(known.clusters, write.clusters) is None:
                     self.broken.append("an order that is no other order")
                 self.put(config(*write.clusters))
-                return Done(write.ref)
+                return Answer()
             case SetCheckActive():
                 state = condition("Active", write.active, write.reason, write.message)
                 before_check = self.hub["AdmissionCheck", "", write.check]
                 status_of_check = Conditions(conditions=(state,))
                 self.put(msgspec.structs.replace(before_check, status=status_of_check))
-                return Done(write.ref)
+                return Answer()
             case _:
                 raise AssertionError(write)
 
-    def _nominate(self, write: Nominate) -> Done:
+    def _nominate(self, write: Nominate) -> Answer:
         found = self.hub.get(("KueueWorkload", *write.at))
         if not isinstance(found, KueueWorkload):
-            return Done(write.ref, why="not found")
+            return Answer(Outcome.GONE, why="not found")
         if self.conflict(write):
-            return Done(write.ref, why="Conflict")
+            return Answer(Outcome.CONFLICT, why="Conflict")
         if (refused := self.refusal(write)) is not None:
             return refused
         names, why = nomination(found, write.uid, write.check, write.cluster)
         if names is None:
-            return Done(write.ref, why=why)
+            return Answer(Outcome.CONFLICT if why else Outcome.DONE, why=why)
         if forbidden(found, CHECK):
             self.broken.append(f"nominated though {forbidden(found, CHECK)}")
         if not set(found.nominated) < set(names):
             self.broken.append(f"{found.nominated} became {names}")
         assert found.status is not None
         status = msgspec.structs.replace(found.status, nominated_cluster_names=names)
-        return Done(write.ref, thing=self._write(found, status))
+        return Answer(found=self._write(found, status))
 
     # What came of it
 
