@@ -93,7 +93,7 @@ def _common(function: Callable[..., int]) -> Callable[..., None]:
         except (ClusterFailed, *FAILURES) as error:
             if as_json:
                 told = {"error": {"code": "failed", "message": str(error)}}
-                output.write(msgspec.json.encode(told))
+                output.line(told)
             sys.stderr.write(f"berth: {error}\n")
             code = EXIT_FAILED
         sys.exit(code)

@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from berthmaster.cli.session import EXIT_FAILED, EXIT_UNREACHABLE, Output, usage
+from berthmaster.runtime.plain_json import pretty
 from berthmaster.supervisor.plan import KubeTarget, PlanError, kube_target
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def credentials(hub: str | None, namespace: str, as_json: bool) -> None:
         sys.exit(130)
     output = Output(as_json=as_json)
     if as_json:
-        output.write(msgspec.json.format(msgspec.json.encode(lines)))
+        output.write(pretty(lines))
     else:
         output.console.print(screen(lines, more, time.time()))
     good = bool(lines) and all(one.ready and not one.message for one in lines.values())

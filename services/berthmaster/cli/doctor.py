@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from berthmaster.cli.session import EXIT_FAILED, Output, usage
+from berthmaster.runtime.plain_json import pretty
 from berthmaster.supervisor.plan import KubeTarget, PlanError, kube_target
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def doctor(
     except KeyboardInterrupt:
         sys.exit(130)
     if as_json:
-        output.write(msgspec.json.format(msgspec.json.encode(report)))
+        output.write(pretty(report))
     else:
         output.console.print(screen(report), soft_wrap=True)
     sys.exit(0 if report.ready else EXIT_FAILED)

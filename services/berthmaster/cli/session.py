@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Final, NoReturn, ParamSpec
 
 import click
-import msgspec
 
 from berthmaster.cli.target import Target, find_target
+from berthmaster.runtime.plain_json import dumps, pretty
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -54,21 +54,24 @@ class Output:
     def document(self, value: object, shown: Callable[[], "RenderableType"]) -> None:
         """One answer: as one JSON document, or as what ``shown`` makes of it."""
         if self.as_json:
-            body = msgspec.json.format(msgspec.json.encode(value, order="deterministic"))
-            self.write(body)
+            self.write(pretty(value))
         else:
             self.console.print(shown())
 
     def item(self, value: object, shown: Callable[[], "RenderableType"]) -> None:
         """One of many: a line of JSON, or a line for people; flushed, since streams are watched."""
         if self.as_json:
-            self.write(msgspec.json.encode(value))
+            self.line(value)
         else:
             self.console.print(shown(), soft_wrap=True)
             sys.stdout.flush()
 
+    def line(self, value: object) -> None:
+        """One line of JSON."""
+        self.write(dumps(value))
+
     def write(self, body: bytes) -> None:
-        """One line of bytes."""
+        """JSON as it is."""
         sys.stdout.buffer.write(body + b"\n")
         sys.stdout.buffer.flush()
 
@@ -200,7 +203,7 @@ def run(work: Awaitable[int | None], output: Output, target: Target | None = Non
         return _failed(output, EXIT_UNREACHABLE, "unreachable", error, hint)
     except RefusedError as error:
         if output.as_json:
-            output.write(msgspec.json.encode({"error": error.refusal}))
+            output.line({"error": error.refusal})
         return _failed(output, EXIT_FAILED, "", error)
     except NotAllowedError as error:
         hint = "" if target is None else f" (asked as tenant {target.tenant}, {_key(target)}; "
@@ -231,7 +234,7 @@ def _failed(output: Output, code: int, kind: str, error: Exception, hint: str = 
 
     text = redact(str(error))  # a URL may hold a password
     if output.as_json and kind:
-        output.write(msgspec.json.encode({"error": {"code": kind, "message": text}}))
+        output.line({"error": {"code": kind, "message": text}})
     sys.stderr.write(f"berth: {visible(text)}{redact(hint)}\n")
     return code
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
 from berthmaster.cli.workload_commands import ENDINGS
@@ -178,7 +177,7 @@ async def _submit(session: Session, berth: "Client", bodies: list[bytes], *, wai
             if session.out.as_json:
                 refusal = error.refusal if isinstance(error, RefusedError) else None
                 code = {"code": "too_large", "message": text}
-                session.out.write(msgspec.json.encode({"id": name, "error": refusal or code}))
+                session.out.line({"id": name, "error": refusal or code})
             sys.stderr.write(f"berth: {f'{name}: ' if name else ''}{text}\n")
             continue
         accepted.append(reply.id)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
 from berthmaster.cli.session import EXIT_FAILED, EXIT_INTERRUPTED, Output, run, usage
 from berthmaster.supervisor import plan
@@ -224,7 +223,7 @@ async def _up(options: UpOptions, output: Output) -> int:
             view = stack.view()
             hint = "Ctrl-C stops it. In another terminal: berth clusters, berth submit --gpus 1"
             if output.as_json:
-                output.write(msgspec.json.encode({"up": view}))
+                output.line({"up": view})
             else:
                 output.console.print(render.stack(view, hint=hint))
                 sys.stdout.flush()
@@ -249,7 +248,7 @@ def cannot_start(output: Output, error: BaseException) -> int:
     """Say why it does not come up."""
     text = fault_text(error)
     if output.as_json:
-        output.write(msgspec.json.encode({"error": {"code": "failed", "message": text}}))
+        output.line({"error": {"code": "failed", "message": text}})
     sys.stderr.write(f"berth: {text}\n")
     return EXIT_FAILED
 

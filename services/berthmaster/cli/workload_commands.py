@@ -5,7 +5,6 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
 import click
-import msgspec
 
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command
 
@@ -126,7 +125,7 @@ async def cancel(session: Session, workloads: tuple[str, ...], reason: str) -> i
             except RefusedError as error:
                 failed += 1
                 if session.out.as_json:
-                    session.out.write(msgspec.json.encode({"id": workload, "error": error.refusal}))
+                    session.out.line({"id": workload, "error": error.refusal})
                 sys.stderr.write(f"berth: {workload}: {error}\n")
                 continue
             note = f": {reply.note}" if reply.note else ""

@@ -13,13 +13,13 @@ from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-import msgspec
 from prometheus_client import make_wsgi_app
 
 from berthmaster.runtime.errors import CannotStart
 from berthmaster.runtime.health import Health
 from berthmaster.runtime.log import Log
 from berthmaster.runtime.metrics import Metrics
+from berthmaster.runtime.plain_json import dumps
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -117,7 +117,7 @@ def status_app(health: Health, metrics: Metrics) -> "WSGIApplication":
         else:
             status = HTTPStatus.NOT_FOUND
             fields = {"error": "try /healthz, /readyz or /metrics"}
-        body = msgspec.json.encode(fields) + b"\n"
+        body = dumps(fields) + b"\n"
         headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
         start_response(f"{status.value} {status.phrase}", headers)
         return [body]

@@ -15,6 +15,7 @@ from typing import BinaryIO, Literal
 
 import msgspec
 
+from berthmaster.runtime.plain_json import dumps
 from berthmaster.runtime.redact import HIDDEN, names_secret, redact
 
 Level = Literal["debug", "info", "warning", "error"]
@@ -22,7 +23,6 @@ Format = Literal["json", "text"]
 
 LEVELS: dict[Level, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _OURS = ("time", "level", "service", "event")
-_ENCODER = msgspec.json.Encoder(enc_hook=repr, decimal_format="string")
 
 
 class Log:
@@ -106,9 +106,17 @@ class Log:
 
 def _json(value: object) -> str:
     try:
-        return _ENCODER.encode(value).decode()
-    except (TypeError, ValueError, RecursionError):  # a key that JSON lacks, lone surrogates, loops
-        return _ENCODER.encode({"unprintable": ascii(value)}).decode()
+        return dumps(value, unknown=_shown).decode()
+    except (TypeError, RecursionError):  # a key that JSON lacks, lone surrogates, loops, 2**64
+        return dumps({"unprintable": ascii(value)}).decode()
+
+
+def _shown(value: object) -> object:
+    """What JSON lacks, as its struct says or else as Python shows it."""
+    try:
+        return msgspec.to_builtins(value)
+    except (TypeError, ValueError, RecursionError):
+        return repr(value)
 
 
 def _plain(value: object) -> str:
