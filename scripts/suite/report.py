@@ -1,0 +1,64 @@
+"""What pytest reported of a tier: counts, reasons, and the seconds of each test."""
+
+import ast
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass
+class Row:
+    """One line of the summary."""
+
+    name: str
+    verdict: str = "passed"
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    skips: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    unstable: list[str] = field(default_factory=list)  # passed when run once more
+    tests_s: dict[str, float] = field(default_factory=dict)  # with setup and teardown
+
+    def add_repeated(self, again: "Row") -> None:
+        """Count the failed tests anew, as they came out when run once more."""
+        self.unstable = [name for name in self.failures if name not in again.failures]
+        self.passed += again.passed
+        self.skipped += again.skipped
+        self.skips += again.skips
+        self.failed, self.failures = again.failed, again.failures
+
+
+def read_report(tier: str, report: Path) -> Row:
+    """Count pytest's JUnit report; without one, nothing was counted."""
+    row = Row(tier)
+    if not report.exists():
+        return row
+    for case in ET.parse(report).iter("testcase"):
+        skip = case.find("skipped")
+        where = f"{case.get('classname', '')}.{case.get('name', '')}".strip(".")
+        row.tests_s[where] = row.tests_s.get(where, 0.0) + float(case.get("time", "0"))
+        if case.find("failure") is not None or case.find("error") is not None:
+            row.failed += 1
+            if where not in row.failures:  # a test and its teardown
+                row.failures.append(where)
+        elif skip is not None:
+            row.skipped += 1
+            row.skips.append(f"{where}: {skip_reason(skip)}")
+        else:
+            row.passed += 1
+    return row
+
+
+def skip_reason(skip: ET.Element) -> str:
+    """Why a test was skipped; for a whole module pytest puts that into a printed tuple."""
+    message = skip.get("message", "no reason given")
+    if message != "collection skipped":
+        return message
+    try:
+        *_, reason = ast.literal_eval(skip.text or "")
+    except (ValueError, SyntaxError, TypeError):
+        return skip.text or message
+    return str(reason).removeprefix("Skipped: ")

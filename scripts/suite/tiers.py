@@ -1,0 +1,53 @@
+"""The checks and the tiers: what runs, in which order, by how many processes, and what it needs."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent.parent
+TESTS: Final = ROOT / "tests"
+CHECK_LIMIT_S: Final = 600.0
+CHECKS: Final[dict[str, list[str]]] = {
+    "ruff check": ["ruff", "check", "."],
+    "ruff format": ["ruff", "format", "--check", "."],
+    "mypy": ["mypy"],
+    "lint-imports": ["lint-imports"],
+}
+BUILD: Final = [sys.executable, "-m", "tests.controlplane.build"]
+# The programs are found or built before the tests start. Where that fails, the tests are skipped
+# and told why.
+_WITH_CONTROL_PLANE: Final = (*BUILD, "--")
+_WITH_ENGINE: Final = ("sh", str(ROOT / "scripts" / "engine.sh"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tier:
+    """A folder of tests/ and how it is run."""
+
+    limit_s: float  # several times what it takes on two cores: it is there to end a hang
+    processes: int = 1  # that share its files. More than cores where tests wait more than compute
+    real_time: bool = True  # real servers: a few failed tests are run once more, by themselves
+    within: tuple[str, ...] = ()  # the command that the tests are run by
+    needs_control_plane: bool = False
+    test_bed: bool = False  # tests the tests' own means: not run while a proof of them is kept
+
+
+# What needs the control plane comes last: it is compiled in the background meanwhile.
+TIERS: Final[dict[str, Tier]] = {
+    "unit": Tier(limit_s=600, processes=2, real_time=False),
+    "simulation": Tier(limit_s=1200, real_time=False),  # it uses all cores by itself
+    "bus": Tier(limit_s=1200, processes=2),
+    "pipeline": Tier(limit_s=2400, processes=2),
+    "containers": Tier(limit_s=2400, within=_WITH_ENGINE),
+    "cluster": Tier(
+        limit_s=5400, processes=2, within=_WITH_CONTROL_PLANE, needs_control_plane=True
+    ),
+    "bed": Tier(
+        limit_s=2400,
+        processes=2,
+        within=_WITH_CONTROL_PLANE,
+        needs_control_plane=True,
+        test_bed=True,
+    ),
+}

@@ -1,0 +1,5 @@
+"""The planes of tests/controlplane, which are themselves what is tested here."""
+
+from tests.controlplane.fixtures import _running, namespace, planes, programs
+
+__all__ = ["_running", "namespace", "planes", "programs"]
