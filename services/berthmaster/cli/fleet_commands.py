@@ -114,7 +114,7 @@ async def _show(
         return
     if session.out.as_json or not sys.stdout.isatty():
         while True:
-            session.out.item(value(), lambda: picture(0))
+            session.out.screen(value(), lambda: picture(0))
             await asyncio.sleep(interval_s)
     from rich.live import Live
 

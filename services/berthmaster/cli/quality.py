@@ -36,4 +36,4 @@ async def quality(session: Session, cell: str, once: bool) -> None:
                 if once:
                     session.out.document(report, lambda report=report: screen(report))  # type: ignore[misc]
                     return
-                session.out.item(report, lambda report=report: screen(report))  # type: ignore[misc]
+                session.out.screen(report, lambda report=report: screen(report))  # type: ignore[misc]

@@ -58,12 +58,25 @@ class Output:
         else:
             self.console.print(shown())
 
+    @property
+    def width(self) -> int | None:
+        """Columns of the terminal; None where nobody looks, and a line may be as long as it is."""
+        return self.console.width if self.console.is_terminal else None
+
     def item(self, value: object, shown: Callable[[], "RenderableType"]) -> None:
         """One of many: a line of JSON, or a line for people; flushed, since streams are watched."""
         if self.as_json:
             self.line(value)
         else:
             self.console.print(shown(), soft_wrap=True)
+            sys.stdout.flush()
+
+    def screen(self, value: object, shown: Callable[[], "RenderableType"]) -> None:
+        """One of many that takes more than a line: cut to the width of the terminal."""
+        if self.as_json:
+            self.line(value)
+        else:
+            self.console.print(shown())
             sys.stdout.flush()
 
     def line(self, value: object) -> None:

@@ -177,31 +177,27 @@ def bars(jobs: int, output: Output) -> "Iterator[Callable[[str], Progress]]":
 
 
 def screen(result: Simulation) -> "RenderableType":
-    """One line a policy."""
+    """Two lines a policy, as eleven figures are wider than a terminal of 80 columns."""
     from rich.console import Group
 
     from berthmaster.cli.render.words import plain_table, words
 
-    columns = (
-        "POLICY", "COMPLETION", "P50", "P99", "WAIT", "P50", "P99", "MAKESPAN", "USED", "WHEN BUSY",
-        "FRAGMENTED", "FAIRNESS",
-    )  # fmt: skip
-    table = plain_table(*columns)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    times = ("COMPLETION", "P50", "P99", "WAIT", "P50", "P99")
+    shares = ("MAKESPAN", "USED", "WHEN BUSY", "FRAGMENTED", "FAIRNESS")
+    first = plain_table("POLICY", *times, right=times)
+    second = plain_table("POLICY", *shares, right=shares)
     for one in result.policies:
-        table.add_row(
+        spans = (
+            value
+            for summary in (one.completion, one.wait)
+            for value in (summary.mean_s, summary.p50_s, summary.p99_s)
+        )
+        first.add_row(one.policy, *map(span_text, spans))
+        used = (one.allocation, one.allocation_busy, one.fragmentation)
+        second.add_row(
             one.policy,
-            *(
-                span_text(value)
-                for t in (one.completion, one.wait)
-                for value in (t.mean_s, t.p50_s, t.p99_s)
-            ),
             span_text(one.makespan_s),
-            *(
-                f"{100 * share:.1f}%"
-                for share in (one.allocation, one.allocation_busy, one.fragmentation)
-            ),
+            *(f"{100 * share:.1f}%" for share in used),
             f"{one.fairness:.3f}",
         )
     jobs = result.policies[0].jobs
@@ -209,4 +205,4 @@ def screen(result: Simulation) -> "RenderableType":
         f"{jobs} jobs ({result.jobs}) on {result.gpus} GPUs ({result.fleet}), "
         f"durations {result.durations}, seed {result.seed}"
     )
-    return Group(words(head, style="bold"), table)
+    return Group(words(head, style="bold"), first, words(), second)

@@ -153,7 +153,7 @@ async def _dry_run(session: Session, berth: "Client", bodies: list[bytes]) -> in
         if len(bodies) == 1:
             session.out.document(reply, lambda reply=reply: why.dry_run(reply))  # type: ignore[misc]
         else:
-            session.out.item(reply, lambda reply=reply: why.dry_run(reply))  # type: ignore[misc]
+            session.out.screen(reply, lambda reply=reply: why.dry_run(reply))  # type: ignore[misc]
     return 0 if placed else EXIT_FAILED
 
 
@@ -270,7 +270,9 @@ class Waiting:
                     continue
                 self._session.out.item(
                     seen,
-                    lambda seen=seen: event_line(seen.event, seen.stored_at_s),  # type: ignore[misc]
+                    lambda seen=seen: event_line(  # type: ignore[misc]
+                        seen.event, seen.stored_at_s, width=self._session.out.width
+                    ),
                 )
                 if event_kind(event) in ENDINGS and await self._ended_soon(event.id) and over():
                     return

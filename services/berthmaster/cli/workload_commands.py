@@ -74,7 +74,7 @@ async def watch(
                 session.out.item(
                     seen,
                     lambda seen=seen: event_line(  # type: ignore[misc]
-                        seen.event, seen.stored_at_s, tenant=all_tenants
+                        seen.event, seen.stored_at_s, tenant=all_tenants, width=session.out.width
                     ),
                 )
 

@@ -45,3 +45,25 @@ def test_a_report_shows_the_whole_and_its_queues() -> None:
 def test_what_is_not_known_is_not_shown_as_zero() -> None:
     told = QualityReport(cell="all", decider="r", observed_at_s=0.0)
     assert "GPUs ?% taken, ?% of the rest" in screen(report(told))
+
+
+def test_at_80_columns_long_names_are_folded_and_figures_stay_whole() -> None:
+    busy = QueueQuality(
+        queue="a-queue-with-a-name-of-sixty-three-characters-as-kubernetes-has",
+        waiting=123_456,
+        live=12_345,
+        used_gpu_milli=12_345_500,
+        placed=1_234_567,
+        mean_wait_s=100_000.0,
+        succeeded=1_234_567,
+        mean_completion_s=1_000_000.0,
+        evicted=12_345,
+    )
+    told = QualityReport(cell="all", decider="r", observed_at_s=0.0, queues=(busy,))
+    lines = screen(report(told)).splitlines()
+    titles = next(at for at, line in enumerate(lines) if line.startswith("QUEUE"))
+    rows = lines[titles + 1 :]
+    figures = ["12,345", "123,456", "12345.5", "1d03h", "1,234,567", "11d13h", "12,345"]
+    assert rows[0].split()[1:] == figures
+    assert "".join(row.split()[0] for row in rows) == busy.queue
+    assert max(map(len, lines)) <= 80

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from berthmaster.cli.fleet_view import ClusterRow, NodeRow
 from berthmaster.cli.load import Account
-from berthmaster.cli.render import fleet, progress, whatif, why, workloads
+from berthmaster.cli.render import amounts, fleet, progress, whatif, why, workloads
 from berthmaster.cli.render.words import visible
 from berthmaster.cli.tally import Latency, Summary
 from berthmaster.messages.api import (
@@ -421,4 +421,35 @@ def test_what_if_a_job_were_submitted_shows_its_why() -> None:
     reply = WhatifReply(change="submit odd", summary="submit odd: it waits", job=job)
     assert screen(whatif.whatif(reply, NOW_S)) == (
         "submit odd: it waits\n\nlab/odd is queued\nwaits: of 2 clusters: 2 busy"
+    )
+
+
+def test_an_event_is_one_line_and_on_a_narrow_terminal_says_the_rest_below() -> None:
+    pods = tuple(
+        PodBinding(pod=f"main-{n}", node=f"node-{n}", gpus=tuple(range(8))) for n in range(6)
+    )
+    placed = Placed(
+        tenant="default",
+        id="train-7",
+        after=1,
+        at_s=NOW_S,
+        by="resolver",
+        cluster="berlin",
+        attempt=1,
+        decision=12,
+        request=JobRequest(id="train-7"),
+        pods=pods,
+    )
+    head = f"{amounts.clock(NOW_S)}  train-7                  placed"
+    what = "berlin: node-0[0-7] node-1[0-7] node-2[0-7] node-3[0-7] and 2 more (decision 12)"
+    assert workloads.event_line(placed, NOW_S).plain == f"{head}     {what}"
+    assert workloads.event_line(placed, NOW_S, width=200).plain == f"{head}     {what}"
+    assert workloads.event_line(placed, NOW_S, width=80).plain == (
+        f"{head}\n"
+        "              berlin: node-0[0-7] node-1[0-7] node-2[0-7] node-3[0-7] and 2 more\n"
+        "              (decision 12)"
+    )
+    short = replace(placed, pods=pods[:1])
+    assert workloads.event_line(short, NOW_S, width=100).plain == (
+        f"{head}     berlin: node-0[0-7] (decision 12)"
     )

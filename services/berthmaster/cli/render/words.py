@@ -22,9 +22,13 @@ def visible(text: str) -> str:
 
 
 def plain_table(*columns: str, right: Iterable[str] = ()) -> Table:
-    """A table of words in columns, without lines: the same with and without colour."""
+    """A table of words in columns, without lines: the same with and without colour. Where there
+    is no room for all of it words are folded; numbers (``right``) stay whole."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     numeric = set(right)
     for column in columns:
-        table.add_column(column, justify="right" if column in numeric else "left")
+        if column in numeric:
+            table.add_column(column, justify="right", no_wrap=True)
+        else:
+            table.add_column(column, overflow="fold")
     return table

@@ -1,5 +1,6 @@
 """Workloads on the screen: the list, one with its story, one line for each event."""
 
+import textwrap
 from collections.abc import Sequence
 from typing import assert_never
 
@@ -49,6 +50,8 @@ KIND_STYLES = {
     "cancel_requested": "yellow",
 }
 SHOWN_PODS = 4
+NAME_COLUMNS = 24  # of a line of events; longer names push the rest to the right
+BELOW = " " * 14  # under the name, past the clock
 
 
 def state_text(view: WorkloadView) -> Text:
@@ -197,13 +200,22 @@ def story(events: Sequence[RecordedEvent]) -> RenderableType:
     return table
 
 
-def event_line(event: WorkloadEvent, stored_at_s: float, *, tenant: bool = False) -> Text:
-    """One event as one line."""
+def event_line(
+    event: WorkloadEvent, stored_at_s: float, *, tenant: bool = False, width: int | None = None
+) -> Text:
+    """One event as one line; where that is wider than ``width``, what it says goes below."""
     kind = event_kind(event)
     name = f"{event.tenant}/{event.id}" if tenant else event.id
-    line = words(f"{amounts.clock(stored_at_s)}  {name:<24} ")
+    head = f"{amounts.clock(stored_at_s)}  {name:<{NAME_COLUMNS}} "
+    what = visible(describe(event)).replace("\n", " ")
+    line = words(head)
     line.append(f"{kind:<10}", style=KIND_STYLES.get(kind, ""))
-    line.append(visible(f" {describe(event)}"))
+    if width is None or len(line) + 1 + len(what) <= width:
+        line.append(f" {what}")
+    else:
+        room = max(20, width - len(BELOW))
+        line.rstrip()
+        line.append("".join(f"\n{BELOW}{part}" for part in textwrap.wrap(what, room)))
     line.rstrip()
     return line
 
