@@ -293,6 +293,11 @@ def test_a_decision_is_copied_and_goes_once_a_later_one_stands_behind_it() -> No
     ]
 
 
+def test_a_decision_is_left_alone_until_it_is_due() -> None:
+    assert play(DECISION, now_s=4.0) == [TaskLater(ref="r", why="not due", pause_s=6.0)]
+    assert play(DECISION, now_s=10.0) == [copy()]
+
+
 def test_the_last_decision_of_a_chain_stays() -> None:
     asked = play(DECISION, stored(), LastDecision(ref="r", sequence=70))
     assert asked == [

@@ -63,6 +63,9 @@ def test_a_good_story_is_clean_and_adds_up(world: World) -> None:
     assert report.accounted
     assert (report.submitted, report.running, report.waiting) == (2, 1, 1)
     assert report.peak_gpu_milli == 1000
+    counted = (report.decisions, report.placements, report.withdrawals, report.evictions)
+    assert counted == (len(world.decisions), 1, 0, 0)
+    assert report.node_reports == 1
 
 
 def test_a_gpu_promised_twice_is_found(world: World) -> None:

@@ -185,6 +185,18 @@ def test_a_facts_subject_says_what_it_is_about() -> None:
             subjects.parse_fact(subject)
 
 
+def test_only_a_copy_reports_subject_names_a_copy() -> None:
+    copied = subjects.copy_report("east.1", "team", "w.x")
+    assert subjects.parse_copy(copied) == ("east.1", "team", "w.x")
+    for other in (
+        subjects.node("east.1", "n.1"),
+        f"{copied}.more",
+        copied.replace("fleet", "workload"),
+        copied.replace("copy", "node"),
+    ):
+        assert subjects.parse_copy(other) is None
+
+
 def test_a_leases_dots_are_levels() -> None:
     assert subjects.lease("resolver.my cell") == "berth.lease.resolver.my=20cell"
     # A name with dots of its own is one level: what a user of that name may renew.

@@ -353,6 +353,19 @@ def test_foreign_pods_keep_about_their_share_of_the_gpus_and_come_and_go() -> No
     assert min(shares) != max(shares)
 
 
+def test_gpus_that_die_later_come_back_as_those_that_were_dead_at_first() -> None:
+    nodes = tuple(NodeSpec(f"n{i}", 96_000, 393_216, 8, "G2") for i in range(10))
+    nature = Nature(seed=3, gpu_deaths_per_hour=20, gpu_repair_s=60)
+    cluster = EmulatedCluster(ClusterSpec("c", "eu", nodes), nature, 0)
+    dead = []
+    for now_s in range(0, 3000, 10):
+        cluster.advance(now_s)
+        back_s = [at for node in cluster.world.nodes.values() for at in node.gpu_back_s]
+        dead.append(sum(at > now_s for at in back_s))
+    # 80 GPUs, each dead for a minute 20 times an hour: one in four.
+    assert 10 < sum(dead) / len(dead) < 30
+
+
 def test_the_journal_file_survives_a_torn_last_line_and_shrinks(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "c.journal"
     cluster = EmulatedCluster(SPEC, WILD, 0)

@@ -1,4 +1,5 @@
 import os
+import string
 from collections import Counter
 from pathlib import Path
 
@@ -113,6 +114,17 @@ def test_a_bad_node_list_is_refused_with_the_line_and_what_would_be_right(
 ) -> None:
     with pytest.raises(FleetError, match=complaint):
         parse_nodes(text)
+
+
+def test_clusters_have_names_that_kubernetes_takes() -> None:
+    def names(model: str, clusters: int) -> list[str]:
+        nodes = [NodeSpec(f"n{at}", 1000, 1024, 1, model) for at in range(27)]
+        return [cluster.name for cluster in group(nodes, clusters)]
+
+    assert names("T4", 26) == [f"t4-{letter}" for letter in string.ascii_lowercase]
+    assert names("T4", 27) == sorted(f"t4-{number}" for number in range(1, 28))
+    assert names("Tesla V100_Größe/2", 1) == ["tesla-v100-gr--e-2"]
+    assert names("?!", 1) == ["other"]
 
 
 def test_absurd_wishes_are_refused() -> None:

@@ -112,6 +112,24 @@ def readings(load_milli: int, dead: bool, count: int = 60) -> list[float | None]
     return values
 
 
+def test_a_busy_gpu_gets_hot_and_draws_power_and_an_idle_one_does_not() -> None:
+    cluster = EmulatedCluster(SPEC, Nature(), 0)
+    node = cluster.world.nodes["n1"]
+    node.take(GpuUse(0, 0, 1000, (0,)))
+    model = NodeModel("berlin", node, ("u0", "u1"), seed=4)
+    for counter in range(1, 200):
+        told = model.telemetry(epoch=1, counter=counter, now_s=counter, interval_s=1.0)
+    busy, idle = told.gpus
+    assert busy.temperature_c is not None
+    assert idle.temperature_c is not None
+    assert busy.power_w is not None
+    assert idle.power_w is not None
+    assert 60 < busy.temperature_c < 95
+    assert 25 < idle.temperature_c < 45
+    assert 0.6 < busy.power_w / (busy.power_limit_w or 0) <= 1.0
+    assert 0.05 < idle.power_w / (idle.power_limit_w or 0) < 0.2
+
+
 def test_telemetry_follows_what_runs_with_noise_that_repeats() -> None:
     busy = [v for v in readings(1000, dead=False) if v is not None]
     assert 75 < min(busy) < max(busy) <= 100

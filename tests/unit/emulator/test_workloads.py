@@ -100,6 +100,7 @@ def test_generated_requests_are_valid_repeat_with_the_seed_and_have_the_publishe
     assert first[:5] == list(islice(generated(seed=7, rate_per_s=10), 5))
     for arrival in first:
         assert JOB_REQUESTS.decode(encode(arrival.request)) == arrival.request
+    assert len(first) == 2000
     assert 170 < first[-1].at_s < 230  # 2,000 at 10 a second
     sets = [arrival.request.pod_sets[0] for arrival in first]
     assert 0.10 < sum(s.gpus == 0 for s in sets) / 2000 < 0.17

@@ -220,6 +220,8 @@ def test_its_deadline_is_over_when_no_pod_is_left() -> None:
     # A JobSet says only that a Job of it failed.
     of_set = scene(job("Failed", reason="FailedJobs"), expires_s=99.0)
     assert told(of_set) == [PodsExpired(TRAIN)]
+    assert told(of_set, 99.0) == [PodsExpired(TRAIN)]
+    assert told(of_set, 98.9) != [PodsExpired(TRAIN)]  # then it failed for another reason
 
 
 def test_a_stop_is_over_when_the_controller_has_heard_and_no_pod_is_left() -> None:

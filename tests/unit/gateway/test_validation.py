@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from berthmaster.gateway import validation
 from berthmaster.messages import explain
 from berthmaster.messages.api import Refusal
+from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.families import JOB_REQUESTS
 from berthmaster.messages.workload import MAX_PODS, JobRequest, PodSet
 
@@ -400,6 +401,20 @@ def test_a_cluster_may_be_called_with_dots_and_spaces() -> None:
     asked = validation.cordon_request('{"cluster":"eu west.1 ☃"}'.encode())
     assert not isinstance(asked, Refusal)
     assert asked.cluster == "eu west.1 ☃"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"queue": "default"},
+        {"queue": "research", "deleted": True},
+        {"queue": "a", "set_by": "b" * 256},
+    ],
+)
+def test_what_a_queue_may_just_be_told(body: dict[str, object]) -> None:
+    assert validation.queue_setting(json.dumps(body).encode()) == msgspec.convert(
+        body, QueueSetting
+    )
 
 
 @pytest.mark.parametrize("tenant", ["", "A", "a.b", "-a", "a-", "a" * 64, "ä", "a\n", "=ZZ"])

@@ -77,6 +77,13 @@ def test_mig_instances_of_several_profiles_stand_on_as_few_gpus_as_can_hold_them
     )
 
 
+def test_mig_instances_need_as_many_gpus_as_their_memory_does() -> None:
+    # Five of 1/7 are one GPU by slices, but of 20 GiB each they are more than its 80 GiB.
+    offered = {"nvidia.com/mig-1g.20gb": "5"}
+    found = layout_of(node("n", offered, labels=discovered(A100, 2, 81_920)), kai=False)
+    assert [gpu.reserved_milli for gpu in found.gpus] == [1000 - 3 * 142, 1000 - 2 * 142]
+
+
 def test_mig_instances_under_the_plain_name_are_known_by_their_product() -> None:
     labels = discovered(f"{A100}-MIG-1g.5gb", 7, 4864)
     found = layout_of(node("n", {GPU: "7"}, labels=labels), kai=False)

@@ -165,6 +165,28 @@ def test_shares_are_charged_by_their_part_and_such_a_gpu_is_never_whole() -> Non
     )
 
 
+def test_a_pod_may_have_several_parts_of_one_gpu_and_no_more_than_there_are() -> None:
+    nodes = book()
+    shared = "nvidia.com/gpu.shared"
+    labels = discovered(count=1) | {"nvidia.com/gpu.replicas": "4"}
+    nodes.set_node(node("n1", {shared: "4"}, labels=labels))
+    nodes.set_pod(pod("a", {shared: "3"}))
+    assert [gpu.foreign_milli for gpu in told(nodes).gpus] == [751]
+    nodes.set_pod(pod("a", {shared: "99"}))
+    assert [gpu.foreign_milli for gpu in told(nodes).gpus] == [1001]
+
+
+def test_a_pod_that_goes_leaves_the_others_of_its_node() -> None:
+    nodes = book()
+    nodes.set_node(node("n1", {GPU: "3"}, labels=discovered()))
+    for name in ("a", "b"):
+        nodes.set_pod(pod(name, {GPU: "1"}))
+    nodes.drop_pod(("team", "a"))
+    assert [gpu.foreign_milli for gpu in told(nodes).gpus] == [0, 0, 1000]
+    nodes.drop_pod(("team", "b"))
+    assert [gpu.foreign_milli for gpu in told(nodes).gpus] == [0, 0, 0]
+
+
 def test_hami_tells_which_gpus_a_pod_has_and_how_much_of_them() -> None:
     nodes = book()
     register = (
@@ -303,6 +325,12 @@ def test_a_tainted_device_is_not_healthy_and_other_drivers_devices_are_none_of_o
     report = told(nodes)
     assert [gpu.healthy for gpu in report.gpus] == [False]
     assert (report.allocatable.tpus, report.foreign.tpus) == (2, 1)
+    # What a claim names beside them is no TPU, and what is ours is not foreign.
+    nodes.set_claim(claim("t", ["t0", "t9"], pods=["theirs"], driver="tpu.google.com"))
+    assert told(nodes).foreign.tpus == 1
+    nodes.set_pod(ours("main-0", {}))
+    nodes.set_claim(claim("u", ["t1"], pods=["train-main-0"], driver="tpu.google.com"))
+    assert told(nodes).foreign.tpus == 1
 
 
 def test_mig_devices_are_parts_of_their_parent() -> None:

@@ -115,6 +115,19 @@ def test_a_process_that_has_ended_meanwhile_has_no_pod() -> None:
     assert Pods(gone, lambda: 0.0).pod_of(7) is None
 
 
+def test_several_processes_are_remembered_at_a_time() -> None:
+    looked_up: list[int] = []
+
+    def cgroup_of(pid: int) -> str:
+        looked_up.append(pid)
+        return ""
+
+    pods = Pods(cgroup_of, lambda: 0.0)
+    for pid in (7, 8, 7, 8):
+        pods.pod_of(pid)
+    assert looked_up == [7, 8]
+
+
 def test_the_memory_of_processes_is_bounded() -> None:
     pods = Pods(lambda pid: "", lambda: 0.0)
     for pid in range(2 * MAX_REMEMBERED + 1):

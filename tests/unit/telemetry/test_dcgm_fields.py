@@ -60,6 +60,7 @@ def test_the_older_labels_are_understood() -> None:
 UNKNOWN = {
     "what is not exported": {},
     "DCGM's blank for whole numbers": {"DCGM_FI_DEV_GPU_UTIL": 0x7FFFFFF0},
+    "the same, of what may be as large": {"DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": 0x7FFFFFF0},
     "its longer blank": {"DCGM_FI_DEV_FB_USED": 0x7FFFFFFFFFFFFFF2, "DCGM_FI_DEV_FB_TOTAL": 2**63},
     "its blank for fractions": {"DCGM_FI_DEV_POWER_USAGE": 140737488355328.0},
     "no number": {"DCGM_FI_DEV_GPU_UTIL": "NaN"},
