@@ -117,9 +117,10 @@ def test_a_busy_gpu_gets_hot_and_draws_power_and_an_idle_one_does_not() -> None:
     node = cluster.world.nodes["n1"]
     node.take(GpuUse(0, 0, 1000, (0,)))
     model = NodeModel("berlin", node, ("u0", "u1"), seed=4)
-    for counter in range(1, 200):
-        told = model.telemetry(epoch=1, counter=counter, now_s=counter, interval_s=1.0)
-    busy, idle = told.gpus
+    busy, idle = [
+        model.telemetry(epoch=1, counter=counter, now_s=counter, interval_s=1.0).gpus
+        for counter in range(1, 200)
+    ][-1]
     assert busy.temperature_c is not None
     assert idle.temperature_c is not None
     assert busy.power_w is not None

@@ -1,9 +1,13 @@
+import msgspec
 import pytest
 
+from berthmaster.inventory.cohorts import Cohorts
 from berthmaster.inventory.kinds import Problem, Problems
 from berthmaster.inventory.queue_index import QueueIndex
 from berthmaster.inventory.queues import Copy, copy_of
+from berthmaster.kueue.queues import Cohort
 from berthmaster.messages.fleet import (
+    CohortQuota,
     CopyReport,
     FlavorQuota,
     LocalQueueReport,
@@ -94,6 +98,42 @@ def test_a_queue_with_its_quota_its_flavors_and_what_leads_to_it() -> None:
         pending=2,
         admitted=1,
     )
+
+
+def cohort(name: str, gpus: int = 0, parent: str = "", lends: int | None = None) -> Cohort:
+    quota = {"name": GPU, "nominalQuota": gpus, "lendingLimit": lends}
+    group = {"coveredResources": [GPU], "flavors": [{"name": "t4", "resources": [quota]}]}
+    spec = {"parentName": parent, "resourceGroups": [group] if gpus else []}
+    return msgspec.convert({"metadata": {"name": name}, "spec": spec}, Cohort)
+
+
+def had(name: str, gpus: int = 0, parent: str = "") -> CohortQuota:
+    flavors = (FlavorQuota(flavor="t4", resources={GPU: QuotaAmount(nominal=gpus)}),)
+    return CohortQuota(cohort=name, parent=parent, flavors=flavors if gpus else ())
+
+
+def test_cohorts_above_a_queue_have_what_those_without_queues_lend_them() -> None:
+    cohorts = Cohorts()
+    spare, small = cohort("spare", 5, "root", lends=3), cohort("small", 2, "spare")
+    # The root is no object, and yet has what its child without queues lends: at most 3 of 5 + 2.
+    cohorts.arrange([cohort("mine", 4, "root"), spare, small], ["mine"])
+    assert cohorts.path("mine") == (had("mine", 4, "root"), had("root", 3))
+    # With a queue below it a cohort lends by itself.
+    cohorts.arrange([cohort("mine", 4, "root"), spare, small], ["mine", "small"])
+    assert cohorts.path("mine") == (had("mine", 4, "root"),)
+    # An object without quota is on the way all the same; one that is only named ends it.
+    cohorts.arrange([cohort("mine", 4, "middle"), cohort("middle", 0, "top")], ["mine"])
+    assert cohorts.path("mine") == (had("mine", 4, "middle"), had("middle", 0, "top"))
+    assert cohorts.path("top") == ()
+
+
+def test_a_circle_of_cohorts_is_found_from_each_of_them_and_from_below() -> None:
+    cohorts = Cohorts()
+    circle = [cohort("a", 1, "b"), cohort("b", 1, "a"), cohort("below", 1, "a"), cohort("c", 1)]
+    cohorts.arrange(circle, ["below"])
+    names = ("a", "b", "below", "c", "never heard of")
+    assert [cohorts.circular(name) for name in names] == [True, True, True, False, False]
+    assert [each.cohort for each in cohorts.path("below")] == ["below", "a", "b"]
 
 
 def test_why_a_queue_is_not_active() -> None:

@@ -232,7 +232,8 @@ def digest(body: bytes) -> str:
 def test_a_digest_is_of_the_content_and_not_of_its_spelling() -> None:
     short = digest(b'{"id":"a","labels":{"x":"1","y":"2"},"expected_duration_s":60}')
     spelled_out = digest(
-        b'{ "labels":{"y":"2","x":"1"}, "queue":"default", "priority":0, "pod_sets":[{}],'
+        b'{ "labels":{"y":"2","x":"1"}, "queue":"default", "priority":0, '
+        b'"pod_sets":[{"gpu_milli":1000}],'
         b'"run":{"image":""}, "clusters":[],"expected_duration_s":6e1,"deadline_s":null,"id":"a"}'
     )
     assert short == spelled_out

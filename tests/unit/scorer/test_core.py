@@ -234,7 +234,40 @@ def test_a_clock_that_is_set_back_an_hour_silences_nothing() -> None:
     ]
 
 
+def test_who_does_not_lead_sleeps_on_when_its_clock_is_set_back() -> None:
+    story = Story(EAGER, epoch=None)
+    story.fact(alive())
+    story.fact(report(gpus=1))
+    story.scorer.handle(Tick(), story.now_s)
+    story.now_s -= 3600
+    assert story.scorer.handle(Tick(), story.now_s) == []
+    assert story.wait(100) == []
+
+
+def test_another_shards_cluster_is_not_told_of_when_the_clock_is_set_back() -> None:
+    story = Story()
+    story.scorer = Scorer(EAGER, lambda name: name == "east")
+    story.scorer.handle(Led(1), story.now_s)
+    for name in ("east", "west"):
+        story.fact(report(cluster=name, gpus=1))
+    story.scorer.handle(Tick(), story.now_s)
+    story.now_s -= 3600
+    told = [put.fact for put in story.scorer.handle(Tick(), story.now_s)] + story.wait(100)
+    assert {score.cluster for score in told} <= {"east"}
+
+
 # Telemetry
+
+
+def test_telemetry_of_a_node_that_is_gone_may_lapse() -> None:
+    story = Story()
+    for name in ("n1", "n2"):
+        story.fact(report(name, gpus=1))
+    story.hear(telemetry(0, node="n1"))
+    assert (story.score().nodes, story.score().telemetry_nodes) == (2, 1)
+    story.scorer.handle(FactForgotten("east", "node", "n1"), story.now_s)
+    story.wait(10)
+    assert (story.score().nodes, story.score().telemetry_nodes) == (1, 0)
 
 
 def test_silent_telemetry_counts_as_busy_and_then_as_unknown() -> None:
