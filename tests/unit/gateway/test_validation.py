@@ -24,7 +24,8 @@ FINITE = "a finite number (JSON has no NaN and no Infinity)"
 DEEP = f"{JSON} without such deep nesting"
 PROFILE_WORDS = '"balanced", "pack", "spread", "soonest", "steady", "cheapest"'
 PART_WORDS = (
-    '"fit", "room", "idle", "fresh", "interference", "steadiness", "wait", "price", "locality"'
+    '"fit", "room", "idle", "fresh", "interference", "steadiness", "wait", "price", "locality", '
+    '"tier", "headroom"'
 )
 
 
