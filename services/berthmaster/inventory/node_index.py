@@ -8,9 +8,9 @@ report. Changes by more than pods of ours are urgent: they are what nobody else 
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from berthmaster.inventory.charging import Part, charge
-from berthmaster.inventory.dra import DeviceName, Grant, Offered, Pool, grant_of, offered_by
-from berthmaster.inventory.holds import Hold, hold_of
+from berthmaster.inventory.devices.charging import Part, charge
+from berthmaster.inventory.devices.dra import DeviceName, Grant, Offered, Pool, grant_of, offered_by
+from berthmaster.inventory.devices.holds import Hold, hold_of
 from berthmaster.inventory.kinds import Problems, WatchedKind, named
 from berthmaster.inventory.nodes import NodeShape, report, shape_of, unreadable
 from berthmaster.inventory.objects import Node, Pod, ResourceClaim, ResourceSlice

@@ -13,11 +13,11 @@ The reason is the value of a taint: PreferNoSchedule in the first case, which ke
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal, NamedTuple, cast
 
-from berthmaster.inventory.amounts import CPU, MEMORY, Nonsense, offered
-from berthmaster.inventory.charging import Charged
-from berthmaster.inventory.devices import WHOLE, Gpu, Layout, Way, layout_of
-from berthmaster.inventory.dra import DeviceName, DevicePlace, Offered
-from berthmaster.inventory.links import linked
+from berthmaster.inventory.devices.amounts import CPU, MEMORY, Nonsense, offered
+from berthmaster.inventory.devices.charging import Charged
+from berthmaster.inventory.devices.dra import DeviceName, DevicePlace, Offered
+from berthmaster.inventory.devices.layout import WHOLE, Gpu, Layout, Way, layout_of
+from berthmaster.inventory.devices.links import linked
 from berthmaster.inventory.objects import Node, NodeTaint
 from berthmaster.kubernetes.objects import holds
 from berthmaster.messages.fleet import Amounts, GpuDevice, NodeReport, Share, Stamp, Taint

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Literal, NamedTuple
 
 from berthmaster.engine.fleet.taints import tolerates
-from berthmaster.inventory.amounts import Nonsense, quota
+from berthmaster.inventory.devices.amounts import Nonsense, quota
 from berthmaster.kubernetes.objects import Condition, condition
 from berthmaster.kueue.names import ADMITTED, EVICTED, FINISHED, ORIGIN_LABEL, QUOTA_RESERVED, READY
 from berthmaster.kueue.queues import (

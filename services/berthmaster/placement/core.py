@@ -20,7 +20,7 @@ from berthmaster.controller.instructions import KubeEvent
 from berthmaster.kubernetes.mirror import Key
 from berthmaster.kubernetes.objects import key_of
 from berthmaster.kubernetes.resources import PLACEMENTS
-from berthmaster.placement import sets, status
+from berthmaster.placement import status
 from berthmaster.placement.index import DecisionIndex
 from berthmaster.placement.instructions import Instruction, PutStatus, Write, WriteDecisions
 from berthmaster.placement.kube_events import EventHistory
@@ -35,9 +35,10 @@ from berthmaster.placement.objects import (
 )
 from berthmaster.placement.pages import pages, ranking
 from berthmaster.placement.planning import plan
-from berthmaster.placement.plugin import Snapshot
-from berthmaster.placement.request import Request, read
-from berthmaster.placement.scheduler import Outcome, schedule
+from berthmaster.placement.scheduling import sets
+from berthmaster.placement.scheduling.plugin import Snapshot
+from berthmaster.placement.scheduling.request import Request, read
+from berthmaster.placement.scheduling.scheduler import Outcome, schedule
 
 FIRST_RETRY_S: Final = 0.05
 LONGEST_RETRY_S: Final = 15.0

@@ -6,7 +6,7 @@ from typing import Final
 from berthmaster.controller.instructions import KubeEvent
 from berthmaster.kubernetes.objects import Metadata
 from berthmaster.kubernetes.resources import PLACEMENTS
-from berthmaster.placement.scheduler import Outcome
+from berthmaster.placement.scheduling.scheduler import Outcome
 
 TOLD_CLUSTERS: Final = 10
 

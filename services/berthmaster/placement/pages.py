@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 
 from berthmaster.placement.names import GROUP_INDEX_LABEL, GROUP_NAME_LABEL, PLACEMENT_LABEL
 from berthmaster.placement.objects import PAGE_LIMIT, GroupStatus
-from berthmaster.placement.request import Request
-from berthmaster.placement.scheduler import Outcome, Ranked
-from berthmaster.placement.selectors import claims
+from berthmaster.placement.scheduling.request import Request
+from berthmaster.placement.scheduling.scheduler import Outcome, Ranked
+from berthmaster.placement.scheduling.selectors import claims
 
 MAX_REASON_CHARS: Final = 240
 MAX_RANKING_CHARS: Final = 3900  # longer annotations are not mirrored

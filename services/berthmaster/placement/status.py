@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 from berthmaster.kubernetes.objects import Condition, condition, timestamp
 from berthmaster.placement.names import MISCONFIGURED, SATISFIED, Misconfigured
 from berthmaster.placement.objects import GroupStatus, Placement
-from berthmaster.placement.scheduler import Outcome
+from berthmaster.placement.scheduling.scheduler import Outcome
 
 MAX_MESSAGE_CHARS: Final = 1024
 

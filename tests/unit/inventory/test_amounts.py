@@ -1,6 +1,6 @@
 import pytest
 
-from berthmaster.inventory.amounts import Nonsense, held, offered, quota
+from berthmaster.inventory.devices.amounts import Nonsense, held, offered, quota
 from tests.unit.inventory.objects import asks, pod
 
 

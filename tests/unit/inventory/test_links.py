@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from berthmaster.inventory.dra import offered_by
+from berthmaster.inventory.devices.dra import offered_by
+from berthmaster.inventory.devices.links import NUMA, NVLINK
 from berthmaster.inventory.kinds import Problems
-from berthmaster.inventory.links import NUMA, NVLINK
 from berthmaster.inventory.node_index import NodeIndex
 from berthmaster.inventory.nodes import NodeShape, shape_of
 from berthmaster.messages.fleet import Stamp

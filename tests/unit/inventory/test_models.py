@@ -1,6 +1,6 @@
 import pytest
 
-from berthmaster.inventory.models import memory_of, model_of, named
+from berthmaster.inventory.devices.models import memory_of, model_of, named
 
 
 @pytest.mark.parametrize(

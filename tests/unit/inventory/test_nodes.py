@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from berthmaster.inventory.dra import Offered
+from berthmaster.inventory.devices.dra import Offered
 from berthmaster.inventory.kinds import Problem, Problems
 from berthmaster.inventory.node_index import NodeIndex
 from berthmaster.inventory.nodes import UNUSABLE, bounded_labels, shape_of

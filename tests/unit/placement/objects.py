@@ -18,8 +18,8 @@ from berthmaster.placement.objects import (
     Placement,
     PlacementDecision,
 )
-from berthmaster.placement.plugin import Snapshot
-from berthmaster.placement.request import Request, read
+from berthmaster.placement.scheduling.plugin import Snapshot
+from berthmaster.placement.scheduling.request import Request, read
 
 NAMESPACE = "team"
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -13,9 +13,9 @@ from berthmaster.placement.core import Thing
 from berthmaster.placement.instructions import DropPage, PutPage, PutStatus, Write
 from berthmaster.placement.names import HYSTERESIS, RANKING
 from berthmaster.placement.objects import ManagedCluster
-from berthmaster.placement.plugin import Snapshot
-from berthmaster.placement.request import Request
-from berthmaster.placement.scheduler import Outcome, schedule
+from berthmaster.placement.scheduling.plugin import Snapshot
+from berthmaster.placement.scheduling.request import Request
+from berthmaster.placement.scheduling.scheduler import Outcome, schedule
 from tests.unit.placement.hub import Hub, joined
 from tests.unit.placement.objects import (
     NAMESPACE,

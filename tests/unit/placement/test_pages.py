@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from berthmaster.placement.objects import PAGE_LIMIT, ManagedCluster
 from berthmaster.placement.pages import MAX_RANKING_CHARS, MAX_REASON_CHARS, Page, pages, ranking
-from berthmaster.placement.request import Request
-from berthmaster.placement.scheduler import Outcome, schedule
+from berthmaster.placement.scheduling.request import Request
+from berthmaster.placement.scheduling.scheduler import Outcome, schedule
 from tests.unit.placement.objects import (
     UNHURRIED,
     cluster,

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from berthmaster.placement.names import Misconfigured
 from berthmaster.placement.objects import ManagedCluster
-from berthmaster.placement.plugin import LEAST, MOST, Prioritizer
-from berthmaster.placement.plugins import (
+from berthmaster.placement.scheduling.plugin import LEAST, MOST, Prioritizer
+from berthmaster.placement.scheduling.plugins import (
     addon,
     allocatable,
     balance,
@@ -19,7 +19,7 @@ from berthmaster.placement.plugins import (
     steady,
     tainttoleration,
 )
-from berthmaster.placement.scheduler import BUILT_IN, DESCRIPTIONS, FILTERS, schedule
+from berthmaster.placement.scheduling.scheduler import BUILT_IN, DESCRIPTIONS, FILTERS, schedule
 from tests.unit.placement.objects import (
     NOW_S,
     UNHURRIED,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from berthmaster.placement.names import HYSTERESIS, UNKNOWN_SCORES, Misconfigured
-from berthmaster.placement.request import Weighted, read
+from berthmaster.placement.scheduling.request import Weighted, read
 from tests.unit.placement.objects import exactly, placement, policy, request, where
 
 ADDON = Weighted("AddOn/gpus/free", 3, "gpus", "free")

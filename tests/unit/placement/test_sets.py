@@ -7,7 +7,7 @@ import pytest
 
 from berthmaster.placement.names import Misconfigured
 from berthmaster.placement.objects import ManagedCluster, ManagedClusterSet
-from berthmaster.placement.scheduler import schedule
+from berthmaster.placement.scheduling.scheduler import schedule
 from berthmaster.placement.status import satisfied
 from tests.unit.placement.objects import (
     cluster,

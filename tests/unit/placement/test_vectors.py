@@ -3,7 +3,7 @@
 import pytest
 
 from berthmaster.placement.pages import pages
-from berthmaster.placement.scheduler import schedule
+from berthmaster.placement.scheduling.scheduler import schedule
 from tests.unit.placement.objects import (
     NOW_S,
     cluster,

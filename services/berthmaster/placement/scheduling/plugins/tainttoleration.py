@@ -8,8 +8,8 @@ from typing import Final
 
 from berthmaster.kubernetes.objects import seconds
 from berthmaster.placement.objects import ManagedCluster, Taint, Toleration
-from berthmaster.placement.plugin import Clusters, Filtered, Snapshot, earlier
-from berthmaster.placement.request import Request
+from berthmaster.placement.scheduling.plugin import Clusters, Filtered, Snapshot, earlier
+from berthmaster.placement.scheduling.request import Request
 
 NAME: Final = "TaintToleration"
 DESCRIPTION: Final = "clusters remain whose taints are all tolerated, as long as they are"

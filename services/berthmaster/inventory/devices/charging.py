@@ -8,7 +8,8 @@ last: so the two meet as late as they can, and a GPU stays charged to whom it wa
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from berthmaster.inventory.devices import (
+from berthmaster.inventory.devices.holds import Hold
+from berthmaster.inventory.devices.layout import (
     HAMI_CORES,
     HAMI_MEMORY,
     HAMI_MEMORY_PERCENT,
@@ -17,7 +18,6 @@ from berthmaster.inventory.devices import (
     Gpu,
     Way,
 )
-from berthmaster.inventory.holds import Hold
 from berthmaster.kubernetes.labels import Identity
 from berthmaster.messages.fleet import PodUse
 

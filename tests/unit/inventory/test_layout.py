@@ -1,7 +1,7 @@
 import pytest
 
-from berthmaster.inventory.devices import Gpu, Layout, Way, layout_of
-from berthmaster.inventory.models import UNKNOWN
+from berthmaster.inventory.devices.layout import Gpu, Layout, Way, layout_of
+from berthmaster.inventory.devices.models import UNKNOWN
 from berthmaster.messages.fleet import Share
 from tests.unit.inventory.objects import discovered, node
 

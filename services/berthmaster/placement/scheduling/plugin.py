@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from berthmaster.placement.objects import AddOnPlacementScore, ManagedCluster, ManagedClusterSet
 
 if TYPE_CHECKING:
-    from berthmaster.placement.request import Request
+    from berthmaster.placement.scheduling.request import Request
 
 LEAST: Final = -100
 MOST: Final = 100

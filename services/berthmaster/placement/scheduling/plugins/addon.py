@@ -4,7 +4,7 @@ from typing import Final
 
 from berthmaster.kubernetes.objects import seconds
 from berthmaster.placement.objects import AddOnPlacementScore
-from berthmaster.placement.plugin import (
+from berthmaster.placement.scheduling.plugin import (
     LEAST,
     MOST,
     Clusters,
@@ -13,7 +13,7 @@ from berthmaster.placement.plugin import (
     Snapshot,
     earlier,
 )
-from berthmaster.placement.request import Request
+from berthmaster.placement.scheduling.request import Request
 
 NAME: Final = "AddOn"
 DESCRIPTION: Final = (

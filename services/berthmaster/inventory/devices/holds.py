@@ -9,9 +9,9 @@ import math
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from berthmaster.inventory.amounts import CPU, MEMORY, Nonsense, held
-from berthmaster.inventory.devices import KAI_FRACTION, WHOLE, is_gpu_resource
-from berthmaster.inventory.hami import HamiUse, hami_use
+from berthmaster.inventory.devices.amounts import CPU, MEMORY, Nonsense, held
+from berthmaster.inventory.devices.hami import HamiUse, hami_use
+from berthmaster.inventory.devices.layout import KAI_FRACTION, WHOLE, is_gpu_resource
 from berthmaster.inventory.objects import Pod
 from berthmaster.kubernetes.labels import Identity, gpu_indices, identity
 

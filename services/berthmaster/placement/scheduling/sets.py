@@ -9,8 +9,8 @@ from typing import Final
 
 from berthmaster.placement.names import CLUSTER_SET_LABEL, Misconfigured
 from berthmaster.placement.objects import ManagedCluster, ManagedClusterSet
-from berthmaster.placement.plugin import Snapshot
-from berthmaster.placement.selectors import labels_of
+from berthmaster.placement.scheduling.plugin import Snapshot
+from berthmaster.placement.scheduling.selectors import labels_of
 
 NAME: Final = "ClusterSets"
 EXCLUSIVE: Final = "ExclusiveClusterSetLabel"

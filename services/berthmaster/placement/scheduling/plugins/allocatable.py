@@ -4,8 +4,8 @@ from typing import Final
 
 from berthmaster.kubernetes.quantity import QuantityError, parse_quantity
 from berthmaster.placement.objects import ManagedCluster
-from berthmaster.placement.plugin import MOST, Clusters, Scored, Snapshot
-from berthmaster.placement.request import Request
+from berthmaster.placement.scheduling.plugin import MOST, Clusters, Scored, Snapshot
+from berthmaster.placement.scheduling.request import Request
 
 CPU: Final = "ResourceAllocatableCPU"
 MEMORY: Final = "ResourceAllocatableMemory"

@@ -9,7 +9,7 @@ driver says, as a person knows better; what cannot be right is told, and nothing
 from collections.abc import Mapping
 from typing import Final
 
-from berthmaster.inventory.devices import Gpu
+from berthmaster.inventory.devices.layout import Gpu
 
 NVLINK: Final = "berthmaster.io/nvlink"
 NUMA: Final = "berthmaster.io/numa"

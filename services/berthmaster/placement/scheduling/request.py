@@ -23,7 +23,7 @@ from berthmaster.placement.objects import (
     PrioritizerConfig,
     Toleration,
 )
-from berthmaster.placement.selectors import claims_of, labels_of
+from berthmaster.placement.scheduling.selectors import claims_of, labels_of
 
 T = TypeVar("T")
 PREDICATE: Final = "Predicate"

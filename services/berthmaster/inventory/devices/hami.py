@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from berthmaster.inventory.models import named
+from berthmaster.inventory.devices.models import named
 
 REGISTER: Final = "hami.io/node-nvidia-register"
 ALLOCATED: Final = "hami.io/vgpu-devices-allocated"

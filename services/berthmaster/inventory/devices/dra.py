@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from berthmaster.inventory.amounts import Nonsense, quota
-from berthmaster.inventory.devices import MAX_GPUS, MIG_SLICES, WHOLE, Gpu
-from berthmaster.inventory.models import named
+from berthmaster.inventory.devices.amounts import Nonsense, quota
+from berthmaster.inventory.devices.layout import MAX_GPUS, MIG_SLICES, WHOLE, Gpu
+from berthmaster.inventory.devices.models import named
 from berthmaster.inventory.objects import Device, ResourceClaim, ResourceSlice
 
 Pool = tuple[str, str]  # driver, pool

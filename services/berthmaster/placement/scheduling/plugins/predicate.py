@@ -15,9 +15,9 @@ from berthmaster.placement.cel.program import Program
 from berthmaster.placement.cel.values import Meter, Value, kind_of
 from berthmaster.placement.names import Misconfigured
 from berthmaster.placement.objects import AddOnPlacementScore, ManagedCluster
-from berthmaster.placement.plugin import Clusters, Filtered, Snapshot
-from berthmaster.placement.request import PREDICATE, Predicate, Request
-from berthmaster.placement.selectors import claims
+from berthmaster.placement.scheduling.plugin import Clusters, Filtered, Snapshot
+from berthmaster.placement.scheduling.request import PREDICATE, Predicate, Request
+from berthmaster.placement.scheduling.selectors import claims
 
 NAME: Final = PREDICATE
 DESCRIPTION: Final = "clusters remain that a predicate selects; all, if there are no predicates"

@@ -14,9 +14,9 @@ The same snapshot gives the same outcome, and every verdict is kept in it.
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from berthmaster.placement import sets
 from berthmaster.placement.objects import ManagedCluster
-from berthmaster.placement.plugin import (
+from berthmaster.placement.scheduling import sets
+from berthmaster.placement.scheduling.plugin import (
     LEAST,
     MOST,
     Filter,
@@ -25,7 +25,7 @@ from berthmaster.placement.plugin import (
     Snapshot,
     earlier,
 )
-from berthmaster.placement.plugins import (
+from berthmaster.placement.scheduling.plugins import (
     addon,
     allocatable,
     balance,
@@ -33,7 +33,7 @@ from berthmaster.placement.plugins import (
     steady,
     tainttoleration,
 )
-from berthmaster.placement.request import Request, Weighted
+from berthmaster.placement.scheduling.request import Request, Weighted
 
 FILTERS: Final[tuple[tuple[str, Filter], ...]] = (
     (predicate.NAME, predicate.keep),

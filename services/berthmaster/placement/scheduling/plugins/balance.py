@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from berthmaster.placement.plugin import MOST, Clusters, Scored, Snapshot
-from berthmaster.placement.request import Request
+from berthmaster.placement.scheduling.plugin import MOST, Clusters, Scored, Snapshot
+from berthmaster.placement.scheduling.request import Request
 
 NAME: Final = "Balance"
 DESCRIPTION: Final = (

@@ -14,9 +14,9 @@ import re
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple
 
-from berthmaster.inventory.amounts import Nonsense, offered
-from berthmaster.inventory.hami import HamiDevice, hami_devices
-from berthmaster.inventory.models import memory_of, model_of
+from berthmaster.inventory.devices.amounts import Nonsense, offered
+from berthmaster.inventory.devices.hami import HamiDevice, hami_devices
+from berthmaster.inventory.devices.models import memory_of, model_of
 from berthmaster.inventory.objects import Node
 from berthmaster.messages.fleet import Share
 

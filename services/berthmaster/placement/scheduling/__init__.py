@@ -1,0 +1,1 @@
+"""Which clusters a Placement gets: sets, filters and prioritizers over one snapshot. Pure."""
