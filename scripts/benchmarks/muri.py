@@ -21,7 +21,7 @@ import os
 from pathlib import Path
 
 from berthmaster.simulate.compare import play
-from berthmaster.simulate.figures import Summary, summarize
+from berthmaster.simulate.figures import RunSummary, summarize
 from berthmaster.simulate.model import Job, Knowing, told
 from berthmaster.simulate.traces import MURI, MURI_FLEET, TRACES_VARIABLE, fleet_named, parse_muri
 
@@ -78,7 +78,7 @@ def measure() -> dict[str, float]:
     return {name.replace("-", "_"): figure for name, figure in figures.items()}
 
 
-def run(policy: str, jobs: list[Job]) -> Summary:
+def run(policy: str, jobs: list[Job]) -> RunSummary:
     """One policy on the fleet of the protocol."""
     fleet = fleet_named(MURI_FLEET, clusters=1, nodes=None)
     return summarize(play(policy, fleet, jobs))

@@ -18,8 +18,8 @@ from berthmaster.engine.scoring.score_cache import ScoreCache
 from berthmaster.engine.scoring.value import NOT_HERE, Appraiser
 from berthmaster.messages.fleet import GpuDevice, NodeReport, Stamp
 from berthmaster.messages.workload import PodSet
-from berthmaster.simulate.floor import Floor, Seat
-from berthmaster.simulate.placing import RULES
+from berthmaster.simulate.baseline_fleet import Allocation, BaselineFleet
+from berthmaster.simulate.placement_rules import RULES
 
 WHOLE = 1000
 CLUSTER = "openb"
@@ -103,15 +103,15 @@ class Baseline(Packer):
 
     def __init__(self, rule: str, nodes: Sequence[NodeSpec], typical: Sequence[PodSet]) -> None:
         ordered = tuple(sorted(nodes, key=lambda node: node.name))
-        self._floor = Floor([ClusterSpec(CLUSTER, "", ordered)])
-        self._rule = RULES[rule](self._floor, typical, 0)
+        self._fleet = BaselineFleet([ClusterSpec(CLUSTER, "", ordered)])
+        self._rule = RULES[rule](self._fleet, typical, 0)
 
     def place(self, pods: PodSet) -> object | None:
-        return self._floor.seat_one(pods, self._rule)
+        return self._fleet.allocate_one(pods, self._rule)
 
     def leave(self, place: object) -> None:
-        assert isinstance(place, Seat)
-        self._floor.give_back((place,))
+        assert isinstance(place, Allocation)
+        self._fleet.give_back((place,))
 
 
 PACKERS: dict[str, Callable[[Sequence[NodeSpec], Sequence[PodSet]], Packer]] = {

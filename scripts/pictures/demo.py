@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from berthmaster.cli.demo import Theatre
+from berthmaster.cli.demo import DemoRun
 from berthmaster.cli.render import progress
 from berthmaster.cli.session import Output
 from berthmaster.supervisor.plan import UpOptions
@@ -25,7 +25,7 @@ TARGET = Path(__file__).parents[2] / "docs" / "demo.svg"
 _FONT = re.compile(r"@font-face \{.*?\}", re.DOTALL)  # fetched from elsewhere: readers have one
 
 
-class Photographer(Theatre):
+class Photographer(DemoRun):
     """Plays the demo and keeps one frame of it."""
 
     picture = ""
@@ -37,10 +37,10 @@ class Photographer(Theatre):
         console.print(
             progress.live(
                 self._fleet.rows(0),
-                self._tally.summary(),
+                self._stats.summary(),
                 self._placements()[-8:],
                 head=f"Berthmaster demo: {left_s:.0f} s to go, Ctrl-C ends it",
-                held=self._tally.held_by_cluster(),
+                held=self._stats.held_by_cluster(),
                 width=WIDTH,
                 ascii_only=False,
             )
@@ -55,9 +55,9 @@ async def _play(folder: Path) -> str:
     began_s = time.monotonic()
     async with Stack(options, announce=False) as stack:
         output = Output(as_json=True)
-        theatre = Photographer(stack, output, DURATION_S, JOBS, began_s, live=True)
-        await theatre.play(asyncio.Event())
-        return theatre.picture
+        demo_run = Photographer(stack, output, DURATION_S, JOBS, began_s, live=True)
+        await demo_run.play(asyncio.Event())
+        return demo_run.picture
 
 
 def main() -> None:

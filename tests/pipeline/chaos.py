@@ -25,7 +25,7 @@ from berthmaster.audit.report import Unreadable, audit
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.cli.load import Load
-from berthmaster.cli.tally import Tally
+from berthmaster.cli.workload_stats import WorkloadStats
 from berthmaster.client import Client
 from berthmaster.client.following import SeenDecision
 from berthmaster.emulator import workloads
@@ -241,7 +241,7 @@ class Stream:
     def __init__(self, rig: Rig, berth: Client, rate: float, asked: Iterator[JobRequest]) -> None:
         self.rig = rig
         self.berth = berth
-        self.tally = Tally()
+        self.stats = WorkloadStats()
         self.decisions: list[SeenDecision] = []
         self.offered = 0
         self._asked = asked
@@ -259,7 +259,7 @@ class Stream:
     async def _watch(self, since: int) -> None:
         async with aclosing(self.berth.watch(tenant="*", since=since)) as events:
             async for seen in events:
-                self.tally.take(seen)
+                self.stats.take(seen)
 
     async def _watch_decisions(self, since: int) -> None:
         async with aclosing(self.berth.decisions(since)) as decisions:
@@ -281,13 +281,13 @@ class Stream:
             self._over = True
             async with asyncio.timeout(self.rig.settle_limit_s):
                 await tasks[2]
-                while self.tally.known < self.offered or self.tally.open:
+                while self.stats.known < self.offered or self.stats.open:
                     for task in tasks:
                         if task.done():
                             task.result()
                     await asyncio.sleep(0.05)
         except TimeoutError as error:
-            raise AssertionError(f"not in time: {self.tally.summary()}") from error
+            raise AssertionError(f"not in time: {self.stats.summary()}") from error
         finally:
             for task in tasks:
                 task.cancel()
@@ -298,13 +298,13 @@ class Stream:
 
     async def goes_on(self, endings: int, limit_s: float = BACK_LIMIT_S) -> None:
         """Until so many jobs that were submitted from now on, or any others, have succeeded."""
-        wanted = self.tally.states[State.SUCCEEDED] + endings
+        wanted = self.stats.states[State.SUCCEEDED] + endings
         try:
             async with asyncio.timeout(limit_s):
-                while self.tally.states[State.SUCCEEDED] < wanted:
+                while self.stats.states[State.SUCCEEDED] < wanted:
                     await asyncio.sleep(0.01)
         except TimeoutError:
-            why = f"no {endings} jobs ended within {limit_s:g} s: {self.tally.summary()}"
+            why = f"no {endings} jobs ended within {limit_s:g} s: {self.stats.summary()}"
             raise AssertionError(why) from None
 
 

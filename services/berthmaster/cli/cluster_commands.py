@@ -264,7 +264,7 @@ def added_screen(added: Added) -> "RenderableType":
     """What was made, and what to do with it."""
     from rich.console import Group
 
-    from berthmaster.cli.render.words import words
+    from berthmaster.cli.render.terminal import safe
 
     lines = [
         f"{added.cluster} may connect to {added.url}.{_unread(added.server_reloaded)}",
@@ -272,14 +272,14 @@ def added_screen(added: Added) -> "RenderableType":
         "",
         *(f"  {command}" for command in added.apply),
     ]
-    return Group(*(words(line) for line in lines))
+    return Group(*(safe(line) for line in lines))
 
 
 def removed_screen(removed: Removed) -> "RenderableType":
     """What that means for what runs."""
-    from berthmaster.cli.render.words import words
+    from berthmaster.cli.render.terminal import safe
 
-    return words(
+    return safe(
         f"{removed.cluster} comes in no more.{_unread(removed.server_reloaded)} Jobs that run "
         f"there keep running, unseen: `berth lost {removed.cluster}` gives them up."
     )
@@ -287,11 +287,11 @@ def removed_screen(removed: Removed) -> "RenderableType":
 
 def list_screen(keys: list[ClusterKey]) -> "RenderableType":
     """The table."""
-    from berthmaster.cli.render.words import plain_table, words
+    from berthmaster.cli.render.terminal import plain_table, safe
 
     if not keys:
-        return words("No cluster has a key yet: berth cluster add NAME")
+        return safe("No cluster has a key yet: berth cluster add NAME")
     table = plain_table("CLUSTER", "CONNECTED", "PUBLIC KEY", right=())
     for key in keys:
-        table.add_row(words(key.cluster), "yes" if key.connected else "no", words(key.key))
+        table.add_row(safe(key.cluster), "yes" if key.connected else "no", safe(key.key))
     return table

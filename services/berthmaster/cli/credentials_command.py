@@ -85,23 +85,23 @@ def screen(lines: "dict[str, Line]", more: int, now_s: float) -> "RenderableType
     """A row a cluster."""
     from rich.console import Group
 
-    from berthmaster.cli.render.words import plain_table, words
+    from berthmaster.cli.render.terminal import plain_table, safe
     from berthmaster.kubernetes.objects import seconds
 
     if not lines:
-        return words("Nothing is shown of any cluster: does `berth serve credentials` run?")
+        return safe("Nothing is shown of any cluster: does `berth serve credentials` run?")
     table = plain_table("CLUSTER", "STATE", "WORKS", "BY", "EXPIRES IN", "MESSAGE")
     for name, one in sorted(lines.items()):
         left_s = seconds(one.expires_at) - now_s if one.expires_at else None
         table.add_row(
-            words(name),
-            words(one.state, style="" if one.ready else "yellow"),
+            safe(name),
+            safe(one.state, style="" if one.ready else "yellow"),
             "yes" if one.ready else "no",
             one.by or "-",
             "-" if left_s is None else _left(left_s),
-            words(one.message),
+            safe(one.message),
         )
-    rest = [words(f"… and {more} more")] if more else []
+    rest = [safe(f"… and {more} more")] if more else []
     return Group(table, *rest)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from berthmaster.cli.late import read
+from berthmaster.cli.audit import read
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
 
 if TYPE_CHECKING:

@@ -19,7 +19,6 @@ from berthmaster.cli.render import progress
 from berthmaster.cli.render.progress import DemoReport, PlacementLine
 from berthmaster.cli.render.why import reason_of
 from berthmaster.cli.session import Output, run, usage
-from berthmaster.cli.tally import RECENT, Tally, gpu_milli
 from berthmaster.cli.up import (
     cannot_start,
     options_of,
@@ -27,6 +26,7 @@ from berthmaster.cli.up import (
     stack_flags,
     until_signal,
 )
+from berthmaster.cli.workload_stats import RECENT, WorkloadStats, gpu_milli
 from berthmaster.client import BerthError, Client
 from berthmaster.emulator.workloads import Arrival, generated
 from berthmaster.messages.workload import JobRequest, PodSet
@@ -105,8 +105,8 @@ async def _demo(
             return cannot_start(output, error)
         try:
             output.say(f"Up after {stack.took_s:.1f} s; submitting {jobs:,} jobs.")
-            theatre = Theatre(stack, output, duration_s, jobs, began_s, live=live)
-            report = await theatre.play(stopping)
+            demo_run = DemoRun(stack, output, duration_s, jobs, began_s, live=live)
+            report = await demo_run.play(stopping)
         finally:
             await stack.__aexit__(None, None, None)
     output.document(report, lambda: progress.demo(report))
@@ -124,7 +124,7 @@ def with_an_odd_one(arrivals: Iterable[Arrival]) -> Iterator[Arrival]:
         yield arrival._replace(request=request)
 
 
-class Theatre:
+class DemoRun:
     """The demo once everything is up."""
 
     def __init__(
@@ -143,7 +143,7 @@ class Theatre:
         self._jobs = jobs
         self._began_s = began_s
         self._live = live
-        self._tally = Tally()
+        self._stats = WorkloadStats()
         self._fleet = FleetView()
         self._reasons: dict[tuple[str, int], str] = {}
         self._requests: dict[str, JobRequest] = {}
@@ -218,8 +218,8 @@ class Theatre:
     async def _events(self, berth: Client) -> None:
         async with aclosing(berth.watch(tenant="*", since=0)) as events:
             async for seen in events:
-                self._tally.take(seen)
-                if self._first_placed_s is None and self._tally.recent:
+                self._stats.take(seen)
+                if self._first_placed_s is None and self._stats.recent:
                     self._first_placed_s = time.monotonic() - self._began_s
 
     async def _decisions(self, berth: Client) -> None:
@@ -241,7 +241,7 @@ class Theatre:
         while True:
             await asyncio.sleep(LINE_INTERVAL_S)
             gpus = sum(row.gpus for row in self._fleet.rows(0))
-            line = progress.progress_line(time.monotonic() - began_s, self._tally.summary(), gpus)
+            line = progress.progress_line(time.monotonic() - began_s, self._stats.summary(), gpus)
             self._output.say(line)
 
     async def _show_live(self, began_s: float) -> None:
@@ -250,7 +250,7 @@ class Theatre:
         console = self._output.console
         with Live(console=console, auto_refresh=False, transient=True) as screen:
             while True:
-                summary = self._tally.summary()
+                summary = self._stats.summary()
                 left_s = max(0.0, self._duration_s - (time.monotonic() - began_s))
                 room = console.height - self._stack.options.clusters - 10
                 placements = self._placements()[-max(1, room) :] if room > 0 else []
@@ -259,7 +259,7 @@ class Theatre:
                     summary,
                     placements,
                     head=f"Berthmaster demo: {left_s:.0f} s to go, Ctrl-C ends it",
-                    held=self._tally.held_by_cluster(),
+                    held=self._stats.held_by_cluster(),
                     width=console.width,
                     ascii_only=self._output.ascii_only,
                 )
@@ -276,7 +276,7 @@ class Theatre:
                 waited_s=recent.waited_s,
                 reason=self._reasons.get((recent.event.id, recent.event.attempt), ""),
             )
-            for recent in self._tally.recent
+            for recent in self._stats.recent
         ]
 
     async def _report(self, berth: Client, began_s: float, result: load.LoadResult) -> DemoReport:
@@ -290,7 +290,7 @@ class Theatre:
         known = [row.free_gpus for row in rows if row.free_gpus is not None]
         gpus = sum(row.gpus for row in rows)
         return DemoReport(
-            summary=self._tally.summary(),
+            summary=self._stats.summary(),
             took_s=round(time.monotonic() - began_s, 3),
             started_in_s=round(self._stack.took_s, 3),
             first_placed_s=self._first_placed_s,

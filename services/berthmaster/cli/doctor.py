@@ -102,14 +102,14 @@ def screen(report: "Report") -> "RenderableType":
     """A line a finding, and below it what to do about those that are not in order."""
     from rich.console import Group
 
-    from berthmaster.cli.render.words import words
+    from berthmaster.cli.render.terminal import safe
 
     lines: list[RenderableType] = []
     where = ""
     for finding in report.findings:
         if finding.where != where:
             where = finding.where
-            lines += [words(), words(where, style="bold")]
+            lines += [safe(), safe(where, style="bold")]
         lines += _finding(finding)
     blocks = sum(finding.level == "blocks" for finding in report.findings)
     warnings = sum(finding.level == "warning" for finding in report.findings)
@@ -119,22 +119,22 @@ def screen(report: "Report") -> "RenderableType":
         else f"{_count(blocks, 'finding')} in the way of the mode {report.mode}."
     )
     more = f" {_count(warnings, 'warning')}." if warnings else ""
-    lines += [words(), words(verdict + more, style="green" if report.ready else "red")]
+    lines += [safe(), safe(verdict + more, style="green" if report.ready else "red")]
     return Group(*lines)
 
 
 def _finding(finding: "Finding") -> list["RenderableType"]:
-    from berthmaster.cli.render.words import words
+    from berthmaster.cli.render.terminal import safe
 
-    head = words(f"  {SIGNS[finding.level]:<8}", style=STYLES[finding.level])
-    head.append_text(words(finding.what))
+    head = safe(f"  {SIGNS[finding.level]:<8}", style=STYLES[finding.level])
+    head.append_text(safe(finding.what))
     lines: list[RenderableType] = [head]
     if finding.means:
-        lines.append(words(f"          {finding.means}"))
+        lines.append(safe(f"          {finding.means}"))
     for title, text in (("change", finding.change), ("undo", finding.undo)):
         if text:
-            lines.append(words(f"          {title}:", style="bold"))
-            lines += [words(f"            {line}") for line in text.splitlines()]
+            lines.append(safe(f"          {title}:", style="bold"))
+            lines += [safe(f"            {line}") for line in text.splitlines()]
     return lines
 
 

@@ -126,10 +126,10 @@ async def _show(
 
 
 def _operator_reply(session: Session, reply: OperatorReply, text: str) -> None:
-    from berthmaster.cli.render.words import words
+    from berthmaster.cli.render.terminal import safe
 
     note = f"; {reply.note}" if reply.note else ""
-    session.out.document(reply, lambda: words(f"{text}{note}"))
+    session.out.document(reply, lambda: safe(f"{text}{note}"))
 
 
 async def _warn_if_unknown(berth: Client, cluster: str, node: str | None = None) -> None:

@@ -20,8 +20,8 @@ from berthmaster.cli.load import Load, account
 from berthmaster.cli.render import progress
 from berthmaster.cli.render.progress import ReplayReport
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
-from berthmaster.cli.tally import SHOWN_STATES, Tally
 from berthmaster.cli.up import until_signal
+from berthmaster.cli.workload_stats import SHOWN_STATES, WorkloadStats
 from berthmaster.client import Client
 from berthmaster.messages.workload import JobRequest
 
@@ -181,7 +181,7 @@ class Replay:
         self._arrivals = arrivals
         self._speed = speed
         self._settle_s = settle_s
-        self._tally = Tally(only=(request.id for _, request in arrivals))
+        self._stats = WorkloadStats(only=(request.id for _, request in arrivals))
         self._load = Load(berth, max_in_flight=in_flight)
         self._changed_s = time.monotonic()
         self._news = asyncio.Event()  # an event came, or none will
@@ -218,10 +218,10 @@ class Replay:
         try:
             async with aclosing(self._berth.watch(since=since)) as events:
                 async for seen in events:
-                    before = self._tally.sequence
-                    self._tally.take(seen)
+                    before = self._stats.sequence
+                    self._stats.take(seen)
                     self._news.set()
-                    if self._tally.sequence != before:
+                    if self._stats.sequence != before:
                         self._changed_s = time.monotonic()
         finally:
             self._news.set()
@@ -231,26 +231,26 @@ class Replay:
         jobs missing that run."""
         try:
             async with asyncio.timeout(READ_ON_LIMIT_S):
-                while self._tally.sequence < self._load.last_sequence and not events.done():
+                while self._stats.sequence < self._load.last_sequence and not events.done():
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
             self._out.say(f"Not all events came within {READ_ON_LIMIT_S:g} s.")
 
     def _settled(self) -> bool:
-        everything_seen = self._tally.known >= len(self._load.accepted_ids)
-        if everything_seen and not self._tally.open:
+        everything_seen = self._stats.known >= len(self._load.accepted_ids)
+        if everything_seen and not self._stats.open:
             return True
         return time.monotonic() - self._changed_s > self._settle_s
 
     def _report(self, submit_s: float, took_s: float) -> ReplayReport:
-        summary = self._tally.summary()
+        summary = self._stats.summary()
         states: Counter[str] = Counter(summary.states)
         balance = account(
             self._load.result,
             states,
             expected=self._load.accepted_ids,
-            seen=set(self._tally.ids(*SHOWN_STATES)),
+            seen=set(self._stats.ids(*SHOWN_STATES)),
         )
         return ReplayReport(
             account=balance,
@@ -270,7 +270,7 @@ class Replay:
             while True:
                 await asyncio.sleep(LINE_INTERVAL_S)
                 elapsed_s = time.monotonic() - began_s
-                self._out.say(progress.progress_line(elapsed_s, self._tally.summary(), 0))
+                self._out.say(progress.progress_line(elapsed_s, self._stats.summary(), 0))
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -281,7 +281,7 @@ class Replay:
             placed = bars.add_task("placed", total=total)
             ended = bars.add_task("ended", total=total)
             while True:
-                summary = self._tally.summary()
+                summary = self._stats.summary()
                 bars.update(offered, completed=self._load.result.offered)
                 bars.update(placed, completed=summary.placed_at_least_once)
                 bars.update(ended, completed=summary.ended)

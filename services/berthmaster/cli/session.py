@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, NoReturn, ParamSpec
 
 import click
 
-from berthmaster.cli.target import Target, find_target
+from berthmaster.cli.target import BusTarget, find_target
 from berthmaster.runtime.plain_json import dumps, pretty
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Output:
 class Session:
     """One command's connection and output."""
 
-    def __init__(self, target: Target, output: Output, timeout_s: float) -> None:
+    def __init__(self, target: BusTarget, output: Output, timeout_s: float) -> None:
         self.target = target
         self.out = output
         self.timeout_s = timeout_s
@@ -191,7 +191,7 @@ def bus_command(
     return command
 
 
-def run(work: Awaitable[int | None], output: Output, target: Target | None = None) -> int:
+def run(work: Awaitable[int | None], output: Output, target: BusTarget | None = None) -> int:
     """Run a command's coroutine; every error of ours becomes one line and an exit code."""
     import asyncio
 
@@ -232,7 +232,7 @@ def run(work: Awaitable[int | None], output: Output, target: Target | None = Non
         return EXIT_PIPE_CLOSED
 
 
-def _key(target: Target) -> str:
+def _key(target: BusTarget) -> str:
     return f"with {target.seed_file}" if target.seed_file else "without a seed"
 
 
@@ -242,7 +242,7 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def _failed(output: Output, code: int, kind: str, error: Exception, hint: str = "") -> int:
-    from berthmaster.cli.render.words import visible
+    from berthmaster.cli.render.terminal import visible
     from berthmaster.runtime.redact import redact
 
     text = redact(str(error))  # a URL may hold a password

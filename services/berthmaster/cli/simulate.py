@@ -10,10 +10,10 @@ import click
 import msgspec
 
 from berthmaster.cli.session import EXIT_FAILED, EXIT_INTERRUPTED, Output, usage
-from berthmaster.simulate.figures import Summary, summarize
+from berthmaster.simulate.figures import RunSummary, summarize
 from berthmaster.simulate.model import Knowing, Progress, SimulationError, told
 from berthmaster.simulate.plot import draw, span_text
-from berthmaster.simulate.queueing import OURS, POLICIES
+from berthmaster.simulate.policies import OURS, POLICIES
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -32,7 +32,7 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
     durations: Knowing
     seed: int
     gpus: int
-    policies: tuple[Summary, ...]
+    policies: tuple[RunSummary, ...]
 
 
 @click.command()
@@ -145,7 +145,7 @@ def play(
     jobs: "Sequence[Job]",
     seed: int,
     output: Output,
-) -> tuple[Summary, ...]:
+) -> tuple[RunSummary, ...]:
     """All policies, with bars on a terminal."""
     from berthmaster.simulate.compare import play_all
 
@@ -180,7 +180,7 @@ def screen(result: Simulation) -> "RenderableType":
     """Two lines a policy, as eleven figures are wider than a terminal of 80 columns."""
     from rich.console import Group
 
-    from berthmaster.cli.render.words import plain_table, words
+    from berthmaster.cli.render.terminal import plain_table, safe
 
     times = ("COMPLETION", "P50", "P99", "WAIT", "P50", "P99")
     shares = ("MAKESPAN", "USED", "WHEN BUSY", "FRAGMENTED", "FAIRNESS")
@@ -205,4 +205,4 @@ def screen(result: Simulation) -> "RenderableType":
         f"{jobs} jobs ({result.jobs}) on {result.gpus} GPUs ({result.fleet}), "
         f"durations {result.durations}, seed {result.seed}"
     )
-    return Group(words(head, style="bold"), first, words(), second)
+    return Group(safe(head, style="bold"), first, safe(), second)

@@ -159,7 +159,7 @@ async def _dry_run(session: Session, berth: "Client", bodies: list[bytes]) -> in
 
 async def _submit(session: Session, berth: "Client", bodies: list[bytes], *, wait: bool) -> int:
     """Submit one after the other; one that is refused does not keep the others back."""
-    from berthmaster.cli.render.words import words
+    from berthmaster.cli.render.terminal import safe
     from berthmaster.cli.requests import id_of
     from berthmaster.client.errors import RefusedError, TooLargeError, describe
 
@@ -183,7 +183,7 @@ async def _submit(session: Session, berth: "Client", bodies: list[bytes], *, wai
         accepted.append(reply.id)
         if reply.existing:
             existing.add(reply.id)
-        session.out.item(reply, lambda reply=reply: words(_accepted(reply)))  # type: ignore[misc]
+        session.out.item(reply, lambda reply=reply: safe(_accepted(reply)))  # type: ignore[misc]
     if wait and accepted:
         refused += await _wait(session, berth, set(accepted), existing, since)
     elif len(accepted) == 1 and not refused and sys.stderr.isatty():
@@ -211,7 +211,7 @@ async def _wait(
     session: Session, berth: "Client", ids: set[str], existing: set[str], since: int | None
 ) -> int:
     """Show the events of these workloads until all have ended; how many did not succeed."""
-    waiting = Waiting(session, berth, ids)
+    waiting = EndingWatch(session, berth, ids)
     for name in sorted(existing):
         await waiting.ended(name)  # if it had, no event will come
     if since is not None:
@@ -222,7 +222,7 @@ async def _wait(
     return waiting.bad
 
 
-class Waiting:
+class EndingWatch:
     """Workloads whose endings are waited for."""
 
     def __init__(self, session: Session, berth: "Client", open_: set[str]) -> None:

@@ -23,7 +23,7 @@ _FILE: Final = msgspec.json.Decoder(ConnectionFile)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class BusTarget:
     """Where to connect."""
 
     url: str
@@ -43,7 +43,7 @@ def find_target(
     ca_file: str | None = None,
     env: Mapping[str, str],
     cwd: Path,
-) -> Target:
+) -> BusTarget:
     """The target: each part from its flag, its variable, or the connection file, in this order.
 
     A server that was named keeps the file's tenant and seed out: they belong to another bus. Where
@@ -61,7 +61,7 @@ def find_target(
         source = str(found[0]) if found else f"the default; {nowhere}"
     seed = seed_file or env.get("BERTH_NATS_SEED_FILE") or ""
     inbox = env.get("BERTH_INBOX_PREFIX") or inbox_of(seed)
-    return Target(
+    return BusTarget(
         url=url or (known.url if known else DEFAULT_URL),
         tenant=tenant or env.get("BERTH_TENANT") or (known.tenant if known else DEFAULT_TENANT),
         seed_file=seed or (known.seed_file if known else ""),

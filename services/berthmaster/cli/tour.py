@@ -203,18 +203,18 @@ def screen(report: TourReport) -> "RenderableType":
     """The jobs, and whether each went where it should."""
     from rich.console import Group
 
-    from berthmaster.cli.render.words import plain_table, words
+    from berthmaster.cli.render.terminal import plain_table, safe
 
     table = plain_table("JOB", "CLUSTER", "", "FREE GPUS THEN", right=())
     for one in report.jobs:
         table.add_row(
-            words(one.job),
-            words(one.cluster),
-            words("as said" if one.right else "elsewhere", style="green" if one.right else "red"),
-            words(_shown(one.free_gpus)),
+            safe(one.job),
+            safe(one.cluster),
+            safe("as said" if one.right else "elsewhere", style="green" if one.right else "red"),
+            safe(_shown(one.free_gpus)),
         )
     verdict = "Every job went where it should." if report.right else "Not every job did."
-    return Group(table, words(), words(verdict))
+    return Group(table, safe(), safe(verdict))
 
 
 def _shown(free: dict[str, float]) -> str:

@@ -17,7 +17,7 @@ from berthmaster.supervisor import plan
 from berthmaster.supervisor.faults import FAULTS, fault_text
 from berthmaster.supervisor.folder import DATA_FOLDER
 from berthmaster.supervisor.plan import KubeTarget, PlanError, UpOptions, kube_target
-from berthmaster.supervisor.processes import NO_LIMIT_S, SlowStart, Watched, unless
+from berthmaster.supervisor.processes import NO_LIMIT_S, SlowStart, Supervised, unless
 from berthmaster.supervisor.stack import Stack, ephemeral_folder, process_view
 
 SAME_CTRL_C_S = 0.5  # a wrapper hands on the signal that the terminal has sent us as well
@@ -205,7 +205,7 @@ async def _up(options: UpOptions, output: Output) -> int:
 
     is_up = False
 
-    def told(watched: Watched) -> None:
+    def told(watched: Supervised) -> None:
         view = process_view(watched)
         if is_up and watched.condition not in ("starting", "stopped"):
             output.item({"changed": view}, lambda: render.change(view))

@@ -114,7 +114,7 @@ def ending_of(view: "WorkloadView") -> "WhyReply":
 @bus_command
 async def cancel(session: Session, workloads: tuple[str, ...], reason: str) -> int:
     """Cancel workloads. One that runs is stopped by its cluster a little later."""
-    from berthmaster.cli.render.words import words
+    from berthmaster.cli.render.terminal import safe
     from berthmaster.client.errors import RefusedError
 
     failed = 0
@@ -130,7 +130,7 @@ async def cancel(session: Session, workloads: tuple[str, ...], reason: str) -> i
                 continue
             note = f": {reply.note}" if reply.note else ""
             text = f"{reply.id} is {reply.state}{note}"
-            session.out.item(reply, lambda text=text: words(text))  # type: ignore[misc]
+            session.out.item(reply, lambda text=text: safe(text))  # type: ignore[misc]
     return EXIT_FAILED if failed else 0
 
 
@@ -140,7 +140,7 @@ async def cancel(session: Session, workloads: tuple[str, ...], reason: str) -> i
 @bus_command
 async def reprioritize(session: Session, workload: str, priority: int) -> None:
     """Give a workload another priority; more goes first."""
-    from berthmaster.cli.render.words import words
+    from berthmaster.cli.render.terminal import safe
 
     async with session.client() as berth:
         reply = await berth.reprioritize(workload, priority)
@@ -149,4 +149,4 @@ async def reprioritize(session: Session, workload: str, priority: int) -> None:
         else:
             note = f"; {reply.note}" if reply.note else ""
             text = f"{reply.id} has priority {priority} and is {reply.state}{note}"
-        session.out.document(reply, lambda: words(text))
+        session.out.document(reply, lambda: safe(text))

@@ -13,22 +13,28 @@ from typing import NamedTuple
 
 from berthmaster.emulator.fleets import ClusterSpec
 from berthmaster.engine.queueing.predict import Durations, left_s
-from berthmaster.simulate.floor import Floor, Room, Rule, Seat, Shape
-from berthmaster.simulate.model import Job, Outcome, Progress, Run, SimulationError, Span
-from berthmaster.simulate.placing import RULES, FirstFit, Fragmentation, mix_of, pod_sets_of
-from berthmaster.simulate.queueing import Policy, Standing
+from berthmaster.simulate.baseline_fleet import (
+    Allocation,
+    BaselineFleet,
+    FreeRoom,
+    PlacementRule,
+    Shape,
+)
+from berthmaster.simulate.model import Job, JobOutcome, Progress, Run, SimulationError, Span
+from berthmaster.simulate.placement_rules import RULES, FirstFit, Fragmentation, mix_of, pod_sets_of
+from berthmaster.simulate.policies import QueueEntry, QueuePolicy
 
 TENANT = "simulated"
 SAMPLES = 400  # of fragmentation, over the whole run: each looks at every node
 
 
-class Gauge:
+class UsageMeter:
     """How the fleet is used from event to event."""
 
-    def __init__(self, floor: Floor, jobs: Sequence[Job]) -> None:
+    def __init__(self, fleet: BaselineFleet, jobs: Sequence[Job]) -> None:
         self.spans: list[Span] = []
-        self._floor = floor
-        self._fragmentation = Fragmentation(floor, mix_of(pod_sets_of(jobs)))
+        self._fleet = fleet
+        self._fragmentation = Fragmentation(fleet, mix_of(pod_sets_of(jobs)))
         self._every = max(1, 2 * len(jobs) // SAMPLES)
         self._events = 0
         self._since: Span | None = None
@@ -39,15 +45,15 @@ class Gauge:
         if self._since is not None and now_s > self._since.at_s:
             self.spans.append(self._since._replace(for_s=now_s - self._since.at_s))
         if self._events % self._every == 0:
-            floor = self._floor
-            free = floor.free_milli
-            lost = float(self._fragmentation.lost(floor.all, floor.room).sum())
+            fleet = self._fleet
+            free = fleet.free_milli
+            lost = float(self._fragmentation.lost(fleet.all, fleet.room).sum())
             self._fragmented = lost / free if free else 0.0
         self._events += 1
         self._since = Span(now_s, 0.0, used_gpus, wanted_gpus, self._fragmented)
 
 
-class Beliefs:
+class DurationEstimates:
     """What a policy thinks of durations: told, or learned from endings."""
 
     def __init__(self) -> None:
@@ -73,10 +79,10 @@ def form_of(job: Job) -> Form:
 
 
 class _Reserved(NamedTuple):
-    """Room for the first that does not fit."""
+    """FreeRoom for the first that does not fit."""
 
     at_s: float
-    spare: dict[int, Room]  # node -> what is left of it then, once that job runs
+    spare: dict[int, FreeRoom]  # node -> what is left of it then, once that job runs
 
 
 def asked(job: Job) -> str:
@@ -85,7 +91,7 @@ def asked(job: Job) -> str:
     return f"{job.gpus:g} GPUs and {cpu:g} CPUs"
 
 
-def check(floor: Floor, jobs: Sequence[Job]) -> None:
+def check(fleet: BaselineFleet, jobs: Sequence[Job]) -> None:
     """Every job fits into the empty fleet, else nothing would ever end. Raises SimulationError."""
     rule = FirstFit()
     known: set[Form] = set()
@@ -94,32 +100,32 @@ def check(floor: Floor, jobs: Sequence[Job]) -> None:
         if form in known:
             continue
         known.add(form)
-        seats = floor.seat(job.request, rule)
-        if seats is None:
+        allocations = fleet.allocate(job.request, rule)
+        if allocations is None:
             raise SimulationError(
                 f"job {job.request.id} asks for {asked(job)} and fits into no cluster, "
                 "even an empty one; take it out of the list or take a larger fleet"
             )
-        floor.give_back(seats)
+        fleet.give_back(allocations)
 
 
 def run(
     clusters: Sequence[ClusterSpec],
     jobs: Sequence[Job],
-    policy: Policy,
+    policy: QueuePolicy,
     *,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Run:
     """Play a list to its end. Raises SimulationError if a job fits nowhere."""
-    floor = Floor(clusters)
+    fleet = BaselineFleet(clusters)
     ordered = sorted(jobs, key=lambda job: job.at_s)
-    check(floor, ordered)
-    rule = RULES[policy.placing](floor, list(pod_sets_of(ordered)), seed)
+    check(fleet, ordered)
+    rule = RULES[policy.placing](fleet, list(pod_sets_of(ordered)), seed)
     kind = _Preemptive if policy.preemptive else _Steady
-    played = kind(floor, ordered, policy, rule, progress)
+    played = kind(fleet, ordered, policy, rule, progress)
     played.play()
-    return Run(policy.name, ordered, played.outcomes(), played.gauge.spans, floor.gpus)
+    return Run(policy.name, ordered, played.outcomes(), played.meter.spans, fleet.gpus)
 
 
 class _Played:
@@ -127,25 +133,27 @@ class _Played:
 
     def __init__(
         self,
-        floor: Floor,
+        fleet: BaselineFleet,
         jobs: Sequence[Job],
-        policy: Policy,
-        rule: Rule,
+        policy: QueuePolicy,
+        rule: PlacementRule,
         progress: Progress | None,
     ) -> None:
-        self._floor = floor
+        self._fleet = fleet
         self._jobs = jobs
         self._policy = policy
         self._rule = rule
         self._progress = progress
-        self._beliefs = Beliefs()
+        self._estimates = DurationEstimates()
         self._forms = [form_of(job) for job in jobs]
         self._started: dict[int, float] = {}
         self._ended: dict[int, float] = {}
-        self.gauge = Gauge(floor, jobs)
+        self.meter = UsageMeter(fleet, jobs)
 
-    def outcomes(self) -> list[Outcome]:
-        return [Outcome(self._started.get(n), self._ended.get(n)) for n in range(len(self._jobs))]
+    def outcomes(self) -> list[JobOutcome]:
+        return [
+            JobOutcome(self._started.get(n), self._ended.get(n)) for n in range(len(self._jobs))
+        ]
 
 
 class _Steady(_Played):
@@ -153,17 +161,17 @@ class _Steady(_Played):
 
     def __init__(
         self,
-        floor: Floor,
+        fleet: BaselineFleet,
         jobs: Sequence[Job],
-        policy: Policy,
-        rule: Rule,
+        policy: QueuePolicy,
+        rule: PlacementRule,
         progress: Progress | None,
     ) -> None:
-        super().__init__(floor, jobs, policy, rule, progress)
+        super().__init__(fleet, jobs, policy, rule, progress)
         self._expected: dict[int, float] = {}
         self._waiting: list[tuple[tuple[float, ...], int]] = []
         self._ends: list[tuple[float, int]] = []
-        self._seats: dict[int, tuple[Seat, ...]] = {}
+        self._allocations: dict[int, tuple[Allocation, ...]] = {}
         self._used = self._wanted = 0.0
 
     def play(self) -> None:
@@ -176,26 +184,26 @@ class _Steady(_Played):
             while coming < len(self._jobs) and self._jobs[coming].at_s <= now_s:
                 self._come(coming)
                 coming += 1
-            self._seat_all(now_s)
-            self.gauge.look(now_s, self._used, self._wanted)
+            self._start_who_fits(now_s)
+            self.meter.look(now_s, self._used, self._wanted)
 
     def _come(self, number: int) -> None:
         job = self._jobs[number]
-        expected_s = self._beliefs.expected_s(job)
+        expected_s = self._estimates.expected_s(job)
         self._expected[number] = expected_s
-        one = Standing(job, number, expected_s, expected_s, 0.0, job.at_s)
+        one = QueueEntry(job, number, expected_s, expected_s, 0.0, job.at_s)
         bisect.insort(self._waiting, (self._policy.order(one), number))
         self._wanted += job.gpus
 
     def _end(self, number: int, now_s: float) -> None:
-        self._floor.give_back(self._seats.pop(number))
+        self._fleet.give_back(self._allocations.pop(number))
         self._ended[number] = now_s
         self._used -= self._jobs[number].gpus
-        self._beliefs.ended(self._jobs[number])
+        self._estimates.ended(self._jobs[number])
         if self._progress is not None:
             self._progress(len(self._ended))
 
-    def _seat_all(self, now_s: float) -> None:
+    def _start_who_fits(self, now_s: float) -> None:
         """In order; once a shape does not fit, nobody of that shape is tried again."""
         gone: set[int] = set()
         no_room: set[tuple[Form, bool]] = set()
@@ -207,9 +215,9 @@ class _Steady(_Played):
             if what in no_room:
                 continue
             spare = reserved.spare if reserved is not None and not brief else None
-            seats = self._floor.seat(job.request, self._rule, spare)
-            if seats is not None:
-                self._start(number, seats, now_s, spare)
+            allocations = self._fleet.allocate(job.request, self._rule, spare)
+            if allocations is not None:
+                self._start(number, allocations, now_s, spare)
                 gone.add(number)
                 continue
             if self._policy.blocked == "waits":
@@ -222,38 +230,43 @@ class _Steady(_Played):
             self._waiting = [entry for entry in self._waiting if entry[1] not in gone]
 
     def _start(
-        self, number: int, seats: tuple[Seat, ...], now_s: float, spare: dict[int, Room] | None
+        self,
+        number: int,
+        allocations: tuple[Allocation, ...],
+        now_s: float,
+        spare: dict[int, FreeRoom] | None,
     ) -> None:
         job = self._jobs[number]
-        self._seats[number] = seats
+        self._allocations[number] = allocations
         self._started[number] = now_s
         heapq.heappush(self._ends, (now_s + job.duration_s, number))
         self._used += job.gpus
         self._wanted -= job.gpus
-        for seat in seats:
-            if spare is not None and seat.node in spare:
-                spare[seat.node].charge(0, seat)
+        for allocation in allocations:
+            if spare is not None and allocation.node in spare:
+                spare[allocation.node].charge(0, allocation)
 
     def _reserve(self, job: Job, now_s: float) -> _Reserved:
         """Let what runs end in the order in which that is expected, until the job fits."""
         expected = sorted(
-            (now_s + left_s(self._expected[n], now_s - self._started[n]), n) for n in self._seats
+            (now_s + left_s(self._expected[n], now_s - self._started[n]), n)
+            for n in self._allocations
         )
-        given: list[Seat] = []
+        given: list[Allocation] = []
         try:
             for at, (at_s, number) in enumerate(expected):
-                self._floor.give_back(self._seats[number])
-                given.extend(self._seats[number])
+                self._fleet.give_back(self._allocations[number])
+                given.extend(self._allocations[number])
                 if at + 1 < len(expected) and expected[at + 1][0] == at_s:
                     continue
-                seats = self._floor.seat(job.request, self._rule)
-                if seats is not None:
-                    spare = {s.node: self._floor.room_of(s.node) for s in seats}
-                    self._floor.give_back(seats)
+                allocations = self._fleet.allocate(job.request, self._rule)
+                if allocations is not None:
+                    spare = {s.node: self._fleet.room_of(s.node) for s in allocations}
+                    self._fleet.give_back(allocations)
                     return _Reserved(at_s, spare)
         finally:
-            for seat in given:
-                self._floor.take(seat)
+            for allocation in given:
+                self._fleet.take(allocation)
         raise SimulationError(f"job {job.request.id} fits into no cluster, even an empty one")
 
 
@@ -281,13 +294,13 @@ class _Preemptive(_Played):
 
     def __init__(
         self,
-        floor: Floor,
+        fleet: BaselineFleet,
         jobs: Sequence[Job],
-        policy: Policy,
-        rule: Rule,
+        policy: QueuePolicy,
+        rule: PlacementRule,
         progress: Progress | None,
     ) -> None:
-        super().__init__(floor, jobs, policy, rule, progress)
+        super().__init__(fleet, jobs, policy, rule, progress)
         self._open: dict[int, _Progress] = {}
 
     def play(self) -> None:
@@ -302,10 +315,10 @@ class _Preemptive(_Played):
                     self._end(number, now_s)
             while coming < len(self._jobs) and self._jobs[coming].at_s <= now_s:
                 job = self._jobs[coming]
-                self._open[coming] = _Progress(job, self._beliefs.expected_s(job))
+                self._open[coming] = _Progress(job, self._estimates.expected_s(job))
                 coming += 1
             self._pass_time(now_s)
-            self._seat_all(now_s)
+            self._start_who_fits(now_s)
 
     def _next_end(self, now_s: float) -> tuple[float, list[int]]:
         first_s, ends = float("inf"), []
@@ -335,7 +348,7 @@ class _Preemptive(_Played):
     def _end(self, number: int, now_s: float) -> None:
         del self._open[number]
         self._ended[number] = now_s
-        self._beliefs.ended(self._jobs[number])
+        self._estimates.ended(self._jobs[number])
         if self._progress is not None:
             self._progress(len(self._ended))
 
@@ -347,10 +360,10 @@ class _Preemptive(_Played):
                 one.attained_s += passed_s
             one.checked_s = now_s
 
-    def _standings(self) -> Iterable[Standing]:
+    def _entries(self) -> Iterable[QueueEntry]:
         for number, one in self._open.items():
             job = self._jobs[number]
-            yield Standing(
+            yield QueueEntry(
                 job,
                 number,
                 one.expected_s,
@@ -359,23 +372,23 @@ class _Preemptive(_Played):
                 one.since_s,
             )
 
-    def _seat_all(self, now_s: float) -> None:
-        self._floor.empty()
+    def _start_who_fits(self, now_s: float) -> None:
+        self._fleet.empty()
         no_room: set[Form] = set()
         used = wanted = 0.0
-        for standing in sorted(self._standings(), key=self._policy.order):
-            job, one = standing.job, self._open[standing.number]
-            seats = None
-            form = self._forms[standing.number]
+        for entry in sorted(self._entries(), key=self._policy.order):
+            job, one = entry.job, self._open[entry.number]
+            allocations = None
+            form = self._forms[entry.number]
             if form not in no_room:
-                seats = self._floor.seat(job.request, self._rule)
-            if seats is None:
+                allocations = self._fleet.allocate(job.request, self._rule)
+            if allocations is None:
                 no_room.add(form)
                 wanted += job.gpus
                 if one.running:
                     one.since_s = now_s
             else:
                 used += job.gpus
-                self._started.setdefault(standing.number, now_s)
-            one.running = seats is not None
-        self.gauge.look(now_s, used, wanted)
+                self._started.setdefault(entry.number, now_s)
+            one.running = allocations is not None
+        self.meter.look(now_s, used, wanted)

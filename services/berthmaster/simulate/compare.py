@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from berthmaster.emulator.fleets import ClusterSpec
 from berthmaster.simulate import baseline, ours
 from berthmaster.simulate.model import Job, Progress, Run
-from berthmaster.simulate.queueing import OURS
-from berthmaster.simulate.queueing import baseline as baseline_named
+from berthmaster.simulate.policies import OURS
+from berthmaster.simulate.policies import baseline as baseline_named
 
 
 def play(

@@ -28,7 +28,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     longest_s: float
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One policy's figures."""
 
     policy: str
@@ -74,7 +74,7 @@ def averaged(pairs: Iterable[tuple[float, float]]) -> float:
     return math.fsum(value * for_s for value, for_s in kept) / total_s if total_s else 0.0
 
 
-def summarize(run: Run) -> Summary:
+def summarize(run: Run) -> RunSummary:
     """All figures of a run whose jobs have all ended."""
     completions, waits, slowdowns = [], [], []
     for job, outcome in zip(run.jobs, run.outcomes, strict=True):
@@ -86,7 +86,7 @@ def summarize(run: Run) -> Summary:
     first_s = min(job.at_s for job in run.jobs)
     last_s = max(outcome.ended_s or 0.0 for outcome in run.outcomes)
     gpus = run.gpus or 1.0
-    return Summary(
+    return RunSummary(
         policy=run.policy,
         jobs=len(run.jobs),
         completion=times(completions),

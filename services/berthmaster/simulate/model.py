@@ -42,7 +42,7 @@ class Job(NamedTuple):
         return gpu_share(self.request)
 
 
-class Outcome(NamedTuple):
+class JobOutcome(NamedTuple):
     """What became of a job. Never started: ``started_s`` is None."""
 
     started_s: float | None
@@ -64,7 +64,7 @@ class Run(NamedTuple):
 
     policy: str
     jobs: Sequence[Job]
-    outcomes: Sequence[Outcome]
+    outcomes: Sequence[JobOutcome]
     spans: Sequence[Span]
     gpus: float  # of the fleet
 

@@ -25,17 +25,17 @@ from berthmaster.messages.workload import (
 )
 from berthmaster.resolver.core import Resolver
 from berthmaster.resolver.settings import Policy
-from berthmaster.simulate.baseline import TENANT, Gauge, check
-from berthmaster.simulate.floor import Floor, Seat
+from berthmaster.simulate.baseline import TENANT, UsageMeter, check
+from berthmaster.simulate.baseline_fleet import Allocation, BaselineFleet
 from berthmaster.simulate.model import (
     Job,
-    Outcome,
+    JobOutcome,
     Progress,
     Run,
     SimulationError,
     with_expectation,
 )
-from berthmaster.simulate.queueing import OURS
+from berthmaster.simulate.policies import OURS
 
 BEGAN_S: Final = 1_000_000.0  # of the list's time 0: far from any zero that could mean "never"
 FOREVER_S: Final = 1e15
@@ -57,22 +57,24 @@ class Simulated:
         self._clusters = clusters
         self._jobs = jobs
         self._progress = progress
-        self._floor = Floor(clusters)  # the same fleet once more: for figures and as a check
-        check(self._floor, jobs)
+        self._fleet = BaselineFleet(
+            clusters
+        )  # the same fleet once more: for figures and as a check
+        check(self._fleet, jobs)
         self._numbers = {
             (cluster.name, spec.name): number
             for number, (cluster, spec) in enumerate(
                 (cluster, spec) for cluster in clusters for spec in cluster.nodes
             )
         }
-        self.gauge = Gauge(self._floor, jobs)
+        self.meter = UsageMeter(self._fleet, jobs)
         self._sequence = 0
         self._facts = 0
         self._by_id = {job.request.id: number for number, job in enumerate(jobs)}
         if len(self._by_id) < len(jobs):
             raise SimulationError("two jobs of the list have the same id")
         self._requests: dict[int, JobRequest] = {}
-        self._seats: dict[int, list[Seat]] = {}
+        self._allocations: dict[int, list[Allocation]] = {}
         self._tails: dict[int, int] = {}
         self._submitted_s: dict[int, float] = {}
         self._ends: list[tuple[float, int]] = []
@@ -80,9 +82,11 @@ class Simulated:
         self._ended: dict[int, float] = {}
         self._used = self._wanted = 0.0
 
-    def outcomes(self) -> list[Outcome]:
+    def outcomes(self) -> list[JobOutcome]:
         """Of each job, by its number."""
-        return [Outcome(self._started.get(n), self._ended.get(n)) for n in range(len(self._jobs))]
+        return [
+            JobOutcome(self._started.get(n), self._ended.get(n)) for n in range(len(self._jobs))
+        ]
 
     def play(self) -> None:
         """To the end of the list."""
@@ -98,7 +102,7 @@ class Simulated:
                 self._submit(coming, now_s)
                 coming += 1
             self._decide(now_s)
-            self.gauge.look(now_s, self._used, self._wanted)
+            self.meter.look(now_s, self._used, self._wanted)
 
     # Facts
 
@@ -199,7 +203,7 @@ class Simulated:
         }
 
     def _start(self, number: int, placed: Placed, now_s: float) -> None:
-        """Claimed and running at once. The floor checks that there was room."""
+        """Claimed and running at once. The fleet checks that there was room."""
         at_s = BEGAN_S + now_s
         job = self._jobs[number]
         where: dict[str, Any] = {"cluster": placed.cluster, "attempt": placed.attempt}
@@ -214,17 +218,17 @@ class Simulated:
 
     def _take(self, number: int, placed: Placed) -> None:
         sets = {pods.name: pods for pods in placed.request.pod_sets}
-        seats = []
+        allocations = []
         for binding in placed.pods:
             pods = sets[binding.pod.rpartition("-")[0]]
             where = self._numbers[placed.cluster, binding.node]
             milli = pods.gpu_milli if pods.gpus else 0
-            seat = Seat(where, pods.cpu_milli, pods.memory_mib, milli, binding.gpus)
-            self._floor.take(seat)
-            seats.append(seat)
-            if self._floor.overdrawn(seat):
+            allocation = Allocation(where, pods.cpu_milli, pods.memory_mib, milli, binding.gpus)
+            self._fleet.take(allocation)
+            allocations.append(allocation)
+            if self._fleet.overdrawn(allocation):
                 raise SimulationError(f"{placed.id} was placed on {binding.node} without room")
-        self._seats[number] = seats
+        self._allocations[number] = allocations
 
     def _end(self, number: int, now_s: float) -> None:
         at_s = BEGAN_S + now_s
@@ -238,7 +242,7 @@ class Simulated:
             submitted_at_s=self._submitted_s.pop(number),
         )
         self._append(number, event, at_s)
-        self._floor.give_back(self._seats.pop(number))
+        self._fleet.give_back(self._allocations.pop(number))
         self._ended[number] = now_s
         self._used -= self._jobs[number].gpus
         if self._progress is not None:
@@ -257,4 +261,4 @@ def run(
     world = Simulated(clusters, ordered, policy or POLICY, progress)
     world.play()
     gpus = sum(sum(cluster.gpus.values()) for cluster in clusters)
-    return Run(OURS, ordered, world.outcomes(), world.gauge.spans, gpus)
+    return Run(OURS, ordered, world.outcomes(), world.meter.spans, gpus)

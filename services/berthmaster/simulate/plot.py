@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final
 
-from berthmaster.simulate.figures import Summary
+from berthmaster.simulate.figures import RunSummary
 
 WIDTH: Final = 960
 CURVE_HEIGHT: Final = 280
@@ -32,7 +32,7 @@ def span_text(seconds: float) -> str:
     return f"{seconds:.3g} s"
 
 
-def draw(summaries: Sequence[Summary], gpus: float, title: str) -> str:
+def draw(summaries: Sequence[RunSummary], gpus: float, title: str) -> str:
     """The whole picture."""
     bars_top = TOP + CURVE_HEIGHT + 70
     row = BAR_HEIGHT + BAR_GAP
@@ -62,7 +62,7 @@ def _text(x: float, y: float, text: str, *, size: int = 13, anchor: str = "start
     return f"<text {where}>{escape(text)}</text>"
 
 
-def _curves(summaries: Sequence[Summary], gpus: float) -> list[str]:
+def _curves(summaries: Sequence[RunSummary], gpus: float) -> list[str]:
     bottom = TOP + CURVE_HEIGHT
     inner = WIDTH - LEFT - RIGHT
     last_s = max((at_s for s in summaries for at_s, _ in s.curve), default=0.0) or 1.0
@@ -88,7 +88,7 @@ def _curves(summaries: Sequence[Summary], gpus: float) -> list[str]:
 
 
 def _bars(
-    summaries: Sequence[Summary], top: float, title: str, values: Sequence[float]
+    summaries: Sequence[RunSummary], top: float, title: str, values: Sequence[float]
 ) -> list[str]:
     most = max(values, default=0.0) or 1.0
     inner = WIDTH - LEFT - RIGHT - 90

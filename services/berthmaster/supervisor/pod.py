@@ -20,7 +20,7 @@ from berthmaster.runtime.service import Context
 from berthmaster.runtime.settings import CommonSettings, setting
 from berthmaster.supervisor.faults import FAULTS, fault_text
 from berthmaster.supervisor.plan import Entry
-from berthmaster.supervisor.processes import ServiceChild, Supervisor, Watched, unless
+from berthmaster.supervisor.processes import ServiceChild, Supervised, Supervisor, unless
 
 # Together below the four seconds in which a service of ours must drain.
 STOP_LIMIT_S: Final = 2.5
@@ -86,7 +86,7 @@ class Pod(Generic[S]):
             report.cancel()
             await self.supervisor.stop()
 
-    def _told(self, watched: Watched) -> None:
+    def _told(self, watched: Supervised) -> None:
         log = self.ctx.log
         say = log.info if watched.condition in ("starting", "ready", "stopped") else log.warning
         say(

@@ -176,7 +176,7 @@ async def probe(host: str, port: int, path: str) -> str:
 
 
 @dataclass
-class Watched:
+class Supervised:
     """A child and how it fares."""
 
     child: Child
@@ -216,7 +216,7 @@ class Supervisor:
 
     def __init__(
         self,
-        told: Callable[[Watched], None] = lambda watched: None,
+        told: Callable[[Supervised], None] = lambda watched: None,
         *,
         slow: Callable[[SlowStart], None] = lambda slow: None,
         backoff: Backoff = RESTARTS,
@@ -226,7 +226,7 @@ class Supervisor:
     ) -> None:
         self._stop_limit_s = stop_limit_s
         self._server_stop_limit_s = server_stop_limit_s
-        self.watched: list[Watched] = []
+        self.watched: list[Supervised] = []
         self._told = told
         self._slow = slow
         self._backoff = backoff
@@ -238,7 +238,7 @@ class Supervisor:
     async def start(self, children: Sequence[Child], *, timeout_s: float) -> None:
         """Start more children and wait until each is ready, for as long as that can still be.
         Raises NotReady when one can never be, or the time is over; stop it then."""
-        new = [Watched(child) for child in children]
+        new = [Supervised(child) for child in children]
         self.watched += new
         for watched in new:
             self._start(watched)
@@ -273,7 +273,7 @@ class Supervisor:
         await self._end([w for w in self.watched if not w.child.stop_last], self._stop_limit_s)
         await self._end([w for w in self.watched if w.child.stop_last], self._server_stop_limit_s)
 
-    async def _end(self, those: Sequence[Watched], limit_s: float) -> None:
+    async def _end(self, those: Sequence[Supervised], limit_s: float) -> None:
         for watched in those:
             watched.child.signal(signal.SIGCONT)  # a stopped process cannot hear the next one
             watched.child.signal(signal.SIGTERM)
@@ -285,7 +285,7 @@ class Supervisor:
             self._set(watched, "stopped", note)
         await _until_gone(those, STOP_LIMIT_S)  # SIGKILL cannot be refused
 
-    def _start(self, watched: Watched) -> None:
+    def _start(self, watched: Supervised) -> None:
         watched.starts += 1
         watched.started_s = time.monotonic()
         try:
@@ -305,7 +305,7 @@ class Supervisor:
                     bound_log(watched.child.log_path)
             await asyncio.sleep(WATCH_INTERVAL_S)
 
-    def _look(self, watched: Watched, *, probe_now: bool) -> None:
+    def _look(self, watched: Supervised, *, probe_now: bool) -> None:
         """One child, once: has it ended, is it due again, is it ready?"""
         now_s = time.monotonic()
         if watched.condition in ("failed", "stopped", "waiting"):
@@ -333,7 +333,7 @@ class Supervisor:
             self._probes.add(task)
             task.add_done_callback(self._probes.discard)
 
-    async def _probe(self, watched: Watched) -> None:
+    async def _probe(self, watched: Supervised) -> None:
         starts = watched.starts
         why = await watched.child.unready()
         if watched.starts != starts or watched.condition not in ("starting", "ready", "unready"):
@@ -345,7 +345,7 @@ class Supervisor:
         else:
             watched.note = why
 
-    def _set(self, watched: Watched, condition: Condition, note: str = "") -> None:
+    def _set(self, watched: Supervised, condition: Condition, note: str = "") -> None:
         changed = condition != watched.condition
         watched.was_ready |= condition == "ready"
         watched.condition, watched.note = condition, note
@@ -365,13 +365,13 @@ async def unless(stopping: asyncio.Event, work: Any) -> Any:
     return None if task.cancelled() else task.result()
 
 
-async def _until_gone(those: Sequence[Watched], limit_s: float) -> None:
+async def _until_gone(those: Sequence[Supervised], limit_s: float) -> None:
     deadline = time.monotonic() + limit_s
     while any(_runs(watched) for watched in those) and time.monotonic() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(WATCH_INTERVAL_S)
 
 
-def _runs(watched: Watched) -> bool:
+def _runs(watched: Supervised) -> bool:
     return bool(watched.child.pid) and watched.child.ended() is None
 
 

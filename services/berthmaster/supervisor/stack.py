@@ -46,8 +46,8 @@ from berthmaster.supervisor.processes import (
     ServerChild,
     ServiceChild,
     SlowStart,
+    Supervised,
     Supervisor,
-    Watched,
 )
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Stack:
     def __init__(
         self,
         options: UpOptions,
-        told: Callable[[Watched], None] = lambda watched: None,
+        told: Callable[[Supervised], None] = lambda watched: None,
         *,
         env: Mapping[str, str] = os.environ,
         announce: bool = True,
@@ -328,7 +328,7 @@ def external_url(names: Sequence[str], url: str) -> str:
     return ",".join(f"tls://{f'[{name}]' if ':' in name else name}:{port}" for name in names)
 
 
-def process_view(watched: Watched) -> ProcessView:
+def process_view(watched: Supervised) -> ProcessView:
     """One process as it stands."""
     return ProcessView(
         name=watched.child.name,

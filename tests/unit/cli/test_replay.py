@@ -7,7 +7,7 @@ from typing import Any
 from berthmaster.cli.load import Account
 from berthmaster.cli.replay import Replay
 from berthmaster.cli.session import Output, Session
-from berthmaster.cli.target import Target
+from berthmaster.cli.target import BusTarget
 from berthmaster.client import SeenEvent
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.messages.api import SubmitReply
@@ -51,7 +51,7 @@ class Far:
 
 def test_ctrl_c_reads_to_the_last_that_was_accepted_before_it_calls_any_missing() -> None:
     async def story() -> Account:
-        target = Target(url="", tenant="", seed_file="", inbox_prefix="", source="")
+        target = BusTarget(url="", tenant="", seed_file="", inbox_prefix="", source="")
         session = Session(target, Output(as_json=True), 1.0)
         far: Any = Far()
         arrivals = [(0.0, job(name)) for name in ("a", "b", "c")] + [(1e6, job("never"))]

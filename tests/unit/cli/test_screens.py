@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from berthmaster.cli.fleet_view import ClusterRow, NodeRow
 from berthmaster.cli.load import Account
 from berthmaster.cli.render import amounts, fleet, progress, whatif, why, workloads
-from berthmaster.cli.render.words import visible
-from berthmaster.cli.tally import Latency, Summary
+from berthmaster.cli.render.terminal import visible
+from berthmaster.cli.workload_stats import Latency, WorkloadSummary
 from berthmaster.messages.api import (
     DryRunReply,
     GetReply,
@@ -292,7 +292,7 @@ def test_nodes_show_how_much_of_each_gpu_is_held() -> None:
     )
 
 
-SUMMARY = Summary(
+SUMMARY = WorkloadSummary(
     submitted=600,
     placed_at_least_once=592,
     states={"queued": 8, "running": 302, "succeeded": 286, "failed": 4},
@@ -323,7 +323,7 @@ def test_the_summary_of_the_demo() -> None:
         restarts=0,
     )
     assert screen(progress.demo(report)) == (
-        "Summary\n"
+        "WorkloadSummary\n"
         "up after          1.55 s\n"
         "first job placed  after 1.59 s\n"
         "submitted         600 jobs in 14.0 s\n"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from berthmaster.cli.target import Target, find_target
+from berthmaster.cli.target import BusTarget, find_target
 from berthmaster.cli.up import services_of
 from berthmaster.supervisor.folder import ConnectionFile, remove_connection, write_connection
 from berthmaster.supervisor.plan import PlanError
@@ -19,7 +19,7 @@ def test_services_are_named_with_their_number() -> None:
         services_of("resolver=two")
 
 
-def find(cwd: Path, env: dict[str, str] | None = None, **flags: str | None) -> Target:
+def find(cwd: Path, env: dict[str, str] | None = None, **flags: str | None) -> BusTarget:
     given = {"server": None, "tenant": None, "seed_file": None, **flags}
     return find_target(**given, data=None, env=env or {}, cwd=cwd)
 
@@ -35,12 +35,12 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_connection_file(
     source = str(tmp_path / ".berth" / "connection.json")
 
     found = find(deep)
-    assert found == Target(
+    assert found == BusTarget(
         url="nats://file:1", tenant="lab", seed_file="/s.nk", inbox_prefix="_I.o", source=source
     )
     # A server that is named is another one: neither seed nor tenant of the file belong to it.
     env = {"BERTH_NATS_URL": "nats://env:1", "BERTH_TENANT": "t"}
-    assert find(deep, env) == Target(
+    assert find(deep, env) == BusTarget(
         url="nats://env:1",
         tenant="t",
         seed_file="",

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from berthmaster.simulate.figures import Times, averaged, curve, jain, percentile, summarize
-from berthmaster.simulate.model import Outcome, Run, Span, told
+from berthmaster.simulate.model import JobOutcome, Run, Span, told
 from berthmaster.simulate.plot import draw, span_text
 from tests.unit.simulate.lists import job, run
 
@@ -42,7 +42,7 @@ def test_a_runs_figures_by_hand() -> None:
 
 def test_a_job_that_has_not_ended_has_no_figures() -> None:
     with pytest.raises(ValueError, match="job a has not ended"):
-        summarize(Run("x", [job("a", 0, 1)], [Outcome(0.0, None)], [], 1))
+        summarize(Run("x", [job("a", 0, 1)], [JobOutcome(0.0, None)], [], 1))
 
 
 def test_averages_and_curves_of_nothing_are_nothing() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from berthmaster.resolver.settings import Policy
 from berthmaster.simulate import ours
 from berthmaster.simulate.model import Job, SimulationError
-from berthmaster.simulate.queueing import BASELINES, POLICIES, baseline
+from berthmaster.simulate.policies import BASELINES, POLICIES, baseline
 from berthmaster.simulate.traces import even_fleet
 from tests.unit.simulate.lists import ended, job, run, started, times
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 
 from berthmaster.cli.render.amounts import duration
-from berthmaster.cli.render.words import plain_table, words
+from berthmaster.cli.render.terminal import plain_table, safe
 from berthmaster.resolver.otherwise import Alternative, Figures, Would
 from berthmaster.resolver.replay import Difference, Report
 
@@ -15,16 +15,16 @@ def repeated(report: Report) -> RenderableType:
     if report.otherwise is not None:
         return alternative(report.otherwise, report.not_repeatable)
     lines: list[RenderableType] = [
-        words(
+        safe(
             f"{report.decisions:,} decisions: {report.equal:,} came out equal, "
             f"{report.different:,} otherwise, {report.not_repeatable:,} cannot be repeated"
         )
     ]
     if report.why_not:
-        lines.append(words(f"Not repeatable: {report.why_not}"))
+        lines.append(safe(f"Not repeatable: {report.why_not}"))
     for version, each in report.other_engines.items():
         lines.append(
-            words(
+            safe(
                 f"{each.decisions:,} were made by engine {version}; engine {report.engine} would"
                 f" place {each.same:,} of them alike and {each.would_differ:,} otherwise"
             )
@@ -38,17 +38,17 @@ def first_difference(first: Difference) -> list[RenderableType]:
     """Where it is, and what the decision was made on."""
     table = plain_table("INPUT", "SEEN", "HERE", right=("SEEN", "HERE"))
     for each in first.inputs:
-        table.add_row(words(each.name), f"{each.seen:,}", f"{each.here:,}")
+        table.add_row(safe(each.name), f"{each.seen:,}", f"{each.here:,}")
     if first.lacking:
         verdict = f"Not all that its decider saw is here: {first.lacking}."
     else:
         verdict = "All that its decider saw is here: a message or the code is another than then."
     return [
-        words(f"First difference: decision {first.number}, {first.field or 'all'}"),
-        words(f"  was {first.was}"),
-        words(f"  now {first.now}"),
+        safe(f"First difference: decision {first.number}, {first.field or 'all'}"),
+        safe(f"  was {first.was}"),
+        safe(f"  now {first.now}"),
         table,
-        words(verdict),
+        safe(verdict),
     ]
 
 
@@ -56,22 +56,22 @@ def alternative(otherwise: Alternative, not_repeatable: int) -> RenderableType:
     """Under other settings."""
     compared = otherwise.compared
     lines: list[RenderableType] = [
-        words(
+        safe(
             f"{compared.decisions:,} decisions: {compared.same:,} would be the same, "
             f"{compared.would_differ:,} otherwise",
             style="bold",
         )
     ]
     if not_repeatable:
-        lines.append(words(f"{not_repeatable:,} more cannot be repeated"))
+        lines.append(safe(f"{not_repeatable:,} more cannot be repeated"))
     if otherwise.kinds:
-        lines.append(words(", ".join(f"{n:,} jobs {how}" for how, n in otherwise.kinds.items())))
-    lines += [words(), figures(otherwise.was, otherwise.would)]
+        lines.append(safe(", ".join(f"{n:,} jobs {how}" for how, n in otherwise.kinds.items())))
+    lines += [safe(), figures(otherwise.was, otherwise.would)]
     if otherwise.first:
-        lines += [words(), differences(otherwise.first)]
+        lines += [safe(), differences(otherwise.first)]
         more = sum(otherwise.kinds.values()) - len(otherwise.first)
         if more > 0:
-            lines.append(words(f"and {more:,} more"))
+            lines.append(safe(f"and {more:,} more"))
     return Group(*lines)
 
 
@@ -83,7 +83,7 @@ def figures(was: Figures, would: Figures) -> RenderableType:
     table.add_row("longest wait", duration(was.longest_wait_s), duration(would.longest_wait_s))
     for cluster in sorted(was.clusters.keys() | would.clusters.keys()):
         before, after = was.clusters.get(cluster, 0), would.clusters.get(cluster, 0)
-        table.add_row(words(f"on {cluster}"), f"{before:,}", f"{after:,}")
+        table.add_row(safe(f"on {cluster}"), f"{before:,}", f"{after:,}")
     return table
 
 
@@ -93,9 +93,9 @@ def differences(first: Sequence[Would]) -> RenderableType:
     for each in first:
         table.add_row(
             f"{each.decision:,}",
-            words(f"{each.tenant}/{each.id}"),
-            words(each.was or "-"),
-            words(each.would or "-"),
+            safe(f"{each.tenant}/{each.id}"),
+            safe(each.was or "-"),
+            safe(each.would or "-"),
             each.how,
         )
     return table

@@ -7,8 +7,8 @@ from rich.text import Text
 
 from berthmaster.cli.fleet_view import ClusterRow, NodeRow
 from berthmaster.cli.render import amounts
+from berthmaster.cli.render.terminal import plain_table, safe, visible
 from berthmaster.cli.render.why import ranks_by
-from berthmaster.cli.render.words import plain_table, visible, words
 from berthmaster.client.following import SeenDead
 from berthmaster.engine.queueing.queues import amount_text
 from berthmaster.messages.control import QueueSetting
@@ -21,7 +21,7 @@ _ASCII_LEVELS = ".123456789"
 def clusters(rows: Sequence[ClusterRow], *, ascii_only: bool = False) -> RenderableType:
     """The table of `berth clusters`."""
     if not rows:
-        return words("No cluster has reported yet.")
+        return safe("No cluster has reported yet.")
     headers = (
         "CLUSTER",
         "STATE",
@@ -43,7 +43,7 @@ def clusters(rows: Sequence[ClusterRow], *, ascii_only: bool = False) -> Rendera
     for row in rows:
         share = row.used_share
         table.add_row(
-            words(row.cluster),
+            safe(row.cluster),
             _state(row),
             "-" if row.seen_s is None else amounts.age(row.seen_s),
             str(row.nodes),
@@ -56,12 +56,12 @@ def clusters(rows: Sequence[ClusterRow], *, ascii_only: bool = False) -> Rendera
             str(row.scores.get("gpuClusterAvailable", "?")),
         )
         notes += _notes(row)
-    legend = words(
+    legend = safe(
         "USED of GPUs is held by somebody; IDLE is measured by telemetry; FRAG of the free ones "
         "suits no typical job; GPU is OCM's score.",
         style="dim",
     )
-    return Group(table, words(), fleet_line(rows), legend, *notes)
+    return Group(table, safe(), fleet_line(rows), legend, *notes)
 
 
 def fleet_line(rows: Sequence[ClusterRow]) -> Text:
@@ -79,7 +79,7 @@ def fleet_line(rows: Sequence[ClusterRow]) -> Text:
         text += f", {amounts.number(round(free, 1))} free, {amounts.percent(1 - free / of)} used"
     if len(known) < len(rows):
         text += f" ({amounts.many(len(rows) - len(known), 'cluster')} unknown)"
-    return words(text, style="bold")
+    return safe(text, style="bold")
 
 
 def _fraction(percent: float | None) -> float | None:
@@ -88,47 +88,47 @@ def _fraction(percent: float | None) -> float | None:
 
 def _state(row: ClusterRow) -> Text:
     if row.lost is not None:
-        return words("lost", style="bold red")
+        return safe("lost", style="bold red")
     if row.cordoned is not None:
-        return words("cordoned", style="yellow")
-    return words(row.freshness, style=FRESHNESS_STYLES.get(row.freshness, ""))
+        return safe("cordoned", style="yellow")
+    return safe(row.freshness, style=FRESHNESS_STYLES.get(row.freshness, ""))
 
 
 def _notes(row: ClusterRow) -> list[Text]:
     notes = []
     if row.lost is not None:
-        notes.append(words(f"{row.cluster} is declared lost: {row.lost}", style="red"))
+        notes.append(safe(f"{row.cluster} is declared lost: {row.lost}", style="red"))
     if row.cordoned is not None:
-        notes.append(words(f"{row.cluster} is cordoned: {row.cordoned}", style="yellow"))
+        notes.append(safe(f"{row.cluster} is cordoned: {row.cordoned}", style="yellow"))
     if row.cordoned_nodes:
         notes.append(
-            words(
+            safe(
                 f"{row.cluster}: {amounts.many(row.cordoned_nodes, 'node')} cordoned",
                 style="yellow",
             )
         )
     if row.note:
-        notes.append(words(f"{row.cluster} is {row.freshness}: {row.note}", style="yellow"))
+        notes.append(safe(f"{row.cluster} is {row.freshness}: {row.note}", style="yellow"))
     return notes
 
 
 def nodes(rows: Sequence[NodeRow], *, most: int = 0, ascii_only: bool = False) -> RenderableType:
     """The nodes of one cluster; ``most`` bounds the lines (0 = all)."""
     if not rows:
-        return words("No node has reported.")
+        return safe("No node has reported.")
     table = plain_table("NODE", "STATE", "MODEL", "GPUS", "HELD", "UTIL", "POWER", "PODS", right=(
         "HELD", "UTIL", "POWER", "PODS",
     ))  # fmt: skip
     for row in rows[: most or None]:
         held = sum(row.gpu_milli_used)
         count = len(row.gpu_milli_used)
-        gpus = words(levels(row.gpu_milli_used, ascii_only=ascii_only))
+        gpus = safe(levels(row.gpu_milli_used, ascii_only=ascii_only))
         if row.unhealthy:
             gpus.append(f" +{row.unhealthy} bad", style="red")
         table.add_row(
-            words(row.node),
-            words(row.state, style="" if row.state == "ready" else "yellow"),
-            words(row.model or "-"),
+            safe(row.node),
+            safe(row.state, style="" if row.state == "ready" else "yellow"),
+            safe(row.model or "-"),
             gpus,
             f"{held / 1000:g}/{count}" if count else "-",
             amounts.percent(_fraction(row.utilization_percent)),
@@ -136,7 +136,7 @@ def nodes(rows: Sequence[NodeRow], *, most: int = 0, ascii_only: bool = False) -
             str(row.pods),
         )
     more = len(rows) - most if most else 0
-    return Group(table, words(f"and {more} more nodes")) if more > 0 else table
+    return Group(table, safe(f"and {more} more nodes")) if more > 0 else table
 
 
 def levels(milli: Sequence[int], *, ascii_only: bool = False) -> str:
@@ -151,7 +151,7 @@ def levels(milli: Sequence[int], *, ascii_only: bool = False) -> str:
 def queues(settings: Sequence[QueueSetting]) -> RenderableType:
     """The queues that operators have set."""
     if not settings:
-        return words("No queue has been set; requests use the queue 'default'.")
+        return safe("No queue has been set; requests use the queue 'default'.")
     numbers = ("PRIO", "WEIGHT", "GUARANTEE", "DESERVED", "LIMIT", "JOB", "RUNNING", "WAITING")
     table = plain_table("QUEUE", *numbers, "TENANTS", "STATE", right=numbers)
     for setting in sorted(settings, key=lambda each: (-each.priority, each.queue)):
@@ -161,7 +161,7 @@ def queues(settings: Sequence[QueueSetting]) -> RenderableType:
         if setting.profile or setting.weights:
             state += f", ranks by {ranks_by(setting.profile, setting.weights)}"
         table.add_row(
-            words(setting.queue),
+            safe(setting.queue),
             str(setting.priority),
             f"{setting.weight:g}",
             _amounts(setting, "guarantee"),
@@ -170,7 +170,7 @@ def queues(settings: Sequence[QueueSetting]) -> RenderableType:
             _gpus(setting.max_job_gpu_milli),
             _jobs(setting.max_running_jobs),
             _jobs(setting.max_waiting_jobs),
-            words(", ".join(setting.tenants) or "everybody"),
+            safe(", ".join(setting.tenants) or "everybody"),
             state,
         )
     return table
@@ -184,7 +184,7 @@ def _amounts(setting: QueueSetting, kind: str) -> Text:
         amount: int | None = getattr(each, kind)
         if amount is not None:
             parts.append(amount_text(resource, amount))
-    return words(", ".join(parts) or "-")
+    return safe(", ".join(parts) or "-")
 
 
 def _jobs(number: int | None) -> str:
@@ -198,16 +198,16 @@ def _gpus(milli: int | None) -> str:
 def dead(letters: Sequence[SeenDead], now_s: float) -> RenderableType:
     """Messages that services could not handle, newest last."""
     if not letters:
-        return words("No dead letters: every message was handled.")
+        return safe("No dead letters: every message was handled.")
     lines: list[RenderableType] = []
     for seen in letters:
         letter = seen.letter
-        head = words(f"{amounts.since(seen.stored_at_s, now_s)} ago  ")
+        head = safe(f"{amounts.since(seen.stored_at_s, now_s)} ago  ")
         head.append(visible(letter.service), style="bold")
         head.append(visible(f"  {letter.subject}"))
         if letter.workload:
             head.append(visible(f"  (freezes {letter.workload})"), style="yellow")
-        lines += [head, words(f"    {letter.reason}")]
+        lines += [head, safe(f"    {letter.reason}")]
         body = letter.body[:160].decode(errors="replace")
-        lines.append(words(f"    {body}{'…' if len(letter.body) > 160 else ''}", style="dim"))
+        lines.append(safe(f"    {body}{'…' if len(letter.body) > 160 else ''}", style="dim"))
     return Group(*lines)

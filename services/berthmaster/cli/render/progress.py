@@ -11,8 +11,8 @@ from berthmaster.cli.fleet_view import ClusterRow
 from berthmaster.cli.load import Account, LoadResult
 from berthmaster.cli.render import amounts
 from berthmaster.cli.render.fleet import fleet_line
-from berthmaster.cli.render.words import plain_table, visible, words
-from berthmaster.cli.tally import Latency, Summary
+from berthmaster.cli.render.terminal import plain_table, safe, visible
+from berthmaster.cli.workload_stats import Latency, WorkloadSummary
 from berthmaster.messages.api import WhyReply
 
 STEPS: Final = {
@@ -37,7 +37,7 @@ class PlacementLine(msgspec.Struct, frozen=True, kw_only=True):
 class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
     """What the demo has to say at its end."""
 
-    summary: Summary
+    summary: WorkloadSummary
     took_s: float
     started_in_s: float  # until every process was ready
     first_placed_s: float | None  # from the command's start
@@ -62,7 +62,7 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def live(
     rows: Sequence[ClusterRow],
-    summary: Summary,
+    summary: WorkloadSummary,
     placements: Sequence[PlacementLine],
     *,
     head: str,
@@ -78,29 +78,29 @@ def live(
     for row in rows:
         share = row.used_share
         table.add_row(
-            words(row.cluster),
+            safe(row.cluster),
             str(row.gpus),
             amounts.percent(share),
-            words(
+            safe(
                 amounts.bar(share or 0.0, bar_width, ascii_only=ascii_only),
                 style="green" if (share or 0) < 0.9 else "yellow",
             ),
             f"{held.get(row.cluster, 0):.0f}",
-            words("cordoned" if row.cordoned is not None else row.freshness),
+            safe("cordoned" if row.cordoned is not None else row.freshness),
         )
-    lines: list[RenderableType] = [words(head, style="bold"), words(), table, words()]
+    lines: list[RenderableType] = [safe(head, style="bold"), safe(), table, safe()]
     lines += [fleet_line(rows), jobs_line(summary)]
     if latency := summary.latencies.get("submit_to_running"):
-        lines.append(words(f"Submit to running: {_latency(latency)}", style="dim"))
+        lines.append(safe(f"Submit to running: {_latency(latency)}", style="dim"))
     if placements:
-        lines += [words(), words("Placed last, and why there:", style="bold")]
+        lines += [safe(), safe("Placed last, and why there:", style="bold")]
         lines += [placement_line(each, width) for each in reversed(placements)]
     return Group(*lines)
 
 
-def jobs_line(summary: Summary) -> Text:
+def jobs_line(summary: WorkloadSummary) -> Text:
     """Jobs by state."""
-    line = words("Jobs: ", style="bold")
+    line = safe("Jobs: ", style="bold")
     line.append(amounts.counted(summary.states) or "none yet", style="not bold")
     return line
 
@@ -108,14 +108,14 @@ def jobs_line(summary: Summary) -> Text:
 def placement_line(placement: PlacementLine, width: int) -> Text:
     """One placement and its reason, in one line."""
     gpus = amounts.number(placement.gpus)
-    line = words(f"{placement.id:<12} {gpus:>4} GPU  -> ")
+    line = safe(f"{placement.id:<12} {gpus:>4} GPU  -> ")
     line.append(visible(f"{placement.cluster} "), style="cyan")
     line.append(visible(f"after {amounts.duration(placement.waited_s)}: {placement.reason}"))
     line.truncate(max(20, width), overflow="ellipsis")
     return line
 
 
-def progress_line(at_s: float, summary: Summary, gpus: int) -> str:
+def progress_line(at_s: float, summary: WorkloadSummary, gpus: int) -> str:
     """The demo's progress where there is no terminal."""
     share = f", {summary.gpus_held:.0f} of {gpus} GPUs held by jobs" if gpus else ""
     text = f"{at_s:6.1f} s  {amounts.counted(summary.states, ', ') or 'no jobs yet'}{share}"
@@ -149,14 +149,14 @@ def demo(report: DemoReport) -> RenderableType:
     facts.add_row("GPUs", allocation(report))
     if report.restarts:
         facts.add_row("restarted", amounts.many(report.restarts, "time"))
-    lines: list[RenderableType] = [words("Summary", style="bold"), facts, words()]
+    lines: list[RenderableType] = [safe("WorkloadSummary", style="bold"), facts, safe()]
     lines.append(latencies(summary.latencies))
     if summary.waiting and report.waiting is not None:
-        lines += [words(), *waiting_reasons(report.waiting)]
+        lines += [safe(), *waiting_reasons(report.waiting)]
     return Group(*lines)
 
 
-def ended(summary: Summary) -> str:
+def ended(summary: WorkloadSummary) -> str:
     """How many ended and how."""
     how = {name: summary.states.get(name, 0) for name in ("succeeded", "failed", "cancelled")}
     return f"{summary.ended:,}" + (f" ({amounts.counted(how, ', ')})" if summary.ended else "")
@@ -176,12 +176,12 @@ def allocation(report: DemoReport) -> str:
 def latencies(found: Mapping[str, Latency]) -> RenderableType:
     """Latencies by step, from the server's time stamps."""
     if not found:
-        return words("No job was placed, so there are no latencies.")
+        return safe("No job was placed, so there are no latencies.")
     table = plain_table("LATENCY", "JOBS", "P50", "P99", "MAX", right=("JOBS", "P50", "P99", "MAX"))
     for step, name in STEPS.items():
         if latency := found.get(step):
             table.add_row(
-                words(name),
+                safe(name),
                 f"{latency.count:,}",
                 *(amounts.duration(each) for each in (latency.p50_s, latency.p99_s, latency.max_s)),
             )
@@ -190,11 +190,11 @@ def latencies(found: Mapping[str, Latency]) -> RenderableType:
 
 def waiting_reasons(reply: WhyReply) -> list[RenderableType]:
     """Why those that wait do."""
-    lines: list[RenderableType] = [words(f"Why they wait: {reply.summary}")]
+    lines: list[RenderableType] = [safe(f"Why they wait: {reply.summary}")]
     table = plain_table("WORKLOADS", "REASON", right=("WORKLOADS",))
     ordered = sorted(reply.reasons.items(), key=lambda item: (-item[1], item[0]))
     for reason, count in ordered[:SHOWN_REASONS]:
-        table.add_row(f"{count:,}", words(reason))
+        table.add_row(f"{count:,}", safe(reason))
     return [*lines, table] if reply.reasons else lines
 
 
@@ -216,26 +216,24 @@ def balance(balance_: Account, problems: Mapping[str, int]) -> RenderableType:
     ):
         table.add_row(name, f"{count:,}")
     if balance_.balanced:
-        verdict = words("Every workload is accounted for.", style="bold green")
+        verdict = safe("Every workload is accounted for.", style="bold green")
     else:
         names = ", ".join(balance_.missing_ids)
-        verdict = words(
+        verdict = safe(
             f"The account does not balance. Missing: {names or 'none by name'}", style="bold red"
         )
     lines: list[RenderableType] = [table, verdict]
-    lines += [
-        words(f"{count:,} x {problem}", style="yellow") for problem, count in problems.items()
-    ]
+    lines += [safe(f"{count:,} x {problem}", style="yellow") for problem, count in problems.items()]
     return Group(*lines)
 
 
 def replay(report: ReplayReport) -> RenderableType:
     """The end of a replay."""
-    head = words(
+    head = safe(
         f"{report.load.accepted:,} submitted at {report.submits_per_s:,.0f}/s, "
         f"{amounts.duration(report.took_s)} in all, {amounts.many(report.evictions, 'eviction')}"
     )
     if report.load.late_s > 1:
         head.append(f"; {amounts.duration(report.load.late_s)} behind the pace that was asked for")
-    parts: list[RenderableType] = [head, words(), balance(report.account, report.load.problems)]
-    return Group(*parts, words(), latencies(report.latencies))
+    parts: list[RenderableType] = [head, safe(), balance(report.account, report.load.problems)]
+    return Group(*parts, safe(), latencies(report.latencies))

@@ -3,7 +3,7 @@
 from rich.console import Group, RenderableType
 
 from berthmaster.cli.render.amounts import clock, duration
-from berthmaster.cli.render.words import plain_table, words
+from berthmaster.cli.render.terminal import plain_table, safe
 from berthmaster.messages.quality import QualityReport
 
 SHOWN = 20
@@ -13,8 +13,8 @@ def report(told: QualityReport) -> RenderableType:
     """One report: the whole, then the queues."""
     deciding = f", {told.decide_ms:.2g} ms each" if told.decide_ms is not None else ""
     lines: list[RenderableType] = [
-        words(f"{told.decider} at {clock(told.observed_at_s)[:8]} UTC", style="bold"),
-        words(
+        safe(f"{told.decider} at {clock(told.observed_at_s)[:8]} UTC", style="bold"),
+        safe(
             f"{told.live:,} placed, {told.waiting:,} wait; GPUs {_percent(told.allocation_percent)}"
             f" taken, {_percent(told.fragmentation_percent)} of the rest fragmented;"
             f" fairness {told.fairness:.2f}; {told.placements_per_s:,g} placements/s{deciding}"
@@ -25,7 +25,7 @@ def report(told: QualityReport) -> RenderableType:
         table = plain_table("QUEUE", *columns, right=columns)
         for queue in told.queues[:SHOWN]:
             table.add_row(
-                words(queue.queue),
+                safe(queue.queue),
                 f"{queue.live:,}",
                 f"{queue.waiting:,}",
                 f"{queue.used_gpu_milli / 1000:g}",
@@ -36,7 +36,7 @@ def report(told: QualityReport) -> RenderableType:
             )
         lines.append(table)
         if len(told.queues) > SHOWN:
-            lines.append(words(f"and {len(told.queues) - SHOWN:,} more queues"))
+            lines.append(safe(f"and {len(told.queues) - SHOWN:,} more queues"))
     return Group(*lines)
 
 

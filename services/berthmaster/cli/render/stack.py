@@ -4,7 +4,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from berthmaster.cli.render import amounts
-from berthmaster.cli.render.words import plain_table, words
+from berthmaster.cli.render.terminal import plain_table, safe
 from berthmaster.supervisor.stack import ProcessView, StackView
 
 CONDITION_STYLES = {"ready": "green", "restarting": "yellow", "unready": "yellow", "failed": "red"}
@@ -15,25 +15,25 @@ def stack(view: StackView, *, hint: str) -> RenderableType:
     table = plain_table("PROCESS", "PID", "STATE", "URL", right=("PID",))
     for process in view.processes:
         table.add_row(
-            words(process.name),
+            safe(process.name),
             str(process.pid),
-            words(process.condition, style=CONDITION_STYLES.get(process.condition, "")),
-            words(process.url),
+            safe(process.condition, style=CONDITION_STYLES.get(process.condition, "")),
+            safe(process.url),
         )
     return Group(
         table,
-        words(),
-        words(f"Up after {amounts.duration(view.took_s)}. Logs and data: {view.folder}"),
-        words(hint),
+        safe(),
+        safe(f"Up after {amounts.duration(view.took_s)}. Logs and data: {view.folder}"),
+        safe(hint),
     )
 
 
 def change(process: ProcessView) -> Text:
     """One process changed its condition."""
-    line = words(f"{process.name} (pid {process.pid}) is ")
+    line = safe(f"{process.name} (pid {process.pid}) is ")
     line.append(process.condition, style=CONDITION_STYLES.get(process.condition, ""))
     if process.note:
-        line.append_text(words(f": {process.note.splitlines()[0]}"))
+        line.append_text(safe(f": {process.note.splitlines()[0]}"))
     if process.restarts and process.condition == "ready":
         line.append(f" again ({process.restarts} restarts)")
     return line

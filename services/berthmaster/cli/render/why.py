@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import Group, RenderableType
 
 from berthmaster.cli.render import amounts
-from berthmaster.cli.render.words import plain_table, visible, words
+from berthmaster.cli.render.terminal import plain_table, safe, visible
 from berthmaster.cli.render.workloads import places
 from berthmaster.engine.scoring.profiles import BALANCED
 from berthmaster.messages.api import DryRunReply, QueueAccount, WhyReply
@@ -20,28 +20,28 @@ def why(reply: WhyReply, now_s: float) -> RenderableType:
     """The answer to `berth why`, with or without a workload."""
     lines: list[RenderableType] = []
     if reply.id:
-        head = words(f"{reply.tenant}/{reply.id}", style="bold")
+        head = safe(f"{reply.tenant}/{reply.id}", style="bold")
         head.append(f" is {reply.state}" if reply.state else "")
         lines.append(head)
-    lines.append(words(reply.summary))
+    lines.append(safe(reply.summary))
     if reply.position is not None:
-        lines.append(words(_position(reply)))
-    lines += [words(line) for line in _room(reply)]
+        lines.append(safe(_position(reply)))
+    lines += [safe(line) for line in _room(reply)]
     if reply.account is not None:
-        lines.append(words(queue_line(reply.account)))
+        lines.append(safe(queue_line(reply.account)))
     if reply.reasons and not reply.filtered:
         unit = "clusters" if reply.id else "workloads"
-        lines += [words(), reason_table(reply.reasons, unit)]
+        lines += [safe(), reason_table(reply.reasons, unit)]
     if reply.choice is not None:
-        lines += [words(), *chosen(reply.choice)]
+        lines += [safe(), *chosen(reply.choice)]
         if reply.decision:
             ago = f", {amounts.since(reply.decided_at_s, now_s)} ago" if reply.decided_at_s else ""
-            lines.append(words(f"Decision {reply.decision}{ago}."))
+            lines.append(safe(f"Decision {reply.decision}{ago}."))
     if reply.filtered and reply.choice is None:
-        lines += [words(), *left_out(reply.filtered)]
+        lines += [safe(), *left_out(reply.filtered)]
     if reply.hints:
-        lines += [words(), words("What would help:", style="bold")]
-        lines += [words(f"- {hint}") for hint in reply.hints]
+        lines += [safe(), safe("What would help:", style="bold")]
+        lines += [safe(f"- {hint}") for hint in reply.hints]
     return Group(*lines)
 
 
@@ -93,19 +93,17 @@ def _gpus(milli: int) -> str:
 def dry_run(reply: DryRunReply) -> RenderableType:
     """Where a request would go."""
     if reply.summary.startswith("would "):
-        head = words(f"It {reply.summary}.", style="bold")
+        head = safe(f"It {reply.summary}.", style="bold")
     else:
-        head = words(
-            "It would be placed now. " if reply.placed else "It would wait. ", style="bold"
-        )
+        head = safe("It would be placed now. " if reply.placed else "It would wait. ", style="bold")
         head.append(visible(reply.summary), style="not bold")
     lines: list[RenderableType] = [head]
     if reply.choice is not None:
-        lines += [words(), *chosen(reply.choice)]
+        lines += [safe(), *chosen(reply.choice)]
     elif reply.ranking:
-        lines += [words(), ranking(reply.ranking)]
+        lines += [safe(), ranking(reply.ranking)]
     if reply.filtered and reply.choice is None:
-        lines += [words(), *left_out(reply.filtered)]
+        lines += [safe(), *left_out(reply.filtered)]
     return Group(*lines)
 
 
@@ -113,23 +111,23 @@ def reason_table(reasons: Mapping[str, int], unit: str) -> RenderableType:
     """Reasons, the most frequent first."""
     table = plain_table(unit.upper(), "REASON", right=(unit.upper(),))
     for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0])):
-        table.add_row(f"{count:,}", words(reason))
+        table.add_row(f"{count:,}", safe(reason))
     return table
 
 
 def chosen(choice: Choice) -> list[RenderableType]:
     """The place, the ranking it came out of, and what was filtered before."""
     lines: list[RenderableType] = []
-    where = words("-> ", style="bold")
+    where = safe("-> ", style="bold")
     where.append(visible(choice.cluster), style="bold cyan")
     where.append(visible(f"  {places(choice.pods)}  (attempt {choice.attempt})"))
-    lines += [where, words()]
+    lines += [where, safe()]
     if choice.profile or choice.weights:
-        lines.append(words(f"Ranked by {ranks_by(choice.profile, choice.weights)}."))
+        lines.append(safe(f"Ranked by {ranks_by(choice.profile, choice.weights)}."))
     if choice.ranking:
         lines.append(ranking(choice.ranking))
     if choice.filtered:
-        lines += [words(), *left_out(choice.filtered)]
+        lines += [safe(), *left_out(choice.filtered)]
     return lines
 
 
@@ -148,13 +146,13 @@ def ranking(ranked: Sequence[RankedCluster]) -> RenderableType:
     for place, cluster in enumerate(ranked[:SHOWN_CLUSTERS], 1):
         table.add_row(
             str(place),
-            words(cluster.cluster, style="cyan" if place == 1 else ""),
+            safe(cluster.cluster, style="cyan" if place == 1 else ""),
             f"{cluster.score:.1f}",
             *(f"{cluster.parts[part]:.0f}" if part in cluster.parts else "-" for part in parts),
             amounts.age(cluster.input_age_s),
         )
     more = len(ranked) - SHOWN_CLUSTERS
-    return Group(table, words(f"and {more} more that rank lower")) if more > 0 else table
+    return Group(table, safe(f"and {more} more that rank lower")) if more > 0 else table
 
 
 def left_out(filtered: Mapping[str, str]) -> list[RenderableType]:
@@ -167,7 +165,7 @@ def left_out(filtered: Mapping[str, str]) -> list[RenderableType]:
     for reason, clusters in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0])):
         shown = ", ".join(sorted(clusters)[:3])
         more = f" and {len(clusters) - 3} more" if len(clusters) > 3 else ""
-        table.add_row(words(shown + more), words(reason))
+        table.add_row(safe(shown + more), safe(reason))
     return [table]
 
 

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from berthmaster.cli.render import amounts
-from berthmaster.cli.render.words import plain_table, visible, words
+from berthmaster.cli.render.terminal import plain_table, safe, visible
 from berthmaster.messages.api import GetReply, ListReply, RecordedEvent, WorkloadView
 from berthmaster.messages.families import event_kind
 from berthmaster.messages.placement import PodBinding
@@ -56,7 +56,7 @@ BELOW = " " * 14  # under the name, past the clock
 
 def state_text(view: WorkloadView) -> Text:
     """The state, with a wish to cancel beside it."""
-    text = words(view.state, style=STATE_STYLES.get(view.state, ""))
+    text = safe(view.state, style=STATE_STYLES.get(view.state, ""))
     if view.cancel_requested and view.state in ("claimed", "admitted", "running"):
         text.append(" (cancelling)", style="yellow")
     return text
@@ -66,27 +66,27 @@ def jobs(reply: ListReply, now_s: float) -> RenderableType:
     """The list of workloads, newest first."""
     if not reply.workloads:
         total = amounts.counted(reply.counts)
-        return words(f"No workloads match. In all: {total}." if total else "No workloads yet.")
+        return safe(f"No workloads match. In all: {total}." if total else "No workloads yet.")
     table = plain_table("ID", "STATE", "GPUS", "PODS", "QUEUE", "PRIO", "CLUSTER", "AGE", right=(
         "GPUS", "PODS", "PRIO", "AGE",
     ))  # fmt: skip
     table.columns[0].overflow = table.columns[6].overflow = "fold"
     for view in reply.workloads:
         table.add_row(
-            words(view.id),
+            safe(view.id),
             state_text(view),
             amounts.number(view.gpus),
             str(view.pods or "-"),
-            words(view.queue or "-"),
+            safe(view.queue or "-"),
             str(view.priority),
-            words(view.cluster or "-"),
+            safe(view.cluster or "-"),
             amounts.since(view.submitted_at_s, now_s),
         )
     lines: list[RenderableType] = [table]
     if counts := amounts.counted(reply.counts):
-        lines += [words(), words(f"In all: {counts}.")]
+        lines += [safe(), safe(f"In all: {counts}.")]
     if reply.next_before:
-        lines.append(words(f"Older ones: --before {reply.next_before}"))
+        lines.append(safe(f"Older ones: --before {reply.next_before}"))
     return Group(*lines)
 
 
@@ -99,7 +99,7 @@ def job(reply: GetReply, now_s: float) -> RenderableType:
 
     def fact(name: str, value: str | Text) -> None:
         if value:
-            facts.add_row(name, value if isinstance(value, Text) else words(value))
+            facts.add_row(name, value if isinstance(value, Text) else safe(value))
 
     fact("workload", f"{view.tenant}/{view.id}")
     fact("state", state_text(view))
@@ -122,7 +122,7 @@ def job(reply: GetReply, now_s: float) -> RenderableType:
         fact("asks for", "its ending is all that is left in the log; the archive has the rest")
     parts: list[RenderableType] = [facts]
     if reply.story:
-        parts += [words(), story(reply.story)]
+        parts += [safe(), story(reply.story)]
     return Group(*parts)
 
 
@@ -194,8 +194,8 @@ def story(events: Sequence[RecordedEvent]) -> RenderableType:
             str(recorded.sequence),
             amounts.clock(recorded.stored_at_s),
             passed,
-            words(kind, style=KIND_STYLES.get(kind, "")),
-            words(what),
+            safe(kind, style=KIND_STYLES.get(kind, "")),
+            safe(what),
         )
     return table
 
@@ -208,7 +208,7 @@ def event_line(
     name = f"{event.tenant}/{event.id}" if tenant else event.id
     head = f"{amounts.clock(stored_at_s)}  {name:<{NAME_COLUMNS}} "
     what = visible(describe(event)).replace("\n", " ")
-    line = words(head)
+    line = safe(head)
     line.append(f"{kind:<10}", style=KIND_STYLES.get(kind, ""))
     if width is None or len(line) + 1 + len(what) <= width:
         line.append(f" {what}")

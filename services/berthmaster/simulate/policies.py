@@ -30,7 +30,7 @@ LAS_LIMITS_GPU_S: Final = (3250.0, 7200.0)
 Blocked = Literal["waits", "skipped", "reserved"]
 
 
-class Standing(NamedTuple):
+class QueueEntry(NamedTuple):
     """One job as an order sees it."""
 
     job: Job
@@ -41,33 +41,33 @@ class Standing(NamedTuple):
     since_s: float  # when it came, or last was stopped
 
 
-Order = Callable[[Standing], tuple[float, ...]]
+Order = Callable[[QueueEntry], tuple[float, ...]]
 
 
-class Policy(NamedTuple):
+class QueuePolicy(NamedTuple):
     """How a baseline decides."""
 
     name: str
     order: Order
     blocked: Blocked
-    placing: str  # a rule of placing.py
+    placing: str  # of placement_rules.py
     preemptive: bool = False
     limits_gpu_s: tuple[float, ...] = ()  # of attained service at which the order changes
 
 
-def _arrival(one: Standing) -> tuple[float, ...]:
+def _arrival(one: QueueEntry) -> tuple[float, ...]:
     return (one.number,)
 
 
-def _shortest(one: Standing) -> tuple[float, ...]:
+def _shortest(one: QueueEntry) -> tuple[float, ...]:
     return (one.expected_s, one.number)
 
 
-def _least_rest(one: Standing) -> tuple[float, ...]:
+def _least_rest(one: QueueEntry) -> tuple[float, ...]:
     return (one.left_s, one.number)
 
 
-def _least_service_left(one: Standing) -> tuple[float, ...]:
+def _least_service_left(one: QueueEntry) -> tuple[float, ...]:
     return (one.left_s * one.job.share, one.number)
 
 
@@ -76,27 +76,27 @@ def las_queue(attained_gpu_s: float) -> int:
     return sum(attained_gpu_s >= limit for limit in LAS_LIMITS_GPU_S)
 
 
-def _least_attained(one: Standing) -> tuple[float, ...]:
+def _least_attained(one: QueueEntry) -> tuple[float, ...]:
     return (las_queue(one.attained_gpu_s), one.since_s, one.number)
 
 
 _ALL: Final = (
-    Policy("fifo", _arrival, "waits", "best"),
-    Policy("sjf", _shortest, "waits", "best"),
-    Policy("sjf-skip", _shortest, "skipped", "best"),
-    Policy("easy", _arrival, "reserved", "best"),
-    Policy("bestfit", _arrival, "skipped", "best"),
-    Policy("fgd", _arrival, "skipped", "fgd"),
-    Policy("random", _arrival, "skipped", "random"),
-    Policy("srtf", _least_rest, "skipped", "first", preemptive=True),
-    Policy("srsf", _least_service_left, "skipped", "first", preemptive=True),
-    Policy("las2d", _least_attained, "skipped", "first", True, LAS_LIMITS_GPU_S),
+    QueuePolicy("fifo", _arrival, "waits", "best"),
+    QueuePolicy("sjf", _shortest, "waits", "best"),
+    QueuePolicy("sjf-skip", _shortest, "skipped", "best"),
+    QueuePolicy("easy", _arrival, "reserved", "best"),
+    QueuePolicy("bestfit", _arrival, "skipped", "best"),
+    QueuePolicy("fgd", _arrival, "skipped", "fgd"),
+    QueuePolicy("random", _arrival, "skipped", "random"),
+    QueuePolicy("srtf", _least_rest, "skipped", "first", preemptive=True),
+    QueuePolicy("srsf", _least_service_left, "skipped", "first", preemptive=True),
+    QueuePolicy("las2d", _least_attained, "skipped", "first", True, LAS_LIMITS_GPU_S),
 )
 BASELINES: Final = {policy.name: policy for policy in _ALL}
 POLICIES: Final = (OURS, *BASELINES)
 
 
-def baseline(name: str) -> Policy:
+def baseline(name: str) -> QueuePolicy:
     """By name. Raises SimulationError."""
     if name not in BASELINES:
         raise SimulationError(f"policy is {name!r}; it is one of {', '.join(POLICIES)}")

@@ -37,7 +37,7 @@ class RecentPlacement(msgspec.Struct, frozen=True, kw_only=True):
     event: Placed
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class WorkloadSummary(msgspec.Struct, frozen=True, kw_only=True):
     """All of it, as it stands."""
 
     submitted: int
@@ -59,7 +59,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         return self.submitted == sum(self.states.values())
 
 
-class Tally:
+class WorkloadStats:
     """Folds events; with ``only``, those of some workloads."""
 
     def __init__(self, only: Iterable[str] | None = None) -> None:
@@ -141,10 +141,10 @@ class Tally:
         """Workloads in these states, in the order in which they came."""
         return [each.id for each in self._workloads.values() if each.state in states]
 
-    def summary(self) -> Summary:
+    def summary(self) -> WorkloadSummary:
         """All figures."""
         states = {str(state): self.states[state] for state in SHOWN_STATES if self.states[state]}
-        return Summary(
+        return WorkloadSummary(
             submitted=self.known,
             placed_at_least_once=len(self._placed),
             states=states,

@@ -1,12 +1,19 @@
-"""Room on nodes, and which node a rule of placement takes."""
+"""FreeRoom on nodes, and which node a rule of placement takes."""
 
 import numpy as np
 import pytest
 
 from berthmaster.emulator.fleets import ClusterSpec, NodeSpec
 from berthmaster.messages.workload import PodSet
-from berthmaster.simulate.floor import Floats, Floor, Ints, Room, Seat, Shape
-from berthmaster.simulate.placing import (
+from berthmaster.simulate.baseline_fleet import (
+    Allocation,
+    BaselineFleet,
+    Floats,
+    FreeRoom,
+    Ints,
+    Shape,
+)
+from berthmaster.simulate.placement_rules import (
     AtRandom,
     BestFit,
     Fgd,
@@ -20,10 +27,10 @@ from tests.support.builders import pod_set
 from tests.unit.simulate.lists import job
 
 
-def floor(*gpus: int, clusters: int = 1) -> Floor:
+def fleet(*gpus: int, clusters: int = 1) -> BaselineFleet:
     """Nodes with so many GPUs each, dealt to clusters in turn."""
     specs = [NodeSpec(f"n{at}", 8000, 1000, many, "A100") for at, many in enumerate(gpus)]
-    return Floor(
+    return BaselineFleet(
         [
             ClusterSpec(f"c{number}", "eu", tuple(specs[number::clusters]))
             for number in range(clusters)
@@ -36,13 +43,13 @@ def small(gpus: int = 1, milli: int = 1000, count: int = 1) -> tuple[PodSet, ...
 
 
 def test_a_pod_takes_the_fullest_gpus_and_gives_them_back() -> None:
-    ground = floor(4)
+    ground = fleet(4)
     part = request("part", pod_sets=small(milli=400))
-    [first] = ground.seat(part, BestFit()) or ()
-    assert first == Seat(0, 10, 1, 400, (0,))
-    [second] = ground.seat(part, BestFit()) or ()
+    [first] = ground.allocate(part, BestFit()) or ()
+    assert first == Allocation(0, 10, 1, 400, (0,))
+    [second] = ground.allocate(part, BestFit()) or ()
     assert second.gpus == (0,)
-    [third] = ground.seat(part, BestFit()) or ()
+    [third] = ground.allocate(part, BestFit()) or ()
     assert third.gpus == (1,)
     assert ground.free_milli == 4000 - 1200
     ground.give_back([first, second, third])
@@ -51,43 +58,43 @@ def test_a_pod_takes_the_fullest_gpus_and_gives_them_back() -> None:
 
 def test_best_fit_takes_the_tightest_node_and_first_fit_the_first() -> None:
     pair = request("pair", pod_sets=small(gpus=2))
-    assert [s.node for s in floor(8, 2, 4).seat(pair, BestFit()) or ()] == [1]
-    assert [s.node for s in floor(8, 2, 4).seat(pair, FirstFit()) or ()] == [0]
+    assert [s.node for s in fleet(8, 2, 4).allocate(pair, BestFit()) or ()] == [1]
+    assert [s.node for s in fleet(8, 2, 4).allocate(pair, FirstFit()) or ()] == [0]
 
 
 def test_a_gang_is_whole_in_one_cluster_or_nowhere() -> None:
-    ground = floor(2, 2, 2, 2, clusters=2)  # c0 has n0 and n2, c1 has n1 and n3
-    assert ground.seat(request("five", pod_sets=small(count=5)), BestFit()) is None
+    ground = fleet(2, 2, 2, 2, clusters=2)  # c0 has n0 and n2, c1 has n1 and n3
+    assert ground.allocate(request("five", pod_sets=small(count=5)), BestFit()) is None
     assert ground.free_milli == 8000
-    seats = ground.seat(request("four", pod_sets=small(count=4)), BestFit())
-    assert sorted(seat.node for seat in seats or ()) == [0, 0, 1, 1]
-    seats = ground.seat(request("three", pod_sets=small(count=3)), BestFit())
-    assert sorted(seat.node for seat in seats or ()) == [2, 2, 3]
+    allocations = ground.allocate(request("four", pod_sets=small(count=4)), BestFit())
+    assert sorted(allocation.node for allocation in allocations or ()) == [0, 0, 1, 1]
+    allocations = ground.allocate(request("three", pod_sets=small(count=3)), BestFit())
+    assert sorted(allocation.node for allocation in allocations or ()) == [2, 2, 3]
 
 
 def test_models_memory_and_labels_keep_pods_away() -> None:
-    ground = floor(2)
+    ground = fleet(2)
     for fields in (
         {"gpu_models": ("T4",)},
         {"gpu_memory_mib": 90_000},
         {"node_labels": {"a": "b"}},
     ):
         asked = request("x", pod_sets=(pod_set(memory_mib=1, **fields),))
-        assert ground.seat(asked, BestFit()) is None
+        assert ground.allocate(asked, BestFit()) is None
     asked = request("y", pod_sets=(pod_set(memory_mib=1, gpu_models=("T4", "A100")),))
-    assert ground.seat(asked, BestFit()) is not None
+    assert ground.allocate(asked, BestFit()) is not None
 
 
 def test_room_that_will_be_needed_later_counts_as_taken() -> None:
-    ground = floor(2, 2)
+    ground = fleet(2, 2)
     spare = ground.room_of(0)
-    spare.charge(0, Seat(0, 0, 0, 1000, (0,)))
+    spare.charge(0, Allocation(0, 0, 0, 1000, (0,)))
     assert ground.room_of(0).lesser(spare).gpu.tolist() == [[0, 1000]]
     pair = request("pair", pod_sets=small(gpus=2))
-    assert [s.node for s in ground.seat(pair, FirstFit(), {0: spare}) or ()] == [1]
+    assert [s.node for s in ground.allocate(pair, FirstFit(), {0: spare}) or ()] == [1]
     one = request("one", pod_sets=small())
-    [seat] = ground.seat(one, FirstFit(), {0: spare}) or ()
-    assert (seat.node, seat.gpus) == (0, (1,))
+    [allocation] = ground.allocate(one, FirstFit(), {0: spare}) or ()
+    assert (allocation.node, allocation.gpus) == (0, (1,))
 
 
 def test_the_fragmentation_of_a_node_is_what_the_usual_pods_cannot_use() -> None:
@@ -101,7 +108,7 @@ def test_the_fragmentation_of_a_node_is_what_the_usual_pods_cannot_use() -> None
         (0.25, 2, 1000),
         (0.25, 1, 500),
     ]
-    ground = floor(2, 1)
+    ground = fleet(2, 1)
     fragmentation = Fragmentation(ground, mix)
 
     def lost(*gpus: int) -> float:
@@ -117,7 +124,7 @@ def test_the_fragmentation_of_a_node_is_what_the_usual_pods_cannot_use() -> None
 
 
 def test_what_a_pod_would_fragment_is_what_is_lost_once_it_has_come() -> None:
-    ground = floor(4, 2, 1)
+    ground = fleet(4, 2, 1)
     listed = [
         *small(count=3),
         *small(gpus=2),
@@ -125,9 +132,9 @@ def test_what_a_pod_would_fragment_is_what_is_lost_once_it_has_come() -> None:
         *small(gpus=2, milli=300),
     ]
     fragmentation = Fragmentation(ground, mix_of(listed))
-    ground.take(Seat(0, 0, 0, 600, (2,)))
+    ground.take(Allocation(0, 0, 0, 600, (2,)))
 
-    def lost(room: Room) -> list[float]:
+    def lost(room: FreeRoom) -> list[float]:
         return [float(each) for each in fragmentation.lost(ground.all, room)]
 
     before = lost(ground.room)
@@ -135,11 +142,11 @@ def test_what_a_pod_would_fragment_is_what_is_lost_once_it_has_come() -> None:
         shape = Shape.of(pods)
         grown = fragmentation.grown(ground.all, ground.room, shape)
         for slot in np.flatnonzero(ground.room.fits(shape)).tolist():
-            seat = ground.seat_one(pods, Only(slot))
-            assert seat is not None
+            allocation = ground.allocate_one(pods, Only(slot))
+            assert allocation is not None
             after = lost(ground.room)[slot]
-            ground.give_back([seat])
-            told = grown[slot, seat.gpus[0]] if shape.shares_a_gpu else grown[slot]
+            ground.give_back([allocation])
+            told = grown[slot, allocation.gpus[0]] if shape.shares_a_gpu else grown[slot]
             assert told == pytest.approx(after - before[slot]), (shape, slot)
 
 
@@ -149,27 +156,29 @@ class Only(FirstFit):
     def __init__(self, slot: int) -> None:
         self._slot = slot
 
-    def scores(self, slots: Ints, room: Room, shape: Shape) -> Floats:
+    def scores(self, slots: Ints, room: FreeRoom, shape: Shape) -> Floats:
         del room, shape
         return np.where(slots == self._slot, 1.0, 0.0)
 
 
 def test_least_fragmenting_leaves_whole_gpus_to_those_who_need_them() -> None:
     jobs = [job("w", 0, 1, gpus=2), job("p", 0, 1, milli=500)]
-    ground = floor(2, 1)
-    [seat] = ground.seat(jobs[1].request, Fgd(ground, mix_of(pod_sets_of(jobs)))) or ()
-    assert seat.node == 1  # on the pair's node it would cost the pair
-    [other] = ground.seat(jobs[1].request, Fgd(ground, mix_of(pod_sets_of(jobs)))) or ()
-    assert other == seat  # nor is another GPU begun
+    ground = fleet(2, 1)
+    [allocation] = ground.allocate(jobs[1].request, Fgd(ground, mix_of(pod_sets_of(jobs)))) or ()
+    assert allocation.node == 1  # on the pair's node it would cost the pair
+    [other] = ground.allocate(jobs[1].request, Fgd(ground, mix_of(pod_sets_of(jobs)))) or ()
+    assert other == allocation  # nor is another GPU begun
 
 
 def test_chance_takes_another_node_when_room_changes_and_the_same_for_the_same_seed() -> None:
     one = request("one", pod_sets=small())
 
     def taken(seed: int) -> list[int]:
-        ground = floor(8, 8, 8)
+        ground = fleet(8, 8, 8)
         rule = AtRandom(ground, seed)
-        return [seat.node for _ in range(20) for seat in ground.seat(one, rule) or ()]
+        return [
+            allocation.node for _ in range(20) for allocation in ground.allocate(one, rule) or ()
+        ]
 
     assert taken(1) == taken(1)
     assert set(taken(1)) == {0, 1, 2}

@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 
-def words(text: str = "", style: str = "") -> Text:
+def safe(text: str = "", style: str = "") -> Text:
     """Text for the screen. Names and reasons come from anybody, so control characters in them
     must not reach the terminal: an escape sequence could forge or hide what an operator reads."""
     return Text(visible(text), style=style)

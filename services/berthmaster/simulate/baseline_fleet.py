@@ -1,9 +1,9 @@
 """The nodes of a fleet as the baselines see them: free CPU, memory and milli of each GPU.
 
 It is separate from the engine's arrays on purpose: a baseline that shared the code of what it is
-compared with would share its faults. A rule of placement (placing.py) scores nodes for one shape
-of pod; the most wins, ties go to the first node. Scores are kept by rule and shape and brought up
-to date only for nodes that changed since.
+compared with would share its faults. A rule of placement_rules.py scores nodes for one shape of
+pod; the most wins, ties go to the first node. Scores are kept by rule and shape and brought up to
+date only for nodes that changed since.
 """
 
 import math
@@ -56,7 +56,7 @@ class Shape(NamedTuple):
         return self.gpus == 1 and self.milli < WHOLE
 
 
-class Seat(NamedTuple):
+class Allocation(NamedTuple):
     """What one pod has."""
 
     node: int
@@ -67,31 +67,31 @@ class Seat(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Room:
+class FreeRoom:
     """What is free on some nodes, a row each."""
 
     cpu: Ints
     memory: Ints
     gpu: Ints  # milli by node and GPU; ABSENT where there is none
 
-    def of(self, slots: Ints) -> "Room":
+    def of(self, slots: Ints) -> "FreeRoom":
         """A copy of these nodes' rows."""
-        return Room(self.cpu[slots], self.memory[slots], self.gpu[slots])
+        return FreeRoom(self.cpu[slots], self.memory[slots], self.gpu[slots])
 
-    def lesser(self, other: "Room") -> "Room":
+    def lesser(self, other: "FreeRoom") -> "FreeRoom":
         """What is free in both."""
-        return Room(
+        return FreeRoom(
             np.minimum(self.cpu, other.cpu),
             np.minimum(self.memory, other.memory),
             np.minimum(self.gpu, other.gpu),
         )
 
-    def charge(self, row: int, seat: Seat, sign: int = -1) -> None:
-        """Take what a seat has of a row, or give it back."""
-        self.cpu[row] += sign * seat.cpu
-        self.memory[row] += sign * seat.memory
-        for index in seat.gpus:
-            self.gpu[row, index] += sign * seat.milli
+    def charge(self, row: int, allocation: Allocation, sign: int = -1) -> None:
+        """Take what an allocation has of a row, or give it back."""
+        self.cpu[row] += sign * allocation.cpu
+        self.memory[row] += sign * allocation.memory
+        for index in allocation.gpus:
+            self.gpu[row, index] += sign * allocation.milli
 
     def fits(self, shape: Shape) -> NDArray[np.bool_]:
         """On which of the nodes there is room."""
@@ -101,21 +101,21 @@ class Room:
         return fits
 
 
-class Rule(ABC):
+class PlacementRule(ABC):
     """Which node a pod gets of those on which it fits, and which GPU there if it shares one."""
 
     @abstractmethod
-    def scores(self, slots: Ints, room: Room, shape: Shape) -> Floats:
+    def scores(self, slots: Ints, room: FreeRoom, shape: Shape) -> Floats:
         """How good each of the nodes is, whose room is given row by row."""
 
-    def gpus(self, slot: int, room: Room, shape: Shape) -> Floats:
+    def gpus(self, slot: int, room: FreeRoom, shape: Shape) -> Floats:
         """How good each GPU of one node is for a pod that shares one: the fullest."""
         del slot, shape
         fullest: Floats = -room.gpu[0].astype(np.float64)
         return fullest
 
 
-class Floor:
+class BaselineFleet:
     """All nodes."""
 
     def __init__(self, clusters: Sequence[ClusterSpec]) -> None:
@@ -131,7 +131,7 @@ class Floor:
             begin = sum(len(each.nodes) for each in clusters[: len(self.clusters)])
             self.clusters[cluster.name] = slice(begin, begin + len(cluster.nodes))
         columns = max((spec.gpus for _, spec in specs), default=0)
-        self._whole = Room(
+        self._whole = FreeRoom(
             np.array([spec.cpu_milli for _, spec in specs], np.int64),
             np.array([spec.memory_mib for _, spec in specs], np.int64),
             np.full((len(specs), columns), ABSENT, np.int64),
@@ -143,7 +143,7 @@ class Floor:
         self.gpus = sum(spec.gpus for _, spec in specs)
         self._turn = 0
         self._changed = np.zeros(len(specs), np.int64)  # at which turn each node did
-        self._scores: dict[tuple[Rule, Shape], tuple[Floats, list[int]]] = {}
+        self._scores: dict[tuple[PlacementRule, Shape], tuple[Floats, list[int]]] = {}
         self._suits: dict[
             tuple[tuple[str, ...], int, tuple[tuple[str, str], ...]], NDArray[np.bool_]
         ] = {}
@@ -159,27 +159,27 @@ class Floor:
 
     # Taking and giving back
 
-    def take(self, seat: Seat) -> None:
+    def take(self, allocation: Allocation) -> None:
         """Charge one pod."""
-        self._charge(seat, -1)
+        self._charge(allocation, -1)
 
-    def give_back(self, seats: Iterable[Seat]) -> None:
+    def give_back(self, allocations: Iterable[Allocation]) -> None:
         """Free what pods had."""
-        for seat in seats:
-            self._charge(seat, +1)
+        for allocation in allocations:
+            self._charge(allocation, +1)
 
-    def _charge(self, seat: Seat, sign: int) -> None:
-        self.room.charge(seat.node, seat, sign)
+    def _charge(self, allocation: Allocation, sign: int) -> None:
+        self.room.charge(allocation.node, allocation, sign)
         self._turn += 1
-        self._changed[seat.node] = self._turn
+        self._changed[allocation.node] = self._turn
 
-    def overdrawn(self, seat: Seat) -> bool:
-        """Whether more was taken of the seat's node than it has."""
+    def overdrawn(self, allocation: Allocation) -> bool:
+        """Whether more was taken of the allocation's node than it has."""
         room = self.room
         return bool(
-            room.cpu[seat.node] < 0
-            or room.memory[seat.node] < 0
-            or any(room.gpu[seat.node, index] < 0 for index in seat.gpus)
+            room.cpu[allocation.node] < 0
+            or room.memory[allocation.node] < 0
+            or any(room.gpu[allocation.node, index] < 0 for index in allocation.gpus)
         )
 
     def empty(self) -> None:
@@ -209,7 +209,7 @@ class Floor:
             self._suits[what] = known
         return known
 
-    def scores(self, shape: Shape, rule: Rule) -> Floats:
+    def scores(self, shape: Shape, rule: PlacementRule) -> Floats:
         """Of every node, NOWHERE where the shape does not fit. Not to be written to."""
         known = self._scores.get((rule, shape))
         if known is None:
@@ -225,13 +225,13 @@ class Floor:
             values[stale] = np.where(fits, rule.scores(stale, room, shape), NOWHERE)
         return values
 
-    def seat(
-        self, request: JobRequest, rule: Rule, spare: "dict[int, Room] | None" = None
-    ) -> tuple[Seat, ...] | None:
+    def allocate(
+        self, request: JobRequest, rule: PlacementRule, spare: "dict[int, FreeRoom] | None" = None
+    ) -> tuple[Allocation, ...] | None:
         """Take room for all pods in one cluster, or leave all as it was. ``spare``: nodes on which
         there is less room for this job than it seems."""
         for within in self.clusters.values():
-            seats: list[Seat] = []
+            allocations: list[Allocation] = []
             for pods in sorted(
                 request.pod_sets, key=lambda p: (-p.gpus * p.gpu_milli, -p.cpu_milli)
             ):
@@ -241,16 +241,16 @@ class Floor:
                     if found is None:
                         break
                     self.take(found)
-                    seats.append(found)
+                    allocations.append(found)
                 else:
                     continue
                 break
             else:
-                return tuple(seats)
-            self.give_back(seats)
+                return tuple(allocations)
+            self.give_back(allocations)
         return None
 
-    def seat_one(self, pods: PodSet, rule: Rule) -> Seat | None:
+    def allocate_one(self, pods: PodSet, rule: PlacementRule) -> Allocation | None:
         """Take room for one pod of a set, in whatever cluster."""
         found = self._best(Shape.of(pods), rule, slice(0, len(self.all)), None)
         if found is not None:
@@ -258,8 +258,8 @@ class Floor:
         return found
 
     def _best(
-        self, shape: Shape, rule: Rule, within: slice, spare: "dict[int, Room] | None"
-    ) -> Seat | None:
+        self, shape: Shape, rule: PlacementRule, within: slice, spare: "dict[int, FreeRoom] | None"
+    ) -> Allocation | None:
         values = self.scores(shape, rule)[within]
         if spare:
             values = values.copy()
@@ -272,18 +272,18 @@ class Floor:
             return None
         slot = within.start + best
         gpus = _chosen(slot, self._now(slot, spare), shape, rule)
-        return Seat(slot, shape.cpu, shape.memory, shape.milli, gpus)
+        return Allocation(slot, shape.cpu, shape.memory, shape.milli, gpus)
 
-    def room_of(self, slot: int) -> Room:
+    def room_of(self, slot: int) -> FreeRoom:
         """A copy of one node's room, in row 0."""
         return self.room.of(np.array([slot]))
 
-    def _now(self, slot: int, spare: "dict[int, Room] | None") -> Room:
+    def _now(self, slot: int, spare: "dict[int, FreeRoom] | None") -> FreeRoom:
         room = self.room_of(slot)
         return room.lesser(spare[slot]) if spare and slot in spare else room
 
 
-def _chosen(slot: int, room: Room, shape: Shape, rule: Rule) -> tuple[int, ...]:
+def _chosen(slot: int, room: FreeRoom, shape: Shape, rule: PlacementRule) -> tuple[int, ...]:
     """The GPUs that a pod takes on a node: for whole ones the first, for parts the best."""
     if not shape.gpus:
         return ()

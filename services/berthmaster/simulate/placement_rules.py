@@ -20,7 +20,16 @@ from numpy.typing import NDArray
 
 from berthmaster.emulator.chance import uniform
 from berthmaster.messages.workload import PodSet
-from berthmaster.simulate.floor import ABSENT, WHOLE, Floats, Floor, Ints, Room, Rule, Shape
+from berthmaster.simulate.baseline_fleet import (
+    ABSENT,
+    WHOLE,
+    BaselineFleet,
+    Floats,
+    FreeRoom,
+    Ints,
+    PlacementRule,
+    Shape,
+)
 from berthmaster.simulate.model import Job
 
 MIX_SHARE: Final = 0.95
@@ -53,18 +62,18 @@ def mix_of(listed: Iterable[PodSet]) -> Mix:
     return tuple((count / covered, shape) for count, shape in kept)
 
 
-class FirstFit(Rule):
+class FirstFit(PlacementRule):
     """The first node by cluster and name: all are equal."""
 
-    def scores(self, slots: Ints, room: Room, shape: Shape) -> Floats:
+    def scores(self, slots: Ints, room: FreeRoom, shape: Shape) -> Floats:
         del room, shape
         return np.zeros(len(slots))
 
 
-class BestFit(Rule):
+class BestFit(PlacementRule):
     """Least left of CPU and GPU, each as a share of the largest node's."""
 
-    def scores(self, slots: Ints, room: Room, shape: Shape) -> Floats:
+    def scores(self, slots: Ints, room: FreeRoom, shape: Shape) -> Floats:
         del slots
         left = np.maximum(room.gpu, 0).sum(axis=1) - shape.gpus * shape.milli
         cpu = room.cpu - shape.cpu
@@ -72,20 +81,20 @@ class BestFit(Rule):
         return scores
 
 
-class AtRandom(Rule):
+class AtRandom(PlacementRule):
     """By chance: a node's draw changes whenever what is free on it does."""
 
-    def __init__(self, floor: Floor, seed: int) -> None:
-        self._floor = floor
+    def __init__(self, fleet: BaselineFleet, seed: int) -> None:
+        self._fleet = fleet
         self._seed = seed
 
-    def scores(self, slots: Ints, room: Room, shape: Shape) -> Floats:
+    def scores(self, slots: Ints, room: FreeRoom, shape: Shape) -> Floats:
         asked = (shape.cpu, shape.gpus, shape.milli)
         return np.array(
             [
                 -uniform(
                     self._seed,
-                    self._floor.name(slot),
+                    self._fleet.name(slot),
                     cpu,
                     *(free for free in gpus if free != ABSENT),
                     *asked,
@@ -100,7 +109,7 @@ class AtRandom(Rule):
 class Fragmentation:
     """What of the free GPU milli of nodes the pods of a mix could not use."""
 
-    def __init__(self, floor: Floor, mix: Mix) -> None:
+    def __init__(self, fleet: BaselineFleet, mix: Mix) -> None:
         self._share = np.array([share for share, _ in mix])
         self._cpu = np.array([shape.cpu for _, shape in mix])
         self._count = np.array([shape.gpus for _, shape in mix])
@@ -109,16 +118,16 @@ class Fragmentation:
         # By what is free of one GPU and by pod of the mix: what is too small for it; does it do?
         self._small: Floats = np.where(free < milli, free, 0).astype(np.float64)
         self._enough: Ints = ((free >= milli) & (free > 0)).astype(np.int64)
-        suits = [floor.suits(shape) for _, shape in mix]
+        suits = [fleet.suits(shape) for _, shape in mix]
         self._suits: NDArray[np.bool_] = np.array(suits, np.bool_).T.reshape(-1, len(mix))
 
-    def lost(self, slots: Ints, room: Room) -> Floats:
+    def lost(self, slots: Ints, room: FreeRoom) -> Floats:
         """Of each node, on average over the mix."""
         gpu = np.maximum(room.gpu, 0)
         small, enough = self._small[gpu].sum(axis=1), self._enough[gpu].sum(axis=1)
         return self._mean(slots, small, enough, gpu.sum(axis=1), room.cpu)
 
-    def grown(self, slots: Ints, room: Room, shape: Shape) -> Floats:
+    def grown(self, slots: Ints, room: FreeRoom, shape: Shape) -> Floats:
         """How much each node would lose if the pod came; for a pod that shares a GPU, by GPU."""
         gpu = np.maximum(room.gpu, 0)
         small, enough = self._small[gpu].sum(axis=1), self._enough[gpu].sum(axis=1)
@@ -155,29 +164,29 @@ class Fragmentation:
         return mean
 
 
-class Fgd(Rule):
+class Fgd(PlacementRule):
     """Fragmentation gradient descent: the score is int(100 sigmoid(-growth / 1000))."""
 
-    def __init__(self, floor: Floor, mix: Mix) -> None:
-        self._fragmentation = Fragmentation(floor, mix)
+    def __init__(self, fleet: BaselineFleet, mix: Mix) -> None:
+        self._fragmentation = Fragmentation(fleet, mix)
 
-    def scores(self, slots: Ints, room: Room, shape: Shape) -> Floats:
+    def scores(self, slots: Ints, room: FreeRoom, shape: Shape) -> Floats:
         scores = self._graded(slots, room, shape)
         return scores.max(axis=1) if shape.shares_a_gpu else scores
 
-    def gpus(self, slot: int, room: Room, shape: Shape) -> Floats:
+    def gpus(self, slot: int, room: FreeRoom, shape: Shape) -> Floats:
         graded: Floats = self._graded(np.array([slot]), room, shape)[0]
         return graded
 
-    def _graded(self, slots: Ints, room: Room, shape: Shape) -> Floats:
+    def _graded(self, slots: Ints, room: FreeRoom, shape: Shape) -> Floats:
         grown = self._fragmentation.grown(slots, room, shape)
         graded: Floats = np.floor(100.0 / (1.0 + np.exp(grown / 1000.0)))
         return graded
 
 
-RULES: Final[dict[str, Callable[[Floor, Sequence[PodSet], int], Rule]]] = {
-    "first": lambda floor, listed, seed: FirstFit(),
-    "best": lambda floor, listed, seed: BestFit(),
-    "fgd": lambda floor, listed, seed: Fgd(floor, mix_of(listed)),
-    "random": lambda floor, listed, seed: AtRandom(floor, seed),
+RULES: Final[dict[str, Callable[[BaselineFleet, Sequence[PodSet], int], PlacementRule]]] = {
+    "first": lambda fleet, listed, seed: FirstFit(),
+    "best": lambda fleet, listed, seed: BestFit(),
+    "fgd": lambda fleet, listed, seed: Fgd(fleet, mix_of(listed)),
+    "random": lambda fleet, listed, seed: AtRandom(fleet, seed),
 }

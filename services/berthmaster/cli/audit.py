@@ -47,7 +47,7 @@ def audit_screen(report: "AuditReport") -> "RenderableType":
     """What the auditor found."""
     from rich.console import Group
 
-    from berthmaster.cli.render.words import plain_table, words
+    from berthmaster.cli.render.terminal import plain_table, safe
 
     table = plain_table("", "", right=())
     table.show_header = False
@@ -61,14 +61,14 @@ def audit_screen(report: "AuditReport") -> "RenderableType":
     lines: list[RenderableType] = [
         table,
         *(
-            words(f"{finding.rule}  {finding.where}: {finding.what}", style="red")
+            safe(f"{finding.rule}  {finding.where}: {finding.what}", style="red")
             for finding in report.findings[:SHOWN_FINDINGS]
         ),
     ]
     more = len(report.findings) - SHOWN_FINDINGS + report.findings_left_out
     if more > 0:
-        lines.append(words(f"and {more} more findings"))
+        lines.append(safe(f"and {more} more findings"))
     balance = "" if report.accounted else " Not every workload is accounted for."
     verdict = "Clean." if report.clean else "Not clean."
-    lines.append(words(verdict + balance, style="bold green" if report.clean else "bold red"))
+    lines.append(safe(verdict + balance, style="bold green" if report.clean else "bold red"))
     return Group(*lines)

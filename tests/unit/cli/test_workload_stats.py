@@ -3,7 +3,7 @@
 from collections import Counter
 
 from berthmaster.cli.load import LoadResult, account
-from berthmaster.cli.tally import Latency, Summary, Tally
+from berthmaster.cli.workload_stats import Latency, WorkloadStats, WorkloadSummary
 from berthmaster.client.following import SeenEvent
 from berthmaster.messages.workload import (
     Cancelled,
@@ -24,8 +24,8 @@ EIGHT = PodSet(count=2, gpus=4)
 class Log:
     """Stores events of workloads one after the other, a second apart."""
 
-    def __init__(self, tally: Tally) -> None:
-        self.tally = tally
+    def __init__(self, stats: WorkloadStats) -> None:
+        self.stats = stats
         self.sequence = 0
         self.last: dict[str, int] = {}
         self.now_s = 1000.0
@@ -45,7 +45,7 @@ class Log:
         )
         if after is None:
             self.last[id] = self.sequence
-        self.tally.take(SeenEvent(sequence=self.sequence, stored_at_s=self.now_s, event=event))
+        self.stats.take(SeenEvent(sequence=self.sequence, stored_at_s=self.now_s, event=event))
 
     def submit(self, id: str) -> None:
         request = JobRequest(id=id, pod_sets=(EIGHT,))
@@ -66,15 +66,15 @@ class Log:
 
 
 def test_a_life_is_counted_with_its_latencies() -> None:
-    tally = Tally()
-    log = Log(tally)
+    stats = WorkloadStats()
+    log = Log(stats)
     log.submit("a")  # at 1001
     log.submit("b")
     log.place("a", "berlin")  # at 1003
     log.run("a", "berlin")  # running at 1005
     log.submit("c")
     log.store(Cancelled, "c", attempt=0, digest="d", submitted_at_s=0)
-    assert tally.summary() == Summary(
+    assert stats.summary() == WorkloadSummary(
         submitted=3,
         placed_at_least_once=1,
         states={"queued": 1, "running": 1, "cancelled": 1},
@@ -92,14 +92,14 @@ def test_a_life_is_counted_with_its_latencies() -> None:
             "submit_to_running": Latency(count=1, p50_s=4, p99_s=4, max_s=4),
         },
     )
-    assert tally.summary().balanced
-    assert tally.held_by_cluster() == {"berlin": 8.0}
-    assert [recent.waited_s for recent in tally.recent] == [2.0]
+    assert stats.summary().balanced
+    assert stats.held_by_cluster() == {"berlin": 8.0}
+    assert [recent.waited_s for recent in stats.recent] == [2.0]
 
 
 def test_an_evicted_job_waits_again_and_its_first_placement_counts() -> None:
-    tally = Tally()
-    log = Log(tally)
+    stats = WorkloadStats()
+    log = Log(stats)
     log.submit("a")
     log.place("a", "berlin")
     log.run("a", "berlin")
@@ -107,14 +107,14 @@ def test_an_evicted_job_waits_again_and_its_first_placement_counts() -> None:
     log.place("a", "paris", attempt=2)
     log.run("a", "paris", attempt=2)
     log.end(Succeeded, "a", attempt=2)
-    summary = tally.summary()
+    summary = stats.summary()
     assert (summary.evictions, summary.states) == (1, {"succeeded": 1})
     assert summary.latencies["submit_to_running"] == Latency(count=1, p50_s=3, p99_s=3, max_s=3)
 
 
 def test_a_void_event_changes_nothing_but_its_count() -> None:
-    tally = Tally()
-    log = Log(tally)
+    stats = WorkloadStats()
+    log = Log(stats)
     log.submit("a")
     log.store(
         Placed,
@@ -126,26 +126,26 @@ def test_a_void_event_changes_nothing_but_its_count() -> None:
         request=JobRequest(id="a"),
         decision=1,
     )
-    summary = tally.summary()
+    summary = stats.summary()
     assert (summary.void_events, summary.states) == (1, {"queued": 1})
 
 
 def test_a_tally_of_some_workloads_passes_over_the_rest() -> None:
-    tally = Tally(only=["a"])
-    log = Log(tally)
+    stats = WorkloadStats(only=["a"])
+    log = Log(stats)
     log.submit("a")
     log.submit("b")
-    assert (tally.known, tally.sequence) == (1, 2)
+    assert (stats.known, stats.sequence) == (1, 2)
 
 
 def test_an_account_balances_only_if_nothing_is_missing() -> None:
-    tally = Tally()
-    log = Log(tally)
+    stats = WorkloadStats()
+    log = Log(stats)
     for name in ("a", "b"):
         log.submit(name)
     log.place("a", "berlin")
     result = LoadResult(offered=3, accepted=3)
-    states = Counter({str(state): count for state, count in tally.states.items()})
+    states = Counter({str(state): count for state, count in stats.states.items()})
     short = account(result, states, expected={"a", "b", "lost"}, seen={"a", "b"})
     assert (short.balanced, short.missing_ids, short.submitted) == (False, ("lost",), 3)
     right = account(result, states, expected={"a", "b"}, seen={"a", "b"})
