@@ -66,7 +66,8 @@ def agent_rights(namespaces: Sequence[str]) -> list[Right]:
     """Of a worker's service account; jobs only in the namespaces named."""
     seen = "to report what is free"
     rights = _read("", "nodes", "pods", why=seen)
-    rights += _read(_KUEUE, "clusterqueues", "localqueues", "workloads", why="to report quota")
+    queues = ("clusterqueues", "cohorts", "localqueues", "resourceflavors", "workloads")
+    rights += _read(_KUEUE, *queues, why="to report quota")
     for namespace in namespaces:
         rights += [
             Right(verb=verb, group="batch", resource="jobs", namespace=namespace, why="to run jobs")

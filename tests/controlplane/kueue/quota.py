@@ -1,9 +1,10 @@
 """Quota by flavor and resource: what a Workload asks for, what a ClusterQueue has, which flavors it
 gets. Pure.
 
-Nominal quota only: borrowing within cohorts is left out, since no test here needs two ClusterQueues
-that lend to each other (with a real manager they do). A flavor is passed over when its taints or
-node labels do not suit the pods; a resource that no resource group covers can never be had.
+What a queue may use of its cohorts' quota is cohorts.py's to say. A flavor is passed over when its
+taints, node labels or required affinity do not suit the pods; a resource that no resource group
+covers can never be had. Where a pod set finds no flavor, the Workload is tried again at once, its
+earlier pod sets beginning behind the flavors that they had.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
 from berthmaster.kubernetes.quantity import parse_quantity
+from tests.controlplane.kueue.cohorts import Place, Room, quotas_of
 from tests.controlplane.kueue.objects import Obj
 
-Place = tuple[str, str]  # flavor, resource
+MOST_ATTEMPTS = 64  # to find flavors for several pod sets
 Amounts = dict[str, Fraction]  # by resource
 Usage = dict[Place, Fraction]
 
@@ -79,16 +81,6 @@ def total(usages: Iterable[Usage]) -> Usage:
     return dict(summed)
 
 
-def nominal_of(queue: Obj) -> Usage:
-    """What a ClusterQueue has of its own."""
-    return {
-        (flavor["name"], resource["name"]): parse_quantity(resource["nominalQuota"])
-        for group in queue["spec"].get("resourceGroups") or ()
-        for flavor in group["flavors"]
-        for resource in flavor["resources"]
-    }
-
-
 def flavors_of(queue: Obj) -> list[str]:
     """The flavors that a ClusterQueue names, in its order."""
     groups = queue["spec"].get("resourceGroups") or ()
@@ -99,7 +91,7 @@ def assign(
     workload: Obj,
     queue: Obj,
     flavors: Mapping[str, Obj],
-    used: Usage,
+    room: Room,
     *,
     spare: Usage | None = None,
 ) -> Assignment:
@@ -107,38 +99,67 @@ def assign(
 
     `spare` is what less important Workloads hold: room that preemption would make.
     """
-    nominal = nominal_of(queue)
-    taken: Usage = defaultdict(Fraction, used)
+    groups = queue["spec"].get("resourceGroups") or ()
+    begin = [[0] * len(groups) for _ in workload["spec"]["podSets"]]
+    first: Assignment | None = None
+    for _ in range(MOST_ATTEMPTS):
+        found, begin = _attempt(workload, queue, flavors, room, spare or {}, begin)
+        if found.admission is not None:
+            return found
+        first = first or found
+        if not any(map(any, begin)):
+            break
+    assert first is not None
+    return first
+
+
+def _attempt(
+    workload: Obj,
+    queue: Obj,
+    flavors: Mapping[str, Obj],
+    room: Room,
+    spare: Usage,
+    begin: list[list[int]],
+) -> tuple[Assignment, list[list[int]]]:
+    """With where to begin next, if this has failed."""
+    taken: Usage = defaultdict(Fraction)
     assignments: list[Obj] = []
     preempting = False
-    for pod_set in workload["spec"]["podSets"]:
+    groups = queue["spec"].get("resourceGroups") or ()
+    behind = [[0] * len(groups) for _ in begin]
+    for number, pod_set in enumerate(workload["spec"]["podSets"]):
         count = pod_set.get("count", 1)
         one = pod_requests(pod_set["template"])
         wanted = {name: amount * count for name, amount in one.items()}
         chosen: dict[str, str] = {}
-        for group in queue["spec"].get("resourceGroups") or ():
+        tried = [0] * len(groups)
+        for at, group in enumerate(groups):
             covered = group["coveredResources"]
             if "pods" in covered:
                 wanted["pods"] = Fraction(count)
             part = {name: wanted[name] for name in covered if name in wanted}
             if not part:
                 continue
-            fit = _first_fit(group, part, pod_set, flavors, nominal, taken, spare or {})
+            fit = _best_fit(
+                queue, group, part, pod_set, flavors, room, taken, spare, begin[number][at]
+            )
             if isinstance(fit, str):
                 name = pod_set["name"]
-                return Assignment(None, f"couldn't assign flavors to pod set {name}: {fit}")
-            flavor, by_preemption = fit
+                words = f"couldn't assign flavors to pod set {name}: {fit}"
+                return Assignment(None, words), behind
+            flavor, by_preemption, tried[at] = fit
             preempting |= by_preemption
             for resource, amount in part.items():
                 chosen[resource] = flavor
                 taken[flavor, resource] += amount
         for resource in one:
             if resource not in chosen:
-                return Assignment(
-                    None,
+                words = (
                     f"couldn't assign flavors to pod set {pod_set['name']}: "
-                    f"resource {resource} unavailable in ClusterQueue",
+                    f"resource {resource} unavailable in ClusterQueue"
                 )
+                return Assignment(None, words), behind
+        behind[number] = tried
         assignments.append(
             {
                 "name": pod_set["name"],
@@ -148,54 +169,83 @@ def assign(
             }
         )
     admission = {"clusterQueue": queue["metadata"]["name"], "podSetAssignments": assignments}
-    return Assignment(admission, "", preemptible=preempting)
+    return Assignment(admission, "", preemptible=preempting), behind
 
 
-def _first_fit(
+def _best_fit(
+    queue: Obj,
     group: Obj,
     part: Amounts,
     pod_set: Obj,
     flavors: Mapping[str, Obj],
-    nominal: Usage,
+    room: Room,
     taken: Usage,
     spare: Usage,
-) -> tuple[str, bool] | str:
-    """The first flavor with room, else the first where preemption makes room, else why not."""
+    begin: int,
+) -> tuple[str, bool, int] | str:
+    """(flavor, whether only preemption makes room there, which to begin with next), else why not.
+    The first with room; where the next one is tried before borrowing, the nearest of them."""
+    name = queue["metadata"]["name"]
+    strict = (queue["spec"].get("flavorFungibility") or {}).get("whenCanBorrow") != "TryNextFlavor"
     reasons: list[str] = []
+    fits: list[tuple[int, int, str]] = []
     by_preemption: str | None = None
-    for entry in group["flavors"]:
-        name = entry["name"]
-        if problem := _unsuited(flavors.get(name), name, pod_set["template"]):
+    entries = [entry["name"] for entry in group["flavors"]]
+    last = len(entries) - 1
+    for number, flavor in enumerate(entries[begin:], begin):
+        if problem := _unsuited(flavors.get(flavor), flavor, pod_set["template"]):
             reasons.append(problem)
             continue
-        short = _shortage(name, part, nominal, taken)
+        short = _shortage(name, flavor, part, room, taken)
         if not short:
-            return name, False
-        if by_preemption is None and all(
-            amount <= nominal.get((name, resource), Fraction(0))
-            and taken[name, resource] - spare.get((name, resource), Fraction(0)) + amount
-            <= nominal.get((name, resource), Fraction(0))
-            for resource, amount in part.items()
-        ):
-            by_preemption = name
+            far = max(
+                room.distance(name, (flavor, resource), taken[flavor, resource] + amount)
+                for resource, amount in part.items()
+            )
+            fits.append((far, number, flavor))
+            if strict or not far:
+                last = number
+                break
+        elif by_preemption is None and _fits_after(queue, flavor, part, room, taken, spare):
+            by_preemption = flavor
         reasons += short
+    if fits:
+        return min(fits)[2], False, (last + 1) % len(entries)
     if by_preemption is not None:
-        return by_preemption, True
+        return by_preemption, True, 0
     return ", ".join(reasons)
 
 
-def _shortage(flavor: str, part: Amounts, nominal: Usage, taken: Usage) -> list[str]:
+def _fits_after(
+    queue: Obj, flavor: str, part: Amounts, room: Room, taken: Usage, spare: Usage
+) -> bool:
+    """Whether the queue's own quota is enough once `spare` is given back."""
+    own = quotas_of(queue)
+    name = queue["metadata"]["name"]
+    for resource, amount in part.items():
+        place = (flavor, resource)
+        nominal = parse_quantity(own[place]["nominalQuota"])
+        back = spare.get(place, Fraction(0)) - taken[place]
+        if amount > nominal or room.used(name, place) - back + amount > nominal:
+            return False
+        if amount > room.free(name, place) + back:
+            return False  # others hold what is its own
+    return True
+
+
+def _shortage(queue: str, flavor: str, part: Amounts, room: Room, taken: Usage) -> list[str]:
     """What is missing in one flavor, in words."""
     reasons = []
     for resource, amount in sorted(part.items()):
-        has = nominal.get((flavor, resource), Fraction(0))
-        missing = taken[flavor, resource] + amount - has
+        place = (flavor, resource)
+        needed = taken[place] + amount
+        missing = needed - room.free(queue, place)
         if missing <= 0:
             continue
-        if amount > has:
+        if needed > (most := room.most(queue, place)):
             reasons.append(
                 f"insufficient quota for {resource} in flavor {flavor}, "
-                f"request {text_of(amount)} > maximum {text_of(has)}"
+                f"request {text_of(needed)} > maximum {text_of(most)}"
             )
         else:
             reasons.append(
@@ -221,7 +271,25 @@ def _unsuited(flavor: Obj | None, name: str, template: Obj) -> str:
     selector = pod.get("nodeSelector") or {}
     if any(key in labels and labels[key] != value for key, value in selector.items()):
         return f"flavor {name} doesn't match node affinity"
+    if not _has_affinity(pod, labels):
+        return f"flavor {name} doesn't match node affinity"
     return ""
+
+
+def _has_affinity(pod: Obj, labels: Mapping[str, str]) -> bool:
+    """By what is required of nodes, as far as the flavor names those labels (operator In only)."""
+    affinity = (pod.get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    terms = [
+        [each for each in term.get("matchExpressions") or () if each["key"] in labels]
+        for term in required.get("nodeSelectorTerms") or ()
+    ]
+    if not terms or not all(terms):
+        return True  # a term without a word on this flavor's labels suits every flavor
+    return any(
+        all(each["operator"] != "In" or labels[each["key"]] in each["values"] for each in term)
+        for term in terms
+    )
 
 
 def _tolerates(toleration: Obj, taint: Obj) -> bool:

@@ -16,6 +16,7 @@ from berthmaster.kubernetes import resources
 from berthmaster.kubernetes.errors import Conflict, NotFound
 from tests.controlplane.kueue import lifecycle, quota
 from tests.controlplane.kueue.clusters import Cluster
+from tests.controlplane.kueue.cohorts import Room
 from tests.controlplane.kueue.objects import Obj, condition_of, key_of, labels_of, set_condition
 from tests.controlplane.kueue.queues import checks_for, inactive_reason, may_use, queue_of
 from tests.controlplane.kueue.writing import Writer
@@ -79,11 +80,13 @@ class Scheduler:
     async def _fill(self, queue: Obj, line: list[Obj]) -> None:
         """One ClusterQueue: everybody in line, until a strict queue is held up."""
         strict = queue["spec"].get("queueingStrategy") == "StrictFIFO"
-        holding = reserving(self._cluster.all(resources.WORKLOADS), queue["metadata"]["name"])
+        name = queue["metadata"]["name"]
+        holding = reserving(self._cluster.all(resources.WORKLOADS), name)
         used = quota.total(quota.usage_of(other) for other in holding)
+        room = self._room()
         for workload in line:
             try:
-                admitted = await self._try(workload, queue, holding, used)
+                admitted = await self._try(workload, queue, holding, room.with_used(name, used))
             except (Conflict, NotFound):
                 continue  # an event of it is on its way, and with it the next cycle
             if admitted is not None:
@@ -91,9 +94,7 @@ class Scheduler:
             elif strict:
                 break
 
-    async def _try(
-        self, workload: Obj, queue: Obj, holding: list[Obj], used: quota.Usage
-    ) -> Obj | None:
+    async def _try(self, workload: Obj, queue: Obj, holding: list[Obj], room: Room) -> Obj | None:
         """Admit, or make room, or tell why not. The admission, if it got one."""
         name = queue["metadata"]["name"]
         if not may_use(self._cluster, workload, queue):
@@ -102,12 +103,12 @@ class Scheduler:
             return None
         less = self._less_important(workload, queue, holding)
         spare = quota.total(quota.usage_of(other) for other in less)
-        found = quota.assign(workload, queue, self._flavors(), used, spare=spare)
+        found = quota.assign(workload, queue, self._flavors(), room, spare=spare)
         if found.admission is None:
             await self._tell(workload, "Pending", found.message)
             return None
         if found.preemptible:
-            victims = self._victims(workload, queue, holding, less)
+            victims = self._victims(workload, queue, holding, less, room)
             await self._preempt(workload, name, victims)
             words = f"couldn't fit yet: waiting for {len(victims)} preempted workload(s) to go"
             await self._tell(workload, "Pending", words)
@@ -117,6 +118,15 @@ class Scheduler:
             workload, lambda copy, now: lifecycle.reserve(copy, admission, checks, now)
         )
         return admission
+
+    def _room(self) -> Room:
+        queues = self._cluster.all(resources.CLUSTER_QUEUES)
+        workloads = self._cluster.all(resources.WORKLOADS)
+        used = {
+            name: quota.total(quota.usage_of(one) for one in reserving(workloads, name))
+            for name in (queue["metadata"]["name"] for queue in queues)
+        }
+        return Room(queues, self._cluster.all(resources.COHORTS), used)
 
     def _flavors(self) -> dict[str, Obj]:
         return {key_of(one)[1]: one for one in self._cluster.all(resources.RESOURCE_FLAVORS)}
@@ -135,7 +145,9 @@ class Scheduler:
 
         return sorted(filter(displaceable, holding), key=order, reverse=True)
 
-    def _victims(self, workload: Obj, queue: Obj, holding: list[Obj], less: list[Obj]) -> list[Obj]:
+    def _victims(
+        self, workload: Obj, queue: Obj, holding: list[Obj], less: list[Obj], room: Room
+    ) -> list[Obj]:
         """As few as suffice: from the least important on, until it fits."""
         flavors = self._flavors()
         victims: list[Obj] = []
@@ -143,7 +155,8 @@ class Scheduler:
             victims.append(other)
             stay = [one for one in holding if all(key_of(one) != key_of(gone) for gone in victims)]
             used = quota.total(quota.usage_of(one) for one in stay)
-            found = quota.assign(workload, queue, flavors, used)
+            now = room.with_used(queue["metadata"]["name"], used)
+            found = quota.assign(workload, queue, flavors, now)
             if found.admission is not None and not found.preemptible:
                 break
         return victims

@@ -52,6 +52,7 @@ FOLLOWED = (
     resources.RESOURCE_FLAVORS,
     PRIORITY_CLASSES,
     resources.CLUSTER_QUEUES,
+    resources.COHORTS,
     resources.LOCAL_QUEUES,
     resources.ADMISSION_CHECKS,
     resources.WORKLOADS,

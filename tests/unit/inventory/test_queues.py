@@ -5,7 +5,7 @@ from berthmaster.inventory.cohorts import Cohorts
 from berthmaster.inventory.kinds import Problem, Problems
 from berthmaster.inventory.queue_index import QueueIndex
 from berthmaster.inventory.queues import Copy, copy_of
-from berthmaster.kueue.queues import Cohort
+from berthmaster.kueue.queues import ClusterQueue, Cohort, ResourceFlavor
 from berthmaster.messages.fleet import (
     CohortQuota,
     CopyReport,
@@ -13,6 +13,7 @@ from berthmaster.messages.fleet import (
     LocalQueueReport,
     QueueReport,
     QuotaAmount,
+    Taint,
 )
 from tests.unit.inventory.objects import (
     FALSE,
@@ -266,3 +267,115 @@ def test_a_copys_life() -> None:
     )
     book.drop_copy(key)
     assert book.copy(key, STAMP, NOW_S, served=True) == report(message="removed", gone=True)
+
+
+# Cohorts
+
+
+def cohort_of(name: str, parent: str = "", gpus: Json | None = None) -> Cohort:
+    quota = {"name": GPU} | dict(gpus or {})
+    group = {"coveredResources": [GPU], "flavors": [{"name": "t4", "resources": [quota]}]}
+    spec: dict[str, object] = {"resourceGroups": [group] if gpus else []}
+    if parent:
+        spec["parentName"] = parent
+    return msgspec.convert({"metadata": {"name": name}, "spec": spec}, Cohort)
+
+
+def in_cohort(name: str) -> ClusterQueue:
+    return cluster_queue("gpus", spec=SPEC | {"cohortName": name})
+
+
+def of_t4(nominal: int, **limits: int) -> tuple[FlavorQuota, ...]:
+    return (FlavorQuota(flavor="t4", resources={GPU: QuotaAmount(nominal=nominal, **limits)}),)
+
+
+def test_a_queue_tells_its_cohort_and_those_above_it() -> None:
+    index = QueueIndex("east", Problems())
+    index.set_queue(in_cohort("team"))
+    assert (told(index).cohort, told(index).cohorts) == ("team", ())  # only named
+
+    index.dirty_queues.clear()
+    index.set_cohort(cohort_of("all", gpus={"nominalQuota": 4}))
+    assert index.dirty_queues == {}  # it is not above the queue
+    index.set_cohort(cohort_of("team", "all", {"nominalQuota": "0", "borrowingLimit": "3"}))
+    assert index.dirty_queues == {"gpus": True}
+    team = CohortQuota(cohort="team", parent="all", flavors=of_t4(0, borrowing_limit=3))
+    assert told(index).cohorts == (team, CohortQuota(cohort="all", flavors=of_t4(4)))
+
+    index.dirty_queues.clear()
+    index.drop_cohort("all")
+    assert index.dirty_queues == {"gpus": True}
+    assert told(index).cohorts == (team,)
+
+
+def test_what_cohorts_without_queues_lend_counts_as_their_parents_own() -> None:
+    index = QueueIndex("east", Problems())
+    index.set_queue(in_cohort("team"))
+    index.set_cohort(cohort_of("team", "all"))
+    index.set_cohort(cohort_of("pool", "all", {"nominalQuota": 8, "lendingLimit": 6}))
+    index.set_cohort(cohort_of("pond", "pool", {"nominalQuota": 2}))
+    index.set_cohort(cohort_of("reserve", "all", {"nominalQuota": 1}))
+    assert told(index).cohorts[1:] == (CohortQuota(cohort="all", flavors=of_t4(7)),)
+
+    # A queue below the pool tells of it, so it is no more told as a part of its parent.
+    other = cluster_queue("others", spec=SPEC | {"cohortName": "pool"})
+    index.set_queue(other)
+    assert told(index).cohorts[1:] == (CohortQuota(cohort="all", flavors=of_t4(1)),)
+    pool = index.queue("others", STAMP, NOW_S, served=True).cohorts[0]
+    assert pool == CohortQuota(cohort="pool", parent="all", flavors=of_t4(10, lending_limit=6))
+    index.drop_queue("others")
+    assert told(index).cohorts[1:] == (CohortQuota(cohort="all", flavors=of_t4(7)),)
+
+
+def test_a_circle_of_cohorts_shuts_their_queues() -> None:
+    index = QueueIndex("east", Problems())
+    index.set_queue(in_cohort("a"))
+    index.set_cohort(cohort_of("a", "b"))
+    assert told(index).active
+    index.set_cohort(cohort_of("b", "a"))
+    report = told(index)
+    why = "its cohort is part of a circle: Kueue lets nothing in"
+    assert (report.active, report.reason) == (False, why)
+    index.set_cohort(cohort_of("b"))
+    assert told(index).active
+
+
+def test_a_cohorts_quota_of_nonsense_costs_its_flavor_and_is_told() -> None:
+    problems = Problems()
+    index = QueueIndex("east", problems)
+    index.set_queue(in_cohort("all"))
+    index.set_cohort(cohort_of("all", gpus={"nominalQuota": "many"}))
+    assert told(index).cohorts == (CohortQuota(cohort="all"),)
+    assert [(p.kind, p.name) for p in problems.take_new()] == [("cohorts", "all")]
+
+
+def test_taints_that_a_flavor_tolerates_itself_or_that_keep_nobody_away_are_not_told() -> None:
+    index = QueueIndex("east", Problems())
+    index.set_queue(cluster_queue("gpus", spec=SPEC))
+    taints = [
+        {"key": "dear", "value": "yes", "effect": "NoSchedule"},
+        {"key": "own", "effect": "NoExecute"},
+        {"key": "slow", "effect": "PreferNoSchedule"},
+        {"key": "new", "effect": "SomeDay"},
+    ]
+    own = [
+        {"key": "own", "operator": "Exists"},
+        {"key": "dear", "operator": "Equal", "value": "no"},
+        {"operator": "Exists", "effect": "PreferNoSchedule"},
+    ]
+    spec = {"nodeTaints": taints, "tolerations": own}
+    index.set_flavor(msgspec.convert({"metadata": {"name": "t4"}, "spec": spec}, ResourceFlavor))
+    assert told(index).flavors[0].taints == (Taint(key="dear", value="yes"),)
+
+
+def test_limits_and_when_the_next_flavor_is_tried_are_told() -> None:
+    index = QueueIndex("east", Problems())
+    resource = {"name": GPU, "nominalQuota": 8, "borrowingLimit": 2, "lendingLimit": "3"}
+    group = {"flavors": [{"name": "t4", "resources": [resource]}]}
+    fungibility = {"whenCanBorrow": "TryNextFlavor"}
+    spec = {"cohortName": "all", "resourceGroups": [group], "flavorFungibility": fungibility}
+    index.set_queue(cluster_queue("gpus", spec=spec))
+    assert told(index).flavors == of_t4(8, borrowing_limit=2, lending_limit=3)
+    assert told(index).prefers_own
+    index.set_queue(cluster_queue("gpus", spec=SPEC))
+    assert not told(index).prefers_own

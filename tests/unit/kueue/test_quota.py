@@ -1,5 +1,5 @@
 """What Kueue lets in, by our arithmetic: the table that a real Kueue is held to as well
-(tests/cluster/test_kueue_quota.py), and what only we say of it."""
+(tests/bed/test_kueue_quota.py), and what only we say of it."""
 
 from collections.abc import Mapping
 
@@ -20,7 +20,7 @@ from berthmaster.messages.fleet import (
     Stamp,
 )
 from berthmaster.messages.workload import PodSet, Toleration
-from tests.support.kueue_rows import GPU, NEVER, PIN, ROWS, WAITS, Documents, Json, Pods, Row
+from tests.controlplane.kueue.rows import GPU, NEVER, PIN, ROWS, WAITS, Documents, Json, Pods, Row
 
 STAMP = Stamp(epoch=1, counter=1)
 

@@ -1,5 +1,6 @@
 """Queues that go by way of a worker's own Kueue: where a request can be let in, and why not."""
 
+import msgspec
 import pytest
 
 from berthmaster.messages.control import QueuePlace, QueueSetting
@@ -9,6 +10,7 @@ from berthmaster.messages.fleet import (
     LocalQueueReport,
     QueueReport,
     QuotaAmount,
+    Share,
     Stamp,
 )
 from berthmaster.messages.placement import Target, Via
@@ -121,6 +123,56 @@ def test_a_flavor_of_other_nodes_is_none(world: World) -> None:
     assert ask(world, node_labels=there) == never
     world.fact(queue(flavors=(flavor(labels=there),), counter=2))
     assert ask(world, node_labels=there) == ""
+
+
+def granting(resource: str) -> FlavorQuota:
+    has = {"cpu": 10**9, "memory": 10**9, resource: 4}
+    resources = {name: QuotaAmount(nominal=most) for name, most in has.items()}
+    return FlavorQuota(flavor="any", resources=resources)
+
+
+def test_quota_is_asked_for_by_the_names_that_the_clusters_nodes_give_their_gpus() -> None:
+    world = World()
+    mig = Share(resource="nvidia.com/mig-3g.40gb", milli=428, count=16, kind="mig")
+    amd = {"amd.com/gpu.product-name": "MI300X"}
+    sliced = msgspec.structs.replace(node("mig"), shares=(mig,), fractions=True)
+    for name, there in (
+        ("nvidia", node("nvidia")),
+        ("amd", node("amd", labels=amd)),
+        ("mig", sliced),
+    ):
+        world.fact(profile(name), alive(name), there)
+    world.control(SETTING)
+
+    def refused(granted: str, **asked: object) -> dict[str, str]:
+        world.now_s += 1
+        for name in ("nvidia", "amd", "mig"):
+            flavors = (granting(granted),)
+            world.fact(queue(name, flavors=flavors, counter=int(world.now_s * 10)), alive(name))
+        request = gpu_job(**asked)  # type: ignore[arg-type]
+        return dict(world.resolver.dry_run(TENANT, request, world.now_s).filtered)
+
+    # A whole GPU: the queue of a cluster with AMD's has to grant amd.com/gpu, and no other.
+    assert refused("amd.com/gpu", gpus=1)["nvidia"] == "ClusterQueue cq grants no nvidia.com/gpu"
+    assert "amd" not in refused("amd.com/gpu", gpus=1)
+    assert refused("nvidia.com/gpu", gpus=1)["amd"] == "ClusterQueue cq grants no amd.com/gpu"
+    assert "nvidia" not in refused("nvidia.com/gpu", gpus=1)
+
+    # Part of a GPU: the slice that the node will be asked for.
+    part = {"gpus": 1, "gpu_milli": 400, "clusters": ("mig",)}
+    assert "mig" not in refused("nvidia.com/mig-3g.40gb", **part)
+    why = "ClusterQueue cq grants no nvidia.com/mig-3g.40gb"
+    assert refused("nvidia.com/gpu", **part)["mig"] == why
+
+
+def test_a_flavor_of_other_gpus_is_none(world: World) -> None:
+    t4 = {"nvidia.com/gpu.product": "Tesla-T4"}
+    h100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+    world.fact(queue(flavors=(flavor("h", labels=h100),)))
+    never = "no flavor of ClusterQueue cq is of the nodes that are asked for"
+    assert ask(world, gpu_models=("T4",)) == never
+    world.fact(queue(flavors=(flavor("h", labels=h100), flavor("t", labels=t4)), counter=2))
+    assert ask(world, gpu_models=("T4",)) == ""
 
 
 def test_what_a_cohort_has_left_may_be_borrowed_up_to_the_limit(world: World) -> None:

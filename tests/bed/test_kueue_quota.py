@@ -1,11 +1,11 @@
 """The table of what Kueue lets in, held against the Kueue that runs here: the real one where
-KUEUE_BIN and KUEUE_CRDS are set, otherwise the stand-in, as far as it goes.
+KUEUE_BIN and KUEUE_CRDS are set, otherwise the stand-in.
 
 The same rows are what our own arithmetic is held to (tests/unit/kueue/test_quota.py). All of them
 run side by side in one worker: each has queues, flavors and cohorts of its own.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,13 +13,13 @@ import pytest
 
 from tests.controlplane.api import documents
 from tests.controlplane.kueue.cleaning import patiently, remove_all
-from tests.controlplane.kueue.managers import Options, is_real, manager
+from tests.controlplane.kueue.managers import Options, manager
 from tests.controlplane.kueue.objects import condition_of, is_true
+from tests.controlplane.kueue.rows import NEVER, ROWS, WAITS, Documents, Row
 from tests.controlplane.kueue.setup import API, HERE, SYSTEM
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
 from tests.controlplane.processes import until
-from tests.support.kueue_rows import NEVER, ROWS, WAITS, Documents, Row
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -55,7 +55,7 @@ def clean(plane: Plane, namespace: str) -> None:
 class Table:
     """All rows in one cluster."""
 
-    def __init__(self, plane: Plane, namespace: str, rows: list[Row]) -> None:
+    def __init__(self, plane: Plane, namespace: str, rows: Sequence[Row]) -> None:
         self._api = plane.api
         self._namespace = namespace
         self.rows = {
@@ -110,7 +110,7 @@ class Table:
 
 
 def test_what_kueue_lets_in(worker: Plane, namespace: str) -> None:
-    table = Table(worker, namespace, [row for row in ROWS if is_real() or row.stand_in])
+    table = Table(worker, namespace, ROWS)
     table.make(Documents.flavors)
     table.make(Documents.cohorts)
     queues = table.make(Documents.queues)

@@ -78,7 +78,6 @@ class Row:
     coming: Sequence[tuple[str, Pods]] = ()  # placements that Kueue has not let in yet
     borrows: bool = False
     why: str = ""  # part of our words
-    stand_in: bool = True  # False: it lacks this
 
     @property
     def queue(self) -> str:
@@ -260,7 +259,6 @@ ROWS: Final[Sequence[Row]] = (
         NEVER,
         flavors={"t4": T4},
         why="is of the nodes that are asked for",
-        stand_in=False,
     ),
     Row(
         "the flavor whose nodes are asked for",
@@ -268,7 +266,6 @@ ROWS: Final[Sequence[Row]] = (
         [gpus(1, models=["NVIDIA-H100-80GB-HBM3"])],
         got("h100"),
         flavors={"t4": T4, "h100": H100},
-        stand_in=False,
     ),
     Row(
         "a flavor that says nothing of its model may have it",
@@ -283,7 +280,6 @@ ROWS: Final[Sequence[Row]] = (
         WAITS,
         flavors={"t4": T4, "h100": H100},
         why="needs 1 nvidia.com/gpu, 0 left",
-        stand_in=False,
     ),
     Row(
         "a label with another value keeps pods away",
