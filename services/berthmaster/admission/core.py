@@ -13,16 +13,16 @@ does the same, and every write is guarded by what it was decided on.
 
 from typing import Final, NamedTuple, assert_never
 
-from berthmaster.admission.gate import Standing, word
+from berthmaster.admission.gate import CheckVerdict, new_state
 from berthmaster.admission.index import HubIndex, ObjectKey
 from berthmaster.admission.instructions import (
     Connect,
     DeleteConfig,
     Instruction,
-    SetState,
-    TellCheck,
     Write,
+    WriteConditions,
     WriteConfig,
+    WriteState,
 )
 from berthmaster.admission.leaving import Leaving
 from berthmaster.admission.members import Members
@@ -60,7 +60,7 @@ class Admission:
         self.aside = SetAside()
         self.index = HubIndex(namespace)
         self.reviews: dict[str, Review] = {}
-        self.standings: dict[str, Standing] = {}
+        self.standings: dict[str, CheckVerdict] = {}
         self._at_s = 0.0
         self._due_s = FOREVER_S
         self._leaving = Leaving(settle_s)
@@ -298,7 +298,7 @@ class Admission:
         if not self._may(flight, now_s):
             return []
         self._written[name] = (meaning, now_s)
-        out: list[Instruction] = [TellCheck(name, wanted)]
+        out: list[Instruction] = [WriteConditions(name, wanted)]
         for one in wanted:
             have = check.condition(one.type)
             if have is None or (have.reason, have.message) != (one.reason, one.message):
@@ -361,13 +361,13 @@ class Admission:
         whole = True
         for state in workload.checks:
             standing = self.standings.get(state.name)
-            said = word(workload, state.name, standing) if standing is not None else None
+            said = new_state(workload, state.name, standing) if standing is not None else None
             if said is None or standing is None:
                 continue
             if len(out) >= room or not self._may(_Flight("state", state.name, at), now_s):
                 whole = False
                 continue
-            out.append(SetState(workload, state.name, standing.passes, said.message))
+            out.append(WriteState(workload, state.name, standing.passes, said.message))
         return out, whole
 
 
@@ -380,9 +380,9 @@ def _flight_of(write: Write) -> _Flight:
             return _Flight("deletion", write.base.metadata.name)
         case Connect():
             return _Flight("cluster", write.cluster)
-        case TellCheck():
+        case WriteConditions():
             return _Flight("check", write.check)
-        case SetState():
+        case WriteState():
             return _Flight("state", write.check, key_of(write.base.metadata))
         case _:
             assert_never(write)

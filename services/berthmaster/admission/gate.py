@@ -14,7 +14,7 @@ MAX_MESSAGE_CHARS = 2000
 MOST_NAMED = 20
 
 
-class Standing(NamedTuple):
+class CheckVerdict(NamedTuple):
     """What a check says to all who wait at it."""
 
     passes: bool
@@ -22,22 +22,22 @@ class Standing(NamedTuple):
     held: bool = False  # for a moment: nobody passes, and nobody is told
 
 
-class Word(NamedTuple):
+class NewState(NamedTuple):
     """What to write: the state of one check of one Workload."""
 
     state: str
     message: str
 
 
-def word(workload: Workload, check: str, standing: Standing) -> Word | None:
+def new_state(workload: Workload, check: str, standing: CheckVerdict) -> NewState | None:
     """What to write now; None = nothing."""
     found = waiting(workload, check)
     if found is None or standing.held:
         return None
     message = standing.message[:MAX_MESSAGE_CHARS]
     if standing.passes:
-        return Word(READY, message)
-    return Word(PENDING, message) if found.message != message else None
+        return NewState(READY, message)
+    return NewState(PENDING, message) if found.message != message else None
 
 
 def waiting(workload: Workload, check: str) -> CheckState | None:

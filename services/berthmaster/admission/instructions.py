@@ -29,14 +29,14 @@ class Connect(NamedTuple):
     cluster: str
 
 
-class TellCheck(NamedTuple):
+class WriteConditions(NamedTuple):
     """The conditions of a check of ours; those that are left out go."""
 
     check: str
     conditions: tuple[Condition, ...]
 
 
-class SetState(NamedTuple):
+class WriteState(NamedTuple):
     """One check of one Workload, if the contract still allows it."""
 
     base: Workload
@@ -45,7 +45,7 @@ class SetState(NamedTuple):
     message: str
 
 
-Write = WriteConfig | DeleteConfig | Connect | TellCheck | SetState
+Write = WriteConfig | DeleteConfig | Connect | WriteConditions | WriteState
 Instruction = Write | KubeEvent
 
 
@@ -58,9 +58,9 @@ def name_of(write: Write) -> str:
             return write.base.metadata.name
         case Connect():
             return write.cluster
-        case TellCheck():
+        case WriteConditions():
             return write.check
-        case SetState():
+        case WriteState():
             return "/".join(key_of(write.base.metadata))
         case _:
             assert_never(write)

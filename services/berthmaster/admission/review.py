@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from berthmaster.admission.gate import Standing, listed
+from berthmaster.admission.gate import CheckVerdict, listed
 from berthmaster.admission.index import HubIndex
 from berthmaster.admission.members import MOST, Members, members, names_of
 from berthmaster.admission.objects import check_of
@@ -30,7 +30,7 @@ class Review(NamedTuple):
     config: MultiKueueConfig | None  # ours, as it is now
     obstacle: str  # why there can be no configuration of ours, or ""
     verdict: Selection  # reason and words of the condition Active
-    standing: Standing
+    standing: CheckVerdict
 
     @property
     def writes(self) -> bool:
@@ -136,15 +136,15 @@ def _standing(
     config: MultiKueueConfig | None,
     verdict: Selection,
     index: HubIndex,
-) -> Standing:
+) -> CheckVerdict:
     """Who waits passes when the configuration, as the hub has it, leads to somebody reachable."""
     if verdict.reason is not Reason.ACTIVE or config is None:
-        return Standing(False, f"{verdict.reason}: {verdict.message}")
+        return CheckVerdict(False, f"{verdict.reason}: {verdict.message}")
     there = [name for name in config.clusters if name in planned.open]
     reached = tuple(c for c in there if c in index.clusters and index.clusters[c].connected)
     if not reached:
-        return Standing(False, f"{Reason.NO_CLUSTERS}: {_unreached(there, index)}")
-    return Standing(True, f"{selection.message} selects {listed(reached)}")
+        return CheckVerdict(False, f"{Reason.NO_CLUSTERS}: {_unreached(there, index)}")
+    return CheckVerdict(True, f"{selection.message} selects {listed(reached)}")
 
 
 def _unreached(there: list[str], index: HubIndex) -> str:

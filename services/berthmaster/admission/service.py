@@ -16,7 +16,7 @@ import asyncio
 from typing import Any, Final
 
 from berthmaster.admission.core import Admission
-from berthmaster.admission.instructions import SetState, Write, name_of
+from berthmaster.admission.instructions import Write, WriteState, name_of
 from berthmaster.admission.metrics import AdmissionMetrics
 from berthmaster.admission.settings import AdmissionSettings
 from berthmaster.admission.watch import ABSENT_S, SURE_S, HubWatch, watched
@@ -120,7 +120,7 @@ class AdmissionController(Controller[Write]):
 
     def wrote(self, write: Write, answer: Answer) -> None:
         super().wrote(write, answer)
-        if isinstance(write, SetState) and write.passes and answer.found is not None:
+        if isinstance(write, WriteState) and write.passes and answer.found is not None:
             self._figures.passed.inc()
 
     def show(self) -> None:

@@ -9,14 +9,14 @@ import time
 from typing import Any, Final, assert_never
 
 from berthmaster.admission import gate
-from berthmaster.admission.gate import Standing
+from berthmaster.admission.gate import CheckVerdict
 from berthmaster.admission.instructions import (
     Connect,
     DeleteConfig,
-    SetState,
-    TellCheck,
     Write,
+    WriteConditions,
     WriteConfig,
+    WriteState,
 )
 from berthmaster.admission.objects import CHECK_ANNOTATION, MANAGED_LABEL, MANAGER
 from berthmaster.controller.answer import Answer, Outcome
@@ -61,9 +61,9 @@ class AdmissionWriter(Writer[Write]):
                 return Answer()
             case Connect():
                 return await self._connect(write)
-            case TellCheck():
+            case WriteConditions():
                 return await self._tell_check(write)
-            case SetState():
+            case WriteState():
                 return await self._set_state(write)
             case _:
                 assert_never(write)
@@ -117,7 +117,7 @@ class AdmissionWriter(Writer[Write]):
             pass  # somebody else's is as good
         return Answer()
 
-    async def _tell_check(self, write: TellCheck) -> Answer:
+    async def _tell_check(self, write: WriteConditions) -> Answer:
         told = [
             {
                 "type": one.type,
@@ -139,7 +139,7 @@ class AdmissionWriter(Writer[Write]):
         await self.client.apply(path, body, AdmissionCheck, field_manager=MANAGER, force=True)
         return Answer()
 
-    async def _set_state(self, write: SetState) -> Answer:
+    async def _set_state(self, write: WriteState) -> Answer:
         meta = write.base.metadata
         at = {"namespace": meta.namespace, "name": meta.name}
         mirrored: Workload | None = write.base
@@ -151,14 +151,14 @@ class AdmissionWriter(Writer[Write]):
                 return found
             return await self.client.get(WORKLOADS.path(**at), Workload)
 
-        def change(workload: Workload) -> gate.Word | None:
+        def change(workload: Workload) -> gate.NewState | None:
             if workload.metadata.uid != meta.uid:
                 return None  # another one of this name
-            return gate.word(workload, write.check, Standing(write.passes, write.message))
+            return gate.new_state(workload, write.check, CheckVerdict(write.passes, write.message))
 
-        async def apply(workload: Workload, word: object) -> Workload:
-            assert isinstance(word, gate.Word)
-            return await self._apply_state(workload, write.check, word)
+        async def apply(workload: Workload, said: object) -> Workload:
+            assert isinstance(said, gate.NewState)
+            return await self._apply_state(workload, write.check, said)
 
         try:
             written = await on_conflict(read, change, apply, attempts=ATTEMPTS)
@@ -166,14 +166,14 @@ class AdmissionWriter(Writer[Write]):
             return Answer()  # it is gone
         return Answer(found=written)  # None: nothing was left to say
 
-    async def _apply_state(self, workload: Workload, check: str, word: gate.Word) -> Workload:
+    async def _apply_state(self, workload: Workload, check: str, said: gate.NewState) -> Workload:
         meta = workload.metadata
         found = workload.check(check)
-        since = found.last_transition_time if found and found.state == word.state else None
+        since = found.last_transition_time if found and found.state == said.state else None
         item = {
             "name": check,
-            "state": word.state,
-            "message": word.message,
+            "state": said.state,
+            "message": said.message,
             "lastTransitionTime": since or timestamp(time.time()),
         }
         body = {

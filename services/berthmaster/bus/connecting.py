@@ -21,16 +21,6 @@ PENDING_BYTES: Final = 8 * 1024 * 1024  # what is buffered while the server is a
 FLUSH_TIMEOUT_S: Final = 2
 
 
-class LogLike(Protocol):
-    """The part of runtime.log that the bus uses."""
-
-    def info(self, event: str, /, **fields: object) -> None: ...
-    def warning(self, event: str, /, **fields: object) -> None: ...
-    def error(
-        self, event: str, /, *, error: BaseException | None = None, **fields: object
-    ) -> None: ...
-
-
 class ConnectionSettings(Protocol):
     """What must be known to connect; runtime's CommonSettings has it."""
 

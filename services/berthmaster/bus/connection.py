@@ -15,12 +15,13 @@ from typing import Any, Final, Self
 import msgspec
 
 from berthmaster.bus.clock import ServerClock
-from berthmaster.bus.connecting import ConnectionSettings, LogLike, options_of
+from berthmaster.bus.connecting import ConnectionSettings, options_of
 from berthmaster.bus.errors import ApiError, BusError, NoAnswer, NotConnected, TooLarge
 from berthmaster.bus.nats_py import Msg, Subscription
 from berthmaster.bus.nats_py import errors as nats_errors
 from berthmaster.bus.requests import PatientClient, Requests
 from berthmaster.bus.tls import distrust
+from berthmaster.runtime.log import LogLike
 from berthmaster.runtime.redact import redact
 
 REQUEST_TIMEOUT_S: Final = 1.0

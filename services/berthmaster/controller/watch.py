@@ -14,7 +14,7 @@ import msgspec
 
 from berthmaster.controller.aside import Phase, SetAside
 from berthmaster.kubernetes.client import Client
-from berthmaster.kubernetes.figures import CallFigures
+from berthmaster.kubernetes.metrics import CallMetrics
 from berthmaster.kubernetes.mirror import Added, Change, Deleted, Listed, Unreadable, Updated
 from berthmaster.kubernetes.objects import Metadata, Object, key_of
 from berthmaster.kubernetes.reflector import PAGE, SURE_S, Reflector
@@ -79,7 +79,7 @@ class Watch:
         self._bad = metrics.gauge("unreadable_objects", "Objects of a wrong form", ["resource"])
         self._lists = metrics.gauge("mirror_lists", "Times a kind was listed", ["resource"])
         self._age_s = metrics.gauge("mirror_age_seconds", "Since a watch was heard", ["resource"])
-        self._calls = CallFigures(metrics, client, "Calls of the API")
+        self._calls = CallMetrics(metrics, client, "Calls of the API")
         self.watched = {one.name: one for one in watched}
         self.reflectors: dict[str, Reflector[Any]] = {
             one.name: Reflector(

@@ -66,7 +66,7 @@ class Failure(NamedTuple):
 
 
 @dataclass
-class Record:
+class ClusterRecord:
     """What this life found out about one cluster."""
 
     survey: Survey | None = None
@@ -125,7 +125,7 @@ class Credentials:
         self.aside = SetAside()
         self.index = index
         self._times = times
-        self._records: dict[str, Record] = {}
+        self._records: dict[str, ClusterRecord] = {}
         self._dirty: set[str] = set()
         self._due: dict[str, float] = {}
         self.counts = Counts()
@@ -134,7 +134,7 @@ class Credentials:
     # ---- what comes in
 
     def touched(self, clusters: Iterable[str]) -> None:
-        """Something about these clusters changed in the book."""
+        """Something about these clusters changed in the index."""
         self._dirty.update(clusters)
 
     def begin(self) -> None:
@@ -147,7 +147,7 @@ class Credentials:
 
     def on_answer(self, asked: Step, answer: Answer, now_s: float) -> list[Instruction]:
         """What became of a step; ``found`` is what it found out, if that is its purpose."""
-        record = self._records.setdefault(asked.cluster, Record())
+        record = self._records.setdefault(asked.cluster, ClusterRecord())
         record.busy = False
         self._dirty.add(asked.cluster)
         if answer.done:
@@ -157,7 +157,7 @@ class Credentials:
             self._failed(record, asked, answer, now_s)
         return [*self._take_events()]
 
-    def _done(self, record: Record, asked: Step, found: object, now_s: float) -> None:
+    def _done(self, record: ClusterRecord, asked: Step, found: object, now_s: float) -> None:
         match asked, found:
             case Prepare() | Look(), Survey():
                 record.survey = found
@@ -192,7 +192,7 @@ class Credentials:
             case _:
                 pass  # what it changed is seen in the index
 
-    def _failed(self, record: Record, asked: Step, answer: Answer, now_s: float) -> None:
+    def _failed(self, record: ClusterRecord, asked: Step, answer: Answer, now_s: float) -> None:
         stage = record.stage
         before = record.failed.pop(stage, None)
         times = before.times + 1 if before is not None else 1
@@ -241,7 +241,7 @@ class Credentials:
         return events
 
     def _look(self, cluster: str, now_s: float) -> Step | None:
-        record = self._records.setdefault(cluster, Record())
+        record = self._records.setdefault(cluster, ClusterRecord())
         if record.busy:
             return None
         view = self._view(cluster, record, now_s)
@@ -265,7 +265,7 @@ class Credentials:
         record.busy = step is not None
         return step
 
-    def _view(self, cluster: str, record: Record, now_s: float) -> View:
+    def _view(self, cluster: str, record: ClusterRecord, now_s: float) -> View:
         seen = self.index.observe(cluster)
         if isinstance(seen.source, Bootstrap):
             record.way_in = seen.source
@@ -287,7 +287,7 @@ class Credentials:
         return 0.0 if self._dirty else min(self._due.values(), default=float("inf"))
 
     def _say(
-        self, cluster: str, record: Record, notice: Notice | None, *, again: bool = False
+        self, cluster: str, record: ClusterRecord, notice: Notice | None, *, again: bool = False
     ) -> None:
         """Once, until something else is to be said; a failure each time that it happens."""
         if notice is None:
@@ -322,7 +322,7 @@ class Credentials:
                 found.append(self._status(name, record, now_s))
         return found
 
-    def _status(self, cluster: str, record: Record, now_s: float) -> Status:
+    def _status(self, cluster: str, record: ClusterRecord, now_s: float) -> Status:
         view = self._view(cluster, record, now_s)
         held = view.seen.secret
         by = {Bootstrap: "bootstrap", Managed: "ocm"}.get(type(view.seen.source), "")
@@ -354,7 +354,7 @@ def _basis(seen: Observed) -> object:
     return seen.known, seen.listed_by, seen.foreign, how, seen.told
 
 
-def _next_look_s(view: View, record: Record, stage: Stage) -> float:
+def _next_look_s(view: View, record: ClusterRecord, stage: Stage) -> float:
     """When time alone may change the stage, or let it be tried again."""
     if view.now_s < record.retry_at_s(stage):
         return record.retry_at_s(stage)

@@ -37,7 +37,7 @@ from berthmaster.kubernetes.resources import (
     WORKLOADS,
     Resource,
 )
-from berthmaster.kubernetes.transport import LogLike
+from berthmaster.runtime.log import LogLike
 
 SETTLE_S: Final = 5.0  # an authorizer hears of a new binding by a watch
 SETTLE_PAUSE_S: Final = 0.1

@@ -25,10 +25,10 @@ from berthmaster.kubernetes.errors import (
 )
 from berthmaster.kubernetes.objects import Object, Struct, seconds
 from berthmaster.kubernetes.resources import Resource
-from berthmaster.kubernetes.transport import LogLike
 from berthmaster.kueue.multikueue import AdmissionCheck, MultiKueueCluster, MultiKueueConfig
 from berthmaster.kueue.names import ACTIVE
 from berthmaster.kueue.queues import ClusterQueue, LocalQueue
+from berthmaster.runtime.log import LogLike
 
 T = TypeVar("T")
 O = TypeVar("O", bound=Object)  # noqa: E741

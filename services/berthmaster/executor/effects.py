@@ -12,8 +12,8 @@ from berthmaster.executor.cluster_protocol import CreatePods, PodEvent, PodsExpi
 from berthmaster.executor.writer import Expired, JobWriter, RefusedToMake
 from berthmaster.kubernetes.denials import by_authorizer
 from berthmaster.kubernetes.errors import NO_ANSWER, Conflict, Forbidden, KubernetesError
-from berthmaster.kubernetes.transport import LogLike
 from berthmaster.runtime.backoff import Backoff
+from berthmaster.runtime.log import LogLike
 
 PAUSES: Final = Backoff(first_s=0.1, most_s=15.0)
 SLOW_S: Final = 4.0  # servers under load take seconds; what takes longer may be no server at all

@@ -40,7 +40,7 @@ from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.reflector import Added, Change, Deleted, Listed, Unreadable, Updated
 from berthmaster.kubernetes.resources import Resource
-from berthmaster.kubernetes.transport import LogLike
+from berthmaster.runtime.log import LogLike
 
 LOOK_S: Final = 0.1  # at whether all was listed: a namespace closes by time alone
 ORPHAN_S: Final = 5.0  # a pod's news may overtake its job's

@@ -14,7 +14,7 @@ from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.denials import GRACE_S
 from berthmaster.kubernetes.reflector import Change, Reflector
 from berthmaster.kubernetes.resources import JOB_SETS, JOBS, PODS, Resource
-from berthmaster.kubernetes.transport import LogLike
+from berthmaster.runtime.log import LogLike
 
 ABSENT_S: Final = 10.0  # between two looks at a namespace that is closed
 STALE_S: Final = 180.0  # without a sign of the API server, which gives one every minute

@@ -16,7 +16,7 @@ from berthmaster.kubernetes.config import Access
 from berthmaster.kubernetes.errors import BadAnswer, Gone, NotFound
 from berthmaster.kubernetes.objects import Object, Struct
 from berthmaster.kubernetes.resources import SELF_SUBJECT_ACCESS_REVIEWS, Resource, counted_as
-from berthmaster.kubernetes.transport import LogLike, Method, Transport
+from berthmaster.kubernetes.transport import Method, Transport
 from berthmaster.kubernetes.wire import (
     LineSplitter,
     Page,
@@ -26,6 +26,7 @@ from berthmaster.kubernetes.wire import (
     codec,
     decode,
 )
+from berthmaster.runtime.log import LogLike
 
 T = TypeVar("T")
 O = TypeVar("O", bound=Object)  # noqa: E741

@@ -21,7 +21,7 @@ from berthmaster.kubernetes.errors import (
 )
 from berthmaster.kubernetes.objects import Metadata, Object, timestamp
 from berthmaster.kubernetes.resources import EVENTS, Resource
-from berthmaster.kubernetes.transport import LogLike
+from berthmaster.runtime.log import LogLike
 
 MAX_NOTE_BYTES: Final = 1024
 MAX_WAITING: Final = 1000  # events that are not written yet
@@ -70,7 +70,7 @@ class Entry:
         self.tries = 0
 
 
-class Book:
+class EventQueue:
     """Which events are to be written, and when. Pure; all times are seconds since 1970."""
 
     def __init__(self) -> None:
@@ -149,7 +149,7 @@ class Recorder:
         self._instance = instance
         self._log = log
         self._now = now
-        self._book = Book()
+        self._queue = EventQueue()
         self._some = asyncio.Event()
         self._ending = False
         self._serial = 0
@@ -159,11 +159,11 @@ class Recorder:
     @property
     def dropped(self) -> int:
         """Events that were never written."""
-        return self._book.dropped
+        return self._queue.dropped
 
     def tell(self, subject: Subject, kind: EventKind, reason: str, note: str) -> None:
         """Have an event written soon; returns at once. ``reason`` is one word in CamelCase."""
-        self._book.tell(subject, kind, reason, note, self._now())
+        self._queue.tell(subject, kind, reason, note, self._now())
         self._some.set()
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -181,12 +181,12 @@ class Recorder:
             await asyncio.wait({writing, stop})
         if not writing.cancelled() and (error := writing.exception()) is not None:
             raise error
-        if left := self._book.drop_all():
+        if left := self._queue.drop_all():
             self._log.info("events not written, as the service stops", events=left)
 
     async def _write_for_ever(self) -> None:
         while True:
-            entry = self._book.take(self._now())
+            entry = self._queue.take(self._now())
             if entry is not None:
                 await self._write(entry)
                 await asyncio.sleep(0 if self._ending else WRITE_GAP_S)
@@ -198,7 +198,7 @@ class Recorder:
     async def _until_due(self) -> None:
         """Until one is due or a new one is told, which is due at once."""
         self._some.clear()
-        due_s = self._book.next_due_s()
+        due_s = self._queue.next_due_s()
         limit_s = None if due_s is None else min(max(due_s - self._now(), 0.0), REPEAT_GAP_S)
         try:
             async with asyncio.timeout(limit_s):
@@ -216,9 +216,9 @@ class Recorder:
             )
             if again:
                 told_s = error.retry_after_s if isinstance(error, ApiError) else 0.0
-                self._book.failed(entry, self._now(), told_s + FIRST_PAUSE_S * 2**entry.tries)
+                self._queue.failed(entry, self._now(), told_s + FIRST_PAUSE_S * 2**entry.tries)
             else:
-                self._book.lost(entry)
+                self._queue.lost(entry)
             self._complain(type(error).__name__, str(error))
             return
         entry.tries = 0

@@ -11,7 +11,8 @@ from berthmaster.kubernetes.objects import Object, Struct
 from berthmaster.kubernetes.resources import LEASES
 from berthmaster.runtime import lease
 from berthmaster.runtime.candidacy import Record
-from berthmaster.runtime.lease import ANSWER_SHARE, LogLike, Outdated, StoreAway
+from berthmaster.runtime.lease import ANSWER_SHARE, Outdated, StoreAway
+from berthmaster.runtime.log import LogLike
 
 TTL_S: Final = 10.0
 

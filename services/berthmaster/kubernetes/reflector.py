@@ -40,8 +40,8 @@ from berthmaster.kubernetes.mirror import (
 )
 from berthmaster.kubernetes.objects import Object
 from berthmaster.kubernetes.resources import Resource
-from berthmaster.kubernetes.transport import LogLike
 from berthmaster.kubernetes.wire import Undecodable
+from berthmaster.runtime.log import LogLike
 
 __all__ = ["Added", "Change", "Deleted", "Key", "Listed", "Reflector", "Unreadable", "Updated"]
 

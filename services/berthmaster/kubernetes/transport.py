@@ -11,7 +11,7 @@ import socket
 import ssl
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple
 from weakref import WeakSet
 
 import aiohttp
@@ -45,16 +45,6 @@ CLOSE_TURNS: Final = 100
 CONNECTIONS: Final = 3  # certificates in use at once; a watch ends long before its own is over
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
-
-
-class LogLike(Protocol):
-    """The part of runtime.log that we use."""
-
-    def info(self, event: str, /, **fields: object) -> None: ...
-    def warning(self, event: str, /, **fields: object) -> None: ...
-    def error(
-        self, event: str, /, *, error: BaseException | None = None, **fields: object
-    ) -> None: ...
 
 
 class _Session:

@@ -25,12 +25,12 @@ from berthmaster.ocm.instructions import (
     Write,
     WriteClaim,
 )
+from berthmaster.ocm.kept_objects import KeptObject, KeptObjects
 from berthmaster.ocm.objects import ClusterClaim, foreign
 from berthmaster.ocm.pace import LARGE, SMALL
 from berthmaster.ocm.placed import warning
-from berthmaster.ocm.policy import Policy
+from berthmaster.ocm.policy import OcmPolicy
 from berthmaster.ocm.scores import View
-from berthmaster.ocm.targets import Target, Targets
 
 NAMES: Final = tuple(sorted(properties.claims(View("", ""))))
 
@@ -38,10 +38,10 @@ NAMES: Final = tuple(sorted(properties.claims(View("", ""))))
 class Claims:
     """One managed cluster."""
 
-    def __init__(self, cluster: str, policy: Policy) -> None:
+    def __init__(self, cluster: str, policy: OcmPolicy) -> None:
         self.cluster = cluster
         self.policy = policy
-        self.targets: Targets[ClusterClaim] = Targets(
+        self.targets: KeptObjects[ClusterClaim] = KeptObjects(
             # Claims are not renewed: the smallest difference is written in the end.
             msgspec.structs.replace(policy.rules, points=2 * SMALL, refill_s=policy.rules.settle_s)
         )
@@ -115,13 +115,13 @@ class Claims:
         """What to write and to tell now."""
         return self.targets.act(self._look, now_s)
 
-    def _look(self, target: Target[ClusterClaim], now_s: float) -> tuple[Look | None, float]:
+    def _look(self, target: KeptObject[ClusterClaim], now_s: float) -> tuple[Look | None, float]:
         view, until_s = self.view(now_s)
         if view is None or not self._listed:
             return None, until_s
         return self._compare(target, properties.claims(view)[target.key[2]]), until_s
 
-    def _compare(self, target: Target[ClusterClaim], value: str) -> Look:
+    def _compare(self, target: KeptObject[ClusterClaim], value: str) -> Look:
         thing = target.thing
         if thing is None:
             return Look(LARGE, inf, CreateClaim(target.key, value))

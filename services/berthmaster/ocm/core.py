@@ -23,18 +23,18 @@ from berthmaster.kubernetes.resources import MANAGED_CLUSTERS
 from berthmaster.messages.fleet import ClusterScore
 from berthmaster.ocm import placed, profiles, scores
 from berthmaster.ocm.instructions import PROFILE, SCORE, CreateScore, Instruction, Key, Look, Write
+from berthmaster.ocm.kept_objects import KeptObject, KeptObjects
 from berthmaster.ocm.objects import ClusterProfile, ManagedCluster, PlacementScore, written_at_s
 from berthmaster.ocm.placed import warning
-from berthmaster.ocm.policy import Policy
+from berthmaster.ocm.policy import OcmPolicy
 from berthmaster.ocm.scores import View
-from berthmaster.ocm.targets import Target, Targets
 
 CLOCKS_AGREE_S: Final = 5.0  # the server's times are whole seconds, and answers take a while
 TOLD_AFTER: Final = 2  # failures in a row: the first may be a cluster that is just being imported
 Ours = PlacementScore | ClusterProfile
 
 
-class Kind(Enum):
+class OcmKind(Enum):
     """What is watched on the hub."""
 
     MANAGED = "managedclusters"
@@ -45,9 +45,9 @@ class Kind(Enum):
 class Hub:
     """One hub."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: OcmPolicy) -> None:
         self.policy = policy
-        self.targets: Targets[Ours] = Targets(policy.rules)
+        self.targets: KeptObjects[Ours] = KeptObjects(policy.rules)
         self.since_s = inf  # since when scores are listened to
         self.blind = False  # the bus is away
         self.ahead_s = 0.0  # the hub's clock before ours
@@ -58,8 +58,8 @@ class Hub:
         self._seen_s: dict[str, float] = {}
         self._placed: dict[Key, PlacementScore] = {}
         self._profiles: dict[str, set[str]] = {}  # cluster -> namespaces with a profile of it
-        self._listed: set[Kind] = set()
-        self._absent: set[Kind] = set()
+        self._listed: set[OcmKind] = set()
+        self._absent: set[OcmKind] = set()
 
     @property
     def aside(self) -> SetAside:
@@ -154,7 +154,7 @@ class Hub:
 
     def on_listed(self, plural: str) -> None:
         """All of a kind is known."""
-        kind = Kind(plural)
+        kind = OcmKind(plural)
         if kind not in self._listed:
             self._listed.add(kind)
             self._absent.discard(kind)
@@ -162,15 +162,15 @@ class Hub:
 
     def on_absent(self, plural: str) -> None:
         """The hub serves no such kind (any more): what was known of it is void."""
-        kind = Kind(plural)
+        kind = OcmKind(plural)
         if kind in self._absent:
             return
         self._absent.add(kind)
         self._listed.discard(kind)
-        if kind is Kind.MANAGED:
+        if kind is OcmKind.MANAGED:
             for managed in list(self.managed.values()):
                 self._on_managed(managed, gone=True)
-        elif kind is Kind.SCORES:
+        elif kind is OcmKind.SCORES:
             self._placed.clear()
             for key, target in self.targets.all.items():
                 if key[0] == SCORE:
@@ -214,11 +214,11 @@ class Hub:
         """What to write and to tell now."""
         return self.targets.act(self._look, now_s)
 
-    def _look(self, target: Target[Ours], now_s: float) -> tuple[Look | None, float]:
+    def _look(self, target: KeptObject[Ours], now_s: float) -> tuple[Look | None, float]:
         """(the object beside what it should be, None for nothing to do; until when that holds)."""
         kind, home, name = target.key
         policy = self.policy
-        needed = {Kind.MANAGED, Kind.SCORES} if kind == SCORE else {Kind.PROFILES}
+        needed = {OcmKind.MANAGED, OcmKind.SCORES} if kind == SCORE else {OcmKind.PROFILES}
         if not needed <= self._listed:
             return None, inf
         cluster = home if kind == SCORE else name
@@ -273,7 +273,7 @@ class Hub:
             self.targets.target((PROFILE, home, cluster))
 
     def _is_nobodys(self, cluster: str) -> bool:
-        known = Kind.PROFILES in self._listed and Kind.MANAGED in self._listed | self._absent
+        known = OcmKind.PROFILES in self._listed and OcmKind.MANAGED in self._listed | self._absent
         return known and cluster not in self._profiles and cluster not in self.managed
 
     def _forget_wish(self, cluster: str) -> None:

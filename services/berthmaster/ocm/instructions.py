@@ -86,4 +86,4 @@ class Look(NamedTuple):
     gap: float  # between the two, in points
     renew_at_s: float  # when it must be written although nothing differs
     write: Write | None  # None = it must not be written
-    tell: KubeEvent | None = None  # why not
+    event: KubeEvent | None = None  # why not

@@ -5,7 +5,7 @@ from typing import Any
 
 from berthmaster.controller.answer import Answer
 from berthmaster.ocm.instructions import Write, WriteScore
-from berthmaster.ocm.targets import Targets
+from berthmaster.ocm.kept_objects import KeptObjects
 from berthmaster.runtime.metrics import Metrics
 
 
@@ -24,7 +24,7 @@ class OcmMetrics:
         if answer.done and isinstance(write, WriteScore) and write.told_at_s is not None:
             self._waited_s.observe(max(0.0, now_s - write.told_at_s))
 
-    def show(self, targets: Targets[Any]) -> str:
+    def show(self, targets: KeptObjects[Any]) -> str:
         """As of now, and in words what is wrong."""
         troubles = Counter(one.trouble for one in targets.all.values() if one.trouble)
         self._kept.set(len(targets.all))

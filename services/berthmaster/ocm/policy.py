@@ -9,7 +9,7 @@ from berthmaster.ocm.pace import Rules
 DEFAULT_NAME: Final = "resource-usage-score"  # of Open Cluster Management's own addon
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
+class OcmPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The same for every object; times in seconds."""
 
     rules: Rules = Rules()

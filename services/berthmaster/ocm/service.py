@@ -43,10 +43,10 @@ from berthmaster.messages.fleet import ClusterScore
 from berthmaster.ocm.claims import Claims
 from berthmaster.ocm.core import Hub
 from berthmaster.ocm.instructions import Write
+from berthmaster.ocm.kept_objects import KeptObjects
 from berthmaster.ocm.metrics import OcmMetrics
 from berthmaster.ocm.objects import ClusterClaim, ClusterProfile, ManagedCluster, PlacementScore
 from berthmaster.ocm.settings import OcmSettings
-from berthmaster.ocm.targets import Targets
 from berthmaster.ocm.writer import OcmWriter
 from berthmaster.runtime.errors import SettingsError
 from berthmaster.runtime.service import Context, Service
@@ -59,7 +59,7 @@ class Side(Core[Write], Protocol):
     """What a side decides with, hub or worker."""
 
     @property
-    def targets(self) -> Targets[Any]:
+    def targets(self) -> KeptObjects[Any]:
         """The objects that it keeps."""
 
     def listen(self, now_s: float, *, blind: bool) -> None:

@@ -6,7 +6,7 @@ from typing import Literal
 from berthmaster.bus.subjects import SubjectError, token
 from berthmaster.kubernetes.joining import ClusterSettings
 from berthmaster.ocm.pace import Rules
-from berthmaster.ocm.policy import DEFAULT_NAME, Policy
+from berthmaster.ocm.policy import DEFAULT_NAME, OcmPolicy
 from berthmaster.ocm.profiles import nameable
 from berthmaster.runtime.settings import setting
 
@@ -118,10 +118,10 @@ class OcmSettings(ClusterSettings):
     )
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> OcmPolicy:
         """What the cores go by."""
         worker = self.side == "worker"
-        return Policy(
+        return OcmPolicy(
             rules=Rules(
                 points=self.points,
                 settle_s=self.claim_settle_s if worker else self.settle_s,

@@ -38,7 +38,7 @@ from berthmaster.placement.planning import plan
 from berthmaster.placement.scheduling import sets
 from berthmaster.placement.scheduling.plugin import Snapshot
 from berthmaster.placement.scheduling.request import Request, read
-from berthmaster.placement.scheduling.scheduler import Outcome, schedule
+from berthmaster.placement.scheduling.scheduler import ScheduleResult, schedule
 
 FIRST_RETRY_S: Final = 0.05
 LONGEST_RETRY_S: Final = 15.0
@@ -53,7 +53,7 @@ Thing = (
 )
 
 
-class Standing:
+class OwnPlacement:
     """What is known of one of our Placements."""
 
     __slots__ = (
@@ -74,7 +74,7 @@ class Standing:
         self.placement = Placement()
         self.request: Request | None = None
         self.error: Misconfigured | None = None  # of the Placement's own making
-        self.outcome: Outcome | None = None
+        self.outcome: ScheduleResult | None = None
         self.busy = False
         self.dirty = True
         self.due_s = 0.0  # not before
@@ -92,7 +92,7 @@ class Evaluator:
         self.behind = False
         self.aside = SetAside()
         self.index = DecisionIndex()
-        self._ours: dict[Key, Standing] = {}
+        self._ours: dict[Key, OwnPlacement] = {}
         self._clusters: dict[str, ManagedCluster] = {}
         self._sets: dict[str, ManagedClusterSet] = {}
         self._bound: dict[str, set[str]] = {}  # by namespace
@@ -106,7 +106,7 @@ class Evaluator:
         """How many of ours are wrong."""
         return sum(standing.error is not None for standing in self._ours.values())
 
-    def outcome(self, key: Key) -> Outcome | None:
+    def outcome(self, key: Key) -> ScheduleResult | None:
         """The last outcome of a Placement."""
         standing = self._ours.get(key)
         return standing.outcome if standing is not None else None
@@ -144,11 +144,11 @@ class Evaluator:
             if self._ours.pop(key, None) is not None:
                 self.index.intend(key, None)
             return
-        standing = self._ours.setdefault(key, Standing())
+        standing = self._ours.setdefault(key, OwnPlacement())
         before = standing.placement
         standing.placement = placement
         if before.metadata.uid != placement.metadata.uid:
-            self._ours[key] = fresh = Standing()
+            self._ours[key] = fresh = OwnPlacement()
             fresh.placement, fresh.busy = placement, standing.busy
             standing = fresh
         same = (
@@ -183,7 +183,7 @@ class Evaluator:
             if standing.error is not None or self._concerns(key, standing, versions)
         )
 
-    def _concerns(self, key: Key, standing: Standing, versions: list[ManagedCluster]) -> bool:
+    def _concerns(self, key: Key, standing: OwnPlacement, versions: list[ManagedCluster]) -> bool:
         """Whether a cluster is, or was, one that the Placement may choose."""
         bound = frozenset(self._bound.get(key[0], ())) & self._sets.keys()
         try:
@@ -260,7 +260,7 @@ class Evaluator:
             self._failed(key, standing, now_s)
         return out
 
-    def _evaluate(self, key: Key, standing: Standing, now_s: float) -> list[Instruction]:
+    def _evaluate(self, key: Key, standing: OwnPlacement, now_s: float) -> list[Instruction]:
         standing.dirty = False
         standing.again_at_s = None
         try:
@@ -285,7 +285,7 @@ class Evaluator:
         )
 
     def _wrong(
-        self, key: Key, standing: Standing, error: Misconfigured, now_s: float
+        self, key: Key, standing: OwnPlacement, error: Misconfigured, now_s: float
     ) -> list[Instruction]:
         standing.error = error
         pages_there = bool(self.index.pages(key))
@@ -298,7 +298,12 @@ class Evaluator:
         return self._work(key, standing, (PutStatus(meta, body),) if body else (), told)
 
     def _right(
-        self, key: Key, standing: Standing, request: Request, outcome: Outcome, now_s: float
+        self,
+        key: Key,
+        standing: OwnPlacement,
+        request: Request,
+        outcome: ScheduleResult,
+        now_s: float,
     ) -> list[Instruction]:
         before = self.index.decided(key)
         placement = standing.placement
@@ -334,7 +339,11 @@ class Evaluator:
         return self._work(key, standing, writes, told)
 
     def _work(
-        self, key: Key, standing: Standing, writes: tuple[Write, ...], told: tuple[KubeEvent, ...]
+        self,
+        key: Key,
+        standing: OwnPlacement,
+        writes: tuple[Write, ...],
+        told: tuple[KubeEvent, ...],
     ) -> list[Instruction]:
         standing.busy = bool(writes)
         return [*told, WriteDecisions(key, writes)] if writes else [*told]
@@ -375,7 +384,7 @@ class Evaluator:
         meta, note = standing.placement.metadata, f"decisions cannot be written: {answer.why}"
         return (KubeEvent(PLACEMENTS, meta, True, "DecisionsNotWritten", note),)
 
-    def _failed(self, key: Key, standing: Standing, now_s: float) -> None:
+    def _failed(self, key: Key, standing: OwnPlacement, now_s: float) -> None:
         """What was decided does not count; it is decided again after a growing pause."""
         self.index.intend(key, None)
         standing.busy = False

@@ -6,7 +6,7 @@ from typing import Final
 from berthmaster.controller.instructions import KubeEvent
 from berthmaster.kubernetes.objects import Metadata
 from berthmaster.kubernetes.resources import PLACEMENTS
-from berthmaster.placement.scheduling.scheduler import Outcome
+from berthmaster.placement.scheduling.scheduler import ScheduleResult
 
 TOLD_CLUSTERS: Final = 10
 
@@ -29,10 +29,10 @@ class EventHistory:
         self._notes.pop(reason, None)
 
     def outcome(
-        self, about: Metadata, outcome: Outcome, before: Sequence[str], known: Sequence[str]
+        self, about: Metadata, outcome: ScheduleResult, before: Sequence[str], known: Sequence[str]
     ) -> tuple[KubeEvent, ...]:
         """Who came and went, and scores that ran out; ``known`` notes stand in the condition."""
-        tells: tuple[KubeEvent, ...] = ()
+        told: tuple[KubeEvent, ...] = ()
         now = [one.cluster for one in outcome.selected]
         came = sorted(set(now) - set(before))
         went = sorted(set(before) - set(now))
@@ -41,12 +41,12 @@ class EventHistory:
             parts += [f"-{listed(went)}"] if went else []
             best = ", ".join(f"{one.cluster} {one.total}" for one in outcome.ranked[:TOLD_CLUSTERS])
             note = f"{' '.join(parts)}; best first: {best or 'none'}"
-            tells = (KubeEvent(PLACEMENTS, about, False, "DecisionUpdate", note),)
+            told = (KubeEvent(PLACEMENTS, about, False, "DecisionUpdate", note),)
         expired = "; ".join(note for note in outcome.notes if note not in known)
         if not expired:
             self.over("ScoresExpired")
-            return tells
-        return (*tells, *self.warning(about, "ScoresExpired", expired))
+            return told
+        return (*told, *self.warning(about, "ScoresExpired", expired))
 
 
 def listed(names: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from berthmaster.placement.names import GROUP_INDEX_LABEL, GROUP_NAME_LABEL, PLACEMENT_LABEL
 from berthmaster.placement.objects import PAGE_LIMIT, GroupStatus
 from berthmaster.placement.scheduling.request import Request
-from berthmaster.placement.scheduling.scheduler import Outcome, Ranked
+from berthmaster.placement.scheduling.scheduler import Ranked, ScheduleResult
 from berthmaster.placement.scheduling.selectors import claims
 
 MAX_REASON_CHARS: Final = 240
@@ -48,7 +48,9 @@ def page_name(placement: str, number: int) -> str:
     return f"{placement}-decision-{number}"
 
 
-def pages(request: Request, outcome: Outcome) -> tuple[tuple[Page, ...], tuple[GroupStatus, ...]]:
+def pages(
+    request: Request, outcome: ScheduleResult
+) -> tuple[tuple[Page, ...], tuple[GroupStatus, ...]]:
     """All pages, and the groups as the Placement's status tells them."""
     made: list[Page] = []
     told: list[GroupStatus] = []
@@ -84,7 +86,7 @@ def pages(request: Request, outcome: Outcome) -> tuple[tuple[Page, ...], tuple[G
     return tuple(made), tuple(told)
 
 
-def _groups(request: Request, outcome: Outcome) -> list[tuple[str, Sequence[Ranked]]]:
+def _groups(request: Request, outcome: ScheduleResult) -> list[tuple[str, Sequence[Ranked]]]:
     """(name, members), at least one."""
     chosen = outcome.selected
     rest = list(chosen) if request.by_score else sorted(chosen, key=lambda one: one.cluster)
@@ -116,7 +118,7 @@ def _divided(name: str, members: list[Ranked], most: int) -> list[tuple[str, Seq
     return [(name, members[start : start + most]) for start in range(0, len(members), most)]
 
 
-def reason(one: Ranked, outcome: Outcome) -> str:
+def reason(one: Ranked, outcome: ScheduleResult) -> str:
     """Why, in words: the score and its parts."""
     parts = ", ".join(
         f"{name} {weight}*{part}"
@@ -126,7 +128,7 @@ def reason(one: Ranked, outcome: Outcome) -> str:
     return text if len(text) <= MAX_REASON_CHARS else f"{text[: MAX_REASON_CHARS - 1]}…"
 
 
-def ranking(outcome: Outcome) -> str:
+def ranking(outcome: ScheduleResult) -> str:
     """All that passed, best first, as JSON in bounds: for people, and for whoever ranks by it."""
     head: dict[str, object] = {
         "of": outcome.available,

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 from berthmaster.kubernetes.objects import Condition, condition, timestamp
 from berthmaster.placement.names import MISCONFIGURED, SATISFIED, Misconfigured
 from berthmaster.placement.objects import GroupStatus, Placement
-from berthmaster.placement.scheduling.scheduler import Outcome
+from berthmaster.placement.scheduling.scheduler import ScheduleResult
 
 MAX_MESSAGE_CHARS: Final = 1024
 
@@ -20,7 +20,7 @@ class Verdict(NamedTuple):
     message: str
 
 
-def satisfied(outcome: Outcome, cluster_sets: Iterable[str]) -> Verdict:
+def satisfied(outcome: ScheduleResult, cluster_sets: Iterable[str]) -> Verdict:
     """Whether as many were found as were asked for, and if not, why."""
 
     def no(reason: str, message: str) -> Verdict:

@@ -36,7 +36,7 @@ from enum import Enum
 from typing import NamedTuple
 
 
-class State(Enum):
+class LeaseState(Enum):
     """What one replica is; both that hold may act until their time is over."""
 
     CANDIDATE = "candidate"
@@ -44,7 +44,7 @@ class State(Enum):
     DOUBTING = "doubting"
 
 
-class Step(Enum):
+class LeaseStep(Enum):
     """What is to be done with the store now."""
 
     READ = "read"
@@ -68,54 +68,54 @@ class Candidacy:
     def __init__(self, holder: str, ttl_s: float) -> None:
         self.holder = holder
         self.ttl_s = ttl_s
-        self.state = State.CANDIDATE
+        self.state = LeaseState.CANDIDATE
         self.record: Record | None = None  # as last seen
         self.until_s = 0.0  # while it holds
         self._moved_at_s = 0.0
 
     def held(self, now_s: float) -> bool:
         """Whether this replica may act."""
-        return self.state is not State.CANDIDATE and now_s < self.until_s
+        return self.state is not LeaseState.CANDIDATE and now_s < self.until_s
 
-    def due(self, now_s: float) -> Step:
+    def due(self, now_s: float) -> LeaseStep:
         """It is time for the next step."""
-        if self.state is State.HOLDING and self.held(now_s):
-            return Step.RENEW
-        return Step.READ
+        if self.state is LeaseState.HOLDING and self.held(now_s):
+            return LeaseStep.RENEW
+        return LeaseStep.READ
 
-    def on_read(self, record: Record | None, now_s: float) -> Step:
+    def on_read(self, record: Record | None, now_s: float) -> LeaseStep:
         """What the store shows; None = there is no record."""
         self._saw(record, now_s)
         ours = record is not None and record.holder == self.holder
-        if self.state is not State.CANDIDATE:
+        if self.state is not LeaseState.CANDIDATE:
             if ours:
-                return Step.RENEW
-            self.state = State.CANDIDATE
-            return Step.REST
+                return LeaseStep.RENEW
+            self.state = LeaseState.CANDIDATE
+            return LeaseStep.REST
         if record is None or ours or not record.holder:
-            return Step.TAKE
+            return LeaseStep.TAKE
         free_at_s = self._moved_at_s + max(record.ttl_s, self.ttl_s)
-        return Step.TAKE if now_s >= free_at_s else Step.REST
+        return LeaseStep.TAKE if now_s >= free_at_s else LeaseStep.REST
 
-    def on_written(self, record: Record, sent_at_s: float) -> Step:
+    def on_written(self, record: Record, sent_at_s: float) -> LeaseStep:
         """The store took our write, which was sent then."""
         self._saw(record, sent_at_s)
-        self.state = State.HOLDING
+        self.state = LeaseState.HOLDING
         self.until_s = sent_at_s + self.ttl_s
-        return Step.REST
+        return LeaseStep.REST
 
-    def on_outdated(self) -> Step:
+    def on_outdated(self) -> LeaseStep:
         """The store has another version than the one we wrote over."""
-        if self.state is not State.HOLDING:
-            return Step.REST
-        self.state = State.DOUBTING
-        return Step.READ
+        if self.state is not LeaseState.HOLDING:
+            return LeaseStep.REST
+        self.state = LeaseState.DOUBTING
+        return LeaseStep.READ
 
     def on_time(self, now_s: float) -> bool:
         """Whether a holder has just lost it, because its time is over."""
-        if self.state is State.CANDIDATE or now_s < self.until_s:
+        if self.state is LeaseState.CANDIDATE or now_s < self.until_s:
             return False
-        self.state = State.CANDIDATE
+        self.state = LeaseState.CANDIDATE
         return True
 
     def _saw(self, record: Record | None, now_s: float) -> None:

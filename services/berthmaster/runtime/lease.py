@@ -9,7 +9,8 @@ import secrets
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from berthmaster.runtime.candidacy import Candidacy, Record, State, Step
+from berthmaster.runtime.candidacy import Candidacy, LeaseState, LeaseStep, Record
+from berthmaster.runtime.log import LogLike
 
 RENEW_SHARE: Final = 0.25  # of its life: three renewals can fail before it is over
 LOOK_SHARE: Final = 0.125  # how often who waits looks, and who failed tries again
@@ -38,13 +39,6 @@ class Store(Protocol):
 
     async def release(self, over: Record) -> None:
         """Make it nobody's. Raises Outdated and StoreAway."""
-
-
-class LogLike(Protocol):
-    """The part of runtime.log that is needed here."""
-
-    def info(self, event: str, /, **fields: object) -> None: ...
-    def warning(self, event: str, /, **fields: object) -> None: ...
 
 
 class Lease:
@@ -110,17 +104,17 @@ class Lease:
         candidacy, now = self._candidacy, asyncio.get_running_loop().time
         step = candidacy.due(now())
         for _ in range(STEPS_A_ROUND):
-            if step is Step.REST:
+            if step is LeaseStep.REST:
                 return
-            if step is Step.READ:
-                held = candidacy.state is not State.CANDIDATE
+            if step is LeaseStep.READ:
+                held = candidacy.state is not LeaseState.CANDIDATE
                 step = candidacy.on_read(await self._store.read(), now())
-                if held and candidacy.state is State.CANDIDATE:
+                if held and candidacy.state is LeaseState.CANDIDATE:
                     self._lost(f"taken by {self.seen_holder or 'nobody'}")
             else:
-                step = await self._write(taken=step is Step.TAKE)
+                step = await self._write(taken=step is LeaseStep.TAKE)
 
-    async def _write(self, *, taken: bool) -> Step:
+    async def _write(self, *, taken: bool) -> LeaseStep:
         candidacy = self._candidacy
         loop = asyncio.get_running_loop()
         sent_at_s = loop.time()
@@ -130,7 +124,7 @@ class Lease:
             )
         except Outdated:
             return candidacy.on_outdated()
-        gained = candidacy.state is State.CANDIDATE
+        gained = candidacy.state is LeaseState.CANDIDATE
         step = candidacy.on_written(record, sent_at_s)
         self._stop_the_clock()
         self._running_out = loop.call_at(candidacy.until_s, self._on_time)
@@ -156,9 +150,9 @@ class Lease:
     async def _release(self) -> None:
         self._stop_the_clock()
         candidacy = self._candidacy
-        if candidacy.state is State.CANDIDATE:
+        if candidacy.state is LeaseState.CANDIDATE:
             return
-        candidacy.state = State.CANDIDATE
+        candidacy.state = LeaseState.CANDIDATE
         if self._on_lost is not None:
             self._on_lost()
         try:

@@ -5,8 +5,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from berthmaster.admission.gate import Word, word
-from berthmaster.admission.instructions import DeleteConfig, SetState, TellCheck, WriteConfig
+from berthmaster.admission.gate import NewState, new_state
+from berthmaster.admission.instructions import (
+    DeleteConfig,
+    WriteConditions,
+    WriteConfig,
+    WriteState,
+)
 from berthmaster.admission.objects import OCM_GROUP
 from berthmaster.admission.review import Review, review
 from berthmaster.kueue.multikueue import AdmissionCheck, Parameters
@@ -37,7 +42,7 @@ def test_a_placement_becomes_a_configuration_and_whoever_waits_passes() -> None:
     assert world.active() == ("Active", f"{WHERE}: b, a")
     assert world.state() == ("Ready", f"{WHERE} selects b, a")
     assert world.told == [("ClusterAdded", "b, a"), ("Active", f"{WHERE}: b, a")]
-    assert [type(write) for write in world.writes] == [WriteConfig, TellCheck, SetState]
+    assert [type(write) for write in world.writes] == [WriteConfig, WriteConditions, WriteState]
     world.wait(100.0)
     assert len(world.writes) == 3, "what is right is not written again"
 
@@ -455,7 +460,7 @@ def test_a_new_life_goes_on_where_the_last_one_was_killed() -> None:
     assert world.listed == "b c"
     assert world.state("next")[0] == "Ready"
     kinds = [type(write) for write in world.writes[written:]]
-    assert kinds == [WriteConfig, TellCheck, SetState], "nothing is said twice"
+    assert kinds == [WriteConfig, WriteConditions, WriteState], "nothing is said twice"
 
 
 def test_what_somebody_wrote_first_is_looked_at_again() -> None:
@@ -495,7 +500,7 @@ def test_a_check_that_names_a_config_map_is_the_dispatcher_s() -> None:
     world.put(check("labels", Parameters(api_group="core", kind="ConfigMap", name="where")))
     world.put(check("ocm", controller="open-cluster-management.io/placement"))
     world.settle()
-    assert {w.check for w in world.writes if isinstance(w, TellCheck)} == {CHECK}
+    assert {w.check for w in world.writes if isinstance(w, WriteConditions)} == {CHECK}
     assert set(world.core.reviews) == {CHECK}
 
 
@@ -515,12 +520,12 @@ def test_a_thousand_who_wait_are_let_through_in_bounded_bunches() -> None:
     world.settle()
     for number in range(1000):
         world.submit(f"job-{number:04}")
-    first = [one for one in world.look() if isinstance(one, SetState)]
+    first = [one for one in world.look() if isinstance(one, WriteState)]
     assert len(first) == 200
     world.perform(first)
     world.settle()
     assert all(world.state(f"job-{n:04}")[0] == "Ready" for n in range(1000))
-    assert len([w for w in world.writes if isinstance(w, SetState)]) == 1000
+    assert len([w for w in world.writes if isinstance(w, WriteState)]) == 1000
 
 
 def test_an_odd_check_is_set_aside_while_all_others_go_on_and_is_tried_again(
@@ -559,12 +564,12 @@ def test_an_odd_check_is_set_aside_while_all_others_go_on_and_is_tried_again(
 def test_an_odd_workload_is_set_aside_while_all_others_pass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def odd(workload: Workload, *rest: Any) -> Word | None:
+    def odd(workload: Workload, *rest: Any) -> NewState | None:
         if workload.metadata.name == "odd":
             raise RuntimeError
-        return word(workload, *rest)
+        return new_state(workload, *rest)
 
-    monkeypatch.setattr("berthmaster.admission.core.word", odd)
+    monkeypatch.setattr("berthmaster.admission.core.new_state", odd)
     world = World("a")
     for name in ("before", "odd", "then"):
         world.submit(name)

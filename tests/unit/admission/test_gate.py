@@ -2,14 +2,14 @@
 
 import pytest
 
-from berthmaster.admission.gate import Standing, Word, listed, word
+from berthmaster.admission.gate import CheckVerdict, NewState, listed, new_state
 from berthmaster.kueue.workloads import Workload
 from tests.unit.admission.hub_objects import CHECK, RESERVED, condition, workload
 
-OPEN = Standing(True, "Placement t4 selects a")
-SHUT = Standing(False, "NoClustersAvailable: nobody")
-READY = Word("Ready", "Placement t4 selects a")
-WAIT = Word("Pending", "NoClustersAvailable: nobody")
+OPEN = CheckVerdict(True, "Placement t4 selects a")
+SHUT = CheckVerdict(False, "NoClustersAvailable: nobody")
+READY = NewState("Ready", "Placement t4 selects a")
+WAIT = NewState("Pending", "NoClustersAvailable: nobody")
 EVICTED, FINISHED = condition("Evicted"), condition("Finished")
 
 
@@ -31,19 +31,21 @@ EVICTED, FINISHED = condition("Evicted"), condition("Finished")
         ("without any status", Workload(), OPEN, None),
     ],
 )
-def test_word(why: str, thing: Workload, standing: Standing, expected: Word | None) -> None:
-    assert word(thing, CHECK, standing) == expected, why
+def test_new_state(
+    why: str, thing: Workload, standing: CheckVerdict, expected: NewState | None
+) -> None:
+    assert new_state(thing, CHECK, standing) == expected, why
 
 
 def test_each_attempt_passes_anew() -> None:
-    assert word(workload(state="Ready"), CHECK, OPEN) is None
+    assert new_state(workload(state="Ready"), CHECK, OPEN) is None
     evicted = workload(state="Pending", conditions=(EVICTED,), message="Reset to Pending")
-    assert word(evicted, CHECK, OPEN) is None
-    assert word(workload(state="Pending", message="Reset to Pending"), CHECK, OPEN) == READY
+    assert new_state(evicted, CHECK, OPEN) is None
+    assert new_state(workload(state="Pending", message="Reset to Pending"), CHECK, OPEN) == READY
 
 
 def test_a_message_is_as_long_as_the_api_takes() -> None:
-    told = word(workload(), CHECK, Standing(False, "x" * 100_000))
+    told = new_state(workload(), CHECK, CheckVerdict(False, "x" * 100_000))
     assert told is not None
     assert len(told.message) == 2000
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from berthmaster.admission.instructions import Connect, DeleteConfig, SetState, WriteConfig
+from berthmaster.admission.instructions import Connect, DeleteConfig, WriteConfig, WriteState
 from berthmaster.admission.objects import check_of
 from berthmaster.admission.writer import AdmissionWriter
 from berthmaster.controller.answer import Answer, Outcome
@@ -40,8 +40,8 @@ async def writer(*answers: Handler) -> AsyncIterator[tuple[Stage, AdmissionWrite
             yield stage, AdmissionWriter(client, "kueue-system")
 
 
-def passing(base: Workload) -> SetState:
-    return SetState(base, CHECK, True, "Placement t4 selects a")
+def passing(base: Workload) -> WriteState:
+    return WriteState(base, CHECK, True, "Placement t4 selects a")
 
 
 def asked(stage: Stage) -> list[tuple[str, str]]:

@@ -8,15 +8,15 @@ import msgspec
 
 from berthmaster.admission import gate
 from berthmaster.admission.core import Admission
-from berthmaster.admission.gate import Standing
+from berthmaster.admission.gate import CheckVerdict
 from berthmaster.admission.instructions import (
     Connect,
     DeleteConfig,
     Instruction,
-    SetState,
-    TellCheck,
     Write,
+    WriteConditions,
     WriteConfig,
+    WriteState,
 )
 from berthmaster.controller.answer import Answer, Outcome
 from berthmaster.controller.instructions import KubeEvent
@@ -218,11 +218,11 @@ class World:
                 if write.cluster not in self.secrets:
                     return Answer(Outcome.GONE, "NoSecret", "there is no Secret")
                 self.put(cluster(write.cluster, active=None))
-            case TellCheck():
+            case WriteConditions():
                 found = self.objects["AdmissionCheck", "", write.check]
                 status = msgspec.structs.replace(check().status, conditions=write.conditions)  # type: ignore[type-var]
                 self.put(msgspec.structs.replace(found, status=status))
-            case SetState():
+            case WriteState():
                 self._set_state(write)
         return Answer()
 
@@ -244,12 +244,12 @@ class World:
         assert isinstance(stored, MultiKueueConfig)
         return Answer(found=stored)
 
-    def _set_state(self, write: SetState) -> None:
+    def _set_state(self, write: WriteState) -> None:
         at: Key = ("Workload", *key_of(write.base.metadata))
         there = self.objects.get(at)
         if not isinstance(there, Workload):
             return
-        word = gate.word(there, write.check, Standing(write.passes, write.message))
+        word = gate.new_state(there, write.check, CheckVerdict(write.passes, write.message))
         if word is None:
             return
         told = CheckState(name=write.check, state=word.state, message=word.message)

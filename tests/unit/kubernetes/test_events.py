@@ -10,7 +10,7 @@ from aiohttp import web
 
 from berthmaster.kubernetes import events
 from berthmaster.kubernetes.client import Client
-from berthmaster.kubernetes.events import Book, Entry, Recorder, Subject, cut
+from berthmaster.kubernetes.events import Entry, EventQueue, Recorder, Subject, cut
 from berthmaster.kubernetes.objects import Metadata
 from tests.unit.kubernetes.stage import WIDGETS, Lines, Stage, refuse, until
 
@@ -19,10 +19,10 @@ B = Subject(WIDGETS, Metadata(name="b", namespace="toys", uid="u-b"))
 START_S = 1795294042.0
 
 
-def taken(book: Book, now_s: float) -> list[tuple[str, str, str, int]]:
+def taken(queue: EventQueue, now_s: float) -> list[tuple[str, str, str, int]]:
     """All that is due: (object, reason, words, count)."""
     found = []
-    while (entry := book.take(now_s)) is not None:
+    while (entry := queue.take(now_s)) is not None:
         found.append((entry.subject.metadata.name, entry.reason, entry.note, entry.count))
     return found
 
@@ -31,42 +31,42 @@ def taken(book: Book, now_s: float) -> list[tuple[str, str, str, int]]:
 
 
 def test_what_happens_again_is_one_event_with_a_count_and_the_newest_words() -> None:
-    book = Book()
-    book.tell(A, "Normal", "Nominated", "worker-1", 0.0)
-    book.tell(A, "Normal", "Nominated", "worker-2", 0.1)
-    book.tell(A, "Warning", "Nominated", "as a warning it is another event", 0.2)
-    book.tell(B, "Normal", "Nominated", "worker-1", 0.3)
-    assert taken(book, 1.0) == [
+    queue = EventQueue()
+    queue.tell(A, "Normal", "Nominated", "worker-1", 0.0)
+    queue.tell(A, "Normal", "Nominated", "worker-2", 0.1)
+    queue.tell(A, "Warning", "Nominated", "as a warning it is another event", 0.2)
+    queue.tell(B, "Normal", "Nominated", "worker-1", 0.3)
+    assert taken(queue, 1.0) == [
         ("a", "Nominated", "worker-2", 2),
         ("a", "Nominated", "as a warning it is another event", 1),
         ("b", "Nominated", "worker-1", 1),
     ]
-    assert book.next_due_s() is None
+    assert queue.next_due_s() is None
 
     # Told again it is the same event, written no more often than every few seconds.
     for tenth in range(50):
-        book.tell(A, "Normal", "Nominated", f"worker-{tenth}", 2.0 + tenth / 10)
-    assert taken(book, 9.0) == []
-    assert book.next_due_s() == 11.0
-    assert taken(book, 11.0) == [("a", "Nominated", "worker-49", 52)]
+        queue.tell(A, "Normal", "Nominated", f"worker-{tenth}", 2.0 + tenth / 10)
+    assert taken(queue, 9.0) == []
+    assert queue.next_due_s() == 11.0
+    assert taken(queue, 11.0) == [("a", "Nominated", "worker-49", 52)]
 
 
 def test_after_some_minutes_of_silence_it_is_an_event_of_its_own() -> None:
-    book = Book()
-    book.tell(A, "Normal", "Nominated", "once", 0.0)
-    assert taken(book, 0.0) == [("a", "Nominated", "once", 1)]
-    book.tell(A, "Normal", "Nominated", "again", 601.0)
-    assert taken(book, 601.0) == [("a", "Nominated", "again", 1)]
+    queue = EventQueue()
+    queue.tell(A, "Normal", "Nominated", "once", 0.0)
+    assert taken(queue, 0.0) == [("a", "Nominated", "once", 1)]
+    queue.tell(A, "Normal", "Nominated", "again", 601.0)
+    assert taken(queue, 601.0) == [("a", "Nominated", "again", 1)]
 
 
 def test_more_than_can_wait_is_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "MAX_WAITING", 2)
-    book = Book()
+    queue = EventQueue()
     for number in range(5):
-        book.tell(A, "Normal", f"Reason{number}", "x", 0.0)
-    book.tell(A, "Normal", "Reason1", "of one that waits there may be more", 0.1)
-    assert book.dropped == 3
-    assert taken(book, 1.0) == [
+        queue.tell(A, "Normal", f"Reason{number}", "x", 0.0)
+    queue.tell(A, "Normal", "Reason1", "of one that waits there may be more", 0.1)
+    assert queue.dropped == 3
+    assert taken(queue, 1.0) == [
         ("a", "Reason0", "x", 1),
         ("a", "Reason1", "of one that waits there may be more", 2),
     ]
@@ -74,30 +74,30 @@ def test_more_than_can_wait_is_dropped_and_counted(monkeypatch: pytest.MonkeyPat
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "MAX_REMEMBERED", 3)
-    book = Book()
+    queue = EventQueue()
     for number in range(4):
-        book.tell(A, "Normal", f"Reason{number}", "x", float(number))
-        taken(book, float(number))
-    book.tell(A, "Normal", "Reason0", "forgotten, so it counts anew", 20.0)
-    book.tell(A, "Normal", "Reason3", "remembered", 20.0)
-    assert taken(book, 20.0) == [
+        queue.tell(A, "Normal", f"Reason{number}", "x", float(number))
+        taken(queue, float(number))
+    queue.tell(A, "Normal", "Reason0", "forgotten, so it counts anew", 20.0)
+    queue.tell(A, "Normal", "Reason3", "remembered", 20.0)
+    assert taken(queue, 20.0) == [
         ("a", "Reason0", "forgotten, so it counts anew", 1),
         ("a", "Reason3", "remembered", 2),
     ]
 
 
 def test_what_cannot_be_written_is_tried_a_few_times_and_then_dropped() -> None:
-    book = Book()
-    book.tell(A, "Normal", "Nominated", "x", 0.0)
+    queue = EventQueue()
+    queue.tell(A, "Normal", "Nominated", "x", 0.0)
     for now_s in (0.0, 5.0):
-        entry = book.take(now_s)
+        entry = queue.take(now_s)
         assert isinstance(entry, Entry)
-        book.failed(entry, now_s, 5.0)
-        assert book.next_due_s() == now_s + 5.0
-    last = book.take(10.0)
+        queue.failed(entry, now_s, 5.0)
+        assert queue.next_due_s() == now_s + 5.0
+    last = queue.take(10.0)
     assert last is not None
-    book.failed(last, 10.0, 5.0)
-    assert (book.next_due_s(), book.dropped) == (None, 1)
+    queue.failed(last, 10.0, 5.0)
+    assert (queue.next_due_s(), queue.dropped) == (None, 1)
 
 
 @pytest.mark.parametrize("note", ["", "short", "x" * 1024, "x" * 1025, "é" * 600, "🦙" * 300])

@@ -6,7 +6,7 @@ from typing import Any, Final
 from berthmaster.controller.answer import Answer
 from berthmaster.controller.instructions import KubeEvent
 from berthmaster.kubernetes.objects import Object, seconds
-from berthmaster.ocm.core import Hub, Kind
+from berthmaster.ocm.core import Hub, OcmKind
 from berthmaster.ocm.instructions import (
     CreateProfile,
     CreateScore,
@@ -18,7 +18,7 @@ from berthmaster.ocm.instructions import (
 )
 from berthmaster.ocm.objects import PlacementScore
 from berthmaster.ocm.pace import Rules
-from berthmaster.ocm.policy import Policy
+from berthmaster.ocm.policy import OcmPolicy
 from tests.unit.ocm.builders import NAME, T0_S, managed, placed, profile, score
 
 EAST: Final[Key] = ("score", "east", NAME)
@@ -30,13 +30,13 @@ class Story:
     """A hub that is listed, a clock, and a server that does what it is told."""
 
     def __init__(self, **policy: Any) -> None:
-        self.hub = Hub(Policy(rules=RULES, silent_after_s=30.0, **policy))
+        self.hub = Hub(OcmPolicy(rules=RULES, silent_after_s=30.0, **policy))
         self.now_s = T0_S
         self.version = 100
         self.written: dict[Key, Object] = {}
         self.ahead_s = 0.0  # the server's clock before ours
         self.hub.listen(self.now_s, blind=False)
-        for kind in Kind:
+        for kind in OcmKind:
             self.hub.on_listed(kind.value)
 
     def act(self, after_s: float = 0.0) -> list[Instruction]:

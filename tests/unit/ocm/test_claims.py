@@ -7,7 +7,7 @@ from berthmaster.controller.instructions import KubeEvent
 from berthmaster.ocm.claims import NAMES, Claims
 from berthmaster.ocm.instructions import CreateClaim, Instruction, Write, WriteClaim
 from berthmaster.ocm.pace import Rules
-from berthmaster.ocm.policy import Policy
+from berthmaster.ocm.policy import OcmPolicy
 from tests.unit.ocm.builders import T0_S, claim, score
 
 FREE = "gpu-free.berthmaster.io"
@@ -18,7 +18,7 @@ class Story:
 
     def __init__(self) -> None:
         rules = Rules(settle_s=60.0, refill_s=60.0, burst=6.0)
-        self.core = Claims("east", Policy(rules=rules, silent_after_s=30.0))
+        self.core = Claims("east", OcmPolicy(rules=rules, silent_after_s=30.0))
         self.now_s = T0_S
         self.version = 0
         self.core.listen(self.now_s, blind=False)

@@ -9,7 +9,7 @@ import pytest
 from berthmaster.controller.answer import Answer, Outcome
 from berthmaster.controller.instructions import KubeEvent
 from berthmaster.kubernetes.objects import Condition, seconds, timestamp
-from berthmaster.ocm.core import Kind
+from berthmaster.ocm.core import OcmKind
 from berthmaster.ocm.instructions import (
     CreateScore,
     Instruction,
@@ -389,25 +389,25 @@ def test_a_cluster_that_is_not_accepted_leaves_or_is_gone_is_let_be() -> None:
 def test_a_hub_without_open_cluster_management_stays_quiet_and_wakes_when_it_comes() -> None:
     story = Story()
     story.tell()
-    for kind in Kind:
+    for kind in OcmKind:
         story.hub.on_absent(kind.value)
     assert (story.act(60), story.hub.wake_at_s()) == ([], inf)
     story.tell()
-    story.hub.on_listed(Kind.MANAGED.value)
+    story.hub.on_listed(OcmKind.MANAGED.value)
     story.sees(managed("east"))
     assert story.act() == []  # its scores' kind is still not served
-    story.hub.on_listed(Kind.SCORES.value)
+    story.hub.on_listed(OcmKind.SCORES.value)
     assert story.act() == [CreateScore(EAST)]
 
 
 def test_a_kind_that_goes_takes_what_was_known_of_it() -> None:
     story = reported()
-    story.hub.on_absent(Kind.SCORES.value)
+    story.hub.on_absent(OcmKind.SCORES.value)
     story.tell(free=1)
     assert story.act() == []
-    story.hub.on_listed(Kind.SCORES.value)
+    story.hub.on_listed(OcmKind.SCORES.value)
     assert story.act() == [CreateScore(EAST)]
-    story.hub.on_absent(Kind.MANAGED.value)
+    story.hub.on_absent(OcmKind.MANAGED.value)
     assert story.hub.managed == {}
     assert story.act() == []
 

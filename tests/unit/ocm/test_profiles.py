@@ -4,7 +4,7 @@ import pytest
 
 from berthmaster.controller.instructions import KubeEvent
 from berthmaster.kubernetes.objects import timestamp
-from berthmaster.ocm.core import Kind
+from berthmaster.ocm.core import OcmKind
 from berthmaster.ocm.instructions import (
     CreateProfile,
     CreateScore,
@@ -109,8 +109,8 @@ def test_profiles_are_made_only_where_that_is_set_and_only_of_what_nobody_manage
 
 def test_a_hub_without_ocm_but_with_profiles_makes_them_too() -> None:
     story = Story(create_profiles_in="fleet")
-    story.hub.on_absent(Kind.MANAGED.value)
-    story.hub.on_absent(Kind.SCORES.value)
+    story.hub.on_absent(OcmKind.MANAGED.value)
+    story.hub.on_absent(OcmKind.SCORES.value)
     story.tell("east")
     assert story.act() == [CreateProfile(("profile", "fleet", "east"), "berthmaster")]
 

@@ -15,7 +15,7 @@ from berthmaster.placement.names import HYSTERESIS, RANKING
 from berthmaster.placement.objects import ManagedCluster
 from berthmaster.placement.scheduling.plugin import Snapshot
 from berthmaster.placement.scheduling.request import Request
-from berthmaster.placement.scheduling.scheduler import Outcome, schedule
+from berthmaster.placement.scheduling.scheduler import ScheduleResult, schedule
 from tests.unit.placement.hub import Hub, joined
 from tests.unit.placement.objects import (
     NAMESPACE,
@@ -574,7 +574,7 @@ def test_with_steady_alone_who_is_decided_stays_and_repeating_changes_nothing(
 def test_a_placement_that_makes_it_raise_is_set_aside_while_others_are_decided(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def odd(snapshot: Snapshot, request: Request) -> Outcome:
+    def odd(snapshot: Snapshot, request: Request) -> ScheduleResult:
         if request.number == 3:
             raise RuntimeError("what nobody thought of")
         return schedule(snapshot, request)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from berthmaster.placement.objects import PAGE_LIMIT, ManagedCluster
 from berthmaster.placement.pages import MAX_RANKING_CHARS, MAX_REASON_CHARS, Page, pages, ranking
 from berthmaster.placement.scheduling.request import Request
-from berthmaster.placement.scheduling.scheduler import Outcome, schedule
+from berthmaster.placement.scheduling.scheduler import ScheduleResult, schedule
 from tests.unit.placement.objects import (
     UNHURRIED,
     cluster,
@@ -154,7 +154,7 @@ def test_a_decision_says_its_score_and_the_parts_of_it() -> None:
     assert len(page.decisions[0].reason) == MAX_REASON_CHARS
 
 
-def outcome_of(count: int, **spec: Any) -> tuple[Request, Outcome]:
+def outcome_of(count: int, **spec: Any) -> tuple[Request, ScheduleResult]:
     asked = request(**spec)
     clusters = [cluster(f"a-cluster-with-a-longer-name-{n:04}") for n in range(count)]
     return asked, schedule(snapshot(clusters), asked)

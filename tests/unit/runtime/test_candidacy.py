@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berthmaster.runtime.candidacy import Candidacy, Record, State, Step
+from berthmaster.runtime.candidacy import Candidacy, LeaseState, LeaseStep, Record
 
 TTL_S = 10.0
 OURS = Record("5", "us#1", TTL_S, 2)
@@ -14,21 +14,21 @@ THEIRS = OURS._replace(holder="they#2")
 NOBODYS = OURS._replace(holder="")
 
 
-def in_state(state: State) -> Candidacy:
+def in_state(state: LeaseState) -> Candidacy:
     """A replica that wrote at 100, or that saw another's record then."""
     found = Candidacy("us#1", TTL_S)
-    if state is State.CANDIDATE:
+    if state is LeaseState.CANDIDATE:
         found.on_read(THEIRS, 100)
     else:
         found.on_written(OURS, 100)
-    if state is State.DOUBTING:
+    if state is LeaseState.DOUBTING:
         found.on_outdated()
     assert found.state is state
     return found
 
 
-CANDIDATE, HOLDING, DOUBTING = State.CANDIDATE, State.HOLDING, State.DOUBTING
-READ, TAKE, RENEW, REST = Step.READ, Step.TAKE, Step.RENEW, Step.REST
+CANDIDATE, HOLDING, DOUBTING = LeaseState.CANDIDATE, LeaseState.HOLDING, LeaseState.DOUBTING
+READ, TAKE, RENEW, REST = LeaseStep.READ, LeaseStep.TAKE, LeaseStep.RENEW, LeaseStep.REST
 MOVED = THEIRS._replace(version="6")
 PATIENT = THEIRS._replace(version="6", ttl_s=60)
 
@@ -65,7 +65,7 @@ PATIENT = THEIRS._replace(version="6", ttl_s=60)
     ],
 )
 def test_each_cell_of_the_table(
-    state: State, event: str, arguments: tuple[object, ...], then: State, step: object
+    state: LeaseState, event: str, arguments: tuple[object, ...], then: LeaseState, step: object
 ) -> None:
     candidacy = in_state(state)
     assert getattr(candidacy, event)(*arguments) == step

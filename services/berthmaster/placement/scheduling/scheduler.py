@@ -57,14 +57,14 @@ DESCRIPTIONS: Final[Mapping[str, str]] = {
 
 
 class Ranked(NamedTuple):
-    """A cluster, its score, and each prioritizer's part in the order of ``Outcome.weights``."""
+    """A cluster, its score, and each prioritizer's part in the order of ``weights`` below."""
 
     cluster: str
     total: int
     parts: tuple[int, ...] = ()
 
 
-class Outcome(NamedTuple):
+class ScheduleResult(NamedTuple):
     """What was found, and how."""
 
     bindings: int  # valid ones
@@ -80,7 +80,7 @@ class Outcome(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def schedule(snapshot: Snapshot, request: Request) -> Outcome:
+def schedule(snapshot: Snapshot, request: Request) -> ScheduleResult:
     """The outcome for one Placement. Raises Misconfigured."""
     bound = sets.valid_bindings(snapshot)
     eligible = sets.eligible(bound, request.cluster_sets)
@@ -110,7 +110,7 @@ def schedule(snapshot: Snapshot, request: Request) -> Outcome:
         for name, total in sorted(totals.items(), key=lambda item: (-item[1], item[0]))
     )
     selected = _selected(ranked, request, snapshot.decided)
-    return Outcome(
+    return ScheduleResult(
         bindings=len(bound),
         eligible=eligible,
         available=available,

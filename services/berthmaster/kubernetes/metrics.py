@@ -4,7 +4,7 @@ from berthmaster.kubernetes.client import Client
 from berthmaster.runtime.metrics import Metrics
 
 
-class CallFigures:
+class CallMetrics:
     """``api_calls`` by verb and resource."""
 
     def __init__(self, metrics: Metrics, client: Client, help: str) -> None:

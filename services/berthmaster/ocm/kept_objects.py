@@ -20,7 +20,7 @@ T = TypeVar("T", bound=Object)
 MAX_ON_THE_WAY: Final = 16  # writes at a time, of all objects together
 
 
-class Target(Generic[T]):
+class KeptObject(Generic[T]):
     """One object that should be there."""
 
     def __init__(self, key: Key, rules: Rules) -> None:
@@ -41,20 +41,20 @@ class Target(Generic[T]):
         return True
 
 
-class Targets(Generic[T]):
+class KeptObjects(Generic[T]):
     """All objects of a core."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
-        self.all: dict[Key, Target[T]] = {}
+        self.all: dict[Key, KeptObject[T]] = {}
         self.aside = SetAside()
         self.on_the_way = 0
 
-    def target(self, key: Key) -> Target[T]:
+    def target(self, key: Key) -> KeptObject[T]:
         """The object of this key, from now on one that is looked at."""
         found = self.all.get(key)
         if found is None:
-            found = self.all[key] = Target(key, self._rules)
+            found = self.all[key] = KeptObject(key, self._rules)
         return found
 
     def drop(self, key: Key) -> None:
@@ -69,7 +69,7 @@ class Targets(Generic[T]):
             if (target := self.all.get(key)) is not None:
                 target.due_s = -inf
 
-    def due(self, now_s: float) -> list[Target[T]]:
+    def due(self, now_s: float) -> list[KeptObject[T]]:
         """Those to look at now, the longest due first, and not more than may be on their way."""
         room = MAX_ON_THE_WAY - self.on_the_way
         if room <= 0:
@@ -90,7 +90,7 @@ class Targets(Generic[T]):
         return self.on_the_way >= MAX_ON_THE_WAY
 
     def decide(
-        self, target: Target[T], look: Look | None, until_s: float, now_s: float
+        self, target: KeptObject[T], look: Look | None, until_s: float, now_s: float
     ) -> list[Instruction]:
         """Its write if that is due now, or why there is none. ``until_s``: when the look must be
         taken anew, whatever it says."""
@@ -99,10 +99,10 @@ class Targets(Generic[T]):
             return []
         if look.write is None:
             target.due_s = inf
-            if look.tell is None or target.warned == look.tell.reason:
+            if look.event is None or target.warned == look.event.reason:
                 return []
-            target.warned, target.trouble = look.tell.reason, look.tell.note
-            return [look.tell]
+            target.warned, target.trouble = look.event.reason, look.event.note
+            return [look.event]
         if target.warned:
             target.warned = target.trouble = ""
         due_s = target.pace.due_s(look.gap, look.renew_at_s, now_s)
@@ -115,7 +115,7 @@ class Targets(Generic[T]):
         return [look.write]
 
     def act(
-        self, look: Callable[[Target[T], float], tuple[Look | None, float]], now_s: float
+        self, look: Callable[[KeptObject[T], float], tuple[Look | None, float]], now_s: float
     ) -> list[Instruction]:
         """The writes that are due. ``look``: (an object beside what it should be, None for nothing
         to do; until when that holds). An object that makes it raise is set aside, and looked at
@@ -134,7 +134,7 @@ class Targets(Generic[T]):
                 target.due_s = target.pace.failed(now_s)
         return out
 
-    def answered(self, write: Write, answer: Answer, now_s: float) -> Target[T] | None:
+    def answered(self, write: Write, answer: Answer, now_s: float) -> KeptObject[T] | None:
         """What became of a write; None if nobody wants the object any more."""
         target = self.all.get(write.key)
         if target is None or not target.on_the_way:
