@@ -98,6 +98,11 @@ class SetAside:
         """Whether an object is set aside because it failed there."""
         return (phase, resource.plural, key) in self._odd
 
+    def why(self, phase: Phase, resource: Resource, key: Key) -> str:
+        """Why an object is set aside because it failed there; "" if it is not."""
+        odd = self._odd.get((phase, resource.plural, key))
+        return odd.why if odd is not None else ""
+
     def take_untold(self) -> list[Oddity]:
         """What nobody was told of since the last call."""
         untold, self._untold = self._untold, {}

@@ -20,9 +20,13 @@ def instance_of(service: str) -> str:
 class KubeEvents:
     """Publishes the Events of one replica."""
 
-    def __init__(self, ctx: Context[Any], client: Client, controller: str) -> None:
-        """``controller``: its name after ``berthmaster.io/``."""
+    def __init__(
+        self, ctx: Context[Any], client: Client, controller: str, *, quiet: bool = False
+    ) -> None:
+        """``controller``: its name after ``berthmaster.io/``. ``quiet``: into the log only, for who
+        may write nothing."""
         self._ctx = ctx
+        self._quiet = quiet
         self._recorder = Recorder(
             client,
             controller=f"berthmaster.io/{controller}",
@@ -44,9 +48,10 @@ class KubeEvents:
         """Have it written soon; returns at once."""
         about = Subject(event.resource, event.metadata)
         kind = "Warning" if event.warning else "Normal"
-        self._recorder.tell(
-            about, "Warning" if event.warning else "Normal", event.reason, event.note
-        )
+        if not self._quiet:
+            self._recorder.tell(
+                about, "Warning" if event.warning else "Normal", event.reason, event.note
+            )
         name, namespace = event.metadata.name, event.metadata.namespace
         self._ctx.log.info(
             "told",

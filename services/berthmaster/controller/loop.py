@@ -67,15 +67,16 @@ class Controller(Generic[W]):
         name: str,
         gather_s: float = 0.0,
         beat_s: float = BEAT_S,
+        quiet: bool = False,
     ) -> None:
         """``name``: of the controller, after ``berthmaster.io/``. ``gather_s``: to wait after a
         change for more of them, where a look at all that changed is dear. ``beat_s``: between two
-        looks at health and figures."""
+        looks at health and figures. ``quiet``: Events go into the log only."""
         self.ctx = ctx
         self.client = client
         self.writer = writer
         self.lease: Lease | None = None
-        self.kube_events = KubeEvents(ctx, client, name)
+        self.kube_events = KubeEvents(ctx, client, name, quiet=quiet)
         self.metrics = ControllerMetrics(ctx.metrics)
         self.acting = False
         self._was_odd = False

@@ -15,7 +15,12 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from berthmaster.kubernetes.objects import Object
+from berthmaster.controller.answer import Answer
+from berthmaster.controller.answer import Outcome as WriteOutcome
+from berthmaster.controller.aside import Phase, SetAside
+from berthmaster.controller.instructions import KubeEvent
+from berthmaster.kubernetes.objects import Metadata, Object, key_of
+from berthmaster.kubernetes.resources import WORKLOADS
 from berthmaster.kubernetes.selector import Selector
 from berthmaster.kueue.jobs import HubJob
 from berthmaster.kueue.workloads import KueueWorkload
@@ -50,7 +55,14 @@ from berthmaster.multikueue.deciding.steps import (
     Wait,
     next_step,
 )
-from berthmaster.multikueue.instructions import DeleteJob, Done, Instruction, Nominate, PassCheck
+from berthmaster.multikueue.instructions import (
+    DeleteJob,
+    Instruction,
+    MakeJob,
+    Nominate,
+    PassCheck,
+    Write,
+)
 from berthmaster.multikueue.known.bus_state import BusState
 from berthmaster.multikueue.known.hub import Hub, ObjectKey
 from berthmaster.multikueue.known.in_flight import InFlight
@@ -81,7 +93,8 @@ class Reconciler:
         self.hub = Hub(tenants, former_hubs)
         self.decisions: OrderedDict[int, Decision] = OrderedDict()
         self.latencies_s: list[float] = []  # may be nominated -> nominated; drained by the shell
-        self.failures: list[tuple[Key, Exception]] = []  # errors of ours; drained by the shell
+        self.appends: list[Append] = []  # to be stored; drained by the shell
+        self.aside = SetAside()
         self.pending: Commit | None = None
         self.unreadable_decision = ""  # why this replica must not decide at all
         self.trapped: dict[Key, traps.Trap] = {}
@@ -187,23 +200,22 @@ class Reconciler:
         if isinstance(asked, Append):
             self._in_flight.fold_first(name, asked.event.after, outcome, now_s)
 
-    def on_done(self, done: Done, now_s: float) -> None:
+    def on_answer(self, write: Write, answer: Answer, now_s: float) -> tuple[()]:
         """What became of a write to Kubernetes."""
-        if done.thing is not None:
-            self.on_object(done.thing)
-        self._config_order.on_done(done, now_s)
-        self._checks.on_done(done, now_s)
-        self.blindly.on_done(done, now_s)
-        landed = self._in_flight.landed(done.ref)
+        if isinstance(answer.found, Object):
+            self.on_object(answer.found)
+        self._config_order.on_answer(write.ref)
+        self._checks.on_answer(write.ref, now_s)
+        self.blindly.on_answer(write.ref)
+        landed = self._in_flight.landed(write.ref)
         if landed is None:
-            return
+            return ()
         name, asked = landed
         self._work.add([name])
         memo = self._memo(name)
-        memo.trouble, memo.trouble_passes = done.why, done.pause_s is not None
-        if done.why:
-            pause_s = LASTING_TROUBLE_S if done.permanent else done.pause_s or TROUBLE_S
-            memo.trouble_until_s = now_s + pause_s
+        memo.trouble, memo.trouble_passes = answer.why, answer.passes
+        if not answer.done:
+            memo.trouble_until_s = now_s + _pause_s(write, answer)
             self._work.add_at(name, memo.trouble_until_s)
         elif isinstance(asked, DeleteJob):
             memo.trouble_until_s = now_s + TROUBLE_S  # until its end is seen
@@ -211,6 +223,7 @@ class Reconciler:
             memo.nominated.setdefault(asked.cluster, now_s)
             if memo.ready_at_s is not None:
                 self.latencies_s.append(max(0.0, now_s - memo.ready_at_s))
+        return ()
 
     def on_outcome(self, outcome: Outcome, log_end: int) -> None:
         """What became of the pending plan. ``log_end``: the last sequence of WORKLOADS as far as is
@@ -249,23 +262,25 @@ class Reconciler:
         """What was to be folded does not come (purged, say). Guards keep us safe: go on."""
         self._wait_for = 0
 
-    def act(self, now_s: float) -> list[Instruction]:
-        """Steps for all that changed. Only for the replica that may act."""
+    def act(self, now_s: float) -> list[Write | KubeEvent]:
+        """Steps for all that changed. Only for the replica that may act. Those that are events of
+        the log are put into ``appends``."""
         if self._work.sweep(now_s):
             self._config_order.moved = True
         out: list[Instruction] = []
         for name in self._work.take(now_s):
-            try:
+            about = self._about(name)
+            with self.aside.trying(Phase.ACTING, WORKLOADS, about):
                 out += self._look(name, now_s)
-            except Exception as error:  # noqa: BLE001 # one odd object must not stop all others
-                self.failures.append((name, error))
-                self._memo(name).trouble = f"it cannot be handled: {error!r}"[:500]
+            if why := self.aside.why(Phase.ACTING, WORKLOADS, key_of(about)):
+                self._memo(name).trouble = f"it cannot be handled: {why}"
                 self._work.add_at(name, now_s + FAILURE_S)
         if self.policy.mode == "order":
             out += self._config_order.look(self.hub, self.know, self.policy, now_s)
         if self.policy.mode == "dispatch":
             out += self._checks.look(self.hub, now_s)
-        return out
+        self.appends += [one for one in out if isinstance(one, Append)]
+        return [one for one in out if not isinstance(one, Append)]
 
     def blind(self, now_s: float) -> list[Nominate]:
         """The bus is away: what keeps Workloads moving without it."""
@@ -323,6 +338,11 @@ class Reconciler:
         return explain.why(about, self.decisions)
 
     # One workload
+
+    def _about(self, name: Key) -> Metadata:
+        """Its Workload; before there is one, what it will be told under."""
+        workload = self.hub.workload(name)
+        return workload.metadata if workload is not None else Metadata(name=name)
 
     def _memo(self, name: Key) -> Memo:
         return self._memos.setdefault(name, Memo())
@@ -455,3 +475,12 @@ class Reconciler:
             return [self._in_flight.write(view.name, made)]
         write = writes.stop(view, ref)
         return [self._in_flight.write(view.name, write)] if write is not None else []
+
+
+def _pause_s(write: Write, answer: Answer) -> float:
+    """Until it is tried again."""
+    in_vain = answer.outcome is WriteOutcome.DENIED
+    no_namespace = answer.outcome is WriteOutcome.GONE and isinstance(write, MakeJob)
+    if in_vain or no_namespace:
+        return LASTING_TROUBLE_S
+    return answer.pause_s or TROUBLE_S

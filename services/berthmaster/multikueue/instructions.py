@@ -1,12 +1,12 @@
-"""What the reconciler's core asks of its shell beside appends to the log, and what comes back.
+"""What the reconciler's core asks of its shell.
 
-Each names the workload on whose behalf it is, or none, and has a ``ref`` by which its outcome comes
-back: see ``Done``. A write to Kubernetes that failed is an outcome, not an exception.
+Each names the workload on whose behalf it is, or none, and has a ``ref`` by which its answer is
+known again. A write to Kubernetes that failed is an answer (controller/answer.py), no exception.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from berthmaster.kubernetes.objects import Metadata, Object
+from berthmaster.controller.instructions import KubeEvent
 from berthmaster.lifecycle.fold import Key
 from berthmaster.lifecycle.instructions import Append
 from berthmaster.multikueue.known.hub import ObjectKey
@@ -79,25 +79,5 @@ class SetCheckActive(NamedTuple):
     message: str
 
 
-class KubeEvent(NamedTuple):
-    """An event on a Workload or a check, for those who use kubectl. No outcome."""
-
-    about: Literal["Workload", "AdmissionCheck", "Job"]
-    metadata: Metadata
-    warning: bool
-    reason: str
-    note: str
-
-
 Write = Nominate | PassCheck | SwitchOff | MakeJob | DeleteJob | Reorder | SetCheckActive
 Instruction = Append | Write | KubeEvent
-
-
-class Done(NamedTuple):
-    """What became of a write: ``why`` is "" when it was done, or nothing was left to do."""
-
-    ref: str
-    why: str = ""
-    thing: Object | None = None  # as the server has it now, where that is known
-    permanent: bool = False  # repeating it soon is pointless
-    pause_s: float | None = None  # it will pass: repeat it after so long, and alarm nobody

@@ -16,12 +16,9 @@ class HubMetrics:
     def __init__(self, metrics: Metrics) -> None:
         self._nominations = metrics.counter("nominations", "Clusters nominated")
         self._blind = metrics.counter("blind_nominations", "Nominations while the bus was away")
-        self.refused = metrics.counter("refused_writes", "Writes not done", ["kind"])
         self.submitted = metrics.counter("submitted", "Workloads made known on the bus")
         self.placed = metrics.counter("placements", "Placements that were committed")
         self.lost_commits = metrics.counter("refused_commits", "Commits that lost a race")
-        self.failures = metrics.counter("failures", "Workloads that could not be handled")
-        self.acting = metrics.gauge("acting", "1 where this replica acts")
         self._conflicts = metrics.gauge("conflicts", "Writes that somebody else's came before")
         self._latency_s = metrics.histogram(
             "nomination_seconds", "From when a Workload may be nominated until it is"
@@ -33,7 +30,6 @@ class HubMetrics:
         self._elsewhere = metrics.gauge(
             "workloads_elsewhere", "Open workloads that stand on another hub, and are left alone"
         )
-        self._dropped = metrics.gauge("events_dropped", "Kubernetes events not written")
 
     def nominated(self, *, known: bool) -> None:
         """A cluster was nominated; ``known``: the bus knows of it."""
@@ -48,7 +44,6 @@ class HubMetrics:
         traps: Mapping[str, int],
         latencies_s: Iterable[float],
         conflicts: int,
-        dropped: int,
     ) -> None:
         """As of now: states of workloads, kinds of traps that some sit in, and how often each kind
         was met; nominations since the last time, and how long each took."""
@@ -64,4 +59,3 @@ class HubMetrics:
             self._traps_told[trap] = traps.get(trap, 0)
         self._elsewhere.set(elsewhere)
         self._conflicts.set(conflicts)
-        self._dropped.set(dropped)

@@ -16,9 +16,7 @@ the configuration's order alone.
 """
 
 import asyncio
-import os
-import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -33,27 +31,25 @@ from berthmaster.bus.joining import joined
 from berthmaster.bus.lease import Lease
 from berthmaster.bus.log import EventLog
 from berthmaster.bus.streams import CONTROL, FLEET, WORKLOADS, stream_info
-from berthmaster.controller.aside import SetAside
-from berthmaster.controller.watch import Watch, Watched
+from berthmaster.controller.answer import Answer
+from berthmaster.controller.kube_events import instance_of
+from berthmaster.controller.loop import Controller
+from berthmaster.controller.watch import Watched
 from berthmaster.engine.scoring.profiles import BALANCED, HUB_PROFILES
 from berthmaster.kubernetes.client import Client
-from berthmaster.kubernetes.events import Recorder, Subject
 from berthmaster.kubernetes.joining import ClusterSettings, reached
 from berthmaster.kubernetes.objects import Object
-from berthmaster.kubernetes.resources import ADMISSION_CHECKS, JOBS, Resource
-from berthmaster.kubernetes.resources import WORKLOADS as KUEUE_WORKLOADS
 from berthmaster.lifecycle.instructions import Append, Outcome, Stored, Unknown
 from berthmaster.multikueue.apiserver.check_parameters import Parameters
 from berthmaster.multikueue.apiserver.identity import PART, identify
 from berthmaster.multikueue.apiserver.watch import ABSENT_S, WATCHED
-from berthmaster.multikueue.apiserver.writer import Writer
+from berthmaster.multikueue.apiserver.writer import HubWriter
 from berthmaster.multikueue.core import Reconciler
 from berthmaster.multikueue.deciding.committing import Commit
 from berthmaster.multikueue.endpoints import WhyEndpoint
-from berthmaster.multikueue.instructions import Instruction, KubeEvent, Nominate, Write
+from berthmaster.multikueue.instructions import Nominate, Reorder, SetCheckActive, Write
 from berthmaster.multikueue.metrics import HubMetrics
 from berthmaster.multikueue.settings import ENGINE_VERSION, HubPolicy, Mode, weights_fault
-from berthmaster.runtime.periodic import set_within
 from berthmaster.runtime.service import Context, Service
 from berthmaster.runtime.settings import setting
 
@@ -63,11 +59,6 @@ LONGEST_SLEEP_S: Final = 1.0
 BUS_SILENT_S: Final = 3.0  # no heartbeat of the log for so long: the bus is away
 BLIND_LOOK_S: Final = 0.5
 MAX_BURIALS: Final = 256
-_RESOURCES: Final[Mapping[str, Resource]] = {
-    "Workload": KUEUE_WORKLOADS,
-    "AdmissionCheck": ADMISSION_CHECKS,
-    "Job": JOBS,
-}
 
 
 def _pairs(parts: tuple[str, ...]) -> str:
@@ -164,81 +155,52 @@ class MultiKueueSettings(ClusterSettings):
         return {namespace: tenant for namespace, _, tenant in pairs}
 
 
-class Shell:
+class HubController(Controller[Write]):
     """One replica."""
 
-    def __init__(
-        self,
-        ctx: Context[Any],
-        client: Client,
-        *,
-        policy: HubPolicy,
-        tenants: Mapping[str, str],
-        former_hubs: Iterable[str],
-        namespace: str,
-    ) -> None:
-        self._ctx = ctx
-        self._client = client
-        instance = f"multikueue/{socket.gethostname()}/{os.getpid()}"
-        self.core = Reconciler(instance, policy, tenants, former_hubs)
-        self._wake = asyncio.Event()
-        self._aside = SetAside()
-        self._watch = Watch(
-            ctx,
-            client,
-            WATCHED,
-            self._aside,
-            on_object=self._on_object,
-            on_change=self._wake.set,
-            absent_s=ABSENT_S,
-        )
-        self._writer = Writer(client, self.core.hub)
-        self._recorder = Recorder(
-            client,
-            controller="berthmaster.io/multikueue",
-            instance=instance.replace("/", "-")[:128],
-            log=ctx.log,
-            now=ctx.now,
-        )
+    def __init__(self, ctx: Context[MultiKueueSettings], client: Client) -> None:
+        settings = ctx.settings
+        policy, may_tell = settings.policy, settings.mode != "observe"
+        self.core = Reconciler(instance_of(NAME), policy, settings.tenants, settings.former_hubs)
+        self._writer = HubWriter(client, self.core.hub)
+        super().__init__(ctx, client, self.core, self._writer, name=NAME, quiet=not may_tell)
+        self._writer.may_write = self._may_write
+        self.watches(WATCHED, absent_s=ABSENT_S)
+        namespace = settings.namespace or client.access.namespace or "default"
         self._parameters = Parameters(client, self.core.hub, namespace, self._on_parameters)
         self._conn: Connection | None = None
         self._log: EventLog | None = None
         self._events: Follower | None = None
-        self._lease: Lease | None = None
         self._caught_up = {"log": False, "fleet": False, "control": False}
-        self._acting = False
         self._behind_since_s: float | None = None
         self._elsewhere: Mapping[str, int] = {}
-        self._metrics = HubMetrics(ctx.metrics)
-        self._input = DeciderInput(ctx, self.core, self._wake.set)
+        self._figures = HubMetrics(ctx.metrics)
+        self._input = DeciderInput(ctx, self.core, self.wake)
 
     # The hub
 
     def begin(self) -> None:
         """Mirror the hub, with the bus or without it."""
-        ctx = self._ctx
-        self._watch.start()
-        health = ctx.health
-        health.ready(PART, False, "not asked yet")
-        ctx.spawn(identify(self._client, self.core.hub, health), name="identity of the hub")
-        ctx.spawn(self._recorder.run(ctx.stopping), name="events for people")
+        ctx = self.ctx
+        ctx.health.ready(PART, False, "not asked yet")
+        ctx.spawn(identify(self.client, self.core.hub, ctx.health), name="identity of the hub")
         ctx.spawn(self._keep_blind_watch(), name="while the bus is away")
-        ctx.spawn(self._keep_house(), name="gauges")
         if self.core.policy.mode == "dispatch":
             ctx.spawn(self._parameters.run(), name="parameters of our checks")
+        self.start()
 
-    def _on_object(self, one: Watched, thing: Object, gone: bool) -> None:
+    def on_object(self, one: Watched, thing: Object, gone: bool) -> None:
         self.core.on_object(thing, gone=gone)
 
     def _on_parameters(self, check: str, found: Any) -> None:
         self.core.on_parameters(check, found)
-        self._wake.set()
+        self.wake()
 
     # The bus
 
     async def run(self, conn: Connection) -> None:
         """With the bus, until the context says stop."""
-        ctx = self._ctx
+        ctx = self.ctx
         self._conn, self._log = conn, EventLog(conn)
         heard = self._input
         heard.conn = conn
@@ -249,15 +211,12 @@ class Shell:
         )
         fleet = FactMirror(
             conn,
-            "multikueue",
+            NAME,
             [subjects.ALL_FLEET],
             on_fact=heard.on_fact,
             on_gone=self._on_gone,
         )
         control = Follower(conn, CONTROL, [subjects.ALL_CONTROL])
-        self._lease = Lease(
-            conn, "multikueue", self.core.name, on_gained=lambda _: self._wake.set()
-        )
         ctx.spawn(
             self._events.run(heard.on_recorded, caught_up=self._ready("log")),
             name="the log",
@@ -267,14 +226,10 @@ class Shell:
             control.run(heard.on_control, caught_up=self._ready("control")),
             name="control",
         )
-        lease = ctx.spawn(self._lease.run(), name="lease")
-        acting = ctx.spawn(self._act_for_ever(conn), name="act")
+        self.lead_by(Lease(conn, NAME, self.core.name, on_gained=lambda _: self.wake()))
         endpoints = await WhyEndpoint(conn, self.core.why).serve()
-        await ctx.stopping.wait()
-        acting.cancel()
+        await self.finish()
         await endpoints.stop()
-        lease.cancel()  # gives the lease back, so that a follower takes over at once
-        await asyncio.wait({acting, lease}, timeout=2.0)
         await heard.close()
 
     def _on_gone(self, subject: str) -> None:
@@ -289,54 +244,42 @@ class Shell:
     def _ready(self, part: str) -> Callable[[], None]:
         def caught_up() -> None:
             self._caught_up[part] = True
-            self._ctx.health.ready(part, True)
-            self._wake.set()
+            self.ctx.health.ready(part, True)
+            self.wake()
 
         return caught_up
 
     # Acting
 
-    @property
-    def _may_act(self) -> bool:
-        return (
-            self._lease is not None
-            and self._lease.held
-            and all(self._caught_up.values())
-            and self.core.hub.complete
-            and bool(self.core.hub.id)
-        )
+    def now(self) -> float:
+        return self._conn.now() if self._conn is not None else self.ctx.now()
 
-    async def _act_for_ever(self, conn: Connection) -> None:
-        while True:
-            await self._sleep(conn)
-            self.core.hub.complete = self.core.hub.complete or self._watch.complete
-            may = self._may_act
-            self._metrics.acting.set(may)
-            if may and not self._acting:
-                self.core.begin()
-            self._acting = may
-            if not may:
-                continue
-            now_s = conn.now()
-            for instruction in self.core.act(now_s):
-                self._carry_out(instruction, conn)
-            self._tell_failures()
-            if await self._is_behind():
-                continue
-            plan = self.core.decide(now_s)
-            if plan is not None:
-                self._ctx.spawn(self._commit(plan, conn), name="commit")
-            elif self.core.dirty:
-                self._wake.set()
+    def may_act(self) -> bool:
+        hub = self.core.hub
+        held = self.lease is not None and self.lease.held
+        return held and all(self._caught_up.values()) and hub.complete and bool(hub.id)
 
-    def _tell_failures(self) -> None:
-        for name, error in self.core.failures:
-            self._metrics.failures.inc()
-            self._ctx.log.error("a workload cannot be handled", error=error, workload=name)
-        self.core.failures.clear()
-        for odd in self._aside.take_untold() if self.core.policy.mode != "observe" else ():
-            about = Subject(odd.resource, odd.metadata)
-            self._recorder.tell(about, "Warning", odd.event.reason, odd.event.note)
+    def _may_write(self) -> bool:
+        """While the bus is away each replica writes: see deciding/blind.py."""
+        return self.may_act() or not self._bus_is_there
+
+    def before_act(self) -> None:
+        self.core.hub.complete = self.core.hub.complete or self.watch.complete
+
+    async def act(self) -> None:
+        now_s = self.now()
+        for instruction in self.core.act(now_s):
+            self.carry_out(instruction)
+        appends, self.core.appends = self.core.appends, []
+        for append in appends:
+            self.ctx.spawn(self._append(append), name="append")
+        if await self._is_behind():
+            return
+        commit = self.core.decide(now_s)
+        if commit is not None:
+            self.ctx.spawn(self._commit(commit), name="commit")
+        elif self.core.dirty:
+            self.wake()
 
     async def _is_behind(self) -> bool:
         if not self.core.behind:
@@ -347,75 +290,59 @@ class Shell:
         if now_s - self._behind_since_s > BEHIND_LIMIT_S:
             self.core.waited_long_enough()
         await asyncio.sleep(0.001)
-        self._wake.set()
+        self.wake()
         return True
 
-    async def _sleep(self, conn: Connection) -> None:
-        """Until something stirs the core, or the time that it named has come."""
-        pause_s = max(0.01, min(LONGEST_SLEEP_S, self.core.wake_at_s() - conn.now()))
-        await set_within(pause_s, self._wake)
-        self._wake.clear()
-
-    def _carry_out(self, instruction: Instruction, conn: Connection) -> None:
-        if isinstance(instruction, Append):
-            self._ctx.spawn(self._append(instruction, conn), name="append")
-        elif isinstance(instruction, KubeEvent):
-            self._tell(instruction)
-        else:
-            self._ctx.spawn(self._write(instruction), name="write to the hub")
-
-    def _tell(self, tell: KubeEvent) -> None:
-        about = Subject(_RESOURCES[tell.about], tell.metadata)
-        kind = "Warning" if tell.warning else "Normal"
-        self._recorder.tell(about, "Warning" if tell.warning else "Normal", tell.reason, tell.note)
-        self._ctx.log.info("told", kind=kind, reason=tell.reason, note=tell.note)
-
-    async def _append(self, append: Append, conn: Connection) -> None:
+    async def _append(self, append: Append) -> None:
+        assert self._conn is not None
         outcome: Outcome
         try:
-            outcome = await grouped(conn).append(append.event)
+            outcome = await grouped(self._conn).append(append.event)
         except BusError as error:
             outcome = Unknown(str(error))
         if isinstance(outcome, Stored):
-            self._metrics.submitted.inc(append.event.after == 0)
+            self._figures.submitted.inc(append.event.after == 0)
         else:
-            self._ctx.log.info("not appended", ref=append.ref, outcome=str(outcome))
-        self.core.on_appended(append.ref, outcome, conn.now())
-        self._wake.set()
+            self.ctx.log.info("not appended", ref=append.ref, outcome=str(outcome))
+        self.core.on_appended(append.ref, outcome, self.now())
+        self.wake()
 
-    async def _write(self, write: Write) -> None:
-        done = await self._writer.carry_out(write)
-        kind = type(write).__name__
-        if done.why:
-            self._metrics.refused.labels(kind).inc()
-            self._ctx.log.info("not written", kind=kind, why=done.why)
-        elif isinstance(write, Nominate):
-            self._metrics.nominated(known=write.workload is not None)
-        self.core.on_done(done, self._now())
-        self._wake.set()
-
-    def _now(self) -> float:
-        return self._conn.now() if self._conn is not None else self._ctx.now()
-
-    async def _commit(self, plan: Commit, conn: Connection) -> None:
+    async def _commit(self, commit: Commit) -> None:
         assert self._log is not None
+        assert self._conn is not None
         log_end = 0
         outcome: Outcome
         try:
-            outcome = await self._log.commit(plan.decision, plan.events)
+            outcome = await self._log.commit(commit.decision, commit.events)
         except BusError as error:
             outcome = Unknown(str(error))
         if isinstance(outcome, Stored):
-            self._metrics.placed.inc(len(plan.events))
+            self._figures.placed.inc(len(commit.events))
         else:
-            self._metrics.lost_commits.inc()
-            self._ctx.log.info("commit not stored", outcome=str(outcome))
+            self._figures.lost_commits.inc()
+            self.ctx.log.info("commit not stored", outcome=str(outcome))
             try:
-                log_end = (await stream_info(conn, WORKLOADS)).state.last_seq
+                log_end = (await stream_info(self._conn, WORKLOADS)).state.last_seq
             except BusError:
                 await asyncio.sleep(0.1)
         self.core.on_outcome(outcome, log_end)
-        self._wake.set()
+        self.wake()
+
+    def about(self, write: Write) -> str:
+        match write:
+            case Reorder():
+                return write.config
+            case SetCheckActive():
+                return write.check
+            case Nominate(workload=None):
+                return "/".join(write.at)
+            case _:
+                return f"{write.workload}"
+
+    def wrote(self, write: Write, answer: Answer) -> None:
+        super().wrote(write, answer)
+        if answer.done and isinstance(write, Nominate):
+            self._figures.nominated(known=write.workload is not None)
 
     # Without the bus
 
@@ -430,34 +357,30 @@ class Shell:
     async def _keep_blind_watch(self) -> None:
         while True:
             await asyncio.sleep(BLIND_LOOK_S)
-            self.core.hub.complete = self.core.hub.complete or self._watch.complete
+            self.before_act()
             if self._bus_is_there and self.core.hub.id:
                 self.core.blindly.over()
                 continue
-            for write in self.core.blind(self._ctx.now()):
-                self._ctx.spawn(self._write(write), name="write to the hub")
+            for write in self.core.blind(self.ctx.now()):
+                self.carry_out(write)
 
     # House
 
-    async def _keep_house(self) -> None:
-        while True:
-            await asyncio.sleep(1.0)
-            self._watch.show()
-            core = self.core
-            core.hub.hears(self._watch.trouble, self._now())
-            if self._conn is not None:
-                self._ctx.health.ready("bus", self._conn.connected, "no connection to NATS")
-            self._tell_elsewhere()
-            self._metrics.show(
-                workloads=[workload.state for workload in core.know.open.values()],
-                elsewhere=core.elsewhere().total(),
-                trapped=[trap.kind for trap in core.trapped.values()],
-                traps=core.trap_counts,
-                latencies_s=core.latencies_s,
-                conflicts=self._writer.conflicts,
-                dropped=self._recorder.dropped,
-            )
-            core.latencies_s.clear()
+    def show(self) -> None:
+        core = self.core
+        core.hub.hears(self.watch.trouble, self.now())
+        if self._conn is not None:
+            self.ctx.health.ready("bus", self._conn.connected, "no connection to NATS")
+        self._tell_elsewhere()
+        self._figures.show(
+            workloads=[workload.state for workload in core.know.open.values()],
+            elsewhere=core.elsewhere().total(),
+            trapped=[trap.kind for trap in core.trapped.values()],
+            traps=core.trap_counts,
+            latencies_s=core.latencies_s,
+            conflicts=self._writer.conflicts,
+        )
+        core.latencies_s.clear()
 
     def _tell_elsewhere(self) -> None:
         """Of another hub's workloads nothing is known here: people must hear that they wait."""
@@ -466,9 +389,9 @@ class Shell:
             return
         found = core.elsewhere()
         note = "; ".join(f"{n} open workloads stand on hub {home}" for home, n in found.items())
-        self._ctx.health.ready(PART, True, note=note)
+        self.ctx.health.ready(PART, True, note=note)
         if set(found) - set(self._elsewhere):
-            self._ctx.log.warning(
+            self.ctx.log.warning(
                 "workloads of another hub are left alone", mine=core.hub.id, why=note
             )
         self._elsewhere = found
@@ -479,18 +402,11 @@ async def main(ctx: Context[MultiKueueSettings]) -> None:
     settings = ctx.settings
     ctx.log.info("multikueue", mode=settings.mode, engine=ENGINE_VERSION)
     async with reached(ctx, NAME) as client:
-        shell = Shell(
-            ctx,
-            client,
-            policy=settings.policy,
-            tenants=settings.tenants,
-            former_hubs=settings.former_hubs,
-            namespace=settings.namespace or client.access.namespace or "default",
-        )
-        shell.begin()
+        controller = HubController(ctx, client)
+        controller.begin()
         async with joined(ctx, WORKLOADS, FLEET, CONTROL) as conn:
             if conn is not None:
-                await shell.run(conn)
+                await controller.run(conn)
 
 
 SERVICE = Service(NAME, MultiKueueSettings, main)

@@ -336,7 +336,9 @@ def test_a_check_of_ours_with_wrong_parameters_is_not_active_and_says_why() -> N
     assert isinstance(write, SetCheckActive)
     assert (write.active, write.reason) == (False, "BadParameters")
     assert "it must be a ConfigMap" in write.message
-    assert [(t.about, t.reason) for t in world.told] == [("AdmissionCheck", "BadParameters")]
+    assert [(t.resource.kind, t.reason) for t in world.told] == [
+        ("AdmissionCheck", "BadParameters")
+    ]
 
 
 @pytest.mark.parametrize(

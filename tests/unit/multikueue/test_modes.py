@@ -12,7 +12,7 @@ from berthmaster.multikueue.deciding.job_manifest import job_name
 from berthmaster.multikueue.instructions import DeleteJob, MakeJob, Nominate, Reorder
 from tests.support.builders import pod_set
 from tests.unit.multikueue.hub_objects import cluster, config, workload
-from tests.unit.multikueue.world import World
+from tests.unit.multikueue.world import World, acted
 
 
 def test_observe_writes_nothing_to_the_hub_and_shows_where_it_would_go() -> None:
@@ -394,7 +394,7 @@ def test_killed_between_the_commit_and_its_fold_it_decides_nothing_twice() -> No
     world.settle()
     world.reserve()
     world.fold()
-    for instruction in world.core.act(world.now_s):
+    for instruction in acted(world.core, world.now_s):
         world.perform(instruction)
     plan = world.core.decide(world.now_s)
     assert plan is not None
@@ -423,8 +423,8 @@ def test_two_replicas_that_both_act_for_a_moment_harm_nothing() -> None:
         for at, thing in world.hub.items():
             if at[0] == name:
                 other.on_object(thing)
-    mine = world.core.act(world.now_s)
-    theirs = other.act(world.now_s)
+    mine = acted(world.core, world.now_s)
+    theirs = acted(other, world.now_s)
     assert len(mine) == len(theirs) == 1  # both want it submitted
     for instruction in (*mine, *theirs):
         world.perform(instruction)

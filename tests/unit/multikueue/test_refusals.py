@@ -5,12 +5,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from berthmaster.controller.answer import Answer, Outcome
 from berthmaster.kubernetes.labels import TENANT, WORKLOAD
 from berthmaster.lifecycle.fold import key
 from berthmaster.multikueue.apiserver.check_parameters import Parameters
-from berthmaster.multikueue.apiserver.writer import Writer
+from berthmaster.multikueue.apiserver.writer import HubWriter
 from berthmaster.multikueue.core import LASTING_TROUBLE_S
-from berthmaster.multikueue.instructions import Done, MakeJob, Nominate
+from berthmaster.multikueue.instructions import MakeJob
 from berthmaster.multikueue.known.hub import Hub
 from tests.bus.tools import story
 from tests.unit.executor.little_api import LittleApi
@@ -36,28 +37,28 @@ async def test_rights_that_are_missing_for_a_moment_are_no_lasting_trouble(
     async with LittleApi() as api:
         client = await api.client(Lines())
         async with client:
-            hands = Writer(client, Hub({}))
+            writer = HubWriter(client, Hub({}))
             api.misfortune = lambda method, plural: next(fates)
 
-            async def outcome() -> tuple[str, bool, float | None]:
-                done = await hands.carry_out(_make())
-                return done.why[:18], done.permanent, done.pause_s
+            async def outcome() -> tuple[str, Outcome, float | None]:
+                answer = await writer.carry_out(_make())
+                return answer.why[:18], answer.outcome, answer.pause_s
 
-            assert await outcome() == ("jobs.batch is forb", False, 0.25)
-            assert await outcome() == ("", False, None)
+            assert await outcome() == ("jobs.batch is forb", Outcome.LATER, 0.25)
+            assert await outcome() == ("", Outcome.DONE, None)
             monkeypatch.setattr("berthmaster.kubernetes.denials.GRACE_S", 0.0)
-            assert await outcome() == ("jobs.batch is forb", True, None)
+            assert await outcome() == ("jobs.batch is forb", Outcome.DENIED, None)
             monkeypatch.undo()
-            assert await outcome() == ("jobs.batch is forb", False, 0.25)
-            assert await outcome() == ('jobs.batch "t" is ', True, None)
+            assert await outcome() == ("jobs.batch is forb", Outcome.LATER, 0.25)
+            assert await outcome() == ('jobs.batch "t" is ', Outcome.DENIED, None)
 
 
 def test_a_refusal_that_passes_is_tried_again_as_soon_as_it_says_and_alarms_nobody() -> None:
     world = World()
     world.all_workers()
     world.begin()
-    refusals = iter([Done("", why="not yet", pause_s=0.25)])
-    world.refusal = lambda write: _of(write, next(refusals, None))
+    refusals = iter([Answer(Outcome.LATER, why="not yet", pause_s=0.25)])
+    world.refusal = lambda _: next(refusals, None)
     world.submit()
     world.reserve()
     world.settle()
@@ -73,7 +74,7 @@ def test_a_refusal_that_lasts_is_told_and_tried_again_seldom() -> None:
     world = World()
     world.all_workers()
     world.begin()
-    world.refusal = lambda write: Done(write.ref, why="no such right", permanent=True)
+    world.refusal = lambda _: Answer(Outcome.DENIED, why="no such right")
     world.submit()
     world.reserve()
     world.settle()
@@ -88,10 +89,6 @@ def test_a_refusal_that_lasts_is_told_and_tried_again_seldom() -> None:
     world.alive()
     world.settle()
     assert world.nominated() == ("w1",)
-
-
-def _of(write: Nominate, done: Done | None) -> Done | None:
-    return done._replace(ref=write.ref) if done is not None else None
 
 
 @story

@@ -287,8 +287,9 @@ def test_an_error_of_ours_about_one_workload_stops_no_other(
         world.reserve(name)
     world.settle()
     assert world.nominated("good") == ("w1",)
-    assert "it cannot be handled: ValueError('an odd object')" in world.why(world.name("odd"))
-    assert [str(error) for _, error in world.core.failures] == ["an odd object"]
+    assert "it cannot be handled: ValueError in test_traps.py, line" in world.why(world.name("odd"))
+    (odd,) = world.core.aside.take_untold()
+    assert (odd.metadata.name, odd.event.reason) == ("job-odd", "CannotBeHandled")
 
 
 def test_a_cluster_that_falls_silent_is_named_where_something_waits_or_runs() -> None:

@@ -31,6 +31,7 @@ from berthmaster.multikueue.instructions import (
     Reorder,
     SetCheckActive,
     SwitchOff,
+    Write,
 )
 from berthmaster.multikueue.known.requests import workload_id
 from berthmaster.multikueue.settings import HubPolicy
@@ -317,7 +318,7 @@ class World:
     def step(self) -> list[Instruction]:
         """One look; what it asked for is done at once."""
         self.fold()
-        asked = self.core.act(self.now_s)
+        asked = acted(self.core, self.now_s)
         for instruction in asked:
             self.perform(instruction)
         plan = self.core.decide(self.now_s)
@@ -360,7 +361,7 @@ class World:
         self.writes.append(instruction)
         self.core.on_answer(instruction, self.answer(instruction), self.now_s)
 
-    def answer(self, write: Instruction) -> Answer:
+    def answer(self, write: Write) -> Answer:
         """The API server."""
         match write:
             case Nominate():
@@ -463,6 +464,13 @@ class World:
         """(workload, cluster) of every placement."""
         events = [m for _, _, m in self.log.messages if isinstance(m, Placed)]
         return [(event.id, event.cluster) for event in events]
+
+
+def acted(core: Reconciler, now_s: float) -> list[Instruction]:
+    """All that it asks for now."""
+    asked: list[Instruction] = [*core.act(now_s), *core.appends]
+    core.appends.clear()
+    return asked
 
 
 NAMESPACE_OF_ACME = "team"

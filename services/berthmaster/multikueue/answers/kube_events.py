@@ -5,11 +5,12 @@ Each is told once until it changes; none is told for what is well by itself with
 
 from collections.abc import Iterator
 
+from berthmaster.controller.instructions import KubeEvent
+from berthmaster.kubernetes.resources import WORKLOADS
 from berthmaster.kueue.contract import forbidden
 from berthmaster.lifecycle.states import State
 from berthmaster.multikueue.deciding.shortlist import shortlist_for
 from berthmaster.multikueue.deciding.traps import Trap
-from berthmaster.multikueue.instructions import KubeEvent
 from berthmaster.multikueue.known.bus_state import BusState
 from berthmaster.multikueue.known.requests import read_request
 from berthmaster.multikueue.known.workload_view import Memo, WorkloadView
@@ -38,7 +39,7 @@ def of(
     def tell(reason: str, note: str, *, warning: bool) -> Iterator[KubeEvent]:
         if memo.told.get(reason) != note:
             memo.told[reason] = note
-            yield KubeEvent("Workload", hub.metadata, warning, reason, note)
+            yield KubeEvent(WORKLOADS, hub.metadata, warning, reason, note)
 
     if trap is not None:
         yield from tell(trap.kind, trap.words, warning=True)

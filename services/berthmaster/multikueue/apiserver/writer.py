@@ -6,21 +6,14 @@ is read, the contract is asked again, and it is tried at once, a bounded number 
 patches only, except for our own item of lists that have owners.
 """
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Final, TypeVar, assert_never
 
+from berthmaster.controller.answer import Answer, Declined, Outcome
+from berthmaster.controller.writer import Writer
 from berthmaster.kubernetes.client import Client
-from berthmaster.kubernetes.denials import Denials
-from berthmaster.kubernetes.errors import (
-    AlreadyExists,
-    Conflict,
-    Forbidden,
-    Invalid,
-    KubernetesError,
-    NotFound,
-)
+from berthmaster.kubernetes.errors import AlreadyExists, Conflict
 from berthmaster.kubernetes.objects import Object, timestamp
 from berthmaster.kubernetes.resources import (
     ADMISSION_CHECKS,
@@ -37,7 +30,6 @@ from berthmaster.kueue.names import READY
 from berthmaster.kueue.workloads import KueueWorkload
 from berthmaster.multikueue.instructions import (
     DeleteJob,
-    Done,
     MakeJob,
     Nominate,
     PassCheck,
@@ -54,34 +46,22 @@ ATTEMPTS: Final = 6
 T = TypeVar("T", bound=Object)
 
 
-class Writer:
+class NotOurs(Declined):
+    """What is there under the name is somebody else's."""
+
+
+class HubWriter(Writer[Write]):
     """Writes for one core."""
 
     def __init__(self, client: Client, hub: Hub) -> None:
-        self._client = client
+        super().__init__(client)
         self._hub = hub
-        self._denials = Denials()
         self.conflicts = 0
 
-    async def carry_out(self, write: Write) -> Done:
-        """Do it; what became of it."""
-        what = (type(write), _namespace(write))
-        try:
-            done = await self._do(write)
-        except Forbidden as error:
-            now_s = asyncio.get_running_loop().time()
-            pause_s = self._denials.pause_s(what, error, now_s)
-            why = str(error)[:500]
-            return Done(write.ref, why=why, permanent=pause_s is None, pause_s=pause_s)
-        except KubernetesError as error:
-            permanent = isinstance(error, Invalid) or (
-                isinstance(error, NotFound) and isinstance(write, MakeJob)
-            )
-            return Done(write.ref, why=str(error)[:500], permanent=permanent)
-        self._denials.allowed(what)
-        return done
+    def right(self, write: Write) -> Hashable:
+        return type(write).__name__, _namespace(write)
 
-    async def _do(self, write: Write) -> Done:
+    async def write(self, write: Write) -> Answer:
         match write:
             case Nominate():
                 return await self._nominate(write)
@@ -113,11 +93,11 @@ class Writer:
                 found, mirrored = mirrored, None
                 return found
             self.conflicts += 1
-            return await self._client.get(path, kind)
+            return await self.client.get(path, kind)
 
         return read
 
-    async def _nominate(self, write: Nominate) -> Done:
+    async def _nominate(self, write: Nominate) -> Answer:
         path = WORKLOADS.path(namespace=write.at[0], name=write.at[1], subresource="status")
         seen: list[tuple[KueueWorkload, str]] = []
 
@@ -128,7 +108,7 @@ class Writer:
 
         async def patch(workload: KueueWorkload, names: object) -> KueueWorkload:
             body = {"status": {"nominatedClusterNames": names}}
-            return await self._client.merge_patch(
+            return await self.client.merge_patch(
                 path,
                 body,
                 KueueWorkload,
@@ -144,11 +124,13 @@ class Writer:
             attempts=ATTEMPTS,
         )
         if written is not None:
-            return Done(write.ref, thing=written)
+            return Answer(found=written)
         workload, why = seen[-1]
-        return Done(write.ref, why=why, thing=workload if len(seen) > 1 else None)
+        outcome = Outcome.CONFLICT if why else Outcome.DONE
+        found = workload if len(seen) > 1 else None
+        return Answer(outcome, "Contract" if why else "", why, found=found)
 
-    async def _pass_check(self, write: PassCheck) -> Done:
+    async def _pass_check(self, write: PassCheck) -> Answer:
         item = {
             "name": write.check,
             "state": READY,
@@ -162,12 +144,12 @@ class Writer:
             "status": {"admissionChecks": [item]},
         }
         path = WORKLOADS.path(namespace=write.at[0], name=write.at[1], subresource="status")
-        workload = await self._client.apply(
+        workload = await self.client.apply(
             path, body, KueueWorkload, field_manager=CHECK_MANAGER, force=True
         )
-        return Done(write.ref, thing=workload)
+        return Answer(found=workload)
 
-    async def _switch_off(self, write: SwitchOff) -> Done:
+    async def _switch_off(self, write: SwitchOff) -> Answer:
         path = WORKLOADS.path(namespace=write.at[0], name=write.at[1])
 
         def change(workload: KueueWorkload) -> bool | None:
@@ -175,7 +157,7 @@ class Writer:
             return True if same and workload.active else None
 
         async def patch(workload: KueueWorkload, _: object) -> KueueWorkload:
-            return await self._client.merge_patch(
+            return await self.client.merge_patch(
                 path,
                 {"spec": {"active": False}},
                 KueueWorkload,
@@ -186,38 +168,38 @@ class Writer:
         known = self._hub.workloads.get(write.at)
         read = self._reader(WORKLOADS, write.at, KueueWorkload, known)
         written = await on_conflict(read, change, patch, attempts=ATTEMPTS)
-        return Done(write.ref, thing=written)
+        return Answer(found=written)
 
-    async def _make_job(self, write: MakeJob) -> Done:
+    async def _make_job(self, write: MakeJob) -> Answer:
         path = JOBS.path(namespace=write.namespace)
         try:
-            found = await self._client.create(path, write.manifest, HubJob, field_manager=MANAGER)
+            found = await self.client.create(path, write.manifest, HubJob, field_manager=MANAGER)
         except AlreadyExists:
             name = write.manifest["metadata"]["name"]
             where = JOBS.path(namespace=write.namespace, name=name)
-            found = await self._client.get(where, HubJob)
+            found = await self.client.get(where, HubJob)
             if labelled(found) != write.workload:
                 why = f"Job {write.namespace}/{name} is there already and is not ours"
-                return Done(write.ref, why=why, permanent=True)
-        return Done(write.ref, thing=found)
+                raise NotOurs(why) from None
+        return Answer(found=found)
 
-    async def _delete_job(self, write: DeleteJob) -> Done:
+    async def _delete_job(self, write: DeleteJob) -> Answer:
         try:
-            await self._client.delete(
+            await self.client.delete(
                 JOBS.path(namespace=write.at[0], name=write.at[1]), uid=write.uid
             )
         except Conflict:
             pass  # another Job of that name: ours is gone
-        return Done(write.ref)
+        return Answer()
 
-    async def _reorder(self, write: Reorder) -> Done:
+    async def _reorder(self, write: Reorder) -> Answer:
         path = MULTIKUEUE_CONFIGS.path(name=write.config)
 
         def change(config: MultiKueueConfig) -> tuple[str, ...] | None:
             return reordered(config.clusters, write.clusters)
 
         async def patch(config: MultiKueueConfig, clusters: object) -> MultiKueueConfig:
-            return await self._client.merge_patch(
+            return await self.client.merge_patch(
                 path,
                 {"spec": {"clusters": clusters}},
                 MultiKueueConfig,
@@ -228,9 +210,9 @@ class Writer:
         known = self._hub.configs.get(write.config)
         read = self._reader(MULTIKUEUE_CONFIGS, ("", write.config), MultiKueueConfig, known)
         await on_conflict(read, change, patch, attempts=ATTEMPTS)
-        return Done(write.ref)
+        return Answer()
 
-    async def _tell_check(self, write: SetCheckActive) -> Done:
+    async def _tell_check(self, write: SetCheckActive) -> Answer:
         condition = {
             "type": "Active",
             "status": "True" if write.active else "False",
@@ -245,10 +227,8 @@ class Writer:
             "status": {"conditions": [condition]},
         }
         path = ADMISSION_CHECKS.path(name=write.check, subresource="status")
-        await self._client.apply(
-            path, body, AdmissionCheck, field_manager=CHECK_MANAGER, force=True
-        )
-        return Done(write.ref)
+        await self.client.apply(path, body, AdmissionCheck, field_manager=CHECK_MANAGER, force=True)
+        return Answer()
 
 
 def _namespace(write: Write) -> str:

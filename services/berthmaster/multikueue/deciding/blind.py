@@ -7,7 +7,7 @@ what Kueue did.
 """
 
 from berthmaster.kueue.contract import forbidden, held_back
-from berthmaster.multikueue.instructions import Done, Nominate
+from berthmaster.multikueue.instructions import Nominate
 from berthmaster.multikueue.known.hub import Hub, ObjectKey
 from berthmaster.multikueue.settings import HubPolicy
 
@@ -25,9 +25,9 @@ class Blind:
         self._since_s.clear()
         self._under_way.clear()
 
-    def on_done(self, done: Done, now_s: float) -> None:
-        """What became of a nomination."""
-        self._under_way.pop(done.ref, None)
+    def on_answer(self, ref: str) -> None:
+        """A nomination was written, or not."""
+        self._under_way.pop(ref, None)
 
     def look(self, hub: Hub, policy: HubPolicy, now_s: float) -> list[Nominate]:
         """The next nominations."""

@@ -10,11 +10,13 @@ another tool's to set. Checks of ours with any other parameters are the admissio
 controller's, and left alone here.
 """
 
+from berthmaster.controller.instructions import KubeEvent
+from berthmaster.kubernetes.resources import ADMISSION_CHECKS
 from berthmaster.kubernetes.selector import Selector
 from berthmaster.kueue.multikueue import AdmissionCheck
 from berthmaster.kueue.names import PENDING
 from berthmaster.multikueue.deciding.shortlist import HubShortlist
-from berthmaster.multikueue.instructions import Done, Instruction, KubeEvent, SetCheckActive
+from berthmaster.multikueue.instructions import Instruction, SetCheckActive
 from berthmaster.multikueue.known.hub import Hub
 from berthmaster.multikueue.known.workload_view import WorkloadView
 
@@ -75,9 +77,9 @@ class Checks:
         self._told: dict[str, str] = {}
         self._number = 0
 
-    def on_done(self, done: Done, now_s: float) -> None:
-        """What became of a condition."""
-        check = self._under_way.pop(done.ref, None)
+    def on_answer(self, ref: str, now_s: float) -> None:
+        """A condition was written, or not."""
+        check = self._under_way.pop(ref, None)
         if check is not None:
             self._not_before_s[check] = now_s + AGAIN_S  # what was written comes back by itself
             self.moved = True
@@ -114,5 +116,5 @@ class Checks:
             out.append(SetCheckActive(ref, name, good, reason, message))
             if not good and self._told.get(name) != message:
                 self._told[name] = message
-                out.append(KubeEvent("AdmissionCheck", check.metadata, True, reason, message))
+                out.append(KubeEvent(ADMISSION_CHECKS, check.metadata, True, reason, message))
         return out

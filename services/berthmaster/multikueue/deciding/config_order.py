@@ -8,7 +8,7 @@ what the API server has. Not while equal, not more often than the rate says, and
 import numpy as np
 
 from berthmaster.kueue.contract import reordered
-from berthmaster.multikueue.instructions import Done, Reorder
+from berthmaster.multikueue.instructions import Reorder
 from berthmaster.multikueue.known.bus_state import BusState
 from berthmaster.multikueue.known.hub import Hub, Rules
 from berthmaster.multikueue.settings import HubPolicy
@@ -24,9 +24,9 @@ class ConfigOrder:
         self._under_way: dict[str, str] = {}
         self._number = 0
 
-    def on_done(self, done: Done, now_s: float) -> None:
-        """What became of a new order."""
-        if self._under_way.pop(done.ref, None) is not None:
+    def on_answer(self, ref: str) -> None:
+        """A new order was written, or not."""
+        if self._under_way.pop(ref, None) is not None:
             self.moved = True
 
     def look(self, hub: Hub, know: BusState, policy: HubPolicy, now_s: float) -> list[Reorder]:
