@@ -260,8 +260,7 @@ class HubController(Controller[Write]):
         return held and all(self._caught_up.values()) and hub.complete and bool(hub.id)
 
     def _may_write(self) -> bool:
-        """While the bus is away each replica writes: see deciding/blind.py."""
-        return self.may_act() or not self._bus_is_there
+        return self._is_blind or self.may_act()
 
     def before_act(self) -> None:
         self.core.hub.complete = self.core.hub.complete or self.watch.complete
@@ -354,11 +353,16 @@ class HubController(Controller[Write]):
         silent_s = asyncio.get_running_loop().time() - self._events.last_heard_s
         return all(self._caught_up.values()) and silent_s < BUS_SILENT_S
 
+    @property
+    def _is_blind(self) -> bool:
+        """Each replica writes: see deciding/blind.py."""
+        return not (self._bus_is_there and self.core.hub.id)
+
     async def _keep_blind_watch(self) -> None:
         while True:
             await asyncio.sleep(BLIND_LOOK_S)
             self.before_act()
-            if self._bus_is_there and self.core.hub.id:
+            if not self._is_blind:
                 self.core.blindly.over()
                 continue
             for write in self.core.blind(self.ctx.now()):
