@@ -40,6 +40,7 @@ from berthmaster.kubernetes.retry import on_conflict
 from tests.controlplane.kueue.builders import cluster_queue
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
+from tests.unit.kubernetes.papers import V1, credential, encoded, kubeconfig, text
 from tests.unit.kubernetes.stage import Lines
 
 pytestmark = pytest.mark.timeout(240)  # API servers start anew here, on busy machines
@@ -343,6 +344,38 @@ def test_a_service_account_may_what_its_role_says_and_asks_beforehand(
             fresh = await asyncio.to_thread(planes.hub.token_for, namespace, "default")
             (tmp_path / "token").write_text(fresh)
             assert (await client.get(path, Note)).data["ca.crt"]  # refused, read anew, repeated
+
+    asyncio.run(story())
+
+
+def test_a_plugin_hands_out_tokens_of_an_account_and_is_asked_again_when_one_is_refused(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    plugin = tmp_path / "plugin"
+    plugin.write_text(f"#!/bin/sh\necho x >>{tmp_path}/runs\ncat {tmp_path}/answer\n")
+    plugin.chmod(0o755)
+
+    def answers(token: str) -> None:
+        (tmp_path / "answer").write_text(credential({"token": token}))
+
+    cluster = {
+        "server": planes.hub.url,
+        "certificate-authority-data": encoded(planes.hub.ca_pem),
+    }
+    user = {"exec": {"apiVersion": V1, "command": "./plugin", "interactiveMode": "Never"}}
+    (tmp_path / "config").write_bytes(text(kubeconfig(cluster, user)))
+
+    async def story() -> None:
+        async with reached(tmp_path / "config") as client:
+            path = CONFIG_MAPS.path(namespace=namespace, name="kube-root-ca.crt")
+            answers("rubbish")
+            with pytest.raises(Unauthorized):
+                await client.get(path, Note)
+            answers(await asyncio.to_thread(planes.hub.token_for, namespace, "default"))
+            with pytest.raises(Forbidden) as caught:  # known, and without a role
+                await client.get(path, Note)
+            assert f"system:serviceaccount:{namespace}:default" in caught.value.message
+        assert len((tmp_path / "runs").read_text().splitlines()) == 3
 
     asyncio.run(story())
 
