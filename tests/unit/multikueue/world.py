@@ -10,10 +10,6 @@ import msgspec
 
 from berthmaster.controller.answer import Answer, Outcome
 from berthmaster.controller.instructions import KubeEvent
-from berthmaster.controller.answer import Answer, Outcome
-from berthmaster.controller.instructions import KubeEvent
-from berthmaster.controller.answer import Answer, Outcome
-from berthmaster.controller.instructions import KubeEvent
 from berthmaster.kubernetes.objects import Conditions, Object
 from berthmaster.kubernetes.selector import Selector
 from berthmaster.kueue.contract import forbidden, nomination, reordered
