@@ -7,8 +7,6 @@ Everything blocks. What has no namespace is named after the test's own, so that 
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,7 +22,9 @@ from tests.controlplane.kueue.objects import condition_of, is_true
 from tests.controlplane.kueue.setup import API, SYSTEM, Kueue, Options
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
+from tests.support import warm
 from tests.support.kustomize import render
+from tests.support.warm import Child
 
 DEPLOY: Final = ROOT / "deploy" / "kubernetes" / "admission"
 USER: Final = "berthmaster-admission"
@@ -108,21 +108,19 @@ class Desk:
         self._bus_url = bus_url
         self._folder = folder
         self.flags: tuple[str, ...] = ()
-        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.processes: dict[int, Child] = {}
 
     def log(self, number: int = 0) -> Path:
         return self._folder / f"admission-{number}.log"
 
     def start(self, number: int = 0) -> None:
         """One replica."""
-        argv = [sys.executable, "-m", "berthmaster.cli.main", "serve", "admission"]
+        argv = ["serve", "admission"]
         argv += ["--nats-url", self._bus_url, "--kubeconfig", str(self.kubeconfig)]
         argv += ["--settle-s", SETTLE_S, "--http-port", "-1", "--log-format", "text"]
         env = {name: text for name, text in os.environ.items() if not name.startswith("BERTH_")}
         with self.log(number).open("ab") as log:
-            self.processes[number] = subprocess.Popen(
-                [*argv, *self.flags], stdout=log, stderr=subprocess.STDOUT, env=env, cwd=ROOT
-            )
+            self.processes[number] = warm.berth(*argv, *self.flags, output=log, env=env)
 
     def kill(self, number: int = 0) -> None:
         """kill -9."""

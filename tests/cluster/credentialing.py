@@ -29,7 +29,9 @@ from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
 from tests.controlplane.processes import until
 from tests.controlplane.proxy import Proxy
+from tests.support import warm
 from tests.support.kustomize import render
+from tests.support.warm import Child
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DEPLOY: Final = ROOT / "deploy" / "kubernetes"
@@ -59,7 +61,7 @@ class Rig:
         token = self.hub.token_for(namespace, "berth-credentials")
         self.kubeconfig = self.hub.kubeconfig_with_token(token)
         self.flags: tuple[str, ...] = QUICK
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Child | None = None
         self.starts = 0
         self.port = free_ports(1)[0]
         self.log = folder / "credentials.log"
@@ -94,20 +96,14 @@ class Rig:
     def start(self, *flags: str) -> None:
         """Start it."""
         self.starts += 1
-        argv = [sys.executable, "-m", "berthmaster.cli.main", "serve", "credentials"]
+        argv = ["serve", "credentials"]
         argv += ["--kubeconfig", str(self.kubeconfig), "--namespace", self.namespace]
         argv += ["--kueue-namespace", self.kueue, "--worker-namespace", self.namespace]
         argv += ["--selector", f"berth.test/of={self.namespace}"]
         argv += ["--http-port", str(self.port), "--log-format", "text"]
         env = {name: text for name, text in os.environ.items() if not name.startswith("BERTH_")}
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*argv, *self.flags, *flags],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=env,
-                cwd=ROOT,
-            )
+            self.process = warm.berth(*argv, *self.flags, *flags, output=log, env=env)
 
     def kill(self) -> None:
         """kill -9."""

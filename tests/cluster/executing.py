@@ -3,8 +3,6 @@
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -37,6 +35,8 @@ from berthmaster.messages.workload import (
 from tests.bus.tools import connected, eventually
 from tests.controlplane.plane import Plane
 from tests.controlplane.proxy import Proxy
+from tests.support import warm
+from tests.support.warm import Child
 
 CLUSTER: Final = "berlin"
 TENANT: Final = "acme"
@@ -80,7 +80,7 @@ class Site:
     proxy: Proxy
     kubeconfig: Path
     flags: tuple[str, ...] = ()
-    process: subprocess.Popen[bytes] | None = None
+    process: Child | None = None
     starts: int = 0
     target: Target = field(default_factory=Target)
 
@@ -89,12 +89,12 @@ class Site:
     def start(self) -> None:
         """Start it; it need not be ready yet."""
         self.starts += 1
-        argv = [sys.executable, "-m", "berthmaster.cli.main", "serve", "executor"]
+        argv = ["serve", "executor"]
         argv += ["--cluster", CLUSTER, "--namespaces", self.namespace, "--nats-url", self.url]
         argv += ["--kubeconfig", str(self.kubeconfig), "--log-format", "text", *self.flags]
         env = {name: text for name, text in os.environ.items() if not name.startswith("BERTH_")}
         with (self.folder / f"executor-{self.starts}.log").open("wb") as log:
-            self.process = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT, env=env)
+            self.process = warm.berth(*argv, output=log, env=env)
 
     def kill(self) -> None:
         """kill -9."""

@@ -4,8 +4,6 @@ tell what there is, each as its own process with the rights of its role and no o
 
 import contextlib
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +17,7 @@ from tests.cluster.multikueueing import ROOT, Rig
 from tests.controlplane.api import ApiError, Unreachable, documents
 from tests.controlplane.kueue.setup import Kueue
 from tests.controlplane.plane import Plane
+from tests.support import warm
 
 INVENTORY_RBAC: Final = ROOT / "deploy" / "kubernetes" / "agent" / "inventory-rbac.yaml"
 INVENTORY: Final = "berthmaster-inventory"
@@ -129,13 +128,13 @@ def _inventory(plane: Plane, rig: Rig) -> Iterator[None]:
             "roleRef": {"kind": "ClusterRole", "name": INVENTORY, "apiGroup": group},
         }
     )
-    argv = [sys.executable, "-m", "berthmaster.cli.main", "serve", "inventory"]
+    argv = ["serve", "inventory"]
     argv += ["--cluster", plane.name, "--nats-url", rig.bus.url, "--http-port", "-1"]
     argv += ["--kubeconfig", str(plane.kubeconfig_for(INVENTORY)), "--log-format", "text"]
     env = {name: text for name, text in os.environ.items() if not name.startswith("BERTH_")}
     log_path = Path(rig.folder) / f"inventory-{plane.name}.log"
     with log_path.open("ab") as log:
-        process = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT, env=env, cwd=ROOT)
+        process = warm.berth(*argv, output=log, env=env)
     try:
         yield
     finally:

@@ -6,8 +6,6 @@ are what a story is about.
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +17,8 @@ from berthmaster.multikueue.known.requests import workload_id
 from tests.cluster.multikueue_bus import LIMIT_S, Bus
 from tests.controlplane.kueue.setup import Kueue
 from tests.controlplane.processes import until
+from tests.support import warm
+from tests.support.warm import Child
 
 __all__ = ["USER", "Bus", "Rig", "running_in"]
 
@@ -35,7 +35,7 @@ class Rig:
         self.bus = bus
         self.folder = folder
         self.flags: tuple[str, ...] = ("--patience-s", "4", "--silent-s", "3", "--trap-s", "3")
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Child | None = None
         self.starts = 0
         self.kubeconfig = k.planes.hub.kubeconfig_for(USER)
         self._port = 0
@@ -44,14 +44,12 @@ class Rig:
         """Start it with the rights of its mode and no others."""
         self.bind(mode)
         self.starts += 1
-        argv = [sys.executable, "-m", "berthmaster.cli.main", "serve", "multikueue"]
+        argv = ["serve", "multikueue"]
         argv += ["--mode", mode, "--nats-url", self.bus.url, "--kubeconfig", str(self.kubeconfig)]
         argv += ["--namespace", self.k.namespace, "--http-port", "-1", "--log-format", "text"]
         env = {name: text for name, text in os.environ.items() if not name.startswith("BERTH_")}
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*argv, *self.flags], stdout=log, stderr=subprocess.STDOUT, env=env, cwd=ROOT
-            )
+            self.process = warm.berth(*argv, *self.flags, output=log, env=env)
 
     def ready(self) -> None:
         """Wait until this life acts: what ends before is none of its business."""

@@ -7,8 +7,6 @@ several may share one hub; what they leave is taken away at the end.
 import copy
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +15,9 @@ from typing import Any, Final, TypeVar
 from tests.controlplane.api import Api, ApiError, Object
 from tests.controlplane.planes import Planes
 from tests.controlplane.processes import until
+from tests.support import warm
 from tests.support.kustomize import render
+from tests.support.warm import Child
 
 T = TypeVar("T")
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -40,7 +40,7 @@ class Rig:
             self.hub.api.apply(document)
         self._token = self.hub.token_for(namespace, "berth-placement")
         self.kubeconfig = self.hub.kubeconfig_with_token(self._token)
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[Child] = []
         self._clusters: list[str] = []
         self._cleanup: list[str] = []
         self._in_namespace = f"/apis/{GROUP}/{{}}/namespaces/{namespace}"
@@ -71,25 +71,23 @@ class Rig:
     def log(self, number: int = 0) -> Path:
         return self.folder / f"placement-{number}.log"
 
-    def start(self, *flags: str) -> subprocess.Popen[bytes]:
+    def start(self, *flags: str) -> Child:
         """One more evaluator."""
-        argv = [sys.executable, "-m", "berthmaster.cli.main", "serve", "placement"]
+        argv = ["serve", "placement"]
         argv += ["--kubeconfig", str(self.kubeconfig), "--namespace", self.namespace]
         argv += ["--lease-s", "2", "--http-port", "-1", "--log-format", "text"]
         env = {name: text for name, text in os.environ.items() if not name.startswith("BERTH_")}
         with self.log(len(self.processes)).open("ab") as log:
-            process = subprocess.Popen(
-                [*argv, *flags], stdout=log, stderr=subprocess.STDOUT, env=env, cwd=ROOT
-            )
+            process = warm.berth(*argv, *flags, output=log, env=env)
         self.processes.append(process)
         return process
 
-    def kill(self, process: subprocess.Popen[bytes]) -> None:
+    def kill(self, process: Child) -> None:
         """kill -9."""
         process.send_signal(signal.SIGKILL)
         process.wait(10)
 
-    def stop(self, process: subprocess.Popen[bytes]) -> int:
+    def stop(self, process: Child) -> int:
         """SIGTERM; the exit code."""
         process.terminate()
         return process.wait(15)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from tests.controlplane.kueue import real
 from tests.controlplane.plane import Plane
 from tests.controlplane.processes import Process
+from tests.support import warm
 
-ROOT = Path(__file__).resolve().parents[3]
 HUB = "hub"
 
 
@@ -50,11 +49,8 @@ def manager(plane: Plane, options: Options) -> Process:
 
 
 def standin(plane: Plane, role: str, options: Options) -> Process:
-    """Our own, in an interpreter of its own."""
+    """Our own, in a process of its own."""
     argv = [
-        sys.executable,
-        "-m",
-        "tests.controlplane.kueue.standin",
         f"--kubeconfig={plane.kubeconfig_for('kueue-manager', ('system:masters',))}",
         f"--role={role}",
         f"--dispatcher={options.dispatcher}",
@@ -66,6 +62,7 @@ def standin(plane: Plane, role: str, options: Options) -> Process:
     ]
     if not options.merge_patch_gate:
         argv.append("--without-merge-patch-gate")
-    environment = {"PYTHONPATH": f"{ROOT / 'services'}:{ROOT}", "PATH": os.environ.get("PATH", "")}
+    environment = {"PATH": os.environ.get("PATH", "")}
     log = plane.folder / "kueue" / "manager.log"
-    return Process(f"{plane.name}: kueue stand-in", argv, log, environment)
+    name = f"{plane.name}: kueue stand-in"
+    return Process(name, argv, log, environment, module=warm.MANAGER)

@@ -1,0 +1,226 @@
+"""Our own programs as processes that start at once: forked from one that has imported them all.
+
+A Python that starts `berth serve` computes for a second or more before it does anything, and tests
+start hundreds. So one process for each that runs tests has imported our programs already, and forks
+itself for each start: a process of its own, with its own environment, files and memory, that can be
+stopped and killed as any other. What is not the same as a start from nothing: its command line in
+/proc, its parent, and modules that were imported before its environment was set. Tests of starting
+itself (of images, of `berth up`, of what a command imports) start a Python of their own.
+
+    with log.open("ab") as output:
+        child = warm.berth("serve", "executor", …, env=env, output=output)
+    child.terminate(); assert child.wait(15) == 0
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Final
+
+from berthmaster.runtime.children import dying_with_this_process
+
+ROOT: Final = Path(__file__).resolve().parent.parent.parent
+SERVICES: Final = ROOT / "services"
+BERTH: Final = "berthmaster.cli.main"
+MANAGER: Final = "tests.controlplane.kueue.standin"
+ANSWER_LIMIT_S: Final = 60.0
+_MOST_BYTES: Final = 256 * 1024  # of one request: an environment and a command line
+
+
+class Child:
+    """One that was started. Of subprocess.Popen what tests use; safe to use from any thread."""
+
+    def __init__(self, parent: _Parent, pid: int) -> None:
+        self._parent = parent
+        self.pid = pid
+        self.returncode: int | None = None
+        self._lock = threading.Lock()
+        self._ended = os.pidfd_open(pid)  # nobody reaps it but us, so it is this very process
+
+    def poll(self) -> int | None:
+        """Its exit code, minus the signal's number if one ended it; None while it runs."""
+        with self._lock:
+            if self.returncode is None and select.select([self._ended], [], [], 0)[0]:
+                self.returncode = int(self._parent.ask({"reap": self.pid})["code"])
+                os.close(self._ended)
+            return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Until it has ended. Raises subprocess.TimeoutExpired."""
+        deadline_s = None if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            left_s = 1.0 if deadline_s is None else deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
+            with contextlib.suppress(OSError, ValueError):  # closed: another thread was told first
+                select.select([self._ended], [], [], left_s)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """If it runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.send_signal(signal.SIGKILL)
+
+
+class _Parent:
+    """The process that forks, seen from the tests. It ends when this process does."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._ours.settimeout(ANSWER_LIMIT_S)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.support.warm", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": f"{SERVICES}:{ROOT}"},
+                start_new_session=True,  # Ctrl-C is for the tests
+            )
+
+    def ask(self, request: Mapping[str, Any], files: Sequence[int] = ()) -> dict[str, Any]:
+        """One request and its answer."""
+        with self._lock:
+            socket.send_fds(self._ours, [json.dumps(request).encode()], files)
+            answer: dict[str, Any] = json.loads(self._ours.recv(_MOST_BYTES))
+            return answer
+
+    def end(self) -> None:
+        """It kills what still runs, and is gone."""
+        self._ours.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(10)
+        self._process.kill()
+
+
+class _Warm:
+    """Makes the parent when it is first needed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._parent: _Parent | None = None
+
+    def parent(self) -> _Parent:
+        with self._lock:
+            if self._parent is None:
+                self._parent = _Parent()
+                atexit.register(self._parent.end)
+            return self._parent
+
+
+_WARM: Final = _Warm()
+
+
+def start(
+    module: str,
+    arguments: Sequence[str],
+    *,
+    output: IO[bytes],
+    env: Mapping[str, str],
+    cwd: Path = ROOT,
+) -> Child:
+    """`python -m MODULE ARGUMENT…`, both its outputs into a file."""
+    parent = _WARM.parent()
+    request = {"module": module, "argv": list(arguments), "env": dict(env), "cwd": str(cwd)}
+    return Child(parent, int(parent.ask(request, [output.fileno()])["pid"]))
+
+
+def berth(*arguments: str, output: IO[bytes], env: Mapping[str, str], cwd: Path = ROOT) -> Child:
+    """The command `berth`."""
+    return start(BERTH, arguments, output=output, env=env, cwd=cwd)
+
+
+# ---------------------------------------------------------------- the process that forks
+
+
+def _import_all() -> None:
+    """What the programs import when they have read their arguments."""
+    services = [
+        f"berthmaster.{path.parent.name}.service" for path in SERVICES.glob("*/*/service.py")
+    ]
+    for module in (BERTH, MANAGER, "berthmaster.cli.serve", *services):
+        with contextlib.suppress(Exception):  # whoever starts that one shall be told
+            importlib.import_module(module)
+    gc.collect()
+    gc.freeze()
+
+
+def _become(request: dict[str, Any], output: int) -> None:
+    """In the child: as if it had been started like this."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.setsid()
+    for number in (1, 2):
+        os.dup2(output, number)
+    os.close(output)
+    os.environ.clear()
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    gc.unfreeze()
+    sys.argv = [request["module"], *request["argv"]]
+
+
+def _serve(door: socket.socket) -> dict[str, Any] | None:
+    """Until the tests are gone: None. In a child: what it shall be."""
+    bind = dying_with_this_process()
+    children: set[int] = set()
+    while True:
+        text, files, _, _ = socket.recv_fds(door, _MOST_BYTES, 1)
+        if not text:
+            for pid in children:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            for pid in children:
+                os.waitpid(pid, 0)
+            return None
+        request: dict[str, Any] = json.loads(text)
+        if "reap" in request:
+            children.discard(request["reap"])
+            _, status = os.waitpid(request["reap"], 0)
+            door.send(json.dumps({"code": os.waitstatus_to_exitcode(status)}).encode())
+            continue
+        pid = os.fork()
+        if pid == 0:
+            bind()
+            door.close()
+            _become(request, files[0])
+            return request
+        os.close(files[0])
+        children.add(pid)
+        door.send(json.dumps({"pid": pid}).encode())
+
+
+def main() -> None:
+    """python -m tests.support.warm DOOR."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _import_all()
+    with socket.socket(fileno=int(sys.argv[1])) as door:
+        request = _serve(door)
+    if request is not None:
+        importlib.import_module(request["module"]).main()
+
+
+if __name__ == "__main__":
+    main()
