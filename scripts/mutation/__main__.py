@@ -26,6 +26,7 @@ from scripts.mutation.worker import Baseline, Fate, Job, limit_of, work
 
 SILENT_LIMIT_S = 1200.0  # no answer of a worker for so long: its tests hang
 END_LIMIT_S = 5.0
+FAILING_NAMED = 5
 START_LIMIT_S = 60.0  # until a worker has imported and collected its tests
 CAUGHT_PERCENT = 90.0
 SEEDS = 8
@@ -167,8 +168,10 @@ def run(
             )
             for told in fates(job):
                 if isinstance(told, Baseline):
-                    for test in told.failing:
-                        console.print(f"left out, fails without a mutant: {test}", markup=False)
+                    if told.failing:
+                        names = ", ".join(told.failing[:FAILING_NAMED])
+                        text = f"left out, as they fail anyhow: {len(told.failing)} ({names})"
+                        console.print(f"{package}: {text}", markup=False, soft_wrap=True)
                     continue
                 results.append(Result(mutants[told.mutant], told.caught_by, told.tests))
                 tell(results[-1])

@@ -1,3 +1,5 @@
+import msgspec
+
 from berthmaster.controller.instructions import KubeEvent
 from berthmaster.credentials import names
 from berthmaster.credentials.core import Credentials
@@ -320,6 +322,17 @@ def test_spoiled_notes_on_the_secret_only_mean_a_new_token() -> None:
     world.core.touched(world.core.index.secret(world.secret))
     assert world.settle() == ["Mint", "Publish"]
     assert world.works()
+
+
+def test_a_secret_without_a_kubeconfig_has_no_token_whose_end_could_be_told() -> None:
+    world = held()
+    [well] = world.core.statuses(world.now_s)
+    assert (well.usable, well.expires_at_s) == (True, world.now_s + LIFE_S)
+    assert world.secret is not None
+    world.secret = msgspec.structs.replace(world.secret, data={})
+    world.core.touched(world.core.index.secret(world.secret))
+    [spoiled] = world.core.statuses(world.now_s)
+    assert (spoiled.usable, spoiled.expires_at_s) == (False, 0.0)
 
 
 def test_a_leader_anew_believes_nothing_that_it_knew() -> None:

@@ -320,3 +320,24 @@ def test_a_large_job_waits_no_longer_than_the_stated_bound_whatever_small_ones_c
     starved = Days(7, Policy(stale_after_s=1e9, reservations=0), told, longest_s)
     starved.live(200, step_s)
     assert starved.longest_wait_s("large") > 2 * (wait_s + 2 * longest_s)
+
+
+def test_who_uses_the_room_until_then_does_not_have_it_looked_for_anew() -> None:
+    world = fleet(policy=Policy(stale_after_s=1e9, reservations=1))
+    start(world, lasting(3000, "long", gpus=2), lasting(1000, "short", gpus=1))
+    world.fact(node(name="n2", gpus=2, cpu_milli=8000, labels={"host": "n2"}))
+    hog: dict[str, Any] = {"gpus": 0, "cpu_milli": 8000, "node_labels": {"host": "n2"}}
+    [busy] = start(world, lasting(4000, "hog", **hog))
+    large = world.submit(lasting(500, "large", gpus=2))
+    waits(world, large)
+    [kept] = reservations(world).values()
+    assert (kept.held[0].node, kept.expected_at_s) == ("n1", world.now_s + 1000)
+
+    # By now it would be free sooner on the other node, for which one of better rank goes first.
+    world.succeed(busy)
+    start(world, lasting(100, "vip", priority=10, **hog))
+    waits(world, large)
+    assert reservations(world) == {"large": kept}
+    # One of its own rank that uses the room in time changes nothing about that either.
+    start(world, lasting(10, "in-time", gpus=1))
+    assert reservations(world) == {"large": kept}

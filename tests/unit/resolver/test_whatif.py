@@ -163,6 +163,16 @@ def test_nodes_of_a_known_model_look_like_the_fleets_and_of_another_like_usual_o
     known = ask(world, add_cluster=AddedCluster(name="new", model="A100", nodes=2))
     assert known.change == "add new, machines like n1 of c1 (2 nodes, 8 GPUs)"
     assert known.placed == (moved("a", would="new", gpus=4.0),)
+    # With their memory too, of that model where a node has several.
+    world.submit(job("fits", gpus=1, gpu_models=("A100",), gpu_memory_mib=40_960))
+    world.submit(job("larger", gpus=1, gpu_models=("A100",), gpu_memory_mib=40_961))
+    mixed = node("c1", "n1", gpus=5, model="T4", cpu_milli=8000, counter=2)
+    a100 = world.resolver.know.fleet.node("c1", "n1")
+    assert a100 is not None
+    gpus = (*a100.gpus, mixed.gpus[4])
+    world.fact(replace(mixed, gpus=gpus))
+    new = ask(world, add_cluster=AddedCluster(name="new", model="A100", nodes=2))
+    assert [each.id for each in new.placed] == ["a", "fits"]
     small = ask(world, add_cluster=AddedCluster(name="new", model="H200"))
     assert (small.change, small.placed) == ("add new, usual machines (1 nodes, 8 GPUs)", ())
     enough = AddedCluster(name="new", model="H200", gpu_memory_mib=144_384)
