@@ -196,6 +196,18 @@ class Watch:
                     self.aside.clear(Phase.READING, resource, key)
 
 
+def metadata_of(change: Change[Any]) -> Metadata:
+    """Of the object that a change is about; empty where it is about all of a kind."""
+    match change:
+        case Listed():
+            return Metadata()
+        case Unreadable(object=bad):
+            return Metadata(name=bad.name, namespace=bad.namespace)
+        case _:
+            metadata: Metadata = change.object.metadata
+            return metadata
+
+
 def _last(final: Object, known: Object) -> Object:
     """An object that is gone, as it was known, as of the version in which it went: one that a
     selector lost may have shed the very labels by which it was known."""

@@ -110,6 +110,11 @@ class ClusterRuntime:
         """How many are in hand."""
         return len(self._held)
 
+    @property
+    def set_aside(self) -> int:
+        """How many objects cannot be handled."""
+        return len(self._mirrors.aside)
+
     def holds(self, attempt: Attempt) -> bool:
         """Whether something of it is in the cluster, or ordered."""
         return attempt in self._held

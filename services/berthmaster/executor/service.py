@@ -45,6 +45,7 @@ class ExecutorMetrics:
     def __init__(self, ctx: Context[ExecutorSettings]) -> None:
         metrics = ctx.metrics
         self._attempts = metrics.gauge("attempts", "Attempts in hand")
+        self._aside = metrics.gauge("set_aside", "Objects that cannot be handled")
         self._objects = metrics.gauge("objects", "Job objects in the cluster that are ours")
         self._calls = metrics.counter("api_calls", "Calls to the API server", ("verb", "resource"))
         self._away = metrics.gauge("claims_held_back", "1 while its API server does not answer")
@@ -72,6 +73,7 @@ class ExecutorMetrics:
         self._attempts.set(shell.core.jobs)
         self._away.set(bool(shell.core.away))
         self._objects.set(runtime.attempts)
+        self._aside.set(runtime.set_aside)
         writer, counts = runtime.writer, shell.counts
         for what, value in (
             ("jobs_made", writer.made),

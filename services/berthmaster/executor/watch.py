@@ -6,8 +6,10 @@ there, and what was made there before is taken to be as it was. The others are s
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
+from berthmaster.controller.aside import Phase, SetAside
+from berthmaster.controller.watch import metadata_of
 from berthmaster.executor.kinds import JobObject, PodObject
 from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.client import Client
@@ -39,6 +41,7 @@ class JobMirrors:
         self._client = client
         self._selector = f"{labels.EXECUTOR}={labels.value(executor)}"
         self._on_job = on_job
+        self.aside = SetAside()
         self._log = log
         self._jobs: dict[tuple[Resource, str], Reflector[JobObject]] = {}
         self._pods: dict[str, Reflector[PodObject]] = {}
@@ -51,7 +54,7 @@ class JobMirrors:
                 PodObject,
                 namespace=namespace,
                 label_selector=self._selector,
-                on_change=on_pod,
+                on_change=lambda change: self._hear(PODS, change, lambda: on_pod(change)),
                 absent_s=ABSENT_S,
                 log=log,
             )
@@ -63,10 +66,24 @@ class JobMirrors:
             JobObject,
             namespace=namespace,
             label_selector=self._selector,
-            on_change=lambda change: self._on_job(kind, namespace, change),
+            on_change=lambda change: self._hear(
+                kind, change, lambda: self._on_job(kind, namespace, change)
+            ),
             absent_s=ABSENT_S,
             log=self._log,
         )
+
+    def _hear(self, kind: Resource, change: Change[Any], hear: Callable[[], None]) -> None:
+        """An object that makes this raise is set aside until it changes; all others go on."""
+        with self.aside.trying(Phase.HEARING, kind, metadata_of(change)):
+            hear()
+        for odd in self.aside.take_untold():
+            self._log.error(
+                "an object is set aside",
+                error=odd.error,
+                object=f"{odd.metadata.namespace}/{odd.metadata.name}",
+                why=odd.why,
+            )
 
     def _all(self) -> list[Reflector[JobObject] | Reflector[PodObject]]:
         return [*self._jobs.values(), *self._pods.values()]

@@ -4,12 +4,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from berthmaster.controller.aside import Phase, SetAside
-from berthmaster.controller.watch import Watch, Watched
+from berthmaster.controller.watch import Watch, Watched, metadata_of
 from berthmaster.inventory.kinds import Problems
 from berthmaster.inventory.settings import InventorySettings
 from berthmaster.kubernetes.client import Client
-from berthmaster.kubernetes.mirror import Change, Key, Listed, Unreadable
-from berthmaster.kubernetes.objects import Metadata
+from berthmaster.kubernetes.mirror import Change, Key
 from berthmaster.kubernetes.reflector import SURE_S
 from berthmaster.runtime.service import Context
 
@@ -37,14 +36,7 @@ class FactWatch(Watch):
         self._problem_kinds: set[str] = set()
 
     def hear(self, one: Watched, change: Change[Any]) -> None:
-        match change:
-            case Listed():
-                about = Metadata()
-            case Unreadable(object=bad):
-                about = Metadata(name=bad.name, namespace=bad.namespace)
-            case _:
-                about = change.object.metadata
-        with self.aside.trying(Phase.HEARING, one.resource, about):
+        with self.aside.trying(Phase.HEARING, one.resource, metadata_of(change)):
             self._take(one.resource.plural, change)
 
     def lacks(self, name: str) -> bool:

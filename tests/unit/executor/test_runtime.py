@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from berthmaster.executor.attempts import attempt_of
 from berthmaster.executor.cluster_protocol import (
     Attempt,
     CreatePods,
@@ -25,6 +26,7 @@ from berthmaster.executor.cluster_protocol import (
     PodsRunning,
     StopPods,
 )
+from berthmaster.executor.kinds import JobObject
 from berthmaster.executor.manifest import STOPPED, Style
 from berthmaster.executor.offers import Offers
 from berthmaster.executor.runtime import ClusterRuntime
@@ -431,6 +433,27 @@ async def test_an_object_of_ours_that_nobody_ordered_is_told_as_found() -> None:
             assert await play.hears(PodsFound) == PodsFound(TRAIN)
             play.runtime.perform(DeletePods(TRAIN, "not ours (any more)"))
             await until(lambda: not api.all("jobs") and not play.runtime.attempts)
+
+
+@story
+async def test_an_object_that_makes_it_raise_is_set_aside_and_others_are_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def odd(job: JobObject) -> tuple[Attempt, str] | None:
+        if job.metadata.name == "odd":
+            raise LookupError("what nobody thought of")
+        return attempt_of(job)
+
+    monkeypatch.setattr("berthmaster.executor.runtime.attempt_of", odd)
+    async with LittleApi() as api, playing(api) as play:
+        play.create()
+        job = await play.job()
+        meta = {"namespace": "team", "labels": job["metadata"]["labels"], "name": "odd"}
+        await api.put("jobs", {**job, "metadata": meta})
+        await until(lambda: play.runtime.set_aside == 1)
+        assert "an object is set aside" in play.log.events()
+        play.runtime.perform(DeletePods(TRAIN, "withdrawn"))
+        await until(lambda: len(api.all("jobs")) == 1 and not play.runtime.attempts)
 
 
 @story
