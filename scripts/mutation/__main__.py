@@ -30,8 +30,12 @@ FAILING_NAMED = 5
 START_LIMIT_S = 60.0  # until a worker has imported and collected its tests
 CAUGHT_PERCENT = 90.0
 SEEDS = 8
-# Whose stories tell what a package is for, when its own tests are of its parts.
-ALSO = {"engine": ("resolver",)}
+# Who uses a library whose own tests are of its parts: their stories tell what it is for.
+USERS = {
+    "engine": ("resolver",),
+    "fleetview": ("resolver", "multikueue"),
+    "kubernetes": ("executor", "inventory"),
+}
 
 
 @dataclass(frozen=True)
@@ -140,6 +144,11 @@ def _packages(results: list[Result]) -> list[str]:
     return sorted({r.mutant.package for r in results})
 
 
+def tests_of(package: str) -> tuple[str, ...]:
+    folders = (f"tests/unit/{name}" for name in (package, *USERS.get(package, ())))
+    return tuple(folder for folder in folders if (ROOT / folder).is_dir())
+
+
 def run(
     drawn: list[Mutant],
     sources: dict[str, str],
@@ -163,7 +172,7 @@ def run(
             job = Job(
                 mutants,
                 {mutant.module: sources[mutant.module] for mutant in mutants},
-                tuple(f"tests/unit/{each}" for each in (package, *ALSO.get(package, ()))),
+                tests_of(package),
                 seeds,
             )
             for told in fates(job):

@@ -323,3 +323,12 @@ def test_whom_room_is_kept_for_begins_though_its_likes_have_come_to_stand_before
     world.succeed(holds)
     assert begin(world)[0] == "shorter"
     all_repeat(world)
+
+
+def test_only_guesses_are_taken_with_caution_where_others_must_not_wait() -> None:
+    world = fleet()
+    stated, unstated = lasting(100, "stated"), lasting(None, "unstated")
+    names = start(world, stated, unstated)
+    know = world.resolver.know.expecting
+    assert know.lasts_s(names[0], stated) == 100.0
+    assert know.lasts_s(names[1], unstated) == expecting.CAUTION * FIRST_GUESS_S

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from berthmaster.kueue.asks import devices_of
 from berthmaster.messages.control import QueuePlace, QueueSetting
 from berthmaster.messages.fleet import (
     ClusterProfile,
@@ -15,6 +16,7 @@ from berthmaster.messages.fleet import (
 )
 from berthmaster.messages.placement import Target, Via
 from berthmaster.messages.workload import Admitted, JobRequest, Placed
+from berthmaster.resolver.worker_queue import InLine, in_line
 from tests.support.builders import alive, job, node, pod_set, profile
 from tests.support.deciding import TENANT, World, placements
 
@@ -281,3 +283,19 @@ def test_waiting_jobs_are_looked_at_again_when_job_sets_come(world: World) -> No
     world.fact(profile())
     assert world.resolver.know.derived.growth > looked_at
     assert placements(world.decide()) == {"train": "c1"}
+
+
+def test_who_waits_in_another_of_the_clusters_queues_is_not_ahead() -> None:
+    world = World()
+    world.fact(queue(flavors=(flavor(used=8),)), queue(name="theirs", flavors=(flavor(used=8),)))
+    world.fact(queue(name="theirs", flavors=(flavor(used=8),), local=(OTHERS,), counter=2))
+    ours, theirs = (
+        Target(via="worker", namespace=namespace, local_queue="gpu")
+        for namespace in ("team-a", "team-b")
+    )
+    pending = [(target, gpu_job(gpus=1)) for target in (ours, theirs, theirs)]
+    cluster = world.resolver.know.clusters.peek("c1")
+    nvidia = devices_of([node()])
+    for target, ahead in ((ours, 1), (theirs, 2)):
+        found = in_line(cluster, target, gpu_job(gpus=1), pending, nvidia)
+        assert found == InLine(ahead=ahead, admitted=0, borrows=True)

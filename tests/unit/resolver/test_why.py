@@ -336,3 +336,17 @@ def free(world: World) -> tuple[list[int], list[int], list[list[int]]]:
     fleet = world.resolver.know.fleet
     fleet.arrange()
     return fleet.cpu.tolist(), fleet.memory.tolist(), fleet.gpu.tolist()
+
+
+def test_the_newest_decisions_are_at_hand_and_always_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("berthmaster.resolver.core.CHOICES_KEPT", 3)
+    world = fleet(c1={"gpus": 8})
+    for count in (1, 1, 1, 1, 4):  # so many jobs are placed by a decision
+        for number in range(count):
+            world.submit(job(f"j{len(world.decisions)}-{number}"))
+        world.settle()
+    kept = world.resolver.decisions
+    assert [len(decision.placements) for decision in kept.values()] == [4]
+    assert list(kept) == [world.decisions[-1][1].number]
