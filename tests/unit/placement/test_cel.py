@@ -55,6 +55,7 @@ def holds(text: str, steps: int = 100_000) -> bool:
         "managedCluster.status.n > 3.5",
         'managedCluster.metadata.labels.all(k, k != "q")',
         "size(managedCluster.metadata.labels) == 2",
+        "!" * 50 + "true",
         "1 + 2 * 3 == 7 && (1 + 2) * 3 == 9",
         "7 / 2 == 3 && -7 / 2 == -3 && -7 % 3 == -1 && 7 % -3 == 1",
         "1 == 1.0 && 1.5 < 2 && 1.0 / 0.0 > 1000.0",
@@ -254,3 +255,13 @@ def test_every_value_of_json_is_equal_to_itself(value: Any) -> None:
     assert same.holds(names, Meter(10_000), {})
     in_list = compiled("managedCluster.v in [1000, managedCluster.v]", NAMES, METHODS)
     assert in_list.holds(names, Meter(10_000), {})
+
+
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
+def test_json_has_so_many_levels(opening: str, closing: str) -> None:
+    def nested(levels: int) -> str:
+        return f"'{opening * levels}1{closing * levels}'.parseJSON() != 1"
+
+    assert holds(nested(49))
+    with pytest.raises(CelError, match="JSON of more than 50 levels"):
+        holds(nested(50))
