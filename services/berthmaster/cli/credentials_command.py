@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from berthmaster.cli.session import EXIT_FAILED, EXIT_UNREACHABLE, Output, usage
+from berthmaster.cli.session import EXIT_FAILED, EXIT_UNREACHABLE, Output, kubernetes_work, usage
 from berthmaster.runtime.plain_json import pretty
 from berthmaster.supervisor.plan import KubeTarget, PlanError, kube_target
 
@@ -35,20 +35,14 @@ def credentials(hub: str | None, namespace: str, as_json: bool) -> None:
         target = kube_target(hub, Path.is_file) if hub else KubeTarget(name="hub")
     except PlanError as error:
         usage(str(error))
-    try:
+    with kubernetes_work():
         from berthmaster.kubernetes.errors import KubernetesError
-    except ModuleNotFoundError as error:
-        sys.stderr.write(
-            f"berth: {error.name} is not installed; pip install 'berthmaster[kubernetes]'\n"
-        )
-        sys.exit(3)
-    try:
-        lines, more = asyncio.run(read(target, namespace))
-    except KubernetesError as error:
-        sys.stderr.write(f"berth: {error}\n")
-        sys.exit(EXIT_UNREACHABLE)
-    except KeyboardInterrupt:
-        sys.exit(130)
+
+        try:
+            lines, more = asyncio.run(read(target, namespace))
+        except KubernetesError as error:
+            sys.stderr.write(f"berth: {error}\n")
+            sys.exit(EXIT_UNREACHABLE)
     output = Output(as_json=as_json)
     if as_json:
         output.write(pretty(lines))

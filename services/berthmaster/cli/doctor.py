@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from berthmaster.cli.session import EXIT_FAILED, Output, usage
+from berthmaster.cli.session import EXIT_FAILED, Output, kubernetes_work, usage
 from berthmaster.runtime.plain_json import pretty
 from berthmaster.supervisor.plan import KubeTarget, PlanError, kube_target
 
@@ -65,26 +65,19 @@ def doctor(
         at_workers = [_place(kube_target(text, Path.is_file)) for text in workers]
     except PlanError as error:
         usage(str(error))
-    try:
+    with kubernetes_work():
         from berthmaster.doctor.core import diagnose
         from berthmaster.doctor.reader import survey
-    except ModuleNotFoundError as error:
-        sys.stderr.write(
-            f"berth: {error.name} is not installed; pip install 'berthmaster[kubernetes]'\n"
+
+        read = survey(
+            at_hub,
+            at_workers,
+            mode=mode,
+            namespace=namespace,
+            now_s=time.time(),
+            as_self=as_self,
         )
-        sys.exit(3)
-    read = survey(
-        at_hub,
-        at_workers,
-        mode=mode,
-        namespace=namespace,
-        now_s=time.time(),
-        as_self=as_self,
-    )
-    try:
         report = diagnose(asyncio.run(read))
-    except KeyboardInterrupt:
-        sys.exit(130)
     if as_json:
         output.write(pretty(report))
     else:

@@ -3,13 +3,15 @@
 ::
 
     0  done              2  the command line is wrong
+                         3  an extra is not installed
     1  refused, failed   4  no bus or no service answers: said in one line, within 3 s
 """
 
 import functools
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Final, NoReturn, ParamSpec
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
+EXIT_ABSENT: Final = 3
 EXIT_UNREACHABLE: Final = 4
 EXIT_INTERRUPTED: Final = 130
 EXIT_PIPE_CLOSED: Final = 141
@@ -250,6 +253,20 @@ def _failed(output: Output, code: int, kind: str, error: Exception, hint: str = 
         output.line({"error": {"code": kind, "message": text}})
     sys.stderr.write(f"berth: {visible(text)}{redact(hint)}\n")
     return code
+
+
+@contextmanager
+def kubernetes_work() -> Iterator[None]:
+    """Around what a command does with API servers itself: an absent extra is said, Ctrl-C ends."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        sys.stderr.write(
+            f"berth: {error.name} is not installed; pip install 'berthmaster[kubernetes]'\n"
+        )
+        sys.exit(EXIT_ABSENT)
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
 
 
 def usage(text: str) -> NoReturn:

@@ -9,6 +9,7 @@ it (reference figures are theirs).
 import bisect
 import heapq
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from berthmaster.emulator.fleets import ClusterSpec
@@ -128,27 +129,22 @@ def run(
     return Run(policy.name, ordered, played.outcomes(), played.meter.spans, fleet.gpus)
 
 
+@dataclass
 class _Played:
     """What every way of playing a list has."""
 
-    def __init__(
-        self,
-        fleet: BaselineFleet,
-        jobs: Sequence[Job],
-        policy: QueuePolicy,
-        rule: PlacementRule,
-        progress: Progress | None,
-    ) -> None:
-        self._fleet = fleet
-        self._jobs = jobs
-        self._policy = policy
-        self._rule = rule
-        self._progress = progress
-        self._estimates = DurationEstimates()
-        self._forms = [form_of(job) for job in jobs]
-        self._started: dict[int, float] = {}
-        self._ended: dict[int, float] = {}
-        self.meter = UsageMeter(fleet, jobs)
+    _fleet: BaselineFleet
+    _jobs: Sequence[Job]
+    _policy: QueuePolicy
+    _rule: PlacementRule
+    _progress: Progress | None
+    _estimates: DurationEstimates = field(default_factory=DurationEstimates)
+    _started: dict[int, float] = field(default_factory=dict)
+    _ended: dict[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._forms = [form_of(job) for job in self._jobs]
+        self.meter = UsageMeter(self._fleet, self._jobs)
 
     def outcomes(self) -> list[JobOutcome]:
         return [
@@ -156,23 +152,16 @@ class _Played:
         ]
 
 
+@dataclass
 class _Steady(_Played):
     """Without preemption."""
 
-    def __init__(
-        self,
-        fleet: BaselineFleet,
-        jobs: Sequence[Job],
-        policy: QueuePolicy,
-        rule: PlacementRule,
-        progress: Progress | None,
-    ) -> None:
-        super().__init__(fleet, jobs, policy, rule, progress)
-        self._expected: dict[int, float] = {}
-        self._waiting: list[tuple[tuple[float, ...], int]] = []
-        self._ends: list[tuple[float, int]] = []
-        self._allocations: dict[int, tuple[Allocation, ...]] = {}
-        self._used = self._wanted = 0.0
+    _expected: dict[int, float] = field(default_factory=dict)
+    _waiting: list[tuple[tuple[float, ...], int]] = field(default_factory=list)
+    _ends: list[tuple[float, int]] = field(default_factory=list)
+    _allocations: dict[int, tuple[Allocation, ...]] = field(default_factory=dict)
+    _used: float = 0.0
+    _wanted: float = 0.0
 
     def play(self) -> None:
         coming = 0
@@ -289,19 +278,11 @@ class _Progress:
         return left_s(self.expected_s, self.attained_s)
 
 
+@dataclass
 class _Preemptive(_Played):
-    """All jobs seated anew at every event."""
+    """All jobs placed anew at every event."""
 
-    def __init__(
-        self,
-        fleet: BaselineFleet,
-        jobs: Sequence[Job],
-        policy: QueuePolicy,
-        rule: PlacementRule,
-        progress: Progress | None,
-    ) -> None:
-        super().__init__(fleet, jobs, policy, rule, progress)
-        self._open: dict[int, _Progress] = {}
+    _open: dict[int, _Progress] = field(default_factory=dict)
 
     def play(self) -> None:
         coming = 0

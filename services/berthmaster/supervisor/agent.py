@@ -18,8 +18,6 @@ from berthmaster.supervisor.plan import (
     worker_entries,
 )
 from berthmaster.supervisor.pod import Pod, PodSettings
-from berthmaster.supervisor.processes import NO_LIMIT_S
-from berthmaster.supervisor.stack import command_lines
 
 
 def _name(text: str) -> str:
@@ -82,17 +80,8 @@ async def main(ctx: Context[AgentSettings]) -> None:
     told = entries(settings)
     user = told[0].user
     seeds = {user: settings.nats_seed_file} if settings.nats_seed_file else {}
-    lines = command_lines(
-        told,
-        url=settings.nats_url,
-        seed_files=seeds,
-        log_level=settings.log_level,
-        ca_file=settings.nats_ca_file,
-        http_ports=pod.ports(len(told)),
-    )
     ctx.log.info("agent", user=user, inbox_prefix=inbox_prefix(user))
-    children = [pod.child(entry, argv, port) for entry, argv, port in lines]
-    await pod.live(pod.supervisor.start(children, timeout_s=NO_LIMIT_S))
+    await pod.live(pod.start(told, seeds))
 
 
 SERVICE = Service("agent", AgentSettings, main)

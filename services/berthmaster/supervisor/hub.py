@@ -28,8 +28,8 @@ from berthmaster.supervisor.plan import (
     entries,
 )
 from berthmaster.supervisor.pod import Pod, PodSettings
-from berthmaster.supervisor.processes import NO_LIMIT_S, ServiceChild
-from berthmaster.supervisor.stack import SETUP, Stack, command_lines, make_streams
+from berthmaster.supervisor.processes import NO_LIMIT_S
+from berthmaster.supervisor.stack import SETUP, Stack, make_streams
 
 RENEW_EVERY_S: Final = 24 * 3600.0
 STREAMS_LIMIT_S: Final = 60.0
@@ -115,16 +115,7 @@ async def _beside_a_bus(pod: Pod[HubSettings]) -> None:
         await make_streams(
             settings.nats_url, setup, settings.nats_ca_file, timeout_s=STREAMS_LIMIT_S
         )
-    lines = command_lines(
-        told,
-        url=settings.nats_url,
-        seed_files=seeds,
-        log_level=settings.log_level,
-        ca_file=settings.nats_ca_file,
-        http_ports=pod.ports(len(told)),
-    )
-    children: list[ServiceChild] = [pod.child(*line) for line in lines]
-    await pod.supervisor.start(children, timeout_s=NO_LIMIT_S)
+    await pod.start(told, seeds)
 
 
 async def _renew(ctx: Context[HubSettings], stack: Stack) -> None:

@@ -8,7 +8,7 @@ Kubernetes is who shows that to people. What children say goes where the pod's o
 The children's own health and metrics are on the ports that follow the pod's.
 """
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Generic, TypeVar
@@ -20,7 +20,14 @@ from berthmaster.runtime.service import Context
 from berthmaster.runtime.settings import CommonSettings, setting
 from berthmaster.supervisor.faults import FAULTS, fault_text
 from berthmaster.supervisor.plan import Entry
-from berthmaster.supervisor.processes import ServiceChild, Supervised, Supervisor, unless
+from berthmaster.supervisor.processes import (
+    NO_LIMIT_S,
+    ServiceChild,
+    Supervised,
+    Supervisor,
+    unless,
+)
+from berthmaster.supervisor.stack import command_lines
 
 # Together below the four seconds in which a service of ours must drain.
 STOP_LIMIT_S: Final = 2.5
@@ -67,6 +74,20 @@ class Pod(Generic[S]):
             http_port=port,
             env={"BERTH_HTTP_HOST": host, "BERTH_LOG_FORMAT": settings.log_format},
         )
+
+    async def start(self, entries: Sequence[Entry], seed_files: Mapping[str, Path]) -> None:
+        """All of them, on the bus that the pod's settings name. Raises NotReady."""
+        settings = self.ctx.settings
+        lines = command_lines(
+            entries,
+            url=settings.nats_url,
+            seed_files=seed_files,
+            log_level=settings.log_level,
+            ca_file=settings.nats_ca_file,
+            http_ports=self.ports(len(entries)),
+        )
+        children = [self.child(*line) for line in lines]
+        await self.supervisor.start(children, timeout_s=NO_LIMIT_S)
 
     def ports(self, count: int) -> list[int]:
         """Where the children's health is: behind the pod's own port, or anywhere if that is."""

@@ -290,7 +290,7 @@ class Supervisor:
         watched.started_s = time.monotonic()
         try:
             watched.child.start()
-            self._set(watched, "starting")
+            self._set(watched, "starting", watched.note)  # why it ended last, until it is ready
         except (OSError, ServerFailed) as error:
             self._set(watched, "failed", f"cannot be started: {error}")
 

@@ -323,7 +323,7 @@ def test_the_summary_of_the_demo() -> None:
         restarts=0,
     )
     assert screen(progress.demo(report)) == (
-        "WorkloadSummary\n"
+        "Summary\n"
         "up after          1.55 s\n"
         "first job placed  after 1.59 s\n"
         "submitted         600 jobs in 14.0 s\n"

@@ -149,7 +149,7 @@ def demo(report: DemoReport) -> RenderableType:
     facts.add_row("GPUs", allocation(report))
     if report.restarts:
         facts.add_row("restarted", amounts.many(report.restarts, "time"))
-    lines: list[RenderableType] = [safe("WorkloadSummary", style="bold"), facts, safe()]
+    lines: list[RenderableType] = [safe("Summary", style="bold"), facts, safe()]
     lines.append(latencies(summary.latencies))
     if summary.waiting and report.waiting is not None:
         lines += [safe(), *waiting_reasons(report.waiting)]
