@@ -110,10 +110,19 @@ class CheckState(Struct, frozen=True):
     last_transition_time: str | None = None
 
 
+class PodSetAssignment(Struct, frozen=True):
+    """What Kueue counts for all pods of a set: the resources that it governs, with overhead,
+    defaults and transformations."""
+
+    name: str = "main"
+    resource_usage: dict[str, Quantity] | None = None
+
+
 class Admission(Struct, frozen=True):
     """Where quota is reserved on the hub."""
 
     cluster_queue: str = ""
+    pod_set_assignments: tuple[PodSetAssignment, ...] | None = None
 
 
 class WorkloadStatus(Struct, frozen=True):

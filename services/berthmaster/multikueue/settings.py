@@ -10,7 +10,8 @@ from berthmaster.engine.scoring.profiles import BALANCED, HUB_PROFILES, PARTS, W
 
 # 5: a worker's quota is what Kueue makes of it: resource groups, cohorts, limits, taints.
 # 6: clusters are ranked by a profile of the engine; where a queue's last one went counts no more.
-ENGINE_VERSION = "6"
+# 7: of a worker's quota is asked what the hub's Kueue counts, by its very names.
+ENGINE_VERSION = "7"
 Mode = Literal["observe", "order", "dispatch"]
 MOST_WEIGHT: Final = 10.0
 

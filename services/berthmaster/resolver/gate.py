@@ -13,7 +13,7 @@ from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.placement import Target
 from berthmaster.messages.workload import JobRequest
 from berthmaster.resolver.state import Knowledge
-from berthmaster.resolver.worker_queue import in_line, target_in, why_not
+from berthmaster.resolver.worker_queue import Said, asked, target_in
 
 Drafted = Mapping[str, list[tuple[Target, JobRequest]]]  # by cluster, of a draft
 
@@ -28,16 +28,22 @@ class WorkerGate(Gate):
         self._request = request
         self._setting = setting
         self._drafted = drafted
+        self._said: dict[str, Said] = {}
 
     def why_not(self, cluster: str) -> str:
-        target, known = target_in(self._setting, cluster), self._know.clusters.peek(cluster)
-        pending, devices = self._pending(cluster), self._devices(cluster)
-        return why_not(known, target, self._request, pending, devices)
+        return self._asked(cluster).out
 
     def in_line(self, cluster: str) -> tuple[int, int, bool] | None:
-        target, known = target_in(self._setting, cluster), self._know.clusters.peek(cluster)
-        pending, devices = self._pending(cluster), self._devices(cluster)
-        return in_line(known, target, self._request, pending, devices)
+        return self._asked(cluster).in_line
+
+    def _asked(self, cluster: str) -> Said:
+        """What its own queueing says, asked once."""
+        said = self._said.get(cluster)
+        if said is None:
+            known, target = self._know.clusters.peek(cluster), target_in(self._setting, cluster)
+            pending, devices = self._pending(cluster), self._devices(cluster)
+            said = self._said[cluster] = asked(known, target, self._request, pending, devices)
+        return said
 
     def _pending(self, cluster: str) -> list[tuple[Target, JobRequest]]:
         """Placements of ours that its own queue has not let in."""

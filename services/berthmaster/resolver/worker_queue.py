@@ -39,25 +39,6 @@ def target_in(setting: QueueSetting | None, cluster: str) -> Target:
     )
 
 
-def why_not(
-    cluster: Cluster, target: Target, request: JobRequest, pending: Pending, devices: Devices
-) -> str:
-    """Why the cluster's own queueing would not let it in now, or "". ``pending``: placements of
-    ours there that it has not let in yet; ``devices``: how its nodes' GPUs are asked for."""
-    if target.via != "worker":
-        return ""
-    if request.deadline_s is not None:
-        return NO_DEADLINE
-    found = queue_of(cluster.queues.values(), target.namespace, target.local_queue)
-    if found is None:
-        return f"{NO_QUEUE} {target.namespace}/{target.local_queue}"
-    if problem := closed(*found):
-        return problem
-    quotas, _ = _quotas(cluster, found[0].queue, pending, devices)
-    answer = quotas.answer(found[0].queue, asks_of(request, devices))
-    return answer.never or answer.lacks
-
-
 class InLine(NamedTuple):
     """Where a request would stand in a cluster's own queue."""
 
@@ -66,27 +47,37 @@ class InLine(NamedTuple):
     borrows: bool  # it does not fit into what is left of the queue's own quota
 
 
-def in_line(
+class Said(NamedTuple):
+    """What a cluster's own queueing says of a request."""
+
+    out: str = ""  # why it would not let it in now, or ""
+    in_line: InLine | None = None  # None = that is not known
+
+
+def asked(
     cluster: Cluster, target: Target, request: JobRequest, pending: Pending, devices: Devices
-) -> InLine | None:
-    """Where it would stand there now; None if that is not known. ``pending``, ``devices``: as in
-    ``why_not``. The report may know some of those that wait, so the larger number counts."""
-    found = queue_of(cluster.queues.values(), target.namespace, target.local_queue)
-    if found is None:
-        return None
-    report, _ = found
-    quotas, ours = _quotas(cluster, report.queue, pending, devices)
-    answer = quotas.answer(report.queue, asks_of(request, devices))
-    return InLine(max(report.pending, ours), report.admitted, answer.borrows or not answer.now)
-
-
-def _quotas(cluster: Cluster, queue: str, pending: Pending, devices: Devices) -> tuple[Quotas, int]:
-    """What the cluster's queues have left, and how many of the pending have to wait in this one."""
+) -> Said:
+    """``pending``: placements of ours there that it has not let in yet; ``devices``: how its nodes'
+    GPUs are asked for. The report may know some of those that wait, so the larger number counts."""
+    if target.via != "worker":
+        return Said()
+    if request.deadline_s is not None:
+        return Said(NO_DEADLINE)
     reports = cluster.queues.values()
-    quotas = Quotas(reports)
-    ours = 0
-    for target, request in pending:
-        found = queue_of(reports, target.namespace, target.local_queue)
-        if found is not None and not quotas.charge(found[0].queue, asks_of(request, devices)):
-            ours += found[0].queue == queue
-    return quotas, ours
+    found = queue_of(reports, target.namespace, target.local_queue)
+    if found is None:
+        return Said(f"{NO_QUEUE} {target.namespace}/{target.local_queue}")
+    if problem := closed(*found):
+        return Said(problem)
+    report, _ = found
+    quotas, ours = Quotas(reports), 0
+    for other, coming in pending:
+        leads_to = queue_of(reports, other.namespace, other.local_queue)
+        if leads_to is None:
+            continue
+        if not quotas.charge(leads_to[0].queue, asks_of(coming, devices)):
+            ours += leads_to[0].queue == report.queue
+    answer = quotas.answer(report.queue, asks_of(request, devices))
+    if not answer.now:
+        return Said(answer.never or answer.lacks)
+    return Said("", InLine(max(report.pending, ours), report.admitted, answer.borrows))

@@ -6,6 +6,7 @@ import pytest
 from berthmaster.kubernetes.objects import Metadata
 from berthmaster.kubernetes.selector import parse_selector
 from berthmaster.kueue.multikueue import MultiKueueConfig, Parameters
+from berthmaster.kueue.workloads import Admission, PodSetAssignment
 from berthmaster.messages.control import ClusterLost, Cordon
 from berthmaster.messages.fleet import Membership, PodUse, Stamp, Taint
 from berthmaster.multikueue.deciding.checks import parameters_of
@@ -146,6 +147,28 @@ def test_a_cohort_lends_up_to_the_limit() -> None:
     assert sent(world, pod_sets=(pods(gpus=4),)) == ("w2",)
     assert world.decisions()[0].placements[0].filtered == {
         "w1": "ClusterQueue worker-queue grants 3 nvidia.com/gpu at most, 4 are asked for"
+    }
+
+
+def test_gpus_of_another_maker_go_where_quota_is_granted_by_their_name() -> None:
+    world = World(workers=("w1", "w2"))
+    for name in world.workers:
+        world.worker(name, gpus=8)
+    report = queue_report("w2")
+    (flavor,) = report.flavors
+    resources = dict(flavor.resources)
+    resources["amd.com/gpu"] = resources.pop("nvidia.com/gpu")
+    amd = msgspec.structs.replace(flavor, resources=resources)
+    world.fact("w2/queue", msgspec.structs.replace(report, flavors=(amd,)))
+    world.begin()
+    world.submit(pod_sets=(pods(gpus=0),))
+    usage = PodSetAssignment(resource_usage={"cpu": "1", "memory": "1Gi", "amd.com/gpu": "1"})
+    world.status(admission=Admission(pod_set_assignments=(usage,)))
+    world.reserve()
+    world.settle()
+    assert world.nominated("train") == ("w2",)
+    assert world.decisions()[0].placements[0].filtered == {
+        "w1": "ClusterQueue worker-queue grants no amd.com/gpu"
     }
 
 

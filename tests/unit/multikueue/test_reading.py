@@ -3,19 +3,30 @@
 import msgspec
 import pytest
 
+from berthmaster.kueue.asks import asks_of
 from berthmaster.kueue.workloads import (
+    Admission,
     Affinity,
     Container,
     KueueWorkload,
     NodeAffinity,
     NodeSelector,
+    PodSetAssignment,
     PodToleration,
+    Quantity,
     Requirement,
     Resources,
     Term,
+    WorkloadStatus,
 )
 from berthmaster.messages.workload import HubObject, JobRequest, PodSet, Toleration
-from berthmaster.multikueue.known.requests import origin_of, read_request, tenant_of, workload_id
+from berthmaster.multikueue.known.requests import (
+    origin_of,
+    read_asks,
+    read_request,
+    tenant_of,
+    workload_id,
+)
 from tests.unit.multikueue.hub_objects import pods, workload
 
 
@@ -189,3 +200,47 @@ def test_where_it_comes_from_is_told_with_the_job_that_people_know() -> None:
         cluster_queue="hub-queue",
         hub="hub-one",
     )
+
+
+def counted(**usage: dict[str, Quantity]) -> WorkloadStatus:
+    assignments = tuple(PodSetAssignment(name=n, resource_usage=u) for n, u in usage.items())
+    return WorkloadStatus(admission=Admission(pod_set_assignments=assignments))
+
+
+def test_of_quota_is_asked_what_the_hubs_kueue_counts_by_its_very_names() -> None:
+    made = workload(pod_sets=(pods(name="driver", gpus=0), pods(name="workers", count=2, gpus=4)))
+    request = read_request(made).request
+    # Before it has counted, what the request says: of all pods.
+    assert [ask.ways for ask in read_asks(made, request)] == [
+        ({"cpu": 1000, "memory": 1024},),
+        ({"cpu": 2000, "memory": 2048, "nvidia.com/gpu": 8},),
+    ]
+    status = counted(
+        driver={"cpu": "1100m", "memory": "1Gi", "pods": "1"},
+        workers={"cpu": 2, "memory": "2148532225", "nvidia.com/mig-3g.40gb": "8", "pods": 2},
+    )
+    asks = read_asks(msgspec.structs.replace(made, status=status), request)
+    assert [ask.pods for ask in asks] == list(request.pod_sets)
+    assert [ask.ways for ask in asks] == [
+        ({"cpu": 1100, "memory": 1024},),
+        ({"cpu": 2000, "memory": 2050, "nvidia.com/mig-3g.40gb": 8},),
+    ]
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        None,
+        WorkloadStatus(),
+        counted(),
+        counted(driver={"cpu": "1"}),  # the other pod set is missing
+        counted(driver={"cpu": "1"}, workers={"cpu": "much"}),
+    ],
+)
+def test_of_quota_that_is_not_counted_in_full_the_request_tells(
+    status: WorkloadStatus | None,
+) -> None:
+    made = workload(pod_sets=(pods(name="driver"), pods(name="workers", count=2)))
+    request = read_request(made).request
+    found = read_asks(msgspec.structs.replace(made, status=status), request)
+    assert found == asks_of(request)

@@ -25,7 +25,7 @@ from berthmaster.engine.scoring.score_cache import Scorecard
 from berthmaster.fleetview.gate import Gate
 from berthmaster.fleetview.snapshot import ClusterSnapshot
 from berthmaster.kueue.asks import asks_of
-from berthmaster.kueue.quota import Quotas, closed, promises, queue_of
+from berthmaster.kueue.quota import UNLIMITED, Ask, Quotas, closed, promises, queue_of
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.messages.fleet import QueueReport
 from berthmaster.messages.workload import JobRequest
@@ -45,6 +45,7 @@ class Asked(NamedTuple):
     namespace: str
     local_queue: str
     request: JobRequest
+    asks: tuple[Ask, ...]  # of a worker's quota
 
 
 class Standing(NamedTuple):
@@ -77,7 +78,7 @@ class HubGate(Gate):
         self._refs: dict[str, ClusterRef] = {}
         for ref in rules.clusters:
             self._refs.setdefault(ref.name, ref)
-        self._asks = asks_of(asked.request)
+        self._asks = asked.asks
         self._standings: dict[str, Standing] = {}
 
     def why_not(self, cluster: str) -> str:
@@ -146,7 +147,7 @@ class HubGate(Gate):
             tier = FITS if nodes.fits[name] and free >= gpus else BUSY
         return Standing(
             tier=tier,
-            headroom=max(0.0, min(free, quota.devices_left)),
+            headroom=max(0.0, min(free, quota.devices_left if gpus else UNLIMITED)),
             in_line=(report.pending, report.admitted, quota.borrows),
         )
 

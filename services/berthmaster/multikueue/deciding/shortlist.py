@@ -20,6 +20,7 @@ from berthmaster.messages.workload import JobRequest
 from berthmaster.multikueue.deciding.gate import NO_REPORT, Asked, HubGate
 from berthmaster.multikueue.known.bus_state import BusState
 from berthmaster.multikueue.known.hub import ClusterRef
+from berthmaster.multikueue.known.requests import read_asks
 from berthmaster.multikueue.known.workload_view import WorkloadView
 from berthmaster.multikueue.settings import HubPolicy
 
@@ -68,7 +69,8 @@ def shortlist_for(
     if rules is None or bus is None or hub is None:
         return HubShortlist((), {}, (), None)
     request = bus.request or JobRequest(id=bus.id)
-    asked = Asked(bus.key, hub.metadata.namespace, hub.spec.queue_name, request)
+    asks = read_asks(hub, request)
+    asked = Asked(bus.key, hub.metadata.namespace, hub.spec.queue_name, request, asks)
     snapshot = know.snapshot(policy, now_s)
     gate = HubGate(know, snapshot, rules, asked, policy)
     found = filter_and_rank(know.view, snapshot, request, shape_of(request), gate)

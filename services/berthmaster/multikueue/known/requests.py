@@ -14,6 +14,8 @@ from typing import Final, NamedTuple
 
 from berthmaster.engine.fleet.models import EXACTLY, GPU, PRODUCT
 from berthmaster.kubernetes.quantity import QuantityError, milli, whole
+from berthmaster.kueue.asks import asks_of
+from berthmaster.kueue.quota import PODS, Ask
 from berthmaster.kueue.workloads import (
     Container,
     KueuePodSet,
@@ -99,6 +101,39 @@ def read_request(workload: KueueWorkload) -> Read:
         max_evictions=1000,  # how often it may be evicted is Kueue's to say
     )
     return Read(request, tuple(problems))
+
+
+def read_asks(workload: KueueWorkload, request: JobRequest) -> tuple[Ask, ...]:
+    """What it will ask of a worker's quota: what the hub's Kueue counts, once it has reserved that,
+    by its very names (other makers' GPUs, slices); before that what the request says."""
+    admission = workload.status.admission if workload.status is not None else None
+    assigned = (admission.pod_set_assignments if admission is not None else None) or ()
+    usage = {one.name: one.resource_usage for one in assigned}
+    found = [one for one in workload.spec.pod_sets or () if one.count != 0][:MAX_POD_SETS]
+    known = asks_of(request)
+    if len(found) != len(request.pod_sets) or not all(usage.get(one.name) for one in found):
+        return known
+    try:
+        return tuple(
+            Ask(pods, (_counted(usage[one.name] or {}),))
+            for one, pods in zip(found, request.pod_sets, strict=True)
+        )
+    except QuantityError:
+        return known
+
+
+def _counted(usage: Mapping[str, Quantity]) -> dict[str, int]:
+    """In the units of a queue's report."""
+    counted = {}
+    for name, amount in usage.items():
+        if amount is None or name == PODS:  # pods are counted where they are granted
+            continue
+        text = repr(amount) if isinstance(amount, float) else amount
+        if name == "cpu":
+            counted[name] = milli(text)
+        else:
+            counted[name] = -(-whole(text) // MIB) if name == "memory" else whole(text)
+    return counted
 
 
 def _pod_set(pods: KueuePodSet, problems: list[str]) -> PodSet:
