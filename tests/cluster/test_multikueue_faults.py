@@ -153,7 +153,9 @@ def test_a_cluster_added_while_a_job_waits_takes_it(rig: Rig) -> None:
     rig.until(lambda: rig.events("train", "NoCluster"), "an event")
     assert "none of 1 clusters can take it" in rig.bus.why(name).summary
     assert rig.bus.why(name).filtered == {
-        ONE: f"queue {rig.k.cluster_queue} grants 0 nvidia.com/gpu at most, 1 are asked for"
+        ONE: (
+            f"ClusterQueue {rig.k.cluster_queue} grants 0 nvidia.com/gpu at most, 1 are asked for"
+        )
     }
     rig.k.set_clusters([ONE, THREE])
     rig.until_told("train", f"admitted {THREE}", f"running {THREE}")

@@ -277,5 +277,7 @@ def test_a_worker_whose_quota_is_too_small_is_left_out_by_what_its_inventory_say
             each_ends_once(rig, census, names)
         assert rig.bus.kinds(names["train"])[-1] == f"succeeded {THREE}"
         (choice,) = rig.bus.decisions[0].placements
-        words = f"queue {rig.k.cluster_queue} grants 2 nvidia.com/gpu at most, 4 are asked for"
+        words = (
+            f"ClusterQueue {rig.k.cluster_queue} grants 2 nvidia.com/gpu at most, 4 are asked for"
+        )
         assert choice.filtered == {ONE: words}

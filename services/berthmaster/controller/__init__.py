@@ -10,6 +10,6 @@ lets it act while this replica may, carries its writes out, and brings each answ
                                   │                   ▲                        │
                               aside.py            loop.py ◀── core.on_answer ◀─┘ answer.py
 
-Parts can be used one by one: multikueue has streams of the bus beside its watch, and a loop of its
-own over the same watch, writer, answers and events.
+What a service has beside its watch (streams of the bus, in admission and multikueue) wakes the same
+loop. Parts can be used one by one: the inventory has a watch and writes nothing.
 """

@@ -132,10 +132,10 @@ class Memory:
 class Widgets(Controller[Resize]):
     """The controller."""
 
-    def __init__(self, ctx: Context[Any], client: Client, memory: Memory) -> None:
+    def __init__(self, ctx: Context[Any], client: Client, memory: Memory, *, quiet: bool) -> None:
         self.keeper = Keeper()
         self.verbs = WidgetWriter(client)
-        super().__init__(ctx, client, self.keeper, self.verbs, name="widgets")
+        super().__init__(ctx, client, self.keeper, self.verbs, name="widgets", quiet=quiet)
         self.watches((Watched(WIDGETS, Widget),), absent_s=0.1)
         self._memory = memory
 
@@ -176,7 +176,7 @@ class Room:
 
 
 @asynccontextmanager
-async def controlling(stage: Stage) -> AsyncIterator[Room]:
+async def controlling(stage: Stage, *, quiet: bool = False) -> AsyncIterator[Room]:
     lines = io.BytesIO()
     ctx = Context(
         "toys",
@@ -187,7 +187,7 @@ async def controlling(stage: Stage) -> AsyncIterator[Room]:
     )
     async with await stage.client() as client:
         memory = Memory()
-        widgets = Widgets(ctx, client, memory)
+        widgets = Widgets(ctx, client, memory, quiet=quiet)
         widgets.begin()
         try:
             yield Room(widgets, memory, lines)
@@ -255,6 +255,21 @@ async def test_odd_objects_of_every_kind_are_set_aside_and_the_rest_goes_on() ->
                 lambda: all(size(stage, n) == WISH for n in ("unreadable", "poison", "odd"))
             )
             await until(lambda: room.figure("set_aside", resource="widgets") == 0)
+
+
+@story
+async def test_who_is_quiet_tells_its_log_only() -> None:
+    """A service that may write nothing must not be refused an Event a second."""
+    posted: dict[bool, list[str]] = {}
+    for quiet in (True, False):
+        async with Stage() as stage:
+            await stage.put("a")
+            async with controlling(stage, quiet=quiet) as room:
+                await until(lambda room=room: room.logged("told"))  # type: ignore[misc]
+            # What was told has been written, or will not be, when it has stopped.
+            posted[quiet] = [path for verb, path, _ in stage.requests if verb == "POST"]
+    assert posted[True] == []
+    assert [path.rpartition("/")[2] for path in posted[False]] == ["events"]
 
 
 @story
