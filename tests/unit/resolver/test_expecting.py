@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from berthmaster.engine.queueing.order import LATE, STATED
-from berthmaster.engine.queueing.predict import ENOUGH, FIRST_GUESS_S
+from berthmaster.engine.queueing.predict import CAUTION, ENOUGH, FIRST_GUESS_S
 from berthmaster.lifecycle.fold import Key
 from berthmaster.messages.placement import Decision, Expected, ToldOutlook
 from berthmaster.messages.workload import Ending, JobRequest, WorkloadEvent
@@ -331,4 +331,4 @@ def test_only_guesses_are_taken_with_caution_where_others_must_not_wait() -> Non
     names = start(world, stated, unstated)
     know = world.resolver.know.expecting
     assert know.lasts_s(names[0], stated) == 100.0
-    assert know.lasts_s(names[1], unstated) == expecting.CAUTION * FIRST_GUESS_S
+    assert know.lasts_s(names[1], unstated) == CAUTION * FIRST_GUESS_S
