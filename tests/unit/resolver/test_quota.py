@@ -16,7 +16,7 @@ from berthmaster.messages.fleet import (
 )
 from berthmaster.messages.placement import Target, Via
 from berthmaster.messages.workload import Admitted, JobRequest, Placed
-from berthmaster.resolver.worker_queue import InLine, in_line
+from berthmaster.resolver.worker_queue import InLine, asked
 from tests.support.builders import alive, job, node, pod_set, profile
 from tests.support.deciding import TENANT, World, placements
 
@@ -297,5 +297,5 @@ def test_who_waits_in_another_of_the_clusters_queues_is_not_ahead() -> None:
     cluster = world.resolver.know.clusters.peek("c1")
     nvidia = devices_of([node()])
     for target, ahead in ((ours, 1), (theirs, 2)):
-        found = in_line(cluster, target, gpu_job(gpus=1), pending, nvidia)
+        found = asked(cluster, target, gpu_job(gpus=1), pending, nvidia).in_line
         assert found == InLine(ahead=ahead, admitted=0, borrows=True)
