@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support import warm
+
 START_LIMIT_S = 40.0
 SMALL = ("--clusters", "8", "--nodes", "16", "--speed", "50", "--sync", "default")
 
@@ -69,17 +71,7 @@ class Up:
 
 def run_berth(*argv: str, home: Path, input: str | None = None) -> subprocess.CompletedProcess[str]:
     """One `berth` command."""
-    return subprocess.run(
-        [sys.executable, "-m", "berthmaster.cli.main", *argv],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env=environment(home),
-        cwd=home,
-        input=input,
-        stdin=subprocess.DEVNULL if input is None else None,
-    )
+    return warm.run_berth(*argv, env=environment(home), cwd=home, limit_s=60, input=input)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -141,11 +142,16 @@ def start(
     output: IO[bytes],
     env: Mapping[str, str],
     cwd: Path = ROOT,
+    errors: IO[bytes] | None = None,
+    input: IO[bytes] | None = None,
 ) -> Child:
-    """`python -m MODULE ARGUMENT…`, both its outputs into a file."""
+    """`python -m MODULE ARGUMENT…`. Without a file of its own, what it says of errors goes to its
+    output, and it has no input."""
     parent = _WARM.parent()
     request = {"module": module, "argv": list(arguments), "env": dict(env), "cwd": str(cwd)}
-    return Child(parent, int(parent.ask(request, [output.fileno()])["pid"]))
+    with Path(os.devnull).open("rb") as nothing:
+        files = [(input or nothing).fileno(), output.fileno(), (errors or output).fileno()]
+        return Child(parent, int(parent.ask(request, files)["pid"]))
 
 
 def berth(*arguments: str, output: IO[bytes], env: Mapping[str, str], cwd: Path = ROOT) -> Child:
@@ -153,28 +159,50 @@ def berth(*arguments: str, output: IO[bytes], env: Mapping[str, str], cwd: Path 
     return start(BERTH, arguments, output=output, env=env, cwd=cwd)
 
 
+def run_berth(
+    *arguments: str, env: Mapping[str, str], cwd: Path, limit_s: float, input: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """A command to its end, as subprocess.run does. Raises subprocess.TimeoutExpired."""
+    with (
+        tempfile.TemporaryFile() as given,
+        tempfile.TemporaryFile() as output,
+        tempfile.TemporaryFile() as errors,
+    ):
+        given.write((input or "").encode())
+        given.seek(0)
+        child = start(BERTH, arguments, output=output, errors=errors, input=given, env=env, cwd=cwd)
+        try:
+            code = child.wait(limit_s)
+        finally:
+            child.kill()
+        for file in (output, errors):
+            file.seek(0)
+        said, failed = output.read().decode(), errors.read().decode()
+        return subprocess.CompletedProcess(["berth", *arguments], code, said, failed)
+
+
 # ---------------------------------------------------------------- the process that forks
 
 
 def _import_all() -> None:
     """What the programs import when they have read their arguments."""
-    services = [
-        f"berthmaster.{path.parent.name}.service" for path in SERVICES.glob("*/*/service.py")
-    ]
-    for module in (BERTH, MANAGER, "berthmaster.cli.serve", *services):
+    paths = [*SERVICES.glob("berthmaster/*/service.py"), *SERVICES.glob("berthmaster/cli/*.py")]
+    ours = [".".join(path.relative_to(SERVICES).with_suffix("").parts) for path in paths]
+    for module in (*ours, MANAGER):
         with contextlib.suppress(Exception):  # whoever starts that one shall be told
             importlib.import_module(module)
     gc.collect()
     gc.freeze()
 
 
-def _become(request: dict[str, Any], output: int) -> None:
+def _become(request: dict[str, Any], files: Sequence[int]) -> None:
     """In the child: as if it had been started like this."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.setsid()
-    for number in (1, 2):
-        os.dup2(output, number)
-    os.close(output)
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+    for file in files:
+        os.close(file)
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
@@ -187,7 +215,7 @@ def _serve(door: socket.socket) -> dict[str, Any] | None:
     bind = dying_with_this_process()
     children: set[int] = set()
     while True:
-        text, files, _, _ = socket.recv_fds(door, _MOST_BYTES, 1)
+        text, files, _, _ = socket.recv_fds(door, _MOST_BYTES, 3)
         if not text:
             for pid in children:
                 with contextlib.suppress(ProcessLookupError):
@@ -205,9 +233,10 @@ def _serve(door: socket.socket) -> dict[str, Any] | None:
         if pid == 0:
             bind()
             door.close()
-            _become(request, files[0])
+            _become(request, files)
             return request
-        os.close(files[0])
+        for file in files:
+            os.close(file)
         children.add(pid)
         door.send(json.dumps({"pid": pid}).encode())
 
