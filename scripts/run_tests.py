@@ -195,6 +195,9 @@ def main(argv: list[str]) -> int:
     """Run what was asked for, or all of it."""
     cut = argv.index("--") if "--" in argv else len(argv)
     words, extra = argv[:cut], argv[cut + 1 :]
+    if {"-h", "--help"} & set(words):
+        print(f"{USAGE}\n\n{__doc__}\nKept from run to run: {kept.folder()}")
+        return 0
     names = [word for word in words if word != "--all"]
     if unknown := [name for name in names if name != "checks" and name not in TIERS]:
         print(f"scripts/test: no tier {unknown[0]!r}\n{USAGE}", file=sys.stderr)
