@@ -26,6 +26,7 @@ from berthmaster.cli import secret
 from berthmaster.cli.credentials_command import credentials
 from berthmaster.cli.session import EXIT_FAILED, Output
 from berthmaster.cli.target import find_connection
+from berthmaster.supervisor.faults import fault_text
 from berthmaster.supervisor.folder import KEYS_FOLDER, TLS_FOLDER, read_external
 
 if TYPE_CHECKING:
@@ -91,10 +92,10 @@ def _common(function: Callable[..., int]) -> Callable[..., None]:
         try:
             code = function(_Folder.find(data), output, **flags)
         except (ClusterFailed, *FAILURES) as error:
+            text = fault_text(error)
             if as_json:
-                told = {"error": {"code": "failed", "message": str(error)}}
-                output.line(told)
-            sys.stderr.write(f"berth: {error}\n")
+                output.line({"error": {"code": "failed", "message": text}})
+            sys.stderr.write(f"berth: {text}\n")
             code = EXIT_FAILED
         sys.exit(code)
 

@@ -292,7 +292,8 @@ class Supervisor:
             watched.child.start()
             self._set(watched, "starting", watched.note)  # why it ended last, until it is ready
         except (OSError, ServerFailed) as error:
-            self._set(watched, "failed", f"cannot be started: {error}")
+            why = getattr(error, "strerror", None) or error
+            self._set(watched, "failed", f"cannot be started: {why}")
 
     async def _watch(self) -> None:
         rounds = 0

@@ -11,7 +11,13 @@ from berthmaster.runtime.backoff import Backoff
 from berthmaster.runtime.errors import EXIT_CANNOT_START
 from berthmaster.supervisor.faults import fault_text
 from berthmaster.supervisor.folder import FolderLock, FolderUnusable
-from berthmaster.supervisor.processes import NO_LIMIT_S, NotReady, SlowStart, Supervisor
+from berthmaster.supervisor.processes import (
+    NO_LIMIT_S,
+    NotReady,
+    ServiceChild,
+    SlowStart,
+    Supervisor,
+)
 
 SOON = Backoff(first_s=0.05, most_s=0.1, jitter=0.0)
 
@@ -81,6 +87,18 @@ def test_what_can_never_be_is_given_up_at_once_whatever_the_limit() -> None:
         with pytest.raises(NotReady, match=r"emulator cannot start \(exit code 3\)"):
             await supervisor.start([hopeless], timeout_s=NO_LIMIT_S)
         assert hopeless.starts == 1
+        await supervisor.stop()
+
+    asyncio.run(story())
+
+
+def test_a_program_that_is_not_there_is_told_without_the_number_of_the_error() -> None:
+    async def story() -> None:
+        absent = ServiceChild(name="gateway", argv=["/no/such/program"], log_path=None, http_port=1)
+        supervisor = Supervisor()
+        with pytest.raises(NotReady) as told:
+            await supervisor.start([absent], timeout_s=NO_LIMIT_S)
+        assert str(told.value) == "gateway cannot be started: No such file or directory"
         await supervisor.stop()
 
     asyncio.run(story())
