@@ -287,15 +287,15 @@ def test_waiting_jobs_are_looked_at_again_when_job_sets_come(world: World) -> No
 
 def test_who_waits_in_another_of_the_clusters_queues_is_not_ahead() -> None:
     world = World()
-    world.fact(queue(flavors=(flavor(used=8),)), queue(name="theirs", flavors=(flavor(used=8),)))
-    world.fact(queue(name="theirs", flavors=(flavor(used=8),), local=(OTHERS,), counter=2))
+    world.fact(queue(flavors=(flavor(used=7),)), queue(name="theirs", flavors=(flavor(used=7),)))
+    world.fact(queue(name="theirs", flavors=(flavor(used=7),), local=(OTHERS,), counter=2))
     ours, theirs = (
         Target(via="worker", namespace=namespace, local_queue="gpu")
         for namespace in ("team-a", "team-b")
     )
-    pending = [(target, gpu_job(gpus=1)) for target in (ours, theirs, theirs)]
+    pending = [(target, gpu_job(gpus=4)) for target in (ours, theirs, theirs)]
     cluster = world.resolver.know.clusters.peek("c1")
     nvidia = devices_of([node()])
     for target, ahead in ((ours, 1), (theirs, 2)):
         found = asked(cluster, target, gpu_job(gpus=1), pending, nvidia).in_line
-        assert found == InLine(ahead=ahead, admitted=0, borrows=True)
+        assert found == InLine(ahead=ahead, admitted=0, borrows=False)
