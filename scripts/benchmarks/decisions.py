@@ -27,7 +27,7 @@ from berthmaster.messages.fleet import (
 )
 from berthmaster.messages.workload import JobRequest
 from berthmaster.resolver.core import Resolver
-from berthmaster.resolver.draft import Plan
+from berthmaster.resolver.deciding.draft import Plan
 from berthmaster.resolver.settings import Policy
 from berthmaster.simulate.model import Job, told
 from berthmaster.simulate.ours import BEGAN_S, Simulated
@@ -64,7 +64,7 @@ class Recorded(Resolver):
 
     def _ask(self, now_s: float) -> None:
         """What some of those who wait are told, and what somebody would be told who asks."""
-        for line in self.know.waiting.lines()[:8]:
+        for line in self.know.derived.lines.lines()[:8]:
             name = next(iter(line.members))
             tenant, _, workload_id = name.partition("/")
             _add(self.answered, self.why(tenant, workload_id, now_s))

@@ -8,9 +8,9 @@ import msgspec
 from berthmaster.lifecycle.instructions import Append, Outcome, Stored
 from berthmaster.messages.placement import Decision
 from berthmaster.resolver.core import Resolver
-from berthmaster.resolver.draft import Plan
+from berthmaster.resolver.deciding.draft import Plan
+from berthmaster.resolver.known.stored import Snapshot, restore, snapshot_of
 from berthmaster.resolver.settings import Policy
-from berthmaster.resolver.snapshot import Snapshot, restore, snapshot_of
 from tests.simulation.bus import Bus, Follower, Message
 from tests.simulation.clockwork import Process
 from tests.simulation.mirror import Mirror

@@ -16,9 +16,9 @@ from berthmaster.lifecycle import fold
 from berthmaster.lifecycle.fold import Verdict, Workload
 from berthmaster.lifecycle.instructions import Answered, Outcome, Refused, Stored, Unknown
 from berthmaster.messages.workload import Placed, WorkloadEvent
-from berthmaster.resolver import state
 from berthmaster.resolver.core import Resolver
-from berthmaster.resolver.draft import Plan
+from berthmaster.resolver.deciding.draft import Plan
+from berthmaster.resolver.known import knowledge
 from tests.simulation.ground import Parts
 from tests.simulation.world import run
 
@@ -111,7 +111,7 @@ class GivesUpTheSilent(Resolver):
         ended = super()._overdue(now_s)
         for cluster in self.know.clusters.known():
             if now_s - cluster.alive_at_s > 30:
-                names = sorted(self.know.held.get(cluster.name, ()))
+                names = sorted(self.know.derived.held.get(cluster.name, ()))
                 ended += [(self.know.open[name], "its cluster is silent") for name in names]
         return ended
 
@@ -124,7 +124,7 @@ class PassesOverForEver(Resolver):
     """A line that did not fit once is never looked at again."""
 
     def decide(self, now_s: float) -> Plan | None:
-        for line in self.know.waiting.lines():
+        for line in self.know.derived.lines.lines():
             if line.blocked_at >= 0:
                 line.blocked_at = self.know.derived.growth
         return super().decide(now_s)
@@ -186,7 +186,7 @@ def forgetful(
 def test_a_reader_that_does_not_look_at_after_is_found(
     broken: Offer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state, "offer", broken)
+    monkeypatch.setattr(knowledge, "offer", broken)
     assert found(Parts(), 150) != ""
 
 

@@ -25,7 +25,7 @@ from berthmaster.messages.workload import (
     WorkloadEvent,
 )
 from berthmaster.resolver.core import Resolver
-from berthmaster.resolver.draft import Plan
+from berthmaster.resolver.deciding.draft import Plan
 from berthmaster.resolver.replay import Inputs
 from berthmaster.resolver.settings import Policy
 

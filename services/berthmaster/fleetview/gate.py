@@ -4,6 +4,10 @@ A request that is made directly in a cluster has no gate. The resolver's gate fo
 ``via: worker`` asks each cluster's own Kueue for quota and for who is in line there. A hub's gate
 knows its MultiKueueConfig too; there a cluster that is busy now is a candidate all the same, since
 Kueue makes the copy wait, and ``tier`` and ``headroom`` say how soon and how much.
+
+For a hub: subclass ``Gate`` for one Workload, with ``is_tiered = True``; give its policy
+``profiles`` = engine/scoring/profiles.py's HUB_PROFILES; call ``FleetView.snapshot`` once a
+decision (``also``: clusters without nodes) and ``filter_and_rank`` for each Workload.
 """
 
 from typing import Final

@@ -35,14 +35,16 @@ from berthmaster.messages.workload import PodSet, Submitted, WorkloadEvent
 class FleetView:
     """Fleet, clusters and what operators set; beside them, in ``derived``, what follows."""
 
-    def __init__(self, fleet: Fleet, derived: FleetDerived) -> None:
+    def __init__(
+        self, fleet: Fleet, queues: dict[str, QueueSetting], derived: FleetDerived
+    ) -> None:
         self.fleet_sequence = 0
         self.control_sequence = 0
         self.heard_s = float("-inf")  # server's time of the newest message
         self.fleet = fleet
         self.clusters = Clusters()
         self.cordons: set[tuple[str, str]] = set()  # cluster, node
-        self.queues: dict[str, QueueSetting] = {}
+        self.queues = queues
         self.track_record = TrackRecord()
         self.mix = Mix()
         self.derived = derived
@@ -51,7 +53,7 @@ class FleetView:
     def empty(cls) -> "FleetView":
         """Of somebody who derives nothing more than this package does."""
         fleet = Fleet()
-        return cls(fleet, FleetDerived(fleet))
+        return cls(fleet, {}, FleetDerived(fleet))
 
     # Facts
 

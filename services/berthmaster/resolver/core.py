@@ -33,12 +33,12 @@ from berthmaster.messages.workload import (
     Submitted,
     WorkloadEvent,
 )
-from berthmaster.resolver import explain
-from berthmaster.resolver.decide import decide
-from berthmaster.resolver.draft import Plan
+from berthmaster.resolver.answers import explain
+from berthmaster.resolver.answers.whatif import Budget, Steps, whatif
+from berthmaster.resolver.deciding.decide import decide
+from berthmaster.resolver.deciding.draft import Plan
+from berthmaster.resolver.known.knowledge import Knowledge
 from berthmaster.resolver.settings import Policy
-from berthmaster.resolver.state import Knowledge
-from berthmaster.resolver.whatif import Budget, Steps, whatif
 
 LOOK_AGAIN_S = 1.0  # at a deadline that passed by our clock and not yet by the server's messages
 CHOICES_KEPT = 10_000  # records at hand for "why", some kilobytes each; others are in the log
@@ -194,17 +194,19 @@ class Resolver:
 
     def _overdue(self, now_s: float) -> list[tuple[Workload, str]]:
         know = self.know
-        found = [(know.open[name], "cancelled by request") for name in sorted(know.wished)]
+        found = [
+            (know.open[name], "cancelled by request") for name in sorted(know.derived.to_cancel)
+        ]
         for cluster in know.clusters.known():
             if cluster.lost:
                 found += [
                     (know.open[name], f"cluster {LOST}")
-                    for name in sorted(know.held.get(cluster.name, ()))
+                    for name in sorted(know.derived.held.get(cluster.name, ()))
                 ]
         sure_s = min(
             now_s, know.view.heard_s
         )  # our clock may be ahead, the server's messages are not
-        for name, over_at_s in know.deadlines.items():
+        for name, over_at_s in know.derived.deadlines.items():
             workload = know.open[name]
             cluster = know.clusters.peek(workload.cluster)
             silent = sure_s - cluster.alive_at_s > self.policy.stale_after_s
@@ -235,15 +237,15 @@ class Resolver:
         """When time alone will change something: an unclaimed placement, a pause, a deadline."""
         know, policy = self.know, self.policy
         times = [float("inf")]
-        oldest = next(iter(know.placed.values()), None)
+        oldest = next(iter(know.derived.unclaimed.values()), None)
         if oldest is not None:
             times.append(oldest + policy.claim_timeout_s)
         times += [
             c.unclaimed_at_s + policy.avoid_s
             for c in know.clusters.known()
-            if c.unclaimed_at_s is not None and know.waiting
+            if c.unclaimed_at_s is not None and know.derived.lines
         ]
-        for name, at_s in know.deadlines.items():
+        for name, at_s in know.derived.deadlines.items():
             cluster = know.clusters.peek(know.open[name].cluster)
             silent_at_s = cluster.alive_at_s + policy.stale_after_s
             again_s = self._ended_at_s + LOOK_AGAIN_S  # if no message is as new as our clock says

@@ -13,7 +13,7 @@ from berthmaster.engine.queueing.queues import GPU, fair_shares
 from berthmaster.lifecycle.fold import Workload
 from berthmaster.messages.quality import QualityReport, QueueQuality
 from berthmaster.messages.workload import Evicted, Placed, Succeeded, WorkloadEvent
-from berthmaster.resolver.state import Knowledge
+from berthmaster.resolver.known.knowledge import Knowledge
 
 QUEUES_TOLD: Final = 200
 QUEUES_COUNTED: Final = 1000  # by name; those that come later count under OTHERS
@@ -101,8 +101,8 @@ class Quality:
             cell=know.cell,
             decider=decider,
             observed_at_s=now_s,
-            waiting=len(know.waiting),
-            live=know.ledger.running.total(),
+            waiting=len(know.derived.lines),
+            live=know.derived.ledger.running.total(),
             allocation_percent=allocation_percent(know),
             fragmentation_percent=fragmentation_percent(know),
             fairness=round(fairness(know, demand), 4),
@@ -112,7 +112,7 @@ class Quality:
         )
 
     def _queues(self, know: Knowledge, waiting: Mapping[str, int]) -> list[QueueQuality]:
-        ledger = know.ledger
+        ledger = know.derived.ledger
         names = {*waiting, *ledger.queues(), *self._waits, *self._completions, *self._evictions}
         nothing = _Sum()
         found = [
@@ -139,7 +139,7 @@ def _waiting(know: Knowledge) -> tuple[dict[str, int], dict[str, int]]:
     """By queue: how many wait, and for how much GPU milli."""
     numbers: Counter[str] = Counter()
     demand: Counter[str] = Counter()
-    for line in know.waiting.lines():
+    for line in know.derived.lines.lines():
         numbers[line.queue] += len(line.members)
         demand[line.queue] += len(line.members) * line.ask.gpu_milli
     return dict(numbers), dict(demand)
@@ -169,10 +169,10 @@ def fragmentation_percent(know: Knowledge) -> float | None:
 def fairness(know: Knowledge, demand: Mapping[str, int]) -> float:
     """Jain's index of what each queue has of its fair share: what it wants, or if that is too much
     for all together, its part by weight."""
-    ledger = know.ledger
+    ledger = know.derived.ledger
     used = {name: ledger.used(name).get(GPU, 0) for name in {*ledger.queues(), *demand}}
     wants = {name: float(amount + demand.get(name, 0)) for name, amount in sorted(used.items())}
-    weights = {name: know.share(name).weight for name in wants}
+    weights = {name: know.derived.share(name).weight for name in wants}
     know.fleet.arrange()
     shares = fair_shares(float(know.fleet.capacity_milli.sum()), wants, weights)
     return jain(used[name] / share for name, share in shares.items() if share > 0)

@@ -36,10 +36,10 @@ from berthmaster.messages.families import (
 from berthmaster.messages.fleet import REFRESH_S, FleetFact, Stamp
 from berthmaster.messages.placement import Decision, Saw
 from berthmaster.messages.workload import WorkloadEvent
-from berthmaster.resolver.decide import decide
-from berthmaster.resolver.otherwise import Alternative, Compared, Comparing, same_places
+from berthmaster.resolver.counterfactual import Alternative, Compared, Comparing, same_places
+from berthmaster.resolver.deciding.decide import decide
+from berthmaster.resolver.known.knowledge import Knowledge
 from berthmaster.resolver.settings import ENGINE_VERSION, Policy
-from berthmaster.resolver.state import Knowledge
 
 
 class Inputs(NamedTuple):
@@ -135,13 +135,12 @@ def replay(
             skipped += 1
             why_not = "what it was made on is not kept any more"
             continue
-        know.given_mix = know.told_mix if decision.mix is None else sampled_from(decision.mix)
-        if decision.mix_pods != know.given_mix.pods:
+        mix = know.told_mix if decision.mix is None else sampled_from(decision.mix)
+        if decision.mix_pods != mix.pods:
             skipped += 1
             why_not = "the mix of pods that it was scored for was told too long ago"
             continue
-        know.given_steadiness = decision.steadiness or None
-        know.expecting.give(decision, know.open)
+        know.repeat(decision, mix)
         used = Policy.from_record(decision.settings)
         plan = decide(know, change(used) if change else used, decision.now_s, decision.decider)
         again = plan.decision if plan is not None else None

@@ -28,16 +28,17 @@ from berthmaster.bus.nats_py import errors as nats_errors
 from berthmaster.bus.snapshots import load as load_snapshot
 from berthmaster.bus.snapshots import save as save_snapshot
 from berthmaster.bus.streams import CONTROL, FLEET, WORKLOADS, stream_info
+from berthmaster.engine.queueing.order import OrderBy
 from berthmaster.engine.scoring.compiled import COMPILED
 from berthmaster.engine.scoring.profiles import BALANCED, PROFILES
 from berthmaster.lifecycle.instructions import Append, Stored
 from berthmaster.messages.families import UNREADABLE, encode
 from berthmaster.resolver.core import Resolver
-from berthmaster.resolver.draft import Plan
-from berthmaster.resolver.figures import REPORT_EVERY_S, Counted, Figures
-from berthmaster.resolver.questions import Questions
-from berthmaster.resolver.settings import ENGINE_VERSION, OrderBy, Policy
-from berthmaster.resolver.snapshot import Snapshot, restore, snapshot_of
+from berthmaster.resolver.deciding.draft import Plan
+from berthmaster.resolver.endpoints import Questions
+from berthmaster.resolver.known.stored import Snapshot, restore, snapshot_of
+from berthmaster.resolver.metrics import REPORT_EVERY_S, Counted, Figures
+from berthmaster.resolver.settings import ENGINE_VERSION, Policy
 from berthmaster.runtime.periodic import set_within
 from berthmaster.runtime.service import Context, Service
 from berthmaster.runtime.settings import CommonSettings, setting
@@ -345,8 +346,10 @@ class Shell:
             await asyncio.sleep(1.0)
             know = self.core.know
             self._context.health.ready("bus", self._conn.connected, "no connection to NATS")
-            self._waiting.set(len(know.waiting))
-            self._live.set(len(know.placed) + sum(len(keys) for keys in know.held.values()))
+            self._waiting.set(len(know.derived.lines))
+            self._live.set(
+                len(know.derived.unclaimed) + sum(len(keys) for keys in know.derived.held.values())
+            )
             if loop.time() < next_snapshot_s or not self._lease.held:
                 continue
             next_snapshot_s = loop.time() + settings.snapshot_s

@@ -1,17 +1,14 @@
 """What shapes a resolver's decisions: part of each one's record, so that it can be repeated."""
 
 from collections.abc import Mapping
-from typing import Literal
 
 import msgspec
 
+from berthmaster.engine.queueing.order import OrderBy
 from berthmaster.engine.queueing.queues import CPU, MEMORY
 from berthmaster.engine.scoring.profiles import BALANCED, PROFILES, Weights
 
 ENGINE_VERSION = "11"
-
-
-OrderBy = Literal["due", "arrival"]
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from berthmaster.cli.decisions import change_of
 from berthmaster.cli.render.decisions import repeated
-from berthmaster.resolver.otherwise import Alternative, Compared, Figures, Would
+from berthmaster.resolver.counterfactual import Alternative, Compared, Figures, Would
 from berthmaster.resolver.replay import Difference, Input, Report
 from berthmaster.resolver.settings import Policy
 from tests.unit.cli.screens import screen

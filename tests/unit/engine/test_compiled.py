@@ -19,7 +19,7 @@ from berthmaster.engine.scoring.mix import PodType, Sample
 from berthmaster.engine.scoring.score_cache import ScoreCache, Scorecard
 from berthmaster.engine.scoring.value import NOT_HERE, score_all, worth_of
 from berthmaster.messages.workload import PodSet
-from berthmaster.resolver.twin import twin
+from berthmaster.resolver.answers.fork import twin
 from tests.support.builders import node, pod_set
 from tests.unit.engine.fleets import MODELS, UNHURRIED, pods
 

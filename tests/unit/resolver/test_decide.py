@@ -18,9 +18,9 @@ from berthmaster.messages.workload import (
     Toleration,
     Withdrawn,
 )
+from berthmaster.resolver.known.knowledge import Knowledge
+from berthmaster.resolver.known.stored import restore, snapshot_of
 from berthmaster.resolver.settings import Policy
-from berthmaster.resolver.snapshot import restore, snapshot_of
-from berthmaster.resolver.state import Knowledge
 from tests.support.builders import alive, job, node, pod_set, profile
 from tests.support.deciding import TENANT, World, placements
 

@@ -10,11 +10,11 @@ from berthmaster.engine.queueing.predict import CAUTION, ENOUGH, FIRST_GUESS_S
 from berthmaster.lifecycle.fold import Key
 from berthmaster.messages.placement import Decision, Expected, ToldOutlook
 from berthmaster.messages.workload import Ending, JobRequest, WorkloadEvent
-from berthmaster.resolver import expecting
 from berthmaster.resolver.core import Resolver
+from berthmaster.resolver.known import due_order
+from berthmaster.resolver.known.stored import restore, snapshot_of
 from berthmaster.resolver.replay import replay
 from berthmaster.resolver.settings import Policy
-from berthmaster.resolver.snapshot import restore, snapshot_of
 from tests.support.builders import alive, job, node, profile
 from tests.support.deciding import TENANT, World
 
@@ -124,9 +124,11 @@ def test_a_decider_that_began_after_a_purge_orders_by_what_was_told_and_is_repea
 
     begin_anew_after_a_purge(world)
     know = world.resolver.know
-    assert know.expecting.durations.kept().kinds == []  # endings alone do not say how long it took
-    assert know.expecting.expected_s(quiet, lasting(None, "quiet")) == told.expected_s
-    assert know.expecting.submissions == ENOUGH + 4
+    assert (
+        know.expectations.durations.kept().kinds == []
+    )  # endings alone do not say how long it took
+    assert know.derived.due_order.expected_s(quiet, lasting(None, "quiet")) == told.expected_s
+    assert know.expectations.submissions == ENOUGH + 4
     world.succeed(urgent)
     assert begin(world) == ["quiet"]  # by a first guess of an hour it would come after "longer"
     all_repeat(world)
@@ -155,16 +157,18 @@ def test_while_a_job_waits_what_it_is_expected_to_take_follows_its_likes_and_is_
     waits = [world.submit(lasting(None, f"waits-{number}")) for number in range(3)]
     world.settle()
     know = world.resolver.know
-    assert {know.expecting.expected_s(name, lasting(None, "x")) for name in waits} == {
+    assert {know.derived.due_order.expected_s(name, lasting(None, "x")) for name in waits} == {
         FIRST_GUESS_S
     }
-    line = know.waiting.line_of(waits[0])
+    line = know.derived.lines.line_of(waits[0])
     world.now_s += 500.0
     world.succeed(like)
     assert begin(world) == ["waits-0"]
     told = {each.id: each.expected_s for each in world.decisions[-1][1].expected}
     assert told == {"waits-0": 500.0, "waits-1": 500.0, "waits-2": 500.0}
-    assert know.waiting.line_of(waits[1]) is not line  # it stands with those that last as long
+    assert (
+        know.derived.lines.line_of(waits[1]) is not line
+    )  # it stands with those that last as long
     world.now_s += 100.0
     world.succeed(waits[0])
     world.succeed(long)
@@ -175,7 +179,7 @@ def test_while_a_job_waits_what_it_is_expected_to_take_follows_its_likes_and_is_
 def test_only_so_many_are_guessed_anew_at_one_look_and_the_others_at_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(expecting, "ANEW_AT_ONCE", 2)
+    monkeypatch.setattr(due_order, "ANEW_AT_ONCE", 2)
     world = fleet(gpus=1)
     [running] = start(world, lasting(None, "running"))
     waits = [world.submit(lasting(None, f"waits-{number}")) for number in range(5)]
@@ -183,8 +187,10 @@ def test_only_so_many_are_guessed_anew_at_one_look_and_the_others_at_the_next(
     world.succeed(running)
     know = world.resolver.know
     for known in (2, 4, 5):
-        know.look_ahead("due")
-        guesses = [know.expecting.expected_s(name, lasting(None, "x")) for name in waits]
+        world.fact(alive())  # something is new, else the same is decided by the same guesses
+        for _ in range(3):
+            know.snapshot(DUE, world.now_s, renew=True)
+        guesses = [know.derived.due_order.expected_s(name, lasting(None, "x")) for name in waits]
         assert guesses == [70.0] * known + [FIRST_GUESS_S] * (5 - known)
     assert begin(world)
     all_repeat(world)
@@ -203,7 +209,7 @@ def test_only_so_many_are_left_behind_the_largest_of_those_that_wait() -> None:
     world = fleet(gpus=1)
     crowd(world, large=4)
     world.settle()
-    seen = world.resolver.know.expecting.seen
+    seen = world.resolver.know.derived.due_order.seen
     assert seen is not None
     assert seen.left_gpu_s == 5002.0  # one of 105 may be, and three are larger than most
 
@@ -212,9 +218,9 @@ def test_who_was_left_behind_for_long_leaves_one_place_less() -> None:
     world = fleet(gpus=1)
     crowd(world, large=1)
     world.settle()
-    before = world.resolver.know.expecting
-    assert before.seen is not None
-    world.now_s += LATE * before.seen.patience_s + 1.0
+    before = world.resolver.know.derived.due_order.seen
+    assert before is not None
+    world.now_s += LATE * before.patience_s + 1.0
     for name, workload in list(world.workloads.items()):
         if workload.id.startswith("small"):
             world.append(world.cancelled(name))
@@ -223,7 +229,7 @@ def test_who_was_left_behind_for_long_leaves_one_place_less() -> None:
     assert begin(world) == ["large-0"]
     told = world.decisions[-1][1].outlook
     assert isinstance(told, ToldOutlook)
-    assert (told.late, world.resolver.know.expecting.late) == (0, 1)
+    assert (told.late, world.resolver.know.expectations.late) == (0, 1)
     all_repeat(world)
 
 
@@ -251,7 +257,7 @@ def test_a_lone_large_job_waits_no_longer_than_its_size_says_and_what_runs_then(
             ends[name] = world.now_s + lasts[name]
             if name == "large":
                 began_s = world.now_s
-        seen = world.resolver.know.expecting.seen
+        seen = world.resolver.know.derived.due_order.seen
         if seen is not None and not began_s:
             patience_s = max(patience_s, seen.patience_s)
         if began_s:
@@ -313,9 +319,9 @@ def test_whom_room_is_kept_for_begins_though_its_likes_have_come_to_stand_before
     for number in range(20):  # with so much to do sizes count, and the shorter one is due before
         world.submit(lasting(20_000.0, f"many-{number}"))
     world.settle()
-    line = know.waiting.line_of(holds)
+    line = know.derived.lines.line_of(holds)
     assert line is not None
-    assert line is know.waiting.line_of(shorter)
+    assert line is know.derived.lines.line_of(shorter)
     assert line.is_first(shorter)
     assert list(know.reservations) == [holds]
     world.succeed(sooner)

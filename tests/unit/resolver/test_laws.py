@@ -9,12 +9,12 @@ from berthmaster.messages.control import ClusterLost, Cordon, QueueAmounts, Queu
 from berthmaster.messages.families import encode
 from berthmaster.messages.fleet import REFRESH_S, NodeGone, Stamp
 from berthmaster.resolver.core import Resolver
-from berthmaster.resolver.decide import decide
-from berthmaster.resolver.otherwise import Compared
+from berthmaster.resolver.counterfactual import Compared
+from berthmaster.resolver.deciding.decide import decide
+from berthmaster.resolver.known.knowledge import Knowledge
+from berthmaster.resolver.known.stored import restore, snapshot_of
 from berthmaster.resolver.replay import replay
 from berthmaster.resolver.settings import Policy
-from berthmaster.resolver.snapshot import restore, snapshot_of
-from berthmaster.resolver.state import Knowledge
 from tests.support.builders import alive, job, node, pod_set, profile
 from tests.support.deciding import World
 

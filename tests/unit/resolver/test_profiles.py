@@ -31,12 +31,12 @@ from berthmaster.messages.fleet import (
 )
 from berthmaster.messages.placement import Choice, PartWeights
 from berthmaster.messages.workload import JobRequest
+from berthmaster.resolver.answers.fork import twin
+from berthmaster.resolver.answers.whatif import Budget
+from berthmaster.resolver.known.knowledge import Knowledge
+from berthmaster.resolver.known.stored import restore, snapshot_of
 from berthmaster.resolver.replay import replay
 from berthmaster.resolver.settings import Policy
-from berthmaster.resolver.snapshot import restore, snapshot_of
-from berthmaster.resolver.state import Knowledge
-from berthmaster.resolver.twin import twin
-from berthmaster.resolver.whatif import Budget
 from tests.support.builders import alive, job, node, profile
 from tests.support.deciding import TENANT, World
 

@@ -10,9 +10,9 @@ from berthmaster.lifecycle.fold import Key
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.fleet import ClusterScore, Stamp
 from berthmaster.messages.quality import QualityReport, QueueQuality
-from berthmaster.resolver import figures as module
+from berthmaster.resolver import metrics as module
 from berthmaster.resolver import quality
-from berthmaster.resolver.figures import Counted, Figures
+from berthmaster.resolver.metrics import Counted, Figures
 from berthmaster.resolver.quality import Happened, Quality, jain
 from berthmaster.runtime.metrics import Metrics
 from tests.support.builders import alive, job, node, profile

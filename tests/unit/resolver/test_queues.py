@@ -199,9 +199,9 @@ def test_so_many_jobs_of_a_queue_run_at_once_and_none_is_larger_than_it_may_be()
 def test_where_a_clusters_kueue_governs_the_queue_our_amounts_limit_nothing() -> None:
     world = fleet(gpus=2)
     world.control(queue("q", capability_gpu_milli=0, via="worker"))
-    assert world.resolver.know.share("q") == world.resolver.know.share("q")._replace(
-        capability={}, guarantee={}
-    )
+    assert world.resolver.know.derived.share("q") == world.resolver.know.derived.share(
+        "q"
+    )._replace(capability={}, guarantee={})
 
 
 def test_a_setting_is_effective_at_once_and_a_held_queue_keeps_its_jobs() -> None:
@@ -243,14 +243,16 @@ def test_a_thousand_queues_are_served_in_turn_and_the_rest_waits_without_work() 
         submit(world, f"q{number:03}", f"a{number}", f"b{number}")
     assert order(world) == [f"a{number}" for number in range(64)]
     know = world.resolver.know
-    assert sum(line.blocked_at == know.derived.growth for line in know.waiting.lines()) == 1000
+    assert (
+        sum(line.blocked_at == know.derived.growth for line in know.derived.lines.lines()) == 1000
+    )
 
 
 def test_ten_thousand_identical_jobs_are_one_line() -> None:
     world = fleet(gpus=8)
     names = submit(world, "q", *(f"j{number}" for number in range(10_000)))
     assert order(world) == [f"j{number}" for number in range(8)]
-    assert len(world.resolver.know.waiting.lines()) == 1
+    assert len(world.resolver.know.derived.lines.lines()) == 1
     end(world, names[3])
     assert order(world) == ["j8"]
 

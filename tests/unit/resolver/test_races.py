@@ -4,9 +4,9 @@ from berthmaster.lifecycle.instructions import Stored
 from berthmaster.messages.fleet import ClusterAlive, FleetFact, Stamp
 from berthmaster.messages.placement import Decision
 from berthmaster.resolver.core import Resolver
-from berthmaster.resolver.draft import Plan
+from berthmaster.resolver.deciding.draft import Plan
+from berthmaster.resolver.known.stored import restore, snapshot_of
 from berthmaster.resolver.replay import replay
-from berthmaster.resolver.snapshot import restore, snapshot_of
 from tests.support.builders import alive, job, node
 from tests.support.deciding import World
 

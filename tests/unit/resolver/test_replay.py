@@ -6,7 +6,7 @@ from berthmaster.engine.scoring.mix import FIRST_SAMPLE, told_as
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.workload import Ending, WorkloadEvent
 from berthmaster.resolver.core import Resolver
-from berthmaster.resolver.otherwise import Compared, Figures, Would
+from berthmaster.resolver.counterfactual import Compared, Figures, Would
 from berthmaster.resolver.replay import Input, Inputs, replay
 from berthmaster.resolver.settings import ENGINE_VERSION, Policy
 from tests.support.builders import alive, job, node, profile

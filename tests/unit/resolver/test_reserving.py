@@ -10,10 +10,11 @@ from berthmaster.lifecycle.fold import Key, key
 from berthmaster.messages.control import Cordon, QueueSetting
 from berthmaster.messages.placement import HeldNode, Reservation
 from berthmaster.messages.workload import Cancelled, JobRequest
+from berthmaster.resolver.deciding.decide import planned
+from berthmaster.resolver.known.knowledge import Knowledge
+from berthmaster.resolver.known.stored import restore, snapshot_of
 from berthmaster.resolver.replay import replay
 from berthmaster.resolver.settings import Policy
-from berthmaster.resolver.snapshot import restore, snapshot_of
-from berthmaster.resolver.state import Knowledge
 from tests.support.builders import alive, job, node, pod_set, profile
 from tests.support.deciding import TENANT, World
 
@@ -49,7 +50,8 @@ def waits(world: World, *names: Key) -> None:
 
 
 def reservations(world: World) -> dict[str, Reservation]:
-    return {name.split("/")[1]: r for name, r in world.resolver.know.planned.items()}
+    kept = planned(world.resolver.know, world.policy, world.now_s)
+    return {name.split("/")[1]: r for name, r in kept.items()}
 
 
 def test_who_does_not_fit_gets_the_room_that_is_free_first_and_others_use_it_until_then() -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from berthmaster.lifecycle.fold import Workload
 from berthmaster.messages.families import encode
-from berthmaster.resolver.decide import decide
-from berthmaster.resolver.twin import twin
+from berthmaster.resolver.answers.fork import twin
+from berthmaster.resolver.deciding.decide import decide
 from tests.support.builders import alive, job, node, profile
 from tests.support.deciding import World
 

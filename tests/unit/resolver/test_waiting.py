@@ -1,8 +1,8 @@
 """The lines of those who wait: what leaves them leaves nothing behind."""
 
+from berthmaster.engine.queueing.lines import MAX_STALE, Line
 from berthmaster.engine.queueing.order import Place
 from berthmaster.lifecycle.fold import key
-from berthmaster.resolver.waiting import MAX_STALE, Line
 from tests.support.builders import job
 
 PLACE = Place(due_at_s=0.0)

@@ -22,8 +22,8 @@ from berthmaster.messages.api import (
 from berthmaster.messages.control import Cordon, QueueSetting
 from berthmaster.messages.fleet import Taint
 from berthmaster.messages.workload import JobRequest, Submitted
-from berthmaster.resolver import whatif as module
-from berthmaster.resolver.whatif import Budget, Steps
+from berthmaster.resolver.answers import whatif as module
+from berthmaster.resolver.answers.whatif import Budget, Steps
 from tests.support.builders import alive, job, node, pod_set, profile
 from tests.support.deciding import TENANT, World
 

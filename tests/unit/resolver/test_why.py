@@ -12,8 +12,8 @@ from berthmaster.messages.api import QueueAccount, WhyReply
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.fleet import Taint
 from berthmaster.messages.workload import JobRequest
-from berthmaster.resolver import places
-from berthmaster.resolver.soonest import end_s
+from berthmaster.resolver.answers import places
+from berthmaster.resolver.answers.first_free import end_s
 from tests.support.builders import alive, job, node, pod_set, profile
 from tests.support.deciding import TENANT, World, placements
 

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 
 from berthmaster.cli.render.amounts import duration
 from berthmaster.cli.render.terminal import plain_table, safe
-from berthmaster.resolver.otherwise import Alternative, Figures, Would
+from berthmaster.resolver.counterfactual import Alternative, Figures, Would
 from berthmaster.resolver.replay import Difference, Report
 
 

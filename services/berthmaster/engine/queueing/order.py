@@ -35,16 +35,18 @@ that all but one job in a hundred start in their time however wrong the statemen
 after another one's due time, and ``ahead`` times the backlog for its width, goes before it unless
 it is over before the other one's room is needed, or fits beside it. Of two jobs of equal service
 and width the one that was submitted first goes first. With room kept for it, a job waits for what
-runs on those nodes and no longer (resolver/reserving.py).
+runs on those nodes and no longer (resolver/deciding/reserves.py).
 
 Pure functions; an outlook is in steps of a tenth, so that a line which is sorted by due times is
 sorted anew only when the backlog has really changed.
 """
 
 import math
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from berthmaster.messages.workload import JobRequest
+
+OrderBy = Literal["due", "arrival"]  # among jobs of one queue and priority
 
 KEEP_LEFT: Final = 0.5  # as keep_stretch, for those who are left behind
 LEFT_SHARE: Final = 0.007  # of all jobs

@@ -1,14 +1,16 @@
 """When a job that does not fit now will, and on which nodes: what a reservation is made of.
 
 What runs in a cluster is taken away in the order in which it ends, as far as that is known, then in
-the order in which it began, until the job fits; then all is put back. Room is kept node by node, as
-holdings that others find charged. A job may use it if it ends before it is needed.
+the order in which it began, until the job fits; then all is put back (fleet/overlay.py). Room is
+kept node by node, as holdings that others find charged. A job may use it if it ends before it is
+needed.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from berthmaster.engine.fleet.fleet import Fleet, Holding
+from berthmaster.engine.fleet.overlay import Overlay
 from berthmaster.lifecycle.fold import Key
 from berthmaster.messages.placement import HeldNode, Reservation
 
@@ -41,41 +43,45 @@ def least_releases(releases: Sequence[Release], lacking_milli: int) -> int | Non
 def soonest(
     fleet: Fleet, releases: Sequence[Release], at_least: int, fits: Callable[[], T | None]
 ) -> tuple[T, float] | None:
-    """With as few endings as do: the seat, and the time of the last of them; None if it does not
-    fit whatever ends. ``releases`` are sorted; the fleet is left as it was."""
+    """With as few endings as do: the places, and the time of the last of them; None if it does not
+    fit whatever ends. ``releases`` are sorted; the fleet is left as it was.
+
+    The more has ended the better it fits, so the number is found by halving. Example: eight live
+    placements end at 10, 20, … 80 s, and the job fits once the first five are gone. Tried are all
+    eight (fits), four (does not), six (fits) and five (fits): it is 50 s.
+    """
     gone = 0
 
-    def take_away(number: int) -> None:
+    def end_first(number: int) -> None:
+        """As if so many had ended."""
         nonlocal gone
-        for release in releases[gone:number]:
-            fleet.charge(release.holdings, -1)
-        for release in releases[number:gone]:
-            fleet.charge(release.holdings, +1)
+        for at in range(gone, number):
+            overlay.free(at, releases[at].holdings)
+        for at in range(number, gone):
+            overlay.give_back(at)
         gone = number
 
     known = sum(release.at_s < UNKNOWN_S for release in releases)
-    try:
+    with Overlay(fleet) as overlay:
         low, high = at_least - 1, known
         found = None
         if low < known:
-            take_away(known)
+            end_first(known)
             found = fits()
         if found is None:
             low, high = max(low, known), len(releases)
-            take_away(high)
+            end_first(high)
             found = fits()
             if found is None:
                 return None
-        while high - low > 1:  # the more has ended, the better it fits
+        while high - low > 1:
             middle = (low + high) // 2
-            take_away(middle)
-            seat = fits()
-            if seat is None:
+            end_first(middle)
+            bound = fits()
+            if bound is None:
                 low = middle
             else:
-                found, high = seat, middle
-    finally:
-        take_away(0)
+                found, high = bound, middle
     return found, releases[high - 1].at_s if high else UNKNOWN_S
 
 

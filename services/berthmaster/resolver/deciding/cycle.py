@@ -11,19 +11,21 @@ from berthmaster.fleetview.ranking import Candidate
 from berthmaster.fleetview.shortlist import Shortlist, bind, filter_and_rank
 from berthmaster.messages.placement import Target
 from berthmaster.messages.workload import JobRequest
-from berthmaster.resolver.gate import WorkerGate
+from berthmaster.resolver.deciding.gate import WorkerGate
+from berthmaster.resolver.known.knowledge import Knowledge
 from berthmaster.resolver.settings import Policy
-from berthmaster.resolver.state import Knowledge
 
 
 class Cycle:
-    """What is known, seen at one time."""
+    """What is known, seen at one time. ``renew``: as in ``Knowledge.snapshot``."""
 
-    def __init__(self, know: Knowledge, policy: Policy, now_s: float) -> None:
+    def __init__(
+        self, know: Knowledge, policy: Policy, now_s: float, *, renew: bool = False
+    ) -> None:
         self.know = know
         self.policy = policy
         self.now_s = now_s
-        self.snapshot = know.snapshot(policy, now_s)
+        self.snapshot = know.snapshot(policy, now_s, renew=renew)
         # Of the draft that is being made: what the clusters' own queues do not know of yet.
         self.drafted: dict[str, list[tuple[Target, JobRequest]]] = {}
 

@@ -3,7 +3,7 @@
 The rules of order among queues are engine/queueing/queues.py's; inside a queue the line whose first
 has the least order goes first. A queue's place depends on its own account and first job alone, so
 placing a job moves one queue and no other. Lines that are known not to fit take their turns too: a
-job that waits for room is first in its queue, and reserving.py has to hear of it. Whom room is kept
+job that waits for room is first in its queue, and reserves.py has to hear of it. Whom room is kept
 for has a turn of its own: others of its line, who must leave that room alone, may have come before
 it.
 """
@@ -12,20 +12,22 @@ import heapq
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from berthmaster.engine.queueing.lines import Line, Order
 from berthmaster.engine.queueing.queues import (
     Amounts,
     Ask,
     QueueShare,
     Right,
     Tier,
+    ask_of,
     dominant_share,
     right,
     tier,
 )
 from berthmaster.lifecycle.fold import Key
+from berthmaster.messages.workload import JobRequest
+from berthmaster.resolver.known.knowledge import Knowledge
 from berthmaster.resolver.settings import Policy
-from berthmaster.resolver.state import Knowledge
-from berthmaster.resolver.waiting import Line, Order
 
 Place = tuple[bool, int, int, float, Order, str]
 Rank = tuple[bool, int, int]  # less comes first: not guaranteed, -queue priority, -priority
@@ -70,16 +72,16 @@ class Turns:
     ) -> None:
         self._know = know
         self._growth = know.derived.growth
-        self._totals = know.ledger.totals(open_clusters)
-        self._models = know.ledger.models()
+        self._totals = know.derived.ledger.totals(open_clusters)
+        self._models = know.derived.ledger.models()
         self._multipliers = policy.share_multipliers
         self._taken: dict[Line, list[tuple[Order, Key]]] = {}
         self._placed: set[Key] = set()
         self._heap: list[tuple[Place, _Queue]] = []
         behind = self._behind(holders)
-        for name, lines in know.waiting.by_queue().items():
-            share, used = know.share(name), know.ledger.used(name)
-            queue = _Queue(share, used, know.ledger.running[name], self._share(share, used))
+        for name, lines in know.derived.lines.by_queue().items():
+            share, used = know.derived.share(name), know.derived.ledger.used(name)
+            queue = _Queue(share, used, know.derived.ledger.running[name], self._share(share, used))
             for number, line in enumerate(lines.values()):
                 first = line.first()
                 if first is not None:
@@ -95,7 +97,7 @@ class Turns:
         """Those who are not the first of their lines."""
         found: dict[Line, list[Key]] = {}
         for key in holders:
-            line = self._know.waiting.line_of(key)
+            line = self._know.derived.lines.line_of(key)
             if line is not None and not line.is_first(key):
                 found.setdefault(line, []).append(key)
         return found
@@ -174,13 +176,20 @@ def rank_of(know: Knowledge, line: Line, key: Key) -> Rank:
 
 def rank_as(know: Knowledge, queue: str, ask: Ask, order: int) -> Rank:
     """The rank of whoever asks for this of a queue. ``order``: its priority, negated."""
-    share = know.share(queue)
-    by = tier(share, know.ledger.used(queue), ask, know.ledger.models())
+    share = know.derived.share(queue)
+    by = tier(share, know.derived.ledger.used(queue), ask, know.derived.ledger.models())
     return (by is not Tier.GUARANTEED, -share.priority, order)
 
 
 def right_of(know: Knowledge, line: Line) -> Right:
     """Whether a line's queue may have one more of its jobs, as its account stands in the log."""
-    ledger, queue = know.ledger, line.queue
+    ledger, queue = know.derived.ledger, line.queue
     has = ledger.used(queue), ledger.running[queue]
-    return right(know.share(queue), *has, line.ask, ledger.models())
+    return right(know.derived.share(queue), *has, line.ask, ledger.models())
+
+
+def queue_refusal(know: Knowledge, request: JobRequest) -> str:
+    """Why a queue lets nothing like this out, or ""."""
+    queue, ledger = request.queue, know.derived.ledger
+    has = ledger.used(queue), ledger.running[queue]
+    return right(know.derived.share(queue), *has, ask_of(request), ledger.models()).refusal

@@ -1,19 +1,17 @@
 """What the resolver knows: the fold of the log, the facts and the operators' settings.
 
-All of it follows from the messages alone, up to one sequence per stream. What is derived for speed
-(the engine's arrays, lines of waiting jobs) follows from the rest and never decides anything by
-itself: a state that is restored or folded anew decides the same.
+All of it follows from the messages alone, up to one sequence per stream, and nothing but a message
+changes it: deciding and answering read. What is derived (derived.py) follows from the rest and
+never decides anything by itself: a state that is restored or folded anew decides the same.
 """
 
 from collections import Counter
-from collections.abc import Mapping
 
 import msgspec
 
 from berthmaster.engine.fitting.fit import assumed_gpus, holding
 from berthmaster.engine.fleet.fleet import Fleet, Holding
-from berthmaster.engine.queueing.order import CPU_MILLI_A_GPU
-from berthmaster.engine.queueing.queues import CPU, GPU, MODEL, QueueShare, share_of
+from berthmaster.engine.queueing.queues import GPU
 from berthmaster.engine.scoring.mix import Sampled, sampled_from
 from berthmaster.fleetview.snapshot import ClusterSnapshot
 from berthmaster.fleetview.view import FleetView
@@ -21,7 +19,13 @@ from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.control import ControlFact, QueueSetting
 from berthmaster.messages.fleet import FleetFact
-from berthmaster.messages.placement import Decision, PodBinding, Reservation
+from berthmaster.messages.placement import (
+    Decision,
+    Expected,
+    PodBinding,
+    Reservation,
+    ToldOutlook,
+)
 from berthmaster.messages.workload import (
     Cancelled,
     Failed,
@@ -31,9 +35,10 @@ from berthmaster.messages.workload import (
     Succeeded,
     WorkloadEvent,
 )
-from berthmaster.resolver.expecting import Expectations
-from berthmaster.resolver.settings import OrderBy, Policy
-from berthmaster.resolver.waiting import Waiting
+from berthmaster.resolver.known.derived import Derived
+from berthmaster.resolver.known.due_order import DueOrder
+from berthmaster.resolver.known.expectations import Expectations, Learned
+from berthmaster.resolver.settings import Policy
 
 UNCLAIMED = "not claimed in time"
 
@@ -46,38 +51,35 @@ class Chain:
         self.sequence = 0
 
 
+class Given(msgspec.Struct, frozen=True, kw_only=True):
+    """What a decision told that it was made with: when it is repeated, it counts in place of what
+    follows here, as that follows from more than the log keeps."""
+
+    mix: Sampled
+    steadiness: dict[str, float] | None = None  # None: it did not count
+    outlook: ToldOutlook | None = None
+    expected: tuple[Expected, ...] = ()
+
+
 class Knowledge:
-    """Everything that decisions depend on."""
+    """Everything that decisions depend on; beside it, in ``derived``, what follows from that."""
 
     def __init__(self, cell: str) -> None:
         self.cell = cell
         self.chain = Chain()
         self.workloads_sequence = 0
-        self.view = FleetView.empty()
         self.open: dict[Key, Workload] = {}
         self.elsewhere: set[Key] = set()  # open, and placed by another cell's decider
         self.frozen: dict[Key, str] = {}
-        self.fleet = self.view.fleet
-        self.clusters = self.view.clusters
-        self.queues = self.view.queues
-        self.derived = self.view.derived
-        self.ledger = self.derived.ledger
-        self.given_steadiness: dict[str, float] | None = None  # as given_mix, where it counted
-        self._shares: dict[str, QueueShare] = {}
         self.reservations: dict[Key, Reservation] = {}  # told by the newest decision that told any
-        self.planned: dict[Key, Reservation] = {}  # in force when it ended: what people are told
-        self.waiting = Waiting()
-        self.expecting = Expectations()
-        self.placed: dict[Key, float] = {}  # not yet claimed -> when placed, oldest first
-        self.held: dict[str, set[Key]] = {}  # cluster -> claimed and not ended
-        self.unadmitted: dict[str, dict[Key, None]] = {}  # cluster -> not let in by its own queue
-        self.wished: set[Key] = set()  # waits again, and a person had wished it cancelled
-        self.deadlines: dict[
-            Key, float
-        ] = {}  # claimed, with a deadline of its own -> when it is over
         self.told_mix = Sampled()  # by the newest decision that told any
-        self.given_mix: Sampled | None = None  # when a decision is repeated: what it was made with
-        self.opened: frozenset[str] = frozenset()  # clusters that took placements at the last look
+        self.expectations = Expectations()
+        self.given: Given | None = None
+        self.fleet = Fleet()
+        self.queues: dict[str, QueueSetting] = {}
+        self.derived = Derived(self.fleet, self.queues, self.open, self.expectations)
+        self.view = FleetView(self.fleet, self.queues, self.derived)
+        self.clusters = self.view.clusters
         self.verdicts: Counter[Verdict] = Counter()
 
     # The log
@@ -103,34 +105,64 @@ class Knowledge:
             return verdict
         self.view.learn(event, attempt_cluster, stored_at_s)
         if isinstance(event, Submitted):
-            self.expecting.submitted(workload)
-        elif isinstance(event, Succeeded):
-            self.expecting.succeeded(workload, stored_at_s)
+            self.expectations.submitted(workload)
+            self.derived.due_order.submitted(name)
+        elif isinstance(event, Succeeded) and self.expectations.succeeded(workload, stored_at_s):
+            self.derived.due_order.something_ended()
         if workload.ended:
             self.open.pop(name, None)
         else:
             self.open[name] = workload
         self.follow(workload, before, attempt_cluster, was_live=was_live)
+        if workload.ended:
+            self.expectations.ended(name)
         return verdict
 
     def sampled(self) -> Sampled:
         """The sample that scores are made for: told by decisions, so that whoever began when much
         of the log was purged decides by what others had learned, until it has seen more."""
-        if self.given_mix is not None:
-            return self.given_mix
+        if self.given is not None:
+            return self.given.mix
         own, told = self.view.mix.newest, self.told_mix
         return own if own.pods > told.pods else told
 
     def steadiness(self, now_s: float) -> dict[str, float]:
         """How steady clusters are, of those of which that is known: told by the decisions that it
         counted in, as it follows from more than the log keeps."""
-        if self.given_steadiness is not None:
-            return self.given_steadiness
+        if self.given is not None and self.given.steadiness is not None:
+            return self.given.steadiness
         return self.view.track_record.steadiness(now_s)
 
-    def snapshot(self, policy: Policy, now_s: float) -> ClusterSnapshot:
-        """All clusters as of now."""
-        return self.view.snapshot(policy, now_s, self.sampled(), lambda: self.steadiness(now_s))
+    def expect(self, learned: Learned) -> None:
+        """Go on from what another had learned of jobs' durations."""
+        self.expectations = Expectations(learned)
+        self.derived.due_order = DueOrder(self.expectations)
+
+    def repeat(self, decision: Decision, mix: Sampled) -> None:
+        """A decision is to be repeated: with what it told that it was made with."""
+        self.given = Given(
+            mix=mix,
+            steadiness=decision.steadiness or None,
+            outlook=decision.outlook,
+            expected=decision.expected,
+        )
+        self.expectations.take(decision.expected, self.open, self.derived.due_order.told)
+
+    def snapshot(self, policy: Policy, now_s: float, *, renew: bool) -> ClusterSnapshot:
+        """All clusters as of now, and what is derived brought up to date. ``renew``: guesses of how
+        long jobs take as well, which is for whoever decides."""
+        snapshot = self.view.snapshot(policy, now_s, self.sampled(), lambda: self.steadiness(now_s))
+        saw = self.workloads_sequence, self.view.fleet_sequence, self.view.control_sequence
+        given = self.given.outlook if self.given is not None else None
+        self.derived.refresh(snapshot.open, policy.order, saw, given, renew=renew)
+        return snapshot
+
+    def tells(self) -> tuple[ToldOutlook | None, tuple[Expected, ...]]:
+        """Of a decision that is made now: the outlook, and guesses that were not told yet."""
+        order, given = self.derived.due_order, self.given
+        if order.seen is not None and given is not None and given.outlook is not None:
+            return given.outlook, given.expected
+        return order.tells()
 
     def _begins_here(self, name: Key, event: WorkloadEvent) -> bool:
         """Whether an event of an unknown workload makes it known: its first, if it is for us."""
@@ -148,13 +180,8 @@ class Knowledge:
         self.workloads_sequence = max(self.workloads_sequence, sequence)
         name = key(tenant, workload_id)
         self.frozen[name] = why
-        self.waiting.remove(name)
-        self.wished.discard(name)
-        self.placed.pop(name, None)
-        self.deadlines.pop(name, None)
         workload = self.open.get(name)
-        if workload is not None:
-            self.held.get(workload.cluster, set()).discard(name)
+        self.derived.frozen(name, workload.cluster if workload is not None else None)
 
     def take_decision(self, decision: Decision, sequence: int) -> None:
         """A link of the chain; the events of its batch come by themselves."""
@@ -171,7 +198,8 @@ class Knowledge:
             if decision.mix is not None:
                 self.told_mix = sampled_from(decision.mix)
             if decision.outlook is not None:
-                self.expecting.take_told(decision, self.open)
+                on_told = self.derived.due_order.told
+                self.expectations.take_told(decision, self.open, on_told)
             for retraction in decision.withdrawals:
                 if retraction.reason == UNCLAIMED:
                     cluster = self.clusters.get(retraction.cluster)
@@ -185,51 +213,20 @@ class Knowledge:
         *,
         was_live: bool,
     ) -> None:
-        """Keep what is derived in step with a workload that changed."""
-        name, state = workload.key, workload.state
-        frozen = name in self.frozen
-        self.derived.changes += was_live or workload.live
+        """What follows for the fleet from a workload that changed, and for what is derived."""
+        name, state, derived = workload.key, workload.state, self.derived
+        derived.changes += was_live or workload.live
         if was_live and not workload.live:
             self.fleet.release(name)
-            self.ledger.release(name)
-            self.derived.growth += 1
+            derived.ledger.release(name)
+            derived.growth += 1
         elif workload.live and (not was_live or state is State.RUNNING):
             self._hold(workload, counted=was_live)
-        self._follow_admission(workload, attempt_cluster)
-        self.wished.discard(name)
-        if state is State.QUEUED and workload.cancel_requested:
-            self.wished.add(name)
-        elif state is State.QUEUED and not frozen:
-            self._wait(workload)
-        elif before in (State.QUEUED, State.NEW):
-            self.waiting.remove(name)
-        self.expecting.follow(workload, waits=name in self.waiting)
-        if state is State.PLACED and not frozen:
-            self.placed.setdefault(name, workload.placed_at_s)
-        else:
-            self.placed.pop(name, None)
-        deadline_s = workload.request.deadline_s if workload.request is not None else None
-        if state in HELD and deadline_s is not None and not frozen:
-            self.deadlines[name] = workload.claimed_at_s + deadline_s
-        else:
-            self.deadlines.pop(name, None)
-        if before in HELD and state not in HELD:
-            self.held.get(attempt_cluster, set()).discard(name)
-        elif state in HELD and before not in HELD:
-            if self.clusters.peek(workload.cluster).unclaimed_at_s is not None:
-                self.clusters.get(workload.cluster).unclaimed_at_s = None  # it claims again
-                self.derived.growth += 1
-            if not frozen:
-                self.held.setdefault(workload.cluster, set()).add(name)
-
-    def _follow_admission(self, workload: Workload, attempt_cluster: str) -> None:
-        if workload.state in (State.PLACED, State.CLAIMED) and workload.target.via == "worker":
-            self.unadmitted.setdefault(workload.cluster, {})[workload.key] = None
-        elif attempt_cluster in self.unadmitted:
-            self.unadmitted[attempt_cluster].pop(workload.key, None)
-
-    def _queue(self, workload: Workload) -> str:
-        return workload.request.queue if workload.request is not None else ""
+        claimed = state in HELD and before not in HELD
+        if claimed and self.clusters.peek(workload.cluster).unclaimed_at_s is not None:
+            self.clusters.get(workload.cluster).unclaimed_at_s = None  # it claims again
+            derived.growth += 1
+        derived.follow(workload, before, attempt_cluster, frozen=name in self.frozen)
 
     def _hold(self, workload: Workload, *, counted: bool) -> None:
         if workload.request is None:
@@ -238,11 +235,10 @@ class Knowledge:
         self.fleet.release(workload.key)
         holdings = holdings_of(self.fleet, workload.request, workload.cluster, workload.pods)
         self.fleet.hold(workload.key, holdings)
-        self.ledger.hold(workload.key, workload.request, workload.cluster, workload.pods)
+        derived = self.derived
+        derived.ledger.hold(workload.key, workload.request, workload.cluster, workload.pods)
         if counted and held_before != {(h.node, h.gpus) for h in holdings}:
-            self.derived.growth += (
-                1  # pods run elsewhere than they were placed: their places are free
-            )
+            derived.growth += 1  # pods run elsewhere than placed: those places are free
 
     # Facts
 
@@ -252,55 +248,16 @@ class Knowledge:
 
     def take_control(self, fact: ControlFact, sequence: int) -> None:
         """Take over what an operator set."""
-        earlier = self.queue_priority(fact.queue) if isinstance(fact, QueueSetting) else 0
+        known = self.queues.get(fact.queue) if isinstance(fact, QueueSetting) else None
         self.view.take_control(fact, sequence)
         if isinstance(fact, QueueSetting):
-            self._shares[fact.queue] = share_of(fact.queue, fact)
-            if earlier != fact.priority:
-                self._reorder(fact.queue)
+            self.derived.queue_set(fact, known.priority if known is not None else 0)
 
     @property
     def used_milli(self) -> Counter[str]:
         """Queue -> GPU milli of its live placements."""
-        ledger = self.ledger
+        ledger = self.derived.ledger
         return Counter({queue: ledger.used(queue)[GPU] for queue in ledger.queues()})
-
-    def share(self, queue: str) -> QueueShare:
-        """What operators set of a queue, as far as order and limits go."""
-        return self._shares.get(queue) or QueueShare(queue)
-
-    def queue_priority(self, queue: str) -> int:
-        """Of a queue that nobody set: 0."""
-        setting = self.queues.get(queue)
-        return setting.priority if setting is not None else 0
-
-    def _reorder(self, queue: str) -> None:
-        for line in self.waiting.lines():
-            if line.queue == queue:
-                for name in list(line.members):
-                    self._wait(self.open[name])
-
-    def _wait(self, workload: Workload) -> None:
-        priority = self.queue_priority(self._queue(workload))
-        expecting = self.expecting
-        place, class_s = expecting.place(workload), expecting.class_s(workload)
-        self.waiting.add(workload, priority, place, class_s)
-
-    def look_ahead(self, by: OrderBy) -> None:
-        """Put those who wait into the order that follows from the fleet and all that is open."""
-        if self.expecting.look(gpus_of(self.ledger.totals(self.opened)), by):
-            moved = [name for line in self.waiting.lines() for name in line.members]
-        else:
-            moved = [name for name in self.expecting.moved if name in self.waiting]
-        self.expecting.moved.clear()
-        for name in moved:
-            self._wait(self.open[name])
-
-
-def gpus_of(totals: Mapping[str, int]) -> float:
-    """Whole GPUs of a fleet; where there are none, what its CPU is worth."""
-    milli = sum(amount for name, amount in totals.items() if name.startswith(MODEL))
-    return milli / 1000 if milli else totals.get(CPU, 0) / CPU_MILLI_A_GPU
 
 
 def holdings_of(

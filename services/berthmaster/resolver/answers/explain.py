@@ -16,14 +16,15 @@ from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import DryRunReply, QueueAccount, Refusal, WhyReply
 from berthmaster.messages.placement import Choice, Decision
 from berthmaster.messages.workload import JobRequest
-from berthmaster.resolver.cycle import Cycle
-from berthmaster.resolver.decide import queue_refusal
-from berthmaster.resolver.hints import hints
-from berthmaster.resolver.minding import minded_by, reservations, shorter, without_room
-from berthmaster.resolver.places import places
+from berthmaster.resolver.answers.first_free import first_free_s
+from berthmaster.resolver.answers.held_back import left_alone_by, shorter, without_room
+from berthmaster.resolver.answers.hints import hints
+from berthmaster.resolver.answers.places import places
+from berthmaster.resolver.deciding.cycle import Cycle
+from berthmaster.resolver.deciding.decide import planned
+from berthmaster.resolver.deciding.turns import queue_refusal
+from berthmaster.resolver.known.knowledge import Knowledge
 from berthmaster.resolver.settings import Policy
-from berthmaster.resolver.soonest import first_free_s
-from berthmaster.resolver.state import Knowledge
 
 _BUSY = "busy"
 _DAY_S = 86_400.0
@@ -75,7 +76,7 @@ def _why_there(know: Knowledge, workload: Workload, decisions: Mapping[int, Deci
         id=workload.id,
         state=workload.state.value,  # type: ignore[arg-type] # NEW has no events, so never here
         summary=where,
-        waiting=len(know.waiting),
+        waiting=len(know.derived.lines),
         choice=choice,
         decision=workload.decision,
         decided_at_s=decision.now_s if decision is not None else 0.0,
@@ -95,12 +96,12 @@ def _why_not_yet(know: Knowledge, policy: Policy, now_s: float, workload: Worklo
     assert request is not None  # it waits, so it was submitted
     cycle = Cycle(know, policy, now_s)
     fits_beside_nobody = bool(_look(cycle, request)[0].candidates)
-    kept = reservations(cycle)
+    kept = planned(know, policy, now_s)
     own = kept.get(workload.key)
-    minded = minded_by(cycle, kept, workload.key, request, workload.priority)
+    left_alone = left_alone_by(cycle, kept, workload.key, request, workload.priority)
     place = places(cycle, workload.key)
     free_s, held_back = None, 0
-    with without_room(know, minded):
+    with without_room(know, left_alone):
         shortlist, refusal = _look(cycle, request)
         reasons = Counter(_group(why) for why in shortlist.filtered.values())
         if refusal:
@@ -117,10 +118,10 @@ def _why_not_yet(know: Knowledge, policy: Policy, now_s: float, workload: Worklo
         if own is not None:
             summary += f"; room is kept for it on {own.cluster}"
         elif fits_beside_nobody:
-            held_back = len(minded)
+            held_back = len(left_alone)
             who = "a job" if held_back == 1 else f"{held_back} jobs"
             summary += f"; it would fit, but room is kept for {who} before it"
-            told += shorter(cycle, request, minded)
+            told += shorter(cycle, request, left_alone)
     if workload.reason:
         summary += f"; last attempt: {workload.reason}"
     return WhyReply(
@@ -129,7 +130,7 @@ def _why_not_yet(know: Knowledge, policy: Policy, now_s: float, workload: Worklo
         state="queued",
         summary=summary,
         position=place.overall,
-        waiting=len(know.waiting),
+        waiting=len(know.derived.lines),
         queue_position=place.in_queue,
         account=account(know, request.queue, place.queued),
         first_free_s=free_s,
@@ -143,8 +144,8 @@ def _why_not_yet(know: Knowledge, policy: Policy, now_s: float, workload: Worklo
 
 def account(know: Knowledge, queue: str, waiting: int) -> QueueAccount:
     """How a queue stands."""
-    amounts = dict(know.ledger.used(queue))
-    used, running = amounts.get(GPU, 0), know.ledger.running[queue]
+    amounts = dict(know.derived.ledger.used(queue))
+    used, running = amounts.get(GPU, 0), know.derived.ledger.running[queue]
     setting = know.queues.get(queue)
     if setting is None:
         return QueueAccount(
@@ -174,7 +175,7 @@ def why_all(know: Knowledge, policy: Policy, now_s: float, tenant: str) -> WhyRe
     cycle = Cycle(know, policy, now_s)
     reasons: Counter[str] = Counter()
     waiting = 0
-    for line in know.waiting.lines():
+    for line in know.derived.lines.lines():
         mine = sum(know.open[name].tenant == tenant for name in line.members)
         if not mine:
             continue
@@ -201,9 +202,9 @@ def dry_run(
 ) -> DryRunReply:
     """Where a request would go if it were the only one to be placed now."""
     cycle = Cycle(know, policy, now_s)
-    kept = reservations(cycle)
-    minded = minded_by(cycle, kept, None, request, request.priority)
-    with without_room(know, minded):
+    kept = planned(know, policy, now_s)
+    left_alone = left_alone_by(cycle, kept, None, request, request.priority)
+    with without_room(know, left_alone):
         return _tried(cycle, tenant, request)
 
 
@@ -225,7 +226,7 @@ def _tried(cycle: Cycle, tenant: str, request: JobRequest) -> DryRunReply:
     candidate, bound = found
     ranking = shortlist.ranking(candidate)
     nodes = sorted({binding.node for binding in bound.bindings})
-    ahead = len(know.waiting)
+    ahead = len(know.derived.lines)
     return DryRunReply(
         placed=True,
         summary=f"would run on {candidate.cluster}, {', '.join(nodes[:3])}"

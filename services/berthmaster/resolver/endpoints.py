@@ -28,9 +28,9 @@ from berthmaster.messages.families import (
 )
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.workload import JobRequest
-from berthmaster.resolver.changes import unranked
+from berthmaster.resolver.answers.suppositions import unranked
+from berthmaster.resolver.answers.whatif import Budget
 from berthmaster.resolver.core import Resolver
-from berthmaster.resolver.whatif import Budget
 
 AT_ONCE: Final = 64  # questions in hand
 WHATIF_LIMIT_S: Final = 2.0  # of work; whoever asked gets what was found until then

@@ -11,7 +11,7 @@ import msgspec
 
 from berthmaster.lifecycle.fold import Key, key
 from berthmaster.messages.placement import Choice, Decision
-from berthmaster.resolver.state import Knowledge
+from berthmaster.resolver.known.knowledge import Knowledge
 
 
 class Would(msgspec.Struct, frozen=True, kw_only=True):

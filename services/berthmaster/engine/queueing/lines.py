@@ -2,7 +2,8 @@
 
 Jobs of one queue, one shape and about one duration form a line: if its first does not fit, or would
 delay somebody, none of them does better, and the line is passed over until something changes. An
-order is a tuple, so that comparing two is cheap. Whose turn it is among queues turns.py says.
+order is a tuple, so that comparing two is cheap. Whose turn it is among queues the resolver's
+turns.py says.
 """
 
 import heapq
@@ -29,9 +30,9 @@ class Line:
         "ask",
         "blocked_at",
         "id",
+        "left_alone",
         "looked",
         "members",
-        "minded",
         "queue",
         "request",
     )
@@ -44,8 +45,8 @@ class Line:
         self.members: dict[Key, Order] = {}
         self._heap: list[tuple[Order, Key]] = []
         self.blocked_at = -1  # the growth at which its first did not fit
-        self.minded: frozenset[tuple[Key, int]] = frozenset()  # reservations, at that time
-        self.looked: object = None  # what reserving.py last found out for it
+        self.left_alone: frozenset[tuple[Key, int]] = frozenset()  # reservations, at that time
+        self.looked: object = None  # what reserves.py last found out for it
 
     def first(self) -> tuple[Order, Key] | None:
         """Who is next of it."""
@@ -104,7 +105,7 @@ def longest_s(duration: int | None) -> float | None:
     return math.ldexp(0.5 + part / (2 * DURATIONS_AN_OCTAVE), octave)
 
 
-class Waiting:
+class Lines:
     """All lines."""
 
     def __init__(self) -> None:

@@ -20,13 +20,15 @@ ended.
 - Where a cluster's Kueue decides what starts, nothing is kept.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Final, NamedTuple
 
 from berthmaster.engine.fitting.fit import Bound
 from berthmaster.engine.fleet.fleet import Holding
 from berthmaster.engine.fleet.needs import gpu_milli
+from berthmaster.engine.fleet.overlay import Overlay
+from berthmaster.engine.queueing.lines import Line, duration_class, longest_s
 from berthmaster.engine.queueing.reservations import (
     MAX_HELD_NODES,
     UNKNOWN_S,
@@ -41,12 +43,11 @@ from berthmaster.fleetview.filters import BUSY
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.messages.placement import HeldNode, Reservation
 from berthmaster.messages.workload import JobRequest
-from berthmaster.resolver.cycle import Cycle
+from berthmaster.resolver.answers.first_free import end_s
+from berthmaster.resolver.deciding.cycle import Cycle
+from berthmaster.resolver.deciding.turns import Rank, rank_of, right_of
+from berthmaster.resolver.known.knowledge import Knowledge
 from berthmaster.resolver.settings import Policy
-from berthmaster.resolver.soonest import end_s
-from berthmaster.resolver.state import Knowledge
-from berthmaster.resolver.turns import Rank, rank_of, right_of
-from berthmaster.resolver.waiting import Line, duration_class, longest_s
 
 CLUSTERS_LOOKED_AT: Final = 4  # for one job: those that may have room first
 
@@ -76,7 +77,7 @@ def lasts_s(know: Knowledge, policy: Policy, key: Key | None, request: JobReques
     """How long a job may take in somebody else's room; None: nobody knows. ``key``: None for one
     that is not submitted."""
     if policy.order == "due" and key is not None:
-        return know.expecting.lasts_s(key, request)
+        return know.derived.due_order.lasts_s(key, request)
     return longest_s(duration_class(request.expected_duration_s))
 
 
@@ -98,10 +99,11 @@ class _Looked(NamedTuple):
 
 
 class Reserves:
-    """The reservations in a draft; their room is charged from the making to ``close``."""
+    """The reservations in a draft. Their room is charged through its overlay from ``begin`` on."""
 
-    def __init__(self, cycle: Cycle, *, anew: bool) -> None:
+    def __init__(self, cycle: Cycle, overlay: Overlay, *, anew: bool) -> None:
         self._cycle = cycle
+        self._overlay = overlay
         self._know = cycle.know
         self._anew = anew
         self.remembered = False  # something that was found out before was taken for true
@@ -111,18 +113,15 @@ class Reserves:
         self._tokens: frozenset[Token] = frozenset()
         self._live: dict[str, list[Release]] | None = None
         self.kept: dict[Key, Kept] = {}
-        for key, reservation in in_force(cycle).items():
+
+    def begin(self) -> None:
+        """With those that decisions told, as far as they still can be kept."""
+        for key, reservation in in_force(self._cycle).items():
             self._keep(key, reservation)
-        self._charge(self.kept.values(), +1)
 
     def told(self) -> dict[Key, Reservation]:
         """As a decision tells them."""
         return {key: kept.reservation for key, kept in self.kept.items()}
-
-    def close(self) -> None:
-        """Give the room back; what is planned now is what people are told."""
-        self._charge(self.kept.values(), -1)
-        self._know.planned = self.told()
 
     @property
     def tokens(self) -> frozenset[Token]:
@@ -130,17 +129,13 @@ class Reserves:
         while they are still there it does not fit either."""
         return self._tokens
 
-    def _keep(self, key: Key, reservation: Reservation) -> Kept:
-        line = self._know.waiting.line_of(key)
+    def _keep(self, key: Key, reservation: Reservation) -> None:
+        line = self._know.derived.lines.line_of(key)
         assert line is not None  # it waits
         kept = kept_of(self._know, line, key, reservation)
         self.kept[key] = kept
         self._tokens |= {kept.token}
-        return kept
-
-    def _charge(self, kept: Iterable[Kept], sign: int) -> None:
-        for each in kept:
-            self._know.fleet.charge(each.holdings, sign)
+        self._overlay.take(("kept", key), kept.holdings)
 
     # While a job is being placed
 
@@ -154,16 +149,10 @@ class Reserves:
         lasts = lasts_s(self._know, self._policy, key, request)
         return tuple(k for k in self.kept.values() if k.limits(key, rank, lasts, now_s, share))
 
-    @contextmanager
-    def aside(self, but: tuple[Kept, ...]) -> Iterator[None]:
+    def aside(self, but: tuple[Kept, ...]) -> AbstractContextManager[None]:
         """As if there were no reservations but those."""
         keys = {kept.key for kept in but}
-        others = [kept for kept in self.kept.values() if kept.key not in keys]
-        self._charge(others, -1)
-        try:
-            yield
-        finally:
-            self._charge(others, +1)
+        return self._overlay.without([("kept", key) for key in self.kept if key not in keys])
 
     def has(self, key: Key) -> bool:
         """Whether room is kept for it."""
@@ -174,7 +163,7 @@ class Reserves:
         kept = self.kept.pop(key, None)
         if kept is not None:
             self._tokens -= {kept.token}
-            self._charge((kept,), -1)
+            self._overlay.give_back(("kept", key))
 
     def give_way(self, rank: Rank, taken: Sequence[Holding]) -> None:
         """A job of a better rank is placed: what is kept on its nodes is looked for anew."""
@@ -225,7 +214,7 @@ class Reserves:
             self.drop(last.key)
         nodes = sum(len(kept.holdings) for kept in self.kept.values())
         if nodes + len(reservation.held) <= MAX_HELD_NODES:
-            self._charge((self._keep(key, reservation),), +1)
+            self._keep(key, reservation)
 
     def _remembered(self, line: Line, key: Key) -> _Looked | None:
         looked = line.looked
@@ -243,7 +232,7 @@ class Reserves:
     def _seen(self) -> tuple[int, int, frozenset[str]]:
         """All that matters here besides who waits and what time it is."""
         derived = self._know.derived
-        return derived.growth, derived.changes, self._know.opened
+        return derived.growth, derived.changes, derived.open_clusters
 
     def _find(self, line: Line, key: Key, request: JobRequest, shape: bytes) -> _Looked:
         know, now_s = self._know, self._now_s
@@ -287,7 +276,7 @@ class Reserves:
         found = []
         for cluster in busy:
             releases = live.get(cluster, [])
-            there = self._know.ledger.gpu_milli_of(cluster)
+            there = self._know.derived.ledger.gpu_milli_of(cluster)
             ours = sum(release.gpu_milli for release in releases)
             at_least = least_releases(releases, asked - (there - ours))
             if at_least is not None:
@@ -301,12 +290,14 @@ class Reserves:
         if self._live is None:
             know, now_s = self._know, self._now_s
             self._live = {}
-            names = [*know.placed, *(name for held in know.held.values() for name in held)]
+            derived = know.derived
+            held = (name for held in derived.held.values() for name in held)
+            names = [*derived.unclaimed, *held]
             for name in names:
                 workload = know.open[name]
                 at_s = end_s(workload, now_s)
                 if self._policy.order == "due":
-                    at_s = know.expecting.ends_s(workload, now_s)
+                    at_s = know.derived.due_order.ends_s(workload, now_s)
                 release = Release(
                     UNKNOWN_S if at_s is None else at_s,
                     workload.placed_at_s,
@@ -341,7 +332,7 @@ def in_force(cycle: Cycle) -> dict[Key, Reservation]:
     closed = {snapshot.clusters[number] for number in snapshot.closed}
     valid: dict[Key, Reservation] = {}
     for key, reservation in know.reservations.items():
-        line = know.waiting.line_of(key)
+        line = know.derived.lines.line_of(key)
         if line is None or len(valid) >= policy.reservations:
             continue
         setting = know.queues.get(line.queue)

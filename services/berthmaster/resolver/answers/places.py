@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 from berthmaster.engine.queueing.queues import CPU, GPU, MEMORY, Amounts, Ask, of_model
 from berthmaster.lifecycle.fold import Key
-from berthmaster.resolver.cycle import Cycle
-from berthmaster.resolver.turns import Turns
+from berthmaster.resolver.deciding.cycle import Cycle
+from berthmaster.resolver.deciding.turns import Turns
 
 TURNS: Final = 2000  # walked for one question, some tens of milliseconds
 
@@ -26,14 +26,14 @@ class Places(NamedTuple):
 def places(cycle: Cycle, key: Key) -> Places:
     """Where it stands."""
     know = cycle.know
-    mine = know.waiting.line_of(key)
+    mine = know.derived.lines.line_of(key)
     if mine is None:
         return Places(None, None, 0)
     order = mine.members[key]
-    beside = know.waiting.by_queue()[mine.queue].values()
+    beside = know.derived.lines.by_queue()[mine.queue].values()
     before = sum(each < order for line in beside for each in line.members.values())
     queued = sum(len(line.members) for line in beside)
-    overall = _turn_of(cycle, key) or know.waiting.position(key)
+    overall = _turn_of(cycle, key) or know.derived.lines.position(key)
     return Places(overall, 1 + before, queued)
 
 

@@ -12,7 +12,7 @@ from berthmaster.kueue.asks import Devices, devices_of
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.placement import Target
 from berthmaster.messages.workload import JobRequest
-from berthmaster.resolver.state import Knowledge
+from berthmaster.resolver.known.knowledge import Knowledge
 from berthmaster.resolver.worker_queue import Said, asked, target_in
 
 Drafted = Mapping[str, list[tuple[Target, JobRequest]]]  # by cluster, of a draft
@@ -48,7 +48,7 @@ class WorkerGate(Gate):
     def _pending(self, cluster: str) -> list[tuple[Target, JobRequest]]:
         """Placements of ours that its own queue has not let in."""
         know = self._know
-        waiting = (know.open[key] for key in know.unadmitted.get(cluster, ()))
+        waiting = (know.open[key] for key in know.derived.unadmitted.get(cluster, ()))
         pending = [(w.target, w.request) for w in waiting if w.request is not None]
         return [*pending, *self._drafted.get(cluster, ())]
 

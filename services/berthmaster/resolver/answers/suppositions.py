@@ -34,7 +34,7 @@ from berthmaster.messages.fleet import (
     Stamp,
 )
 from berthmaster.messages.workload import JobRequest, Submitted
-from berthmaster.resolver.state import Knowledge
+from berthmaster.resolver.known.knowledge import Knowledge
 
 # Of a machine for eight GPUs, where the fleet knows none of the model: amounts of a usual one.
 GPUS: Final = 8

@@ -7,24 +7,20 @@ is called free that the job would not get.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from berthmaster.engine.fleet.overlay import Overlay
+from berthmaster.engine.queueing.lines import duration_class, longest_s
 from berthmaster.engine.queueing.queues import ask_of
 from berthmaster.engine.queueing.reservations import ends_in_time
 from berthmaster.lifecycle.fold import Key
 from berthmaster.messages.placement import Reservation
 from berthmaster.messages.workload import JobRequest
-from berthmaster.resolver.cycle import Cycle
-from berthmaster.resolver.reserving import Kept, in_force, kept_of, lasts_s
-from berthmaster.resolver.state import Knowledge
-from berthmaster.resolver.turns import rank_as
-from berthmaster.resolver.waiting import duration_class, longest_s
+from berthmaster.resolver.deciding.cycle import Cycle
+from berthmaster.resolver.deciding.reserves import Kept, kept_of, lasts_s
+from berthmaster.resolver.deciding.turns import rank_as
+from berthmaster.resolver.known.knowledge import Knowledge
 
 
-def reservations(cycle: Cycle) -> Mapping[Key, Reservation]:
-    """As they were planned at the last look; of who does not decide, as decisions told them."""
-    return cycle.know.planned or in_force(cycle)
-
-
-def minded_by(
+def left_alone_by(
     cycle: Cycle,
     kept: Mapping[Key, Reservation],
     key: Key | None,
@@ -38,7 +34,7 @@ def minded_by(
     lasts = lasts_s(know, policy, key, request)
     found = []
     for name, reservation in kept.items():
-        line = know.waiting.line_of(name)
+        line = know.derived.lines.line_of(name)
         if line is None or name == key:
             continue
         each = kept_of(know, line, name, reservation)
@@ -48,27 +44,25 @@ def minded_by(
 
 
 @contextmanager
-def without_room(know: Knowledge, minded: Sequence[Kept]) -> Iterator[None]:
+def without_room(know: Knowledge, kept: Sequence[Kept]) -> Iterator[None]:
     """As if that room were taken."""
-    holdings = [held for each in minded for held in each.holdings]
-    know.fleet.charge(holdings, +1)
-    try:
+    with Overlay(know.fleet) as overlay:
+        for each in kept:
+            overlay.take(each.key, each.holdings)
         yield
-    finally:
-        know.fleet.charge(holdings, -1)
 
 
-def shorter(cycle: Cycle, request: JobRequest, minded: Sequence[Kept]) -> tuple[str, ...]:
+def shorter(cycle: Cycle, request: JobRequest, left_alone: Sequence[Kept]) -> tuple[str, ...]:
     """Whether it would get room now if it were known to end before others need it."""
     now_s = cycle.now_s
-    times = {each.reservation.expected_at_s for each in minded}
+    times = {each.reservation.expected_at_s for each in left_alone}
     for at_s in sorted((at_s for at_s in times if at_s is not None), reverse=True):
         told_s = int((at_s - now_s) * 0.8)  # a line's bound is at most a quarter above
         if told_s < 1:
             break
         lasts = longest_s(duration_class(told_s))
         share = cycle.policy.backfill
-        left = [m for m in minded if not ends_in_time(m.reservation, now_s, lasts, share)]
+        left = [m for m in left_alone if not ends_in_time(m.reservation, now_s, lasts, share)]
         with without_room(cycle.know, left):
             found = cycle.bind(request, cycle.shortlist(request))
         if found is not None:

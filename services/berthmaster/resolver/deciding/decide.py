@@ -1,15 +1,15 @@
 """One group commit: from what is known to everything that is decided together.
 
-Phases, over one frozen snapshot:
+Phases, over one snapshot of the clusters (cycle.py):
 
 1. Retract placements that nobody claimed in time, or whose cluster was declared lost.
-2. View the clusters as of now: fresh, closed, and why.
-3. Take the jobs whose turn it is, one by one; place each that fits and delays nobody for whom room
+2. Take the jobs whose turn it is, one by one; place each that fits and delays nobody for whom room
    is kept, pass over the line of each that does not, and keep room for the first of those.
-4. Record: ranking, what was filtered out, sequences and time, so that it can be repeated.
+3. Record: ranking, what was filtered out, sequences and time, so that it can be repeated.
 
-Room that a placement takes is charged while the rest is decided and given back at the end: what is
-known changes by the log alone, once the commit is in it.
+Room that a placement takes is charged to the draft while the rest is decided and given back when it
+ends (draft.py): what is known changes by the log alone, once the commit is in it. So deciding twice
+gives the same plan twice.
 """
 
 import msgspec
@@ -19,19 +19,19 @@ from berthmaster.engine.fleet.clusters import LOST
 from berthmaster.engine.fleet.models import EXACTLY
 from berthmaster.engine.fleet.needs import shape_of
 from berthmaster.engine.queueing.ledger import amounts_of
-from berthmaster.engine.queueing.queues import Amounts, ask_of, models_left, right
+from berthmaster.engine.queueing.queues import Amounts, models_left
 from berthmaster.fleetview.ranking import Candidate
 from berthmaster.fleetview.shortlist import Shortlist
 from berthmaster.lifecycle.fold import Key, Workload
-from berthmaster.messages.placement import Choice, Retraction
+from berthmaster.messages.placement import Choice, Reservation, Retraction
 from berthmaster.messages.workload import JobRequest, Placed, Withdrawn
-from berthmaster.resolver.cycle import Cycle
-from berthmaster.resolver.draft import Draft, Plan
-from berthmaster.resolver.reserving import Kept, Reserves
-from berthmaster.resolver.settings import Policy
-from berthmaster.resolver.state import UNCLAIMED, Knowledge
-from berthmaster.resolver.turns import Turn, Turns
+from berthmaster.resolver.deciding.cycle import Cycle
+from berthmaster.resolver.deciding.draft import Draft, Plan, block
+from berthmaster.resolver.deciding.reserves import Kept
+from berthmaster.resolver.deciding.turns import Turn
+from berthmaster.resolver.known.knowledge import UNCLAIMED, Knowledge
 from berthmaster.resolver.worker_queue import target_in
+from berthmaster.resolver.settings import Policy
 
 _CHOICE_BYTES = 300  # of a record, besides its ranking and pods
 _RANKED_BYTES = 150
@@ -43,27 +43,35 @@ _Room = tuple[Shortlist, Candidate, Bound]
 
 def decide(know: Knowledge, policy: Policy, now_s: float, decider: str) -> Plan | None:
     """Everything that can be decided now, up to the commit's limit; None if there is nothing."""
-    draft = _draft(know, policy, now_s, decider)
-    if draft.events and draft.remembered:
-        draft = _draft(know, policy, now_s, decider, anew=True)
-    return draft.plan()
+    cycle = Cycle(know, policy, now_s, renew=True)
+    with Draft(cycle, decider) as draft:
+        _fill(draft)
+        plan = draft.plan()
+    if plan is not None and draft.remembered:
+        with Draft(Cycle(know, policy, now_s, renew=True), decider, anew=True) as draft:
+            _fill(draft)
+            plan = draft.plan()
+    if plan is None:
+        block(draft.passed_over, know.derived.growth)
+    return plan
 
 
-def _draft(
-    know: Knowledge, policy: Policy, now_s: float, decider: str, *, anew: bool = False
-) -> Draft:
-    """``anew``: without anything that was found out before. That only tells that there is nothing
-    to decide: a decision follows from what is known now, or it could not be repeated."""
-    draft = Draft(know, policy, now_s, decider, anew=anew)
+def planned(know: Knowledge, policy: Policy, now_s: float) -> dict[Key, Reservation]:
+    """For whom room would be kept, were a decision made now: for people to be told."""
+    with Draft(Cycle(know, policy, now_s), "") as draft:
+        _fill(draft)
+        return draft.reserves.told()
+
+
+def _fill(draft: Draft) -> None:
     _retract(draft)
-    cycle = Cycle(know, policy, now_s)
-    _note_reopened(know, cycle.snapshot.open)
-    know.look_ahead(policy.order)
-    try:
-        _place(draft, cycle)
-    finally:
-        know.fleet.charge(draft.taken, -1)
-    return draft
+    turns = draft.begin()
+    while not draft.full and (turn := turns.next()) is not None:
+        amounts = _place_one(draft, turn)
+        if amounts is None:
+            turns.passed()
+        else:
+            turns.placed(amounts)
 
 
 # 1
@@ -73,7 +81,7 @@ def _retract(draft: Draft) -> None:
     know = draft.know
     due_s = draft.now_s - draft.policy.claim_timeout_s
     lost = {c.name for c in know.clusters.known() if c.lost}
-    for name, placed_at_s in know.placed.items():
+    for name, placed_at_s in know.derived.unclaimed.items():
         if draft.full or (placed_at_s > due_s and not lost):
             break
         workload = know.open[name]
@@ -114,45 +122,9 @@ def _withdraw(draft: Draft, workload: Workload, reason: str) -> None:
 # 2
 
 
-def _note_reopened(know: Knowledge, opened: frozenset[str]) -> None:
-    """A cluster that was closed at the last look and is open now may take what did not fit then."""
-    if not opened <= know.opened:
-        know.derived.growth += 1
-    know.opened = opened
-
-
-# 3
-
-
-def _place(draft: Draft, cycle: Cycle) -> None:
-    know = draft.know
-    reserves = Reserves(cycle, anew=draft.anew)
-    try:
-        turns = Turns(know, draft.policy, know.opened, reserves.kept)
-        try:
-            while not draft.full and (turn := turns.next()) is not None:
-                amounts = _place_one(draft, cycle, turn, reserves)
-                if amounts is None:
-                    turns.passed()
-                else:
-                    turns.placed(amounts)
-        finally:
-            turns.close()
-    finally:
-        draft.reservations = reserves.told()
-        draft.remembered = reserves.remembered
-        reserves.close()
-
-
-def queue_refusal(know: Knowledge, request: JobRequest) -> str:
-    """Why a queue lets nothing like this out, or ""."""
-    queue, ledger = request.queue, know.ledger
-    has = ledger.used(queue), ledger.running[queue]
-    return right(know.share(queue), *has, ask_of(request), ledger.models()).refusal
-
-
-def _place_one(draft: Draft, cycle: Cycle, turn: Turn, reserves: Reserves) -> Amounts | None:
+def _place_one(draft: Draft, turn: Turn) -> Amounts | None:
     """What the job takes, or None if it is passed over."""
+    reserves = draft.reserves
     know, line = draft.know, turn.line
     workload = know.open[turn.key]
     request = workload.request
@@ -165,42 +137,34 @@ def _place_one(draft: Draft, cycle: Cycle, turn: Turn, reserves: Reserves) -> Am
             return None
         asked, shape = narrowed, shape_of(narrowed)
     found = None
-    blocked = turn.blocked and line.minded <= reserves.tokens
+    blocked = turn.blocked and line.left_alone <= reserves.tokens
     if draft.anew or not blocked:
         draft.passed_over.append((line, reserves.tokens))  # unless there is room
-        found = _find_room(draft, cycle, turn, reserves, asked, shape)
+        found = _find_room(draft, turn, asked, shape)
     if found is None:
         reserves.look(line, turn.key, turn.rank, asked, shape, untouched=not draft.events)
         return None
     draft.passed_over.pop()
     shortlist, chosen, bound = found
-    know.fleet.charge(bound.holdings, +1)
-    draft.taken.extend(bound.holdings)
+    draft.take(bound.holdings)
     if reserves.kept:
         reserves.drop(turn.key)
         reserves.give_way(turn.rank, bound.holdings)
-    _record(draft, cycle, workload, request, shortlist, chosen, bound)
+    _record(draft, workload, request, shortlist, chosen, bound)
     return amounts_of(know.fleet.node, request, chosen.cluster, bound.bindings)
 
 
-def _find_room(
-    draft: Draft,
-    cycle: Cycle,
-    turn: Turn,
-    reserves: Reserves,
-    asked: JobRequest,
-    shape: bytes,
-) -> _Room | None:
+def _find_room(draft: Draft, turn: Turn, asked: JobRequest, shape: bytes) -> _Room | None:
     """A place beside all reservations, or else in the room of those that do not mind."""
-    direct = _is_direct(draft.know, asked.queue)
+    reserves, direct = draft.reserves, _is_direct(draft.know, asked.queue)
     if not reserves.kept:
-        return _try(draft, cycle, asked, shape, (), direct=direct)
+        return _try(draft, asked, shape, (), direct=direct)
     key = turn.key
     others = reserves.others(key)
     minding = reserves.charged_for(key, turn.rank, asked)
     for kept in (others, minding) if len(minding) < len(others) else (others,):
         with reserves.aside(kept):
-            found = _try(draft, cycle, asked, shape, kept, direct=direct)
+            found = _try(draft, asked, shape, kept, direct=direct)
         if found is not None:
             return found
     return None
@@ -208,7 +172,6 @@ def _find_room(
 
 def _try(
     draft: Draft,
-    cycle: Cycle,
     asked: JobRequest,
     shape: bytes,
     kept: tuple[Kept, ...],
@@ -219,8 +182,8 @@ def _try(
     tried = (shape, frozenset(each.key for each in kept)) if kept else (shape, _NONE_KEPT)
     if direct and tried in draft.no_room:
         return None
-    shortlist = cycle.shortlist(asked, shape)
-    found = cycle.bind(asked, shortlist)
+    shortlist = draft.cycle.shortlist(asked, shape)
+    found = draft.cycle.bind(asked, shortlist)
     if found is not None:
         return shortlist, *found
     if direct:
@@ -239,7 +202,7 @@ def _without_models(know: Knowledge, turn: Turn, request: JobRequest) -> JobRequ
     sets = []
     for pods in request.pod_sets:
         if pods.gpus:
-            left = models_left(pods.gpu_models, turn.right.barred, know.ledger.models())
+            left = models_left(pods.gpu_models, turn.right.barred, know.derived.ledger.models())
             if not left:
                 return None
             exactly = tuple(f"{EXACTLY}{model}" for model in left)
@@ -250,7 +213,6 @@ def _without_models(know: Knowledge, turn: Turn, request: JobRequest) -> JobRequ
 
 def _record(
     draft: Draft,
-    cycle: Cycle,
     workload: Workload,
     request: JobRequest,
     shortlist: Shortlist,
@@ -258,7 +220,7 @@ def _record(
     bound: Bound,
 ) -> None:
     """The choice, its reasons and its event."""
-    know = draft.know
+    know, cycle = draft.know, draft.cycle
     ranking = shortlist.ranking(chosen)
     if shortlist.weighting.uses_steadiness:
         draft.steadiness = dict(cycle.snapshot.steadiness)

@@ -7,8 +7,8 @@ from berthmaster.engine.scoring.track_record import ConductState, TrackRecord
 from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.placement import Reservation
-from berthmaster.resolver.expecting import Expectations, Learned
-from berthmaster.resolver.state import Knowledge
+from berthmaster.resolver.known.expectations import Learned
+from berthmaster.resolver.known.knowledge import Knowledge
 
 
 class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v7"):
@@ -37,12 +37,12 @@ def snapshot_of(know: Knowledge) -> Snapshot:
         chain_number=know.chain.number,
         chain_sequence=know.chain.sequence,
         open=[
-            *(know.open[name] for name in know.placed),  # in the order of their commit
-            *(w for name, w in know.open.items() if name not in know.placed),
+            *(know.open[name] for name in know.derived.unclaimed),  # in the order of their commit
+            *(w for name, w in know.open.items() if name not in know.derived.unclaimed),
         ],
         mix=know.view.mix.state(),
         told_mix=know.told_mix,
-        learned=know.expecting.learned(know.open),
+        learned=know.expectations.learned(know.open),
         conduct=know.view.track_record.state(),
         frozen=dict(know.frozen),
         elsewhere=sorted(know.elsewhere),
@@ -60,7 +60,7 @@ def restore(know: Knowledge, snapshot: Snapshot) -> None:
     know.chain.sequence = snapshot.chain_sequence
     know.view.mix = Mix(snapshot.mix)
     know.told_mix = snapshot.told_mix
-    know.expecting = Expectations(snapshot.learned)
+    know.expect(snapshot.learned)
     know.view.track_record = TrackRecord(snapshot.conduct)
     know.frozen = dict(snapshot.frozen)
     know.elsewhere = set(snapshot.elsewhere)

@@ -15,8 +15,8 @@ from berthmaster.fleetview.filters import BUSY
 from berthmaster.fleetview.shortlist import Shortlist
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.messages.workload import JobRequest
-from berthmaster.resolver.cycle import Cycle
-from berthmaster.resolver.state import Knowledge
+from berthmaster.resolver.deciding.cycle import Cycle
+from berthmaster.resolver.known.knowledge import Knowledge
 
 ENDS_LOOKED_AT: Final = 1024  # of those that are known, the first; a question must not take long
 
@@ -53,8 +53,8 @@ def first_free_s(cycle: Cycle, request: JobRequest, shortlist: Shortlist) -> flo
 
 
 def _ends(know: Knowledge, clusters: set[str], now_s: float) -> Iterable[tuple[float, Key]]:
-    names = [name for cluster in sorted(clusters) for name in know.held.get(cluster, ())]
-    names += [name for name in know.placed if know.open[name].cluster in clusters]
+    names = [name for cluster in sorted(clusters) for name in know.derived.held.get(cluster, ())]
+    names += [name for name in know.derived.unclaimed if know.open[name].cluster in clusters]
     for name in names:
         at_s = end_s(know.open[name], now_s)
         if at_s is not None:

@@ -14,9 +14,9 @@ from berthmaster.engine.fleet.needs import gpu_milli, wants_fraction
 from berthmaster.fleetview.shortlist import Shortlist
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.workload import MAX_TOLERATIONS, JobRequest, PodSet, Toleration
-from berthmaster.resolver.cycle import Cycle
-from berthmaster.resolver.decide import queue_refusal
-from berthmaster.resolver.state import Knowledge
+from berthmaster.resolver.deciding.cycle import Cycle
+from berthmaster.resolver.deciding.turns import queue_refusal
+from berthmaster.resolver.known.knowledge import Knowledge
 
 MOST_QUEUES: Final = 16  # tried
 MOST_TAINTS: Final = 4

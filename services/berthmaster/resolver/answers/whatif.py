@@ -16,20 +16,21 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from berthmaster.engine.fleet.needs import gpu_milli
+from berthmaster.engine.fleet.overlay import Overlay
+from berthmaster.engine.queueing.lines import Line
 from berthmaster.fleetview.filters import BUSY
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key
 from berthmaster.messages.api import Moved, Refusal, WhatifReply, WhatifRequest, WhyReply
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.workload import JobRequest, Placed
-from berthmaster.resolver import explain
-from berthmaster.resolver.changes import Change, change_of
-from berthmaster.resolver.cycle import Cycle
-from berthmaster.resolver.decide import decide
-from berthmaster.resolver.draft import Plan
+from berthmaster.resolver.answers import explain
+from berthmaster.resolver.answers.fork import twin
+from berthmaster.resolver.answers.suppositions import Change, change_of
+from berthmaster.resolver.deciding.cycle import Cycle
+from berthmaster.resolver.deciding.decide import decide
+from berthmaster.resolver.deciding.draft import Plan
+from berthmaster.resolver.known.knowledge import Knowledge
 from berthmaster.resolver.settings import Policy
-from berthmaster.resolver.state import Knowledge
-from berthmaster.resolver.twin import twin
-from berthmaster.resolver.waiting import Line
 
 AT_ONCE: Final = 64  # placements of one piece of work
 MOST_PLACED: Final = 512  # by the change
@@ -113,7 +114,7 @@ class Whatif:
     def _lines(self, change: Change) -> list[Line]:
         if not change.takes_away:
             return []
-        lines = self._know.waiting.lines()
+        lines = self._know.derived.lines.lines()
         self._cap(len(lines), MOST_LINES, "kinds of waiting jobs")
         return lines[:MOST_LINES]
 
@@ -135,12 +136,9 @@ class Whatif:
         """Where a placement would go if its job were placed now, its own room being free."""
         know, request = self._know, workload.request
         assert request is not None
-        held = know.fleet.holdings(workload.key)
-        know.fleet.charge(held, -1)
-        try:
+        with Overlay(know.fleet) as overlay:
+            overlay.free(workload.key, know.fleet.holdings(workload.key))
             return _cluster_for(cycle, request)
-        finally:
-            know.fleet.charge(held, +1)
 
     def _hopes(self, lines: Sequence[Line], found: _Found) -> Generator[None, None, bool]:
         """Who waits for room that some cluster could have. Whether all lines were asked."""
@@ -181,7 +179,7 @@ class Whatif:
             know.open[name] = copy(know.open[name])
             verdict = know.take_event(event, number, self._now_s)
             if verdict is not Verdict.COUNTED:
-                know.waiting.remove(name)  # it has lived on while we looked
+                know.derived.lines.remove(name)  # it has lived on while we looked
                 whole = False
             elif isinstance(event, Placed):
                 yield name

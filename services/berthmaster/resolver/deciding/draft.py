@@ -1,0 +1,145 @@
+"""What is decided so far of a group commit, and the plan that it comes to: see decide.py.
+
+A draft is a context manager. It owns what is charged to the fleet while it is made: room that is
+kept for those who wait, and room that it has given to jobs. On leaving, all of that is given back,
+and those who were placed wait on until the log says that they are placed.
+"""
+
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import NamedTuple
+
+from berthmaster.engine.fleet.fleet import Holding
+from berthmaster.engine.fleet.overlay import Overlay
+from berthmaster.engine.queueing.lines import Line
+from berthmaster.engine.scoring.mix import told_as
+from berthmaster.lifecycle.fold import Key
+from berthmaster.messages.placement import Choice, Decision, Reservation, Retraction, Saw
+from berthmaster.messages.workload import WorkloadEvent
+from berthmaster.resolver.deciding.cycle import Cycle
+from berthmaster.resolver.deciding.reserves import Reserves, Token
+from berthmaster.resolver.deciding.turns import Turns
+from berthmaster.resolver.settings import ENGINE_VERSION
+
+Passed = tuple[Line, frozenset[Token]]  # and the reservations that it had to leave alone
+
+
+class Plan(NamedTuple):
+    """A decision and the events that make it true; one batch."""
+
+    decision: Decision
+    events: tuple[WorkloadEvent, ...]
+    passed_over: tuple[Passed, ...]  # lines that do not fit beside what this plan places
+    growth: int  # of what was known when it was made
+
+    def was_stored(self) -> None:
+        """Only then is there no room for those who were passed over."""
+        block(self.passed_over, self.growth)
+
+
+def block(passed_over: Iterable[Passed], growth: int) -> None:
+    """They are looked at again when something has grown."""
+    for line, left_alone in passed_over:
+        line.blocked_at = growth
+        line.left_alone = left_alone
+
+
+class Draft:
+    """What is decided so far. ``anew``: without anything that was found out before. That only tells
+    that there is nothing to decide: a decision follows from what is known now, or it could not be
+    repeated."""
+
+    def __init__(self, cycle: Cycle, decider: str, *, anew: bool = False) -> None:
+        know = cycle.know
+        self.cycle = cycle
+        self.know = know
+        self.policy = cycle.policy
+        self.now_s = cycle.now_s
+        self.decider = decider
+        self.anew = anew
+        self.number = know.chain.number + 1
+        self.cause = f"decision/{know.cell}/{self.number}"
+        self.choices: list[Choice] = []
+        self.retractions: list[Retraction] = []
+        self.events: list[WorkloadEvent] = []
+        self.no_room: set[tuple[bytes, frozenset[Key]]] = set()  # shape, beside these reservations
+        self.passed_over: list[Passed] = []
+        self.bytes = 0
+        self.steadiness: dict[str, float] = {}  # of clusters, if a choice counts it
+        self._overlay = Overlay(know.fleet)
+        self.reserves = Reserves(cycle, self._overlay, anew=anew)
+        self._turns: Turns | None = None
+
+    def __enter__(self) -> "Draft":
+        self._overlay.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._turns is not None:
+            self._turns.close()
+        self._overlay.__exit__(kind, error, traceback)
+
+    def begin(self) -> Turns:
+        """Charge the room that is kept; whose turn it is, from now on."""
+        self.reserves.begin()
+        derived = self.know.derived
+        self._turns = Turns(self.know, self.policy, derived.open_clusters, self.reserves.kept)
+        return self._turns
+
+    def take(self, holdings: Sequence[Holding]) -> None:
+        """A job has this room."""
+        self._overlay.take(("taken", len(self.events)), holdings)
+
+    @property
+    def full(self) -> bool:
+        """The rest is for the next commit."""
+        return (
+            len(self.events) >= self.policy.commit_limit or self.bytes >= self.policy.commit_bytes
+        )
+
+    @property
+    def remembered(self) -> bool:
+        """Whether what was found out before may have mattered."""
+        return self.reserves.remembered
+
+    def _reservations(self) -> tuple[Reservation, ...] | None:
+        """As they are told: all, if they are others than those that were told last."""
+        kept = self.reserves.told()
+        return None if kept == self.know.reservations else tuple(kept.values())
+
+    def plan(self) -> Plan | None:
+        """As it is to be stored; None if nothing is decided."""
+        if not self.events:
+            return None
+        know = self.know
+        sampled = know.sampled()
+        outlook, expected = know.tells()
+        decision = Decision(
+            cell=know.cell,
+            number=self.number,
+            after=know.chain.sequence,
+            decider=self.decider,
+            engine=ENGINE_VERSION,
+            now_s=self.now_s,
+            settings=self.policy.as_record(),
+            saw=Saw(
+                workloads=know.workloads_sequence,
+                fleet=know.view.fleet_sequence,
+                control=know.view.control_sequence,
+            ),
+            placements=tuple(self.choices),
+            withdrawals=tuple(self.retractions),
+            reservations=self._reservations(),
+            reserved=len(self.reserves.kept),
+            mix=told_as(sampled) if sampled != know.told_mix else None,
+            mix_pods=sampled.pods,
+            steadiness=self.steadiness,
+            outlook=outlook,
+            expected=expected,
+        )
+        return Plan(decision, tuple(self.events), tuple(self.passed_over), know.derived.growth)

@@ -1,0 +1,142 @@
+"""What follows from what is known, kept for speed: lines of those who wait, indexes, counters.
+
+All of it could be worked out anew from ``Knowledge`` and the settings; nothing of it is told or
+stored. Messages change it in step with what is known (``follow``), and whoever decides or answers
+brings it up to date for the time at which it looks (``refresh``). That may find that a cluster is
+open again, or put jobs into another order; it says nothing new about the world.
+"""
+
+from collections.abc import Mapping
+
+from berthmaster.engine.fleet.fleet import Fleet
+from berthmaster.engine.queueing.lines import Lines
+from berthmaster.engine.queueing.order import CPU_MILLI_A_GPU, OrderBy
+from berthmaster.engine.queueing.queues import CPU, MODEL, QueueShare, share_of
+from berthmaster.fleetview.derived import FleetDerived
+from berthmaster.lifecycle.fold import Key, Workload
+from berthmaster.lifecycle.states import HELD, State
+from berthmaster.messages.control import QueueSetting
+from berthmaster.messages.placement import ToldOutlook
+from berthmaster.resolver.known.due_order import DueOrder, Saw
+from berthmaster.resolver.known.expectations import Expectations
+
+
+class Derived(FleetDerived):
+    """Beside what is known of log and operators; its base class, beside what is known of the fleet.
+    ``queues`` and ``open_``: what is known, to be read here."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        queues: Mapping[str, QueueSetting],
+        open_: Mapping[Key, Workload],
+        expectations: Expectations,
+    ) -> None:
+        super().__init__(fleet)
+        self._queues = queues
+        self._open = open_
+        self.lines = Lines()
+        self.due_order = DueOrder(expectations)
+        self._shares: dict[str, QueueShare] = {}
+        self.unclaimed: dict[Key, float] = {}  # placed -> when, oldest first
+        self.held: dict[str, set[Key]] = {}  # cluster -> claimed and not ended
+        self.unadmitted: dict[str, dict[Key, None]] = {}  # cluster -> not let in by its own queue
+        self.to_cancel: set[Key] = set()  # waits again, and a person had wished it cancelled
+        self.deadlines: dict[Key, float] = {}  # claimed, with one of its own -> when it is over
+        self.open_clusters: frozenset[str] = frozenset()  # that took placements at the last look
+
+    def share(self, queue: str) -> QueueShare:
+        """What operators set of a queue, as far as order and limits go."""
+        return self._shares.get(queue) or QueueShare(queue)
+
+    # In step with messages
+
+    def queue_set(self, setting: QueueSetting, priority_before: int) -> None:
+        """An operator set a queue."""
+        self._shares[setting.queue] = share_of(setting.queue, setting)
+        if setting.priority != priority_before:
+            for line in self.lines.lines():
+                if line.queue == setting.queue:
+                    for name in list(line.members):
+                        self._wait(self._open[name])
+
+    def frozen(self, name: Key, cluster: str | None) -> None:
+        """Nothing more is decided about it."""
+        self.lines.remove(name)
+        self.to_cancel.discard(name)
+        self.unclaimed.pop(name, None)
+        self.deadlines.pop(name, None)
+        if cluster is not None:
+            self.held.get(cluster, set()).discard(name)
+
+    def follow(
+        self, workload: Workload, before: State, attempt_cluster: str, *, frozen: bool
+    ) -> None:
+        """A workload changed. ``attempt_cluster``: where it stood before."""
+        name, state, request = workload.key, workload.state, workload.request
+        self._follow_admission(workload, attempt_cluster)
+        self.to_cancel.discard(name)
+        if state is State.QUEUED and workload.cancel_requested:
+            self.to_cancel.add(name)
+        elif state is State.QUEUED and not frozen:
+            self._wait(workload)
+        elif before in (State.QUEUED, State.NEW):
+            self.lines.remove(name)
+        self.due_order.follow(workload, waits=name in self.lines)
+        if state is State.PLACED and not frozen:
+            self.unclaimed.setdefault(name, workload.placed_at_s)
+        else:
+            self.unclaimed.pop(name, None)
+        deadline_s = request.deadline_s if request is not None else None
+        if state in HELD and deadline_s is not None and not frozen:
+            self.deadlines[name] = workload.claimed_at_s + deadline_s
+        else:
+            self.deadlines.pop(name, None)
+        if before in HELD and state not in HELD:
+            self.held.get(attempt_cluster, set()).discard(name)
+        elif state in HELD and before not in HELD and not frozen:
+            self.held.setdefault(workload.cluster, set()).add(name)
+
+    def _follow_admission(self, workload: Workload, attempt_cluster: str) -> None:
+        if workload.state in (State.PLACED, State.CLAIMED) and workload.target.via == "worker":
+            self.unadmitted.setdefault(workload.cluster, {})[workload.key] = None
+        elif attempt_cluster in self.unadmitted:
+            self.unadmitted[attempt_cluster].pop(workload.key, None)
+
+    def _wait(self, workload: Workload) -> None:
+        request, order = workload.request, self.due_order
+        setting = self._queues.get(request.queue if request is not None else "")
+        priority = setting.priority if setting is not None else 0
+        self.lines.add(workload, priority, order.place(workload), order.class_s(workload))
+
+    # As of a time
+
+    def refresh(
+        self,
+        open_clusters: frozenset[str],
+        by: OrderBy,
+        saw: Saw,
+        given: ToldOutlook | None,
+        *,
+        renew: bool,
+    ) -> None:
+        """Bring it up to date for whoever looks: the same again if nothing was heard since.
+        ``renew``, ``given``: as in ``DueOrder.look``."""
+        if not open_clusters <= self.open_clusters:
+            self.growth += 1  # one that was closed may take what did not fit then
+        self.open_clusters = open_clusters
+        order = self.due_order
+        gpus = gpus_of(self.ledger.totals(open_clusters))
+        if order.look(gpus, by, given, saw, renew=renew):
+            moved = [name for line in self.lines.lines() for name in line.members]
+        else:
+            moved = [name for name in order.moved if name in self.lines]
+        order.moved.clear()
+        for name in moved:
+            self._wait(self._open[name])
+
+
+def gpus_of(totals: Mapping[str, int]) -> float:
+    """Whole GPUs of a fleet; where there are none, what its CPU is worth."""
+    milli = sum(amount for name, amount in totals.items() if name.startswith(MODEL))
+    return milli / 1000 if milli else totals.get(CPU, 0) / CPU_MILLI_A_GPU
