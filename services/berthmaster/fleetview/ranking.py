@@ -131,8 +131,8 @@ def rank(asking: Asking, weighting: Weighting, may: NDArray[np.bool_]) -> Candid
     single = len(cards) == 1 and pods.count == 1
     needs_node = single and not asking.gate.is_tiered  # where it would not have to wait
     fleet, worth = asking.view.fleet, asking.snapshot.worth
-    free_milli = _of_all(asking, fleet.free_milli, NO_MILLI)
-    all_milli = _of_all(asking, fleet.all_milli, NO_MILLI)
+    free_milli = _of_all(asking, fleet.arrays.free_milli, NO_MILLI)
+    all_milli = _of_all(asking, fleet.arrays.all_milli, NO_MILLI)
     field = Field(free_milli, all_milli, weighting.total, weighting.room, weighting.fit)
     late: tuple[tuple[str, Floats], ...] = ()
     if len(cards) == 1 and not weighting.late:
@@ -191,7 +191,7 @@ def _price(asking: Asking, able: NDArray[np.bool_]) -> Floats:
     models = [""] * len(able)
     if at is not None:
         kinds = [kind.gpus[0][0] if kind.gpus else "" for kind in fleet.kinds]
-        best = fleet.kind[asking.cards[at].best_slot].tolist()
+        best = fleet.arrays.kind[asking.cards[at].best_slot].tolist()
         models[: len(best)] = [kinds[kind] for kind in best]
     price = np.full(len(able), UNKNOWN)
     for number in np.flatnonzero(able).tolist():

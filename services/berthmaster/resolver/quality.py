@@ -148,10 +148,10 @@ def _waiting(know: Knowledge) -> tuple[dict[str, int], dict[str, int]]:
 def allocation_percent(know: Knowledge) -> float | None:
     """The share of all healthy GPUs that is taken, by us or by others."""
     know.fleet.arrange()
-    capacity = int(know.fleet.capacity_milli.sum())
+    capacity = int(know.fleet.arrays.capacity_milli.sum())
     if capacity <= 0:
         return None
-    return round(100.0 * (1.0 - int(know.fleet.milli.sum()) / capacity), 2)
+    return round(100.0 * (1.0 - int(know.fleet.arrays.milli.sum()) / capacity), 2)
 
 
 def fragmentation_percent(know: Knowledge) -> float | None:
@@ -174,7 +174,7 @@ def fairness(know: Knowledge, demand: Mapping[str, int]) -> float:
     wants = {name: float(amount + demand.get(name, 0)) for name, amount in sorted(used.items())}
     weights = {name: know.derived.share(name).weight for name in wants}
     know.fleet.arrange()
-    shares = fair_shares(float(know.fleet.capacity_milli.sum()), wants, weights)
+    shares = fair_shares(float(know.fleet.arrays.capacity_milli.sum()), wants, weights)
     return jain(used[name] / share for name, share in shares.items() if share > 0)
 
 

@@ -99,9 +99,9 @@ def test_cards_in_c_have_the_bits_of_those_that_numpy_keeps(
 @pytest.mark.parametrize("cpu_milli", [None, 1 << 51, 1 << 62, -(1 << 62)])
 def test_blocks_of_nodes_have_them_too(need: PodSet, sample: Sample, cpu_milli: int | None) -> None:
     fleet, worth = MANY, worth_of(sample)
-    before = fleet.cpu.copy()
+    before = fleet.arrays.cpu.copy()
     if cpu_milli is not None:
-        fleet.cpu[300] = cpu_milli  # more than any node has: its block is scored one by one
+        fleet.arrays.cpu[300] = cpu_milli  # more than any node has: its block is scored one by one
     suitable = suitable_nodes(fleet, need)
     card = ScoreCache().card(fleet, kind_of(need), need, suitable, worth)
     scores = score_all(fleet, need, suitable, worth)
@@ -110,7 +110,7 @@ def test_blocks_of_nodes_have_them_too(need: PodSet, sample: Sample, cpu_milli: 
         first, last = fleet.span(cluster)
         best = first + int(scores[first:last].argmax())
         assert (card.best_slot[cluster], card.best[cluster]) == (best, scores[best])
-    fleet.cpu[:] = before
+    fleet.arrays.cpu[:] = before
 
 
 def test_a_board_that_is_copied_with_its_fleet_follows_the_copy() -> None:
@@ -138,15 +138,15 @@ def test_it_is_c_that_keeps_the_usual_cards() -> None:
 
 def fleet_arrays(fleet: Fleet) -> dict[str, Any]:
     return {
-        "cpu": fleet.cpu,
-        "memory": fleet.memory,
-        "gpu": fleet.gpu.T,
-        "whole": fleet.whole,
-        "milli": fleet.milli,
-        "a_gpu": fleet.a_gpu,
-        "open": fleet.open,
-        "cluster_of": fleet.cluster_of,
-        "starts": fleet.starts,
+        "cpu": fleet.arrays.cpu,
+        "memory": fleet.arrays.memory,
+        "gpu": fleet.arrays.gpu.T,
+        "whole": fleet.arrays.whole,
+        "milli": fleet.arrays.milli,
+        "a_gpu": fleet.arrays.a_gpu,
+        "open": fleet.arrays.open,
+        "cluster_of": fleet.arrays.cluster_of,
+        "starts": fleet.arrays.starts,
         "log": fleet.touched.slots,
         "newest": fleet.touched.newest,
     }

@@ -137,16 +137,21 @@ def test_a_gang_is_seated_whole_or_not_at_all_and_leaves_no_trace(
     fleet: Fleet, need: PodSet, count: int
 ) -> None:
     need = pod_set(**{f: getattr(need, f) for f in need.__struct_fields__} | {"count": count})
-    before = (fleet.cpu.copy(), fleet.memory.copy(), fleet.gpu.copy(), fleet.whole.copy())
+    before = (
+        fleet.arrays.cpu.copy(),
+        fleet.arrays.memory.copy(),
+        fleet.arrays.gpu.copy(),
+        fleet.arrays.whole.copy(),
+    )
     suitable = suitable_nodes(fleet, need)
     bound = pods_that_fit(fleet, need, suitable, tightness(fleet, need, suitable))
     for number in range(len(fleet.clusters)):
         seating = bind_gang(fleet, number, [need], [suitable], Scratch(fleet))
-        np.testing.assert_array_equal(fleet.cpu, before[0])
-        np.testing.assert_array_equal(fleet.memory, before[1])
-        np.testing.assert_array_equal(fleet.gpu, before[2])
-        np.testing.assert_array_equal(fleet.whole, before[3])
-        room = int(bound[fleet.cluster_of == number].sum())
+        np.testing.assert_array_equal(fleet.arrays.cpu, before[0])
+        np.testing.assert_array_equal(fleet.arrays.memory, before[1])
+        np.testing.assert_array_equal(fleet.arrays.gpu, before[2])
+        np.testing.assert_array_equal(fleet.arrays.whole, before[3])
+        room = int(bound[fleet.arrays.cluster_of == number].sum())
         if seating is None:
             continue
         assert len(seating.bindings) == count <= room  # the bound is never too low

@@ -24,7 +24,7 @@ def check(story: Story, need: PodSet) -> None:
     fresh = story.anew()
     expected = room_of(fresh, need, suitable_nodes(fresh, need), slice(None))
     np.testing.assert_array_equal(room.nodes, expected)
-    sums = [int(expected[fresh.cluster_of == n].sum()) for n in range(len(fresh.clusters))]
+    sums = [int(expected[fresh.arrays.cluster_of == n].sum()) for n in range(len(fresh.clusters))]
     assert room.clusters.tolist() == sums
 
 
@@ -59,7 +59,7 @@ def test_a_cluster_seats_as_many_pods_as_its_nodes_have_room_for_and_no_more(
     suitable = suitable_nodes(fleet, need)
     room = room_of(fleet, need, suitable, slice(None))
     for number in range(len(fleet.clusters)):
-        most = int(room[fleet.cluster_of == number].sum())
+        most = int(room[fleet.arrays.cluster_of == number].sum())
         for count in {min(most, 30), most + 1} - {0}:
             if count > 40:  # pods that need nothing
                 continue

@@ -61,16 +61,16 @@ def test_a_piece_costs_all_of_it_and_there_are_only_so_many() -> None:
     assert room(fleet, part(400, count=9)) == [1]  # 1000 milli would hold two, the node has one
     taken = holding("c1", PodBinding(pod="main-0", node="n1", gpus=(0,)), part(100))
     fleet.hold(key("a", "small"), [taken])
-    assert int(fleet.milli[0]) == 1000 - SLICED - 142
+    assert int(fleet.arrays.milli[0]) == 1000 - SLICED - 142
     assert room(fleet, part(100, count=9)) == [3]
     large = holding("c1", PodBinding(pod="main-0", node="n1", gpus=(0,)), part(300))
     fleet.hold(key("a", "large"), [large])
     assert room(fleet, part(300)) == [0]
-    assert int(fleet.milli[0]) == 3 * 142
+    assert int(fleet.arrays.milli[0]) == 3 * 142
     for name in ("small", "large"):
         fleet.release(key("a", name))
     assert room(fleet, part(300)) == [1]
-    assert int(fleet.milli[0]) == 1000 - SLICED
+    assert int(fleet.arrays.milli[0]) == 1000 - SLICED
 
 
 def test_a_gpu_with_room_but_without_a_piece_is_no_place() -> None:
@@ -79,7 +79,7 @@ def test_a_gpu_with_room_but_without_a_piece_is_no_place() -> None:
     assert np.isfinite(tightness(fleet, part(100), suitable)).all()
     bound = tuple(PodBinding(pod=f"main-{at}", node="n1", gpus=(0,)) for at in range(4))
     fleet.hold(key("a", "small"), [holding("c1", binding, part(100)) for binding in bound])
-    assert int(fleet.gpu[0, 0]) == 428  # three small ones by milli, but all four are taken
+    assert int(fleet.arrays.gpu[0, 0]) == 428  # three small ones by milli, but all four are taken
     assert np.isinf(tightness(fleet, part(100), suitable)).all()
 
 
@@ -102,12 +102,12 @@ def test_what_is_charged_does_not_depend_on_whether_node_or_placement_was_heard_
     early.arrange()
     early.hold(key("a", "train"), [taken])
     late.arrange()
-    assert late.milli.tolist() == early.milli.tolist() == [1000 - SLICED - 142]
-    assert {r: p.tolist() for r, p in late.pieces.items()} == {
+    assert late.arrays.milli.tolist() == early.arrays.milli.tolist() == [1000 - SLICED - 142]
+    assert {r: p.tolist() for r, p in late.arrays.pieces.items()} == {
         SMALL.resource: [3],
         LARGE.resource: [1],
     }
-    assert {r: p.tolist() for r, p in early.pieces.items()} == {
+    assert {r: p.tolist() for r, p in early.arrays.pieces.items()} == {
         SMALL.resource: [3],
         LARGE.resource: [1],
     }
@@ -159,7 +159,7 @@ def test_a_gpu_that_is_cut_up_is_not_had_whole() -> None:
 def test_hami_gives_what_is_asked_for() -> None:
     fleet = fleet_of(replace(node(gpus=1), shares=(HAMI,)))
     assert room(fleet, part(300, count=9)) == [3]
-    assert fleet.pieces == {}
+    assert fleet.arrays.pieces == {}
 
 
 def profile(name: str, milli: int = 142, **fields: object) -> PodSet:
@@ -190,10 +190,13 @@ def test_a_small_profile_leaves_the_large_one_alone_where_milli_would_not() -> N
     seating = bind_gang(fleet, 0, [large], [suitable_nodes(fleet, large)], Scratch(fleet))
     assert seating is not None
     fleet.hold(key("a", "large"), seating.holdings)
-    assert sorted(fleet.pieces[LARGE.resource].tolist()) == [0, 1]
-    assert fleet.pieces[SMALL.resource].tolist() == [4, 4]  # though a small one would do for 142
+    assert sorted(fleet.arrays.pieces[LARGE.resource].tolist()) == [0, 1]
+    assert fleet.arrays.pieces[SMALL.resource].tolist() == [
+        4,
+        4,
+    ]  # though a small one would do for 142
     fleet.release(key("a", "large"))
-    assert fleet.pieces[LARGE.resource].tolist() == [1, 1]
+    assert fleet.arrays.pieces[LARGE.resource].tolist() == [1, 1]
 
 
 def test_a_resource_that_does_not_name_its_profile_tells_it() -> None:
@@ -239,16 +242,16 @@ def test_memory_of_a_part_is_charged_whatever_was_heard_of_first_and_given_back(
     early.arrange()
     early.hold(key("a", "train"), [taken])
     late.arrange()
-    assert late.gpu.tolist() == early.gpu.tolist() == [[500, 1000]]
+    assert late.arrays.gpu.tolist() == early.arrays.gpu.tolist() == [[500, 1000]]
     for fleet in (late, early):
         fleet.hold(key("a", "other"), [other])
-        assert fleet.gpu.tolist() == [[400, 1000]]
+        assert fleet.arrays.gpu.tolist() == [[400, 1000]]
         fleet.put_node(node(gpus=2, counter=2))  # told again: nothing moves
-        assert fleet.gpu.tolist() == [[400, 1000]]
+        assert fleet.arrays.gpu.tolist() == [[400, 1000]]
         fleet.release(key("a", "train"))
-        assert fleet.gpu.tolist() == [[900, 1000]]
+        assert fleet.arrays.gpu.tolist() == [[900, 1000]]
         fleet.release(key("a", "other"))
-        assert fleet.gpu.tolist() == [[1000, 1000]]
+        assert fleet.arrays.gpu.tolist() == [[1000, 1000]]
 
 
 def test_a_gang_of_parts_by_memory_shares_gpus_as_far_as_their_memory_goes() -> None:

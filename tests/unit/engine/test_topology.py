@@ -54,10 +54,12 @@ def cpus(count: int, each: int, **topology: object) -> PodSet:
 
 
 def seated(fleet: Fleet, *sets: PodSet) -> Bound | None:
-    before = [fleet.cpu.copy(), fleet.gpu.copy(), fleet.milli.copy()]
+    before = [fleet.arrays.cpu.copy(), fleet.arrays.gpu.copy(), fleet.arrays.milli.copy()]
     suitables = [suitable_nodes(fleet, pods) for pods in sets]
     found = bind_gang(fleet, 0, sets, suitables, Scratch(fleet))
-    for array, was in zip((fleet.cpu, fleet.gpu, fleet.milli), before, strict=True):
+    for array, was in zip(
+        (fleet.arrays.cpu, fleet.arrays.gpu, fleet.arrays.milli), before, strict=True
+    ):
         np.testing.assert_array_equal(array, was)  # it only looked
     return found
 
@@ -260,8 +262,8 @@ def test_a_gang_of_several_shapes_is_seated_whole_or_not_at_all(
         f"{pods.name}-{at}" for pods in named for at in range(pods.count)
     ]
     fleet.charge(found.holdings, +1)  # all of it at once is no more than there is
-    assert (fleet.cpu >= 0).all()
-    assert (fleet.gpu[fleet.gpu > -100_000] >= 0).all()
+    assert (fleet.arrays.cpu >= 0).all()
+    assert (fleet.arrays.gpu[fleet.arrays.gpu > -100_000] >= 0).all()
 
 
 # Absurd input

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from berthmaster.fleetview.shortlist import bind
 from berthmaster.messages.api import SubmitRequest, WhatifRequest
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.workload import JobRequest
@@ -35,7 +36,14 @@ def known(know: Knowledge) -> bytes:
     """All that is known, and the room and the accounts that follow from it."""
     fleet = know.fleet
     fleet.arrange()
-    arrays = (fleet.cpu, fleet.memory, fleet.gpu, fleet.whole, fleet.milli, fleet.free_milli)
+    arrays = (
+        fleet.arrays.cpu,
+        fleet.arrays.memory,
+        fleet.arrays.gpu,
+        fleet.arrays.whole,
+        fleet.arrays.milli,
+        fleet.arrays.free_milli,
+    )
     return msgspec.msgpack.encode(
         {
             "log": snapshot_of(know),
@@ -145,7 +153,7 @@ class Failing:
 
     def __init__(self, times: int) -> None:
         self._left = times
-        self._bind = cycle.bind
+        self._bind = bind
 
     def bind(self, *args: Any) -> Any:
         self._left -= 1

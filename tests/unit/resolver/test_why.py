@@ -335,7 +335,8 @@ def start_if_it_fits(world: World, request: JobRequest) -> None:
 def free(world: World) -> tuple[list[int], list[int], list[list[int]]]:
     fleet = world.resolver.know.fleet
     fleet.arrange()
-    return fleet.cpu.tolist(), fleet.memory.tolist(), fleet.gpu.tolist()
+    arrays = fleet.arrays
+    return arrays.cpu.tolist(), arrays.memory.tolist(), arrays.gpu.tolist()
 
 
 def test_the_newest_decisions_are_at_hand_and_always_the_last(

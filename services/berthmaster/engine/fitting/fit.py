@@ -36,30 +36,30 @@ def tightness(
 ) -> NDArray[np.float64]:
     """How tightly one pod of the set would sit on each node (of a slice), or NOT_HERE."""
     at = among if among is not None else slice(None)
-    cpu = fleet.cpu[at]
-    fits = suitable.nodes[at] & fleet.open[at] & (cpu >= pods.cpu_milli)
-    fits &= fleet.memory[at] >= pods.memory_mib
-    milli = fleet.milli[at]
+    cpu = fleet.arrays.cpu[at]
+    fits = suitable.nodes[at] & fleet.arrays.open[at] & (cpu >= pods.cpu_milli)
+    fits &= fleet.arrays.memory[at] >= pods.memory_mib
+    milli = fleet.arrays.milli[at]
     if not pods.gpus:
-        left = np.where(fleet.capacity_milli[at] > 0, _HAS_GPUS, 0.0)
+        left = np.where(fleet.arrays.capacity_milli[at] > 0, _HAS_GPUS, 0.0)
     elif wants_fraction(pods):
-        gpu = fleet.gpu[at]
+        gpu = fleet.arrays.gpu[at]
         need: int | NDArray[np.int64] = pods.gpu_milli
         enough = gpu >= need
         if suitable.offered is not None:
             need = suitable.offered.milli[at]
             enough = gpu >= need[:, np.newaxis]
             for resource, nodes in suitable.offered.pieces:
-                fits &= ~nodes[at] | (fleet.pieces[resource][at] > 0)
+                fits &= ~nodes[at] | (fleet.arrays.pieces[resource][at] > 0)
         if suitable.gpus is not None:
             enough &= suitable.gpus[at]
         best = np.where(enough, gpu, 2 * WHOLE).min(axis=1, initial=2 * WHOLE)
         fits &= best <= WHOLE
         left = (best - need).astype(np.float64)
     else:
-        whole = fleet.whole[at]
+        whole = fleet.arrays.whole[at]
         if suitable.gpus is not None:
-            whole = ((fleet.gpu[at] >= WHOLE) & suitable.gpus[at]).sum(axis=1)
+            whole = ((fleet.arrays.gpu[at] >= WHOLE) & suitable.gpus[at]).sum(axis=1)
         fits &= whole >= pods.gpus
         left = (whole - pods.gpus) * float(WHOLE)
     rest = left + _NODE_SHARE * milli + _CPU_SHARE * cpu
@@ -79,7 +79,7 @@ def assumed_gpus(fleet: Fleet, cluster: str, node: str, pods: PodSet) -> tuple[i
     slot = fleet.slot(cluster, node)
     if report is None or slot is None or not pods.gpus:
         return ()
-    row = fleet.gpu[slot].tolist()
+    row = fleet.arrays.gpu[slot].tolist()
     order = sorted(range(len(report.gpus)), key=lambda p: (-row[p], p))
     return tuple(sorted(report.gpus[p].index for p in order[: pods.gpus]))
 
@@ -191,7 +191,7 @@ def _score_now(
     fleet: Fleet, slot: int, pods: PodSet, suitable: Suitable, worth: Worth
 ) -> np.float32 | float:
     """Of one node, as ``score_nodes`` has it; where the GPUs are gone, without looking further."""
-    if pods.gpus and pods.gpu_milli == WHOLE and fleet.whole[slot] < pods.gpus:
+    if pods.gpus and pods.gpu_milli == WHOLE and fleet.arrays.whole[slot] < pods.gpus:
         return NO_SCORE
     found: np.float32 = score_nodes(fleet, pods, suitable, worth, slice(slot, slot + 1))[0]
     return found

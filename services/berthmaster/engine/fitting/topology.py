@@ -106,10 +106,10 @@ def _together(
     cpu = sum(pods.count * pods.cpu_milli for pods, _ in sets)
     memory = sum(pods.count * pods.memory_mib for pods, _ in sets)
     milli = sum(pods.count * pods.gpus * pods.gpu_milli for pods, _ in sets)
-    usable = fleet.open[at]
-    fits: Mask = total(np.where(usable, np.maximum(fleet.cpu[at], 0), 0)) >= cpu
-    fits &= total(np.where(usable, np.maximum(fleet.memory[at], 0), 0)) >= memory
-    fits &= total(np.where(usable, fleet.milli[at], 0)) >= milli
+    usable = fleet.arrays.open[at]
+    fits: Mask = total(np.where(usable, np.maximum(fleet.arrays.cpu[at], 0), 0)) >= cpu
+    fits &= total(np.where(usable, np.maximum(fleet.arrays.memory[at], 0), 0)) >= memory
+    fits &= total(np.where(usable, fleet.arrays.milli[at], 0)) >= milli
     return fits
 
 

@@ -1,12 +1,86 @@
-"""The fleet's arrays, one number at a time."""
+"""The fleet's room as compact arrays, and the same memory one number at a time.
 
-from typing import TYPE_CHECKING, Any
+Arrays over N nodes and G GPUs (the most that any node has), nodes by cluster and then by name:
 
-if TYPE_CHECKING:
-    from berthmaster.engine.fleet.fleet import Fleet
+- ``cpu``, ``memory``: int64 [N], free CPU milli and MiB; may be negative where foreign pods grew.
+- ``gpu``: int64 [N, G], free milli of each GPU; ABSENT where there is none or it is unhealthy. In
+  memory the first GPU of all nodes comes first, as whoever looks at many nodes wants it.
+- ``whole``: int64 [N], GPUs with all 1000 milli free; ``milli``: int64 [N], sum of free milli.
+- ``capacity_milli``: int64 [N], of healthy GPUs; ``a_gpu``: float64 [N], one GPU's part of that.
+- ``open``: bool [N], ready, schedulable and not cordoned.
+- ``pieces``: by resource, int64 [N], pieces left of shares that are counted (slices, replicas).
+- ``kind``: int64 [N], index into the fleet's ``kinds``: what a node is, shared by its likes.
+
+And over C clusters: ``free_milli`` and ``all_milli``, int64 [C], of its open nodes and of all;
+``starts``: int64 [C], each one's first node. Who fills them is fleet.py.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+ABSENT: Final = -1_000_000  # never enough for anything, whatever is subtracted from it
 
 
 class Arrays:
+    """Of nodes in one order; other nodes, or nodes that became others, need new ones."""
+
+    __slots__ = (
+        "a_gpu",
+        "all_milli",
+        "capacity_milli",
+        "cells",
+        "cluster_of",
+        "cpu",
+        "free_milli",
+        "gpu",
+        "kind",
+        "memory",
+        "milli",
+        "open",
+        "pieces",
+        "starts",
+        "whole",
+    )
+
+    def __init__(
+        self,
+        cluster_of: Sequence[int] = (),
+        clusters: int = 0,
+        width: int = 0,
+        kind: Sequence[int] = (),
+        resources: Iterable[str] = (),
+    ) -> None:
+        count = len(cluster_of)
+        self.cluster_of: NDArray[np.int64] = np.array(cluster_of, np.int64)
+        self.starts: NDArray[np.int64] = np.searchsorted(self.cluster_of, np.arange(clusters))
+        self.cpu: NDArray[np.int64] = np.zeros(count, np.int64)
+        self.memory: NDArray[np.int64] = np.zeros(count, np.int64)
+        self.gpu: NDArray[np.int64] = np.full((width, count), ABSENT, np.int64).T
+        self.whole: NDArray[np.int64] = np.zeros(count, np.int64)
+        self.milli: NDArray[np.int64] = np.zeros(count, np.int64)
+        self.capacity_milli: NDArray[np.int64] = np.zeros(count, np.int64)
+        self.open: NDArray[np.bool_] = np.zeros(count, np.bool_)
+        self.a_gpu: NDArray[np.float64] = np.ones(count, np.float64)
+        self.kind: NDArray[np.int64] = np.array(kind, np.int64)
+        self.pieces: dict[str, NDArray[np.int64]] = {
+            name: np.zeros(count, np.int64) for name in sorted(resources)
+        }
+        self.free_milli: NDArray[np.int64] = np.zeros(clusters, np.int64)
+        self.all_milli: NDArray[np.int64] = np.zeros(clusters, np.int64)
+        self.cells = Cells(self)
+
+    @property
+    def nbytes(self) -> int:
+        """What they take."""
+        whole = [self.cpu, self.memory, self.gpu, self.whole, self.milli, self.capacity_milli]
+        whole += [self.kind, self.cluster_of, *self.pieces.values()]
+        return sum(array.nbytes for array in whole) + self.open.nbytes + self.a_gpu.nbytes
+
+
+class Cells:
     """The arrays' memory, for reading and writing single numbers: a third of what numpy takes."""
 
     __slots__ = (
@@ -24,16 +98,16 @@ class Arrays:
         "width",
     )
 
-    def __init__(self, fleet: "Fleet") -> None:
-        self.cpu = memoryview(fleet.cpu)  # type: ignore[arg-type]
-        self.memory = memoryview(fleet.memory)  # type: ignore[arg-type]
-        self.gpu: Any = memoryview(fleet.gpu)  # type: ignore[arg-type]
-        self.width: int = fleet.gpu.shape[1]
-        self.whole = memoryview(fleet.whole)  # type: ignore[arg-type]
-        self.milli = memoryview(fleet.milli)  # type: ignore[arg-type]
-        self.capacity_milli = memoryview(fleet.capacity_milli)  # type: ignore[arg-type]
-        self.a_gpu: Any = memoryview(fleet.a_gpu)  # type: ignore[arg-type]
-        self.open = memoryview(fleet.open)  # type: ignore[arg-type]
-        self.free_milli = memoryview(fleet.free_milli)  # type: ignore[arg-type]
-        self.all_milli = memoryview(fleet.all_milli)  # type: ignore[arg-type]
-        self.cluster_of = memoryview(fleet.cluster_of)  # type: ignore[arg-type]
+    def __init__(self, arrays: Arrays) -> None:
+        self.cpu = memoryview(arrays.cpu)  # type: ignore[arg-type]
+        self.memory = memoryview(arrays.memory)  # type: ignore[arg-type]
+        self.gpu: Any = memoryview(arrays.gpu)  # type: ignore[arg-type]
+        self.width: int = arrays.gpu.shape[1]
+        self.whole = memoryview(arrays.whole)  # type: ignore[arg-type]
+        self.milli = memoryview(arrays.milli)  # type: ignore[arg-type]
+        self.capacity_milli = memoryview(arrays.capacity_milli)  # type: ignore[arg-type]
+        self.a_gpu: Any = memoryview(arrays.a_gpu)  # type: ignore[arg-type]
+        self.open = memoryview(arrays.open)  # type: ignore[arg-type]
+        self.free_milli = memoryview(arrays.free_milli)  # type: ignore[arg-type]
+        self.all_milli = memoryview(arrays.all_milli)  # type: ignore[arg-type]
+        self.cluster_of = memoryview(arrays.cluster_of)  # type: ignore[arg-type]

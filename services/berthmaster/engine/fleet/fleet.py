@@ -1,21 +1,8 @@
-"""The fleet's free room, as compact arrays that facts and placements update in place.
+"""The fleet's free room, in arrays (arrays.py) that facts and placements update in place.
 
 Free = allocatable - foreign - ours, per node and per GPU; "ours" are live placements, so that a
 late report can neither free nor promise a GPU. Nodes stand in one order, by cluster and then by
 name, in whatever order they were heard of: what is decided depends on the facts alone.
-
-Arrays over N nodes and G GPUs (the most that any node has):
-
-- ``cpu``, ``memory``: int64 [N], free CPU milli and MiB; may be negative where foreign pods grew.
-- ``gpu``: int64 [N, G], free milli of each GPU; ABSENT where there is none or it is unhealthy. In
-  memory the first GPU of all nodes comes first, as whoever looks at many nodes wants it.
-- ``whole``: int64 [N], GPUs with all 1000 milli free; ``milli``: int64 [N], sum of free milli.
-- ``capacity_milli``: int64 [N], of healthy GPUs; ``a_gpu``: float64 [N], one GPU's part of that.
-- ``open``: bool [N], ready, schedulable and not cordoned.
-- ``pieces``: by resource, int64 [N], pieces left of shares that are counted (slices, replicas).
-- ``kind``: int64 [N], index into ``kinds``: what a node is, shared by its likes.
-
-And over C clusters: ``free_milli`` and ``all_milli``, int64 [C], of its open nodes and of all.
 
 Whatever is derived of single nodes can be kept up to date by ``touched``: the slots that changed.
 """
@@ -24,17 +11,13 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from berthmaster.engine.fleet.arrays import Arrays
+from berthmaster.engine.fleet.arrays import ABSENT, Arrays
 from berthmaster.engine.fleet.links import Links, links_of
 from berthmaster.engine.fleet.shares import Part, counted, enough, sized_milli, takes_milli
 from berthmaster.engine.fleet.touched import Touched
 from berthmaster.lifecycle.fold import Key
 from berthmaster.messages.fleet import NodeReport, Share, Taint
 
-ABSENT: Final = -1_000_000  # never enough for anything, whatever is subtracted from it
 WHOLE: Final = 1000
 
 NodeName = tuple[str, str]  # cluster, node
@@ -87,26 +70,12 @@ class Fleet:
         self._stale_order = True
         self.layout = 0  # rises when nodes come, go or change what they are
         self.clusters: list[str] = []
-        self.starts: NDArray[np.int64] = np.zeros(0, np.int64)  # first node of each cluster
         self.names: list[NodeName] = []
         self.kinds: list[NodeKind] = []
         self._slots: dict[NodeName, int] = {}
-        self.cluster_of: NDArray[np.int64] = np.zeros(0, np.int64)
-        self.cpu: NDArray[np.int64] = np.zeros(0, np.int64)
-        self.memory: NDArray[np.int64] = np.zeros(0, np.int64)
-        self.gpu: NDArray[np.int64] = np.zeros((0, 0), np.int64)
-        self.whole: NDArray[np.int64] = np.zeros(0, np.int64)
-        self.milli: NDArray[np.int64] = np.zeros(0, np.int64)
-        self.capacity_milli: NDArray[np.int64] = np.zeros(0, np.int64)
-        self.open: NDArray[np.bool_] = np.zeros(0, np.bool_)
-        self.a_gpu: NDArray[np.float64] = np.zeros(0, np.float64)
-        self.kind: NDArray[np.int64] = np.zeros(0, np.int64)
-        self.pieces: dict[str, NDArray[np.int64]] = {}
-        self.free_milli: NDArray[np.int64] = np.zeros(0, np.int64)
-        self.all_milli: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.arrays = Arrays()
         self.touched = Touched()
         self._spans: list[tuple[int, int]] = []
-        self._cells = Arrays(self)
         self._plain: list[bool] = []  # GPU i stands in column i, and no part costs more than itself
 
     # Facts
@@ -121,14 +90,19 @@ class Fleet:
             return True
         if self._stale_order:
             return True
-        slot = self._slots[name]
-        free_before = (self.cpu[slot], self.memory[slot], self.gpu[slot].copy(), self.open[slot])
+        slot, arrays = self._slots[name], self.arrays
+        free_before = (
+            arrays.cpu[slot],
+            arrays.memory[slot],
+            arrays.gpu[slot].copy(),
+            arrays.open[slot],
+        )
         self._fill(slot)
         return bool(
-            self.cpu[slot] > free_before[0]
-            or self.memory[slot] > free_before[1]
-            or (self.gpu[slot] > free_before[2]).any()
-            or self.open[slot] > free_before[3]
+            arrays.cpu[slot] > free_before[0]
+            or arrays.memory[slot] > free_before[1]
+            or (arrays.gpu[slot] > free_before[2]).any()
+            or arrays.open[slot] > free_before[3]
         )
 
     def drop_node(self, cluster: str, node: str) -> None:
@@ -219,9 +193,7 @@ class Fleet:
     @property
     def array_bytes(self) -> int:
         """What the arrays take."""
-        arrays = [self.cpu, self.memory, self.gpu, self.whole, self.milli, self.capacity_milli]
-        arrays += [self.kind, self.cluster_of, *self.pieces.values()]
-        return sum(array.nbytes for array in arrays) + self.open.nbytes + self.a_gpu.nbytes
+        return self.arrays.nbytes
 
     def span(self, cluster: int) -> tuple[int, int]:
         """First slot of a cluster, and the first after it."""
@@ -246,32 +218,20 @@ class Fleet:
         self.clusters = sorted({cluster for cluster, _ in self.names})
         number = {cluster: index for index, cluster in enumerate(self.clusters)}
         count = len(self.names)
-        self.cluster_of = np.fromiter((number[c] for c, _ in self.names), np.int64, count)
-        self.starts = np.searchsorted(self.cluster_of, np.arange(len(self.clusters)))
-        ends = [*self.starts.tolist()[1:], count]
-        self._spans = list(zip(self.starts.tolist(), ends, strict=True)) if count else []
-        width = max((len(r.gpus) for r in self._reports.values()), default=0)
-        self.cpu = np.zeros(count, np.int64)
-        self.memory = np.zeros(count, np.int64)
-        self.gpu = np.full((width, count), ABSENT, np.int64).T
-        self.whole = np.zeros(count, np.int64)
-        self.milli = np.zeros(count, np.int64)
-        self.capacity_milli = np.zeros(count, np.int64)
-        self.open = np.zeros(count, np.bool_)
-        self.a_gpu = np.ones(count, np.float64)
-        self.touched.arrange(count)
         kinds: dict[NodeKind, int] = {}
-        self.kind = np.fromiter(
-            (kinds.setdefault(_kind(self._reports[n]), len(kinds)) for n in self.names),
-            np.int64,
-            count,
-        )
+        kind = [kinds.setdefault(_kind(self._reports[n]), len(kinds)) for n in self.names]
         self.kinds = list(kinds)
-        counted_ = {s.resource for kind in kinds for s in kind.shares if counted(s)}
-        self.pieces = {resource: np.zeros(count, np.int64) for resource in sorted(counted_)}
-        self.free_milli = np.zeros(len(self.clusters), np.int64)
-        self.all_milli = np.zeros(len(self.clusters), np.int64)
-        self._cells = Arrays(self)
+        width = max((len(r.gpus) for r in self._reports.values()), default=0)
+        self.arrays = Arrays(
+            cluster_of=[number[cluster] for cluster, _ in self.names],
+            clusters=len(self.clusters),
+            width=width,
+            kind=kind,
+            resources={s.resource for kind in kinds for s in kind.shares if counted(s)},
+        )
+        starts = self.arrays.starts.tolist()
+        self._spans = list(zip(starts, [*starts[1:], count], strict=True)) if count else []
+        self.touched.arrange(count)
         columns = list(range(width))
         self._plain = [
             not report.shares and [gpu.index for gpu in report.gpus] == columns[: len(report.gpus)]
@@ -285,7 +245,7 @@ class Fleet:
     ) -> None:
         """What ``_fill`` would come to after one more of our pods on a plain node, or one less:
         then the amounts are below 0."""
-        cell = self._cells
+        cell = self.arrays.cells
         cell.cpu[slot] -= cpu_milli
         cell.memory[slot] -= memory_mib
         if gpus:
@@ -322,7 +282,7 @@ class Fleet:
             taken = used.gpu
         if report.shares or (used is not None and used.parts):
             taken = self._fill_shares(slot, report, used)
-        cell = self._cells
+        cell = self.arrays.cells
         cell.cpu[slot] = cpu_milli
         cell.memory[slot] = memory_mib
         gpu = cell.gpu
@@ -370,7 +330,7 @@ class Fleet:
                     if share.resource in left:
                         left[share.resource] -= number
         for resource, pieces in left.items():
-            self.pieces[resource][slot] = pieces
+            self.arrays.pieces[resource][slot] = pieces
         return taken
 
 

@@ -78,10 +78,10 @@ class Suitable(NamedTuple):
 
 def suitable_nodes(fleet: Fleet, pods: PodSet) -> Suitable:
     """Filter by GPU count, model, memory, taints and labels. The fleet must be arranged."""
-    width = fleet.gpu.shape[1]
+    width = fleet.arrays.gpu.shape[1]
     verdicts = [_judge(kind, pods) for kind in fleet.kinds]
     kind_ok = np.array([not why for _, why in verdicts], np.bool_)
-    nodes = kind_ok[fleet.kind] if len(fleet.kinds) else np.zeros(0, np.bool_)
+    nodes = kind_ok[fleet.arrays.kind] if len(fleet.kinds) else np.zeros(0, np.bool_)
     if pods.node_labels and len(nodes):
         wanted = pods.node_labels.items()
         for slot in np.flatnonzero(nodes):
@@ -95,7 +95,7 @@ def suitable_nodes(fleet: Fleet, pods: PodSet) -> Suitable:
         by_kind = np.zeros((len(fleet.kinds), width), np.bool_)
         for index, (positions, _) in enumerate(verdicts):
             by_kind[index, list(positions)] = True
-        gpus = by_kind[fleet.kind]
+        gpus = by_kind[fleet.arrays.kind]
     places, lacks = _places(fleet, pods, nodes)
     why_not = _why_not(fleet, nodes, [why for _, why in verdicts], lacks)
     offered, domains = _offered(fleet, pods, verdicts), _domains(fleet, pods)
@@ -124,9 +124,9 @@ def _places(
 def _domains(fleet: Fleet, pods: PodSet) -> NDArray[np.int8] | None:
     if not _one_domain(pods):
         return None
-    width = fleet.gpu.shape[1]
+    width = fleet.arrays.gpu.shape[1]
     numbers = [domain_numbers(kind.links, width) for kind in fleet.kinds]
-    return np.array(numbers, np.int8).reshape(len(numbers), width)[fleet.kind]
+    return np.array(numbers, np.int8).reshape(len(numbers), width)[fleet.arrays.kind]
 
 
 def _one_domain(pods: PodSet) -> bool:
@@ -152,9 +152,13 @@ def _offered(
     by_resource: dict[str, NDArray[np.bool_]] = {}
     for number, share in enumerate(taken):
         if share is not None and counted(share):
-            mask = by_resource.setdefault(share.resource, np.zeros(len(fleet.kind), np.bool_))
-            mask |= fleet.kind == number
-    return Offered(np.array(by_kind, np.int64)[fleet.kind], tuple(sorted(by_resource.items())))
+            mask = by_resource.setdefault(
+                share.resource, np.zeros(len(fleet.arrays.kind), np.bool_)
+            )
+            mask |= fleet.arrays.kind == number
+    return Offered(
+        np.array(by_kind, np.int64)[fleet.arrays.kind], tuple(sorted(by_resource.items()))
+    )
 
 
 def prefers(request: JobRequest) -> bool:
@@ -257,13 +261,13 @@ def _filters_of(pods: PodSet) -> bytes:
 def _why_not(fleet: Fleet, nodes: NDArray[np.bool_], whys: list[str], lacks: str) -> dict[str, str]:
     if not len(nodes):
         return {}
-    any_ok = np.logical_or.reduceat(nodes, fleet.starts)
-    ends = [*fleet.starts[1:].tolist(), len(nodes)]
+    any_ok = np.logical_or.reduceat(nodes, fleet.arrays.starts)
+    ends = [*fleet.arrays.starts[1:].tolist(), len(nodes)]
     out: dict[str, str] = {}
     for index, cluster in enumerate(fleet.clusters):
         if any_ok[index]:
             continue
-        kinds = set(fleet.kind[fleet.starts[index] : ends[index]].tolist())
+        kinds = set(fleet.arrays.kind[fleet.arrays.starts[index] : ends[index]].tolist())
         reasons = {whys[kind] or lacks for kind in kinds}
         # Of several, the one that came closest to fitting says most.
         out[cluster] = min(reasons, key=lambda why: (_CLOSENESS.index(why.split(" (")[0]), why))

@@ -28,15 +28,15 @@ COMPILED: Final = cards is not None
 def nodes_of(fleet: Fleet) -> "cards.Nodes":
     """The fleet's arrays, for as long as its layout lasts."""
     return cards.Nodes(
-        cpu=fleet.cpu,
-        memory=fleet.memory,
-        gpu=fleet.gpu.T,
-        whole=fleet.whole,
-        milli=fleet.milli,
-        a_gpu=fleet.a_gpu,
-        open=fleet.open,
-        cluster_of=fleet.cluster_of,
-        starts=fleet.starts,
+        cpu=fleet.arrays.cpu,
+        memory=fleet.arrays.memory,
+        gpu=fleet.arrays.gpu.T,
+        whole=fleet.arrays.whole,
+        milli=fleet.arrays.milli,
+        a_gpu=fleet.arrays.a_gpu,
+        open=fleet.arrays.open,
+        cluster_of=fleet.arrays.cluster_of,
+        starts=fleet.arrays.starts,
         log=fleet.touched.slots,
         newest=fleet.touched.newest,
     )

@@ -21,41 +21,43 @@ _FEW: Final = 0.25  # of the nodes: when more have changed, all are counted
 
 def room_of(fleet: Fleet, pods: PodSet, suitable: Suitable, at: At) -> NDArray[np.int64]:
     """Of some nodes, how many pods of the set each can hold; at most ``MAX_PODS``."""
-    cpu = fleet.cpu[at]
+    cpu = fleet.arrays.cpu[at]
     room = np.full(len(cpu), MAX_PODS, np.int64)
     if pods.cpu_milli:
         np.minimum(room, cpu // pods.cpu_milli, out=room)
     if pods.memory_mib:
-        np.minimum(room, fleet.memory[at] // pods.memory_mib, out=room)
+        np.minimum(room, fleet.arrays.memory[at] // pods.memory_mib, out=room)
     if wants_fraction(pods):
         _parts(fleet, pods, suitable, at, room)
     elif pods.gpus:
         np.minimum(room, _whole(fleet, pods, suitable, at), out=room)
-    open_ = suitable.nodes[at] & fleet.open[at] & (cpu >= pods.cpu_milli)
-    open_ &= fleet.memory[at] >= pods.memory_mib  # who has less than nothing, has no room for 0
+    open_ = suitable.nodes[at] & fleet.arrays.open[at] & (cpu >= pods.cpu_milli)
+    open_ &= (
+        fleet.arrays.memory[at] >= pods.memory_mib
+    )  # who has less than nothing, has no room for 0
     room[~open_ | (room < 0)] = 0
     return room
 
 
 def _whole(fleet: Fleet, pods: PodSet, suitable: Suitable, at: At) -> NDArray[np.int64]:
-    whole: NDArray[np.int64] = fleet.whole[at]
+    whole: NDArray[np.int64] = fleet.arrays.whole[at]
     if suitable.domains is not None:
         whole = (free_of_each_domain(fleet, suitable, at) // pods.gpus).sum(axis=1)
         return whole  # noqa: RET504 - its type is known
     if suitable.gpus is not None:
-        whole = ((fleet.gpu[at] >= WHOLE) & suitable.gpus[at]).sum(axis=1)
+        whole = ((fleet.arrays.gpu[at] >= WHOLE) & suitable.gpus[at]).sum(axis=1)
     return whole // pods.gpus
 
 
 def _parts(fleet: Fleet, pods: PodSet, suitable: Suitable, at: At, room: NDArray[np.int64]) -> None:
-    free = np.maximum(fleet.gpu[at], 0)
+    free = np.maximum(fleet.arrays.gpu[at], 0)
     if suitable.gpus is not None:
         free = np.where(suitable.gpus[at], free, 0)
     need: int | NDArray[np.int64] = pods.gpu_milli
     if suitable.offered is not None:
         need = suitable.offered.milli[at][:, np.newaxis]
         for resource, nodes in suitable.offered.pieces:
-            left = np.maximum(fleet.pieces[resource][at], 0)
+            left = np.maximum(fleet.arrays.pieces[resource][at], 0)
             np.minimum(room, left, out=room, where=nodes[at])
     np.minimum(room, (free // need).sum(axis=1), out=room)
 
@@ -81,9 +83,9 @@ class Room:
             self.layout = fleet.layout
             room = room_of(fleet, pods, suitable, slice(None))
             self.nodes = room.astype(np.int16)
-            self.clusters = np.add.reduceat(room, fleet.starts) if len(room) else room
+            self.clusters = np.add.reduceat(room, fleet.arrays.starts) if len(room) else room
         elif len(changed):
             room = room_of(fleet, pods, suitable, changed)
             more = room - self.nodes[changed]
             self.nodes[changed] = room
-            np.add.at(self.clusters, fleet.cluster_of[changed], more)
+            np.add.at(self.clusters, fleet.arrays.cluster_of[changed], more)

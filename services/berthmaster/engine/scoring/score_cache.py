@@ -104,7 +104,7 @@ class Scorecard:
         scores = score_nodes(fleet, pods, suitable, worth, at)
         self.scores[at] = scores
         best, best_slot = self.best, self.best_slot
-        clusters = fleet.cluster_of[at]
+        clusters = fleet.arrays.cluster_of[at]
         # Only where a best node changed, or a node is now as good as the best, is there news.
         news = scores >= best[clusters]
         news &= scores > NOT_HERE
@@ -153,7 +153,7 @@ class ScoreCache:
             self._layout = fleet.layout
         nodes = self._nodes
         # Not by the layout: a board that was copied with its fleet has the other one's arrays.
-        if self._compiled and (nodes is None or nodes.cpu is not fleet.cpu):
+        if self._compiled and (nodes is None or nodes.cpu is not fleet.arrays.cpu):
             nodes = self._nodes = nodes_of(fleet)
         card = self._cards.get(kind)
         if card is None:

@@ -145,25 +145,25 @@ def score_nodes(
 
     Called for each decision, of some hundred nodes: what counts is how many arrays it makes.
     """
-    cpu, milli = fleet.cpu[at], fleet.milli[at]
-    fits = suitable.nodes[at] & fleet.open[at]
+    cpu, milli = fleet.arrays.cpu[at], fleet.arrays.milli[at]
+    fits = suitable.nodes[at] & fleet.arrays.open[at]
     fits &= cpu >= pods.cpu_milli
-    fits &= fleet.memory[at] >= pods.memory_mib
+    fits &= fleet.arrays.memory[at] >= pods.memory_mib
     gpus = milli * (1.0 / WHOLE)  # that are free, with parts of them
     takes: float | Floats = 0.0  # of these
     score: Floats = gpus
     if wants_fraction(pods):
         score, takes, fits = _best_hole(fleet, pods, suitable, worth, at, fits)
     elif pods.gpus:
-        whole = fleet.whole[at]
+        whole = fleet.arrays.whole[at]
         allowed = whole
         if suitable.gpus is not None:
-            allowed = ((fleet.gpu[at] >= WHOLE) & suitable.gpus[at]).sum(axis=1)
+            allowed = ((fleet.arrays.gpu[at] >= WHOLE) & suitable.gpus[at]).sum(axis=1)
         if suitable.domains is not None:
             allowed = free_of_each_domain(fleet, suitable, at).max(axis=1, initial=0)
         fits &= allowed >= pods.gpus
         takes = float(pods.gpus)
-        score = _together(fleet.a_gpu[at], whole, pods.gpus)
+        score = _together(fleet.arrays.a_gpu[at], whole, pods.gpus)
     left_over = (takes - gpus) * LEFT_OVER_A_GPU
     score = score + left_over if pods.gpus else left_over
     if worth.cpu_milli_a_gpu > NEVER_SCARCE:
@@ -180,7 +180,7 @@ def free_of_each_domain(fleet: Fleet, suitable: Suitable, at: At) -> NDArray[np.
     """Of each node, by domain: its wholly free GPUs that will do."""
     assert suitable.domains is not None
     domains = suitable.domains[at]
-    free = fleet.gpu[at] >= WHOLE
+    free = fleet.arrays.gpu[at] >= WHOLE
     if suitable.gpus is not None:
         free &= suitable.gpus[at]
     counts = [(free & (domains == n)).sum(axis=1) for n in range(int(domains.max(initial=-1)) + 1)]
@@ -212,7 +212,7 @@ def _best_hole(
     """Of each node the GPU to share: what is lost by that, what is taken of it, and whether it can
     be."""
     # [G, N]: rows are long, and the best of each node is found fast
-    free = fleet.gpu[at].T if isinstance(at, slice) else fleet.gpu.T.take(at, axis=1)
+    free = fleet.arrays.gpu[at].T if isinstance(at, slice) else fleet.arrays.gpu.T.take(at, axis=1)
     takes: float | Floats = pods.gpu_milli * (1.0 / WHOLE)
     if suitable.offered is None:
         table = worth.losses(pods.gpu_milli)
@@ -230,12 +230,12 @@ def _best_hole(
         loss = np.where(left >= 0, loss - _TIGHTER * free, NOT_HERE)
         of_whole = worth.hole.take(WHOLE - need) - 1.0 - _TIGHTER * WHOLE
         for resource, nodes in suitable.offered.pieces:
-            fits = fits & (~nodes[at] | (fleet.pieces[resource][at] > 0))
+            fits = fits & (~nodes[at] | (fleet.arrays.pieces[resource][at] > 0))
         best = _best_of_each(loss, suitable, at)
     fits = fits & (best > NOT_HERE)
     opened = best == of_whole
     if np.count_nonzero(opened):
-        best += opened * _together(fleet.a_gpu[at], fleet.whole[at], 1)
+        best += opened * _together(fleet.arrays.a_gpu[at], fleet.arrays.whole[at], 1)
     return best, takes, fits
 
 
@@ -252,9 +252,9 @@ def _best_of_many(
 ) -> Floats:
     """What is lost on the best GPU of each of many nodes: only those that have parts of GPUs free
     need a look at each."""
-    whole = fleet.whole[at]
+    whole = fleet.arrays.whole[at]
     best = np.where(whole > 0, table[WHOLE], NOT_HERE)
-    parts = (fleet.milli[at] != WHOLE * whole).nonzero()[0]
+    parts = (fleet.arrays.milli[at] != WHOLE * whole).nonzero()[0]
     if len(parts):
         best[parts] = table.take(free[:, parts], mode="clip").max(axis=0, initial=NOT_HERE)
     return best
@@ -268,7 +268,7 @@ def pick_gpus(
     if not pods.gpus:
         return ()
     devices = fleet.report_at(slot).gpus
-    row = fleet.gpu[slot].tolist()
+    row = fleet.arrays.gpu[slot].tolist()
     positions: Sequence[int] = range(len(devices))
     if suitable.gpus is not None:
         allowed = suitable.gpus[slot].tolist()
@@ -282,7 +282,7 @@ def pick_gpus(
                 best, least = position, loss[milli]
         return (devices[best].index,) if best >= 0 else ()
     free = [p for p in positions if row[p] >= WHOLE]
-    links = fleet.kinds[fleet.kind[slot]].links
+    links = fleet.kinds[fleet.arrays.kind[slot]].links
     if links and len(free) > pods.gpus:
         free = pick(links, free, pods.gpus, required=suitable.domains is not None)
     return tuple(sorted([devices[p].index for p in free[: pods.gpus]]))

@@ -71,7 +71,9 @@ def order_of(know: BusState, rules: Rules, policy: HubPolicy, now_s: float) -> t
     fleet.arrange()
     free: dict[str, float] = {}
     if fleet.clusters:
-        milli = np.add.reduceat(np.where(fleet.open, fleet.milli, 0), fleet.starts)
+        milli = np.add.reduceat(
+            np.where(fleet.arrays.open, fleet.arrays.milli, 0), fleet.arrays.starts
+        )
         free = dict(zip(fleet.clusters, (milli / 1000).tolist(), strict=True))
     worth: dict[str, float] = {}
     for ref in rules.clusters:

@@ -193,8 +193,8 @@ class HubGate(Gate):
             fits &= card.room_for(fleet, pods, suitable).clusters >= pods.count
             if pods.gpus:
                 a_pod = pods.gpus * pods.gpu_milli
-                empty = np.where(suitable.nodes, fleet.capacity_milli // a_pod, 0)
-                holds &= np.add.reduceat(empty, fleet.starts) >= pods.count
+                empty = np.where(suitable.nodes, fleet.arrays.capacity_milli // a_pod, 0)
+                holds &= np.add.reduceat(empty, fleet.arrays.starts) >= pods.count
             why = suitable.why_not | why
         free = self._free(cards)
         return _Nodes(
@@ -208,11 +208,11 @@ class HubGate(Gate):
         """Of each cluster, what is free on nodes that suit the pod set with the most GPUs."""
         fleet, sets = self._know.view.fleet, self._asked.request.pod_sets
         at = max(range(len(sets)), key=lambda index: sets[index].gpus * sets[index].count)
-        amount = fleet.milli if sets[at].gpu_milli < 1000 else fleet.whole * 1000
+        amount = fleet.arrays.milli if sets[at].gpu_milli < 1000 else fleet.arrays.whole * 1000
         if not sets[at].gpus:
-            amount = fleet.cpu
-        usable = np.where(cards[at][0].nodes & fleet.open, np.maximum(amount, 0), 0)
-        free: NDArray[np.float64] = np.add.reduceat(usable, fleet.starts) / 1000
+            amount = fleet.arrays.cpu
+        usable = np.where(cards[at][0].nodes & fleet.arrays.open, np.maximum(amount, 0), 0)
+        free: NDArray[np.float64] = np.add.reduceat(usable, fleet.arrays.starts) / 1000
         return free
 
 

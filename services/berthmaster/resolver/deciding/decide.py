@@ -29,8 +29,8 @@ from berthmaster.resolver.deciding.cycle import Cycle
 from berthmaster.resolver.deciding.draft import Draft, Plan, block
 from berthmaster.resolver.deciding.reserves import Kept
 from berthmaster.resolver.deciding.turns import Turn
+from berthmaster.resolver.deciding.worker_queue import target_in
 from berthmaster.resolver.known.knowledge import UNCLAIMED, Knowledge
-from berthmaster.resolver.worker_queue import target_in
 from berthmaster.resolver.settings import Policy
 
 _CHOICE_BYTES = 300  # of a record, besides its ranking and pods

@@ -12,8 +12,8 @@ from berthmaster.kueue.asks import Devices, devices_of
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.placement import Target
 from berthmaster.messages.workload import JobRequest
+from berthmaster.resolver.deciding.worker_queue import Said, asked, target_in
 from berthmaster.resolver.known.knowledge import Knowledge
-from berthmaster.resolver.worker_queue import Said, asked, target_in
 
 Drafted = Mapping[str, list[tuple[Target, JobRequest]]]  # by cluster, of a draft
 
