@@ -56,7 +56,7 @@ class Recorded(Resolver):
     def decide(self, now_s: float) -> Plan | None:
         plan = super().decide(now_s)
         if plan is not None:
-            _add(self.decided, (replace(plan.decision, engine=""), plan.events))
+            _add(self.decided, (replace(plan.decision, engine="10"), plan.events))
             self._plans += 1
             if self._asked and self._plans % ASK_EVERY == 0:
                 self._ask(now_s)
