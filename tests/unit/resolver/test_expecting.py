@@ -335,6 +335,6 @@ def test_only_guesses_are_taken_with_caution_where_others_must_not_wait() -> Non
     world = fleet()
     stated, unstated = lasting(100, "stated"), lasting(None, "unstated")
     names = start(world, stated, unstated)
-    know = world.resolver.know.expecting
+    know = world.resolver.know.derived.due_order
     assert know.lasts_s(names[0], stated) == 100.0
     assert know.lasts_s(names[1], unstated) == CAUTION * FIRST_GUESS_S
