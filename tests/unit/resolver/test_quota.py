@@ -16,7 +16,7 @@ from berthmaster.messages.fleet import (
 )
 from berthmaster.messages.placement import Target, Via
 from berthmaster.messages.workload import Admitted, JobRequest, Placed
-from berthmaster.resolver.worker_queue import InLine, asked
+from berthmaster.resolver.deciding.worker_queue import InLine, asked
 from tests.support.builders import alive, job, node, pod_set, profile
 from tests.support.deciding import TENANT, World, placements
 
