@@ -185,7 +185,9 @@ def test_held_and_released_room_leaves_the_arrays_as_a_new_fleet_would_have_them
         fresh.put_node(report)
     fresh.arrange()
     for name in ("cpu", "memory", "gpu", "whole", "milli", "open", "starts", "cluster_of"):
-        np.testing.assert_array_equal(getattr(fleet, name), getattr(fresh, name), err_msg=name)
+        np.testing.assert_array_equal(
+            getattr(fleet.arrays, name), getattr(fresh.arrays, name), err_msg=name
+        )
 
 
 def test_tolerations_follow_kubernetes() -> None:

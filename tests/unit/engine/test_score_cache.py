@@ -82,7 +82,7 @@ class Story:
     def check(self, need: PodSet) -> None:
         card, fresh = self.card(need), self.anew()
         for array in ("cpu", "memory", "gpu", "whole", "milli", "open", "free_milli", "all_milli"):
-            fast, slow = getattr(self.fleet, array), getattr(fresh, array)
+            fast, slow = getattr(self.fleet.arrays, array), getattr(fresh.arrays, array)
             np.testing.assert_array_equal(fast, slow, err_msg=array)
         scores = score_all(fresh, need, suitable_nodes(fresh, need), self.worth)
         assert card.scores.tobytes() == scores.tobytes()
