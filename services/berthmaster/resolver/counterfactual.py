@@ -95,11 +95,11 @@ class Comparing:
             self._same += 1
         before = {key(c.tenant, c.id): c for c in was.placements}
         after = {key(c.tenant, c.id): c for c in (now.placements if now is not None else ())}
-        for choices, tally in ((before, self._was), (after, self._would)):
+        for choices, counts in ((before, self._was), (after, self._would)):
             for name, choice in choices.items():
                 workload = know.open.get(name)
                 since_s = workload.submitted_at_s if workload is not None else was.now_s
-                tally.take(name, choice.cluster, max(0.0, was.now_s - since_s))
+                counts.take(name, choice.cluster, max(0.0, was.now_s - since_s))
         for name in [*before, *(name for name in after if name not in before)]:
             how = self._how(name, before.get(name), after.get(name))
             if how:

@@ -19,7 +19,7 @@ from berthmaster.engine.scoring.mix import PodType, Sample
 from berthmaster.engine.scoring.score_cache import ScoreCache, Scorecard
 from berthmaster.engine.scoring.value import NOT_HERE, score_all, worth_of
 from berthmaster.messages.workload import PodSet
-from berthmaster.resolver.answers.fork import twin
+from berthmaster.resolver.answers.fork import fork
 from tests.support.builders import node, pod_set
 from tests.unit.engine.fleets import MODELS, UNHURRIED, pods
 
@@ -119,7 +119,7 @@ def test_a_board_that_is_copied_with_its_fleet_follows_the_copy() -> None:
     asked_for = kind_of(NEEDS[1]), NEEDS[1], suitable, worth
     before = board.card(fleet, *asked_for).scores.tobytes()
     both: list[Any] = [fleet, board]
-    other_fleet, other_board = twin(both)
+    other_fleet, other_board = fork(both)
     for _ in range(20):
         change(other_fleet, chance)
     after = other_board.card(other_fleet, *asked_for).scores

@@ -4,23 +4,23 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berthmaster.engine.scoring.track_record import HOUR_S, HOURS, ConductState, TrackRecord
+from berthmaster.engine.scoring.track_record import HOUR_S, HOURS, TrackRecord, TrackRecordState
 
 NOW_S = 500_000 * HOUR_S + 60
 
 
 def after(*notes: tuple[str, float, bool]) -> TrackRecord:
     """``notes``: cluster, hours ago, whether it went well."""
-    conduct = TrackRecord()
+    record = TrackRecord()
     for cluster, hours, well in notes:
-        conduct.note(cluster, NOW_S - hours * HOUR_S, went_well=well)
-    return conduct
+        record.note(cluster, NOW_S - hours * HOUR_S, went_well=well)
+    return record
 
 
 def test_a_cluster_without_history_is_not_known_and_one_with_trouble_is_the_worst() -> None:
     assert TrackRecord().steadiness(NOW_S) == {}
-    conduct = after(("good", 0, True), ("bad", 0, False))
-    assert conduct.steadiness(NOW_S) == {"good": 50.0, "bad": 0.0}
+    record = after(("good", 0, True), ("bad", 0, False))
+    assert record.steadiness(NOW_S) == {"good": 50.0, "bad": 0.0}
 
 
 def test_trouble_fades_by_half_in_six_hours_and_is_forgotten_after_a_day() -> None:
@@ -36,17 +36,17 @@ def test_trouble_fades_by_half_in_six_hours_and_is_forgotten_after_a_day() -> No
 
 
 def test_times_that_cannot_be_and_clusters_without_a_name_are_passed_over() -> None:
-    conduct = TrackRecord()
+    record = TrackRecord()
     for at_s in (float("nan"), float("inf"), float("-inf"), -1.0, 1e15):
-        conduct.note("c1", at_s, went_well=True)
-    conduct.note("", NOW_S, went_well=True)
-    assert conduct.state() == ConductState()
+        record.note("c1", at_s, went_well=True)
+    record.note("", NOW_S, went_well=True)
+    assert record.state() == TrackRecordState()
     assert after(("c1", 0, True)).steadiness(float("nan")) == {"c1": 50.0}  # of an hour to come
 
 
 def test_a_cluster_takes_no_more_room_than_a_day() -> None:
-    conduct = after(*(("c1", float(hours), True) for hours in range(200, -1, -1)))
-    [hours] = conduct.state().hours.values()
+    record = after(*(("c1", float(hours), True) for hours in range(200, -1, -1)))
+    [hours] = record.state().hours.values()
     assert len(hours) == HOURS
 
 
@@ -65,7 +65,7 @@ def test_neither_order_nor_a_snapshot_between_makes_a_difference(
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     first = after(*shuffled[:cut])
     packed = msgspec.msgpack.encode(first.state())
-    second = TrackRecord(msgspec.msgpack.decode(packed, type=ConductState))
+    second = TrackRecord(msgspec.msgpack.decode(packed, type=TrackRecordState))
     for cluster, hours, well in shuffled[cut:]:
         second.note(cluster, NOW_S - hours * HOUR_S, went_well=well)
     assert second.steadiness(NOW_S) == whole.steadiness(NOW_S)

@@ -31,7 +31,7 @@ from berthmaster.messages.fleet import (
 )
 from berthmaster.messages.placement import Choice, PartWeights
 from berthmaster.messages.workload import JobRequest
-from berthmaster.resolver.answers.fork import twin
+from berthmaster.resolver.answers.fork import fork
 from berthmaster.resolver.answers.whatif import Budget
 from berthmaster.resolver.known.knowledge import Knowledge
 from berthmaster.resolver.known.stored import restore, snapshot_of
@@ -460,7 +460,7 @@ def test_what_if_refuses_a_profile_or_weight_that_nobody_knows() -> None:
 def test_a_copy_of_what_is_known_ranks_by_itself() -> None:
     world = fleet("c1", "c2")
     one_by_one(world, job("a"))  # all that is kept for speed is made
-    copy = twin(world.resolver.know)
+    copy = fork(world.resolver.know)
     copy.clusters.get("c1").cordoned = "for a try"
     copy.derived.table.follow(copy.clusters, copy.fleet.clusters, copy.fleet.layout)
     rest = {"stale_after_s": 10.0, "avoid_s": 30.0}

@@ -20,7 +20,7 @@ MOST_CLUSTERS: Final = 10_000
 SPEAKS: Final = (Running, Succeeded, Evicted, Withdrawn)  # events that say how it went
 
 
-class ConductState(msgspec.Struct, frozen=True):
+class TrackRecordState(msgspec.Struct, frozen=True):
     """As a snapshot has it: cluster -> hour -> what went well, what did not."""
 
     hours: dict[str, dict[int, tuple[int, int]]] = {}
@@ -29,15 +29,15 @@ class ConductState(msgspec.Struct, frozen=True):
 class TrackRecord:
     """The fold."""
 
-    def __init__(self, state: ConductState | None = None) -> None:
+    def __init__(self, state: TrackRecordState | None = None) -> None:
         hours = state.hours if state is not None else {}
         self._hours = {cluster: dict(of_it) for cluster, of_it in hours.items()}
         self._shown_hour = -1
         self._shown: dict[str, float] = {}  # of that hour, UNKNOWN for who is not known
 
-    def state(self) -> ConductState:
+    def state(self) -> TrackRecordState:
         """What another one goes on from."""
-        return ConductState({cluster: dict(of_it) for cluster, of_it in self._hours.items()})
+        return TrackRecordState({cluster: dict(of_it) for cluster, of_it in self._hours.items()})
 
     def take(self, event: WorkloadEvent, cluster: str, at_s: float) -> None:
         """An event of a workload on a cluster, by the server's time."""

@@ -46,20 +46,20 @@ def charge(
 ) -> Charged:
     """``claimed``: by uid of a pod, what its claims got; ``orphaned``: what no pod of this node
     accounts for; ``claimed_tpus``: of pods that are not ours."""
-    desk = _Desk(gpus, ways, claimed)
+    charges = _Charges(gpus, ways, claimed)
     for position, milli in orphaned:
-        desk.foreign[position] += milli
+        charges.foreign[position] += milli
     others = [hold for hold in holds if hold.ours is None]
     sharers = {hold.group for hold in holds if hold.group and not hold.keeper}
     others = [hold for hold in others if not (hold.keeper and hold.group in sharers)]
     for hold in holds:  # the known places first, so that the rest is guessed around them
-        desk.settle(hold)
-    pods = tuple(desk.use(hold.ours, hold) for hold in holds if hold.ours is not None)
+        charges.settle(hold)
+    pods = tuple(charges.use(hold.ours, hold) for hold in holds if hold.ours is not None)
     for hold in others:
-        desk.guess(hold)
+        charges.guess(hold)
     tpus = sum(n for hold in others for name, n in hold.pieces if name == TPU)
     return Charged(
-        tuple(desk.foreign),
+        tuple(charges.foreign),
         sum(hold.cpu_milli for hold in others),
         sum(-(-hold.memory_bytes // MIB_BYTES) for hold in others),
         tpus + claimed_tpus,
@@ -67,7 +67,7 @@ def charge(
     )
 
 
-class _Desk:
+class _Charges:
     """What is left of each GPU while pods are charged to them."""
 
     def __init__(

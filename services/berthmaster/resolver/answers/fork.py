@@ -21,7 +21,7 @@ _ATOMS: Final = (NoneType, int, float, complex, str, bytes, tuple, frozenset, ty
 _CONTAINERS: Final = (dict, list, set, deque, bytearray)
 
 
-def twin(original: T, *, sharing: tuple[type, ...] = ()) -> T:
+def fork(original: T, *, sharing: tuple[type, ...] = ()) -> T:
     """The copy. ``sharing``: types that are shared too, since nobody will change one of theirs.
     Raises TypeError for what cannot be copied: a generator that is under way."""
     made: T = _Copier(sharing).copy(original)

@@ -24,7 +24,7 @@ from berthmaster.messages.api import Moved, Refusal, WhatifReply, WhatifRequest,
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.workload import JobRequest, Placed
 from berthmaster.resolver.answers import explain
-from berthmaster.resolver.answers.fork import twin
+from berthmaster.resolver.answers.fork import fork
 from berthmaster.resolver.answers.suppositions import Change, change_of
 from berthmaster.resolver.deciding.cycle import Cycle
 from berthmaster.resolver.deciding.decide import decide
@@ -67,7 +67,7 @@ class Whatif:
     ) -> None:
         # Workloads are not copied here: a hundred thousand take too long. Whatever is changed of
         # one on the way is changed on a copy of it.
-        self._know = twin(know, sharing=(Workload,))
+        self._know = fork(know, sharing=(Workload,))
         self._policy = replace(policy, commit_limit=min(policy.commit_limit, AT_ONCE))
         self._now_s = now_s
         self._tenant = tenant

@@ -3,7 +3,7 @@
 import msgspec
 
 from berthmaster.engine.scoring.mix import Mix, MixState, Sampled
-from berthmaster.engine.scoring.track_record import ConductState, TrackRecord
+from berthmaster.engine.scoring.track_record import TrackRecord, TrackRecordState
 from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.placement import Reservation
@@ -22,7 +22,7 @@ class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v7"):
     mix: MixState
     told_mix: Sampled
     learned: Learned
-    conduct: ConductState
+    track_record: TrackRecordState
     frozen: dict[Key, str]
     elsewhere: list[Key]
     unclaimed: dict[str, float]
@@ -43,7 +43,7 @@ def snapshot_of(know: Knowledge) -> Snapshot:
         mix=know.view.mix.state(),
         told_mix=know.told_mix,
         learned=know.expectations.learned(know.open),
-        conduct=know.view.track_record.state(),
+        track_record=know.view.track_record.state(),
         frozen=dict(know.frozen),
         elsewhere=sorted(know.elsewhere),
         reservations=list(know.reservations.values()),
@@ -61,7 +61,7 @@ def restore(know: Knowledge, snapshot: Snapshot) -> None:
     know.view.mix = Mix(snapshot.mix)
     know.told_mix = snapshot.told_mix
     know.expect(snapshot.learned)
-    know.view.track_record = TrackRecord(snapshot.conduct)
+    know.view.track_record = TrackRecord(snapshot.track_record)
     know.frozen = dict(snapshot.frozen)
     know.elsewhere = set(snapshot.elsewhere)
     for workload in sorted(snapshot.open, key=lambda w: w.placed_at_s):  # stable

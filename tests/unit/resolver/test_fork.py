@@ -1,4 +1,4 @@
-"""A twin holds the same and shares nothing that either of them could change."""
+"""A fork holds the same and shares nothing that either of them could change."""
 
 import functools
 from collections import Counter, OrderedDict, deque
@@ -11,7 +11,7 @@ import pytest
 
 from berthmaster.lifecycle.fold import Workload
 from berthmaster.messages.families import encode
-from berthmaster.resolver.answers.fork import twin
+from berthmaster.resolver.answers.fork import fork
 from berthmaster.resolver.deciding.decide import decide
 from tests.support.builders import alive, job, node, profile
 from tests.support.deciding import World
@@ -50,7 +50,7 @@ def test_containers_keep_their_kinds_and_go_their_own_ways() -> None:
         "deque": deque([[1], [2]], maxlen=2),
         "list": [[1], (2,), "x"],
     }
-    made = twin(original)
+    made = fork(original)
     assert made == original
     assert [type(each) for each in made.values()] == [type(each) for each in original.values()]
     assert made["deque"].maxlen == 2
@@ -65,7 +65,7 @@ def test_containers_keep_their_kinds_and_go_their_own_ways() -> None:
 def test_objects_and_loose_structs_are_copied_and_frozen_ones_shared() -> None:
     frozen = Frozen({"a": 1})
     original = [Slotted(), Loose(1, ("n",), frozen, {"a": 1}), Dated([1])]
-    made = twin(original)
+    made = fork(original)
     assert isinstance(made[0], Slotted)
     made[0].kept.append(2)
     made[0].also["a"].append(2)
@@ -86,7 +86,7 @@ def test_what_is_referred_to_twice_is_copied_once_and_circles_end() -> None:
     holder = Slotted()
     holder.also = {"one": shared, "two": shared}
     holder.kept = [holder]  # type: ignore[list-item]
-    made = twin(holder)
+    made = fork(holder)
     assert made.also["one"] is made.also["two"]
     assert made.kept[0] is made  # type: ignore[comparison-overlap]
 
@@ -96,7 +96,7 @@ def test_a_view_of_an_array_stays_one_of_the_copy() -> None:
     holder.whole = np.arange(12).reshape(3, 4)
     holder.row = holder.whole[1]
     holder.columns = (holder.whole[:, 0], holder.whole[:, 3])
-    made = twin(holder)
+    made = fork(holder)
     made.whole[1, 0] = 99
     assert (made.row.tolist(), made.columns[0].tolist()) == ([99, 5, 6, 7], [0, 99, 8])
     made.columns[1][:] = 0
@@ -108,7 +108,7 @@ def test_memory_of_an_array_is_that_of_the_copy() -> None:
     holder: Any = Slotted()
     holder.whole = np.arange(6).reshape(2, 3)
     holder.memory = memoryview(holder.whole)
-    made = twin(holder)
+    made = fork(holder)
     made.memory[1, 2] = 99
     assert (made.whole.tolist(), holder.whole.tolist()) == (
         [[0, 1, 2], [3, 4, 99]],
@@ -122,10 +122,10 @@ def test_a_bound_method_is_bound_to_the_copy_and_functions_are_shared() -> None:
     holder.tell = Slotted.__init__
     holder.mine = functools.partial(len)  # no state of its own that anybody changes
     with pytest.raises(TypeError):
-        twin(holder)
+        fork(holder)
     del holder.mine, holder.add
     holder.reset = holder.__init__
-    made = twin(holder)
+    made = fork(holder)
     assert made.tell is holder.tell
     made.kept.append(2)
     made.reset()
@@ -134,7 +134,7 @@ def test_a_bound_method_is_bound_to_the_copy_and_functions_are_shared() -> None:
 
 def test_a_generator_under_way_is_refused() -> None:
     with pytest.raises(TypeError, match="generator that is under way"):
-        twin({"walk": (n for n in range(3))})
+        fork({"walk": (n for n in range(3))})
 
 
 def test_a_twin_of_what_a_resolver_knows_decides_the_same_and_goes_its_own_way() -> None:
@@ -146,7 +146,7 @@ def test_a_twin_of_what_a_resolver_knows_decides_the_same_and_goes_its_own_way()
     world.settle()
     world.submit(job("small"))
     know = world.resolver.know
-    made = twin(know, sharing=(Workload,))
+    made = fork(know, sharing=(Workload,))
     made_plan = decide(made, world.policy, world.now_s, "x")
     plan = decide(know, world.policy, world.now_s, "x")
     assert plan is not None
