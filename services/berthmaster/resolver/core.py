@@ -14,6 +14,7 @@ Rules of this file:
 """
 
 from collections import OrderedDict
+from collections.abc import Mapping
 
 import msgspec
 
@@ -268,4 +269,10 @@ class Resolver:
         self, tenant: str | None, request: WhatifRequest, now_s: float, budget: Budget
     ) -> Steps:
         """What would move: steps to run one by one, with deciding in between."""
-        return whatif(self.know, self.policy, now_s, tenant, request, budget)
+
+        def why(
+            know: Knowledge, tenant: str, workload_id: str, decisions: Mapping[int, Decision]
+        ) -> WhyReply | Refusal:
+            return explain.why(know, self.policy, now_s, tenant, workload_id, decisions)
+
+        return whatif(self.know, self.policy, now_s, tenant, request, budget, why)

@@ -5,13 +5,13 @@ import random
 import msgspec
 import pytest
 
+from berthmaster.engine.queueing import due_order
 from berthmaster.engine.queueing.order import LATE, STATED
 from berthmaster.engine.queueing.predict import CAUTION, ENOUGH, FIRST_GUESS_S
 from berthmaster.lifecycle.fold import Key
 from berthmaster.messages.placement import Decision, Expected, ToldOutlook
 from berthmaster.messages.workload import Ending, JobRequest, WorkloadEvent
 from berthmaster.resolver.core import Resolver
-from berthmaster.resolver.known import due_order
 from berthmaster.resolver.known.stored import restore, snapshot_of
 from berthmaster.resolver.replay import replay
 from berthmaster.resolver.settings import Policy

@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from berthmaster.engine.queueing.reservations import stated_end_s
 from berthmaster.lifecycle.fold import Key
 from berthmaster.messages.api import QueueAccount, WhyReply
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.fleet import Taint
 from berthmaster.messages.workload import JobRequest
 from berthmaster.resolver.answers import places
-from berthmaster.resolver.answers.first_free import end_s
 from tests.support.builders import alive, job, node, pod_set, profile
 from tests.support.deciding import TENANT, World, placements
 
@@ -92,11 +92,11 @@ def test_what_said_nothing_or_is_late_has_no_known_end() -> None:
     world.submit(job("asks"))
     world.settle()
     began_s = world.now_s
-    assert end_s(world.workloads[silent], world.now_s) is None
+    assert stated_end_s(world.workloads[silent], world.now_s) is None
     assert why(world, "asks").first_free_s == began_s + HOUR_S
     world.now_s += 2 * HOUR_S
     world.fact(alive(counter=2))
-    assert end_s(world.workloads[late], world.now_s) is None
+    assert stated_end_s(world.workloads[late], world.now_s) is None
     reply = why(world, "asks")
     assert reply.summary.startswith("waits: of 1 clusters: 1 busy")
 
@@ -318,7 +318,7 @@ def test_asking_why_changes_nothing_and_what_is_told_is_true(
     assert world.resolver.decide(world.now_s) is None
     if reply.first_free_s is not None:
         for name, workload in list(world.workloads.items()):
-            ends_s = end_s(workload, world.now_s) if workload.live else None
+            ends_s = stated_end_s(workload, world.now_s) if workload.live else None
             if ends_s is not None and ends_s <= reply.first_free_s:
                 world.succeed(name)
         assert len(world.settle()) >= 1

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from berthmaster.engine.fleet.fleet import Fleet, Holding
 from berthmaster.engine.fleet.overlay import Overlay
-from berthmaster.lifecycle.fold import Key
+from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.messages.placement import HeldNode, Reservation
 
 MAX_HELD_NODES: Final = 3000  # of all reservations: they are told in one message
@@ -28,6 +28,21 @@ class Release(NamedTuple):
     key: Key
     gpu_milli: int
     holdings: tuple[Holding, ...]
+
+
+def stated_end_s(workload: Workload, now_s: float) -> float | None:
+    """When a placement ends as far as its job said; None if it did not, or should have by now."""
+    request = workload.request
+    if request is None or not workload.live:
+        return None
+    ends = []
+    if request.expected_duration_s is not None:
+        began_s = workload.running_at_s or workload.claimed_at_s or workload.placed_at_s
+        ends.append(began_s + request.expected_duration_s)
+    if request.deadline_s is not None:
+        ends.append((workload.claimed_at_s or workload.placed_at_s) + request.deadline_s)
+    known = [at_s for at_s in ends if at_s > now_s]
+    return min(known, default=None)
 
 
 def least_releases(releases: Sequence[Release], lacking_milli: int) -> int | None:

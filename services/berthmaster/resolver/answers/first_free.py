@@ -10,30 +10,15 @@ import heapq
 from collections.abc import Iterable
 from typing import Final
 
-from berthmaster.engine.queueing.reservations import Release, soonest
+from berthmaster.engine.queueing.reservations import Release, soonest, stated_end_s
 from berthmaster.fleetview.filters import BUSY
 from berthmaster.fleetview.shortlist import Shortlist
-from berthmaster.lifecycle.fold import Key, Workload
+from berthmaster.lifecycle.fold import Key
 from berthmaster.messages.workload import JobRequest
 from berthmaster.resolver.deciding.cycle import Cycle
 from berthmaster.resolver.known.knowledge import Knowledge
 
 ENDS_LOOKED_AT: Final = 1024  # of those that are known, the first; a question must not take long
-
-
-def end_s(workload: Workload, now_s: float) -> float | None:
-    """When a placement ends as far as its job said; None if it did not, or should have by now."""
-    request = workload.request
-    if request is None or not workload.live:
-        return None
-    ends = []
-    if request.expected_duration_s is not None:
-        began_s = workload.running_at_s or workload.claimed_at_s or workload.placed_at_s
-        ends.append(began_s + request.expected_duration_s)
-    if request.deadline_s is not None:
-        ends.append((workload.claimed_at_s or workload.placed_at_s) + request.deadline_s)
-    known = [at_s for at_s in ends if at_s > now_s]
-    return min(known, default=None)
 
 
 def first_free_s(cycle: Cycle, request: JobRequest, shortlist: Shortlist) -> float | None:
@@ -56,6 +41,6 @@ def _ends(know: Knowledge, clusters: set[str], now_s: float) -> Iterable[tuple[f
     names = [name for cluster in sorted(clusters) for name in know.derived.held.get(cluster, ())]
     names += [name for name in know.derived.unclaimed if know.open[name].cluster in clusters]
     for name in names:
-        at_s = end_s(know.open[name], now_s)
+        at_s = stated_end_s(know.open[name], now_s)
         if at_s is not None:
             yield at_s, name

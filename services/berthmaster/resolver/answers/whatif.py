@@ -9,7 +9,7 @@ It is work in pieces, none longer than a group commit: whoever runs it may decid
 may set ``Budget.spent`` to get what was found so far. A job that lives on meanwhile drops out.
 """
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from copy import copy
 from typing import Final, NamedTuple
 
@@ -23,7 +23,6 @@ from berthmaster.lifecycle.fold import Key, Verdict, Workload, key
 from berthmaster.messages.api import Moved, Refusal, WhatifReply, WhatifRequest, WhyReply
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.workload import JobRequest, Placed
-from berthmaster.resolver.answers import explain
 from berthmaster.resolver.answers.fork import fork
 from berthmaster.resolver.answers.suppositions import Change, change_of
 from berthmaster.resolver.deciding.cycle import Cycle
@@ -38,6 +37,8 @@ MOST_RANKED: Final = 256  # placements whose rank is looked at
 MOST_LINES: Final = 256  # kinds of waiting jobs that are asked whether a cluster is left for them
 TOLD: Final = 200  # entries of each list
 Steps = Generator[None, None, WhatifReply | Refusal]
+# What is said of a job: of what is known, tenant, id and the decisions at hand.
+Why = Callable[[Knowledge, str, str, Mapping[int, Decision]], WhyReply | Refusal]
 
 
 class Budget:
@@ -64,6 +65,7 @@ class Whatif:
         now_s: float,
         tenant: str | None,
         budget: Budget,
+        why: Why,
     ) -> None:
         # Workloads are not copied here: a hundred thousand take too long. Whatever is changed of
         # one on the way is changed on a copy of it.
@@ -72,6 +74,7 @@ class Whatif:
         self._now_s = now_s
         self._tenant = tenant
         self._budget = budget
+        self._explain = why
         self._decisions: dict[int, Decision] = {}
         self._capped: list[str] = []
 
@@ -223,8 +226,7 @@ class Whatif:
         )
 
     def _why(self, tenant: str, workload_id: str) -> WhyReply | None:
-        know, policy, now_s = self._know, self._policy, self._now_s
-        answer = explain.why(know, policy, now_s, tenant, workload_id, self._decisions)
+        answer = self._explain(self._know, tenant, workload_id, self._decisions)
         return answer if isinstance(answer, WhyReply) else None
 
     def _elsewhere(self, change: Change, before: _Found, after: _Found) -> list[Moved]:
@@ -256,12 +258,13 @@ def whatif(
     tenant: str | None,
     request: WhatifRequest,
     budget: Budget,
+    why: Why,
 ) -> Steps:
     """The steps towards the answer. The first copies what is known: no message is heard in it."""
     change = change_of(know, now_s, tenant, request)
     if isinstance(change, Refusal):
         return change
-    question = Whatif(know, policy, now_s, tenant, budget)
+    question = Whatif(know, policy, now_s, tenant, budget, why)
     yield
     return (yield from question.steps(change))
 

@@ -35,7 +35,7 @@ class Cycle:
         setting = know.queues.get(request.queue)
         gate: Gate | None = None
         if setting is not None and setting.via != "direct":
-            gate = WorkerGate(know, request, setting, self.drafted)
+            gate = WorkerGate(know.view, request, setting, self._pending)
         shape = shape_of(request) if shape is None else shape
         return filter_and_rank(know.view, self.snapshot, request, shape, gate)
 
@@ -51,3 +51,10 @@ class Cycle:
             return None
         found = self.bind(request, shortlist._replace(candidates=here))
         return found[1] if found is not None else None
+
+    def _pending(self, cluster: str) -> list[tuple[Target, JobRequest]]:
+        """Placements of ours that a cluster's own queue has not let in."""
+        know = self.know
+        waiting = (know.open[key] for key in know.derived.unadmitted.get(cluster, ()))
+        pending = [(w.target, w.request) for w in waiting if w.request is not None]
+        return [*pending, *self.drafted.get(cluster, ())]

@@ -38,12 +38,12 @@ from berthmaster.engine.queueing.reservations import (
     holdings_of,
     least_releases,
     soonest,
+    stated_end_s,
 )
 from berthmaster.fleetview.filters import BUSY
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.messages.placement import HeldNode, Reservation
 from berthmaster.messages.workload import JobRequest
-from berthmaster.resolver.answers.first_free import end_s
 from berthmaster.resolver.deciding.cycle import Cycle
 from berthmaster.resolver.deciding.turns import Rank, rank_of, right_of
 from berthmaster.resolver.known.knowledge import Knowledge
@@ -295,7 +295,7 @@ class Reserves:
             names = [*derived.unclaimed, *held]
             for name in names:
                 workload = know.open[name]
-                at_s = end_s(workload, now_s)
+                at_s = stated_end_s(workload, now_s)
                 if self._policy.order == "due":
                     at_s = know.derived.due_order.ends_s(workload, now_s)
                 release = Release(

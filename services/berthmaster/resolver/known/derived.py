@@ -9,6 +9,8 @@ open again, or put jobs into another order; it says nothing new about the world.
 from collections.abc import Mapping
 
 from berthmaster.engine.fleet.fleet import Fleet
+from berthmaster.engine.queueing.due_order import DueOrder, Saw
+from berthmaster.engine.queueing.expectations import Expectations
 from berthmaster.engine.queueing.lines import Lines
 from berthmaster.engine.queueing.order import CPU_MILLI_A_GPU, OrderBy
 from berthmaster.engine.queueing.queues import CPU, MODEL, QueueShare, share_of
@@ -17,8 +19,6 @@ from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.placement import ToldOutlook
-from berthmaster.resolver.known.due_order import DueOrder, Saw
-from berthmaster.resolver.known.expectations import Expectations
 
 
 class Derived(FleetDerived):

@@ -11,6 +11,8 @@ import msgspec
 
 from berthmaster.engine.fitting.fit import assumed_gpus, holding
 from berthmaster.engine.fleet.fleet import Fleet, Holding
+from berthmaster.engine.queueing.due_order import DueOrder
+from berthmaster.engine.queueing.expectations import Expectations, Learned
 from berthmaster.engine.queueing.queues import GPU
 from berthmaster.engine.scoring.mix import Sampled, sampled_from
 from berthmaster.fleetview.snapshot import ClusterSnapshot
@@ -36,8 +38,6 @@ from berthmaster.messages.workload import (
     WorkloadEvent,
 )
 from berthmaster.resolver.known.derived import Derived
-from berthmaster.resolver.known.due_order import DueOrder
-from berthmaster.resolver.known.expectations import Expectations, Learned
 from berthmaster.resolver.settings import Policy
 
 UNCLAIMED = "not claimed in time"

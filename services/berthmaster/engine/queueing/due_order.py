@@ -20,6 +20,7 @@ import math
 from collections import OrderedDict
 from typing import Final
 
+from berthmaster.engine.queueing.expectations import Expectations, as_told, from_told, service_ms
 from berthmaster.engine.queueing.order import (
     NO_OUTLOOK,
     OrderBy,
@@ -34,7 +35,6 @@ from berthmaster.engine.queueing.predict import CAUTION, left_s
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.messages.placement import Expected, ToldOutlook
 from berthmaster.messages.workload import JobRequest
-from berthmaster.resolver.known.expectations import Expectations, as_told, from_told, service_ms
 
 AS_THEY_CAME: Final = Place(due_at_s=0.0)  # of all where only arrival counts
 TOLD_AT_ONCE: Final = 5000  # expectations in one decision; the others are told by the next
