@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from berthmaster.inventory.devices.dra import Offered
 from berthmaster.inventory.kinds import Problem, Problems
 from berthmaster.inventory.node_index import NodeIndex
@@ -226,6 +228,34 @@ def test_a_fraction_that_is_none_is_told_and_the_pods_other_use_still_counts() -
     assert problems.take_new() == [Problem("pods", "team/a", why)]
     nodes.drop_pod(("team", "a"))
     assert (told(nodes).foreign, problems.count()) == (Amounts(), {})
+
+
+@pytest.mark.parametrize(
+    ("annotations", "why"),
+    [
+        ({"gpu-fraction": "0"}, "gpu-fraction: '0' is no share of a GPU"),
+        ({"gpu-fraction": "1.01"}, "gpu-fraction: '1.01' is no share of a GPU"),
+        ({"gpu-memory": "lots"}, "gpu-memory: 'lots' is no number of MiB"),
+        ({"gpu-memory": "-1"}, "gpu-memory: '-1' is no number of MiB"),
+        ({"gpu-memory": "123456789"}, "gpu-memory: '123456789' is no number of MiB"),
+        (
+            {"gpu-fraction": "1", "gpu-fraction-num-devices": "0"},
+            "gpu-fraction-num-devices: '0' is no number of GPUs",
+        ),
+        (
+            {"gpu-fraction": "1", "gpu-fraction-num-devices": "65"},
+            "gpu-fraction-num-devices: '65' is no number of GPUs",
+        ),
+        ({"gpu-fraction": "1", "gpu-fraction-num-devices": "64"}, ""),
+        ({"gpu-memory": "12345678"}, ""),
+    ],
+)
+def test_what_of_a_shared_gpu_is_believed(annotations: dict[str, str], why: str) -> None:
+    problems = Problems()
+    nodes = NodeIndex("east", problems)
+    nodes.set_pod(pod("a", annotations=annotations))
+    problem = Problem("pods", "team/a", f"annotation {why}")
+    assert problems.take_new() == ([problem] if why else [])
 
 
 def test_tpus_are_counted_by_whoever_holds_them() -> None:
