@@ -107,6 +107,7 @@ def main(argv: list[str] | None = None) -> int:
             text = f"{diff(result.mutant, sources, paths)}\n    {reached}"
             console.print(text, markup=False, soft_wrap=True)
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that workers are ended, too
     results = run(drawn, sources, asked.seeds, console, tell)
     console.print(table(results))
     if asked.json is not None:
