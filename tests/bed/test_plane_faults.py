@@ -10,12 +10,30 @@ import pytest
 from tests.controlplane.api import Api, ApiError, Unreachable
 from tests.controlplane.jobs import gpu_job, jobs_path, pods_path, wait_condition
 from tests.controlplane.nodes import gpu_node, make_nodes
-from tests.controlplane.plane import Plane
+from tests.controlplane.plane import DEFINITIONS, Plane
 from tests.controlplane.planes import Planes
 from tests.controlplane.processes import until
 from tests.controlplane.proxy import Proxy
 
 CONFIGMAPS = "/api/v1/namespaces/{}/configmaps"
+GADGETS = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "gadgets.bed.test"},
+    "spec": {
+        "group": "bed.test",
+        "scope": "Namespaced",
+        "names": {"plural": "gadgets", "kind": "Gadget"},
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {"openAPIV3Schema": {"type": "object"}},
+            }
+        ],
+    },
+}
 LIMIT_S = 30.0
 pytestmark = pytest.mark.timeout(240)  # API servers start anew here, on busy machines
 
@@ -55,6 +73,14 @@ def test_a_crashed_api_server_comes_back_with_all_it_knew(worker: Plane, namespa
     wait_condition(worker, jobs_path(namespace, "before"), "Complete")
     worker.api.create(jobs_path(namespace), gpu_job("after"))
     wait_condition(worker, jobs_path(namespace, "after"), "Complete")
+
+
+def test_a_kind_that_a_test_has_deleted_is_not_waited_for(worker: Plane) -> None:
+    worker.apply([GADGETS])
+    worker.api.delete(f"{DEFINITIONS}/gadgets.bed.test")
+    worker.crash_api_server()
+    worker.start_api_server()
+    assert worker.api.find("/apis/bed.test/v1/gadgets") is None
 
 
 def test_an_api_server_is_started_from_any_thread_and_outlives_it(worker: Plane) -> None:

@@ -35,6 +35,7 @@ ADMINS: Final = ("system:masters",)
 NODE_LEASES: Final = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 READY_LIMIT_S: Final = 60.0
 SERVED_LIMIT_S: Final = 60.0
+DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 ETCD_LIMIT_S: Final = 20.0
 _ETCD_CALL_LIMIT_S: Final = 10.0
 _READY_CALL_LIMIT_S: Final = 5.0
@@ -266,6 +267,10 @@ class Plane:
         It is ready some time before it has read custom resources: 429 is what it says until then.
         """
         self.parts.api_server.wait_ready(self.ready, limit_s)
+        found = [one["metadata"] for one in self.api.items(DEFINITIONS)]
+        there = {one["name"] for one in found if "deletionTimestamp" not in one}
+        # What a test has deleted since it was applied will not be served again.
+        self._crds = {name: each for name, each in self._crds.items() if name in there}
         wait_served(self.api, list(self._crds.values()), SERVED_LIMIT_S)
 
     def start_api_server(self, limit_s: float = READY_LIMIT_S) -> None:
