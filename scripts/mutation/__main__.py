@@ -65,7 +65,7 @@ def main(argv: list[str] | None = None) -> int:
         "--package",
         action="append",
         metavar="NAME",
-        help="draw only from this package or module (engine, resolver.reserving); repeatable",
+        help="draw only from this package or module (engine, resolver.deciding); repeatable",
     )
     parser.add_argument(
         "--seeds", type=int, default=SEEDS, metavar="N", help="worlds of the simulation a mutant"
