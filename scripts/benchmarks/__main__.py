@@ -27,7 +27,7 @@ MODULES = {
     "kubernetes": ("kubernetes",),
     "scheduler": ("scheduler",),
     "ocm": ("ocm",),
-    "placement": ("placement",),
+    "placement": ("placement", "placement_hub"),
     "simulation": ("simulation",),
     "chaos": ("chaos",),
 }

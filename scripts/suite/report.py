@@ -4,6 +4,10 @@ import ast
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
+
+_CAUSE_LINES: Final = 12
+_CAUSE_COLUMNS: Final = 400
 
 
 @dataclass
@@ -19,12 +23,14 @@ class Row:
     skipped: int = 0
     skips: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    causes: dict[str, list[str]] = field(default_factory=dict)  # last lines, by failed test
     unstable: list[str] = field(default_factory=list)  # passed when run once more
     tests_s: dict[str, float] = field(default_factory=dict)  # with setup and teardown
 
     def add_repeated(self, again: "Row") -> None:
         """Count the failed tests anew, as they came out when run once more."""
         self.unstable = [name for name in self.failures if name not in again.failures]
+        self.causes |= again.causes
         self.passed += again.passed
         self.skipped += again.skipped
         self.skips += again.skips
@@ -40,8 +46,11 @@ def read_report(tier: str, report: Path) -> Row:
         skip = case.find("skipped")
         where = f"{case.get('classname', '')}.{case.get('name', '')}".strip(".")
         row.tests_s[where] = row.tests_s.get(where, 0.0) + float(case.get("time", "0"))
-        if case.find("failure") is not None or case.find("error") is not None:
+        failure = case.find("failure")
+        failure = case.find("error") if failure is None else failure
+        if failure is not None:
             row.failed += 1
+            row.causes.setdefault(where, _cause(failure))
             if where not in row.failures:  # a test and its teardown
                 row.failures.append(where)
         elif skip is not None:
@@ -50,6 +59,15 @@ def read_report(tier: str, report: Path) -> Row:
         else:
             row.passed += 1
     return row
+
+
+def _cause(failure: ET.Element) -> list[str]:
+    """What pytest marks as the error, and where that was raised: the end of it, for a summary that
+    is read where the rest of the output was cut off."""
+    told = (failure.text or failure.get("message") or "").splitlines()
+    marked = [line for line in told if line.startswith("E ")]
+    lines = [*(marked or told)[-_CAUSE_LINES:], *[line for line in told[-1:] if marked]]
+    return [line[:_CAUSE_COLUMNS] for line in lines]
 
 
 def skip_reason(skip: ET.Element) -> str:

@@ -26,6 +26,10 @@ def summarize(rows: Sequence[Row]) -> list[str]:
         lines += [f"{took_s:8.1f}  {name}" for name, took_s in found]
     for row in rows:
         lines += [f"skipped in {row.name}: {skip}" for skip in row.skips]
+    for row in rows:
+        for name, cause in row.causes.items():
+            told = "failed, then passed when run once more" if name in row.unstable else "FAILED"
+            lines += [f"{told} in {row.name}: {name}", *(f"    {line}" for line in cause)]
     passed, failed, skipped = (
         sum(row.passed for row in rows),
         sum(row.failed for row in rows),

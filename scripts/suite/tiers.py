@@ -38,14 +38,14 @@ TIERS: Final[dict[str, Tier]] = {
     "unit": Tier(limit_s=600, processes=2, real_time=False),
     "simulation": Tier(limit_s=1200, real_time=False),  # it uses all cores by itself
     "bus": Tier(limit_s=1200, processes=2),
-    "pipeline": Tier(limit_s=2400, processes=2),
+    "pipeline": Tier(limit_s=2400, processes=3),
     "containers": Tier(limit_s=2400, within=_WITH_ENGINE),
     "cluster": Tier(
-        limit_s=5400, processes=2, within=_WITH_CONTROL_PLANE, needs_control_plane=True
+        limit_s=5400, processes=3, within=_WITH_CONTROL_PLANE, needs_control_plane=True
     ),
     "bed": Tier(
         limit_s=2400,
-        processes=2,
+        processes=3,
         within=_WITH_CONTROL_PLANE,
         needs_control_plane=True,
         test_bed=True,

@@ -5,6 +5,7 @@ real manager (written against v0.19.2), otherwise with the stand-in of tests/con
 which is thereby kept honest.
 """
 
+import contextlib
 import http
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from berthmaster.kueue.reasons import Family, family_of
 from tests.controlplane.api import ApiError
 from tests.controlplane.kueue import builders
 from tests.controlplane.kueue.objects import condition_of
@@ -24,6 +26,13 @@ OURS = "berthmaster.dev/dispatcher"
 ONE, TWO, THREE = "worker-1", "worker-2", "worker-3"
 QUIET_S = 2.5  # longer than the second in which Kueue gathers news: long enough to see nothing
 STARTING_S = 60.0
+# Why a Workload has no quota: up to 0.19, and from 0.20 on (in 0.19 behind a gate of Kueue's).
+REASONS = {
+    "full": ("Pending", "WaitingForQuota"),
+    "too small": ("Pending", "ExceedsMaxQuota"),
+    "stopped": ("Inadmissible", "Suspended"),
+    "missing": ("Inadmissible", "Misconfigured"),
+}
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -156,8 +165,10 @@ def test_a_full_worker_waits_and_widening_the_nomination_finds_room(
         # Only the worker says why; the hub is silent.
         reserved = condition_of(k.workload("train", ONE) or {}, "QuotaReserved")
         assert reserved is not None
-        assert (reserved["status"], reserved["reason"]) == ("False", "Pending")
+        assert reserved["status"] == "False"
+        assert reserved["reason"] in REASONS["too small"]
         assert "insufficient quota for cpu in flavor default" in reserved["message"]
+        assert family_of(reserved["reason"], reserved["message"]) is Family.HOPELESS
         assert k.state_of("train") == "Pending"
 
         k.nominate("train", [ONE, TWO])
@@ -403,7 +414,9 @@ def test_a_stopped_queue_on_the_worker_is_silence_on_the_hub(k: Kueue) -> None:
     k.until(lambda: condition_of(k.workload("train", ONE) or {}, "QuotaReserved"), "the reason")
     reserved = condition_of(k.workload("train", ONE) or {}, "QuotaReserved")
     assert reserved is not None
-    assert (reserved["status"], reserved["reason"]) == ("False", "Inadmissible")
+    assert reserved["status"] == "False"
+    assert reserved["reason"] in REASONS["stopped"]
+    assert family_of(reserved["reason"], reserved["message"]) is Family.HOPELESS
     assert k.cluster_queue in reserved["message"]
     hub = condition_of(k.workload("train") or {}, "QuotaReserved")
     assert hub is not None
@@ -423,7 +436,9 @@ def test_a_worker_without_the_queue_is_silence_on_the_hub_too(k: Kueue) -> None:
     k.until(lambda: condition_of(k.workload("train", ONE) or {}, "QuotaReserved"), "the reason")
     reserved = condition_of(k.workload("train", ONE) or {}, "QuotaReserved")
     assert reserved is not None
-    assert (reserved["status"], reserved["reason"]) == ("False", "Inadmissible")
+    assert reserved["status"] == "False"
+    assert reserved["reason"] in REASONS["missing"]
+    assert family_of(reserved["reason"], reserved["message"]) is Family.HOPELESS
     assert f"LocalQueue {k.queue}" in reserved["message"]
     assert k.state_of("train") == "Pending"
 
@@ -454,7 +469,9 @@ def test_a_stopped_queue_on_the_hub_is_told_there(k: Kueue) -> None:
     k.until(lambda: condition_of(k.workload("train") or {}, "QuotaReserved"), "the reason")
     reserved = condition_of(k.workload("train") or {}, "QuotaReserved")
     assert reserved is not None
-    assert (reserved["status"], reserved["reason"]) == ("False", "Inadmissible")
+    assert reserved["status"] == "False"
+    assert reserved["reason"] in REASONS["stopped"]
+    assert family_of(reserved["reason"], reserved["message"]) is Family.HOPELESS
     assert k.cluster_queue in reserved["message"]
     k.stop_queue("hub", "None")
     k.until(lambda: k.has("train", "QuotaReserved"), "quota")
@@ -464,7 +481,14 @@ def test_the_order_of_the_config_steers_incremental_and_disturbs_nothing_that_ru
     planes: Planes, namespace: str, nodes: None
 ) -> None:
     options = Options(dispatcher="Incremental", dispatch_step=1)
-    with Kueue(planes, namespace, options=options, clusters=[TWO, ONE, THREE]) as k:
+    made = Kueue(planes, namespace, options=options, clusters=[TWO, ONE, THREE])
+    with contextlib.ExitStack() as owned:
+        try:
+            k = owned.enter_context(made)
+        except AssertionError as error:  # up to 0.18 its manager does not know of steps
+            if "incrementalDispatcherConfig" not in str(error):
+                raise
+            pytest.skip("this Kueue's Incremental dispatcher has no steps and obeys no order")
         k.submit("first")
         wait_running(k, "first", TWO)
         assert k.copies("first") == [TWO]
@@ -498,10 +522,10 @@ def test_all_at_once_sends_a_copy_everywhere_and_keeps_the_first(
 # ---------------------------------------------------------------- the missing gate
 
 
-def test_without_the_merge_patch_gate_the_worker_runs_while_the_hub_waits_for_ever(
+def test_where_nothing_clears_nominations_the_worker_runs_while_the_hub_waits_for_ever(
     planes: Planes, namespace: str, nodes: None
 ) -> None:
-    options = Options(dispatcher=OURS, merge_patch_gate=False)
+    options = Options(dispatcher=OURS, policy=False)
     with Kueue(planes, namespace, options=options) as k:
         submit(k)
         k.nominate("train", [ONE])
@@ -511,10 +535,60 @@ def test_without_the_merge_patch_gate_the_worker_runs_while_the_hub_waits_for_ev
         assert (k.state_of("train"), k.cluster_of("train")) == ("Pending", "")
         assert k.has("train", "Admitted", ONE)
 
-        # Started again with the gate, the manager settles it.
-        k.restart_manager("hub", merge_patch_gate=True)
+        # With the policy a manager that is started again settles it.
+        k.apply_policy()
+        k.restart_manager("hub")
         wait_running(k, "train", ONE)
         assert k.nominated("train") == []
+
+
+@pytest.mark.parametrize("gate", [False, True], ids=["policy", "gate"])
+def test_by_policy_or_gate_a_nomination_is_over_once_a_cluster_is_chosen_and_at_an_eviction(
+    planes: Planes, namespace: str, nodes: None, gate: bool
+) -> None:
+    options = Options(dispatcher=OURS, policy=not gate, merge_patch_gate=gate)
+    with Kueue(planes, namespace, options=options) as k:
+        run_on(k, ONE)
+        assert k.nominated("train") == []
+        k.stop_queue(ONE, "HoldAndDrain")
+        k.until(lambda: not k.cluster_of("train"), "no cluster any more")
+        k.until(lambda: k.has("train", "QuotaReserved") and not k.has("train", "Evicted"), "quota")
+        assert k.nominated("train") == []
+
+        k.nominate("train", [TWO])
+        wait_running(k, "train", TWO)
+
+
+def test_a_workload_with_quota_and_eviction_but_no_admission_ends_the_manager_at_every_start(
+    k: Kueue,
+) -> None:
+    submit(k)
+    workload = k.workload("train")
+    assert workload is not None
+    name = workload["metadata"]["name"]
+    k.kill_manager("hub")
+    evicted = {
+        "type": "Evicted",
+        "status": "True",
+        "reason": "Preempted",
+        "message": "what a preemption leaves that overtakes an admission, by merge patch",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    conditions = [each for each in workload["status"]["conditions"] if each["type"] != "Evicted"]
+    k.patch_status("train", {"admission": None, "conditions": [*conditions, evicted]})
+    assert k.has("train", "QuotaReserved")
+    for _ in range(2):
+        k.start_manager("hub")
+        k.until(lambda: not k.runs("hub"), "the manager's end", STARTING_S)
+
+    # What cures it: its job goes, and its finalizer, which nobody else takes off.
+    hub = k.planes.hub.api
+    hub.delete(f"/apis/batch/v1/namespaces/{k.namespace}/jobs/train")
+    hub.merge(k.path(name), {"metadata": {"finalizers": None}})
+    k.until(lambda: hub.find(k.path(name)) is None, "the Workload gone")
+    k.start_manager("hub")
+    k.wait_active()
+    run_on(k, ONE, "next")
 
 
 # ---------------------------------------------------------------- managers and workers that go
@@ -688,7 +762,9 @@ def test_on_a_worker_quota_goes_by_priority_and_the_one_who_waits_is_told_what_i
         k.until(lambda: condition_of(workload("second"), "QuotaReserved"), "the second is told")
         told = condition_of(workload("second"), "QuotaReserved")
         assert told is not None
-        assert (told["status"], told["reason"]) == ("False", "Pending")
+        assert told["status"] == "False"
+        assert told["reason"] in REASONS["full"]
+        assert family_of(told["reason"], told["message"]) is Family.BUSY
         assert (
             "insufficient unused quota for cpu in flavor default, 2 more needed" in told["message"]
         )

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from berthmaster.runtime.ports import free_ports
 from tests.controlplane.build import HERE, Programs
-from tests.controlplane.processes import Failed, NotYet, Process, free_ports, until
+from tests.controlplane.processes import Failed, NotYet, Process, until
 
 RUN = """
 import pathlib, sys, time

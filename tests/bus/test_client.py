@@ -9,7 +9,7 @@ import pytest
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server, ServerConfig, free_ports
+from berthmaster.bus.embedded import Server, ServerConfig
 from berthmaster.bus.endpoints import Endpoint, Endpoints, serve
 from berthmaster.bus.keys import USERS_CONF, make_keys, seed_file
 from berthmaster.bus.log import event_subject
@@ -27,6 +27,7 @@ from berthmaster.messages.api import GetReply, RecordedEvent, Refusal, SubmitRep
 from berthmaster.messages.families import JOB_REQUESTS, encode
 from berthmaster.messages.fleet import ClusterAlive, Stamp
 from berthmaster.messages.workload import Cancelled, JobRequest, Submitted
+from berthmaster.runtime.ports import free_ports
 from tests.bus.tools import Lines, Settings, connected, story
 
 JOB = JobRequest(id="train-7")

@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -11,11 +12,12 @@ from berthmaster.bus import connecting
 from berthmaster.bus.clock import ServerClock
 from berthmaster.bus.connecting import PENDING_BYTES
 from berthmaster.bus.connection import CLOSE_TIMEOUT_S, Connection
-from berthmaster.bus.embedded import Server, ServerConfig, free_ports
+from berthmaster.bus.embedded import Server, ServerConfig
 from berthmaster.bus.errors import BusError, NoAnswer, NotConnected, NotPermitted, TooLarge
 from berthmaster.bus.log import EventLog
 from berthmaster.bus.requests import parse_violation
 from berthmaster.lifecycle.instructions import Unknown
+from berthmaster.runtime.ports import free_ports
 from tests.bus.proxy import proxied
 from tests.bus.tools import (
     Lines,
@@ -363,3 +365,29 @@ async def test_requests_go_on_through_many_restarts(server: Server) -> None:
         assert conn.reconnects == 3
         info = msgspec.json.decode(await conn.api("INFO"))
         assert info["type"] == "io.nats.jetstream.api.v1.account_info_response"
+
+
+@story
+async def test_who_closes_while_the_server_is_away_is_not_connected_for_ever(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conn = await Connection.open(Settings(server.url), "closing", Lines(), timeout_s=20)
+    trying, tries = asyncio.Event(), 0
+
+    async def refused(*_: object, **_more: object) -> None:
+        nonlocal tries
+        tries += 1
+        trying.set()
+        with contextlib.suppress(asyncio.CancelledError):  # as `asyncio.wait_for` may
+            await asyncio.sleep(600)
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setattr(type(conn.nc._transport), "connect", refused)
+    server.kill()
+    await asyncio.wait_for(trying.wait(), 20)
+    reconnecting = conn.nc._reconnection_task
+    assert reconnecting is not None
+    await conn.close()
+    await asyncio.wait({reconnecting}, timeout=5)
+    assert reconnecting.done()
+    assert tries == 1

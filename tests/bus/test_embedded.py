@@ -18,12 +18,12 @@ from berthmaster.bus.embedded import (
     ServerConfig,
     ServerFailed,
     find_program,
-    free_ports,
     render_config,
 )
 from berthmaster.bus.errors import NoAnswer
 from berthmaster.bus.streams import ensure_streams
 from berthmaster.runtime.log import Log
+from berthmaster.runtime.ports import free_ports
 
 
 class Settings(msgspec.Struct):

@@ -40,6 +40,36 @@ async def echo(subject: str, data: bytes) -> bytes:
 
 
 @story
+async def test_a_request_whose_answer_would_go_where_no_inbox_is_is_not_worked_on(
+    server: Server,
+) -> None:
+    lines = Lines()
+    worked: list[bytes] = []
+
+    async def answer(subject: str, data: bytes) -> bytes:
+        worked.append(data)
+        return await echo(subject, data)
+
+    async with (
+        connected(server.url, log=lines) as conn,
+        connected(server.url, "asker", replicas=1) as asker,
+    ):
+        heard: list[str] = []
+        await asker.subscribe("berth.>", lambda subject, _: heard.append(subject))
+        await asker.flush()
+        running = await served(conn, answer)
+        astray = ["berth.decision.all", "berth.workload.other.id.cancel_requested.-", "_INBOXES"]
+        for reply in astray:
+            await asker.publish("berth.api.acme.echo", b"attack", reply=reply)
+        assert (await asker.request("berth.api.acme.echo", b"x")).data == b"berth.api.acme.echo x"
+        assert worked == [b"x"]
+        assert set(heard) == {"berth.api.acme.echo"}
+        [told] = lines.fields("requests with a reply subject that is no inbox were ignored")
+        assert told["so_far"] == 1  # one line a second
+        await running.stop()
+
+
+@story
 async def test_of_two_services_that_hear_a_question_only_the_one_it_is_for_answers(
     server: Server,
 ) -> None:

@@ -288,7 +288,7 @@ async def test_a_consumer_deleted_behind_its_back_is_made_anew(server: Server) -
             await conn.api("CONSUMER.DELETE.CONTROL.tester")
             await put(conn, "b")
             # What was acknowledged went with the consumer: handlers repeat.
-            await until(lambda: took == {b"a": 2, b"b": 1}, limit_s=5)
+            await until(lambda: took == {b"a": 2, b"b": 1}, limit_s=10)
 
 
 @story

@@ -22,8 +22,8 @@ from typing import Any, Final
 
 import yaml
 
-from berthmaster.bus.embedded import free_ports
 from berthmaster.credentials import names
+from berthmaster.runtime.ports import free_ports
 from tests.controlplane.api import Api, ApiError, Object, kubeconfig
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes

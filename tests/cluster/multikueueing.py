@@ -137,7 +137,12 @@ class Rig:
                 f"{name}: {self.bus.kinds(name)} {fold.reason}"
                 for name, fold in self.bus.folds.items()
             )
-            raise AssertionError(f"{error}\n{stories}\n{words}") from error
+            raise AssertionError(f"{error}\n{stories}\n{words}\n{self._managers()}") from error
+
+    def _managers(self) -> str:
+        """The ends of the managers' logs: whoever waits in vain may wait for one of them."""
+        names = [plane.name for plane in self.k.planes]
+        return "\n".join(f"{name}: …{self.k.manager_said(name)[-800:]}" for name in names)
 
     def until_told(self, job: str, *tail: str, limit_s: float = LIMIT_S) -> None:
         """Until a job's story ends like this."""

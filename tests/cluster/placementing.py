@@ -108,6 +108,10 @@ class Rig:
         body = {"apiVersion": f"{GROUP}/v1beta2", "kind": "ManagedClusterSet"}
         self.hub.api.create(SETS, {**body, "metadata": {"name": self.namespace}})
         self._cleanup.append(f"{SETS}/{self.namespace}")
+        self.bind()
+
+    def bind(self) -> None:
+        """The namespace to the set."""
         self.hub.api.create(
             self._in_namespace.format("v1beta2") + "/managedclustersetbindings",
             {
@@ -117,6 +121,17 @@ class Rig:
                 "spec": {"clusterSet": self.namespace},
             },
         )
+
+    def unbind(self) -> None:
+        """The binding is deleted."""
+        bindings = self._in_namespace.format("v1beta2") + "/managedclustersetbindings"
+        self.hub.api.delete(f"{bindings}/{self.namespace}")
+
+    def give_back(self, name: str = "p") -> None:
+        """It is Open Cluster Management's."""
+        path = f"{self._in_namespace.format('v1beta1')}/placements/{name}"
+        annotations = dict.fromkeys(OURS)
+        self.hub.api.merge(path, {"metadata": {"annotations": annotations}})
 
     def named(self, short: str) -> str:
         """A cluster's name that no other test has."""

@@ -3,9 +3,12 @@ names is the one that helps."""
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
+import tempfile
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +16,19 @@ import pytest
 import yaml
 
 from berthmaster.doctor.core import diagnose
-from berthmaster.doctor.facts import Mode
+from berthmaster.doctor.facts import Mode, Without
 from berthmaster.doctor.findings import Report
-from berthmaster.doctor.hub import MERGE_GATE
+from berthmaster.doctor.nominations import MERGE_GATE
 from berthmaster.doctor.reader import Place, survey
-from tests.controlplane.kueue.setup import kueue
+from tests.cluster.deploying import apply, remove
+from tests.controlplane.kueue import builders
+from tests.controlplane.kueue.setup import API, Kueue, kueue
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
 
 SYSTEM = "kueue-system"
+ROOT = Path(__file__).parents[2]
 IMAGE = "registry.k8s.io/kueue/kueue:v0.19.2"
 pytestmark = pytest.mark.timeout(180)
 
@@ -31,7 +37,13 @@ def place(plane: Plane, **named: str) -> Place:
     return Place(name=named.get("name", plane.name), kubeconfig=plane.kubeconfig)
 
 
-async def look(planes: Planes, mode: Mode = "observe", *, as_self: bool = True) -> Report:
+async def look(
+    planes: Planes,
+    mode: Mode = "observe",
+    *,
+    as_self: bool = True,
+    without: tuple[Without, ...] = (),
+) -> Report:
     """A diagnosis as `berth up` would need it: by the rights of these credentials."""
     workers = [place(worker) for worker in planes.workers]
     found = await survey(
@@ -41,6 +53,7 @@ async def look(planes: Planes, mode: Mode = "observe", *, as_self: bool = True) 
         namespace="berth-system",
         now_s=time.time(),
         as_self=as_self,
+        without=without,
     )
     return diagnose(found)
 
@@ -51,9 +64,65 @@ def wrong(report: Report, *levels: str) -> list[tuple[str, str]]:
     ]
 
 
+EDITOR = r"""
+import re, sys, yaml
+path, steps = sys.argv[-1], open(sys.argv[1]).read()
+told = yaml.safe_load("\n".join(line[4:] for line in steps.splitlines() if line[:4] == "#   "))
+file = yaml.safe_load(open(path))
+config = yaml.safe_load(file["data"]["controller_manager_config.yaml"])
+for section, values in told.items():
+    for name, value in values.items():
+        config.setdefault(section, {})[name] = value
+        if value == "(remove this line)":
+            del config[section][name]
+file["data"]["controller_manager_config.yaml"] = yaml.safe_dump(config)
+yaml.safe_dump(file, open(path, "w"))
+"""
+
+
+async def carry_out(report: Report, what: str, *, undo: bool = False) -> None:
+    """Type what a finding says, as it stands, into a shell. What is edited, an editor edits that
+    writes the lines which the finding shows."""
+    [found] = [each for each in report.findings if what in each.what]
+    await asyncio.to_thread(type_in, found.undo if undo else found.change)
+
+
+def type_in(steps: str) -> None:
+    """As a person does, from the root of the repository; every command must succeed."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "editor.py").write_text(EDITOR)
+        (Path(folder) / "steps").write_text(steps)
+        editor = f"{sys.executable} {folder}/editor.py {folder}/steps"
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", steps],
+            cwd=ROOT,
+            env={"PATH": os.environ["PATH"], "HOME": folder, "KUBE_EDITOR": editor},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 0, f"{steps}\n{done.stdout}{done.stderr}"
+
+
+def lately(ago_s: float) -> str:
+    """A time of the API's."""
+    moment = datetime.fromtimestamp(time.time() - ago_s, UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
 def install(hub: Plane, **config: Any) -> None:
     """What Kueue's own manifests would have left behind, as far as a doctor looks at it."""
     text = yaml.safe_dump({"apiVersion": "config.kueue.x-k8s.io/v1beta2", **config})
+    # Kueue's manager runs outside the cluster here: its lease says that it does.
+    hub.api.apply(
+        {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": "c1f6bfd2.kueue.x-k8s.io", "namespace": SYSTEM},
+            "spec": {"holderIdentity": "manager_1", "renewTime": lately(-3600.0)},
+        }
+    )
     meta = {"name": "kueue-manager-config", "namespace": SYSTEM}
     data = {"controller_manager_config.yaml": text}
     hub.api.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data})
@@ -99,18 +168,36 @@ def test_a_fleet_in_order_is_seen_as_such_and_each_thing_that_breaks_is_found(
                 }
                 assert writes <= {"selfsubjectaccessreviews.authorization.k8s.io"}, made
 
-            # dispatch: the dispatcher, and the trap of the missing gate; then as the change says.
-            blocked = wrong(await look(planes, "dispatch"))
-            assert [where for where, _ in blocked] == ["hub", "hub"]
-            assert any(MERGE_GATE in what for _, what in blocked)
+            # dispatch: the dispatcher, and who clears nominations; then as the change says.
+            await asyncio.to_thread(k.remove_policy)
+            report = await look(planes, "dispatch")
+            assert [where for where, _ in wrong(report)] == ["hub", "hub"]
+            await carry_out(report, "nothing clears nominations: no MutatingAdmissionPolicy")
+            await carry_out(report, "dispatch needs one that is not Kueue's")
+            assert wrong(await look(planes, "dispatch")) == []
+
+            # With the gate beside it Kueue would end of the first preemption.
             install(
                 hub,
                 multiKueue={"dispatcherName": "berthmaster.io/dispatcher"},
                 featureGates={MERGE_GATE: True},
             )
             assert wrong(await look(planes, "dispatch")) == []
+            preempts = {"spec": {"preemption": {"withinClusterQueue": "LowerPriority"}}}
+            queue = f"{API}/clusterqueues/{k.cluster_queue}"
+            await asyncio.to_thread(hub.api.merge, queue, preempts)
+            report = await look(planes, "dispatch")
+            [(_, what)] = wrong(report)
+            assert what == (
+                f"the gate {MERGE_GATE} is on and ClusterQueue {k.cluster_queue} may preempt: "
+                "Kueue's manager will end for good"
+            )
+            await carry_out(report, MERGE_GATE)
+            assert wrong(await look(planes, "dispatch")) == []
             [(_, what)] = wrong(await look(planes, "order"))
             assert "order needs Incremental with a step of 1" in what
+
+            await its_manager_dies(planes)
 
             # A black hole in one worker; then in all.
             await asyncio.to_thread(k.stop_queue, third.name, "Hold")
@@ -125,6 +212,137 @@ def test_a_fleet_in_order_is_seen_as_such_and_each_thing_that_breaks_is_found(
             assert blocked == [("hub", f"no worker can take LocalQueue {namespace}/main")]
 
     asyncio.run(whole())
+
+
+async def its_manager_dies(planes: Planes) -> None:
+    """The hub's: its API is served as before, and the lease grows old."""
+    hub = planes.hub
+    install(hub, multiKueue={"dispatcherName": "berthmaster.io/dispatcher"})
+    leases = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases"
+    path = f"{leases}/c1f6bfd2.kueue.x-k8s.io"
+    await asyncio.to_thread(hub.api.merge, path, {"spec": {"renewTime": lately(300.0)}})
+    [(_, what)] = wrong(await look(planes, "dispatch"))
+    assert what == "Kueue's manager does not run: its Deployment is scaled to 0"
+    await asyncio.to_thread(hub.api.merge, path, {"spec": {"renewTime": lately(-3600.0)}})
+
+
+def test_what_a_worker_and_a_job_lack_is_given_by_what_is_named_and_taken_back_again(
+    planes: Planes, namespace: str
+) -> None:
+    with Kueue(planes, namespace) as k:
+        hub, worker = planes.hub, planes.workers[0]
+        make_nodes(worker, [gpu_node("a", gpus=8, model="NVIDIA-A100-SXM4-80GB")])
+        list(apply(worker, "agent"))
+        try:
+            # The agent is there and may not make Jobs in the namespace.
+            report = asyncio.run(look(planes, as_self=False))
+            [found] = [
+                each
+                for each in report.findings
+                if each.where == worker.name and "may not:" in each.what
+            ]
+            assert all("jobs.batch" in part for part in found.what.split(", ")[1:6])
+            assert "apply -k" not in found.change
+            asyncio.run(carry_out(Report(mode="observe", ready=False, findings=[found]), "may"))
+            report = asyncio.run(look(planes, as_self=False))
+            told = [each.what for each in report.findings if each.where == worker.name]
+            assert any("may do all that observe needs" in what for what in told), told
+            undo = Report(mode="observe", ready=False, findings=[found])
+            asyncio.run(carry_out(undo, "may", undo=True))
+            report = asyncio.run(look(planes, as_self=False))
+            assert [each for each in report.findings if each.what == found.what]
+        finally:
+            remove(worker, "agent")
+
+        # A Job of MultiKueue's in a queue without its check waits until it is in one that has it.
+        hub.api.apply(builders.cluster_queue(f"{namespace}-web", {"default": {"cpu": "0"}}))
+        hub.api.apply(builders.local_queue(namespace, "web", f"{namespace}-web"))
+        k.submit("train", queue="web", run_s="1")
+        report = asyncio.run(look(planes))
+        asyncio.run(carry_out(report, "in queue web, which does not lead to MultiKueue: train"))
+        k.until(lambda: k.has("train", "Finished"), "it runs and ends", 120)
+        assert not [each for each in asyncio.run(look(planes)).findings if "managedBy" in each.what]
+
+        # A queue that a worker lacks is made as is said, or is said to be left out.
+        path = f"{API}/namespaces/{namespace}/localqueues/{k.queue}"
+        worker.api.delete(path)
+        k.until(lambda: worker.api.find(path) is None, "the LocalQueue gone")
+        left = (Without.parse(f"{worker.name}:{namespace}/*"),)
+        missing = f"jobs of {namespace}/main cannot run here: there is no Local"
+        report = asyncio.run(look(planes, without=left))
+        assert not [each for each in report.findings if missing in each.what]
+        asyncio.run(carry_out(asyncio.run(look(planes)), missing))
+        k.until(lambda: not k.inactive(), "it is there and active again")
+
+
+def dead_webhook(hub: Plane) -> str:
+    """Kueue's own webhook about Workloads, at which nobody answers. The path of it."""
+    rule = {
+        "apiGroups": ["kueue.x-k8s.io"],
+        "apiVersions": ["v1beta2"],
+        "operations": ["CREATE", "UPDATE"],
+        "resources": ["workloads", "workloads/status"],
+    }
+    hook = {
+        "name": "vworkload.kb.io",
+        "clientConfig": {"url": "https://127.0.0.1:9/validate"},
+        "rules": [rule],
+        "failurePolicy": "Fail",
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+        "timeoutSeconds": 1,
+    }
+    made = hub.api.apply(
+        {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingWebhookConfiguration",
+            "metadata": {"name": "kueue-validating-webhook-configuration"},
+            "webhooks": [hook],
+        }
+    )
+    return hub.api.path_of(made)
+
+
+def test_a_workload_that_ends_kueue_s_manager_goes_by_the_steps_that_are_named(
+    planes: Planes, namespace: str
+) -> None:
+    with Kueue(planes, namespace) as k:
+        hub = planes.hub
+        install(hub, multiKueue={})
+        k.stop_queue(planes.workers[0].name, "Hold")
+        k.set_clusters([planes.workers[0].name])
+        k.submit("train")
+        k.until(lambda: k.has("train", "QuotaReserved"), "quota")
+        k.kill_manager("hub")
+        workload = k.workload("train")
+        assert workload is not None
+        kept = [one for one in workload["status"]["conditions"] if one["type"] != "Evicted"]
+        evicted = {
+            **kept[0],
+            "type": "Evicted",
+            "status": "True",
+            "reason": "Preempted",
+        }
+        k.patch_status("train", {"admission": None, "conditions": [*kept, evicted]})
+        webhook = dead_webhook(hub)
+        try:
+            report = asyncio.run(look(planes))
+            name = workload["metadata"]["name"]
+            [(where, what)] = [each for each in wrong(report) if "ends Kueue" in each[1]]
+            assert (where, what.partition(" ends ")[0]) == (
+                "hub",
+                f"Workload {namespace}/{name} of Job train",
+            )
+            asyncio.run(carry_out(report, "ends Kueue's manager"))
+            k.until(lambda: hub.api.find(k.path(name)) is None, "the Workload gone")
+            [hook] = hub.api.get(webhook)["webhooks"]
+            assert hook["failurePolicy"] == "Fail"
+        finally:
+            hub.api.delete(webhook)
+        k.start_manager("hub")
+        k.stop_queue(planes.workers[0].name, "None")
+        k.wait_active()
+        assert not [what for _, what in wrong(asyncio.run(look(planes))) if "ends Kueue" in what]
 
 
 def test_accounts_that_are_not_there_yet_lack_every_right_and_a_stranger_sees_little(

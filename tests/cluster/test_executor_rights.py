@@ -7,9 +7,9 @@ from typing import Final
 import aiohttp
 import pytest
 
-from berthmaster.bus.embedded import free_ports
 from berthmaster.messages.placement import Target
 from berthmaster.messages.workload import Evicted
+from berthmaster.runtime.ports import free_ports
 from tests.bus.tools import story
 from tests.cluster.executing import job, site
 from tests.controlplane.api import Api, ApiError, documents

@@ -118,6 +118,11 @@ def test_a_worker_that_does_not_admit_is_followed_by_the_next_best(rig: Rig) -> 
     rig.until(lambda: ONE in rig.k.nominated("train"), "nominated")
     rig.until(lambda: rig.k.copies("train"), "a copy")
     rig.bus.copy(ONE, rig.k, "train", message="ClusterQueue is inactive")
+    rig.until(lambda: rig.k.nominated("train") == [], "the nomination is taken back")
+    rig.until(lambda: rig.k.copies("train") == [], "its copy is removed")
+    assert "its copy in worker-1 has to go first" in rig.bus.why(name).summary
+    assert rig.k.nominated("train") == []
+    rig.bus.copy(ONE, rig.k, "train", gone=True)
     rig.until(lambda: rig.k.cluster_of("train") == TWO, "it runs in the next best")
     rig.until_told("train", f"admitted {TWO}", f"running {TWO}")
     assert f"evicted {ONE}" in rig.story("train")

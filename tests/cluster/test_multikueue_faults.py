@@ -4,12 +4,14 @@ deny."""
 
 import contextlib
 import http
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from berthmaster.multikueue.deciding.traps import KUEUE_SILENT, NOT_CLEARED, SILENT_WORDS
 from tests.cluster.multikueueing import USER, Bus, Rig, running_in
 from tests.controlplane.api import ApiError
 from tests.controlplane.kueue.setup import API, Kueue, Options
@@ -162,10 +164,35 @@ def test_a_cluster_added_while_a_job_waits_takes_it(rig: Rig) -> None:
     rig.nothing_wrong()
 
 
-def test_without_the_gate_the_trap_is_told_with_its_cure_and_the_cure_works(
+def test_a_hub_whose_kueue_is_dead_is_told_and_its_jobs_go_on_when_it_is_back(rig: Rig) -> None:
+    rig.flags = ("--patience-s", "5", "--hub-mute-s", "4")
+    rig.k.submit("train", run_s="2")
+    rig.k.until(lambda: rig.k.state_of("train") == "Pending", "quota and MultiKueue's check")
+    rig.k.kill_manager("hub")
+    rig.start()
+    rig.until(lambda: rig.k.nominated("train"), "nominated")
+    first = rig.k.nominated("train")
+    name = rig.name("train")
+
+    def silent_s() -> int:
+        found = re.search(r"Kueue has written nothing for (\d+) s while 1 waits", summary())
+        return int(found[1]) if found else 0
+
+    def summary() -> str:
+        return rig.bus.why(name).summary
+
+    rig.until(lambda: silent_s() >= 12, "it is told, and for longer than patience lasts")
+    assert rig.k.nominated("train") == first  # nobody is sent elsewhere meanwhile
+    assert rig.events("train", KUEUE_SILENT) == [SILENT_WORDS]
+    rig.k.start_manager("hub")
+    ended_once(rig, "train")
+    rig.nothing_wrong()
+
+
+def test_where_nothing_clears_nominations_the_trap_is_told_and_its_cure_works(
     planes: Planes, namespace: str, bus: Bus, tmp_path: Path
 ) -> None:
-    options = Options(dispatcher=OURS, merge_patch_gate=False)
+    options = Options(dispatcher=OURS, policy=False)
     with rigged(planes, namespace, bus, tmp_path, options) as rig:
         rig.start()
         name = rig.submit("train")
@@ -173,12 +200,13 @@ def test_without_the_gate_the_trap_is_told_with_its_cure_and_the_cure_works(
         (where,) = rig.k.nominated("train")
         rig.until(lambda: rig.k.has("train", "Admitted", where), "the worker admits it")
         rig.bus.copy(where, rig.k, "train", quota_reserved=True, admitted=True)
-        rig.until(lambda: rig.events("train", "MissingGate"), "the trap is told")
-        (note,) = rig.events("train", "MissingGate")
-        assert "WorkloadRequestUseMergePatch=true" in note
-        assert "WorkloadRequestUseMergePatch=true" in rig.bus.why(name).summary
+        rig.until(lambda: rig.events("train", NOT_CLEARED), "the trap is told")
+        (note,) = rig.events("train", NOT_CLEARED)
+        assert "kubectl apply -k deploy/kubernetes/nominations" in note
+        assert "deploy/kubernetes/nominations" in rig.bus.why(name).summary
         assert rig.k.nominated("train") == [where]  # nowhere else: it runs there
-        rig.k.restart_manager("hub", merge_patch_gate=True)
+        rig.k.apply_policy()
+        rig.k.restart_manager("hub")
         rig.until_told("train", f"admitted {where}", f"running {where}", limit_s=120)
         rig.nothing_wrong()
 

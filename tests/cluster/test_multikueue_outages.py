@@ -19,6 +19,7 @@ from berthmaster.bus.errors import BusError
 from berthmaster.lifecycle.fold import Key
 from berthmaster.messages.fleet import NodeReport
 from berthmaster.multikueue.apiserver.watch import WATCHED
+from berthmaster.multikueue.deciding.traps import NOT_CLEARED
 from tests.cluster.multikueue_bus import Bus
 from tests.cluster.multikueue_workers import Census, each_ends_once, inventories
 from tests.cluster.multikueueing import USER, Rig
@@ -275,7 +276,7 @@ def test_a_worker_is_gone_for_a_minute_while_jobs_run_and_are_sent_there(bare: R
         names["meanwhile"] = rig.submit("meanwhile", run_s="4")
         rig.until(lambda: rig.bus.kinds(names["meanwhile"])[-1] == f"succeeded {TWO}", "it ends")
         # Unless it was let in there just before: then nobody knows that it does not run.
-        let_in = f"admitted {ONE}" in rig.bus.kinds(way) or "MissingGate" in rig.log.read_text()
+        let_in = f"admitted {ONE}" in rig.bus.kinds(way) or NOT_CLEARED in rig.log.read_text()
         if not let_in:
             rig.until(lambda: rig.bus.kinds(way)[-1] == f"succeeded {TWO}", "it went elsewhere")
             assert f"evicted {ONE}" in rig.bus.kinds(way)

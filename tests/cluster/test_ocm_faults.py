@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
+from berthmaster.bus.errors import BusError
+from berthmaster.runtime.errors import SettingsError
 from tests.bus.shells import in_loop
 from tests.cluster.ocming import (
     CLAIMS,
     CLUSTERS,
     DEPLOY,
     NAME,
+    Teller,
     bus,
     calling,
     events,
@@ -61,6 +64,15 @@ def make_namespace(plane: Plane, name: str) -> None:
 
 def until_s(thing: Object) -> float:
     return datetime.fromisoformat(thing["status"]["validUntil"]).timestamp()
+
+
+async def told(scorer: Teller, cluster: str, **rest: Any) -> bool:
+    """Whether the bus took it."""
+    try:
+        await scorer.tell(cluster, **rest)
+    except BusError:
+        return False
+    return True
 
 
 @in_loop
@@ -136,12 +148,23 @@ async def test_scores_never_run_out_while_we_live_not_even_without_the_bus(
             # Renewed at half its time, and nothing else about it is new.
             later = await until(hub, scores_path(east), lambda one: until_s(one) > until_s(first))
             assert later["status"]["conditions"] == first["status"]["conditions"]
-            # The bus goes: what nobody tells is the worst, and that is kept up too.
+            # The bus goes: what was told last stays, says so, and is kept up too.
             scorer.server.stop()
             lost = await until(hub, scores_path(east), lambda one: reason(one) == "NotTold")
-            assert set(values(lost).values()) == {-100}
+            assert values(lost) == values(first)
             kept = await until(hub, scores_path(east), lambda one: until_s(one) > until_s(lost))
-            assert set(values(kept).values()) == {-100}
+            assert values(kept) == values(first)
+            # It is back, and the scorer has not heard the cluster yet: its silence is not its own.
+            scorer.server.start()
+            await scorer.tell(east, freshness="withdrawn", age_s=60.0)
+            back = await until(
+                hub,
+                scores_path(east),
+                lambda one: "not heard yet" in one["status"]["conditions"][0]["message"],
+            )
+            assert values(back) == values(first)
+            silent = await until(hub, scores_path(east), lambda one: reason(one) == "Withdrawn")
+            assert set(values(silent).values()) == {-100}
 
 
 @in_loop
@@ -302,6 +325,57 @@ async def test_profiles_that_we_manage_get_properties_and_those_of_others_nothin
             assert properties(absurd) == dict(many)
 
 
+@in_loop
+async def test_profiles_that_we_have_made_go_where_ocm_makes_its_own(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    hub = planes.hub
+    learned, other = (f"{side}-{secrets.token_hex(4)}" for side in ("learned", "other"))
+    kubeconfig = await calling(
+        with_rights,
+        hub,
+        namespace,
+        "hub-rbac.yaml",
+        "berthmaster-ocm-hub",
+        "berthmaster-ocm-profiles",
+    )
+    options = {"profile_namespace": namespace, "create_profiles_in": namespace}
+    binding = {
+        "apiVersion": f"{OCM}/v1beta2",
+        "kind": "ManagedClusterSetBinding",
+        "metadata": {"name": "global", "namespace": namespace},
+        "spec": {"clusterSet": "global"},
+    }
+
+    async def gone(name: str) -> None:
+        async with asyncio.timeout(90):
+            while await calling(hub.api.find, profile_path(namespace, name)):
+                await asyncio.sleep(0.1)
+
+    async with bus(tmp_path) as scorer:
+        for name in (learned, other):
+            await scorer.tell(name)
+        try:
+            async with ocm(scorer.url, kubeconfig, **options) as ctx:
+                for name in (learned, other):
+                    await until(hub, profile_path(namespace, name), properties)
+                await calling(hub.api.apply, managed(learned))
+                await gone(learned)
+                assert await calling(hub.api.find, profile_path(namespace, other))
+                await calling(hub.api.apply, binding)
+                await gone(other)
+                for _ in range(10):
+                    await scorer.tell(other)
+                    await asyncio.sleep(0.1)
+                assert not await calling(hub.api.find, profile_path(namespace, other))
+                assert troubles(ctx) == {}
+        finally:
+            await calling(hub.api.delete, f"{CLUSTERS}/{learned}")
+        with pytest.raises(SettingsError, match=r"has ManagedClusterSetBindings \(global\)"):
+            async with ocm(scorer.url, kubeconfig, **options):
+                pass
+
+
 # ---- ClusterClaims
 
 
@@ -359,12 +433,15 @@ async def test_a_managed_cluster_claims_what_it_has_with_the_rights_for_its_own_
 
 def test_the_addons_objects_are_what_the_api_takes(planes: Planes, namespace: str) -> None:
     api = planes.hub.api
-    made = documents(DEPLOY / "addon.yaml", DEPLOY / "addon-example.yaml")
-    made[-1]["metadata"]["namespace"] = namespace
+    files = ("addon.yaml", "addon-example.yaml", "addon-config-example.yaml")
+    made = documents(*(DEPLOY / file for file in files))
+    for each in made[-2:]:
+        each["metadata"]["namespace"] = namespace
     assert [each["kind"] for each in made] == [
         "AddOnTemplate",
         "ClusterManagementAddOn",
         "ManagedClusterAddOn",
+        "AddOnDeploymentConfig",
     ]
     try:
         for each in made:

@@ -128,10 +128,10 @@ def events(hub: Rig) -> list[dict[str, Any]]:
     return hub.hub.api.items(f"/api/v1/namespaces/{hub.namespace}/events")
 
 
-def test_a_wrong_edit_keeps_the_decisions_until_it_is_right(hub: Rig) -> None:
+def test_a_wrong_edit_is_answered_by_the_request_before_it_until_it_is_right(hub: Rig) -> None:
     three(hub)
     hub.place(predicates=[T4])
-    hub.start()
+    first = hub.start()
     hub.until_decided("c1", "c2")
     before = hub.pages()
     for wrong in (
@@ -148,10 +148,62 @@ def test_a_wrong_edit_keeps_the_decisions_until_it_is_right(hub: Rig) -> None:
         assert hub.pages() == before
         assert hub.status()["numberOfSelectedClusters"] == 2
         assert hub.condition("PlacementSatisfied")[0] == "True"
+    # What happens to clusters and rights counts, also for an evaluator that starts after the edit.
+    hub.taint("c1", {"key": "gone", "effect": "NoSelect"})
+    hub.until_decided("c2")
+    hub.kill(first)
+    hub.start()
+    hub.taint("c1")
+    hub.until_decided("c1", "c2")
+    hub.unbind()
+    hub.until_decided()
+    assert hub.condition("PlacementMisconfigured")[0] == "True"
+    hub.bind()
+    hub.until_decided("c1", "c2")
     cel = "managedCluster.metadata.labels['accelerator'].endsWith('a100')"
     hub.edit(predicates=[{"requiredClusterSelector": {"celSelector": {"celExpressions": [cel]}}}])
     hub.until_decided("c3")
     hub.until(lambda: hub.condition("PlacementMisconfigured")[0] == "False", "it is right again")
+    # Back to Open Cluster Management: the decisions stay, and nothing of ours beside them.
+    hub.give_back()
+    hub.until(lambda: not hub.pages()[0]["metadata"].get("annotations"), "our notes are gone")
+    assert hub.decided() == ["c3"]
+
+
+FIRST = "managedCluster.status.conditions[0]"
+
+
+def asking(cel: str) -> dict[str, Any]:
+    return {"requiredClusterSelector": {"celSelector": {"celExpressions": [cel]}}}
+
+
+def test_expressions_see_what_an_api_server_leaves_out(hub: Rig) -> None:
+    three(hub)
+    path = f"{CLUSTERS}/{hub.named('c1')}"
+    hub.hub.api.merge(path, {"spec": {"hubAcceptsClient": False}})
+    told = {"type": "Told", "status": "True", "reason": "R", "message": ""}
+    when = {"lastTransitionTime": "2026-01-02T03:04:05Z"}
+    claims = [{"name": "gpus", "value": "8"}]
+    status = {"conditions": [told | when], "clusterClaims": claims, "capacity": {"cpu": "8000m"}}
+    hub.hub.api.merge(f"{path}/status", {"status": status})
+    hub.place(predicates=[asking("!managedCluster.spec.hubAcceptsClient")])
+    hub.start()
+    hub.until_decided("c1")
+    for cel, chosen in (
+        ("managedCluster.spec.hubAcceptsClient", ("c2", "c3")),
+        ("managedCluster.status.capacity.cpu == '8'", ("c1",)),
+        ("has(managedCluster.status.version)", ("c1", "c2", "c3")),
+        ("managedCluster.status.conditions.exists(c, c.message == '')", ("c1",)),
+        (f"timestamp({FIRST}.lastTransitionTime).getFullYear() == 2026", ("c1",)),
+        ("type(managedCluster.spec.hubAcceptsClient) == bool", ("c1", "c2", "c3")),
+        ("managedCluster.status.clusterClaims.exists(c, int(c.value) == 8)", ("c1",)),
+    ):
+        hub.edit(predicates=[asking(cel)])
+        hub.until_decided(*chosen)
+    # What OCM's checker refuses is refused; what was decided stays.
+    hub.edit(predicates=[asking("'1' in [1]")])
+    hub.until(lambda: hub.condition("PlacementMisconfigured")[0] == "True", "it is told")
+    hub.until_decided("c1")
 
 
 def test_a_killed_evaluator_is_replaced_and_neither_loses_nor_repeats_anything(hub: Rig) -> None:
@@ -166,8 +218,11 @@ def test_a_killed_evaluator_is_replaced_and_neither_loses_nor_repeats_anything(h
     hub.edit(predicates=None)
     hub.kill(first)
     hub.until_decided("c1", "c2", "c3")
-    holder = hub.hub.api.get(LEASE.format(hub.namespace))["spec"]["holderIdentity"]
-    assert str(second.pid) in holder
+    lease = LEASE.format(hub.namespace)
+    hub.until(
+        lambda: str(second.pid) in hub.hub.api.get(lease)["spec"]["holderIdentity"],
+        "the second acts",
+    )
 
     # A third life writes what is new, and of the rest nothing again.
     hub.until(lambda: hub.condition("PlacementSatisfied")[2] == 2, "the status is written")

@@ -6,7 +6,6 @@ Where a pod finds its service account is fixed, so each process has a view of fi
 """
 
 import json
-import random
 import shutil
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from berthmaster.bus.embedded import free_ports, port_is_free
+from berthmaster.runtime.ports import free_ports
 from tests.cluster.deploying import OURS, apply, bind_executor, remove
 from tests.controlplane.kueue.setup import Kueue, Options
 from tests.controlplane.nodes import gpu_node, make_nodes
@@ -28,6 +27,7 @@ from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
 from tests.controlplane.processes import until
 from tests.pipeline.running import environment, run_berth
+from tests.support.ports import free_block
 
 ONE: Final = "worker-1"
 LIMIT_S: Final = 150.0  # a dozen processes on a busy machine
@@ -89,14 +89,6 @@ class Side:
         """SIGTERM, as a kubelet does it; its exit code."""
         self.process.terminate()
         return self.process.wait(15)
-
-
-def free_block(count: int) -> int:
-    """The first of so many free ports in a row: a pod's own and those of its children."""
-    while True:
-        first = random.randrange(20_000, 32_000)
-        if all(port_is_free(port) for port in range(first, first + count)):
-            return first
 
 
 @contextmanager

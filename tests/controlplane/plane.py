@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from berthmaster.runtime.ports import free_ports
 from tests.controlplane import components
 from tests.controlplane.api import (
     CALL_LIMIT_S,
@@ -27,7 +28,7 @@ from tests.controlplane.api import (
 from tests.controlplane.audit import AuditLog
 from tests.controlplane.build import Programs
 from tests.controlplane.certificates import Authority, Pair, service_account_key
-from tests.controlplane.processes import Failed, Process, free_ports, until
+from tests.controlplane.processes import Failed, Process, until
 from tests.controlplane.proxy import Proxy
 
 ADMIN: Final = "admin"

@@ -7,9 +7,7 @@ watched lingers for ten seconds, and a crash is what tests want anyway.
 """
 
 import queue
-import random
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -24,9 +22,6 @@ KILL_LIMIT_S: Final = 10.0
 STOP_LIMIT_S: Final = 10.0
 START_LIMIT_S: Final = 60.0
 POLL_S: Final = 0.02
-# Below the range that the kernel takes for outgoing connections: a client that tries again and
-# again to reach a server that is away would otherwise one day be given the server's own port.
-_PORTS: Final = range(20_000, 32_000)
 _LAST_LINES: Final = 6
 _LAST_BYTES: Final = 32 * 1024
 
@@ -53,22 +48,6 @@ def until(
         if time.monotonic() > deadline_s:
             raise NotYet(f"{what}: not within {limit_s:g} s")
         time.sleep(poll_s)
-
-
-def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """Different ports where nobody listens now and no outgoing connection will be."""
-    found: list[int] = []
-    for port in random.sample(_PORTS, len(_PORTS)):
-        if len(found) == count:
-            break
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((host, port))
-            except OSError:
-                continue
-        found.append(port)
-    return found
 
 
 def all_stopped(pid: int) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from tests.controlplane.processes import free_ports
+from berthmaster.runtime.ports import free_ports
 
 ANSWER_LIMIT_S: Final = 10.0
 _APPLICATION_DATA: Final = (

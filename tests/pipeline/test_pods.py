@@ -3,7 +3,6 @@ they show, what they restart, whom they let in, and how they end."""
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -19,8 +18,9 @@ from typing import Any
 import pytest
 import yaml
 
-from berthmaster.bus.embedded import free_ports, port_is_free
+from berthmaster.runtime.ports import free_ports
 from tests.pipeline.running import alive, children_of, environment, gone_within, run_berth
+from tests.support.ports import free_block
 
 LIMIT_S = 120.0  # a dozen processes on a machine that has other things to do
 END_LIMIT_S = 7.5  # five, and what a busy machine adds
@@ -77,14 +77,6 @@ class Pod:
             assert self.process.poll() is None, self.log.read_text()
             assert time.monotonic() < deadline, f"{what}: {self.log.read_text()}"
             time.sleep(0.05)
-
-
-def free_block(count: int) -> int:
-    """The first of so many free ports in a row, where nobody is given a port by chance."""
-    while True:
-        first = random.randrange(20_000, 32_000)
-        if all(port_is_free(port) for port in range(first, first + count)):
-            return first
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from berthmaster.admission.leaving import Leaving
 from berthmaster.admission.members import Members
 from berthmaster.admission.objects import check_of
 from berthmaster.admission.review import Review, conditions, review, same
-from berthmaster.admission.selection import Reason
+from berthmaster.admission.selection import Reason, half_written
 from berthmaster.controller.answer import Answer
 from berthmaster.controller.aside import Phase, SetAside
 from berthmaster.controller.instructions import KubeEvent
@@ -40,6 +40,7 @@ from berthmaster.kueue.workloads import Workload
 AGAIN_S: Final = 10.0  # after a write that failed
 SOON_S: Final = 0.5  # after one that somebody else came before, or that is not mirrored yet
 MIRRORED_S: Final = 5.0  # so long a write of ours may take to come back
+WRITTEN_S: Final = 2.0  # so long a scheduler may take from its decisions to its status
 MOST_CONNECTS: Final = 20  # at once
 MOST_STATES: Final = 200  # of Workloads, under way at once
 MOST_REMEMBERED: Final = 10_000  # pauses of writes, before those that are over are forgotten
@@ -72,6 +73,7 @@ class Admission:
         self._expected: dict[str, tuple[str, float]] = {}  # config -> (resource version, limit)
         self._trouble: dict[str, str] = {}  # config -> why its last write failed
         self._written: dict[str, tuple[object, float]] = {}  # check -> what was told last, and when
+        self._half_written_s: dict[str, float] = {}  # check -> since when its decisions are
         self._kept: set[str] = set()  # configurations of which was told that they cannot go
 
     # What comes in
@@ -179,6 +181,7 @@ class Admission:
             for name in [n for n in self.reviews if not self._is_ours(n)]:
                 del self.reviews[name]
                 self.standings.pop(name, None)
+                self._half_written_s.pop(name, None)
             if self._whole:
                 out += self._orphans(now_s)
             self._due(self._leaving.next_due_s(now_s))
@@ -210,6 +213,10 @@ class Admission:
     # Checks
 
     def _check(self, name: str, check: AdmissionCheck, now_s: float) -> list[Instruction]:
+        if self._is_half_written(name, check, now_s):
+            if (known := self.standings.get(name)) is not None:
+                self.standings[name] = known._replace(held=True)
+            return []
         trouble = self._trouble.get(name, "")
         found = review(check, self.index, trouble=trouble)
         free: frozenset[str] = frozenset()
@@ -228,6 +235,18 @@ class Admission:
         out = [] if awaited else self._config(name, check, found, now_s)
         out += self._connects(found, now_s)
         return out + self._tell(name, check, found, now_s)
+
+    def _is_half_written(self, name: str, check: AdmissionCheck, now_s: float) -> bool:
+        """Whether its Placement's decisions are being written; not for ever: a scheduler may have
+        died over it."""
+        if not half_written(check, self.index.ocm):
+            self._half_written_s.pop(name, None)
+            return False
+        until_s = self._half_written_s.setdefault(name, now_s) + WRITTEN_S
+        if now_s >= until_s:
+            return False
+        self._due(until_s)
+        return True
 
     def _config(
         self, name: str, check: AdmissionCheck, found: Review, now_s: float

@@ -5,12 +5,15 @@ Kueue's own objects are in berthmaster.kueue. Every field may be missing or null
 
 from typing import Final
 
-from berthmaster.kubernetes.objects import Conditioned, Object, Struct
+from berthmaster.kubernetes.objects import Conditioned, Conditions, Object, Struct
 from berthmaster.kueue.multikueue import MultiKueueConfig
 
 OCM_GROUP: Final = "cluster.open-cluster-management.io"
 PLACEMENT_LABEL: Final = f"{OCM_GROUP}/placement"  # on a PlacementDecision
 GROUP_INDEX_LABEL: Final = f"{OCM_GROUP}/decision-group-index"
+# On the decisions of our own evaluator (berth serve placement): the last good request, by which it
+# goes on deciding after a wrong edit.
+REQUEST_ANNOTATION: Final = "berthmaster.io/placement-request"
 
 # On a MultiKueueConfig: that it is ours, and of which check. Both are needed.
 MANAGED_LABEL: Final = "app.kubernetes.io/managed-by"
@@ -21,8 +24,16 @@ CHECK_ANNOTATION: Final = "berthmaster.io/admission-check"
 # Open Cluster Management's
 
 
+class PlacementStatus(Conditions, frozen=True):
+    """Written after the decisions that it is about."""
+
+    number_of_selected_clusters: int | None = None
+
+
 class Placement(Conditioned, frozen=True):
     """Which clusters are wanted; its conditions say whether its scheduler understands it."""
+
+    status: PlacementStatus | None = None
 
 
 class Decision(Struct, frozen=True):
@@ -47,6 +58,11 @@ class PlacementDecision(Object, frozen=True):
         """Their names, in the page's order."""
         found = (self.status and self.status.decisions) or ()
         return tuple(one.cluster_name for one in found if one.cluster_name)
+
+    @property
+    def decided_anyway(self) -> bool:
+        """Whether it stays right while its Placement is misconfigured."""
+        return REQUEST_ANNOTATION in self.metadata.annotations
 
 
 # Kueue's

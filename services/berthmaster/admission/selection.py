@@ -7,7 +7,7 @@ the words that Open Cluster Management's own controller uses:
 the check's parameters are missing or name another kind     PlacementError         not known
 Placements are not served, or it cannot be read             PlacementError         not known
 there is no such Placement in the namespace                 PlacementNotFound      not known
-its scheduler calls it misconfigured                        PlacementError         not known
+its scheduler calls it misconfigured, and has stopped       PlacementError         not known
 a PlacementDecision of it cannot be read                    PlacementDecisionError not known
 it has no PlacementDecision                                 PlacementDecisionError not known
 its decisions name nobody                                   NoClustersAvailable    nobody
@@ -15,7 +15,8 @@ else                                                        Active              
 ==========================================================  =====================  ============
 
 *Not known* is not "nobody": whoever is a member stays one, and nothing new is let through. A
-misconfigured edit empties the decisions; that must not take the clusters from what runs.
+misconfigured edit empties the decisions; that must not take the clusters from what runs. Our own
+evaluator does not stop then: it goes on by the request before the edit, and so do its readers.
 """
 
 import re
@@ -101,7 +102,9 @@ def select(check: AdmissionCheck, ocm: Ocm) -> Selection:
     bad = placement.condition("PlacementMisconfigured")
     if bad is not None and bad.true:
         why = (bad.message or bad.reason)[:MAX_WORDS]
-        return Selection(Reason.PLACEMENT_ERROR, f"{where} is misconfigured: {why}")
+        if not any(page.decided_anyway for page in ocm.decisions.get(name, {}).values()):
+            return Selection(Reason.PLACEMENT_ERROR, f"{where} is misconfigured: {why}")
+        where = f"{where} (misconfigured: {why})"
     return _decided(name, where, placement, ocm)
 
 
@@ -127,6 +130,18 @@ def _decided(name: str, where: str, placement: Placement, ocm: Ocm) -> Selection
         why = f" ({told.reason}: {told.message})"[:MAX_WORDS] if told is not None else ""
         return Selection(Reason.NO_CLUSTERS, f"{where} selects no cluster{why}", ())
     return Selection(Reason.ACTIVE, where, clusters)
+
+
+def half_written(check: AdmissionCheck, ocm: Ocm) -> bool:
+    """Whether the pages name fewer clusters than their Placement's status. The status is written
+    last: until then nobody can say whether the others were taken out, or a misconfigured edit has
+    emptied the pages."""
+    name, _ = named(check)
+    placement = ocm.placements.get(name)
+    if placement is None or placement.status is None:
+        return False
+    told = sum(len(page.clusters) for page in ocm.decisions.get(name, {}).values())
+    return told < (placement.status.number_of_selected_clusters or 0)
 
 
 def placement_of(page: PlacementDecision) -> str:

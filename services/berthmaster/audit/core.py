@@ -12,9 +12,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from berthmaster.audit.copies import Copies
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
 from berthmaster.lifecycle.states import State
-from berthmaster.messages.fleet import NodeGone, NodeReport
+from berthmaster.messages.fleet import CopyReport, NodeGone, NodeReport
 from berthmaster.messages.placement import HUB_CELL, Decision, PodBinding
 from berthmaster.messages.workload import JobRequest, Placed, WorkloadEvent
 
@@ -80,6 +81,7 @@ class Auditor:
         self._present: dict[tuple[str, str], dict[Key, _Presence]] = defaultdict(dict)
         self._nodes_of: dict[Key, set[tuple[str, str]]] = defaultdict(set)
         self._last_report_s = 0.0
+        self._copies = Copies()
         self._findings: list[Finding] = []
         self._left_out = 0
 
@@ -114,6 +116,7 @@ class Auditor:
             self._check_choice(event, name, sequence)
             if event.cell != HUB_CELL:  # there Kueue admits all or none, and names no pods
                 self._check_whole(event.request, event.pods, name, sequence)
+        self._copies.on_workload(workload, stored_at_s)
         self._charge(workload, name, sequence)
 
     def on_decision(self, decision: Decision, sequence: int) -> None:
@@ -174,6 +177,14 @@ class Auditor:
         self._charged[name] = charges
 
     # What the nodes say
+
+    def on_copy(self, report: CopyReport, stored_at_s: float) -> None:
+        """How a copy stands in a worker of MultiKueue, in stream order."""
+        self._copies.on_copy(report, stored_at_s)
+
+    def on_fact(self, cluster: str, stored_at_s: float) -> None:
+        """Anything that a cluster says, in stream order: it is not silent."""
+        self._copies.on_fact(cluster, stored_at_s)
 
     def on_node(self, report: NodeReport | NodeGone, sequence: int, stored_at_s: float) -> None:
         """One node report, in stream order."""
@@ -240,6 +251,8 @@ class Auditor:
         have gone by then is to be looked at too (pods of attempts that ended)."""
         if final_s is not None:
             self._check_leftovers(final_s)
+        for found in self._copies.contradictions():
+            self._find("runs where the hub says", found.name, found.what)
         states = Counter(w.state for w in self._workloads.values())
         ended = {s: states[s] for s in (State.SUCCEEDED, State.FAILED, State.CANCELLED)}
         running = states[State.CLAIMED] + states[State.ADMITTED] + states[State.RUNNING]

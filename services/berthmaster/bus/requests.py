@@ -10,6 +10,8 @@ window (see window.py).
 
 import asyncio
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
 
 from berthmaster.bus.errors import NoAnswer, NotConnected, NotPermitted
@@ -173,6 +175,20 @@ class Requests:
             asked.answer.set_result(msg)
 
 
+@asynccontextmanager
+async def _heeding() -> AsyncIterator[None]:
+    """Ends with CancelledError where the block swallowed a cancellation. The library connects under
+    `asyncio.wait_for`: of a cancellation and a refused connection in one turn of the loop, that
+    tells the refusal, and whoever closes while a server is away would be tried for, for ever."""
+    task = asyncio.current_task()
+    before = task.cancelling() if task is not None else 0
+    try:
+        yield
+    finally:
+        if task is not None and task.cancelling() > before:
+            raise asyncio.CancelledError
+
+
 class PatientClient(NatsClient):
     """The library's client, except that no error that a server reports closes it for good, and that
     it reads headers in half the time.
@@ -204,7 +220,8 @@ class PatientClient(NatsClient):
         await super()._process_info(info, initial_connection)
 
     async def _process_connect_init(self) -> None:
-        await super()._process_connect_init()
+        async with _heeding():
+            await super()._process_connect_init()
         # asyncio would warn at each end of a stream of which it does not know that it is TLS's.
         writer = getattr(self._transport, "_io_writer", None)
         if writer is not None and writer.get_extra_info("sslcontext") is not None:
@@ -213,7 +230,8 @@ class PatientClient(NatsClient):
     async def _connect_to_server(self, s: Any) -> None:
         if self._transport:
             self._transport.close()  # type: ignore[no-untyped-call]
-        await super()._connect_to_server(s)
+        async with _heeding():
+            await super()._connect_to_server(s)
 
     async def _process_err(self, err_msg: str) -> None:
         if "stale connection" in err_msg or "permissions violation" in err_msg:

@@ -18,7 +18,7 @@ from berthmaster.supervisor.plan import KubeTarget, PlanError, kube_target
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from berthmaster.doctor.facts import Mode
+    from berthmaster.doctor.facts import Mode, Without
     from berthmaster.doctor.findings import Finding, Report
     from berthmaster.doctor.reader import Place
 
@@ -40,6 +40,13 @@ SIGNS = {"ok": "ok", "note": "note", "warning": "warning", "blocks": "BLOCKS"}
     "--namespace", default="berth-system", show_default=True, metavar="NS", help="Of our pods."
 )
 @click.option(
+    "--without",
+    "without",
+    multiple=True,
+    metavar="W:NS/QUEUE",
+    help="A queue that worker W lacks on purpose, such as berlin:ml/main or berlin:ml/*; several.",
+)
+@click.option(
     "--self",
     "as_self",
     is_flag=True,
@@ -52,6 +59,7 @@ def doctor(
     workers: tuple[str, ...],
     mode: "Mode",
     namespace: str,
+    without: tuple[str, ...],
     as_self: bool,
     as_json: bool,
 ) -> None:
@@ -65,6 +73,7 @@ def doctor(
         at_workers = [_place(kube_target(text, Path.is_file)) for text in workers]
     except PlanError as error:
         usage(str(error))
+    left_out = _without(without, {worker.name for worker in at_workers})
     with kubernetes_work():
         from berthmaster.doctor.core import diagnose
         from berthmaster.doctor.reader import survey
@@ -76,6 +85,7 @@ def doctor(
             namespace=namespace,
             now_s=time.time(),
             as_self=as_self,
+            without=left_out,
         )
         report = diagnose(asyncio.run(read))
     if as_json:
@@ -83,6 +93,22 @@ def doctor(
     else:
         output.console.print(screen(report), soft_wrap=True)
     sys.exit(0 if report.ready else EXIT_FAILED)
+
+
+def _without(texts: tuple[str, ...], workers: set[str]) -> "list[Without]":
+    from berthmaster.doctor.facts import Without
+
+    found = []
+    for text in texts:
+        try:
+            one = Without.parse(text)
+        except ValueError as error:
+            usage(f"--without {error}")
+        if one.worker not in workers:
+            known = ", ".join(sorted(workers)) or "none"
+            usage(f"--without {text}: there is no --worker of that name; named are: {known}")
+        found.append(one)
+    return found
 
 
 def _place(target: KubeTarget) -> "Place":

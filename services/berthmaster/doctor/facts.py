@@ -43,7 +43,27 @@ class ManagerConfig:
     dispatcher: str = ""  # "" = not set, which is AllAtOnce
     step_size: int | None = None
     gates: dict[str, bool] = field(default_factory=dict)
+    keeps_finished: bool = False  # Workloads that are over stay until somebody deletes them
     problem: str = ""  # why the file cannot be understood
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManagerPod:
+    """A pod of Kueue's manager."""
+
+    name: str
+    ready: bool = False
+    words: str = ""  # why it is not, as its node says
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManagerLife:
+    """What shows whether Kueue's manager runs."""
+
+    wanted: int | None = None  # pods that its Deployment asks for; None = no Deployment was seen
+    pods: tuple[ManagerPod, ...] = ()
+    renewed_s_ago: float | None = None  # its lease; None = it has none, or none was seen
+    holder: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +78,7 @@ class ClusterFacts:
     skew_s: float | None = None  # its clock minus ours; None = not to be seen
     kueue_versions: frozenset[str] = frozenset()  # served API versions of Kueue
     kueue_image: str = ""
+    kueue_life: ManagerLife | None = None  # None = not looked at
     unread: tuple[str, ...] = ()  # what these credentials may not read, with the reason
     missing_rights: tuple[Right, ...] = ()
     rights_of: str = ""  # as whom they were asked; "" = they were not
@@ -81,6 +102,7 @@ class ClusterQueue:
     checks: tuple[str, ...] = ()
     state: State = State()
     stopped: str = ""  # Hold or HoldAndDrain
+    preempts: bool = False  # Kueue may evict a Workload for one of its own
     gpu_quota: dict[str, int] | None = None  # by resource; None = none of them is covered
 
 
@@ -92,6 +114,7 @@ class LocalQueue:
     name: str
     cluster_queue: str
     state: State = State()
+    stopped: str = ""  # Hold or HoldAndDrain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,26 +127,62 @@ class MultiKueueCluster:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StrandedJob:
+    """A Job that is MultiKueue's and is in no queue of MultiKueue's: nobody runs it."""
+
+    namespace: str
+    name: str
+    queue: str = ""  # its LocalQueue; "" = none
+    suspended: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClearingPolicy:
+    """A MutatingAdmissionPolicy that clears nominations."""
+
+    name: str
+    idle: str = ""  # why it does nothing; "" = it is in effect
+
+
+@dataclass(frozen=True, kw_only=True)
+class Poisoned:
+    """A Workload that Kueue's manager cannot start with."""
+
+    namespace: str
+    name: str
+    owner: tuple[str, str] = ("", "")  # kind and name of its job
+
+
+@dataclass(frozen=True, kw_only=True)
 class HubFacts(ClusterFacts):
     """What is read of the hub."""
 
     manager: ManagerConfig | None = None  # None = not readable
-    merge_policies: tuple[str, ...] = ()  # MutatingAdmissionPolicies over Workloads' status
+    serves_policies: bool = False  # MutatingAdmissionPolicies: Kubernetes 1.36 on
+    clearing: tuple[ClearingPolicy, ...] = ()
+    poisoned: tuple[Poisoned, ...] = ()
+    nominators: dict[str, tuple[str, ...]] = field(default_factory=dict)  # not ours: Workloads
+    workload_webhook: str = ""  # ValidatingWebhookConfiguration that asks Kueue about Workloads
     checks: tuple[AdmissionCheck, ...] = ()
     configs: dict[str, tuple[str, ...]] = field(default_factory=dict)  # MultiKueueConfig: clusters
     clusters: tuple[MultiKueueCluster, ...] = ()
     cluster_queues: tuple[ClusterQueue, ...] = ()
     local_queues: tuple[LocalQueue, ...] = ()
+    stranded: tuple[StrandedJob, ...] = ()
+
+
+Vendor = Literal["nvidia", "amd", "tpu"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuNode:
-    """A node that offers GPUs."""
+    """A node that offers GPUs, or other accelerators."""
 
     name: str
     gpus: int
     ready: bool = True
-    model: str = ""  # of GPU feature discovery; "" = no label
+    model: str = ""  # by its vendor's label; "" = no label
+    vendor: Vendor = "nvidia"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +195,30 @@ class WorkerFacts(ClusterFacts):
     gpu_nodes: tuple[GpuNode, ...] = ()
     nodes: int = 0
     job_sets: bool = False  # whether the CRD is served
+    agent: bool = False  # whether our agent is installed there
+
+
+@dataclass(frozen=True, kw_only=True)
+class Without:
+    """A queue that a worker lacks on purpose."""
+
+    worker: str
+    namespace: str
+    queue: str  # "*" = all of the namespace
+
+    def covers(self, worker: str, queue: LocalQueue) -> bool:
+        """Whether it is about this queue there."""
+        there = (self.worker, self.namespace) == (worker, queue.namespace)
+        return there and self.queue in ("*", queue.name)
+
+    @staticmethod
+    def parse(text: str) -> "Without":
+        """WORKER:NAMESPACE/QUEUE. Raises ValueError."""
+        worker, colon, rest = text.partition(":")
+        namespace, slash, queue = rest.partition("/")
+        if not (worker and colon and namespace and slash and queue) or "/" in queue:
+            raise ValueError(f"{text!r} is not WORKER:NAMESPACE/QUEUE, such as berlin:ml/main")
+        return Without(worker=worker, namespace=namespace, queue=queue)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,3 +229,5 @@ class Survey:
     namespace: str  # where our pods are, or shall be
     hub: HubFacts | None = None
     workers: tuple[WorkerFacts, ...] = ()
+    without: tuple[Without, ...] = ()
+    as_self: bool = False  # rights are those of a person's credentials, and of no account of ours

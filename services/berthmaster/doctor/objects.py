@@ -1,7 +1,7 @@
 """What the doctor reads of Kubernetes' objects, and the facts that these and Kueue's come to.
 Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -9,14 +9,22 @@ import yaml
 
 from berthmaster.doctor import facts
 from berthmaster.doctor.facts import ManagerConfig, State
-from berthmaster.kubernetes.objects import Condition, Object, Struct, condition
+from berthmaster.engine.fleet.models import MODEL_LABELS
+from berthmaster.kubernetes.objects import Condition, Object, Struct, condition, seconds
 from berthmaster.kubernetes.quantity import QuantityError, parse_quantity
-from berthmaster.kueue.names import GROUP
+from berthmaster.kueue.jobs import HubJob
+from berthmaster.kueue.names import GROUP, MULTIKUEUE, QUEUE_LABEL
+from berthmaster.kueue.nominators import ManagedWorkload, others_nominating
 from berthmaster.kueue.queues import ClusterQueue, LocalQueue, ResourceGroup
+from berthmaster.kueue.workloads import Workload
 
 O = TypeVar("O", bound=Object)  # noqa: E741
-MODEL_LABEL: Final = "nvidia.com/gpu.product"
+TPU: Final = "google.com/tpu"
+TPU_LABEL: Final = "cloud.google.com/gke-tpu-accelerator"
+AMD_MARK: Final = "amd.com/"
 CONFIG_FILE: Final = "controller_manager_config.yaml"
+WORKLOAD_WEBHOOK: Final = "vworkload.kb.io"
+KUEUE_MANAGERS: Final = ("kueue", "multikueue")  # field managers of its own begin so
 GPU_MARKS: Final = ("/gpu", "nvidia.com/mig-", "google.com/tpu")
 
 
@@ -29,25 +37,57 @@ class Node(Object, frozen=True):
     status: NodeStatus = NodeStatus()
 
 
-class Container(Struct, frozen=True):
+class PodContainer(Struct, frozen=True):
     image: str = ""
     args: tuple[str, ...] = ()
 
 
 class PodSpec(Struct, frozen=True):
-    containers: tuple[Container, ...] = ()
+    containers: tuple[PodContainer, ...] = ()
 
 
 class Template(Struct, frozen=True):
     spec: PodSpec = PodSpec()
 
 
+class Selector(Struct, frozen=True):
+    match_labels: dict[str, str] = msgspec.field(default_factory=dict)
+
+
 class DeploymentSpec(Struct, frozen=True):
+    replicas: int = 1
+    selector: Selector = Selector()
     template: Template = Template()
 
 
 class Deployment(Object, frozen=True):
     spec: DeploymentSpec = DeploymentSpec()
+
+
+class Waiting(Struct, frozen=True):
+    reason: str = ""
+    message: str = ""
+
+
+class ContainerState(Struct, frozen=True):
+    waiting: Waiting | None = None
+    terminated: Waiting | None = None
+
+
+class ContainerStatus(Struct, frozen=True):
+    ready: bool = False
+    state: ContainerState = ContainerState()
+
+
+class PodStatus(Struct, frozen=True):
+    phase: str = ""
+    reason: str = ""
+    conditions: tuple[Condition, ...] = ()
+    container_statuses: tuple[ContainerStatus, ...] = ()
+
+
+class Pod(Object, frozen=True):
+    status: PodStatus = PodStatus()
 
 
 class ConfigMap(Object, frozen=True):
@@ -57,22 +97,60 @@ class ConfigMap(Object, frozen=True):
 class RuleOver(Struct, frozen=True):
     api_groups: tuple[str, ...] = ()
     resources: tuple[str, ...] = ()
+    operations: tuple[str, ...] = ()
 
 
 class Matches(Struct, frozen=True):
     resource_rules: tuple[RuleOver, ...] = ()
 
 
+class Expression(Struct, frozen=True):
+    expression: str = ""
+
+
+class Mutation(Struct, frozen=True):
+    json_patch: Expression | None = None
+    apply_configuration: Expression | None = None
+
+
 class PolicySpec(Struct, frozen=True):
     match_constraints: Matches | None = None
+    mutations: tuple[Mutation, ...] | None = None
 
 
 class Policy(Object, frozen=True):
     spec: PolicySpec = PolicySpec()
 
 
+class Narrowed(Struct, frozen=True):
+    """What a binding holds for; all of it is about everything unless it says otherwise."""
+
+    namespace_selector: dict[str, Any] | None = None
+    object_selector: dict[str, Any] | None = None
+    resource_rules: tuple[RuleOver, ...] | None = None
+    exclude_resource_rules: tuple[RuleOver, ...] | None = None
+
+
+class BindingSpec(Struct, frozen=True):
+    policy_name: str = ""
+    match_resources: Narrowed | None = None
+
+
+class PolicyBinding(Object, frozen=True):
+    spec: BindingSpec = BindingSpec()
+
+
+class Webhook(Struct, frozen=True):
+    name: str = ""
+
+
+class WebhookConfiguration(Object, frozen=True):
+    webhooks: tuple[Webhook, ...] | None = None
+
+
 class LeaseSpec(Struct, frozen=True):
     renew_time: str | None = None
+    holder_identity: str | None = None
 
 
 class Lease(Object, frozen=True):
@@ -120,6 +198,7 @@ def cluster_queue(one: ClusterQueue) -> facts.ClusterQueue:
         checks=one.check_names,
         state=state(one.active),
         stopped=one.held,
+        preempts=one.preempts,
         gpu_quota=gpu_quota(one.groups),
     )
 
@@ -131,6 +210,7 @@ def local_queue(one: LocalQueue) -> facts.LocalQueue:
         name=one.metadata.name,
         cluster_queue=one.spec.cluster_queue,
         state=state(one.active),
+        stopped=one.held,
     )
 
 
@@ -140,20 +220,133 @@ def gpu_node(one: Node) -> facts.GpuNode | None:
     if gpus <= 0:
         return None
     ready = condition(one.status.conditions, "Ready")
+    labels = one.metadata.labels
+    vendor = _vendor(name for name, text in one.status.allocatable.items() if amount(text) > 0)
+    told = (TPU_LABEL,) if vendor == "tpu" else MODEL_LABELS
     return facts.GpuNode(
         name=one.metadata.name,
         gpus=gpus,
         ready=ready is not None and ready.true,
-        model=one.metadata.labels.get(MODEL_LABEL, ""),
+        model=next((labels[key] for key in told if labels.get(key)), ""),
+        vendor=vendor,
     )
 
 
-def guards_nominations(policy: Policy) -> bool:
-    """Whether a MutatingAdmissionPolicy is over the status of Kueue's Workloads."""
+def _vendor(resources: Iterable[str]) -> facts.Vendor:
+    names = [name for name in resources if is_gpu(name)]
+    if any(name.startswith(AMD_MARK) for name in names):
+        return "amd"
+    return "tpu" if TPU in names else "nvidia"
+
+
+def stranded(
+    jobs: Iterable[HubJob],
+    local_queues: Iterable[LocalQueue],
+    multikueue: Container[str],
+) -> tuple[facts.StrandedJob, ...]:
+    """Jobs that leave themselves to MultiKueue and are in no queue that leads there.
+    ``multikueue``: ClusterQueues with its check."""
+    leads = {
+        (one.metadata.namespace, one.metadata.name)
+        for one in local_queues
+        if one.spec.cluster_queue in multikueue
+    }
+    found = []
+    for job in jobs:
+        meta = job.metadata
+        queue = meta.labels.get(QUEUE_LABEL, "")
+        if job.spec.managed_by != MULTIKUEUE or job.ended or meta.deletion_timestamp:
+            continue
+        if (meta.namespace, queue) not in leads:
+            found.append(
+                facts.StrandedJob(
+                    namespace=meta.namespace,
+                    name=meta.name,
+                    queue=queue,
+                    suspended=job.spec.suspend is True,
+                )
+            )
+    return tuple(found)
+
+
+def clears_nominations(policy: Policy) -> bool:
+    """Whether a MutatingAdmissionPolicy changes nominations when a Workload's status is written."""
     constraints = policy.spec.match_constraints
-    return constraints is not None and any(
-        GROUP in rule.api_groups and "workloads/status" in rule.resources
+    over = constraints is not None and any(
+        {GROUP, "*"} & set(rule.api_groups)
+        and {"workloads/status", "*/*", "workloads/*"} & set(rule.resources)
+        and {"UPDATE", "*"} & set(rule.operations)
         for rule in constraints.resource_rules
+    )
+    changed = [
+        each.expression
+        for mutation in policy.spec.mutations or ()
+        for each in (mutation.json_patch, mutation.apply_configuration)
+        if each is not None
+    ]
+    return over and any("nominatedClusterNames" in text for text in changed)
+
+
+def clearing_policies(
+    policies: Iterable[Policy], bindings: Iterable[PolicyBinding]
+) -> tuple[facts.ClearingPolicy, ...]:
+    """Those that clear nominations, and whether they do so for every Workload."""
+    bound: dict[str, list[PolicyBinding]] = {}
+    for binding in bindings:
+        bound.setdefault(binding.spec.policy_name, []).append(binding)
+    return tuple(
+        facts.ClearingPolicy(name=name, idle=_idle(bound.get(name, [])))
+        for policy in policies
+        if clears_nominations(policy)
+        for name in [policy.metadata.name]
+    )
+
+
+def _idle(bindings: list[PolicyBinding]) -> str:
+    if not bindings:
+        return "no MutatingAdmissionPolicyBinding names it"
+    if all(_narrow(one.spec.match_resources) for one in bindings):
+        named = ", ".join(one.metadata.name for one in bindings)
+        return f"its binding {named} leaves Workloads out (spec.matchResources)"
+    return ""
+
+
+def _narrow(matches: Narrowed | None) -> bool:
+    return matches is not None and any(
+        (
+            matches.namespace_selector,
+            matches.object_selector,
+            matches.resource_rules,
+            matches.exclude_resource_rules,
+        )
+    )
+
+
+def workload_webhook(found: Iterable[WebhookConfiguration]) -> str:
+    """The configuration by which the API server asks Kueue's manager about Workloads."""
+    for one in found:
+        if any(hook.name == WORKLOAD_WEBHOOK for hook in one.webhooks or ()):
+            return one.metadata.name
+    return ""
+
+
+def nominators(workloads: Iterable[ManagedWorkload]) -> dict[str, tuple[str, ...]]:
+    """Who but us and Kueue nominates clusters, and for which Workloads."""
+    found: dict[str, list[str]] = {}
+    for one in workloads:
+        for manager in others_nominating(one) if one.nominated else ():
+            if not manager.startswith(KUEUE_MANAGERS):
+                name = f"{one.metadata.namespace}/{one.metadata.name}"
+                found.setdefault(manager, []).append(name)
+    return {manager: tuple(names) for manager, names in sorted(found.items())}
+
+
+def poisoned(workloads: Iterable[Workload]) -> tuple[facts.Poisoned, ...]:
+    """As facts."""
+    return tuple(
+        facts.Poisoned(namespace=one.metadata.namespace, name=one.metadata.name, owner=one.owner)
+        for one in workloads
+        if one.poisoned
     )
 
 
@@ -175,7 +368,44 @@ def manager_config(data: dict[str, str], args: tuple[str, ...]) -> ManagerConfig
         dispatcher=dispatcher if isinstance(dispatcher, str) else "",
         step_size=step if isinstance(step, int) else None,
         gates=gates | _gates(args),
+        keeps_finished=not _section(_section(told, "objectRetentionPolicies"), "workloads").get(
+            "afterFinished"
+        ),
     )
+
+
+def manager_life(
+    deployment: Deployment | None, pods: Iterable[Pod], leases: Iterable[Lease], clock_s: float
+) -> facts.ManagerLife:
+    """Of what stands in Kueue's namespace. ``clock_s``: the cluster's."""
+    labels = deployment.spec.selector.match_labels if deployment is not None else {}
+    lease = next((one for one in leases if one.metadata.name.endswith(f".{GROUP}")), None)
+    return facts.ManagerLife(
+        wanted=deployment.spec.replicas if deployment is not None else None,
+        pods=tuple(
+            _manager_pod(pod)
+            for pod in pods
+            if labels and labels.items() <= pod.metadata.labels.items()
+        ),
+        renewed_s_ago=max(0.0, clock_s - seconds(lease.spec.renew_time)) if lease else None,
+        holder=(lease.spec.holder_identity or "") if lease else "",
+    )
+
+
+def _manager_pod(pod: Pod) -> facts.ManagerPod:
+    ready = condition(pod.status.conditions, "Ready")
+    if ready is not None and ready.true:
+        return facts.ManagerPod(name=pod.metadata.name, ready=True)
+    states = (one.state for one in pod.status.container_statuses if not one.ready)
+    said = [found for one in states if (found := one.waiting or one.terminated) is not None]
+    scheduled = condition(pod.status.conditions, "PodScheduled")
+    if said:
+        words = f"{said[0].reason}: {said[0].message}" if said[0].message else said[0].reason
+    elif scheduled is not None and not scheduled.true:
+        words = scheduled.message or scheduled.reason
+    else:
+        words = pod.status.reason or pod.status.phase
+    return facts.ManagerPod(name=pod.metadata.name, words=words[:300])
 
 
 def _section(told: dict[str, Any], name: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from berthmaster.doctor import facts, objects
-from berthmaster.doctor.facts import HubFacts, Mode, Right, Survey, WorkerFacts
+from berthmaster.doctor.facts import HubFacts, Mode, Right, Survey, Without, WorkerFacts
 from berthmaster.doctor.rights import AGENT_ACCOUNT, HUB_ACCOUNT, agent_rights, hub_rights
 from berthmaster.doctor.worker import queues_of
 from berthmaster.kubernetes import resources
@@ -25,8 +25,10 @@ from berthmaster.kubernetes.errors import (
 )
 from berthmaster.kubernetes.objects import Object, Struct, seconds
 from berthmaster.kubernetes.resources import Resource
+from berthmaster.kueue.jobs import HubJob
 from berthmaster.kueue.multikueue import AdmissionCheck, MultiKueueCluster, MultiKueueConfig
-from berthmaster.kueue.names import ACTIVE
+from berthmaster.kueue.names import ACTIVE, MULTIKUEUE
+from berthmaster.kueue.nominators import ManagedWorkload
 from berthmaster.kueue.queues import ClusterQueue, LocalQueue
 from berthmaster.runtime.log import LogLike
 
@@ -45,6 +47,14 @@ DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", "Deployment")
 POLICIES: Final = Resource(
     "admissionregistration.k8s.io", "v1", "mutatingadmissionpolicies", "MutatingAdmissionPolicy",
     namespaced=False,
+)  # fmt: skip
+BINDINGS: Final = Resource(
+    "admissionregistration.k8s.io", "v1", "mutatingadmissionpolicybindings",
+    "MutatingAdmissionPolicyBinding", namespaced=False,
+)  # fmt: skip
+WEBHOOKS: Final = Resource(
+    "admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations",
+    "ValidatingWebhookConfiguration", namespaced=False,
 )  # fmt: skip
 REVIEWS: Final = Resource(
     "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False
@@ -91,6 +101,7 @@ async def survey(
     namespace: str,
     now_s: float,
     as_self: bool = False,
+    without: Sequence[Without] = (),
     log: LogLike | None = None,
 ) -> Survey:
     """Read all clusters, the workers side by side. ``as_self``: ask for the rights of these
@@ -100,8 +111,17 @@ async def survey(
     found_hub = await _hub(hub, mode, account, now_s, log) if hub is not None else None
     names = sorted({queue.namespace for queue in queues_of(found_hub)})
     account = "" if as_self else f"system:serviceaccount:{namespace}:{AGENT_ACCOUNT}"
-    found = await asyncio.gather(*(_worker(each, names, account, now_s, log) for each in workers))
-    return Survey(mode=mode, namespace=namespace, hub=found_hub, workers=tuple(found))
+    found = await asyncio.gather(
+        *(_worker(each, names, (namespace, account), now_s, log) for each in workers)
+    )
+    return Survey(
+        mode=mode,
+        namespace=namespace,
+        hub=found_hub,
+        workers=tuple(found),
+        without=tuple(without),
+        as_self=as_self,
+    )
 
 
 async def _hub(place: Place, mode: Mode, account: str, now_s: float, log: LogLike) -> HubFacts:
@@ -115,15 +135,23 @@ async def _hub(place: Place, mode: Mode, account: str, now_s: float, log: LogLik
             queues = await read.all(resources.CLUSTER_QUEUES, ClusterQueue)
             locals_ = await read.all(resources.LOCAL_QUEUES, LocalQueue)
             policies = await read.all(POLICIES, objects.Policy)
-            manager = await read.manager()
+            bindings = await read.all(BINDINGS, objects.PolicyBinding)
+            workloads = await read.all(resources.WORKLOADS, ManagedWorkload)
+            jobs = await read.all(resources.JOBS, HubJob)
+            webhooks = await read.all(WEBHOOKS, objects.WebhookConfiguration)
+            served = await client.served(POLICIES.group_version)
+            manager, life = await read.manager(), await read.life()
             return HubFacts(
                 **fields,
                 kueue_image=read.image,
+                kueue_life=life,
                 unread=tuple(read.unread),
                 manager=manager,
-                merge_policies=tuple(
-                    one.metadata.name for one in policies if objects.guards_nominations(one)
-                ),
+                serves_policies=POLICIES.plural in served,
+                clearing=objects.clearing_policies(policies, bindings),
+                poisoned=objects.poisoned(workloads),
+                nominators=objects.nominators(workloads),
+                workload_webhook=objects.workload_webhook(webhooks),
                 checks=tuple(
                     facts.AdmissionCheck(
                         name=one.metadata.name,
@@ -144,14 +172,25 @@ async def _hub(place: Place, mode: Mode, account: str, now_s: float, log: LogLik
                 ),
                 cluster_queues=tuple(map(objects.cluster_queue, queues)),
                 local_queues=tuple(map(objects.local_queue, locals_)),
+                stranded=objects.stranded(jobs, locals_, _multikueue_queues(checks, queues)),
             )
     except (KubernetesError, OSError) as error:
         return HubFacts(name=place.name, **place.way, unreachable=str(error))
 
 
+def _multikueue_queues(
+    checks: Sequence[AdmissionCheck], queues: Sequence[ClusterQueue]
+) -> frozenset[str]:
+    """ClusterQueues with MultiKueue's check."""
+    wanted = {one.metadata.name for one in checks if one.spec.controller_name == MULTIKUEUE}
+    return frozenset(one.metadata.name for one in queues if wanted & set(one.check_names))
+
+
 async def _worker(
-    place: Place, namespaces: Sequence[str], account: str, now_s: float, log: LogLike
+    place: Place, namespaces: Sequence[str], ours: tuple[str, str], now_s: float, log: LogLike
 ) -> WorkerFacts:
+    """``ours``: the namespace of our pods, and as whom rights are asked for."""
+    namespace, account = ours
     try:
         async with await _client(place, log) as client:
             read = _Reading(client, now_s)
@@ -163,15 +202,18 @@ async def _worker(
             queues = await read.all(resources.CLUSTER_QUEUES, ClusterQueue)
             locals_ = await read.all(resources.LOCAL_QUEUES, LocalQueue)
             await read.manager()
+            life = await read.life()
             return WorkerFacts(
                 **fields,
                 kueue_image=read.image,
+                kueue_life=life,
                 unread=tuple(read.unread),
                 namespaces=known,
                 cluster_queues=tuple(map(objects.cluster_queue, queues)),
                 local_queues=tuple(map(objects.local_queue, locals_)),
                 gpu_nodes=tuple(found for one in nodes if (found := objects.gpu_node(one))),
                 nodes=len(nodes),
+                agent=await read.one(DEPLOYMENTS, Object, namespace, AGENT_ACCOUNT) is not None,
                 job_sets="jobsets" in await client.served(resources.JOB_SETS.group_version),
             )
     except (KubernetesError, OSError) as error:
@@ -191,6 +233,7 @@ class _Reading:
     now_s: float
     unread: list[str] = field(default_factory=list)
     image: str = ""
+    clock_s: float = 0.0  # the cluster's, as far as its leases show it; 0 = they do not
 
     async def common(self, place: Place, account: str, wanted: Sequence[Right]) -> dict[str, Any]:
         """What is read of hub and worker alike. Raises Unreachable and the like."""
@@ -238,6 +281,13 @@ class _Reading:
             self._note(f"{resource.plural} {namespace}/{name}", error)
             return None
 
+    async def life(self) -> facts.ManagerLife:
+        """Whether Kueue's manager runs, by its pods and its lease."""
+        deployment = await self.one(DEPLOYMENTS, objects.Deployment, KUEUE_NAMESPACE, MANAGER)
+        pods = await self.all(resources.PODS, objects.Pod, namespace=KUEUE_NAMESPACE)
+        leases = await self.all(resources.LEASES, objects.Lease, namespace=KUEUE_NAMESPACE)
+        return objects.manager_life(deployment, pods, leases, self.clock_s or self.now_s)
+
     async def manager(self) -> facts.ManagerConfig | None:
         """Kueue's configuration, and its image on the way."""
         deployment = await self.one(DEPLOYMENTS, objects.Deployment, KUEUE_NAMESPACE, MANAGER)
@@ -257,6 +307,7 @@ class _Reading:
         for namespace in LEASE_NAMESPACES:
             for lease in await self.all(resources.LEASES, objects.Lease, namespace=namespace):
                 newest_s = max(newest_s, seconds(lease.spec.renew_time))
+        self.clock_s = newest_s
         return newest_s - self.now_s if newest_s else None
 
     async def _missing(

@@ -5,11 +5,24 @@ ClusterQueue is stopped: the hub just stays pending. We leave such a cluster out
 question; only a queue that no worker can take blocks.
 """
 
+import shlex
 from collections.abc import Iterator
+from functools import partial
+from typing import Final
 
-from berthmaster.doctor.facts import HubFacts, LocalQueue, Survey, WorkerFacts
+from berthmaster.doctor.facts import HubFacts, LocalQueue, Right, Survey, WorkerFacts
 from berthmaster.doctor.findings import Finding, kubectl, shared
+from berthmaster.doctor.rights import AGENT_ACCOUNT
 from berthmaster.kueue.names import MULTIKUEUE
+
+AGENT: Final = "deploy/kubernetes/agent"
+EXECUTOR_ROLE: Final = "berthmaster-executor"
+# Whose GPUs, what tells their model, and by which label.
+MODEL_SOURCES: Final = (
+    ("nvidia", "NVIDIA's GPU feature discovery", "nvidia.com/gpu.product"),
+    ("amd", "AMD's node labeller", "amd.com/gpu.product-name"),
+    ("tpu", "GKE", "cloud.google.com/gke-tpu-accelerator"),
+)
 
 
 def findings(worker: WorkerFacts, survey: Survey) -> Iterator[Finding]:
@@ -23,11 +36,14 @@ def findings(worker: WorkerFacts, survey: Survey) -> Iterator[Finding]:
             change=f"{kubectl(worker)} version   # the same way, without us",
         )
         return
-    yield from shared(worker, survey, "agent")
+    yield from shared(worker, survey, partial(_grants, worker, survey))
     yield from _nodes(worker)
     if "v1beta2" in worker.kueue_versions:
         for queue in queues_of(survey.hub):
-            yield from _queue(worker, queue)
+            if any(each.covers(worker.name, queue) for each in survey.without):
+                yield _absent(worker, queue)
+            else:
+                yield from _queue(worker, queue)
     if not worker.job_sets:
         yield Finding(
             level="note",
@@ -39,6 +55,30 @@ def findings(worker: WorkerFacts, survey: Survey) -> Iterator[Finding]:
             undo=f"{kubectl(worker)} delete -f https://github.com/kubernetes-sigs/jobset/releases/"
             "latest/download/manifests.yaml",
         )
+
+
+def _grants(worker: WorkerFacts, survey: Survey, missing: tuple[Right, ...]) -> tuple[str, str]:
+    """Only what is missing: where the agent is, its roles; in a namespace, its executor's."""
+    command = kubectl(worker)
+    change, undo = [], []
+    if not worker.agent:
+        change.append(f"{command} apply -k {AGENT}")
+    elif any(not right.namespace for right in missing):
+        files = f"-f {AGENT}/inventory-rbac.yaml -f {AGENT}/inventory-binding.yaml"
+        change.append(f"{command} apply {files}")
+        undo.append(f"{command} delete {files}")
+    namespaces = sorted({right.namespace for right in missing if right.namespace})
+    if namespaces and worker.agent:
+        change.append(f"{command} apply -f {AGENT}/executor-rbac.yaml")
+    for namespace in namespaces:
+        inside = f"{command} -n {shlex.quote(namespace)}"
+        account = f"--serviceaccount={survey.namespace}:{AGENT_ACCOUNT}"
+        bind = f"create rolebinding {EXECUTOR_ROLE} --clusterrole={EXECUTOR_ROLE} {account}"
+        change.append(f"{inside} {bind} --dry-run=client -o yaml | {command} apply -f -")
+        undo.append(f"{inside} delete rolebinding {EXECUTOR_ROLE}")
+    if not worker.agent:
+        undo.append(f"{command} delete -k {AGENT}")
+    return "\n".join(change), "\n".join(undo)
 
 
 def across(survey: Survey) -> Iterator[Finding]:
@@ -78,6 +118,8 @@ def obstacle(worker: WorkerFacts, queue: LocalQueue) -> str:
         return f"LocalQueue {queue.name} leads to {local.cluster_queue}, which is not there"
     if target.stopped:
         return f"ClusterQueue {target.name} is stopped (stopPolicy {target.stopped})"
+    if local.stopped:
+        return f"LocalQueue {queue.name} is stopped (stopPolicy {local.stopped})"
     if target.state.active is False:
         why = target.state.message or target.state.reason
         return f"ClusterQueue {target.name} is not active: {why}"
@@ -105,23 +147,49 @@ def _queue(worker: WorkerFacts, queue: LocalQueue) -> Iterator[Finding]:
     )
 
 
+def _absent(worker: WorkerFacts, queue: LocalQueue) -> Finding:
+    name = f"{queue.namespace}/{queue.name}"
+    if why := obstacle(worker, queue):
+        what = f"jobs of {name} do not run here, as was said: {why}"
+        return Finding(level="ok", where=worker.name, what=what)
+    return Finding(
+        level="warning",
+        where=worker.name,
+        what=f"LocalQueue {name} can admit GPU jobs, and was said to be left out here",
+        means="Kueue sends there whatever is nominated; a queue that shall get nothing must not "
+        "be there.",
+        change=f"{kubectl(worker)} -n {queue.namespace} delete localqueue {queue.name}",
+        undo="# apply the same LocalQueue again",
+    )
+
+
+def _local_queue(worker: WorkerFacts, queue: LocalQueue) -> str:
+    """It leads to the hub's ClusterQueue's namesake, or to the only one with GPUs."""
+    with_gpus = [one.name for one in worker.cluster_queues if one.gpu_quota]
+    same = queue.cluster_queue in [one.name for one in worker.cluster_queues]
+    target = queue.cluster_queue if same else with_gpus[0] if len(with_gpus) == 1 else "NAME"
+    existing = ", ".join(one.name for one in worker.cluster_queues) or "none yet"
+    return f"""{kubectl(worker)} apply -f - <<EOF
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {{name: {queue.name}, namespace: {queue.namespace}}}
+spec: {{clusterQueue: {target}}}   # there are: {existing}
+EOF"""
+
+
 def _remedy(worker: WorkerFacts, queue: LocalQueue) -> tuple[str, str]:
     command = kubectl(worker)
     namespace = queue.namespace
     if namespace not in worker.namespaces:
-        create = f"{command} create namespace {namespace}   # and then its LocalQueue"
+        create = f"{command} create namespace {namespace}\n{_local_queue(worker, queue)}"
         return create, f"{command} delete namespace {namespace}"
     same = (namespace, queue.name)
     local = next((one for one in worker.local_queues if (one.namespace, one.name) == same), None)
     if local is None:
-        existing = ", ".join(one.name for one in worker.cluster_queues) or "none yet"
-        create = f"""{command} apply -f - <<EOF
-apiVersion: kueue.x-k8s.io/v1beta2
-kind: LocalQueue
-metadata: {{name: {queue.name}, namespace: {namespace}}}
-spec: {{clusterQueue: NAME}}   # there are: {existing}
-EOF"""
-        return create, f"{command} -n {namespace} delete localqueue {queue.name}"
+        return (
+            _local_queue(worker, queue),
+            f"{command} -n {namespace} delete localqueue {queue.name}",
+        )
     target = next((one for one in worker.cluster_queues if one.name == local.cluster_queue), None)
     if target is not None and target.stopped:
         patch = f"{command} patch clusterqueue {target.name} --type merge -p "
@@ -129,7 +197,7 @@ EOF"""
         return go, patch + f"""'{{"spec":{{"stopPolicy":"{target.stopped}"}}}}'"""
     if target is not None and target.state.active is not False:
         edit = f"{command} edit clusterqueue {target.name}   # spec.resourceGroups: nvidia.com/gpu"
-        return edit, "Take the quota back the same way."
+        return edit, "# take the quota back the same way"
     return f"{command} describe clusterqueue {local.cluster_queue}", ""
 
 
@@ -141,22 +209,27 @@ def _nodes(worker: WorkerFacts) -> Iterator[Finding]:
             what=f"none of its {worker.nodes} nodes offers GPUs",
             means="GPU jobs are not sent here until one does; with autoscaling it ranks behind "
             "clusters that have nodes.",
-            change="Install the NVIDIA GPU operator or the device plugin, if it has GPUs.",
+            change="# if it has GPUs: install NVIDIA's or AMD's GPU operator, or their device "
+            "plugins; TPUs come with GKE's nodes",
         )
         return
     gpus = sum(node.gpus for node in worker.gpu_nodes)
     ready = sum(node.ready for node in worker.gpu_nodes)
     what = f"{gpus} GPUs on {len(worker.gpu_nodes)} nodes, {ready} of them ready"
     yield Finding(level="ok" if ready else "warning", where=worker.name, what=what)
-    nameless = [node.name for node in worker.gpu_nodes if not node.model]
-    if nameless:
+    for vendor, discovery, label in MODEL_SOURCES:
+        nameless = [n.name for n in worker.gpu_nodes if n.vendor == vendor and not n.model]
+        if not nameless:
+            continue
         more = f" and {len(nameless) - 3} more" if len(nameless) > 3 else ""
+        each = " ".join(nameless)
         yield Finding(
             level="warning",
             where=worker.name,
-            what=f"no label says which GPU: {', '.join(nameless[:3])}{more}",
+            what=f"no label says which {'TPU' if vendor == 'tpu' else 'GPU'}: "
+            f"{', '.join(nameless[:3])}{more}",
             means="Jobs that ask for a model, and scores by model, leave these nodes out.",
-            change="Install NVIDIA's GPU feature discovery, which sets nvidia.com/gpu.product; "
-            f"or by hand:\n{kubectl(worker)} label node {nameless[0]} nvidia.com/gpu.product=MODEL",
-            undo=f"{kubectl(worker)} label node {nameless[0]} nvidia.com/gpu.product-",
+            change=f"# {discovery} sets {label}; or by hand, with the model's name:\n"
+            f"{kubectl(worker)} label node {each} {label}=MODEL",
+            undo=f"{kubectl(worker)} label node {each} {label}-",
         )

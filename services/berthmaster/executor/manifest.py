@@ -148,7 +148,8 @@ def _template(order: CreatePods, pods: PodSet, offers: Offers, style: Style) -> 
             devices = {name: str(amount) for name, amount in asked.items()}
             scheduler = "" if share.kind == "hami" else scheduler  # HAMi brings its own
     elif pods.gpus:
-        devices = {offers.whole_gpu(nodes, style.gpu_resource): str(pods.gpus)}
+        usual = pods.gpu_resource or style.gpu_resource
+        devices = {offers.whole_gpu(nodes, usual): str(pods.gpus)}
     account = order.target.service_account
     spec = pod_spec(order.request.run, pods, account=account, devices=devices)
     spec |= placing(nodes, pods, order.request.pod_sets, known, offers)

@@ -53,7 +53,7 @@ class Offers:
     def whole_gpu(self, nodes: Iterable[str], usual: str) -> str:
         """The resource that whole GPUs of these nodes are."""
         reports = (self._nodes.get(node) for node in nodes)
-        found = (whole_gpu(report.labels, usual) for report in reports if report is not None)
+        found = (whole_gpu(report, usual) for report in reports if report is not None)
         return next((name for name in found if name != usual), usual)
 
     def share(self, nodes: Iterable[str], pods: PodSet) -> Share | None:

@@ -13,6 +13,10 @@ _LABEL: Final = re.compile(
     r"(?:[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z"
 )
 
+_RESOURCE: Final = re.compile(
+    r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z"
+)
+
 
 def pod_set_fault(path: list[Step], pods: PodSet) -> Refusal | None:
     """The first field that does not go with the others, if any."""
@@ -23,6 +27,8 @@ def pod_set_fault(path: list[Step], pods: PodSet) -> Refusal | None:
             f"1000, as gpus is {pods.gpus}: only a pod with one GPU can ask for part of it",
         )
     fault = _preference_fault(path, pods)
+    if fault is None and pods.gpu_resource:
+        fault = _resource_fault([*path, "gpu_resource"], pods)
     if fault is None and pods.mig_profile:
         fault = _profile_fault(path, pods)
     if fault is None and pods.topology is not None:
@@ -43,6 +49,19 @@ def _preference_fault(path: list[Step], pods: PodSet) -> Refusal | None:
         wanted = pods.gpu_models
         if wanted and not (is_one_of(wanted, model) or any(is_one_of((model,), w) for w in wanted)):
             return invalid(here, model, f"one of gpu_models: {', '.join(wanted)}")
+    return None
+
+
+def _resource_fault(path: list[Step], pods: PodSet) -> Refusal | None:
+    resource = pods.gpu_resource
+    if _RESOURCE.match(resource) is None:
+        right = "an extended resource such as amd.com/gpu, or nothing"
+        return invalid(path, resource, right)
+    if not pods.gpus:
+        return invalid(path, resource, "nothing, as gpus is 0")
+    if pods.gpu_milli < 1000:
+        right = "nothing: parts of a GPU are asked for as the node offers them"
+        return invalid(path, resource, right)
     return None
 
 

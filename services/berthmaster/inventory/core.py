@@ -54,11 +54,12 @@ class Inventory:
         self._set: dict[WatchedKind, Callable[[Any], None]] = {
             WatchedKind.NODES: self.nodes.set_node,
             WatchedKind.PODS: self.nodes.set_pod,
+            WatchedKind.WAITING: self.queues.set_waiting,
             WatchedKind.SLICES: self.nodes.set_slice,
             WatchedKind.CLAIMS: self.nodes.set_claim,
             WatchedKind.CLUSTER_QUEUES: self.queues.set_queue,
             WatchedKind.LOCAL_QUEUES: self.queues.set_local,
-            WatchedKind.FLAVORS: self.queues.set_flavor,
+            WatchedKind.FLAVORS: self._set_flavor,
             WatchedKind.COHORTS: self.queues.set_cohort,
             WatchedKind.COPIES: self.queues.set_copy,
             WatchedKind.DEFINITIONS: self._set_definition,
@@ -66,11 +67,12 @@ class Inventory:
         self._drop: dict[WatchedKind, Callable[[tuple[str, str]], None]] = {
             WatchedKind.NODES: lambda key: self.nodes.drop_node(key[1]),
             WatchedKind.PODS: self.nodes.drop_pod,
+            WatchedKind.WAITING: self.queues.drop_waiting,
             WatchedKind.SLICES: self.nodes.drop_slice,
             WatchedKind.CLAIMS: self.nodes.drop_claim,
             WatchedKind.CLUSTER_QUEUES: lambda key: self.queues.drop_queue(key[1]),
             WatchedKind.LOCAL_QUEUES: self.queues.drop_local,
-            WatchedKind.FLAVORS: lambda key: self.queues.drop_flavor(key[1]),
+            WatchedKind.FLAVORS: lambda key: self._drop_flavor(key[1]),
             WatchedKind.COHORTS: lambda key: self.queues.drop_cohort(key[1]),
             WatchedKind.COPIES: self.queues.drop_copy,
             WatchedKind.DEFINITIONS: self._drop_definition,
@@ -127,6 +129,14 @@ class Inventory:
         if version != self._version:
             self._version = version
             self._dirty[self._profile] = True
+
+    def _set_flavor(self, found: Any) -> None:
+        self.queues.set_flavor(found)
+        self.nodes.keep_labels(self.queues.flavor_labels)
+
+    def _drop_flavor(self, name: str) -> None:
+        self.queues.drop_flavor(name)
+        self.nodes.keep_labels(self.queues.flavor_labels)
 
     def _set_definition(self, found: Any) -> None:
         established = any(c.type == "Established" and c.true for c in found.status.conditions)

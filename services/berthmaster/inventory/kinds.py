@@ -13,6 +13,7 @@ class WatchedKind(Enum):
 
     NODES = "nodes"
     PODS = "pods"
+    WAITING = "waiting pods"
     SLICES = "resourceslices"
     CLAIMS = "resourceclaims"
     CLUSTER_QUEUES = "clusterqueues"

@@ -36,6 +36,7 @@ class NodeIndex:
         self._grants: dict[Key, Grant] = {}
         self._in_pool: dict[Pool, set[Key]] = {}
         self._kai = False
+        self._kept_labels: frozenset[str] = frozenset()
         self.dirty: dict[str, bool] = {}  # node -> urgent
         self.makeup_changed = True  # which nodes there are, or which GPUs they have
 
@@ -142,6 +143,13 @@ class NodeIndex:
             for name in self._nodes:
                 self._reshape(name)
 
+    def keep_labels(self, keys: frozenset[str]) -> None:
+        """Labels by which flavors mean nodes: a report tells them, whatever else is left out."""
+        if keys != self._kept_labels:
+            self._kept_labels = keys
+            for name in self._nodes:
+                self._reshape(name)
+
     def _reshape(self, name: str) -> None:
         before = self._shapes.get(name)
         now: NodeShape | None = None
@@ -150,7 +158,7 @@ class NodeIndex:
         elif (node := self._nodes.get(name)) is not None:
             keys = sorted(self._slices_of.get(name, ()))
             devices = offered_by(self._slices[key] for key in keys) if keys else _NOTHING
-            now = shape_of(node, devices, kai=self._kai)
+            now = shape_of(node, devices, kai=self._kai, kept_labels=self._kept_labels)
         if now == before:
             return
         if now is None:

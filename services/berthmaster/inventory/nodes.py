@@ -3,14 +3,15 @@
 **Labels.** A report holds what jobs may be matched by: every label but the noise of feature
 discovery and of deployments (feature.node.kubernetes.io, nvidia.com/gpu.deploy., nvidia.com/cuda.,
 beta.kubernetes.io and other dated spellings), at most 64 of them and 8 KiB; where that is not
-enough, those of Kubernetes, of GPUs and of clouds stay, then others by name.
+enough, those of Kubernetes, of GPUs and of clouds stay, then others by name. Labels by which
+Kueue's flavors mean nodes are told in any case, before all others.
 
 **What cannot be right** is not usable, and says why. A GPU resource that is nonsense leaves the
 node without those GPUs; CPU or memory that is, or an object that cannot be read, closes the node.
 The reason is the value of a taint: PreferNoSchedule in the first case, which keeps nobody away.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Literal, NamedTuple, cast
 
 from berthmaster.inventory.devices.amounts import CPU, MEMORY, Nonsense, offered
@@ -69,8 +70,15 @@ class NodeShape(NamedTuple):
     problems: tuple[str, ...] = ()
 
 
-def shape_of(node: Node, devices: Offered, *, kai: bool = False) -> NodeShape:
-    """The node's part, by its own resources and labels and by what drivers' slices tell."""
+def shape_of(
+    node: Node,
+    devices: Offered,
+    *,
+    kai: bool = False,
+    kept_labels: Collection[str] = (),
+) -> NodeShape:
+    """The node's part, by its own resources and labels and by what drivers' slices tell.
+    ``kept_labels``: told although they are noise."""
     problems: list[str] = []
     closed = ""
     amounts = [0, 0]
@@ -83,7 +91,7 @@ def shape_of(node: Node, devices: Offered, *, kai: bool = False) -> NodeShape:
     gpus, doubts = linked(layout.gpus, node.metadata.annotations)
     layout = layout._replace(gpus=gpus)
     problems += [*([closed] if closed else []), *layout.problems, *devices.problems]
-    labels, left_out = bounded_labels(node.metadata.labels)
+    labels, left_out = bounded_labels(node.metadata.labels, kept_labels)
     taints, unknown = _taints(node.spec.taints)
     if problems:
         effect: Effect = "NoSchedule" if closed else "PreferNoSchedule"
@@ -145,15 +153,17 @@ def _unusable(why: str, effect: Effect) -> Taint:
     return Taint(key=UNUSABLE, value=why[:MAX_REASON_CHARS], effect=effect)
 
 
-def bounded_labels(labels: Mapping[str, str]) -> tuple[dict[str, str], int]:
-    """(those that are kept, how many useful ones are not)."""
-    useful = [key for key in labels if not key.startswith(_NOISE)]
+def bounded_labels(
+    labels: Mapping[str, str], first: Collection[str] = ()
+) -> tuple[dict[str, str], int]:
+    """(those that are kept, how many useful ones are not). ``first``: kept before all others."""
+    useful = [key for key in labels if key in first or not key.startswith(_NOISE)]
     size = sum(len(key) + len(labels[key]) for key in useful)
     if len(useful) <= MAX_LABELS and size <= MAX_LABEL_CHARS:
         return {key: labels[key] for key in sorted(useful)}, 0
     kept: list[str] = []
     size = 0
-    for key in sorted(useful, key=lambda key: (not key.startswith(_FIRST), key)):
+    for key in sorted(useful, key=lambda key: (key not in first, not key.startswith(_FIRST), key)):
         size += len(key) + len(labels[key])
         if len(kept) == MAX_LABELS or size > MAX_LABEL_CHARS:
             break
@@ -190,6 +200,7 @@ def report(
             foreign_milli=charged.foreign_milli[index],
             nvlink_domain=gpu.nvlink_domain,
             numa_node=gpu.numa_node,
+            resource=gpu.resource,
         )
         for index, gpu in enumerate(shape.gpus)
     )

@@ -14,6 +14,8 @@ Quantities = dict[str, str | int]
 
 # A mirror of bound pods that hold something: what is finished or waits is none of a node's load.
 HOLDING_PODS: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+# And of those that wait for a node.
+WAITING_PODS: Final = "spec.nodeName=,status.phase=Pending"
 JOB_SETS_CRD: Final = "jobsets.jobset.x-k8s.io"
 
 
@@ -84,6 +86,18 @@ class Pod(Object, frozen=True):
 
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+
+
+class WaitingPodStatus(Struct, frozen=True):
+    """What the scheduler says of it."""
+
+    conditions: tuple[Condition, ...] = ()
+
+
+class WaitingPod(Object, frozen=True):
+    """A pod without a node."""
+
+    status: WaitingPodStatus = WaitingPodStatus()
 
 
 # Dynamic resource allocation

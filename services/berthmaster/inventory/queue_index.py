@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from berthmaster.inventory.cohorts import CIRCLE, Cohorts
 from berthmaster.inventory.kinds import Problems, WatchedKind
+from berthmaster.inventory.objects import WaitingPod
 from berthmaster.inventory.queues import (
     Copy,
     Flavor,
@@ -15,6 +16,7 @@ from berthmaster.inventory.queues import (
     queue_of,
     queue_report,
 )
+from berthmaster.inventory.waiting import NOBODY, Owner, WaitingPods
 from berthmaster.kueue.queues import ClusterQueue, Cohort, LocalQueue, ResourceFlavor
 from berthmaster.kueue.workloads import Workload
 from berthmaster.messages.fleet import CopyReport, LocalQueueReport, QueueReport, Stamp
@@ -37,10 +39,17 @@ class QueueIndex:
         self._local: dict[Key, tuple[str, LocalQueueReport]] = {}
         self._led_by: dict[str, set[Key]] = {}  # ClusterQueue -> its LocalQueues
         self._copies: dict[Key, Copy] = {}
+        self._owners: dict[Key, Owner] = {}  # copy -> its job
+        self._waiting = WaitingPods()
         self.dirty_queues: dict[str, bool] = {}
         self.dirty_copies: dict[Key, bool] = {}
 
     # ---- what is asked of it
+
+    @property
+    def flavor_labels(self) -> frozenset[str]:
+        """Keys of labels by which flavors mean nodes."""
+        return frozenset(key for flavor in self._flavors.values() for key in flavor.labels)
 
     def queues(self) -> Iterator[str]:
         """Every ClusterQueue."""
@@ -67,7 +76,8 @@ class QueueIndex:
     def copy(self, key: Key, stamp: Stamp, now_s: float, *, served: bool) -> CopyReport:
         """As it stands; or that it is gone."""
         copy = self._copies.get(key) if served else None
-        return copy_report(self._cluster, *key, copy, stamp, now_s)
+        waiting = self._waiting.of(self._owners.get(key, NOBODY))
+        return copy_report(self._cluster, *key, copy, waiting, stamp, now_s)
 
     # ---- what changes
 
@@ -164,12 +174,26 @@ class QueueIndex:
     def set_copy(self, found: Workload) -> None:
         """A copy as it is now."""
         key = (found.metadata.namespace, found.metadata.name)
-        copy = copy_of(found)
-        if copy != self._copies.get(key):
+        copy, owner = copy_of(found), Owner(key[0], *found.owner)
+        if copy != self._copies.get(key) or owner != self._owners.get(key):
             self._copies[key] = copy
+            self._owners[key] = owner
             self.dirty_copies[key] = True
 
     def drop_copy(self, key: Key) -> None:
         """It is no more."""
+        self._owners.pop(key, None)
         if self._copies.pop(key, None) is not None:
             self.dirty_copies[key] = True
+
+    def set_waiting(self, found: WaitingPod) -> None:
+        """A pod without a node, as it is now."""
+        self._touch_copies_of(self._waiting.put(found))
+
+    def drop_waiting(self, key: Key) -> None:
+        """It has a node now, or is no more."""
+        self._touch_copies_of(self._waiting.drop(key))
+
+    def _touch_copies_of(self, owner: Owner) -> None:
+        if owner != NOBODY:
+            self.dirty_copies |= {key: True for key, of in self._owners.items() if of == owner}

@@ -10,6 +10,7 @@ from typing import Final, Literal, NamedTuple
 
 from berthmaster.engine.fleet.taints import tolerates
 from berthmaster.inventory.devices.amounts import Nonsense, quota
+from berthmaster.inventory.waiting import NONE_WAIT, Waiting
 from berthmaster.kubernetes.objects import Condition, condition
 from berthmaster.kueue.names import ADMITTED, EVICTED, FINISHED, ORIGIN_LABEL, QUOTA_RESERVED, READY
 from berthmaster.kueue.queues import (
@@ -39,6 +40,7 @@ _EFFECTS: Final[Mapping[str, Literal["", "NoSchedule", "NoExecute"]]] = {
     "NoExecute": "NoExecute",
 }
 MAX_MESSAGE_CHARS: Final = 1024
+MAX_REASON_CHARS: Final = 128
 MAX_LOCAL_QUEUES: Final = 1000  # of one ClusterQueue; a report must fit into a message
 Used = Mapping[tuple[str, str], str | int]  # flavor, resource
 
@@ -55,7 +57,7 @@ class Queue(NamedTuple):
 
     active: bool
     reason: str
-    stopped: bool
+    stopped: str  # Hold, HoldAndDrain or ""
     cohort: str
     cohorts: tuple[CohortQuota, ...]
     prefers_own: bool
@@ -87,7 +89,7 @@ def queue_of(
     return Queue(
         active=active,
         reason=reason,
-        stopped=bool(found.held),
+        stopped=found.held,
         cohort=cohort,
         cohorts=cohorts_of(cohort) if cohort else (),
         prefers_own=found.prefers_own,
@@ -160,7 +162,11 @@ def local_queue_of(found: LocalQueue) -> LocalQueueReport:
     if found.held:
         active, reason = False, reason or f"stopped: {found.held}"
     return LocalQueueReport(
-        namespace=found.metadata.namespace, name=found.metadata.name, active=active, reason=reason
+        namespace=found.metadata.namespace,
+        name=found.metadata.name,
+        active=active,
+        reason=reason,
+        stopped=found.held,
     )
 
 
@@ -206,7 +212,8 @@ def queue_report(
         observed_at_s=now_s,
         active=queue.active,
         reason=queue.reason,
-        stopped=queue.stopped,
+        stopped=bool(queue.stopped),
+        stop_policy=queue.stopped,
         cohort=queue.cohort,
         cohorts=queue.cohorts,
         prefers_own=queue.prefers_own,
@@ -226,6 +233,8 @@ class Copy(NamedTuple):
     evicted: bool = False
     finished: bool = False
     message: str = ""
+    looked_at: bool = True
+    reason: str = ""
 
 
 def copy_of(found: Workload) -> Copy:
@@ -237,7 +246,14 @@ def copy_of(found: Workload) -> Copy:
         evicted=found.holds(EVICTED),
         finished=found.holds(FINISHED),
         message=_says_most(found)[:MAX_MESSAGE_CHARS],
+        looked_at=bool(found.conditions),
+        reason=_why_no_quota(found)[:MAX_REASON_CHARS],
     )
+
+
+def _why_no_quota(found: Workload) -> str:
+    reserved = condition(found.conditions, QUOTA_RESERVED)
+    return reserved.reason if reserved is not None and not reserved.true else ""
 
 
 def _says_most(found: Workload) -> str:
@@ -265,9 +281,17 @@ def _says_most(found: Workload) -> str:
 
 
 def copy_report(
-    cluster: str, namespace: str, workload: str, copy: Copy | None, stamp: Stamp, now_s: float
+    cluster: str,
+    namespace: str,
+    workload: str,
+    copy: Copy | None,
+    waiting: Waiting,
+    stamp: Stamp,
+    now_s: float,
 ) -> CopyReport:
-    """None: it is gone."""
+    """None: it is gone. ``waiting``: of its job's pods."""
+    if copy is None:
+        waiting = NONE_WAIT
     state = copy or Copy(message="removed")
     return CopyReport(
         cluster=cluster,
@@ -276,5 +300,7 @@ def copy_report(
         stamp=stamp,
         observed_at_s=now_s,
         gone=copy is None,
+        unscheduled=waiting.pods,
+        scheduler=waiting.words[:MAX_MESSAGE_CHARS],
         **state._asdict(),
     )

@@ -5,13 +5,14 @@ from typing import Any, Final
 
 from berthmaster.controller.aside import Phase, SetAside
 from berthmaster.controller.watch import Watch, Watched, metadata_of
-from berthmaster.inventory.kinds import Problems
+from berthmaster.inventory.kinds import Problems, WatchedKind
 from berthmaster.inventory.settings import InventorySettings
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.mirror import Change, Key
 from berthmaster.kubernetes.reflector import SURE_S
 from berthmaster.runtime.service import Context
 
+_KINDS: Final = frozenset(kind.value for kind in WatchedKind)
 LOGGED_A_BEAT: Final = 20  # problems; the rest is in the metric, and told when it changes
 
 
@@ -26,7 +27,8 @@ class FactWatch(Watch):
         watched: tuple[Watched, ...],
         take: Callable[[str, Change[Any]], None],
     ) -> None:
-        """``take``: gets the plural of what changed, and the change."""
+        """``take``: gets the kind of what changed, which is its plural unless the part of it that
+        is watched is a kind of its own, and the change."""
         self._take = take
         self._settings = ctx.settings
         super().__init__(ctx, client, watched, SetAside(), absent_s=ctx.settings.absent_s)
@@ -37,25 +39,25 @@ class FactWatch(Watch):
 
     def hear(self, one: Watched, change: Change[Any]) -> None:
         with self.aside.trying(Phase.HEARING, one.resource, metadata_of(change)):
-            self._take(one.resource.plural, change)
+            self._take(_kind_of(one), change)
 
     def lacks(self, name: str) -> bool:
         """Whether the server says that it has no such kind, and need not."""
         return self.reflectors[name].absent and self.watched[name].optional
 
     def unreadable_keys(self) -> dict[str, list[Key]]:
-        """Of each plural, what cannot be read at present."""
+        """Of each kind, what cannot be read at present."""
         found: dict[str, list[Key]] = {}
         for name, one in self.watched.items():
-            keys = found.setdefault(one.resource.plural, [])
+            keys = found.setdefault(_kind_of(one), [])
             keys.extend(self.reflectors[name].unreadable)
         return found
 
     @property
     def absent(self) -> list[str]:
-        """Plurals of what the server surely does not serve."""
+        """Kinds of what the server surely does not serve."""
         return [
-            one.resource.plural
+            _kind_of(one)
             for name, one in self.watched.items()
             if self.reflectors[name].absent_for_s(self.now()) >= SURE_S
         ]
@@ -101,3 +103,7 @@ class FactWatch(Watch):
             self.log.error(
                 "an object is set aside", error=odd.error, kind=odd.resource.kind, about=about
             )
+
+
+def _kind_of(one: Watched) -> str:
+    return one.part if one.part in _KINDS else one.resource.plural

@@ -11,11 +11,13 @@ from berthmaster.inventory.kinds import WatchedKind
 from berthmaster.inventory.objects import (
     HOLDING_PODS,
     JOB_SETS_CRD,
+    WAITING_PODS,
     Definition,
     Node,
     Pod,
     ResourceClaim,
     ResourceSlice,
+    WaitingPod,
 )
 from berthmaster.inventory.publisher import FactPublisher
 from berthmaster.inventory.settings import InventorySettings
@@ -49,6 +51,14 @@ POD_PAGE: Final = 250  # a page of pods as JSON is several MB; half as much cost
 WATCHED: Final = (
     Watched(NODES, Node),
     Watched(PODS, Pod, fields=HOLDING_PODS, page=POD_PAGE),
+    Watched(
+        PODS,
+        WaitingPod,
+        optional=True,
+        fields=WAITING_PODS,
+        page=POD_PAGE,
+        part=WatchedKind.WAITING.value,
+    ),
     Watched(RESOURCE_SLICES, ResourceSlice, optional=True),
     Watched(RESOURCE_CLAIMS, ResourceClaim, optional=True),
     Watched(RESOURCE_FLAVORS, ResourceFlavor, optional=True),
@@ -100,8 +110,8 @@ class WorkerInventory:
         ctx.spawn(self._keep_house(), name="keep house")
         await self._teller.run(lambda: self._watch.ready)
 
-    def _on_change(self, plural: str, change: Change[Any]) -> None:
-        self._core.take(WatchedKind(plural), change)
+    def _on_change(self, kind: str, change: Change[Any]) -> None:
+        self._core.take(WatchedKind(kind), change)
         self._teller.reporter.wake()
 
     def _alive(self, stamp: Stamp, now_s: float) -> ClusterAlive | None:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from berthmaster.engine.fleet.models import GPU, whole_gpu
-from berthmaster.engine.fleet.shares import asked_as, part_of, share_for, sized_milli
+from berthmaster.engine.fleet.shares import MIG, asked_as, part_of, share_for, sized_milli
 from berthmaster.kueue.quota import Ask
 from berthmaster.messages.fleet import NodeReport
 from berthmaster.messages.workload import JobRequest, PodSet
@@ -15,14 +15,36 @@ Devices = Callable[[PodSet], tuple[Mapping[str, int], ...]]
 
 def whole_gpus(pods: PodSet) -> tuple[Mapping[str, int], ...]:
     """As jobs ask that are made before their cluster is known."""
-    return ({GPU: pods.gpus} if pods.gpus else {},)
+    return ({asked_resource(pods): pods.gpus} if pods.gpus else {},)
+
+
+def asked_resource(pods: PodSet) -> str:
+    """The extended resource that its GPUs are in such a job: NVIDIA's, unless it says otherwise."""
+    if pods.mig_profile:
+        return f"{MIG}{pods.mig_profile}"
+    return pods.gpu_resource or GPU
+
+
+def gpu_milli_of(pods: PodSet) -> int:
+    """GPU milli that all its pods take."""
+    return pods.count * pods.gpus * pods.gpu_milli
+
+
+def gpus_of(request: JobRequest) -> dict[str, float]:
+    """GPUs that all its pods take, by the resource that they are asked for as."""
+    found: dict[str, float] = {}
+    for pods in request.pod_sets:
+        if pods.gpus:
+            name = asked_resource(pods)
+            found[name] = found.get(name, 0.0) + gpu_milli_of(pods) / 1000
+    return found
 
 
 def devices_of(nodes: Iterable[NodeReport]) -> Devices:
     """As jobs ask that are made for nodes of one cluster (see the executor's manifest): in the way
     of the node that is chosen, so in one of several. The commonest comes first."""
     found = Counter(
-        (whole_gpu(node.labels), node.shares, min(gpu.memory_mib for gpu in node.gpus))
+        (whole_gpu(node), node.shares, min(gpu.memory_mib for gpu in node.gpus))
         for node in nodes
         if node.gpus
     )
@@ -33,6 +55,8 @@ def devices_of(nodes: Iterable[NodeReport]) -> Devices:
             return whole_gpus(pods)
         ways: list[Mapping[str, int]] = []
         for whole, shares, memory_mib in kinds:
+            if pods.gpu_resource not in ("", whole):
+                continue
             way: Mapping[str, int] = {whole: pods.gpus}
             if pods.gpu_milli < 1000:
                 share = share_for(shares, pods)

@@ -6,11 +6,21 @@ turned out to be late, by the writer.
 
 from collections.abc import Collection
 
-from berthmaster.kueue.names import EVICTED, FINISHED, PENDING, PREEMPTED, QUOTA_RESERVED, READY
+from berthmaster.kueue.names import (
+    DEACTIVATION_TARGET,
+    EVICTED,
+    FINISHED,
+    PENDING,
+    PREEMPTED,
+    QUOTA_RESERVED,
+    READY,
+    REJECTED,
+    RETRY,
+)
 from berthmaster.kueue.workloads import KueueWorkload
 
-MOST_NOMINATED = 20
 UNRESERVED = "no quota is reserved on the hub"
+_DUE_TO = "DeactivatedDueTo"  # begins Kueue's reasons for having done it itself
 
 
 def forbidden(workload: KueueWorkload, check: str) -> str:
@@ -27,7 +37,8 @@ def forbidden(workload: KueueWorkload, check: str) -> str:
     if state is None:
         return f"it does not have the check {check} yet"
     if state.state != PENDING:
-        return f"its check {check} is {state.state}"
+        words = f": {state.message}" if state.message and state.state in (REJECTED, RETRY) else ""
+        return f"its check {check} is {state.state}{words}"[:500]
     if workload.cluster_name:
         return f"{workload.cluster_name} has it"
     return ""
@@ -46,18 +57,36 @@ def held_back(workload: KueueWorkload, check: str, own: Collection[str]) -> str:
 def nomination(
     workload: KueueWorkload, uid: str, check: str, cluster: str
 ) -> tuple[tuple[str, ...] | None, str]:
-    """(the names to write, why not): one more name behind those that are there. None: nothing to
-    write, since it is forbidden (why) or there already ("")."""
+    """(the names to write, why not): one name where there is none, since two clusters that admit a
+    Workload within one second both start its job. None: nothing to write, since it is forbidden
+    (why) or there already ("")."""
     if uid and workload.metadata.uid != uid:
         return None, "it is another Workload of this name"
     why = forbidden(workload, check)
     if why:
         return None, why
-    if cluster in workload.nominated:
+    if workload.nominated == (cluster,):
         return None, ""
-    if len(workload.nominated) >= MOST_NOMINATED:
-        return None, f"{MOST_NOMINATED} clusters are nominated already"
-    return (*workload.nominated, cluster), ""
+    if workload.nominated:
+        return None, f"{', '.join(workload.nominated)} is nominated already"
+    return (cluster,), ""
+
+
+def clearing(
+    workload: KueueWorkload, uid: str, check: str, clusters: tuple[str, ...]
+) -> tuple[bool, str]:
+    """(whether to write, why not): no name where ``clusters`` stand, and only there, since another
+    nomination is news that must be looked at."""
+    if uid and workload.metadata.uid != uid:
+        return False, "it is another Workload of this name"
+    why = forbidden(workload, check)
+    if why:
+        return False, why
+    if not workload.nominated:
+        return False, ""
+    if workload.nominated != clusters:
+        return False, f"{', '.join(workload.nominated)} is nominated by now"
+    return True, ""
 
 
 def reordered(current: tuple[str, ...], wanted: tuple[str, ...]) -> tuple[str, ...] | None:
@@ -71,13 +100,27 @@ def reordered(current: tuple[str, ...], wanted: tuple[str, ...]) -> tuple[str, .
 def waits_for_quota(workload: KueueWorkload) -> str:
     """Kueue's own words for why the hub has not given it quota, or ""."""
     reserved = workload.condition(QUOTA_RESERVED)
-    if not workload.active:
-        return "switched off (spec.active is false)"
+    if off := deactivated(workload):
+        return f"deactivated: {off}"
     if workload.holds(QUOTA_RESERVED):
         return ""
     if reserved is None:
         return "Kueue has not looked at it yet"
     return reserved.message or reserved.reason
+
+
+def deactivated(workload: KueueWorkload) -> str:
+    """Why it is switched off for good, in Kueue's words where it did that itself (a check has
+    rejected it, it was evicted too often); or ""."""
+    target, evicted = workload.condition(DEACTIVATION_TARGET), workload.condition(EVICTED)
+    if target is not None and target.true:
+        return target.message or target.reason
+    if workload.active:
+        return ""
+    by_kueue = evicted is not None and evicted.true and evicted.reason.startswith(_DUE_TO)
+    if evicted is not None and by_kueue:
+        return evicted.message or evicted.reason
+    return "its spec.active is false"
 
 
 def eviction_words(workload: KueueWorkload) -> str:

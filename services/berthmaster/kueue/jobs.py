@@ -26,6 +26,12 @@ class HubJob(Object, frozen=True):
     status: JobStatus | None = None
 
     @property
+    def ended(self) -> bool:
+        """It is over, well or not."""
+        conditions = (self.status and self.status.conditions) or ()
+        return any(one.type in ("Complete", "Failed") and one.true for one in conditions)
+
+    @property
     def runs(self) -> bool:
         """Pods of it run somewhere: all that are wanted now are ready, or some have ended well."""
         status = self.status

@@ -22,6 +22,7 @@ ADMITTED: Final = "Admitted"
 EVICTED: Final = "Evicted"
 PREEMPTED: Final = "Preempted"
 FINISHED: Final = "Finished"
+DEACTIVATION_TARGET: Final = "DeactivationTarget"  # it is about to be switched off
 # By which the controller of a queue, a check, a MultiKueueCluster says that it works.
 ACTIVE: Final = "Active"
 

@@ -13,6 +13,7 @@ from berthmaster.kueue.names import ACTIVE
 Quantity = str | int
 _HELD: Final = ("Hold", "HoldAndDrain")
 _NEXT_FLAVOR: Final = "TryNextFlavor"
+_NEVER: Final = "Never"
 
 
 class ResourceQuota(Struct, frozen=True):
@@ -55,6 +56,20 @@ class FlavorFungibility(Struct, frozen=True):
     when_can_borrow: str | None = None
 
 
+class BorrowPreemption(Struct, frozen=True):
+    """Whether who borrows may displace others of the cohort."""
+
+    policy: str | None = None
+
+
+class Preemption(Struct, frozen=True):
+    """Whom a ClusterQueue may displace."""
+
+    within_cluster_queue: str | None = None
+    reclaim_within_cohort: str | None = None
+    borrow_within_cohort: BorrowPreemption | None = None
+
+
 class ClusterQueueSpec(Struct, frozen=True):
     """What a ClusterQueue grants, and to whom."""
 
@@ -62,6 +77,7 @@ class ClusterQueueSpec(Struct, frozen=True):
     cohort_name: str | None = None
     stop_policy: str | None = None
     flavor_fungibility: FlavorFungibility | None = None
+    preemption: Preemption | None = None
     admission_checks_strategy: CheckStrategy | None = None
     admission_checks: tuple[str, ...] | None = None  # v1beta1's
 
@@ -105,6 +121,24 @@ class ClusterQueue(Object, frozen=True):
     @property
     def groups(self) -> tuple[ResourceGroup, ...]:
         return self.spec.resource_groups or ()
+
+    @property
+    def resources(self) -> set[str]:
+        """All that it has quota of."""
+        flavors = (flavor for group in self.groups for flavor in group.flavors or ())
+        return {one.name for flavor in flavors for one in flavor.resources or ()}
+
+    @property
+    def preempts(self) -> bool:
+        """Whether Kueue may evict a Workload for another one of this queue."""
+        rules = self.spec.preemption
+        if rules is None:
+            return False
+        within, across = [rules.within_cluster_queue], [rules.reclaim_within_cohort]
+        if rules.borrow_within_cohort is not None:
+            across.append(rules.borrow_within_cohort.policy)
+        asked = within + (across if self.spec.cohort_name else [])
+        return any(policy not in (None, "", _NEVER) for policy in asked)
 
     @property
     def held(self) -> str:

@@ -37,7 +37,7 @@ NO_QUOTA: Final = "no quota left"
 UNLIMITED: Final = float("inf")
 _UNITS: Final = {"memory": "MiB of memory"}
 MOST_ATTEMPTS: Final = 64  # of Kueue's to find flavors for several pod sets
-_DIVISIBLE: Final = ("cpu", "memory", PODS)  # what is no device
+DIVISIBLE: Final = ("cpu", "memory", PODS)  # what is no device
 
 Place = tuple[str, str]  # flavor, resource
 Amounts = Mapping[str, int]  # by resource: CPU in milli, memory in MiB, all else in pieces
@@ -68,9 +68,7 @@ class Answer(NamedTuple):
     @property
     def devices_left(self) -> float:
         """Of the scarcest device that is asked for; infinite if none is."""
-        return min(
-            (n for name, n in self.left.items() if name not in _DIVISIBLE), default=UNLIMITED
-        )
+        return min((n for name, n in self.left.items() if name not in DIVISIBLE), default=UNLIMITED)
 
 
 def queue_of(
@@ -85,15 +83,28 @@ def queue_of(
 
 
 def closed(report: QueueReport, local: LocalQueueReport) -> str:
-    """Why nothing is let in whatever the quota, or ""."""
+    """Why nothing is let in whatever the quota, or "". That it is stopped comes first: a stopped
+    ClusterQueue shows on its LocalQueue too, as one that is inactive."""
     what, why = "", ""
-    if report.stopped:
+    if report.stopped and not report.stop_policy:  # an older inventory does not tell which
         what, why = f"its ClusterQueue {report.queue} is stopped", report.reason
+    elif stop := stopped(report, local):
+        return f"its {stop}"
     elif not report.active:
         what, why = f"its ClusterQueue {report.queue} is not active", report.reason
     elif not local.active:
         what, why = f"its LocalQueue {local.name} is not active", local.reason
     return f"{what}: {why}" if what and why else what
+
+
+def stopped(report: QueueReport, local: LocalQueueReport) -> str:
+    """Which of both somebody has stopped, and how; or ""."""
+    if report.stopped:
+        policy = f"stopPolicy {report.stop_policy}" if report.stop_policy else "spec.stopPolicy"
+        return f"ClusterQueue {report.queue} is stopped ({policy})"
+    if local.stopped:
+        return f"LocalQueue {local.name} is stopped (stopPolicy {local.stopped})"
+    return ""
 
 
 class Quotas:
@@ -132,7 +143,7 @@ class Quotas:
 
 def promises(report: QueueReport, ask: Ask) -> bool:
     """Whether a flavor says by its labels that its nodes have all that the pods ask of a node."""
-    devices = {name for way in ask.ways for name in way if name not in _DIVISIBLE}
+    devices = {name for way in ask.ways for name in way if name not in DIVISIBLE}
     return any(
         devices & flavor.resources.keys()
         and _suits(flavor, ask.pods)
@@ -465,7 +476,7 @@ def _lack(
     suited = [flavor for flavor in flavors if _suits(flavor, pods)]
     if not suited:
         return _Lack(f"no flavor of ClusterQueue {report.queue} is of the nodes that are asked for")
-    for name in sorted(part, key=lambda name: (name in _DIVISIBLE, name)):
+    for name in sorted(part, key=lambda name: (name in DIVISIBLE, name)):
         places = [(flavor.flavor, name) for flavor in suited]
         most, taken = max(
             (max(0, queue.free(place) - before.get(place, 0)), before.get(place, 0))

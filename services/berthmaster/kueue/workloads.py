@@ -5,6 +5,7 @@ Kueue left out is not an error.
 """
 
 from berthmaster.kubernetes.objects import Condition, Object, Struct, condition, holds
+from berthmaster.kueue.names import EVICTED, FINISHED, QUOTA_RESERVED
 
 # Pod templates, as far as a request is made of them
 
@@ -178,6 +179,18 @@ class Workload(Object, frozen=True):
     def check(self, name: str) -> CheckState | None:
         """One of them."""
         return next((one for one in self.checks if one.name == name), None)
+
+    @property
+    def poisoned(self) -> bool:
+        """Kueue's manager ends on it, at every start: quota and an eviction without the admission
+        that both are about. Its merge patch of a preemption leaves it so (see contract.py)."""
+        admission = self.status is not None and self.status.admission is not None
+        return (
+            not admission
+            and self.holds(QUOTA_RESERVED)
+            and self.holds(EVICTED)
+            and not self.holds(FINISHED)
+        )
 
     @property
     def deleting(self) -> bool:

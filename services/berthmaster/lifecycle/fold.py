@@ -201,7 +201,7 @@ def _apply(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s:
             workload.pods = event.pods
             workload.running_at_s = workload.running_at_s or stored_at_s
         case Evicted():
-            workload.evictions += 1
+            workload.evictions += not event.blameless
             workload.reason = event.reason
         case Withdrawn() | Succeeded() | Failed() | Cancelled():
             workload.reason = event.reason

@@ -52,6 +52,9 @@ class GpuDevice(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaul
     foreign_milli: Milli = 0  # held by pods that are not ours
     nvlink_domain: Count | None = None  # GPUs of one number are linked by NVLink; None = not told
     numa_node: Count | None = None  # None = not told
+    resource: str = ""
+    # As which a whole one is asked for, such as amd.com/gpu. "" = nvidia.com/gpu, or amd.com/gpu
+    # where the node has labels of AMD's.
 
 
 class PodUse(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -201,6 +204,7 @@ class LocalQueueReport(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit
     name: str
     active: bool = True
     reason: str = ""
+    stopped: str = ""  # Hold or HoldAndDrain, its own or its ClusterQueue's is told by that
 
 
 class QueueReport(
@@ -218,6 +222,7 @@ class QueueReport(
     active: bool = True
     reason: str = ""  # why it is not active
     stopped: bool = False  # Hold or HoldAndDrain
+    stop_policy: str = ""  # which of them; "" = not told
     cohort: str = ""
     cohorts: tuple[CohortQuota, ...] = ()  # its cohort and those above it, if they are objects
     prefers_own: bool = False  # tries its next flavor before it borrows (whenCanBorrow)
@@ -250,6 +255,15 @@ class CopyReport(
     finished: bool = False
     message: str = ""  # of the condition that says most
     gone: bool = False  # it was removed
+    looked_at: bool = True  # by the cluster's Kueue, which has said something of it
+    unscheduled: Count = 0  # pods of its job for which the cluster's scheduler finds no node
+    scheduler: str = ""  # its words for one of them
+    reason: str = ""  # Kueue's for having no quota; which there are differs by its version
+
+    @property
+    def running(self) -> bool:
+        """It was admitted, and neither taken back nor finished: its job may run there."""
+        return self.admitted and not (self.evicted or self.finished)
 
 
 class ClusterAlive(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag="fleet.alive.v1"):

@@ -61,6 +61,7 @@ class Choice(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     filtered: dict[str, str] = {}  # cluster -> why it was out
     profile: str = ""  # by which it was ranked; "" = balanced, as nobody asked for another
     weights: PartWeights = {}  # of the parts, where the request or its queue changed the profile's
+    follows: str = ""  # it was not this decision's to choose: who did, in words
 
 
 class Retraction(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

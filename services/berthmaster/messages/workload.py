@@ -81,6 +81,9 @@ class PodSet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     # Of the acceptable ones, the best first: each is taken if all pods can have it now, before any
     # after it; nobody waits for it.
     mig_profile: Annotated[str, Meta(max_length=32)] = ""  # such as 1g.10gb: that and no other part
+    gpu_resource: Annotated[str, Meta(max_length=253)] = ""
+    # As which its whole GPUs are asked for, such as amd.com/gpu: those and no other maker's.
+    # Empty = any.
     topology: Topology | None = None
     node_labels: Labels = {}  # required of the node
     tolerations: Annotated[tuple[Toleration, ...], Meta(max_length=MAX_TOLERATIONS)] = ()
@@ -223,6 +226,7 @@ class Evicted(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workloa
     cluster: str
     attempt: int
     reason: str
+    blameless: bool = False  # counts for nobody: not the cluster's doing, nor the workload's
 
 
 class Ending(Event, frozen=True, kw_only=True, omit_defaults=True):

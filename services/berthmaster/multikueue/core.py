@@ -6,9 +6,9 @@ Rules of this file:
   the log stored is folded, before the next look.
 - A decision and its events are one batch and arrive one by one: nothing is decided between them.
 - Only what changed is looked at, and what waits for the fleet when the fleet changed.
-- Without the bus nothing is decided. ``blind`` then keeps Workloads moving by the configuration's
-  order alone, so that we are never the reason for a standstill; when the bus is back, the log
-  follows what Kueue did.
+- Without the bus nothing is decided. ``blind`` then keeps Workloads moving by what was known last,
+  so that we are neither the reason for a standstill nor for a job in the wrong place; when the bus
+  is back, the log follows what Kueue did.
 """
 
 from collections import Counter, OrderedDict
@@ -22,7 +22,9 @@ from berthmaster.controller.instructions import KubeEvent
 from berthmaster.kubernetes.objects import Metadata, Object, key_of
 from berthmaster.kubernetes.resources import WORKLOADS
 from berthmaster.kubernetes.selector import Selector
+from berthmaster.kueue.contract import forbidden
 from berthmaster.kueue.jobs import HubJob
+from berthmaster.kueue.names import FINISHED
 from berthmaster.kueue.workloads import KueueWorkload
 from berthmaster.lifecycle.fold import Key, Verdict, key
 from berthmaster.lifecycle.instructions import Append, Outcome, Refused, Stored
@@ -42,6 +44,7 @@ from berthmaster.multikueue.deciding.shortlist import shortlist_for
 from berthmaster.multikueue.deciding.steps import (
     Admit,
     Claim,
+    Clear,
     End,
     Evict,
     Make,
@@ -56,24 +59,30 @@ from berthmaster.multikueue.deciding.steps import (
     next_step,
 )
 from berthmaster.multikueue.instructions import (
+    ClearNomination,
     DeleteJob,
+    FindWriter,
     Instruction,
     MakeJob,
     Nominate,
     PassCheck,
     Write,
+    Writers,
 )
 from berthmaster.multikueue.known.bus_state import BusState
 from berthmaster.multikueue.known.hub import Hub, ObjectKey
+from berthmaster.multikueue.known.hub_kueue import HubKueue
+from berthmaster.multikueue.known.hub_pace import HubPace
 from berthmaster.multikueue.known.in_flight import InFlight
 from berthmaster.multikueue.known.work_queue import WorkQueue
 from berthmaster.multikueue.known.workload_view import Memo, WorkloadView, view_of
-from berthmaster.multikueue.settings import HubPolicy
+from berthmaster.multikueue.settings import NAME, HubPolicy
 
 AGAIN_S: Final = 1.0  # what waits for others is looked at so often at least
 TROUBLE_S: Final = 1.0  # after a write to Kubernetes that failed
 LASTING_TROUBLE_S: Final = 15.0  # one that will fail again
 FAILURE_S: Final = 30.0  # after an error of ours
+WRITERS: Final = f"{NAME}/"  # in whose names the log is written here
 CHOICES_KEPT: Final = 10_000  # records at hand for "why"
 
 
@@ -100,15 +109,19 @@ class Reconciler:
         self.trapped: dict[Key, traps.Trap] = {}
         self.trap_counts: Counter[str] = Counter()
         self.blindly = Blind()
+        self.kueue = HubKueue()
+        self.contests = 0  # times that somebody else was seen to write a nomination
         self._memos: dict[Key, Memo] = {}
         self._work = WorkQueue()
         self._in_flight = InFlight()
+        self._pace = HubPace()
         self._wants: dict[Key, None] = {}  # want a place
         self._config_order = ConfigOrder()
         self._checks = Checks()
         self._choices = 0
         self._wait_for = 0
         self._batch_end = 0
+        self._written_at_s = 0.0  # when a reconciler wrote to the log last
 
     # What happened on the bus
 
@@ -116,6 +129,12 @@ class Reconciler:
         """An event of the log, in its order."""
         verdict = self.know.take_event(event, sequence, stored_at_s)
         name = key(event.tenant, event.id)
+        if name in self.know.ended:
+            self.hub.lives.ended(name)
+        elif verdict is not None:
+            self.hub.lives.began(name)
+        if event.by.startswith(WRITERS):
+            self._written_at_s = max(self._written_at_s, stored_at_s)
         if verdict is not None or name in self.hub.workload_of:
             self._work.add([name])
         return verdict
@@ -155,7 +174,7 @@ class Reconciler:
 
     def on_copy_gone(self, cluster: str, namespace: str, workload: str) -> None:
         """A relisting did not find a copy: its time in the log of facts is over."""
-        self.know.copies.pop((cluster, namespace, workload), None)
+        self.know.drop_copy(cluster, namespace, workload)
         self._touch((namespace, workload))
 
     def on_control(self, fact: ControlFact, sequence: int) -> None:
@@ -172,10 +191,22 @@ class Reconciler:
 
     def on_object(self, thing: Object, *, gone: bool = False) -> None:
         """An object of the hub as it is now, or as it was last."""
+        if gone and isinstance(thing, KueueWorkload):
+            self._remember_last(thing)
         touched = self.hub.drop(thing) if gone else self.hub.put(thing)
         self._work.add(touched)
+        if not gone and isinstance(thing, KueueWorkload):
+            name = self.hub.name_of(key_of(thing.metadata))
+            if name is not None and name not in self.know.open and name not in self.know.ended:
+                self.hub.lives.seen(name, thing)
         if not isinstance(thing, KueueWorkload | HubJob):
             self._config_order.moved = self._checks.moved = True
+
+    def _remember_last(self, workload: KueueWorkload) -> None:
+        """The log has still to be told of it."""
+        name = self.hub.name_of(key_of(workload.metadata))
+        if name is not None and name not in self.know.ended:
+            self.hub.lives.lost(name, workload, is_open=name in self.know.open)
 
     def on_parameters(self, check: str, found: Selector | str) -> None:
         """What the parameters of a check of ours say, or what is wrong with them."""
@@ -185,7 +216,9 @@ class Reconciler:
     def begin(self) -> None:
         """Everything is known, and this replica is the one that acts: look at all of it."""
         self._in_flight.forget()
-        self._work.add([*self.know.open, *self.hub.workload_of])
+        if self._written_at_s and self.hub.lives.written_until_s == float("inf"):
+            self.hub.lives.written_until_s = self._written_at_s
+        self._work.add([*self.know.open, *self.hub.workload_of, *self.hub.lives.gone])
         self._config_order.moved = self._checks.moved = True
 
     # What became of what was asked
@@ -206,13 +239,17 @@ class Reconciler:
             self.on_object(answer.found)
         self._config_order.on_answer(write.ref)
         self._checks.on_answer(write.ref, now_s)
-        self.blindly.on_answer(write.ref)
+        self._on_blind_answer(write, answer)
         landed = self._in_flight.landed(write.ref)
         if landed is None:
             return ()
         name, asked = landed
         self._work.add([name])
         memo = self._memo(name)
+        if isinstance(asked, FindWriter):
+            if isinstance(answer.found, Writers):
+                memo.contest.by = answer.found.names
+            return ()
         memo.trouble, memo.trouble_passes = answer.why, answer.passes
         if not answer.done:
             memo.trouble_until_s = now_s + _pause_s(write, answer)
@@ -221,9 +258,28 @@ class Reconciler:
             memo.trouble_until_s = now_s + TROUBLE_S  # until its end is seen
         elif isinstance(asked, Nominate):
             memo.nominated.setdefault(asked.cluster, now_s)
+            memo.copy_was_seen = False
             if memo.ready_at_s is not None:
                 self.latencies_s.append(max(0.0, now_s - memo.ready_at_s))
+        elif isinstance(asked, ClearNomination):
+            memo.cleared(self._leaving(name, memo), now_s)
+        if answer.done and isinstance(asked, Nominate | ClearNomination):
+            stands = answer.found if isinstance(answer.found, KueueWorkload) else None
+            if (stands := stands or self.hub.workload(name)) is not None:
+                memo.contest.wrote(stands)
         return ()
+
+    def _leaving(self, name: Key, memo: Memo) -> str:
+        """The cluster that its nomination was taken back from."""
+        bus = self.know.open.get(name)
+        return bus.cluster if bus is not None and memo.leaving else ""
+
+    def _on_blind_answer(self, write: Write, answer: Answer) -> None:
+        self.blindly.on_answer(write.ref, done=answer.done)
+        if not (isinstance(write, Nominate) and write.workload is None and answer.done):
+            return
+        if (name := self.hub.name_of(write.at)) is not None:
+            self._memo(name).blind = True
 
     def on_outcome(self, outcome: Outcome, log_end: int) -> None:
         """What became of the pending plan. ``log_end``: the last sequence of WORKLOADS as far as is
@@ -267,6 +323,9 @@ class Reconciler:
         the log are put into ``appends``."""
         if self._work.sweep(now_s):
             self._config_order.moved = True
+        if self.kueue.look(self.hub, self.know, self.policy, now_s):
+            self.hub.kueue_since_s = self.kueue.since_s
+            self._work.add([*self.know.open, *self.hub.workload_of])
         out: list[Instruction] = []
         for name in self._work.take(now_s):
             about = self._about(name)
@@ -282,11 +341,11 @@ class Reconciler:
         self.appends += [one for one in out if isinstance(one, Append)]
         return [one for one in out if not isinstance(one, Append)]
 
-    def blind(self, now_s: float) -> list[Nominate]:
-        """The bus is away: what keeps Workloads moving without it."""
+    def blind(self, now_s: float) -> list[Nominate | KubeEvent]:
+        """The bus is away, and was there in this life: what keeps Workloads moving without it."""
         if self.policy.mode != "dispatch" or not self.hub.complete:
             return []
-        return self.blindly.look(self.hub, self.policy, now_s)
+        return self.blindly.look(self.hub, self.know, self.policy, now_s)
 
     def decide(self, now_s: float) -> Commit | None:
         """The next commit, or None if there is nothing to decide, or not now."""
@@ -298,7 +357,7 @@ class Reconciler:
             busy = self._in_flight.busy(name)
             step = None if busy else next_step(view, memo, self.policy, now_s)
             if isinstance(step, Place):
-                wants.append(ToPlace(view, step, memo.ready_at_s or now_s))
+                wants.append(ToPlace(view, step, memo.ready_at_s or now_s, memo.tried))
             else:
                 del self._wants[name]
                 self._work.add([name])
@@ -314,7 +373,12 @@ class Reconciler:
 
     def wake_at_s(self) -> float:
         """When time alone will change something."""
-        return min(self._work.wake_at_s(), self._config_order.due_s)
+        return min(self._work.wake_at_s(), self._config_order.due_s, self.kueue.due_s)
+
+    @property
+    def contested(self) -> int:
+        """Workloads whose nomination somebody else writes as well."""
+        return sum(memo.contest.times > 0 for memo in self._memos.values())
 
     def elsewhere(self) -> Counter[str]:
         """Open workloads that stand on other hubs, by these hubs' ids."""
@@ -332,10 +396,12 @@ class Reconciler:
             trap=self.trapped.get(name),
             know=self.know,
             policy=self.policy,
+            decisions=self.decisions,
             hub_trouble=self.hub.trouble,
+            kueue_silence=self.kueue.words(now_s),
             now_s=now_s,
         )
-        return explain.why(about, self.decisions)
+        return explain.why(about)
 
     # One workload
 
@@ -367,26 +433,44 @@ class Reconciler:
             memo.ran_in = copy.cluster
         if view.elsewhere:
             return []
+        memo.patience_since_s = self._pace.since_s(view, now_s)
         told = self._tell(view, memo, now_s)
         passing = self._pass_check(view, memo, now_s)
         if passing is not None:
             return [*told, passing]
         step = next_step(view, memo, self.policy, now_s)
+        if (asking := self._notice_others(view, memo, now_s)) is not None:
+            return [*told, asking]
         return told + self._carry_out(step, view, memo, now_s)
+
+    def _notice_others(self, view: WorkloadView, memo: Memo, now_s: float) -> FindWriter | None:
+        """Whether somebody else has written its nomination: who is it?"""
+        hub, rules = view.hub, view.rules
+        if self.policy.mode != "dispatch" or hub is None or rules is None:
+            return None
+        if forbidden(hub, rules.check) or not memo.contest.look(hub, now_s):
+            return None
+        self.contests += 1
+        self._work.add_at(view.name, memo.contest.until_s)
+        return self._in_flight.write(view.name, writes.find_writer(view, self._in_flight.ref()))
 
     def _forget(self, name: Key) -> None:
         self._memos.pop(name, None)
         self.trapped.pop(name, None)
         self._wants.pop(name, None)
         self._work.forget(name)
+        self._pace.over(name)
         self.hub.seen_jobs.discard(name)
 
     def _tell(self, view: WorkloadView, memo: Memo, now_s: float) -> list[Instruction]:
         """Traps that it sits in, and what people hear of it."""
         name = view.name
         trap = traps.find(view, memo, self.know, self.policy, now_s)
-        if trap is None and memo.evicting_since_s is not None:
-            self._work.add_at(name, memo.evicting_since_s + self.policy.eviction_s)
+        due_s = traps.due_s(view, memo, self.policy)
+        if now_s < due_s < float("inf"):
+            self._work.add_at(name, due_s)
+        if self.kueue.silent:
+            trap = traps.of_silent_kueue(trap, view)
         before = self.trapped.pop(name, None)
         if trap is not None:
             self.trapped[name] = trap
@@ -417,6 +501,8 @@ class Reconciler:
         name, in_flight = view.name, self._in_flight
         match step:
             case Submit():
+                assert view.hub is not None
+                memo.is_late = view.is_unwritten and view.hub.holds(FINISHED)
                 event = log_events.submitted(view, self.hub.id, self.name, now_s)
                 return [in_flight.append(name, event)]
             case Claim() | Evict() | Admit() | Run() | End():
@@ -426,6 +512,9 @@ class Reconciler:
                 return []
             case Nominated(ref):
                 return [in_flight.write(name, writes.nominate(view, in_flight.ref(), ref.hub_name))]
+            case Clear(reason):
+                memo.why = reason
+                return [in_flight.write(name, writes.clear(view, in_flight.ref()))]
             case MoveOn(reason):
                 return self._move_on(view, memo, reason, now_s)
             case Make() | Stop():
@@ -446,19 +535,22 @@ class Reconciler:
             self._work.add_at(view.name, step.until_s)
         if bus is None or bus.state is not State.CLAIMED or self.policy.mode != "dispatch":
             return []
+        if now_s < max(memo.contest.until_s, memo.trouble_until_s):
+            return []
         self._work.add_on_fleet(view.name, min(step.until_s, now_s + AGAIN_S))
-        reason = moving_on.in_vain(view, self.know, self.policy, now_s)
+        reason = moving_on.in_vain(view, memo, self.know, self.policy, now_s)
         return self._move_on(view, memo, reason, now_s) if reason else []
 
     def _move_on(
         self, view: WorkloadView, memo: Memo, reason: str, now_s: float
     ) -> list[Instruction]:
-        """End the attempt if there is another place to try; both stay nominated."""
+        """Take the nomination back if there is another place to try; then the attempt ends."""
         memo.why = reason
         self._work.add_on_fleet(view.name, now_s + AGAIN_S)
-        if not moving_on.has_another(view, memo, self.know, self.policy, now_s):
+        if not moving_on.another(view, memo, self.know, self.policy, now_s):
             return []
-        return [self._append(Evict(reason), view, now_s)]
+        memo.leaving = reason
+        return [self._in_flight.write(view.name, writes.clear(view, self._in_flight.ref()))]
 
     def _make_or_stop(
         self, step: Make | Stop, view: WorkloadView, memo: Memo, now_s: float

@@ -13,7 +13,8 @@ from berthmaster.multikueue.known.hub import ObjectKey
 
 
 class Nominate(NamedTuple):
-    """Add one cluster to a Workload's nomination, if the contract allows it when it is written."""
+    """Nominate one cluster for a Workload, if none is and the contract allows it when it is
+    written."""
 
     ref: str
     workload: Key | None  # None: the bus is away, and nothing is on it
@@ -21,6 +22,25 @@ class Nominate(NamedTuple):
     uid: str
     check: str
     cluster: str  # MultiKueueCluster
+
+
+class ClearNomination(NamedTuple):
+    """Take a Workload's nomination back, if it is still this one."""
+
+    ref: str
+    workload: Key
+    at: ObjectKey
+    uid: str
+    check: str
+    clusters: tuple[str, ...]  # MultiKueueClusters
+
+
+class FindWriter(NamedTuple):
+    """Read who else has written a Workload's nomination. Its answer has found a ``Writers``."""
+
+    ref: str
+    workload: Key
+    at: ObjectKey
 
 
 class PassCheck(NamedTuple):
@@ -79,5 +99,21 @@ class SetCheckActive(NamedTuple):
     message: str
 
 
-Write = Nominate | PassCheck | SwitchOff | MakeJob | DeleteJob | Reorder | SetCheckActive
+class Writers(NamedTuple):
+    """Field managers of a Workload's nomination other than our own."""
+
+    names: tuple[str, ...]
+
+
+Write = (
+    Nominate
+    | ClearNomination
+    | FindWriter
+    | PassCheck
+    | SwitchOff
+    | MakeJob
+    | DeleteJob
+    | Reorder
+    | SetCheckActive
+)
 Instruction = Append | Write | KubeEvent

@@ -12,7 +12,7 @@ a name of ours). Rights: deploy/kubernetes/hub/multikueue-rbac.yaml, one Cluster
 One replica holds the lease and acts; the others fold the same streams, mirror the same hub and take
 over within a lease's time. What a workload asks for runs as a task of its own, one a workload at
 most; one commit is under way at most. While the bus is away, each replica keeps Workloads moving by
-the configuration's order alone.
+what it knew last; one that has never known anything waits.
 """
 
 import asyncio
@@ -49,11 +49,10 @@ from berthmaster.multikueue.deciding.committing import Commit
 from berthmaster.multikueue.endpoints import WhyEndpoint
 from berthmaster.multikueue.instructions import Nominate, Reorder, SetCheckActive, Write
 from berthmaster.multikueue.metrics import HubMetrics
-from berthmaster.multikueue.settings import ENGINE_VERSION, HubPolicy, Mode, weights_fault
+from berthmaster.multikueue.settings import ENGINE_VERSION, NAME, HubPolicy, Mode, weights_fault
 from berthmaster.runtime.service import Context, Service
 from berthmaster.runtime.settings import setting
 
-NAME: Final = "multikueue"
 BEHIND_LIMIT_S: Final = 1.0  # to wait for what a refusal said is in the log
 LONGEST_SLEEP_S: Final = 1.0
 BUS_SILENT_S: Final = 3.0  # no heartbeat of the log for so long: the bus is away
@@ -84,8 +83,8 @@ class MultiKueueSettings(ClusterSettings):
     patience_s: float = setting(
         30.0,
         least=0.1,
-        help="seconds that a nominated Workload waits for admission before the next best cluster "
-        "is added",
+        help="seconds that a nominated Workload waits for admission before it is taken back and "
+        "goes to the next best cluster",
     )
     stale_after_s: float = setting(
         10.0, least=1, help="seconds of silence after which a cluster gets no new placements"
@@ -99,11 +98,23 @@ class MultiKueueSettings(ClusterSettings):
     trap_s: float = setting(
         5.0, least=1, help="seconds for which a copy may run without the hub saying so"
     )
+    hub_mute_s: float = setting(
+        20.0,
+        least=1,
+        help="seconds for which the hub's Kueue may write nothing while work waits for it, before "
+        "it is said to be away and patience stands still",
+    )
     eviction_s: float = setting(
         60.0,
         least=1,
         help="seconds for which the pods of what Kueue takes back may end before it is said to be "
         "stuck; as long at least as pods ask for",
+    )
+    unscheduled_s: float = setting(
+        60.0,
+        least=1,
+        help="seconds for which no pod may run of what a worker has admitted before it is said to "
+        "be stuck, in the words of that cluster's scheduler",
     )
     order_every_s: float = setting(
         1.0, least=0.1, help="seconds between two orders of one MultiKueueConfig, at least"
@@ -140,7 +151,9 @@ class MultiKueueSettings(ClusterSettings):
             stale_after_s=self.stale_after_s,
             silent_s=self.silent_s,
             trap_s=self.trap_s,
+            hub_mute_s=self.hub_mute_s,
             eviction_s=self.eviction_s,
+            unscheduled_s=self.unscheduled_s,
             order_every_s=self.order_every_s,
             order_margin=self.order_margin,
             commit_limit=self.commit_limit,
@@ -174,6 +187,7 @@ class HubController(Controller[Write]):
         self._caught_up = {"log": False, "fleet": False, "control": False}
         self._behind_since_s: float | None = None
         self._elsewhere: Mapping[str, int] = {}
+        self._kueue_is_silent = False
         self._figures = HubMetrics(ctx.metrics)
         self._input = DeciderInput(ctx, self.core, self.wake)
 
@@ -365,8 +379,9 @@ class HubController(Controller[Write]):
             if not self._is_blind:
                 self.core.blindly.over()
                 continue
-            for write in self.core.blind(self.ctx.now()):
-                self.carry_out(write)
+            if all(self._caught_up.values()):  # else nobody knows what is cordoned, or where
+                for instruction in self.core.blind(self.ctx.now()):
+                    self.carry_out(instruction)
 
     # House
 
@@ -375,16 +390,33 @@ class HubController(Controller[Write]):
         core.hub.hears(self.watch.trouble, self.now())
         if self._conn is not None:
             self.ctx.health.ready("bus", self._conn.connected, "no connection to NATS")
+        self._tell_silence()
         self._tell_elsewhere()
         self._figures.show(
             workloads=[workload.state for workload in core.know.open.values()],
             elsewhere=core.elsewhere().total(),
+            standing=len(core.blindly.standing),
+            contested=core.contested,
+            contests=core.contests,
             trapped=[trap.kind for trap in core.trapped.values()],
+            demoted=core.know.demoted(core.policy, self.now()),
             traps=core.trap_counts,
             latencies_s=core.latencies_s,
             conflicts=self._writer.conflicts,
+            kueue_silent_s=core.kueue.silent_s(self.now()),
+            kueue_waiting=core.kueue.waiting,
         )
         core.latencies_s.clear()
+
+    def _tell_silence(self) -> None:
+        """Once when it begins and once when it ends."""
+        words = self.core.kueue.words(self.now())
+        if bool(words) != self._kueue_is_silent:
+            self._kueue_is_silent = bool(words)
+            if words:
+                self.ctx.log.warning("the hub's Kueue does nothing", why=words)
+            else:
+                self.ctx.log.info("the hub's Kueue is at work again")
 
     def _tell_elsewhere(self) -> None:
         """Of another hub's workloads nothing is known here: people must hear that they wait."""

@@ -11,7 +11,10 @@ from berthmaster.engine.scoring.profiles import BALANCED, HUB_PROFILES, PARTS, W
 # 5: a worker's quota is what Kueue makes of it: resource groups, cohorts, limits, taints.
 # 6: clusters are ranked by a profile of the engine; where a queue's last one went counts no more.
 # 7: of a worker's quota is asked what the hub's Kueue counts, by its very names.
-ENGINE_VERSION = "7"
+# 8: room is counted by the resource that is asked for, on nodes with the labels of the flavor; a
+#    cluster whose Kueue does not look at copies goes last.
+ENGINE_VERSION = "8"
+NAME: Final = "multikueue"
 Mode = Literal["observe", "order", "dispatch"]
 MOST_WEIGHT: Final = 10.0
 
@@ -20,13 +23,16 @@ class HubPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that the core depends on; times in seconds."""
 
     mode: Mode = "observe"
-    patience_s: float = 30.0  # nominated and not admitted for so long: the next best is added
+    patience_s: float = 30.0  # nominated and not admitted for so long: the next best comes
     stale_after_s: float = 10.0  # a cluster silent for so long gets no new placements
     silent_s: float = 5.0  # without any known candidate for so long: the configuration's order
     settle_s: float = 1.0  # from running until the nodes' reports surely show it
     trap_s: float = 5.0  # a copy is admitted there and the hub does not know: a trap
     eviction_s: float = 60.0  # Kueue takes it back and its pods count for so long: a trap
+    unscheduled_s: float = 60.0  # admitted and no pod of it runs for so long: a trap
+    neglect_s: float = 3.0  # a copy that nobody looks at for so long says that Kueue is dead there
     mute_s: float = 3.0  # nominated and no copy heard of for so long: worth a word
+    hub_mute_s: float = 20.0  # work waits for the hub's Kueue and it writes nothing: it is away
     tell_after_s: float = 1.0  # waiting without a candidate for so long: worth an event
     order_every_s: float = 1.0  # a MultiKueueConfig is reordered at most so often
     order_margin: float = 1.0  # GPUs by which a cluster must be ahead to overtake another

@@ -2,13 +2,14 @@
 
 Open Cluster Management copies claims into the ManagedCluster on the hub, where a Placement selects
 by them. That copy is a write on the hub, so all but what becomes nothing, or something again, has
-time. A claim of one of our names that somebody else has made stays as it is.
+time. A claim of one of our names that somebody else has made stays as it is. So do ours while
+nobody tells the cluster's score: Placements select by them, and our silence must move nobody.
 """
 
 from math import inf
 from typing import Final
 
-import msgspec
+from msgspec.structs import replace
 
 from berthmaster.controller.answer import Answer
 from berthmaster.controller.aside import SetAside
@@ -31,7 +32,9 @@ from berthmaster.ocm.pace import LARGE, SMALL
 from berthmaster.ocm.placed import warning
 from berthmaster.ocm.policy import OcmPolicy
 from berthmaster.ocm.scores import View
+from berthmaster.ocm.telling import Telling
 
+UNTOLD: Final = "no score of this cluster is told"
 NAMES: Final = tuple(sorted(properties.claims(View("", ""))))
 
 
@@ -43,11 +46,10 @@ class Claims:
         self.policy = policy
         self.targets: KeptObjects[ClusterClaim] = KeptObjects(
             # Claims are not renewed: the smallest difference is written in the end.
-            msgspec.structs.replace(policy.rules, points=2 * SMALL, refill_s=policy.rules.settle_s)
+            replace(policy.rules, points=2 * SMALL, refill_s=policy.rules.settle_s)
         )
         self.since_s = inf
-        self._score: ClusterScore | None = None
-        self._seen_s = 0.0
+        self._told = Telling(policy.silent_after_s)
         self._listed = False
         for name in NAMES:
             self.targets.target(_key(name))
@@ -71,13 +73,13 @@ class Claims:
     def on_score(self, score: ClusterScore, stored_at_s: float) -> None:
         """The cluster's score was told."""
         if score.cluster == self.cluster:
-            self._score, self._seen_s = score, stored_at_s
+            self._told.on_score(score, stored_at_s)
             self._touch()
 
     def on_gone(self, cluster: str) -> None:
         """The bus has no score of the cluster any more."""
         if cluster == self.cluster:
-            self._score = None
+            self._told.on_gone()
             self._touch()
 
     def on_object(self, thing: Object, *, gone: bool) -> None:
@@ -119,7 +121,11 @@ class Claims:
         view, until_s = self.view(now_s)
         if view is None or not self._listed:
             return None, until_s
-        return self._compare(target, properties.claims(view)[target.key[2]]), until_s
+        if view.silence and target.thing is not None and not foreign(target.thing):
+            target.trouble = f"it stays as it was: {view.silence}"
+            return None, until_s
+        target.trouble = ""
+        return self._compare(target, properties.claims(_said(view))[target.key[2]]), until_s
 
     def _compare(self, target: KeptObject[ClusterClaim], value: str) -> Look:
         thing = target.thing
@@ -133,15 +139,20 @@ class Claims:
 
     def view(self, now_s: float) -> tuple[View | None, float]:
         """(what to say, or None while there is still time; until when that holds)."""
-        heard_s = self._seen_s if self._score is not None else self.since_s
-        limit_s = self.policy.silent_after_s
-        if now_s < heard_s + limit_s:
-            known = scores.view(self._score, silent_s=0) if self._score is not None else None
-            return known, heard_s + limit_s
-        return scores.view(self._score, silent_s=limit_s), inf
+        if self._told.score is not None:
+            return self._told.view(now_s)
+        wait_until_s = max(self._told.heard_s, self.since_s) + self.policy.silent_after_s
+        if now_s < wait_until_s:
+            return None, wait_until_s
+        return replace(scores.view(None, silent_s=self.policy.silent_after_s), silence=UNTOLD), inf
 
     def _touch(self) -> None:
         self.targets.touch(list(self.targets.all))
+
+
+def _said(view: View) -> View:
+    """Of a claim that is to be made, what was told last counts, too."""
+    return replace(view, score=view.last) if view.last is not None else view
 
 
 def _key(name: str) -> Key:

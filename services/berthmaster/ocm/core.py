@@ -6,7 +6,9 @@ be, so that whoever takes over, or starts anew, writes nothing that stands there
 
 A cluster of Open Cluster Management gets an AddOnPlacementScore, reported or not: one without
 counts as 0 there, which beats healthy clusters. A ClusterProfile gets properties only if it names
-us as its manager, in its spec and in its label.
+us as its manager, in its spec and in its label; one that we have made goes as soon as Open Cluster
+Management would make it. Only a cluster's own silence makes its scores the
+worst; while whoever tells them is silent, what stands stays (telling.py).
 
 How long a score counts is judged by the hub's clock, and ours may be wrong by more than a score's
 validity. What the API server says of when it stored our own write tells the difference.
@@ -22,12 +24,28 @@ from berthmaster.kubernetes.objects import Object
 from berthmaster.kubernetes.resources import MANAGED_CLUSTERS
 from berthmaster.messages.fleet import ClusterScore
 from berthmaster.ocm import placed, profiles, scores
-from berthmaster.ocm.instructions import PROFILE, SCORE, CreateScore, Instruction, Key, Look, Write
+from berthmaster.ocm.instructions import (
+    PROFILE,
+    SCORE,
+    CreateScore,
+    DeleteProfile,
+    Instruction,
+    Key,
+    Look,
+    Write,
+)
 from berthmaster.ocm.kept_objects import KeptObject, KeptObjects
-from berthmaster.ocm.objects import ClusterProfile, ManagedCluster, PlacementScore, written_at_s
+from berthmaster.ocm.objects import (
+    ClusterProfile,
+    ManagedCluster,
+    PlacementScore,
+    SetBinding,
+    written_at_s,
+)
 from berthmaster.ocm.placed import warning
 from berthmaster.ocm.policy import OcmPolicy
 from berthmaster.ocm.scores import View
+from berthmaster.ocm.telling import Tellers, Telling
 
 CLOCKS_AGREE_S: Final = 5.0  # the server's times are whole seconds, and answers take a while
 TOLD_AFTER: Final = 2  # failures in a row: the first may be a cluster that is just being imported
@@ -40,6 +58,7 @@ class OcmKind(Enum):
     MANAGED = "managedclusters"
     SCORES = "addonplacementscores"
     PROFILES = "clusterprofiles"
+    BINDINGS = "managedclustersetbindings"  # in the namespace in which profiles are made
 
 
 class Hub:
@@ -54,10 +73,11 @@ class Hub:
         self.managed: dict[str, ManagedCluster] = {}
         self.models: tuple[str, ...] = ()  # the fleet's; once known, never forgotten
         self.problems: dict[str, str] = {}  # cluster -> why it gets no profile
-        self._scores: dict[str, ClusterScore] = {}
-        self._seen_s: dict[str, float] = {}
+        self._told: dict[str, Telling] = {}
+        self._tellers = Tellers(policy.silent_after_s)
         self._placed: dict[Key, PlacementScore] = {}
         self._profiles: dict[str, set[str]] = {}  # cluster -> namespaces with a profile of it
+        self._bound: dict[str, set[str]] = {}  # namespace -> bindings of sets
         self._listed: set[OcmKind] = set()
         self._absent: set[OcmKind] = set()
 
@@ -81,10 +101,13 @@ class Hub:
     def on_score(self, score: ClusterScore, stored_at_s: float) -> None:
         """A cluster's score was told."""
         cluster = score.cluster
-        self._scores[cluster] = score
-        self._seen_s[cluster] = stored_at_s
+        told = self._told.get(cluster)
+        if told is None:
+            told = self._told[cluster] = Telling(self.policy.silent_after_s)
+        told.on_score(score, stored_at_s)
+        back = self._tellers.on_score(stored_at_s)
         found = sorted({*self.models, *scores.models((score,))})[: scores.MAX_MODELS]
-        if tuple(found) != self.models:
+        if back or tuple(found) != self.models:
             self.models = tuple(found)
             self.targets.touch(list(self.targets.all))
         self._wish_for_profile(cluster)
@@ -92,7 +115,8 @@ class Hub:
 
     def on_gone(self, cluster: str) -> None:
         """The bus has no score of the cluster any more."""
-        self._scores.pop(cluster, None)
+        if (told := self._told.get(cluster)) is not None:
+            told.on_gone()
         self._touch(cluster)
 
     def on_object(self, thing: Object, *, gone: bool) -> None:
@@ -104,6 +128,8 @@ class Hub:
                 self._on_placed(thing, gone)
             case ClusterProfile():
                 self._on_profile(thing, gone)
+            case SetBinding():
+                self._on_binding(thing, gone)
             case _:
                 raise TypeError(f"{type(thing).__name__} is nothing that is watched on a hub")
 
@@ -120,6 +146,17 @@ class Hub:
         elif key not in self.targets.all:
             self.targets.target(key).saw(self._placed.get(key))
         self._forget_wish(name)
+        self._wish_for_profile(name)
+        self.targets.touch([(PROFILE, home, name) for home in self._profiles.get(name, ())])
+
+    def _on_binding(self, binding: SetBinding, gone: bool) -> None:
+        home = binding.metadata.namespace
+        bound = self._bound.setdefault(home, set())
+        (bound.discard if gone else bound.add)(binding.metadata.name)
+        for cluster in list(self._told):
+            self._forget_wish(cluster)
+            self._wish_for_profile(cluster)
+        self.targets.touch([key for key in self.targets.all if key[:2] == (PROFILE, home)])
 
     def _on_placed(self, thing: PlacementScore, gone: bool) -> None:
         key = (SCORE, thing.metadata.namespace, thing.metadata.name)
@@ -175,6 +212,8 @@ class Hub:
             for key, target in self.targets.all.items():
                 if key[0] == SCORE:
                     target.thing = None
+        elif kind is OcmKind.BINDINGS:
+            self._bound.clear()
         else:
             self._profiles.clear()
             for key in [key for key in self.targets.all if key[0] == PROFILE]:
@@ -186,6 +225,8 @@ class Hub:
         target = self.targets.answered(write, answer, now_s)
         if target is None:
             return []
+        if isinstance(write, DeleteProfile):
+            return self._left(write, target, answer)
         if answer.done and isinstance(target.thing, PlacementScore):
             self._compare_clocks(target.thing, now_s)
             target.told, told = placed.news(target.thing, target.told)
@@ -197,6 +238,15 @@ class Hub:
             if target.pace.failures == TOLD_AFTER:
                 return [warning(MANAGED_CLUSTERS, managed, "NamespaceMissing", target.trouble)]
         return []
+
+    def _left(
+        self, write: DeleteProfile, target: KeptObject[Ours], answer: Answer
+    ) -> list[Instruction]:
+        if not answer.done or not isinstance(target.thing, ClusterProfile):
+            return []
+        told = profiles.left(target.thing, write.why)
+        self._on_profile(target.thing, gone=True)
+        return [told]
 
     def _compare_clocks(self, stored: PlacementScore, now_s: float) -> None:
         at_s = written_at_s(stored)
@@ -222,6 +272,11 @@ class Hub:
         if not needed <= self._listed:
             return None, inf
         cluster = home if kind == SCORE else name
+        why = self._ocm_makes(home, cluster) if kind == PROFILE else ""
+        if why and not isinstance(target.thing, ClusterProfile):
+            return None, inf
+        if why and profiles.made_by_us(target.thing, policy.manager):
+            return profiles.leaving(target.key, target.thing, why), inf
         view, until_s = self.view(cluster, now_s)
         if view is None:
             return None, until_s
@@ -230,30 +285,36 @@ class Hub:
                 target.key, target.thing, view, policy.manager, policy.rules, now_s=now_s
             )
             return found, until_s
-        if view.reason == "NoReport" and not policy.unreported:
+        left_alone = target.thing is None or not view.silence
+        if view.reason == "NoReport" and not policy.unreported and left_alone:
             return None, until_s
+        heard_s = self._heard_s(cluster)
         found = placed.look(
             target.key,
             target.thing,
             view,
             self.models,
             policy.rules,
-            told_at_s=self._seen_s.get(cluster),
+            told_at_s=heard_s if heard_s > -inf else None,
             now_s=now_s + self.ahead_s,
         )
         return found._replace(renew_at_s=found.renew_at_s - self.ahead_s), until_s
 
     def view(self, cluster: str, now_s: float) -> tuple[View | None, float]:
         """(what to say of a cluster, or None while there is still time; until when that holds)."""
-        score = self._scores.get(cluster)
-        heard_s = self._seen_s.get(cluster, self.since_s)
-        limit_s = self.policy.silent_after_s
-        if now_s < heard_s + limit_s:
-            known = scores.view(score, silent_s=0) if score is not None else None
-            return known, heard_s + limit_s
-        if score is None and self.blind:
-            return View("NotTold", "no score is heard of: the bus is away"), inf
-        return scores.view(score, silent_s=limit_s), inf
+        told = self._told.get(cluster)
+        if told is not None and told.score is not None:
+            return told.view(now_s)
+        heard_s = self._heard_s(cluster)
+        wait_until_s = (heard_s if heard_s > -inf else self.since_s) + self.policy.silent_after_s
+        if now_s < wait_until_s:
+            return None, wait_until_s
+        return self._tellers.unheard(now_s, blind=self.blind)
+
+    def _heard_s(self, cluster: str) -> float:
+        """When its score was told last; the past, if never."""
+        told = self._told.get(cluster)
+        return told.heard_s if told is not None else -inf
 
     def score_key(self, cluster: str) -> Key:
         """Where a cluster's scores are."""
@@ -264,7 +325,8 @@ class Hub:
     def _wish_for_profile(self, cluster: str) -> None:
         """A cluster that reports and that nobody manages gets a profile, where that is set."""
         home = self.policy.create_profiles_in
-        score = self._scores.get(cluster)
+        told = self._told.get(cluster)
+        score = told.score if told is not None else None
         if not home or score is None or not self._is_nobodys(cluster):
             return
         if not profiles.nameable(cluster):
@@ -273,8 +335,18 @@ class Hub:
             self.targets.target((PROFILE, home, cluster))
 
     def _is_nobodys(self, cluster: str) -> bool:
-        known = OcmKind.PROFILES in self._listed and OcmKind.MANAGED in self._listed | self._absent
-        return known and cluster not in self._profiles and cluster not in self.managed
+        certain = self._listed | self._absent
+        known = OcmKind.PROFILES in self._listed and {OcmKind.MANAGED, OcmKind.BINDINGS} <= certain
+        home = self.policy.create_profiles_in
+        return known and cluster not in self._profiles and not self._ocm_makes(home, cluster)
+
+    def _ocm_makes(self, home: str, cluster: str) -> str:
+        """Why Open Cluster Management makes a profile of the cluster there, or ""."""
+        if cluster in self.managed:
+            return f"Open Cluster Management has a ManagedCluster {cluster}"
+        if bound := self._bound.get(home):
+            return f"namespace {home} is bound to the ManagedClusterSet {min(bound)}"
+        return ""
 
     def _forget_wish(self, cluster: str) -> None:
         key = (PROFILE, self.policy.create_profiles_in, cluster)
@@ -289,6 +361,6 @@ class Hub:
         self.targets.touch([self.score_key(cluster), *((PROFILE, home, cluster) for home in homes)])
 
     def _look_at_all(self) -> None:
-        for cluster in list(self._scores):
+        for cluster in list(self._told):
             self._wish_for_profile(cluster)
         self.targets.touch(list(self.targets.all))

@@ -52,6 +52,15 @@ class CreateProfile(msgspec.Struct, frozen=True):
     manager: str
 
 
+class DeleteProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """Delete one that we have made and that is as it was read."""
+
+    key: Key
+    uid: str
+    resource_version: str
+    why: str
+
+
 class WriteProperties(msgspec.Struct, frozen=True, kw_only=True):
     """Write the whole list of properties of a ClusterProfile that is as it was read."""
 
@@ -75,7 +84,15 @@ class WriteClaim(msgspec.Struct, frozen=True, kw_only=True):
     value: str
 
 
-Write = CreateScore | WriteScore | CreateProfile | WriteProperties | CreateClaim | WriteClaim
+Write = (
+    CreateScore
+    | WriteScore
+    | CreateProfile
+    | DeleteProfile
+    | WriteProperties
+    | CreateClaim
+    | WriteClaim
+)
 Create = CreateScore | CreateProfile | CreateClaim
 Instruction = Write | KubeEvent
 

@@ -23,6 +23,10 @@ class ManagedCluster(Object, frozen=True):
     spec: ManagedClusterSpec = ManagedClusterSpec()
 
 
+class SetBinding(Object, frozen=True):
+    """Where there is one, Open Cluster Management makes the ClusterProfiles of that namespace."""
+
+
 class Item(Struct, frozen=True):
     """One score."""
 

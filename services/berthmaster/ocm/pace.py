@@ -31,14 +31,15 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     settle_s: float = 30.0
     burst: float = 6.0
     refill_s: float = 10.0
-    validity_s: float = 300.0
+    validity_s: float = 86_400.0
+    rest_s: float = 150.0
     first_pause_s: float = 1.0
     longest_pause_s: float = 300.0
 
     @property
     def renew_after_s(self) -> float:
-        """From a write to its renewal."""
-        return self.validity_s / 2
+        """From a write to its renewal: what is tiny is put right then, too."""
+        return min(self.validity_s / 2, self.rest_s)
 
 
 class Pace:

@@ -28,8 +28,9 @@ def look(
         return Look(LARGE, inf, CreateScore(key))
     if why := foreign(thing):
         return Look(0.0, inf, None, warning(ADD_ON_PLACEMENT_SCORES, thing, "NotOurs", why))
-    wanted = scores.values(view, models)
-    gap = _gap(thing, wanted, view)
+    standing = {one.name: one.value for one in thing.status.scores}
+    view, wanted = scores.wanted(view, models, standing)
+    gap = _gap(thing, standing, wanted, view)
     renew_at_s, odd = _renew_at_s(thing.status.valid_until, rules, now_s)
     before = condition(thing.status.conditions, FRESH)
     same = before is not None and before.true == view.fresh and before.last_transition_time
@@ -48,12 +49,13 @@ def look(
     return Look(max(gap, odd), renew_at_s, write)
 
 
-def _gap(thing: PlacementScore, wanted: Mapping[str, int], view: View) -> float:
+def _gap(
+    thing: PlacementScore, standing: Mapping[str, int], wanted: Mapping[str, int], view: View
+) -> float:
     said = condition(thing.status.conditions, FRESH)
     if said is None or said.reason != view.reason or said.true != view.fresh:
         return LARGE
-    written = {one.name: one.value for one in thing.status.scores}
-    gap = scores.gap(written, wanted)
+    gap = scores.gap(standing, wanted)
     return max(gap, SMALL) if said.message != view.message else gap
 
 
@@ -77,7 +79,11 @@ def news(thing: PlacementScore, told: str) -> tuple[str, list[Instruction]]:
         return told, []
     if now.true and not told:
         return now.reason, []  # all is well from the beginning
-    note = "the scores are live again" if now.true else f"the worst scores stand: {now.message}"
+    note = "the scores are live again"
+    if not now.true:
+        worst = all(one.value == scores.WORST for one in thing.status.scores)
+        what = "the worst scores stand" if worst else "the last scores stay"
+        note = f"{what}: {now.message}"
     told_now = KubeEvent(ADD_ON_PLACEMENT_SCORES, thing.metadata, not now.true, now.reason, note)
     return now.reason, [told_now]
 

@@ -2,13 +2,20 @@
 
 import re
 from math import inf
-from typing import Final
+from typing import Final, TypeGuard
 
+from berthmaster.controller.instructions import KubeEvent
 from berthmaster.kubernetes.objects import Object, seconds, timestamp
 from berthmaster.kubernetes.resources import CLUSTER_PROFILES
 from berthmaster.ocm import properties
-from berthmaster.ocm.instructions import CreateProfile, Key, Look, WriteProperties
-from berthmaster.ocm.objects import CLUSTER_MANAGER, ClusterProfile
+from berthmaster.ocm.instructions import (
+    CreateProfile,
+    DeleteProfile,
+    Key,
+    Look,
+    WriteProperties,
+)
+from berthmaster.ocm.objects import CLUSTER_MANAGER, ClusterProfile, foreign
 from berthmaster.ocm.pace import LARGE, Rules
 from berthmaster.ocm.placed import warning
 from berthmaster.ocm.scores import View
@@ -27,6 +34,25 @@ def names_us(profile: ClusterProfile, manager: str) -> bool:
     return manager in (_spec(profile), _label(profile))
 
 
+def made_by_us(profile: Object | None, manager: str) -> TypeGuard[ClusterProfile]:
+    """Whether it is one of those that we make where nobody manages a cluster."""
+    if not isinstance(profile, ClusterProfile):
+        return False
+    return _spec(profile) == _label(profile) == manager and not foreign(profile)
+
+
+def leaving(key: Key, thing: ClusterProfile, why: str) -> Look:
+    """One that Open Cluster Management will want to make itself: it fails on ours for ever."""
+    meta = thing.metadata
+    write = DeleteProfile(key=key, uid=meta.uid, resource_version=meta.resource_version, why=why)
+    return Look(LARGE, inf, write)
+
+
+def left(thing: ClusterProfile, why: str) -> KubeEvent:
+    """What people are told of one that is gone."""
+    return KubeEvent(CLUSTER_PROFILES, thing.metadata, False, "Deleted", why)
+
+
 def look(
     key: Key, thing: Object | None, view: View, manager: str, rules: Rules, *, now_s: float
 ) -> Look:
@@ -37,9 +63,11 @@ def look(
         why = f"spec.clusterManager: {_spec(thing)!r}, label {CLUSTER_MANAGER}: {_label(thing)!r}"
         return Look(0.0, inf, None, warning(CLUSTER_PROFILES, thing, "ManagerMismatch", why))
     listed = thing.status.properties
-    wanted = properties.wanted(view)
-    gap = properties.gap(properties.ours(listed), wanted, view)
-    written, wrong = properties.merged(listed, wanted, timestamp(now_s))
+    standing = properties.ours(listed)
+    wanted = properties.kept(view, standing) if view.silence else properties.wanted(view)
+    gap = properties.gap(standing, wanted, view)
+    at = timestamp(now_s)
+    written, wrong = properties.merged(listed, wanted, at, observed=not view.silence)
     if wrong:
         return Look(0.0, inf, None, warning(CLUSTER_PROFILES, thing, "TooManyProperties", wrong))
     try:
@@ -49,7 +77,8 @@ def look(
     write = WriteProperties(
         key=key, resource_version=thing.metadata.resource_version, properties=written
     )
-    return Look(gap, min(said_at_s, now_s) + rules.renew_after_s, write)
+    renew_at_s = min(said_at_s, now_s) + rules.renew_after_s
+    return Look(gap, renew_at_s if not view.silence else inf, write)
 
 
 def _spec(profile: ClusterProfile) -> str:

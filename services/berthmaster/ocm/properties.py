@@ -15,6 +15,7 @@ from berthmaster.ocm.pace import LARGE, SMALL
 from berthmaster.ocm.scores import (
     FIXED_NAMES,
     GPU_SCALE,
+    NOT_TOLD,
     WEIGHTS,
     View,
     short_name,
@@ -68,6 +69,15 @@ def wanted(view: View) -> dict[str, str]:
     return told
 
 
+def kept(view: View, standing: Mapping[str, str]) -> dict[str, str]:
+    """Our properties while nobody tells: as they stand, with that; else of what was told last."""
+    if standing.get(FRESHNESS) in ("fresh", NOT_TOLD.lower()):
+        return {**standing, FRESHNESS: NOT_TOLD.lower()}
+    if view.last is not None:
+        return {**wanted(View("", "", view.last)), FRESHNESS: NOT_TOLD.lower()}
+    return wanted(View(view.reason, view.message))
+
+
 def gap(written: Mapping[str, str], wanted: Mapping[str, str], view: View) -> float:
     """How much what is written differs, in points of a score."""
     if written.get(FRESHNESS) != wanted[FRESHNESS]:
@@ -114,13 +124,16 @@ def observed_at(properties: Sequence[Property]) -> str | None:
 
 
 def merged(
-    properties: Sequence[Property], wanted: Mapping[str, str], at: str
+    properties: Sequence[Property], wanted: Mapping[str, str], at: str, *, observed: bool = True
 ) -> tuple[list[dict[str, str]], str]:
     """(the whole list with ours in it, what is wrong). Of others nothing is changed, not even the
-    order; if what they have put there is absurdly much, nothing is written at all."""
+    order; if what they have put there is absurdly much, nothing is written at all. ``observed``:
+    False = what stays was not seen again, and keeps its time."""
     kept = [_plain(one) for one in properties if not one.name.startswith(PREFIX)]
+    seen = {(one.name, one.value): one.last_observed_time for one in properties if not observed}
     told = [
-        {"name": name, "value": value, "lastObservedTime": at} for name, value in wanted.items()
+        {"name": name, "value": value, "lastObservedTime": seen.get((name, value)) or at}
+        for name, value in wanted.items()
     ]
     size = sum(len(text) for one in (*kept, *told) for text in one.values())
     if size > MAX_BYTES:

@@ -3,6 +3,8 @@
 Open Cluster Management counts a value that is missing or expired as 0, which beats a healthy
 cluster with few free GPUs. So every cluster has every name, of every GPU model of the fleet too,
 and whatever is not known is the worst there is. Higher is better in each of them, -100 to 100.
+What is not known because nobody tells it, though the cluster may, stays as it stands: our own
+silence must move nobody.
 
 The eight of Open Cluster Management's own addon keep their names and their formula (the scorer's
 ocm.py, with its vectors). Ours::
@@ -18,6 +20,7 @@ ocm.py, with its vectors). Ours::
 import re
 from collections.abc import Iterable, Mapping
 from math import isfinite
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -26,6 +29,7 @@ from berthmaster.messages.fleet import ClusterScore
 from berthmaster.ocm.pace import LARGE, SMALL
 
 WORST: Final = -100
+NOT_TOLD: Final = "NotTold"
 BEST: Final = 100
 OCM_NAMES: Final = tuple(
     f"{resource}{scope}Available"
@@ -38,6 +42,7 @@ UNFRAGMENTED: Final = "gpuUnfragmented"
 LARGEST_GANG: Final = "gpuLargestGang"
 FRESHNESS: Final = "freshness"
 GANG: Final = "gpuGang-"
+MEASURED: Final = (IDLE, CALM, UNFRAGMENTED)  # by telemetry, or worked out in pieces
 FIXED_NAMES: Final = (*OCM_NAMES, IDLE, CALM, UNFRAGMENTED, LARGEST_GANG, FRESHNESS)
 GPU_SCALE: Final = "gpuClusterAvailable"  # whose full scale gangs are measured by
 MAX_MODELS: Final = 32
@@ -54,6 +59,9 @@ class View(msgspec.Struct, frozen=True):
     reason: str  # of the condition: Live, or why the scores are the worst
     message: str
     score: ClusterScore | None = None  # only while it is live
+    silence: str = ""  # why nobody can tell: what stands stays, and this is said of it
+    last: ClusterScore | None = None  # with a silence: what was told last, where it was live
+    settling: bool = False  # whoever tells has just come back, and need not have measured all
 
     @property
     def fresh(self) -> bool:
@@ -66,7 +74,9 @@ def view(score: ClusterScore | None, *, silent_s: float) -> View:
     if silent_s > 0:
         if score is None:
             return View("NoReport", "no agent of this cluster has reported to the fleet")
-        return View("NotTold", f"nobody has told its score for {silent_s:g} s")
+        why = f"nobody has told its score for {silent_s:g} s"
+        was_live = score.freshness == "fresh" and bool(score.resources)
+        return View(NOT_TOLD, why, silence=why, last=score if was_live else None)
     assert score is not None
     note = score.note[:MAX_MESSAGE_CHARS]
     if score.freshness != "fresh":
@@ -74,6 +84,23 @@ def view(score: ClusterScore | None, *, silent_s: float) -> View:
     if not score.resources:
         return View("NoNodes", "no node of the cluster has reported yet")
     return View("Live", note, score)
+
+
+def wanted(
+    view: View, fleet_models: Iterable[str], standing: Mapping[str, int]
+) -> tuple[View, dict[str, int]]:
+    """(what is to be said, what the scores shall be), beside the scores as they are. While nobody
+    tells, what stands stays. Where nothing stands that was ever measured, it is what was told last,
+    or else the worst with the view's own reason."""
+    models = tuple(fleet_models)
+    if not view.silence:
+        return view, values(view, models, standing)
+    silent = View(NOT_TOLD, view.silence[:MAX_MESSAGE_CHARS])
+    if any(points != WORST for points in standing.values()):
+        return silent, values(silent, models) | dict(standing)
+    if view.last is not None:
+        return silent, values(View("", "", view.last), models)
+    return View(view.reason, view.message), values(silent, models)
 
 
 def short_name(model: str) -> str:
@@ -93,12 +120,16 @@ def models(scores: Iterable[ClusterScore]) -> tuple[str, ...]:
     return tuple(sorted(found))[:MAX_MODELS]
 
 
-def values(view: View, fleet_models: Iterable[str]) -> dict[str, int]:
-    """What the scores shall be."""
+def values(
+    view: View, fleet_models: Iterable[str], standing: Mapping[str, int] = MappingProxyType({})
+) -> dict[str, int]:
+    """What the scores shall be. ``standing``: as they are, for what is being measured anew."""
     wanted = dict.fromkeys((*FIXED_NAMES, *fleet_models), WORST)
     score = view.score
     if score is None:
         return wanted
+    if view.settling:
+        wanted |= {name: standing[name] for name in MEASURED if name in standing}
     for name in OCM_NAMES:
         if (found := score.resources.get(name)) is not None:
             wanted[name] = clamped(found.score)

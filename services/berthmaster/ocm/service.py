@@ -17,6 +17,7 @@ version of what was looked at, and what stands there already is not written: sev
 write once.
 """
 
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from berthmaster.bus import subjects
@@ -31,12 +32,14 @@ from berthmaster.controller.kube_events import instance_of
 from berthmaster.controller.loop import Controller, Core
 from berthmaster.controller.watch import Watched
 from berthmaster.kubernetes.client import Client
+from berthmaster.kubernetes.errors import KubernetesError
 from berthmaster.kubernetes.joining import reached
 from berthmaster.kubernetes.objects import Object
 from berthmaster.kubernetes.resources import (
     ADD_ON_PLACEMENT_SCORES,
     CLUSTER_CLAIMS,
     CLUSTER_PROFILES,
+    MANAGED_CLUSTER_SET_BINDINGS,
     MANAGED_CLUSTERS,
 )
 from berthmaster.messages.fleet import ClusterScore
@@ -45,7 +48,13 @@ from berthmaster.ocm.core import Hub
 from berthmaster.ocm.instructions import Write
 from berthmaster.ocm.kept_objects import KeptObjects
 from berthmaster.ocm.metrics import OcmMetrics
-from berthmaster.ocm.objects import ClusterClaim, ClusterProfile, ManagedCluster, PlacementScore
+from berthmaster.ocm.objects import (
+    ClusterClaim,
+    ClusterProfile,
+    ManagedCluster,
+    PlacementScore,
+    SetBinding,
+)
 from berthmaster.ocm.settings import OcmSettings
 from berthmaster.ocm.writer import OcmWriter
 from berthmaster.runtime.errors import SettingsError
@@ -173,11 +182,17 @@ def hub_side(ctx: Context[OcmSettings], client: Client) -> OcmController:
     """Of one hub. None of its kinds is needed: a hub without Open Cluster Management stays quiet,
     and is looked at again now and then; one where we may not look is complained about."""
     settings = ctx.settings
+    hub = Hub(settings.policy)
+    home = settings.create_profiles_in
+    bindings = Watched(MANAGED_CLUSTER_SET_BINDINGS, SetBinding, optional=True, namespace=home)
+    if not home:
+        hub.on_absent(bindings.name)  # none are made, so it does not matter where OCM makes some
     return OcmController(
         ctx,
         client,
-        Hub(settings.policy),
+        hub,
         watched=(
+            *((bindings,) if home else ()),
             Watched(MANAGED_CLUSTERS, ManagedCluster, optional=True),
             # A list of one name is still a list, and a Role may name it.
             Watched(
@@ -211,6 +226,21 @@ def worker_side(ctx: Context[OcmSettings], client: Client) -> OcmController:
     )
 
 
+async def _refuse_bound(client: Client, home: str) -> None:
+    """Profiles of ours are refused where Open Cluster Management makes its own. Whether it does is
+    not known while the API server is away: then the watch tells."""
+    found: list[str] = []
+    with suppress(KubernetesError):
+        async for page in client.list_pages(
+            MANAGED_CLUSTER_SET_BINDINGS, SetBinding, namespace=home
+        ):
+            found += [one.metadata.name for one in page.items]
+    if found:
+        names = ", ".join(sorted(found)[:10])
+        why = f"has ManagedClusterSetBindings ({names}), so Open Cluster Management makes profiles"
+        raise SettingsError([f"--create-profiles-in: {home} {why}, expected one without"])
+
+
 async def main(ctx: Context[OcmSettings]) -> None:
     """Watch the API server at once: scores run out without the bus too. Then join the bus."""
     if ctx.settings.side == "worker" and not ctx.settings.cluster:
@@ -218,6 +248,8 @@ async def main(ctx: Context[OcmSettings]) -> None:
             ["--cluster: missing, expected the managed cluster's name in the fleet"]
         )
     async with reached(ctx, NAME) as client:
+        if ctx.settings.side == "hub" and ctx.settings.create_profiles_in:
+            await _refuse_bound(client, ctx.settings.create_profiles_in)
         side = hub_side if ctx.settings.side == "hub" else worker_side
         controller = side(ctx, client)
         controller.start()

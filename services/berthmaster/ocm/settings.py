@@ -45,11 +45,12 @@ class OcmSettings(ClusterSettings):
         "Placements that exist go on as they are. The Role names it too",
     )
     validity_s: float = setting(
-        300.0,
+        86_400.0,
         least=10,
-        most=86_400,
-        help="seconds for which scores count after a write; renewed at half of it. Longer saves "
-        "writes, shorter forgets sooner what nobody keeps",
+        most=2_592_000,
+        help="seconds for which scores count after a write; renewed at half of it, and after 150 s "
+        "at the latest. It ends only when this service is gone: then OCM counts every cluster as 0 "
+        "and chooses by name, so a day is time to bring it back",
     )
     points: float = setting(
         2.0,

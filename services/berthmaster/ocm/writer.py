@@ -21,6 +21,7 @@ from berthmaster.ocm.instructions import (
     CreateClaim,
     CreateProfile,
     CreateScore,
+    DeleteProfile,
     Write,
     WriteClaim,
     WriteProperties,
@@ -60,9 +61,20 @@ class OcmWriter(Writer[Write]):
             return None
 
     async def write(self, write: Write) -> Answer:
+        if isinstance(write, DeleteProfile):
+            await self._delete(write)
+            return Answer()
         return Answer(found=await self._stored(write))
 
-    async def _stored(self, write: Write) -> Object:
+    async def _delete(self, write: DeleteProfile) -> None:
+        _, namespace, name = write.key
+        await self.client.delete(
+            RESOURCES[PROFILE].path(namespace=namespace, name=name),
+            uid=write.uid,
+            resource_version=write.resource_version,
+        )
+
+    async def _stored(self, write: Create | WriteScore | WriteProperties | WriteClaim) -> Object:
         resource, kind = RESOURCES[write.key[0]], _STRUCTS[write.key[0]]
         _, namespace, name = write.key
         if isinstance(write, Create):

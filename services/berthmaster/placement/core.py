@@ -7,12 +7,14 @@ Rules of this file:
   wrong with it.
 - Nothing is decided before everything has been listed (``complete``), nor while a mirror is known
   to be behind (``behind``): unknown is not empty.
-- A Placement that is wrong changes nothing but its condition.
+- A Placement that is wrong is decided by its last good request (last_good.py). Where there is none,
+  or that does not work any more either, nobody comes; who is gone or not bound any more goes.
+- Of one that is Open Cluster Management's (again), only our own annotations are taken away.
 - At most one lot of writes of a Placement is under way; its answers are taken as seen.
 """
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from berthmaster.controller.answer import Answer
 from berthmaster.controller.aside import Phase, SetAside
@@ -22,11 +24,26 @@ from berthmaster.kubernetes.objects import key_of
 from berthmaster.kubernetes.resources import PLACEMENTS
 from berthmaster.placement import status
 from berthmaster.placement.index import DecisionIndex
-from berthmaster.placement.instructions import Instruction, PutStatus, Write, WriteDecisions
+from berthmaster.placement.instructions import (
+    Instruction,
+    PutPage,
+    PutStatus,
+    Write,
+    WriteDecisions,
+)
 from berthmaster.placement.kube_events import EventHistory
-from berthmaster.placement.names import DISABLED, Misconfigured
+from berthmaster.placement.last_good import Good, good, kept
+from berthmaster.placement.names import (
+    DISABLED,
+    MAX_LABEL_CHARS,
+    NOTES,
+    RANKING,
+    REQUEST,
+    Misconfigured,
+)
 from berthmaster.placement.objects import (
     AddOnPlacementScore,
+    GroupStatus,
     ManagedCluster,
     ManagedClusterSet,
     ManagedClusterSetBinding,
@@ -34,15 +51,17 @@ from berthmaster.placement.objects import (
     PlacementDecision,
 )
 from berthmaster.placement.pages import pages, ranking
-from berthmaster.placement.planning import plan
+from berthmaster.placement.planning import plan, reduced
 from berthmaster.placement.scheduling import sets
-from berthmaster.placement.scheduling.plugin import Snapshot
+from berthmaster.placement.scheduling.plugin import Snapshot, Unfinished
+from berthmaster.placement.scheduling.plugins.predicate import Asked
 from berthmaster.placement.scheduling.request import Request, read
 from berthmaster.placement.scheduling.scheduler import ScheduleResult, schedule
 
 FIRST_RETRY_S: Final = 0.05
 LONGEST_RETRY_S: Final = 15.0
 LOUD_AFTER: Final = 5  # failures in a row, after which people are told
+NOTHING: Final = ScheduleResult(0, (), 0, {}, (), (), ())
 Thing = (
     Placement
     | PlacementDecision
@@ -58,30 +77,79 @@ class OwnPlacement:
 
     __slots__ = (
         "again_at_s",
+        "asked",
         "busy",
         "dirty",
         "due_s",
         "error",
         "events",
         "failures",
+        "good",
+        "later",
         "outcome",
         "placement",
         "refreshed_at_s",
         "request",
+        "unfinished",
+        "untold",
     )
 
     def __init__(self) -> None:
         self.placement = Placement()
         self.request: Request | None = None
         self.error: Misconfigured | None = None  # of the Placement's own making
+        # Requests that led to an outcome, the last first; after one that nobody has tried out yet,
+        # the last that somebody has.
+        self.good: tuple[Good, ...] = ()
         self.outcome: ScheduleResult | None = None
+        self.asked = Asked()
+        self.unfinished = False  # expressions are to be asked of more clusters yet
         self.busy = False
         self.dirty = True
         self.due_s = 0.0  # not before
         self.again_at_s: float | None = None
         self.failures = 0
         self.refreshed_at_s = float("-inf")
+        self.later: Mapping[str, Mapping[str, str | None]] = {}  # annotations of pages
         self.events = EventHistory()
+        self.untold: tuple[KubeEvent, ...] = ()  # until what they tell of is written
+
+    def reads(self, resource: str) -> bool:
+        """Whether scores of this resource can matter to what it is decided by."""
+        return any(one is not None and one.reads(resource) for one in self._followed)
+
+    @property
+    def asks(self) -> bool:
+        """Whether expressions, which may look at anything of a cluster, can matter."""
+        return any(one is None or one.asks for one in self._followed)
+
+    @property
+    def _followed(self) -> tuple[Request | None, ...]:
+        return (self.request, *(one.request for one in self.good))
+
+    def worked(self, outcome: ScheduleResult) -> Good:
+        """Its own request led to this."""
+        assert self.request is not None
+        if not self.good or self.good[0].request is not self.request:
+            self.good = (good(self.placement, self.request, self.asked), *self.good[-1:])
+            self.refreshed_at_s = float("-inf")
+        if outcome.ranked or not any(one.programs for one in self.request.predicates):
+            self.good = self.good[:1]
+        return self.good[0]
+
+
+class _Tidying:
+    """Of one Placement that is not ours any more."""
+
+    def __init__(self) -> None:
+        self.busy = False
+        self.due_s = 0.0
+        self.failures = 0
+
+    def answered(self, answer: Answer, now_s: float) -> None:
+        self.busy = False
+        self.failures = 0 if answer.done else self.failures + 1
+        self.due_s = 0.0 if answer.done else now_s + _pause_s(self.failures)
 
 
 class Evaluator:
@@ -97,6 +165,8 @@ class Evaluator:
         self._sets: dict[str, ManagedClusterSet] = {}
         self._bound: dict[str, set[str]] = {}  # by namespace
         self._scores: dict[Key, AddOnPlacementScore] = {}
+        self._theirs: set[Key] = set()
+        self._untidy: dict[Key, _Tidying] = {}  # of theirs, those whose pages may have our notes
 
     def __len__(self) -> int:
         return len(self._ours)
@@ -110,6 +180,11 @@ class Evaluator:
         """The last outcome of a Placement."""
         standing = self._ours.get(key)
         return standing.outcome if standing is not None else None
+
+    def unfinished(self, key: Key) -> bool:
+        """Whether its last look has to be gone on with."""
+        standing = self._ours.get(key)
+        return standing is not None and standing.unfinished
 
     def has(self, key: Key) -> bool:
         """Whether a Placement is ours."""
@@ -143,7 +218,10 @@ class Evaluator:
         if gone or leaving or not ours:
             if self._ours.pop(key, None) is not None:
                 self.index.intend(key, None)
+            (self._theirs.discard if gone or leaving else self._theirs.add)(key)
+            self._look_for_notes(key)
             return
+        self._theirs.discard(key)
         standing = self._ours.setdefault(key, OwnPlacement())
         before = standing.placement
         standing.placement = placement
@@ -159,8 +237,7 @@ class Evaluator:
         if same and before.status == placement.status:
             return
         if not same:
-            standing.request, standing.error = None, None
-            standing.refreshed_at_s = float("-inf")
+            standing.request, standing.error, standing.asked = None, None, Asked()
         standing.dirty = True
 
     def _on_decision(self, decision: PlacementDecision, *, gone: bool) -> None:
@@ -169,18 +246,26 @@ class Evaluator:
         if gone:
             self._stir(self.index.drop(key))
         elif known is None or _version(known) != _version(decision):
-            self._stir(self.index.set(decision))
+            owners = self.index.set(decision)
+            self._stir(owners)
+            for owner in owners:
+                self._look_for_notes(owner)
 
     def _on_cluster(self, cluster: ManagedCluster, *, gone: bool) -> None:
+        _ = cluster.spec, cluster.status, cluster.document  # whoever cannot be read is set aside
         before = self._clusters.get(cluster.name)
         _keep(self._clusters, cluster.name, cluster, gone=gone)
-        if before is not None and not gone and _matters(before) == _matters(cluster):
-            return
         versions = [one for one in (before, cluster) if one is not None]
+        beat = False
+        if before is not None and not gone:
+            if _told(before) == _told(cluster):
+                return
+            beat = _without_words(before) == _without_words(cluster)
         self._stir(
             key
             for key, standing in self._ours.items()
-            if standing.error is not None or self._concerns(key, standing, versions)
+            if (not beat or standing.asks)
+            and (standing.error is not None or self._concerns(key, standing, versions))
         )
 
     def _concerns(self, key: Key, standing: OwnPlacement, versions: list[ManagedCluster]) -> bool:
@@ -199,12 +284,11 @@ class Evaluator:
         key = key_of(score.metadata)
         before = self._scores.get(key)
         _keep(self._scores, key, score, gone=gone)
-        if before is not None and not gone and before.status == score.status:
+        same = before is not None and (before.status, before.ours) == (score.status, score.ours)
+        if same and not gone:
             return
         self._stir(
-            key
-            for key, standing in self._ours.items()
-            if standing.request is not None and standing.request.reads(score.metadata.name)
+            key for key, standing in self._ours.items() if standing.reads(score.metadata.name)
         )
 
     def _stir(self, keys: Iterable[Key]) -> None:
@@ -226,6 +310,31 @@ class Evaluator:
             and (one.dirty or (one.again_at_s is not None and one.again_at_s <= now_s))
         ]
 
+    def _look_for_notes(self, key: Key) -> None:
+        if key in self._theirs and any(_notes(page) for page in self.index.pages(key).values()):
+            self._untidy.setdefault(key, _Tidying())
+
+    def tidy(self, now_s: float) -> list[Instruction]:
+        """Takes our annotations from the pages of Placements that are not ours any more."""
+        out: list[Instruction] = []
+        if not self.complete or self.behind:
+            return out
+        for key, one in list(self._untidy.items()):
+            if one.busy or one.due_s > now_s:
+                continue
+            pages = self.index.pages(key) if key in self._theirs else {}
+            writes = tuple(
+                PutPage(name, page.metadata, {"annotations": dict.fromkeys(notes)}, None)
+                for name, page in sorted(pages.items())
+                if (notes := _notes(page))
+            )
+            if writes:
+                one.busy = True
+                out.append(WriteDecisions(key, writes))
+            else:
+                del self._untidy[key]
+        return out
+
     def wake_at_s(self) -> float:
         """When one is due next without any change; infinite if none is."""
         if not self.complete or self.behind:
@@ -235,6 +344,7 @@ class Evaluator:
             for one in self._ours.values()
             if not one.busy and (one.dirty or one.again_at_s is not None)
         ]
+        times += [one.due_s for one in self._untidy.values() if not one.busy]
         return min(times, default=float("inf"))
 
     def rest(self, key: Key, until_s: float) -> None:
@@ -247,7 +357,8 @@ class Evaluator:
 
     def act(self, now_s: float) -> list[Instruction]:
         """One look at every Placement that is due."""
-        return [one for key in self.due(now_s) for one in self.evaluate(key, now_s)]
+        looks = [one for key in self.due(now_s) for one in self.evaluate(key, now_s)]
+        return [*looks, *self.tidy(now_s)]
 
     def evaluate(self, key: Key, now_s: float) -> list[Instruction]:
         """One look at one Placement. One that makes this raise is set aside and tried again later,
@@ -262,18 +373,22 @@ class Evaluator:
 
     def _evaluate(self, key: Key, standing: OwnPlacement, now_s: float) -> list[Instruction]:
         standing.dirty = False
+        standing.unfinished = False
         standing.again_at_s = None
         try:
             if standing.request is None:
                 standing.request = read(standing.placement)
-            outcome = schedule(self._snapshot(key, now_s), standing.request)
+            outcome = schedule(self._snapshot(key, standing.asked, now_s), standing.request)
+        except Unfinished:
+            standing.dirty = standing.unfinished = True
+            return []
         except Misconfigured as error:
             return self._wrong(key, standing, error, now_s)
         standing.error = None
         standing.events.over("Misconfigured")
-        return self._right(key, standing, standing.request, outcome, now_s)
+        return self._right(key, standing, standing.worked(outcome), outcome, now_s)
 
-    def _snapshot(self, key: Key, now_s: float) -> Snapshot:
+    def _snapshot(self, key: Key, asked: Asked, now_s: float) -> Snapshot:
         return Snapshot(
             now_s=now_s,
             bound=frozenset(self._bound.get(key[0], ())),
@@ -282,37 +397,72 @@ class Evaluator:
             scores=self._scores,
             decided=frozenset(self.index.decided(key)),
             elsewhere=self.index.elsewhere(key),
+            asked=asked,
         )
 
     def _wrong(
         self, key: Key, standing: OwnPlacement, error: Misconfigured, now_s: float
     ) -> list[Instruction]:
         standing.error = error
-        pages_there = bool(self.index.pages(key))
-        verdicts = [status.misconfigured(error, decided=pages_there)]
-        if not pages_there:
-            verdicts.append(status.never_decided(error))
-        body = status.patch(standing.placement, verdicts, None, 0, now_s)
-        meta = standing.placement.metadata
-        told = standing.events.warning(meta, "Misconfigured", verdicts[0].message)
-        return self._work(key, standing, (PutStatus(meta, body),) if body else (), told)
+        if not standing.good:
+            found = kept(standing.placement, self.index.pages(key))
+            standing.good = (found,) if found is not None else ()
+        for known in standing.good:
+            if known.request is standing.request:
+                continue
+            try:
+                outcome = schedule(self._snapshot(key, known.asked, now_s), known.request)
+            except Unfinished:
+                standing.dirty = standing.unfinished = True
+                return []
+            except Misconfigured:
+                continue  # what they have in common is wrong: a set, or what an expression costs
+            return self._right(key, standing, known, outcome, now_s)
+        return self._stopped(key, standing, error, now_s)
+
+    def _stopped(
+        self, key: Key, standing: OwnPlacement, error: Misconfigured, now_s: float
+    ) -> list[Instruction]:
+        """No request can be followed: what was decided stays, but for whom nobody may have. Where
+        nothing is decided there is an empty page, as with OCM, for those who wait for one."""
+        placement, present = standing.placement, self.index.pages(key)
+        bound = frozenset(self._bound.get(key[0], ()))
+        puts, left = reduced(present, sets.rightful(bound, self._sets, self._clusters))
+        groups: tuple[GroupStatus, ...] | None = None
+        verdicts = [status.misconfigured(error, "the decisions made before stay" if left else "")]
+        if not present and len(key[1]) <= MAX_LABEL_CHARS:
+            wanted, groups = pages(Request(*key), NOTHING)
+            puts = plan(placement, wanted, {}, {}, refresh=True).puts
+        elif puts:
+            counts = {name: len(page.clusters) for name, page in present.items()}
+            counts |= {put.name: len((put.status or {})["decisions"]) for put in puts}
+            groups = status.reduced(placement.status.decision_groups or (), counts)
+            self.index.intend(key, left)
+        if puts or not left:
+            verdicts.append(status.left_over(error, len(left)))
+        body = status.patch(placement, verdicts, groups, len(left), now_s)
+        writes = (*puts, *((PutStatus(placement.metadata, body),) if body else ()))
+        told = standing.events.warning(placement.metadata, "Misconfigured", verdicts[0].message)
+        return self._work(key, standing, writes, told)
 
     def _right(
         self,
         key: Key,
         standing: OwnPlacement,
-        request: Request,
+        known: Good,
         outcome: ScheduleResult,
         now_s: float,
     ) -> list[Instruction]:
         before = self.index.decided(key)
-        placement = standing.placement
+        placement, request = standing.placement, known.request
         wanted, groups = pages(request, outcome)
         refresh = now_s >= standing.refreshed_at_s + request.rate_limit_s
+        sure = standing.good[-1].text
+        notes = {RANKING: ranking(outcome), **({REQUEST: sure} if sure else {})}
         made = plan(
             placement,
             wanted,
-            ranking(outcome),
+            notes,
             self.index.pages(key),
             refresh=refresh,
             by_score=request.by_score,
@@ -322,15 +472,22 @@ class Evaluator:
         if made.stale:
             again_at_s = standing.refreshed_at_s + request.rate_limit_s
             standing.again_at_s = min(again_at_s, standing.again_at_s or again_at_s)
-        elif made.writes:
+        elif made.writes or made.later:
             standing.refreshed_at_s = now_s
-        verdicts = (
-            status.satisfied(outcome, request.cluster_sets),
-            status.configured(request.notes),
-        )
+        if made.later is not None:
+            standing.later = made.later
+        is_right = status.configured(request.notes)
+        told: tuple[KubeEvent, ...] = ()
+        if standing.error is not None:
+            is_right = status.misconfigured(
+                standing.error,
+                f"until that is mended, the request of generation {known.generation} is followed",
+            )
+            told = standing.events.warning(placement.metadata, "Misconfigured", is_right.message)
+        verdicts = (status.satisfied(outcome, request.cluster_sets), is_right)
         body = status.patch(placement, verdicts, groups, len(outcome.selected), now_s)
         writes = (*made.writes, *((PutStatus(placement.metadata, body),) if body else ()))
-        told = standing.events.outcome(placement.metadata, outcome, before, request.notes)
+        told += standing.events.outcome(placement.metadata, outcome, before, request.notes)
         if made.writes:
             chosen = tuple(name for page in wanted for name in page.clusters)
             self.index.intend(key, chosen)
@@ -345,8 +502,22 @@ class Evaluator:
         writes: tuple[Write, ...],
         told: tuple[KubeEvent, ...],
     ) -> list[Instruction]:
+        writes = writes or self._annotations(key, standing)
         standing.busy = bool(writes)
-        return [*told, WriteDecisions(key, writes)] if writes else [*told]
+        if not writes:
+            return [*told]
+        standing.untold = told
+        return [WriteDecisions(key, writes)]
+
+    def _annotations(self, key: Key, standing: OwnPlacement) -> tuple[Write, ...]:
+        """What is left to write when all that readers wait for is written."""
+        later, standing.later = standing.later, {}
+        pages_there = self.index.pages(key)
+        return tuple(
+            PutPage(name, pages_there[name].metadata, {"annotations": annotations}, None)
+            for name, annotations in later.items()
+            if name in pages_there
+        )
 
     # ---- how it went
 
@@ -372,17 +543,25 @@ class Evaluator:
         standing = self._ours.get(key)
         if standing is None:
             self.index.intend(key, None)
+            if (tidying := self._untidy.get(key)) is not None:
+                tidying.answered(answer, now_s)
             return ()
+        told, standing.untold = standing.untold, ()
         if answer.done:
             self.index.intend(key, None)
-            standing.busy = False
             standing.failures = 0
-            return ()
+            # If something changed meanwhile, decisions come first.
+            writes = self._annotations(key, standing) if not standing.dirty else ()
+            standing.busy = bool(writes)
+            return (*([WriteDecisions(key, writes)] if writes else ()), *told)
         self._failed(key, standing, now_s)
+        if all(isinstance(one, PutPage) and one.status is None for one in write.writes):
+            standing.refreshed_at_s = float("-inf")  # annotations: looked at anew
+        told = tuple(one for one in told if one.warning)  # who came and went did not
         if standing.failures != LOUD_AFTER:
-            return ()
+            return told
         meta, note = standing.placement.metadata, f"decisions cannot be written: {answer.why}"
-        return (KubeEvent(PLACEMENTS, meta, True, "DecisionsNotWritten", note),)
+        return (*told, KubeEvent(PLACEMENTS, meta, True, "DecisionsNotWritten", note))
 
     def _failed(self, key: Key, standing: OwnPlacement, now_s: float) -> None:
         """What was decided does not count; it is decided again after a growing pause."""
@@ -390,8 +569,15 @@ class Evaluator:
         standing.busy = False
         standing.failures += 1
         standing.dirty = True
-        pause_s = min(FIRST_RETRY_S * 2.0 ** min(standing.failures - 1, 16), LONGEST_RETRY_S)
-        standing.due_s = now_s + pause_s
+        standing.due_s = now_s + _pause_s(standing.failures)
+
+
+def _pause_s(failures: int) -> float:
+    return min(FIRST_RETRY_S * 2.0 ** min(failures - 1, 16), LONGEST_RETRY_S)
+
+
+def _notes(page: PlacementDecision) -> list[str]:
+    return [name for name in NOTES if name in page.metadata.annotations]
 
 
 def _keep(kept: dict, key: object, thing: object, *, gone: bool) -> None:  # type: ignore[type-arg]
@@ -405,15 +591,16 @@ def _version(decision: PlacementDecision) -> str:
     return decision.metadata.resource_version
 
 
-def _matters(cluster: ManagedCluster) -> tuple[object, ...]:
-    """All of a cluster that an expression can ask for, but for what only says that it was seen."""
+def _told(cluster: ManagedCluster) -> tuple[Any, ...]:
+    """All of a cluster that a look can depend on."""
     meta = cluster.metadata
-    conditions = tuple((one.type, one.status, one.reason) for one in cluster.status.conditions)
-    found = cluster.status
-    return (
-        meta.labels,
-        meta.annotations,
-        meta.deletion_timestamp,
-        cluster.spec,
-        (found.capacity, found.allocatable, found.version, found.cluster_claims, conditions),
-    )
+    labels = (meta.labels, meta.annotations, meta.finalizers, meta.deletion_timestamp)
+    return *labels, cluster.as_told, cluster.as_seen
+
+
+def _without_words(cluster: ManagedCluster) -> tuple[Any, ...]:
+    """The same, less what conditions say beside being true, which only expressions can ask for."""
+    *others, seen = _told(cluster)
+    conditions = (seen or {}).get("conditions") or ()
+    kept = [(one.get("type"), one.get("status"), one.get("reason")) for one in conditions]
+    return *others, {**(seen or {}), "conditions": kept}

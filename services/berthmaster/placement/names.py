@@ -14,6 +14,14 @@ UNKNOWN_SCORES: Final = "berthmaster.io/placement-unknown-scores"  # zero (as OC
 HYSTERESIS: Final = "berthmaster.io/placement-hysteresis"  # points a newcomer must be ahead
 # On the first PlacementDecision of a Placement.
 RANKING: Final = "berthmaster.io/placement-ranking"
+REQUEST: Final = "berthmaster.io/placement-request"  # the last good one, for after a wrong edit
+NOTES: Final = (RANKING, REQUEST)  # all of ours there
+
+# On AddOnPlacementScores that we write.
+MANAGED_BY: Final = "app.kubernetes.io/managed-by"  # a label
+OURS: Final = "berthmaster"
+FRESH: Final = "Fresh"  # a condition
+NOT_TOLD: Final = "NotTold"  # its reason while nobody tells, and the last values stay
 
 MAX_LABEL_CHARS: Final = 63
 MAX_NAME_CHARS: Final = 253

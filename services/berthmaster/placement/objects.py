@@ -1,14 +1,16 @@
 """Open Cluster Management's objects, as far as they are read here. Pure.
 
-Everything has a default, as the API omits what is empty. What CEL expressions may look at of a
-ManagedCluster is here too, whether anything else reads it or not.
+Everything has a default, as the API omits what is empty.
 """
 
-from typing import Final
+from functools import cached_property
+from typing import Any, Final
 
 import msgspec
 
-from berthmaster.kubernetes.objects import Condition, Object, Struct
+from berthmaster.kubernetes.objects import Condition, Object, Struct, condition
+from berthmaster.placement.document import document
+from berthmaster.placement.names import FRESH, MANAGED_BY, NOT_TOLD, OURS
 
 Amount = str | int
 
@@ -25,19 +27,10 @@ class Taint(Struct, frozen=True):
     time_added: str | None = None
 
 
-class ClientConfig(Struct, frozen=True):
-    """How the hub reaches a cluster."""
-
-    url: str = ""
-
-
 class ManagedClusterSpec(Struct, frozen=True):
     """What the hub has decided about a cluster."""
 
-    hub_accepts_client: bool = False
-    lease_duration_seconds: int = 0
     taints: tuple[Taint, ...] = ()
-    managed_cluster_client_configs: tuple[ClientConfig, ...] = ()
 
 
 class Claim(Struct, frozen=True):
@@ -47,27 +40,37 @@ class Claim(Struct, frozen=True):
     value: str = ""
 
 
-class Version(Struct, frozen=True):
-    """Of a cluster."""
-
-    kubernetes: str = ""
-
-
 class ManagedClusterStatus(Struct, frozen=True):
     """What is known of a cluster."""
 
-    conditions: tuple[Condition, ...] = ()
     capacity: dict[str, Amount] = msgspec.field(default_factory=dict)
     allocatable: dict[str, Amount] = msgspec.field(default_factory=dict)
-    version: Version = Version()
     cluster_claims: tuple[Claim, ...] = ()
 
 
-class ManagedCluster(Object, frozen=True):
-    """A cluster that the hub knows."""
+class ManagedCluster(Object, frozen=True, dict=True, gc=True):
+    """A cluster that the hub knows. ``spec`` and ``status`` are what is read here, ``document`` is
+    all of it as expressions see it; each is made when it is first asked for."""
 
-    spec: ManagedClusterSpec = ManagedClusterSpec()
-    status: ManagedClusterStatus = ManagedClusterStatus()
+    as_told: dict[str, Any] | None = msgspec.field(default=None, name="spec")
+    as_seen: dict[str, Any] | None = msgspec.field(default=None, name="status")
+
+    @cached_property
+    def spec(self) -> ManagedClusterSpec:
+        """What the hub has decided about it. Raises ValidationError."""
+        return msgspec.convert(_present(self.as_told), ManagedClusterSpec)
+
+    @cached_property
+    def status(self) -> ManagedClusterStatus:
+        """What is known of it. Raises ValidationError."""
+        return msgspec.convert(_present(self.as_seen), ManagedClusterStatus)
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """What ``managedCluster`` is in an expression."""
+        # Through JSON, as that gives lists where structs have tuples.
+        metadata = msgspec.json.decode(msgspec.json.encode(self.metadata))
+        return document(metadata, self.as_told, self.as_seen)
 
     @property
     def name(self) -> str:
@@ -78,6 +81,11 @@ class ManagedCluster(Object, frozen=True):
     def leaving(self) -> bool:
         """Whether it is being deleted."""
         return self.metadata.deletion_timestamp is not None
+
+
+def _present(fields: dict[str, Any] | None) -> dict[str, Any]:
+    """Null is nothing, as with Go."""
+    return {name: value for name, value in (fields or {}).items() if value is not None}
 
 
 # ---- sets
@@ -136,12 +144,25 @@ class ScoresStatus(Struct, frozen=True):
 
     scores: tuple[Score, ...] | None = ()
     valid_until: str | None = None
+    conditions: tuple[Condition, ...] | None = ()
 
 
 class AddOnPlacementScore(Object, frozen=True):
     """Scores of the cluster whose namespace it is in."""
 
     status: ScoresStatus = ScoresStatus()
+
+    @property
+    def ours(self) -> bool:
+        """Whether Berthmaster writes it: one service for all clusters."""
+        return self.metadata.labels.get(MANAGED_BY) == OURS
+
+    @property
+    def measured(self) -> bool:
+        """Whether its values say something of the cluster. Of ours that are not fresh, only those
+        that were told last do; the others are the worst because nothing is known."""
+        fresh = condition(self.status.conditions or (), FRESH) if self.ours else None
+        return fresh is None or fresh.true or fresh.reason == NOT_TOLD
 
 
 # ---- Placement
@@ -290,6 +311,7 @@ class ClusterDecision(Struct, frozen=True):
 
     cluster_name: str = ""
     reason: str = ""
+    score: int | None = None  # not every version of the CRD has it
 
 
 class DecisionStatus(Struct, frozen=True):

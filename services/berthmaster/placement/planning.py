@@ -7,13 +7,15 @@ Rules of this file:
 - A cluster that moves from one page to another is on two for a moment, never on none: a page that
   it comes to is written before the one that it leaves.
 - Pages that are too many are deleted last.
+- Annotations for people come after all that, in writes of their own: nobody who waits for a
+  decision shall wait for them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from berthmaster.placement.instructions import DropPage, PutPage, Write
-from berthmaster.placement.names import OCM, RANKING
+from berthmaster.placement.names import NOTES, OCM
 from berthmaster.placement.objects import Placement, PlacementDecision
 from berthmaster.placement.pages import Page
 
@@ -21,40 +23,51 @@ from berthmaster.placement.pages import Page
 class Plan(NamedTuple):
     """Writes in order; ``stale``: scores that are not written yet because of the rate limit."""
 
-    writes: tuple[Write, ...]
+    puts: tuple[PutPage, ...]
+    drops: tuple[DropPage, ...]
+    later: Mapping[str, Mapping[str, str | None]] | None  # page -> annotations that are not right
     stale: bool
     moved: bool  # another selection, or another layout of it
+
+    @property
+    def writes(self) -> tuple[Write, ...]:
+        """All of them."""
+        return (*self.puts, *self.drops)
 
 
 def plan(
     placement: Placement,
     wanted: Sequence[Page],
-    ranking: str,
+    notes: Mapping[str, str],
     present: Mapping[str, PlacementDecision],
     *,
     refresh: bool,
     by_score: bool = False,
 ) -> Plan:
-    """The writes for a Placement's pages; ``refresh``: scores may be written again. Where pages are
-    ordered by score, another order alone is a matter of scores."""
+    """The writes for a Placement's pages; ``notes``: annotations of the first. ``refresh``: scores
+    may be written again. Where pages are ordered by score, another order alone is a matter of
+    scores."""
     surplus = sorted(
         present.keys() - {page.name for page in wanted}, key=lambda name: (len(name), name)
     )
     moved = bool(surplus) or _moved(wanted, present, by_score=by_score)
     puts: list[PutPage] = []
+    later: dict[str, Mapping[str, str | None]] = {}
     stale = False
     for number, page in enumerate(wanted):
         there = present.get(page.name)
-        told = ranking if number == 0 else ""
+        told = notes if number == 0 else {}
         put = _put(placement, page, told, there, detail=refresh or moved)
         if put is not None:
             puts.append(put)
+        if there is not None and (refresh or moved) and (noted := _noted(there, told)):
+            later[page.name] = noted
         if there is not None and not (refresh or moved):
             stale = stale or _detail_differs(page, there, told)
     if _goes_right(wanted, present):
         puts.reverse()
-    drops = [DropPage(name, present[name].metadata) for name in surplus]
-    return Plan((*puts, *drops), stale, moved)
+    drops = tuple(DropPage(name, present[name].metadata) for name in surplus)
+    return Plan(tuple(puts), drops, later if refresh or moved else None, stale, moved)
 
 
 def _moved(
@@ -86,12 +99,12 @@ def _goes_right(wanted: Sequence[Page], present: Mapping[str, PlacementDecision]
 def _put(
     placement: Placement,
     page: Page,
-    ranking: str,
+    notes: Mapping[str, str],
     there: PlacementDecision | None,
     *,
     detail: bool,
 ) -> PutPage | None:
-    metadata = _metadata(placement, page, ranking, there, detail=detail)
+    metadata = _metadata(placement, page, notes, there)
     status: dict[str, Any] | None = None
     if (
         there is None
@@ -111,10 +124,8 @@ def _decision(cluster: str, reason: str, score: int) -> dict[str, Any]:
 def _metadata(
     placement: Placement,
     page: Page,
-    ranking: str,
+    notes: Mapping[str, str],
     there: PlacementDecision | None,
-    *,
-    detail: bool,
 ) -> dict[str, Any] | None:
     owner = {
         "apiVersion": f"{OCM}/v1beta1",
@@ -123,19 +134,21 @@ def _metadata(
         "uid": placement.metadata.uid,
         "controller": True,
     }
-    annotations: dict[str, str | None] = {RANKING: ranking} if ranking else {}
     if there is None:
-        return {"labels": page.labels, "annotations": annotations, "ownerReferences": [owner]}
+        return {"labels": page.labels, "annotations": {**notes}, "ownerReferences": [owner]}
     changed: dict[str, Any] = {}
     labels = there.metadata.labels
     if wrong := {key: value for key, value in page.labels.items() if labels.get(key) != value}:
         changed["labels"] = wrong
-    told = there.metadata.annotations.get(RANKING, "")
-    if detail and told != ranking:
-        changed["annotations"] = annotations or {RANKING: None}
     if not any(one.uid == placement.metadata.uid for one in there.metadata.owner_references):
         changed["ownerReferences"] = [owner]
     return changed or None
+
+
+def _noted(there: PlacementDecision, notes: Mapping[str, str]) -> dict[str, str | None]:
+    """Our annotations that are not right; None = it goes."""
+    told = there.metadata.annotations
+    return {name: notes.get(name) for name in NOTES if told.get(name) != notes.get(name)}
 
 
 def _reasons(there: PlacementDecision) -> tuple[str, ...]:
@@ -147,9 +160,25 @@ def _wanted(page: Page) -> tuple[str, ...]:
     return tuple(one.reason for one in page.decisions)
 
 
-def _detail_differs(page: Page, there: PlacementDecision, ranking: str) -> bool:
+def _detail_differs(page: Page, there: PlacementDecision, notes: Mapping[str, str]) -> bool:
     return (
         there.clusters != page.clusters
         or _reasons(there) != _wanted(page)
-        or there.metadata.annotations.get(RANKING, "") != ranking
+        or bool(_noted(there, notes))
     )
+
+
+def reduced(
+    present: Mapping[str, PlacementDecision], stays: Container[str]
+) -> tuple[tuple[PutPage, ...], tuple[str, ...]]:
+    """(the writes that take clusters off their pages and change nothing else, who stays)."""
+    puts: list[PutPage] = []
+    left: list[str] = []
+    for name, there in sorted(present.items(), key=lambda item: (len(item[0]), item[0])):
+        decisions = (there.status.decisions or ()) if there.status is not None else ()
+        kept = [one for one in decisions if one.cluster_name in stays]
+        left += [one.cluster_name for one in kept]
+        if len(kept) != len(there.clusters):
+            told = [_decision(one.cluster_name, one.reason, one.score or 0) for one in kept]
+            puts.append(PutPage(name, there.metadata, None, {"decisions": told}))
+    return tuple(puts), tuple(left)

@@ -82,6 +82,9 @@ class PlacementController(Controller[WriteDecisions]):
             if self.may_act() and self._evaluator.has(key):
                 self._look(key, changed_at_s)
             await asyncio.sleep(0)  # what else this loop does must go on
+        if self.may_act():
+            for instruction in self._evaluator.tidy(self.now()):
+                self.carry_out(instruction)
 
     def _look(self, key: Key, changed_at_s: float) -> None:
         now_s, began_s = self.now(), time.thread_time()
@@ -91,7 +94,8 @@ class PlacementController(Controller[WriteDecisions]):
             self.carry_out(instruction)
         took_s = time.thread_time() - began_s
         self._figures.look_s.observe(took_s)
-        rest_s = took_s * max(DEAR, ALL_DEAR * len(self._evaluator))
+        dear = max(DEAR, ALL_DEAR * len(self._evaluator))
+        rest_s = took_s * (1.0 if self._evaluator.unfinished(key) else dear)
         self._evaluator.rest(key, now_s + max(self.ctx.settings.pause_s, rest_s))
 
     def about(self, write: WriteDecisions) -> str:

@@ -20,7 +20,7 @@ class PlacementSettings(ClusterSettings):
         help="seconds until a silent evaluator is replaced by another that stands by",
     )
     pause_s: float = setting(
-        0.05,
+        0.02,
         least=0.0,
         most=60,
         help="seconds between two looks at one Placement, at least; the first change is looked at "

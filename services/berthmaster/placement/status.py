@@ -1,7 +1,9 @@
 """What a Placement's status says of an outcome: the two conditions and their reasons. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
+
+from msgspec.structs import replace
 
 from berthmaster.kubernetes.objects import Condition, condition, timestamp
 from berthmaster.placement.names import MISCONFIGURED, SATISFIED, Misconfigured
@@ -58,17 +60,26 @@ def configured(notes: Sequence[str] = ()) -> Verdict:
     return Verdict(MISCONFIGURED, False, "Succeedconfigured", text[:MAX_MESSAGE_CHARS])
 
 
-def misconfigured(error: Misconfigured, *, decided: bool) -> Verdict:
-    """Something is; what was decided before stays."""
-    after = "; the decisions made before stay" if decided else ""
+def misconfigured(error: Misconfigured, after: str) -> Verdict:
+    """Something is; ``after``: what is done in spite of that."""
+    after = f"; {after}" if after else ""
     text = str(error)[: MAX_MESSAGE_CHARS - len(after)] + after
     return Verdict(MISCONFIGURED, True, "Misconfigured", text)
 
 
-def never_decided(error: Misconfigured) -> Verdict:
-    """Something is wrong with it, and was from the beginning."""
-    message = f"nothing was ever decided: {error}"
+def left_over(error: Misconfigured, left: int) -> Verdict:
+    """Something is wrong with it, and that is all it has."""
+    what = f"{left} clusters are left of those decided before" if left else "nothing is decided"
+    message = f"{what}: {error}"
     return Verdict(SATISFIED, False, "NotAllDecisionsScheduled", message[:MAX_MESSAGE_CHARS])
+
+
+def reduced(groups: Iterable[GroupStatus], counts: Mapping[str, int]) -> tuple[GroupStatus, ...]:
+    """Groups with as many clusters as their pages have now."""
+    return tuple(
+        replace(one, cluster_count=sum(counts.get(page, 0) for page in one.decisions or ()))
+        for one in groups
+    )
 
 
 def merged(

@@ -49,13 +49,14 @@ class PlacementWriter(Writer[WriteDecisions]):
         path = PLACEMENT_DECISIONS.path(namespace=namespace, name=page.name)
         present = page.present
         try:
+            made = present is None
             if present is None:
                 present = await self._made(namespace, page)
-            elif page.metadata is not None:
-                present = await self._patched(path, {"metadata": page.metadata}, present)
             if page.status is not None:
                 status = f"{path}/status"
-                await self._patched(status, {"status": page.status}, present)
+                present = await self._patched(status, {"status": page.status}, present)
+            if page.metadata is not None and not made:
+                await self._patched(path, {"metadata": page.metadata}, present)
         except NotFound:
             self._core.on_deleted((namespace, page.name))  # the mirror will say so, too
             raise

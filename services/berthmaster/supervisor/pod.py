@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
-from berthmaster.bus.embedded import free_ports
 from berthmaster.runtime.errors import CannotStart
 from berthmaster.runtime.periodic import beats
+from berthmaster.runtime.ports import free_ports
 from berthmaster.runtime.service import Context
 from berthmaster.runtime.settings import CommonSettings, setting
 from berthmaster.supervisor.faults import FAULTS, fault_text

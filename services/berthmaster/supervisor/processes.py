@@ -51,6 +51,8 @@ class Child(Protocol):
     def pid(self) -> int: ...
     @property
     def stop_last(self) -> bool: ...  # what the others need until they have ended
+    @property
+    def our_exit_codes(self) -> bool: ...  # whether its codes mean what runtime.errors says
     def start(self) -> None: ...
     def ended(self) -> int | None: ...  # exit code; None = it runs
     async def unready(self) -> str: ...  # "" = ready, else why not
@@ -67,6 +69,7 @@ class ServiceChild:
     http_port: int
     env: Mapping[str, str] = field(default_factory=dict)
     stop_last: bool = False
+    our_exit_codes: bool = True
     _process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -120,6 +123,7 @@ class ServerChild:
     server: Server
     name: str = "nats-server"
     stop_last: bool = True
+    our_exit_codes: bool = False  # it ends with 2 when Go panics or memory is out
 
     @property
     def log_path(self) -> Path:
@@ -317,10 +321,11 @@ class Supervisor:
             return
         code = watched.child.ended()
         if code is not None:
-            if code == EXIT_SETTINGS:
+            ours = watched.child.our_exit_codes
+            if ours and code == EXIT_SETTINGS:
                 self._set(watched, "failed", f"says that its settings are wrong (exit code {code})")
                 return
-            if code == EXIT_CANNOT_START and not watched.was_ready:
+            if ours and code == EXIT_CANNOT_START and not watched.was_ready:
                 self._set(watched, "failed", f"cannot start (exit code {code})")
                 return
             watched.failures = (

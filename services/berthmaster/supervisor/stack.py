@@ -18,20 +18,13 @@ from typing import TYPE_CHECKING, Final, Self
 import msgspec
 
 from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import (
-    EVERYWHERE,
-    Server,
-    ServerCluster,
-    ServerConfig,
-    ServerFailed,
-    free_ports,
-    port_is_free,
-)
+from berthmaster.bus.embedded import EVERYWHERE, Server, ServerCluster, ServerConfig, ServerFailed
 from berthmaster.bus.keys import USERS_CONF, KeysError, make_keys, seed_file
 from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.bus.streams import ensure_streams
 from berthmaster.bus.subjects import token
 from berthmaster.runtime.log import Log
+from berthmaster.runtime.ports import free_ports, port_is_free
 from berthmaster.supervisor.folder import (
     KEYS_FOLDER,
     TLS_FOLDER,

@@ -54,6 +54,17 @@ def is_evicted(workload: Obj) -> bool:
     return is_true(workload, EVICTED)
 
 
+def is_poisoned(workload: Obj) -> bool:
+    """What a preemption by merge patch leaves when it overtakes an admission."""
+    admission = workload.get("status", {}).get("admission")
+    return (
+        has_quota(workload)
+        and is_evicted(workload)
+        and not is_finished(workload)
+        and admission is None
+    )
+
+
 def is_admitted(workload: Obj) -> bool:
     return is_true(workload, ADMITTED)
 

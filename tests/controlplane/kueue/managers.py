@@ -22,7 +22,8 @@ class Options:
     dispatcher: str = "AllAtOnce"  # AllAtOnce, Incremental, or the name of somebody else's
     dispatch_step: int = 3
     dispatch_round_s: float = 300.0  # stand-in only
-    merge_patch_gate: bool = True
+    policy: bool = True  # the API server clears nominations: deploy/kubernetes/nominations
+    merge_patch_gate: bool = False  # Kueue's other way, which preemption turns into a trap
     worker_lost_timeout_s: float = 900.0
     collect_s: float = 60.0
     batch_s: float = 1.0  # stand-in only
@@ -60,8 +61,8 @@ def standin(plane: Plane, role: str, options: Options) -> Process:
         f"--collect-s={options.collect_s}",
         f"--batch-s={options.batch_s}",
     ]
-    if not options.merge_patch_gate:
-        argv.append("--without-merge-patch-gate")
+    if options.merge_patch_gate:
+        argv.append("--merge-patch-gate")
     environment = {"PATH": os.environ.get("PATH", "")}
     log = plane.folder / "kueue" / "manager.log"
     name = f"{plane.name}: kueue stand-in"

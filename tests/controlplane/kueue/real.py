@@ -15,9 +15,10 @@ from pathlib import Path
 
 import yaml
 
+from berthmaster.runtime.ports import free_ports
 from tests.controlplane.certificates import Authority
 from tests.controlplane.plane import Plane
-from tests.controlplane.processes import Process, free_ports
+from tests.controlplane.processes import Process
 
 METRICS_CERTIFICATES = Path("/etc/kueue/metrics/certs")
 LOOPBACK = "127.0.0.1"

@@ -31,10 +31,12 @@ from tests.controlplane.kueue.objects import GROUP, Obj, condition_of, is_true
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
 from tests.controlplane.processes import NotYet, Process, until
+from tests.support.kustomize import render
 
 __all__ = ["Kueue", "Options", "is_real", "kueue"]
 
 HERE = Path(__file__).resolve().parent
+POLICY = HERE.parents[2] / "deploy" / "kubernetes" / "nominations"
 API = f"/apis/{GROUP}/v1beta2"
 SYSTEM = "kueue-system"
 QUOTAS = {"default": {"cpu": "100", "memory": "1Ti", "nvidia.com/gpu": "100"}}
@@ -114,6 +116,8 @@ class Kueue:
         hub = plane.role == "hub"
         for document in documents(HERE / "policies.yaml"):
             plane.api.apply(document)
+        if hub and self.options.policy:
+            self.apply_policy()
         plane.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
         plane.api.apply(
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}}
@@ -154,9 +158,21 @@ class Kueue:
             remove_all(api, f"{API}/{plural}", self.namespace)
         if plane.role == "hub":
             remove_all(api, f"{API}/multikueueclusters", "")
+            self.remove_policy()
         for document in documents(HERE / "policies.yaml"):
             with contextlib.suppress(ApiError):  # not there yet, when starting failed
                 api.delete(api.path_of(document))
+
+    def apply_policy(self) -> None:
+        """What lets the hub's API server clear nominations, as people apply it."""
+        for document in render(POLICY):
+            self.planes.hub.api.apply(document)
+
+    def remove_policy(self) -> None:
+        """Away with it, if it is there."""
+        for document in reversed(render(POLICY)):
+            with contextlib.suppress(ApiError):
+                self.planes.hub.api.delete(self.planes.hub.api.path_of(document))
 
     # ------------------------------------------------------------ managers
 
@@ -186,6 +202,10 @@ class Kueue:
         self.kill_manager(name)
         self.start_manager(name, dataclasses.replace(self.options, **changes))
         self.wait_active()
+
+    def runs(self, name: str) -> bool:
+        """Whether a plane's manager has not ended."""
+        return self._managers[name].running
 
     def manager_said(self, name: str) -> str:
         """The end of a manager's log."""

@@ -26,6 +26,7 @@ from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.config import from_kubeconfig
 from berthmaster.kubernetes.errors import KubernetesError, NotFound
 from berthmaster.kubernetes.resources import Resource
+from tests.controlplane.kueue import lifecycle
 from tests.controlplane.kueue.clusters import Cluster, Quiet
 from tests.controlplane.kueue.dispatchers import ALL_AT_ONCE, INCREMENTAL, Incremental
 from tests.controlplane.kueue.jobs import PRIORITY_CLASSES, Jobs
@@ -35,6 +36,7 @@ from tests.controlplane.kueue.objects import (
     Key,
     Obj,
     controller_of,
+    key_of,
     labels_of,
     prebuilt_of,
 )
@@ -72,7 +74,7 @@ class Settings:
     dispatcher: str = ALL_AT_ONCE
     dispatch_step: int = 3
     dispatch_round_s: float = 300.0
-    merge_patch_gate: bool = True
+    merge_patch_gate: bool = False
     origin: str = "multikueue"
     worker_lost_timeout_s: float = 900.0
     batch_s: float = 1.0
@@ -129,6 +131,7 @@ class Manager:
                 group.create_task(self._follow(resource, namespace, listed[resource]))
             for event in listed.values():
                 await event.wait()
+            self._end_if_poisoned()
             self._local.listen(self._on_change)
             self._wake_all()
             queues = [self._workloads, self._jobs, self._cycles, self._statuses]
@@ -150,6 +153,12 @@ class Manager:
             except KubernetesError as error:
                 log.warning("%s: %s", resource.plural, error)
                 await asyncio.sleep(0.5)
+
+    def _end_if_poisoned(self) -> None:
+        """The real manager reads the admission of whatever has quota, and panics without one."""
+        for workload in self._local.all(resources.WORKLOADS):
+            if lifecycle.is_poisoned(workload):
+                raise RuntimeError(f"{key_of(workload)} has quota, is evicted, and no admission")
 
     async def _cycle(self, _key: Key) -> None:
         await self._scheduler.cycle()
@@ -284,7 +293,7 @@ def settings_from(arguments: list[str]) -> Settings:
     )
     parser.add_argument("--dispatch-step", type=int, default=known.dispatch_step)
     parser.add_argument("--dispatch-round-s", type=float, default=known.dispatch_round_s)
-    parser.add_argument("--without-merge-patch-gate", action="store_true")
+    parser.add_argument("--merge-patch-gate", action="store_true")
     parser.add_argument("--origin", default=known.origin)
     parser.add_argument("--worker-lost-timeout-s", type=float, default=known.worker_lost_timeout_s)
     parser.add_argument("--batch-s", type=float, default=known.batch_s)
@@ -297,7 +306,7 @@ def settings_from(arguments: list[str]) -> Settings:
         dispatcher=SHORT_NAMES.get(given.dispatcher, given.dispatcher),
         dispatch_step=given.dispatch_step,
         dispatch_round_s=given.dispatch_round_s,
-        merge_patch_gate=not given.without_merge_patch_gate,
+        merge_patch_gate=given.merge_patch_gate,
         origin=given.origin,
         worker_lost_timeout_s=given.worker_lost_timeout_s,
         batch_s=given.batch_s,

@@ -6,10 +6,12 @@ from berthmaster.admission.objects import (
     GROUP_INDEX_LABEL,
     OCM_GROUP,
     PLACEMENT_LABEL,
+    REQUEST_ANNOTATION,
     Decision,
     DecisionStatus,
     Placement,
     PlacementDecision,
+    PlacementStatus,
 )
 from berthmaster.kubernetes.objects import Condition, Conditions, Metadata
 from berthmaster.kueue.multikueue import (
@@ -54,20 +56,30 @@ def multikueue_check(config: str = CHECK, name: str = MK_CHECK) -> AdmissionChec
     return check(name, named, controller=MULTIKUEUE)
 
 
-def placement(name: str = PLACEMENT, *conditions: Condition) -> Placement:
+def placement(
+    name: str = PLACEMENT, *conditions: Condition, selected: int | None = None
+) -> Placement:
     return Placement(
-        metadata=Metadata(name=name, namespace=NAMESPACE), status=Conditions(conditions=conditions)
+        metadata=Metadata(name=name, namespace=NAMESPACE),
+        status=PlacementStatus(conditions=conditions, number_of_selected_clusters=selected),
     )
 
 
 def page(
-    *clusters: str, number: int = 1, group: int | None = 0, of: str = PLACEMENT
+    *clusters: str,
+    number: int = 1,
+    group: int | None = 0,
+    of: str = PLACEMENT,
+    request: str = "",
 ) -> PlacementDecision:
     labels = {PLACEMENT_LABEL: of}
+    notes = {REQUEST_ANNOTATION: request} if request else {}
     if group is not None:
         labels[GROUP_INDEX_LABEL] = str(group)
     return PlacementDecision(
-        metadata=Metadata(name=f"{of}-decision-{number}", namespace=NAMESPACE, labels=labels),
+        metadata=Metadata(
+            name=f"{of}-decision-{number}", namespace=NAMESPACE, labels=labels, annotations=notes
+        ),
         status=DecisionStatus(decisions=tuple(Decision(cluster_name=name) for name in clusters)),
     )
 

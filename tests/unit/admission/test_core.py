@@ -229,6 +229,62 @@ def test_while_it_is_not_known_who_is_selected_nothing_changes(trouble: str) -> 
     assert world.state()[0] == "Ready"
 
 
+def test_while_a_misconfigured_edit_is_being_written_nobody_drains() -> None:
+    world = World("a", "b")
+    world.put(placement("t4", selected=2))
+    world.submit("early")
+    world.settle()
+    assert world.listed == "a b"
+    # As Open Cluster Management does it: the page is emptied, and the status says why later.
+    world.select()
+    world.submit("late")
+    world.wait(0.08)
+    assert world.listed == "a b"
+    assert world.state("late")[0] == "Pending"
+    world.put(placement("t4", condition("PlacementMisconfigured", True, "X", "bad"), selected=0))
+    world.wait(60.0)
+    assert world.listed == "a b"
+    assert world.active()[0] == "PlacementError"
+    # Mended: the page comes first as well.
+    world.select("a", "b")
+    world.put(placement("t4", condition("PlacementMisconfigured", False), selected=2))
+    world.settle()
+    assert (world.listed, world.state("late")[0]) == ("a b", "Ready")
+    # One that is really taken out drains as soon as the status says so.
+    world.admit("late", "b")
+    world.select("a")
+    world.wait(0.5)
+    assert world.listed == "a b"
+    world.put(placement("t4", selected=1))
+    world.settle()
+    assert world.listed == "a (b)"
+
+
+def test_a_scheduler_that_died_before_its_status_is_not_waited_for_for_ever() -> None:
+    world = World("a", "b")
+    world.put(placement("t4", selected=2))
+    world.settle()
+    world.submit()
+    world.settle()
+    world.admit("train", "b")
+    world.select("a")
+    world.wait(1.9)
+    assert world.listed == "a b"
+    world.wait(0.2)
+    assert world.listed == "a (b)"
+
+
+def test_a_placement_that_our_evaluator_goes_on_deciding_is_followed_while_misconfigured() -> None:
+    world = World("a", "b")
+    world.settle()
+    world.put(placement("t4", condition("PlacementMisconfigured", True, "X", "bad CEL")))
+    world.put(page("b", request='{"generation":1}'))
+    world.submit()
+    world.wait(60.0)
+    assert (world.listed, world.active()[0], world.state()[0]) == ("b", "Active", "Ready")
+    assert world.active()[1].startswith(f"{WHERE} (misconfigured: bad CEL): b")
+
+
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [

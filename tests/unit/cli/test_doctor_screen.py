@@ -15,12 +15,11 @@ def shown(report: object) -> list[str]:
 
 
 def test_each_cluster_has_its_findings_and_commands_are_never_broken_into_lines() -> None:
-    lines = shown(of_hub("dispatch", manager=ManagerConfig(dispatcher="x/y")))
+    lines = shown(of_hub("dispatch", manager=ManagerConfig()))
     assert lines[1:3] == ["hub", "  ok      API server answers, v1.36.3"]
     assert "berlin" in lines
     at = lines.index(
-        "  BLOCKS  the gate WorkloadRequestUseMergePatch is off and no MutatingAdmissionPolicy "
-        "replaces it"
+        "  BLOCKS  the dispatcher is AllAtOnce, the default; dispatch needs one that is not Kueue's"
     )
     assert lines[at + 2 : at + 5] == [
         "          change:",

@@ -1,10 +1,14 @@
+import base64
+
 import msgspec
 
 from berthmaster.controller.instructions import KubeEvent
-from berthmaster.credentials import names
+from berthmaster.credentials import manifests, names
 from berthmaster.credentials.core import Credentials
 from berthmaster.credentials.errors import StillListed
+from berthmaster.credentials.index import ACCOUNT
 from berthmaster.credentials.instructions import (
+    Adopt,
     Check,
     Look,
     Mint,
@@ -14,8 +18,14 @@ from berthmaster.credentials.instructions import (
     Sweep,
     Unregister,
 )
-from berthmaster.credentials.objects import Secret
+from berthmaster.credentials.objects import (
+    ClusterPermission,
+    ManagedCluster,
+    ManagedServiceAccount,
+    Secret,
+)
 from berthmaster.credentials.observed import Minted, Refused
+from berthmaster.credentials.rights import DEFAULT_FRAMEWORKS, rules
 from berthmaster.credentials.stages import Stage
 from berthmaster.kubernetes.errors import Forbidden, Unauthorized
 from berthmaster.kubernetes.resources import CLUSTER_PROFILES
@@ -155,6 +165,42 @@ def test_a_new_bootstrap_secret_ends_the_pause_of_what_failed_with_the_old() -> 
     fresh = bootstrap(version="2")
     world.give(fresh)
     assert world.act() == [Prepare(CLUSTER, fresh)]
+
+
+def test_a_new_token_of_open_cluster_management_ends_the_pause_of_what_failed_with_the_old() -> (
+    None
+):
+    world = World()
+    world.know()
+    index = world.core.index
+    index.uses_managed = True
+    at_east = [{"url": HERE.server, "caBundle": base64.b64encode(HERE.ca).decode()}]
+    spec = {"hubAcceptsClient": True, "managedClusterClientConfigs": at_east}
+    index.put(make(ManagedCluster, {"metadata": {"name": CLUSTER}, "spec": spec}))
+    wanted = manifests.permission(CLUSTER, manifests.permission_spec(rules(DEFAULT_FRAMEWORKS)))
+    account = manifests.managed_account(CLUSTER, "24h0m0s")
+    for body in (wanted, account):
+        body["metadata"]["namespace"] = CLUSTER
+    index.put(make(ClusterPermission, wanted))
+    index.put(make(ManagedServiceAccount, account))
+
+    def bring(token: str) -> None:
+        meta = {"name": ACCOUNT, "namespace": CLUSTER}
+        data = {"token": base64.b64encode(token.encode()).decode()}
+        world.core.touched(index.token(make(Secret, {"metadata": meta, "data": data})))
+
+    bring("first")
+    [step] = world.act()
+    world.steps.clear()
+    assert isinstance(step, Adopt)
+    world.done(step, failed("unknown", Unauthorized))
+    assert world.act() == []
+    bring("first")
+    assert world.act() == []
+    bring("second")
+    [step] = world.act()
+    assert isinstance(step, Adopt)
+    assert step.token.text == "second"
 
 
 def test_removal_takes_the_registration_first_then_revokes_then_forgets() -> None:

@@ -20,7 +20,7 @@ from tests.support.kustomize import Manifest, render
 DEPLOY = Path(__file__).parents[3] / "deploy" / "kubernetes"
 FOLDERS = (
     *("agent", "external", "placement", "credentials", "bootstrap"),
-    *("overlays/observe", "overlays/order", "overlays/dispatch"),
+    *("overlays/observe", "overlays/order", "overlays/dispatch", "nominations"),
 )
 SIDES = ("agent", "overlays/dispatch")
 PODS = (*SIDES, "placement", "credentials")

@@ -76,9 +76,26 @@ def test_the_addon_has_one_name_and_its_template_is_the_default() -> None:
     assert addon["metadata"]["annotations"] == {
         "addon.open-cluster-management.io/lifecycle": "addon-manager"
     }
-    [config] = addon["spec"]["supportedConfigs"]
+    [config, deployment] = addon["spec"]["supportedConfigs"]
     assert config["defaultConfig"] == {"name": template["metadata"]["name"]}
+    assert deployment == {"group": config["group"], "resource": "addondeploymentconfigs"}
     assert "registration" not in template["spec"]  # the agent needs nothing of the hub's API
+
+
+def test_the_example_of_a_deployment_config_means_the_agents_container_image_and_namespace() -> (
+    None
+):
+    spec = of_kind(documents(OCM / "addon-config-example.yaml"), "AddOnDeploymentConfig")["spec"]
+    deployment = of_kind(carried(), "Deployment")
+    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    [needs] = spec["resourceRequirements"]
+    meta = deployment["metadata"]
+    assert needs["containerID"] == f"deployments:{meta['name']}:{container['name']}"
+    assert needs["resources"].keys() == container["resources"].keys()
+    assert container["image"].startswith(spec["registries"][0]["source"] + "/")
+    # Its default is another namespace than that of the agent's Secret.
+    assert spec["agentInstallNamespace"] == meta["namespace"]
+    assert spec["nodePlacement"]["nodeSelector"]  # without, tolerations are not heeded
 
 
 def test_on_the_hub_only_the_one_name_can_be_read_and_written() -> None:
@@ -105,7 +122,13 @@ def test_in_a_managed_cluster_only_our_claims_can_be_written() -> None:
 
 
 def test_the_rights_stand_as_they_are_applied() -> None:
-    for file in ("hub-rbac.yaml", "worker-rbac.yaml", "addon.yaml", "addon-example.yaml"):
+    for file in (
+        "hub-rbac.yaml",
+        "worker-rbac.yaml",
+        "addon.yaml",
+        "addon-example.yaml",
+        "addon-config-example.yaml",
+    ):
         text = (OCM / file).read_text()
         assert text.startswith("# "), file
         assert list(yaml.safe_load_all(text)) == documents(OCM / file)

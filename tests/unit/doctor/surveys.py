@@ -6,6 +6,7 @@ from typing import Any
 from berthmaster.doctor.core import diagnose
 from berthmaster.doctor.facts import (
     AdmissionCheck,
+    ClearingPolicy,
     ClusterQueue,
     GpuNode,
     HubFacts,
@@ -15,10 +16,11 @@ from berthmaster.doctor.facts import (
     MultiKueueCluster,
     State,
     Survey,
+    Without,
     WorkerFacts,
 )
 from berthmaster.doctor.findings import Finding, Report
-from berthmaster.doctor.hub import MERGE_GATE, OURS
+from berthmaster.doctor.hub import OURS
 from berthmaster.kueue.names import INCREMENTAL, MULTIKUEUE
 
 ON = State(active=True)
@@ -26,7 +28,7 @@ IMAGE = "registry.k8s.io/kueue/kueue:v0.19.2"
 MANAGERS = {
     "observe": ManagerConfig(),
     "order": ManagerConfig(dispatcher=INCREMENTAL, step_size=1),
-    "dispatch": ManagerConfig(dispatcher=OURS, gates={MERGE_GATE: True}),
+    "dispatch": ManagerConfig(dispatcher=OURS),
 }
 
 
@@ -41,6 +43,8 @@ def hub(mode: Mode = "observe", **changed: Any) -> HubFacts:
         kueue_image=IMAGE,
         rights_of="the hub's account",
         manager=MANAGERS[mode],
+        serves_policies=True,
+        clearing=(ClearingPolicy(name="clears"),),
         checks=(AdmissionCheck(name="mk", controller=MULTIKUEUE, config="all", state=ON),),
         configs={"all": ("berlin",)},
         clusters=(MultiKueueCluster(name="berlin", fleet_name="berlin", state=ON),),
@@ -65,6 +69,7 @@ def worker(**changed: Any) -> WorkerFacts:
         gpu_nodes=(GpuNode(name="n1", gpus=8, model="Tesla-T4"),),
         nodes=2,
         job_sets=True,
+        agent=True,
     )
     return replace(right, **changed)
 
@@ -76,10 +81,20 @@ def of_hub(mode: Mode = "observe", **changed: Any) -> Report:
     )
 
 
-def of_worker(**changed: Any) -> Report:
+def of_worker(
+    *, without: tuple[Without, ...] = (), as_self: bool = False, **changed: Any
+) -> Report:
     """The report when this is otherwise in the worker."""
+    workers = (worker(**changed),)
     return diagnose(
-        Survey(mode="observe", namespace="sys", hub=hub(), workers=(worker(**changed),))
+        Survey(
+            mode="observe",
+            namespace="sys",
+            hub=hub(),
+            workers=workers,
+            without=without,
+            as_self=as_self,
+        )
     )
 
 

@@ -18,7 +18,7 @@ from berthmaster.doctor.facts import (
     Survey,
 )
 from berthmaster.doctor.findings import kueue_version
-from berthmaster.doctor.hub import MANAGED_BY_GATE, MERGE_GATE, OCM_ADDON
+from berthmaster.doctor.hub import MANAGED_BY_GATE, OCM_ADDON
 from berthmaster.kueue.names import CHECK_CONTROLLER, INCREMENTAL, MULTIKUEUE
 from tests.unit.doctor.surveys import ON, finding, hub, of_hub, of_worker, worker, wrong
 
@@ -55,12 +55,11 @@ def test_where_all_is_in_order_nothing_is_wrong_and_all_that_was_looked_at_is_na
         ),
         (ManagerConfig(dispatcher=INCREMENTAL, step_size=1), "", "", "dispatch needs one"),
         (
-            ManagerConfig(dispatcher="x/y", gates={MERGE_GATE: True}),
+            ManagerConfig(dispatcher="x/y"),
             "",
             "the dispatcher is y; order needs",
             "",
         ),
-        (ManagerConfig(dispatcher="x/y"), "", "order needs", f"the gate {MERGE_GATE} is off"),
     ],
 )
 def test_each_mode_has_its_dispatcher(
@@ -79,10 +78,10 @@ def test_a_change_of_the_dispatcher_names_every_step_and_the_way_back() -> None:
     assert found.change == (
         "kubectl --context kind-hub -n kueue-system edit configmap kueue-manager-config\n"
         "# in controller_manager_config.yaml:\n"
-        "multiKueue:\n"
-        "  dispatcherName: kueue.x-k8s.io/multikueue-dispatcher-incremental\n"
-        "  incrementalDispatcherConfig:\n"
-        "    stepSize: 1\n"
+        "#   multiKueue:\n"
+        "#     dispatcherName: kueue.x-k8s.io/multikueue-dispatcher-incremental\n"
+        "#     incrementalDispatcherConfig:\n"
+        "#       stepSize: 1\n"
         "kubectl --context kind-hub -n kueue-system rollout restart deployment "
         "kueue-controller-manager"
     )
@@ -91,18 +90,19 @@ def test_a_change_of_the_dispatcher_names_every_step_and_the_way_back() -> None:
     assert "dispatcherName: (remove this line)" in none.undo
 
 
-def test_the_trap_of_the_missing_gate_is_told_and_the_policy_that_replaces_it_is_known() -> None:
-    manager = ManagerConfig(dispatcher="x/y", gates={MERGE_GATE: False})
-    report = of_hub("dispatch", manager=manager)
-    assert "RUN on the worker while the hub" in finding(report, MERGE_GATE).means
-    cured = of_hub("dispatch", manager=manager, merge_policies=("kueue-nominations",))
-    assert cured.ready
-    assert finding(cured, "MutatingAdmissionPolicy").level == "ok"
-
-
 def test_an_external_dispatcher_is_a_standstill_while_we_only_observe() -> None:
     report = of_hub("observe", manager=ManagerConfig(dispatcher="x/y"))
     assert wrong(report) == [("warning", "hub", "dispatcherName is x/y: no dispatcher of Kueue's")]
+
+
+@pytest.mark.parametrize(
+    ("image", "seen"), [("0.17.9", False), ("0.18.0", True), ("0.19.2", True), ("0.20.0", False)]
+)
+def test_a_kueue_that_we_were_not_seen_with_is_a_warning(image: str, seen: bool) -> None:
+    report = of_hub(kueue_image=f"kueue:v{image}")
+    what = f"Kueue {image} is none of those that we were seen with, 0.18 to 0.19"
+    assert wrong(report) == ([] if seen else [("warning", "hub", what)])
+    assert report.ready
 
 
 def test_order_needs_a_kueue_that_obeys_it() -> None:
@@ -219,7 +219,7 @@ def test_a_gate_that_was_switched_off_is_told() -> None:
         (
             {"cluster_queues": (ClusterQueue(name="gpus", checks=("mk",), stopped="Hold"),)},
             "warning",
-            "ClusterQueue gpus admits nothing: stopPolicy Hold",
+            "ClusterQueue gpus is stopped (stopPolicy Hold)",
         ),
         ({"local_queues": ()}, "warning", "no LocalQueue leads to a ClusterQueue"),
         (

@@ -1,11 +1,18 @@
 """What Kubernetes' objects come to, malformed ones too."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
 from berthmaster.doctor import facts, objects
 from berthmaster.doctor.facts import ManagerConfig, State
-from berthmaster.kueue.queues import ClusterQueue
+from berthmaster.doctor.nominations import POLICY, POLICY_FOLDER
+from berthmaster.kueue.jobs import HubJob
+from berthmaster.kueue.names import MULTIKUEUE, QUEUE_LABEL
+from berthmaster.kueue.queues import ClusterQueue, LocalQueue
+from berthmaster.kueue.workloads import Workload
+from tests.support.kustomize import render
 
 CONFIG = """
 apiVersion: config.kueue.x-k8s.io/v1beta2
@@ -24,6 +31,7 @@ def test_the_managers_configuration_and_arguments_are_read_together() -> None:
             dispatcher="kueue.x-k8s.io/multikueue-dispatcher-incremental",
             step_size=1,
             gates={"WorkloadRequestUseMergePatch": False, "Other": True},
+            keeps_finished=True,
         )
     )
 
@@ -95,14 +103,154 @@ def test_nodes_with_absurd_amounts_offer_nothing() -> None:
     assert [node(cpu="64"), node(gpu="-3"), node(gpu="many"), node()] == [None] * 4
 
 
-def test_only_a_policy_over_the_status_of_workloads_guards_nominations() -> None:
-    def policy(group: str, resource: str) -> bool:
-        rules = [{"apiGroups": [group], "resources": [resource]}]
-        return objects.guards_nominations(
-            decoded(objects.Policy, spec={"matchConstraints": {"resourceRules": rules}})
+CLEARS = [{"patchType": "JSONPatch", "jsonPatch": {"expression": "/status/nominatedClusterNames"}}]
+
+
+def policy(
+    group: str = "kueue.x-k8s.io",
+    resource: str = "workloads/status",
+    operation: str = "UPDATE",
+    mutations: object = CLEARS,
+) -> objects.Policy:
+    rules = [{"apiGroups": [group], "resources": [resource], "operations": [operation]}]
+    spec = {"matchConstraints": {"resourceRules": rules}, "mutations": mutations}
+    return decoded(objects.Policy, metadata={"name": "p"}, spec=spec)
+
+
+def test_only_a_policy_that_changes_nominations_on_the_status_of_workloads_clears_them() -> None:
+    applied = [{"applyConfiguration": {"expression": "Object{nominatedClusterNames: []}"}}]
+    for right in (
+        policy(),
+        policy(group="*", resource="*/*", operation="*"),
+        policy(mutations=applied),
+    ):
+        assert objects.clears_nominations(right)
+    other = [{"jsonPatch": {"expression": "/metadata/labels"}}]
+    for wrong in (
+        policy(resource="workloads"),
+        policy(group="batch"),
+        policy(operation="CREATE"),
+        policy(mutations=other),
+        policy(mutations=[]),
+        objects.Policy(),
+    ):
+        assert not objects.clears_nominations(wrong)
+
+
+def test_a_policy_works_for_whom_its_bindings_let_it() -> None:
+    def binding(name: str, **narrowed: object) -> objects.PolicyBinding:
+        spec = {"policyName": "p", **({"matchResources": narrowed} if narrowed else {})}
+        return decoded(objects.PolicyBinding, metadata={"name": name}, spec=spec)
+
+    def why(*bindings: objects.PolicyBinding) -> str:
+        [found] = objects.clearing_policies([policy(), policy(group="batch")], bindings)
+        return found.idle
+
+    some = binding("some", namespaceSelector={"matchLabels": {"team": "ml"}})
+    assert why() == "no MutatingAdmissionPolicyBinding names it"
+    assert why(some) == "its binding some leaves Workloads out (spec.matchResources)"
+    assert why(some, binding("all")) == ""
+    assert why(binding("all", namespaceSelector={}, matchPolicy="Equivalent")) == ""
+
+
+def test_the_policy_of_ours_is_one_that_clears_nominations() -> None:
+    folder = Path(__file__).parents[3] / POLICY_FOLDER
+    there = [msgspec.json.encode(one) for one in render(folder)]
+    policies = [msgspec.json.decode(there[0], type=objects.Policy)]
+    bindings = [msgspec.json.decode(there[1], type=objects.PolicyBinding)]
+    assert objects.clearing_policies(policies, bindings) == (facts.ClearingPolicy(name=POLICY),)
+
+
+def test_only_quota_and_an_eviction_without_an_admission_are_poison() -> None:
+    def workload(*true: str, admission: bool = False) -> Workload:
+        conditions = [{"type": each, "status": "True"} for each in true]
+        status = {"conditions": conditions, **({"admission": {}} if admission else {})}
+        owner = {"kind": "Job", "name": "train", "uid": "u", "controller": True}
+        meta = {"namespace": "ml", "name": "w", "ownerReferences": [owner]}
+        return decoded(Workload, metadata=meta, status=status)
+
+    healthy = [
+        workload(),
+        workload("QuotaReserved"),
+        workload("Evicted"),
+        workload("QuotaReserved", "Evicted", admission=True),
+        workload("QuotaReserved", "Evicted", "Finished"),
+    ]
+    bad = workload("QuotaReserved", "Evicted")
+    assert objects.poisoned([*healthy, bad]) == (
+        facts.Poisoned(namespace="ml", name="w", owner=("Job", "train")),
+    )
+
+
+@pytest.mark.parametrize(
+    ("rules", "cohort", "right"),
+    [
+        (None, "", False),
+        ({}, "all", False),
+        ({"withinClusterQueue": "Never", "reclaimWithinCohort": "Never"}, "all", False),
+        ({"withinClusterQueue": "LowerPriority"}, "", True),
+        ({"reclaimWithinCohort": "Any"}, "all", True),
+        ({"reclaimWithinCohort": "Any"}, "", False),
+        ({"borrowWithinCohort": {"policy": "LowerPriority"}}, "all", True),
+        ({"borrowWithinCohort": {"policy": "Never"}}, "all", False),
+        ({"borrowWithinCohort": None, "withinClusterQueue": None}, "all", False),
+    ],
+)
+def test_a_queue_preempts_by_any_of_its_rules(rules: object, cohort: str, right: bool) -> None:
+    queue = decoded(ClusterQueue, spec={"preemption": rules, "cohortName": cohort})
+    assert objects.cluster_queue(queue).preempts == right
+
+
+def test_a_node_s_vendor_is_that_of_what_it_offers_and_its_model_by_that_vendor_s_label() -> None:
+    def node(resource: str, **labels: str) -> facts.GpuNode | None:
+        names = {key.replace("__", "/").replace("_", "-"): text for key, text in labels.items()}
+        return objects.gpu_node(
+            decoded(
+                objects.Node,
+                metadata={"name": "n", "labels": names},
+                status={"allocatable": {resource: "4", "cpu": "8"}},
+            )
         )
 
-    assert policy("kueue.x-k8s.io", "workloads/status")
-    assert not policy("kueue.x-k8s.io", "workloads")
-    assert not policy("batch", "workloads/status")
-    assert not objects.guards_nominations(objects.Policy())
+    amd = node("amd.com/gpu", **{"amd.com__gpu.product_name": "Instinct"})
+    assert amd == facts.GpuNode(name="n", gpus=4, ready=False, model="Instinct", vendor="amd")
+    tpu = node("google.com/tpu", **{"cloud.google.com__gke_tpu_accelerator": "tpu-v5e"})
+    assert tpu == facts.GpuNode(name="n", gpus=4, ready=False, model="tpu-v5e", vendor="tpu")
+    bare = node("google.com/tpu", **{"nvidia.com__gpu.product": "T4"})
+    assert bare == facts.GpuNode(name="n", gpus=4, ready=False, vendor="tpu")
+    cloud = node("nvidia.com/gpu", **{"cloud.google.com__gke_accelerator": "nvidia-l4"})
+    assert cloud == facts.GpuNode(name="n", gpus=4, ready=False, model="nvidia-l4")
+
+
+def test_jobs_of_multikueue_s_in_no_queue_of_its_own_are_stranded() -> None:
+    def job(name: str, queue: str = "", *, ended: bool = False, by: str = MULTIKUEUE) -> HubJob:
+        labels = {QUEUE_LABEL: queue} if queue else {}
+        status = {"conditions": [{"type": "Failed", "status": "True"}]} if ended else {}
+        return decoded(
+            HubJob,
+            metadata={"namespace": "ml", "name": name, "labels": labels},
+            spec={"managedBy": by, "suspend": True},
+            status=status,
+        )
+
+    def queue(name: str, leads_to: str) -> LocalQueue:
+        return decoded(
+            LocalQueue,
+            metadata={"namespace": "ml", "name": name},
+            spec={"clusterQueue": leads_to},
+        )
+
+    jobs = [
+        job("right", "main"),
+        job("wrong", "web"),
+        job("nowhere", "no-such"),
+        job("none"),
+        job("over", "web", ended=True),
+        job("plain", "web", by=""),
+    ]
+    found = objects.stranded(jobs, [queue("main", "gpus"), queue("web", "web")], {"gpus"})
+    assert [(one.name, one.queue) for one in found] == [
+        ("wrong", "web"),
+        ("nowhere", "no-such"),
+        ("none", ""),
+    ]

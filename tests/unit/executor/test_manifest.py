@@ -343,3 +343,9 @@ def test_whole_gpus_of_another_maker_are_another_resource() -> None:
     amd = node("c", "n1", labels={"amd.com/gpu.product-name": "MI300X"})
     [container] = pod_of(order(PodSet(gpus=2)), offers_of(amd))["containers"]
     assert container["resources"]["limits"] == {"amd.com/gpu": "2"}
+    # Without labels of the maker's, by what the inventory found there.
+    plain = node("c", "n1")
+    named = tuple(replace(gpu, resource="amd.com/gpu") for gpu in plain.gpus)
+    unlabelled = replace(plain, gpus=named)
+    [container] = pod_of(order(PodSet(gpus=2)), offers_of(unlabelled))["containers"]
+    assert container["resources"]["limits"] == {"amd.com/gpu": "2"}

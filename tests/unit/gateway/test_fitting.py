@@ -46,6 +46,24 @@ BAD: dict[str, tuple[dict[str, object], str, str, str]] = {
         '["m0","m1","m2","m3","m4","m5","m6","m7","m8"]',
         "a list of at most 8, each text of at most 316 characters",
     ),
+    "no resource": (
+        {"gpu_resource": "amd"},
+        "gpu_resource",
+        '"amd"',
+        "an extended resource such as amd.com/gpu, or nothing",
+    ),
+    "a resource of no GPUs": (
+        {"gpus": 0, "gpu_resource": "amd.com/gpu"},
+        "gpu_resource",
+        '"amd.com/gpu"',
+        "nothing, as gpus is 0",
+    ),
+    "a resource of a part": (
+        {"gpu_milli": 500, "gpu_resource": "amd.com/gpu"},
+        "gpu_resource",
+        '"amd.com/gpu"',
+        "nothing: parts of a GPU are asked for as the node offers them",
+    ),
     "no MIG profile": (
         {"mig_profile": "small"},
         "mig_profile",

@@ -5,6 +5,7 @@ from typing import Any
 from berthmaster.bus import subjects
 from berthmaster.inventory.core import KEEP_COPY_S, KEEP_GONE_COPY_S, KEEP_GONE_S, Inventory
 from berthmaster.inventory.kinds import Problem, WatchedKind
+from berthmaster.inventory.nodes import bounded_labels
 from berthmaster.kubernetes.mirror import Added, Deleted, Listed, Unreadable, Updated
 from berthmaster.kubernetes.wire import Undecodable
 from berthmaster.messages.fleet import (
@@ -25,6 +26,7 @@ from tests.unit.inventory.objects import (
     condition,
     definition,
     discovered,
+    flavor,
     node,
     pod,
     workload,
@@ -152,7 +154,12 @@ def test_copies_are_kept_for_two_days_and_their_end_for_minutes() -> None:
     inventory.changes()
     facts = inventory.fact(COPY, STAMP, NOW_S)
     waiting = CopyReport(
-        **HEAD, namespace="team", workload="w", origin="multikueue", message="no quota"
+        **HEAD,
+        namespace="team",
+        workload="w",
+        origin="multikueue",
+        message="no quota",
+        reason="Pending",
     )
     assert facts == (waiting, KEEP_COPY_S)
     assert COPY in inventory.everything()
@@ -220,3 +227,24 @@ def test_objects_that_cannot_be_read() -> None:
     inventory.unreadable(WatchedKind.NODES, [])
     assert dict(inventory.changes()) == {PROFILE: True, N1: True}
     assert told(inventory, N1) == NodeGone(**HEAD, node="n1")
+
+
+def test_labels_by_which_flavors_mean_nodes_are_told_although_they_are_noise() -> None:
+    inventory = Inventory("east")
+    noise = "feature.node.kubernetes.io/pci-10de.present"
+    inventory.take(WatchedKind.NODES, Added(node("n1", labels={noise: "true", "zone": "b"})))
+    told_labels = inventory.fact(subjects.node("east", "n1"), STAMP, NOW_S)
+    assert told_labels is not None
+    assert isinstance(told_labels[0], NodeReport)
+    assert told_labels[0].labels == {"zone": "b"}
+    inventory.changes()
+    inventory.take(WatchedKind.FLAVORS, Added(flavor("gpu", **{noise: "true"})))
+    assert subjects.node("east", "n1") in inventory.changes()
+    found = inventory.fact(subjects.node("east", "n1"), STAMP, NOW_S)
+    assert found is not None
+    assert isinstance(found[0], NodeReport)
+    assert found[0].labels == {noise: "true", "zone": "b"}
+    # It stands before whatever else there is too much of.
+    many = {f"team.example/{at}": "x" for at in range(80)}
+    labels, left_out = bounded_labels({noise: "true", **many}, {noise})
+    assert (noise in labels, len(labels), left_out) == (True, 64, 17)

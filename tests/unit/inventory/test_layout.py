@@ -25,7 +25,7 @@ def test_amd_gpus_and_tpus() -> None:
     labels = {"amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM", "amd.com/gpu.vram": "192G"}
     offered = {"amd.com/gpu": "2", "google.com/tpu": "4"}
     found = layout_of(node("n", offered, labels=labels), kai=False)
-    mi300 = Gpu("AMD_Instinct_MI300X_OAM", 192 * 1024)
+    mi300 = Gpu("AMD_Instinct_MI300X_OAM", 192 * 1024, resource="amd.com/gpu")
     assert found == Layout(gpus=(mi300, mi300), ways=(Way("amd.com/gpu", (0, 1), 1000),), tpus=4)
 
 

@@ -3,8 +3,11 @@ import pytest
 
 from berthmaster.inventory.cohorts import Cohorts
 from berthmaster.inventory.kinds import Problem, Problems
+from berthmaster.inventory.objects import WaitingPod
 from berthmaster.inventory.queue_index import QueueIndex
 from berthmaster.inventory.queues import Copy, copy_of
+from berthmaster.inventory.waiting import NOBODY, Owner, Waiting, WaitingPods
+from berthmaster.kubernetes.objects import OwnerReference
 from berthmaster.kueue.queues import ClusterQueue, Cohort, ResourceFlavor
 from berthmaster.messages.fleet import (
     CohortQuota,
@@ -93,7 +96,13 @@ def test_a_queue_with_its_quota_its_flavors_and_what_leads_to_it() -> None:
             ),
         ),
         local_queues=(
-            LocalQueueReport(namespace="a-team", name="held", active=False, reason="stopped: Hold"),
+            LocalQueueReport(
+                namespace="a-team",
+                name="held",
+                active=False,
+                reason="stopped: Hold",
+                stopped="Hold",
+            ),
             LocalQueueReport(namespace="team", name="vision"),
         ),
         pending=2,
@@ -149,6 +158,7 @@ def test_why_a_queue_is_not_active() -> None:
     book.set_queue(cluster_queue("gpus", spec={"stopPolicy": "HoldAndDrain"}))
     report = told(book)
     assert (report.active, report.reason, report.stopped) == (False, "stopped: HoldAndDrain", True)
+    assert report.stop_policy == "HoldAndDrain"
 
     book.set_queue(cluster_queue("gpus", active=condition("Other")))
     assert told(book).reason == "Kueue has not looked at it yet"
@@ -253,7 +263,9 @@ def test_a_copys_life() -> None:
     book.set_copy(workload("w", [PENDING]))
     assert book.dirty_copies == {key: True}
     assert book.copy(key, STAMP, NOW_S, served=True) == report(
-        origin="multikueue", message="couldn't assign flavors: 8 more needed"
+        origin="multikueue",
+        message="couldn't assign flavors: 8 more needed",
+        reason="Pending",
     )
     book.dirty_copies.clear()
     book.set_copy(workload("w", [PENDING]))
@@ -267,6 +279,63 @@ def test_a_copys_life() -> None:
     )
     book.drop_copy(key)
     assert book.copy(key, STAMP, NOW_S, served=True) == report(message="removed", gone=True)
+
+
+def waiting(
+    name: str, owner: str, message: str = "", *, reason: str = "Unschedulable"
+) -> WaitingPod:
+    """A pod of a Job without a node."""
+    metadata = {
+        "name": name,
+        "namespace": "team",
+        "ownerReferences": [{"kind": "Job", "name": owner, "controller": True}],
+    }
+    status = {"conditions": [condition("PodScheduled", FALSE, reason, message)]}
+    return msgspec.convert({"metadata": metadata, "status": status}, WaitingPod)
+
+
+def test_a_copy_tells_what_the_scheduler_says_of_its_jobs_pods() -> None:
+    book = QueueIndex("east", Problems())
+    key = ("team", "job-a")
+    copy = workload("job-a", [RESERVED_NOW, ADMITTED])
+    owner = OwnerReference(kind="Job", name="a", controller=True)
+    owned = msgspec.structs.replace(copy.metadata, owner_references=(owner,))
+    book.set_waiting(waiting("a-2", "a", "0/2 nodes are available"))
+    book.set_copy(msgspec.structs.replace(copy, metadata=owned))
+
+    def told() -> tuple[int, str]:
+        book.dirty_copies.clear()
+        report = book.copy(key, STAMP, NOW_S, served=True)
+        return report.unscheduled, report.scheduler
+
+    assert told() == (1, "0/2 nodes are available")
+    book.set_waiting(waiting("a-1", "a", "0/3 nodes are available"))
+    assert book.dirty_copies == {key: True}
+    assert told() == (2, "0/3 nodes are available")
+    # The same again, another's, and one that is only held back by a gate are no news.
+    book.set_waiting(waiting("a-1", "a", "0/3 nodes are available"))
+    book.set_waiting(waiting("b-1", "b", "0/3 nodes are available"))
+    book.set_waiting(waiting("a-3", "a", reason="SchedulingGated"))
+    assert book.dirty_copies == {}
+    book.drop_waiting(("team", "a-1"))
+    assert book.dirty_copies == {key: True}
+    assert told() == (1, "0/2 nodes are available")
+    book.drop_waiting(("team", "a-2"))
+    assert told() == (0, "")
+    # When it is gone, nobody waits.
+    book.set_waiting(waiting("a-2", "a", "late"))
+    book.drop_copy(key)
+    assert told() == (0, "")
+
+
+def test_pods_of_a_job_set_are_the_sets() -> None:
+    pods, found = WaitingPods(), waiting("set-w-0", "set-w", "no nodes")
+    labels = {"jobset.sigs.k8s.io/jobset-name": "set"}
+    of_set = msgspec.structs.replace(found.metadata, labels=labels)
+    owner = pods.put(msgspec.structs.replace(found, metadata=of_set))
+    assert owner == Owner("team", "JobSet", "set")
+    assert pods.of(owner) == Waiting(1, "no nodes")
+    assert pods.of(NOBODY) == Waiting()
 
 
 # Cohorts

@@ -5,13 +5,15 @@ import pytest
 
 from berthmaster.kubernetes.objects import Metadata
 from berthmaster.kueue.contract import (
+    clearing,
+    deactivated,
     eviction_words,
     forbidden,
     nomination,
     reordered,
     waits_for_quota,
 )
-from berthmaster.kueue.workloads import KueueWorkload, WorkloadStatus
+from berthmaster.kueue.workloads import CheckState, KueueWorkload, WorkloadStatus
 from tests.unit.multikueue.hub_objects import CHECK, checks, condition, uid_of, workload
 
 UID = uid_of("train")
@@ -59,15 +61,25 @@ def test_nothing_is_nominated_unless_all_of_the_contract_holds(
     assert nomination(found, UID, CHECK, "w2") == (None, why)
 
 
-def test_one_name_is_added_behind_those_that_are_there() -> None:
+def test_one_name_is_written_where_there_is_none() -> None:
     assert forbidden(ready(), CHECK) == ""
     assert nomination(ready(), UID, CHECK, "w1") == (("w1",), "")
     there = ready(nominated_cluster_names=("w3", "w1"))
-    assert nomination(there, UID, CHECK, "w2") == (("w3", "w1", "w2"), "")
+    for name in ("w1", "w2"):
+        assert nomination(there, UID, CHECK, name) == (None, "w3, w1 is nominated already")
+
+
+def test_only_the_nomination_that_was_looked_at_is_cleared() -> None:
+    there = ready(nominated_cluster_names=("w1", "w2"))
+    assert clearing(there, UID, CHECK, ("w1", "w2")) == (True, "")
+    assert clearing(there, UID, CHECK, ("w1",)) == (False, "w1, w2 is nominated by now")
+    assert clearing(ready(), UID, CHECK, ("w1",)) == (False, "")
+    assert clearing(there, "other", CHECK, ("w1", "w2"))[1] == "it is another Workload of this name"
+    assert clearing(ready(cluster_name="w1"), UID, CHECK, ("w1",)) == (False, "w1 has it")
 
 
 def test_an_equal_nomination_is_not_written_again() -> None:
-    there = ready(nominated_cluster_names=("w1", "w2"))
+    there = ready(nominated_cluster_names=("w1",))
     assert nomination(there, UID, CHECK, "w1") == (None, "")
 
 
@@ -76,11 +88,6 @@ def test_a_namesake_is_left_alone() -> None:
         ready(), metadata=Metadata(name="job-train", namespace="team", uid="other")
     )
     assert nomination(other, UID, CHECK, "w1") == (None, "it is another Workload of this name")
-
-
-def test_the_api_takes_twenty_names() -> None:
-    there = ready(nominated_cluster_names=tuple(f"w{n}" for n in range(20)))
-    assert nomination(there, UID, CHECK, "x") == (None, "20 clusters are nominated already")
 
 
 @pytest.mark.parametrize(
@@ -108,7 +115,35 @@ def test_what_kueue_waits_for_is_told_in_its_own_words() -> None:
     off = msgspec.structs.replace(
         workload(), spec=msgspec.structs.replace(workload().spec, active=False)
     )
-    assert waits_for_quota(off) == "switched off (spec.active is false)"
+    assert waits_for_quota(off) == "deactivated: its spec.active is false"
+
+
+def test_what_kueue_has_switched_off_by_itself_says_why_in_its_words() -> None:
+    """As v0.19.2 leaves a Workload whose owner MultiKueue has no adapter for."""
+    said = 'AdmissionCheck in Rejected state: "multikueue" (No multikueue adapter found for owner'
+    target = condition("DeactivationTarget", True, "AdmissionCheck", said)
+    doomed = msgspec.structs.replace(workload(), status=WorkloadStatus(conditions=(target,)))
+    assert deactivated(doomed) == said
+    words = f"The workload is deactivated due to {said}"
+    evicted = condition("Evicted", True, "DeactivatedDueToAdmissionCheck", words)
+    off = msgspec.structs.replace(
+        doomed,
+        spec=msgspec.structs.replace(doomed.spec, active=False),
+        status=WorkloadStatus(conditions=(evicted,)),
+    )
+    assert deactivated(off) == words
+    # By a person it is only off, and an earlier eviction is no reason.
+    by_hand = condition("Evicted", True, "Deactivated", "The workload is deactivated")
+    status = WorkloadStatus(conditions=(by_hand,))
+    assert deactivated(msgspec.structs.replace(off, status=status)) == "its spec.active is false"
+    assert deactivated(workload()) == ""
+
+
+def test_a_check_that_rejects_is_told_with_its_words() -> None:
+    found = ready(
+        admission_checks=(CheckState(name=CHECK, state="Rejected", message="no adapter"),)
+    )
+    assert forbidden(found, CHECK) == f"its check {CHECK} is Rejected: no adapter"
 
 
 def test_why_an_attempt_ended_is_told_in_kueue_s_words() -> None:

@@ -191,9 +191,14 @@ def test_where_a_local_queue_leads_and_why_it_is_shut() -> None:
 
     assert why() == ""
     stopped = {"stopped": True, "active": False}
-    assert why(local_active=False, **stopped, reason="Hold") == (
-        "its ClusterQueue q is stopped: Hold"
+    assert why(local_active=False, **stopped, stop_policy="Hold") == (
+        "its ClusterQueue q is stopped (stopPolicy Hold)"
     )
+    assert why(**stopped, reason="Hold") == "its ClusterQueue q is stopped: Hold"
+    held = LocalQueueReport(
+        namespace="team", name="main", active=False, reason="Stopped", stopped="HoldAndDrain"
+    )
+    assert closed(open_, held) == "its LocalQueue main is stopped (stopPolicy HoldAndDrain)"
     assert why(active=False) == "its ClusterQueue q is not active"
     assert why(local_active=False) == "its LocalQueue main is not active: held"
 

@@ -59,11 +59,17 @@ def condition(type: str, true: bool = True, reason: str = "", message: str = "")
     return Condition(type=type, status=status, reason=reason or type, message=message)
 
 
-def pods(count: int = 1, gpus: int | str = 1, name: str = "main", **spec: object) -> KueuePodSet:
+def pods(
+    count: int = 1,
+    gpus: int | str = 1,
+    name: str = "main",
+    resource: str = "nvidia.com/gpu",
+    **spec: object,
+) -> KueuePodSet:
     """Pods with one GPU each, unless said otherwise."""
     requests: dict[str, str | int | float | None] = {"cpu": "1", "memory": "1Gi"}
     if gpus:
-        requests["nvidia.com/gpu"] = str(gpus)
+        requests[resource] = str(gpus)
     container = Container(resources=Resources(requests=requests))
     template = PodTemplate(spec=PodSpec(containers=(container,), **spec))  # type: ignore[arg-type]
     return KueuePodSet(name=name, count=count, template=template)

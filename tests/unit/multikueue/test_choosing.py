@@ -3,19 +3,31 @@
 import msgspec
 import pytest
 
-from berthmaster.kubernetes.objects import Metadata
+from berthmaster.kubernetes.objects import Condition, Metadata
 from berthmaster.kubernetes.selector import parse_selector
 from berthmaster.kueue.multikueue import MultiKueueConfig, Parameters
 from berthmaster.kueue.workloads import Admission, PodSetAssignment
 from berthmaster.messages.control import ClusterLost, Cordon
-from berthmaster.messages.fleet import Membership, PodUse, Stamp, Taint
+from berthmaster.messages.fleet import (
+    Amounts,
+    Membership,
+    NodeReport,
+    PodUse,
+    QueueReport,
+    QuotaAmount,
+    Share,
+    Stamp,
+    Taint,
+)
 from berthmaster.multikueue.deciding.checks import parameters_of
 from berthmaster.multikueue.instructions import Nominate, PassCheck, SetCheckActive
 from tests.support.builders import node, profile
 from tests.unit.multikueue.hub_objects import (
     OWN_CHECK,
+    checks,
     cluster,
     cluster_queue,
+    condition,
     config,
     own_check,
     pods,
@@ -172,6 +184,145 @@ def test_gpus_of_another_maker_go_where_quota_is_granted_by_their_name() -> None
     }
 
 
+def amd(cluster: str, gpus: int, counter: int = 1) -> NodeReport:
+    """A node of AMD's GPUs without a label that says so."""
+    report = node(cluster, "amd", gpus=gpus, model="unknown", counter=counter)
+    named = tuple(msgspec.structs.replace(gpu, resource="amd.com/gpu") for gpu in report.gpus)
+    return msgspec.structs.replace(report, gpus=named)
+
+
+def granting(report: QueueReport, *resources: str) -> QueueReport:
+    """The queue's only flavor grants these resources beside CPU and memory."""
+    (flavor,) = report.flavors
+    amounts = flavor.resources | {name: QuotaAmount(nominal=100) for name in resources}
+    return msgspec.structs.replace(
+        report, flavors=(msgspec.structs.replace(flavor, resources=amounts),)
+    )
+
+
+def test_free_gpus_of_another_maker_are_no_room() -> None:
+    world = World(workers=("mixed", "small"))
+    world.worker("mixed", gpus=4, free=0)
+    world.fact("mixed/amd", amd("mixed", 8))
+    world.worker("small", gpus=4)
+    for name in world.workers:
+        world.fact(f"{name}/queue", granting(queue_report(name), "amd.com/gpu"))
+    world.begin()
+    assert sent(world, "cuda", pod_sets=(pods(gpus=4),)) == ("small",)
+    (choice,) = world.decisions()[-1].placements
+    assert [(r.cluster, r.parts["tier"], r.parts["headroom"]) for r in choice.ranking] == [
+        ("small", 100.0, 100.0),
+        ("mixed", pytest.approx(66.667, abs=0.001), 0.0),
+    ]
+
+    # Who asks for AMD's finds them, by their name, and NVIDIA's are no room for him.
+    assert sent(world, "rocm", pod_sets=(pods(gpus=4, resource="amd.com/gpu"),)) == ("mixed",)
+    (choice,) = world.decisions()[-1].placements
+    tiers = [(r.cluster, round(r.parts["tier"])) for r in choice.ranking]
+    assert tiers == [("mixed", 100), ("small", 33)]  # its quota has them, and no node does
+    # What is on its way there takes AMD's room and nobody else's.
+    world.worker("mixed", gpus=4, free=4)
+    world.fact("mixed/queue", granting(queue_report("mixed"), "amd.com/gpu"))
+    world.settle()
+    assert sent(world, "next", pod_sets=(pods(gpus=4),)) == ("mixed",)
+    gpus = world.core.know.on_the_way.to("mixed", world.now_s, 1.0).gpus
+    assert gpus == {"amd.com/gpu": 4.0, "nvidia.com/gpu": 4.0}
+    # Pods that come onto AMD's node are not taken for those that wait for NVIDIA's.
+    report = amd("mixed", 8, counter=2)
+    taken = tuple(msgspec.structs.replace(gpu, foreign_milli=1000) for gpu in report.gpus)
+    foreign = Amounts(gpu_milli=8000)
+    world.fact("mixed/amd", msgspec.structs.replace(report, gpus=taken, foreign=foreign))
+    gpus = world.core.know.on_the_way.to("mixed", world.now_s, 1.0).gpus
+    assert gpus == {"amd.com/gpu": 0.0, "nvidia.com/gpu": 4.0}
+
+
+def test_on_a_node_with_gpus_of_two_makers_each_counts_by_its_own_name() -> None:
+    world = World(workers=("w1", "w2"))
+    world.all_workers(gpus=3)
+    both = node("w1", "n1", gpus=6, counter=2)
+    gpus = (*amd("w1", 4).gpus, *both.gpus[4:])
+    world.fact("w1/node", msgspec.structs.replace(both, gpus=gpus))
+    for name in world.workers:
+        world.fact(f"{name}/queue", granting(queue_report(name), "amd.com/gpu"))
+    world.begin()
+    assert sent(world) == ("w2",)  # 2 of NVIDIA's there, 3 here
+    assert sent(world, "rocm", pod_sets=(pods(gpus=4, resource="amd.com/gpu"),)) == ("w1",)
+    # More than the node has of that maker: it would never fit.
+    assert sent(world, "big", pod_sets=(pods(gpus=3),)) == ("w2",)
+    whys = world.decisions()[-1].placements[0].filtered
+    assert whys == {"w1": "too few GPUs a node"}
+
+
+def test_quota_of_a_flavor_without_nodes_is_for_nodes_that_are_yet_to_come() -> None:
+    world = World(workers=("bare", "small"))
+    world.worker("bare", gpus=8, labels={"gpu": "t4"})
+    world.worker("small", gpus=8, free=2, labels={"gpu": "a100", "zone": "b"})
+    for name in world.workers:
+        world.fact(f"{name}/queue", queue_report(name, node_labels={"gpu": "a100"}))
+    world.begin()
+    assert sent(world) == ("small",)
+    (choice,) = world.decisions()[0].placements
+    assert [(r.cluster, round(r.parts["tier"])) for r in choice.ranking] == [
+        ("small", 100),
+        ("bare", 33),
+    ]
+    # Who is sent there all the same is told why it will not start now.
+    assert sent(world, "big", pod_sets=(pods(gpus=8),)) == ("small",)  # busy goes before that
+    world.set(Cordon(cluster="small", cordoned=True, reason="upgrade"))
+    assert sent(world, "late") == ("bare",)
+    note = [tell.note for tell in world.told if tell.reason == "Nominated"][-1]
+    assert "no node that would do has the labels of its flavor (gpu=a100), room for 0" in note
+
+    # The node comes, and now it fits.
+    world.fact("bare/new", node("bare", "n2", gpus=4, labels={"gpu": "a100"}))
+    world.worker("small", gpus=8, free=0, labels={"gpu": "a100"})
+    world.settle()
+    assert sent(world, "next", pod_sets=(pods(gpus=2),)) == ("bare",)
+    note = [tell.note for tell in world.told if tell.reason == "Nominated"][-1]
+    assert "fits now, room for 3" in note  # 4 less the one that is on its way
+
+
+def test_the_flavor_that_kueue_would_give_decides_and_not_any_that_has_nodes() -> None:
+    world = World(workers=("w1", "w2"))
+    world.worker("w1", gpus=8, labels={"gpu": "t4"})
+    world.worker("w2", gpus=8, free=4, labels={"gpu": "t4"})
+    (plain,) = queue_report("w1").flavors
+    first = msgspec.structs.replace(plain, flavor="a100", node_labels={"gpu": "a100"})
+    second = msgspec.structs.replace(plain, flavor="t4", node_labels={"gpu": "t4"})
+    for name, flavors in (("w1", (first, second)), ("w2", (second,))):
+        report = queue_report(name)
+        world.fact(f"{name}/queue", msgspec.structs.replace(report, flavors=flavors))
+    world.begin()
+    # w1's quota of a100 has room, so Kueue gives that, and no such node is there.
+    assert sent(world) == ("w2",)
+    # When that quota is used up, the next flavor is given, and its nodes count.
+    used = {
+        name: msgspec.structs.replace(amount, used=amount.nominal)
+        for name, amount in first.resources.items()
+    }
+    full = msgspec.structs.replace(first, resources=used)
+    report = msgspec.structs.replace(queue_report("w1", counter=2), flavors=(full, second))
+    world.fact("w1/queue", report)
+    world.settle()
+    assert sent(world, "next") == ("w1",)
+
+
+def test_a_slice_has_room_where_such_slices_are() -> None:
+    world = World(workers=("whole", "sliced"))
+    world.worker("whole", gpus=8)
+    world.worker("sliced", gpus=1)
+    name = "nvidia.com/mig-1g.10gb"
+    one = node("sliced", "n1", gpus=1, foreign_milli=(6,))
+    slices = (Share(resource=name, milli=142, memory_mib=10_240, count=7, kind="mig"),)
+    world.fact("sliced/node", msgspec.structs.replace(one, shares=slices))
+    for cluster_name in world.workers:
+        world.fact(f"{cluster_name}/queue", granting(queue_report(cluster_name), name))
+    world.begin()
+    assert sent(world, pod_sets=(pods(gpus=1, resource=name),)) == ("sliced",)
+    (choice,) = world.decisions()[-1].placements
+    assert choice.filtered == {"whole": "no such MIG profile"}
+
+
 def test_a_gang_needs_room_for_all_its_pods() -> None:
     world = World(workers=("w1", "w2"))
     world.worker("w1", gpus=8, free=7)
@@ -262,7 +413,7 @@ def test_pods_that_carry_our_names_have_arrived_as_soon_as_they_are_reported() -
     world.fact("w1/node", msgspec.structs.replace(report, pods=(pod,)))
     world.settle()
     assert sent(world, "second") == ("w1",)  # 7 against 6
-    assert world.core.know.on_the_way.to("w1", world.now_s, 1.0).gpus == 1.0
+    assert world.core.know.on_the_way.to("w1", world.now_s, 1.0).gpus == {"nvidia.com/gpu": 1.0}
 
 
 def test_a_multikueue_cluster_may_have_another_name_in_the_fleet() -> None:
@@ -319,6 +470,31 @@ def test_our_own_check_holds_a_job_back_while_there_is_nowhere() -> None:
     world.fact("w1/profile", profile("w1", labels={"zone": "north"}))
     world.wait(0.3)
     assert [type(write) for write in world.writes] == [SetCheckActive, PassCheck, Nominate]
+
+
+@pytest.mark.parametrize(
+    "conditions",
+    [
+        (),
+        (condition("QuotaReserved", False, "Pending", "waiting in line"),),
+        (condition("QuotaReserved"), condition("Evicted", True, "Preempted")),
+        (condition("QuotaReserved"), condition("Finished", True, "Succeeded")),
+    ],
+    ids=["nothing", "no quota", "taken back", "over"],
+)
+def test_our_own_check_is_passed_for_nobody_who_cannot_go_on(
+    conditions: tuple[Condition, ...],
+) -> None:
+    world = World(workers=("w1",))
+    world.worker("w1")
+    world.put(cluster_queue(own_check=True))
+    world.put(own_check())
+    world.set_parameters(OWN_CHECK, parse_selector(""))
+    world.begin()
+    world.submit()
+    world.status(conditions=conditions, admission_checks=checks(own="Pending"))
+    world.settle()
+    assert not [write for write in world.writes if isinstance(write, PassCheck)]
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_a_job_made_with_kubectl_goes_to_the_roomiest_cluster_and_its_end_comes_
     world.settle()
     world.start()
     world.settle()
-    assert world.why(name).startswith("running on w2, sent there by the hub's Kueue")
+    assert world.why(name).startswith("running on w2, sent there by Berthmaster")
     world.finish("train")
     world.settle()
     assert world.kinds(name) == [
@@ -102,44 +102,6 @@ def test_the_cluster_with_the_most_available_gpus_is_taken_as_that_changes() -> 
     assert [cluster for _, cluster in world.placements()] == ["w1", "w2", "w1"]
 
 
-def test_after_its_patience_the_next_best_is_added_and_whoever_admits_first_has_it() -> None:
-    world = World()
-    world.worker("w1", free=8)
-    world.worker("w2", free=4)
-    world.worker("w3", free=2)
-    world.begin()
-    world.submit()
-    world.reserve()
-    world.settle()
-    world.fact("copy", copy_report("w1", message="couldn't preempt"))
-    world.wait(29.0)
-    name = world.name()
-    assert world.nominated() == ("w1",)
-    world.wait(2.0)
-    assert world.nominated() == ("w1", "w2")
-    assert world.kinds(name)[-3:] == ["evicted w1", "placed w2", "claimed w2"]
-    assert "not admitted within 30 s: couldn't preempt" in world.why(name)
-
-    # The first one admits it after all: the open attempt follows, and the log says why.
-    world.admit("train", "w1")
-    world.settle()
-    assert world.kinds(name)[-4:] == ["evicted w2", "placed w1", "claimed w1", "admitted w1"]
-    assert world.core.know.open[name].reason == "w1 admitted it first"
-    assert world.broken == []
-
-
-def test_when_all_are_nominated_the_last_attempt_stays_open() -> None:
-    world = World(workers=("w1", "w2"))
-    world.all_workers()
-    world.begin()
-    world.submit()
-    world.reserve()
-    world.wait(200.0, step_s=2.0)
-    assert world.nominated() == ("w1", "w2")
-    assert world.kinds(world.name()).count("placed w1") == 1
-    assert world.kinds(world.name()).count("placed w2") == 1
-
-
 def test_a_worker_that_says_it_is_too_small_is_not_waited_for() -> None:
     world = World(workers=("w1", "w2"))
     world.worker("w1", free=8)
@@ -153,7 +115,7 @@ def test_a_worker_that_says_it_is_too_small_is_not_waited_for() -> None:
     )
     world.fact("copy", copy_report("w1", message=words))
     world.settle()
-    assert world.nominated() == ("w1", "w2")
+    assert world.nominated() == ("w2",)
     assert words in world.why(world.name())
 
 
@@ -168,7 +130,7 @@ def test_a_full_worker_is_not_waited_for_while_another_has_room() -> None:
     words = "couldn't assign flavors: insufficient unused quota for nvidia.com/gpu, 1 more needed"
     world.fact("copy", copy_report("w1", message=words))
     world.settle()
-    assert world.nominated() == ("w1", "w2")
+    assert world.nominated() == ("w2",)
 
 
 def test_an_eviction_by_the_worker_ends_the_attempt_and_it_is_nominated_anew() -> None:
@@ -406,7 +368,7 @@ def test_workloads_that_had_ended_before_the_first_start_are_left_alone() -> Non
     world.reserve()
     world.admit("train", "w1")
     world.finish("train")
-    world.begin()
+    world.restart()
     world.settle()
     assert world.log.messages == []
 
@@ -441,23 +403,23 @@ def test_while_the_hub_is_away_patience_does_not_run_out() -> None:
     world.core.hub.hears("", world.now_s)
     world.wait(3.0)
     assert world.nominated() == ("w1",)  # Kueue has had three seconds, not thirty-five
-    world.wait(2.0)
-    assert world.nominated() == ("w1", "w2")
+    world.wait(4.0)
+    assert world.nominated() == ("w2",)
     assert world.kinds(world.name())[-3:] == ["evicted w1", "placed w2", "claimed w2"]
 
 
 def _ended_before_the_hub_named_a_cluster(*copies: CopyReport) -> tuple[list[str], str]:
-    world = World(patience_s=1.0)
+    world = World()
     world.all_workers()
     world.begin()
     world.submit()
+    world.settle()
     world.reserve()
-    world.wait(2.5)
+    world.status(nominated_cluster_names=("w1", "w2"))  # by a dispatcher of Kueue's own
     name = world.name()
-    assert len(world.nominated()) > 1
     for copy in copies:
         world.fact(f"{copy.cluster}/copy", copy)
-    world.settle()
+        world.settle()
     world.finish("train")
     world.settle()
     last = world.log.story(name)[-1]
@@ -473,6 +435,6 @@ def test_what_ended_before_the_hub_named_its_cluster_is_told_where_its_copy_ran(
 
 def test_where_nobody_saw_a_copy_the_ending_says_that_its_place_is_not_known() -> None:
     kinds, reason = _ended_before_the_hub_named_a_cluster()
-    assert kinds[-1].startswith("succeeded w")
+    assert kinds[-1] == "succeeded unknown"
     assert reason.startswith("Job finished (in one of w1, w2")
     assert reason.endswith("the hub does not say in which)")

@@ -1,8 +1,15 @@
 """Modes observe and order, requests that came over the bus, switching, being killed anywhere."""
 
+import msgspec
 import pytest
 
 from berthmaster.engine.fleet.models import PRODUCT
+from berthmaster.kueue.queues import (
+    ClusterQueue,
+    FlavorQuotas,
+    ResourceGroup,
+    ResourceQuota,
+)
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.fold import Key, Verdict, key
 from berthmaster.lifecycle.instructions import Append, Refused
@@ -10,8 +17,8 @@ from berthmaster.messages.control import QueuePlace, QueueSetting
 from berthmaster.messages.workload import CancelRequested, JobRequest, RunSpec, Submitted
 from berthmaster.multikueue.deciding.job_manifest import job_name
 from berthmaster.multikueue.instructions import DeleteJob, MakeJob, Nominate, Reorder
-from tests.support.builders import pod_set
-from tests.unit.multikueue.hub_objects import cluster, config, workload
+from tests.support.builders import node, pod_set
+from tests.unit.multikueue.hub_objects import cluster, cluster_queue, config, workload
 from tests.unit.multikueue.world import World, acted
 
 
@@ -110,6 +117,44 @@ def test_order_puts_the_closed_last_and_never_leaves_one_out() -> None:
     assert order(world) == ("w2", "w3", "w1")
     world.wait(20.0, heard=())  # all silent: the order stays as it is
     assert order(world) == ("w2", "w3", "w1")
+
+
+def test_order_counts_the_gpus_that_its_queues_grant() -> None:
+    world = World("order", workers=("w1", "w2"))
+    for name, free in (("w1", 2), ("w2", 4)):
+        world.worker(name, free=free)
+    report = node("w1", "amd", gpus=8)
+    named = tuple(msgspec.structs.replace(gpu, resource="amd.com/gpu") for gpu in report.gpus)
+    world.fact("w1/amd", msgspec.structs.replace(report, gpus=named))
+    world.put(granting("nvidia.com/gpu"))
+    world.begin()
+    world.settle()
+    assert order(world) == ("w2", "w1")
+    world.put(granting("cpu", "amd.com/gpu"))
+    world.wait(2.0)
+    assert order(world) == ("w1", "w2")
+
+
+def test_order_counts_nodes_that_the_flavors_of_a_cluster_mean() -> None:
+    world = World("order", workers=("w1", "w2"))
+    world.worker("w1", free=8, labels={"gpu": "t4"}, node_labels={"gpu": "a100"})
+    world.worker("w2", free=4, labels={"gpu": "a100"}, node_labels={"gpu": "a100"})
+    world.put(granting("cpu", "nvidia.com/gpu"))
+    world.begin()
+    world.settle()
+    assert order(world) == ("w2", "w1")
+    world.worker("w1", free=8, labels={"gpu": "a100"}, node_labels={"gpu": "a100"})
+    world.wait(2.0)
+    assert order(world) == ("w1", "w2")
+
+
+def granting(*resources: str) -> ClusterQueue:
+    """The hub's queue with quota of these."""
+    queue = cluster_queue()
+    quotas = tuple(ResourceQuota(name=name, nominal_quota=100) for name in resources)
+    group = ResourceGroup(flavors=(FlavorQuotas(name="default", resources=quotas),))
+    spec = msgspec.structs.replace(queue.spec, resource_groups=(group,))
+    return msgspec.structs.replace(queue, spec=spec)
 
 
 def test_order_leaves_a_cluster_that_somebody_adds_where_it_belongs() -> None:

@@ -8,6 +8,7 @@ from berthmaster.kueue.workloads import (
     Admission,
     Affinity,
     Container,
+    KueuePodSet,
     KueueWorkload,
     NodeAffinity,
     NodeSelector,
@@ -41,7 +42,16 @@ def test_a_plain_job_is_one_pod_set_with_what_its_container_asks_for() -> None:
         id="job-train-0000021e",
         queue="main",
         priority=7,
-        pod_sets=(PodSet(name="main", count=2, cpu_milli=1000, memory_mib=1024, gpus=4),),
+        pod_sets=(
+            PodSet(
+                name="main",
+                count=2,
+                cpu_milli=1000,
+                memory_mib=1024,
+                gpus=4,
+                gpu_resource="nvidia.com/gpu",
+            ),
+        ),
         max_evictions=1000,
     )
 
@@ -200,6 +210,20 @@ def test_where_it_comes_from_is_told_with_the_job_that_people_know() -> None:
         cluster_queue="hub-queue",
         hub="hub-one",
     )
+
+
+def test_gpus_are_read_by_the_resource_that_they_are_asked_for_as() -> None:
+    def read(*sets: KueuePodSet) -> tuple[int, int, str, str]:
+        one = asked(*sets).pod_sets[0]
+        return one.gpus, one.gpu_milli, one.gpu_resource, one.mig_profile
+
+    assert read(pods(gpus=2)) == (2, 1000, "nvidia.com/gpu", "")
+    assert read(pods(gpus=2, resource="amd.com/gpu")) == (2, 1000, "amd.com/gpu", "")
+    slice_of = "nvidia.com/mig-3g.40gb"
+    assert read(pods(resource=slice_of)) == (1, 428, "", "3g.40gb")
+    assert read(pods(gpus=2, resource=slice_of)) == (0, 1000, "", "")  # there are no words for it
+    assert read(pods(resource="nvidia.com/mig-huge")) == (0, 1000, "", "")
+    assert asks_of(asked(pods(resource=slice_of)))[0].ways[0][slice_of] == 1
 
 
 def counted(**usage: dict[str, Quantity]) -> WorkloadStatus:

@@ -5,17 +5,24 @@ import pytest
 
 from berthmaster.kueue.jobs import HubJob, JobStatus
 from berthmaster.kueue.multikueue import Parameters
+from berthmaster.kueue.workloads import Admission
 from berthmaster.lifecycle.fold import Key
+from berthmaster.messages.control import Cordon
+from berthmaster.messages.fleet import CopyReport, LocalQueueReport
 from berthmaster.multikueue.deciding.traps import (
-    MISSING_GATE,
     MISSING_QUEUE,
     NO_COPY,
+    NOT_CLEARED,
+    POISONED,
     REFUSED,
     STOPPED_QUEUE,
+    UNSCHEDULED,
 )
 from berthmaster.multikueue.instructions import Instruction, Nominate
 from tests.unit.multikueue.hub_objects import (
     cluster,
+    cluster_queue,
+    condition,
     copy_report,
     local_queue,
     multikueue_check,
@@ -40,7 +47,7 @@ def told(world: World, reason: str) -> list[str]:
     return [tell.note for tell in world.told if tell.reason == reason and tell.warning]
 
 
-def test_a_copy_that_runs_while_the_hub_does_not_know_is_the_missing_gate_and_told_loudly() -> None:
+def test_a_copy_that_runs_while_the_hub_does_not_know_is_told_loudly_with_its_cure() -> None:
     world = World(workers=("w1", "w2"))
     world.worker("w1", free=8)
     world.worker("w2", free=4)
@@ -50,25 +57,43 @@ def test_a_copy_that_runs_while_the_hub_does_not_know_is_the_missing_gate_and_to
     world.settle()
     world.fact("copy", copy_report("w1", quota_reserved=True, admitted=True))
     world.wait(4.0)
-    assert told(world, MISSING_GATE) == []  # Kueue gathers its writes for a second
+    assert told(world, NOT_CLEARED) == []  # Kueue gathers its writes for a second
     world.wait(2.0)
-    (note,) = told(world, MISSING_GATE)
-    assert "WorkloadRequestUseMergePatch=true" in note
+    (note,) = told(world, NOT_CLEARED)
+    assert "kubectl apply -k deploy/kubernetes/nominations" in note
     assert "restart" in note
-    assert "WorkloadRequestUseMergePatch=true" in world.why(world.name())
-    assert world.core.trap_counts[MISSING_GATE] == 1
-    assert world.core.trapped[world.name()].kind == MISSING_GATE
+    assert "kubectl apply -k deploy/kubernetes/nominations" in world.why(world.name())
+    assert world.core.trap_counts[NOT_CLEARED] == 1
+    assert world.core.trapped[world.name()].kind == NOT_CLEARED
 
     # It runs on w1: nominating another cluster as well could run it twice.
     world.wait(120.0, step_s=2.0)
     assert world.nominated() == ("w1",)
-    assert len(told(world, MISSING_GATE)) == 1
+    assert len(told(world, NOT_CLEARED)) == 1
 
     # A manager with the gate takes it over, and all is well again.
     world.admit("train", "w1")
     world.settle()
     assert world.core.trapped == {}
     assert world.kinds(world.name())[-1] == "admitted w1"
+
+
+def test_a_workload_that_ends_kueue_s_manager_is_named_at_once_with_what_cures_it() -> None:
+    world = nominated_to_w1()
+    both = (condition("QuotaReserved"), condition("Evicted", True, "Preempted"))
+    world.status(conditions=both, nominated_cluster_names=None)
+    world.settle()
+    (note,) = told(world, POISONED)
+    meta = world.kueue("train").metadata
+    assert "delete Job train, then take the finalizer off: kubectl -n team patch" in note
+    assert f"patch workload {meta.name} --type merge" in note
+    assert note in world.why(world.name())
+    assert world.core.trap_counts[POISONED] == 1
+
+    # With the admission that an eviction is about it is an eviction like any other.
+    world.status(conditions=both, admission=Admission(cluster_queue="gpus"))
+    world.settle()
+    assert world.core.trapped == {}
 
 
 def test_a_stopped_queue_swallows_in_silence_and_we_say_so() -> None:
@@ -78,6 +103,106 @@ def test_a_stopped_queue_swallows_in_silence_and_we_say_so() -> None:
     words = "ClusterQueue worker-queue of w1 is stopped (spec.stopPolicy)"
     assert told(world, STOPPED_QUEUE) == [words]
     assert words in world.why(world.name())
+
+
+def test_a_stopped_queue_is_called_so_and_not_what_it_shows_on_its_local_queue() -> None:
+    world = nominated_to_w1()
+    shown = LocalQueueReport(
+        namespace="team",
+        name="main",
+        active=False,
+        reason="ClusterQueueIsInactive: Can't submit new workloads to clusterQueue",
+    )
+    report = msgspec.structs.replace(
+        queue_report("w1", stopped=True, active=False, reason="Stopped: is stopped"),
+        stop_policy="HoldAndDrain",
+        local_queues=(shown,),
+    )
+    world.fact("w1/queue", report)
+    world.wait(5.0)
+    assert told(world, STOPPED_QUEUE) == [
+        "ClusterQueue worker-queue of w1 is stopped (stopPolicy HoldAndDrain)"
+    ]
+    # Only the door is shut.
+    held = msgspec.structs.replace(shown, reason="Stopped: it is stopped", stopped="Hold")
+    world.fact("w1/queue", msgspec.structs.replace(queue_report("w1"), local_queues=(held,)))
+    world.wait(1.0)
+    assert told(world, STOPPED_QUEUE)[1:] == ["LocalQueue main of w1 is stopped (stopPolicy Hold)"]
+
+
+def test_a_stopped_queue_of_the_hub_is_called_so() -> None:
+    world = World()
+    world.all_workers()
+    world.begin()
+    world.submit()
+    world.settle()
+    queue = cluster_queue()
+    spec = msgspec.structs.replace(queue.spec, stop_policy="Hold")
+    world.put(msgspec.structs.replace(queue, spec=spec))
+    world.settle()
+    words = "waits: ClusterQueue hub-queue of the hub is stopped (stopPolicy Hold)"
+    assert world.why(world.name()) == words
+    world.put(queue)
+    door = local_queue()
+    spec_of_door = msgspec.structs.replace(door.spec, stop_policy="HoldAndDrain")
+    world.put(msgspec.structs.replace(door, spec=spec_of_door))
+    words = "waits: LocalQueue main of the hub is stopped (stopPolicy HoldAndDrain)"
+    assert world.why(world.name()) == words
+
+
+def test_what_kueue_rejects_is_deactivated_with_its_message() -> None:
+    world = World()
+    world.all_workers()
+    world.begin()
+    world.submit(kind="JobSet")
+    world.reserve()
+    world.settle()
+    said = 'No multikueue adapter found for owner kind "jobset.x-k8s.io/v1alpha2, Kind=JobSet"'
+    words = (
+        'The workload is deactivated due to AdmissionCheck in Rejected state: "multikueue" '
+        f"({said})"
+    )
+    evicted = condition("Evicted", True, "DeactivatedDueToAdmissionCheck", words)
+    world.status(
+        conditions=(condition("QuotaReserved", False, "Pending", words), evicted),
+        nominated_cluster_names=None,
+    )
+    before = world.kueue()
+    world.put(
+        msgspec.structs.replace(before, spec=msgspec.structs.replace(before.spec, active=False))
+    )
+    world.settle()
+    assert world.why(world.name()).startswith(f"deactivated: {words}")
+
+
+def test_whoever_nominated_it_is_named() -> None:
+    world = nominated_to_w1()
+    world.admit("train", "w1")
+    world.settle()
+    assert world.why(world.name()) == "admitted on w1, sent there by Berthmaster"
+
+    # Kueue named a cluster before we had chosen one: somebody else's nomination.
+    other = World(workers=("w1",))
+    other.worker("w1")
+    other.begin()
+    other.submit()
+    other.admit("train", "w1")
+    other.settle()
+    theirs = "admitted on w1, sent there by a nomination that is not Berthmaster's"
+    assert other.why(other.name()) == theirs
+
+    # In mode observe the hub's Kueue chooses; that stays true when the mode is another.
+    quiet = World("observe", workers=("w1",))
+    quiet.worker("w1")
+    quiet.begin()
+    quiet.submit()
+    quiet.admit("train", "w1")
+    quiet.settle()
+    theirs = "admitted on w1, sent there by the hub's Kueue"
+    assert quiet.why(quiet.name()) == theirs
+    quiet.restart("dispatch")
+    quiet.settle()
+    assert quiet.why(quiet.name()) == theirs
 
 
 def test_a_queue_that_stops_is_left_at_once_for_another() -> None:
@@ -90,7 +215,24 @@ def test_a_queue_that_stops_is_left_at_once_for_another() -> None:
     world.settle()
     world.fact("w1/queue", queue_report("w1", stopped=True))
     world.wait(0.3)
-    assert world.nominated() == ("w1", "w2")
+    assert world.nominated() == ()
+    world.wait(2.0)
+    assert world.nominated() == ("w2",)
+
+
+def test_a_cluster_that_has_let_it_in_is_not_left_whatever_becomes_of_it() -> None:
+    """Its Job may start there at any moment."""
+    world = World(workers=("w1", "w2"))
+    world.worker("w1", free=8)
+    world.worker("w2", free=4)
+    world.begin()
+    world.submit()
+    world.reserve()
+    world.settle()
+    world.fact("copy", copy_report("w1", quota_reserved=True, admitted=True))
+    world.set(Cordon(cluster="w1", cordoned=True))
+    world.wait(60.0, step_s=2.0)
+    assert world.nominated() == ("w1",)
 
 
 def test_a_missing_local_queue_is_named_with_its_namespace() -> None:
@@ -164,42 +306,8 @@ def test_when_all_ranking_input_is_silent_the_configuration_s_order_counts_after
         "w2": "silent",
     }
     # And the next one after patience: we never are the reason for a standstill.
-    world.wait(31.0, heard=())
-    assert world.nominated() == ("w1", "w2")
-
-
-def test_without_the_bus_workloads_move_by_the_configuration_s_order_and_the_log_follows() -> None:
-    world = World(workers=("w1", "w2"))
-    world.begin()
-    world.submit()
-    world.settle()
-    world.reserve()
-    for _ in range(12):  # the shell asks twice a second while the bus is away
-        world.now_s += 0.5
-        for write in world.core.blind(world.now_s):
-            world.perform(write)
-    assert world.nominated() == ("w1",)
-    assert world.kinds(world.name()) == ["submitted"]
-    world.admit("train", "w1")
-    world.core.blindly.over()
-    world.settle()
-    assert world.kinds(world.name()) == ["submitted", "placed w1", "claimed w1", "admitted w1"]
-    assert world.broken == []
-
-
-def test_without_the_bus_a_second_cluster_is_added_after_patience_only() -> None:
-    world = World(workers=("w1", "w2"))
-    world.begin()
-    world.submit()
-    world.settle()
-    world.reserve()
-    for second in range(60):
-        world.now_s += 1.0
-        for write in world.core.blind(world.now_s):
-            world.perform(write)
-        if second == 30:
-            assert world.nominated() == ("w1",)
-    assert world.nominated() == ("w1", "w2")
+    world.wait(33.0, heard=())
+    assert world.nominated() == ("w2",)
 
 
 def test_a_check_without_parameters_says_what_is_wrong_and_the_rest_goes_on() -> None:
@@ -308,7 +416,7 @@ def test_a_cluster_that_falls_silent_is_named_where_something_waits_or_runs() ->
     world.admit("train", "w1")
     world.start()
     world.wait(1.0)
-    runs = "running on w1, sent there by the hub's Kueue"
+    runs = "running on w1, sent there by Berthmaster"
     assert world.why(world.name()) == runs
     world.wait(61.0, heard=())
     assert world.why(world.name()) == f"{runs} (w1 is silent for 61 s)"
@@ -356,3 +464,66 @@ def test_an_eviction_that_cannot_end_is_told_with_what_helps() -> None:
     assert world.nominated() == ("w1",)
     assert "stuck" not in world.why(world.name())
     assert len([tell for tell in world.told if tell.reason == "StuckEviction"]) == 1
+
+
+# Admitted, and no pod runs
+
+
+def admitted_on_w1(*, active: int) -> World:
+    world = nominated_to_w1()
+    world.admit("train", "w1")
+    found = world.hub["HubJob", "team", "train"]
+    assert isinstance(found, HubJob)
+    world.put(msgspec.structs.replace(found, status=JobStatus(active=active, ready=0)))
+    world.settle()
+    assert world.kinds(world.name())[-1] == "admitted w1"
+    return world
+
+
+def copy_without_a_node(pods: int, words: str) -> CopyReport:
+    """Admitted there, and its pods wait."""
+    return copy_report("w1", quota_reserved=True, admitted=True, unscheduled=pods, scheduler=words)
+
+
+def test_admitted_and_no_pod_runs_is_told_in_the_schedulers_words() -> None:
+    world = admitted_on_w1(active=1)
+    words = "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."
+    world.fact("copy", copy_without_a_node(1, words))
+    world.wait(58.0, step_s=2.0)
+    assert told(world, UNSCHEDULED) == []
+    world.wait(4.0)
+    (note,) = told(world, UNSCHEDULED)
+    assert note == (
+        "w1 has admitted it for 60 s and more, and no pod runs: its pod finds no node there, "
+        f"says its scheduler: {words}"
+    )
+    assert words in world.why(world.name())
+    assert world.core.trap_counts[UNSCHEDULED] == 1
+    # The node comes.
+    world.fact("copy", copy_report("w1", quota_reserved=True, admitted=True))
+    world.start()
+    world.settle()
+    assert world.core.trapped == {}
+    assert world.kinds(world.name())[-1] == "running w1"
+
+
+def test_pods_that_have_a_node_are_starting_and_sit_in_no_trap() -> None:
+    world = admitted_on_w1(active=1)
+    world.fact("copy", copy_report("w1", quota_reserved=True, admitted=True))
+    world.wait(120.0, step_s=2.0)
+    assert told(world, UNSCHEDULED) == []
+    # A cluster whose Job controller is dead makes none at all.
+    world = admitted_on_w1(active=0)
+    world.wait(62.0, step_s=2.0)
+    (note,) = told(world, UNSCHEDULED)
+    assert note.endswith("and no pod runs: none has been made there")
+
+
+def test_how_long_it_waits_for_a_node_is_known_after_a_restart() -> None:
+    world = admitted_on_w1(active=2)
+    world.fact("copy", copy_without_a_node(2, "no nodes"))
+    world.wait(40.0, step_s=2.0)
+    world.restart()
+    world.wait(21.0, step_s=1.0)
+    (note,) = told(world, UNSCHEDULED)
+    assert "2 pods find no node there, says its scheduler: no nodes" in note

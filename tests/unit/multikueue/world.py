@@ -12,18 +12,20 @@ from berthmaster.controller.answer import Answer, Outcome
 from berthmaster.controller.instructions import KubeEvent
 from berthmaster.kubernetes.objects import Conditions, Object
 from berthmaster.kubernetes.selector import Selector
-from berthmaster.kueue.contract import forbidden, nomination, reordered
+from berthmaster.kueue.contract import clearing, forbidden, nomination, reordered
 from berthmaster.kueue.jobs import HubJob, JobStatus
 from berthmaster.kueue.workloads import CheckState, KueueWorkload, WorkloadStatus
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
 from berthmaster.lifecycle.instructions import Append, Refused, Stored
 from berthmaster.messages.control import ControlFact
-from berthmaster.messages.fleet import FleetFact
+from berthmaster.messages.fleet import CopyReport, FleetFact
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.workload import Placed, WorkloadEvent
 from berthmaster.multikueue.core import Reconciler
 from berthmaster.multikueue.instructions import (
+    ClearNomination,
     DeleteJob,
+    FindWriter,
     Instruction,
     MakeJob,
     Nominate,
@@ -32,6 +34,7 @@ from berthmaster.multikueue.instructions import (
     SetCheckActive,
     SwitchOff,
     Write,
+    Writers,
 )
 from berthmaster.multikueue.known.requests import workload_id
 from berthmaster.multikueue.settings import HubPolicy
@@ -125,6 +128,8 @@ class World:
         self.conflict: Callable[[Nominate], bool] = lambda _: False
         self.refusal: Callable[[Nominate], Answer | None] = lambda _: None
         self.version = 1
+        self.removes_copies = True  # as soon as a nomination is cleared
+        self.others: tuple[str, ...] = ()  # field managers of nominations, beside ours
         self._folded = 0
         self.core = self._new()
         for thing in (
@@ -247,6 +252,10 @@ class World:
         self.put(job(name))
         self.put(workload(name, **how))  # type: ignore[arg-type]
 
+    def submit_job(self, name: str) -> None:
+        """The Job of a Workload that is there."""
+        self.put(job(name))
+
     def reserve(self, name: str = "train", own: str = "") -> None:
         """Kueue gives it quota on the hub: from now on it may be nominated."""
         self.status(
@@ -315,6 +324,20 @@ class World:
         assert isinstance(self.log.append(event, self.now_s), Stored)
         self.fold()
 
+    def blind(self, seconds: float) -> None:
+        """The bus is away for so long: the shell asks twice a second, and nothing is heard."""
+        end_s = self.now_s + seconds
+        while self.now_s < end_s:
+            self.now_s += 0.5
+            for instruction in self.core.blind(self.now_s):
+                self.perform(instruction)
+
+    def bus_is_back(self) -> None:
+        """Another lease is won, and all is looked at."""
+        self.core.blindly.over()
+        self.begin()
+        self.settle()
+
     def step(self) -> list[Instruction]:
         """One look; what it asked for is done at once."""
         self.fold()
@@ -366,6 +389,10 @@ class World:
         match write:
             case Nominate():
                 return self._nominate(write)
+            case ClearNomination():
+                return self._clear(write)
+            case FindWriter():
+                return Answer(found=Writers(self.others))
             case PassCheck():
                 before = self.hub["KueueWorkload", *write.at]
                 assert isinstance(before, KueueWorkload)
@@ -426,11 +453,32 @@ class World:
             return Answer(Outcome.CONFLICT if why else Outcome.DONE, why=why)
         if forbidden(found, CHECK):
             self.broken.append(f"nominated though {forbidden(found, CHECK)}")
-        if not set(found.nominated) < set(names):
+        if found.nominated or len(names) != 1:
             self.broken.append(f"{found.nominated} became {names}")
         assert found.status is not None
         status = msgspec.structs.replace(found.status, nominated_cluster_names=names)
         return Answer(found=self._write(found, status))
+
+    def _clear(self, write: ClearNomination) -> Answer:
+        found = self.hub.get(("KueueWorkload", *write.at))
+        if not isinstance(found, KueueWorkload):
+            return Answer(Outcome.GONE, why="not found")
+        may, why = clearing(found, write.uid, write.check, write.clusters)
+        if not may:
+            return Answer(Outcome.CONFLICT if why else Outcome.DONE, why=why)
+        assert found.status is not None
+        status = msgspec.structs.replace(found.status, nominated_cluster_names=None)
+        if self.removes_copies:
+            self._remove_copies(*write.at)
+        return Answer(found=self._write(found, status))
+
+    def _remove_copies(self, namespace: str, name: str) -> None:
+        """Kueue does so where nothing is nominated and nothing admitted, and workers report it."""
+        for fact_name, (fact, _, _) in list(self.fleet.items()):
+            if not isinstance(fact, CopyReport) or fact.running:
+                continue
+            if (fact.namespace, fact.workload) == (namespace, name):
+                self.fact(fact_name, msgspec.structs.replace(fact, gone=True))
 
     # What came of it
 

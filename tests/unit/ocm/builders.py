@@ -26,6 +26,7 @@ from berthmaster.ocm.objects import (
     PlacementScore,
     PlacementScoreStatus,
     Property,
+    SetBinding,
     Written,
 )
 from berthmaster.ocm.scores import OCM_NAMES
@@ -45,6 +46,8 @@ def score(
     fragmentation: float | None = 25.0,
     calm: float | None = 100.0,
     counter: int = 1,
+    epoch: int = 1,
+    age_s: float | None = None,
     note: str = "",
     nodes: int = 2,
     full: float = FULL_GPUS,
@@ -53,9 +56,9 @@ def score(
     if freshness == "withdrawn":
         return ClusterScore(
             cluster=cluster,
-            stamp=Stamp(epoch=1, counter=counter),
+            stamp=Stamp(epoch=epoch, counter=counter),
             freshness=freshness,
-            input_age_s=120.0,
+            input_age_s=120.0 if age_s is None else age_s,
             nodes=nodes,
             note=note,
         )
@@ -70,9 +73,9 @@ def score(
     }
     return ClusterScore(
         cluster=cluster,
-        stamp=Stamp(epoch=1, counter=counter),
+        stamp=Stamp(epoch=epoch, counter=counter),
         freshness=freshness,
-        input_age_s=0.5,
+        input_age_s=0.5 if age_s is None else age_s,
         resources=resources if nodes else {},
         idle_gpu_percent=idle,
         calm_gpu_percent=calm,
@@ -166,13 +169,18 @@ def profile(
     namespace: str = "fleet",
     spec: str = OURS,
     label: str = OURS,
+    made: bool = False,
     version: int = 1,
     at_s: float = T0_S,
 ) -> ClusterProfile:
-    """A ClusterProfile that we manage."""
+    """A ClusterProfile that we manage; ``made``: and have made."""
     return ClusterProfile(
         metadata=metadata(
-            cluster, namespace, version=version, labels={CLUSTER_MANAGER: label} if label else {}
+            cluster,
+            namespace,
+            version=version,
+            labels=({CLUSTER_MANAGER: label} if label else {})
+            | ({MANAGED_BY: OURS} if made else {}),
         ),
         spec=ClusterProfileSpec(cluster_manager=Manager(name=spec)),
         status=ClusterProfileStatus(
@@ -182,6 +190,11 @@ def profile(
             )
         ),
     )
+
+
+def binding(name: str = "global", namespace: str = "fleet") -> SetBinding:
+    """Of a set of clusters to a namespace."""
+    return SetBinding(metadata=metadata(name, namespace))
 
 
 def claim(name: str, value: str, *, version: int = 1, ours: bool = True) -> ClusterClaim:

@@ -10,13 +10,14 @@ from berthmaster.ocm.core import Hub, OcmKind
 from berthmaster.ocm.instructions import (
     CreateProfile,
     CreateScore,
+    DeleteProfile,
     Instruction,
     Key,
     Write,
     WriteProperties,
     WriteScore,
 )
-from berthmaster.ocm.objects import PlacementScore
+from berthmaster.ocm.objects import MANAGED_BY, OURS, PlacementScore
 from berthmaster.ocm.pace import Rules
 from berthmaster.ocm.policy import OcmPolicy
 from tests.unit.ocm.builders import NAME, T0_S, managed, placed, profile, score
@@ -64,12 +65,23 @@ class Story:
             case WriteScore():
                 thing = self.shows(write, self.version, self.now_s + self.ahead_s)
             case CreateProfile(key):
-                thing = profile(key[2], namespace=key[1], version=self.version)
+                thing = profile(key[2], namespace=key[1], version=self.version, made=True)
+            case DeleteProfile():
+                gone = self.written.pop(write.key)
+                told = self.hub.on_answer(write, Answer(), self.now_s)
+                self.sees(gone, gone=True)
+                return told
             case WriteProperties():
                 listed = {one["name"]: one["value"] for one in write.properties}
                 _, namespace, name = write.key
                 thing = profile(
-                    name, listed, namespace=namespace, version=self.version, at_s=self.now_s
+                    name,
+                    listed,
+                    namespace=namespace,
+                    version=self.version,
+                    at_s=self.now_s,
+                    made=(before := self.written.get(write.key)) is not None
+                    and before.metadata.labels.get(MANAGED_BY) == OURS,
                 )
             case _:
                 raise AssertionError(write)
@@ -112,6 +124,13 @@ def the_write(asked: Sequence[Instruction]) -> WriteScore:
     [write] = asked
     assert isinstance(write, WriteScore)
     return write
+
+
+def the_scores(story: Story) -> dict[str, int]:
+    """What stands of the cluster east."""
+    thing = story.hub.targets.all[EAST].thing
+    assert isinstance(thing, PlacementScore)
+    return {one.name: one.value for one in thing.status.scores}
 
 
 def reported(**rest: Any) -> Story:

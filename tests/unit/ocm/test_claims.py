@@ -79,19 +79,37 @@ def test_a_change_has_time_but_not_one_to_nothing() -> None:
     assert story.settle() == {FREE: "0", "gpu-largest-gang.berthmaster.io": "0"}
 
 
-def test_a_cluster_whose_score_is_not_told_claims_nothing() -> None:
+def test_while_nobody_tells_the_claims_stay_and_one_that_is_lost_is_made_as_it_was() -> None:
     story = begun()
-    story.now_s += 29
-    assert story.settle() == {}
-    story.now_s += 1
-    told = story.settle()
-    assert (told[FREE], told["score-freshness.berthmaster.io"]) == ("0", "nottold")
-    story.tell()
-    assert story.settle()["score-freshness.berthmaster.io"] == "fresh"
-    story.core.on_gone("west")
-    assert story.settle() == {}
-    # Gone from the bus: unknown, once silence has lasted.
+    for after_s in (29, 1, 3600):
+        story.now_s += after_s
+        assert story.settle() == {}
+    kept = story.core.targets.all["claim", "", FREE]
+    assert kept.trouble == "it stays as it was: nobody has told its score for 30 s"
+    story.core.on_object(claim(FREE, "12"), gone=True)
+    assert story.settle() == {FREE: "12"}
+    # Gone from the bus altogether: still nobody knows.
     story.core.on_gone("east")
+    story.now_s += 31
+    assert story.settle() == {}
+    story.tell(free=0)
+    assert story.settle()[FREE] == "0"
+    assert kept.trouble == ""
+
+
+def test_a_cluster_that_is_silent_itself_claims_nothing() -> None:
+    story = begun()
+    for _ in range(7):
+        story.now_s += 5
+        story.tell()
+    story.core.on_score(score(freshness="withdrawn"), story.now_s)
+    told = story.settle()
+    assert (told[FREE], told["score-freshness.berthmaster.io"]) == ("0", "withdrawn")
+
+
+def test_a_cluster_of_which_nothing_was_ever_told_claims_that() -> None:
+    story = Story()
+    story.core.on_listed("clusterclaims")
     story.now_s += 31
     assert story.settle()["score-freshness.berthmaster.io"] == "noreport"
 

@@ -21,7 +21,7 @@ from berthmaster.ocm.objects import PlacementScore
 from berthmaster.ocm.placed import look
 from berthmaster.ocm.scores import FIXED_NAMES
 from tests.unit.ocm.builders import NAME, T0_S, managed, placed
-from tests.unit.ocm.story import EAST, T4, Story, reported, the_write
+from tests.unit.ocm.story import EAST, T4, Story, reported, the_scores, the_write
 
 
 def test_a_cluster_that_is_managed_and_reports_gets_its_scores() -> None:
@@ -98,7 +98,11 @@ def test_a_large_change_is_written_at_once_and_a_small_one_when_it_has_lasted() 
 @pytest.mark.parametrize("freshness", ["stale", "withdrawn"])
 def test_old_inputs_are_the_worst_at_once_said_so_kept_so_and_taken_back(freshness: Any) -> None:
     story = reported()
-    story.now_s += 10
+    for _ in range(26):
+        story.now_s += 5
+        story.tell()
+    story.settle()
+    story.now_s += 5
     story.tell(freshness=freshness, note="no sign of life for 15 s")
     write = the_write(story.act())
     assert set(write.scores.values()) == {-100}
@@ -129,19 +133,85 @@ def test_old_inputs_are_the_worst_at_once_said_so_kept_so_and_taken_back(freshne
     assert (tell.warning, tell.note) == (False, "the scores are live again")
 
 
-def test_a_score_that_nobody_tells_any_more_is_the_worst_and_stays_so() -> None:
+def test_a_score_that_nobody_tells_any_more_stays_and_says_so() -> None:
     story = reported()
+    before = the_scores(story)
     story.now_s += 29
     assert story.act() == []
     assert story.hub.wake_at_s() == T0_S + 30
     write = the_write(story.act(1))
-    assert (write.reason, set(write.scores.values())) == ("NotTold", {-100})
-    story.stored(write)
+    assert (write.status, write.reason, write.scores) == ("False", "NotTold", before)
+    assert write.message == "nobody has told its score for 30 s"
+    [tell] = story.stored(write)
+    assert isinstance(tell, KubeEvent)
+    assert tell.note == "the last scores stay: nobody has told its score for 30 s"
     assert (story.act(), story.hub.wake_at_s()) == ([], T0_S + 30 + 150)
-    # Gone from the bus altogether, it is not better.
+    # The stream was lost with all that was in it: whoever could tell is still away.
     story.hub.on_gone("east")
+    story.now_s += 3600
+    lost = [each for each in story.settle() if isinstance(each, WriteScore)]
+    assert lost[-1].message == "no score of any cluster is told: the scorer is away"
+    assert (lost[-1].reason, lost[-1].scores) == ("NotTold", before)
+    # It is back: the cluster has its time to be heard, then the silence is its own.
+    for _ in range(5):
+        story.tell("west")
+        assert all(isinstance(one, WriteScore) and one.scores == before for one in story.settle())
+        story.now_s += 5
+    story.tell("west")
+    story.now_s += 5
     [gone] = [each for each in story.settle() if isinstance(each, WriteScore)]
     assert (gone.reason, set(gone.scores.values())) == ("NoReport", {-100})
+
+
+@pytest.mark.parametrize("away_s", [12, 60, 7200])
+def test_after_the_bus_was_away_a_cluster_has_its_time_to_be_heard(away_s: float) -> None:
+    story = reported()
+    before = the_scores(story)
+    story.now_s += away_s
+    story.settle()
+    assert the_scores(story) == before
+    # All are back. What the scorer knows of the cluster is as old as that.
+    heard_s = story.now_s
+    for _ in range(6):
+        story.tell(freshness="withdrawn", age_s=away_s + story.now_s - heard_s, note="no sign")
+        story.settle()
+        assert the_scores(story) == before
+        story.now_s += 5
+    story.tell(freshness="withdrawn", age_s=away_s + 30, note="no sign")
+    [own, _] = story.settle()
+    assert isinstance(own, WriteScore)
+    assert (own.reason, set(own.scores.values())) == ("Withdrawn", {-100})
+
+
+def test_a_cluster_that_was_heard_since_and_fell_silent_is_believed_at_once() -> None:
+    story = reported()
+    story.now_s += 60
+    story.tell()
+    story.settle()
+    for _ in range(3):
+        story.now_s += 6
+        story.tell()
+    story.settle()
+    story.now_s += 6
+    story.tell(freshness="stale", age_s=16.0)
+    assert the_write(story.act()).reason == "Stale"
+
+
+def test_another_scorer_that_has_not_measured_yet_takes_nothing_away() -> None:
+    story = reported(idle=75)
+    assert the_scores(story)["gpuIdle"] == 50
+    story.now_s += 3
+    story.tell(idle=None, epoch=2)
+    assert story.act() == []
+    story.now_s += 1
+    story.tell(idle=25, epoch=2)
+    assert the_write(story.act()).scores["gpuIdle"] == -50
+    # What stays unmeasured is unknown in the end.
+    story = reported(idle=75)
+    for _ in range(7):
+        story.tell(idle=None, epoch=2)
+        story.now_s += 5
+    assert the_write(story.act()).scores["gpuIdle"] == -100
 
 
 def test_a_cluster_that_never_reported_is_the_worst_once_it_had_its_time() -> None:
@@ -166,7 +236,7 @@ def test_a_cluster_that_never_reported_is_left_alone_where_that_is_set() -> None
     assert story.act(10) == []
 
 
-def test_without_the_bus_what_stands_becomes_the_worst_and_says_why() -> None:
+def test_without_the_bus_what_stands_stays_and_says_why() -> None:
     story = Story()
     story.hub.listen(story.now_s, blind=True)
     story.sees(placed("east", {"gpuIdle": 3}, until_s=T0_S + 100, reason="Live"))
@@ -174,7 +244,8 @@ def test_without_the_bus_what_stands_becomes_the_worst_and_says_why() -> None:
     assert story.act(29) == []
     write = the_write(story.act(1))
     assert (write.reason, write.message) == ("NotTold", "no score is heard of: the bus is away")
-    assert set(write.scores.values()) == {-100}
+    assert {name for name, points in write.scores.items() if points != -100} == {"gpuIdle"}
+    assert write.scores["gpuIdle"] == 3
     story.stored(write)
     story.hub.listen(story.now_s, blind=False)
     story.tell()

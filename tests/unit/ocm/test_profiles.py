@@ -1,19 +1,23 @@
 """ClusterProfiles: ours get properties, those of others nothing, and some are made."""
 
+from math import inf
+
 import pytest
 
+from berthmaster.controller.answer import Answer, Outcome
 from berthmaster.controller.instructions import KubeEvent
 from berthmaster.kubernetes.objects import timestamp
 from berthmaster.ocm.core import OcmKind
 from berthmaster.ocm.instructions import (
     CreateProfile,
     CreateScore,
+    DeleteProfile,
     WriteProperties,
     WriteScore,
 )
 from berthmaster.ocm.properties import wanted
 from berthmaster.ocm.scores import view
-from tests.unit.ocm.builders import NAME, managed, profile, score
+from tests.unit.ocm.builders import NAME, binding, managed, profile, score
 from tests.unit.ocm.story import Story
 
 
@@ -124,3 +128,92 @@ def test_names_at_their_limits_are_no_trouble() -> None:
     story.sees(managed(long))
     [create] = [each for each in story.act() if not isinstance(each, KubeEvent)]
     assert create == CreateScore(("score", long, NAME))
+
+
+def test_while_nobody_tells_a_profile_keeps_its_amounts_and_their_time() -> None:
+    story = Story()
+    story.sees(profile(version=1))
+    story.tell(free=7)
+    [first] = story.settle()
+    assert isinstance(first, WriteProperties)
+    told_at = first.properties[0]["lastObservedTime"]
+    [silent] = story.act(30)
+    assert isinstance(silent, WriteProperties)
+    before = {one["name"]: one for one in first.properties}
+    after = {one["name"]: one for one in silent.properties}
+    fresh = before.pop("berthmaster.io/freshness"), after.pop("berthmaster.io/freshness")
+    assert before == after
+    assert [one["value"] for one in fresh] == ["fresh", "nottold"]
+    assert fresh[1]["lastObservedTime"] != told_at
+    # What nobody has seen again is not renewed.
+    story.stored(silent)
+    assert (story.act(3600), story.hub.wake_at_s()) == ([], inf)
+    story.tell(free=7)
+    [back] = story.act()
+    assert isinstance(back, WriteProperties)
+    assert {one["lastObservedTime"] for one in back.properties} == {timestamp(story.now_s)}
+
+
+def made(story: Story, cluster: str = "east") -> None:
+    """A profile of ours stands there."""
+    story.tell(cluster)
+    kinds = [type(each) for each in story.settle()]
+    assert kinds[-2:] == [CreateProfile, WriteProperties]
+
+
+@pytest.mark.parametrize("how", ["learned", "bound"])
+def test_a_profile_that_we_have_made_goes_where_ocm_makes_its_own(how: str) -> None:
+    story = Story(create_profiles_in="fleet")
+    made(story)
+    thing = managed("east") if how == "learned" else binding()
+    story.sees(thing)
+    asked = story.settle()
+    [gone] = [each for each in asked if isinstance(each, DeleteProfile)]
+    assert (gone.key, gone.uid) == (("profile", "fleet", "east"), "uid-fleet-east")
+    [told] = [each for each in asked if isinstance(each, KubeEvent)]
+    why = {
+        "learned": "Open Cluster Management has a ManagedCluster east",
+        "bound": "namespace fleet is bound to the ManagedClusterSet global",
+    }[how]
+    assert (told.reason, told.note) == ("Deleted", why)
+    story.tell("east", free=1)
+    if how == "bound":
+        story.tell("west")
+    assert not [each for each in story.settle() if not isinstance(each, WriteScore)]
+    # Open Cluster Management forgets it, or the namespace is not bound any more.
+    story.sees(thing, gone=True)
+    story.tell("east")
+    assert CreateProfile(gone.key, "berthmaster") in story.settle()
+
+
+def test_a_profile_that_people_have_made_for_us_stays_whatever_ocm_learns() -> None:
+    story = Story(create_profiles_in="fleet")
+    story.sees(profile("east"))
+    story.sees(managed("east"))
+    story.sees(binding())
+    story.tell("east")
+    assert not [each for each in story.settle() if isinstance(each, DeleteProfile)]
+
+
+def test_a_deletion_that_fails_is_tried_again_and_not_answered_by_a_new_one() -> None:
+    story = Story(create_profiles_in="fleet")
+    made(story)
+    story.sees(binding())
+    [gone] = story.act()
+    assert isinstance(gone, DeleteProfile)
+    story.hub.on_answer(gone, Answer(Outcome.LATER, "TimedOut", "why"), story.now_s)
+    assert story.act() == []
+    [again] = story.act(1)
+    assert isinstance(again, DeleteProfile)
+    conflict = Answer(Outcome.CONFLICT, "Conflict", "why", found=None)
+    story.hub.on_answer(again, conflict, story.now_s)
+    assert story.act(1000) == []  # it is gone already
+
+
+def test_no_profile_is_made_before_it_is_known_where_ocm_makes_its_own() -> None:
+    story = Story(create_profiles_in="fleet")
+    story.hub._listed.discard(OcmKind.BINDINGS)  # as before its list
+    story.tell("east")
+    assert story.act() == []
+    story.hub.on_absent(OcmKind.BINDINGS.value)
+    assert story.act() == [CreateProfile(("profile", "fleet", "east"), "berthmaster")]

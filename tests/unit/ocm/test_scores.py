@@ -18,6 +18,7 @@ from berthmaster.ocm.scores import (
     of_percent,
     values,
     view,
+    wanted,
 )
 from tests.unit.ocm.builders import score
 from tests.unit.scorer.builders import Story, pod, report
@@ -89,8 +90,33 @@ def test_what_is_not_known_is_the_worst_in_every_name(
     found: ClusterScore | None, silent_s: float, reason: str, message: str
 ) -> None:
     said = view(found, silent_s=silent_s)
-    assert said == View(reason, message, None)
+    assert (said.reason, said.message, said.fresh) == (reason, message, False)
     assert values(said, (T4,)) == dict.fromkeys((*FIXED_NAMES, T4), -100)
+
+
+def test_while_nobody_tells_what_stands_stays_and_else_what_was_told_last() -> None:
+    silent = View("NotTold", "why", silence="why", last=score(free=20))
+    worst = dict.fromkeys((*FIXED_NAMES, T4), -100)
+    assert wanted(silent, (T4,), {"gpuIdle": 3, A100: 7}) == (
+        View("NotTold", "why"),
+        worst | {"gpuIdle": 3, A100: 7},
+    )
+    for nothing in ({}, worst):
+        said, points = wanted(silent, (T4,), nothing)
+        assert (said.reason, points["gpuClusterAvailable"], points[T4]) == ("NotTold", 100, 100)
+    # Nobody has ever measured it: unknown is the worst.
+    never = View("NoReport", "never heard of", silence="the scorer is away")
+    assert wanted(never, (T4,), worst) == (View("NoReport", "never heard of"), worst)
+
+
+def test_what_is_being_measured_anew_stays_until_it_is() -> None:
+    back = View("Live", "", score(idle=None, fragmentation=100), settling=True)
+    standing = {"gpuIdle": 80, "gpuUnfragmented": 60, "gpuClusterAvailable": 99}
+    points = values(back, (), standing)
+    assert (points["gpuIdle"], points["gpuUnfragmented"], points["gpuClusterAvailable"]) == (
+        80, -100, 20,
+    )  # fmt: skip
+    assert values(View("Live", "", back.score), (), standing)["gpuIdle"] == -100
 
 
 def test_a_single_thing_that_is_not_measured_is_the_worst_and_the_rest_counts() -> None:

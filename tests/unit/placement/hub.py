@@ -73,6 +73,7 @@ class Hub:
     def step(self) -> bool:
         """One look at everything that is due; whether anything was written."""
         lots = [self.look(key) for key in self.core.due(self.now_s)]
+        lots += [one for one in self.core.tidy(self.now_s) if isinstance(one, WriteDecisions)]
         for lot in lots:
             if lot is not None:
                 self.carry_out(lot)
@@ -97,8 +98,10 @@ class Hub:
                 break
         answer = Answer(Outcome.CONFLICT, "Conflict", why) if why else Answer()
         for told in self.core.on_answer(lot, answer, self.now_s):
-            assert isinstance(told, KubeEvent)
-            self.events.append(told)
+            if isinstance(told, KubeEvent):
+                self.events.append(told)
+            else:
+                why = self.carry_out(told) or why
         return why
 
     def _write(self, key: Key, write: Write) -> str:
@@ -140,7 +143,8 @@ class Hub:
             return "conflict"
         else:
             body = msgspec.to_builtins(found)
-            self.writes.append(f"write {page.name}")
+            notes_only = page.status is None and list(page.metadata or ()) == ["annotations"]
+            self.writes.append(f"{'note' if notes_only else 'write'} {page.name}")
         for field, value in (page.metadata or {}).items():
             if isinstance(value, dict):
                 merged = body["metadata"].get(field, {}) | value

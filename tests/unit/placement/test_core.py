@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from berthmaster.placement.core import Thing
 from berthmaster.placement.instructions import DropPage, PutPage, PutStatus, Write
-from berthmaster.placement.names import HYSTERESIS, RANKING
+from berthmaster.placement.names import HYSTERESIS, RANKING, REQUEST
 from berthmaster.placement.objects import ManagedCluster
 from berthmaster.placement.scheduling.plugin import Snapshot
 from berthmaster.placement.scheduling.request import Request
@@ -34,6 +34,7 @@ from tests.unit.placement.objects import (
 )
 
 KEY = (NAMESPACE, "p")
+WRITTEN = ["write p-decision-1", "note p-decision-1"]
 BY_DEMO = exactly(("AddOn/demo/demo", 1))
 BAD: dict[str, Any] = {"predicates": [where(cel=["managedCluster.("])]}
 
@@ -64,6 +65,8 @@ def test_what_is_not_ours_is_left_alone_however_it_looks() -> None:
     assert hub.pages() == ["a"]
     hub.edit(placement(ours=False, numberOfClusters=0))
     hub.set(cluster("b"))
+    assert hub.settle() == ["note p-decision-1"]  # our notes go
+    hub.drop(cluster("b"))
     assert hub.settle() == []
     assert hub.pages() == ["a"]
 
@@ -91,7 +94,7 @@ def test_in_a_steady_state_nothing_is_written() -> None:
             hub.set(thing)
         written.append(hub.settle())
     # Those decided have by now a Steady score of 100: that is written once, and then nothing.
-    assert written == [["write p-decision-1"], [], [], [], []]
+    assert written == [["write p-decision-1", "note p-decision-1"], [], [], [], []]
 
 
 def test_a_heartbeat_of_a_cluster_is_no_reason_to_look() -> None:
@@ -109,15 +112,70 @@ def test_a_heartbeat_of_a_cluster_is_no_reason_to_look() -> None:
     assert hub.core.due(hub.now_s) == []
 
 
+def test_expressions_over_thousands_of_clusters_are_asked_in_several_looks() -> None:
+    cel = "managedCluster.status.clusterClaims.all(c, c.name != '' && c.value == 'yes')"
+    claims = {f"claim-{n}": "yes" for n in range(40)}
+    clusters = [cluster(f"c{n:04}", claims=claims) for n in range(1_200)]
+    asking = {"requiredClusterSelector": {"celSelector": {"celExpressions": [cel]}}}
+    hub = Hub(*clusters, placement(predicates=[asking]))
+    assert hub.core.act(hub.now_s) == []  # nothing is decided by a part of them …
+    assert hub.core.unfinished(KEY)
+    assert hub.core.due(hub.now_s) == [KEY]  # … and it goes on at once
+    looks = 1
+    while hub.core.unfinished(KEY) and looks < 9:
+        hub.settle()
+        looks += 1
+    assert 1 < looks < 9
+    assert len(hub.core.index.decided(KEY)) == 1_200
+
+
 def test_a_changed_score_changes_the_decision_at_once() -> None:
     wanted = placement(numberOfClusters=1, prioritizerPolicy=BY_DEMO)
     hub = Hub(*named("a", "b"), score("a", 10), score("b", 20), wanted)
     hub.settle()
     assert hub.pages() == ["b"]
     hub.set(score("a", 30))
-    assert hub.settle() == ["write p-decision-1"]
+    assert hub.settle() == WRITTEN
     assert hub.pages() == ["a"]
     assert hub.told("DecisionUpdate")[-1] == "+a -b; best first: a 30, b 20"
+
+
+def annotates(write: Write) -> bool:
+    return isinstance(write, PutPage) and write.status is None
+
+
+def test_who_is_chosen_is_written_before_annotations_and_told_when_it_stands() -> None:
+    wanted = placement(numberOfClusters=1, prioritizerPolicy=BY_DEMO)
+    hub = Hub(*named("a", "b", "c"), score("a", 10), score("b", 20), wanted)
+    hub.settle()
+    hub.events.clear()
+    hub.set(score("a", 30))
+    first = hub.look(KEY)
+    assert first is not None
+    assert [type(one) for one in first.writes] == [PutPage]
+    assert hub.events == []
+    # The next change comes while that is on its way: it goes before the annotations of the first.
+    hub.set(score("c", 40))
+    hub.carry_out(first)
+    assert hub.writes[-1] == "write p-decision-1"
+    assert hub.told("DecisionUpdate") == ["+a -b; best first: a 30, b 20, c 0"]
+    assert hub.settle() == WRITTEN
+    assert hub.pages() == ["c"]
+    [there] = hub.decisions.values()
+    assert json.loads(there.metadata.annotations[RANKING])["ranked"][0] == ["c", 40]
+    # Annotations that are refused are written anew.
+    hub.set(score("b", 50))
+    hub.refuse = lambda write: "conflict" if annotates(write) else ""
+    assert hub.settle() == ["write p-decision-1"]
+    hub.refuse = lambda write: ""
+    hub.now_s += 1
+    assert hub.settle() == ["note p-decision-1"]
+    # One that fails tells nobody that anything came or went.
+    hub.events.clear()
+    hub.refuse = lambda write: "conflict"
+    hub.set(score("a", 90))
+    hub.step()
+    assert hub.events == []
 
 
 def test_scores_that_change_nobodys_place_are_written_once_a_minute() -> None:
@@ -128,13 +186,13 @@ def test_scores_that_change_nobodys_place_are_written_once_a_minute() -> None:
     assert hub.settle() == []
     assert hub.core.wake_at_s() == NOW_S + 60
     hub.now_s += 60
-    assert hub.settle() == ["write p-decision-1"]
+    assert hub.settle() == WRITTEN
     [decision] = hub.decisions[NAMESPACE, "p-decision-1"].status.decisions  # type: ignore[union-attr,misc]
     assert decision.reason == "score 25: AddOn/demo/demo 1*25"
     # An edit is not held up by that.
     hub.set(score("b", 26))
     hub.edit(placement(numberOfClusters=1, prioritizerPolicy=BY_DEMO, scoreRateLimit="0s"))
-    assert hub.settle() == ["write p-decision-1"]
+    assert hub.settle() == WRITTEN
 
 
 def test_ordered_by_score_another_order_alone_is_no_more_urgent_than_a_score() -> None:
@@ -189,10 +247,15 @@ def test_a_toleration_that_ends_is_noticed_without_any_change() -> None:
         {"numberOfClusters": -3},
     ],
 )
-def test_a_wrong_edit_keeps_the_decisions_and_says_what_is_wrong(wrong: dict[str, Any]) -> None:
-    hub = Hub(*named("a", "b"), placement())
+def test_a_wrong_edit_is_answered_by_the_request_before_it(wrong: dict[str, Any]) -> None:
+    good: dict[str, Any] = {"prioritizerPolicy": BY_DEMO, "numberOfClusters": 2}
+    hub = Hub(
+        *named("a", "b", "c"), *(score(name, 50) for name in "ab"), placement(**good),
+        score("c", 10),
+    )  # fmt: skip
     hub.settle()
-    hub.edit(placement(generation=2, **wrong))
+    assert hub.pages() == ["a,b"]
+    hub.edit(placement(generation=2, **good | wrong))
     assert hub.settle() == ["status p"]
     assert hub.pages() == ["a,b"]
     status = hub.placements[KEY].status
@@ -200,27 +263,116 @@ def test_a_wrong_edit_keeps_the_decisions_and_says_what_is_wrong(wrong: dict[str
     assert hub.condition("PlacementMisconfigured") == ("True", "Misconfigured")
     assert hub.condition("PlacementSatisfied") == ("True", "AllDecisionsScheduled")
     [told] = hub.told("Misconfigured")
-    assert told.endswith("; the decisions made before stay")
+    assert told.endswith("; until that is mended, the request of generation 1 is followed")
     assert hub.core.misconfigured == 1
 
-    # Whatever else happens, they stay, nothing is written over and over, and nobody is told twice.
+    # Tainted, better scored, deleted: as before. Nobody is told twice what is wrong.
     hub.set(cluster("a", taints=[taint()]))
-    hub.set(cluster("c"))
+    hub.settle()
+    assert hub.pages() == ["b,c"]
+    hub.set(cluster("a"))
+    hub.set(score("a", 30))
+    hub.settle()
+    assert hub.pages() == ["a,b"]
+    hub.drop(cluster("a"))
+    hub.settle()
+    assert hub.pages() == ["b,c"]
     assert hub.settle() == []
     assert len(hub.told("Misconfigured")) == 1
 
-    # It is mended: what happened meanwhile counts.
-    hub.edit(placement(generation=3))
+    # A matter of rights.
+    hub.drop(binding())
+    hub.settle()
+    assert hub.pages() == [""]
+    assert hub.condition("PlacementSatisfied") == ("False", "NoManagedClusterSetBindings")
+    hub.set(binding())
     hub.settle()
     assert hub.pages() == ["b,c"]
+
+    # It is mended.
+    hub.edit(placement(generation=3, **good | {"numberOfClusters": 1}))
+    hub.settle()
+    assert hub.pages() == ["b"]
     assert hub.condition("PlacementMisconfigured") == ("False", "Succeedconfigured")
 
 
-def test_wrong_from_the_beginning_means_nothing_was_ever_decided() -> None:
+@pytest.mark.parametrize("size", [1, 90])
+def test_who_takes_over_after_a_wrong_edit_follows_the_request_before_it_too(size: int) -> None:
+    labels = {"zone": {"matchExpressions": [{"key": "z", "operator": "In", "values": []}]}}
+    wanted = {"key": "zone", "operator": "In", "values": [f"zone-{n:03}" for n in range(size * 9)]}
+    labels["zone"]["matchExpressions"] = [wanted]
+    good = placement(predicates=[where(label=labels["zone"])], generation=7)
+    found = [cluster(name, labels={"zone": f"zone-{n:03}"}) for n, name in enumerate("ab")]
+    hub = Hub(*found, cluster("c"), good)
+    hub.settle()
+    assert hub.pages() == ["a,b"]
+    hub.edit(placement(generation=8, **BAD))
+    hub.settle()
+    [text] = {page.metadata.annotations[REQUEST] for page in hub.decisions.values()}
+    assert len(text) < 4096
+
+    late = Hub(*found, cluster("c"))
+    for page_there in hub.decisions.values():
+        late.set(page_there)
+    late.set(hub.placements[KEY])
+    late.settle()
+    assert late.pages() == ["a,b"]
+    late.set(cluster("a", labels={"zone": "elsewhere"}))
+    late.settle()
+    assert late.pages() == ["b"]
+    assert late.told("Misconfigured")[0].endswith("the request of generation 7 is followed")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "z:@", "z:AAAA", '{"generation":1,"spec":{"sortBy":"x"}}']
+)
+def test_without_a_request_to_follow_only_who_is_gone_or_not_bound_any_more_goes(text: str) -> None:
+    hub = Hub(*named("a", "b", "c"), placement())
+    hub.settle()
+    [there] = hub.decisions.values()
+    notes = {**there.metadata.annotations, REQUEST: text}
+    there = msgspec.structs.replace(
+        there, metadata=msgspec.structs.replace(there.metadata, annotations=notes)
+    )
+    hub.edit(placement(generation=2, **BAD))
+    late = Hub(*named("a", "b", "c", "d"), there, hub.placements[KEY])
+    assert late.settle() == ["status p"]
+    assert late.pages() == ["a,b,c"]
+    assert late.told("Misconfigured")[0].endswith("; the decisions made before stay")
+    late.set(cluster("a", taints=[taint()]))
+    assert late.settle() == []
+    late.drop(cluster("b"))
+    assert late.settle() == ["write p-decision-1", "status p"]
+    assert late.pages() == ["a,c"]
+    assert late.condition("PlacementSatisfied") == ("False", "NotAllDecisionsScheduled")
+    [group] = late.placements[KEY].status.decision_groups or ()
+    assert group.cluster_count == 2
+    late.drop(binding())
+    late.settle()
+    assert late.pages() == [""]
+    assert late.placements[KEY].status.number_of_selected_clusters == 0
+
+
+def test_a_former_placement_of_that_name_leaves_no_request_to_follow() -> None:
+    hub = Hub(*named("a"), placement())
+    hub.settle()
+    late = Hub(*named("a"), *hub.decisions.values(), placement(uid="another", **BAD))
+    late.settle()
+    assert late.told("Misconfigured")[0].endswith("; the decisions made before stay")
+
+
+def test_wrong_from_the_beginning_means_an_empty_page() -> None:
     hub = Hub(*named("a"), placement(**BAD))
-    assert hub.settle() == ["status p"]
-    assert hub.pages() == []
+    assert hub.settle() == ["create p-decision-1", "status p"]
+    assert hub.pages() == [""]
     assert hub.condition("PlacementSatisfied") == ("False", "NotAllDecisionsScheduled")
+    [group] = hub.placements[KEY].status.decision_groups or ()
+    assert (group.decisions, group.cluster_count) == (("p-decision-1",), 0)
+    hub.set(cluster("b"))
+    assert hub.settle() == []
+    hub.edit(placement(generation=2))
+    hub.settle()
+    assert hub.pages() == ["a,b"]
 
 
 def test_a_set_that_becomes_unreadable_in_sense_keeps_the_decisions_too() -> None:
@@ -233,11 +385,49 @@ def test_a_set_that_becomes_unreadable_in_sense_keeps_the_decisions_too() -> Non
     assert hub.settle() == ["status p"]
 
 
+# ---- back to Open Cluster Management
+
+
+def test_a_placement_that_goes_back_to_ocm_keeps_its_pages_and_none_of_our_notes() -> None:
+    hub = Hub(*named("a", "b"), placement())
+    hub.settle()
+    [there] = hub.decisions.values()
+    assert {RANKING, REQUEST} <= there.metadata.annotations.keys()
+    hub.edit(placement(ours=False))
+    fails = ["", "conflict"]
+    hub.refuse = lambda write: fails.pop()
+    hub.step()
+    assert hub.core.wake_at_s() == hub.now_s + 0.05
+    hub.now_s += 0.05
+    assert hub.settle() == ["note p-decision-1"]
+    assert hub.pages() == ["a,b"]
+    [there] = hub.decisions.values()
+    assert there.metadata.annotations == {}
+    assert hub.core.wake_at_s() == float("inf")
+    # Ours again: the notes are back.
+    hub.refuse = lambda write: ""
+    hub.edit(placement())
+    hub.settle()
+    [there] = hub.decisions.values()
+    assert {RANKING, REQUEST} <= there.metadata.annotations.keys()
+
+
+def test_notes_on_pages_of_ocms_placements_go_also_if_nobody_was_there_when_it_went_back() -> None:
+    hub = Hub(*named("a"), placement())
+    hub.settle()
+    [there] = hub.decisions.values()
+    for things in ((there, placement(ours=False)), (placement(ours=False), there)):
+        late = Hub(*named("a"), *things, ready=False)
+        assert late.settle() == []
+        late.core.complete = True
+        assert late.settle() == ["note p-decision-1"]
+
+
 def test_an_unbound_set_is_no_mistake_and_takes_its_clusters_away() -> None:
     hub = Hub(*named("a"), placement())
     hub.settle()
     hub.drop(binding())
-    assert hub.settle() == ["write p-decision-1", "status p"]
+    assert hub.settle() == ["write p-decision-1", "status p", "note p-decision-1"]
     assert hub.pages() == [""]
     assert hub.condition("PlacementSatisfied") == ("False", "NoManagedClusterSetBindings")
 
@@ -276,11 +466,13 @@ def test_a_cluster_that_changes_its_page_is_on_two_for_a_moment_and_never_on_non
     hub.refuse = look
     before = set().union(*on_pages())
     hub.set(cluster("a"))  # all others move on by one
-    assert hub.settle() == [*(f"write p-decision-{n}" for n in (3, 2, 1)), "status p"]
+    writes = [*(f"write p-decision-{n}" for n in (3, 2, 1)), "status p", "note p-decision-1"]
+    assert hub.settle() == writes
     assert all(before <= one for one in seen)
     seen.clear()
     hub.drop(cluster("a"))  # and back
-    assert hub.settle() == [*(f"write p-decision-{n}" for n in (1, 2, 3)), "status p"]
+    writes = [*(f"write p-decision-{n}" for n in (1, 2, 3)), "status p", "note p-decision-1"]
+    assert hub.settle() == writes
     assert all(before <= one for one in seen)
 
 
@@ -294,6 +486,7 @@ def test_pages_that_are_too_many_are_deleted_last() -> None:
         "delete p-decision-2",
         "delete p-decision-3",
         "status p",
+        "note p-decision-1",
     ]
 
 
@@ -313,7 +506,8 @@ def test_what_others_did_to_a_page_is_put_right() -> None:
     hub.drop(hub.decisions[place])
     assert hub.settle() == ["create p-decision-1"]
     hub.set(page("p", 7, ["y"]))  # one too many
-    assert hub.settle() == ["write p-decision-1", "delete p-decision-7"]  # the first: new scores
+    # The first page: new scores.
+    assert hub.settle() == ["write p-decision-1", "delete p-decision-7", "note p-decision-1"]
     assert hub.pages() == ["a,b"]
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from berthmaster.placement.names import Misconfigured
-from berthmaster.placement.objects import ManagedCluster
-from berthmaster.placement.scheduling.plugin import LEAST, MOST, Prioritizer
+from berthmaster.placement.objects import AddOnPlacementScore, ManagedCluster
+from berthmaster.placement.scheduling.plugin import LEAST, MOST, Prioritizer, Unfinished
 from berthmaster.placement.scheduling.plugins import (
     addon,
     allocatable,
@@ -319,13 +319,83 @@ def test_an_expression_that_is_wrong_for_every_cluster_is_the_placements_fault(
     assert cel[:100] in caught.value.problem
 
 
-def test_the_cost_of_all_clusters_together_is_bounded() -> None:
-    cel = "[1,2,3,4,5,6,7,8,9,10].all(a, [1,2,3,4,5,6,7,8,9].all(b, managedCluster.spec != null))"
-    many = [cluster(f"c{n}") for n in range(3000)]
-    wanted = request(predicates=[where(cel=[cel])])
-    assert len(predicate.keep(snapshot(), wanted, many[:100]).passed) == 100
+BY_CLAIM = where(cel=[f"{CLAIMS}.exists(c, c.name == 'nodes' && int(c.value) > 2)"])
+
+
+def claiming(name: str, nodes: int = 3) -> ManagedCluster:
+    return cluster(name, claims={f"claim-{n}": "" for n in range(20)} | {"nodes": str(nodes)})
+
+
+def test_what_expressions_may_cost_grows_with_the_clusters() -> None:
+    clusters = [claiming(f"c{n:04}") for n in range(2_600)]  # more than 500,000 steps together
+    assert len(predicate.keep(snapshot(), request(predicates=[BY_CLAIM]), clusters).passed) == 2_600
+    # Many times what one usually takes is still too much, however many clusters there are.
+    ten = "[1,2,3,4,5,6,7,8,9,10]"
+    dear = f"{ten}.all(a, {ten}.all(b, {ten}.all(c, managedCluster.spec != null)))"
+    wanted = request(predicates=[where(cel=[dear])])
+    assert len(predicate.keep(snapshot(), wanted, clusters[:50]).passed) == 50
     with pytest.raises(Misconfigured, match="costs more"):
-        predicate.keep(snapshot(), wanted, many)
+        predicate.keep(snapshot(), wanted, clusters[:400])
+
+
+def test_a_long_look_is_made_in_slices_and_what_was_found_is_kept_until_its_cluster_changes() -> (
+    None
+):
+    clusters = [claiming(f"c{n:04}") for n in range(2_600)]
+    wanted = request(predicates=[BY_CLAIM])
+    asked = predicate.Asked()
+    now = snapshot()._replace(asked=asked)
+    with pytest.raises(Unfinished):
+        predicate.keep(now, wanted, clusters)
+    first = dict(asked.verdicts)
+    assert 1_000 < len(first) < 2_000
+    assert len(predicate.keep(now, wanted, clusters).passed) == 2_600
+    assert all(asked.verdicts[name] is one for name, one in first.items())
+
+    before = dict(asked.verdicts)
+    clusters[7] = claiming("c0007", nodes=1)
+    assert len(predicate.keep(now, wanted, clusters).passed) == 2_599
+    assert [name for name, one in asked.verdicts.items() if one is not before[name]] == ["c0007"]
+    # A cluster that is gone is forgotten, and so is all when other predicates are asked.
+    assert len(predicate.keep(now, wanted, clusters[:10]).passed) == 9
+    assert len(asked.verdicts) == 10
+    assert (
+        predicate.keep(now, request(predicates=[where(cel=["false"])]), clusters[:10]).passed == ()
+    )
+
+
+def test_what_was_found_by_a_score_is_kept_until_that_score_changes() -> None:
+    cel = "managedCluster.scores('demo').exists(s, s.value > 10)"
+    wanted = request(predicates=[where(cel=[cel])])
+    asked = predicate.Asked()
+    clusters = named("a", "b", "c")
+
+    def passed(*scores: AddOnPlacementScore) -> str:
+        now = snapshot(scores=scores)._replace(asked=asked)
+        return "".join(one.name for one in predicate.keep(now, wanted, clusters).passed)
+
+    of_a, of_b = score("a", 20), score("b", 20)
+    assert passed(of_a) == "a"
+    before = dict(asked.verdicts)
+    assert [one.spent for one in before.values()] == [51, 4, 4]
+    assert passed(of_a, of_b) == "ab"  # one that was not there is there
+    assert [name for name, one in asked.verdicts.items() if one is not before[name]] == ["b"]
+    assert passed(of_a, score("b", 5)) == "a"
+    assert passed(of_a) == "a"
+
+
+def test_an_expression_is_wrong_only_if_it_is_for_all_clusters_whenever_they_were_asked() -> None:
+    wanted = request(
+        predicates=[where(cel=["managedCluster.metadata.labels.mixed.startsWith('a')"])]
+    )
+    asked = predicate.Asked()
+    now = snapshot()._replace(asked=asked)
+    text = [cluster("a", labels={"mixed": "a"})]
+    assert len(predicate.keep(now, wanted, text).passed) == 1
+    wrong = request(predicates=[where(cel=["managedCluster.metadata.name + 1 == 2"])])
+    for _ in range(2):  # what is kept says so again
+        with pytest.raises(Misconfigured, match="no \\+ of string and int"):
+            predicate.keep(now, wrong, text)
 
 
 # ---- all of them

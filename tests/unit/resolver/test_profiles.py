@@ -357,6 +357,17 @@ def test_weights_replace_single_ones_of_the_profile_and_the_record_shows_those_t
     repeats_itself(world)
 
 
+def test_a_queues_weights_count_without_a_profile_of_the_queue_or_of_the_request() -> None:
+    world = fleet("c1", "c2")
+    world.fact(score("c1", idle_gpu_percent=10.0), score("c2", idle_gpu_percent=90.0))
+    world.control(QueueSetting(queue="q", weights={"room": 0, "fit": 0, "idle": 10}))
+    assert one_by_one(world, job("a", queue="q")) == ["c2"]
+    assert choice(world).weights["idle"] == 10.0
+    world.control(QueueSetting(queue="q", weights={"room": 0, "fit": 0, "idle": -10}))
+    assert one_by_one(world, job("b", queue="q")) == ["c1"]
+    repeats_itself(world)
+
+
 def test_what_is_not_known_is_the_worst_whichever_way_a_part_counts() -> None:
     world = fleet("silent", "told")
     world.fact(score("told", idle_gpu_percent=100.0))

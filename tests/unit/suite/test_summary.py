@@ -33,6 +33,7 @@ def test_a_report_is_counted_with_every_reason_and_the_seconds(tmp_path: Path) -
         skipped=2,
         skips=["tests.bus.test_b: no engine", "tests.bus.test_c.test_c: why"],
         failures=["tests.bus.test_a.test_bad"],
+        causes={"tests.bus.test_a.test_bad": ["no"]},
         tests_s={
             "tests.bus.test_a.test_good": 0.5,
             "tests.bus.test_a.test_bad": 2.0,
@@ -47,6 +48,21 @@ def test_a_test_that_passes_when_repeated_is_unstable_and_one_that_does_not_stay
     row = Row("bus", passed=8, failed=2, failures=["a", "b"])
     row.add_repeated(Row("bus", passed=1, failed=1, failures=["b"]))
     assert row == Row("bus", passed=9, failed=1, failures=["b"], unstable=["a"])
+
+
+def test_why_a_test_failed_stands_beside_the_total_also_when_it_passed_later(
+    tmp_path: Path,
+) -> None:
+    text = ">       assert 1 == 2\nE       assert 1 == 2\n\na.py:3: AssertionError"
+    failed = f"<failure>{text}</failure>".join(('<testcase classname="a" name="b">', "</testcase>"))
+    row = report(tmp_path, f"<testsuites>{failed}</testsuites>")
+    assert summarize([row])[-4:-1] == [
+        "FAILED in bus: a.b",
+        "    E       assert 1 == 2",
+        "    a.py:3: AssertionError",
+    ]
+    row.add_repeated(Row("bus", passed=1))
+    assert "failed, then passed when run once more in bus: a.b" in summarize([row])
 
 
 def test_the_summary_shows_slow_tests_and_every_skip_and_ends_with_the_total() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from berthmaster.runtime.backoff import Backoff
-from berthmaster.runtime.errors import EXIT_CANNOT_START
+from berthmaster.runtime.errors import EXIT_CANNOT_START, EXIT_SETTINGS
 from berthmaster.supervisor.faults import fault_text
 from berthmaster.supervisor.folder import FolderLock, FolderUnusable
 from berthmaster.supervisor.processes import (
@@ -33,6 +33,7 @@ class Child:
     shown_url: str = ""
     pid: int = 7
     stop_last: bool = False
+    our_exit_codes: bool = True
     starts: int = 0
 
     def start(self) -> None:
@@ -87,6 +88,27 @@ def test_what_can_never_be_is_given_up_at_once_whatever_the_limit() -> None:
         with pytest.raises(NotReady, match=r"emulator cannot start \(exit code 3\)"):
             await supervisor.start([hopeless], timeout_s=NO_LIMIT_S)
         assert hopeless.starts == 1
+        await supervisor.stop()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("code", [EXIT_SETTINGS, EXIT_CANNOT_START])
+def test_exit_codes_of_somebody_elses_program_mean_nothing_and_it_is_started_again(
+    code: int,
+) -> None:
+    async def story() -> None:
+        server = Child("nats-server", our_exit_codes=False)
+        server.let.set()
+        supervisor = Supervisor(backoff=Backoff(first_s=0.01, most_s=0.02))
+        await supervisor.start([server], timeout_s=5)
+        server.code = code  # a Go panic ends it with 2
+        async with asyncio.timeout(10):
+            while server.starts < 2:
+                await asyncio.sleep(0.01)
+            server.code = None
+            while supervisor.watched[0].condition != "ready":
+                await asyncio.sleep(0.01)
         await supervisor.stop()
 
     asyncio.run(story())

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from berthmaster.engine.fleet.arrays import ABSENT, Arrays
 from berthmaster.engine.fleet.links import Links, links_of
+from berthmaster.engine.fleet.models import resources_of
 from berthmaster.engine.fleet.shares import Part, counted, enough, sized_milli, takes_milli
 from berthmaster.engine.fleet.touched import Touched
 from berthmaster.lifecycle.fold import Key
@@ -44,6 +45,7 @@ class NodeKind(NamedTuple):
     fractions: bool = True  # hands out parts of GPUs
     shares: tuple[Share, ...] = ()  # as these; empty = in any size
     links: Links = ()  # which of its GPUs belong together
+    resources: tuple[str, ...] = ()  # as which each GPU is asked for whole, by position
 
 
 class _Used:
@@ -340,7 +342,8 @@ def _memory(report: NodeReport, index: int) -> int:
 
 def _kind(report: NodeReport) -> NodeKind:
     gpus = tuple([(gpu.model, gpu.memory_mib) for gpu in report.gpus])
-    return NodeKind(gpus, report.taints, report.fractions, report.shares, links_of(report.gpus))
+    links, resources = links_of(report.gpus), resources_of(report)
+    return NodeKind(gpus, report.taints, report.fractions, report.shares, links, resources)
 
 
 def _shape(report: NodeReport) -> tuple[NodeKind, dict[str, str], tuple[int, ...]]:

@@ -30,7 +30,7 @@ from berthmaster.messages.fleet import NodeReport
 EXACTLY: Final = "="
 PRODUCT: Final = "nvidia.com/gpu.product"
 GPU: Final = "nvidia.com/gpu"  # as which a whole GPU is asked for, usually
-_AMD: Final = "amd.com/gpu"
+AMD: Final = "amd.com/gpu"
 HOSTNAME: Final = "kubernetes.io/hostname"
 # By which a node tells its GPUs' model, the first that it has; its own name where it has none.
 MODEL_LABELS: Final = (
@@ -57,9 +57,19 @@ _CLOUD: Final[Mapping[str, str]] = {
 }
 
 
-def whole_gpu(labels: Iterable[str], usual: str = GPU) -> str:
-    """The resource that a whole GPU of a node with these labels is."""
-    return _AMD if any(key.startswith(f"{_AMD}.") for key in labels) else usual
+def whole_gpu(node: NodeReport, usual: str = GPU) -> str:
+    """The resource that a whole GPU of a node is; of one with GPUs of two makers, the first's."""
+    return resources_of(node, usual)[0] if node.gpus else _by_labels(node, usual)
+
+
+def resources_of(node: NodeReport, usual: str = GPU) -> tuple[str, ...]:
+    """As which each of its GPUs is asked for, if it can be had whole."""
+    untold = _by_labels(node, usual)
+    return tuple([gpu.resource or untold for gpu in node.gpus])
+
+
+def _by_labels(node: NodeReport, usual: str) -> str:
+    return AMD if any(key.startswith(f"{AMD}.") for key in node.labels) else usual
 
 
 @lru_cache(maxsize=8192)

@@ -274,6 +274,8 @@ def _why_not(fleet: Fleet, nodes: NDArray[np.bool_], whys: list[str], lacks: str
     return out
 
 
+NO_GPUS = "no GPUs"
+NO_RESOURCE = "no GPUs of that resource"
 NO_MODEL = "no such GPU model"
 NO_PROFILE = "no such MIG profile"
 NOT_LINKED = "too few GPUs in one NVLink or NUMA domain"
@@ -289,7 +291,8 @@ _CLOSENESS = (
     "GPUs are handed out whole only",
     "too few GPUs a node",
     NO_MODEL,
-    "no GPUs",
+    NO_RESOURCE,
+    NO_GPUS,
 )
 
 
@@ -298,8 +301,12 @@ def _judge(kind: NodeKind, pods: PodSet) -> tuple[tuple[int, ...], str]:
     positions: tuple[int, ...] = ()
     if pods.gpus:
         if not kind.gpus:
-            return (), "no GPUs"
+            return (), NO_GPUS
         positions = tuple(range(len(kind.gpus)))
+        if pods.gpu_resource:
+            positions = tuple(p for p in positions if kind.resources[p] == pods.gpu_resource)
+            if not positions:
+                return (), f"{NO_RESOURCE} ({pods.gpu_resource})"
         if pods.gpu_models:
             positions = tuple(p for p in positions if is_one_of(pods.gpu_models, kind.gpus[p][0]))
             if not positions:

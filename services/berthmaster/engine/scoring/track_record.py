@@ -41,6 +41,8 @@ class TrackRecord:
 
     def take(self, event: WorkloadEvent, cluster: str, at_s: float) -> None:
         """An event of a workload on a cluster, by the server's time."""
+        if isinstance(event, Evicted) and event.blameless:
+            return
         self.note(cluster, at_s, went_well=isinstance(event, Running | Succeeded))
 
     def note(self, cluster: str, at_s: float, *, went_well: bool) -> None:

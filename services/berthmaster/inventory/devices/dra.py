@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from berthmaster.inventory.devices.amounts import Nonsense, quota
-from berthmaster.inventory.devices.layout import MAX_GPUS, MIG_SLICES, WHOLE, Gpu
+from berthmaster.inventory.devices.layout import MAX_GPUS, MIG_SLICES, NVIDIA, WHOLE, Gpu
 from berthmaster.inventory.devices.models import named
 from berthmaster.inventory.objects import Device, ResourceClaim, ResourceSlice
 
@@ -125,7 +125,7 @@ def _place(
         if _text(device, "type") == "mig":
             parts.append(device)
             continue
-        gpu = _gpu(device, _text(device, "uuid"))
+        gpu = _gpu(device, _text(device, "uuid"), driver)
         by_uuid[gpu.uuid] = len(gpus)
         places[driver, pool, device.name] = DevicePlace(len(gpus), WHOLE)
         gpus.append(gpu)
@@ -135,7 +135,7 @@ def _place(
         position = by_uuid.get(parent)
         if position is None:
             position = by_uuid[parent] = len(gpus)
-            gpus.append(_gpu(device, parent)._replace(memory_mib=0))
+            gpus.append(_gpu(device, parent, driver)._replace(memory_mib=0))
             offer[position] = 0
         found = _SLICES.match(_text(device, "profile"))
         milli = int(found[1]) * WHOLE // MIG_SLICES if found else WHOLE
@@ -148,7 +148,7 @@ def _place(
         gpus[position] = gpus[position]._replace(reserved_milli=max(1, WHOLE - given))
 
 
-def _gpu(device: Device, uuid: str) -> Gpu:
+def _gpu(device: Device, uuid: str, driver: str) -> Gpu:
     healthy = not any(taint.effect in _KEEPS_AWAY for taint in device.taints)
     return Gpu(
         named(_text(device, "productName")),
@@ -157,7 +157,15 @@ def _gpu(device: Device, uuid: str) -> Gpu:
         healthy,
         nvlink_domain=_number(device, "nvlinkDomain"),
         numa_node=_number(device, "numaNode"),
+        resource=_resource(driver),
     )
+
+
+def _resource(driver: str) -> str:
+    """The extended resource under which device plugins of the driver's maker hand out whole GPUs:
+    gpu.amd.com's are amd.com/gpu."""
+    named = f"{driver.removeprefix('gpu.')}/gpu"
+    return "" if named == NVIDIA else named
 
 
 def _memory_mib(device: Device) -> int:

@@ -48,6 +48,7 @@ class Gpu(NamedTuple):
     reserved_milli: int = 0  # never handed out as it is
     nvlink_domain: int | None = None  # None = nobody says
     numa_node: int | None = None
+    resource: str = ""  # as which a whole one is asked for; "" = NVIDIA
 
 
 class Way(NamedTuple):
@@ -204,7 +205,10 @@ class _Builder:
         positions = self._positions(all_pieces)
         # Which of them are unhealthy is not told: the last, as foreign pods are charged to those
         # before them and ours to the first.
-        self._gpus += [Gpu(model, memory_mib, healthy=n < pieces) for n in range(all_pieces)]
+        named = "" if resource == NVIDIA else resource
+        self._gpus += [
+            Gpu(model, memory_mib, healthy=n < pieces, resource=named) for n in range(all_pieces)
+        ]
         self._ways.append(Way(resource, positions, WHOLE))
         if self._kai:
             self._shares.append(

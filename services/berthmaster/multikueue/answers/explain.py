@@ -7,14 +7,22 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from berthmaster.kueue.contract import UNRESERVED, forbidden, held_back, waits_for_quota
+from berthmaster.kueue.contract import (
+    UNRESERVED,
+    deactivated,
+    forbidden,
+    held_back,
+    waits_for_quota,
+)
 from berthmaster.lifecycle.fold import Workload
-from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.states import LIVE, State
 from berthmaster.messages.api import WhyReply
 from berthmaster.messages.placement import Choice, Decision
+from berthmaster.multikueue.deciding import blind
+from berthmaster.multikueue.deciding.one_at_a_time import lingering
 from berthmaster.multikueue.deciding.shortlist import shortlist_for
 from berthmaster.multikueue.deciding.steps import Wait, elsewhere_words, next_step
-from berthmaster.multikueue.deciding.traps import Trap
+from berthmaster.multikueue.deciding.traps import KUEUE_SILENT, SILENT_CURE, Trap
 from berthmaster.multikueue.known.bus_state import BusState
 from berthmaster.multikueue.known.requests import read_request
 from berthmaster.multikueue.known.workload_view import Memo, WorkloadView
@@ -29,11 +37,13 @@ class About(NamedTuple):
     trap: Trap | None
     know: BusState
     policy: HubPolicy
+    decisions: Mapping[int, Decision]
     hub_trouble: str  # why nothing new is heard of the hub, or ""
+    kueue_silence: str  # that the hub's Kueue does nothing, in words, or ""
     now_s: float
 
 
-def why(about: About, decisions: Mapping[int, Decision]) -> WhyReply:
+def why(about: About) -> WhyReply:
     """The answer for a workload that is open on the bus."""
     know, view = about.know, about.view
     bus = view.bus
@@ -42,7 +52,7 @@ def why(about: About, decisions: Mapping[int, Decision]) -> WhyReply:
         summary = f"frozen: an event of it cannot be understood ({frozen}); a person must look"
         return WhyReply(tenant=bus.tenant, id=bus.id, summary=summary)
     shortlist = shortlist_for(know, view, about.policy, about.now_s)
-    decision = decisions.get(bus.decision)
+    decision = about.decisions.get(bus.decision)
     choice = _choice_of(decision, bus) if bus.live and decision is not None else None
     filtered = choice.filtered if choice is not None else shortlist.filtered
     return WhyReply(
@@ -62,8 +72,14 @@ def why(about: About, decisions: Mapping[int, Decision]) -> WhyReply:
 
 def _summary(about: About, view: WorkloadView, bus: Workload) -> str:
     parts = [_standing(about, view, bus)]
-    if about.trap is not None:
+    if about.kueue_silence and bus.state not in (State.ADMITTED, State.RUNNING):
+        parts.append(about.kueue_silence)
+    if about.trap is not None and about.trap.kind != KUEUE_SILENT:
         parts.append(f"stuck: {about.trap.words}")
+    if about.memo.blind and bus.state in LIVE:
+        parts.append(blind.WORDS)
+    if about.memo.contest.times:
+        parts.append(about.memo.contest.words)
     if about.memo.trouble:
         parts.append(f"trouble: {about.memo.trouble}")
     if bus.reason and not (bus.state is State.QUEUED and bus.reason in parts[0]):
@@ -82,14 +98,18 @@ def _standing(about: About, view: WorkloadView, bus: Workload) -> str:
         return f"waits: {step.why}" if isinstance(step, Wait) else "its Job is about to be made"
     if bus.state in (State.ADMITTED, State.RUNNING):
         silence = _silence(about, [bus.cluster])
-        return f"{bus.state} on {bus.cluster}, sent there by the hub's Kueue{silence}"
+        return f"{bus.state} on {bus.cluster}, sent there by {_sender(about, bus)}{silence}"
     if hub.cluster_name:
         return f"on {hub.cluster_name}, about to be told so"
     if rules is None:
         return "waits: its queue does not lead to MultiKueue"
     if rules.problem:
         return f"waits: {rules.problem}"
+    if off := deactivated(hub):
+        return f"deactivated: {off}"
     why_not = forbidden(hub, rules.check)
+    if why_not == UNRESERVED and rules.stopped:
+        return f"waits: {rules.stopped}"
     if why_not == UNRESERVED:
         return f"waits for quota on the hub: {waits_for_quota(hub)}"
     if why_not:
@@ -103,12 +123,30 @@ def _standing(about: About, view: WorkloadView, bus: Workload) -> str:
     if about.policy.mode != "dispatch":
         mode = about.policy.mode
         return f"waits for the hub's Kueue to choose (mode {mode}){_ours(about, view)}"
+    if (waits := lingering(view, about.memo, about.policy, about.now_s, _claimed(bus))) is not None:
+        return f"waits: {waits.why}"
     shortlist = shortlist_for(about.know, view, about.policy, about.now_s)
     if shortlist.candidates:
         return f"about to be nominated to {shortlist.candidates[0].ref.name}"
     if shortlist.unknown:
         return "waits: nothing is known of its clusters; soon the configuration's order counts"
     return f"waits: none of {len(rules.clusters)} clusters can take it"
+
+
+def _sender(about: About, bus: Workload) -> str:
+    """Whoever chose the cluster of the open attempt."""
+    decision = about.decisions.get(bus.decision)
+    choice = _choice_of(decision, bus) if decision is not None else None
+    mode = decision.settings.get("mode") if decision is not None else about.policy.mode
+    if mode != "dispatch":
+        return "the hub's Kueue"
+    if choice is not None and choice.follows and not about.memo.blind:
+        return "a nomination that is not Berthmaster's"
+    return "Berthmaster"
+
+
+def _claimed(bus: Workload) -> str:
+    return bus.cluster if bus.live else ""
 
 
 def _ours(about: About, view: WorkloadView) -> str:
@@ -140,6 +178,11 @@ def _hints(about: About, view: WorkloadView) -> tuple[str, ...]:
     hints = []
     if about.trap is not None:
         hints.append(about.trap.words)
+    demoted = about.know.demoted(about.policy, about.now_s)
+    for ref in view.rules.clusters if view.rules is not None else ():
+        if ref.name in demoted:
+            cure = SILENT_CURE.format(ref.name)
+            hints.append(f"{ref.name} goes last: {demoted[ref.name]}; {cure}")
     if view.hub is not None and view.bus is not None and view.bus.origin is not None:
         hints += [f"not understood: {problem}" for problem in read_request(view.hub).problems]
     return tuple(hints)

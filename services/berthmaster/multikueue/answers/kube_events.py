@@ -21,6 +21,7 @@ NO_CLUSTER = "NoCluster"
 UNCLEAR = "Unclear"
 MISCONFIGURED = "Misconfigured"
 NOT_WRITTEN = "NotWritten"
+SECOND_DISPATCHER = "SecondDispatcher"
 
 
 def of(
@@ -53,6 +54,8 @@ def of(
     if policy.mode != "dispatch" or forbidden(hub, rules.check):
         memo.told.pop(NO_CLUSTER, None)
         return
+    if memo.contest.times:
+        yield from tell(SECOND_DISPATCHER, memo.contest.words, warning=True)
     if memo.trouble and not memo.trouble_passes:
         yield from tell(NOT_WRITTEN, memo.trouble, warning=True)
     if bus.state is State.CLAIMED and bus.cluster in view.nominated:

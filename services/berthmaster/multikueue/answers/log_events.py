@@ -68,7 +68,7 @@ def event_of(
         case Claim():
             return Claimed(**head, executor=by)
         case Evict():
-            return Evicted(**head, reason=step.reason[:MAX_REASON_CHARS])
+            return Evicted(**head, reason=step.reason[:MAX_REASON_CHARS], blameless=step.blameless)
         case Admit():
             return Admitted(**head)
         case Run():

@@ -23,13 +23,16 @@ from berthmaster.kubernetes.resources import (
     Resource,
 )
 from berthmaster.kubernetes.retry import on_conflict
-from berthmaster.kueue.contract import nomination, reordered
+from berthmaster.kueue.contract import clearing, nomination, reordered
 from berthmaster.kueue.jobs import HubJob
 from berthmaster.kueue.multikueue import AdmissionCheck, MultiKueueConfig
 from berthmaster.kueue.names import READY
+from berthmaster.kueue.nominators import OUR_MANAGER, ManagedWorkload, others_writing
 from berthmaster.kueue.workloads import KueueWorkload
 from berthmaster.multikueue.instructions import (
+    ClearNomination,
     DeleteJob,
+    FindWriter,
     MakeJob,
     Nominate,
     PassCheck,
@@ -37,10 +40,11 @@ from berthmaster.multikueue.instructions import (
     SetCheckActive,
     SwitchOff,
     Write,
+    Writers,
 )
 from berthmaster.multikueue.known.hub import Hub, ObjectKey, labelled
 
-MANAGER: Final = "berthmaster-multikueue"
+MANAGER: Final = OUR_MANAGER
 CHECK_MANAGER: Final = "berthmaster-placement"
 ATTEMPTS: Final = 6
 T = TypeVar("T", bound=Object)
@@ -65,6 +69,12 @@ class HubWriter(Writer[Write]):
         match write:
             case Nominate():
                 return await self._nominate(write)
+            case ClearNomination():
+                return await self._clear(write)
+            case FindWriter():
+                path = WORKLOADS.path(namespace=write.at[0], name=write.at[1])
+                workload = await self.client.get(path, ManagedWorkload)
+                return Answer(found=Writers(others_writing(workload)))
             case PassCheck():
                 return await self._pass_check(write)
             case SwitchOff():
@@ -98,16 +108,32 @@ class HubWriter(Writer[Write]):
         return read
 
     async def _nominate(self, write: Nominate) -> Answer:
-        path = WORKLOADS.path(namespace=write.at[0], name=write.at[1], subresource="status")
+        return await self._set_nomination(
+            write.at, lambda found: nomination(found, write.uid, write.check, write.cluster)
+        )
+
+    async def _clear(self, write: ClearNomination) -> Answer:
+        def change(found: KueueWorkload) -> tuple[tuple[str, ...] | None, str]:
+            may, why = clearing(found, write.uid, write.check, write.clusters)
+            return () if may else None, why
+
+        return await self._set_nomination(write.at, change)
+
+    async def _set_nomination(
+        self,
+        at: ObjectKey,
+        wanted: Callable[[KueueWorkload], tuple[tuple[str, ...] | None, str]],
+    ) -> Answer:
+        path = WORKLOADS.path(namespace=at[0], name=at[1], subresource="status")
         seen: list[tuple[KueueWorkload, str]] = []
 
         def change(workload: KueueWorkload) -> tuple[str, ...] | None:
-            names, why = nomination(workload, write.uid, write.check, write.cluster)
+            names, why = wanted(workload)
             seen.append((workload, why))
             return names
 
         async def patch(workload: KueueWorkload, names: object) -> KueueWorkload:
-            body = {"status": {"nominatedClusterNames": names}}
+            body = {"status": {"nominatedClusterNames": names or None}}
             return await self.client.merge_patch(
                 path,
                 body,
@@ -116,9 +142,9 @@ class HubWriter(Writer[Write]):
                 field_manager=MANAGER,
             )
 
-        known = self._hub.workloads.get(write.at)
+        known = self._hub.workloads.get(at)
         written = await on_conflict(
-            self._reader(WORKLOADS, write.at, KueueWorkload, known),
+            self._reader(WORKLOADS, at, KueueWorkload, known),
             change,
             patch,
             attempts=ATTEMPTS,

@@ -5,7 +5,8 @@ What is placed in this commit counts as on its way for the next in line (no herd
 ends with it: what is known changes by the log alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from berthmaster.messages.placement import HUB_CELL, Choice, Decision, Saw, Target
@@ -13,6 +14,7 @@ from berthmaster.messages.workload import JobRequest, Placed
 from berthmaster.multikueue.deciding.shortlist import (
     NO_RANKING,
     HubShortlist,
+    better_again,
     next_best,
     ranking,
     shortlist_for,
@@ -38,6 +40,7 @@ class ToPlace(NamedTuple):
     view: WorkloadView
     place: Place
     ready_at_s: float  # since when it may have one
+    tried: Mapping[str, float] = MappingProxyType({})  # clusters that were left, and when
 
 
 class Chosen(NamedTuple):
@@ -53,7 +56,12 @@ def choose(know: BusState, want: ToPlace, policy: HubPolicy, now_s: float) -> Ch
     shortlist = shortlist_for(know, want.view, policy, now_s)
     if want.place.at:
         return Chosen(want.place.at, shortlist, want.place.why)
-    found = next_best(want.view, shortlist, policy, now_s - want.ready_at_s)
+    tried, waited_s = want.tried, now_s - want.ready_at_s
+    found = (
+        next_best(shortlist, tried, policy, waited_s)
+        or better_again(shortlist, tried, policy, now_s)
+        or next_best(shortlist, (), policy, waited_s)
+    )
     if found is None:
         return None
     return Chosen(found[0], shortlist, found[1])
@@ -126,6 +134,7 @@ def _choice(
         filtered={name: why[:MAX_REASON_CHARS] for name, why in filtered.items()},
         profile=weighting.profile if weighting is not None else "",
         weights=weighting.weights if weighting is not None else {},
+        follows=want.place.why if want.place.at else "",
     )
 
 

@@ -5,37 +5,44 @@ its labels match the queue's selectors; does it have the queue, and is that open
 grant it; can its nodes ever hold it. Being busy keeps no cluster out, since Kueue makes the copy
 wait there; but a better ``tier`` goes first, and within a tier ``headroom`` counts: the lesser of
 free GPUs and quota left (CPU cores for what asks for no GPU), both less what is on its way there.
+GPUs are counted by the resource that is asked for: AMD's are no room for nvidia.com/gpu. Of nodes
+only those count that have the labels of the flavors which Kueue would give the pods: quota of a
+flavor whose labels no node has is quota for nodes that are yet to come.
 
 For example a cluster with 6 free GPUs, quota for 4 more and a job of 1 GPU on its way has headroom
 3: a job of 2 GPUs fits now there, one of 4 waits for quota.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from berthmaster.engine.fleet.arrays import ABSENT
 from berthmaster.engine.fleet.clusters import Cluster
-from berthmaster.engine.fleet.needs import Suitable, gpu_milli, shape_of
+from berthmaster.engine.fleet.fleet import WHOLE, Fleet
+from berthmaster.engine.fleet.needs import NO_GPUS, NO_RESOURCE, Suitable, shape_of
 from berthmaster.engine.scoring.parts.tier import BUSY, FITS, NO_NODES, NO_QUOTA
 from berthmaster.engine.scoring.parts.values import UNKNOWN
 from berthmaster.engine.scoring.score_cache import Scorecard
 from berthmaster.fleetview.gate import Gate
 from berthmaster.fleetview.snapshot import ClusterSnapshot
-from berthmaster.kueue.asks import asks_of
+from berthmaster.kueue.asks import asked_resource, asks_of, gpu_milli_of, gpus_of
 from berthmaster.kueue.quota import UNLIMITED, Ask, Quotas, closed, promises, queue_of
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.messages.fleet import QueueReport
-from berthmaster.messages.workload import JobRequest
+from berthmaster.messages.workload import JobRequest, PodSet
 from berthmaster.multikueue.deciding.job_manifest import place_of
 from berthmaster.multikueue.known.bus_state import BusState
 from berthmaster.multikueue.known.hub import ClusterRef, Rules
+from berthmaster.multikueue.known.labelled_nodes import Labels
 from berthmaster.multikueue.settings import HubPolicy
 
 NOT_LISTED: Final = "not in the MultiKueueConfig"
 NO_REPORT: Final = "reports no queues"
+CPU: Final = "cpu"  # what room is counted in where no GPU is asked for
 
 
 class Asked(NamedTuple):
@@ -55,6 +62,8 @@ class Standing(NamedTuple):
     tier: float = UNKNOWN
     headroom: float = UNKNOWN
     in_line: tuple[int, int, bool] | None = None
+    note: str = ""  # why its nodes are yet to come
+    last: str = ""  # why it goes behind all others, or ""
 
 
 class HubGate(Gate):
@@ -80,6 +89,7 @@ class HubGate(Gate):
             self._refs.setdefault(ref.name, ref)
         self._asks = asked.asks
         self._standings: dict[str, Standing] = {}
+        self._demoted = know.demoted(policy, snapshot.now_s)
 
     def why_not(self, cluster: str) -> str:
         return self._standing(cluster).out
@@ -92,6 +102,14 @@ class HubGate(Gate):
 
     def headroom(self, cluster: str) -> float:
         return self._standing(cluster).headroom
+
+    def note(self, cluster: str) -> str:
+        """Which nodes it lacks, if that is why it does not fit now, or ""."""
+        return self._standing(cluster).note
+
+    def last(self, cluster: str) -> str:
+        """Why it goes behind all others, or ""."""
+        return self._standing(cluster).last
 
     def shut(self, cluster: str) -> str:
         """Why it is out whatever it reports, or ""."""
@@ -124,31 +142,42 @@ class HubGate(Gate):
             return Standing(f"has no LocalQueue {asked.namespace}/{asked.local_queue}")
         if why := closed(*found):
             return Standing(why)
-        return self._judge(cluster, found[0])
+        standing = self._judge(cluster, found[0])
+        if not standing.out and (last := self._demoted.get(name)):
+            return standing._replace(tier=NO_QUOTA, headroom=0.0, note="", last=last)
+        return standing
 
     def _judge(self, cluster: Cluster, report: QueueReport) -> Standing:
         """With a queue that is open."""
-        name, request, nodes = cluster.name, self._asked.request, self._nodes
+        name, request = cluster.name, self._asked.request
         policy, now_s = self._policy, self._snapshot.now_s
         way = self._know.on_the_way.to(name, now_s, policy.settle_s, but=self._asked.name)
         quota = self._quotas(cluster, way.unreserved).answer(report.queue, self._asks)
         if quota.never:
             return Standing(quota.never)
-        unsuited = nodes.none_suits.get(name, "")
+        unsuited = self._none_suits.get(name, "")
         if unsuited and not self._may_come(report, unsuited):
             return Standing(unsuited)
-        gpus = gpu_milli(request) / 1000
-        free = nodes.free.get(name, 0.0) - (way.gpus if gpus else 0.0)
+        labels = [_labels_of(report, flavors) for flavors in quota.flavors]
+        room = self._room(name, labels)
+        asks = gpus_of(request)
+        free = {each: amount - way.gpus_of(each) for each, amount in room.free.items()}
+        note = ""
         if not quota.now:
             tier = NO_QUOTA
-        elif name not in nodes.free or unsuited or not nodes.holds[name]:
-            tier = NO_NODES
+        elif unsuited or not room.holds:
+            tier, note = NO_NODES, room.lacks
         else:
-            tier = FITS if nodes.fits[name] and free >= gpus else BUSY
+            has_all = all(free[each] >= gpus for each, gpus in asks.items())
+            tier = FITS if room.fits and has_all else BUSY
+        most = max(asks, key=lambda each: asks[each], default=CPU)
+        piece = min((pods.gpu_milli for pods in request.pod_sets if pods.gpus), default=WHOLE)
+        devices_left = quota.devices_left * piece / WHOLE  # a slice is less than a GPU
         return Standing(
             tier=tier,
-            headroom=max(0.0, min(free, quota.devices_left if gpus else UNLIMITED)),
+            headroom=max(0.0, min(free[most], devices_left if asks else UNLIMITED)),
             in_line=(report.pending, report.admitted, quota.borrows),
+            note=note,
         )
 
     def _quotas(self, cluster: Cluster, unreserved: Iterable[Workload]) -> Quotas:
@@ -173,53 +202,105 @@ class HubGate(Gate):
         asks for certain nodes, a flavor's labels must say that it has them."""
         if any(p.gpu_models or p.node_labels for p in self._asked.request.pod_sets):
             return any(promises(report, ask) for ask in self._asks if ask.pods.gpus)
-        return unsuited == "no GPUs"
+        return unsuited.startswith((NO_GPUS, NO_RESOURCE))
 
     @cached_property
-    def _nodes(self) -> "_Nodes":
+    def _cards(self) -> list[tuple[Suitable, Scorecard]]:
+        """Of each pod set, which nodes suit it, and its card."""
         know, request = self._know, self._asked.request
-        fleet = know.view.fleet
-        if not len(fleet.names):
-            return _Nodes({}, {}, {}, {})
+        if not len(know.view.fleet.names):
+            return []
         shape = shape_of(request)
-        cards = [
+        return [
             know.view.card(shape, index, pods, self._snapshot.worth)
             for index, pods in enumerate(request.pod_sets)
         ]
-        fits = np.ones(len(fleet.clusters), np.bool_)
-        holds = np.ones(len(fleet.clusters), np.bool_)
+
+    @cached_property
+    def _none_suits(self) -> dict[str, str]:
+        """Cluster -> why none of its nodes will ever do for one of the pod sets."""
         why: dict[str, str] = {}
-        for pods, (suitable, card) in zip(request.pod_sets, cards, strict=True):
-            fits &= card.room_for(fleet, pods, suitable).clusters >= pods.count
+        for suitable, _ in self._cards:
+            why = suitable.why_not | why
+        return why
+
+    def _room(self, cluster: str, labels: Sequence[Labels]) -> "_Room":
+        """What its nodes have for the request. ``labels``: for each pod set, by which labels the
+        flavors that it would get mean nodes; empty where it would get none now."""
+        view, sets = self._know.view, self._asked.request.pod_sets
+        fleet = view.fleet
+        slots = fleet.slots_of(cluster)
+        free = dict.fromkeys(gpus_of(self._asked.request) or (CPU,), 0.0)
+        if not slots:
+            return _Room(free)
+        part = slice(slots.start, slots.stop)
+        fits = holds = True
+        lacks = ""
+        most = dict.fromkeys(free, -1)
+        for index, (pods, (suitable, card)) in enumerate(zip(sets, self._cards, strict=True)):
+            able = suitable.nodes[part]
+            if labels and labels[index]:
+                able = able & self._know.labelled.of(fleet, slots, labels[index])
+                if not able.any():
+                    lacks = lacks or _without_nodes(labels[index])
+            room = card.room_for(fleet, pods, suitable).nodes[part]
+            fits = fits and int(room[able].sum()) >= pods.count
+            holds = holds and bool(able.any())
             if pods.gpus:
                 a_pod = pods.gpus * pods.gpu_milli
-                empty = np.where(suitable.nodes, fleet.arrays.capacity_milli // a_pod, 0)
-                holds &= np.add.reduceat(empty, fleet.arrays.starts) >= pods.count
-            why = suitable.why_not | why
-        free = self._free(cards)
-        return _Nodes(
-            dict(zip(fleet.clusters, free.tolist(), strict=True)),
-            dict(zip(fleet.clusters, fits.tolist(), strict=True)),
-            dict(zip(fleet.clusters, holds.tolist(), strict=True)),
-            why,
-        )
-
-    def _free(self, cards: Sequence[tuple[Suitable, Scorecard]]) -> NDArray[np.float64]:
-        """Of each cluster, what is free on nodes that suit the pod set with the most GPUs."""
-        fleet, sets = self._know.view.fleet, self._asked.request.pod_sets
-        at = max(range(len(sets)), key=lambda index: sets[index].gpus * sets[index].count)
-        amount = fleet.arrays.milli if sets[at].gpu_milli < 1000 else fleet.arrays.whole * 1000
-        if not sets[at].gpus:
-            amount = fleet.arrays.cpu
-        usable = np.where(cards[at][0].nodes & fleet.arrays.open, np.maximum(amount, 0), 0)
-        free: NDArray[np.float64] = np.add.reduceat(usable, fleet.arrays.starts) / 1000
-        return free
+                empty = _capacity_milli(fleet, suitable, part)[able] // a_pod
+                holds = holds and int(empty.sum()) >= pods.count
+            resource = asked_resource(pods) if pods.gpus else CPU
+            if gpu_milli_of(pods) > most.get(resource, gpu_milli_of(pods)):
+                most[resource] = gpu_milli_of(pods)
+                usable = able & fleet.arrays.open[part]
+                free[resource] = float(_free(fleet, suitable, pods, part)[usable].sum()) / 1000
+        return _Room(free, fits, holds, lacks)
 
 
-class _Nodes(NamedTuple):
-    """What the nodes of all clusters have for a request."""
+class _Room(NamedTuple):
+    """What the nodes of a cluster have for a request."""
 
-    free: dict[str, float]  # GPUs, or CPU cores
-    fits: dict[str, bool]
-    holds: dict[str, bool]  # would fit if nothing ran there
-    none_suits: dict[str, str]  # cluster -> why none of its nodes will ever do
+    free: dict[str, float]  # resource -> GPUs, or CPU cores, for the pod set with the most of it
+    fits: bool = False
+    holds: bool = False  # would fit if nothing ran there
+    lacks: str = ""  # what labels no node has
+
+
+def _labels_of(report: QueueReport, flavors: Mapping[str, str]) -> Labels:
+    """Kueue gives the pods the labels of all flavors that they get."""
+    names = set(flavors.values())
+    return frozenset(
+        pair
+        for flavor in report.flavors
+        if flavor.flavor in names
+        for pair in flavor.node_labels.items()
+    )
+
+
+def _without_nodes(labels: Labels) -> str:
+    wanted = ", ".join(f"{key}={value}" for key, value in sorted(labels))
+    return f"no node that would do has the labels of its flavor ({wanted})"
+
+
+def _capacity_milli(fleet: Fleet, suitable: Suitable, part: slice) -> NDArray[np.int64]:
+    """Of each node, what its healthy GPUs that will do come to."""
+    arrays = fleet.arrays
+    if suitable.gpus is None:
+        return arrays.capacity_milli[part]
+    there: NDArray[np.int64] = ((arrays.gpu[part] > ABSENT) & suitable.gpus[part]).sum(axis=1)
+    return there * WHOLE
+
+
+def _free(fleet: Fleet, suitable: Suitable, pods: PodSet, part: slice) -> NDArray[np.int64]:
+    """Of each node, GPU milli that are free for such pods, or CPU milli if they ask for no GPU."""
+    arrays, in_parts = fleet.arrays, pods.gpu_milli < WHOLE
+    if not pods.gpus:
+        return np.maximum(arrays.cpu[part], 0)
+    if suitable.gpus is None:
+        return arrays.milli[part] if in_parts else arrays.whole[part] * WHOLE
+    free = np.where(suitable.gpus[part], np.maximum(arrays.gpu[part], 0), 0)
+    if not in_parts:
+        free = np.where(free >= WHOLE, WHOLE, 0)
+    total: NDArray[np.int64] = free.sum(axis=1)
+    return total

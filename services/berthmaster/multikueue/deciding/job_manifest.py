@@ -9,10 +9,11 @@ import hashlib
 from collections.abc import Iterable
 from typing import Any, Final
 
-from berthmaster.engine.fleet.models import GPU, labels_of
+from berthmaster.engine.fleet.models import labels_of
 from berthmaster.kubernetes.labels import TENANT, WORKLOAD, value
 from berthmaster.kubernetes.pods import pod_spec
 from berthmaster.kubernetes.resources import JOBS
+from berthmaster.kueue.asks import asked_resource
 from berthmaster.kueue.names import MULTIKUEUE, QUEUE_LABEL
 from berthmaster.lifecycle.fold import Workload
 from berthmaster.messages.control import QueuePlace, QueueSetting
@@ -96,7 +97,7 @@ def manifest(
 
 
 def _pod(run: RunSpec, pods: PodSet, account: str, nodes: Iterable[NodeReport]) -> dict[str, Any]:
-    devices = {GPU: str(pods.gpus)} if pods.gpus else {}
+    devices = {asked_resource(pods): str(pods.gpus)} if pods.gpus else {}
     spec = pod_spec(run, pods, account=account, devices=devices)
     if pods.gpus and pods.gpu_models:
         terms = [

@@ -2,38 +2,72 @@
 
 from berthmaster.engine.scoring.parts.tier import FITS
 from berthmaster.kueue.contract import forbidden
-from berthmaster.multikueue.deciding.shortlist import next_best, shortlist_for
+from berthmaster.multikueue.deciding.shortlist import (
+    HubShortlist,
+    better_again,
+    next_best,
+    shortlist_for,
+)
 from berthmaster.multikueue.deciding.traps import busy, hopeless
+from berthmaster.multikueue.known.attention import NEGLECTED
 from berthmaster.multikueue.known.bus_state import BusState
 from berthmaster.multikueue.known.workload_view import Memo, WorkloadView
 from berthmaster.multikueue.settings import HubPolicy
 
 
-def in_vain(view: WorkloadView, know: BusState, policy: HubPolicy, now_s: float) -> str:
+def in_vain(view: WorkloadView, memo: Memo, know: BusState, policy: HubPolicy, now_s: float) -> str:
     """Why waiting for the open attempt's cluster is in vain, or ""."""
     bus, hub, rules = view.bus, view.hub, view.rules
     if bus is None or hub is None or rules is None or view.admitted_copy is not None:
         return ""
+    if view.heard_since_s > now_s:
+        return ""  # nobody would follow: neither the old copy goes nor a new one comes
     if forbidden(hub, rules.check) or bus.cluster not in view.nominated:
         return ""
     shortlist = shortlist_for(know, view, policy, now_s)
     why = shortlist.filtered.get(bus.cluster, "")
     if why and bus.cluster not in {ref.name for ref in shortlist.unknown}:
         return f"{bus.cluster} {why}"
+    if neglect := _neglected(view, shortlist, know, policy, now_s):
+        return neglect
     message = view.copy.message if view.copy is not None else ""
-    if hopeless(message):
+    if hopeless(view.copy):
         return message
-    if busy(message):
-        best = next_best(view, shortlist, policy, 0.0)
+    if busy(view.copy):
+        best = next_best(shortlist, {*memo.tried, bus.cluster}, policy, 0.0)
         fits = {c.ref.name for c in shortlist.candidates if c.tier == FITS}
         return message if best is not None and best[0] in fits else ""
     return ""
 
 
-def has_another(
-    view: WorkloadView, memo: Memo, know: BusState, policy: HubPolicy, now_s: float
-) -> bool:
-    """Whether there is a cluster to try next."""
+def another(view: WorkloadView, memo: Memo, know: BusState, policy: HubPolicy, now_s: float) -> str:
+    """The cluster to try next, or ""."""
     since_s = memo.ready_at_s if memo.ready_at_s is not None else now_s
     shortlist = shortlist_for(know, view, policy, now_s)
-    return next_best(view, shortlist, policy, now_s - since_s) is not None
+    here = view.bus.cluster if view.bus is not None else ""
+    alive = tuple(candidate for candidate in shortlist.candidates if not candidate.last)
+    if not alive and shortlist.candidates:
+        return ""  # where Kueue seems to be dead it would wait no better
+    shortlist = shortlist._replace(candidates=alive)
+    found = next_best(shortlist, {*memo.tried, here}, policy, now_s - since_s)
+    if found is None:
+        found = better_again(shortlist, {**memo.tried, here: now_s}, policy, now_s)
+    return found[0] if found is not None else ""
+
+
+def _neglected(
+    view: WorkloadView, shortlist: HubShortlist, know: BusState, policy: HubPolicy, now_s: float
+) -> str:
+    """Why Kueue seems to be dead there, if it does and another cluster does not; or ""."""
+    bus, copy = view.bus, view.copy
+    assert bus is not None
+    if not any(not one.last and one.ref.name != bus.cluster for one in shortlist.candidates):
+        return ""
+    if copy is not None:
+        neglected = know.attention.neglected_s(copy, now_s, policy.neglect_s)
+        words = f"{NEGLECTED} for {policy.neglect_s:g} s, while others are looked at"
+        return words if neglected else ""
+    last = next((one.last for one in shortlist.candidates if one.ref.name == bus.cluster), "")
+    if not last or now_s < bus.claimed_at_s + policy.mute_s:
+        return ""
+    return f"no copy of it is there, and of {bus.cluster} was heard: {last}"

@@ -5,13 +5,16 @@ Filters, parts of the score and profiles are fleetview's and the engine's, the s
 on NATS; what a hub asks of a cluster beside that is gate.py's. Clusters with the same score go in
 the configuration's order. *Unknown* clusters are those that say nothing, or nothing of their
 queues: they are no candidates, and yet Kueue may reach them, so they are the last resort when
-nobody else is known.
+nobody else is known. Clusters whose Kueue does not look at copies go behind all others, whatever
+their score (known/attention.py).
 """
 
+from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 from berthmaster.engine.fleet.clusters import SILENT, UNSCORED
 from berthmaster.engine.fleet.needs import shape_of
+from berthmaster.engine.scoring.parts.tier import FITS
 from berthmaster.fleetview.filters import why_unasked
 from berthmaster.fleetview.shortlist import Shortlist, filter_and_rank
 from berthmaster.fleetview.weighting import Weighting
@@ -20,7 +23,7 @@ from berthmaster.messages.workload import JobRequest
 from berthmaster.multikueue.deciding.gate import NO_REPORT, Asked, HubGate
 from berthmaster.multikueue.known.bus_state import BusState
 from berthmaster.multikueue.known.hub import ClusterRef
-from berthmaster.multikueue.known.requests import read_asks
+from berthmaster.multikueue.known.requests import by_resource, read_asks
 from berthmaster.multikueue.known.workload_view import WorkloadView
 from berthmaster.multikueue.settings import HubPolicy
 
@@ -40,11 +43,16 @@ class HubCandidate(NamedTuple):
     ref: ClusterRef
     tier: int  # one of engine/scoring/parts/tier.py's
     headroom: float  # GPUs, or CPU cores for what asks for none
+    note: str = ""  # which nodes are yet to come
+    last: str = ""  # why it goes behind all others
 
     @property
     def words(self) -> str:
         """For people."""
-        return f"{TIER_WORDS[self.tier]}, room for {self.headroom:g}"
+        if self.last:
+            return f"goes last: {self.last}"
+        note = f": {self.note}" if self.note else ""
+        return f"{TIER_WORDS[self.tier]}{note}, room for {self.headroom:g}"
 
 
 class HubShortlist(NamedTuple):
@@ -68,7 +76,7 @@ def shortlist_for(
     rules, bus, hub = view.rules, view.bus, view.hub
     if rules is None or bus is None or hub is None:
         return HubShortlist((), {}, (), None)
-    request = bus.request or JobRequest(id=bus.id)
+    request = by_resource(bus.request or JobRequest(id=bus.id))
     asks = read_asks(hub, request)
     asked = Asked(bus.key, hub.metadata.namespace, hub.spec.queue_name, request, asks)
     snapshot = know.snapshot(policy, now_s)
@@ -79,7 +87,13 @@ def shortlist_for(
         refs.setdefault(ref.name, ref)
     score, clusters = found.candidates.found.values[0], found.candidates.clusters
     place = {name: number for number, name in enumerate(refs)}
-    found.candidates.order.sort(key=lambda number: (-score[number], place[clusters[number]]))
+    found.candidates.order.sort(
+        key=lambda number: (
+            bool(gate.last(clusters[number])),
+            -score[number],
+            place[clusters[number]],
+        )
+    )
     best = [candidate.cluster for candidate in found.candidates]
     filtered: dict[str, str] = {}
     unknown: list[ClusterRef] = []
@@ -96,7 +110,10 @@ def shortlist_for(
                     unknown.append(ref)
             filtered[ref.name] = why
     candidates = tuple(
-        HubCandidate(refs[name], int(gate.tier(name)), gate.headroom(name)) for name in best
+        HubCandidate(
+            refs[name], int(gate.tier(name)), gate.headroom(name), gate.note(name), gate.last(name)
+        )
+        for name in best
     )
     return HubShortlist(candidates, filtered, tuple(unknown), found)
 
@@ -127,16 +144,28 @@ def ranking(
 
 
 def next_best(
-    view: WorkloadView, shortlist: HubShortlist, policy: HubPolicy, silent_for_s: float
+    shortlist: HubShortlist, tried: Collection[str], policy: HubPolicy, silent_for_s: float
 ) -> tuple[str, str] | None:
-    """(the best cluster that is not nominated yet, a note); None if there is none."""
-    taken = view.nominated
+    """(the best cluster that was not tried yet, a note); None if there is none."""
     for candidate in shortlist.candidates:
-        if candidate.ref.name not in taken:
+        if candidate.ref.name not in tried:
             return candidate.ref.name, candidate.words
     if shortlist.candidates or silent_for_s < policy.silent_s:
         return None
     for ref in shortlist.unknown:
-        if ref.name not in taken:
+        if ref.name not in tried:
             return ref.name, NO_RANKING
+    return None
+
+
+def better_again(
+    shortlist: HubShortlist, tried: Mapping[str, float], policy: HubPolicy, now_s: float
+) -> tuple[str, str] | None:
+    """The best cluster that was tried a while ago and fits now. A place in line is lost by moving,
+    so nothing less is a reason to."""
+    for candidate in shortlist.candidates:
+        left_at_s = tried.get(candidate.ref.name, float("inf"))
+        fits = candidate.tier == FITS and not candidate.last
+        if fits and now_s >= left_at_s + policy.patience_s:
+            return candidate.ref.name, candidate.words
     return None

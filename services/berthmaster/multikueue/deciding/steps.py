@@ -6,8 +6,11 @@ Rules of this file:
   steps does the same next step after its start.
 - Kueue's word is followed: where ``clusterName`` says it is, there the open attempt is. An attempt
   elsewhere ends first ("<cluster> admitted it first").
-- An attempt is one more nomination: placed, claimed, then nominated. Nominations are only added
-  while Kueue's own attempt lasts; when that ends, so does ours, and all begins anew.
+- An attempt is a nomination: placed, claimed, then nominated. There is one at a time, see
+  one_at_a_time.py: to move is to clear it, to end the attempt, to wait until the copies are gone,
+  and to begin anew. When Kueue's own attempt ends, so does ours.
+- A nomination that is found, such as one of Kueue's own dispatcher before the mode was switched, is
+  taken over; where several are, they are cleared first.
 - A step that the contract forbids is not taken; what Kueue waits for is told, not repeated.
 
 Steps, in the order of the questions::
@@ -20,6 +23,10 @@ Steps, in the order of the questions::
     to be cancelled           stop it; cancelled when it is off
     Kueue named a cluster     (evicted elsewhere, placed, claimed) admitted, running
     Kueue took it back        evicted
+    nominated by others too   left alone for a while
+    admitted, not nominated   nominated there again
+    nominated                 taken over; cleared, if it is several, or to move on
+    copies of the last one    waited for
     may be nominated          placed, claimed, nominated; the next best after patience
 """
 
@@ -30,12 +37,16 @@ from berthmaster.kueue.jobs import HubJob
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.fleet import CopyReport
 from berthmaster.multikueue.deciding.job_manifest import unmakeable
+from berthmaster.multikueue.deciding.one_at_a_time import lingering, strayed
+from berthmaster.multikueue.deciding.traps import busy
+from berthmaster.multikueue.known.attention import RAN_OUT
 from berthmaster.multikueue.known.hub import ClusterRef
 from berthmaster.multikueue.known.workload_view import Memo, WorkloadView
 from berthmaster.multikueue.settings import HubPolicy
 
 UNKNOWN = "unknown"  # where something ran that has ended well, and nobody says where
 GONE = "it was deleted on the hub"
+LATE = " (it began and ended while the log could not be written)"
 OWNER_GONE = "OwnerNotFound"  # Kueue's reason for the end of a Workload whose Job was deleted
 DOUBTFUL_STATES = (State.ADMITTED, State.RUNNING)
 
@@ -45,7 +56,7 @@ class Submit(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Give it a place: where Kueue has it (``at``), or the best that is not nominated yet."""
+    """Give it a place: where Kueue has it (``at``), or the best that was not tried yet."""
 
     at: str = ""  # fleet name
     why: str = ""
@@ -59,6 +70,7 @@ class Evict(NamedTuple):
     """End the attempt; it waits again."""
 
     reason: str
+    blameless: bool = False  # it says nothing of the cluster
 
 
 class Admit(NamedTuple):
@@ -77,9 +89,15 @@ class End(NamedTuple):
 
 
 class Nominated(NamedTuple):
-    """Add the open attempt's cluster to the nomination."""
+    """Nominate the open attempt's cluster."""
 
     ref: ClusterRef
+
+
+class Clear(NamedTuple):
+    """Take back the nomination that is there."""
+
+    reason: str
 
 
 class MoveOn(NamedTuple):
@@ -103,7 +121,21 @@ class Wait(NamedTuple):
     until_s: float = float("inf")
 
 
-Step = Submit | Place | Claim | Evict | Admit | Run | End | Nominated | MoveOn | Stop | Make | Wait
+Step = (
+    Submit
+    | Place
+    | Claim
+    | Evict
+    | Admit
+    | Run
+    | End
+    | Nominated
+    | Clear
+    | MoveOn
+    | Stop
+    | Make
+    | Wait
+)
 
 
 def next_step(view: WorkloadView, memo: Memo, policy: HubPolicy, now_s: float) -> Step:
@@ -120,7 +152,7 @@ def next_step(view: WorkloadView, memo: Memo, policy: HubPolicy, now_s: float) -
     if bus.cancel_requested:
         return _cancelling(view, policy)
     if hub.cluster_name:
-        return _named(view)
+        return _named(view, memo)
     if bus.state in DOUBTFUL_STATES:
         return Evict(eviction_words(hub))
     return _unnamed(view, memo, policy, now_s)
@@ -146,8 +178,10 @@ def _of_stranger(view: WorkloadView, policy: HubPolicy) -> Step:
         return Wait(f"it is {view.ended.value}")
     if view.ours:
         return Wait("the log is about to bring its request")
-    if view.rules is None or hub.holds("Finished") or hub.deleting:
+    if view.rules is None:
         return Wait("not ours")
+    if (hub.holds("Finished") or hub.deleting) and not view.is_unwritten:
+        return Wait("it was over before anything was known of it")
     return Submit()
 
 
@@ -187,7 +221,7 @@ def _finished(view: WorkloadView, memo: Memo) -> Step:
     if finished.reason == OWNER_GONE:
         return End(State.CANCELLED, "cancelled by request" if bus.cancel_requested else GONE)
     good = finished.reason in ("Succeeded", "JobFinished") and not _job_failed(view.job)
-    message = (finished.message or finished.reason)[:500]
+    message = (finished.message or finished.reason)[:400] + (LATE if memo.is_late else "")
     if not good:
         if bus.state is State.PLACED:
             return Claim()
@@ -204,7 +238,7 @@ def _finished(view: WorkloadView, memo: Memo) -> Step:
     if bus.state is State.PLACED:
         return Claim()
     if bus.cluster != where:
-        return Evict(f"{where} ran it")
+        return Evict(f"{where} ran it", blameless=True)
     return End(State.SUCCEEDED, message)
 
 
@@ -233,7 +267,7 @@ def _cancelling(view: WorkloadView, policy: HubPolicy) -> Step:
     return Stop()
 
 
-def _named(view: WorkloadView) -> Step:
+def _named(view: WorkloadView, memo: Memo) -> Step:
     """Kueue has chosen: what the open attempt says must follow."""
     bus, hub = view.bus, view.hub
     assert bus is not None
@@ -244,7 +278,9 @@ def _named(view: WorkloadView) -> Step:
     if bus.state is State.PLACED:
         return Claim()
     if bus.cluster != where:
-        return Evict(f"{where} admitted it first")
+        fought = memo.contest.words
+        return Evict(f"{where} admitted it{f'; {fought}' if fought else ' first'}", blameless=True)
+    memo.contest.over()
     check = hub.check(view.rules.check) if view.rules is not None else None
     ready = hub.holds("Admitted") or (check is not None and check.state == "Ready")
     if bus.state is State.CLAIMED:
@@ -266,9 +302,7 @@ def _unnamed(view: WorkloadView, memo: Memo, policy: HubPolicy, now_s: float) ->
         return Evict(why) if held else Claim() if bus.state is State.PLACED else Wait(why)
     why = forbidden(hub, rules.check)
     if why:
-        memo.nominated.clear()
-        memo.ran_in = ""
-        memo.ready_at_s = None
+        memo.kueue_took_it_back()
         if bus.state is State.PLACED:
             return Claim()
         if held:
@@ -288,12 +322,52 @@ def _unnamed(view: WorkloadView, memo: Memo, policy: HubPolicy, now_s: float) ->
         return Wait("the hub's Kueue chooses its cluster")
     if bus.state is State.PLACED:
         return Claim()
-    if (copy := view.admitted_copy) is not None and copy.cluster != bus.cluster:
-        # One more nomination could make it run twice.
-        return Wait(f"{copy.cluster} has admitted it, and the hub does not know yet")
+    if now_s < memo.contest.until_s:
+        return Wait(memo.contest.words, memo.contest.until_s)
+    if memo.trouble and now_s < memo.trouble_until_s:
+        return Wait(memo.trouble, memo.trouble_until_s)
+    if (copy := strayed(view, policy, now_s)) is not None:
+        return _brought_back(view, copy)
+    if len(hub.nominated) > 1:
+        if view.admitted_copy is not None:
+            return Wait(f"{view.admitted_copy.cluster} has admitted it, and the hub does not know")
+        return Clear(f"{', '.join(hub.nominated)} are nominated, and one at a time may be")
     if bus.state is State.QUEUED:
-        return Place()
+        return _choosing(view, memo, policy, now_s)
     return _nominating(view, memo, policy, now_s)
+
+
+def _brought_back(view: WorkloadView, copy: CopyReport) -> Step:
+    """Its copy was admitted while its nomination was taken back: Kueue can name that cluster only
+    if it is nominated again."""
+    bus, hub = view.bus, view.hub
+    assert bus is not None
+    assert hub is not None
+    why = f"{copy.cluster} has admitted it, and is not nominated any more"
+    if hub.nominated:
+        return Clear(why)
+    if bus.state is State.QUEUED:
+        return Place(at=copy.cluster, why=why)
+    if bus.cluster != copy.cluster:
+        return Evict(why, blameless=True)
+    refs = view.rules.clusters if view.rules is not None else ()
+    ref = next((r for r in refs if r.name == bus.cluster), None)
+    return Nominated(ref) if ref is not None else Wait(why)
+
+
+def _choosing(view: WorkloadView, memo: Memo, policy: HubPolicy, now_s: float) -> Step:
+    """Not placed: what was nominated before counts, else the best, once nothing is in the way."""
+    hub, rules = view.hub, view.rules
+    assert hub is not None
+    assert rules is not None
+    memo.leaving = ""
+    if hub.nominated:
+        found = next((r for r in rules.clusters if r.hub_name == hub.nominated[0]), None)
+        if found is None:
+            return Clear(f"{hub.nominated[0]} is nominated and not in MultiKueueConfig")
+        return Place(at=found.name, why="it was nominated there already")
+    waits = lingering(view, memo, policy, now_s)
+    return Wait(waits.why, waits.until_s) if waits is not None else Place()
 
 
 def _nominating(view: WorkloadView, memo: Memo, policy: HubPolicy, now_s: float) -> Step:
@@ -305,21 +379,28 @@ def _nominating(view: WorkloadView, memo: Memo, policy: HubPolicy, now_s: float)
     ref = next((r for r in rules.clusters if r.name == bus.cluster), None)
     if ref is None:
         return Evict(f"{bus.cluster} is not in MultiKueueConfig {rules.config} any more")
-    if ref.hub_name not in hub.nominated:
-        if ref.hub_name in memo.nominated:
-            memo.nominated.clear()
-            return Evict("Kueue took the nomination back")
-        if memo.trouble and now_s < memo.trouble_until_s:
-            return Wait(memo.trouble, memo.trouble_until_s)
-        return Nominated(ref)
+    if hub.nominated != (ref.hub_name,):
+        if hub.nominated and memo.contest.times:
+            return Clear(f"{hub.nominated[0]} is nominated, and {bus.cluster} was decided for")
+        if hub.nominated:
+            return Evict(f"{hub.nominated[0]} was nominated meanwhile", blameless=True)
+        if memo.leaving:
+            return Evict(memo.leaving)
+        waits = lingering(view, memo, policy, now_s, bus.cluster)
+        return Wait(waits.why, waits.until_s) if waits is not None else Nominated(ref)
+    memo.leaving = ""
+    memo.copy_was_seen = memo.copy_was_seen or view.copy is not None
     since_s = memo.nominated.setdefault(ref.hub_name, now_s)
     if view.copy is not None and view.copy.admitted:
         return Wait(f"{bus.cluster} has admitted it, and the hub does not know yet")
-    # While the hub is away nobody can admit it.
-    late_s = max(since_s, bus.claimed_at_s, view.heard_since_s) + policy.patience_s
+    # While the hub is away nobody can admit it, nor before its manager has come to it.
+    begin_s = max(since_s, bus.claimed_at_s, view.heard_since_s, memo.patience_since_s)
+    late_s = begin_s + policy.patience_s
     if now_s >= late_s:
         words = _remote_words(view.copy)
-        return MoveOn(f"not admitted within {policy.patience_s:g} s: {words}")
+        if busy(view.copy):  # Kueue there has answered
+            return MoveOn(f"no quota within {policy.patience_s:g} s: {words}")
+        return MoveOn(f"{RAN_OUT} {policy.patience_s:g} s: {words}")
     return Wait(f"nominated to {bus.cluster}: {_remote_words(view.copy)}", late_s)
 
 

@@ -7,33 +7,49 @@ time in which all is well by itself.
 from typing import Final, NamedTuple
 
 from berthmaster.kueue.contract import forbidden
+from berthmaster.kueue.names import QUOTA_RESERVED
+from berthmaster.kueue.quota import stopped
+from berthmaster.kueue.reasons import Family, family_of
+from berthmaster.kueue.workloads import KueueWorkload
 from berthmaster.lifecycle.states import State
+from berthmaster.messages.fleet import CopyReport
 from berthmaster.multikueue.known.bus_state import BusState
 from berthmaster.multikueue.known.workload_view import Memo, WorkloadView
 from berthmaster.multikueue.settings import HubPolicy
 
-MISSING_GATE: Final = "MissingGate"
+NOT_CLEARED: Final = "NominationNotCleared"
+POISONED: Final = "PoisonedWorkload"
 STOPPED_QUEUE: Final = "StoppedQueue"
 MISSING_QUEUE: Final = "MissingLocalQueue"
 NO_COPY: Final = "NoCopy"
 REFUSED: Final = "RefusedByWorker"
 STUCK_EVICTION: Final = "StuckEviction"
-TRAPS: Final = (MISSING_GATE, STOPPED_QUEUE, MISSING_QUEUE, NO_COPY, REFUSED, STUCK_EVICTION)
+UNSCHEDULED: Final = "PodsUnscheduled"
+WORKER_SILENT: Final = "WorkerKueueSilent"
+KUEUE_SILENT: Final = "HubKueueSilent"
+TRAPS: Final = (
+    NOT_CLEARED,
+    POISONED,
+    STOPPED_QUEUE,
+    MISSING_QUEUE,
+    NO_COPY,
+    REFUSED,
+    STUCK_EVICTION,
+    UNSCHEDULED,
+    WORKER_SILENT,
+    KUEUE_SILENT,
+)
 CURE: Final = (
-    "set the feature gate WorkloadRequestUseMergePatch=true in the hub's Kueue and restart its "
-    "manager"
+    "let the API server clear it (kubectl apply -k deploy/kubernetes/nominations; `berth doctor "
+    "--mode dispatch` says what this hub can have) and restart Kueue's manager"
 )
-# Kueue's words on a worker for what time alone will not change.
-_HOPELESS: Final = (
-    "maximum capacity",
-    "doesn't exist",
-    "does not exist",
-    "is inactive",
-    "is stopped",
-    "unavailable in ClusterQueue",
-    "not found",
+SILENT_CURE: Final = "does Kueue's manager run there? `berth doctor --worker {}` looks at it"
+
+
+SILENT_WORDS: Final = (
+    "the hub's Kueue writes nothing while work waits for it: does its manager run? kubectl -n "
+    "kueue-system get pods (and what its log ends with)"
 )
-_BUSY: Final = "insufficient"
 
 
 class Trap(NamedTuple):
@@ -43,18 +59,34 @@ class Trap(NamedTuple):
     words: str
 
 
+def of_silent_kueue(found: Trap | None, view: WorkloadView) -> Trap | None:
+    """What it sits in while the hub's Kueue does nothing. Whatever is for Kueue to mend has this
+    cause first; what is wrong on a worker stays wrong, too."""
+    if found is not None and found.kind not in (NO_COPY, NOT_CLEARED):
+        return found
+    hub = view.hub
+    waits = hub is None and view.job is not None
+    if hub is not None and view.rules is not None:
+        waits = hub.condition(QUOTA_RESERVED) is None or bool(hub.nominated)
+    return Trap(KUEUE_SILENT, SILENT_WORDS) if waits or found is not None else None
+
+
 def find(
     view: WorkloadView, memo: Memo, know: BusState, policy: HubPolicy, now_s: float
 ) -> Trap | None:
     """The trap that a workload sits in, if it does."""
     hub, bus, rules = view.hub, view.bus, view.rules
-    if hub is None or bus is None or rules is None:
+    if hub is None or bus is None:
+        return None
+    if hub.poisoned:
+        return _poisoned(hub)
+    if rules is None:
         return None
     if (stuck := _stuck_eviction(view, memo, policy, now_s)) is not None:
         return stuck
     if forbidden(hub, rules.check) or not hub.nominated:
         memo.admitted_since_s = None
-        return None
+        return _unscheduled(view, policy, now_s)
     copy = view.admitted_copy
     if copy is not None:
         if memo.admitted_since_s is None:
@@ -62,7 +94,7 @@ def find(
         if now_s - memo.admitted_since_s < policy.trap_s:
             return None
         return Trap(
-            MISSING_GATE,
+            NOT_CLEARED,
             f"{copy.cluster} has admitted its copy and the hub does not take that over: Kueue "
             f"cannot clear the nomination; {CURE}",
         )
@@ -71,6 +103,21 @@ def find(
     if bus.state is not State.CLAIMED or now_s < since_s + policy.mute_s:
         return None
     return _black_hole(view, know, policy, now_s)
+
+
+def _poisoned(hub: KueueWorkload) -> Trap:
+    """Quota and an eviction without the admission that both are about: what the gate
+    WorkloadRequestUseMergePatch makes of a preemption that overtakes an admission."""
+    meta, (kind, owner) = hub.metadata, hub.owner
+    job = f"delete {kind} {owner}" if kind else "delete its job"
+    free = """'{"metadata":{"finalizers":null}}'"""
+    return Trap(
+        POISONED,
+        "Kueue's manager on the hub ends on it at every start: it has QuotaReserved and Evicted "
+        f"and no status.admission; {job}, then take the finalizer off: kubectl -n "
+        f"{meta.namespace} patch workload {meta.name} --type merge -p {free} (`berth doctor --hub` "
+        "prints every step)",
+    )
 
 
 def _stuck_eviction(view: WorkloadView, memo: Memo, policy: HubPolicy, now_s: float) -> Trap | None:
@@ -89,6 +136,41 @@ def _stuck_eviction(view: WorkloadView, memo: Memo, policy: HubPolicy, now_s: fl
         "Kueue took it back and the hub's Job still counts pods of its lost copy: bring that "
         "cluster back, or delete the Job and make it again",
     )
+
+
+def due_s(view: WorkloadView, memo: Memo, policy: HubPolicy) -> float:
+    """When time alone puts it into a trap; infinite = never."""
+    if memo.evicting_since_s is not None:
+        return memo.evicting_since_s + policy.eviction_s
+    if view.bus is not None and _is_to_start(view):
+        return view.bus.changed_at_s + policy.unscheduled_s
+    return float("inf")
+
+
+def _is_to_start(view: WorkloadView) -> bool:
+    """Its cluster has let it in, and no pod of it runs."""
+    hub, bus, job = view.hub, view.bus, view.job
+    if hub is None or bus is None or not hub.cluster_name or hub.holds("Finished"):
+        return False
+    return bus.state is State.ADMITTED and (job is None or not job.runs)
+
+
+def _unscheduled(view: WorkloadView, policy: HubPolicy, now_s: float) -> Trap | None:
+    """Quota is no node: what Kueue has let in, the cluster's scheduler may have no place for."""
+    bus, job, copy = view.bus, view.job, view.copy
+    if bus is None or not _is_to_start(view):
+        return None
+    for_s = now_s - bus.changed_at_s
+    if for_s < policy.unscheduled_s:
+        return None
+    head = f"{bus.cluster} has admitted it for {policy.unscheduled_s:g} s and more, and no pod runs"
+    if copy is not None and copy.unscheduled:
+        pods = f"{copy.unscheduled} pods find" if copy.unscheduled > 1 else "its pod finds"
+        words = f": {pods} no node there, says its scheduler: {copy.scheduler}"
+        return Trap(UNSCHEDULED, f"{head}{words}"[:700])
+    if job is not None and not (job.status is not None and job.status.active):
+        return Trap(UNSCHEDULED, f"{head}: none has been made there")
+    return None  # they have nodes, and are starting
 
 
 def _hub_name(view: WorkloadView) -> str:
@@ -112,25 +194,32 @@ def _black_hole(view: WorkloadView, know: BusState, policy: HubPolicy, now_s: fl
         words = f"{bus.cluster} has no LocalQueue {namespace}/{name}: make it, or its namespace"
         return Trap(MISSING_QUEUE, words)
     report, local = found
-    if report.stopped:
-        words = f"ClusterQueue {report.queue} of {bus.cluster} is stopped (spec.stopPolicy)"
-        return Trap(STOPPED_QUEUE, words)
+    if stop := stopped(report, local):
+        what, _, how = stop.partition(" is stopped")
+        return Trap(STOPPED_QUEUE, f"{what} of {bus.cluster} is stopped{how}")
     if not report.active or not local.active:
         reason = report.reason if not report.active else local.reason
         return Trap(STOPPED_QUEUE, f"queue {report.queue} of {bus.cluster} is not active: {reason}")
     if view.copy is None:
         words = f"{bus.cluster} has no copy of it: does Kueue's manager on the hub reach it?"
         return Trap(NO_COPY, words)
-    if hopeless(view.copy.message):
+    if know.attention.neglected_s(view.copy, now_s, policy.neglect_s):
+        words = f"nobody in {bus.cluster} looks at its copy, while others are looked at"
+        return Trap(WORKER_SILENT, f"{words}: {SILENT_CURE.format(bus.cluster)}")
+    if hopeless(view.copy):
         return Trap(REFUSED, f"{bus.cluster} says: {view.copy.message}"[:500])
     return None
 
 
-def hopeless(message: str) -> bool:
-    """Whether a worker's message means that waiting there is in vain."""
-    return any(words in message for words in _HOPELESS)
+def hopeless(copy: CopyReport | None) -> bool:
+    """Whether a worker's Kueue means that waiting there is in vain."""
+    return copy is not None and _family(copy) is Family.HOPELESS
 
 
-def busy(message: str) -> bool:
-    """Whether a worker's message means that it has no quota left now."""
-    return _BUSY in message
+def busy(copy: CopyReport | None) -> bool:
+    """Whether a worker's Kueue means that it has no quota left now."""
+    return copy is not None and _family(copy) is Family.BUSY
+
+
+def _family(copy: CopyReport) -> Family:
+    return family_of(copy.reason, copy.message)

@@ -7,7 +7,9 @@ from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.fleet import NodeReport
 from berthmaster.multikueue.deciding.job_manifest import manifest
 from berthmaster.multikueue.instructions import (
+    ClearNomination,
     DeleteJob,
+    FindWriter,
     MakeJob,
     Nominate,
     PassCheck,
@@ -22,11 +24,26 @@ def _at(thing: Object) -> ObjectKey:
 
 
 def nominate(view: WorkloadView, ref: str, cluster: str) -> Nominate:
-    """Add a cluster, by its name on the hub, to the nomination."""
+    """Nominate a cluster, by its name on the hub."""
     hub, rules = view.hub, view.rules
     assert hub is not None
     assert rules is not None
     return Nominate(ref, view.name, _at(hub), hub.metadata.uid, rules.check, cluster)
+
+
+def clear(view: WorkloadView, ref: str) -> ClearNomination:
+    """Take back the nomination that is there."""
+    hub, rules = view.hub, view.rules
+    assert hub is not None
+    assert rules is not None
+    return ClearNomination(ref, view.name, _at(hub), hub.metadata.uid, rules.check, hub.nominated)
+
+
+def find_writer(view: WorkloadView, ref: str) -> FindWriter:
+    """Ask who else writes its nomination."""
+    hub = view.hub
+    assert hub is not None
+    return FindWriter(ref, view.name, _at(hub))
 
 
 def pass_check(view: WorkloadView, ref: str, check: str, message: str) -> PassCheck:

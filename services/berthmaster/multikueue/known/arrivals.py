@@ -44,7 +44,7 @@ class Arrivals:
             if own is not None:
                 more = own - before[1].get(name, 0.0)
             else:
-                more = min(grown, wants - seen)
+                more = min(grown, max(0.0, wants - seen))
                 grown -= more
             if more > 0:
                 self._arrived[fact.cluster, name] = min(wants, seen + more)

@@ -31,6 +31,8 @@ from berthmaster.messages.workload import (
     Succeeded,
     WorkloadEvent,
 )
+from berthmaster.multikueue.known.attention import Attention
+from berthmaster.multikueue.known.labelled_nodes import LabelledNodes
 from berthmaster.multikueue.known.on_the_way import OnTheWay
 from berthmaster.multikueue.settings import HubPolicy
 
@@ -52,6 +54,7 @@ class BusState:
     def __init__(self) -> None:
         self.chain = Chain()
         self.workloads_sequence = 0
+        self.heard_at_s = 0.0  # the newest fact, by the time when it was stored
         self.open: dict[Key, Workload] = {}
         self._homes: dict[Key, str] = {}  # id of the hub that it was placed on
         self.ended: OrderedDict[Key, State] = OrderedDict()
@@ -59,8 +62,11 @@ class BusState:
         self.view = FleetView.empty()
         self.copies: dict[tuple[str, str, str], CopyReport] = {}  # cluster, namespace, Workload
         self.on_the_way = OnTheWay(self.open, self.copies)
+        self.labelled = LabelledNodes()
+        self.attention = Attention()
         self.verdicts: Counter[Verdict] = Counter()
         self._news = 0  # rises with whatever clusters are seen by
+        self._demoted: tuple[tuple[object, ...], dict[str, str]] | None = None
         self._snapshot: tuple[tuple[object, ...], ClusterSnapshot] | None = None
 
     # The log
@@ -84,6 +90,7 @@ class BusState:
         if verdict is not Verdict.COUNTED:
             return verdict
         self.view.learn(event, attempt_cluster, stored_at_s)
+        self.attention.learn(event, stored_at_s)
         if isinstance(event, Succeeded | Failed | Cancelled):
             self.open.pop(name, None)
             self._homes.pop(name, None)
@@ -125,6 +132,13 @@ class BusState:
     def take_fact(self, fact: FleetFact, sequence: int, stored_at_s: float) -> None:
         """Take over the newest value of something in the fleet."""
         self._news += 1
+        self.heard_at_s = max(self.heard_at_s, stored_at_s)
+        if isinstance(fact, QueueReport):
+            before = self.view.clusters.peek(fact.cluster).queues.get(fact.queue)
+            self.attention.queue_reported(fact, before, stored_at_s)
+        elif isinstance(fact, CopyReport):
+            known = self.copies.get((fact.cluster, fact.namespace, fact.workload))
+            self.attention.copy_reported(fact, known, stored_at_s)
         self.view.take_fact(fact, sequence, stored_at_s)
         match fact:
             case NodeReport():
@@ -136,6 +150,20 @@ class BusState:
                 self.copies.pop((fact.cluster, fact.namespace, fact.workload), None)
             case CopyReport():
                 self.copies[fact.cluster, fact.namespace, fact.workload] = fact
+
+    def drop_copy(self, cluster: str, namespace: str, workload: str) -> None:
+        """A copy is no more."""
+        self._news += 1
+        self.copies.pop((cluster, namespace, workload), None)
+        self.attention.copy_gone(cluster, namespace, workload)
+
+    def demoted(self, policy: HubPolicy, now_s: float) -> dict[str, str]:
+        """Clusters that go last, since Kueue there does not look at what it is sent, and why."""
+        key = (policy, now_s, self._news, self.workloads_sequence)
+        if self._demoted is None or self._demoted[0] != key:
+            found = self.attention.demoted(self.copies, now_s, policy.neglect_s)
+            self._demoted = key, found
+        return self._demoted[1]
 
     def take_control(self, fact: ControlFact, sequence: int) -> None:
         """Take over what an operator set."""

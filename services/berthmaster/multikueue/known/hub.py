@@ -15,8 +15,9 @@ from berthmaster.kueue.jobs import HubJob
 from berthmaster.kueue.multikueue import AdmissionCheck, MultiKueueCluster, MultiKueueConfig
 from berthmaster.kueue.names import MULTIKUEUE, SELECTOR_ANNOTATION
 from berthmaster.kueue.queues import ClusterQueue, LocalQueue
-from berthmaster.kueue.workloads import KueueWorkload
+from berthmaster.kueue.workloads import KueueWorkload, WorkloadStatus
 from berthmaster.lifecycle.fold import Key, key
+from berthmaster.multikueue.known.lives import Lives
 from berthmaster.multikueue.known.requests import tenant_of, workload_id
 
 ObjectKey = tuple[str, str]  # namespace, name
@@ -41,6 +42,7 @@ class Rules(NamedTuple):
     selectors: tuple[Selector, ...]  # over clusters' labels; all must match
     own_checks: tuple[str, ...]  # checks of ours
     problem: str = ""  # why nothing can be sent at all
+    stopped: str = ""  # which queue of the hub somebody has stopped, and how
 
 
 class Hub:
@@ -54,6 +56,8 @@ class Hub:
         self.complete = False  # every kind was listed: what is not here, is not there
         self.trouble = ""  # why nothing new is heard of it; "" = all is heard
         self.heard_since_s = float("-inf")  # without a break; infinite while it is not heard
+        self.kueue_since_s = float("-inf")  # its Kueue is at work; infinite while it is not
+        self.kueue_writes = 0  # seen of Kueue's own hand; ours and people's are none
         self.workloads: dict[ObjectKey, KueueWorkload] = {}
         self.jobs: dict[ObjectKey, HubJob] = {}
         self.local_queues: dict[ObjectKey, LocalQueue] = {}
@@ -64,6 +68,7 @@ class Hub:
         self.parameters: dict[str, Selector | str] = {}  # of our checks; a text = what is wrong
         self.workload_of: dict[Key, ObjectKey] = {}
         self.job_of: dict[Key, ObjectKey] = {}  # jobs that we made
+        self.lives = Lives()
         self.seen_jobs: set[Key] = set()  # of ours, in this life of the process
         self._names: dict[ObjectKey, Key] = {}
         self._owned: dict[ObjectKey, set[ObjectKey]] = {}  # Job -> its Workloads
@@ -89,6 +94,7 @@ class Hub:
         at = key_of(thing.metadata)
         match thing:
             case KueueWorkload():
+                self._count(_written(self.workloads.get(at)), _written(thing))
                 self.workloads[at] = thing
                 kind, owner = thing.owner
                 if kind == "Job":
@@ -121,6 +127,7 @@ class Hub:
                 self.clusters[at[1]] = thing
             case _:
                 raise TypeError(f"{type(thing).__name__} is nothing that a hub's mirror holds")
+        self._count(_written(before), _written(thing))
         if before is not None and _meaning(before) == _meaning(thing):
             return set()
         return self._all()
@@ -130,7 +137,7 @@ class Hub:
         at = key_of(thing.metadata)
         match thing:
             case KueueWorkload():
-                self.workloads.pop(at, None)
+                self._count(_written(self.workloads.pop(at, None)), None)
                 jobs = self._owned.get((at[0], thing.owner[1]), set())
                 jobs.discard(at)
                 if not jobs:
@@ -169,6 +176,14 @@ class Hub:
     def _all(self) -> set[Key]:
         self._rules.clear()
         return set(self.workload_of)
+
+    def _count(self, before: object, after: object) -> None:
+        if before != after:
+            self.kueue_writes += 1
+
+    def owns(self, job: ObjectKey) -> bool:
+        """Whether Kueue has made a Workload of a Job."""
+        return job in self._owned
 
     def _owned_by(self, job: ObjectKey) -> set[Key]:
         found = (self._names.get(at) for at in self._owned.get(job, ()))
@@ -266,6 +281,7 @@ class Hub:
             selectors=selectors,
             own_checks=own,
             problem=wrong or problem,
+            stopped=_stopped(queue, local),
         )
 
     def _selectors(
@@ -319,6 +335,21 @@ def labelled(job: HubJob) -> Key | None:
     )
 
 
+def _written(thing: Object | None) -> object:
+    """What of an object only Kueue writes; Workloads themselves are its own, too."""
+    match thing:
+        case KueueWorkload(status=None):
+            return ()
+        case KueueWorkload(status=WorkloadStatus() as status):
+            return status.conditions, status.admission, status.cluster_name
+        case AdmissionCheck() if thing.spec.controller_name != MULTIKUEUE:
+            return None
+        case LocalQueue() | ClusterQueue() | AdmissionCheck() | MultiKueueCluster():
+            return thing.status
+        case _:
+            return None
+
+
 def _meaning(thing: Object) -> tuple[object, ...]:
     """What of an object rules depend on."""
     match thing:
@@ -332,6 +363,15 @@ def _meaning(thing: Object) -> tuple[object, ...]:
             return thing.status, thing.metadata.annotations
         case _:
             return (thing,)
+
+
+def _stopped(queue: ClusterQueue, local: LocalQueue) -> str:
+    """The ClusterQueue first: it shows on its LocalQueue too."""
+    if queue.held:
+        return f"ClusterQueue {queue.metadata.name} of the hub is stopped (stopPolicy {queue.held})"
+    if local.held:
+        return f"LocalQueue {local.metadata.name} of the hub is stopped (stopPolicy {local.held})"
+    return ""
 
 
 def _config_name(check: AdmissionCheck) -> tuple[str, str]:

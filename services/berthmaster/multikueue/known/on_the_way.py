@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from berthmaster.engine.fleet.needs import gpu_milli
+from berthmaster.engine.fleet.models import resources_of
+from berthmaster.kueue.asks import gpus_of
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.fleet import CopyReport, NodeReport
@@ -24,8 +25,12 @@ ADMITTED_S: Final = 10.0  # after admission pods are bound and reported, or wait
 class Way(NamedTuple):
     """What is on its way to a cluster."""
 
-    gpus: float  # of pods that nodes do not report yet
+    gpus: Mapping[str, float]  # by resource, of pods that nodes do not report yet
     unreserved: tuple[Workload, ...]  # for whose copies no quota is reserved yet
+
+    def gpus_of(self, resource: str) -> float:
+        """GPUs, or slices of them, that are asked for as this resource."""
+        return self.gpus.get(resource, 0.0)
 
 
 class Draft:
@@ -78,7 +83,7 @@ class OnTheWay:
 
     def node_reported(self, report: NodeReport) -> None:
         """What a node uses now; it may be what was on its way there."""
-        self._arrivals.report(report, lambda: self._held_for(report.cluster))
+        self._arrivals.report(report, lambda: self._held_for(report))
 
     def node_gone(self, cluster: str, node: str) -> None:
         """A node is no more."""
@@ -87,18 +92,21 @@ class OnTheWay:
     def to(self, cluster: str, now_s: float, settle_s: float, but: Key | None = None) -> Way:
         """What is on its way there. ``settle_s``: from running until nodes' reports surely show it.
         ``but``: one that is looked at itself, and does not stand in its own way."""
-        gpus = 0.0
+        gpus: dict[str, float] = {}
         unreserved: list[Workload] = []
         for workload in self._coming_to(cluster):
             if workload.key == but:
                 continue
-            wants = _gpus(workload)
             since_s = now_s - workload.changed_at_s
             shown = workload.state is State.RUNNING and since_s > settle_s
             if shown or (workload.state is State.ADMITTED and since_s > ADMITTED_S):
                 self.arrived(cluster, workload.key)
             else:
-                gpus += wants - self._arrivals.of(cluster, workload.key)
+                arrived = self._arrivals.of(cluster, workload.key)
+                for resource, wants in _gpus(workload).items():
+                    shown_of_it = min(wants, arrived)
+                    arrived -= shown_of_it
+                    gpus[resource] = gpus.get(resource, 0.0) + wants - shown_of_it
                 if workload.state in (State.PLACED, State.CLAIMED) and not self._reserved(workload):
                     unreserved.append(workload)
         return Way(gpus, tuple(unreserved))
@@ -116,10 +124,16 @@ class OnTheWay:
                 self.arrived(cluster, name)
         return [*found, *(w for w in drafted.values() if w.cluster == cluster)]
 
-    def _held_for(self, cluster: str) -> dict[Key, float]:
-        """What may have pods there by now: GPUs by workload, in the order of their placements."""
-        coming = (self._open.get(name) for name in self._coming.get(cluster, {}))
-        return {w.key: _gpus(w) for w in coming if w is not None and w.state in HELD}
+    def _held_for(self, node: NodeReport) -> dict[Key, float]:
+        """What may have pods on the node by now: GPUs by workload, in the order of their
+        placements. Another maker's GPUs are none that it could have there."""
+        offers = {*resources_of(node), *(share.resource for share in node.shares)}
+        coming = (self._open.get(name) for name in self._coming.get(node.cluster, {}))
+        return {
+            w.key: sum(gpus for resource, gpus in _gpus(w).items() if resource in offers)
+            for w in coming
+            if w is not None and w.state in HELD
+        }
 
     def _reserved(self, workload: Workload) -> bool:
         origin = workload.origin
@@ -129,5 +143,5 @@ class OnTheWay:
         return copy is not None and copy.quota_reserved
 
 
-def _gpus(workload: Workload) -> float:
-    return gpu_milli(workload.request) / 1000 if workload.request is not None else 0.0
+def _gpus(workload: Workload) -> dict[str, float]:
+    return gpus_of(workload.request) if workload.request is not None else {}

@@ -12,7 +12,10 @@ import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from berthmaster.engine.fleet.models import EXACTLY, GPU, PRODUCT
+import msgspec
+
+from berthmaster.engine.fleet.models import AMD, EXACTLY, GPU, PRODUCT
+from berthmaster.engine.fleet.shares import MIG, profile_milli
 from berthmaster.kubernetes.quantity import QuantityError, milli, whole
 from berthmaster.kueue.asks import asks_of
 from berthmaster.kueue.quota import PODS, Ask
@@ -37,6 +40,7 @@ from berthmaster.messages.workload import (
 )
 
 MIB: Final = 1024 * 1024
+WHOLE: Final = 1000
 MAX_CPU_MILLI: Final = 10_000_000
 MAX_MEMORY_MIB: Final = 1 << 30
 MAX_PRIORITY: Final = 1_000_000
@@ -103,6 +107,18 @@ def read_request(workload: KueueWorkload) -> Read:
     return Read(request, tuple(problems))
 
 
+def by_resource(request: JobRequest) -> JobRequest:
+    """With the resource named that its whole GPUs are: a Job of the hub asks for NVIDIA's where
+    nothing else is said, and no other maker's will do."""
+    sets = tuple(
+        msgspec.structs.replace(pods, gpu_resource=GPU)
+        if pods.gpus and pods.gpu_milli == WHOLE and not pods.gpu_resource
+        else pods
+        for pods in request.pod_sets
+    )
+    return request if sets == request.pod_sets else msgspec.structs.replace(request, pod_sets=sets)
+
+
 def read_asks(workload: KueueWorkload, request: JobRequest) -> tuple[Ask, ...]:
     """What it will ask of a worker's quota: what the hub's Kueue counts, once it has reserved that,
     by its very names (other makers' GPUs, slices); before that what the request says."""
@@ -147,17 +163,56 @@ def _pod_set(pods: KueuePodSet, problems: list[str]) -> PodSet:
         labels = dict(sorted(labels.items())[:MAX_LABELS])
     cpu = _total(spec, "cpu", where, problems, thousandths=True)
     memory = -(-_total(spec, "memory", where, problems) // MIB)
-    gpus = _total(spec, GPU, where, problems)
+    gpus = _gpus(spec, where, problems)
     return PodSet(
         name=name,
         count=count,
         cpu_milli=_within(cpu, 0, MAX_CPU_MILLI, f"{where}: {cpu} milli of cpu", problems),
         memory_mib=_within(memory, 0, MAX_MEMORY_MIB, f"{where}: {memory} MiB", problems),
-        gpus=_within(gpus, 0, MAX_GPUS_A_POD, f"{where}: {gpus} GPUs a pod", problems),
+        gpus=_within(
+            gpus.number, 0, MAX_GPUS_A_POD, f"{where}: {gpus.number} GPUs a pod", problems
+        ),
+        gpu_milli=gpus.milli,
+        mig_profile=gpus.profile,
+        gpu_resource=gpus.resource,
         gpu_models=models[:32],
         node_labels=labels,
         tolerations=tuple(_toleration(t) for t in (spec.tolerations or ())[:MAX_TOLERATIONS]),
     )
+
+
+class _Gpus(NamedTuple):
+    """What each pod asks for."""
+
+    number: int = 0
+    resource: str = ""  # of whole ones
+    profile: str = ""  # of MIG
+    milli: int = WHOLE
+
+
+def _gpus(spec: PodSpec, where: str, problems: list[str]) -> _Gpus:
+    """By the resource's very name: whoever asks for one maker's GPUs is not served by another's."""
+    whole = {name: n for name in (GPU, AMD) if (n := _total(spec, name, where, problems))}
+    if len(whole) > 1:
+        problems.append(f"{where}: GPUs of two makers: only {GPU} is looked at")
+    if whole:
+        resource = next(iter(whole))
+        return _Gpus(whole[resource], resource)
+    containers = (*(spec.containers or ()), *(spec.init_containers or ()))
+    names = {
+        name
+        for one in containers
+        if one.resources is not None
+        for named in (one.resources.requests, one.resources.limits)
+        for name in named or ()
+    }
+    slices = {name: _total(spec, name, where, problems) for name in names if name.startswith(MIG)}
+    for name, count in sorted(slices.items()):
+        profile = name.removeprefix(MIG)
+        milli_of_gpu = profile_milli(profile)
+        if count == 1 and len(slices) == 1 and milli_of_gpu is not None:
+            return _Gpus(1, "", profile, milli_of_gpu)
+    return _Gpus()  # several slices a pod: their quota counts, and CPU for room
 
 
 def _within(value: int, least: int, most: int, what: str, problems: list[str]) -> int:

@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from berthmaster.kueue.jobs import HubJob
+from berthmaster.kueue.names import FINISHED
 from berthmaster.kueue.workloads import KueueWorkload
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.fleet import CopyReport
 from berthmaster.multikueue.known.bus_state import BusState
+from berthmaster.multikueue.known.contest import Contest
 from berthmaster.multikueue.known.hub import Hub, Rules
 
 
@@ -23,9 +25,11 @@ class WorkloadView(NamedTuple):
     rules: Rules | None
     ours: bool  # its Job is made by us: the request came over the bus
     job_was_seen: bool
-    copies: Mapping[str, CopyReport]  # by cluster, of those that are heard of
+    copies: Mapping[str, CopyReport]  # by cluster, of those that were heard of and not gone
+    alive_at_s: Mapping[str, float]  # when these clusters were heard of last
     elsewhere: str = ""  # id of the hub where it stands, if that is another one
-    heard_since_s: float = float("-inf")  # the hub, without a break; infinite while it is not
+    is_unwritten: bool = False  # it is over, and the log should tell of it and does not
+    heard_since_s: float = float("-inf")  # the hub and its Kueue, without a break; else infinite
 
     @property
     def nominated(self) -> frozenset[str]:
@@ -41,11 +45,10 @@ class WorkloadView(NamedTuple):
 
     @property
     def admitted_copy(self) -> CopyReport | None:
-        """One that was admitted in a worker: it may run already, whatever the hub says."""
-        for _, copy in sorted(self.copies.items()):
-            if copy.admitted and not (copy.evicted or copy.finished):
-                return copy
-        return None
+        """One that was admitted in a worker: it may run already, whatever the hub says. Where it is
+        nominated first: that one the hub will take over."""
+        found = [copy for _, copy in sorted(self.copies.items()) if copy.running]
+        return min(found, key=lambda one: one.cluster not in self.nominated, default=None)
 
     @property
     def running_copy(self) -> CopyReport | None:
@@ -59,11 +62,20 @@ class Memo:
 
     __slots__ = (
         "admitted_since_s",
+        "blind",
+        "cleared_at_s",
+        "contest",
+        "copy_was_seen",
         "evicting_since_s",
+        "is_late",
+        "leaving",
+        "lingering_since_s",
         "nominated",
+        "patience_since_s",
         "ran_in",
         "ready_at_s",
         "told",
+        "tried",
         "trouble",
         "trouble_passes",
         "trouble_until_s",
@@ -74,19 +86,50 @@ class Memo:
         self.ready_at_s: float | None = None  # since when it may be nominated, and has no cluster
         self.admitted_since_s: float | None = None  # a copy is admitted and the hub does not say so
         self.evicting_since_s: float | None = None  # Kueue takes it back and its pods still count
+        self.blind = False  # it was nominated while the bus was away
+        self.is_late = False  # it was over before the log knew of it
         self.ran_in = ""  # cluster that had its last admitted copy
         self.why = ""  # what it waited for at the last look
-        self.nominated: dict[str, float] = {}  # seen nominated in this Kueue attempt -> since when
+        self.patience_since_s = float("-inf")  # the hub has had its time for it (hub_pace.py)
         self.told: dict[str, str] = {}  # reason of an event -> its note
         self.trouble = ""  # why the last write to Kubernetes failed
         self.trouble_passes = False  # it is none that a person can mend, and over in seconds
         self.trouble_until_s = 0.0
+        self.contest = Contest()
+        self.nominated: dict[str, float] = {}  # seen nominated in this Kueue attempt -> since when
+        self.tried: dict[str, float] = {}  # clusters that were left in it -> when
+        self.leaving = ""  # why the open attempt's nomination is taken back
+        self.copy_was_seen = False  # of the last nomination
+        self.cleared_at_s: float | None = None  # when that was taken back; None = not in this life
+        self.lingering_since_s: float | None = None  # copies of it have to go
+
+    def kueue_took_it_back(self) -> None:
+        """Its attempt in Kueue has ended: Kueue removes all copies, and the next one is new."""
+        self.ready_at_s = None
+        self.ran_in = ""
+        self.blind = False
+        self.contest.over()
+        self.nominated.clear()
+        self.tried.clear()
+        self.leaving = ""
+        self.copy_was_seen = False
+        self.cleared_at_s = float("-inf")
+        self.lingering_since_s = None
+
+    def cleared(self, cluster: str, now_s: float) -> None:
+        """The nomination was taken back, to leave a cluster if one is named."""
+        self.nominated.clear()
+        self.cleared_at_s = now_s
+        if cluster:
+            self.tried[cluster] = now_s
 
 
 def view_of(name: Key, know: BusState, hub: Hub) -> WorkloadView:
     """All that is known of one workload."""
     bus = know.open.get(name)
     workload = hub.workload(name, bus.origin.uid if bus is not None and bus.origin else "")
+    if workload is None:
+        workload = _gone(name, bus, hub)
     home = know.home_of(bus) if bus is not None else ""
     rules = hub.rules(workload) if workload is not None else None
     copies: dict[str, CopyReport] = {}
@@ -106,6 +149,19 @@ def view_of(name: Key, know: BusState, hub: Hub) -> WorkloadView:
         ours=name in hub.job_of or (bus is not None and bus.origin is None),
         job_was_seen=name in hub.seen_jobs,
         copies=copies,
+        alive_at_s={name: know.view.clusters.peek(name).alive_at_s for name in copies},
         elsewhere="" if hub.is_mine(home) else home,
-        heard_since_s=hub.heard_since_s,
+        is_unwritten=(
+            bus is None and workload is not None and hub.lives.is_unwritten(name, workload)
+        ),
+        heard_since_s=max(hub.heard_since_s, hub.kueue_since_s),
     )
+
+
+def _gone(name: Key, bus: Workload | None, hub: Hub) -> KueueWorkload | None:
+    """A Workload that was deleted before the log knew of it, or of its good or bad end."""
+    found = hub.lives.gone.get(name)
+    if found is None or bus is None:
+        return found
+    same = bus.origin is None or bus.origin.uid in ("", found.metadata.uid)
+    return found if same and found.holds(FINISHED) else None

@@ -8,17 +8,36 @@ may be both. Tables at the end.
 import re
 from collections.abc import Callable, Mapping
 from itertools import pairwise
-from math import isfinite
-from typing import Final, NamedTuple
+from math import isinf, isnan, nan
+from typing import Final
 
 import msgspec
 
-from berthmaster.placement.cel.amounts import QUANTITIES, VERSIONS, AmountMethod
+from berthmaster.placement.cel.amounts import QUANTITIES, VERSIONS, AmountMethod, sign
 from berthmaster.placement.cel.errors import EvalError, WrongType
+from berthmaster.placement.cel.formatting import formatted, quoted, shortest
 from berthmaster.placement.cel.patterns import pattern
+from berthmaster.placement.cel.times import (
+    PARTS,
+    SECOND_NS,
+    part_of_span,
+    part_of_time,
+    span_in,
+    span_of,
+    text_of_span,
+    text_of_time,
+    time_at,
+    time_of,
+)
 from berthmaster.placement.cel.values import (
+    LEAST,
+    MOST,
+    TYPE_NAMES,
+    Duration,
+    Kind,
     Meter,
     Quantity,
+    Timestamp,
     Value,
     Version,
     equal,
@@ -30,14 +49,15 @@ from berthmaster.placement.cel.values import (
 )
 
 MAX_JSON_CHARS: Final = 65_536
+_DIGITS: Final = "[0-9](?:_?[0-9]){0,63}"
+_NUMBER: Final = re.compile(
+    rf"[+-]?(?:{_DIGITS}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(?:[eE][+-]?{_DIGITS})?", re.ASCII
+)
+_NO_NUMBER: Final = re.compile(r"[+-]?(?:inf|infinity)|nan", re.ASCII | re.IGNORECASE)
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
 
 
-class Function(NamedTuple):
-    """What is called, and with how many values (a method's own not counted)."""
-
-    run: Callable[..., Value]
-    arities: tuple[int, ...]
+Function = Callable[..., Value]  # of the meter and the values, a method's own first
 
 
 # ---- arithmetic
@@ -51,6 +71,8 @@ def arithmetic(sign: str, left: Value, right: Value, meter: Meter) -> Value:
     if isinstance(left, list) and isinstance(right, list) and sign == "+":
         meter.charge(1 + len(left) + len(right))
         return left + right
+    if isinstance(left, Timestamp | Duration) and isinstance(right, Timestamp | Duration):
+        return _times(sign, left, right)
     if not (is_number(left) and is_number(right) and type(left) is type(right)):
         raise WrongType(f"no {sign} of {kind_of(left)} and {kind_of(right)}")
     if isinstance(left, float):
@@ -68,6 +90,20 @@ def arithmetic(sign: str, left: Value, right: Value, meter: Meter) -> Value:
     if (left < 0) != (right < 0):
         quotient = -quotient  # toward zero, as CEL has it
     return integer(quotient) if sign == "/" else left - quotient * right
+
+
+def _times(sign: str, left: Timestamp | Duration, right: Timestamp | Duration) -> Value:
+    spans = isinstance(left, Duration), isinstance(right, Duration)
+    if sign == "+" and all(spans):
+        return span_of(left.ns + right.ns)
+    if sign == "+" and any(spans):
+        at = right if isinstance(right, Timestamp) else left
+        return time_at(left.ns + right.ns, at.zone_s if isinstance(at, Timestamp) else 0)
+    if sign == "-" and spans[0] == spans[1]:
+        return span_of(left.ns - right.ns)
+    if sign == "-" and isinstance(left, Timestamp):
+        return time_at(left.ns - right.ns, left.zone_s)
+    raise WrongType(f"no {sign} of {kind_of(left)} and {kind_of(right)}")
 
 
 def _doubles(sign: str, left: float, right: float) -> float:
@@ -108,11 +144,15 @@ def _int(meter: Meter, of: Value) -> int:
     meter.charge(1)
     if isinstance(of, int) and not isinstance(of, bool):
         return of
+    if isinstance(of, Timestamp):
+        return of.ns // SECOND_NS
+    if isinstance(of, Duration):
+        return of.ns
     if not isinstance(of, float | str):
         raise WrongType(f"no int of a {kind_of(of)}")
     if isinstance(of, float):
-        if isfinite(of):
-            return integer(int(of))
+        if LEAST < of < MOST:
+            return int(of)
     elif _WHOLE.fullmatch(of):
         return integer(int(of))
     raise EvalError(f"no whole number: {str(of)[:40]!r}")
@@ -123,12 +163,10 @@ def _double(meter: Meter, of: Value) -> float:
     if is_number(of):
         return float(of)
     if isinstance(of, str):
-        try:
-            if "_" in of or len(of) > 64 or of != of.strip():
-                raise ValueError
-            return float(of)
-        except ValueError:
-            raise EvalError(f"no number: {of[:40]!r}") from None
+        found = float(of) if _NUMBER.fullmatch(of) else nan
+        if (isinf(found) or isnan(found)) and not _NO_NUMBER.fullmatch(of):
+            raise EvalError(f"no number: {of[:40]!r}")
+        return float(of) if isnan(found) else found
     raise WrongType(f"no double of a {kind_of(of)}")
 
 
@@ -141,7 +179,11 @@ def _string(meter: Meter, of: Value) -> str:
     if isinstance(of, int):
         return str(of)
     if isinstance(of, float):
-        return str(int(of)) if of.is_integer() and abs(of) < 1e15 else repr(of)
+        return shortest(of)
+    if isinstance(of, Timestamp):
+        return text_of_time(of)
+    if isinstance(of, Duration):
+        return text_of_span(of)
     raise WrongType(f"no string of a {kind_of(of)}")
 
 
@@ -150,12 +192,58 @@ def _bool(meter: Meter, of: Value) -> bool:
     if isinstance(of, bool):
         return of
     if isinstance(of, str):
-        if of in ("true", "True", "TRUE", "t", "1"):
+        if of in ("true", "True", "TRUE", "t", "T", "1"):
             return True
-        if of in ("false", "False", "FALSE", "f", "0"):
+        if of in ("false", "False", "FALSE", "f", "F", "0"):
             return False
         raise EvalError(f"neither true nor false: {of[:40]!r}")
     raise WrongType(f"no bool of a {kind_of(of)}")
+
+
+def _timestamp(meter: Meter, of: Value) -> Timestamp:
+    meter.charge(1)
+    if isinstance(of, Timestamp):
+        return of
+    if isinstance(of, str):
+        return time_of(of)
+    if isinstance(of, int) and not isinstance(of, bool):
+        return time_at(of * SECOND_NS)
+    raise WrongType(f"no timestamp of a {kind_of(of)}")
+
+
+def _duration(meter: Meter, of: Value) -> Duration:
+    meter.charge(1)
+    if isinstance(of, Duration):
+        return of
+    if isinstance(of, str):
+        meter.text(len(of))
+        return span_in(of)
+    raise WrongType(f"no duration of a {kind_of(of)}")
+
+
+def _part(name: str) -> Callable[..., int]:
+    def part(meter: Meter, of: Value, zone: Value = None) -> int:
+        meter.charge(1)
+        if isinstance(of, Timestamp) and (zone is None or isinstance(zone, str)):
+            return part_of_time(name, of, zone)
+        found = part_of_span(name, of) if isinstance(of, Duration) and zone is None else None
+        if found is None:
+            raise WrongType(f"{name} of a {kind_of(of)}")
+        return found
+
+    return part
+
+
+def _type(meter: Meter, of: Value) -> Kind:
+    meter.charge(1)
+    return Kind(TYPE_NAMES[kind_of(of)])
+
+
+def _sign(meter: Meter, of: Value) -> int:
+    meter.charge(1)
+    if not isinstance(of, Quantity):
+        raise WrongType(f"sign of a {kind_of(of)}")
+    return sign(of)
 
 
 # ---- strings
@@ -185,6 +273,27 @@ def _matches(meter: Meter, of: Value, wanted: Value) -> bool:
     _texts("matches", of, wanted)
     meter.text(len(of), len(wanted))
     return pattern(wanted).found_in(of, meter)
+
+
+def _find(meter: Meter, of: Value, wanted: Value) -> str:
+    _texts("find", of, wanted)
+    meter.text(len(of), len(wanted))
+    return pattern(wanted).first_in(of, meter)
+
+
+def _find_all(meter: Meter, of: Value, wanted: Value, most: Value = -1) -> list[str]:
+    _texts("findAll", of, wanted)
+    if not isinstance(most, int) or isinstance(most, bool):
+        raise WrongType(f"findAll takes a whole number, not a {kind_of(most)}")
+    meter.text(len(of), len(wanted))
+    return pattern(wanted).all_in(of, most, meter)
+
+
+def _format(meter: Meter, of: Value, values: Value) -> str:
+    _texts("format", of)
+    if not isinstance(values, list):
+        raise WrongType(f"format of a {kind_of(values)}")
+    return formatted(meter, of, values)
 
 
 def _place(of: Value, name: str, at: Value, most: int) -> int:
@@ -219,10 +328,19 @@ def _index_of(name: str) -> Callable[..., int]:
             return next((at for at in places if equal(of[at], wanted, meter)), -1)
         _texts(name, of, wanted)
         meter.text(len(of), len(wanted))
+        if start is None:
+            return int(of.find(wanted) if name == "indexOf" else of.rfind(wanted))
+        if not isinstance(start, int) or isinstance(start, bool):
+            raise WrongType(f"{name} takes a whole number, not a {kind_of(start)}")
+        if not wanted:
+            return start  # as in Go, wherever that is
+        if start < 0:
+            raise EvalError(f"{name}: {start} is before the text")
+        if start >= len(of):
+            return -1
         if name == "lastIndexOf":
-            end = len(of) if start is None else _place(of, name, start, len(of))
-            return int(of.rfind(wanted, 0, end + len(wanted)))
-        return int(of.find(wanted, 0 if start is None else _place(of, name, start, len(of))))
+            return int(of.rfind(wanted, 0, start + len(wanted)))
+        return int(of.find(wanted, start))
 
     return index
 
@@ -284,7 +402,7 @@ def _numbers(name: str, of: Value, meter: Meter) -> list[Value]:
 def _sum(meter: Meter, of: Value) -> Value:
     total: Value = None
     for one in _numbers("sum", of, meter):
-        if not is_number(one):
+        if not is_number(one) and not isinstance(one, Duration):
             raise WrongType(f"sum of a {kind_of(one)}")
         total = one if total is None else arithmetic("+", total, one, meter)
     return 0 if total is None else total
@@ -297,8 +415,11 @@ def _extreme(name: str) -> Callable[..., Value]:
             raise EvalError(f"{name} of nothing")
         best = numbers[0]
         for one in numbers[1:]:
-            if less(one, best, meter) if name == "min" else less(best, one, meter):
-                best = one
+            try:
+                if less(one, best, meter) if name == "min" else less(best, one, meter):
+                    best = one
+            except WrongType:
+                continue  # what has no order is passed over, as in cel-go
         return best
 
     return extreme
@@ -309,12 +430,10 @@ def _is_sorted(meter: Meter, of: Value) -> bool:
     return not any(less(two, one, meter) for one, two in pairwise(numbers))
 
 
-def _reverse(meter: Meter, of: Value) -> Value:
-    meter.charge(1)
-    if isinstance(of, str | list):
-        meter.charge(len(of))
-        return of[::-1]
-    raise WrongType(f"reverse of a {kind_of(of)}")
+def _reverse(meter: Meter, of: Value) -> str:
+    _texts("reverse", of)
+    meter.text(len(of))
+    return str(of[::-1])
 
 
 # ---- quantities and versions
@@ -345,48 +464,54 @@ def _made(name: str, table: Mapping[str, AmountMethod]) -> Callable[..., Value]:
     return called
 
 
+_SPACE: Final = " \t\n\v\f\r\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
+    map(chr, range(0x2000, 0x200B))
+)
 _LOWER: Final = {code: code + 32 for code in range(65, 91)}
 _UPPER: Final = {code: code - 32 for code in range(97, 123)}
 FUNCTIONS: Final[Mapping[str, Function]] = {
-    "size": Function(_size, (1,)),
-    "int": Function(_int, (1,)),
-    "double": Function(_double, (1,)),
-    "string": Function(_string, (1,)),
-    "bool": Function(_bool, (1,)),
-    "dyn": Function(lambda meter, of: of, (1,)),
-    "matches": Function(_matches, (2,)),
-    **{name: Function(_made(name, QUANTITIES), (1,)) for name in ("quantity", "isQuantity")},
-    **{name: Function(_made(name, VERSIONS), (1,)) for name in ("semver", "isSemver")},
+    "size": _size,
+    "int": _int,
+    "double": _double,
+    "string": _string,
+    "bool": _bool,
+    "dyn": lambda meter, of: of,
+    "type": _type,
+    "timestamp": _timestamp,
+    "duration": _duration,
+    "strings.quote": _on_texts("strings.quote", quoted),
+    "sign": _sign,
+    "matches": _matches,
+    **{name: _made(name, QUANTITIES) for name in ("quantity", "isQuantity")},
+    **{name: _made(name, VERSIONS) for name in ("semver", "isSemver")},
 }
 METHODS: Final[Mapping[str, Function]] = {
-    "size": Function(_size, (0,)),
-    "matches": Function(_matches, (1,)),
-    "startsWith": Function(_on_texts("startsWith", str.startswith), (1,)),
-    "endsWith": Function(_on_texts("endsWith", str.endswith), (1,)),
-    "contains": Function(_on_texts("contains", lambda of, what: what in of), (1,)),
-    "charAt": Function(_char_at, (1,)),
-    "substring": Function(_substring, (1, 2)),
-    "indexOf": Function(_index_of("indexOf"), (1, 2)),
-    "lastIndexOf": Function(_index_of("lastIndexOf"), (1, 2)),
-    "replace": Function(_replace, (2, 3)),
-    "split": Function(_split, (1, 2)),
-    "join": Function(_join, (0, 1)),
-    "trim": Function(_on_texts("trim", str.strip), (0,)),
-    "lowerAscii": Function(_on_texts("lowerAscii", lambda of: of.translate(_LOWER)), (0,)),
-    "upperAscii": Function(_on_texts("upperAscii", lambda of: of.translate(_UPPER)), (0,)),
-    "reverse": Function(_reverse, (0,)),
-    "parseJSON": Function(_parse_json, (0,)),
-    "sum": Function(_sum, (0,)),
-    "min": Function(_extreme("min"), (0,)),
-    "max": Function(_extreme("max"), (0,)),
-    "isSorted": Function(_is_sorted, (0,)),
-    **{
-        name: Function(_amounts(name), (0,))
-        for name in ("sign", "isInteger", "asInteger", "asApproximateFloat")
-    },
-    **{name: Function(_amounts(name), (0,)) for name in ("major", "minor", "patch")},
-    **{
-        name: Function(_amounts(name), (1,))
-        for name in ("isGreaterThan", "isLessThan", "compareTo", "add", "sub")
-    },
+    "size": _size,
+    "matches": _matches,
+    "startsWith": _on_texts("startsWith", str.startswith),
+    "endsWith": _on_texts("endsWith", str.endswith),
+    "contains": _on_texts("contains", lambda of, what: what in of),
+    "charAt": _char_at,
+    "substring": _substring,
+    "indexOf": _index_of("indexOf"),
+    "lastIndexOf": _index_of("lastIndexOf"),
+    "replace": _replace,
+    "split": _split,
+    "join": _join,
+    "trim": _on_texts("trim", lambda of: of.strip(_SPACE)),
+    "lowerAscii": _on_texts("lowerAscii", lambda of: of.translate(_LOWER)),
+    "upperAscii": _on_texts("upperAscii", lambda of: of.translate(_UPPER)),
+    "reverse": _reverse,
+    "parseJSON": _parse_json,
+    "sum": _sum,
+    "min": _extreme("min"),
+    "max": _extreme("max"),
+    "isSorted": _is_sorted,
+    **{name: _amounts(name) for name in ("isInteger", "asInteger", "asApproximateFloat")},
+    **{name: _amounts(name) for name in ("major", "minor", "patch")},
+    **{name: _amounts(name) for name in ("isGreaterThan", "isLessThan", "compareTo", "add", "sub")},
+    "format": _format,
+    "find": _find,
+    "findAll": _find_all,
+    **{name: _part(name) for name in (*PARTS, "getMilliseconds")},
 }

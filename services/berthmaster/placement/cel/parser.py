@@ -10,12 +10,14 @@
     primary  = literal | NAME [ "(" args ")" ] | "(" expr ")" | "[" items "]" | "{" entries "}"
 """
 
+from math import isinf
 from typing import Final
 
 from berthmaster.placement.cel.errors import Malformed
+from berthmaster.placement.cel.functions import FUNCTIONS
 from berthmaster.placement.cel.logic import Logic, Macro
 from berthmaster.placement.cel.part import Node
-from berthmaster.placement.cel.tokens import Token, tokens
+from berthmaster.placement.cel.tokens import RESERVED, Token, tokens
 from berthmaster.placement.cel.tree import (
     Binary,
     Call,
@@ -126,6 +128,8 @@ class _Parser:
 
     def _members(self, found: Node) -> Node:
         while True:
+            if self._is("{") and isinstance(found, Select | Name):
+                raise Malformed("messages are not offered here", self.word.at)
             if sign := self._accept("["):
                 found = Index(sign.at, found, self.expression())
                 self._take("]")
@@ -136,7 +140,7 @@ class _Parser:
                 if self._accept("("):
                     found = self._method(sign.at, found, name.value)
                 else:
-                    found = Select(sign.at, found, name.value)
+                    found = _protobuf(found, name.value) or Select(sign.at, found, name.value)
             else:
                 return found
 
@@ -150,6 +154,8 @@ class _Parser:
     def _method(self, at: int, of: Node, name: str) -> Node:
         args = self._until(")")
         if name not in _MACROS:
+            if isinstance(of, Name) and f"{of.name}.{name}" in FUNCTIONS:
+                return Call(of.at, f"{of.name}.{name}", None, args)
             return Call(at, name, of, args)
         if len(args) not in ((2, 3) if name == "map" else (2,)):
             raise Malformed(f"{name} takes a variable and an expression", at)
@@ -177,15 +183,24 @@ class _Parser:
         if word.kind == "name" and word.value in _LITERALS:
             self._next += 1
             return Literal(word.at, _LITERALS[word.value])
+        if self._is("."):
+            self._next += 1  # .name is name where there are no containers
+            if self.word.kind != "name":
+                raise Malformed("a name expected", self.word.at)
+            return self._primary()
         if self._accept("("):
             found = self.expression()
             self._take(")")
             return found
+        if self._is("?"):
+            raise Malformed("optional values are not offered here", word.at)
         if self._accept("["):
             return ListOf(word.at, self._until("]"))
         if self._accept("{"):
             return self._map(word.at)
         if word.kind == "name":
+            if word.value in RESERVED:
+                raise Malformed(f"{word.value!r} is a reserved word", word.at)
             name = self._name()
             return self._call(name) if self._accept("(") else Name(name.at, name.value)
         found_text = repr(word.value) if word.kind != "end" else "the end"
@@ -214,9 +229,21 @@ class _Parser:
         word = self.word
         self._next += 1
         if word.kind == "double":
-            return Literal(word.at, -float(word.value) if negative else float(word.value))
+            number = float(word.value)
+            if isinf(number):
+                raise Malformed("a number beyond 64 bits", word.at)
+            return Literal(word.at, -number if negative else number)
         value = int(word.value, 16 if word.value.lower().startswith("0x") else 10)
         value = -value if negative else value
         if not LEAST <= value <= MOST:
             raise Malformed("a whole number beyond 64 bits", word.at)
         return Literal(word.at, value)
+
+
+def _protobuf(of: Node, name: str) -> Node | None:
+    """``google.protobuf.Timestamp`` and ``google.protobuf.Duration``, which are types."""
+    if name not in ("Timestamp", "Duration") or not isinstance(of, Select):
+        return None
+    if of.field != "protobuf" or not isinstance(of.of, Name) or of.of.name != "google":
+        return None
+    return Name(of.of.at, f"google.protobuf.{name}")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from berthmaster.placement.cel.types import Overload, Type, Types
 from berthmaster.placement.cel.values import Meter, Value
 
 
@@ -22,6 +23,23 @@ class Env:
         return Env({**self.names, name: None}, self.meter, self.host)
 
 
+class Scope:
+    """What is known when an expression is read: names, the caller's methods, types."""
+
+    __slots__ = ("host", "names", "types")
+
+    def __init__(
+        self, names: Mapping[str, Type], host: Mapping[str, Sequence[Overload]], types: Types
+    ) -> None:
+        self.names = names
+        self.host = host
+        self.types = types
+
+    def inner(self, name: str, one: Type) -> "Scope":
+        """The same, and one more name."""
+        return Scope({**self.names, name: one}, self.host, self.types)
+
+
 class Node:
     """A part of an expression."""
 
@@ -38,10 +56,9 @@ class Node:
         """What it consists of."""
         return ()
 
-    def check(self, scope: frozenset[str], host: frozenset[str]) -> None:
-        """Raises Malformed for what is wrong for every input."""
-        for part in self.parts():
-            part.check(scope, host)
+    def check(self, scope: Scope) -> Type:
+        """Its type. Raises Malformed for what is wrong for every input."""
+        raise NotImplementedError
 
     @property
     def constant(self) -> bool:

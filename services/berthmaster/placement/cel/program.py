@@ -1,7 +1,8 @@
 """An expression that was read and checked, ready to be asked about one input after another. Pure.
 
-Checked means: it can be true of something. Names and functions are known, no part without input is
-an error by itself, and the whole is not surely something else than true or false.
+Checked means: it can be true of something. Names and functions are known, types go together as
+cel-go's checker has it, no part without input is an error by itself, and the whole is not surely
+something else than true or false.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,12 +11,15 @@ from typing import Final
 
 from berthmaster.placement.cel.errors import EvalError, Malformed, TooCostly, WrongType
 from berthmaster.placement.cel.parser import parse
-from berthmaster.placement.cel.part import Env, Node
-from berthmaster.placement.cel.tree import ListOf, Literal, MapOf, Minus, Name
+from berthmaster.placement.cel.part import Env, Node, Scope
+from berthmaster.placement.cel.tree import Literal
+from berthmaster.placement.cel.types import BOOL, DYN, STRING, Overload, Types, list_of, map_of
 from berthmaster.placement.cel.values import Meter, Value, kind_of
 
 MAX_LEVELS: Final = 150
 CONSTANT_STEPS: Final = 20_000
+NAMED: Final = map_of(STRING, DYN)
+METHOD: Final = (Overload((DYN, STRING), list_of(DYN)),)
 Host = Mapping[str, Callable[..., Value]]
 
 
@@ -33,22 +37,25 @@ class Program:
         except RecursionError:
             raise TooCostly("more levels than an evaluation may have") from None
         if not isinstance(value, bool):
+            if value is None:
+                raise EvalError("it is null, neither true nor false")
             raise WrongType(f"it is a {kind_of(value)}, not true or false")
         return value
 
 
 @lru_cache(maxsize=512)
 def compiled(text: str, names: frozenset[str], methods: frozenset[str]) -> Program:
-    """The program of a text. Raises Malformed."""
+    """The program of a text: its names are maps, its methods of a value take a string and give a
+    list. Raises Malformed."""
     root = parse(text)
     if root.depth() > MAX_LEVELS:
         raise Malformed(f"more than {MAX_LEVELS} levels; brackets in a long sum or product help")
-    root.check(names, methods)
+    types = Types()
+    scope = Scope(dict.fromkeys(names, NAMED), dict.fromkeys(methods, METHOD), types)
+    found = types.of(root.check(scope))
+    if not types.fits([found], [BOOL]):
+        raise Malformed(f"it is a {found.name}, not true or false")
     _check_constants(root)
-    if isinstance(root, ListOf | MapOf | Minus):
-        raise Malformed("it is not true or false")
-    if isinstance(root, Name) and root.name in names:
-        raise Malformed(f"it is {root.name}, not true or false")
     return Program(text, root)
 
 

@@ -47,6 +47,8 @@ def tokens(text: str) -> list[Token]:
     at = 0
     while at < len(text):
         match = _WORD.match(text, at)
+        if match is None and text[at] == "`":
+            raise Malformed('names in backquotes are not offered here, but a["b"]', at)
         if match is None:
             raise Malformed(f"{text[at]!r} has no meaning here", at)
         kind = match.lastgroup
@@ -57,8 +59,6 @@ def tokens(text: str) -> list[Token]:
             continue
         if kind == "integer" and match[0][-1] in "uU":
             raise Malformed("unsigned numbers are not offered here", at)
-        if kind == "name" and match[0] in RESERVED:
-            raise Malformed(f"{match[0]!r} is a reserved word", at)
         if kind in ("name", "sign", "integer", "double"):
             found.append(Token(kind, match[0], at))  # type: ignore[arg-type]
         at = match.end()

@@ -8,18 +8,72 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from berthmaster.placement.cel.errors import EvalError, Malformed, WrongType
-from berthmaster.placement.cel.functions import (
-    FUNCTIONS,
-    METHODS,
-    Function,
-    arithmetic,
-    negative,
+from berthmaster.placement.cel.formatting import checked
+from berthmaster.placement.cel.functions import FUNCTIONS, METHODS, Function, arithmetic, negative
+from berthmaster.placement.cel.overloads import (
+    FUNCTION_TYPES,
+    METHOD_TYPES,
+    NOT_OFFERED,
+    OPERATORS,
 )
-from berthmaster.placement.cel.part import Env, Node
+from berthmaster.placement.cel.part import Env, Node, Scope
 from berthmaster.placement.cel.patterns import pattern
-from berthmaster.placement.cel.values import Meter, Value, equal, kind_of, less
+from berthmaster.placement.cel.times import span_in, time_of
+from berthmaster.placement.cel.types import (
+    BOOL,
+    BYTES,
+    DOUBLE,
+    DURATION,
+    DYN,
+    INT,
+    NULL,
+    STRING,
+    TIMESTAMP,
+    UINT,
+    Type,
+    list_of,
+    map_of,
+    type_of,
+)
+from berthmaster.placement.cel.values import (
+    TYPE_NAMES,
+    Kind,
+    Meter,
+    Value,
+    equal,
+    find,
+    key_of,
+    kind_of,
+    less,
+)
 
 NO_SUCH_KEY: Final = "no such key: "
+_LITERALS: Final = {bool: BOOL, int: INT, float: DOUBLE, str: STRING}
+_TYPES: Final[Mapping[str, Type]] = {
+    "bool": BOOL,
+    "int": INT,
+    "uint": UINT,
+    "double": DOUBLE,
+    "string": STRING,
+    "bytes": BYTES,
+    "list": list_of(DYN),
+    "map": map_of(DYN, DYN),
+    "null_type": NULL,
+    "type": type_of(DYN),
+    TYPE_NAMES["timestamp"]: TIMESTAMP,
+    TYPE_NAMES["duration"]: DURATION,
+}  # whose names are values of expressions
+_KEYS: Final = frozenset({"string", "int", "double", "bool", "dyn"})
+
+
+def _called(scope: Scope, sign: str, at: int, *parts: Node) -> Type:
+    """What an operator gives. Raises Malformed."""
+    takes = [part.check(scope) for part in parts]
+    gives = scope.types.call(OPERATORS[sign], takes)
+    if gives is None:
+        told = " and ".join(str(scope.types.of(one)) for one in takes)
+        raise Malformed(f"no {sign.removesuffix(' of')} of {told}", at)
+    return gives
 
 
 class Literal(Node):
@@ -31,32 +85,42 @@ class Literal(Node):
         super().__init__(at)
         self.value = value
 
+    def check(self, scope: Scope) -> Type:
+        return NULL if self.value is None else _LITERALS[type(self.value)]
+
     def run(self, env: Env) -> Value:
         env.meter.charge(1)
         return self.value
 
 
 class Name(Node):
-    """A variable."""
+    """A variable, or the name of a type."""
 
-    __slots__ = ("name",)
+    __slots__ = ("kind", "name")
 
     def __init__(self, at: int, name: str) -> None:
         super().__init__(at)
         self.name = name
+        self.kind: Kind | None = None  # if it turns out to be that of a type
+
+    def check(self, scope: Scope) -> Type:
+        if (known := scope.names.get(self.name)) is not None:
+            return known
+        if (one := _TYPES.get(self.name)) is not None:
+            self.kind = Kind(self.name)
+            return type_of(one)
+        if what := NOT_OFFERED.get(self.name):
+            raise Malformed(f"{self.name}: {what} not offered here", self.at)
+        known_names = ", ".join(sorted(scope.names))
+        raise Malformed(f"nothing is named {self.name!r}; there is {known_names}", self.at)
 
     def run(self, env: Env) -> Value:
         env.meter.charge(1)
-        return env.names[self.name]
-
-    def check(self, scope: frozenset[str], host: frozenset[str]) -> None:
-        if self.name not in scope:
-            known = ", ".join(sorted(scope))
-            raise Malformed(f"nothing is named {self.name!r}; there is {known}", self.at)
+        return env.names[self.name] if self.kind is None else self.kind
 
     @property
     def constant(self) -> bool:
-        return False
+        return self.kind is not None
 
 
 class Select(Node):
@@ -71,9 +135,30 @@ class Select(Node):
     def parts(self) -> Sequence[Node]:
         return (self.of,)
 
+    def check(self, scope: Scope) -> Type:
+        if (
+            self.field == "managedFields"
+            and isinstance(self.of, Select)
+            and self.of.field == "metadata"
+        ):
+            raise Malformed("metadata.managedFields are not kept here", self.at)
+        of = scope.types.of(self.of.check(scope))
+        if of.name == "map":
+            one = of.of[1]
+        elif of == DYN or of.variable:
+            scope.types.fits([DYN], [of])
+            one = DYN
+        else:
+            raise Malformed(f"a {of} has no field {self.field!r}", self.at)
+        return BOOL if self.asked else one
+
     def run(self, env: Env) -> Value:
         env.meter.charge(1)
         of = self.of.run(env)
+        if self.asked and not isinstance(of, Mapping | list):
+            return False
+        if of is None:
+            raise EvalError(f"null has no field {self.field!r}")
         if not isinstance(of, Mapping):
             raise WrongType(f"a {kind_of(of)} has no field {self.field!r}")
         if self.asked:
@@ -96,35 +181,53 @@ class Index(Node):
     def parts(self) -> Sequence[Node]:
         return (self.of, self.key)
 
+    def check(self, scope: Scope) -> Type:
+        return _called(scope, "[]", self.at, self.of, self.key)
+
     def run(self, env: Env) -> Value:
         env.meter.charge(1)
         of, key = self.of.run(env), self.key.run(env)
         if isinstance(of, Mapping):
-            if isinstance(key, str) and key in of:
-                return of[key]
+            there, value = find(of, key)
+            if there:
+                return value
             raise EvalError(f"{NO_SUCH_KEY}{str(key)[:80]}")
         if isinstance(of, list):
-            if isinstance(key, float) and key.is_integer():
+            if isinstance(key, float):
+                if not key.is_integer():
+                    raise EvalError(f"index {key} of a list")
                 key = int(key)
+            if key is None:
+                raise EvalError("index null of a list")
             if not isinstance(key, int) or isinstance(key, bool):
                 raise WrongType(f"a list is indexed by numbers, not by a {kind_of(key)}")
             if not 0 <= key < len(of):
                 raise EvalError(f"index {key} of a list of {len(of)}")
             return of[key]
+        if of is None:
+            raise EvalError("null has no index")
         raise WrongType(f"a {kind_of(of)} has no index")
 
 
 class ListOf(Node):
     """``[a, b]``."""
 
-    __slots__ = ("items",)
+    __slots__ = ("items", "types")
 
     def __init__(self, at: int, items: Sequence[Node]) -> None:
         super().__init__(at)
         self.items = tuple(items)
+        self.types: list[Type] = []  # of the items, once it was checked
 
     def parts(self) -> Sequence[Node]:
         return self.items
+
+    def check(self, scope: Scope) -> Type:
+        joined: Type | None = None
+        self.types = [item.check(scope) for item in self.items]
+        for one in self.types:
+            joined = scope.types.joined(joined, one)
+        return list_of(joined or scope.types.unknown())
 
     def run(self, env: Env) -> Value:
         env.meter.charge(10)
@@ -143,17 +246,22 @@ class MapOf(Node):
     def parts(self) -> Sequence[Node]:
         return tuple(part for entry in self.entries for part in entry)
 
+    def check(self, scope: Scope) -> Type:
+        types = scope.types
+        keys: Type | None = None
+        values: Type | None = None
+        for key, value in self.entries:
+            one = types.of(key.check(scope))
+            if not one.variable and one.name not in _KEYS:
+                told = f"only strings, numbers and bools are keys here, not a {one}"
+                raise Malformed(told, key.at)
+            keys = types.joined(keys, one)
+            values = types.joined(values, value.check(scope))
+        return map_of(keys or types.unknown(), values or types.unknown())
+
     def run(self, env: Env) -> Value:
         env.meter.charge(30)
-        found: dict[str, Value] = {}
-        for key, value in self.entries:
-            name = key.run(env)
-            if not isinstance(name, str):
-                raise WrongType(f"only strings are keys here, not a {kind_of(name)}")
-            if name in found:
-                raise EvalError(f"a key that is there twice: {name[:80]}")
-            found[name] = value.run(env)
-        return found
+        return {key_of(key.run(env)): value.run(env) for key, value in self.entries}
 
 
 class Not(Node):
@@ -168,9 +276,14 @@ class Not(Node):
     def parts(self) -> Sequence[Node]:
         return (self.of,)
 
+    def check(self, scope: Scope) -> Type:
+        return _called(scope, "!", self.at, self.of)
+
     def run(self, env: Env) -> Value:
         env.meter.charge(1)
         value = self.of.run(env)
+        if value is None:
+            raise EvalError("! of null")
         if not isinstance(value, bool):
             raise WrongType(f"! of a {kind_of(value)}")
         return not value
@@ -188,9 +301,15 @@ class Minus(Node):
     def parts(self) -> Sequence[Node]:
         return (self.of,)
 
+    def check(self, scope: Scope) -> Type:
+        return _called(scope, "- of", self.at, self.of)
+
     def run(self, env: Env) -> Value:
         env.meter.charge(1)
-        return negative(self.of.run(env))
+        value = self.of.run(env)
+        if value is None:
+            raise EvalError("- of null")
+        return negative(value)
 
 
 class Binary(Node):
@@ -205,10 +324,17 @@ class Binary(Node):
     def parts(self) -> Sequence[Node]:
         return (self.left, self.right)
 
+    def check(self, scope: Scope) -> Type:
+        return _called(scope, self.sign, self.at, self.left, self.right)
+
     def run(self, env: Env) -> Value:
         meter = env.meter
         meter.charge(1)
         left, right = self.left.run(env), self.right.run(env)
+        if self.sign not in ("==", "!=") and (
+            right is None or (left is None and self.sign != "in")
+        ):
+            raise EvalError(f"{self.sign} of null")
         match self.sign:
             case "==":
                 return equal(left, right, meter)
@@ -229,9 +355,7 @@ class Binary(Node):
 
 def _contains(of: Value, wanted: Value, meter: Meter) -> bool:
     if isinstance(of, Mapping):
-        if not isinstance(wanted, str | int | float):
-            raise WrongType(f"a {kind_of(wanted)} is no key")
-        return isinstance(wanted, str) and wanted in of
+        return find(of, wanted)[0]
     if isinstance(of, list):
         return any(equal(one, wanted, meter) for one in of)
     raise WrongType(f"nothing is in a {kind_of(of)}")
@@ -249,9 +373,14 @@ class Choice(Node):
     def parts(self) -> Sequence[Node]:
         return (self.when, self.yes, self.no)
 
+    def check(self, scope: Scope) -> Type:
+        return _called(scope, "?:", self.at, self.when, self.yes, self.no)
+
     def run(self, env: Env) -> Value:
         env.meter.charge(1)
         when = self.when.run(env)
+        if when is None:
+            raise EvalError("? after null")
         if not isinstance(when, bool):
             raise WrongType(f"? after a {kind_of(when)}")
         return (self.yes if when else self.no).run(env)
@@ -269,24 +398,52 @@ class Call(Node):
     def parts(self) -> Sequence[Node]:
         return self.args if self.of is None else (self.of, *self.args)
 
-    def check(self, scope: frozenset[str], host: frozenset[str]) -> None:
-        super().check(scope, host)
-        table = FUNCTIONS if self.of is None else METHODS
-        if self.of is not None and self.name in host:
-            wanted: tuple[int, ...] = (1,)
-        elif found := table.get(self.name):
-            wanted = found.arities
+    def check(self, scope: Scope) -> Type:
+        if self.of is None:
+            overloads = FUNCTION_TYPES.get(self.name, ())
         else:
-            kind = "function" if self.of is None else "method"
-            raise Malformed(f"no {kind} {self.name!r} is offered here", self.at)
+            overloads = METHOD_TYPES.get(self.name, ()) or tuple(scope.host.get(self.name, ()))
+        if not overloads:
+            self._not_offered()
+        takes = [part.check(scope) for part in self.parts()]
+        own = self.of is not None
+        wanted = sorted({len(one.takes) - own for one in overloads})
         if len(self.args) not in wanted:
             right = " or ".join(str(count) for count in wanted)
             raise Malformed(f"{self.name} takes {right}, not {len(self.args)} values", self.at)
-        if self.name == "matches" and isinstance(told := self.args[-1], Literal):
-            try:
+        gives = scope.types.call(overloads, takes)
+        if gives is None:
+            told = ", ".join(str(scope.types.of(one)) for one in takes[own:])
+            of = f" of a {scope.types.of(takes[0])}" if own else ""
+            raise Malformed(f"no {self.name}({told}){of}", self.at)
+        try:
+            self._check_literals(scope)
+        except (EvalError, Malformed) as error:
+            raise Malformed(str(error), self.at) from None
+        return gives
+
+    def _not_offered(self) -> None:
+        space = self.of.name if isinstance(self.of, Name) else ""
+        if what := NOT_OFFERED.get(self.name) or NOT_OFFERED.get(space):
+            raise Malformed(f"{self.name}: {what} not offered here", self.at)
+        kind = "function" if self.of is None else "method"
+        raise Malformed(f"no {kind} {self.name!r} is offered here", self.at)
+
+    def _check_literals(self, scope: Scope) -> None:
+        """Raises EvalError, Malformed for a text that is wrong for every cluster."""
+        if self.name in ("matches", "find", "findAll"):
+            told = self.parts()[1]
+            if isinstance(told, Literal):
                 pattern(str(told.value))
-            except EvalError as error:
-                raise Malformed(str(error), told.at) from None
+        elif self.name == "format" and isinstance(self.of, Literal):
+            if isinstance(self.args[0], ListOf):
+                checked(str(self.of.value), [scope.types.of(one) for one in self.args[0].types])
+        elif self.args and isinstance(self.args[0], Literal) and self.of is None:
+            told_text = self.args[0].value
+            if isinstance(told_text, str) and self.name == "timestamp":
+                time_of(told_text)
+            if isinstance(told_text, str) and self.name == "duration":
+                span_in(told_text)
 
     @property
     def constant(self) -> bool:
@@ -299,6 +456,10 @@ class Call(Node):
         env.meter.charge(1)
         values = [part.run(env) for part in self.parts()]
         function = self._function()
-        if function is None:
-            return env.host[self.name](env.meter, *values)
-        return function.run(env.meter, *values)
+        run = env.host[self.name] if function is None else function
+        try:
+            return run(env.meter, *values)
+        except WrongType:
+            if any(value is None for value in values):
+                raise EvalError(f"{self.name} of null") from None
+            raise

@@ -1,8 +1,10 @@
 """The values of an expression, how they compare, and what looking at them costs. Pure.
 
-CEL's values are Python's: bool, int (64 bits), float, str, None, list, dict with strings as keys
-(all that JSON has); and Quantity and Version. Python's own equality will not do: ``True == 1``
-there, and a comparison of two structures could cost more than a whole evaluation may.
+CEL's values are Python's: bool, int (64 bits), float, str, None, list, dict (all that JSON has);
+and Quantity, Version, Timestamp, Duration and Kind, the type of one. Python's own equality will not
+do: ``True == 1`` there, and a comparison of two structures could cost more than a whole evaluation
+may. For the same reason a map's keys are Python's only where they are strings; numbers and bools
+are wrapped (``Key``).
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,6 +43,7 @@ class Quantity(NamedTuple):
     """A quantity of Kubernetes."""
 
     amount: Fraction
+    scale: int | None = 0  # of ten, as Go keeps it; None = kept with a fraction
 
     def __repr__(self) -> str:
         return f"quantity {float(self.amount):g}"
@@ -60,6 +63,50 @@ class Version(NamedTuple):
         return self.major, self.minor, self.patch, not self.pre, parts
 
 
+class Timestamp(NamedTuple):
+    """A point in time, and the zone that it was written in, which makes it no other."""
+
+    ns: int  # since 1970
+    zone_s: int = 0
+
+
+class Duration(NamedTuple):
+    """A span of time."""
+
+    ns: int
+
+
+class Kind(NamedTuple):
+    """What ``type(…)`` gives."""
+
+    name: str
+
+
+class Key(NamedTuple):
+    """A map's key that is no string: Python takes 1, 1.0 and True for the same."""
+
+    kind: str
+    value: Any
+
+
+TYPE_NAMES: Final = {
+    "bool": "bool",
+    "int": "int",
+    "uint": "uint",
+    "double": "double",
+    "string": "string",
+    "bytes": "bytes",
+    "list": "list",
+    "map": "map",
+    "null": "null_type",
+    "timestamp": "google.protobuf.Timestamp",
+    "duration": "google.protobuf.Duration",
+    "type": "type",
+    "quantity": "kubernetes.Quantity",
+    "semver": "kubernetes.Semver",
+}  # by what people call them here
+
+
 def kind_of(value: Value) -> str:
     """What people call this kind of value."""
     for kind, name in (
@@ -69,12 +116,42 @@ def kind_of(value: Value) -> str:
         (str, "string"),
         (Quantity, "quantity"),
         (Version, "semver"),
+        (Timestamp, "timestamp"),
+        (Duration, "duration"),
+        (Kind, "type"),
         (Mapping, "map"),
         (Sequence, "list"),
     ):
         if isinstance(value, kind):
             return name
     return "null" if value is None else type(value).__name__
+
+
+def key_of(value: Value) -> Any:
+    """What stands for a value as a map's key. Raises WrongType for what can be none."""
+    if isinstance(value, str):
+        return value
+    kind = kind_of(value)
+    if kind not in ("bool", "int", "double"):
+        raise WrongType(f"only strings, numbers and bools are keys here, not a {kind}")
+    return Key(kind, value)
+
+
+def key_value(key: Any) -> Value:
+    """The value that stands behind a map's key."""
+    return key.value if isinstance(key, Key) else key
+
+
+def find(of: Mapping[Any, Value], wanted: Value) -> tuple[bool, Value]:
+    """(whether a map has a key, what is there). A double finds the int of its value."""
+    if isinstance(wanted, str | bool | int | float):
+        key = key_of(wanted)
+        if key in of:
+            return True, of[key]
+        if isinstance(wanted, float) and wanted.is_integer():
+            whole = Key("int", int(wanted))
+            return whole in of, of.get(whole)
+    return False, None
 
 
 def is_number(value: Value) -> bool:
@@ -106,10 +183,17 @@ def equal(left: Value, right: Value, meter: Meter) -> bool:
         )
     if kind == "map":
         return len(left) == len(right) and all(
-            key in right and equal(value, right[key], meter) for key, value in left.items()
+            there and equal(value, other, meter)
+            for (there, other), value in (
+                (find(right, key_value(key)), value) for key, value in left.items()
+            )
         )
     if kind == "semver":
         return bool(left.order() == right.order())
+    if kind == "timestamp":
+        return bool(left.ns == right.ns)
+    if kind == "quantity":
+        return bool(left.amount == right.amount)
     return bool(left == right)
 
 
@@ -119,6 +203,8 @@ def less(left: Value, right: Value, meter: Meter) -> bool:
     if is_number(left) and is_number(right):
         return bool(left < right)
     kind = kind_of(left)
+    if kind == kind_of(right) and kind in ("timestamp", "duration"):
+        return bool(left.ns < right.ns)
     if kind == kind_of(right) and kind in ("string", "bool"):
         if kind == "string":
             meter.text(min(len(left), len(right)))

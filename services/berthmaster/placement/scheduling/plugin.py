@@ -11,10 +11,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from berthmaster.placement.objects import AddOnPlacementScore, ManagedCluster, ManagedClusterSet
 
 if TYPE_CHECKING:
+    from berthmaster.placement.scheduling.plugins.predicate import Asked
     from berthmaster.placement.scheduling.request import Request
 
 LEAST: Final = -100
 MOST: Final = 100
+
+
+class Unfinished(Exception):
+    """A filter has not looked at all clusters yet; what it found is kept, and it is asked again."""
 
 
 class Snapshot(NamedTuple):
@@ -27,6 +32,7 @@ class Snapshot(NamedTuple):
     scores: Mapping[tuple[str, str], AddOnPlacementScore] = {}  # by (cluster, resource)
     decided: frozenset[str] = frozenset()  # by this Placement, as it stands
     elsewhere: Mapping[str, int] = {}  # how often each was decided by other Placements
+    asked: "Asked | None" = None  # what expressions gave before, which changes no outcome
 
 
 Clusters = Sequence[ManagedCluster]
@@ -45,6 +51,7 @@ class Scored(NamedTuple):
 
     scores: Mapping[str, int]
     unknown: frozenset[str] = frozenset()
+    blind: bool = False  # it measures, and knows nothing of any cluster
     again_at_s: float | None = None
     notes: tuple[str, ...] = ()
 

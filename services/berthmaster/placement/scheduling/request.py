@@ -86,6 +86,11 @@ class Request(NamedTuple):
     rate_limit_s: float = RATE_LIMIT_S
     notes: tuple[str, ...] = ()
 
+    @property
+    def asks(self) -> bool:
+        """Whether expressions are asked, which may look at anything of a cluster."""
+        return any(one.programs for one in self.predicates)
+
     def reads(self, resource: str) -> bool:
         """Whether scores of this resource can matter."""
         if any(one.resource == resource for one in self.prioritizers):

@@ -6,7 +6,8 @@
               or as the worst where the Placement says so
 4. order      by weighted sum, highest first, then by name
 5. selection  the first numberOfClusters; with a margin, who is chosen already stays until
-              somebody else is ahead by more
+              somebody else is ahead by more; if nothing is known of what they are compared by,
+              who is chosen already stays
 
 The same snapshot gives the same outcome, and every verdict is kept in it.
 """
@@ -45,6 +46,8 @@ BUILT_IN: Final[Mapping[str, Prioritizer]] = {
     allocatable.CPU: allocatable.score_cpu,
     allocatable.MEMORY: allocatable.score_memory,
 }
+UNMEASURED: Final = frozenset({balance.NAME, steady.NAME})  # they compare decisions, not clusters
+BLIND: Final = "nothing is known of what the clusters are compared by: who is chosen stays"
 DESCRIPTIONS: Final[Mapping[str, str]] = {
     predicate.NAME: predicate.DESCRIPTION,
     tainttoleration.NAME: tainttoleration.DESCRIPTION,
@@ -97,10 +100,13 @@ def schedule(snapshot: Snapshot, request: Request) -> ScheduleResult:
         notes += verdict.notes
     totals = {cluster.name: 0 for cluster in clusters}
     parts: list[Mapping[str, int]] = []
+    measuring: list[bool] = []  # of the prioritizers that measure clusters: whether any is known
     for weighted in request.prioritizers:
         scored = _plugin(weighted)(snapshot, request, clusters)
         again_at_s = earlier(again_at_s, scored.again_at_s)
         notes += scored.notes
+        if weighted.name not in UNMEASURED:
+            measuring.append(not scored.blind)
         scores = _filled(scored, weighted.weight, worst=request.worst_if_unknown)
         parts.append(scores)
         for cluster, score in scores.items():
@@ -109,7 +115,10 @@ def schedule(snapshot: Snapshot, request: Request) -> ScheduleResult:
         Ranked(name, total, tuple(scores[name] for scores in parts))
         for name, total in sorted(totals.items(), key=lambda item: (-item[1], item[0]))
     )
-    selected = _selected(ranked, request, snapshot.decided)
+    blind = bool(measuring) and not any(measuring)
+    selected = _selected(ranked, request, snapshot.decided, blind=blind)
+    if blind and request.number is not None and snapshot.decided:
+        notes.append(BLIND)
     return ScheduleResult(
         bindings=len(bound),
         eligible=eligible,
@@ -140,15 +149,16 @@ def _filled(scored: Scored, weight: int, *, worst: bool) -> Mapping[str, int]:
 
 
 def _selected(
-    ranked: tuple[Ranked, ...], request: Request, decided: frozenset[str]
+    ranked: tuple[Ranked, ...], request: Request, decided: frozenset[str], *, blind: bool
 ) -> tuple[Ranked, ...]:
     if request.number is None:
         return ranked
-    if not request.margin:
+    if not request.margin and not blind:
         return ranked[: request.number]
     held = sorted(
         ranked,
         key=lambda one: (
+            blind and one.cluster not in decided,
             -(one.total + (request.margin if one.cluster in decided else 0)),
             one.cluster not in decided,
             one.cluster,

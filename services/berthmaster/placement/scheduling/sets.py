@@ -56,3 +56,23 @@ def available(
         for _, cluster in sorted(clusters.items())
         if not cluster.leaving and any(test(cluster) for test in tests)
     )
+
+
+def rightful(
+    bound: frozenset[str],
+    found: Mapping[str, ManagedClusterSet],
+    clusters: Mapping[str, ManagedCluster],
+) -> frozenset[str]:
+    """Clusters that a namespace may have at all. Where nobody can say who is in a set, everybody
+    may be."""
+    tests: list[Member] = []
+    for name in bound & found.keys():
+        try:
+            tests.append(member_of(found[name]))
+        except Misconfigured:
+            tests.append(lambda cluster: True)
+    return frozenset(
+        name
+        for name, cluster in clusters.items()
+        if not cluster.leaving and any(test(cluster) for test in tests)
+    )

@@ -1,5 +1,11 @@
-"""Scores that addons have written. Pure."""
+"""Scores that addons have written. Pure.
 
+One that ran out is unknown, as with OCM: each cluster's agent writes its own, so it is the cluster
+that fell silent. Ours are written by one service for all clusters, which also says when one of them
+is silent: when they run out it is that service that is gone, and their last values stay.
+"""
+
+from collections.abc import Sequence
 from typing import Final
 
 from berthmaster.kubernetes.objects import seconds
@@ -37,25 +43,35 @@ def _score(snapshot: Snapshot, clusters: Clusters, resource: str, score_name: st
     scores: dict[str, int] = {}
     unknown: set[str] = set()
     expired: list[str] = []
+    left: list[str] = []
+    blind = True
     again_at_s: float | None = None
     for cluster in clusters:
         found = snapshot.scores.get((cluster.name, resource))
         until_s = _valid_until_s(found) if found is not None else None
-        if until_s is not None and snapshot.now_s > until_s:
-            expired.append(cluster.name)
-            found = None
+        if found is not None and until_s is not None and snapshot.now_s > until_s:
+            (left if found.ours else expired).append(cluster.name)
+            found = found if found.ours else None
+            until_s = None
         value = _value(found, score_name)
-        if value is None:
+        if found is None or value is None:
             unknown.add(cluster.name)
             continue
         scores[cluster.name] = max(LEAST, min(MOST, value))
+        blind = blind and not found.measured
         if until_s is not None:
             again_at_s = earlier(again_at_s, until_s + TICK_S)
-    notes: tuple[str, ...] = ()
-    if expired:
-        more = f" and {len(expired) - TOLD} more" if len(expired) > TOLD else ""
-        notes = (f"AddOnPlacementScores {resource} expired of {', '.join(expired[:TOLD])}{more}",)
-    return Scored(scores, frozenset(unknown), again_at_s, notes)
+    notes = tuple(
+        f"AddOnPlacementScores {resource} expired of {_listed(names)}{then}"
+        for names, then in ((expired, ""), (left, "; nobody renews them, and they stay"))
+        if names
+    )
+    return Scored(scores, frozenset(unknown), blind, again_at_s, notes)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - TOLD} more" if len(names) > TOLD else ""
+    return ", ".join(names[:TOLD]) + more
 
 
 def _value(found: AddOnPlacementScore | None, name: str) -> int | None:

@@ -30,7 +30,7 @@ def _score(resource: str, clusters: Clusters) -> Scored:
     known = {name: amount for name, amount in told.items() if amount is not None}
     unknown = frozenset(told.keys() - known.keys())
     if not known:
-        return Scored({}, unknown)
+        return Scored({}, unknown, blind=True)
     least, most = min(known.values()), max(known.values())
     if least == most:
         return Scored(dict.fromkeys(known, MOST), unknown)

@@ -3,55 +3,129 @@
 Predicates are ORed; in one, labels AND claims AND all expressions must hold. An expression without
 a value for some cluster (a key or a score that is not there) does not select that cluster. One that
 treats values as what they are not for every cluster asked, or that costs too much, is wrong itself.
+
+What was found of a cluster is kept (``Asked``) until the cluster, or a score that was looked at,
+is another. What all of them may cost grows with their number. One look evaluates a slice of it and
+says that it is unfinished; the next goes on from there, so that thousands of clusters keep nobody
+waiting.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-import msgspec
-
+from berthmaster.kubernetes.mirror import Key
 from berthmaster.placement.cel.errors import EvalError, TooCostly, WrongType
 from berthmaster.placement.cel.program import Program
 from berthmaster.placement.cel.values import Meter, Value, kind_of
 from berthmaster.placement.names import Misconfigured
 from berthmaster.placement.objects import AddOnPlacementScore, ManagedCluster
-from berthmaster.placement.scheduling.plugin import Clusters, Filtered, Snapshot
+from berthmaster.placement.scheduling.plugin import Clusters, Filtered, Snapshot, Unfinished
 from berthmaster.placement.scheduling.request import PREDICATE, Predicate, Request
 from berthmaster.placement.scheduling.selectors import claims
 
 NAME: Final = PREDICATE
 DESCRIPTION: Final = "clusters remain that a predicate selects; all, if there are no predicates"
-CALL_STEPS: Final = 1_000_000  # of one expression and cluster: OCM's limit
-ALL_STEPS: Final = 500_000  # of all of them in one evaluation: about half a second
+FREE_STEPS: Final = 500_000  # of a Placement's expressions: about half a second …
+CLUSTER_STEPS: Final = 1_000  # … and for each cluster so many more; a usual one takes 20 to 300
+CALL_STEPS: Final = 500_000  # of one expression and cluster; OCM's limit is 1,000,000 of its own
+SLICE_STEPS: Final = 250_000  # of one look
+
+
+class Verdict(NamedTuple):
+    """What was found of one cluster."""
+
+    cluster: ManagedCluster
+    selected: bool
+    spent: int = 0
+    meant: int = 0  # bit i: expression i had a meaning for it …
+    wrong: int = 0  # … or treats a value as what it is not
+    scores: tuple[tuple[Key, AddOnPlacementScore | None], ...] = ()  # that were looked at
+
+
+class Asked:
+    """What was found of all clusters, for one lot of predicates at a time."""
+
+    def __init__(self) -> None:
+        self.predicates: tuple[Predicate, ...] | None = None
+        self.numbers: dict[str, int] = {}  # expression -> its bit
+        self.why: dict[int, str] = {}  # why one was wrong, the first time
+        self.verdicts: dict[str, Verdict] = {}
+
+    def about(self, predicates: tuple[Predicate, ...]) -> None:
+        """Forget what was found for others."""
+        if self.predicates is predicates:
+            return
+        self.predicates = predicates
+        texts = dict.fromkeys(one.text for each in predicates for one in each.programs)
+        self.numbers = {text: number for number, text in enumerate(texts)}
+        self.why, self.verdicts = {}, {}
 
 
 def keep(snapshot: Snapshot, request: Request, clusters: Clusters) -> Filtered:
-    """Those that any predicate selects. Raises Misconfigured."""
+    """Those that any predicate selects. Raises Misconfigured, Unfinished."""
     if not request.predicates:
         return Filtered(tuple(clusters))
-    asking = _Asking(snapshot)
-    passed = tuple(
-        cluster
-        for cluster in clusters
-        if any(asking.selects(predicate, cluster) for predicate in request.predicates)
-    )
-    asking.judge()
-    return Filtered(passed)
+    asked = snapshot.asked or Asked()
+    asked.about(request.predicates)
+    asking = _Asking(snapshot, asked, len(clusters))
+    found: dict[str, Verdict] = {}
+    for cluster in clusters:
+        found[cluster.name] = asking.verdict(cluster)
+    asked.verdicts = found
+    _judge(asked)
+    return Filtered(tuple(one for one in clusters if found[one.name].selected))
+
+
+def _judge(asked: Asked) -> None:
+    """Raises Misconfigured for an expression that means nothing for any cluster."""
+    meant = wrong = 0
+    for one in asked.verdicts.values():
+        meant |= one.meant
+        wrong |= one.wrong
+    for text, number in asked.numbers.items():
+        if (wrong & ~meant) >> number & 1:
+            raise Misconfigured(NAME, f"expression {text[:200]!r}: {asked.why[number]}")
 
 
 class _Asking:
-    """Expressions over clusters, and how that went."""
+    """One look at all clusters."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, asked: Asked, clusters: int) -> None:
         self._snapshot = snapshot
-        self._left = ALL_STEPS
-        self._asked: dict[str, int] = {}
-        self._wrong: dict[str, tuple[int, str]] = {}  # how often, and why the first time
+        self._asked = asked
+        self._left = FREE_STEPS + CLUSTER_STEPS * clusters
+        self._slice = SLICE_STEPS
         self._host = {"scores": self._scores}
-        self._document: tuple[str, dict[str, Any]] = ("", {})
+        self._meant = self._wrong = 0
+        self._looked: dict[Key, AddOnPlacementScore | None] = {}
 
-    def selects(self, predicate: Predicate, cluster: ManagedCluster) -> bool:
-        """Whether all parts of a predicate hold."""
+    def verdict(self, cluster: ManagedCluster) -> Verdict:
+        """Of one cluster, kept or new."""
+        known = self._asked.verdicts.get(cluster.name)
+        if known is None or known.cluster is not cluster or not self._same(known):
+            if self._slice <= 0 and self._snapshot.asked is not None:
+                raise Unfinished
+            known = self._found(cluster)
+            self._asked.verdicts[cluster.name] = known
+            self._slice -= known.spent
+        else:
+            self._left -= known.spent
+        return known
+
+    def _same(self, known: Verdict) -> bool:
+        return all(self._snapshot.scores.get(key) is found for key, found in known.scores)
+
+    def _found(self, cluster: ManagedCluster) -> Verdict:
+        self._meant = self._wrong = 0
+        self._looked = {}
+        before = self._left
+        predicates = self._asked.predicates or ()
+        selected = any(self._selects(predicate, cluster) for predicate in predicates)
+        scores = tuple(self._looked.items())
+        spent = before - self._left
+        return Verdict(cluster, selected, spent, self._meant, self._wrong, scores)
+
+    def _selects(self, predicate: Predicate, cluster: ManagedCluster) -> bool:
         return (
             predicate.labels.matches(cluster.metadata.labels)
             and (not predicate.claims.requirements or predicate.claims.matches(claims(cluster)))
@@ -59,33 +133,23 @@ class _Asking:
         )
 
     def _holds(self, program: Program, cluster: ManagedCluster) -> bool:
-        meter = Meter(min(CALL_STEPS, self._left))
+        meter = Meter(min(CALL_STEPS, max(self._left, 0)))
         began = meter.left
-        self._asked[program.text] = self._asked.get(program.text, 0) + 1
+        number = self._asked.numbers[program.text]
         try:
-            return program.holds({"managedCluster": self._named(cluster)}, meter, self._host)
+            value = program.holds({"managedCluster": cluster.document}, meter, self._host)
         except TooCostly as error:
             raise Misconfigured(NAME, f"expression {program.text[:200]!r}: {error}") from None
         except WrongType as error:
-            count, why = self._wrong.get(program.text, (0, str(error)))
-            self._wrong[program.text] = count + 1, why
+            self._asked.why.setdefault(number, str(error))
+            self._wrong |= 1 << number
             return False
         except EvalError:
-            return False
+            value = False
         finally:
             self._left -= began - max(meter.left, 0)
-
-    def _named(self, cluster: ManagedCluster) -> dict[str, Any]:
-        if self._document[0] != cluster.name:
-            # Through JSON, as that gives lists where structs have tuples.
-            self._document = cluster.name, msgspec.json.decode(msgspec.json.encode(cluster))
-        return self._document[1]
-
-    def judge(self) -> None:
-        """Raises Misconfigured for an expression that means nothing for any cluster."""
-        for text, (count, why) in self._wrong.items():
-            if count == self._asked[text]:
-                raise Misconfigured(NAME, f"expression {text[:200]!r}: {why}")
+        self._meant |= 1 << number
+        return value
 
     def _scores(self, meter: Meter, cluster: Value, resource: Value) -> list[dict[str, Any]]:
         """``managedCluster.scores("name")``: whatever is written, expired or not, as with OCM."""
@@ -94,6 +158,7 @@ class _Asking:
         if not isinstance(name, str) or not isinstance(resource, str):
             raise WrongType(f"scores of a {kind_of(cluster)} by a {kind_of(resource)}")
         found: AddOnPlacementScore | None = self._snapshot.scores.get((name, resource))
+        self._looked[name, resource] = found
         if found is None:
             raise EvalError(f"no AddOnPlacementScore {resource[:64]!r}")
         scores = found.status.scores or ()

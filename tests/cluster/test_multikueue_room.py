@@ -1,0 +1,106 @@
+"""What counts as room on real workers, as their own inventories tell it: GPUs of the resource that
+is asked for, on nodes with the labels of the flavor that Kueue gives."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from berthmaster.messages.fleet import QueueReport
+from tests.cluster.multikueue_bus import Bus
+from tests.cluster.multikueue_workers import inventories
+from tests.cluster.multikueueing import Rig
+from tests.controlplane.kueue.setup import Kueue, Options
+from tests.controlplane.nodes import Node, gpu_node, make_nodes
+from tests.controlplane.planes import Planes
+
+ONE, TWO = "worker-1", "worker-2"
+NVIDIA, AMD = "nvidia.com/gpu", "amd.com/gpu"
+BARE = "pool-of-one"  # the flavor of the first worker
+POOL = {"example.com/pool": "mi300"}
+TRAP = "PodsUnscheduled"
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.fixture
+def rig(planes: Planes, namespace: str, tmp_path: Path) -> Iterator[Rig]:
+    host = {"cpu": "96", "memory": "768Gi", "pods": "110"}
+    mi300 = Node(name="mi300", capacity=host | {AMD: "8"})  # nobody has labelled it
+    make_nodes(planes[ONE], [gpu_node("a100", model="NVIDIA-A100", gpus=1), mi300])
+    make_nodes(planes[TWO], [gpu_node("a100", model="NVIDIA-A100", gpus=2)])
+    amounts = {"cpu": "100", "memory": "1Ti", NVIDIA: "100", AMD: "100"}
+    with (
+        Bus(tmp_path) as bus,
+        Kueue(
+            planes,
+            namespace,
+            options=Options(dispatcher="berthmaster.io/dispatcher"),
+            quotas={"default": amounts},
+            worker_quotas={ONE: {BARE: amounts}},
+        ) as k,
+    ):
+        rig = Rig(k, bus, tmp_path)
+        rig.flags = (*rig.flags, "--unscheduled-s", "3")
+        try:
+            yield rig
+        finally:
+            rig.kill()
+
+
+def taking_one_gpu() -> dict[str, object]:
+    """A pod of somebody who does not use Kueue."""
+    container = {"name": "main", "image": "none", "resources": {"limits": {NVIDIA: "1"}}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "theirs"},
+        "spec": {"restartPolicy": "Never", "containers": [container]},
+    }
+
+
+def labels_told(rig: Rig, worker: str) -> list[dict[str, str]]:
+    """By which labels the flavors of a worker's queue mean nodes, as its inventory tells it."""
+    facts = [seen.fact for seen in list(rig.bus.facts.values())]
+    reports = [fact for fact in facts if isinstance(fact, QueueReport) and not fact.gone]
+    mine = (report for report in reports if report.cluster == worker)
+    return [flavor.node_labels for report in mine for flavor in report.flavors]
+
+
+def test_room_is_of_the_resource_that_is_asked_for_on_nodes_of_the_flavor(rig: Rig) -> None:
+    one = rig.k.planes[ONE].api
+    pods = f"/api/v1/namespaces/{rig.k.namespace}/pods"
+    one.create(pods, taking_one_gpu())
+    rig.until(lambda: one.get(f"{pods}/theirs")["spec"].get("nodeName"), "it is bound")
+    rig.start()
+    rig.ready()
+    with inventories(rig):
+        # One worker has its A100 taken and eight AMD GPUs free, the other two A100 free.
+        rig.submit("cuda", requests={"cpu": "1", NVIDIA: "1"})
+        rig.until_told("cuda", f"running {TWO}")
+        rig.submit("rocm", requests={"cpu": "1", AMD: "2"})
+        rig.until_told("rocm", f"running {ONE}")
+        (choice,) = rig.bus.decisions[-1].placements
+        tiers = {ranked.cluster: round(ranked.parts["tier"]) for ranked in choice.ranking}
+        assert (tiers[ONE], tiers[TWO]) == (100, 33)
+
+        # From now on the first worker's quota is for nodes that it does not have.
+        flavor = f"/apis/kueue.x-k8s.io/v1beta2/resourceflavors/{BARE}"
+        one.merge(flavor, {"spec": {"nodeLabels": POOL}})
+        rig.until(lambda: labels_told(rig, ONE) == [POOL], "its inventory has told that")
+        rig.submit("behind", requests={"cpu": "1"})
+        rig.until_told("behind", f"running {TWO}")
+
+        # Whoever has no other choice is admitted there, and hears why no pod of his runs.
+        rig.k.set_clusters([ONE])
+        name = rig.submit("waits", requests={"cpu": "1", AMD: "1"})
+        rig.until_told("waits", f"admitted {ONE}")
+        rig.until(lambda: rig.events("waits", TRAP), "an event on the Workload")
+        (note,) = rig.events("waits", TRAP)
+        assert "its pod finds no node there, says its scheduler: 0/2 nodes are available" in note
+        assert "node affinity/selector" in note
+        assert note in rig.bus.why(name).summary
+
+        one.merge("/api/v1/nodes/mi300", {"metadata": {"labels": POOL}})
+        rig.until_told("waits", f"admitted {ONE}", f"running {ONE}")
+        rig.until(lambda: "stuck" not in rig.bus.why(name).summary, "why tells no more")
+    rig.nothing_wrong()

@@ -1,0 +1,292 @@
+"""A seeded storm on a hub and three workers: two queues that borrow from each other and take back,
+two flavors, priorities, modes switched, managers, API servers and the reconciler killed.
+
+BERTH_STORM_SEED and BERTH_STORM_JOBS make another storm, or a longer one. It prints how long each
+step took. It is a storm of preemption, which the stand-in leaves out: without a real Kueue it is
+skipped.
+"""
+
+import contextlib
+import os
+import random
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import pytest
+
+from berthmaster.lifecycle.fold import Key
+from tests.cluster.multikueue_bus import Bus
+from tests.cluster.multikueue_workers import JOB_LABEL, inventories
+from tests.cluster.multikueueing import Rig
+from tests.controlplane.api import ApiError, Unreachable
+from tests.controlplane.kueue import builders
+from tests.controlplane.kueue.managers import is_real
+from tests.controlplane.kueue.objects import GROUP, QUEUE_LABEL
+from tests.controlplane.kueue.setup import API, Kueue, Options
+from tests.controlplane.nodes import gpu_node, make_nodes
+from tests.controlplane.planes import Planes
+
+SEED: Final = int(os.environ.get("BERTH_STORM_SEED", "1"))
+JOBS: Final = int(os.environ.get("BERTH_STORM_JOBS", "24"))
+OURS: Final = "berthmaster.io/dispatcher"
+DISPATCHERS: Final = {"dispatch": OURS, "order": "Incremental"}
+MODELS: Final = {"a100": "NVIDIA-A100", "t4": "Tesla-T4"}
+GPUS: Final = {"worker-1": ("a100", 12), "worker-2": ("t4", 12), "worker-3": ("a100", 8)}
+POLL_S: Final = 0.25
+END_LIMIT_S: Final = 240.0
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        not is_real(), reason="preemption needs a real Kueue: set KUEUE_BIN and KUEUE_CRDS"
+    ),
+]
+
+
+def quotas(a100: int, t4: int) -> dict[str, dict[str, str | int]]:
+    return {
+        "a100": {"cpu": "1000", "memory": "1Ti", "nvidia.com/gpu": a100},
+        "t4": {"cpu": "1000", "memory": "1Ti", "nvidia.com/gpu": t4},
+    }
+
+
+@pytest.fixture
+def rig(planes: Planes, namespace: str, tmp_path: Path) -> Iterator[Rig]:
+    for worker in planes.workers:
+        model, gpus = GPUS[worker.name]
+        make_nodes(worker, [gpu_node("a", model=MODELS[model], gpus=gpus)])
+    workers = {
+        name: quotas(*((gpus, 0) if model == "a100" else (0, gpus)))
+        for name, (model, gpus) in GPUS.items()
+    }
+    options = Options(dispatcher=OURS, dispatch_step=1)
+    with (
+        Bus(tmp_path) as bus,
+        Kueue(planes, namespace, options=options, quotas=quotas(10, 6), worker_quotas=workers) as k,
+    ):
+        rig = Rig(k, bus, tmp_path)
+        rig.flags = ("--patience-s", "6", "--silent-s", "4", "--trap-s", "20")
+        share_with_a_second_queue(k)
+        try:
+            yield rig
+        finally:
+            rig.kill()
+
+
+def share_with_a_second_queue(k: Kueue) -> None:
+    """On the hub half of the cohort's quota is its own, which it takes back. On workers it has none
+    and borrows: there the first queue owns all."""
+    for plane in k.planes:
+        hub = plane.role == "hub"
+        name = f"{k.namespace}-second"
+        amounts = quotas(10, 6) if hub else quotas(0, 0)
+        second = builders.cluster_queue(name, amounts, checks=[k.check] if hub else [])
+        plane.api.apply(second)
+        preemption = {"reclaimWithinCohort": "Any", "withinClusterQueue": "LowerPriority"}
+        shared: dict[str, object] = {"cohortName": f"{k.namespace}-cohort"}
+        for queue in (k.cluster_queue, name):
+            spec = shared | ({"preemption": preemption} if hub else {})
+            plane.api.merge(f"{API}/clusterqueues/{queue}", {"spec": spec})
+        plane.api.apply(builders.local_queue(k.namespace, "second", name))
+        for value in PRIORITIES:
+            plane.api.apply(builders.priority_class(f"storm-{value}", value))
+
+
+PRIORITIES: Final = (0, 50, 100)
+
+
+class Watch:
+    """Polls hub and workers: where pods are alive at once, where they succeeded, and when each job
+    was first seen at each step."""
+
+    def __init__(self, k: Kueue) -> None:
+        self._k = k
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="storm's watch")
+        self._alive: dict[str, set[str]] = {}  # job -> workers, as last seen
+        self.twice: list[tuple[str, tuple[str, ...]]] = []
+        self.succeeded: dict[str, set[tuple[str, str]]] = {}  # job -> (worker, pod's uid)
+        self.steps: dict[str, dict[str, float]] = {}  # job -> step -> when, of its last attempt
+        self.preempted: set[str] = set()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._over.wait(POLL_S):
+            self._look_at_pods()
+            with contextlib.suppress(ApiError, Unreachable):
+                self._look_at_workloads()
+
+    def _look_at_pods(self) -> None:
+        now: dict[str, set[str]] = {}
+        for plane in self._k.planes.workers:
+            with contextlib.suppress(ApiError, Unreachable):
+                for pod in plane.api.items(f"/api/v1/namespaces/{self._k.namespace}/pods"):
+                    job = pod["metadata"].get("labels", {}).get(JOB_LABEL, "")
+                    phase = (pod.get("status") or {}).get("phase")
+                    if phase == "Succeeded":
+                        self.succeeded.setdefault(job, set()).add(
+                            (plane.name, pod["metadata"]["uid"])
+                        )
+                    elif phase == "Running" and not pod["metadata"].get("deletionTimestamp"):
+                        now.setdefault(job, set()).add(plane.name)
+        for job, where in now.items():
+            both = where & self._alive.get(job, set())
+            if len(both) > 1:  # twice seen: planes are looked at one after the other
+                self.twice.append((job, tuple(sorted(both))))
+        self._alive = now
+
+    def _look_at_workloads(self) -> None:
+        now_s = time.monotonic()
+        for workload in self._k.planes.hub.api.items(
+            f"{API}/namespaces/{self._k.namespace}/workloads"
+        ):
+            job = workload["metadata"]["ownerReferences"][0]["name"]
+            status = workload.get("status") or {}
+            true = {c["type"]: c for c in status.get("conditions", ()) if c["status"] == "True"}
+            if true.get("Evicted", {}).get("reason") == "Preempted":
+                self.preempted.add(job)
+            steps = self.steps.setdefault(job, {})
+            if "QuotaReserved" not in true:
+                steps.clear()
+            else:
+                steps.setdefault("reserved", now_s)
+                if status.get("nominatedClusterNames") or status.get("clusterName"):
+                    steps.setdefault("nominated", now_s)
+                if status.get("clusterName"):
+                    steps.setdefault("admitted", now_s)
+
+    def table(self) -> list[str]:
+        """From QuotaReserved to each step, over all jobs, in seconds."""
+        lines = [f"{len(self.preempted)} preempted on the hub"]
+        for step in ("nominated", "admitted"):
+            took = sorted(one[step] - one["reserved"] for one in self.steps.values() if step in one)
+            if took:
+                p95 = took[int(0.95 * (len(took) - 1))]
+                lines.append(
+                    f"reserved to {step}: median {statistics.median(took):.1f} s, p95 {p95:.1f} s"
+                )
+        return lines
+
+
+class Trouble:
+    """What is done to them, one after another, in a seeded order."""
+
+    def __init__(self, rig: Rig, chance: random.Random) -> None:
+        self._rig = rig
+        self.mode = "dispatch"
+        workers = [plane.name for plane in rig.k.planes.workers]
+        self._all = [
+            lambda: rig.restart(self.mode),
+            lambda: self._manager("hub"),
+            lambda: self._manager(chance.choice(workers)),
+            lambda: self._api_server(chance.choice(workers)),
+            lambda: self._api_server("hub"),
+            self._switch,
+            self._switch,
+        ]
+        chance.shuffle(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def next(self) -> None:
+        """One of them; returns when whoever was killed is there again."""
+        self._all.pop()()
+
+    def _manager(self, name: str) -> None:
+        self._rig.k.kill_manager(name)
+        time.sleep(0.5)
+        self._rig.k.start_manager(name)
+
+    def _api_server(self, name: str) -> None:
+        plane = self._rig.k.planes[name]
+        plane.crash_api_server()
+        plane.start_api_server()
+
+    def _switch(self) -> None:
+        self.mode = "order" if self.mode == "dispatch" else "dispatch"
+        self._rig.stop()
+        self._rig.k.kill_manager("hub")
+        self._rig.k.restart_manager("hub", dispatcher=DISPATCHERS[self.mode])
+        self._rig.start(self.mode)
+
+
+def submit(rig: Rig, chance: random.Random, name: str) -> None:
+    """A job of either queue, of some priority; what an API server that is away did not take is
+    asked for again."""
+    queue = chance.choice((rig.k.queue, "second"))
+    labels = {f"{GROUP}/priority-class": f"storm-{chance.choice(PRIORITIES)}"}
+    requests = {"cpu": "1", "nvidia.com/gpu": str(chance.choice((1, 2, 4)))}
+    run_s = str(chance.randint(2, 6))
+    body = builders.job(rig.k.namespace, name, queue, requests=requests, run_s=run_s, labels=labels)
+    assert body["metadata"]["labels"][QUEUE_LABEL] == queue
+    path = f"/apis/batch/v1/namespaces/{rig.k.namespace}/jobs"
+
+    def taken() -> bool:
+        try:
+            rig.k.planes.hub.api.create(path, body)
+        except (ApiError, Unreachable):
+            found = None
+            with contextlib.suppress(ApiError, Unreachable):
+                found = rig.k.job(name)
+            return found is not None
+        return True
+
+    rig.until(taken, f"{name} is taken")
+
+
+def test_a_storm_ends_with_every_job_where_it_should_once(
+    rig: Rig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chance = random.Random(SEED)
+    trouble = Trouble(rig, chance)
+    rig.start()
+    rig.ready()
+    jobs = [f"job-{number}" for number in range(JOBS)]
+    every = max(1, JOBS // len(trouble))
+    with inventories(rig), Watch(rig.k) as watch:
+        for number, job in enumerate(jobs):
+            submit(rig, chance, job)
+            if number % every == every - 1 and len(trouble):
+                trouble.next()
+        while len(trouble):
+            trouble.next()
+        names: dict[str, Key] = {}
+        for job in jobs:
+            rig.until(lambda j=job: rig.k.has(j, "Finished"), f"{job} is over", END_LIMIT_S)  # type: ignore[misc]
+            names[job] = rig.name(job)
+        for job, name in names.items():
+            rig.until(lambda n=name: "succeeded" in rig.bus.kinds(n)[-1:][0], f"{job} is told")  # type: ignore[misc]
+    with capsys.disabled():
+        print("\n" + "\n".join(watch.table()))
+    assert watch.twice == []
+    for job, name in names.items():
+        story = rig.bus.kinds(name)
+        assert sum(kind.startswith(("succeeded", "failed", "cancelled")) for kind in story) == 1, (
+            job,
+            story,
+        )
+        succeeded = watch.succeeded.get(job, set())
+        seen = f"{job}: {story}, pods that succeeded: {succeeded}"
+        # Kueue may take back a job in the second in which it ends: then it runs once more.
+        taken_back = any(kind.startswith("evicted") for kind in story) or job in watch.preempted
+        assert len(succeeded) == 1 or (succeeded and taken_back), seen
+        where = {worker for worker, _ in succeeded}
+        assert story[-1] in ("succeeded", *(f"succeeded {worker}" for worker in where)), seen
+    rig.nothing_wrong()
