@@ -392,11 +392,16 @@ def test_a_cluster_taken_from_the_config_leaves_its_job_running_and_the_hub_retr
     k: Kueue,
 ) -> None:
     run_on(k, ONE)
+    k.until(lambda: running(k, "train", "hub"), "the hub counts the pod")
     k.set_clusters([TWO, THREE])
-    k.until(lambda: k.cluster_of("train") == "", "the hub lets go")
-    k.until(lambda: k.has("train", "QuotaReserved") and not k.has("train", "Evicted"), "quota")
+    k.until(lambda: k.has("train", "Evicted"), "the hub lets go")
+    time.sleep(QUIET_S)
+    assert k.cluster_of("train") == ""
     assert k.state_of("train") == "Pending"
     assert running(k, "train", ONE), "nobody told the worker"
+    # No copy is left that could say that the pod is gone: the hub's Job counts it for ever.
+    assert k.has("train", "QuotaReserved")
+    assert running(k, "train", "hub")
 
     # Which is how a job comes to run twice.
     k.nominate("train", [TWO])
@@ -629,11 +634,17 @@ def test_a_worker_lost_for_too_long_gives_the_job_to_another(
     options = Options(dispatcher=OURS, worker_lost_timeout_s=4.0)
     with Kueue(planes, namespace, options=options) as k:
         run_on(k, ONE)
+        k.until(lambda: running(k, "train", "hub"), "the hub counts the pod")
         k.planes[ONE].crash_api_server()
         k.until(lambda: k.cluster_of("train") == "", "the hub gives it up")
-        k.until(lambda: k.has("train", "QuotaReserved") and not k.has("train", "Evicted"), "quota")
+        k.until(lambda: k.has("train", "Evicted"), "evicted")
+        # The lost copy cannot say that its pod is gone: the hub's Job counts it, and the eviction
+        # does not end until another cluster has a copy, which is evicted at once and says so.
+        time.sleep(QUIET_S)
+        assert k.has("train", "QuotaReserved")
         k.nominate("train", [TWO])
         wait_running(k, "train", TWO)
+        assert not k.has("train", "Evicted")
 
 
 def test_a_deleted_job_takes_its_workload_and_its_double_along(k: Kueue) -> None:

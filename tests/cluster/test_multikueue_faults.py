@@ -211,7 +211,7 @@ def test_where_nothing_clears_nominations_the_trap_is_told_and_its_cure_works(
         rig.nothing_wrong()
 
 
-def test_while_the_bus_is_away_jobs_are_sent_in_the_configuration_s_order(
+def test_while_the_bus_is_away_jobs_are_sent_by_what_was_known_before(
     planes: Planes, namespace: str, tmp_path: Path
 ) -> None:
     with (
@@ -221,11 +221,15 @@ def test_while_the_bus_is_away_jobs_are_sent_in_the_configuration_s_order(
         rig.start()
         rig.submit("before")
         rig.until(lambda: rig.k.cluster_of("before"), "it runs")
+        for worker in (ONE, TWO):
+            bus.worker(worker, free=0)  # the first of the order, too
+        rig.submit("known")
+        rig.until(lambda: rig.k.cluster_of("known") == THREE, "it is known who is full")
         bus.pause()
         rig.k.submit("during", requests={"cpu": "1", "nvidia.com/gpu": "1"})
-        rig.until(lambda: rig.k.cluster_of("during") == ONE, "the first of the order has it", 90)
+        rig.until(lambda: rig.k.cluster_of("during") == THREE, "the one with room has it", 90)
         bus.resume()
-        rig.until_told("during", f"admitted {ONE}", f"running {ONE}", limit_s=90)
+        rig.until_told("during", f"admitted {THREE}", f"running {THREE}", limit_s=90)
         rig.nothing_wrong()
 
 

@@ -223,7 +223,8 @@ def test_who_is_admitted_without_quota_is_not_nominated(rig: Rig) -> None:
     time.sleep(QUIET_S)
     assert rig.k.nominated("train") == []
     assert rig.bus.kinds(name) == ["submitted"]
-    assert rig.bus.why(name).summary.startswith("waits for quota on the hub")
+    stopped = f"ClusterQueue {rig.k.cluster_queue} of the hub is stopped (stopPolicy Hold)"
+    assert rig.bus.why(name).summary.startswith(f"waits: {stopped}")
     with Census(rig.k) as census:
         rig.k.patch_status("train", {"conditions": []})
         rig.k.stop_queue("hub", "None")

@@ -245,7 +245,7 @@ def _shortage(queue: str, flavor: str, part: Amounts, room: Room, taken: Usage) 
         if needed > (most := room.most(queue, place)):
             reasons.append(
                 f"insufficient quota for {resource} in flavor {flavor}, "
-                f"request {text_of(needed)} > maximum {text_of(most)}"
+                f"request ({text_of(needed)}) > maximum capacity ({text_of(most)})"
             )
         else:
             reasons.append(
