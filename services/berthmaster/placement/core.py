@@ -54,9 +54,9 @@ from berthmaster.placement.pages import pages, ranking
 from berthmaster.placement.planning import plan, reduced
 from berthmaster.placement.scheduling import sets
 from berthmaster.placement.scheduling.plugin import Snapshot, Unfinished
-from berthmaster.placement.scheduling.plugins.predicate import Asked
 from berthmaster.placement.scheduling.request import Request, read
 from berthmaster.placement.scheduling.scheduler import ScheduleResult, schedule
+from berthmaster.placement.scheduling.verdicts import Verdicts
 
 FIRST_RETRY_S: Final = 0.05
 LONGEST_RETRY_S: Final = 15.0
@@ -77,7 +77,6 @@ class OwnPlacement:
 
     __slots__ = (
         "again_at_s",
-        "asked",
         "busy",
         "dirty",
         "due_s",
@@ -92,6 +91,7 @@ class OwnPlacement:
         "request",
         "unfinished",
         "untold",
+        "verdicts",
     )
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class OwnPlacement:
         # the last that somebody has.
         self.good: tuple[Good, ...] = ()
         self.outcome: ScheduleResult | None = None
-        self.asked = Asked()
+        self.verdicts = Verdicts()
         self.unfinished = False  # expressions are to be asked of more clusters yet
         self.busy = False
         self.dirty = True
@@ -131,7 +131,7 @@ class OwnPlacement:
         """Its own request led to this."""
         assert self.request is not None
         if not self.good or self.good[0].request is not self.request:
-            self.good = (good(self.placement, self.request, self.asked), *self.good[-1:])
+            self.good = (good(self.placement, self.request, self.verdicts), *self.good[-1:])
             self.refreshed_at_s = float("-inf")
         if outcome.ranked or not any(one.programs for one in self.request.predicates):
             self.good = self.good[:1]
@@ -237,7 +237,7 @@ class Evaluator:
         if same and before.status == placement.status:
             return
         if not same:
-            standing.request, standing.error, standing.asked = None, None, Asked()
+            standing.request, standing.error, standing.verdicts = None, None, Verdicts()
         standing.dirty = True
 
     def _on_decision(self, decision: PlacementDecision, *, gone: bool) -> None:
@@ -378,7 +378,7 @@ class Evaluator:
         try:
             if standing.request is None:
                 standing.request = read(standing.placement)
-            outcome = schedule(self._snapshot(key, standing.asked, now_s), standing.request)
+            outcome = schedule(self._snapshot(key, standing.verdicts, now_s), standing.request)
         except Unfinished:
             standing.dirty = standing.unfinished = True
             return []
@@ -388,7 +388,7 @@ class Evaluator:
         standing.events.over("Misconfigured")
         return self._right(key, standing, standing.worked(outcome), outcome, now_s)
 
-    def _snapshot(self, key: Key, asked: Asked, now_s: float) -> Snapshot:
+    def _snapshot(self, key: Key, verdicts: Verdicts, now_s: float) -> Snapshot:
         return Snapshot(
             now_s=now_s,
             bound=frozenset(self._bound.get(key[0], ())),
@@ -397,7 +397,7 @@ class Evaluator:
             scores=self._scores,
             decided=frozenset(self.index.decided(key)),
             elsewhere=self.index.elsewhere(key),
-            asked=asked,
+            verdicts=verdicts,
         )
 
     def _wrong(
@@ -411,7 +411,7 @@ class Evaluator:
             if known.request is standing.request:
                 continue
             try:
-                outcome = schedule(self._snapshot(key, known.asked, now_s), known.request)
+                outcome = schedule(self._snapshot(key, known.verdicts, now_s), known.request)
             except Unfinished:
                 standing.dirty = standing.unfinished = True
                 return []

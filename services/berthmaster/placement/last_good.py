@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from berthmaster.kubernetes.objects import Metadata
 from berthmaster.placement.names import HYSTERESIS, REQUEST, UNKNOWN_SCORES, Misconfigured
 from berthmaster.placement.objects import Placement, PlacementDecision, PlacementSpec
-from berthmaster.placement.scheduling.plugins.predicate import Asked
 from berthmaster.placement.scheduling.request import Request, read
+from berthmaster.placement.scheduling.verdicts import Verdicts
 
 MAX_CHARS: Final = 3900  # longer annotations are not mirrored
 MAX_BYTES: Final = 256 * 1024  # of what is unpacked
@@ -33,7 +33,7 @@ class Good(NamedTuple):
     request: Request
     generation: int
     text: str  # as it is kept; "" = too long for that
-    asked: Asked  # what its expressions gave
+    verdicts: Verdicts  # what its expressions gave
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ class _Kept(msgspec.Struct, frozen=True):
     annotations: dict[str, str] = {}
 
 
-def good(placement: Placement, request: Request, asked: Asked) -> Good:
+def good(placement: Placement, request: Request, verdicts: Verdicts) -> Good:
     """A Placement's request, which was read and led to an outcome."""
     meta = placement.metadata
     told: dict[str, str] = {
@@ -52,7 +52,7 @@ def good(placement: Placement, request: Request, asked: Asked) -> Good:
     text = data.decode()
     if len(text) > MAX_CHARS:
         text = PACKED + base64.b64encode(zlib.compress(data, 9)).decode()
-    return Good(request, meta.generation, text if len(text) <= MAX_CHARS else "", asked)
+    return Good(request, meta.generation, text if len(text) <= MAX_CHARS else "", verdicts)
 
 
 def kept(placement: Placement, pages: Mapping[str, PlacementDecision]) -> Good | None:
@@ -78,7 +78,7 @@ def kept(placement: Placement, pages: Mapping[str, PlacementDecision]) -> Good |
         request = read(replace(placement, metadata=meta, spec=found.spec))
     except (msgspec.MsgspecError, ValueError, zlib.error, Misconfigured):
         return None  # somebody has written over it
-    return Good(request, found.generation, text, Asked())
+    return Good(request, found.generation, text, Verdicts())
 
 
 def _unpacked(text: str) -> bytes:

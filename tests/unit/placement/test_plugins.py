@@ -20,6 +20,7 @@ from berthmaster.placement.scheduling.plugins import (
     tainttoleration,
 )
 from berthmaster.placement.scheduling.scheduler import BUILT_IN, DESCRIPTIONS, FILTERS, schedule
+from berthmaster.placement.scheduling.verdicts import Verdicts
 from tests.unit.placement.objects import (
     NOW_S,
     UNHURRIED,
@@ -343,22 +344,22 @@ def test_a_long_look_is_made_in_slices_and_what_was_found_is_kept_until_its_clus
 ):
     clusters = [claiming(f"c{n:04}") for n in range(2_600)]
     wanted = request(predicates=[BY_CLAIM])
-    asked = predicate.Asked()
-    now = snapshot()._replace(asked=asked)
+    known = Verdicts()
+    now = snapshot()._replace(verdicts=known)
     with pytest.raises(Unfinished):
         predicate.keep(now, wanted, clusters)
-    first = dict(asked.verdicts)
+    first = dict(known.by_cluster)
     assert 1_000 < len(first) < 2_000
     assert len(predicate.keep(now, wanted, clusters).passed) == 2_600
-    assert all(asked.verdicts[name] is one for name, one in first.items())
+    assert all(known.by_cluster[name] is one for name, one in first.items())
 
-    before = dict(asked.verdicts)
+    before = dict(known.by_cluster)
     clusters[7] = claiming("c0007", nodes=1)
     assert len(predicate.keep(now, wanted, clusters).passed) == 2_599
-    assert [name for name, one in asked.verdicts.items() if one is not before[name]] == ["c0007"]
+    assert [name for name, one in known.by_cluster.items() if one is not before[name]] == ["c0007"]
     # A cluster that is gone is forgotten, and so is all when other predicates are asked.
     assert len(predicate.keep(now, wanted, clusters[:10]).passed) == 9
-    assert len(asked.verdicts) == 10
+    assert len(known.by_cluster) == 10
     assert (
         predicate.keep(now, request(predicates=[where(cel=["false"])]), clusters[:10]).passed == ()
     )
@@ -367,19 +368,19 @@ def test_a_long_look_is_made_in_slices_and_what_was_found_is_kept_until_its_clus
 def test_what_was_found_by_a_score_is_kept_until_that_score_changes() -> None:
     cel = "managedCluster.scores('demo').exists(s, s.value > 10)"
     wanted = request(predicates=[where(cel=[cel])])
-    asked = predicate.Asked()
+    known = Verdicts()
     clusters = named("a", "b", "c")
 
     def passed(*scores: AddOnPlacementScore) -> str:
-        now = snapshot(scores=scores)._replace(asked=asked)
+        now = snapshot(scores=scores)._replace(verdicts=known)
         return "".join(one.name for one in predicate.keep(now, wanted, clusters).passed)
 
     of_a, of_b = score("a", 20), score("b", 20)
     assert passed(of_a) == "a"
-    before = dict(asked.verdicts)
+    before = dict(known.by_cluster)
     assert [one.spent for one in before.values()] == [51, 4, 4]
     assert passed(of_a, of_b) == "ab"  # one that was not there is there
-    assert [name for name, one in asked.verdicts.items() if one is not before[name]] == ["b"]
+    assert [name for name, one in known.by_cluster.items() if one is not before[name]] == ["b"]
     assert passed(of_a, score("b", 5)) == "a"
     assert passed(of_a) == "a"
 
@@ -388,8 +389,8 @@ def test_an_expression_is_wrong_only_if_it_is_for_all_clusters_whenever_they_wer
     wanted = request(
         predicates=[where(cel=["managedCluster.metadata.labels.mixed.startsWith('a')"])]
     )
-    asked = predicate.Asked()
-    now = snapshot()._replace(asked=asked)
+    known = Verdicts()
+    now = snapshot()._replace(verdicts=known)
     text = [cluster("a", labels={"mixed": "a"})]
     assert len(predicate.keep(now, wanted, text).passed) == 1
     wrong = request(predicates=[where(cel=["managedCluster.metadata.name + 1 == 2"])])

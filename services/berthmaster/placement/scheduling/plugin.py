@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from berthmaster.placement.objects import AddOnPlacementScore, ManagedCluster, ManagedClusterSet
 
 if TYPE_CHECKING:
-    from berthmaster.placement.scheduling.plugins.predicate import Asked
     from berthmaster.placement.scheduling.request import Request
+    from berthmaster.placement.scheduling.verdicts import Verdicts
 
 LEAST: Final = -100
 MOST: Final = 100
@@ -32,7 +32,7 @@ class Snapshot(NamedTuple):
     scores: Mapping[tuple[str, str], AddOnPlacementScore] = {}  # by (cluster, resource)
     decided: frozenset[str] = frozenset()  # by this Placement, as it stands
     elsewhere: Mapping[str, int] = {}  # how often each was decided by other Placements
-    asked: "Asked | None" = None  # what expressions gave before, which changes no outcome
+    verdicts: "Verdicts | None" = None  # what expressions gave before, which changes no outcome
 
 
 Clusters = Sequence[ManagedCluster]

@@ -4,14 +4,14 @@ Predicates are ORed; in one, labels AND claims AND all expressions must hold. An
 a value for some cluster (a key or a score that is not there) does not select that cluster. One that
 treats values as what they are not for every cluster asked, or that costs too much, is wrong itself.
 
-What was found of a cluster is kept (``Asked``) until the cluster, or a score that was looked at,
+What was found of a cluster is kept (verdicts.py) until the cluster, or a score that was looked at,
 is another. What all of them may cost grows with their number. One look evaluates a slice of it and
 says that it is unfinished; the next goes on from there, so that thousands of clusters keep nobody
 waiting.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from berthmaster.kubernetes.mirror import Key
 from berthmaster.placement.cel.errors import EvalError, TooCostly, WrongType
@@ -22,6 +22,7 @@ from berthmaster.placement.objects import AddOnPlacementScore, ManagedCluster
 from berthmaster.placement.scheduling.plugin import Clusters, Filtered, Snapshot, Unfinished
 from berthmaster.placement.scheduling.request import PREDICATE, Predicate, Request
 from berthmaster.placement.scheduling.selectors import claims
+from berthmaster.placement.scheduling.verdicts import Verdict, Verdicts
 
 NAME: Final = PREDICATE
 DESCRIPTION: Final = "clusters remain that a predicate selects; all, if there are no predicates"
@@ -31,68 +32,38 @@ CALL_STEPS: Final = 500_000  # of one expression and cluster; OCM's limit is 1,0
 SLICE_STEPS: Final = 250_000  # of one look
 
 
-class Verdict(NamedTuple):
-    """What was found of one cluster."""
-
-    cluster: ManagedCluster
-    selected: bool
-    spent: int = 0
-    meant: int = 0  # bit i: expression i had a meaning for it …
-    wrong: int = 0  # … or treats a value as what it is not
-    scores: tuple[tuple[Key, AddOnPlacementScore | None], ...] = ()  # that were looked at
-
-
-class Asked:
-    """What was found of all clusters, for one lot of predicates at a time."""
-
-    def __init__(self) -> None:
-        self.predicates: tuple[Predicate, ...] | None = None
-        self.numbers: dict[str, int] = {}  # expression -> its bit
-        self.why: dict[int, str] = {}  # why one was wrong, the first time
-        self.verdicts: dict[str, Verdict] = {}
-
-    def about(self, predicates: tuple[Predicate, ...]) -> None:
-        """Forget what was found for others."""
-        if self.predicates is predicates:
-            return
-        self.predicates = predicates
-        texts = dict.fromkeys(one.text for each in predicates for one in each.programs)
-        self.numbers = {text: number for number, text in enumerate(texts)}
-        self.why, self.verdicts = {}, {}
-
-
 def keep(snapshot: Snapshot, request: Request, clusters: Clusters) -> Filtered:
     """Those that any predicate selects. Raises Misconfigured, Unfinished."""
     if not request.predicates:
         return Filtered(tuple(clusters))
-    asked = snapshot.asked or Asked()
-    asked.about(request.predicates)
-    asking = _Asking(snapshot, asked, len(clusters))
+    known = snapshot.verdicts or Verdicts()
+    known.about(request.predicates)
+    asking = _Asking(snapshot, known, len(clusters))
     found: dict[str, Verdict] = {}
     for cluster in clusters:
         found[cluster.name] = asking.verdict(cluster)
-    asked.verdicts = found
-    _judge(asked)
+    known.by_cluster = found
+    _judge(known)
     return Filtered(tuple(one for one in clusters if found[one.name].selected))
 
 
-def _judge(asked: Asked) -> None:
+def _judge(known: Verdicts) -> None:
     """Raises Misconfigured for an expression that means nothing for any cluster."""
     meant = wrong = 0
-    for one in asked.verdicts.values():
+    for one in known.by_cluster.values():
         meant |= one.meant
         wrong |= one.wrong
-    for text, number in asked.numbers.items():
+    for text, number in known.numbers.items():
         if (wrong & ~meant) >> number & 1:
-            raise Misconfigured(NAME, f"expression {text[:200]!r}: {asked.why[number]}")
+            raise Misconfigured(NAME, f"expression {text[:200]!r}: {known.why[number]}")
 
 
 class _Asking:
     """One look at all clusters."""
 
-    def __init__(self, snapshot: Snapshot, asked: Asked, clusters: int) -> None:
+    def __init__(self, snapshot: Snapshot, known: Verdicts, clusters: int) -> None:
         self._snapshot = snapshot
-        self._asked = asked
+        self._known = known
         self._left = FREE_STEPS + CLUSTER_STEPS * clusters
         self._slice = SLICE_STEPS
         self._host = {"scores": self._scores}
@@ -101,12 +72,12 @@ class _Asking:
 
     def verdict(self, cluster: ManagedCluster) -> Verdict:
         """Of one cluster, kept or new."""
-        known = self._asked.verdicts.get(cluster.name)
+        known = self._known.by_cluster.get(cluster.name)
         if known is None or known.cluster is not cluster or not self._same(known):
-            if self._slice <= 0 and self._snapshot.asked is not None:
+            if self._slice <= 0 and self._snapshot.verdicts is not None:
                 raise Unfinished
             known = self._found(cluster)
-            self._asked.verdicts[cluster.name] = known
+            self._known.by_cluster[cluster.name] = known
             self._slice -= known.spent
         else:
             self._left -= known.spent
@@ -119,7 +90,7 @@ class _Asking:
         self._meant = self._wrong = 0
         self._looked = {}
         before = self._left
-        predicates = self._asked.predicates or ()
+        predicates = self._known.predicates or ()
         selected = any(self._selects(predicate, cluster) for predicate in predicates)
         scores = tuple(self._looked.items())
         spent = before - self._left
@@ -135,13 +106,13 @@ class _Asking:
     def _holds(self, program: Program, cluster: ManagedCluster) -> bool:
         meter = Meter(min(CALL_STEPS, max(self._left, 0)))
         began = meter.left
-        number = self._asked.numbers[program.text]
+        number = self._known.numbers[program.text]
         try:
             value = program.holds({"managedCluster": cluster.document}, meter, self._host)
         except TooCostly as error:
             raise Misconfigured(NAME, f"expression {program.text[:200]!r}: {error}") from None
         except WrongType as error:
-            self._asked.why.setdefault(number, str(error))
+            self._known.why.setdefault(number, str(error))
             self._wrong |= 1 << number
             return False
         except EvalError:
