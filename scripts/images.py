@@ -1,7 +1,8 @@
 """Builds the images of deploy/Dockerfile, also where no registry and no network can be reached.
 
 A build needs two things from outside: a base image with Python 3.11, and wheels. The wheels, pinned
-by constraints.txt, are put into the build context, so nothing is downloaded during a build. Our own
+by constraints.txt and checked against its hashes, are put into the build context, so nothing is
+downloaded during a build. Our own
 wheel is built here too, with the engine's inner loops in C where this machine has a compiler. The
 base is what --base or BERTH_BASE_IMAGE names, or the official slim image where the engine has it or
 can pull it, and otherwise one made here from Debian packages. Both are cached under
@@ -13,6 +14,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -22,7 +24,7 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-from packaging.requirements import Requirement
+from scripts.sbom import LOCK, OURS, pins
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "berthmaster"
@@ -40,7 +42,7 @@ EXTRAS = {
     "ocm": ("kubernetes",),
     "admission": ("kubernetes",),
     "credentials": ("kubernetes",),
-    "placement": ("kubernetes",),
+    "placement": ("kubernetes", "placement"),
     "emulator": ("emulator",),
     # A side in one pod; `berth cluster add` is run in the hub's.
     "hub": ("resolver", "kubernetes", "embedded", "cli"),
@@ -49,7 +51,12 @@ EXTRAS = {
 TARGETS = tuple(EXTRAS)
 
 PYTHON = "3.11"  # of the default base, and of Debian 12, which the local base is made from
-OFFICIAL_BASE = f"python:{PYTHON}-slim-bookworm"
+# By digest: the Dockerfile says which, and so does sbom.json.
+OFFICIAL_BASE = next(
+    line.removeprefix("ARG BASE=")
+    for line in (ROOT / "deploy" / "Dockerfile").read_text().splitlines()
+    if line.startswith("ARG BASE=")
+)
 MIRROR = os.environ.get("BERTH_DEBIAN_MIRROR", "http://deb.debian.org/debian")
 DEBOOTSTRAP = ("--variant=minbase", "--include=python3,ca-certificates")
 SUITE = "bookworm"
@@ -115,24 +122,29 @@ def requirements() -> dict[str, list[str]]:
     """What is to be installed: "common" for all, and for each target what its extra adds."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras: dict[str, list[str]] = project["optional-dependencies"]
-    needs = {t: [need for extra in EXTRAS[t] for need in extras[extra]] for t in TARGETS}
+    needs = {
+        t: [need for extra in EXTRAS[t] for need in extras[extra] if not need.startswith(OURS)]
+        for t in TARGETS
+    }
     return {"common": project["dependencies"]} | needs
 
 
-def pins() -> list[str]:
-    """constraints.txt as the image's Python reads it, which need not be the one running here."""
+def locked() -> dict[str, str]:
+    """The lock's entries, hashes included, as the image's Python reads them, which need not be the
+    one running here. The build backend is not for images."""
     there = {"python_version": PYTHON, "python_full_version": f"{PYTHON}.2"}
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
-    pinned = [Requirement(line) for line in lines if not line.startswith("#")]
-    return [f"{p.name}{p.specifier}" for p in pinned if not p.marker or p.marker.evaluate(there)]
+    return {
+        pin.name: " --hash=".join((f"{pin.name}=={pin.version}", *pin.hashes))
+        for pin in pins(LOCK)
+        if pin.applies(there) and pin.name != "setuptools"
+    }
 
 
 def wheels() -> Path:
     """A folder with every wheel that the images install, and pip itself to install them."""
-    wanted = sorted({need for needs in requirements().values() for need in needs} | {"pip"})
-    pinned = pins()
+    lines = locked()
     machine = platform.machine()
-    folder = CACHE / "wheels" / fingerprint(wanted, pinned, machine, PYTHON)
+    folder = CACHE / "wheels" / fingerprint(lines, machine, PYTHON)
     if folder.is_dir():
         return folder
     say("getting the wheels")
@@ -144,16 +156,15 @@ def wheels() -> Path:
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input"]
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        constraints = Path(scratch) / "constraints.txt"
-        constraints.write_text("\n".join(pinned) + "\n")
         fresh = Path(scratch) / "wheels"
-        # nkeys is pure Python but published as source only.
-        nkeys = next(pin for pin in pinned if pin.startswith("nkeys=="))
-        own = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(fresh), nkeys]
-        call([*pip, *own], FETCH_LIMIT_S, "the wheel of nkeys")
-        binary = ["download", "--only-binary", ":all:", *there, "-c", str(constraints)]
-        place = ["--find-links", str(fresh), "--dest", str(fresh)]
-        call([*pip, *binary, *place, *wanted], FETCH_LIMIT_S, "the wheels")
+        source, binary = Path(scratch) / "source.txt", Path(scratch) / "binary.txt"
+        source.write_text(lines.pop("nkeys"))  # pure Python, but published as source only
+        binary.write_text("\n".join(lines.values()))
+        checked = ["--require-hashes", "--no-deps"]
+        own = ["wheel", *checked, "--no-build-isolation", "--wheel-dir", str(fresh)]
+        call([*pip, *own, "-r", source], FETCH_LIMIT_S, "the wheel of nkeys")
+        fetch = ["download", *checked, "--only-binary", ":all:", *there, "--dest", str(fresh)]
+        call([*pip, *fetch, "-r", binary], FETCH_LIMIT_S, "the wheels")
         fresh.rename(folder)
     return folder
 
@@ -226,6 +237,7 @@ def base_image(named: str | None) -> str:
 
 def has_image(name: str) -> bool:
     """Whether the engine has it. An engine that does not answer is an error, not a no."""
+    name = re.sub(r":[^:/@]+@", "@", name)  # it keeps what has a digest without its tag
     argv = ["docker", "images", "--quiet", "--no-trunc", name]
     return bool(call(argv, 30, "the Docker engine").strip())
 

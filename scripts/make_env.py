@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -35,13 +36,19 @@ SOURCES = (
     "services/berthmaster/engine/scoring/_ranks.c",
     "services/berthmaster/engine/scoring/_scores.c",
     "constraints.txt",
+    "constraints-test.txt",
     "scripts/make_env.py",
 )
 BUILT = "services/berthmaster/engine/scoring/_cards*.so"
 
-# nkeys is pure Python but published as source only; the pinned setuptools packs it, no compiler.
-WHEELS = ["--only-binary", ":all:", "--no-binary", "nkeys"]
-PIP = ["--quiet", "--no-input", "--disable-pip-version-check", "-c", str(ROOT / "constraints.txt")]
+LOCK = ROOT / "constraints.txt"
+TEST_LOCK = ROOT / "constraints-test.txt"  # what the extra "test" needs beyond
+PIP = ["--quiet", "--no-input", "--disable-pip-version-check"]
+# What is fetched has its hash in a lock, or is not installed. The locks are whole: there is nothing
+# to resolve. nkeys is pure Python but published as source only; the pinned setuptools packs it.
+LOCKED = ["--require-hashes", "--no-deps", "--no-build-isolation",
+          "--only-binary", ":all:", "--no-binary", "nkeys"]  # fmt: skip
+TOOLS = ("pip==", "setuptools==")
 
 
 class EnvError(Exception):
@@ -107,7 +114,8 @@ def make_venv() -> list[str]:
         call([BASE, "-m", "virtualenv", "--quiet", str(VENV)], advice)
     elif _can_import("venv", "pip"):
         call([BASE, "-m", "venv", "--without-pip", str(VENV)], advice)
-        call([BASE, "-m", "pip", "--python", str(PYTHON), "install", *PIP, "pip"], advice)
+        foreign_pip = [BASE, "-m", "pip", "--python", str(PYTHON)]
+        call([*foreign_pip, "install", *PIP, *LOCKED, "-r", tools()], advice)
     else:
         raise EnvError(advice)
     return own_pip
@@ -125,17 +133,26 @@ def _succeeds(argv: list[str]) -> bool:
     return subprocess.run(argv, capture_output=True, check=False).returncode == 0
 
 
+def tools() -> str:
+    """The part of the lock that pip itself and the build backend are installed from, as a file."""
+    entries = re.split(r"^(?=\S)", LOCK.read_text(), flags=re.MULTILINE)
+    listed = VENV / "berth-tools.txt"
+    listed.write_text("".join(each for each in entries if each.startswith(TOOLS)))
+    return str(listed)
+
+
 def install(pip: list[str], extras: set[str]) -> None:
-    """The build backend first, then all in one resolution, so that nothing is built apart."""
+    """pip and the build backend first, then all in one go, so that nothing is built apart."""
     advice = "See the lines above; behind a proxy or mirror, set PIP_INDEX_URL or PIP_PROXY."
-    say("installing the pinned build backend")
-    call([*pip, "install", *PIP, *WHEELS, "setuptools"], advice)
+    say("installing pip and the build backend, as locked")
+    call([*pip, "install", *PIP, *LOCKED, "-r", tools()], advice)
     listed = ",".join(sorted(extras))
-    say(f"installing berthmaster[{listed}] from wheels")
-    project = f"{ROOT}[{listed}]"
+    say(f"installing berthmaster[{listed}] from wheels, as locked")
     for built in ROOT.glob(BUILT):
         built.unlink()  # of other sources: none is better, should it not be built again
-    call([*pip, "install", *PIP, *WHEELS, "--no-build-isolation", "-e", project], advice)
+    locks = ["-r", str(LOCK), *(["-r", str(TEST_LOCK)] if "test" in extras else [])]
+    call([*pip, "install", *PIP, *LOCKED, *locks], advice)
+    call([*pip, "install", *PIP, "--no-deps", "--no-build-isolation", "-e", str(ROOT)], advice)
     compiled = any(ROOT.glob(BUILT))
     without = "not compiled (no compiler, or Python's headers are missing): slower, else the same"
     say(f"the placement engine is {'compiled' if compiled else without}")
