@@ -31,6 +31,7 @@ class Settings(msgspec.Struct):
     nats_seed_file: Path | None = None
     inbox_prefix: str = "_INBOX"
     nats_ca_file: Path | None = None
+    nats_plaintext: bool = False
 
 
 async def make_streams(url: str, replicas: int = 1) -> None:

@@ -456,6 +456,7 @@ class Settings(msgspec.Struct, frozen=True):
     nats_seed_file: Path | None
     inbox_prefix: str
     nats_ca_file: Path | None = None
+    nats_plaintext: bool = False
 
 
 class Bus(NamedTuple):

@@ -32,6 +32,7 @@ class Settings:
     nats_seed_file: Path | None = None
     inbox_prefix: str = "_INBOX"
     nats_ca_file: Path | None = None
+    nats_plaintext: bool = False
 
 
 @dataclass

@@ -4,14 +4,17 @@ Limits suit a service that must never hang: a server that is silent is left, one
 tried for ever, and what is buffered meanwhile is bounded.
 """
 
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
 
 import nkeys
 
 from berthmaster.bus import websockets
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.tls import client_context
+from berthmaster.runtime.redact import redact
 
 CONNECT_TIMEOUT_S: Final = 2
 RECONNECT_WAIT_S: Final = 0.1
@@ -32,12 +35,32 @@ class ConnectionSettings(Protocol):
     def inbox_prefix(self) -> str: ...
     @property
     def nats_ca_file(self) -> Path | None: ...  # None = the system's authorities, for tls://
+    @property
+    def nats_plaintext(self) -> bool: ...  # whether another machine's server may be without TLS
+
+
+def exposed(url: str) -> bool:
+    """Whether what is said there can be read on the way: no TLS, and not this machine's."""
+    parts = urlsplit(url if "://" in url else f"nats://{url}")
+    host = parts.hostname or ""
+    try:
+        near = ip_address(host).is_loopback
+    except ValueError:
+        near = host == "localhost"
+    return parts.scheme not in ("tls", "wss") and not near
 
 
 def options_of(settings: ConnectionSettings, name: str) -> dict[str, Any]:
     """For the library's ``connect``, callbacks aside. Raises BusError for what cannot be right."""
+    servers = [url.strip() for url in settings.nats_url.split(",") if url.strip()]
+    for url in servers:
+        if not settings.nats_plaintext and exposed(url):
+            raise BusError(
+                f"{redact(url)} is on another machine, and without TLS: right is tls://HOST:PORT "
+                "(or wss), or BERTH_NATS_PLAINTEXT=true where nobody can listen in between"
+            )
     options: dict[str, Any] = {
-        "servers": [url.strip() for url in settings.nats_url.split(",") if url.strip()],
+        "servers": servers,
         "name": name,
         "inbox_prefix": settings.inbox_prefix or f"_INBOX.{name}",
         "allow_reconnect": True,

@@ -106,6 +106,7 @@ class Connection:
     async def _connect(self, settings: ConnectionSettings, timeout_s: float | None) -> None:
         options = options_of(settings, self.name)
         self._ca_file = settings.nats_ca_file
+        self.nc.plaintext = settings.nats_plaintext
         self._url = redact(settings.nats_url)  # for people: it may hold a password
         self._refused = asyncio.get_running_loop().create_future()
         connecting = asyncio.ensure_future(

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
 
+from berthmaster.bus.connecting import exposed
 from berthmaster.bus.errors import NoAnswer, NotConnected, NotPermitted
 from berthmaster.bus.nats_py import Client as NatsClient
 from berthmaster.bus.nats_py import Msg
@@ -197,8 +198,11 @@ class PatientClient(NatsClient):
     waits. (The library closes on any error but a stale connection or a missing permission, and
     forgets to close the sockets of tries to reconnect that failed half-way.) And a URL that says
     tls means it: the library would go on in plain text when the server, or whoever answers in its
-    place, offers nothing else.
+    place, offers nothing else. Nor does it follow a server of this machine to others in plain text,
+    unless that is permitted.
     """
+
+    plaintext = False
 
     @staticmethod
     def _parse_header_lines(raw: bytes) -> dict[str, str]:
@@ -217,6 +221,8 @@ class PatientClient(NatsClient):
         asked = server is not None and server.uri.scheme == "tls"
         if initial_connection and asked and not info.get("tls_required"):
             raise nats_errors.Error("nats: the URL says tls and the server offers none")
+        if not asked and not self.plaintext and (told := info.get("connect_urls")):
+            info = info | {"connect_urls": [each for each in told if not exposed(each)]}
         await super()._process_info(info, initial_connection)
 
     async def _process_connect_init(self) -> None:

@@ -117,6 +117,7 @@ class Session:
                 seed_file=self.target.seed_file or None,
                 inbox_prefix=self.target.inbox_prefix,
                 ca_file=self.target.ca_file or None,
+                plaintext=self.target.plaintext,
                 timeout_s=self.timeout_s if timeout_s is None else timeout_s,
                 connect_timeout_s=CONNECT_TIMEOUT_S,
             )

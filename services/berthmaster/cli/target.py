@@ -32,6 +32,7 @@ class BusTarget:
     inbox_prefix: str
     source: str  # for people: where this came from
     ca_file: str = ""  # "" = what the system trusts, should the URL be a tls:// one
+    plaintext: bool = False  # whether another machine's server may be without TLS
 
 
 def find_target(
@@ -67,6 +68,7 @@ def find_target(
         seed_file=seed or (known.seed_file if known else ""),
         inbox_prefix=inbox or (known.inbox_prefix if known else "_INBOX"),
         ca_file=ca_file or env.get("BERTH_NATS_CA_FILE") or (known.ca_file if known else ""),
+        plaintext=env.get("BERTH_NATS_PLAINTEXT", "").lower() == "true",
         source=source,
     )
 

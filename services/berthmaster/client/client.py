@@ -77,6 +77,7 @@ class _Settings(msgspec.Struct, frozen=True):
     nats_seed_file: Path | None
     inbox_prefix: str
     nats_ca_file: Path | None
+    nats_plaintext: bool
 
 
 class _Silent:
@@ -111,14 +112,17 @@ class Client:
         seed_file: Path | str | None = None,
         inbox_prefix: str = "_INBOX",
         ca_file: Path | str | None = None,
+        plaintext: bool = False,
         timeout_s: float = TIMEOUT_S,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> Self:
         """A client for ``async with``, which connects. ``timeout_s`` bounds each request;
-        ``ca_file``: whose certificate a tls:// server must have, if not one the system knows."""
+        ``ca_file``: whose certificate a tls:// server must have, if not one the system knows;
+        ``plaintext``: a server of another machine may be without TLS."""
         subjects.token(tenant)  # a name that cannot stand in a subject is told at once
         seed = Path(seed_file) if seed_file else None
-        settings = _Settings(url, seed, inbox_prefix, Path(ca_file) if ca_file else None)
+        authority = Path(ca_file) if ca_file else None
+        settings = _Settings(url, seed, inbox_prefix, authority, plaintext)
         return cls(settings, tenant, timeout_s=timeout_s, connect_timeout_s=connect_timeout_s)
 
     async def __aenter__(self) -> Self:

@@ -93,6 +93,11 @@ class CommonSettings:
         help="file with the authority (PEM) that a tls:// server's certificate must be from; "
         "none = those that the system trusts",
     )
+    nats_plaintext: bool = setting(
+        False,
+        help="true: a NATS server of another machine may be without TLS, so that whoever is in "
+        "between can read all and say anything; for networks that nobody else is in",
+    )
     inbox_prefix: str = setting(
         "_INBOX",
         help="first token of reply subjects; each user of a NATS with permissions has its own",

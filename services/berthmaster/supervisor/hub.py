@@ -113,7 +113,11 @@ async def _beside_a_bus(pod: Pod[HubSettings]) -> None:
         raise KeysError(f"--keys-dir: there is no {', '.join(missing)}")
     if keys and (setup := seed_file(keys, SETUP)).is_file():
         await make_streams(
-            settings.nats_url, setup, settings.nats_ca_file, timeout_s=STREAMS_LIMIT_S
+            settings.nats_url,
+            setup,
+            settings.nats_ca_file,
+            plaintext=settings.nats_plaintext,
+            timeout_s=STREAMS_LIMIT_S,
         )
     await pod.start(told, seeds)
 

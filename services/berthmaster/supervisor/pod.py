@@ -72,7 +72,11 @@ class Pod(Generic[S]):
             argv=argv,
             log_path=None,
             http_port=port,
-            env={"BERTH_HTTP_HOST": host, "BERTH_LOG_FORMAT": settings.log_format},
+            env={
+                "BERTH_HTTP_HOST": host,
+                "BERTH_LOG_FORMAT": settings.log_format,
+                "BERTH_NATS_PLAINTEXT": str(settings.nats_plaintext).lower(),
+            },
         )
 
     async def start(self, entries: Sequence[Entry], seed_files: Mapping[str, Path]) -> None:

@@ -59,6 +59,7 @@ class _Settings(msgspec.Struct, frozen=True):
     nats_seed_file: Path | None
     inbox_prefix: str
     nats_ca_file: Path | None = None
+    nats_plaintext: bool = False
 
 
 class ProcessView(msgspec.Struct, frozen=True, kw_only=True):
@@ -306,10 +307,16 @@ def command_lines(
 
 
 async def make_streams(
-    url: str, seed: Path, ca_file: Path | None, *, replicas: int = 1, timeout_s: float = 5
+    url: str,
+    seed: Path,
+    ca_file: Path | None,
+    *,
+    plaintext: bool = False,
+    replicas: int = 1,
+    timeout_s: float = 5,
 ) -> None:
     """As the one user who may. Raises BusError."""
-    settings = _Settings(url, seed, inbox_prefix(SETUP), ca_file)
+    settings = _Settings(url, seed, inbox_prefix(SETUP), ca_file, plaintext)
     log = Log("up", level="error", format="text")
     async with await Connection.open(settings, SETUP, log, timeout_s=timeout_s) as conn:
         await ensure_streams(conn, replicas=replicas)

@@ -49,6 +49,7 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_connection_file(
     )
     assert find(deep, env, server="nats://flag:1", tenant="u").url == "nats://flag:1"
     assert find(deep, tenant="other").tenant == "other"
+    assert find(deep, env | {"BERTH_NATS_PLAINTEXT": "true"}).plaintext
     # Another user's seed has another inbox, which its name tells.
     assert find(deep, seed_file="k/tenant.acme.nk").inbox_prefix == "_INBOX.tenant.acme"
     assert find(deep, seed_file="k/unheard-of.nk").inbox_prefix == "_I.o"

@@ -2,6 +2,7 @@
 
 import json
 import string
+from typing import Any
 
 import msgspec
 import pytest
@@ -62,6 +63,18 @@ BAD: dict[str, tuple[bytes, Refusal]] = {
         malformed("clusters[0]", "'\\ud800'", "whole Unicode characters, no lone surrogates"),
     ),
     "deep nesting": (b'{"id":' + b"[" * 60_000, malformed("", '{"id":' + "[" * 74, DEEP)),
+    "an id twice": (
+        b'{"id":"a","id":"b"}',
+        malformed("id", '"id"', "each name once in an object, this one too"),
+    ),
+    "an id twice, once in other letters": (
+        b'{"id":"a", "\\u0069d":"a"}',
+        malformed("id", '"id"', "each name once in an object, this one too"),
+    ),
+    "a variable twice": (
+        b'{"id":"a","run":{"env":{"A":"1","B":"2","A":"3"}}}',
+        malformed("A", '"A"', "each name once in an object, this one too"),
+    ),
     "no id": (b"{}", invalid("id", "(missing)", f"{ID_WORDS} (required)")),
     "an id in capitals": (b'{"id":"Train"}', invalid("id", '"Train"', ID_WORDS)),
     "an id with a line end": (b'{"id":"a\\n"}', invalid("id", '"a\\n"', ID_WORDS)),
@@ -224,6 +237,48 @@ def test_a_bad_job_request_is_refused_with_field_value_and_what_is_right(case: s
 )
 def test_a_good_job_request_is_taken_as_it_is(body: bytes) -> None:
     assert validation.job_request(body) == JOB_REQUESTS.decode(body)
+
+
+class Pairs(list[tuple[str, Any]]):
+    """An object as it is written, a name twice included."""
+
+
+def written(value: Any, blank: str) -> str:
+    match value:
+        case Pairs():
+            inner = [f"{written(key, blank)}:{blank}{written(each, blank)}" for key, each in value]
+            return f"{{{','.join(inner)}}}"
+        case list():
+            return f"[{blank}{','.join(written(each, blank) for each in value)}]"
+        case _:
+            return json.dumps(value, ensure_ascii=bool(blank))
+
+
+def has_twice(value: Any) -> bool:
+    match value:
+        case Pairs():
+            names = [name for name, _ in value]
+            return len(names) > len(set(names)) or any(has_twice(each) for _, each in value)
+        case list():
+            return any(map(has_twice, value))
+        case _:
+            return False
+
+
+@given(
+    st.recursive(
+        st.integers() | st.text(max_size=3),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.lists(st.tuples(st.sampled_from("abé"), inner), max_size=3).map(Pairs)
+        ),
+        max_leaves=8,
+    ),
+    st.sampled_from(["", " "]),
+)
+def test_a_name_is_told_as_there_twice_when_it_is_and_never_else(value: Any, blank: str) -> None:
+    body = written(value, blank).encode()
+    assert (explain.twice_named(body) is not None) == has_twice(value)
 
 
 def test_the_largest_request_is_taken_and_one_byte_more_is_not() -> None:
