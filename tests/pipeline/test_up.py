@@ -29,9 +29,13 @@ def test_all_comes_up_and_one_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> No
         pids = [*up.pids().values()]
         assert all(alive(pid) for pid in pids)
 
-        # Seeds are for their owner alone, and no seed is in what anybody is told.
+        # Keys and data are for their owner alone, and no seed is in what anybody is told.
+        assert up.berth("submit", "--id", "train").returncode == 0
         seeds = sorted((up.folder / "keys").glob("*.nk"))
-        assert {stat.S_IMODE(seed.stat().st_mode) for seed in seeds} == {0o600}
+        made = [up.folder, *up.folder.rglob("*")]
+        assert {"1.blk", "keys", "logs"} <= {path.name for path in made}
+        modes = {path: stat.S_IMODE(path.lstat().st_mode) for path in made}
+        assert [path for path, mode in modes.items() if mode & 0o077] == []
         told = (up.folder / "connection.json").read_text() + json.dumps(up.view)
         assert not any(seed.read_text().strip() in told for seed in seeds)
 

@@ -1,4 +1,8 @@
-"""Dead letters: what cannot be decoded or handled is kept with the reason, never just dropped."""
+"""Dead letters: what cannot be decoded or handled is kept with the reason, never just dropped.
+
+They are there for people to read, so they are cut, and hold no secrets that are known by their
+looks (runtime/redact.py).
+"""
 
 from typing import Final
 
@@ -8,8 +12,10 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError
 from berthmaster.messages.families import encode
 from berthmaster.messages.records import DeadLetter
+from berthmaster.runtime.redact import excerpt, redact, redact_bytes
 
 MAX_BODY_BYTES: Final = 64 * 1024
+MAX_REASON_CHARS: Final = 2000
 
 
 async def bury(
@@ -24,18 +30,19 @@ async def bury(
     workload: str = "",
 ) -> bool:
     """Keep one message with the reason. If even that fails (False), the log line remains."""
+    subject, reason = redact(subject), excerpt(reason, MAX_REASON_CHARS)
     conn.log.error(
         "dead letter", subject=subject, reason=reason, sequence=sequence, workload=workload
     )
     letter = DeadLetter(
         service=service,
         subject=subject,
-        reason=reason[:2000],
+        reason=reason,
         at_s=conn.now(),
         stream=stream,
         sequence=sequence,
         workload=workload,
-        body=body[:MAX_BODY_BYTES],
+        body=redact_bytes(body, MAX_BODY_BYTES),
     )
     try:
         reply = await conn.request(subjects.dead(service), encode(letter), timeout_s=2.0)

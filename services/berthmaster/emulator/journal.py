@@ -100,7 +100,7 @@ def _locked(path: Path) -> int:
     """A lock that the death of the process ends, however it dies."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = os.open(path.with_suffix(".lock"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock = os.open(path.with_suffix(".lock"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise JournalError(f"cannot write {path}: {error.strerror}") from error
     try:

@@ -18,7 +18,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     stream: str = ""
     sequence: int = 0
     workload: str = ""  # "<tenant>/<id>" if it belonged to one: frozen for that service
-    body: bytes = b""  # shortened
+    body: bytes = b""  # shortened, and without what looks like a key or a token
 
 
 class ArchivedStory(

@@ -16,13 +16,15 @@ from typing import BinaryIO, Literal, Protocol
 import msgspec
 
 from berthmaster.runtime.plain_json import dumps
-from berthmaster.runtime.redact import HIDDEN, names_secret, redact
+from berthmaster.runtime.redact import HIDDEN, excerpt, names_secret, redact
 
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["json", "text"]
 
 LEVELS: dict[Level, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _OURS = ("time", "level", "service", "event")
+MAX_LINE_CHARS = 32_768  # of a longer line each field is cut
+MAX_FIELD_CHARS = 4096
 
 
 class LogLike(Protocol):
@@ -104,14 +106,26 @@ class Log:
             (f"{key}_" if key in _OURS else key): (HIDDEN if names_secret(key) else value)
             for key, value in fields.items()
         }
+        line = self._formatted(stamp, level, event, shown)
+        if len(line) > MAX_LINE_CHARS:
+            short = {key: _cut(value) for key, value in shown.items()}
+            line = self._formatted(stamp, level, excerpt(event, MAX_FIELD_CHARS), short)
+        return redact(line).encode(errors="replace")
+
+    def _formatted(self, stamp: str, level: Level, event: str, fields: Mapping[str, object]) -> str:
+        shown = dict(fields)
         if self._format == "text":
             trace = shown.pop("traceback", None)
             pairs = " ".join(f"{key}={_plain(value)}" for key, value in shown.items())
             head = f"{stamp[11:23]} {level:7} {self._service}: {_one_line(event)} {pairs}".rstrip()
-            text = f"{head}\n{trace}" if isinstance(trace, str) else f"{head}\n"
-            return redact(text).encode(errors="replace")
+            return f"{head}\n{trace}" if isinstance(trace, str) else f"{head}\n"
         whole = {"time": stamp, "level": level, "service": self._service, "event": event, **shown}
-        return redact(_json(whole)).encode() + b"\n"
+        return _json(whole) + "\n"
+
+
+def _cut(value: object) -> object:
+    text = value if isinstance(value, str) else _json(value)
+    return excerpt(text, MAX_FIELD_CHARS) if len(text) > MAX_FIELD_CHARS else value
 
 
 def _json(value: object) -> str:

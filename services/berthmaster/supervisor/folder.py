@@ -68,16 +68,22 @@ class FolderUnusable(Exception):
 
 
 class FolderLock:
-    """Holds a data folder for one `berth up`. The system lets go of it when the process ends."""
+    """Holds a data folder for one `berth up`. The system lets go of it when the process ends.
+
+    Keys and everybody's data are in it: what this process and its children make meanwhile is for
+    their user alone.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._fd = -1
+        self._umask = 0
 
     def __enter__(self) -> "FolderLock":
         path = self._folder / LOCK_FILE
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _close_to_others(self._folder)
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise FolderUnusable(self._folder, error) from error
@@ -90,11 +96,22 @@ class FolderLock:
         os.truncate(fd, 0)
         os.write(fd, f"{os.getpid()}\n".encode())
         self._fd = fd
+        self._umask = os.umask(0o077)
         return self
 
     def __exit__(self, *_: object) -> None:
+        os.umask(self._umask)
         os.truncate(self._fd, 0)
         os.close(self._fd)
+
+
+def _close_to_others(folder: Path) -> None:
+    """A folder with other things in it is somebody's who may have reasons for its mode."""
+    if (folder / LOCK_FILE).exists() or not any(folder.iterdir()):
+        try:
+            folder.chmod(0o700)
+        except PermissionError:
+            pass  # a volume that belongs to root and that our group may write to
 
 
 def write_connection(folder: Path, file: ConnectionFile, env: Mapping[str, str]) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berthmaster.runtime.log import Bridge, Format, Level, Log
+from berthmaster.runtime.log import MAX_FIELD_CHARS, Bridge, Format, Level, Log
 
 
 class Page:
@@ -92,6 +92,21 @@ def test_secrets_are_hidden_in_both_forms(format: Format) -> None:
     page.log.info("y", url="nats://me:pw@host:4222")
     assert not any(secret in page.text() for secret in ("abc123", "t0k", "SUAM", "me:pw"))
     assert "host:4222" in page.text()
+
+
+@pytest.mark.parametrize("format", ["json", "text"])
+def test_a_line_has_a_largest_size_and_a_cut_shows_no_part_of_a_secret(format: Format) -> None:
+    page = Page(format=format)
+    token = "eyJ" + "h" * 40 + "." + "p" * 40 + "." + "s" * 40
+    at_the_cut = "x" * (MAX_FIELD_CHARS - 20) + " " + token
+    page.log.info("big", body=at_the_cut + "y" * 100_000, items=["z" * 100_000], small="here")
+    text = page.text()
+    assert len(text) < 3 * MAX_FIELD_CHARS
+    assert "eyJ" not in text
+    assert "more characters" in text
+    assert "here" in text
+    if format == "json":
+        assert json.loads(text)["small"] == "here"
 
 
 anything = st.recursive(

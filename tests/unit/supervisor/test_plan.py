@@ -1,6 +1,7 @@
 """What `berth up` runs for which options, and where commands find it."""
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -217,6 +218,24 @@ def test_a_folder_is_locked_by_one_process_at_a_time(tmp_path: Path) -> None:
         FolderLock(tmp_path).__enter__()
     with FolderLock(tmp_path):
         pass
+
+
+def test_what_is_made_in_a_locked_folder_is_for_its_user_alone(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        new, older, strange = (tmp_path / name for name in ("new", "older", "strange"))
+        older.mkdir()
+        (older / "up.lock").touch()
+        strange.mkdir()
+        (strange / "others").touch()
+        for folder, mode in ((new, 0o700), (older, 0o700), (strange, 0o755)):
+            with FolderLock(folder):
+                (folder / "data").write_text("x")
+                assert stat.S_IMODE((folder / "data").stat().st_mode) == 0o600
+            assert stat.S_IMODE(folder.stat().st_mode) == mode
+        assert os.umask(0o022) == 0o022  # as it was
+    finally:
+        os.umask(before)
 
 
 def test_exits_have_names() -> None:
