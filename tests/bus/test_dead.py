@@ -26,5 +26,5 @@ async def test_a_dead_letter_is_cut_and_shows_no_secret_nor_a_part_of_one(server
         letter = DEAD_LETTERS.decode(message.data)
         assert letter.reason.startswith("r" * (MAX_REASON_CHARS - 20) + " <hidden> ")
         assert len(letter.reason) < MAX_REASON_CHARS + 40
-        assert letter.body == b"\xff" * (MAX_BODY_BYTES - 20) + b" <hidden>" + b"\xff" * 10
+        assert letter.body == b"\xff" * (MAX_BODY_BYTES - 20) + b" <hidden>" + b"\xff" * 11
         assert letter.workload == "acme/train"
