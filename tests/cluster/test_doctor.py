@@ -19,7 +19,7 @@ from berthmaster.doctor.core import diagnose
 from berthmaster.doctor.facts import Mode, Without
 from berthmaster.doctor.findings import Report
 from berthmaster.doctor.nominations import MERGE_GATE
-from berthmaster.doctor.reader import Place, survey
+from berthmaster.doctor.reader import ClusterAccess, survey
 from tests.cluster.deploying import apply, remove
 from tests.controlplane.kueue import builders
 from tests.controlplane.kueue.setup import API, Kueue, kueue
@@ -33,8 +33,8 @@ IMAGE = "registry.k8s.io/kueue/kueue:v0.19.2"
 pytestmark = pytest.mark.timeout(180)
 
 
-def place(plane: Plane, **named: str) -> Place:
-    return Place(name=named.get("name", plane.name), kubeconfig=plane.kubeconfig)
+def place(plane: Plane, **named: str) -> ClusterAccess:
+    return ClusterAccess(name=named.get("name", plane.name), kubeconfig=plane.kubeconfig)
 
 
 async def look(
@@ -357,7 +357,9 @@ def test_accounts_that_are_not_there_yet_lack_every_right_and_a_stranger_sees_li
         )
 
         hub = planes.hub
-        stranger = Place(name="hub", kubeconfig=hub.kubeconfig_for("nobody", ("strangers",)))
+        stranger = ClusterAccess(
+            name="hub", kubeconfig=hub.kubeconfig_for("nobody", ("strangers",))
+        )
         seen = await survey(
             stranger, [], mode="observe", namespace="berth-system", now_s=time.time()
         )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from berthmaster.doctor.facts import Mode, Without
     from berthmaster.doctor.findings import Finding, Report
-    from berthmaster.doctor.reader import Place
+    from berthmaster.doctor.reader import ClusterAccess
 
 STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "blocks": "red"}
 SIGNS = {"ok": "ok", "note": "note", "warning": "warning", "blocks": "BLOCKS"}
@@ -111,10 +111,10 @@ def _without(texts: tuple[str, ...], workers: set[str]) -> "list[Without]":
     return found
 
 
-def _place(target: KubeTarget) -> "Place":
-    from berthmaster.doctor.reader import Place
+def _place(target: KubeTarget) -> "ClusterAccess":
+    from berthmaster.doctor.reader import ClusterAccess
 
-    return Place(name=target.name, kubeconfig=target.kubeconfig, context=target.context)
+    return ClusterAccess(name=target.name, kubeconfig=target.kubeconfig, context=target.context)
 
 
 def screen(report: "Report") -> "RenderableType":

@@ -62,7 +62,7 @@ REVIEWS: Final = Resource(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class ClusterAccess:
     """A cluster and how to reach it."""
 
     name: str
@@ -94,8 +94,8 @@ class _Silent:
 
 
 async def survey(
-    hub: Place | None,
-    workers: Sequence[Place],
+    hub: ClusterAccess | None,
+    workers: Sequence[ClusterAccess],
     *,
     mode: Mode,
     namespace: str,
@@ -124,7 +124,9 @@ async def survey(
     )
 
 
-async def _hub(place: Place, mode: Mode, account: str, now_s: float, log: LogLike) -> HubFacts:
+async def _hub(
+    place: ClusterAccess, mode: Mode, account: str, now_s: float, log: LogLike
+) -> HubFacts:
     try:
         async with await _client(place, log) as client:
             read = _Reading(client, now_s)
@@ -187,7 +189,11 @@ def _multikueue_queues(
 
 
 async def _worker(
-    place: Place, namespaces: Sequence[str], ours: tuple[str, str], now_s: float, log: LogLike
+    place: ClusterAccess,
+    namespaces: Sequence[str],
+    ours: tuple[str, str],
+    now_s: float,
+    log: LogLike,
 ) -> WorkerFacts:
     """``ours``: the namespace of our pods, and as whom rights are asked for."""
     namespace, account = ours
@@ -220,7 +226,7 @@ async def _worker(
         return WorkerFacts(name=place.name, **place.way, unreachable=str(error))
 
 
-async def _client(place: Place, log: LogLike) -> Client:
+async def _client(place: ClusterAccess, log: LogLike) -> Client:
     access = await from_kubeconfig(place.kubeconfig, place.context)
     return await Client.open(access, user_agent=USER_AGENT, log=log, timeout_s=TIMEOUT_S)
 
@@ -235,7 +241,9 @@ class _Reading:
     image: str = ""
     clock_s: float = 0.0  # the cluster's, as far as its leases show it; 0 = they do not
 
-    async def common(self, place: Place, account: str, wanted: Sequence[Right]) -> dict[str, Any]:
+    async def common(
+        self, place: ClusterAccess, account: str, wanted: Sequence[Right]
+    ) -> dict[str, Any]:
         """What is read of hub and worker alike. Raises Unreachable and the like."""
         version = await self.client.version()
         served = [

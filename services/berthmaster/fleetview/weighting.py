@@ -65,7 +65,7 @@ class _Factors(NamedTuple):
     depends: bool  # on what is known of steadiness, so that it is made anew
 
 
-class Kind(NamedTuple):
+class RequestShape(NamedTuple):
     """What of a request decides which parts can tell clusters from each other."""
 
     shares: bool  # it asks for part of a GPU
@@ -101,16 +101,16 @@ class Weightings:
         governed: bool,
         tiered: bool,
     ) -> Weighting:
-        """How clusters rank for a request of a queue; the rest as in ``Kind``."""
+        """How clusters rank for a request of a queue; the rest as in ``RequestShape``."""
         asks = request.profile or request.weights or request.data or governed
         if not asks and (setting is None or not (setting.profile or setting.weights)):
             usual = self._usual.get(shares)
             if usual is None:
-                kind = Kind(shares, governed=False, tiered=False, has_data=False)
+                kind = RequestShape(shares, governed=False, tiered=False, has_data=False)
                 usual = self._usual[shares] = self._make(Said(), Said(), kind)
             return usual
         theirs = Said() if setting is None else Said(setting.profile, setting.weights)
-        kind = Kind(shares, governed, tiered, bool(request.data))
+        kind = RequestShape(shares, governed, tiered, bool(request.data))
         key = (request.profile, *sorted(request.weights.items()), request.queue, kind)
         made = self._made.get(key)
         if made is None:
@@ -118,7 +118,7 @@ class Weightings:
             made = self._made[key] = self._make(own, theirs, kind)
         return made
 
-    def _make(self, own: Said, theirs: Said, kind: Kind) -> Weighting:
+    def _make(self, own: Said, theirs: Said, kind: RequestShape) -> Weighting:
         factored = self._factors(own, theirs, kind)
         factors = factored.factors
         # What is turned round is 100 less the part: the 100 stands in the sum.
@@ -138,7 +138,7 @@ class Weightings:
             shown={},
         )
 
-    def _factors(self, own: Said, theirs: Said, kind: Kind) -> _Factors:
+    def _factors(self, own: Said, theirs: Said, kind: RequestShape) -> _Factors:
         """Kept from snapshot to snapshot where nobody gave weights of his own."""
         plain = not (own.weights or theirs.weights)
         key = (own.profile, theirs.profile, kind, self._has_calm(kind), self._policy)
@@ -160,10 +160,10 @@ class Weightings:
             self._table.note(key, lambda: made)
         return made
 
-    def _has_calm(self, kind: Kind) -> bool:
+    def _has_calm(self, kind: RequestShape) -> bool:
         return kind.shares and not np.isnan(self._calm).all()
 
-    def _counting(self, weights: Weights, kind: Kind) -> dict[str, float]:
+    def _counting(self, weights: Weights, kind: RequestShape) -> dict[str, float]:
         """Of the parts that can tell clusters from each other, those that count."""
         applies = {
             "interference": self._has_calm(kind),

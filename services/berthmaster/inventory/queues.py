@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple
 
 from berthmaster.engine.fleet.taints import tolerates
 from berthmaster.inventory.devices.amounts import Nonsense, quota
-from berthmaster.inventory.waiting import NONE_WAIT, Waiting
+from berthmaster.inventory.waiting import NONE_WAIT, Unscheduled
 from berthmaster.kubernetes.objects import Condition, condition
 from berthmaster.kueue.names import ADMITTED, EVICTED, FINISHED, ORIGIN_LABEL, QUOTA_RESERVED, READY
 from berthmaster.kueue.queues import (
@@ -285,7 +285,7 @@ def copy_report(
     namespace: str,
     workload: str,
     copy: Copy | None,
-    waiting: Waiting,
+    waiting: Unscheduled,
     stamp: Stamp,
     now_s: float,
 ) -> CopyReport:

@@ -21,7 +21,7 @@ class Owner(NamedTuple):
     name: str = ""
 
 
-class Waiting(NamedTuple):
+class Unscheduled(NamedTuple):
     """Pods of one job that find no node."""
 
     pods: int = 0
@@ -29,7 +29,7 @@ class Waiting(NamedTuple):
 
 
 NOBODY: Final = Owner()
-NONE_WAIT: Final = Waiting()
+NONE_WAIT: Final = Unscheduled()
 
 
 class WaitingPods:
@@ -39,10 +39,10 @@ class WaitingPods:
         self._owner: dict[Key, Owner] = {}
         self._of: dict[Owner, dict[Key, str]] = {}
 
-    def of(self, owner: Owner) -> Waiting:
+    def of(self, owner: Owner) -> Unscheduled:
         """Those of a job."""
         pods = self._of.get(owner)
-        return Waiting(len(pods), pods[min(pods)]) if pods else NONE_WAIT
+        return Unscheduled(len(pods), pods[min(pods)]) if pods else NONE_WAIT
 
     def put(self, pod: WaitingPod) -> Owner:
         """A pod as it is now. Whose job is told of otherwise by it; NOBODY if none is."""

@@ -13,7 +13,7 @@ from berthmaster.placement.scheduling.scheduler import ScheduleResult
 MAX_MESSAGE_CHARS: Final = 1024
 
 
-class Verdict(NamedTuple):
+class WantedCondition(NamedTuple):
     """A condition to be."""
 
     type: str
@@ -22,11 +22,11 @@ class Verdict(NamedTuple):
     message: str
 
 
-def satisfied(outcome: ScheduleResult, cluster_sets: Iterable[str]) -> Verdict:
+def satisfied(outcome: ScheduleResult, cluster_sets: Iterable[str]) -> WantedCondition:
     """Whether as many were found as were asked for, and if not, why."""
 
-    def no(reason: str, message: str) -> Verdict:
-        return Verdict(SATISFIED, False, reason, message[:MAX_MESSAGE_CHARS])
+    def no(reason: str, message: str) -> WantedCondition:
+        return WantedCondition(SATISFIED, False, reason, message[:MAX_MESSAGE_CHARS])
 
     if not outcome.bindings:
         return no(
@@ -51,27 +51,31 @@ def satisfied(outcome: ScheduleResult, cluster_sets: Iterable[str]) -> Verdict:
     if outcome.unscheduled:
         message = f"{outcome.unscheduled} cluster decisions unscheduled"
         return no("NotAllDecisionsScheduled", message)
-    return Verdict(SATISFIED, True, "AllDecisionsScheduled", "All cluster decisions scheduled")
+    return WantedCondition(
+        SATISFIED, True, "AllDecisionsScheduled", "All cluster decisions scheduled"
+    )
 
 
-def configured(notes: Sequence[str] = ()) -> Verdict:
+def configured(notes: Sequence[str] = ()) -> WantedCondition:
     """Nothing is wrong with it; ``notes`` is what else should be known."""
     text = "; ".join(("Placement configurations check pass", *notes))
-    return Verdict(MISCONFIGURED, False, "Succeedconfigured", text[:MAX_MESSAGE_CHARS])
+    return WantedCondition(MISCONFIGURED, False, "Succeedconfigured", text[:MAX_MESSAGE_CHARS])
 
 
-def misconfigured(error: Misconfigured, after: str) -> Verdict:
+def misconfigured(error: Misconfigured, after: str) -> WantedCondition:
     """Something is; ``after``: what is done in spite of that."""
     after = f"; {after}" if after else ""
     text = str(error)[: MAX_MESSAGE_CHARS - len(after)] + after
-    return Verdict(MISCONFIGURED, True, "Misconfigured", text)
+    return WantedCondition(MISCONFIGURED, True, "Misconfigured", text)
 
 
-def left_over(error: Misconfigured, left: int) -> Verdict:
+def left_over(error: Misconfigured, left: int) -> WantedCondition:
     """Something is wrong with it, and that is all it has."""
     what = f"{left} clusters are left of those decided before" if left else "nothing is decided"
     message = f"{what}: {error}"
-    return Verdict(SATISFIED, False, "NotAllDecisionsScheduled", message[:MAX_MESSAGE_CHARS])
+    return WantedCondition(
+        SATISFIED, False, "NotAllDecisionsScheduled", message[:MAX_MESSAGE_CHARS]
+    )
 
 
 def reduced(groups: Iterable[GroupStatus], counts: Mapping[str, int]) -> tuple[GroupStatus, ...]:
@@ -83,7 +87,10 @@ def reduced(groups: Iterable[GroupStatus], counts: Mapping[str, int]) -> tuple[G
 
 
 def merged(
-    present: tuple[Condition, ...], verdicts: Iterable[Verdict], generation: int, now_s: float
+    present: tuple[Condition, ...],
+    verdicts: Iterable[WantedCondition],
+    generation: int,
+    now_s: float,
 ) -> tuple[Condition, ...]:
     """The conditions with ours in them; a time moves only when a condition's status does."""
     conditions = {one.type: one for one in present}
@@ -106,7 +113,7 @@ def merged(
 
 def patch(
     placement: Placement,
-    verdicts: Iterable[Verdict],
+    verdicts: Iterable[WantedCondition],
     groups: tuple[GroupStatus, ...] | None,
     selected: int,
     now_s: float,

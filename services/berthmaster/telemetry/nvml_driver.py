@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, NewType, Protocol
 Handle = NewType("Handle", int)
 
 
-class Kind(Enum):
+class FaultKind(Enum):
     """What a refusal means for whoever asked."""
 
     UNSUPPORTED = "unsupported"  # this GPU or driver cannot tell: do not ask again soon
@@ -29,24 +29,24 @@ class Kind(Enum):
 # purpose: it is also what a handle gives that has outlived its device.
 KINDS: Final = MappingProxyType(
     {
-        0: Kind.NOTHING,  # a success that pynvml takes for an error: an empty list of samples
-        1: Kind.DRIVER_GONE,  # uninitialized
-        3: Kind.UNSUPPORTED,  # not supported
-        4: Kind.FORBIDDEN,  # no permission
-        6: Kind.NOTHING,  # not found
-        9: Kind.DRIVER_GONE,  # driver not loaded
-        10: Kind.NOTHING,  # timeout: no event is waiting
-        12: Kind.DRIVER_GONE,  # library not found
-        13: Kind.UNSUPPORTED,  # function not found: an older driver
-        15: Kind.GPU_LOST,  # GPU is lost
-        16: Kind.GPU_LOST,  # reset required
-        18: Kind.DRIVER_GONE,  # driver and library are of different versions
-        21: Kind.NOTHING,  # no data
-        22: Kind.UNSUPPORTED,  # ECC of a virtual GPU
-        24: Kind.UNSUPPORTED,  # frequency
-        25: Kind.UNSUPPORTED,  # version of an argument: an older driver
-        26: Kind.UNSUPPORTED,  # deprecated
-        28: Kind.GPU_LOST,  # GPU not found
+        0: FaultKind.NOTHING,  # a success that pynvml takes for an error: an empty list of samples
+        1: FaultKind.DRIVER_GONE,  # uninitialized
+        3: FaultKind.UNSUPPORTED,  # not supported
+        4: FaultKind.FORBIDDEN,  # no permission
+        6: FaultKind.NOTHING,  # not found
+        9: FaultKind.DRIVER_GONE,  # driver not loaded
+        10: FaultKind.NOTHING,  # timeout: no event is waiting
+        12: FaultKind.DRIVER_GONE,  # library not found
+        13: FaultKind.UNSUPPORTED,  # function not found: an older driver
+        15: FaultKind.GPU_LOST,  # GPU is lost
+        16: FaultKind.GPU_LOST,  # reset required
+        18: FaultKind.DRIVER_GONE,  # driver and library are of different versions
+        21: FaultKind.NOTHING,  # no data
+        22: FaultKind.UNSUPPORTED,  # ECC of a virtual GPU
+        24: FaultKind.UNSUPPORTED,  # frequency
+        25: FaultKind.UNSUPPORTED,  # version of an argument: an older driver
+        26: FaultKind.UNSUPPORTED,  # deprecated
+        28: FaultKind.GPU_LOST,  # GPU not found
     }
 )
 
@@ -60,7 +60,7 @@ class NvmlFault(Exception):
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
         self.code = code
-        self.kind = KINDS.get(code, Kind.TROUBLE)
+        self.kind = KINDS.get(code, FaultKind.TROUBLE)
 
     @property
     def why(self) -> str:

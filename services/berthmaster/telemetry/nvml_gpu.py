@@ -16,8 +16,8 @@ from typing import Final, Literal, TypeVar
 from berthmaster.messages.telemetry import GpuProcess, GpuReading, MigInstance
 from berthmaster.telemetry.gpu_health import Signs, throttle_names, verdict
 from berthmaster.telemetry.nvml_driver import (
+    FaultKind,
     Handle,
-    Kind,
     Memory,
     Nvml,
     NvmlFault,
@@ -178,15 +178,15 @@ class Gpu:
             answer = call(asked)
         except NvmlFault as fault:
             match fault.kind:
-                case Kind.GPU_LOST:
+                case FaultKind.GPU_LOST:
                     raise GpuGone(fault.why) from fault
-                case Kind.DRIVER_GONE:
+                case FaultKind.DRIVER_GONE:
                     raise
-                case Kind.UNSUPPORTED | Kind.FORBIDDEN:
+                case FaultKind.UNSUPPORTED | FaultKind.FORBIDDEN:
                     self._deaf_until_s[what] = self._now_s + DEAF_S
-                case Kind.TROUBLE:
+                case FaultKind.TROUBLE:
                     self._trouble = fault.why
-                case Kind.NOTHING:
+                case FaultKind.NOTHING:
                     self._answers += 1  # "nothing" is an answer
             return None
         self._answers += 1

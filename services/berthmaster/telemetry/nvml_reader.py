@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from berthmaster.messages.telemetry import GpuReading, TelemetrySource
 from berthmaster.runtime.backoff import Backoff
-from berthmaster.telemetry.nvml_driver import Handle, Kind, Nvml, NvmlFault
+from berthmaster.telemetry.nvml_driver import FaultKind, Handle, Nvml, NvmlFault
 from berthmaster.telemetry.nvml_gpu import Gpu, GpuGone, PodOf
 from berthmaster.telemetry.source import NodeReading, SourceAbsent
 
@@ -159,7 +159,7 @@ class NvmlReader:
             try:
                 found.append(self._look(place))
             except NvmlFault as fault:
-                if fault.kind is Kind.DRIVER_GONE:
+                if fault.kind is FaultKind.DRIVER_GONE:
                     raise
                 broken.append((place, fault.why))
         unmatched = {gpu.uuid: gpu for gpu in self._gpus if gpu.uuid}
@@ -187,7 +187,7 @@ class NvmlReader:
         try:
             model = self._driver.name(handle)
         except NvmlFault as fault:
-            if fault.kind in (Kind.DRIVER_GONE, Kind.GPU_LOST):
+            if fault.kind in (FaultKind.DRIVER_GONE, FaultKind.GPU_LOST):
                 raise
             model = ""
         return _Found(place, handle, uuid, model)
@@ -243,11 +243,13 @@ class NvmlReader:
                     if gpu.handle == event.handle:
                         gpu.note_xid(event.xid, now_s)
         except NvmlFault as fault:
-            if fault.kind is Kind.NOTHING:
+            if fault.kind is FaultKind.NOTHING:
                 return  # all read
             # A wait fails at once while a lost GPU is watched: by the next time it is left out.
             self._events_open = False
-            self._events_at_s = now_s + (0.0 if fault.kind is Kind.GPU_LOST else EVENTS_RETRY_S)
+            self._events_at_s = now_s + (
+                0.0 if fault.kind is FaultKind.GPU_LOST else EVENTS_RETRY_S
+            )
 
     def _open_events(self) -> None:
         self._driver.open_events()
@@ -256,7 +258,7 @@ class NvmlReader:
                 try:
                     self._driver.watch(gpu.handle)
                 except NvmlFault as fault:
-                    if fault.kind is Kind.DRIVER_GONE:
+                    if fault.kind is FaultKind.DRIVER_GONE:
                         raise
                     # This GPU reports no XIDs, or is lost, which its own reading will tell.
         self._events_open = True

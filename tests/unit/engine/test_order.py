@@ -14,7 +14,7 @@ from berthmaster.engine.queueing.order import (
     STATED,
     STEP,
     Outlook,
-    Place,
+    Rank,
     gpu_share,
     left_places,
     outlook,
@@ -38,7 +38,7 @@ def test_a_job_is_as_large_as_the_gpus_of_all_its_pods_or_as_its_cpu_is_worth() 
 def test_small_jobs_pass_large_ones_until_those_have_waited_as_long_as_their_size() -> None:
     large = place(1000, 0.0, 8)
     due_at_s = STRETCH * 1000
-    assert large == Place(due_at_s, keep_at_s=KEEP_STRETCH * 1000, firm_at_s=due_at_s)
+    assert large == Rank(due_at_s, keep_at_s=KEEP_STRETCH * 1000, firm_at_s=due_at_s)
     assert place(10, 100.0, 1) < large
     assert place(10, STRETCH * 1000, 1) > large
 
@@ -58,7 +58,7 @@ def test_a_wide_job_takes_the_room_that_another_one_leaves_before_an_older_narro
     assert place(1e6, 500.0, 32, seen) < place(1e6, 0.0, 8, seen)
     assert place(1e6, 5000.0, 32, seen) > place(1e6, 0.0, 8, seen)
     # Nobody stands before all others because the backlog cannot be told.
-    assert place(math.inf, 5.0, 32, Outlook(math.inf, 64)) == Place(math.inf, math.inf, math.inf)
+    assert place(math.inf, 5.0, 32, Outlook(math.inf, 64)) == Rank(math.inf, math.inf, math.inf)
 
 
 def test_where_a_duration_is_only_expected_wide_jobs_are_further_ahead() -> None:
@@ -92,7 +92,7 @@ def test_who_is_left_behind_is_due_by_its_size_whatever_the_backlog() -> None:
     assert place(1e6, 0.0, 0, seen).due_at_s == PATIENCE * 1000
     left = place(1e6 + 1, 0.0, 0, seen)
     due_at_s = STRETCH * (1e6 + 1)
-    assert left == Place(due_at_s, keep_at_s=KEEP_LEFT * (1e6 + 1), firm_at_s=due_at_s)
+    assert left == Rank(due_at_s, keep_at_s=KEEP_LEFT * (1e6 + 1), firm_at_s=due_at_s)
 
 
 def test_seven_jobs_in_a_thousand_may_be_left_behind_and_those_who_were_count() -> None:

@@ -6,7 +6,7 @@ from berthmaster.inventory.kinds import Problem, Problems
 from berthmaster.inventory.objects import WaitingPod
 from berthmaster.inventory.queue_index import QueueIndex
 from berthmaster.inventory.queues import Copy, copy_of
-from berthmaster.inventory.waiting import NOBODY, Owner, Waiting, WaitingPods
+from berthmaster.inventory.waiting import NOBODY, Owner, Unscheduled, WaitingPods
 from berthmaster.kubernetes.objects import OwnerReference
 from berthmaster.kueue.queues import ClusterQueue, Cohort, ResourceFlavor
 from berthmaster.messages.fleet import (
@@ -334,8 +334,8 @@ def test_pods_of_a_job_set_are_the_sets() -> None:
     of_set = msgspec.structs.replace(found.metadata, labels=labels)
     owner = pods.put(msgspec.structs.replace(found, metadata=of_set))
     assert owner == Owner("team", "JobSet", "set")
-    assert pods.of(owner) == Waiting(1, "no nodes")
-    assert pods.of(NOBODY) == Waiting()
+    assert pods.of(owner) == Unscheduled(1, "no nodes")
+    assert pods.of(NOBODY) == Unscheduled()
 
 
 # Cohorts

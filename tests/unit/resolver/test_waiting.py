@@ -1,11 +1,11 @@
 """The lines of those who wait: what leaves them leaves nothing behind."""
 
 from berthmaster.engine.queueing.lines import MAX_STALE, Line
-from berthmaster.engine.queueing.order import Place
+from berthmaster.engine.queueing.order import Rank
 from berthmaster.lifecycle.fold import key
 from tests.support.builders import job
 
-PLACE = Place(due_at_s=0.0)
+PLACE = Rank(due_at_s=0.0)
 
 
 def test_a_line_behind_a_first_that_never_goes_does_not_grow_with_those_who_give_up() -> None:

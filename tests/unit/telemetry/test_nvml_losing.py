@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from berthmaster.messages.families import TELEMETRY, encode
 from berthmaster.messages.telemetry import GpuReading, NodeTelemetry
-from berthmaster.telemetry.nvml_driver import KINDS, Kind, NvmlFault
+from berthmaster.telemetry.nvml_driver import KINDS, FaultKind, NvmlFault
 from berthmaster.telemetry.nvml_reader import NOT_LISTED, NvmlReader
 from berthmaster.telemetry.source import SourceAbsent
 from tests.unit.telemetry.fake_driver import (
@@ -316,7 +316,7 @@ def test_events_that_fail_are_tried_again_later_and_disturb_nothing() -> None:
 
 
 def test_every_kind_of_refusal_is_one_that_some_code_has() -> None:
-    assert {*KINDS.values(), NvmlFault(UNKNOWN, "").kind} == set(Kind)
+    assert {*KINDS.values(), NvmlFault(UNKNOWN, "").kind} == set(FaultKind)
 
 
 CALLS = [ANY, "rates", "memory", "uuid", "name", "device", "watch", "process_samples", "mig_device"]

@@ -25,7 +25,7 @@ from berthmaster.engine.queueing.order import (
     NO_OUTLOOK,
     OrderBy,
     Outlook,
-    Place,
+    Rank,
     gpu_share,
     left_places,
     outlook,
@@ -36,7 +36,7 @@ from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.messages.placement import Expected, ToldOutlook
 from berthmaster.messages.workload import JobRequest
 
-AS_THEY_CAME: Final = Place(due_at_s=0.0)  # of all where only arrival counts
+AS_THEY_CAME: Final = Rank(due_at_s=0.0)  # of all where only arrival counts
 TOLD_AT_ONCE: Final = 5000  # expectations in one decision; the others are told by the next
 ANEW_AT_ONCE: Final = 500  # guesses, for one decision: some 10 ms
 _ALL: Final = 1 << 62  # more than ever wait
@@ -159,7 +159,7 @@ class DueOrder:
         ran_s = max(0.0, now_s - began_s)
         return now_s + left_s(self.expected_s(workload.key, workload.request), ran_s)
 
-    def place(self, workload: Workload) -> Place:
+    def place(self, workload: Workload) -> Rank:
         """Where a waiting job stands among those of its queue and priority."""
         request = workload.request
         if self.seen is None or request is None:

@@ -11,7 +11,7 @@ import math
 from typing import Final
 
 from berthmaster.engine.fleet.needs import shape_of
-from berthmaster.engine.queueing.order import Place
+from berthmaster.engine.queueing.order import Rank
 from berthmaster.engine.queueing.queues import Ask, ask_of
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.messages.workload import JobRequest
@@ -19,7 +19,7 @@ from berthmaster.messages.workload import JobRequest
 MAX_STALE = 64  # entries of a line that nobody waits under any more, beside as many as wait
 DURATIONS_AN_OCTAVE: Final = 4  # so a line's bound is at most a quarter above a member's duration
 # -queue priority, -priority, place by order.py, sequence of submission: the least goes first
-Order = tuple[int, int, Place, int]
+Order = tuple[int, int, Rank, int]
 
 
 class Line:
@@ -120,7 +120,7 @@ class Lines:
         return key in self._line_of
 
     def add(
-        self, workload: Workload, queue_priority: int, place: Place, class_s: float | None
+        self, workload: Workload, queue_priority: int, place: Rank, class_s: float | None
     ) -> None:
         """It waits from now on, or waits under another order. ``class_s``: how long it is said or
         expected to last; None where that does not count."""

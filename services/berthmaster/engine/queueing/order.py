@@ -70,7 +70,7 @@ STATED: Final = Terms(4.5, 2.0, 2.0, 1.0, 0.7)
 EXPECTED: Final = Terms(8.0, 2.0, 3.0, 1e6, 0.8)  # room is kept by the backlog alone
 
 
-class Place(NamedTuple):
+class Rank(NamedTuple):
     """The least goes first."""
 
     due_at_s: float
@@ -128,13 +128,13 @@ def place(
     seen: Outlook = NO_OUTLOOK,
     *,
     stated: bool = True,
-) -> Place:
+) -> Rank:
     """Where a job stands among those of its queue and priority. ``gpus``: what all its pods take at
     once (``gpu_share``); ``stated``: the duration behind ``service`` is the submitter's."""
     terms = STATED if stated else EXPECTED
     if stated and service > seen.left_gpu_s:
         due_at_s = submitted_at_s + terms.stretch * service
-        return Place(due_at_s, submitted_at_s + KEEP_LEFT * service, due_at_s)
+        return Rank(due_at_s, submitted_at_s + KEEP_LEFT * service, due_at_s)
     backlog_s = seen.patience_s
     wide = min(1.0, gpus / seen.gpus) if seen.gpus > 0 else 1.0
     due_s = (1.0 - wide) ** 2 * min(terms.stretch * service, terms.patience * backlog_s)
@@ -143,4 +143,4 @@ def place(
     due_at_s = submitted_at_s + due_s
     keep_s = min(terms.keep_stretch * service, terms.keep_patience * backlog_s)
     keep_at_s = submitted_at_s + keep_s
-    return Place(due_at_s, keep_at_s, due_at_s if stated else keep_at_s)
+    return Rank(due_at_s, keep_at_s, due_at_s if stated else keep_at_s)
