@@ -220,7 +220,7 @@ def test_every_attempt_passes_anew_also_while_the_bus_and_the_api_server_were_aw
         desk.submit("train")
         desk.runs("train", ONE)
         desk.bus.worker(ONE, free=0)
-        k.set_active("train", False, ONE)
+        k.stop_queue(ONE, "HoldAndDrain")
         desk.until(lambda: "evicted" in " ".join(desk.story("train")), "evicted")
         name = desk.name("train")
         desk.until(

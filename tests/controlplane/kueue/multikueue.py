@@ -165,11 +165,6 @@ class MultiKueue:
                 )
                 await self._set_check(local, check, "Retry", words, admission=True)
                 return None
-            if check["state"] == "Retry":
-                # The hub's own eviction is milliseconds away. The real manager goes on here, and
-                # would drop a copy that somebody switched off: as unlikely there as it is sure
-                # here, where each look takes its turn.
-                return None
         await self._drop_out_of_sync(group)
         admitted = first_with(group.copies, lifecycle.ADMITTED)
         if admitted is not None:

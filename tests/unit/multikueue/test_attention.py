@@ -117,6 +117,23 @@ def test_one_patience_that_runs_out_is_enough() -> None:
     assert last_place(world, "c") == "w2"
 
 
+def test_a_cluster_that_was_silent_is_as_good_as_any_once_it_is_heard_again() -> None:
+    world = World(workers=("w1", "w2"), patience_s=15.0)
+    world.worker("w1", gpus=8)
+    world.worker("w2", gpus=4)
+    world.begin()
+    submitted(world, "a")
+    assert last_place(world, "a") == "w1"
+    world.wait(18.0, heard=("w2",))
+    assert last_place(world, "a") == "w2"
+    (evicted,) = (m for _, _, m in world.log.messages if isinstance(m, Evicted))
+    assert evicted.reason.startswith("w1 is silent")
+    assert world.core.know.demoted(world.policy, world.now_s) == {}
+    world.wait(1.0)
+    submitted(world, "b")
+    assert last_place(world, "b") == "w1"
+
+
 def test_a_cluster_that_answers_that_its_quota_is_used_up_is_alive() -> None:
     world = World(workers=("w1", "w2"), patience_s=5.0)
     world.worker("w1", gpus=8)

@@ -5,7 +5,8 @@ and queues do not show it, copies do. Rules of this file:
 
 - A copy that nobody has looked at for some seconds, while copies in another cluster were looked at
   within the last minute, says that Kueue is dead there, and not that the hub is slow.
-- So does one patience that ran out, unless Kueue there answered that its quota is used up.
+- So does one patience that ran out, unless Kueue there answered that its quota is used up, or the
+  cluster was silent altogether: once it is heard again it is as good as any.
 - Either holds for all Workloads until a copy is admitted there; after ten minutes without new
   evidence one may try again, since nobody admits where nothing is sent.
 

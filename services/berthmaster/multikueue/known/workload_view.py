@@ -26,7 +26,7 @@ class WorkloadView(NamedTuple):
     ours: bool  # its Job is made by us: the request came over the bus
     job_was_seen: bool
     copies: Mapping[str, CopyReport]  # by cluster, of those that were heard of and not gone
-    alive_at_s: Mapping[str, float]  # when these clusters were heard of last
+    alive_at_s: Mapping[str, float]  # of these and the attempt's cluster: when it was heard of last
     elsewhere: str = ""  # id of the hub where it stands, if that is another one
     is_unwritten: bool = False  # it is over, and the log should tell of it and does not
     heard_since_s: float = float("-inf")  # the hub and its Kueue, without a break; else infinite
@@ -139,6 +139,7 @@ def view_of(name: Key, know: BusState, hub: Hub) -> WorkloadView:
             found = know.copies.get((ref.name, *at))
             if found is not None:
                 copies[ref.name] = found
+    involved = {*copies, bus.cluster} if bus is not None and bus.cluster else copies.keys()
     return WorkloadView(
         name=name,
         bus=bus,
@@ -149,7 +150,7 @@ def view_of(name: Key, know: BusState, hub: Hub) -> WorkloadView:
         ours=name in hub.job_of or (bus is not None and bus.origin is None),
         job_was_seen=name in hub.seen_jobs,
         copies=copies,
-        alive_at_s={name: know.view.clusters.peek(name).alive_at_s for name in copies},
+        alive_at_s={name: know.view.clusters.peek(name).alive_at_s for name in involved},
         elsewhere="" if hub.is_mine(home) else home,
         is_unwritten=(
             bus is None and workload is not None and hub.lives.is_unwritten(name, workload)
