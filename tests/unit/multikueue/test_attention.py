@@ -177,6 +177,7 @@ def test_a_queue_that_counts_what_came_is_not_dead_although_it_looks_at_its_firs
 
     def neglected_s(alive_at_s: float) -> float:
         attention = Attention()
+        attention.sign_of_life("w1", 103.0)
         seen(attention, copy_report("w2"), 100.0)
         seen(attention, copy, 100.0)
         attention.queue_reported(reported(1), None, alive_at_s)  # as it was before: no news
@@ -191,11 +192,31 @@ def test_a_queue_that_counts_what_came_is_not_dead_although_it_looks_at_its_firs
 def test_only_looks_of_the_last_minute_show_that_kueue_elsewhere_is_quicker() -> None:
     def neglected_s(looked_at_s: float) -> float:
         attention = Attention()
+        attention.sign_of_life("w1", 103.0)
         seen(attention, copy_report("w2"), looked_at_s)
         seen(attention, unseen("w1"), 100.0)
         return attention.neglected_s(unseen("w1"), 103.0, LIMIT_S)
 
     assert [neglected_s(at_s) for at_s in (39.0, 40.0, 102.0)] == [0.0, 3.0, 3.0]
+
+
+def test_a_cluster_out_of_reach_neglects_nothing_and_its_kueue_has_its_time_to_come_back() -> None:
+    attention = Attention()
+    attention.sign_of_life("w1", 100.0)
+    seen(attention, unseen("w1"), 100.5)
+
+    def neglected_s(now_s: float) -> float:
+        seen(attention, copy_report("w2"), now_s)
+        return attention.neglected_s(unseen("w1"), now_s, LIMIT_S)
+
+    assert neglected_s(110.0) == 0.0  # nobody has heard of it since
+    attention.sign_of_life("w1", 120.0)
+    assert neglected_s(120.0) == 0.0
+    for second in range(1, 33):
+        attention.sign_of_life("w1", 120.0 + second)
+        assert neglected_s(120.0 + second) == 0.0
+    attention.sign_of_life("w1", 153.0)
+    assert neglected_s(153.0) == LIMIT_S
 
 
 def test_evidence_of_the_log_counts_until_an_admission() -> None:

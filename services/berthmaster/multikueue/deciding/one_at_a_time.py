@@ -40,7 +40,7 @@ def strayed(view: WorkloadView, policy: HubPolicy, now_s: float) -> CopyReport |
     admitted = [copy for _, copy in sorted(view.copies.items()) if copy.running]
     if any(copy.cluster in view.nominated for copy in admitted):
         return None  # the hub is about to take it over
-    heard = (copy for copy in admitted if not out_of_reach(view, copy.cluster, policy, now_s))
+    heard = (copy for copy in admitted if not _out_of_reach(view, copy.cluster, policy, now_s))
     return next(heard, None)
 
 
@@ -55,7 +55,7 @@ def lingering(
         until_s = memo.lingering_since_s + _limit_s(view, there, policy, now_s)
         if now_s >= until_s:
             return None
-        silent = [name for name in there if out_of_reach(view, name, policy, now_s)]
+        silent = [name for name in there if _out_of_reach(view, name, policy, now_s)]
         words = f", though {', '.join(silent)} does not say so" if silent else ""
         return Lingering(f"its copy in {', '.join(there)} has to go first{words}", until_s)
     memo.lingering_since_s = None
@@ -77,11 +77,11 @@ def _cleared_at_s(view: WorkloadView, memo: Memo) -> float:
 
 
 def _limit_s(view: WorkloadView, clusters: Iterable[str], policy: HubPolicy, now_s: float) -> float:
-    reached = [name for name in clusters if not out_of_reach(view, name, policy, now_s)]
+    reached = [name for name in clusters if not _out_of_reach(view, name, policy, now_s)]
     return GONE_S if reached else LOST_S
 
 
-def out_of_reach(view: WorkloadView, cluster: str, policy: HubPolicy, now_s: float) -> bool:
+def _out_of_reach(view: WorkloadView, cluster: str, policy: HubPolicy, now_s: float) -> bool:
     """Whether nobody is there to say that a copy is gone, or Kueue cannot remove it."""
     if now_s - view.alive_at_s.get(cluster, float("-inf")) > policy.stale_after_s:
         return True

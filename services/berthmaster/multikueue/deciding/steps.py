@@ -37,7 +37,7 @@ from berthmaster.kueue.jobs import HubJob
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.fleet import CopyReport
 from berthmaster.multikueue.deciding.job_manifest import unmakeable
-from berthmaster.multikueue.deciding.one_at_a_time import lingering, out_of_reach, strayed
+from berthmaster.multikueue.deciding.one_at_a_time import lingering, strayed
 from berthmaster.multikueue.deciding.traps import busy
 from berthmaster.multikueue.known.attention import RAN_OUT
 from berthmaster.multikueue.known.hub import ClusterRef
@@ -400,8 +400,8 @@ def _nominating(view: WorkloadView, memo: Memo, policy: HubPolicy, now_s: float)
         words = _remote_words(view.copy)
         if busy(view.copy):  # Kueue there has answered
             return MoveOn(f"no quota within {policy.patience_s:g} s: {words}")
-        if out_of_reach(view, bus.cluster, policy, now_s):  # which says nothing of its Kueue
-            return MoveOn(f"{bus.cluster} is silent: {words}")
+        if view.alive_at_s.get(bus.cluster, float("-inf")) < now_s - policy.patience_s / 2:
+            return MoveOn(f"{bus.cluster} is silent: {words}")  # which says nothing of its Kueue
         return MoveOn(f"{RAN_OUT} {policy.patience_s:g} s: {words}")
     return Wait(f"nominated to {bus.cluster}: {_remote_words(view.copy)}", late_s)
 

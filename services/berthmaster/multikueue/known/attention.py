@@ -3,8 +3,9 @@
 A worker whose Kueue is dead is a magnet: nothing runs there, so it looks emptiest. Facts of nodes
 and queues do not show it, copies do. Rules of this file:
 
-- A copy that nobody has looked at for some seconds, while copies in another cluster were looked at
-  within the last minute, says that Kueue is dead there, and not that the hub is slow.
+- A copy that nobody has looked at for some seconds in which its cluster was heard, while copies in
+  another were looked at within the last minute, says that Kueue is dead there, and not that the hub
+  is slow or the cluster out of reach.
 - So does one patience that ran out, unless Kueue there answered that its quota is used up, or the
   cluster was silent altogether: once it is heard again it is as good as any.
 - Either holds for all Workloads until a copy is admitted there; after ten minutes without new
@@ -25,6 +26,8 @@ NEGLECTED: Final = "nobody has looked at its copy"
 SAME_S: Final = 0.5  # facts of one moment are stored within
 ELSEWHERE_S: Final = 60.0  # copies looked at elsewhere so lately show that facts come through
 LAST_FOR_S: Final = 600.0
+AWAY_S: Final = 5.0  # between two signs of life: it was out of reach
+BACK_S: Final = 30.0  # managers that lost their API server wait so long before they try again
 _FIRST_HAND: Final = (RAN_OUT, NEGLECTED)
 _Copy = tuple[str, str]  # namespace, Workload
 
@@ -36,9 +39,18 @@ class Attention:
         self._unseen: dict[str, dict[_Copy, float]] = {}  # copies nobody looked at -> since when
         self._looked_at_s: dict[str, float] = {}  # at any copy there, last
         self._alive_at_s: dict[str, float] = {}  # when Kueue there wrote anything, last
+        self._heard_at_s: dict[str, float] = {}  # the cluster's sign of life, last
         self._failed_at_s: dict[str, tuple[float, str]] = {}  # evidence against it, and its words
 
     # What is heard
+
+    def sign_of_life(self, cluster: str, at_s: float) -> None:
+        """The cluster itself is there, whatever its Kueue does. What lay there while it was away
+        counts from when its Kueue had its time to come back, too."""
+        unseen = self._unseen.get(cluster, {})
+        if at_s > self._heard_at_s.get(cluster, at_s) + AWAY_S:
+            unseen.update(dict.fromkeys(unseen, at_s + BACK_S))
+        self._heard_at_s[cluster] = at_s
 
     def copy_reported(self, now: CopyReport, before: CopyReport | None, at_s: float) -> None:
         """``before``: as it was reported last."""
@@ -78,7 +90,8 @@ class Attention:
         """For how long nobody has looked at a copy, if that says that Kueue is dead there; or 0."""
         key = (copy.namespace, copy.workload)
         since_s = self._unseen.get(copy.cluster, {}).get(key)
-        if since_s is None or now_s < since_s + limit_s:
+        heard_s = self._heard_at_s.get(copy.cluster, float("-inf"))
+        if since_s is None or min(now_s, heard_s) < since_s + limit_s:
             return 0.0
         elsewhere = (at for name, at in self._looked_at_s.items() if name != copy.cluster)
         lately = max(elsewhere, default=float("-inf")) >= since_s - ELSEWHERE_S

@@ -15,6 +15,7 @@ from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
 from berthmaster.lifecycle.states import LIVE, State
 from berthmaster.messages.control import ControlFact
 from berthmaster.messages.fleet import (
+    ClusterAlive,
     CopyReport,
     FleetFact,
     LocalQueueReport,
@@ -141,6 +142,8 @@ class BusState:
             self.attention.copy_reported(fact, known, stored_at_s)
         self.view.take_fact(fact, sequence, stored_at_s)
         match fact:
+            case ClusterAlive():
+                self.attention.sign_of_life(fact.cluster, stored_at_s)
             case NodeReport():
                 self.on_the_way.node_reported(fact)
                 self._charge_pods(fact)
