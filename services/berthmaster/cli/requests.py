@@ -87,15 +87,28 @@ def parse_gpus(text: str) -> tuple[int, int]:
     raise wrong
 
 
-def parse_pairs(texts: Sequence[str]) -> dict[str, str]:
+def parse_pairs(texts: Sequence[str], what: str = "label") -> dict[str, str]:
     """key=value, several. Raises WrongInput."""
     pairs: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise WrongInput(f"{text!r} is no label; right is key=value")
+            raise WrongInput(f"{text!r} is no {what}; right is key=value")
         pairs[name] = value
     return pairs
+
+
+def parse_secrets(texts: Sequence[str]) -> dict[str, dict[str, str]]:
+    """VARIABLE=SECRET/KEY, several. Raises WrongInput."""
+    found: dict[str, dict[str, str]] = {}
+    for text in texts:
+        variable, _, place = text.partition("=")
+        name, _, key = place.partition("/")
+        if not (variable and name and key):
+            # Not repeated: somebody may have given the secret itself.
+            raise WrongInput(f"--secret-env {variable[:64]!r}: right is VARIABLE=NAME/KEY")
+        found[variable] = {"name": name, "key": key}
+    return found
 
 
 def parse_weights(texts: Sequence[str]) -> dict[str, float]:
@@ -147,8 +160,13 @@ def from_flags(flags: Mapping[str, Any], command: Sequence[str], fallback_id: st
                 fields[field] = read(given[flag])
     if topology := _topology_of(given):
         pods["topology"] = topology
-    if "image" in given or command:
-        request["run"] = {"image": given.get("image", ""), "command": list(command)}
+    if command or any(flag in given for flag in ("image", "env", "secret_env")):
+        request["run"] = {
+            "image": given.get("image", ""),
+            "command": list(command),
+            "env": parse_pairs(given.get("env", ()), "variable"),
+            "secret_env": parse_secrets(given.get("secret_env", ())),
+        }
     try:
         return JOB_REQUESTS.convert(request)
     except msgspec.ValidationError as error:

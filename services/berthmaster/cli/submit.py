@@ -77,6 +77,13 @@ _FLAGS = [
     click.option("--node-label", multiple=True, metavar="K=V", help="Required of the nodes."),
     click.option("--label", multiple=True, metavar="K=V", help="A label of your own."),
     click.option("--image", help="Container image, for real clusters."),
+    click.option("--env", multiple=True, metavar="K=V", help="A variable; no secret."),
+    click.option(
+        "--secret-env",
+        multiple=True,
+        metavar="K=NAME/KEY",
+        help="A variable from the Secret TENANT.NAME where the pods run.",
+    ),
 ]
 
 

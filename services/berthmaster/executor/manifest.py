@@ -151,7 +151,9 @@ def _template(order: CreatePods, pods: PodSet, offers: Offers, style: Style) -> 
         usual = pods.gpu_resource or style.gpu_resource
         devices = {offers.whole_gpu(nodes, usual): str(pods.gpus)}
     account = order.target.service_account
-    spec = pod_spec(order.request.run, pods, account=account, devices=devices)
+    tenant = order.attempt.tenant
+    run = order.request.run
+    spec = pod_spec(run, pods, tenant=tenant, account=account, devices=devices)
     spec |= placing(nodes, pods, order.request.pod_sets, known, offers)
     if scheduler:
         spec["schedulerName"] = scheduler

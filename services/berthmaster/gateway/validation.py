@@ -13,6 +13,7 @@ from berthmaster.bus import subjects
 from berthmaster.engine.queueing.queues import CPU, MEMORY, MODEL
 from berthmaster.engine.scoring.profiles import fault
 from berthmaster.gateway.fitting import pod_set_fault
+from berthmaster.gateway.secrecy import secret_fault
 from berthmaster.messages.api import (
     CancelRequest,
     CordonRequest,
@@ -102,7 +103,7 @@ def job_request(data: bytes) -> JobRequest | Refusal:
         if not place or place.startswith("="):
             right = "a cluster's name, or a label or property of clusters as key=value"
             return invalid(["data", at], place, right)
-    return _ranking_fault(request) or request
+    return secret_fault(request.run) or _ranking_fault(request) or request
 
 
 def _ranking_fault(request: JobRequest | QueueSetting) -> Refusal | None:

@@ -5,6 +5,7 @@ tenant is part of the subject, so NATS permissions enforce it. Unknown fields ar
 requests, and only there: a misspelt field would otherwise be silently ignored.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import msgspec
@@ -19,6 +20,7 @@ from berthmaster.messages.workload import (
     LabelText,
     PodSet,
     RunSpec,
+    SecretKey,
     Toleration,
     Topology,
     WorkloadEvent,
@@ -65,8 +67,14 @@ class StrictPodSet(PodSet, frozen=True, kw_only=True, forbid_unknown_fields=True
     topology: StrictTopology | None = None
 
 
+class StrictSecretKey(SecretKey, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A value of a Secret as a person names it."""
+
+
 class StrictRunSpec(RunSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the pods run, as a person sends it."""
+
+    secret_env: Annotated[Mapping[LabelText, StrictSecretKey], Meta(max_length=64)] = {}
 
 
 class SubmitRequest(JobRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):

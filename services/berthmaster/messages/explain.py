@@ -298,6 +298,12 @@ def _first_unfit(info: inspect.Type, value: dict[str, object], *, by_key: bool) 
     """The key at fault: msgspec does not tell it for maps. They hold texts, or numbers."""
     longest = getattr(info, "max_length", None)
     for key, inner in value.items():
+        if isinstance(info, inspect.StructType) and not by_key:
+            try:
+                msgspec.convert(inner, info.cls)
+                continue
+            except msgspec.ValidationError:
+                return key
         text = key if by_key else inner
         if isinstance(info, inspect.FloatType) and not by_key:
             if not _is_number(inner, info):

@@ -12,6 +12,7 @@ sequence of the aggregate's event on which this one was decided (0 for the first
 ``after`` is not its aggregate's previous sequence is void for every reader.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import msgspec
@@ -89,6 +90,14 @@ class PodSet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     tolerations: Annotated[tuple[Toleration, ...], Meta(max_length=MAX_TOLERATIONS)] = ()
 
 
+class SecretKey(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """One value of a Kubernetes Secret. The Secret is called ``<tenant>.<name>`` and is in the
+    namespace of the pods: no request reaches a Secret that was not made for its tenant."""
+
+    name: Name  # without the tenant
+    key: Annotated[str, Meta(pattern=r"^[-._a-zA-Z0-9]+$(?!\n)", min_length=1, max_length=253)]
+
+
 class RunSpec(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """What the pods run. Executors for real clusters need the image; emulated ones ignore all."""
 
@@ -96,6 +105,8 @@ class RunSpec(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults
     command: Annotated[tuple[str, ...], Meta(max_length=256)] = ()
     args: Annotated[tuple[str, ...], Meta(max_length=256)] = ()
     env: Annotated[dict[str, str], Meta(max_length=256)] = {}
+    # Everybody who may see the workload sees env: what must not be seen is named in secret_env.
+    secret_env: Annotated[Mapping[LabelText, SecretKey], Meta(max_length=64)] = {}
 
 
 class JobRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

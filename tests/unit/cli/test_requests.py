@@ -17,7 +17,7 @@ from berthmaster.cli.requests import (
     read_requests,
 )
 from berthmaster.cli.submit import bodies_of, request_flags
-from berthmaster.messages.workload import JobRequest, PodSet, RunSpec, Topology
+from berthmaster.messages.workload import JobRequest, PodSet, RunSpec, SecretKey, Topology
 
 
 def test_flags_become_the_request_that_they_describe() -> None:
@@ -38,6 +38,8 @@ def test_flags_become_the_request_that_they_describe() -> None:
         "node_label": ("disk=nvme",),
         "label": ("team=a=b",),
         "image": "torch:2",
+        "env": ("EPOCHS=3",),
+        "secret_env": ("WANDB_API_KEY=wandb/api-key",),
     }
     assert from_flags(flags, ["python", "train.py"], "unused") == JobRequest(
         id="train-7",
@@ -56,7 +58,12 @@ def test_flags_become_the_request_that_they_describe() -> None:
         ),
         clusters=("berlin",),
         cluster_labels={"region": "eu"},
-        run=RunSpec(image="torch:2", command=("python", "train.py")),
+        run=RunSpec(
+            image="torch:2",
+            command=("python", "train.py"),
+            env={"EPOCHS": "3"},
+            secret_env={"WANDB_API_KEY": SecretKey(name="wandb", key="api-key")},
+        ),
         expected_duration_s=5400.0,
         deadline_s=172_800.0,
         labels={"team": "a=b"},

@@ -26,7 +26,7 @@ from berthmaster.kubernetes.objects import Metadata
 from berthmaster.kubernetes.resources import JOB_SETS, JOBS
 from berthmaster.messages.fleet import NodeGone, NodeReport, Share, Stamp
 from berthmaster.messages.placement import PodBinding, Target
-from berthmaster.messages.workload import JobRequest, PodSet, RunSpec, Toleration
+from berthmaster.messages.workload import JobRequest, PodSet, RunSpec, SecretKey, Toleration
 from tests.support.builders import node
 
 NAME = "executor/berlin"
@@ -58,6 +58,17 @@ def offers_of(*reports: NodeReport) -> Offers:
     for report in reports:
         offers.take(report)
     return offers
+
+
+def test_a_secret_is_the_tenants_own_whatever_the_request_calls_it() -> None:
+    run = RunSpec(
+        image="x", env={"Z": "1"}, secret_env={"KEY": SecretKey(name="wandb", key="api-key")}
+    )
+    container = pod_of(order(PodSet(), run=run))["containers"][0]
+    assert container["env"] == [
+        {"name": "Z", "value": "1"},
+        {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "acme.wandb", "key": "api-key"}}},
+    ]
 
 
 def test_one_pod_set_is_a_job_whose_every_field_is_ours() -> None:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from berthmaster.lifecycle.fold import Workload
-from berthmaster.messages.workload import JobRequest, PodSet, RunSpec, Topology
-from berthmaster.multikueue.deciding.job_manifest import unmakeable
+from berthmaster.messages.workload import JobRequest, PodSet, RunSpec, SecretKey, Topology
+from berthmaster.multikueue.deciding.job_manifest import manifest, unmakeable
 
 
 @pytest.mark.parametrize(
@@ -24,3 +24,12 @@ def test_what_a_hubs_job_cannot_say_is_refused(pods: dict[str, Any], why: str) -
     said = unmakeable(Workload(tenant="acme", id="train", request=request))
     assert said.startswith(f"{why} cannot be asked for by way of the hub" if why else "")
     assert bool(said) == bool(why)
+
+
+def test_a_hubs_job_names_the_secret_of_its_tenant() -> None:
+    run = RunSpec(image="train:1", secret_env={"KEY": SecretKey(name="wandb", key="api-key")})
+    request = JobRequest(id="train", run=run)
+    _, job = manifest(Workload(tenant="acme", id="train", request=request), None, [])
+    env = job["spec"]["template"]["spec"]["containers"][0]["env"]
+    reference = {"name": "acme.wandb", "key": "api-key"}
+    assert env == [{"name": "KEY", "valueFrom": {"secretKeyRef": reference}}]

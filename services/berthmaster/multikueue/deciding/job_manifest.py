@@ -90,15 +90,17 @@ def manifest(
             "completions": pods.count,
             "completionMode": "Indexed",
             "backoffLimit": 0,
-            "template": {"spec": _pod(request.run, pods, place.service_account, nodes)},
+            "template": {"spec": _pod(workload.tenant, request.run, pods, place, nodes)},
         },
     }
     return place.namespace, body
 
 
-def _pod(run: RunSpec, pods: PodSet, account: str, nodes: Iterable[NodeReport]) -> dict[str, Any]:
+def _pod(
+    tenant: str, run: RunSpec, pods: PodSet, place: QueuePlace, nodes: Iterable[NodeReport]
+) -> dict[str, Any]:
     devices = {asked_resource(pods): str(pods.gpus)} if pods.gpus else {}
-    spec = pod_spec(run, pods, account=account, devices=devices)
+    spec = pod_spec(run, pods, tenant=tenant, account=place.service_account, devices=devices)
     if pods.gpus and pods.gpu_models:
         terms = [
             {"matchExpressions": [{"key": key, "operator": "In", "values": values}]}
