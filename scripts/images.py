@@ -255,7 +255,8 @@ def build(targets: Sequence[str], base: str, tag: str) -> dict[str, str]:
         (context / "requirements").mkdir()
         for name, needs in requirements().items():
             (context / "requirements" / f"{name}.txt").write_text("".join(f"{n}\n" for n in needs))
-        shutil.copy2(ROOT / "deploy" / "nats" / "nats-server.conf", context)
+        for name in ("nats-server.conf", "healthy.py"):
+            shutil.copy2(ROOT / "deploy" / "nats" / name, context)
         for target in targets:
             started_s = time.monotonic()
             name = f"berthmaster/{target}:{tag}"

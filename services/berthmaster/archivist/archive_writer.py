@@ -9,7 +9,6 @@ one by one, so that each learns its own fate.
 import asyncio
 from typing import Final, NamedTuple
 
-from berthmaster.bus.acks import stored_sequence
 from berthmaster.bus.batch import send_batch
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import ApiError, BusError
@@ -103,10 +102,10 @@ class ArchiveWriter:
 
     async def _alone(self, page: _Page) -> Outcome:
         try:
-            reply = await self._conn.request(
+            sequence = await self._conn.store(
                 page.subject, page.data, timeout_s=WRITE_TIMEOUT_S, headers=page.headers
             )
-            return Stored(stored_sequence(reply.data))
+            return Stored(sequence)
         except ApiError as error:
             return Refused() if error.code in WRONG_LAST_SEQUENCE else Unknown(str(error))
         except BusError as error:

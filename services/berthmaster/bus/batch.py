@@ -3,7 +3,6 @@
 import secrets
 from collections.abc import Sequence
 
-from berthmaster.bus.acks import stored_sequence
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import NotConnected
 
@@ -21,6 +20,5 @@ async def send_batch(conn: Connection, parts: Sequence[Part], *, timeout_s: floa
             await conn.publish(subject, data, headers=headers)
             continue
         headers["Nats-Batch-Commit"] = "1"
-        reply = await conn.request(subject, data, timeout_s=timeout_s, headers=headers)
-        return stored_sequence(reply.data)
+        return await conn.store(subject, data, timeout_s=timeout_s, headers=headers)
     raise ValueError("an empty batch")

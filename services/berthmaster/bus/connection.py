@@ -14,12 +14,14 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from berthmaster.bus.acks import stored_sequence
 from berthmaster.bus.clock import ServerClock
 from berthmaster.bus.connecting import ConnectionSettings, options_of
 from berthmaster.bus.errors import ApiError, BusError, NoAnswer, NotConnected, TooLarge
 from berthmaster.bus.nats_py import Msg, Subscription
 from berthmaster.bus.nats_py import errors as nats_errors
 from berthmaster.bus.requests import PatientClient, Requests
+from berthmaster.bus.storing import Storing
 from berthmaster.bus.tls import distrust
 from berthmaster.runtime.log import LogLike
 from berthmaster.runtime.redact import redact
@@ -68,6 +70,7 @@ class Connection:
         self._requests = Requests(self.nc)
         self._reconnect_waiters: list[Callable[[], None]] = []
         self._clock = clock or ServerClock()
+        self.storing = Storing(log, self._clock.monotonic)
         self._clock_task: asyncio.Task[None] | None = None
         self._url = ""
         self._ca_file: Path | None = None
@@ -190,6 +193,7 @@ class Connection:
         self.reconnects += 1
         self._trouble = self._told_trouble = ""
         self._requests.resumed()
+        self.storing.restarted()
         self.log.info("reconnected to NATS", reconnects=self.reconnects)
         for waiter in list(self._reconnect_waiters):
             waiter()
@@ -257,6 +261,27 @@ class Connection:
             return await self._requests.ask(subject, data, timeout_s, headers)
         except (nats_errors.Error, OSError) as error:
             raise NotConnected(f"cannot ask {subject}: {error}") from error
+
+    async def store(
+        self,
+        subject: str,
+        data: bytes,
+        *,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        headers: dict[str, str] | None = None,
+    ) -> int:
+        """Write to a stream; the sequence under which it was stored. Raises what ``request`` does,
+        and ApiError when the stream refuses it."""
+        began_s = self.storing.began()
+        try:
+            reply = await self.request(subject, data, timeout_s=timeout_s, headers=headers)
+            sequence = stored_sequence(reply.data)
+        except BusError as error:
+            if self.connected:
+                self.storing.failed(subject, error, began_s)
+            raise
+        self.storing.stored(subject)
+        return sequence
 
     async def subscribe(
         self, subject: str, handler: Handler, *, queue: str = "", pending_messages: int = 65_536

@@ -7,7 +7,6 @@ looks (runtime/redact.py).
 from typing import Final
 
 from berthmaster.bus import subjects
-from berthmaster.bus.acks import stored_sequence
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError
 from berthmaster.messages.families import encode
@@ -45,8 +44,7 @@ async def bury(
         body=redact_bytes(body, MAX_BODY_BYTES),
     )
     try:
-        reply = await conn.request(subjects.dead(service), encode(letter), timeout_s=2.0)
-        stored_sequence(reply.data)
+        await conn.store(subjects.dead(service), encode(letter), timeout_s=2.0)
     except BusError as error:
         conn.log.error("a dead letter could not be kept", why=str(error))
         return False

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sysconfig
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -27,6 +28,7 @@ MAX_PAYLOAD_BYTES: Final = 1024 * 1024
 JETSTREAM_LIMIT_BYTES: Final = 96 * 1024**3
 START_TIMEOUT_S: Final = 10.0
 STOP_TIMEOUT_S: Final = 5.0
+ROOM_BYTES: Final = 16 * 1024 * 1024  # what a server after a full disk shall find
 START_TRIES: Final = 5  # a free port may be taken by somebody else before the server has it
 READY_LINE: Final = b"Server is ready"
 PORT_TAKEN: Final = b"address already in use"
@@ -236,6 +238,15 @@ class Server:
                 return bool(reply.status == 200)
         except (urllib.error.URLError, OSError):
             return False
+
+    def has_room(self) -> bool:
+        """Whether its disk takes some more, tried out: quotas and limits count, too."""
+        try:
+            with tempfile.TemporaryFile(dir=self.config.store_dir) as trial:
+                os.posix_fallocate(trial.fileno(), 0, ROOM_BYTES)
+        except OSError:
+            return False
+        return True
 
     def wait_healthy(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Until its health check passes. Raises ServerFailed."""

@@ -12,7 +12,6 @@ from typing import Final
 
 import msgspec
 
-from berthmaster.bus.acks import stored_sequence
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.dead import bury
 from berthmaster.bus.follow import Follower, Recorded
@@ -72,10 +71,9 @@ class FactWriter:
         things that come and go without end; None = never. Raises BusError: a newer value comes
         soon, so no retry."""
         headers = {"Nats-TTL": f"{max(1, round(keep_s))}s"} if keep_s is not None else None
-        reply = await self._conn.request(
+        return await self._conn.store(
             subject, encode(fact), timeout_s=PUT_TIMEOUT_S, headers=headers
         )
-        return stored_sequence(reply.data)
 
 
 class Seen(msgspec.Struct, frozen=True):

@@ -12,13 +12,14 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import ApiError, BusError
 from berthmaster.bus.streams import stream_info
 from berthmaster.runtime.errors import CannotStart
-from berthmaster.runtime.periodic import stopped_within, unless_stopped
+from berthmaster.runtime.periodic import beats, stopped_within, unless_stopped
 from berthmaster.runtime.service import Context
 from berthmaster.runtime.settings import CommonSettings
 
 NO_STREAM: Final = 10059
 LOOK_AGAIN_S: Final = 0.2
 LOOK_AGAIN_MOST_S: Final = 5.0
+STORING_S: Final = 0.5  # between two looks at whether our writes are stored
 S = TypeVar("S", bound=CommonSettings)
 
 
@@ -26,8 +27,8 @@ S = TypeVar("S", bound=CommonSettings)
 async def joined(ctx: Context[S], *streams: str) -> AsyncIterator[Connection | None]:
     """The service's connection once these streams are there; None if told to stop before.
 
-    Readiness shows what is waited for, and permission violations for ever after. Raises CannotStart
-    when the server will not have this user, or its seed is none.
+    Readiness shows what is waited for, and for ever after permission violations and writes that
+    are not stored. Raises CannotStart when the server will not have this user, or its seed is none.
     """
     ctx.health.ready("bus", False, "no connection to NATS yet")
     opening = Connection.open(ctx.settings, ctx.name, ctx.log)
@@ -42,7 +43,21 @@ async def joined(ctx: Context[S], *streams: str) -> AsyncIterator[Connection | N
         conn.on_violation = lambda what: ctx.health.ready("permissions", False, what)
         ctx.health.ready("streams", False, "the streams have not been looked at yet")
         ctx.health.ready("bus", True)
+        ctx.spawn(_tell_storing(ctx, conn), name="storing")
         yield conn if await _streams_are_there(ctx, conn, streams) else None
+
+
+async def _tell_storing(ctx: Context[S], conn: Connection) -> None:
+    """Not ready while the bus stores nothing of what this service writes."""
+    failing = ctx.metrics.gauge("bus_not_storing", "1 while the bus stores no write of ours")
+    failures = ctx.metrics.counter("bus_write_failures", "Writes that the bus did not store")
+    told = 0
+    async for _ in beats(STORING_S, ctx.stopping):
+        trouble = conn.storing.trouble()
+        ctx.health.ready("storing", not trouble, trouble)
+        failing.set(bool(trouble))
+        failures.inc(conn.storing.failures - told)
+        told = conn.storing.failures
 
 
 async def _streams_are_there(ctx: Context[S], conn: Connection, streams: tuple[str, ...]) -> bool:

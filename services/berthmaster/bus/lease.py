@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Final
 
 from berthmaster.bus import subjects
-from berthmaster.bus.acks import stored_sequence
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import ApiError, BusError
 from berthmaster.bus.log import GUARD, WRONG_LAST_SEQUENCE, last_message
@@ -89,13 +88,12 @@ class _Subject:
             released=released,
         )
         try:
-            reply = await self._conn.request(
+            sequence = await self._conn.store(
                 self._subject,
                 encode(record),
                 headers={GUARD: over.version if over is not None else "0"},
                 timeout_s=self._timeout_s,
             )
-            sequence = stored_sequence(reply.data)
         except ApiError as error:
             if error.code in WRONG_LAST_SEQUENCE:
                 raise Outdated(str(error)) from error

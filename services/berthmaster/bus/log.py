@@ -15,7 +15,6 @@ from typing import Final
 import msgspec
 
 from berthmaster.bus import subjects
-from berthmaster.bus.acks import stored_sequence
 from berthmaster.bus.batch import send_batch
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import ApiError, BusError, NoAnswer, NotConnected, NotPermitted
@@ -144,10 +143,7 @@ class EventLog:
         subject = event_subject(event)
 
         async def once() -> int:
-            reply = await self._conn.request(
-                subject, data, timeout_s=TRY_TIMEOUT_S, headers=headers
-            )
-            return stored_sequence(reply.data)
+            return await self._conn.store(subject, data, timeout_s=TRY_TIMEOUT_S, headers=headers)
 
         async def ours(limit_s: float) -> int | None:
             """Its sequence if it was stored, None if not (yet). The first event behind the guard's
@@ -264,7 +260,7 @@ class EventLog:
                 may_write = False
                 look_s = min(2 * look_s, self._settle_limit_s)
             if loop.time() >= deadline:
-                return Unknown(why)
+                return Unknown(self._conn.storing.trouble(WORKLOADS) or why)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 

@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from berthmaster.bus.acks import stored_sequence
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError, TooLarge
 from berthmaster.bus.log import last_message, next_message
@@ -162,8 +161,7 @@ async def _put_chunks(
 async def _put(
     conn: Connection, subject: str, data: bytes, headers: dict[str, str] | None = None
 ) -> None:
-    reply = await conn.request(subject, data, timeout_s=PUT_TIMEOUT_S, headers=headers)
-    stored_sequence(reply.data)
+    await conn.store(subject, data, timeout_s=PUT_TIMEOUT_S, headers=headers)
 
 
 async def _read(conn: Connection, found: _Object) -> bytes | None:

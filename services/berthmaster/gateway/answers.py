@@ -35,6 +35,11 @@ def unavailable(why: str) -> Refusal:
     return Refusal(code="unavailable", field="", value="", expected=why, retry=True)
 
 
+def not_stored(trouble: str) -> Refusal:
+    """Nothing can be stored for now."""
+    return unavailable(f"{trouble}; repeating the request is safe")
+
+
 def overloaded(why: str) -> Refusal:
     """Too much of it now; asking again later may help."""
     return Refusal(code="overloaded", field="", value="", expected=why, retry=True)

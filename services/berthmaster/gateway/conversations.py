@@ -19,6 +19,7 @@ from berthmaster.gateway.answers import (
     limit_refusal,
     malformed_verb,
     not_found,
+    not_stored,
     overloaded,
     queue_refusal,
     repeated,
@@ -95,6 +96,8 @@ def submit(shared: SharedState, asked: Requested, tenant: str, now_s: float) -> 
         refusal = limit_refusal(shared.queues[request.queue], request, shared.view.waiting)
     if refusal is None and shared.is_full:
         refusal = overloaded("the log of workloads is nearly full; running jobs are not affected")
+    if refusal is None and (trouble := shared.refuses(now_s)):
+        refusal = not_stored(trouble)
     if refusal is not None:  # unless it is an old acquaintance
         read, _ = yield from _reload(asked.ref, tenant, request.id)
         return repeated(read.workload, digest) if read.workload is not None else refusal
@@ -104,8 +107,8 @@ def submit(shared: SharedState, asked: Requested, tenant: str, now_s: float) -> 
         match outcome:
             case Stored(sequence):
                 return submitted(tenant, request.id, sequence)
-            case Unknown():
-                return unavailable(AGAIN)
+            case Unknown(why):
+                return unavailable(f"{AGAIN} ({why})")
             case Refused():
                 pass
             case _:
@@ -180,6 +183,8 @@ def fulfil(shared: SharedState, ref: str, wish: Wish, now_s: float) -> Conversat
                 return unavailable(AGAIN) if read.failed else not_found(name)
         if note := _nothing_to_do(wish, work):
             return changed(tenant, name, work.state, note)
+        if trouble := shared.refuses(now_s):
+            return not_stored(trouble)
         event, then, note = _change_event(shared, ref, wish, work, now_s)
         outcome, now_s = yield from _append(ref, event)
         if isinstance(outcome, Stored):
@@ -301,7 +306,10 @@ def order(shared: SharedState, asked: Requested, now_s: float) -> Conversation:
         if isinstance(fact, QueueSetting):
             shared.set_queue(fact, step.told.outcome.sequence)  # whoever is told may use it at once
         return OperatorReply(sequence=step.told.outcome.sequence, note=note)
-    return unavailable(AGAIN)
+    why = ""
+    if isinstance(step.told, Answered) and isinstance(step.told.outcome, Unknown):
+        why = f" ({step.told.outcome.why})"
+    return unavailable(f"{AGAIN}{why}")
 
 
 def _control_fact(

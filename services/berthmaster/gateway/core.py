@@ -28,6 +28,7 @@ from berthmaster.gateway.events import (
     QueuesKnown,
     QueuesListed,
     Requested,
+    Storing,
     StoryRead,
     Tick,
     UnreadableEvent,
@@ -127,6 +128,8 @@ class Gateway:
             case LogSize():
                 limit = event.max_bytes * self._shared.limits.full_share
                 self._shared.is_full = event.max_bytes > 0 and event.bytes >= limit
+            case Storing():
+                self._shared.set_trouble(event.trouble, now_s)
             case _:
                 assert_never(event)
         return []
@@ -216,9 +219,11 @@ class Gateway:
 
     def _pursue(self, now_s: float) -> list[Instruction]:
         begun: list[Instruction] = []
-        while self._wishes and len(self._talks) < self._shared.limits.max_in_flight:
-            ref, wish = self._wishes.popitem()
+        waiting, self._wishes = self._wishes, {}  # what ends at once, in vain, waits for a tick
+        while waiting and len(self._talks) < self._shared.limits.max_in_flight:
+            ref, wish = waiting.popitem()
             self._pursued[ref] = wish
             talk = conversations.fulfil(self._shared, ref, wish, now_s)
             begun += self._advance(ref, talk, None)
+        self._wishes |= waiting
         return begun

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Final, assert_never
 
 from berthmaster.bus import subjects
-from berthmaster.bus.acks import stored_sequence
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.grouped import grouped
@@ -90,10 +89,10 @@ class Effects:
         why = ""
         for _ in range(PUT_TRIES):
             try:
-                reply = await self._conn.request(
+                sequence = await self._conn.store(
                     control_subject(step.fact), encode(step.fact), timeout_s=PUT_TIMEOUT_S
                 )
-                return Answered(ref=step.ref, outcome=Stored(stored_sequence(reply.data)))
+                return Answered(ref=step.ref, outcome=Stored(sequence))
             except BusError as error:
                 why = str(error)
                 await asyncio.sleep(UNKNOWN_PAUSE_S)

@@ -70,6 +70,12 @@ class LogSize(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int  # -1 = no limit
 
 
+class Storing(msgspec.Struct, frozen=True):
+    """Whether WORKLOADS takes what is written: "", or why it does not."""
+
+    trouble: str
+
+
 class StoryRead(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of ReadStory."""
 
@@ -98,5 +104,6 @@ Event = (
     | QueuesListed
     | QueuesKnown
     | LogSize
+    | Storing
     | Tick
 )

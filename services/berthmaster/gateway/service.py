@@ -34,6 +34,7 @@ from berthmaster.gateway.events import (
     QueuesKnown,
     QueuesListed,
     Requested,
+    Storing,
     Tick,
     UnreadableEvent,
 )
@@ -74,6 +75,7 @@ class Shell:
         )
         self._figures = GatewayMetrics(ctx.metrics, self._core)
         self._numbers = itertools.count(1)
+        self._trouble = ""
         self._letters: list[tuple[Recorded, str, str, str]] = []  # with stream, workload, reason
 
     async def run(self) -> None:
@@ -124,6 +126,7 @@ class Shell:
 
     async def _answer(self, tenant: str | None, verb: str, data: bytes) -> bytes:
         began_s = asyncio.get_running_loop().time()
+        self._see_trouble()
         ref = f"{self._life}/{next(self._numbers)}"
         asked = Requested(ref=ref, tenant=tenant, verb=verb, data=data)
         reply = await self._converse(ref, self._tell(asked))
@@ -132,6 +135,12 @@ class Shell:
         took_s = asyncio.get_running_loop().time() - began_s
         self._figures.answered(verb, reply, took_s)
         return fitted(reply, self._conn.nc.max_payload - REPLY_MARGIN_BYTES)
+
+    def _see_trouble(self) -> None:
+        trouble = self._conn.storing.trouble(WORKLOADS)
+        if trouble != self._trouble:
+            self._trouble = trouble
+            self._tell(Storing(trouble))
 
     async def _converse(self, ref: str, todo: list[Instruction]) -> ApiReply | None:
         """Carry one conversation to its end, within its time limit."""
@@ -245,6 +254,7 @@ class Shell:
 
     async def _tick(self) -> None:
         async for _ in beats(1.0, self._ctx.stopping):
+            self._see_trouble()
             self._start(self._tell(Tick()))
             self._ctx.health.ready("bus", self._conn.connected, "no connection to NATS")
             self._figures.refresh()

@@ -1,11 +1,15 @@
 """What all conversations of one gateway share: the view, the queues, the limits. Pure."""
 
+from typing import Final
+
 import msgspec
 
 from berthmaster.gateway.validation import DEFAULT_QUEUE
 from berthmaster.gateway.workload_index import WorkloadIndex
 from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.messages.control import QueueSetting
+
+TRY_EVERY_S: Final = 5.0  # a try takes up to the settle limit
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +30,8 @@ class SharedState:
         self.view = WorkloadIndex()
         self.caught_up = False
         self.is_full = False
+        self.trouble = ""  # why nothing that is written is stored
+        self._next_try_s = 0.0
         self.queues: dict[str, QueueSetting] = {DEFAULT_QUEUE: QueueSetting(queue=DEFAULT_QUEUE)}
         self.queues_known = False
         self._queue_sequences: dict[str, int] = {}
@@ -37,6 +43,20 @@ class SharedState:
         if sequence > self._queue_sequences.get(setting.queue, 0):
             self._queue_sequences[setting.queue] = sequence
             self.queues[setting.queue] = setting
+
+    def set_trouble(self, trouble: str, now_s: float) -> None:
+        """What became of the last writes: "" if they were stored."""
+        if trouble and not self.trouble:
+            self._next_try_s = now_s + TRY_EVERY_S
+        self.trouble = trouble
+
+    def refuses(self, now_s: float) -> str:
+        """Why a write is not even tried; "" = it is. In trouble one is tried now and then: only
+        that can tell that it is over."""
+        if self.trouble and now_s < self._next_try_s:
+            return self.trouble
+        self._next_try_s = now_s + TRY_EVERY_S
+        return ""
 
     def list_queues(self) -> None:
         """Whatever is told now is at least as new as what is known."""

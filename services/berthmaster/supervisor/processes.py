@@ -4,8 +4,9 @@ A slow start is no failure: whoever waits is told who is behind, and why, while 
 
 A process that ends is started again after a pause that grows while it keeps ending, except when it
 said that its settings are wrong, or before it ever was ready that it cannot start: that does not
-improve by itself. Whoever watches is told of each change. All children die with this process,
-however it ends; stopping asks first and makes sure after a limit.
+improve by itself. One that runs and says something that only a new start cures is ended for that.
+Whoever watches is told of each change. All children die with this process, however it ends;
+stopping asks first and makes sure after a limit.
 """
 
 import asyncio
@@ -27,6 +28,7 @@ from berthmaster.runtime.errors import EXIT_CANNOT_START, EXIT_SETTINGS
 
 WATCH_INTERVAL_S: Final = 0.02
 PROBE_TIMEOUT_S: Final = 1.0
+WRITE_ERROR: Final = "write error"  # so nats-server calls it, of streams, consumers and logs
 RESTARTS: Final = Backoff(first_s=0.2, most_s=10.0)
 SETTLED_S: Final = 30.0  # up for so long, it counts as never having failed
 STOP_LIMIT_S: Final = 4.5  # services drain within 4; all of it is over within 5
@@ -56,6 +58,7 @@ class Child(Protocol):
     def start(self) -> None: ...
     def ended(self) -> int | None: ...  # exit code; None = it runs
     async def unready(self) -> str: ...  # "" = ready, else why not
+    async def wants_restart(self, why: str) -> bool: ...  # being unready for that; a restart cures
     def signal(self, number: signal.Signals) -> None: ...
 
 
@@ -110,6 +113,10 @@ class ServiceChild:
         """Ask /readyz."""
         return await probe("127.0.0.1", self.http_port, "/readyz")
 
+    async def wants_restart(self, why: str) -> bool:
+        """What it lacks comes to it while it runs."""
+        return False
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal if it is there."""
         if self._process is not None and self._process.poll() is None:
@@ -157,6 +164,11 @@ class ServerChild:
             return str(error)
         return await probe("127.0.0.1", self.server.config.monitor_port, "/healthz")
 
+    async def wants_restart(self, why: str) -> bool:
+        """After a write that failed, as on a full disk, it writes no more to that stream; it can be
+        read from all the same, so that it is left alone until there is room again."""
+        return WRITE_ERROR in why and await asyncio.to_thread(self.server.has_room)
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal if it is there."""
         if self.server.running:
@@ -189,6 +201,8 @@ class Supervised:
     starts: int = 0
     failures: int = 0  # ends in a row
     was_ready: bool = False
+    cure: str = ""  # why it was told to end: only a new start cures that
+    cure_s: float = 0.0
     started_s: float = 0.0  # monotonic
     restart_s: float = 0.0
 
@@ -296,8 +310,11 @@ class Supervisor:
             watched.child.start()
             self._set(watched, "starting", watched.note)  # why it ended last, until it is ready
         except (OSError, ServerFailed) as error:
-            why = getattr(error, "strerror", None) or error
-            self._set(watched, "failed", f"cannot be started: {why}")
+            why = f"cannot be started: {getattr(error, 'strerror', None) or error}"
+            if watched.was_ready:  # it could once: the disk is full, or memory is out
+                self._again(watched, why)
+            else:
+                self._set(watched, "failed", why)
 
     async def _watch(self) -> None:
         rounds = 0
@@ -328,20 +345,27 @@ class Supervisor:
             if ours and code == EXIT_CANNOT_START and not watched.was_ready:
                 self._set(watched, "failed", f"cannot start (exit code {code})")
                 return
-            watched.failures = (
-                1 if now_s - watched.started_s > SETTLED_S else (watched.failures + 1)
-            )
-            pause_s = self._backoff.delay_s(watched.failures, self._chance)
-            watched.restart_s = now_s + pause_s
-            self._set(watched, "restarting", f"ended with {describe_exit(code)}")
+            cure, watched.cure = watched.cure, ""
+            why = f"told to: {cure}" if cure else f"ended with {describe_exit(code)}"
+            self._again(watched, why)
         elif probe_now and len(self._probes) < 2 * len(self.watched):
             task = asyncio.create_task(self._probe(watched), name=f"probe {watched.child.name}")
             self._probes.add(task)
             task.add_done_callback(self._probes.discard)
 
+    def _again(self, watched: Supervised, why: str) -> None:
+        """Start it again after a pause."""
+        now_s = time.monotonic()
+        settled = now_s - watched.started_s > SETTLED_S
+        watched.failures = 1 if settled else watched.failures + 1
+        watched.restart_s = now_s + self._backoff.delay_s(watched.failures, self._chance)
+        self._set(watched, "restarting", why)
+
     async def _probe(self, watched: Supervised) -> None:
         starts = watched.starts
         why = await watched.child.unready()
+        if why and await watched.child.wants_restart(why) and watched.starts == starts:
+            self._end_to_cure(watched, why)
         if watched.starts != starts or watched.condition not in ("starting", "ready", "unready"):
             return
         if not why:
@@ -350,6 +374,14 @@ class Supervisor:
             self._set(watched, "unready", why)
         else:
             watched.note = why
+
+    def _end_to_cure(self, watched: Supervised, why: str) -> None:
+        now_s = time.monotonic()
+        if not watched.cure:
+            watched.cure, watched.cure_s = why, now_s
+            watched.child.signal(signal.SIGTERM)
+        elif now_s - watched.cure_s > self._stop_limit_s:
+            watched.child.signal(signal.SIGKILL)
 
     def _set(self, watched: Supervised, condition: Condition, note: str = "") -> None:
         changed = condition != watched.condition

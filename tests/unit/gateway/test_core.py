@@ -13,6 +13,7 @@ from berthmaster.gateway.events import (
     LogReplaced,
     LogSize,
     QueueSet,
+    Storing,
     StoryRead,
     Tick,
     UnreadableEvent,
@@ -159,7 +160,48 @@ def test_an_id_whose_tombstone_goes_in_between_is_free_again() -> None:
 def test_an_unknown_outcome_is_said_to_be_one() -> None:
     gateway = fresh()
     gateway.handle(ask("submit", job()), 1.0)
-    assert gateway.handle(Answered(ref="r1", outcome=Unknown("no answer")), 9.0) == say(UNCERTAIN)
+    told = msgspec.structs.replace(UNCERTAIN, expected=f"{AGAIN} (no answer)")
+    assert gateway.handle(Answered(ref="r1", outcome=Unknown("no answer")), 9.0) == say(told)
+
+
+def test_while_nothing_is_stored_all_but_one_now_and_then_are_refused_at_once() -> None:
+    gateway = fresh()
+    log(gateway, submitted(job("old")))
+    gateway.handle(Storing("no room"), 10.0)
+    expected = "no room; repeating the request is safe"
+    refusal = msgspec.structs.replace(UNCERTAIN, expected=expected)
+
+    # What may have been stored before is looked for, what is new is refused, a change as well.
+    assert gateway.handle(ask("submit", job()), 10.0) == reload()
+    assert gateway.handle(reloaded(), 10.0) == say(refusal)
+    assert gateway.handle(ask("cancel", {"id": "old"}), 10.0) == say(refusal)
+
+    # Some seconds later one is tried, and the next ones are not, whatever comes of it.
+    tried = append(submitted(job(), at_s=15.0))
+    assert gateway.handle(ask("submit", job()), 15.0) == tried
+    assert gateway.handle(ask("cancel", {"id": "old"}, ref="r2"), 16.0) == [
+        Reply(ref="r2", reply=refusal)
+    ]
+    gateway.handle(stored(8), 17.0)
+    gateway.handle(Storing(""), 17.0)
+    assert gateway.handle(ask("submit", job("next")), 17.0) == append(
+        submitted(job("next"), at_s=17.0)
+    )
+
+
+def test_a_wish_that_cannot_be_stored_waits_for_the_next_tick() -> None:
+    gateway = fresh()
+    gateway.handle(Storing("no room"), 10.0)
+    asked = CancelRequested(
+        tenant="ann", id="train", after=3, at_s=1.0, by=BY, cluster="c1", reason=""
+    )
+    log(gateway, submitted(job()), placed(job(), 1), claimed(job(), 2), asked)
+    gone = Logged(event=evicted(job(), 4), sequence=5, stored_at_s=5.0)
+    assert gateway.handle(gone, 11.0) == []
+    assert gateway.handle(Tick(), 12.0) == []
+    (tried,) = gateway.handle(Tick(), 15.0)
+    assert isinstance(tried, Append)
+    assert isinstance(tried.event, Cancelled)
 
 
 def test_a_submit_that_takes_too_long_is_given_up_once_and_a_late_outcome_is_nobodys() -> None:
@@ -755,7 +797,8 @@ def test_an_operators_order_is_confirmed_when_it_is_stored(
     assert gateway.handle(asked, 9.0) == [PutControl(ref="r1", fact=fact)]
     assert gateway.handle(stored(3), 9.0) == say(OperatorReply(sequence=3, note=note))
     gateway.handle(asked, 9.0)
-    assert gateway.handle(Answered(ref="r1", outcome=Unknown("?")), 9.0) == say(UNCERTAIN)
+    told = msgspec.structs.replace(UNCERTAIN, expected=f"{AGAIN} (?)")
+    assert gateway.handle(Answered(ref="r1", outcome=Unknown("?")), 9.0) == say(told)
 
 
 def test_verbs_of_operators_are_no_tenants() -> None:

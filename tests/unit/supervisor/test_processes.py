@@ -16,6 +16,7 @@ from berthmaster.supervisor.processes import (
     NotReady,
     ServiceChild,
     SlowStart,
+    Supervised,
     Supervisor,
 )
 
@@ -35,17 +36,27 @@ class Child:
     stop_last: bool = False
     our_exit_codes: bool = True
     starts: int = 0
+    why: str = "reading its disk"
+    fails_to_start: int = 0
+    signals: list[signal.Signals] = field(default_factory=list)
 
     def start(self) -> None:
         self.starts += 1
+        if self.starts > 1 and self.fails_to_start:
+            self.fails_to_start -= 1
+            raise OSError(28, "No space left on device")
 
     def ended(self) -> int | None:
         return self.code
 
     async def unready(self) -> str:
-        return "" if self.let.is_set() else "reading its disk"
+        return "" if self.let.is_set() else self.why
+
+    async def wants_restart(self, why: str) -> bool:
+        return why == "write error"
 
     def signal(self, number: signal.Signals) -> None:
+        self.signals.append(number)
         if number in (signal.SIGTERM, signal.SIGKILL):
             self.code = -number
 
@@ -160,3 +171,36 @@ def test_an_error_of_the_system_is_told_without_its_number() -> None:
         "/data/x: No space left on device"
     )
     assert fault_text(OSError(28, "No space left on device")) == "No space left on device"
+
+
+def test_what_only_a_new_start_cures_is_ended_for_it_and_started_until_it_can_be() -> None:
+    async def story() -> None:
+        server = Child("nats-server", our_exit_codes=False)
+        server.let.set()
+        told: list[tuple[str, str]] = []
+
+        def change(watched: Supervised) -> None:
+            told.append((watched.condition, watched.note))
+            if watched.note == "told to: write error":  # it has ended, and its disk fills up anew
+                server.code, server.fails_to_start = None, 2
+                server.let.set()
+
+        supervisor = Supervisor(change, backoff=Backoff(first_s=0.01, most_s=0.02))
+        await supervisor.start([server], timeout_s=5)
+        told.clear()
+        server.why = "write error"
+        server.let.clear()
+        async with asyncio.timeout(10):
+            while ("ready", "") not in told:
+                await asyncio.sleep(0.01)
+        assert server.signals == [signal.SIGTERM]
+        assert told == [
+            ("unready", "write error"),
+            ("restarting", "told to: write error"),
+            ("starting", "cannot be started: No space left on device"),
+            ("ready", ""),
+        ]
+        assert server.starts == 4
+        await supervisor.stop()
+
+    asyncio.run(story())

@@ -1,0 +1,41 @@
+"""The container's health check: 0 if nats-server says that it is well.
+
+A server that left off writing to a stream (its disk was full) begins again only when it is started
+anew. Where there is room again it is ended here, and whoever runs the container starts it.
+"""
+
+import os
+import signal
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+
+ROOM_BYTES = 16 * 1024 * 1024
+
+
+def has_room(folder: str) -> bool:
+    try:
+        with tempfile.TemporaryFile(dir=folder) as trial:
+            os.posix_fallocate(trial.fileno(), 0, ROOM_BYTES)
+    except OSError:
+        return False
+    return True
+
+
+def main(url: str, folder: str, pid: int) -> str:
+    """What is amiss."""
+    try:
+        with urllib.request.urlopen(f"{url}/healthz", timeout=4):
+            return ""
+    except urllib.error.HTTPError as error:
+        why = error.read(64 * 1024).decode(errors="replace")
+        if "write error" in why and has_room(folder):
+            os.kill(pid, signal.SIGTERM)
+        return why
+    except OSError as error:
+        return str(error)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2], int(sys.argv[3])) or 0)

@@ -1,0 +1,182 @@
+"""A disk that is full, and then is not: nothing hangs meanwhile, and all goes on by itself.
+
+The disk is a small tmpfs. nats-server answers no write to a stream any more once one has failed,
+also when there is room again; only a new start cures that.
+"""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.embedded import Server, ServerConfig
+from berthmaster.bus.errors import NoAnswer
+from berthmaster.messages.api import Refusal, SubmitReply
+from berthmaster.messages.workload import JobRequest
+from berthmaster.runtime.health import Health
+from berthmaster.supervisor.processes import ServerChild, Supervised, Supervisor
+from tests.bus.shells import ask, client, gateway, in_loop, until
+
+HEALTHY = Path(__file__).parents[2] / "deploy" / "nats" / "healthy.py"
+DISK_BYTES = 48 * 1024 * 1024
+
+
+class Disk:
+    """A disk of its own, which can be filled."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._ballast = folder / "ballast"
+
+    def fill(self) -> None:
+        with self._ballast.open("wb", buffering=0) as ballast, suppress(OSError):
+            while True:
+                ballast.write(bytes(4096))
+
+    def free(self) -> None:
+        self._ballast.unlink()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
+    try:
+        done = subprocess.run(mount, capture_output=True, text=True, timeout=10, check=False)
+    except OSError as error:
+        pytest.skip(f"no disk of its own to fill: {error}")
+    if done.returncode:
+        pytest.skip(f"no disk of its own to fill: {done.stderr.strip()}")
+    yield Disk(folder)
+    subprocess.run(["umount", str(folder)], check=True, timeout=10)
+
+
+@pytest.fixture
+def server(tmp_path: Path, disk: Disk) -> Iterator[Server]:
+    """Its data on that disk; not started."""
+    server = Server(tmp_path / "nats", ServerConfig(sync="default", store_dir=disk.folder / "js"))
+    yield server
+    server.stop()
+
+
+async def submit(conn: Connection, name: str) -> tuple[SubmitReply | Refusal, float]:
+    """The answer, and the seconds that it took."""
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    reply = await ask(conn, "submit", JobRequest(id=name))
+    assert isinstance(reply, SubmitReply | Refusal)
+    return reply, loop.time() - began_s
+
+
+def trouble(health: Health) -> str:
+    parts = health.readiness()[1]["parts"]
+    assert isinstance(parts, dict)
+    part = parts["storing"]
+    return "" if part["ok"] else part["why"]
+
+
+@in_loop
+async def test_a_full_disk_is_told_to_whoever_submits_and_is_over_when_it_is(
+    server: Server, disk: Disk
+) -> None:
+    told: list[tuple[str, str]] = []
+
+    def change(watched: Supervised) -> None:
+        told.append((watched.condition, watched.note))
+
+    supervisor = Supervisor(change)
+    await supervisor.start([ServerChild(server=server)], timeout_s=20)
+    try:
+        async with client(server.url) as conn, gateway(server.url) as ctx:
+            reply, _ = await submit(conn, "before")
+            assert isinstance(reply, SubmitReply)
+
+            # It is full: some last bytes may fit, then every submit is answered, and at once after
+            # the first.
+            disk.fill()
+            refused: list[tuple[Refusal, float]] = []
+            for number in range(40):
+                reply, took_s = await submit(conn, f"during-{number}")
+                if isinstance(reply, Refusal):
+                    refused.append((reply, took_s))
+                if len(refused) == 3:
+                    break
+            assert [(each.code, each.retry) for each, _ in refused] == [("unavailable", True)] * 3
+            assert refused[0][1] < ctx.settings.request_limit_s
+            assert [took_s < 1.0 for _, took_s in refused[1:]] == [True, True]
+            why = "the bus stores nothing in WORKLOADS, its disk may be full: no answer"
+            assert refused[1][0].expected.startswith(why)
+            await until(lambda: trouble(ctx.health).startswith(why))
+            again, _ = await submit(conn, "before")
+            assert isinstance(again, SubmitReply)
+            assert again.existing  # what is stored can be read
+
+            # The server says so, and is left alone while a new start would be in vain.
+            await until(lambda: supervisor.watched[0].condition == "unready")
+            assert "write error" in supervisor.watched[0].note
+            pid = server.pid
+
+            # There is room: it is started anew, and all goes on.
+            disk.free()
+            await until(lambda: ctx.health.readiness()[0] and server.pid != pid)
+            reply, took_s = await submit(conn, "after")
+            assert isinstance(reply, SubmitReply), reply
+            assert trouble(ctx.health) == ""
+        await until(lambda: supervisor.watched[0].condition == "ready")
+        assert [condition for condition, _ in told] == [
+            "starting",
+            "ready",
+            "unready",
+            "restarting",
+            "starting",
+            "ready",
+        ]
+        assert told[3][1].startswith("told to: ")
+        assert "no space left on device" in told[3][1]
+    finally:
+        await supervisor.stop()
+
+
+@in_loop
+async def test_the_containers_health_check_ends_a_server_that_only_a_new_start_cures(
+    server: Server, disk: Disk
+) -> None:
+    server.start()
+
+    def check() -> str:
+        words = [str(HEALTHY), server.monitor_url, str(disk.folder), str(server.pid)]
+        done = subprocess.run(
+            [sys.executable, *words], capture_output=True, text=True, timeout=20, check=False
+        )
+        assert bool(done.returncode) == bool(done.stderr)
+        return done.stderr
+
+    assert check() == ""
+    async with client(server.url) as conn:
+        disk.fill()
+        for number in range(40):
+            try:
+                await conn.store(f"berth.lease.n{number}", bytes(2000), timeout_s=0.2)
+            except NoAnswer:
+                break
+    assert "write error" in check()
+    assert server.running  # in vain as long as there is no room
+    disk.free()
+    assert "write error" in check()
+    await until(lambda: not server.running)
+
+
+def test_a_server_knows_whether_its_disk_has_room(server: Server, disk: Disk) -> None:
+    server.start()
+    assert server.has_room()
+    disk.fill()
+    assert not server.has_room()
+    disk.free()
+    assert server.has_room()
+    assert [each.name for each in disk.folder.iterdir()] == ["js"]
