@@ -7,19 +7,21 @@ from pathlib import Path
 
 import msgspec
 
+from berthmaster.archivist.service import main as archivist_main
+from berthmaster.archivist.settings import ArchivistSettings
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server
 from berthmaster.bus.errors import NoAnswer
 from berthmaster.bus.facts import FactWriter
-from berthmaster.bus.log import EventLog, decode_story
+from berthmaster.bus.log import EventLog, decode_story, next_message
 from berthmaster.bus.snapshots import load
 from berthmaster.bus.streams import WORKLOADS, ensure_streams
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.instructions import Stored
 from berthmaster.messages.api import DryRunReply, Refusal, WhatifReply, WhyReply
 from berthmaster.messages.control import QueueSetting
-from berthmaster.messages.families import API_REPLIES, encode
+from berthmaster.messages.families import API_REPLIES, DECISIONS, encode
 from berthmaster.messages.workload import Cancelled, JobRequest, Placed, Submitted
 from berthmaster.resolver.replay import read_inputs, replay
 from berthmaster.resolver.service import ResolverSettings, Shell
@@ -28,6 +30,7 @@ from berthmaster.runtime.log import Log
 from berthmaster.runtime.metrics import Metrics
 from berthmaster.runtime.service import Context
 from berthmaster.runtime.settings import CommonSettings
+from tests.bus.shells import running
 from tests.support.builders import alive, job, node, profile
 
 LIMIT_S = 10.0
@@ -268,6 +271,36 @@ def test_a_queues_profile_set_by_message_counts_from_the_next_decision_on(tmp_pa
                 assert (report.decisions, report.equal) == (6, 6), report.first_difference
 
     asyncio.run(asyncio.wait_for(story(), 60))
+
+
+def test_decisions_that_have_moved_to_the_archive_are_repeated_as_well(tmp_path: Path) -> None:
+    async def story() -> None:
+        with Server(tmp_path) as server:
+            at_once = ArchivistSettings(nats_url=server.url, http_port=-1, decision_after_s=0.0)
+            async with fleet(server.url) as world:
+                async with resolver(server.url, stale_after_s=600.0, claim_timeout_s=600.0):
+                    await world.report(gpus=8)
+                    for number in range(4):
+                        await world.submit(job(f"j{number}", gpus=1))
+                        assert await world.placed(f"j{number}") is not None
+                async with running("archivist", at_once, archivist_main):
+                    while await first_decision(world.conn) != 4:
+                        await asyncio.sleep(0.02)
+                inputs = await read_inputs(world.conn)
+                report = replay(inputs, "all")
+                assert (report.decisions, report.archived) == (4, 3)
+                assert (report.repeated, report.equal) == (4, 4), report.first_difference
+                # Asked for the last one alone, what came before is still known.
+                newest = replay(inputs, "all", last=1)
+                assert (newest.decisions, newest.repeated, newest.equal) == (4, 1, 1)
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
+async def first_decision(conn: Connection) -> int:
+    """The number of the oldest decision that the log still has."""
+    found = await next_message(conn, WORKLOADS, subjects.decision("all"), 1)
+    return DECISIONS.decode(found.data).number if found is not None else 0
 
 
 def test_a_new_life_starts_from_the_snapshot_and_knows_what_was_promised(tmp_path: Path) -> None:

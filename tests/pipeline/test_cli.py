@@ -275,6 +275,11 @@ def test_a_small_replay_accounts_for_every_workload_and_the_audit_is_clean(up: U
     again = up.berth("replay-decisions", "--json")
     assert again.returncode == 0, again.stdout
     assert json.loads(again.stdout)["equal"] > 0
+    one = up.json("replay-decisions", "--last", "1", "--since", "1h")
+    assert (one["repeated"], one["decisions"]) == (1, json.loads(again.stdout)["decisions"])
+    none = up.berth("replay-decisions", "--since", "2100-01-01T00:00:00Z")
+    assert none.returncode == 1
+    assert "None was repeated" in none.stdout
     other = up.json("replay-decisions", "--set", "fit=0", "--set", "room=1", "--first", "3")
     compared = other["otherwise"]["compared"]
     assert compared["decisions"] == compared["same"] + compared["would_differ"] > 0

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -33,11 +34,26 @@ if TYPE_CHECKING:
     metavar="N",
     help="Differences that are listed.",
 )
+@click.option(
+    "--since",
+    metavar="TIME",
+    help="Only decisions since then: 2h ago, or 2026-11-23T08:00:00Z.",
+)
+@click.option("--last", type=click.IntRange(1), metavar="N", help="Only the last N decisions.")
 @bus_command
 async def replay_decisions(
-    session: Session, cell: str, settings: tuple[str, ...], profile: str | None, first: int
+    session: Session,
+    cell: str,
+    settings: tuple[str, ...],
+    profile: str | None,
+    first: int,
+    since: str | None,
+    last: int | None,
 ) -> int:
     """Repeat every decision on what its decider saw; they must come out bit for bit equal.
+
+    Those in the archive too, as far as what they were made on is kept. If not one could be
+    repeated, nothing was shown, and that is a failure.
 
     With --set or --profile, show what would have been different instead: each decision anew, on
     what had really happened until then.
@@ -48,11 +64,37 @@ async def replay_decisions(
     named = (*settings, *((f"profile={profile}",) if profile is not None else ()))
     change = change_of(named) if named else None
     async with session.client() as berth:
+        since_s = float("-inf") if since is None else time_of(since, berth.now())
         inputs = await read(read_inputs(berth.connection))
     with progress_bar(session) as progress:
-        report = replay(inputs, cell, change=change, first=first, progress=progress)
+        report = replay(
+            inputs,
+            cell,
+            change=change,
+            first=first,
+            since_s=since_s,
+            last=last,
+            progress=progress,
+        )
     session.out.document(report, lambda: render.repeated(report))
-    return EXIT_FAILED if report.different else 0
+    return EXIT_FAILED if report.different or not report.repeated else 0
+
+
+def time_of(text: str, now_s: float) -> float:
+    """So long ago, or a moment with its time zone. A wrong one is a usage error."""
+    from berthmaster.cli.requests import WrongInput, parse_duration_s
+
+    try:
+        return now_s - parse_duration_s(text)
+    except WrongInput:
+        pass
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = datetime.min  # noqa: DTZ901 # says no time zone
+    if moment.tzinfo is None:
+        usage(f"--since {text!r} is no time; right are 2h, 90m, 2026-11-23T08:00:00Z")
+    return moment.timestamp()
 
 
 def change_of(texts: tuple[str, ...]) -> "Callable[[Policy], Policy]":

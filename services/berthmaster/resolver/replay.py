@@ -52,6 +52,7 @@ class Inputs(NamedTuple):
     facts_from: int  # first sequence of FLEET that is still known; 1 = all
     facts_gap: int = 0  # first one after it that FLEET_LOG came too late for; 0 = it has all
     unreadable: Sequence["Unreadable"] = ()  # events that froze their workloads
+    archived: frozenset[int] = frozenset()  # decisions that only the archive has any more
 
 
 class Unreadable(NamedTuple):
@@ -83,14 +84,16 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What repeating showed."""
+    """What repeating showed. Who repeated nothing knows nothing."""
 
-    decisions: int
+    decisions: int  # that exist, in the log and in the archive
+    repeated: int  # of those that were asked for
     equal: int
     not_repeatable: int  # made on what is not kept any more
     why_not: str = ""
     first_difference: Difference | None = None
     engine: str = ENGINE_VERSION  # that they were repeated with
+    archived: int = 0  # of all that exist
     other_engines: dict[str, Compared] = {}  # version -> its decisions: what would be different
     otherwise: Alternative | None = None  # under other settings
 
@@ -100,7 +103,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         if self.otherwise is not None:
             return 0
         others = sum(each.decisions for each in self.other_engines.values())
-        return self.decisions - self.equal - self.not_repeatable - others
+        return self.repeated - self.equal - others
 
 
 def replay(
@@ -111,11 +114,14 @@ def replay(
     policy: Policy | None = None,
     change: Callable[[Policy], Policy] | None = None,
     first: int = 20,
+    since_s: float = float("-inf"),
+    last: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Report:
     """Repeat the decisions of a cell in order. ``policy``, or ``change`` of the one that was used:
     other settings than then, to see what would have been different; the ``first`` differences are
-    listed. Pure: the inputs are all it knows."""
+    listed. ``since_s``, ``last``: only those made since then, only the newest. Pure: the inputs are
+    all it knows."""
     if policy is not None:
         change = lambda _: policy  # noqa: E731
     fold = _Fold(inputs, cell)
@@ -126,11 +132,13 @@ def replay(
     difference: Difference | None = None
     others: dict[str, Comparing] = {}
     otherwise = Comparing(first) if change is not None else None
-    before = 0
-    for done, (_, decision) in enumerate(mine):
-        progress(done, len(mine))
+    first_asked = 0 if last is None else max(0, len(mine) - last)
+    asked = [at for at in range(first_asked, len(mine)) if mine[at][1].now_s >= since_s]
+    for done, at in enumerate(asked):
+        progress(done, len(asked))
+        decision = mine[at][1]
         know = fold.as_of(decision.saw)
-        follows, before = decision.number == before + 1, decision.number
+        follows = decision.number == (mine[at - 1][1].number + 1 if at else 1)
         if decision.now_s < known_from_s or not follows:
             skipped += 1
             why_not = "what it was made on is not kept any more"
@@ -160,9 +168,11 @@ def replay(
             why_not = "FLEET_LOG lacks facts that it was made on"
         elif difference is None:
             difference = _difference(decision, again, know, inputs)
-    progress(len(mine), len(mine))
+    progress(len(asked), len(asked))
     return Report(
         decisions=len(mine),
+        repeated=len(asked) - skipped,
+        archived=sum(sequence in inputs.archived for sequence, _ in mine),
         equal=equal,
         not_repeatable=skipped,
         why_not=why_not,
@@ -293,6 +303,7 @@ async def read_inputs(conn: Connection) -> Inputs:
     and msgspec.DecodeError."""
     events: dict[int, tuple[int, float, WorkloadEvent]] = {}
     decisions: dict[int, tuple[int, Decision]] = {}
+    archived: dict[tuple[str, int], Decision] = {}
     facts: list[tuple[int, float, str, FleetFact]] = []
     fact_sequences: list[int] = []
     unreadable: list[Unreadable] = []
@@ -302,6 +313,9 @@ async def read_inputs(conn: Connection) -> Inputs:
         if subjects.is_archived_story(r.subject):
             for e in ARCHIVED_STORIES.decode(r.data).events:
                 events[e.sequence] = (e.sequence, e.stored_at_s, e.event)
+        else:
+            decision = DECISIONS.decode(r.data)
+            archived[decision.cell, decision.number] = decision
 
     def on_log(r: Recorded) -> None:
         if subjects.is_decision(r.subject):
@@ -327,7 +341,10 @@ async def read_inputs(conn: Connection) -> Inputs:
     await read_all(conn, ARCHIVE, [subjects.ALL_ARCHIVE], on_archived)
     await read_fleet_history(conn, on_fact)
     await read_all(conn, CONTROL, [subjects.ALL_CONTROL], on_control)
+    moved = _moved(archived, [decision for _, decision in decisions.values()])
+    decisions |= moved
     return Inputs(
+        archived=frozenset(moved),
         events=[events[s] for s in sorted(events)],
         decisions=[decisions[s] for s in sorted(decisions)],
         facts=facts,
@@ -336,3 +353,17 @@ async def read_inputs(conn: Connection) -> Inputs:
         facts_gap=next((b - 1 for a, b in pairwise(fact_sequences) if b > a + 1), 0),
         unreadable=unreadable,
     )
+
+
+def _moved(
+    archived: dict[tuple[str, int], Decision], logged: Sequence[Decision]
+) -> dict[int, tuple[int, Decision]]:
+    """Archived decisions that the log has no more, by the sequence that they had there. Who came
+    after tells it: none is removed that has no successor."""
+    known = archived | {(each.cell, each.number): each for each in logged}
+    gone = archived.keys() - {(each.cell, each.number) for each in logged}
+    return {
+        follower.after: (follower.after, archived[cell, number])
+        for cell, number in gone
+        if (follower := known.get((cell, number + 1))) is not None
+    }

@@ -4,7 +4,7 @@ import click
 import pytest
 from msgspec.structs import replace
 
-from berthmaster.cli.decisions import change_of
+from berthmaster.cli.decisions import change_of, time_of
 from berthmaster.cli.render.decisions import repeated
 from berthmaster.resolver.counterfactual import Alternative, Compared, Figures, Would
 from berthmaster.resolver.replay import Difference, Input, Report
@@ -16,7 +16,9 @@ INPUTS = (Input(name="workloads", seen=12, here=12), Input(name="fleet", seen=13
 
 def test_a_difference_shows_its_field_and_its_inputs() -> None:
     report = Report(
-        decisions=10,
+        decisions=12,
+        repeated=9,
+        archived=5,
         equal=6,
         not_repeatable=1,
         why_not="what it was made on is not kept any more",
@@ -27,7 +29,8 @@ def test_a_difference_shows_its_field_and_its_inputs() -> None:
         ),
     )
     assert screen(repeated(report)) == (
-        "10 decisions: 6 came out equal, 1 otherwise, 1 cannot be repeated\n"
+        "12 decisions exist; 5 are in the archive alone\n"
+        "9 repeated: 6 came out equal, 1 otherwise, 1 cannot be repeated\n"
         "Not repeatable: what it was made on is not kept any more\n"
         "2 were made by engine 2; engine 3 would place 1 of them alike and 1 otherwise\n"
         "First difference: decision 7, placements\n"
@@ -45,6 +48,7 @@ def test_other_settings_show_sums_and_the_first_who_would_move() -> None:
     late = Would(decision=5, tenant="lab", id="j4", was="small", would="", how="not then")
     report = Report(
         decisions=10,
+        repeated=9,
         equal=0,
         not_repeatable=1,
         otherwise=Alternative(
@@ -62,6 +66,7 @@ def test_other_settings_show_sums_and_the_first_who_would_move() -> None:
     )
     assert report.different == 0
     assert screen(repeated(report)) == (
+        "10 decisions exist; 0 are in the archive alone\n"
         "9 decisions: 6 would be the same, 3 otherwise\n"
         "1 more cannot be repeated\n"
         "2 jobs elsewhere, 1 jobs not then\n"
@@ -78,6 +83,24 @@ def test_other_settings_show_sums_and_the_first_who_would_move() -> None:
         "       5  lab/j4    small  -         not then\n"
         "and 1 more"
     )
+
+
+def test_that_nothing_was_repeated_is_said_with_the_reason() -> None:
+    report = Report(decisions=3, repeated=0, equal=0, not_repeatable=3, why_not="it is gone")
+    assert screen(repeated(report)) == (
+        "3 decisions exist; 0 are in the archive alone\n"
+        "None was repeated, which shows nothing: it is gone"
+    )
+
+
+def test_a_time_is_so_long_ago_or_a_moment_with_its_zone() -> None:
+    assert time_of("1h30m", 10_000.0) == 4600.0
+    assert time_of("1970-01-01T02:00:00+01:00", 0.0) == 3600.0
+    assert time_of("1970-01-01T01:00:00Z", 0.0) == 3600.0
+    for text in ("yesterday", "1970-01-01T01:00:00", ""):
+        with pytest.raises(click.UsageError) as told:
+            time_of(text, 0.0)
+        assert f"--since {text!r} is no time" in told.value.message
 
 
 def test_settings_are_read_by_name_and_change_nothing_else() -> None:

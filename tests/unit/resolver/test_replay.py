@@ -86,6 +86,23 @@ def test_a_chain_that_is_broken_in_its_middle_is_a_difference_and_a_gap_is_not()
     assert gap.why_not == "what it was made on is not kept any more"
 
 
+def test_those_asked_for_are_repeated_and_all_that_exist_are_counted() -> None:
+    inputs = story().inputs()
+    newest = replay(inputs, "all", last=2)
+    assert (newest.decisions, newest.repeated, newest.equal, newest.not_repeatable) == (4, 2, 2, 0)
+    third = inputs.decisions[2][1]
+    later = replay(inputs, "all", since_s=third.now_s)
+    assert (later.repeated, later.equal) == (2, 2)
+    both = replay(inputs, "all", since_s=third.now_s, last=1)
+    assert (both.repeated, both.equal) == (1, 1)
+    nothing = replay(inputs, "all", since_s=third.now_s + 1000)
+    assert (nothing.decisions, nothing.repeated, nothing.different) == (4, 0, 0)
+    assert replay(inputs, "another").decisions == 0
+    assert (
+        replay(inputs._replace(archived=frozenset({inputs.decisions[0][0]})), "all").archived == 1
+    )
+
+
 def test_other_settings_show_who_would_have_gone_elsewhere_and_the_sums() -> None:
     world = story()
 

@@ -12,13 +12,20 @@ from berthmaster.resolver.replay import Difference, Report
 
 def repeated(report: Report) -> RenderableType:
     """Whether all came out equal; else the first that did not. Under other settings, what moves."""
+    there = safe(
+        f"{report.decisions:,} decisions exist; {report.archived:,} are in the archive alone"
+    )
+    if not report.repeated:
+        why = f": {report.why_not}" if report.why_not else ""
+        return Group(there, safe(f"None was repeated, which shows nothing{why}", style="red"))
     if report.otherwise is not None:
-        return alternative(report.otherwise, report.not_repeatable)
+        return Group(there, alternative(report.otherwise, report.not_repeatable))
     lines: list[RenderableType] = [
+        there,
         safe(
-            f"{report.decisions:,} decisions: {report.equal:,} came out equal, "
+            f"{report.repeated:,} repeated: {report.equal:,} came out equal, "
             f"{report.different:,} otherwise, {report.not_repeatable:,} cannot be repeated"
-        )
+        ),
     ]
     if report.why_not:
         lines.append(safe(f"Not repeatable: {report.why_not}"))
