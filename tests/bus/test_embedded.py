@@ -67,6 +67,7 @@ def test_the_configuration_says_what_we_promise() -> None:
         "port: 4222\n"
         'http: "127.0.0.1:8222"\n'
         "max_payload: 1048576\n"
+        "max_connections: 10000\n"
         "jetstream {\n"
         '  store_dir: "/data/a \\"b\\""\n'
         "  max_file_store: 103079215104\n"
@@ -105,6 +106,25 @@ def test_a_taken_port_that_was_asked_for_is_an_error_that_says_so(tmp_path: Path
         with pytest.raises(ServerFailed, match="address already in use"):
             second.start()
         assert not second.running
+
+
+def test_a_server_takes_as_many_connections_as_its_open_files_allow(tmp_path: Path) -> None:
+    starter = (
+        "import pathlib, resource, sys\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 400))\n"
+        "from berthmaster.bus.embedded import Server\n"
+        "with Server(pathlib.Path(sys.argv[1])) as server: print(server.config_path.read_text())\n"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", starter, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert "\nmax_connections: 200\n" in told.stdout
+    log = (tmp_path / "nats-server.log").read_text()
+    assert log.startswith("open files: 400, max_connections: 200\n")
 
 
 def test_a_server_dies_with_the_process_that_started_it(tmp_path: Path) -> None:

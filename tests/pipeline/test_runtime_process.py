@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -101,7 +102,9 @@ def test_being_asked_to_stop_twice_is_the_same_as_once() -> None:
 
 def test_health_readiness_and_metrics_answer_and_other_paths_name_them() -> None:
     with tiny() as service:
-        port = service.until("starting")["http_port"]
+        starting = service.until("starting")
+        assert starting["open_files"] >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 0
+        port = starting["http_port"]
         service.until("up")
         status, body = get(port, "/healthz")
         assert (status, json.loads(body)["alive"]) == (200, True)

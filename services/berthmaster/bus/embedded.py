@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Final, Literal, Self
 
 from berthmaster.runtime.children import dying_with_this_process
+from berthmaster.runtime.open_files import raise_open_files
 from berthmaster.runtime.ports import free_ports
 
 MAX_PAYLOAD_BYTES: Final = 1024 * 1024
@@ -56,6 +57,7 @@ class ServerConfig:
     store_dir: Path = Path("jetstream")
     sync: Sync = "always"  # always: answered when the disk has it; default: within two minutes
     max_payload_bytes: int = MAX_PAYLOAD_BYTES
+    max_connections: int = 10_000  # at most half of the files that it may have open
     cluster: str = ""  # name of the cluster; "" = alone
     cluster_port: int = 0
     routes: tuple[int, ...] = ()  # cluster ports of all members
@@ -71,6 +73,7 @@ def render_config(config: ServerConfig) -> str:
         f"port: {config.port}",
         f'http: "127.0.0.1:{config.monitor_port}"',
         f"max_payload: {config.max_payload_bytes}",
+        f"max_connections: {config.max_connections}",
         "jetstream {",
         f"  store_dir: {_quoted(str(config.store_dir))}",
         f"  max_file_store: {JETSTREAM_LIMIT_BYTES}",
@@ -195,8 +198,10 @@ class Server:
             raise ServerFailed(f"{self.config.name} is running already (pid {self.pid})")
         self.folder.mkdir(parents=True, exist_ok=True)
         ports = free_ports(2)
+        open_files = raise_open_files()
         self.config = replace(
             self.config,
+            max_connections=min(self.config.max_connections, open_files // 2),
             port=self.config.port or ports[0],
             monitor_port=self.config.monitor_port or ports[1],
         )
@@ -205,6 +210,9 @@ class Server:
         self._was_ready = False
         self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
         with self.log_path.open("ab") as log:
+            most = self.config.max_connections
+            log.write(f"open files: {open_files}, max_connections: {most}\n".encode())
+            log.flush()
             self._process = subprocess.Popen(
                 [find_program(), "--config", str(self.config_path)],
                 stdin=subprocess.DEVNULL,

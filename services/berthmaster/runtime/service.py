@@ -40,6 +40,7 @@ from berthmaster.runtime.health import Health
 from berthmaster.runtime.http import StatusServer
 from berthmaster.runtime.log import Bridge, Log
 from berthmaster.runtime.metrics import Metrics
+from berthmaster.runtime.open_files import raise_open_files
 from berthmaster.runtime.redact import redact
 from berthmaster.runtime.settings import CommonSettings, describe, load, unknown_variables
 
@@ -131,6 +132,7 @@ def run(service: Service[S], argv: Sequence[str], env: Mapping[str, str]) -> int
     metrics = Metrics(service.name)
     bridge = Bridge(log)
     logging.getLogger().addHandler(bridge)
+    open_files = raise_open_files()
     status: StatusServer | None = None
     try:
         if settings.http_port >= 0:
@@ -139,6 +141,7 @@ def run(service: Service[S], argv: Sequence[str], env: Mapping[str, str]) -> int
             "starting",
             pid=os.getpid(),
             http_port=status.port if status else None,
+            open_files=open_files,
             settings=describe(settings),
         )
         rarely_look_at_all()
