@@ -4,7 +4,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from berthmaster.bus import follow, subjects
+from berthmaster.bus import facts, follow, subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server
 from berthmaster.bus.facts import FactMirror, FactWriter, Seen
@@ -13,7 +13,16 @@ from berthmaster.bus.streams import DEAD, FLEET, ensure_streams, stream_info
 from berthmaster.messages.families import DEAD_LETTERS, encode
 from berthmaster.messages.fleet import ClusterAlive, CopyReport, FleetFact, Stamp
 from tests.bus.proxy import proxied, the_next
-from tests.bus.tools import alive, alive_subject, connected, patiently, story, task, until
+from tests.bus.tools import (
+    Lines,
+    alive,
+    alive_subject,
+    connected,
+    patiently,
+    story,
+    task,
+    until,
+)
 
 ALL = ["berth.fleet.>"]
 
@@ -293,3 +302,28 @@ async def test_a_fact_of_something_short_lived_is_forgotten_by_the_server(server
             assert one.facts[subject] == copy
             await until(lambda: one.gone == [subject], limit_s=15.0)
             assert list(one.facts) == [alive_subject("c1")]
+
+
+@story
+async def test_a_cluster_has_room_for_so_many_facts_and_others_have_their_own(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(facts, "MAX_OF_CLUSTER", 3)
+    log = Lines()
+    async with connected(server.url, replicas=1, log=log) as conn:
+        copies = [subjects.copy_report("c1", "ns", f"job-{number}") for number in range(5)]
+        for copy in copies:
+            await conn.store(copy, encode(alive("c1", 1)))
+        await put(conn, "c2", 1)
+        one = Mirrored(conn, relist_s=0.2)
+        async with task(one.run()):
+            await until(lambda: one.lists)
+            assert list(one.facts) == [*copies[:3], alive_subject("c2")]
+            assert one.mirror.ignored == 2
+            await conn.store(copies[0], encode(alive("c1", 2)))  # what is known is kept up to date
+            await conn.api(f"STREAM.PURGE.{FLEET}", {"filter": copies[1]})
+            await until(lambda: copies[3] in one.facts and copies[1] not in one.facts)
+            last = one.facts[copies[0]]
+            assert last.stamp.counter == 2
+    (line,) = log.fields("too many facts of a cluster, new ones are ignored")
+    assert (line["cluster"], line["most"]) == ("c1", 3)

@@ -10,6 +10,8 @@ from berthmaster.bus.errors import ApiError, NoAnswer
 from berthmaster.bus.log import next_message
 from berthmaster.bus.read import read_fleet_history
 from berthmaster.bus.streams import (
+    CONTROL,
+    DEAD,
     FLEET,
     FLEET_LOG,
     GIB,
@@ -214,3 +216,95 @@ async def test_a_fleet_that_is_made_again_never_reuses_a_number_of_its_log(serve
         reply = await conn.request(alive_subject("c0"), b"new")
         assert msgspec.json.decode(reply.data)["seq"] == 21
         assert (await stream_info(conn, FLEET_LOG)).state.last_seq == 20
+
+
+async def shrink(conn: Connection, stream: str, max_bytes: int) -> None:
+    """Bring its limit of size within a test's reach; what happens there stays as it is."""
+    live = msgspec.json.decode(await conn.api(f"STREAM.INFO.{stream}"))["config"]
+    await conn.api(f"STREAM.UPDATE.{stream}", {**live, "max_bytes": max_bytes})
+
+
+async def subjects_of(conn: Connection, stream: str) -> dict[str, int]:
+    raw = await conn.api(f"STREAM.INFO.{stream}", {"subjects_filter": ">"})
+    found = msgspec.json.decode(raw)["state"]["subjects"]
+    assert isinstance(found, dict)
+    return found
+
+
+@story
+async def test_where_the_newest_counts_the_oldest_goes_at_the_limit(server: Server) -> None:
+    async with connected(server.url, replicas=1) as conn:
+        for stream, subject in ((FLEET, "berth.fleet.c{}.alive"), (DEAD, "berth.dead.s{}")):
+            await shrink(conn, stream, 64 * 1024)
+            for number in range(20):
+                await conn.store(subject.format(number), bytes(8000))
+            kept = await subjects_of(conn, stream)
+            assert list(kept) == sorted(subject.format(number) for number in range(12, 20))
+
+
+@story
+async def test_what_was_set_stays_at_the_limit_and_who_sets_more_is_told(server: Server) -> None:
+    async with connected(server.url, replicas=1) as conn:
+        await shrink(conn, CONTROL, 64 * 1024)
+        for number in range(8):
+            await conn.store(f"berth.control.queue.q{number}", bytes(8000))
+        for _ in range(2):
+            with pytest.raises(ApiError, match="maximum bytes exceeded"):
+                await conn.store("berth.control.queue.q9", bytes(8000))
+        assert len(await subjects_of(conn, CONTROL)) == 8
+        await shrink(conn, CONTROL, 128 * 1024)  # an operator made room
+        await conn.store("berth.control.queue.q9", bytes(8000))
+
+
+@story
+async def test_no_service_fills_the_dead_letters_of_all(server: Server) -> None:
+    async with connected(server.url, replicas=1) as conn:
+        await conn.store("berth.dead.scorer", b"{}")
+        for _ in range(1100):
+            await conn.publish("berth.dead.gateway", b"{}")
+        await conn.store("berth.dead.gateway", b"{}")
+        assert await subjects_of(conn, DEAD) == {
+            "berth.dead.gateway": 1000,
+            "berth.dead.scorer": 1,
+        }
+
+
+@story
+async def test_a_message_that_is_too_large_for_its_stream_is_refused(server: Server) -> None:
+    async with connected(server.url, replicas=1) as conn:
+        for subject, most in (("berth.dead.gateway", 128), ("berth.control.queue.q", 256)):
+            await conn.store(subject, bytes(most * 1024))
+            with pytest.raises(ApiError, match="message size exceeds maximum"):
+                await conn.store(subject, bytes(most * 1024 + 1))
+        assert conn.storing.failures == 0  # that says nothing of the store
+
+
+@story
+async def test_streams_of_an_earlier_version_get_their_limits_and_keep_what_they_have(
+    server: Server,
+) -> None:
+    limits = ("max_bytes", "max_msg_size", "max_msgs_per_subject")
+    async with connected(server.url) as conn:
+        for config in stream_configs():
+            name = config["name"]
+            earlier = dict(config)
+            if name in (FLEET, CONTROL, DEAD):
+                for limit in limits:
+                    earlier.pop(limit, None)
+            await conn.api(f"STREAM.CREATE.{name}", earlier)
+        for _ in range(1200):
+            await conn.publish("berth.dead.gateway", b"{}")
+        await conn.store("berth.fleet.c1.alive", b"{}")
+        await conn.store("berth.control.queue.q", b"{}")
+        await ensure_streams(conn)
+        wanted = {config["name"]: config for config in stream_configs()}
+        live = await configs(conn)
+        for name in (FLEET, CONTROL, DEAD):
+            assert [live[name][limit] for limit in limits] == [
+                wanted[name][limit] for limit in limits
+            ]
+        assert [await subjects_of(conn, name) for name in (FLEET, CONTROL, DEAD)] == [
+            {"berth.fleet.c1.alive": 1},
+            {"berth.control.queue.q": 1},
+            {"berth.dead.gateway": 1000},
+        ]

@@ -6,7 +6,7 @@ go back, whatever the order of arrival. The age of a fact is the server's time s
 """
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -22,6 +22,8 @@ from berthmaster.messages.fleet import FleetFact, Stamp
 
 RELIST_S: Final = 600.0
 PUT_TIMEOUT_S: Final = 2.0
+MAX_OF_CLUSTER: Final = 200_000  # subjects that one cluster may have here: some 1 KiB each
+IGNORED_EVERY_S: Final = 10.0
 MAX_LETTERS: Final = 1000  # undecodable facts that wait to be kept; beyond it they are only logged
 
 
@@ -85,6 +87,10 @@ class Seen(msgspec.Struct, frozen=True):
     fact: FleetFact
 
 
+def _cluster_of(subject: str) -> str:
+    return subject.split(".", 3)[2]
+
+
 class FactMirror:
     """The last value under every subject of FLEET (or some), kept as it changes.
 
@@ -112,7 +118,10 @@ class FactMirror:
         self._buried: dict[str, int] = {}  # subject -> sequence that could not be decoded
         self._letters: deque[tuple[Recorded, str]] = deque()
         self._some_letters = asyncio.Event()
+        self._of_cluster: Counter[str] = Counter()
+        self._next_line_s = 0.0
         self.dropped_old = 0
+        self.ignored = 0
         self.undecodable = 0
 
     @property
@@ -155,6 +164,7 @@ class FactMirror:
             return
         for subject in sorted(set(self._stamps) - self._listed):
             del self._stamps[subject]
+            self._of_cluster[_cluster_of(subject)] -= 1
             if self._on_gone is not None:
                 self._on_gone(subject)
         self._listed = None
@@ -174,8 +184,29 @@ class FactMirror:
         if known is not None and fact.stamp < known[1]:
             self.dropped_old += 1
             return
+        if known is None and not self._has_room(subject):
+            return
         self._stamps[subject] = (recorded.sequence, fact.stamp)
         self._on_fact(Seen(subject, recorded.sequence, recorded.stored_at_s, fact))
+
+    def _has_room(self, subject: str) -> bool:
+        """Whether a cluster may have one more fact here: one that tells of nodes without end must
+        not take the memory of whoever looks after all clusters."""
+        cluster = _cluster_of(subject)
+        if self._of_cluster[cluster] < MAX_OF_CLUSTER:
+            self._of_cluster[cluster] += 1
+            return True
+        self.ignored += 1
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._next_line_s:
+            self._next_line_s = now_s + IGNORED_EVERY_S
+            self._conn.log.error(
+                "too many facts of a cluster, new ones are ignored",
+                cluster=cluster,
+                most=MAX_OF_CLUSTER,
+                so_far=self.ignored,
+            )
+        return False
 
     def _keep_letter(self, recorded: Recorded, reason: str) -> None:
         if self._buried.get(recorded.subject) == recorded.sequence:

@@ -4,6 +4,10 @@ WORKLOADS is the truth: file, atomic batches, no age limit, and full means refus
 values; FLEET_LOG mirrors it, same sequences, for some days, so that a decision can be repeated on
 what its decider saw. A change that a live stream cannot take (its storage, say) is an error here,
 never a silent difference.
+
+Each has a limit. Where the newest counts, the oldest goes there: of FLEET that is history first,
+since what is true is told again every hour. Where what was said must stay, the new is refused, and
+its writer hears of it.
 """
 
 import asyncio
@@ -45,6 +49,7 @@ __all__ = [
 ]
 
 GIB: Final = 1024**3
+_KIB: Final = 1024
 _DAY_NS: Final = 86_400 * 10**9
 _NOT_FOUND: Final = 10059
 _NAME_IN_USE: Final = 10058
@@ -85,6 +90,8 @@ def stream_configs(
             # server was lost it may be 13 s behind, and a busy cluster's score changes ten times a
             # second.
             "max_msgs_per_subject": 256,
+            "max_bytes": 8 * GIB,
+            "max_msg_size": 1024 * _KIB,
             "allow_msg_ttl": True,  # facts of things that come and go, see FactWriter.put
         },
         common
@@ -95,9 +102,19 @@ def stream_configs(
             **({"persist_mode": "async"} if replicas == 1 and storage == "file" else {}),
             "discard": "old",
             "max_age": 3 * _DAY_NS,
-            "max_bytes": 4 * GIB,
+            "max_bytes": 4 * GIB,  # its messages are FLEET's, and so is their size
         },
-        common | {"name": CONTROL, "subjects": [subjects.ALL_CONTROL], "discard": "new"},
+        common
+        | {
+            "name": CONTROL,
+            "subjects": [subjects.ALL_CONTROL],
+            "discard": "new",
+            # What was set is what decisions were made by, so it stays. A program that sets the same
+            # thing for ever loses its oldest settings only, and can go on.
+            "max_msgs_per_subject": 4096,
+            "max_bytes": GIB,
+            "max_msg_size": 256 * _KIB,
+        },
         common
         | {
             "name": ARCHIVE,
@@ -114,7 +131,9 @@ def stream_configs(
             "subjects": [subjects.ALL_DEAD],
             "discard": "old",
             "max_age": 30 * _DAY_NS,
+            "max_msgs_per_subject": 1000,  # of a service: one that buries much leaves others room
             "max_bytes": GIB,
+            "max_msg_size": 128 * _KIB,  # a letter keeps 64 of its message, which grow by a third
         },
         common
         | {
