@@ -31,7 +31,7 @@ from berthmaster.messages.api import (
     WhatifReply,
     WhyReply,
 )
-from berthmaster.messages.control import ClusterLost, Cordon, QueueSetting
+from berthmaster.messages.control import ClusterLost, Cordon, LogAccepted, QueueSetting
 from berthmaster.messages.explain import MAX_REQUEST_BYTES
 from berthmaster.messages.families import EVENT_KINDS, REQUEST_TYPES, TENANT_VERBS
 from berthmaster.messages.fleet import (
@@ -46,7 +46,7 @@ from berthmaster.messages.fleet import (
 )
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.quality import QualityReport
-from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease
+from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease, LogMark
 from berthmaster.messages.telemetry import NodeTelemetry
 from scripts.schema_tools.json_schema import MESSAGES, Schema, components, name_of, plain
 
@@ -66,7 +66,8 @@ PARAMETERS: Final = {
     "namespace": "A namespace of the cluster.",
     "hub_workload": "A Kueue Workload, named alike on the hub and in the cluster.",
     "number": "The decision's number in its cell's chain.",
-    "service": "The service that could not handle a message.",
+    "service": "The service that could not handle a message, or that remembers something.",
+    "stream": "One of the streams whose damage stops decisions, or the archive.",
     "name": "What is leased; each dot in it begins another level of the subject.",
 }
 _ENCODED: Final = (
@@ -207,6 +208,7 @@ def _controls() -> Iterator[Channel]:
         ("control.queue", _address(subjects.queue_setting, "queue"), QueueSetting),
         ("control.cordon", _address(subjects.cordon, "cluster", "node_or_none"), Cordon),
         ("control.lost", _address(subjects.lost, "cluster"), ClusterLost),
+        ("control.log", _address(subjects.log_accepted, "stream"), LogAccepted),
     ):
         yield Channel(name, address, (fact,), "CONTROL", ("gateway",), ("gateway", "resolver"))
 
@@ -233,6 +235,9 @@ def _records() -> Iterator[Channel]:
     holders = ("resolver", "scorer", "archivist")
     lease = _address(subjects.lease, "name")
     yield Channel("lease", lease, (Lease,), "LEASES", holders, holders)
+    deciders = ("gateway", "resolver", "multikueue")
+    mark = _address(subjects.log_mark, "service")
+    yield Channel("log_mark", mark, (LogMark,), "LEASES", deciders, deciders)
 
 
 def _requests() -> Iterator[Channel]:

@@ -25,7 +25,7 @@ from berthmaster.messages.families import REQUEST_TYPES, members, tag_of
 from berthmaster.messages.fleet import FleetFact
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.quality import QualityReport
-from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease
+from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease, LogMark
 from berthmaster.messages.telemetry import NodeTelemetry
 from berthmaster.messages.workload import WorkloadEvent
 from scripts.schema_tools.comments import field_comments
@@ -72,6 +72,7 @@ def _messages() -> Iterator[Message]:
         DeadLetter,
         ArchivedStory,
         Lease,
+        LogMark,
     )
     for message in kept:
         yield Message(name_of(message), message, Role.KEPT)

@@ -31,6 +31,7 @@ from berthmaster.runtime.metrics import Metrics
 from berthmaster.runtime.service import Context
 from berthmaster.runtime.settings import CommonSettings
 from tests.bus.shells import running
+from tests.bus.tools import accept_log
 from tests.support.builders import alive, job, node, profile
 
 LIMIT_S = 10.0
@@ -340,6 +341,7 @@ def test_a_snapshot_of_another_stream_is_not_used(tmp_path: Path) -> None:
                         await asyncio.sleep(0.02)
                 await world.conn.api(f"STREAM.DELETE.{WORKLOADS}")
                 await ensure_streams(world.conn)
+                await accept_log(world.conn)
                 async with resolver(server.url):
                     await world.submit(job("b", gpus=2))
                     assert await world.placed("b") is not None  # a's promise is not of this stream

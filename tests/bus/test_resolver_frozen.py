@@ -11,6 +11,7 @@ from berthmaster.bus.snapshots import load
 from berthmaster.bus.streams import WORKLOADS
 from berthmaster.messages.api import WhyReply
 from tests.bus.test_resolver import fleet, resolver
+from tests.bus.tools import accept_log
 from tests.support.builders import job
 
 
@@ -43,6 +44,7 @@ def test_an_event_that_nobody_can_read_freezes_until_a_restart_finds_it_cured(
 
                 # A person has looked, and took it out; a newer reader would have read it.
                 await world.conn.api(f"STREAM.MSG.DELETE.{WORKLOADS}", {"seq": sequence})
+                await accept_log(world.conn)
                 async with resolver(server.url):
                     assert await world.placed("a") is not None
 

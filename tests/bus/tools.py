@@ -14,7 +14,11 @@ from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server, ServerCluster
 from berthmaster.bus.errors import BusError
-from berthmaster.bus.streams import ensure_streams
+from berthmaster.bus.streams import WORKLOADS, ensure_streams
+from berthmaster.logcheck import core
+from berthmaster.logcheck.examine import look, read_through
+from berthmaster.messages.control import LogAccepted
+from berthmaster.messages.families import encode
 from berthmaster.messages.fleet import ClusterAlive, Stamp
 from berthmaster.messages.placement import Decision, PodBinding, Saw
 from berthmaster.messages.workload import Cancelled, JobRequest, Placed, Reprioritized, Submitted
@@ -79,6 +83,22 @@ async def connected(
         if replicas:
             await ensure_streams(conn, replicas=replicas)
         yield conn
+
+
+async def accept_log(conn: Connection) -> None:
+    """A person says to go on with what the log holds, as the gateway stores it."""
+    looked = (await look(conn))[WORKLOADS]
+    assert looked.seen is not None
+    damage = [*looked.damage, *await read_through(conn, looked)]
+    gaps = core.together(gap for each in damage for gap in each.missing)
+    fact = LogAccepted(
+        stream=WORKLOADS,
+        created=looked.seen.created,
+        sequence=looked.seen.last,
+        missing=core.accepting(gaps, looked.seen.last),
+        reason="a test",
+    )
+    await conn.request(subjects.log_accepted(WORKLOADS), encode(fact), timeout_s=5)
 
 
 @asynccontextmanager

@@ -32,7 +32,7 @@ from berthmaster.lifecycle.instructions import (
     Unknown,
 )
 from berthmaster.messages.api import ApiReply, RecordedEvent, Refusal
-from berthmaster.messages.control import ClusterLost, ControlFact, Cordon, QueueSetting
+from berthmaster.messages.control import ClusterLost, ControlFact, Cordon, LogAccepted, QueueSetting
 from berthmaster.messages.placement import Decision
 from tests.simulation.bus import Bus, Follower, Message
 from tests.simulation.clockwork import Process
@@ -54,6 +54,8 @@ def control_subject(fact: ControlFact) -> str:
             return f"cordon/{fact.cluster}/{fact.node}"
         case ClusterLost():
             return f"lost/{fact.cluster}"
+        case LogAccepted():
+            return f"log/{fact.stream}"
         case _:
             assert_never(fact)
 

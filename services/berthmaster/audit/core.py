@@ -15,6 +15,7 @@ import msgspec
 from berthmaster.audit.copies import Copies
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
 from berthmaster.lifecycle.states import State
+from berthmaster.logcheck.core import Damage
 from berthmaster.messages.fleet import CopyReport, NodeGone, NodeReport
 from berthmaster.messages.placement import HUB_CELL, Decision, PodBinding
 from berthmaster.messages.workload import JobRequest, Placed, WorkloadEvent
@@ -176,6 +177,11 @@ class Auditor:
                     self._find("no GPU is promised twice", where, what, sequence)
         self._charged[name] = charges
 
+    def on_damage(self, damage: Damage) -> None:
+        """What a stream has lost, or that it is not the one that it was."""
+        first = damage.missing[0][0] if damage.missing else 0
+        self._find("the logs are whole", damage.stream, damage.what + damage.told_jobs, first)
+
     # What the nodes say
 
     def on_copy(self, report: CopyReport, stored_at_s: float) -> None:
@@ -251,6 +257,7 @@ class Auditor:
         have gone by then is to be looked at too (pods of attempts that ended)."""
         if final_s is not None:
             self._check_leftovers(final_s)
+            self._check_strangers()
         for found in self._copies.contradictions():
             self._find("runs where the hub says", found.name, found.what)
         states = Counter(w.state for w in self._workloads.values())
@@ -280,6 +287,14 @@ class Auditor:
             findings=tuple(self._findings),
             findings_left_out=self._left_out,
         )
+
+    def _check_strangers(self) -> None:
+        """Pods of ours on nodes whose workloads the log does not know: it has lost them."""
+        for where, pods in self._present.items():
+            for name, presence in pods.items():
+                if name not in self._workloads:
+                    what = f"pods of {name} attempt {presence.attempt}, of which no log tells"
+                    self._find("the logs are whole", "/".join(where), what)
 
     def _check_leftovers(self, final_s: float) -> None:
         """Pods that nodes still show although their attempt ended a good while ago."""

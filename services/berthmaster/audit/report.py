@@ -10,6 +10,7 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.follow import Recorded
 from berthmaster.bus.read import read_all, read_fleet_history
 from berthmaster.bus.streams import ARCHIVE, FLEET_LOG, WORKLOADS
+from berthmaster.logcheck.examine import examine
 from berthmaster.messages.families import (
     ARCHIVED_STORIES,
     DECISIONS,
@@ -40,6 +41,7 @@ async def audit(
     auditor = Auditor()
     last = 0  # in the log, when it was read
     read_at_s = conn.now()
+    damage = await examine(conn)
 
     def readable(stream: str, take: Callable[[Recorded], None]) -> Callable[[Recorded], None]:
         def each(recorded: Recorded) -> None:
@@ -92,4 +94,6 @@ async def audit(
             auditor.on_event(message, sequence, stored_at_s)
     log.clear()
     await read_fleet_history(conn, readable(FLEET_LOG, on_fact))
+    for each in damage:
+        auditor.on_damage(each)
     return auditor.report(final_s=read_at_s)

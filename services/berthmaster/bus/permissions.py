@@ -41,6 +41,7 @@ from berthmaster.bus.stream_names import (
     WORKLOADS,
 )
 from berthmaster.bus.subjects import (
+    ALL_ARCHIVE,
     ALL_CONTROL,
     ALL_DECISIONS,
     ALL_FLEET,
@@ -128,6 +129,11 @@ def _snapshots() -> tuple[str, ...]:
     return ("$O.SNAPSHOTS.C.>", "$O.SNAPSHOTS.M.>", *_read(SNAPSHOTS), *purge)
 
 
+def _marks(service: str) -> tuple[str, ...]:
+    """logcheck/marks.py: how far the logs are, beside the leases."""
+    return (f"berth.lease.log.{service}", *_read(LEASES), *_api(f"STREAM.INFO.{ARCHIVE}"))
+
+
 # ---- services
 
 
@@ -141,6 +147,8 @@ def _gateway(_: str) -> Grants:
             *_follow(WORKLOADS, ALL_WORKLOADS),
             ALL_CONTROL,
             *_follow(CONTROL, ALL_CONTROL),
+            *_marks("gateway"),
+            *_read(CONTROL),
             "berth.dead.gateway",
         ),
         subscribe=(
@@ -165,6 +173,9 @@ def _resolver(_: str) -> Grants:
             "berth.lease.resolver.*",
             "berth.quality.*",
             *_snapshots(),
+            *_marks("resolver.*"),
+            *_read(CONTROL),
+            *_follow(ARCHIVE, ALL_ARCHIVE),
             "berth.dead.resolver",
         ),
         subscribe=(
@@ -326,6 +337,9 @@ def _multikueue(_: str) -> Grants:
             *_follow(FLEET, ALL_FLEET),
             *_follow(CONTROL, ALL_CONTROL),
             "berth.lease.multikueue",
+            *_marks("multikueue"),
+            *_read(CONTROL, SNAPSHOTS),
+            *_follow(ARCHIVE, ALL_ARCHIVE),
             "berth.dead.multikueue",
         ),
         subscribe=("berth.api.*.why", "berth.api.*.dry_run", *_asked("berth-multikueue")),

@@ -32,6 +32,7 @@ from berthmaster.bus.stream_names import (
 __all__ = [
     "ARCHIVE",
     "CONTROL",
+    "CONTROL_A_SUBJECT",
     "DEAD",
     "ENSURE_TIMEOUT_S",
     "FLEET",
@@ -55,6 +56,7 @@ _NOT_FOUND: Final = 10059
 _NAME_IN_USE: Final = 10058
 _NOT_YET: Final = frozenset({10004, 10008, 10009, 10118})  # a cluster that is still finding itself
 ENSURE_TIMEOUT_S: Final = 30.0
+CONTROL_A_SUBJECT: Final = 4096  # the newest settings of one thing
 _CHANGE_TRY_S: Final = 2.0  # servers that agree on the same change for two of us answer only one
 
 Storage = Literal["file", "memory"]
@@ -111,7 +113,7 @@ def stream_configs(
             "discard": "new",
             # What was set is what decisions were made by, so it stays. A program that sets the same
             # thing for ever loses its oldest settings only, and can go on.
-            "max_msgs_per_subject": 4096,
+            "max_msgs_per_subject": CONTROL_A_SUBJECT,
             "max_bytes": GIB,
             "max_msg_size": 256 * _KIB,
         },
@@ -153,6 +155,12 @@ def stream_configs(
     ]
 
 
+class LostData(msgspec.Struct):
+    """What a server could not read of its files when it started."""
+
+    bytes: int = 0
+
+
 class StreamState(msgspec.Struct):
     """The part of a stream's state that we use."""
 
@@ -160,6 +168,7 @@ class StreamState(msgspec.Struct):
     bytes: int = 0
     first_seq: int = 0
     last_seq: int = 0
+    lost: LostData | None = None
 
 
 class _Config(msgspec.Struct):

@@ -21,6 +21,7 @@ ALL_CONTROL: Final = "berth.control.>"
 ALL_ARCHIVE: Final = "berth.archive.>"
 ALL_DEAD: Final = "berth.dead.>"
 ALL_LEASES: Final = "berth.lease.>"
+ALL_LOG_MARKS: Final = "berth.lease.log.>"
 
 
 class SubjectError(ValueError):
@@ -250,6 +251,11 @@ def lost(cluster: str) -> str:
     return f"berth.control.lost.{token(cluster)}"
 
 
+def log_accepted(stream: str) -> str:
+    """What a person accepted that a stream has lost."""
+    return f"berth.control.log.{token(stream)}"
+
+
 # Requests
 
 
@@ -297,6 +303,11 @@ def archived_decision(cell: str, number: int) -> str:
 def dead(service: str) -> str:
     """The dead letters of a service."""
     return f"berth.dead.{token(service)}"
+
+
+def log_mark(service: str) -> str:
+    """How far the logs were when a service looked last; dots are levels as in a lease's name."""
+    return lease(f"log.{service}")
 
 
 def lease(name: str) -> str:

@@ -35,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "replay": (f"{_HERE}.replay:replay", "Submit a trace at a speed; account for all of it."),
     "simulate": (f"{_HERE}.simulate:simulate", "Jobs and fleets in virtual time, by policy."),
     "replay-decisions": (f"{_HERE}.decisions:replay_decisions", "Repeat decisions from the log."),
+    "repair": (f"{_HERE}.repair:repair", "Go on after damage: say what is to be done about it."),
     "audit": (f"{_HERE}.audit:audit", "Check the invariants from the bus alone."),
     "serve": (f"{_HERE}.commands:serve", "Run one service as this process."),
 }

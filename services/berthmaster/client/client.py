@@ -30,6 +30,7 @@ from berthmaster.client.errors import (
 )
 from berthmaster.client.following import SeenDead, SeenDecision, SeenEvent, SeenFact
 from berthmaster.messages.api import (
+    AcceptLogRequest,
     CancelRequest,
     ChangeReply,
     CordonRequest,
@@ -237,6 +238,10 @@ class Client:
     async def found(self, cluster: str, reason: str) -> OperatorReply:
         """Take that back."""
         return await self._operator("found", LostRequest(cluster=cluster, reason=reason))
+
+    async def accept_log(self, request: AcceptLogRequest) -> OperatorReply:
+        """Go on with what a stream holds, although it has lost some."""
+        return await self._operator("accept_log", request)
 
     async def set_queue(self, setting: QueueSetting) -> OperatorReply:
         """Make or change a queue."""

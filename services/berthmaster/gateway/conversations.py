@@ -44,7 +44,13 @@ from berthmaster.lifecycle.instructions import (
 )
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.api import ApiReply, OperatorReply, RecordedEvent, Refusal
-from berthmaster.messages.control import ClusterLost, ControlFact, Cordon, QueueSetting
+from berthmaster.messages.control import (
+    ClusterLost,
+    ControlFact,
+    Cordon,
+    LogAccepted,
+    QueueSetting,
+)
 from berthmaster.messages.placement import HUB_CELL, MAIN_CELL
 from berthmaster.messages.workload import (
     Cancelled,
@@ -343,6 +349,20 @@ def _control_fact(
                 set_at_s=now_s,
             )
             return told, "what was claimed there is placed anew" if gone else ""
+        case "accept_log":
+            accepting = validation.accept_log_request(asked.data)
+            if isinstance(accepting, Refusal):
+                return accepting
+            accepted = LogAccepted(
+                stream=accepting.stream,
+                created=accepting.created,
+                sequence=accepting.sequence,
+                missing=accepting.missing,
+                reason=accepting.reason,
+                set_by=shared.by,
+                set_at_s=now_s,
+            )
+            return accepted, "services go on with what this stream holds"
         case "queue":
             setting = validation.queue_setting(asked.data)
             if isinstance(setting, Refusal):

@@ -21,6 +21,7 @@ from berthmaster.gateway.events import (
     Abandoned,
     CaughtUp,
     Event,
+    LogDamaged,
     Logged,
     LogReplaced,
     LogSize,
@@ -50,6 +51,7 @@ from berthmaster.messages.api import ApiReply, Refusal
 from berthmaster.messages.workload import Evicted
 
 WISH: Final = "wish/"
+CHANGING: Final = ("submit", "cancel", "reprioritize")
 _ANSWER_TO: Final[dict[type, type]] = {
     Append: Answered,
     PutControl: Answered,
@@ -119,6 +121,8 @@ class Gateway:
             case LogReplaced():
                 self._shared.restart()
                 self._wishes.clear()
+            case LogDamaged():
+                self._shared.damage = event.why
             case QueueSet():
                 self._shared.set_queue(event.setting, event.sequence)
             case QueuesListed():
@@ -152,6 +156,8 @@ class Gateway:
             return conversations.order(self._shared, asked, now_s)
         if wrong := validation.tenant_refusal(tenant):
             return wrong
+        if self._shared.damage and asked.verb in CHANGING:
+            return unavailable(self._shared.damage)
         match asked.verb:
             case "submit":
                 return conversations.submit(self._shared, asked, tenant, now_s)
@@ -219,6 +225,8 @@ class Gateway:
 
     def _pursue(self, now_s: float) -> list[Instruction]:
         begun: list[Instruction] = []
+        if self._shared.damage:
+            return begun
         waiting, self._wishes = self._wishes, {}  # what ends at once, in vain, waits for a tick
         while waiting and len(self._talks) < self._shared.limits.max_in_flight:
             ref, wish = waiting.popitem()

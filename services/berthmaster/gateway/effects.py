@@ -28,7 +28,13 @@ from berthmaster.lifecycle.instructions import (
     Unknown,
 )
 from berthmaster.messages.api import RecordedEvent
-from berthmaster.messages.control import ClusterLost, ControlFact, Cordon, QueueSetting
+from berthmaster.messages.control import (
+    ClusterLost,
+    ControlFact,
+    Cordon,
+    LogAccepted,
+    QueueSetting,
+)
 from berthmaster.messages.families import ARCHIVED_STORIES, EVENTS, UNREADABLE, encode
 
 UNKNOWN_PAUSE_S: Final = 0.25  # before looking again at what nobody knows
@@ -45,6 +51,8 @@ def control_subject(fact: ControlFact) -> str:
             return subjects.cordon(fact.cluster, fact.node)
         case ClusterLost():
             return subjects.lost(fact.cluster)
+        case LogAccepted():
+            return subjects.log_accepted(fact.stream)
         case _:
             assert_never(fact)
 

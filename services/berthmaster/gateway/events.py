@@ -48,6 +48,12 @@ class LogReplaced(msgspec.Struct, frozen=True):
     """WORKLOADS is another stream than before: all that was told of it is void."""
 
 
+class LogDamaged(msgspec.Struct, frozen=True, kw_only=True):
+    """WORKLOADS or CONTROL is not what it was, in these words; "" = it is, or that was accepted."""
+
+    why: str
+
+
 class QueueSet(msgspec.Struct, frozen=True, kw_only=True):
     """A queue's setting, as CONTROL has it under this sequence."""
 
@@ -100,6 +106,7 @@ Event = (
     | UnreadableEvent
     | CaughtUp
     | LogReplaced
+    | LogDamaged
     | QueueSet
     | QueuesListed
     | QueuesKnown

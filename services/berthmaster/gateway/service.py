@@ -27,6 +27,7 @@ from berthmaster.gateway.events import (
     Abandoned,
     CaughtUp,
     Event,
+    LogDamaged,
     Logged,
     LogReplaced,
     LogSize,
@@ -45,6 +46,7 @@ from berthmaster.gateway.shared_state import Limits
 from berthmaster.lifecycle.instructions import (
     Reply,
 )
+from berthmaster.logcheck.guard import LogGuard
 from berthmaster.messages.api import GATEWAY_VERBS, OPERATOR_VERBS, ApiReply
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.families import CONTROL_FACTS, EVENTS, UNREADABLE, encode
@@ -74,6 +76,9 @@ class Shell:
             ),
         )
         self._figures = GatewayMetrics(ctx.metrics, self._core)
+        self._guard = LogGuard(
+            ctx, conn, "gateway", folder=settings.memory_dir, told=self._on_damage
+        )
         self._numbers = itertools.count(1)
         self._trouble = ""
         self._letters: list[tuple[Recorded, str, str, str]] = []  # with stream, workload, reason
@@ -84,7 +89,7 @@ class Shell:
         ctx.health.ready("log", False, "the log has not been read to its end")
         ctx.health.ready("endpoints", False, "nobody listens yet")
         ctx.spawn(self._follow_queues(), name="follow queues")
-        ctx.spawn(self._follow_log(), name="follow log")
+        ctx.spawn(self._follow_sound_log(), name="follow log")
         ctx.spawn(self._watch_size(), name="watch size")
         ctx.spawn(self._tick(), name="tick")
         limit = ctx.settings.max_in_flight
@@ -174,6 +179,18 @@ class Shell:
         await self._converse(step.ref, [step])
 
     # What the streams tell
+
+    async def _follow_sound_log(self) -> None:
+        """Once the log is what it was: until then operators are served, and nobody else."""
+        self._on_damage("the log has not been looked at yet")
+        if not await self._guard.begin():
+            return
+        self._on_damage("")
+        self._ctx.spawn(self._guard.run(), name="guard the log")
+        await self._follow_log()
+
+    def _on_damage(self, why: str) -> None:
+        self._tell(LogDamaged(why=why))
 
     async def _follow_log(self) -> None:
         while True:

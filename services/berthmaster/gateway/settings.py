@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from berthmaster.logcheck.guard import MEMORY_HELP
 from berthmaster.runtime.settings import CommonSettings, setting
 
 
@@ -33,6 +34,7 @@ class GatewaySettings(CommonSettings):
         help="share of the size limit of the stream WORKLOADS from which new submits are refused; "
         "the rest is for the events of workloads that are in it already",
     )
+    memory_dir: str = setting("", help=MEMORY_HELP)
     size_interval_s: float = setting(
         2.0,
         least=0.1,

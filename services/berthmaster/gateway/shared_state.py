@@ -32,6 +32,7 @@ class SharedState:
         self.is_full = False
         self.trouble = ""  # why nothing that is written is stored
         self._next_try_s = 0.0
+        self.damage = ""  # of the logs, that nobody has accepted: nothing is changed meanwhile
         self.queues: dict[str, QueueSetting] = {DEFAULT_QUEUE: QueueSetting(queue=DEFAULT_QUEUE)}
         self.queues_known = False
         self._queue_sequences: dict[str, int] = {}

@@ -15,6 +15,7 @@ from berthmaster.engine.scoring.profiles import fault
 from berthmaster.gateway.fitting import pod_set_fault
 from berthmaster.gateway.secrecy import secret_fault
 from berthmaster.messages.api import (
+    AcceptLogRequest,
     CancelRequest,
     CordonRequest,
     GetRequest,
@@ -32,6 +33,7 @@ from berthmaster.messages.explain import (
     invalid,
 )
 from berthmaster.messages.families import (
+    ACCEPT_LOG_REQUESTS,
     CANCEL_REQUESTS,
     CORDON_REQUESTS,
     GET_REQUESTS,
@@ -148,6 +150,19 @@ def lost_request(data: bytes) -> LostRequest | Refusal:
     if isinstance(request, Refusal):
         return request
     return _no_token("cluster", request.cluster) or request
+
+
+def accept_log_request(data: bytes) -> AcceptLogRequest | Refusal:
+    """The body of ``accept_log``."""
+    request = decoded(AcceptLogRequest, ACCEPT_LOG_REQUESTS, data)
+    if isinstance(request, Refusal):
+        return request
+    before = 0
+    for number, gap in enumerate(request.missing):
+        if not before < gap.first <= gap.last:
+            return invalid(("missing", number), gap, "first <= last, behind the gap before it")
+        before = gap.last
+    return request
 
 
 def queue_setting(data: bytes) -> QueueSetting | Refusal:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from berthmaster.messages.control import QueueAmounts, QueuePlace, QueueSetting
+from berthmaster.messages.control import LogGap, QueueAmounts, QueuePlace, QueueSetting
 from berthmaster.messages.placement import Choice, Decision, RankedCluster, Reservation
 from berthmaster.messages.workload import (
     MAX_POD_SETS,
@@ -350,6 +350,22 @@ class WhatifReply(
     job: WhyReply | None = None  # of the submitted one
 
 
+class StrictLogGap(LogGap, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Sequences that a stream does not have, as a person sends them."""
+
+
+class AcceptLogRequest(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """Go on with what a stream holds, although it has lost what is named here."""
+
+    stream: Literal["WORKLOADS", "CONTROL", "ARCHIVE"]
+    created: Named
+    sequence: Annotated[int, Meta(ge=0)]
+    missing: Annotated[tuple[StrictLogGap, ...], Meta(max_length=4_000)] = ()  # in order, apart
+    reason: Annotated[str, Meta(min_length=1, max_length=1024)]
+
+
 class LostRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
@@ -379,7 +395,7 @@ ApiReply = (
     | WhatifReply
     | OperatorReply
 )
-OPERATOR_VERBS = ("cordon", "uncordon", "lost", "found", "queue")
+OPERATOR_VERBS = ("cordon", "uncordon", "lost", "found", "queue", "accept_log")
 GATEWAY_VERBS = ("submit", "cancel", "reprioritize", "get", "list")
 RESOLVER_VERBS = ("why", "dry_run", "whatif")
 RESOLVER_OPERATOR_VERBS = ("whatif",)  # the same, of all tenants' workloads

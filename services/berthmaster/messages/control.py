@@ -92,4 +92,28 @@ class ClusterLost(
     set_at_s: float = 0.0
 
 
-ControlFact = QueueSetting | Cordon | ClusterLost
+class LogGap(msgspec.Struct, frozen=True, kw_only=True):
+    """Sequences that a stream does not have."""
+
+    first: Annotated[int, Meta(ge=1)]
+    last: Annotated[int, Meta(ge=1)]
+
+
+class LogAccepted(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="control.log.v1"
+):
+    """A person has seen what a stream has lost, and says to go on with what it holds.
+
+    Subject: ``berth.control.log.<stream>``
+    """
+
+    stream: str
+    created: str  # which making of the stream is accepted
+    sequence: int  # its last one then; what was remembered before that counts no more
+    missing: tuple[LogGap, ...] = ()  # all that ever were accepted, in order
+    reason: str = ""
+    set_by: str = ""
+    set_at_s: float = 0.0
+
+
+ControlFact = QueueSetting | Cordon | ClusterLost | LogAccepted

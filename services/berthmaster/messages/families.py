@@ -15,6 +15,7 @@ from berthmaster.messages.api import (
     GATEWAY_VERBS,
     OPERATOR_VERBS,
     RESOLVER_VERBS,
+    AcceptLogRequest,
     ApiReply,
     CancelRequest,
     CordonRequest,
@@ -30,7 +31,7 @@ from berthmaster.messages.control import ControlFact, QueueSetting
 from berthmaster.messages.fleet import FleetFact
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.quality import QualityReport
-from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease
+from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease, LogMark
 from berthmaster.messages.telemetry import NodeTelemetry
 from berthmaster.messages.workload import JobRequest, WorkloadEvent
 
@@ -74,6 +75,7 @@ CONTROL_FACTS: Final = msgspec.json.Decoder(ControlFact)
 DEAD_LETTERS: Final = msgspec.json.Decoder(DeadLetter)
 ARCHIVED_STORIES: Final = msgspec.json.Decoder(ArchivedStory)
 LEASES: Final = msgspec.json.Decoder(Lease)
+LOG_MARKS: Final = msgspec.json.Decoder(LogMark)
 API_REPLIES: Final = msgspec.json.Decoder(ApiReply)
 
 # Requests carry no tag: the verb in the subject says what they are.
@@ -87,6 +89,7 @@ WHATIF_REQUESTS: Final = msgspec.json.Decoder(WhatifRequest)
 CORDON_REQUESTS: Final = msgspec.json.Decoder(CordonRequest)  # cordon, uncordon
 LOST_REQUESTS: Final = msgspec.json.Decoder(LostRequest)  # lost, found
 QUEUE_REQUESTS: Final = msgspec.json.Decoder(QueueSetting)
+ACCEPT_LOG_REQUESTS: Final = msgspec.json.Decoder(AcceptLogRequest)
 
 REQUEST_TYPES: Final[Mapping[str, type[msgspec.Struct]]] = MappingProxyType(
     {
@@ -103,6 +106,7 @@ REQUEST_TYPES: Final[Mapping[str, type[msgspec.Struct]]] = MappingProxyType(
         "lost": LostRequest,
         "found": LostRequest,
         "queue": QueueSetting,
+        "accept_log": AcceptLogRequest,
     }
 )
 TENANT_VERBS: Final = (*GATEWAY_VERBS, *RESOLVER_VERBS)

@@ -1,8 +1,9 @@
-"""What is kept for the record: dead letters, archived stories, leases."""
+"""What is kept for the record: dead letters, archived stories, leases, how far logs were."""
 
 import msgspec
 
 from berthmaster.messages.api import RecordedEvent
+from berthmaster.messages.control import LogGap
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="dead.v1"):
@@ -45,3 +46,25 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
     ttl_s: float
     renewals: int = 0
     released: bool = False  # True: given up on purpose, take it at once
+
+
+class StreamMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How far one stream was, and what it held."""
+
+    stream: str
+    created: str  # which making of the stream
+    sequence: int  # the last one that was stored
+    digests: dict[int, str] = {}  # of the newest blocks, each up to this sequence
+    damage: str = ""  # what its reader found and nobody has accepted yet
+    missing: tuple[LogGap, ...] = ()
+
+
+class LogMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="log.mark.v1"):
+    """How far the logs were when a service looked last, kept where they are not.
+
+    Subject: ``berth.lease.log.<service>``
+    """
+
+    service: str
+    at_s: float  # the server's clock
+    streams: tuple[StreamMark, ...] = ()

@@ -25,7 +25,7 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.decider_input import DeciderInput
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.facts import FactMirror
-from berthmaster.bus.follow import Follower
+from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.grouped import grouped
 from berthmaster.bus.joining import joined
 from berthmaster.bus.lease import Lease
@@ -40,6 +40,7 @@ from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.joining import ClusterSettings, reached
 from berthmaster.kubernetes.objects import Object
 from berthmaster.lifecycle.instructions import Append, Outcome, Stored, Unknown
+from berthmaster.logcheck.guard import MEMORY_HELP, LogGuard
 from berthmaster.multikueue.apiserver.check_parameters import Parameters
 from berthmaster.multikueue.apiserver.identity import PART, identify
 from berthmaster.multikueue.apiserver.watch import ABSENT_S, WATCHED
@@ -136,6 +137,7 @@ class MultiKueueSettings(ClusterSettings):
         help="what single parts of the score count, in place of that profile's: PART=N, several "
         "with commas between them",
     )
+    memory_dir: str = setting("", help=MEMORY_HELP)
     former_hubs: tuple[str, ...] = setting(
         (),
         help="ids (uid of namespace kube-system) of hubs that are no more, with commas between "
@@ -184,6 +186,8 @@ class HubController(Controller[Write]):
         self._conn: Connection | None = None
         self._log: EventLog | None = None
         self._events: Follower | None = None
+        self._guard: LogGuard | None = None
+        self._log_read = asyncio.Event()
         self._caught_up = {"log": False, "fleet": False, "control": False}
         self._behind_since_s: float | None = None
         self._elsewhere: Mapping[str, int] = {}
@@ -220,6 +224,12 @@ class HubController(Controller[Write]):
         heard.conn = conn
         for part in self._caught_up:
             ctx.health.ready(part, False, "catching up")
+        self._guard = LogGuard(
+            ctx, conn, NAME, folder=ctx.settings.memory_dir, told=lambda _: self.wake()
+        )
+        if not await self._guard.begin():
+            return
+        self._guard.follows(1)
         self._events = Follower(
             conn, WORKLOADS, [subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS], start=1
         )
@@ -232,9 +242,10 @@ class HubController(Controller[Write]):
         )
         control = Follower(conn, CONTROL, [subjects.ALL_CONTROL])
         ctx.spawn(
-            self._events.run(heard.on_recorded, caught_up=self._ready("log")),
+            self._events.run(self._on_recorded, caught_up=self._ready("log")),
             name="the log",
         )
+        ctx.spawn(self._guard.run(self._log_read), name="guard the log")
         ctx.spawn(fleet.run(caught_up=self._ready("fleet")), name="mirror the fleet")
         ctx.spawn(
             control.run(heard.on_control, caught_up=self._ready("control")),
@@ -255,9 +266,16 @@ class HubController(Controller[Write]):
         elif copy is not None:
             self.core.on_copy_gone(*copy)
 
+    def _on_recorded(self, recorded: Recorded) -> None:
+        assert self._guard is not None
+        self._guard.saw(recorded)
+        self._input.on_recorded(recorded)
+
     def _ready(self, part: str) -> Callable[[], None]:
         def caught_up() -> None:
             self._caught_up[part] = True
+            if part == "log":
+                self._log_read.set()
             self.ctx.health.ready(part, True)
             self.wake()
 
@@ -271,7 +289,8 @@ class HubController(Controller[Write]):
     def may_act(self) -> bool:
         hub = self.core.hub
         held = self.lease is not None and self.lease.held
-        return held and all(self._caught_up.values()) and hub.complete and bool(hub.id)
+        whole = self._guard is not None and self._guard.sound and self._guard.read
+        return held and whole and all(self._caught_up.values()) and hub.complete and bool(hub.id)
 
     def _may_write(self) -> bool:
         return self._is_blind or self.may_act()

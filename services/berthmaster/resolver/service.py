@@ -20,7 +20,7 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.decider_input import DeciderInput
 from berthmaster.bus.errors import BusError, TooLarge
 from berthmaster.bus.facts import FactMirror
-from berthmaster.bus.follow import Follower
+from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.joining import joined
 from berthmaster.bus.lease import Lease
 from berthmaster.bus.log import EventLog
@@ -32,6 +32,7 @@ from berthmaster.engine.queueing.order import OrderBy
 from berthmaster.engine.scoring.compiled import COMPILED
 from berthmaster.engine.scoring.profiles import BALANCED, PROFILES
 from berthmaster.lifecycle.instructions import Append, Stored
+from berthmaster.logcheck.guard import MEMORY_HELP, LogGuard
 from berthmaster.messages.families import UNREADABLE, encode
 from berthmaster.resolver.core import Resolver
 from berthmaster.resolver.deciding.draft import Plan
@@ -66,6 +67,7 @@ class ResolverSettings(CommonSettings):
     avoid_s: float = setting(
         30.0, least=0, help="seconds for which a cluster that did not claim is passed over"
     )
+    memory_dir: str = setting("", help=MEMORY_HELP)
     stale_after_s: float = setting(
         10.0, least=1, help="seconds of silence after which a cluster gets no new placements"
     )
@@ -150,7 +152,17 @@ class Shell:
         )
         self._control = Follower(conn, CONTROL, [subjects.ALL_CONTROL])
         self._events: Follower | None = None
+        self._from_snapshot = False
         self._caught_up = {"log": False, "fleet": False, "control": False}
+        self._guard = LogGuard(
+            context,
+            conn,
+            f"resolver.{settings.cell}",
+            folder=settings.memory_dir,
+            keeps_archive=True,
+            told=lambda _: self._stir.set(),
+        )
+        self._log_read = asyncio.Event()
         self._lease = Lease(
             conn,
             f"resolver.{settings.cell}",
@@ -180,15 +192,22 @@ class Shell:
 
     @property
     def _is_deciding(self) -> bool:
-        return self._lease.held and all(self._caught_up.values())
+        """Not before the log was read whole, unless a snapshot shows what it was."""
+        guard = self._guard
+        known = guard.sound and (guard.read or self._from_snapshot)
+        return known and self._lease.held and all(self._caught_up.values())
 
     async def run(self) -> None:
         """Until the context says stop."""
         context = self._context
         for part in self._caught_up:
             context.health.ready(part, False, "catching up")
+        if not await self._guard.begin():
+            return
         await self._restore()
         start = self.core.know.workloads_sequence + 1
+        self._from_snapshot = start > 1
+        self._guard.follows(start)
         self._events = Follower(
             self._conn,
             WORKLOADS,
@@ -196,9 +215,10 @@ class Shell:
             start=start,
         )
         context.spawn(
-            self._events.run(self._hearing.on_recorded, caught_up=self._ready("log")),
+            self._events.run(self._on_recorded, caught_up=self._ready("log")),
             name="follow the log",
         )
+        context.spawn(self._guard.run(self._log_read, start), name="guard the log")
         context.spawn(self._fleet.run(caught_up=self._ready("fleet")), name="mirror the fleet")
         context.spawn(
             self._control.run(self._hearing.on_control, caught_up=self._ready("control")),
@@ -217,9 +237,15 @@ class Shell:
         await asyncio.wait({deciding, lease}, timeout=2.0)
         await self._hearing.close()
 
+    def _on_recorded(self, recorded: Recorded) -> None:
+        self._guard.saw(recorded)
+        self._hearing.on_recorded(recorded)
+
     def _ready(self, part: str) -> Callable[[], None]:
         def caught_up() -> None:
             self._caught_up[part] = True
+            if part == "log":
+                self._log_read.set()
             self._context.health.ready(part, True)
             self._stir.set()
 
@@ -321,7 +347,8 @@ class Shell:
     async def _restore(self) -> None:
         try:
             raw = await load_snapshot(self._conn, self._snapshot_name)
-            self._stream = (await stream_info(self._conn, WORKLOADS)).created.encode()
+            created = (await stream_info(self._conn, WORKLOADS)).created
+            self._stream = (created + self._guard.accepted_id).encode()
             if raw is None:
                 return
             stream, _, body = raw.partition(b"\n")

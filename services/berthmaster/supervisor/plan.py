@@ -21,6 +21,7 @@ HUB_ALSO: Final = ("ocm", "admission")
 WORKER_ALSO: Final = ("ocm",)
 KUBERNETES: Final = tuple(dict.fromkeys((*HUB_SERVICES, *WORKER_SERVICES, *HUB_ALSO, *WORKER_ALSO)))
 KNOWN: Final = (*EMULATED, "telemetry", *KUBERNETES)
+REMEMBERING: Final = ("gateway", "resolver", "multikueue")
 DEFAULT_CLUSTERS: Final = 8
 # Enough nodes for every GPU model of the published fleet, and few enough for two cores beside
 # everything else: each node sends its telemetry every second.
@@ -237,8 +238,10 @@ def planned(
     http_ports: Sequence[int],
     log_level: str = "info",
     ca_file: Path | None = None,
+    memory: Path | None = None,
 ) -> list[Planned]:
-    """Every process with its command line. ``seed_files`` by user of the bus."""
+    """Every process with its command line. ``seed_files`` by user of the bus; ``memory``: where
+    deciders remember how far the logs were."""
     processes: list[Planned] = []
     for entry, port in zip(entries, http_ports, strict=True):
         argv = [python, "-m", "berthmaster.cli.main", "serve", entry.service]
@@ -248,6 +251,8 @@ def planned(
             argv += ["--inbox-prefix", inbox_prefix(entry.user)]
         if ca_file is not None:
             argv += ["--nats-ca-file", str(ca_file)]
+        if memory is not None and entry.service in REMEMBERING:
+            argv += ["--memory-dir", str(memory)]
         processes.append(
             Planned(name=entry.name, service=entry.service, argv=(*argv, *entry.flags))
         )

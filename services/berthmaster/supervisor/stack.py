@@ -233,6 +233,7 @@ class Stack:
                 http_ports=self._ports(len(told)),
                 log_level=self.options.log_level,
                 ca_file=self.ca_file,
+                memory=self.folder.absolute() / "memory",
             )
         ]
 
@@ -290,6 +291,7 @@ def command_lines(
     log_level: str,
     ca_file: Path | None,
     http_ports: Sequence[int],
+    memory: Path | None = None,
 ) -> list[tuple[Entry, Sequence[str], int]]:
     """Each entry with its command line and the port of its health."""
     plan = planned(
@@ -300,6 +302,7 @@ def command_lines(
         http_ports=http_ports,
         log_level=log_level,
         ca_file=ca_file,
+        memory=memory,
     )
     return [
         (entry, each.argv, port) for entry, each, port in zip(told, plan, http_ports, strict=True)

@@ -34,7 +34,7 @@ from berthmaster.messages.families import (
 from berthmaster.messages.fleet import FleetFact
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.quality import QualityReport
-from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease
+from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease, LogMark
 from berthmaster.messages.telemetry import NodeTelemetry
 from berthmaster.messages.workload import JobRequest, WorkloadEvent
 from scripts.schema_tools.json_schema import MESSAGES, Message, schema_of
@@ -51,6 +51,7 @@ READERS: Final[dict[type[msgspec.Struct], Reader[msgspec.Struct]]] = {
     DeadLetter: families.DEAD_LETTERS,
     ArchivedStory: families.ARCHIVED_STORIES,
     Lease: families.LEASES,
+    LogMark: families.LOG_MARKS,
     REQUEST_TYPES["cancel"]: families.CANCEL_REQUESTS,
     REQUEST_TYPES["reprioritize"]: families.REPRIORITIZE_REQUESTS,
     REQUEST_TYPES["get"]: families.GET_REQUESTS,
@@ -58,6 +59,7 @@ READERS: Final[dict[type[msgspec.Struct], Reader[msgspec.Struct]]] = {
     REQUEST_TYPES["why"]: families.WHY_REQUESTS,
     REQUEST_TYPES["whatif"]: families.WHATIF_REQUESTS,
     REQUEST_TYPES["cordon"]: families.CORDON_REQUESTS,
+    REQUEST_TYPES["accept_log"]: families.ACCEPT_LOG_REQUESTS,
     REQUEST_TYPES["lost"]: families.LOST_REQUESTS,
 }
 CALM = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
@@ -137,7 +139,7 @@ def test_every_tagged_struct_is_part_of_the_contract() -> None:
         f"api.{verb}_request"
         for verb in (
             *("submit", "cancel", "reprioritize", "get", "list", "why", "whatif"),
-            *("cordon", "lost"),
+            *("cordon", "lost", "accept_log"),
         )
     }
 

@@ -1,0 +1,68 @@
+"""`berth repair`: what only a person may decide about damage, shown first, kept with a reason."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from berthmaster.cli.audit import read
+from berthmaster.cli.session import EXIT_FAILED, Session, bus_command
+from berthmaster.messages.api import AcceptLogRequest
+
+if TYPE_CHECKING:
+    from berthmaster.logcheck.core import Damage
+
+
+@click.group()
+def repair() -> None:
+    """Go on after damage: say what is to be done about it."""
+
+
+@repair.command("accept-log")
+@click.option(
+    "--stream",
+    type=click.Choice(["WORKLOADS", "CONTROL", "ARCHIVE"]),
+    default="WORKLOADS",
+    show_default=True,
+)
+@click.option("--reason", default="", help="Why; needed with --yes, and kept.")
+@click.option("--yes", is_flag=True, help="Accept it; without this it is only shown.")
+@bus_command
+async def accept_log(session: Session, stream: str, reason: str, yes: bool) -> int:
+    """Go on with what a stream holds, although it has lost some.
+
+    What is missing stays missing: services fold the log as it is now. What runs of jobs that the
+    log has lost goes on running, and `berth audit` names it.
+    """
+    from berthmaster.cli.render.terminal import safe
+    from berthmaster.logcheck import core
+    from berthmaster.logcheck.examine import look, read_through, with_jobs
+
+    if yes and not reason:
+        raise click.UsageError("--reason is missing: why it is accepted, for those who come later")
+    async with session.client() as berth:
+        looked = (await read(look(berth.connection)))[stream]
+        found = [*looked.damage, *await read(read_through(berth.connection, looked))]
+        damage = await read(with_jobs(berth.connection, [looked], found))
+        if not damage or not yes or looked.seen is None:
+            session.out.document(damage, lambda: safe(_lines(stream, damage)))
+            return EXIT_FAILED if damage else 0
+        before = core.heard(looked.accepted.missing) if looked.accepted is not None else ()
+        last = looked.seen.last
+        gaps = core.together([*before, *(gap for each in damage for gap in each.missing)])
+        request = AcceptLogRequest(
+            stream=stream,  # type: ignore[arg-type]  # click has checked it
+            created=looked.seen.created,
+            sequence=last,
+            missing=core.accepting(gaps, last),
+            reason=reason,
+        )
+        reply = await berth.accept_log(request)
+    session.out.document(reply, lambda: f"{stream} is accepted up to {last}: {reply.note}")
+    return 0
+
+
+def _lines(stream: str, damage: "list[Damage]") -> str:
+    if not damage:
+        return f"{stream} is what it was: there is nothing to accept"
+    told = "\n".join(str(each) for each in damage)
+    return f"{told}\nNothing is changed. --yes --reason … accepts it."

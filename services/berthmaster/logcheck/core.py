@@ -1,0 +1,390 @@
+"""What a log is held against: its own numbers, what was removed on purpose, what is remembered.
+
+A stream gives its numbers without a gap, so whatever is missing below its last one has been taken
+out: by the archivist, which keeps the story in the archive first, or by damage. What is missing
+above its last one only shows beside a mark: how far somebody saw it go. And a log that is long
+enough may be another one: of each block of 1,024 numbers a digest runs over number, subject and
+payload, and marks hold the newest, each up to a number at which it can be compared.
+
+For example, marks say that the log went up to 920 and it ends at 460: 461 to 920 are missing. It
+ends at 930 and the block from 1 on has, up to 920, another digest than it had: it is another log.
+
+A digest says nothing about a block of which something was removed. The newest blocks are whole,
+since stories stay in the log for a while after their endings.
+"""
+
+import hashlib
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from berthmaster.bus.subjects import is_decision
+from berthmaster.messages.api import StrictLogGap
+from berthmaster.messages.control import LogAccepted, LogGap
+from berthmaster.messages.records import LogMark, StreamMark
+
+BLOCK: Final = 1024
+KEPT_DIGESTS: Final = 16  # so many blocks of a log are remembered, the newest
+MOST_GAPS: Final = 4_000  # of one acceptance; nearer ones are told as one
+TOLD_JOBS: Final = 50
+
+Gap = tuple[int, int]  # the first and the last number of what is missing
+
+
+def told(gaps: Iterable[Gap]) -> tuple[LogGap, ...]:
+    """Gaps as messages have them."""
+    return tuple(LogGap(first=first, last=last) for first, last in gaps)
+
+
+def heard(gaps: Iterable[LogGap]) -> tuple[Gap, ...]:
+    """Gaps of a message."""
+    return tuple((gap.first, gap.last) for gap in gaps)
+
+
+class Damage(msgspec.Struct, frozen=True, kw_only=True):
+    """One way in which a stream is not what it was."""
+
+    stream: str
+    what: str
+    missing: tuple[Gap, ...] = ()
+    jobs: tuple[str, ...] = ()  # that are touched, <tenant>/<id>, as far as anything tells
+
+    def __str__(self) -> str:
+        return f"{self.stream} {self.what}{self.told_jobs}"
+
+    @property
+    def told_jobs(self) -> str:
+        """The jobs for people, shortened."""
+        more = f" and {len(self.jobs) - TOLD_JOBS} more" if len(self.jobs) > TOLD_JOBS else ""
+        jobs = ", ".join(self.jobs[:TOLD_JOBS])
+        return f"; of the open jobs that touches {jobs}{more}" if self.jobs else ""
+
+
+class Seen(NamedTuple):
+    """What the server says of a stream."""
+
+    created: str
+    first: int
+    last: int
+    messages: int
+    lost_bytes: int = 0  # that it could not read of its files when it started
+
+
+class Remembered(NamedTuple):
+    """A mark, and when it was kept, by the server's clock."""
+
+    mark: LogMark
+    at_s: float
+
+
+class Link(msgspec.Struct, frozen=True):
+    """What a decision says of the one before it in its chain: where that was."""
+
+    cell: str
+    number: int
+    after: int
+
+
+LINK: Final = msgspec.json.Decoder(Link)
+
+
+class Reading:
+    """One pass over a stream, in its order: gaps, digests, and whether those are as remembered."""
+
+    def __init__(self, start: int = 1, known: Mapping[int, set[str]] | None = None) -> None:
+        """``known``: digests of marks by the number up to which they go."""
+        self.last = start - 1
+        self.gaps: list[Gap] = []
+        self.other: list[int] = []  # numbers up to which the digest is not the remembered one
+        self.links: list[Link] = []  # of the decisions that were seen
+        self._known = known or {}
+        self._whole: deque[tuple[int, str]] = deque(maxlen=KEPT_DIGESTS)
+        self._running = hashlib.blake2b(digest_size=8)
+        self._complete = start % BLOCK == 1
+
+    def saw(self, sequence: int, subject: str, data: bytes) -> None:
+        """The next message that is there."""
+        if sequence <= self.last:
+            return
+        if sequence > self.last + 1:
+            self._missed(self.last + 1, sequence - 1)
+        if sequence % BLOCK == 1:
+            self._complete = True
+            self._running = hashlib.blake2b(digest_size=8)
+        self.last = sequence
+        if is_decision(subject):
+            try:
+                self.links.append(LINK.decode(data))
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                pass  # other readers tell of it
+        if not self._complete:
+            return
+        self._running.update(b"%d %s %d " % (sequence, subject.encode(), len(data)))
+        self._running.update(data)
+        if sequence in self._known and self._running.hexdigest() not in self._known[sequence]:
+            self.other.append(sequence)
+        if sequence % BLOCK == 0:
+            self._whole.append((sequence, self._running.hexdigest()))
+
+    def ends(self, last: int) -> None:
+        """The stream's last number is this one, and all that is there has been seen."""
+        if last > self.last:
+            self._missed(self.last + 1, last)
+            self.last = last
+
+    def digests(self) -> dict[int, str]:
+        """Of the newest blocks, the running one included."""
+        newest = dict(self._whole)
+        if self._complete and self.last:
+            newest[self.last] = self._running.hexdigest()
+        return newest
+
+    def _missed(self, first: int, last: int) -> None:
+        self.gaps.append((first, last))
+        self._complete = False
+
+
+class Numbers:
+    """A set of numbers that is dense: what the archive has of a log. One bit each."""
+
+    def __init__(self, raw: bytes = b"") -> None:
+        self._bits = bytearray(raw)
+
+    def add(self, number: int) -> None:
+        """Put it in."""
+        at, bit = divmod(number, 8)
+        if at >= len(self._bits):
+            self._bits.extend(bytes(max(at + 1 - len(self._bits), 4096)))
+        self._bits[at] |= 1 << bit
+
+    def has(self, number: int) -> bool:
+        """Whether it is in."""
+        at, bit = divmod(number, 8)
+        return at < len(self._bits) and bool(self._bits[at] >> bit & 1)
+
+    def without(self, gaps: Iterable[Gap]) -> list[Gap]:
+        """What of these gaps is not in it."""
+        left: list[Gap] = []
+        bits = self._bits
+        for first, last in gaps:
+            number = first
+            while number <= last:
+                at, bit = divmod(number, 8)
+                byte = bits[at] if at < len(bits) else 0
+                if byte == 0xFF:
+                    number += 8 - bit
+                    continue
+                if not byte >> bit & 1:
+                    if left and left[-1][1] == number - 1:
+                        left[-1] = (left[-1][0], number)
+                    else:
+                        left.append((number, number))
+                    if at >= len(bits):  # nothing beyond it is known
+                        left[-1] = (left[-1][0], last)
+                        break
+                number += 1
+        return left
+
+    def __bytes__(self) -> bytes:
+        return bytes(self._bits)
+
+
+class Archived:
+    """Which numbers of a log the archive has. A decision's own is told by the one behind it, so
+    that it counts once both are known: the decision as archived, and the link to it."""
+
+    def __init__(
+        self,
+        numbers: bytes = b"",
+        decisions: Mapping[str, bytes] | None = None,
+        links: Iterable[Link] = (),
+    ) -> None:
+        self.numbers = Numbers(numbers)
+        self.decisions = {cell: Numbers(raw) for cell, raw in (decisions or {}).items()}
+        self.links = list(links)  # to decisions that are not in the archive
+
+    def story(self, sequences: Iterable[int]) -> None:
+        """An archived story."""
+        for sequence in sequences:
+            self.numbers.add(sequence)
+
+    def decision(self, link: Link) -> None:
+        """An archived decision."""
+        self.decisions.setdefault(link.cell, Numbers()).add(link.number)
+        self.links.append(link)
+
+    def settle(self, links: Iterable[Link] = ()) -> None:
+        """All has been told; ``links``: of the log's own decisions."""
+        left = []
+        for link in (*self.links, *links):
+            if self._has(link.cell, link.number - 1):
+                self.numbers.add(link.after)
+            else:
+                left.append(link)
+        self.links = left
+
+    def _has(self, cell: str, number: int) -> bool:
+        archived = self.decisions.get(cell)
+        return archived is not None and archived.has(number)
+
+
+def apart(gaps: Iterable[Gap], known: Sequence[Gap]) -> list[Gap]:
+    """What of the gaps is in none of the known ones."""
+    left: list[Gap] = []
+    for gap in gaps:
+        pieces = [gap]
+        for first, last in known:
+            pieces = (
+                [
+                    piece
+                    for a, b in pieces
+                    for piece in ((a, min(b, first - 1)), (max(a, last + 1), b))
+                    if piece[0] <= piece[1]
+                ]
+                if any(a <= last and first <= b for a, b in pieces)
+                else pieces
+            )
+        left += pieces
+    return left
+
+
+def together(gaps: Iterable[Gap], most: int = MOST_GAPS) -> tuple[Gap, ...]:
+    """The same numbers in order, as few gaps; beyond ``most`` the nearest become one."""
+    joined: list[Gap] = []
+    for first, last in sorted(gaps):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], last))
+        else:
+            joined.append((first, last))
+    if len(joined) <= most:
+        return tuple(joined)
+    between = sorted(range(1, len(joined)), key=lambda at: joined[at][0] - joined[at - 1][1])
+    merged = set(between[: len(joined) - most])
+    fewer = [joined[0]]
+    for at in range(1, len(joined)):
+        if at in merged:
+            fewer[-1] = (fewer[-1][0], joined[at][1])
+        else:
+            fewer.append(joined[at])
+    return tuple(fewer)
+
+
+def count(gaps: Iterable[Gap]) -> int:
+    """How many numbers that is."""
+    return sum(last - first + 1 for first, last in gaps)
+
+
+def accepting(gaps: Iterable[Gap], last: int) -> tuple[StrictLogGap, ...]:
+    """What a person accepts of these: what is behind the stream's end will be given anew."""
+    return tuple(StrictLogGap(first=a, last=min(b, last)) for a, b in gaps if a <= last)
+
+
+def within(number: int, gaps: Sequence[Gap]) -> bool:
+    """Whether it is in one of the gaps, which are in order."""
+    at = bisect_right(gaps, number, key=lambda gap: gap[0])
+    return at > 0 and number <= gaps[at - 1][1]
+
+
+def words(gaps: Sequence[Gap], most: int = 5) -> str:
+    """The numbers for people, shortened."""
+    shown = [str(a) if a == b else f"{a} to {b}" for a, b in gaps[:most]]
+    more = f" and {len(gaps) - most} more gaps" if len(gaps) > most else ""
+    return ", ".join(shown) + more
+
+
+def counted(
+    stream: str,
+    remembered: Iterable[Remembered],
+    accepted: LogAccepted | None,
+    accepted_at_s: float,
+) -> list[tuple[StreamMark, LogMark]]:
+    """The marks of a stream that are younger than what a person accepted of it."""
+    return [
+        (one, kept.mark)
+        for kept in remembered
+        if accepted is None or kept.at_s > accepted_at_s
+        for one in kept.mark.streams
+        if one.stream == stream
+    ]
+
+
+def held_against(
+    stream: str,
+    seen: Seen | None,
+    marks: Sequence[tuple[StreamMark, LogMark]],
+    accepted: LogAccepted | None,
+) -> list[Damage]:
+    """What the marks say against what the server says; nothing is read for that."""
+    if seen is None:
+        last = max((mark.sequence for mark, _ in marks), default=0)
+        return [Damage(stream=stream, what="is not there", missing=_up_to(1, last))]
+    found = _against_marks(stream, seen, marks) if marks else []
+    if seen.lost_bytes and accepted is None:
+        what = f"could not be read whole: the server lost {seen.lost_bytes:,} bytes of its files"
+        found.append(Damage(stream=stream, what=what))
+    return found
+
+
+def _against_marks(
+    stream: str, seen: Seen, marks: Sequence[tuple[StreamMark, LogMark]]
+) -> list[Damage]:
+    found: list[Damage] = []
+    farthest, by = max(marks, key=lambda pair: pair[0].sequence)
+    if others := [mark for mark, _ in marks if mark.created != seen.created]:
+        last = max(mark.sequence for mark in others)
+        what = f"was made anew; the one before went up to {last}"
+        found.append(Damage(stream=stream, what=what, missing=_up_to(seen.last + 1, last)))
+    elif seen.last < farthest.sequence:
+        gap = _up_to(seen.last + 1, farthest.sequence)
+        what = (
+            f"ends at {seen.last}; {by.service} saw it go up to {farthest.sequence}: "
+            f"{count(gap)} messages are missing, {words(gap)}"
+        )
+        found.append(Damage(stream=stream, what=what, missing=gap))
+    for mark, from_ in marks:
+        if mark.damage and not found:
+            what = mark.damage.removeprefix(f"{stream} ")
+            found.append(
+                Damage(
+                    stream=stream,
+                    what=f"{what} (found by {from_.service})",
+                    missing=heard(mark.missing),
+                )
+            )
+    return found
+
+
+def read_through(
+    stream: str, reading: Reading, missing: Sequence[Gap], first_known: int = 0
+) -> list[Damage]:
+    """What a pass over all of a stream says. ``missing``: its gaps that nothing explains;
+    ``first_known``: below it nobody can say any more what was removed on purpose."""
+    found: list[Damage] = []
+    if missing := [(max(a, first_known), b) for a, b in missing if b >= first_known]:
+        gaps = together(missing)
+        what = f"has lost {count(gaps)} messages that nobody removed: {words(gaps)}"
+        found.append(Damage(stream=stream, what=what, missing=gaps))
+    if reading.other:
+        what = (
+            "is another log than it was: what it holds up to "
+            f"{reading.other[0]} has another digest than before"
+        )
+        found.append(Damage(stream=stream, what=what))
+    return found
+
+
+def known_digests(created: str, marks: Iterable[tuple[StreamMark, LogMark]]) -> dict[int, set[str]]:
+    """What a pass over the stream is to be compared with."""
+    known: dict[int, set[str]] = {}
+    for mark, _ in marks:
+        if mark.created == created:
+            for number, digest in mark.digests.items():
+                known.setdefault(number, set()).add(digest)
+    return known
+
+
+def _up_to(first: int, last: int) -> tuple[Gap, ...]:
+    return ((first, last),) if first <= last else ()

@@ -1,0 +1,155 @@
+"""Holds the logs against what is remembered: by what the server says of them, or by reading all."""
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from berthmaster.bus import subjects
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.errors import ApiError
+from berthmaster.bus.follow import Recorded
+from berthmaster.bus.read import read_all
+from berthmaster.bus.snapshots import load
+from berthmaster.bus.streams import ARCHIVE, CONTROL, CONTROL_A_SUBJECT, WORKLOADS
+from berthmaster.logcheck import core
+from berthmaster.logcheck.archived import READ_LIMIT_S, archived
+from berthmaster.logcheck.core import Damage, Gap, Reading, Seen
+from berthmaster.logcheck.marks import NO_STREAM, acceptance, remembered, seen_of
+from berthmaster.messages.control import LogAccepted
+from berthmaster.messages.records import LogMark, StreamMark
+
+WATCHED: Final = (WORKLOADS, CONTROL, ARCHIVE)
+ALL_OF: Final = {
+    WORKLOADS: [subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS],
+    CONTROL: [subjects.ALL_CONTROL],
+    ARCHIVE: [subjects.ALL_ARCHIVE],
+}
+
+
+class _Open(msgspec.Struct):
+    tenant: str
+    id: str
+    sequence: int = 0
+
+
+class _Snapshot(msgspec.Struct):
+    """What is of interest of a resolver's."""
+
+    open: list[_Open]
+
+
+RESOLVER: Final = "resolver."
+_SNAPSHOT: Final = msgspec.msgpack.Decoder(_Snapshot)
+
+
+class Looked(NamedTuple):
+    """One stream beside what is remembered of it."""
+
+    stream: str
+    seen: Seen | None
+    accepted: LogAccepted | None
+    accepted_at_s: float
+    marks: list[tuple[StreamMark, LogMark]]
+    damage: list[Damage]
+
+    def reading(self, start: int = 1) -> Reading:
+        """To be told of its messages from this number on."""
+        created = self.seen.created if self.seen is not None else ""
+        return Reading(start, core.known_digests(created, self.marks))
+
+
+async def look(conn: Connection, folder: Path | None = None) -> dict[str, Looked]:
+    """What the server says and what is remembered of each stream. Raises BusError."""
+    found = {}
+    all_marks = await remembered(conn, folder)
+    for stream in WATCHED:
+        seen = await seen_of(conn, stream)
+        accepted, at_s = await acceptance(conn, stream)
+        marks = core.counted(stream, all_marks, accepted, at_s)
+        damage = core.held_against(stream, seen, marks, accepted)
+        found[stream] = Looked(stream, seen, accepted, at_s, marks, damage)
+    return found
+
+
+async def read_through(conn: Connection, looked: Looked) -> list[Damage]:
+    """Read all of a stream and say what is wrong with it. Raises BusError, TimeoutError."""
+    if looked.seen is None:
+        return []
+    first = looked.seen.first if looked.stream == ARCHIVE else 1  # it forgets what is old
+    reading = looked.reading(max(1, first))
+
+    a_subject: Counter[str] = Counter()
+
+    def take(recorded: Recorded) -> None:
+        reading.saw(recorded.sequence, recorded.subject, recorded.data)
+        if looked.stream == CONTROL:
+            a_subject[recorded.subject] += 1
+
+    await read_all(conn, looked.stream, ALL_OF[looked.stream], take, limit_s=READ_LIMIT_S)
+    if max(a_subject.values(), default=0) >= CONTROL_A_SUBJECT:
+        reading.gaps.clear()  # what was set so often has lost its oldest settings on purpose
+        return core.read_through(CONTROL, reading, [])
+    return await judged(conn, looked, reading)
+
+
+async def judged(
+    conn: Connection, looked: Looked, reading: Reading, *, may_keep: bool = False
+) -> list[Damage]:
+    """What a pass over a stream says, once all that it had when it was looked at has been seen.
+    Raises BusError, TimeoutError."""
+    assert looked.seen is not None
+    reading.ends(looked.seen.last)
+    known = core.heard(looked.accepted.missing) if looked.accepted is not None else ()
+    gaps: list[Gap] = core.apart(reading.gaps, known)
+    first_known = 0
+    if gaps and looked.stream == WORKLOADS:
+        found, first_known = await archived(conn, looked.seen.created, may_keep=may_keep)
+        found.settle(reading.links)
+        gaps = found.numbers.without(gaps)
+    return core.read_through(looked.stream, reading, gaps, first_known)
+
+
+async def with_jobs(
+    conn: Connection, looked: Iterable[Looked], damage: list[Damage]
+) -> list[Damage]:
+    """The same with the open jobs that it touches, as resolvers' snapshots knew them. Raises
+    BusError."""
+    lost = [each for each in damage if each.stream == WORKLOADS and each.missing]
+    if not lost:
+        return damage
+    services = {mark.service for each in looked for _, mark in each.marks}
+    last_events: dict[str, int] = {}
+    for service in sorted(services):
+        if service.startswith(RESOLVER):
+            raw = await load(conn, f"resolver-{service.removeprefix(RESOLVER)}")
+            try:
+                snapshot = _SNAPSHOT.decode((raw or b"").partition(b"\n")[2])
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                continue
+            last_events |= {f"{one.tenant}/{one.id}": one.sequence for one in snapshot.open}
+    return [
+        msgspec.structs.replace(
+            each,
+            jobs=tuple(sorted(n for n, at in last_events.items() if core.within(at, each.missing))),
+        )
+        if each in lost
+        else each
+        for each in damage
+    ]
+
+
+async def examine(conn: Connection) -> list[Damage]:
+    """All that is wrong with the logs, read to their ends. Raises BusError, TimeoutError."""
+    damage: list[Damage] = []
+    found = await look(conn)
+    for looked in found.values():
+        damage += looked.damage
+        try:
+            damage += await read_through(conn, looked)
+        except ApiError as error:
+            if error.code != NO_STREAM:
+                raise
+    return await with_jobs(conn, found.values(), damage)

@@ -1,0 +1,233 @@
+"""Keeps a service from deciding on a log that is not what it was, until a person says to go on.
+
+A service looks before it begins: at what the server says of the streams, beside what is remembered.
+One that decides also reads the whole log once, since a server may not know that it cannot read
+some of it. What is found is said in the service's log, in its readiness and in a metric, and in its
+mark, so that the others hear of it. What a person accepts counts from the moment it is stored; a
+service that had begun ends then and starts anew, for it knows what the log does not.
+"""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.errors import BusError, StreamReplaced
+from berthmaster.bus.follow import Recorded
+from berthmaster.bus.streams import ARCHIVE, CONTROL, WORKLOADS
+from berthmaster.logcheck import core, marks
+from berthmaster.logcheck.archived import archived
+from berthmaster.logcheck.core import Damage, Reading
+from berthmaster.logcheck.examine import WATCHED, Looked, judged, look, read_through
+from berthmaster.messages.records import LogMark, StreamMark
+from berthmaster.runtime.periodic import stopped_within
+from berthmaster.runtime.service import Context
+
+LOOK_S: Final = 1.0
+FIRST_LOOKS_S: Final = 0.25
+SETTLE_S: Final = 3.0  # a new leader may need a moment to see all that was stored
+READ_AFTER_S: Final = 10.0  # of a service that need not wait for it, and has better to do at first
+READ_AGAIN_S: Final = 600.0  # after a connection was lost: the server may have been restarted
+KEEP_ARCHIVE_S: Final = 3600.0  # so that the next start has little of the archive left to read
+PART: Final = "logs"
+MEMORY_HELP: Final = (
+    "folder in which to remember how far the logs were, beside what the bus remembers of it; "
+    "empty = only on the bus"
+)
+REMEDY: Final = "`berth audit` tells more, `berth repair accept-log` goes on with what is left"
+
+
+class LogGuard:
+    """One service's part in it."""
+
+    def __init__(
+        self,
+        ctx: Context[Any],
+        conn: Connection,
+        name: str,
+        *,
+        folder: str = "",
+        keeps_archive: bool = False,
+        told: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """``folder``: where to remember beside the bus; ``keeps_archive``: may keep what it has
+        read of the archive; ``told``: called with what is wrong, "" = nothing, when that changes or
+        all has been read."""
+        self._ctx = ctx
+        self._conn = conn
+        self._name = name
+        self._folder = Path(folder) if folder else None
+        self._keeps_archive = keeps_archive
+        self._told = told
+        self._looked: dict[str, Looked] = {}
+        self._reading: Reading | None = None  # of what the service follows
+        self._caught_up: asyncio.Event | None = None
+        self._doubted_s: float | None = None  # since when each look has found something
+        self._seen: list[Damage] = []  # by looking
+        self._found: list[Damage] = []  # by reading
+        self._words = ""
+        self._begun = False
+        self.read = False  # whether all of the log has been read and judged
+        self._gauge = ctx.metrics.gauge(
+            "log_missing", "messages that a stream has lost; 0.5: damaged otherwise", ["stream"]
+        )
+
+    @property
+    def sound(self) -> bool:
+        """Whether anything may be decided on the log."""
+        return self._begun and not self._grave
+
+    @property
+    def accepted_id(self) -> str:
+        """Names what people accepted of the log: a snapshot from before is of another one."""
+        looked = self._looked.get(WORKLOADS)
+        return f" {looked.accepted_at_s:.6f}" if looked is not None and looked.accepted else ""
+
+    @property
+    def _grave(self) -> list[Damage]:
+        """What nothing may be decided with. The archive is history, and only told of."""
+        return [damage for damage in (*self._seen, *self._found) if damage.stream != ARCHIVE]
+
+    async def begin(self) -> bool:
+        """Look until the logs are what they were, or what they are was accepted. False: told to
+        stop before."""
+        health, stopping = self._ctx.health, self._ctx.stopping
+        health.ready(PART, False, "the logs have not been looked at yet")
+        while not stopping.is_set():
+            try:
+                self._take(await look(self._conn, self._folder))
+            except (BusError, OSError) as error:
+                health.ready(PART, False, f"the logs cannot be looked at: {error}")
+            else:
+                if self._doubted_s is None or (self._seen and not self._grave):
+                    self._begun = True
+                    return True
+            if await stopped_within(LOOK_S if self._seen else FIRST_LOOKS_S, stopping):
+                break
+        return False
+
+    def follows(self, start: int) -> None:
+        """The service follows the log from this number on and hands each message to ``saw``."""
+        self._reading = self._looked[WORKLOADS].reading(start)
+
+    def saw(self, recorded: Recorded) -> None:
+        """A message of the log, as it is followed."""
+        if self._reading is not None:
+            self._reading.saw(recorded.sequence, recorded.subject, recorded.data)
+
+    async def run(self, caught_up: asyncio.Event | None = None, start: int = 1) -> None:
+        """Remember how far the logs are and hear what others find; who follows the log from
+        ``start`` on reads all of it, too, once it has ``caught_up``. Raises StreamReplaced when a
+        person has accepted what was found after the service had begun."""
+        self._caught_up = caught_up
+        loop = asyncio.get_running_loop()
+        reading = None
+        if caught_up is not None:
+            reading = self._ctx.spawn(self._read_all(caught_up, start), name="read all of the log")
+        reconnects, again_s = self._conn.reconnects, loop.time() + READ_AGAIN_S
+        archive_s = loop.time() + KEEP_ARCHIVE_S
+        kept: tuple[StreamMark, ...] = ()
+        while not await stopped_within(LOOK_S, self._ctx.stopping):
+            try:
+                self._take(await look(self._conn, self._folder))
+                mark = self._mark()
+                if not self._seen and self._doubted_s is None and mark.streams not in ((), kept):
+                    await marks.keep(self._conn, mark, self._folder)
+                    kept = mark.streams
+                if self._keeps_archive and loop.time() >= archive_s:
+                    archive_s = loop.time() + KEEP_ARCHIVE_S
+                    if log := self._looked[WORKLOADS].seen:
+                        await archived(self._conn, log.created, may_keep=True)
+            except StreamReplaced:
+                raise
+            except (BusError, OSError, TimeoutError) as error:
+                self._conn.log.info("the logs cannot be looked at", why=str(error))
+            else:
+                lost = self._conn.reconnects != reconnects
+                if lost and loop.time() >= again_s and reading is not None and reading.done():
+                    reconnects, again_s = self._conn.reconnects, loop.time() + READ_AGAIN_S
+                    assert caught_up is not None
+                    reading = self._ctx.spawn(self._read_all(caught_up, 0), name="read it again")
+
+    def _take(self, now: dict[str, Looked]) -> None:
+        """What one more look has shown."""
+        accepted = {
+            stream
+            for stream, looked in now.items()
+            if self._looked and looked.accepted_at_s > self._looked[stream].accepted_at_s
+        }
+        if self._begun and any(damage.stream in accepted for damage in self._grave):
+            raise StreamReplaced("what the log has lost was accepted: it is folded anew")
+        self._looked = now
+        self._found = [damage for damage in self._found if damage.stream not in accepted]
+        mine = {damage.stream for damage in self._found}
+        seen = [d for each in now.values() for d in each.damage if d.stream not in mine]
+        loop = asyncio.get_running_loop()
+        self._doubted_s = (self._doubted_s or loop.time()) if seen else None
+        if self._doubted_s is None or loop.time() - self._doubted_s >= SETTLE_S:
+            self._seen = seen
+        self._tell()
+
+    def _tell(self) -> None:
+        """Everybody who can be told, and the log once."""
+        damage = [*self._seen, *self._found]
+        for stream in WATCHED:
+            ours = [d for d in damage if d.stream == stream]
+            missing = sum(core.count(d.missing) for d in ours)
+            self._gauge.labels(stream).set(missing or (0.5 if ours else 0))
+        words = "; ".join(str(d) for d in damage)
+        grave = "; ".join(str(d) for d in self._grave)
+        if words != self._words:
+            self._words = words
+            self._told(f"nothing is decided: {grave}" if grave else "")
+            for each in damage:
+                self._ctx.log.error("a log is damaged", why=str(each), remedy=REMEDY)
+        why = f"nothing is decided, since {grave}; {REMEDY}"
+        self._ctx.health.ready(PART, not grave, why, note=words)
+
+    def _mark(self) -> LogMark:
+        if self._caught_up is not None and not self._caught_up.is_set():
+            return LogMark(service=self._name, at_s=0.0)
+        streams = []
+        for stream in WATCHED:
+            seen = self._looked[stream].seen
+            if seen is None:
+                continue
+            mine = next((d for d in self._found if d.stream == stream), None)
+            followed = self._reading if stream == WORKLOADS else None
+            streams.append(
+                StreamMark(
+                    stream=stream,
+                    created=seen.created,
+                    sequence=max(seen.last, followed.last if followed is not None else 0),
+                    digests=followed.digests() if followed is not None else {},
+                    damage=mine.what if mine is not None else "",
+                    missing=core.told(mine.missing) if mine is not None else (),
+                )
+            )
+        return LogMark(service=self._name, at_s=self._conn.now(), streams=tuple(streams))
+
+    async def _read_all(self, caught_up: asyncio.Event, start: int) -> None:
+        """Once, however often it takes: the bus may be away meanwhile."""
+        await caught_up.wait()
+        followed = self._reading if start == 1 else None
+        if followed is None and await stopped_within(READ_AFTER_S, self._ctx.stopping):
+            return
+        while True:
+            try:
+                log, control = self._looked[WORKLOADS], self._looked[CONTROL]
+                if followed is not None:
+                    found = await judged(self._conn, log, followed, may_keep=self._keeps_archive)
+                else:
+                    found = await read_through(self._conn, log)
+                found += await read_through(self._conn, control)
+                self._found = found
+                self.read = True
+                self._words = "?"  # whoever waited for this is told, whatever was found
+                self._tell()
+                return
+            except (BusError, TimeoutError) as error:
+                self._conn.log.warning("the log cannot be read through", why=str(error))
+            if await stopped_within(LOOK_S, self._ctx.stopping):
+                return

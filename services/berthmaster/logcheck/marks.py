@@ -1,0 +1,115 @@
+"""Where marks are kept: on the bus beside the leases, one a service, and in a file if there is a
+folder for it. What people accepted stands among what operators set.
+"""
+
+import os
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from berthmaster.bus import subjects
+from berthmaster.bus.acks import stored_sequence
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.errors import ApiError
+from berthmaster.bus.log import last_message
+from berthmaster.bus.streams import CONTROL, LEASES, stream_info
+from berthmaster.logcheck.core import Remembered, Seen
+from berthmaster.messages.control import LogAccepted
+from berthmaster.messages.families import CONTROL_FACTS, LOG_MARKS, UNREADABLE, encode
+from berthmaster.messages.records import LogMark
+from berthmaster.runtime.log import LogLike
+
+NO_STREAM: Final = 10059
+
+
+class _Subjects(msgspec.Struct):
+    subjects: dict[str, int] | None = None
+
+
+class _Info(msgspec.Struct):
+    state: _Subjects
+
+
+_INFO: Final = msgspec.json.Decoder(_Info)
+
+
+async def seen_of(conn: Connection, stream: str) -> Seen | None:
+    """What the server says of a stream; None = there is none. Raises BusError."""
+    try:
+        info = await stream_info(conn, stream)
+    except ApiError as error:
+        if error.code == NO_STREAM:
+            return None
+        raise
+    state = info.state
+    lost = state.lost.bytes if state.lost is not None else 0
+    return Seen(info.created, state.first_seq, state.last_seq, state.messages, lost)
+
+
+async def remembered(conn: Connection, folder: Path | None = None) -> list[Remembered]:
+    """Every mark that can be read, of the bus and of the folder. Raises BusError."""
+    found: list[Remembered] = []
+    wanted = {"subjects_filter": subjects.ALL_LOG_MARKS}
+    try:
+        raw = await conn.api(f"STREAM.INFO.{LEASES}", wanted)
+    except ApiError as error:
+        if error.code != NO_STREAM:
+            raise
+        raw = b'{"state":{}}'
+    for subject in _INFO.decode(raw).state.subjects or {}:
+        message = await last_message(conn, LEASES, subject)
+        if message is not None:
+            _take(found, conn.log, message.data, message.stored_at_s)
+    if folder is not None:
+        for kept in _in_folder(folder):
+            _take(found, conn.log, kept, None)
+    return found
+
+
+def _in_folder(folder: Path) -> list[bytes]:
+    return [file.read_bytes() for file in sorted(folder.glob("log-*.json"))]
+
+
+def _into_folder(folder: Path, service: str, raw: bytes) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"log-{service}.json"
+    beside = file.with_suffix(f".{os.getpid()}.new")
+    beside.write_bytes(raw)
+    beside.replace(file)
+
+
+def _take(found: list[Remembered], log: LogLike, raw: bytes, at_s: float | None) -> None:
+    try:
+        mark = LOG_MARKS.decode(raw)
+    except UNREADABLE as error:
+        log.warning("a mark of the logs cannot be read", why=str(error))
+        return
+    found.append(Remembered(mark, mark.at_s if at_s is None else at_s))
+
+
+async def keep(conn: Connection, mark: LogMark, folder: Path | None) -> None:
+    """Remember it in place of the one before. Raises BusError, OSError."""
+    raw = encode(mark)
+    if folder is not None:
+        _into_folder(folder, mark.service, raw)
+    reply = await conn.request(subjects.log_mark(mark.service), raw)
+    stored_sequence(reply.data)
+
+
+async def acceptance(conn: Connection, stream: str) -> tuple[LogAccepted | None, float]:
+    """What a person accepted of a stream last, and when that was stored. Raises BusError."""
+    try:
+        message = await last_message(conn, CONTROL, subjects.log_accepted(stream))
+    except ApiError as error:
+        if error.code != NO_STREAM:
+            raise
+        return None, 0.0
+    if message is None:
+        return None, 0.0
+    try:
+        fact = CONTROL_FACTS.decode(message.data)
+    except UNREADABLE as error:
+        conn.log.warning("what was accepted cannot be read", stream=stream, why=str(error))
+        return None, 0.0
+    return (fact, message.stored_at_s) if isinstance(fact, LogAccepted) else (None, 0.0)

@@ -1,0 +1,347 @@
+"""Damage of the log on a real server's disk: services and the auditor tell of it, nothing is
+decided, and what a person accepts counts from then on."""
+
+import asyncio
+import io
+import re
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from berthmaster.audit.report import audit
+from berthmaster.bus import subjects
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.embedded import Server
+from berthmaster.bus.log import EventLog, decode_story, last_message
+from berthmaster.bus.read import read_all
+from berthmaster.bus.snapshots import load
+from berthmaster.bus.streams import CONTROL, LEASES, WORKLOADS, stream_info
+from berthmaster.gateway.service import SERVICE as GATEWAY
+from berthmaster.gateway.settings import GatewaySettings
+from berthmaster.lifecycle.instructions import Stored
+from berthmaster.logcheck import core, guard
+from berthmaster.logcheck.examine import examine, look, read_through
+from berthmaster.messages.api import (
+    AcceptLogRequest,
+    OperatorReply,
+    RecordedEvent,
+    Refusal,
+    SubmitReply,
+)
+from berthmaster.messages.families import API_REPLIES, LOG_MARKS, encode
+from berthmaster.messages.records import ArchivedStory
+from berthmaster.messages.workload import Cancelled, Submitted
+from berthmaster.resolver.service import SERVICE as RESOLVER
+from berthmaster.resolver.service import ResolverSettings
+from berthmaster.runtime.health import Health
+from berthmaster.runtime.log import Log
+from berthmaster.runtime.metrics import Metrics
+from berthmaster.runtime.service import Context, Service
+from berthmaster.runtime.settings import CommonSettings
+from tests.bus.shells import client, in_loop, until
+from tests.bus.test_resolver import Fleet
+from tests.support.builders import job
+
+S = TypeVar("S", bound=CommonSettings)
+JOBS = 40
+LIMIT_S = 20.0
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One server has nothing to settle."""
+    monkeypatch.setattr(guard, "SETTLE_S", 0.3)
+    monkeypatch.setattr(guard, "LOOK_S", 0.2)
+
+
+class Side:
+    """A gateway and a resolver on one bus, ready or not."""
+
+    def __init__(self) -> None:
+        self.contexts: dict[str, Context[Any]] = {}
+        self.said = io.BytesIO()
+        self.log = Log("both", level="warning", stream=self.said)
+
+    def part(self, service: str, name: str = "logs") -> tuple[bool, str]:
+        """Whether a part of a service is in order, and why not."""
+        _, told = self.contexts[service].health.readiness()
+        part = told["parts"].get(name)  # type: ignore[attr-defined]
+        return (False, "") if part is None else (part["ok"], part["why"])
+
+    @property
+    def ready(self) -> bool:
+        return all(ctx.health.readiness()[0] for ctx in self.contexts.values())
+
+    @property
+    def told(self) -> bool:
+        """Whether both say that a log is damaged."""
+        return all(
+            "nothing is decided" in self.part(name)[1] and not self.part(name)[0]
+            for name in self.contexts
+        )
+
+
+def started(
+    service: Service[S], settings: S, both: Side, tasks: list["asyncio.Future[None]"]
+) -> None:
+    """Begin one of them."""
+    ctx = Context(
+        service.name, settings, log=both.log, metrics=Metrics(service.name), health=Health()
+    )
+    both.contexts[service.name] = ctx
+    tasks.append(asyncio.ensure_future(service.main(ctx)))
+
+
+@asynccontextmanager
+async def side(
+    url: str, snapshot_s: float = 60.0, memory: Path | None = None
+) -> AsyncIterator[Side]:
+    """Both services until the block ends."""
+    both = Side()
+    tasks: list[asyncio.Future[None]] = []
+    folder = str(memory) if memory is not None else ""
+    gateway = GatewaySettings(nats_url=url, http_port=-1, memory_dir=folder)
+    resolver = ResolverSettings(
+        nats_url=url, http_port=-1, memory_dir=folder, snapshot_s=snapshot_s
+    )
+    started(GATEWAY, gateway, both, tasks)
+    started(RESOLVER, resolver, both, tasks)
+    try:
+        yield both
+    finally:
+        for ctx in both.contexts.values():
+            ctx.stopping.set()
+        await asyncio.wait(tasks, timeout=LIMIT_S)
+        for ctx in both.contexts.values():
+            for left in ctx.tasks:
+                left.cancel()
+            await asyncio.gather(*ctx.tasks, return_exceptions=True)
+        await asyncio.gather(*tasks)
+
+
+async def submit(conn: Connection, name: str) -> SubmitReply | Refusal:
+    """As a tenant does."""
+    reply = await conn.request(subjects.api("team", "submit"), encode(job(name)), timeout_s=5)
+    answer = API_REPLIES.decode(reply.data)
+    assert isinstance(answer, SubmitReply | Refusal)
+    return answer
+
+
+async def remembered(conn: Connection, service: str) -> int:
+    """How far a service has seen WORKLOADS go."""
+    message = await last_message(conn, LEASES, subjects.log_mark(service))
+    if message is None:
+        return 0
+    return {one.stream: one.sequence for one in LOG_MARKS.decode(message.data).streams}[WORKLOADS]
+
+
+async def at_work(url: str, snapshot_s: float = 60.0) -> int:
+    """Jobs are taken and placed, and both services remember it: the log's end then."""
+    async with client(url) as conn:
+        async with side(url, snapshot_s) as both:
+            await Fleet(conn).report(gpus=2 * JOBS)
+            await until(lambda: both.ready)
+            for number in range(JOBS):
+                assert isinstance(await submit(conn, f"job-{number}"), SubmitReply)
+            assert await Fleet(conn).placed("job-0") is not None
+            last = (await stream_info(conn, WORKLOADS)).state.last_seq
+            async with asyncio.timeout(LIMIT_S):
+                for service in ("gateway", "resolver.all"):
+                    while await remembered(conn, service) < last:
+                        await asyncio.sleep(0.05)
+                while snapshot_s == 1.0 and await load(conn, "resolver-all") is None:
+                    await asyncio.sleep(0.05)
+        return (await stream_info(conn, WORKLOADS)).state.last_seq
+
+
+async def stored_story(conn: Connection) -> list[RecordedEvent]:
+    """A job that was submitted and cancelled."""
+    log = EventLog(conn)
+    await Fleet(conn).submit(job("old"))
+    (submitted,) = decode_story(await log.story("team", "old"))
+    assert isinstance(submitted.event, Submitted)
+    ending = Cancelled(
+        tenant="team",
+        id="old",
+        after=submitted.sequence,
+        at_s=0.0,
+        by="test",
+        attempt=0,
+        digest=submitted.event.digest,
+        submitted_at_s=submitted.stored_at_s,
+    )
+    assert isinstance(await log.append(ending), Stored)
+    return decode_story(await log.story("team", "old"))
+
+
+async def accept(conn: Connection) -> OperatorReply:
+    """As `berth repair accept-log` does."""
+    looked = (await look(conn))[WORKLOADS]
+    damage = [*looked.damage, *await read_through(conn, looked)]
+    assert looked.seen is not None
+    last = looked.seen.last
+    gaps = core.together(gap for each in damage for gap in each.missing)
+    request = AcceptLogRequest(
+        stream=WORKLOADS,
+        created=looked.seen.created,
+        sequence=last,
+        missing=core.accepting(gaps, last),
+        reason="a test",
+    )
+    reply = await conn.request(subjects.operator("accept_log"), encode(request), timeout_s=5)
+    answer = API_REPLIES.decode(reply.data)
+    assert isinstance(answer, OperatorReply), answer
+    return answer
+
+
+async def decided_at_s(conn: Connection) -> list[float]:
+    """When each decision was stored."""
+    times: list[float] = []
+    await read_all(
+        conn, WORKLOADS, [subjects.ALL_DECISIONS], lambda seen: times.append(seen.stored_at_s)
+    )
+    return times
+
+
+def block(server: Server) -> Path:
+    """The only block of the log, on disk."""
+    (found,) = server.folder.rglob(f"{WORKLOADS}/msgs/1.blk")
+    return found
+
+
+def flip(server: Server) -> None:
+    server.kill()
+    data = bytearray(block(server).read_bytes())
+    middle = data.index(b'"id":"job-20"')  # of its submit, which stands before its placement
+    data[middle : middle + 16] = bytes(255 - byte for byte in data[middle : middle + 16])
+    block(server).write_bytes(data)
+
+
+def flip_after_stop(server: Server) -> None:
+    """After a clean end the server may trust its index, and count what it can no longer read."""
+    server.stop()
+    data = bytearray(block(server).read_bytes())
+    middle = data.index(b'"id":"job-20"')  # of its submit, which stands before its placement
+    data[middle : middle + 16] = bytes(255 - byte for byte in data[middle : middle + 16])
+    block(server).write_bytes(data)
+
+
+def cut(server: Server) -> None:
+    server.kill()
+    data = block(server).read_bytes()
+    block(server).write_bytes(data[: len(data) * 2 // 3])
+
+
+def zero_tail(server: Server) -> None:
+    server.stop()
+    data = block(server).read_bytes()
+    kept = len(data) * 2 // 3
+    block(server).write_bytes(data[:kept] + bytes(len(data) - kept))
+
+
+def lose_folder(server: Server) -> None:
+    server.stop()
+    shutil.rmtree(block(server).parent.parent)
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (flip, "messages are missing"),
+        (flip_after_stop, "missing|nobody removed"),
+        (cut, "messages are missing"),
+        (zero_tail, "messages that nobody removed"),
+        (lose_folder, "was made anew"),
+    ],
+    ids=["flipped", "flipped after a clean end", "cut", "zeroed", "lost"],
+)
+@in_loop
+async def test_damage_is_told_and_nothing_is_decided_until_a_person_accepts_it(
+    server: Server, harm: Callable[[Server], None], words: str
+) -> None:
+    last = await at_work(server.url)
+    harm(server)
+    server.start()
+    async with client(server.url) as conn:
+        before = await decided_at_s(conn)
+        await Fleet(conn).report(gpus=2 * JOBS)
+        # Whoever looks finds it, with the numbers that are missing.
+        damage = await examine(conn)
+        assert any(re.search(words, each.what) for each in damage), damage
+        missing = core.together(gap for each in damage for gap in each.missing)
+        assert missing
+        assert missing[-1][1] <= last
+        report = await audit(conn)
+        assert not report.clean
+        assert {"the logs are whole"} & {finding.rule for finding in report.findings}
+
+        async with side(server.url) as both:
+            # Both services say so, and neither takes nor decides anything.
+            await until(lambda: both.told, 30.0)
+            assert both.said.getvalue().count(b"a log is damaged") >= 2
+            refused = await submit(conn, "after")
+            assert isinstance(refused, Refusal)
+            assert refused.retry
+            assert "nothing is decided" in refused.expected
+            assert await decided_at_s(conn) == before
+
+            accepted = await accept(conn)
+            stored = await last_message(conn, CONTROL, subjects.log_accepted(WORKLOADS))
+            assert stored is not None
+            assert stored.sequence == accepted.sequence
+        async with side(server.url) as both:
+            # From then on the log is what it holds, and the rest was decided after that.
+            await until(lambda: both.ready, 30.0)
+            assert isinstance(await submit(conn, "after"), SubmitReply)
+            await Fleet(conn).report(gpus=2 * JOBS)
+            assert await Fleet(conn).placed("after") is not None
+            assert min(set(await decided_at_s(conn)) - set(before)) > stored.stored_at_s
+        assert await examine(conn) == []
+
+
+@in_loop
+async def test_the_open_jobs_that_damage_touches_are_named(server: Server) -> None:
+    await at_work(server.url, snapshot_s=1.0)
+    cut(server)
+    server.start()
+    async with client(server.url) as conn:
+        (damage,) = (each for each in await examine(conn) if each.missing)
+        assert damage.jobs
+        assert all(each.startswith("team/job-") for each in damage.jobs)
+        finding = next(f for f in (await audit(conn)).findings if f.rule == "the logs are whole")
+        assert damage.jobs[0] in finding.what
+
+
+@in_loop
+async def test_a_bus_that_lost_all_of_its_disk_is_told_of_by_who_remembers_elsewhere(
+    server: Server, tmp_path: Path
+) -> None:
+    memory = tmp_path / "memory"
+    async with client(server.url) as conn, side(server.url, memory=memory) as both:
+        await until(lambda: both.ready)
+        assert isinstance(await submit(conn, "first"), SubmitReply)
+        file = memory / "log-gateway.json"
+        await until(lambda: file.exists() and b'"sequence":1' in file.read_bytes())
+    server.stop()
+    shutil.rmtree(server.config.store_dir)
+    server.start()
+    async with client(server.url) as conn, side(server.url, memory=memory) as both:
+        await until(lambda: both.told)
+        refused = await submit(conn, "first")
+        assert isinstance(refused, Refusal)
+        assert "WORKLOADS was made anew; the one before went up to 1" in refused.expected
+
+
+@in_loop
+async def test_what_the_archive_has_is_not_missed(server: Server) -> None:
+    async with client(server.url) as conn:
+        story = await stored_story(conn)
+        await conn.api(f"STREAM.MSG.DELETE.{WORKLOADS}", {"seq": story[0].sequence})
+        assert [each.missing for each in await examine(conn)] == [((1, 1),)]
+        archived = ArchivedStory(tenant="team", id="old", events=tuple(story))
+        await conn.request(subjects.archive("team", "old"), encode(archived), timeout_s=5)
+        assert await examine(conn) == []

@@ -1,0 +1,220 @@
+"""What a log is held against: gaps, digests, marks, what was accepted."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from berthmaster.logcheck.core import (
+    BLOCK,
+    Archived,
+    Damage,
+    Gap,
+    Link,
+    Numbers,
+    Reading,
+    Remembered,
+    Seen,
+    apart,
+    counted,
+    held_against,
+    known_digests,
+    read_through,
+    together,
+    within,
+    words,
+)
+from berthmaster.messages.control import LogAccepted
+from berthmaster.messages.records import LogMark, StreamMark
+
+NUMBERS = st.sets(st.integers(1, 300), max_size=80)
+
+
+def gaps_of(numbers: set[int]) -> list[Gap]:
+    return list(together((number, number) for number in numbers))
+
+
+def numbers_of(gaps: list[Gap]) -> set[int]:
+    return {number for first, last in gaps for number in range(first, last + 1)}
+
+
+def read(numbers: range, known: dict[int, set[str]] | None = None, *, other: int = 0) -> Reading:
+    """A pass over these; from ``other`` on the messages hold something else."""
+    reading = Reading(1, known)
+    for number in numbers:
+        body = b"other" if other and number >= other else b"body"
+        reading.saw(number, "berth.workload.t.j.submitted.-", body)
+    return reading
+
+
+def marked(reading: Reading, *, created: str = "c1", damage: str = "") -> Remembered:
+    one = StreamMark(
+        stream="WORKLOADS",
+        created=created,
+        sequence=reading.last,
+        digests=reading.digests(),
+        damage=damage,
+    )
+    return Remembered(LogMark(service="gateway", at_s=10.0, streams=(one,)), 10.0)
+
+
+def against(kept: Remembered, seen: Seen | None, accepted_at_s: float = 0.0) -> list[Damage]:
+    accepted = None
+    if accepted_at_s:
+        accepted = LogAccepted(stream="WORKLOADS", created="c1", sequence=1)
+    marks = counted("WORKLOADS", [kept], accepted, accepted_at_s)
+    return held_against("WORKLOADS", seen, marks, accepted)
+
+
+# One pass
+
+
+def test_a_pass_finds_the_gaps_and_those_at_the_end() -> None:
+    reading = Reading()
+    for number in (1, 2, 5, 9):
+        reading.saw(number, "s", b"")
+    reading.ends(12)
+    assert reading.gaps == [(3, 4), (6, 8), (10, 12)]
+    reading.saw(9, "s", b"again")  # of a follower that began anew
+    reading.ends(11)
+    assert reading.gaps == [(3, 4), (6, 8), (10, 12)]
+
+
+def test_a_longer_log_that_began_alike_is_the_same_log() -> None:
+    for last in (1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7):
+        known = known_digests(
+            "c1",
+            [(s, kept) for kept in [marked(read(range(1, last + 1))).mark] for s in kept.streams],
+        )
+        assert last in known
+        assert read(range(1, last + 500), known).other == []
+
+
+@pytest.mark.parametrize("other", [1, BLOCK, 2 * BLOCK, 2 * BLOCK + 3])
+def test_a_log_that_holds_something_else_is_another_one(other: int) -> None:
+    last = 2 * BLOCK + 3
+    mark = marked(read(range(1, last + 1))).mark
+    known = known_digests("c1", [(mark.streams[0], mark)])
+    reading = read(range(1, last + 100), known, other=other)
+    assert reading.other
+    assert reading.other[0] >= other
+    (damage,) = read_through("WORKLOADS", reading, [])
+    assert "is another log than it was" in str(damage)
+
+
+def test_a_digest_tells_number_subject_and_payload_apart() -> None:
+    told = set()
+    for number, subject, data in ((1, "a", b"bc"), (1, "ab", b"c"), (1, "a", b"bd")):
+        reading = Reading()
+        reading.saw(number, subject, data)
+        told.add(reading.digests()[1])
+    assert len(told) == 3
+
+
+def test_of_a_block_from_which_something_was_removed_no_digest_is_told() -> None:
+    reading = Reading()
+    for number in range(1, 2 * BLOCK + 1):
+        if number != 5:
+            reading.saw(number, "s", b"")
+    assert list(reading.digests()) == [2 * BLOCK]
+    late = Reading(10)
+    late.saw(10, "s", b"")
+    assert late.digests() == {}
+
+
+def test_a_decision_is_told_by_the_one_behind_it_once_the_archive_has_it() -> None:
+    reading = Reading()
+    reading.saw(30, "berth.decision.all", b'{"cell": "all", "number": 4, "after": 17}')
+    reading.saw(31, "berth.decision.all", b"not json")
+    gap = [(17, 17)]
+    empty = Archived()
+    empty.settle(reading.links)
+    assert empty.numbers.without(gap) == gap  # it was never archived: it is lost
+
+    # The archive has number 4 first, and the one before it comes later, after a restart.
+    first = Archived()
+    first.decision(Link("all", 4, 17))
+    first.settle()
+    kept = {cell: bytes(numbers) for cell, numbers in first.decisions.items()}
+    later = Archived(bytes(first.numbers), kept, first.links)
+    later.decision(Link("hub", 3, 9))
+    later.settle()
+    assert later.numbers.without(gap) == gap
+    later.decision(Link("all", 3, 9))
+    later.settle()
+    assert later.numbers.without(gap) == []
+
+
+# Sets of numbers
+
+
+@given(NUMBERS, NUMBERS)
+def test_numbers_leave_what_they_do_not_have(missing: set[int], known: set[int]) -> None:
+    numbers = Numbers()
+    for number in known:
+        numbers.add(number)
+    again = Numbers(bytes(numbers))
+    assert numbers_of(again.without(gaps_of(missing))) == missing - known
+
+
+@given(NUMBERS, NUMBERS)
+def test_what_is_apart_is_in_the_one_and_not_in_the_other(a: set[int], b: set[int]) -> None:
+    assert numbers_of(apart(gaps_of(a), gaps_of(b))) == a - b
+    assert all(within(number, gaps_of(a)) == (number in a) for number in range(302))
+
+
+@given(NUMBERS, st.integers(1, 10))
+def test_fewer_gaps_hold_all_that_the_many_held(numbers: set[int], most: int) -> None:
+    fewer = together(gaps_of(numbers), most)
+    assert len(fewer) <= most
+    assert numbers <= numbers_of(list(fewer))
+
+
+def test_the_nearest_gaps_become_one() -> None:
+    assert together([(1, 2), (4, 5), (50, 51)], 2) == ((1, 5), (50, 51))
+    assert words([(1, 1), (4, 5), (7, 7)], 2) == "1, 4 to 5 and 1 more gaps"
+
+
+# Marks
+
+
+def test_a_log_that_ends_before_its_mark_is_shorter() -> None:
+    kept = marked(read(range(1, 921)))
+    assert against(kept, Seen("c1", 1, 920, 920)) == []
+    assert against(kept, Seen("c1", 1, 930, 930)) == []
+    (damage,) = against(kept, Seen("c1", 1, 460, 460))
+    assert str(damage) == (
+        "WORKLOADS ends at 460; gateway saw it go up to 920: 460 messages are missing, 461 to 920"
+    )
+    assert damage.missing == ((461, 920),)
+
+
+def test_a_log_that_was_made_anew_is_told_however_long_it_is() -> None:
+    kept = marked(read(range(1, 10)))
+    (short,) = against(kept, Seen("c2", 0, 0, 0))
+    assert (short.missing, "was made anew" in short.what) == (((1, 9),), True)
+    (long,) = against(kept, Seen("c2", 1, 50, 50))
+    assert (long.missing, "was made anew" in long.what) == ((), True)
+    (gone,) = against(kept, None)
+    assert gone == Damage(stream="WORKLOADS", what="is not there", missing=((1, 9),))
+
+
+def test_what_was_remembered_before_a_person_accepted_counts_no_more() -> None:
+    kept = marked(read(range(1, 10)))
+    assert against(kept, Seen("c1", 1, 4, 4), accepted_at_s=11.0) == []
+    assert len(against(kept, Seen("c1", 1, 4, 4), accepted_at_s=9.0)) == 1
+
+
+def test_what_another_service_found_and_what_the_server_lost_is_told() -> None:
+    kept = marked(read(range(1, 10)), damage="has lost 1 messages that nobody removed: 4")
+    (found,) = against(kept, Seen("c1", 1, 9, 8))
+    assert found.what == "has lost 1 messages that nobody removed: 4 (found by gateway)"
+    (lost,) = held_against("WORKLOADS", Seen("c1", 1, 9, 9, 1234), [], None)
+    assert lost.what == "could not be read whole: the server lost 1,234 bytes of its files"
+
+
+def test_below_what_the_archive_remembers_nobody_can_say_what_was_removed() -> None:
+    reading = Reading()
+    reading.saw(100, "s", b"")
+    assert read_through("WORKLOADS", reading, [(1, 60), (70, 99)], 100) == []
+    (damage,) = read_through("WORKLOADS", reading, [(1, 60), (70, 99)], 80)
+    assert damage.missing == ((80, 99),)
