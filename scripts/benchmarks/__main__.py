@@ -22,6 +22,7 @@ MODULES = {
     "pipeline": ("pipeline", "scoring"),
     "engine": ("engine",),
     "decisions": ("decisions",),
+    "lookback": ("lookback",),
     "quality": ("quality",),
     "muri": ("muri",),
     "kubernetes": ("kubernetes",),
@@ -31,7 +32,15 @@ MODULES = {
     "simulation": ("simulation",),
     "chaos": ("chaos",),
 }
-ONLY_BY_NAME = {"chaos", "kubernetes", "muri", "ocm", "quality", "scheduler"}  # take minutes
+ONLY_BY_NAME = {
+    "chaos",
+    "kubernetes",
+    "lookback",
+    "muri",
+    "ocm",
+    "quality",
+    "scheduler",
+}  # take minutes
 
 
 def machine() -> dict[str, float | str]:
