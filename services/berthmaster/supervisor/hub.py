@@ -98,6 +98,7 @@ async def main(ctx: Context[HubSettings]) -> None:
         child=pod.child,
         ports=pod.ports,
         start_limit_s=NO_LIMIT_S,
+        slow=pod.slow,
     )
     ctx.spawn(_renew(ctx, stack), name="certificates")
     async with AsyncExitStack() as owned:

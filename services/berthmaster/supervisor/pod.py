@@ -23,6 +23,7 @@ from berthmaster.supervisor.plan import Entry
 from berthmaster.supervisor.processes import (
     NO_LIMIT_S,
     ServiceChild,
+    SlowStart,
     Supervised,
     Supervisor,
     unless,
@@ -55,7 +56,10 @@ class Pod(Generic[S]):
     def __init__(self, ctx: Context[S]) -> None:
         self.ctx = ctx
         self.supervisor = Supervisor(
-            self._told, stop_limit_s=STOP_LIMIT_S, server_stop_limit_s=SERVER_STOP_LIMIT_S
+            self._told,
+            slow=self.slow,
+            stop_limit_s=STOP_LIMIT_S,
+            server_stop_limit_s=SERVER_STOP_LIMIT_S,
         )
         self._ready = ctx.metrics.gauge("child_ready", "1 = this child is ready", ["child"])
         self._restarts = ctx.metrics.gauge(
@@ -122,6 +126,10 @@ class Pod(Generic[S]):
             restarts=watched.restarts,
             **({"why": watched.note} if watched.note else {}),
         )
+
+    def slow(self, slow: SlowStart) -> None:
+        """A start takes long."""
+        self.ctx.log.warning("not ready yet", after_s=round(slow.after_s), behind=dict(slow.behind))
 
     async def _report(self) -> None:
         """Health and figures of every child; ends the pod when one can never be."""

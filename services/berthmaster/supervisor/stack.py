@@ -5,11 +5,13 @@ made, nats-server starts, the streams are made by the one user who may, then eve
 The connection file comes last: whoever finds it can connect.
 """
 
+import asyncio
 import os
+import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -19,10 +21,12 @@ import msgspec
 
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import EVERYWHERE, Server, ServerCluster, ServerConfig, ServerFailed
+from berthmaster.bus.errors import NoAnswer, NotConnected
 from berthmaster.bus.keys import USERS_CONF, KeysError, make_keys, seed_file
 from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.bus.streams import ensure_streams
 from berthmaster.bus.subjects import token
+from berthmaster.runtime.backoff import Backoff
 from berthmaster.runtime.log import Log
 from berthmaster.runtime.ports import free_ports, port_is_free
 from berthmaster.supervisor.folder import (
@@ -36,6 +40,7 @@ from berthmaster.supervisor.folder import (
 )
 from berthmaster.supervisor.plan import Entry, PlanError, UpOptions, entries, planned, with_fleet
 from berthmaster.supervisor.processes import (
+    SLOW,
     ServerChild,
     ServiceChild,
     SlowStart,
@@ -47,6 +52,7 @@ if TYPE_CHECKING:
     from berthmaster.bus.certificates import Certificates
 
 START_LIMIT_S: Final = 120.0  # for programs; people end a start that takes too long themselves
+AGAIN_S: Final = 0.2
 OPERATOR: Final = "operator"
 SETUP: Final = "setup"
 
@@ -112,6 +118,7 @@ class Stack:
         self._child = child or self._logged
         self._ports = ports
         self._start_limit_s = start_limit_s
+        self._slow = slow
         self._files: Certificates | None = None
         self.took_s = 0.0
         self._env = env
@@ -220,7 +227,11 @@ class Stack:
 
     async def _make_streams(self) -> None:
         seed = seed_file(self.keys, SETUP)
-        await make_streams(self.url, seed, self.ca_file, replicas=self.options.servers)
+
+        async def once() -> None:
+            await make_streams(self.url, seed, self.ca_file, replicas=self.options.servers)
+
+        await until_answered(once, limit_s=self._start_limit_s, slow=self._slow)
 
     def _services(self) -> list[ServiceChild]:
         told = with_fleet(self._entries, self.options, self._cluster_names())
@@ -323,6 +334,35 @@ async def make_streams(
     log = Log("up", level="error", format="text")
     async with await Connection.open(settings, SETUP, log, timeout_s=timeout_s) as conn:
         await ensure_streams(conn, replicas=replicas)
+
+
+async def until_answered(
+    work: Callable[[], Awaitable[None]],
+    *,
+    limit_s: float,
+    slow: Callable[[SlowStart], None],
+    patience: Backoff = SLOW,
+) -> None:
+    """Do it again while the server gives no answer: one that reads large streams, or that was ended
+    and is started again, takes its time. Raises NoAnswer and NotConnected when the time is over,
+    and what the server will not do at once."""
+    began_s = time.monotonic()
+    chance = random.Random()
+    told = 1
+    say_s = patience.delay_s(told, chance)
+    while True:
+        try:
+            await work()
+            return
+        except (NoAnswer, NotConnected) as error:
+            waited_s = time.monotonic() - began_s
+            if waited_s > limit_s:
+                raise
+            if waited_s > say_s:
+                slow(SlowStart(waited_s, {"nats-server": str(error)}))
+                told += 1
+                say_s = waited_s + patience.delay_s(told, chance)
+        await asyncio.sleep(AGAIN_S)
 
 
 def external_url(names: Sequence[str], url: str) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from berthmaster.bus.errors import ApiError, BusError, NoAnswer, NotConnected
 from berthmaster.runtime.backoff import Backoff
 from berthmaster.runtime.errors import EXIT_CANNOT_START, EXIT_SETTINGS
 from berthmaster.supervisor.faults import fault_text
@@ -19,6 +20,7 @@ from berthmaster.supervisor.processes import (
     Supervised,
     Supervisor,
 )
+from berthmaster.supervisor.stack import until_answered
 
 SOON = Backoff(first_s=0.05, most_s=0.1, jitter=0.0)
 
@@ -202,5 +204,28 @@ def test_what_only_a_new_start_cures_is_ended_for_it_and_started_until_it_can_be
         ]
         assert server.starts == 4
         await supervisor.stop()
+
+    asyncio.run(story())
+
+
+def test_streams_are_waited_for_as_long_as_the_server_gives_no_answer() -> None:
+    async def story() -> None:
+        answers: list[BusError | None] = [NotConnected("no NATS server"), NoAnswer("silence"), None]
+        said: list[str] = []
+
+        async def work() -> None:
+            if (error := answers.pop(0)) is not None:
+                raise error
+
+        await until_answered(
+            work, limit_s=NO_LIMIT_S, slow=lambda slow: said.append(str(slow)), patience=SOON
+        )
+        assert (answers, said) == ([], ["not ready after 0 s: nats-server (silence)"])
+
+        # What the server will not do, it will not do later either; and programs may set a limit.
+        for error in (ApiError(10047, "insufficient storage resources"), NoAnswer("silence")):
+            answers[:] = [error]
+            with pytest.raises(BusError, match=str(error).split(" (")[0]):
+                await until_answered(work, limit_s=-1, slow=lambda slow: None)
 
     asyncio.run(story())
