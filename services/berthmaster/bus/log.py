@@ -130,6 +130,7 @@ class EventLog:
     def __init__(self, conn: Connection, *, settle_limit_s: float = SETTLE_LIMIT_S) -> None:
         self._conn = conn
         self._settle_limit_s = settle_limit_s
+        self._try_s = min(TRY_TIMEOUT_S, settle_limit_s)
 
     async def append(self, event: WorkloadEvent, *, in_doubt: bool = False) -> Outcome:
         """Store one event if its aggregate still is at ``event.after``.
@@ -143,7 +144,7 @@ class EventLog:
         subject = event_subject(event)
 
         async def once() -> int:
-            return await self._conn.store(subject, data, timeout_s=TRY_TIMEOUT_S, headers=headers)
+            return await self._conn.store(subject, data, timeout_s=self._try_s, headers=headers)
 
         async def ours(limit_s: float) -> int | None:
             """Its sequence if it was stored, None if not (yet). The first event behind the guard's
@@ -179,7 +180,7 @@ class EventLog:
         for _, body, headers in parts:
             self._conn.check_size(body, headers | _BATCH_HEADERS)
         try:
-            last = await send_batch(self._conn, parts, timeout_s=2 * TRY_TIMEOUT_S)
+            last = await send_batch(self._conn, parts, timeout_s=2 * self._try_s)
         except (ApiError, NoAnswer, NotConnected):
             return None
         return [Stored(last - len(parts) + number) for number in range(1, len(parts) + 1)]

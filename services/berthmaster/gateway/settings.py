@@ -18,11 +18,11 @@ class GatewaySettings(CommonSettings):
         "many is half a second's worth: who would wait longer had better come again",
     )
     settle_limit_s: float = setting(
-        4.0,
+        1.2,
         least=0.1,
         most=60,
         help="seconds for which a write is tried and its fate looked up before the answer is that "
-        "nobody knows; below the 5 s that clients commonly wait",
+        "nobody knows; below the 2 s after which our client asks again",
     )
     request_limit_s: float = setting(
         8.0, least=0.2, most=120, help="seconds that one request may take in all"

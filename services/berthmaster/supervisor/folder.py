@@ -93,8 +93,12 @@ class FolderLock:
             pid = os.read(fd, 32).decode(errors="replace").strip()
             os.close(fd)
             raise AlreadyRunning(self._folder, pid) from None
-        os.truncate(fd, 0)
-        os.write(fd, f"{os.getpid()}\n".encode())
+        try:
+            os.truncate(fd, 0)
+            os.write(fd, f"{os.getpid()}\n".encode())
+        except OSError as error:  # its disk is full
+            os.close(fd)
+            raise FolderUnusable(self._folder, error) from error
         self._fd = fd
         self._umask = os.umask(0o077)
         return self
