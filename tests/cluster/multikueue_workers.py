@@ -73,7 +73,7 @@ def each_ends_once(rig: Rig, census: Census, names: dict[str, Key], limit_s: flo
     it says that nobody told where (Kueue had not noted it, and no inventory reports copies)."""
     for job, name in names.items():
         rig.until(
-            lambda n=name: rig.bus.kinds(n)[-1].startswith(ENDS),  # type: ignore[misc]
+            lambda n=name: (rig.bus.kinds(n) or [""])[-1].startswith(ENDS),  # type: ignore[misc]
             f"{job} ends",
             limit_s,
         )

@@ -58,7 +58,10 @@ def ended_once(rig: Rig, job: str) -> None:
     rig.until(lambda: any("succeeded" in kind for kind in rig.story(job)), f"{job} ends", 120)
     story = rig.story(job)
     assert sum("succeeded" in kind for kind in story) == 1, story
-    assert running_in(rig.k, job, WORKERS) in ([], [rig.k.cluster_of(job)])
+    rig.until(
+        lambda: running_in(rig.k, job, WORKERS) in ([], [rig.k.cluster_of(job)]),
+        f"{job} runs nowhere else",
+    )
 
 
 def test_killed_at_each_step_of_a_dispatch_it_goes_on_and_nothing_runs_twice(rig: Rig) -> None:
