@@ -65,6 +65,7 @@ class Pod(Generic[S]):
         self._restarts = ctx.metrics.gauge(
             "child_restarts", "How often this child was started again", ["child"]
         )
+        self._started = False
         ctx.health.ready("start", False, "the children are being started")
 
     def child(self, entry: Entry, argv: Sequence[str], port: int) -> ServiceChild:
@@ -107,6 +108,7 @@ class Pod(Generic[S]):
         report = self.ctx.spawn(self._report(), name="report")
         try:
             await unless(self.ctx.stopping, starting)
+            self._started = True
             self.ctx.health.ready("start", True)
             await self.ctx.stopping.wait()
         except FAULTS as error:
@@ -140,5 +142,5 @@ class Pod(Generic[S]):
                 self.ctx.health.ready(name, is_ready, watched.note or watched.condition)
                 self._ready.labels(name).set(is_ready)
                 self._restarts.labels(name).set(watched.restarts)
-                if watched.condition == "failed":
+                if watched.condition == "failed" and self._started:  # before, starting says it
                     raise CannotStart(f"{name} {watched.note}")
