@@ -1,6 +1,6 @@
 """The container's health check: 0 if nats-server says that it is well.
 
-A server that left off writing to a stream (its disk was full) begins again only when it is started
+A server that left off writing (its disk was full) begins again only when it is started
 anew. Where there is room again it is ended here, and whoever runs the container starts it.
 """
 
@@ -11,6 +11,7 @@ import tempfile
 import urllib.error
 import urllib.request
 
+NEEDS_RESTART = ("write error", "JetStream not enabled")
 ROOM_BYTES = 16 * 1024 * 1024
 
 
@@ -30,7 +31,7 @@ def main(url: str, folder: str, pid: int) -> str:
             return ""
     except urllib.error.HTTPError as error:
         why = error.read(64 * 1024).decode(errors="replace")
-        if "write error" in why and has_room(folder):
+        if any(words in why for words in NEEDS_RESTART) and has_room(folder):
             os.kill(pid, signal.SIGTERM)
         return why
     except OSError as error:

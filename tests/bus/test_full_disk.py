@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server, ServerConfig
-from berthmaster.bus.errors import NoAnswer
+from berthmaster.bus.embedded import Server, ServerCluster, ServerConfig
+from berthmaster.bus.errors import BusError, NoAnswer
+from berthmaster.bus.log import last_message
 from berthmaster.bus.requests import GRACE_S
+from berthmaster.bus.streams import LEASES, ensure_streams
 from berthmaster.client.client import TRY_TIMEOUT_S
 from berthmaster.gateway.effects import UNKNOWN_PAUSE_S
 from berthmaster.messages.api import Refusal, SubmitReply
@@ -25,9 +27,10 @@ from berthmaster.runtime.health import Health
 from berthmaster.supervisor.folder import LOCK_FILE, FolderLock, FolderUnusable
 from berthmaster.supervisor.processes import ServerChild, Supervised, Supervisor
 from tests.bus.shells import ask, client, gateway, in_loop, until
+from tests.bus.tools import eventually, patiently
 
 HEALTHY = Path(__file__).parents[2] / "deploy" / "nats" / "healthy.py"
-DISK_BYTES = 48 * 1024 * 1024
+DISK_BYTES = 160 * 1024 * 1024
 
 
 class Disk:
@@ -146,6 +149,40 @@ async def test_a_full_disk_is_told_to_whoever_submits_and_is_over_when_it_is(
         ]
         assert told[3][1].startswith("told to: ")
         assert "no space left on device" in told[3][1]
+    finally:
+        await supervisor.stop()
+
+
+@in_loop
+async def test_servers_that_replicate_leave_off_altogether_and_are_started_anew_as_well(
+    disk: Disk,
+) -> None:
+    cluster = ServerCluster(disk.folder, config=ServerConfig(sync="default"))
+    cluster.make()
+    names = ["one", "two", "three"]
+    children = [
+        ServerChild(server=server, name=name)
+        for server, name in zip(cluster.servers, names, strict=True)
+    ]
+    supervisor = Supervisor()
+    await supervisor.start(children, timeout_s=60)
+    try:
+        async with client(cluster.url, streams=False) as conn:
+            await patiently(lambda: ensure_streams(conn, replicas=3))
+            await patiently(lambda: conn.store("berth.lease.before", b"{}"))
+            disk.fill()
+
+            async def none_writes() -> bool:
+                with suppress(BusError):
+                    await conn.store("berth.lease.during", bytes(2000), timeout_s=0.3)
+                return all("JetStream not enabled" in each.note for each in supervisor.watched)
+
+            await eventually(none_writes)
+            disk.free()
+            await until(lambda: [each.starts for each in supervisor.watched] == [2, 2, 2])
+            await patiently(lambda: conn.store("berth.lease.after", b"{}"), limit_s=60)
+            last = await patiently(lambda: last_message(conn, LEASES, "berth.lease.before"))
+            assert last is not None
     finally:
         await supervisor.stop()
 

@@ -229,7 +229,7 @@ class EventLog:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settle_limit_s
         pause_s = FIRST_PAUSE_S
-        look_s = GET_TIMEOUT_S
+        look_s = least_look_s = min(GET_TIMEOUT_S, self._settle_limit_s / 4)
         may_write = True
         why = ""
         while True:
@@ -251,7 +251,8 @@ class EventLog:
                 why = str(error)
                 in_doubt = True
             try:
-                if in_doubt and (sequence := await ours(look_s)) is not None:
+                limit_s = max(min(look_s, deadline - loop.time()), least_look_s)
+                if in_doubt and (sequence := await ours(limit_s)) is not None:
                     return Stored(sequence)
                 may_write = True
             except _Lost as lost:

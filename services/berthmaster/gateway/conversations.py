@@ -102,11 +102,11 @@ def submit(shared: SharedState, asked: Requested, tenant: str, now_s: float) -> 
         refusal = limit_refusal(shared.queues[request.queue], request, shared.view.waiting)
     if refusal is None and shared.is_full:
         refusal = overloaded("the log of workloads is nearly full; running jobs are not affected")
-    if refusal is None and (trouble := shared.refuses(now_s)):
-        refusal = not_stored(trouble)
     if refusal is not None:  # unless it is an old acquaintance
         read, _ = yield from _reload(asked.ref, tenant, request.id)
         return repeated(read.workload, digest) if read.workload is not None else refusal
+    if trouble := shared.refuses(now_s):
+        return not_stored(trouble)  # without a look at the log, which may be long in coming as well
     for _ in range(shared.limits.max_tries):
         event = _submitted_event(shared, asked.ref, tenant, request, digest, now_s)
         outcome, now_s = yield from _append(asked.ref, event)

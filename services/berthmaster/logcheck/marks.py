@@ -9,7 +9,6 @@ from typing import Final
 import msgspec
 
 from berthmaster.bus import subjects
-from berthmaster.bus.acks import stored_sequence
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import ApiError
 from berthmaster.bus.log import last_message
@@ -93,8 +92,7 @@ async def keep(conn: Connection, mark: LogMark, folder: Path | None) -> None:
     raw = encode(mark)
     if folder is not None:
         _into_folder(folder, mark.service, raw)
-    reply = await conn.request(subjects.log_mark(mark.service), raw)
-    stored_sequence(reply.data)
+    await conn.store(subjects.log_mark(mark.service), raw)
 
 
 async def acceptance(conn: Connection, stream: str) -> tuple[LogAccepted | None, float]:

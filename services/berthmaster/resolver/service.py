@@ -373,6 +373,7 @@ class Shell:
             await asyncio.sleep(1.0)
             know = self.core.know
             self._context.health.ready("bus", self._conn.connected, "no connection to NATS")
+            self._context.health.ready("lease", not self._lease.trouble, self._lease.trouble)
             self._waiting.set(len(know.derived.lines))
             self._live.set(
                 len(know.derived.unclaimed) + sum(len(keys) for keys in know.derived.held.values())

@@ -28,7 +28,9 @@ from berthmaster.runtime.errors import EXIT_CANNOT_START, EXIT_SETTINGS
 
 WATCH_INTERVAL_S: Final = 0.02
 PROBE_TIMEOUT_S: Final = 1.0
-WRITE_ERROR: Final = "write error"  # so nats-server calls it, of streams, consumers and logs
+# What nats-server says of itself after a write that failed: of a stream, a consumer or a log; one
+# of several that replicate leaves off with all of JetStream.
+NEEDS_RESTART: Final = ("write error", "JetStream not enabled")
 RESTARTS: Final = Backoff(first_s=0.2, most_s=10.0)
 SETTLED_S: Final = 30.0  # up for so long, it counts as never having failed
 STOP_LIMIT_S: Final = 4.5  # services drain within 4; all of it is over within 5
@@ -165,9 +167,10 @@ class ServerChild:
         return await probe("127.0.0.1", self.server.config.monitor_port, "/healthz")
 
     async def wants_restart(self, why: str) -> bool:
-        """After a write that failed, as on a full disk, it writes no more to that stream; it can be
-        read from all the same, so that it is left alone until there is room again."""
-        return WRITE_ERROR in why and await asyncio.to_thread(self.server.has_room)
+        """After a write that failed, as on a full disk, it writes no more. As long as there is no
+        room it is left alone: one that is alone can be read from all the same."""
+        stuck = any(words in why for words in NEEDS_RESTART)
+        return stuck and await asyncio.to_thread(self.server.has_room)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal if it is there."""
