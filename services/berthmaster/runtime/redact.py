@@ -21,6 +21,12 @@ _KINDS: Final = {
     "an access token": r"(?<![\w-])(?:gh[pousr]_|github_pat_|glpat-|hf_|sk-|xox[abprs]-)[\w-]{20,}",
 }
 _KNOWN: Final = re.compile("|".join(f"({pattern})" for pattern in _KINDS.values()))
+# One of these is in each of them, and hardly ever elsewhere: looking for them first takes a
+# fifth of the time.
+_HINTS: Final = (
+    *("PRIVATE KEY", "eyJ", "AKIA", "ASIA", "SA", "SC", "SN", "SO", "SU", "SX"),
+    *("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "hf_", "sk-", "xox"),
+)
 _BEARER: Final = re.compile(r"(?i)\b(bearer\s+)[\w.~+/=-]{8,}")
 # Only what stands between :// and @ in a URL; the host stays, as it is what people look for.
 _USERINFO: Final = re.compile(r"(?<=://)[^/@\s\"',]+@")
@@ -36,10 +42,18 @@ _SECRET_KEYS: Final = frozenset(
 
 def redact(text: str) -> str:
     """The text without keys, seeds and tokens, and without user names and passwords in URLs."""
-    text = _KNOWN.sub(HIDDEN, text)
+    if _may_hold_known(text):
+        text = _KNOWN.sub(HIDDEN, text)
     if "://" in text:
         text = _USERINFO.sub(f"{HIDDEN}@", text)
     return _NAMED.sub(rf"\g<1>{HIDDEN}", _BEARER.sub(rf"\g<1>{HIDDEN}", text))
+
+
+def _may_hold_known(text: str) -> bool:
+    for hint in _HINTS:  # noqa: SIM110 # any() takes twice as long
+        if hint in text:
+            return True
+    return False
 
 
 def redact_bytes(data: bytes, limit_bytes: int) -> bytes:
@@ -57,7 +71,7 @@ def excerpt(text: str, limit: int) -> str:
 
 def secret_in(text: str) -> str:
     """What kind of secret stands in it, "" if none that is known by its looks."""
-    found = _KNOWN.search(text)
+    found = _KNOWN.search(text) if _may_hold_known(text) else None
     return list(_KINDS)[found.lastindex - 1] if found and found.lastindex else ""
 
 
