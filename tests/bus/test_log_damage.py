@@ -208,9 +208,9 @@ async def decided_at_s(conn: Connection) -> list[float]:
 
 
 def block(server: Server) -> Path:
-    """The only block of the log, on disk."""
-    (found,) = server.folder.rglob(f"{WORKLOADS}/msgs/1.blk")
-    return found
+    """The block of the log, on disk."""
+    found = server.folder.rglob(f"{WORKLOADS}/msgs/*.blk")
+    return max(found, key=lambda file: file.stat().st_size)
 
 
 def flip(server: Server) -> None:

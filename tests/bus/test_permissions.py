@@ -28,6 +28,7 @@ USERS = (
     "telemetry",
     "emulator",
     "operator",
+    "restorer",
     "tenant.acme",
     "tenant.rival",
     "executor.c1",
@@ -397,6 +398,22 @@ CASES: Mapping[str, Case] = {
             "pub berth.control.lost.c1",
             f"{API}STREAM.PURGE.WORKLOADS",
             "sub berth.api.*.submit",
+        ),
+    ),
+    "restorer": Case(
+        may=(
+            f"{API}STREAM.RESTORE.WORKLOADS",
+            "pub $JS.SNAPSHOT.RESTORE.WORKLOADS.xyz",
+            "pub berth.control.log.WORKLOADS",
+        ),
+        may_not=(
+            f"{API}STREAM.DELETE.FLEET",
+            f"{API}STREAM.RESTORE.LEASES",
+            f"{API}STREAM.PURGE.WORKLOADS",
+            "pub berth.decision.all",
+            "pub berth.control.cordon.c1.-",
+            f"{EVENT}submitted.-",
+            "sub berth.>",
         ),
     ),
     "operator": Case(

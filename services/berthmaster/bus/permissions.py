@@ -5,9 +5,10 @@ Rules of this file:
 - A user has exactly the subjects that its service uses; what is not listed is denied. Patterns over
   the subjects of subjects.py are spelled here, with the reason where it is not plain.
 - Names of users: a service ("gateway"), "setup" (makes the streams), "operator" (a person who runs
-  the system), or with a part behind a dot: "tenant.acme" (a person or program of one tenant),
-  "executor.berlin", "inventory.berlin", "telemetry.berlin" (what runs in one cluster),
-  "agent.berlin" (all of that under one key). The part is one token.
+  the system), "restorer" (the same, to restore a backup), or with a part behind a dot:
+  "tenant.acme" (a person or program of one tenant), "executor.berlin", "inventory.berlin",
+  "telemetry.berlin" (what runs in one cluster), "agent.berlin" (all of that under one key). The
+  part is one token.
 - Each user listens to answers under an inbox prefix of its own, so that no one hears another's.
 - JetStream's API is narrowed as far as the server can: by stream, by consumer name where it is a
   durable's, by the filter where a consumer has exactly one.
@@ -51,6 +52,7 @@ from berthmaster.messages.api import RESOLVER_OPERATOR_VERBS, RESOLVER_VERBS
 from berthmaster.messages.placement import HUB_CELL
 
 STREAMS: Final = (WORKLOADS, FLEET, FLEET_LOG, CONTROL, ARCHIVE, DEAD, LEASES, SNAPSHOTS)
+BACKED_UP: Final = (WORKLOADS, CONTROL, ARCHIVE, DEAD)
 EXECUTOR_KINDS: Final = (
     "claimed",
     "admitted",
@@ -370,6 +372,22 @@ def _setup(_: str) -> Grants:
     )
 
 
+def _restorer(_: str) -> Grants:
+    """Makes the streams of an empty bus from a backup. Nobody runs as this but for that."""
+    verbs = ("INFO", "RESTORE", "DELETE", "MSG.GET")
+    return Grants(
+        publish=(
+            *_CLOCK,
+            *_api(*(f"STREAM.{verb}.{stream}" for stream in BACKED_UP for verb in verbs)),
+            *(f"$JS.SNAPSHOT.RESTORE.{stream}.*" for stream in BACKED_UP),
+            *(part for stream in BACKED_UP for part in _follow(stream)),
+            *_read(LEASES, SNAPSHOTS),
+            "berth.control.log.*",
+        ),
+        subscribe=(),
+    )
+
+
 # ---- people
 
 
@@ -413,7 +431,9 @@ SERVICES: Final[Mapping[str, Role]] = MappingProxyType(
         "admission": _admission,
     }
 )
-WHOLE_ROLES: Final[Mapping[str, Role]] = MappingProxyType({**SERVICES, "operator": _operator})
+WHOLE_ROLES: Final[Mapping[str, Role]] = MappingProxyType(
+    {**SERVICES, "operator": _operator, "restorer": _restorer}
+)
 PART_ROLES: Final[Mapping[str, Role]] = MappingProxyType(
     {
         "tenant": _tenant,

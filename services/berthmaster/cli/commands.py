@@ -36,6 +36,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "simulate": (f"{_HERE}.simulate:simulate", "Jobs and fleets in virtual time, by policy."),
     "replay-decisions": (f"{_HERE}.decisions:replay_decisions", "Repeat decisions from the log."),
     "repair": (f"{_HERE}.repair:repair", "Go on after damage: say what is to be done about it."),
+    "backup": (f"{_HERE}.backup:backup", "Copy what cannot be made again, while it runs."),
+    "restore": (f"{_HERE}.backup:restore", "Make an empty bus's streams from a backup."),
     "audit": (f"{_HERE}.audit:audit", "Check the invariants from the bus alone."),
     "serve": (f"{_HERE}.commands:serve", "Run one service as this process."),
 }

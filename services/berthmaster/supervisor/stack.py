@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 START_LIMIT_S: Final = 120.0  # for programs; people end a start that takes too long themselves
 AGAIN_S: Final = 0.2
 OPERATOR: Final = "operator"
+RESTORER: Final = "restorer"
 SETUP: Final = "setup"
 
 
@@ -166,7 +167,7 @@ class Stack:
         return self
 
     async def _start(self) -> None:
-        users = {entry.user for entry in self._entries} | {OPERATOR, SETUP}
+        users = {entry.user for entry in self._entries} | {OPERATOR, RESTORER, SETUP}
         users |= {f"tenant.{token(tenant)}" for tenant in self.options.tenants}
         make_keys(self.keys, users)
         if self.options.external:
