@@ -123,6 +123,9 @@ async def test_a_full_disk_is_told_to_whoever_submits_and_is_over_when_it_is(
                     break
             assert [took_s < 1.0 for took_s in at_once] == [True] * 3
             await until(lambda: trouble(ctx.health).startswith(why))
+            figure = ctx.metrics.registry.get_sample_value
+            assert figure("berth_gateway_bus_not_storing") == 1
+            assert (figure("berth_gateway_bus_write_failures_total") or 0) > 1
             again, _ = await submit(conn, "before")
             assert isinstance(again, SubmitReply)
             assert again.existing  # what is stored can be read
@@ -138,6 +141,7 @@ async def test_a_full_disk_is_told_to_whoever_submits_and_is_over_when_it_is(
             reply, took_s = await submit(conn, "after")
             assert isinstance(reply, SubmitReply), reply
             assert trouble(ctx.health) == ""
+            await until(lambda: figure("berth_gateway_bus_not_storing") == 0)
         await until(lambda: supervisor.watched[0].condition == "ready")
         assert [condition for condition, _ in told] == [
             "starting",

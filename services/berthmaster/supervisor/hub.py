@@ -29,10 +29,9 @@ from berthmaster.supervisor.plan import (
 )
 from berthmaster.supervisor.pod import Pod, PodSettings
 from berthmaster.supervisor.processes import NO_LIMIT_S
-from berthmaster.supervisor.stack import SETUP, Stack, make_streams
+from berthmaster.supervisor.stack import SETUP, Stack, make_streams, until_answered
 
 RENEW_EVERY_S: Final = 24 * 3600.0
-STREAMS_LIMIT_S: Final = 60.0
 
 
 def _also(names: tuple[str, ...]) -> str:
@@ -113,13 +112,12 @@ async def _beside_a_bus(pod: Pod[HubSettings]) -> None:
     if missing := [str(path) for path in seeds.values() if not path.is_file()]:
         raise KeysError(f"--keys-dir: there is no {', '.join(missing)}")
     if keys and (setup := seed_file(keys, SETUP)).is_file():
-        await make_streams(
-            settings.nats_url,
-            setup,
-            settings.nats_ca_file,
-            plaintext=settings.nats_plaintext,
-            timeout_s=STREAMS_LIMIT_S,
-        )
+
+        async def once() -> None:
+            url, ca_file = settings.nats_url, settings.nats_ca_file
+            await make_streams(url, setup, ca_file, plaintext=settings.nats_plaintext)
+
+        await until_answered(once, limit_s=NO_LIMIT_S, slow=pod.slow)
     await pod.start(told, seeds)
 
 
