@@ -100,7 +100,7 @@ async def test_a_bus_that_is_made_from_a_backup_goes_on_where_that_was_taken(
 
 
 @in_loop
-async def test_what_was_archived_stays_out_of_the_log_and_what_was_lost_comes_back(
+async def test_what_was_lost_comes_back_unless_it_was_archived_or_that_was_accepted(
     server: Server, tmp_path: Path
 ) -> None:
     folder = tmp_path / "backup"
@@ -118,6 +118,14 @@ async def test_what_was_archived_stays_out_of_the_log_and_what_was_lost_comes_ba
         async with client(new.url) as conn:
             await restore(conn, folder)
             assert [sequence for _, sequence, _, _ in await messages(conn)] == [2, 3, 4, 5]
+    async with client(server.url) as conn:  # what comes now is decided without number 4
+        await accept_log(conn)
+        await take(conn, folder)
+    with Server(tmp_path / "newest", ServerConfig(sync="default")) as newest:
+        async with client(newest.url) as conn:
+            await restore(conn, folder)
+            assert [sequence for _, sequence, _, _ in await messages(conn)] == [2, 3, 5]
+            assert await examine(conn) == []
 
 
 @in_loop

@@ -288,6 +288,21 @@ def test_a_small_replay_accounts_for_every_workload_and_the_audit_is_clean(up: U
     assert "'tightness=1' is no setting" in wrong.stderr
 
 
+def test_a_backup_is_added_to_and_not_restored_into_a_bus_that_has_something(
+    up: Up, tmp_path: Path
+) -> None:
+    folder = str(tmp_path / "backup")
+    first = {one["stream"]: one for one in up.json("backup", folder)}
+    assert first["WORKLOADS"]["added"] == first["WORKLOADS"]["messages"] > 0
+    again = {one["stream"]: one for one in up.json("backup", folder)}
+    assert again["WORKLOADS"]["messages"] >= first["WORKLOADS"]["messages"]
+    assert again["WORKLOADS"]["added"] < first["WORKLOADS"]["added"]
+    refused = up.berth("restore", folder)
+    assert refused.returncode == 1
+    assert "a backup is restored into an empty bus only" in refused.stderr
+    assert up.json("repair", "accept-log") == []
+
+
 def test_no_dead_letters_were_left(up: Up) -> None:
     assert up.json("dead") == []
     assert "No dead letters" in up.berth("dead").stdout

@@ -7,7 +7,7 @@ is replaced, the last thing that it does; what a run that was cut short left beh
 import hashlib
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -94,6 +94,12 @@ def read_segment(folder: Path, segment: Segment) -> Iterator[Record]:
     if hashlib.sha256(packed).hexdigest() != segment.sha256:
         raise BrokenBackup(f"{file} is not what was written")
     yield from records(_unpacked(file, packed))
+
+
+def drop(folder: Path, names: Iterable[str]) -> None:
+    """Delete files that belong to it no more."""
+    for name in names:
+        (folder / name).unlink(missing_ok=True)
 
 
 def _unpacked(file: Path, packed: bytes) -> bytes:

@@ -7,7 +7,7 @@ left the log on purpose, and is in the backup's archive, stays out of it.
 
 import asyncio
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,13 +23,13 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import ApiError, BusError, NoAnswer
 from berthmaster.bus.follow import Recorded
 from berthmaster.bus.read import read_all
-from berthmaster.bus.streams import ARCHIVE, WORKLOADS
+from berthmaster.bus.streams import ARCHIVE, CONTROL, WORKLOADS
 from berthmaster.logcheck import core
 from berthmaster.logcheck.core import LINK, Archived, Numbers
 from berthmaster.logcheck.examine import WATCHED, Looked, look, read_through
 from berthmaster.logcheck.marks import NO_STREAM, acceptance
 from berthmaster.messages.control import LogAccepted
-from berthmaster.messages.families import ARCHIVED_STORIES, UNREADABLE, encode
+from berthmaster.messages.families import ARCHIVED_STORIES, CONTROL_FACTS, UNREADABLE, encode
 
 CHUNK_BYTES: Final = 256 * 1024
 SETTLE_S: Final = 30.0  # several servers agree on what is new in their time
@@ -162,8 +162,9 @@ def _wanted(folder: Path, manifest: Manifest, name: str) -> Iterator[Record]:
                 yield record
 
 
-def _left_on_purpose(folder: Path, manifest: Manifest) -> Any:
-    """Tells of a number of the log whether it was taken out, and is in the backup's archive."""
+def _left_on_purpose(folder: Path, manifest: Manifest) -> Callable[[int], bool]:
+    """Tells of a number of the log whether it was taken out and is in the backup's archive, or was
+    lost and that was accepted."""
     kept = manifest.streams[WORKLOADS]
     removed = Numbers(files.read_bits(folder, kept.removed))
     archived = Archived()
@@ -186,9 +187,28 @@ def _left_on_purpose(folder: Path, manifest: Manifest) -> Any:
                 except UNREADABLE:
                     continue
     archived.settle()
-    return lambda number: (
-        (removed.has(number) or number < kept.first) and archived.numbers.has(number)
-    )
+    accepted = _accepted(folder, manifest)
+
+    def left(number: int) -> bool:
+        gone = removed.has(number) or number < kept.first
+        return (gone and archived.numbers.has(number)) or core.within(number, accepted)
+
+    return left
+
+
+def _accepted(folder: Path, manifest: Manifest) -> tuple[core.Gap, ...]:
+    """What a person accepted as lost: what came later was decided without it, so it stays away."""
+    gaps: tuple[core.Gap, ...] = ()
+    control = manifest.streams.get(CONTROL)
+    for segment in control.segments if control is not None else ():
+        for record in files.read_segment(folder, segment):
+            if record.subject == subjects.log_accepted(WORKLOADS):
+                try:
+                    fact = CONTROL_FACTS.decode(record.data)
+                except UNREADABLE:
+                    continue
+                gaps = core.heard(fact.missing) if isinstance(fact, LogAccepted) else gaps
+    return gaps
 
 
 async def _make(

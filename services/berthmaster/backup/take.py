@@ -70,12 +70,16 @@ async def take(conn: Connection, folder: Path) -> list[Added]:
         if kept and looked.seen and looked.seen.created != kept.created:
             raise NotTheSame(f"{stream} was made anew since; take its backup in another folder")
     manifest.taken_at_s = conn.now()
-    done = [await _take_stream(conn, folder, manifest, stream) for stream in KEPT]
+    stale: list[str] = []
+    done = [await _take_stream(conn, folder, manifest, stream, stale) for stream in KEPT]
     files.save(folder, manifest)
+    files.drop(folder, stale)
     return done
 
 
-async def _take_stream(conn: Connection, folder: Path, manifest: Manifest, stream: str) -> Added:
+async def _take_stream(
+    conn: Connection, folder: Path, manifest: Manifest, stream: str, stale: list[str]
+) -> Added:
     raw = await conn.api(f"STREAM.INFO.{stream}", {"deleted_details": True}, timeout_s=60.0)
     info = _INFO.decode(raw)
     kept = manifest.streams.setdefault(stream, KeptStream(created=info.created, config=info.config))
@@ -88,8 +92,11 @@ async def _take_stream(conn: Connection, folder: Path, manifest: Manifest, strea
     removed = Numbers()
     for number in info.state.deleted or ():
         removed.add(number)
+    before = kept.removed
     kept.config, kept.first, kept.last = info.config, info.state.first_seq, info.state.last_seq
     kept.removed = files.write_bits(folder, stream, bytes(removed), kept.last)
+    if before and before != kept.removed:
+        stale.append(before)
     messages = sum(segment.messages for segment in kept.segments)
     return Added(stream=stream, added=writer.added, messages=messages, last=kept.last)
 

@@ -35,13 +35,13 @@ async def accept_log(session: Session, stream: str, reason: str, yes: bool) -> i
     """
     from berthmaster.cli.render.terminal import safe
     from berthmaster.logcheck import core
-    from berthmaster.logcheck.examine import look, read_through, with_jobs
+    from berthmaster.logcheck.examine import all_of, look, with_jobs
 
     if yes and not reason:
         raise click.UsageError("--reason is missing: why it is accepted, for those who come later")
     async with session.client() as berth:
         looked = (await read(look(berth.connection)))[stream]
-        found = [*looked.damage, *await read(read_through(berth.connection, looked))]
+        found = await read(all_of(berth.connection, looked))
         damage = await read(with_jobs(berth.connection, [looked], found))
         if not damage or not yes or looked.seen is None:
             session.out.document(damage, lambda: safe(_lines(stream, damage)))

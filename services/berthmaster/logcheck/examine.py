@@ -95,6 +95,18 @@ async def read_through(conn: Connection, looked: Looked) -> list[Damage]:
     return await judged(conn, looked, reading)
 
 
+async def all_of(conn: Connection, looked: Looked) -> list[Damage]:
+    """What looking has shown and what reading shows, each once. Raises as read_through does."""
+    try:
+        found = await read_through(conn, looked)
+    except ApiError as error:
+        if error.code != NO_STREAM:
+            raise
+        found = []
+    known = {each.missing for each in found if each.missing}
+    return [*(each for each in looked.damage if each.missing not in known), *found]
+
+
 async def judged(
     conn: Connection, looked: Looked, reading: Reading, *, may_keep: bool = False
 ) -> list[Damage]:
@@ -146,10 +158,5 @@ async def examine(conn: Connection) -> list[Damage]:
     damage: list[Damage] = []
     found = await look(conn)
     for looked in found.values():
-        damage += looked.damage
-        try:
-            damage += await read_through(conn, looked)
-        except ApiError as error:
-            if error.code != NO_STREAM:
-                raise
+        damage += await all_of(conn, looked)
     return await with_jobs(conn, found.values(), damage)
