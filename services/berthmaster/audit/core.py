@@ -257,7 +257,7 @@ class Auditor:
         have gone by then is to be looked at too (pods of attempts that ended)."""
         if final_s is not None:
             self._check_leftovers(final_s)
-            self._check_strangers()
+            self._check_strangers(final_s)
         for found in self._copies.contradictions():
             self._find("runs where the hub says", found.name, found.what)
         states = Counter(w.state for w in self._workloads.values())
@@ -288,11 +288,12 @@ class Auditor:
             findings_left_out=self._left_out,
         )
 
-    def _check_strangers(self) -> None:
+    def _check_strangers(self, final_s: float) -> None:
         """Pods of ours on nodes whose workloads the log does not know: it has lost them."""
         for where, pods in self._present.items():
             for name, presence in pods.items():
-                if name not in self._workloads:
+                known = name in self._workloads or presence.since_s + self._tolerance_s > final_s
+                if not known:  # younger ones may have been submitted after the log was read
                     what = f"pods of {name} attempt {presence.attempt}, of which no log tells"
                     self._find("the logs are whole", "/".join(where), what)
 

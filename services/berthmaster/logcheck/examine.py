@@ -99,6 +99,8 @@ async def all_of(conn: Connection, looked: Looked) -> list[Damage]:
     """What looking has shown and what reading shows, each once. Raises as read_through does."""
     try:
         found = await read_through(conn, looked)
+        if found:  # the archivist may have been at work meanwhile: a second pass sees what it did
+            found = await read_through(conn, looked)
     except ApiError as error:
         if error.code != NO_STREAM:
             raise

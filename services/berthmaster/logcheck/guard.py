@@ -221,6 +221,8 @@ class LogGuard:
                     found = await judged(self._conn, log, followed, may_keep=self._keeps_archive)
                 else:
                     found = await read_through(self._conn, log)
+                if found:  # the archivist may have been at work: a second pass sees what it did
+                    found = await read_through(self._conn, log)
                 found += await read_through(self._conn, control)
                 self._found = found
                 self.read = True

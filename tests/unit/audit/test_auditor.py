@@ -55,6 +55,16 @@ def use(name: str, attempt: int = 1, gpus: tuple[int, ...] = (0,), **fields: int
     )
 
 
+def test_pods_of_a_job_that_no_log_knows_are_found_once_the_log_must_know_it(
+    world: World,
+) -> None:
+    shown = replace(node(gpus=2), pods=(use("gone"),))
+    (found,) = audited(world, (world.now_s - 10, shown)).findings
+    assert (found.rule, found.where) == ("the logs are whole", "c1/n1")
+    assert found.what == "pods of team-a/gone attempt 1, of which no log tells"
+    assert rules(audited(world, (world.now_s - 1, shown))) == []  # perhaps submitted just now
+
+
 def test_a_good_story_is_clean_and_adds_up(world: World) -> None:
     shown = replace(node(gpus=2), pods=(use("gang"), use("gang", gpus=(1,))))
     report = audited(world, (world.now_s, shown))
