@@ -9,6 +9,10 @@ An ``after`` beyond what was seen is a gap. Stories are removed down to their en
 event first, and nothing else removes events, so an ending behind a gap is a tombstone, also for a
 reader that slept through the rest of the life; any other event behind a gap means that this reader
 must reload.
+
+An ``after`` that is not below the event's own sequence names what was not stored then: it is void,
+never a gap, so no ending ends anything that way. It moves the sequence like every void event, as
+the server's guard does, so an honest writer that was refused fits in again.
 """
 
 from collections.abc import Iterable
@@ -108,6 +112,9 @@ def offer(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s: 
     """
     if sequence <= workload.sequence:
         return Verdict.REPEATED
+    if event.after >= sequence:  # nothing follows what is not stored yet: no story holds it
+        workload.sequence = sequence
+        return Verdict.VOID
     if event.after > workload.sequence and not workload.ended:
         if not isinstance(event, Succeeded | Failed | Cancelled):
             return Verdict.MISSED
@@ -133,7 +140,7 @@ def is_whole(events: Iterable[RecordedEvent]) -> bool:
     """Whether these are a story from its beginning, without a gap. Else the archive has it."""
     last = 0
     for recorded in events:
-        if recorded.event.after > last:
+        if last < recorded.event.after < recorded.sequence:  # beyond is no gap, as in offer
             return False
         last = recorded.sequence
     return last > 0

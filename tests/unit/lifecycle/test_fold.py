@@ -2,6 +2,7 @@
 
 import copy
 
+import msgspec
 import pytest
 
 from berthmaster.lifecycle.digest import request_digest
@@ -204,6 +205,36 @@ def test_a_reader_that_slept_through_the_purge_sees_the_ending() -> None:
     assert offer(asleep, tombstone(), 80, 8.0) is Verdict.COUNTED
     assert (asleep.state, asleep.live, asleep.ended) == (State.SUCCEEDED, False, True)
     assert (asleep.attempt, asleep.cluster, asleep.sequence) == (3, "c9", 80)
+
+
+@pytest.mark.parametrize("after", [30, 31, 1_000_000_000])
+@pytest.mark.parametrize("kind", [Succeeded, Failed, Cancelled, Running, Claimed])
+def test_an_event_after_what_was_not_stored_yet_is_void_and_the_next_honest_one_counts(
+    kind: type[WorkloadEvent], after: int
+) -> None:
+    workload = lived(Submitted, Placed)
+    before = copy.deepcopy(workload)
+    forged = msgspec.structs.replace(fitting(kind, workload), after=after)
+
+    assert offer(workload, forged, 30, 3.0) is Verdict.VOID
+
+    before.sequence = 30
+    assert workload == before
+    assert offer(workload, fitting(Claimed, workload), 40, 4.0) is Verdict.COUNTED
+
+
+def test_a_forged_ending_alone_uses_no_id() -> None:
+    workload = new()
+    assert offer(workload, tombstone(after=80), 80, 8.0) is Verdict.VOID
+    assert workload.state is State.NEW
+
+
+def test_what_names_a_later_event_makes_no_gap_in_a_story() -> None:
+    submitted = RecordedEvent(sequence=10, stored_at_s=1.0, event=fitting(Submitted, new()))
+    forged = RecordedEvent(sequence=20, stored_at_s=2.0, event=tombstone(after=10**9))
+    gap = RecordedEvent(sequence=20, stored_at_s=2.0, event=tombstone(after=19))
+    assert is_whole((submitted, forged))
+    assert not is_whole((submitted, gap))
 
 
 def test_any_other_event_behind_a_gap_changes_nothing_and_asks_for_a_reload() -> None:
