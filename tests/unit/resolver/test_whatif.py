@@ -258,6 +258,15 @@ def test_what_cannot_be_supposed_is_refused(
     assert (refusal.code, refusal.field, refusal.expected) == ("invalid", field, expected)
 
 
+@pytest.mark.parametrize(("many", "rest"), [(10, ""), (11, " and 1 more")])
+def test_a_refusal_names_ten_clusters_and_counts_the_others(many: int, rest: str) -> None:
+    world = fleet(**{f"c{number:02}": {"gpus": 1} for number in range(many)})
+    refusal = answer(world, tenant=TENANT, cordon=CordonRequest(cluster="nowhere"))
+    assert isinstance(refusal, Refusal)
+    named = ", ".join(f"c{number:02}" for number in range(10))
+    assert refusal.expected == f"one of {named}{rest}"
+
+
 def test_the_work_is_bounded_and_says_what_it_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, limit in (("AT_ONCE", 2), ("MOST_PLACED", 4), ("MOST_RANKED", 1), ("TOLD", 3)):
         monkeypatch.setattr(module, name, limit)

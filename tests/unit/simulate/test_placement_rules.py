@@ -188,3 +188,20 @@ def test_chance_takes_another_node_when_room_changes_and_the_same_for_the_same_s
 def test_shapes_are_equal_where_pods_fit_alike() -> None:
     assert Shape.of(pod_set(name="a", count=3)) == Shape.of(pod_set(name="b"))
     assert Shape.of(pod_set(gpus=0, gpu_milli=1000)).milli == 0
+
+
+@pytest.mark.parametrize(
+    "too_much",
+    [
+        Allocation(0, 8001, 1, 0, ()),
+        Allocation(0, 1, 1001, 0, ()),
+        Allocation(0, 1, 1, 1001, (0,)),
+    ],
+    ids=["cpu", "memory", "gpu"],
+)
+def test_more_than_a_node_has_of_any_one_thing_is_too_much(too_much: Allocation) -> None:
+    ground = fleet(1)
+    ground.take(Allocation(0, 0, 0, 0, ()))
+    assert not ground.overdrawn(too_much)
+    ground.take(too_much)
+    assert ground.overdrawn(too_much)
