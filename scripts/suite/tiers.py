@@ -38,7 +38,7 @@ class Tier:
 TIERS: Final[dict[str, Tier]] = {
     "unit": Tier(limit_s=600, processes=2, real_time=False),
     "simulation": Tier(limit_s=1200, real_time=False),  # it uses all cores by itself
-    "bus": Tier(limit_s=1200, processes=2),
+    "bus": Tier(limit_s=1200, processes=3),
     "pipeline": Tier(limit_s=2400, processes=3),
     "containers": Tier(limit_s=2400, within=_WITH_ENGINE),
     "cluster": Tier(

@@ -6,6 +6,7 @@ Everything blocks, as the Kueue of these tests does; the bus lives in a thread o
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Coroutine
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +15,7 @@ from typing import Any, Final, Self, TypeVar
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server, ServerConfig
-from berthmaster.bus.errors import BusError
+from berthmaster.bus.errors import BusError, NoAnswer
 from berthmaster.bus.facts import FactMirror, FactWriter, Seen
 from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.log import EventLog
@@ -40,6 +41,7 @@ from tests.support.builders import node, profile
 
 T = TypeVar("T")
 LIMIT_S: Final = 60.0
+WHY_LIMIT_S: Final = 10.0
 FLEET: Final = [subjects.ALL_FLEET]
 
 
@@ -234,15 +236,22 @@ class Bus:
         return out
 
     def why(self, name: Key) -> WhyReply:
-        """What `berth why` would be told by the hub's decider."""
+        """What `berth why` would be told by the hub's decider, which is silent of what it does not
+        know yet."""
         tenant, _, workload = name.partition("/")
 
         async def ask() -> WhyReply:
             assert self._conn is not None
             subject = subjects.api(tenant, "why")
-            reply = await self._conn.request(subject, b'{"id":"%s"}' % workload.encode())
-            answer = API_REPLIES.decode(reply.data)
-            assert isinstance(answer, WhyReply), answer
-            return answer
+            body, deadline_s = b'{"id":"%s"}' % workload.encode(), time.monotonic() + WHY_LIMIT_S
+            while True:
+                try:
+                    answer = API_REPLIES.decode((await self._conn.request(subject, body)).data)
+                except NoAnswer:
+                    if time.monotonic() > deadline_s:
+                        raise
+                    continue
+                assert isinstance(answer, WhyReply), answer
+                return answer
 
         return self.do(ask())
