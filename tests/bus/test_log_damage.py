@@ -236,6 +236,15 @@ def cut(server: Server) -> None:
     block(server).write_bytes(data[: len(data) * 2 // 3])
 
 
+def cut_in_a_batch(server: Server) -> None:
+    """A decision is there, and not all of its placements."""
+    server.kill()
+    data = block(server).read_bytes()
+    decision = data.rindex(b"berth.decision.all", 0, len(data) * 2 // 3)
+    first = data.index(b".placed.", decision)
+    block(server).write_bytes(data[: data.index(b".placed.", first + 1)])
+
+
 def zero_tail(server: Server) -> None:
     server.stop()
     data = block(server).read_bytes()
@@ -254,10 +263,11 @@ def lose_folder(server: Server) -> None:
         (flip, "messages are missing"),
         (flip_after_stop, "missing|nobody removed"),
         (cut, "messages are missing"),
+        (cut_in_a_batch, "messages are missing"),
         (zero_tail, "messages that nobody removed"),
         (lose_folder, "was made anew"),
     ],
-    ids=["flipped", "flipped after a clean end", "cut", "zeroed", "lost"],
+    ids=["flipped", "flipped after a clean end", "cut", "cut in a batch", "zeroed", "lost"],
 )
 @in_loop
 async def test_damage_is_told_and_nothing_is_decided_until_a_person_accepts_it(

@@ -292,6 +292,11 @@ class Reconciler:
         self._wait_for = max(self._wait_for, last, log_end)
         self._work.add(key(e.tenant, e.id) for e in (plan.events if plan is not None else ()))
 
+    def log_was_cut(self) -> None:
+        """All of a log is folded that has lost messages, and a person goes on with what is left:
+        the rest of its newest batch may be among them."""
+        self._batch_end = min(self._batch_end, self.know.workloads_sequence)
+
     # What to do
 
     @property

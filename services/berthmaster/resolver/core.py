@@ -162,6 +162,11 @@ class Resolver:
         )
         return Append(ref=f"ending/{workload.key}/{workload.sequence}", event=event)
 
+    def log_was_cut(self) -> None:
+        """All of a log is folded that has lost messages, and a person goes on with what is left:
+        the rest of its newest batch may be among them."""
+        self._batch_end = min(self._batch_end, self.know.workloads_sequence)
+
     def waited_long_enough(self) -> None:
         """What was to be folded does not come (purged, say). Guards keep us safe: go on. They do
         not for the rest of a batch, for which there is no giving up: an ending outlives a purge."""

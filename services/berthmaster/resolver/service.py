@@ -244,6 +244,8 @@ class Shell:
     def _ready(self, part: str) -> Callable[[], None]:
         def caught_up() -> None:
             self._caught_up[part] = True
+            if part == "log" and self._guard.accepted_id:
+                self.core.log_was_cut()
             if part == "log":
                 self._log_read.set()
             self._context.health.ready(part, True)
