@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from berthmaster.cli.secret import EXECUTOR_ROLE
-from berthmaster.doctor.rights import AGENT_ACCOUNT
+from berthmaster.doctor.rights import AGENT_ACCOUNT, DISPATCHING_ROLE, HUB_ACCOUNT
 from tests.controlplane.api import ApiError
 from tests.controlplane.plane import Plane
 from tests.controlplane.processes import until
@@ -39,15 +39,25 @@ def remove(plane: Plane, folder: str) -> None:
 
 def bind_executor(plane: Plane, namespace: str) -> None:
     """Let the agent make jobs in a namespace."""
-    binding = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "RoleBinding",
-        "metadata": {"name": EXECUTOR_ROLE, "namespace": namespace},
-        "roleRef": {
-            "apiGroup": "rbac.authorization.k8s.io",
-            "kind": "ClusterRole",
-            "name": EXECUTOR_ROLE,
-        },
-        "subjects": [{"kind": "ServiceAccount", "name": AGENT_ACCOUNT, "namespace": OURS}],
-    }
-    plane.api.apply(binding)
+    account = {"kind": "ServiceAccount", "name": AGENT_ACCOUNT, "namespace": OURS}
+    bind_in(plane, namespace, EXECUTOR_ROLE, account)
+
+
+def bind_dispatching(plane: Plane, namespace: str) -> None:
+    """Let the hub nominate clusters for the Workloads of a namespace."""
+    account = {"kind": "ServiceAccount", "name": HUB_ACCOUNT, "namespace": OURS}
+    bind_in(plane, namespace, DISPATCHING_ROLE, account)
+
+
+def bind_in(plane: Plane, namespace: str, role: str, subject: Manifest) -> None:
+    """A ClusterRole's rights in one namespace."""
+    group = "rbac.authorization.k8s.io"
+    plane.api.apply(
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "RoleBinding",
+            "metadata": {"name": role, "namespace": namespace},
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": role},
+            "subjects": [subject],
+        }
+    )

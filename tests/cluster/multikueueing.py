@@ -12,8 +12,10 @@ from typing import Any, Final
 
 import yaml
 
+from berthmaster.doctor.rights import DISPATCHING_ROLE
 from berthmaster.lifecycle.fold import Key, Verdict, key
 from berthmaster.multikueue.known.requests import workload_id
+from tests.cluster.deploying import bind_in
 from tests.cluster.multikueue_bus import LIMIT_S, Bus
 from tests.controlplane.kueue.setup import Kueue
 from tests.controlplane.processes import until
@@ -62,7 +64,7 @@ class Rig:
         return self.folder / "multikueue.log"
 
     def bind(self, mode: str) -> None:
-        """Exactly the ClusterRole of this mode."""
+        """Exactly the ClusterRole of this mode; what dispatching writes in our namespace only."""
         api = self.k.planes.hub.api
         for document in yaml.safe_load_all(RBAC.read_text()):
             api.apply(document)
@@ -71,10 +73,15 @@ class Rig:
         wanted = [f"berthmaster-multikueue-{mode}"]
         if mode == "dispatch":
             wanted.append("berthmaster-multikueue-parameters")
+            bind_in(self.k.planes.hub, self.k.namespace, DISPATCHING_ROLE, subject)
         for one in api.items(bindings):
             name = one["metadata"]["name"]
             if name.startswith("berthmaster-multikueue-") and name not in wanted:
                 api.delete(f"{bindings}/{name}")
+        if mode != "dispatch":
+            inside = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{self.k.namespace}"
+            if api.find(path := f"{inside}/rolebindings/{DISPATCHING_ROLE}") is not None:
+                api.delete(path)
         for name in wanted:
             api.apply(
                 {

@@ -7,7 +7,7 @@ import pytest
 
 from berthmaster.doctor.facts import Mode, Right
 from berthmaster.doctor.rights import AGENT_ACCOUNT, HUB_ACCOUNT, agent_rights, hub_rights
-from tests.cluster.deploying import DEPLOY, OURS, apply, bind_executor, remove
+from tests.cluster.deploying import DEPLOY, OURS, apply, bind_dispatching, bind_executor, remove
 from tests.controlplane.api import Api
 from tests.controlplane.planes import Planes
 from tests.controlplane.processes import until
@@ -142,7 +142,7 @@ def test_each_mode_of_the_hub_is_accepted_and_grants_what_it_needs_and_not_the_n
             assert [each["metadata"]["uid"] for each in again] == [
                 each["metadata"]["uid"] for each in first
             ]
-            wanted = hub_rights(mode)
+            wanted = hub_rights(mode, ())
             last = wanted[-1]  # an authorizer needs a moment to hear of a new binding
             until(lambda: allowed(hub.api, HUB_ACCOUNT, last), f"rights of {mode}", 60)  # noqa: B023
             assert granted(hub.api, HUB_ACCOUNT, wanted) == [str(right) for right in wanted]
@@ -150,12 +150,19 @@ def test_each_mode_of_the_hub_is_accepted_and_grants_what_it_needs_and_not_the_n
             more = [
                 right
                 for other in MODES
-                for right in hub_rights(other)
+                for right in hub_rights(other, ("default",))
                 if str(right) not in mine and right.group == KUEUE
             ]
             assert granted(hub.api, HUB_ACCOUNT, more) == []
             assert granted(hub.api, HUB_ACCOUNT, forbidden()) == []
             assert granted(hub.api, HUB_ACCOUNT, forbidden(namespace)) == []
+            if mode == "dispatch":
+                inside = [right for right in hub_rights(mode, [namespace]) if right.namespace]
+                assert granted(hub.api, HUB_ACCOUNT, inside) == []
+                bind_dispatching(hub, namespace)
+                until(lambda: allowed(hub.api, HUB_ACCOUNT, inside[-1]), "it is bound", 60)  # noqa: B023
+                assert granted(hub.api, HUB_ACCOUNT, inside) == [str(right) for right in inside]
+                assert granted(hub.api, HUB_ACCOUNT, more) == []
             if mode == "observe":
                 pods = f"/api/v1/namespaces/{OURS}/pods"
                 hub.api.create(pods, pod_of(folder, "StatefulSet"), dryRun="All")

@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from berthmaster.runtime.ports import free_ports
-from tests.cluster.deploying import OURS, apply, bind_executor, remove
+from tests.cluster.deploying import OURS, apply, bind_dispatching, bind_executor, remove
 from tests.controlplane.kueue.setup import Kueue, Options
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.plane import Plane
@@ -146,6 +146,7 @@ def test_by_their_service_accounts_alone_both_sides_run_a_job_of_kubectl_and_one
         owned.enter_context(deployed(hub_plane, "overlays/dispatch"))
         owned.enter_context(deployed(worker, "agent"))
         bind_executor(worker, namespace)
+        bind_dispatching(hub_plane, namespace)
         k = owned.enter_context(Kueue(planes, namespace, options=options, clusters=[ONE]))
         hub = owned.enter_context(
             pod(

@@ -63,6 +63,17 @@ def kueue_version(image: str) -> tuple[int, ...] | None:
     return tuple(int(part or 0) for part in found.groups()) if found else None
 
 
+def bind(cluster: ClusterFacts, namespace: str, role: str, account: str) -> tuple[str, str]:
+    """What gives an account a ClusterRole in one namespace, and what takes it back."""
+    command = kubectl(cluster)
+    inside = f"{command} -n {shlex.quote(namespace)}"
+    made = f"create rolebinding {role} --clusterrole={role} --serviceaccount={account}"
+    return (
+        f"{inside} {made} --dry-run=client -o yaml | {command} apply -f -",
+        f"{inside} delete rolebinding {role}",
+    )
+
+
 def shared(cluster: ClusterFacts, survey: Survey, cure: Cure) -> Iterator[Finding]:
     """What holds for hub and worker alike; ``cure``: what gives rights that are missing."""
     where = cluster.name

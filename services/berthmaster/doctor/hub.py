@@ -8,9 +8,17 @@ from collections.abc import Iterator
 from typing import Final
 
 from berthmaster.doctor import nominations
-from berthmaster.doctor.facts import HubFacts, ManagerConfig, StrandedJob, Survey
-from berthmaster.doctor.findings import Finding, edit_manager, kubectl, kueue_version, shared
+from berthmaster.doctor.facts import HubFacts, ManagerConfig, Right, StrandedJob, Survey
+from berthmaster.doctor.findings import (
+    Finding,
+    bind,
+    edit_manager,
+    kubectl,
+    kueue_version,
+    shared,
+)
 from berthmaster.doctor.nominations import OBEYS_ORDER
+from berthmaster.doctor.rights import DISPATCHING_ROLE, HUB_ACCOUNT
 from berthmaster.doctor.worker import queues_of
 from berthmaster.kueue.names import (
     ALL_AT_ONCE,
@@ -46,9 +54,7 @@ def findings(hub: HubFacts, survey: Survey) -> Iterator[Finding]:
             change=f"{kubectl(hub)} version   # the same way, without us",
         )
         return
-    folder = f"deploy/kubernetes/overlays/{survey.mode}"
-    apply, undo = f"{kubectl(hub)} apply -k {folder}", f"{kubectl(hub)} delete -k {folder}"
-    yield from shared(hub, survey, lambda _missing: (apply, undo))
+    yield from shared(hub, survey, lambda missing: _grants(hub, survey, missing))
     if "v1beta2" not in hub.kueue_versions:
         return
     yield from nominations.findings(hub, survey)  # first: the dispatcher's name comes after it
@@ -58,6 +64,22 @@ def findings(hub: HubFacts, survey: Survey) -> Iterator[Finding]:
     yield from _clusters(hub, survey)
     yield from _queues(hub)
     yield from _stranded(hub)
+
+
+def _grants(hub: HubFacts, survey: Survey, missing: tuple[Right, ...]) -> tuple[str, str]:
+    """The overlay for what holds everywhere, a binding for each namespace."""
+    folder = f"deploy/kubernetes/overlays/{survey.mode}"
+    change, undo = [], []
+    if any(not right.namespace for right in missing):
+        change.append(f"{kubectl(hub)} apply -k {folder}")
+    account = f"{survey.namespace}:{HUB_ACCOUNT}"
+    for namespace in sorted({right.namespace for right in missing if right.namespace}):
+        made, taken_back = bind(hub, namespace, DISPATCHING_ROLE, account)
+        change.append(made)
+        undo.append(taken_back)
+    if any(not right.namespace for right in missing):
+        undo.append(f"{kubectl(hub)} delete -k {folder}")
+    return "\n".join(change), "\n".join(undo)
 
 
 # ---- the manager's configuration

@@ -130,12 +130,13 @@ async def _hub(
     try:
         async with await _client(place, log) as client:
             read = _Reading(client, now_s)
-            fields = await read.common(place, account, hub_rights(mode))
             checks = await read.all(resources.ADMISSION_CHECKS, AdmissionCheck)
             configs = await read.all(resources.MULTIKUEUE_CONFIGS, MultiKueueConfig)
             clusters = await read.all(resources.MULTIKUEUE_CLUSTERS, MultiKueueCluster)
             queues = await read.all(resources.CLUSTER_QUEUES, ClusterQueue)
             locals_ = await read.all(resources.LOCAL_QUEUES, LocalQueue)
+            wanted = hub_rights(mode, _dispatched(checks, queues, locals_))
+            fields = await read.common(place, account, wanted)
             policies = await read.all(POLICIES, objects.Policy)
             bindings = await read.all(BINDINGS, objects.PolicyBinding)
             workloads = await read.all(resources.WORKLOADS, ManagedWorkload)
@@ -186,6 +187,14 @@ def _multikueue_queues(
     """ClusterQueues with MultiKueue's check."""
     wanted = {one.metadata.name for one in checks if one.spec.controller_name == MULTIKUEUE}
     return frozenset(one.metadata.name for one in queues if wanted & set(one.check_names))
+
+
+def _dispatched(
+    checks: Sequence[AdmissionCheck], queues: Sequence[ClusterQueue], locals_: Sequence[LocalQueue]
+) -> list[str]:
+    """Namespaces with a LocalQueue that leads to workers."""
+    remote = _multikueue_queues(checks, queues)
+    return sorted({one.metadata.namespace for one in locals_ if one.spec.cluster_queue in remote})
 
 
 async def _worker(

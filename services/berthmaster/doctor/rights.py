@@ -9,23 +9,16 @@ from typing import Final
 from berthmaster.doctor.facts import Mode, Right
 
 HUB_ACCOUNT: Final = "berth-hub"
+DISPATCHING_ROLE: Final = "berthmaster-multikueue-dispatching"
 AGENT_ACCOUNT: Final = "berth-agent"
 _KUEUE: Final = "kueue.x-k8s.io"
 _READ: Final = ("get", "list", "watch")
 
 
-# By mode; those that a team may leave out (see multikueue-rbac.yaml) are not asked for.
-_WRITES: Final[dict[Mode, tuple[tuple[str, str, str, str], ...]]] = {
-    "observe": (),
-    "order": (
-        ("patch", _KUEUE, "multikueueconfigs", "to keep the order of clusters"),
-        ("create", "", "events", "to say on an object what is in its way"),
-    ),
-    "dispatch": (
-        ("patch", _KUEUE, "workloads/status", "to nominate"),
-        ("create", "", "events", "to say on an object what is in its way"),
-    ),
-}
+# Those that a team may leave out (see multikueue-rbac.yaml) are not asked for.
+_SAY: Final = ("create", "", "events", "to say on an object what is in its way")
+_ORDER: Final = (("patch", _KUEUE, "multikueueconfigs", "to keep the order of clusters"), _SAY)
+_DISPATCH: Final = (("patch", _KUEUE, "workloads/status", "to nominate"), _SAY)
 
 
 def _read(group: str, *resources: str, namespace: str = "", why: str = "") -> list[Right]:
@@ -36,8 +29,8 @@ def _read(group: str, *resources: str, namespace: str = "", why: str = "") -> li
     ]
 
 
-def hub_rights(mode: Mode) -> list[Right]:
-    """Of the hub's service account."""
+def hub_rights(mode: Mode, namespaces: Sequence[str]) -> list[Right]:
+    """Of the hub's service account; what dispatching writes only in the namespaces named."""
     seen = "to see what Kueue does"
     rights = _read(
         _KUEUE,
@@ -55,9 +48,12 @@ def hub_rights(mode: Mode) -> list[Right]:
             why="to tell this hub from others",
         )
     )
+    writes = {"observe": (), "order": _ORDER, "dispatch": _DISPATCH}[mode]
+    places = namespaces if mode == "dispatch" else ("",)
     rights += [
-        Right(verb=verb, group=group, resource=resource, why=why)
-        for verb, group, resource, why in _WRITES[mode]
+        Right(verb=verb, group=group, resource=resource, namespace=namespace, why=why)
+        for namespace in places
+        for verb, group, resource, why in writes
     ]
     return rights
 

@@ -5,13 +5,12 @@ ClusterQueue is stopped: the hub just stays pending. We leave such a cluster out
 question; only a queue that no worker can take blocks.
 """
 
-import shlex
 from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
 from berthmaster.doctor.facts import HubFacts, LocalQueue, Right, Survey, WorkerFacts
-from berthmaster.doctor.findings import Finding, kubectl, shared
+from berthmaster.doctor.findings import Finding, bind, kubectl, shared
 from berthmaster.doctor.rights import AGENT_ACCOUNT
 from berthmaster.kueue.names import MULTIKUEUE
 
@@ -71,11 +70,10 @@ def _grants(worker: WorkerFacts, survey: Survey, missing: tuple[Right, ...]) -> 
     if namespaces and worker.agent:
         change.append(f"{command} apply -f {AGENT}/executor-rbac.yaml")
     for namespace in namespaces:
-        inside = f"{command} -n {shlex.quote(namespace)}"
-        account = f"--serviceaccount={survey.namespace}:{AGENT_ACCOUNT}"
-        bind = f"create rolebinding {EXECUTOR_ROLE} --clusterrole={EXECUTOR_ROLE} {account}"
-        change.append(f"{inside} {bind} --dry-run=client -o yaml | {command} apply -f -")
-        undo.append(f"{inside} delete rolebinding {EXECUTOR_ROLE}")
+        account = f"{survey.namespace}:{AGENT_ACCOUNT}"
+        made, taken_back = bind(worker, namespace, EXECUTOR_ROLE, account)
+        change.append(made)
+        undo.append(taken_back)
     if not worker.agent:
         undo.append(f"{command} delete -k {AGENT}")
     return "\n".join(change), "\n".join(undo)

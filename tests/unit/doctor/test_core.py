@@ -19,6 +19,7 @@ from berthmaster.doctor.facts import (
 )
 from berthmaster.doctor.findings import kueue_version
 from berthmaster.doctor.hub import MANAGED_BY_GATE, OCM_ADDON
+from berthmaster.doctor.rights import hub_rights
 from berthmaster.kueue.names import CHECK_CONTROLLER, INCREMENTAL, MULTIKUEUE
 from tests.unit.doctor.surveys import ON, finding, hub, of_hub, of_worker, worker, wrong
 
@@ -253,6 +254,21 @@ def test_missing_rights_are_cured_by_the_overlay_of_the_mode() -> None:
     assert found.what.endswith("get r4, get r5 and 2 more")
     assert found.change == "kubectl --context kind-hub apply -k deploy/kubernetes/overlays/dispatch"
     assert found.undo == "kubectl --context kind-hub delete -k deploy/kubernetes/overlays/dispatch"
+
+
+def test_what_dispatching_writes_is_bound_in_the_namespaces_that_lack_it() -> None:
+    missing = tuple(hub_rights("dispatch", ["ml", "web"])[-4:])
+    assert {right.namespace for right in missing} == {"ml", "web"}
+    found = finding(of_hub("dispatch", missing_rights=missing), "may not")
+    hub, role = "kubectl --context kind-hub", "berthmaster-multikueue-dispatching"
+    bind = f"create rolebinding {role} --clusterrole={role} --serviceaccount=sys:berth-hub"
+    assert found.change.splitlines() == [
+        f"{hub} -n {name} {bind} --dry-run=client -o yaml | {hub} apply -f -"
+        for name in ("ml", "web")
+    ]
+    assert found.undo.splitlines() == [
+        f"{hub} -n {name} delete rolebinding {role}" for name in ("ml", "web")
+    ]
 
 
 def test_a_right_reads_as_people_say_it() -> None:
