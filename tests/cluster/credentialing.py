@@ -23,6 +23,8 @@ from typing import Any, Final
 import yaml
 
 from berthmaster.credentials import names
+from berthmaster.credentials.rights import DEFAULT_FRAMEWORKS
+from berthmaster.credentials.way_in import documents
 from berthmaster.runtime.ports import free_ports
 from tests.controlplane.api import Api, ApiError, Object, kubeconfig
 from tests.controlplane.plane import Plane
@@ -70,12 +72,10 @@ class Rig:
     def _deployed(self, folder: str) -> Iterator[dict[str, Any]]:
         """What deploy/ has, in the namespaces of this test."""
         places = {
-            "berth-system": self.namespace,
+            "berth-credentials": self.namespace,
             "kueue-system": self.kueue,
-            "berthmaster-multikueue": self.namespace,
         }
         for document in render(DEPLOY / folder):
-            text = yaml.safe_dump(document)
             found = copy.deepcopy(document)
             meta = found["metadata"]
             if "namespace" in meta:
@@ -86,9 +86,6 @@ class Rig:
                 subject["namespace"] = places[subject["namespace"]]
             if found.get("roleRef", {}).get("kind") == "ClusterRole":
                 found["roleRef"]["name"] += f"-{self.namespace}"
-            for rule in found.get("rules", ()):
-                if rule["resources"] == ["namespaces"] and "kube-system" not in text:
-                    rule["resourceNames"] = [self.namespace]
             yield found
 
     # ---- the process
@@ -170,12 +167,26 @@ class Rig:
         path = f"{PROFILES}/namespaces/{self.namespace}/clusterprofiles/{cluster}"
         self.hub.api.delete(path)
 
-    def way_in(self, worker: Plane) -> str:
-        """A token of the bootstrap account, with the rights of deploy/ and no others."""
-        for document in self._deployed("bootstrap"):
+    def way_in(self, worker: Plane, cluster: str) -> str:
+        """A token of the bootstrap account, with the rights that people give it and no others."""
+        for document in documents(
+            self.hub_id, cluster, namespace=self.namespace, frameworks=DEFAULT_FRAMEWORKS
+        ):
             if document["kind"] != "Namespace":
                 worker.api.apply(document)
-        return worker.token_for(self.namespace, "berth-bootstrap")
+        return worker.token_for(self.namespace, names.bootstrap(self.hub_id, cluster))
+
+    @property
+    def hub_id(self) -> str:
+        """As the service has it."""
+        return str(self.hub.api.get("/api/v1/namespaces/kube-system")["metadata"]["uid"])
+
+    def way_in_token(self, cluster: str) -> str:
+        """The token that the bootstrap Secret holds now."""
+        name = names.cut(f"boot-{cluster}", 200)
+        found = self.hub.api.get(f"/api/v1/namespaces/{self.namespace}/secrets/{name}")
+        text = yaml.safe_load(base64.b64decode(found["data"]["kubeconfig"]))
+        return str(text["users"][0]["user"]["token"])
 
     def bootstrap(
         self, cluster: str, worker: Plane, *, via: Proxy | None = None, text: str = ""
@@ -183,7 +194,7 @@ class Rig:
         """A person's Secret for it."""
         if not text:
             url = worker.url if via is None else via.url
-            text = kubeconfig(server=url, ca_pem=worker.ca_pem, token=self.way_in(worker))
+            text = kubeconfig(server=url, ca_pem=worker.ca_pem, token=self.way_in(worker, cluster))
         self.write_bootstrap(cluster, text)
 
     def write_bootstrap(self, cluster: str, text: str) -> None:

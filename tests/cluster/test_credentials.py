@@ -258,3 +258,23 @@ def test_objects_that_others_own_are_never_written(rig: Rig) -> None:
         rig.forget(cluster)
     rig.until(lambda: rig.registered(west) is None, "ours goes")
     assert rig.secret(east) == theirs
+
+
+def test_a_bootstrap_token_is_renewed_in_its_secret_long_before_it_ends(rig: Rig) -> None:
+    worker, east = rig.planes.workers[0], rig.cluster("east")
+    rig.profile(east)
+    rig.bootstrap(east, worker)
+    given = rig.way_in_token(east)
+    rig.start("--renew-bootstrap-after-s", "6")
+    rig.until(lambda: rig.held(east), "it is served")
+    rig.until(lambda: rig.way_in_token(east) != given, "the person's token has a successor")
+    # What is made with it: a new bound token for Kueue, once the old one's Secret is gone.
+    for serial in rig.bound(worker):
+        account = f"{names.account(rig.hub_id, east)}-{serial}"
+        worker.api.delete(f"/api/v1/namespaces/{rig.namespace}/secrets/{account}")
+    before = rig.serial(east)
+    rig.until(lambda: rig.serial(east) not in ("", before), "a new token, by the new way in")
+    assert not rig.metric("failing_bootstraps")
+    assert rig.metric("bootstrap_renewed_total") >= 1
+    assert given not in rig.words()
+    assert rig.way_in_token(east) not in rig.words()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from berthmaster.credentials import names
 from tests.cluster.credentialing import RBAC, Rig, calling, works
 from tests.controlplane.api import kubeconfig
 from tests.controlplane.planes import Planes
@@ -23,7 +24,7 @@ def test_a_worker_that_refuses_is_told_of_and_served_once_it_allows(rig: Rig) ->
     worker = rig.planes.workers[0]
     east = rig.cluster("east")
     rig.bootstrap(east, worker)
-    binding = f"{RBAC}/clusterrolebindings/berthmaster-bootstrap-{rig.namespace}"
+    binding = f"{RBAC}/clusterrolebindings/{names.bootstrap(rig.hub_id, east)}"
     given = worker.api.get(binding)
     worker.api.delete(binding)
     rig.profile(east)
@@ -92,7 +93,7 @@ def test_a_worker_that_was_replaced_gets_new_access(rig: Rig) -> None:
     assert works(before, rig.token(east))
 
     # Same name, another cluster: other endpoint, other authority.
-    text = kubeconfig(server=after.url, ca_pem=after.ca_pem, token=rig.way_in(after))
+    text = kubeconfig(server=after.url, ca_pem=after.ca_pem, token=rig.way_in(after, east))
     rig.write_bootstrap(east, text)
     rig.until(lambda: works(after, rig.token(east)), "its token is the new cluster's")
     assert rig.held(east)

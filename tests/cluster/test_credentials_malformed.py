@@ -72,8 +72,8 @@ def test_a_bootstrap_secret_that_is_refused_says_which_field_and_a_right_one_ser
     rig: Rig,
 ) -> None:
     worker = rig.planes.workers[0]
-    token = rig.way_in(worker)
     clusters = {rig.cluster(case): case for case in SPOILS}
+    token = rig.way_in(worker, next(iter(clusters)))
     for cluster, case in clusters.items():
         rig.profile(cluster)
         rig.write_bootstrap(cluster, spoiled(worker, token, SPOILS[case][0]))

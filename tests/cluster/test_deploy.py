@@ -174,7 +174,8 @@ def test_the_way_in_for_agents_elsewhere_is_accepted(planes: Planes) -> None:
     hub = planes.hub
     hub.make_namespace(OURS)
     try:
-        [service] = apply(hub, "external")
+        [service, policy] = sorted(apply(hub, "external"), key=lambda one: one["kind"] != "Service")
+        assert policy["kind"] == "NetworkPolicy"
         assert service["spec"]["ports"][0]["port"] == 4222
     finally:
         remove(hub, "external")

@@ -23,6 +23,7 @@ from berthmaster.bus.permissions import UnknownUser
 from berthmaster.bus.reload import connected_keys, reload_servers
 from berthmaster.bus.subjects import SubjectError, text, token
 from berthmaster.cli import secret
+from berthmaster.cli.bootstrap_command import bootstrap
 from berthmaster.cli.credentials_command import credentials
 from berthmaster.cli.session import EXIT_FAILED, Output
 from berthmaster.cli.target import find_connection
@@ -73,6 +74,7 @@ def cluster() -> None:
     """Which worker clusters may connect to this bus."""
 
 
+cluster.add_command(bootstrap)
 cluster.add_command(credentials)
 
 

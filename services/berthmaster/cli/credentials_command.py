@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.command("credentials")
 @click.option("--hub", metavar="CLUSTER", help="[NAME=]CONTEXT or [NAME=]KUBECONFIG[:CONTEXT].")
 @click.option(
-    "--namespace", default="berth-system", show_default=True, metavar="NS", help="Of our pods."
+    "--namespace", default="berth-credentials", show_default=True, metavar="NS", help="Of our pods."
 )
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
 def credentials(hub: str | None, namespace: str, as_json: bool) -> None:

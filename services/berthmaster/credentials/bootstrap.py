@@ -10,14 +10,23 @@ import base64
 import binascii
 from typing import Final
 
+import msgspec
+
 from berthmaster.credentials import names
 from berthmaster.credentials.index import KUBECONFIG
 from berthmaster.credentials.objects import Secret
-from berthmaster.credentials.observed import Bootstrap, Endpoint, Refused
+from berthmaster.credentials.observed import Bootstrap, Endpoint, Life, Refused
 from berthmaster.kubernetes.config import Access, from_kubeconfig_bytes
 from berthmaster.kubernetes.errors import BadConfig
 
 KEPT: Final = 3  # versions of one Secret
+_SUBJECT: Final = "system:serviceaccount:"
+
+
+class _Claims(msgspec.Struct):
+    sub: str = ""
+    iat: float = 0.0
+    exp: float = 0.0
 
 
 class Bootstraps:
@@ -55,3 +64,19 @@ class Bootstraps:
     def access(self, source: Bootstrap) -> Access | None:
         """How to get in by it, if it was read in this life."""
         return self._known.get(source.secret, {}).get(source.version)
+
+
+def life_of(access: Access) -> Life | None:
+    """None: it gets in by other means than an account's token, or the token never ends."""
+    parts = access.user.token.split(".")
+    if len(parts) != 3 or access.headers:
+        return None
+    try:
+        raw = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
+        claims = msgspec.json.decode(raw, type=_Claims)
+    except (binascii.Error, ValueError, msgspec.DecodeError):
+        return None
+    namespace, colon, account = claims.sub.removeprefix(_SUBJECT).partition(":")
+    if not (claims.sub.startswith(_SUBJECT) and colon and account and claims.exp > claims.iat > 0):
+        return None
+    return Life(namespace, account, claims.iat, claims.exp)

@@ -20,6 +20,7 @@ from berthmaster.credentials.objects import (
     Secret,
 )
 from berthmaster.credentials.observed import (
+    Bootstrap,
     Endpoint,
     Held,
     Managed,
@@ -137,6 +138,16 @@ class ClusterIndex:
             self._bootstraps.setdefault(cluster, {})[key] = source
             touched.add(cluster)
         return touched
+
+    def ways_in(self) -> list[tuple[str, Bootstrap]]:
+        """Clusters with the one bootstrap Secret that is used for each."""
+        found = ((name, of_name) for name, of_name in self._bootstraps.items() if len(of_name) == 1)
+        return [
+            (name, source)
+            for name, of_name in found
+            for source in of_name.values()
+            if isinstance(source, Bootstrap)
+        ]
 
     # ---- what it means
 

@@ -78,6 +78,15 @@ def token_request(secret: str, uid: str, lifetime_s: float) -> Body:
     }
 
 
+def own_token_request(lifetime_s: float) -> Body:
+    """A token for the account that asks; bound to nothing, so short is good."""
+    return {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"expirationSeconds": int(lifetime_s)},
+    }
+
+
 # ------------------------------------------------------------ on the hub
 
 

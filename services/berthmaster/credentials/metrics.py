@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from berthmaster.credentials.core import Counts, Status
+from berthmaster.credentials.renewal import Renewal
 from berthmaster.credentials.stages import Stage
 from berthmaster.runtime.metrics import Metrics
 
@@ -27,9 +28,19 @@ class CredentialsMetrics:
         self._issued = metrics.counter("issued", "First tokens of clusters")
         self._rotated = metrics.counter("rotated", "Tokens that took the place of others")
         self._revoked = metrics.counter("revoked", "Clusters whose access was revoked")
+        self._ways_in = metrics.counter("bootstrap_renewed", "Bootstrap tokens that were renewed")
+        self._ways_in_failing = metrics.gauge(
+            "failing_bootstraps", "Clusters whose bootstrap token should be renewed and cannot be"
+        )
         self._failures = metrics.counter("failures", "Steps that failed", ["stage"])
         self._shown: dict[str, float] = {}
         self._named: set[str] = set()
+
+    def show_ways_in(self, renewal: Renewal) -> None:
+        """Of the tokens by which we get into workers."""
+        self._ways_in.inc(renewal.renewed - self._shown.get("ways in", 0))
+        self._shown["ways in"] = renewal.renewed
+        self._ways_in_failing.set(len(renewal.failing))
 
     def show(self, statuses: Sequence[Status], counts: Counts, now_s: float) -> None:
         """All of it as of now."""

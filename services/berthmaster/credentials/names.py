@@ -59,6 +59,11 @@ def account(hub: str, cluster: str) -> str:
     return f"{HUB_SECRET}{begin}-{digest(hub, cluster)}"
 
 
+def bootstrap(hub: str, cluster: str) -> str:
+    """Account and roles on the worker by which we get in there."""
+    return f"berth-bootstrap-{digest(hub, cluster)}"
+
+
 def bound(account: str, serial: str) -> str:
     """The Secret on the worker that one token is bound to."""
     return f"{account}-{serial}"

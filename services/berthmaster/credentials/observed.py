@@ -5,9 +5,12 @@ Nothing here shows a token when printed.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from berthmaster.credentials.names import digest
+
+LEAST_LIFE_S: Final = 600.0  # of a token: what an API server grants at least
+SHARE: Final = 2 / 3  # of its life, after which a bootstrap's token is renewed
 
 
 class Endpoint(NamedTuple):
@@ -44,6 +47,25 @@ class Token:
     serial: str
     text: str = field(repr=False)
     expires_at_s: float = 0.0  # 0 = not said
+
+
+class Life(NamedTuple):
+    """What a ServiceAccount's token says of itself."""
+
+    namespace: str
+    account: str
+    issued_at_s: float
+    expires_at_s: float
+
+    @property
+    def lasts_s(self) -> float:
+        """How long it was made for; not less than an API server grants."""
+        return max(LEAST_LIFE_S, self.expires_at_s - self.issued_at_s)
+
+    def is_due(self, now_s: float, renew_after_s: float) -> bool:
+        """``renew_after_s``: 0 = at two thirds of its life."""
+        after_s = renew_after_s or SHARE * (self.expires_at_s - self.issued_at_s)
+        return now_s >= self.issued_at_s + after_s
 
 
 class Managed(NamedTuple):

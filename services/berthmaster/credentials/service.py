@@ -3,13 +3,14 @@
 ::
 
     berth serve credentials                                    in a pod of the hub
-    berth serve credentials --kubeconfig F --context C --namespace berth-system
+    berth serve credentials --kubeconfig F --context C --namespace berth-credentials
 
 For each ClusterProfile and ManagedCluster that the selector takes: a Secret ``multikueue-CLUSTER``
 in Kueue's namespace and a MultiKueueCluster. It needs no bus: nothing that it knows may travel over
 one. Replicas stand by on a Lease. Rights: deploy/kubernetes/credentials.
 """
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from berthmaster.controller.answer import Answer
@@ -24,6 +25,7 @@ from berthmaster.credentials.index import ClusterIndex
 from berthmaster.credentials.instructions import Check, Step
 from berthmaster.credentials.metrics import CredentialsMetrics
 from berthmaster.credentials.objects import Secret
+from berthmaster.credentials.renewal import Renewal
 from berthmaster.credentials.rights import rules
 from berthmaster.credentials.settings import CredentialsSettings
 from berthmaster.credentials.status_writer import StatusWriter
@@ -38,13 +40,14 @@ from berthmaster.kubernetes.objects import Object
 from berthmaster.kubernetes.resources import NAMESPACES
 from berthmaster.kubernetes.selector import parse_selector
 from berthmaster.runtime.errors import CannotStart
-from berthmaster.runtime.periodic import stopped_within
+from berthmaster.runtime.periodic import beats, stopped_within
 from berthmaster.runtime.service import Context, Service
 
 NAME: Final = "credentials"
 HOUSE_S: Final = 1.0  # between two looks at all clusters, for figures and the status
 IDENTITY_PAUSE_S: Final = 1.0
 IDENTITY: Final = "kube-system"  # its uid is the hub's id, as other services have it
+WAYS_IN_S: Final = 5.0  # between two looks at bootstrap tokens
 HUB: Final = "identity of the hub"  # a part of health
 
 
@@ -90,6 +93,14 @@ class CredentialsController(Controller[Step]):
         # A step whose turn has come goes on while a mirror lists anew.
         writer.may_write = lambda: self.lease is not None and self.lease.held
         self.watches(watched(settings, self._namespace), absent_s=settings.absent_s)
+        self._renewal = Renewal(
+            client,
+            self._workers,
+            self._bootstraps,
+            renew_after_s=settings.renew_bootstrap_after_s,
+            now=ctx.now,
+            log=ctx.log,
+        )
         self._status = StatusWriter(ctx, client, self._namespace)
         self._figures = CredentialsMetrics(ctx.metrics)
 
@@ -100,6 +111,7 @@ class CredentialsController(Controller[Step]):
         self.start()
         ctx.spawn(self._identify(), name=HUB)
         ctx.spawn(self._status.run(), name="status of all clusters")
+        ctx.spawn(self._renew_ways_in(), name="bootstrap tokens")
         self.lead_by(
             Lease(
                 self.client,
@@ -155,6 +167,11 @@ class CredentialsController(Controller[Step]):
                 self.ctx.health.ready(HUB, False, str(error))
             await stopped_within(IDENTITY_PAUSE_S, self.ctx.stopping)
 
+    async def _renew_ways_in(self) -> None:
+        async for _ in beats(WAYS_IN_S, self.ctx.stopping):
+            if self.acting:
+                await self._renewal.look(self._index.ways_in())
+
     # Acting
 
     def may_act(self) -> bool:
@@ -175,12 +192,17 @@ class CredentialsController(Controller[Step]):
         if answer.done and not isinstance(write, Check):
             self.ctx.log.info("step done", step=type(write).__name__, cluster=write.cluster)
 
+    def _ways_in_failing(self) -> Iterable[tuple[str, str]]:
+        return self._renewal.failing.items() if self.acting else ()
+
     def show(self) -> None:
         now_s = self.now()
         statuses = self._credentials.statuses(now_s) if self.acting else []
         failing = [f"{one.cluster}: {one.message}" for one in statuses if one.failing]
+        failing += [f"{name}: its bootstrap: {why}" for name, why in self._ways_in_failing()]
         self.ctx.health.ready("renewals", not failing, "; ".join(failing)[:1000])
         self._figures.show(statuses, self._credentials.counts, now_s)
+        self._figures.show_ways_in(self._renewal)
         if self.acting:
             self._status.show(statuses)
 

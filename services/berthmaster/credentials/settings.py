@@ -1,8 +1,9 @@
 """What credentials can be told."""
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
+from berthmaster.credentials.observed import LEAST_LIFE_S
 from berthmaster.credentials.rights import DEFAULT_FRAMEWORKS, FRAMEWORKS
 from berthmaster.credentials.stages import Times
 from berthmaster.kubernetes.joining import ClusterSettings
@@ -10,7 +11,6 @@ from berthmaster.kubernetes.selector import SelectorError, parse_selector
 from berthmaster.runtime.settings import setting
 
 Origin = Literal["auto", "ocm", "bootstrap"]
-LEAST_LIFETIME_S: Final = 600.0  # what an API server grants at least
 
 
 def _selector(text: str) -> str:
@@ -58,7 +58,7 @@ class CredentialsSettings(ClusterSettings):
     )
     lifetime_s: float = setting(
         86_400.0,
-        least=LEAST_LIFETIME_S,
+        least=LEAST_LIFE_S,
         most=30 * 86_400.0,
         help="seconds that a token lives: a day, so that a worker may be out of reach for hours "
         "before its token runs out, and a copy that leaks is soon worth nothing; API servers may "
@@ -69,6 +69,12 @@ class CredentialsSettings(ClusterSettings):
         least=0,
         help="seconds after which a token is renewed though it could live on; 0 = at two thirds "
         "of its life",
+    )
+    renew_bootstrap_after_s: float = setting(
+        0.0,
+        least=0,
+        help="seconds after which a bootstrap Secret's own token is renewed; 0 = at two thirds of "
+        "its life",
     )
     grace_s: float = setting(
         60.0,

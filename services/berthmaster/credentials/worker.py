@@ -14,7 +14,7 @@ from berthmaster.credentials.bootstrap import Bootstraps
 from berthmaster.credentials.errors import NotOurs, NoWayIn
 from berthmaster.credentials.index import is_ours
 from berthmaster.credentials.objects import Secret
-from berthmaster.credentials.observed import Bootstrap, Endpoint, Minted, Survey
+from berthmaster.credentials.observed import Bootstrap, Endpoint, Life, Minted, Survey
 from berthmaster.credentials.rights import Rule
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.config import Access
@@ -182,6 +182,17 @@ class WorkerSteps:
         if lives_s:  # by our clock rather than by theirs
             expires_s = issued_at_s + lives_s
         return Minted(source.target, serial, issued_at_s, expires_s, found.status.token)
+
+    async def give_token(self, cluster: str, source: Bootstrap, life: Life) -> str:
+        """A new token of the account that we get in as, tried. Raises KubernetesError."""
+        client = await self._client(cluster, source)
+        path = SERVICE_ACCOUNTS.path(
+            namespace=life.namespace, name=life.account, subresource="token"
+        )
+        wanted = manifests.own_token_request(life.lasts_s)
+        found = await client.create(path, wanted, _TokenRequest)
+        await self.prove(source.endpoint, found.status.token)
+        return found.status.token
 
     async def sweep(self, cluster: str, source: Bootstrap, serials: Sequence[str]) -> None:
         """Delete bound Secrets; their tokens end with them."""

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from berthmaster.credentials import names
 from berthmaster.credentials.rights import DEFAULT_FRAMEWORKS, FRAMEWORKS, rules
 from berthmaster.credentials.service import main
 from berthmaster.credentials.settings import CredentialsSettings
+from berthmaster.credentials.way_in import documents
 from berthmaster.runtime.errors import CannotStart, SettingsError
 from berthmaster.runtime.health import Health
 from berthmaster.runtime.log import Log
@@ -58,21 +60,47 @@ def test_no_kind_of_job_brings_more_than_itself() -> None:
 
 
 def test_the_bootstrap_account_can_hand_on_multikueues_rights_and_nothing_more() -> None:
-    held = one("bootstrap", "ClusterRole", "berthmaster-bootstrap")["rules"]
-    wanted = rules(tuple(FRAMEWORKS))
-    assert [{**rule, "verbs": sorted(rule["verbs"])} for rule in held[2:]] == wanted
-    assert [rule["resources"] for rule in held[:2]] == [
-        ["clusterroles", "clusterrolebindings"],
-        ["namespaces"],
+    found = documents("hub-uid", "east", namespace="ours", frameworks=tuple(FRAMEWORKS))
+    by_kind = {each["kind"]: each for each in found}
+    assert list(by_kind) == [
+        *("Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role"),
+        "RoleBinding",
     ]
-    assert held[1]["verbs"] == ["get"]
-    text = yaml.safe_dump(list(render(DEPLOY / "bootstrap")))
-    assert "escalate" not in text
-    assert "bind\n" not in text
-    assert "impersonate" not in text
-    inside = one("bootstrap", "Role", "berthmaster-bootstrap")["rules"]
-    secrets = [rule["verbs"] for rule in inside if rule["resources"] == ["secrets"]]
-    assert secrets == [["list", "create", "delete"]]
+    mine = names.bootstrap("hub-uid", "east")
+    assert {each["metadata"]["name"] for each in found[1:]} == {mine}
+    held = by_kind["ClusterRole"]["rules"]
+    assert held[3:] == rules(tuple(FRAMEWORKS))
+    text = yaml.safe_dump(found)
+    assert not any(word in text for word in ("escalate", "bind\n", "impersonate", "'*'"))
+
+
+def test_it_changes_and_deletes_only_what_it_makes_itself() -> None:
+    found = documents("hub-uid", "east", namespace="ours", frameworks=DEFAULT_FRAMEWORKS)
+    made = names.account("hub-uid", "east")
+    mine = names.bootstrap("hub-uid", "east")
+    kueues = {rule["resources"][0] for rule in rules(DEFAULT_FRAMEWORKS)}
+    reach = {
+        (kind, tuple(rule["resources"])): rule.get("resourceNames")
+        for each in found
+        if (kind := each["kind"]) in ("Role", "ClusterRole")
+        for rule in each["rules"]
+        if {"patch", "delete"} & set(rule["verbs"]) and rule["resources"][0] not in kueues
+    }
+    assert reach == {
+        ("ClusterRole", ("clusterroles", "clusterrolebindings")): [made],
+        ("Role", ("serviceaccounts",)): [made],
+        ("Role", ("secrets",)): None,  # in a namespace of our own, empty ones
+    }
+    [tokens] = [
+        rule["resourceNames"]
+        for each in found
+        if each["kind"] == "Role"
+        for rule in each["rules"]
+        if rule["resources"] == ["serviceaccounts/token"]
+    ]
+    assert tokens == [made, mine]
+    other = documents("hub-uid", "west", namespace="ours", frameworks=DEFAULT_FRAMEWORKS)
+    assert not {each["metadata"]["name"] for each in other[1:]} & {mine}
 
 
 def test_on_the_hub_secrets_are_within_reach_in_two_namespaces_and_under_one_name() -> None:
@@ -85,11 +113,13 @@ def test_on_the_hub_secrets_are_within_reach_in_two_namespaces_and_under_one_nam
     ]
     assert sorted(reach, key=str) == [
         ("ClusterRole", "", ["berthmaster-multikueue"]),
-        ("Role", "berth-system", None),
+        ("Role", "berth-credentials", None),
         ("Role", "kueue-system", None),
     ]
     mine = one("credentials", "Role", "berthmaster-credentials")["rules"]
-    assert [rule["verbs"] for rule in mine if "secrets" in rule["resources"]] == [["list", "watch"]]
+    assert [rule["verbs"] for rule in mine if "secrets" in rule["resources"]] == [
+        ["list", "watch", "patch"]
+    ]
 
 
 def test_its_pod_runs_as_its_own_account_without_privilege() -> None:

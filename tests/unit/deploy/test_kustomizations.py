@@ -19,7 +19,7 @@ from tests.support.kustomize import Manifest, render
 
 DEPLOY = Path(__file__).parents[3] / "deploy" / "kubernetes"
 FOLDERS = (
-    *("agent", "external", "placement", "credentials", "bootstrap"),
+    *("agent", "external", "placement", "credentials"),
     *("overlays/observe", "overlays/order", "overlays/dispatch", "nominations"),
 )
 SIDES = ("agent", "overlays/dispatch")
@@ -98,6 +98,19 @@ def test_whoever_selects_the_pod_means_its_labels_and_ports(folder: str) -> None
         if folder != "agent":
             assert service["spec"]["selector"].items() <= labels.items()
             assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
+
+
+@pytest.mark.parametrize("folder", [*PODS, "external"])
+def test_network_policies_name_who_comes_in_and_where_a_pod_may_go(folder: str) -> None:
+    policies = [each for each in render(DEPLOY / folder) if each["kind"] == "NetworkPolicy"]
+    assert policies
+    for spec in (each["spec"] for each in policies):
+        assert all(rule.get("from") and rule.get("ports") for rule in spec["ingress"])
+        if folder != "external":  # it opens one port more of a pod that the hub's own one closes
+            assert spec["policyTypes"] == ["Ingress", "Egress"]
+            assert all(rule["ports"] for rule in spec["egress"])
+            out = {port["port"] for rule in spec["egress"] for port in rule["ports"]}
+            assert out <= {53, 443, 6443, 4222}
 
 
 @pytest.mark.parametrize(
