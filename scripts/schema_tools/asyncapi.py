@@ -24,6 +24,7 @@ from berthmaster.messages.api import (
     ChangeReply,
     DryRunReply,
     GetReply,
+    HelloReply,
     ListReply,
     OperatorReply,
     Refusal,
@@ -54,6 +55,7 @@ VERSION: Final = "3.0.0"
 CONTENT_TYPE: Final = "application/json"
 
 PARAMETERS: Final = {
+    "kind": "What happened, such as `placed`.",
     "tenant": "Who submits and sees. Permissions on the subject enforce it.",
     "id": "The workload's id, chosen by its submitter.",
     "cluster": "A worker cluster.",
@@ -85,6 +87,7 @@ ALSO_WRITTEN_BY: Final[dict[str, tuple[str, ...]]] = {
 }
 ENDING_KINDS: Final = frozenset({"succeeded", "failed", "cancelled"})
 REPLIES: Final[dict[str, type[msgspec.Struct]]] = {
+    "hello": HelloReply,
     "submit": SubmitReply,
     "cancel": ChangeReply,
     "reprioritize": ChangeReply,
@@ -177,6 +180,8 @@ def _events() -> Iterator[Channel]:
             _writers(kind),
             ("gateway", "resolver", "multikueue", "executor", "archivist"),
         )
+    stored = _address(subjects.stored_event, "tenant", "id", "kind", "cluster_or_none")
+    yield Channel("event", stored, tuple(EVENT_KINDS), "", ("nats-server",), ("tenant",))
     yield Channel(
         "decision",
         _address(subjects.decision, "cell"),

@@ -12,7 +12,7 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server, ServerConfig
 from berthmaster.bus.endpoints import Endpoint, Endpoints, serve
 from berthmaster.bus.keys import USERS_CONF, make_keys, seed_file
-from berthmaster.bus.log import event_subject
+from berthmaster.bus.log import EventLog, event_subject
 from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.bus.streams import ensure_streams
 from berthmaster.client import (
@@ -22,13 +22,21 @@ from berthmaster.client import (
     TooLargeError,
     UnavailableError,
     UnexpectedReplyError,
+    following,
 )
+from berthmaster.lifecycle.instructions import Refused, Stored
 from berthmaster.messages.api import GetReply, RecordedEvent, Refusal, SubmitReply, WorkloadView
 from berthmaster.messages.families import JOB_REQUESTS, encode
 from berthmaster.messages.fleet import ClusterAlive, Stamp
-from berthmaster.messages.workload import Cancelled, JobRequest, Submitted
+from berthmaster.messages.workload import (
+    Cancelled,
+    CancelRequested,
+    JobRequest,
+    Submitted,
+    WorkloadEvent,
+)
 from berthmaster.runtime.ports import free_ports
-from tests.bus.tools import Lines, Settings, connected, story
+from tests.bus.tools import Lines, Settings, connected, story, until
 
 JOB = JobRequest(id="train-7")
 LATER = Refusal(code="unavailable", field="", value="", expected="try again", retry=True)
@@ -241,7 +249,7 @@ async def test_a_tenants_own_user_sees_its_story_and_what_comes_and_nothing_else
             await answering(gateway, "lab", "get", answer)
             async with aclosing(me.watch(workload="a", since=0)) as events:
                 seen = [await anext(events) for _ in range(2)]
-            assert [(each.sequence, each.event) for each in seen] == [(1, first), (0, last)]
+            assert [(each.sequence, each.event) for each in seen] == [(1, first), (2, last)]
             # Since an event: its story after that, and then what comes.
             async with aclosing(me.watch(workload="a", since=1)) as events:
                 assert (await anext(events)).event == last
@@ -253,3 +261,67 @@ async def test_a_tenants_own_user_sees_its_story_and_what_comes_and_nothing_else
                 await me.fleet()
             with pytest.raises(NotAllowedError):
                 await me.cordon("berlin")
+
+
+@story
+async def test_who_watches_hears_what_is_stored_and_no_event_that_was_refused(
+    tmp_path: Path,
+) -> None:
+    keys = tmp_path / "keys"
+    make_keys(keys, ["gateway", "setup", "tenant.lab"])
+    config = ServerConfig(sync="default", extra=(keys / USERS_CONF).read_text())
+
+    def user(server: Server, name: str) -> Settings:
+        return Settings(server.url, seed_file(keys, name), inbox_prefix(name))
+
+    stale = Cancelled(tenant="lab", id="a", after=0, at_s=0, by="t", digest="d", submitted_at_s=0)
+    with Server(tmp_path / "nats", config) as server:
+        log = Lines()
+        async with await Connection.open(user(server, "setup"), "setup", log) as setup:
+            await ensure_streams(setup)
+        me = Client.connect(
+            server.url,
+            tenant="lab",
+            seed_file=seed_file(keys, "tenant.lab"),
+            inbox_prefix=inbox_prefix("tenant.lab"),
+            timeout_s=3,
+        )
+        async with await Connection.open(user(server, "gateway"), "gateway", log) as gateway, me:
+            events = EventLog(gateway)
+            async with aclosing(me.watch()) as seen:
+                before = len(me.connection.nc._subs)
+                heard = asyncio.ensure_future(anext(seen))
+                await until(lambda: len(me.connection.nc._subs) > before, "it listens")
+                await me.connection.flush()
+                assert await events.append(submitted("a")) == Stored(1)
+                assert isinstance(await events.append(stale), Refused)
+                assert await events.append(submitted("b")) == Stored(2)
+                first, second = await heard, await anext(seen)
+            assert [(one.sequence, one.event) for one in (first, second)] == [
+                (1, submitted("a")),
+                (2, submitted("b")),
+            ]
+            assert abs(first.stored_at_s - gateway.now()) < 10
+
+
+def test_what_was_not_heard_is_noticed_at_the_next_event_that_names_it() -> None:
+    first = submitted("a")
+    wish = CancelRequested(tenant="lab", id="a", after=1, at_s=0, by="t", cluster="berlin")
+    last = Cancelled(tenant="lab", id="a", after=2, at_s=0, by="t", digest="d", submitted_at_s=0)
+    chains = following.Chains()
+
+    def at(sequence: int, event: WorkloadEvent) -> following.SeenEvent:
+        return following.SeenEvent(sequence=sequence, stored_at_s=0.0, event=event)
+
+    assert chains.missing(at(1, first)) == []
+    assert chains.take(at(1, first))
+    assert not chains.take(at(1, first))
+    assert chains.missing(at(3, last)) == ["a"]  # the wish was not heard
+    assert [chains.take(at(number, one)) for number, one in ((1, first), (2, wish))] == [
+        False,
+        True,
+    ]
+    assert chains.missing(at(3, last)) == []
+    assert chains.open() == ["a"]
+    assert chains.take(at(3, last))
+    assert chains.open() == []  # of what has ended nothing more comes

@@ -440,8 +440,8 @@ CASES: Mapping[str, Case] = {
         may=(
             "pub berth.api.acme.submit",
             "pub berth.api.acme.get",
-            "sub berth.workload.acme.>",
-            "sub berth.workload.acme.job-1.>",
+            "sub berth.event.acme.>",
+            "sub berth.event.acme.job-1.>",
             "sub _INBOX.tenant.acme.x.*",
         ),
         may_not=(
@@ -450,8 +450,11 @@ CASES: Mapping[str, Case] = {
             f"{EVENT}submitted.-",
             f"{EVENT}succeeded.c1",
             f"{API}STREAM.INFO.WORKLOADS",
+            f"{API}STREAM.INFO.FLEET",
             f"{API}STREAM.MSG.GET.WORKLOADS",
             f"{API}CONSUMER.CREATE.WORKLOADS.x.berth.workload.acme.>",
+            "sub berth.workload.acme.>",
+            "sub berth.event.rival.>",
             "sub berth.workload.rival.>",
             "sub berth.workload.>",
             "sub berth.api.acme.submit",

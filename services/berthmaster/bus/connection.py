@@ -40,10 +40,12 @@ class _ApiErrorBody(msgspec.Struct):
 
 class _ApiReply(msgspec.Struct):
     error: _ApiErrorBody | None = None
-    ts: str = ""
+    ts: str = ""  # JetStream's
+    now_s: float = 0.0  # a ``hello``'s
 
 
 _API_REPLY: Final = msgspec.json.Decoder(_ApiReply)
+SERVER_CLOCK: Final = "$JS.API.STREAM.INFO.FLEET"  # JetStream's answers tell the server's time
 Handler = Callable[[str, bytes], None]
 
 
@@ -71,6 +73,7 @@ class Connection:
         self._reconnect_waiters: list[Callable[[], None]] = []
         self._clock = clock or ServerClock()
         self.storing = Storing(log, self._clock.monotonic)
+        self._clock_subject = SERVER_CLOCK
         self._clock_task: asyncio.Task[None] | None = None
         self._url = ""
         self._ca_file: Path | None = None
@@ -89,13 +92,18 @@ class Connection:
         *,
         timeout_s: float | None = None,
         clock: ServerClock | None = None,
+        clock_subject: str = SERVER_CLOCK,
     ) -> "Connection":
         """Connect; waits for a server that is not there yet, for ``timeout_s`` or for ever.
+
+        ``clock_subject``: whom to ask for the server's time; those who may not ask JetStream ask
+        the service that they speak to (verb ``hello``).
 
         Raises NotConnected when the time is over, BusError when the server will not have us or the
         settings cannot be right.
         """
         self = cls(name, log, clock)
+        self._clock_subject = clock_subject
         try:
             await self._connect(settings, timeout_s)
             await self._requests.start()
@@ -340,12 +348,14 @@ class Connection:
     async def _read_clock(self) -> None:
         try:
             sent_s = self._clock.monotonic()
-            reply = await self.request("$JS.API.STREAM.INFO.FLEET", b"")
+            reply = await self.request(self._clock_subject, b"{}")
             received_s = self._clock.monotonic()
-            if stamp := _API_REPLY.decode(reply.data).ts:
-                self._clock.observe(sent_s, received_s, datetime.fromisoformat(stamp).timestamp())
+            told = _API_REPLY.decode(reply.data)
+            told_s = datetime.fromisoformat(told.ts).timestamp() if told.ts else told.now_s
+            if told_s:
+                self._clock.observe(sent_s, received_s, told_s)
         except (BusError, msgspec.DecodeError, ValueError):
-            pass  # the streams may not be made yet; the local clock serves until the next try
+            pass  # nobody may be there yet; the local clock serves until the next try
 
     async def _keep_clock(self) -> None:
         while True:

@@ -88,7 +88,7 @@ def _api(*subjects: str) -> tuple[str, ...]:
     return tuple(f"$JS.API.{subject}" for subject in subjects)
 
 
-_CLOCK: Final = _api(f"STREAM.INFO.{FLEET}")  # connection.py: every connection keeps server time
+_CLOCK: Final = _api(f"STREAM.INFO.{FLEET}")  # connection.py: services read the server's time
 
 
 def _follow(stream: str, *filters: str) -> tuple[str, ...]:
@@ -393,9 +393,8 @@ def _restorer(_: str) -> Grants:
 
 def _tenant(tenant: str) -> Grants:
     return Grants(
-        # INFO of FLEET is how the client library of ours reads the server's clock.
-        publish=(*_CLOCK, f"berth.api.{tenant}.*"),
-        subscribe=(f"berth.workload.{tenant}.>",),
+        publish=(f"berth.api.{tenant}.*",),
+        subscribe=(f"berth.event.{tenant}.>",),
     )
 
 

@@ -82,6 +82,9 @@ def stream_configs(
             "discard": "new",
             "max_bytes": workloads_max_bytes,
             "allow_atomic": True,
+            # Who watches hears what is stored: a subscription to the subjects themselves would also
+            # hear what the stream refused.
+            "republish": {"src": subjects.ALL_WORKLOADS, "dest": subjects.ALL_EVENTS},
         },
         common
         | {

@@ -15,6 +15,7 @@ NONE: Final = "-"  # the place of a cluster or node in subjects that have none
 MAX_TOKEN_CHARS: Final = 512  # a 253-byte name (Kubernetes' limit), half of it escaped
 
 ALL_WORKLOADS: Final = "berth.workload.>"
+ALL_EVENTS: Final = "berth.event.>"  # what ALL_WORKLOADS is republished as, once it is stored
 ALL_DECISIONS: Final = "berth.decision.>"
 ALL_FLEET: Final = "berth.fleet.>"
 ALL_CONTROL: Final = "berth.control.>"
@@ -120,6 +121,22 @@ def workload_events_of(kind: str) -> str:
 def workloads_of(tenant: str) -> str:
     """Every event of one tenant."""
     return f"berth.workload.{token(tenant)}.>"
+
+
+def stored_event(tenant: str, workload_id: str, kind: str, cluster: str | None) -> str:
+    """Where the stream tells that an event of a workload is stored."""
+    event = workload_event(tenant, workload_id, kind, cluster)
+    return f"berth.event.{event.removeprefix('berth.workload.')}"
+
+
+def stored_workload(tenant: str, workload_id: str) -> str:
+    """Every event of one workload, as the stream tells that it is stored."""
+    return f"berth.event.{token(tenant)}.{token(workload_id)}.>"
+
+
+def stored_events(tenant: str) -> str:
+    """Every event of one tenant, as the stream tells that it is stored."""
+    return f"berth.event.{token(tenant)}.>"
 
 
 def decision(cell: str) -> str:

@@ -19,6 +19,7 @@ from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError, NoAnswer, NotConnected, NotPermitted, TooLarge
 from berthmaster.bus.follow import Follower, Recorded
+from berthmaster.bus.nats_py import Msg
 from berthmaster.bus.streams import CONTROL, DEAD, FLEET, WORKLOADS, stream_info
 from berthmaster.client import following
 from berthmaster.client.errors import (
@@ -55,7 +56,7 @@ from berthmaster.messages.families import API_REPLIES, UNREADABLE, encode
 from berthmaster.messages.placement import MAIN_CELL
 from berthmaster.messages.quality import QualityReport
 from berthmaster.messages.telemetry import NodeTelemetry
-from berthmaster.messages.workload import JobRequest, WorkloadEvent
+from berthmaster.messages.workload import JobRequest
 from berthmaster.runtime.backoff import Backoff
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -129,7 +130,11 @@ class Client:
     async def __aenter__(self) -> Self:
         try:
             self._open = await Connection.open(
-                self._settings, "client", _Silent(), timeout_s=self._connect_timeout_s
+                self._settings,
+                "client",
+                _Silent(),
+                timeout_s=self._connect_timeout_s,
+                clock_subject=subjects.api(self.tenant, "hello"),
             )
         except NotConnected as error:
             raise UnavailableError(str(error)) from error
@@ -257,9 +262,9 @@ class Client:
         ``since``: the sequence after which to begin, 0 for all that is stored; None: from now on.
         ``tenant``: another tenant's, "*" for everybody's, for those who may.
 
-        A tenant's own user may not read streams. It gets events as they happen, and of one
-        workload its story since then before them. The sequence of what happens is 0 then, its
-        time that of its arrival. The past of several is refused: NotAllowedError.
+        A tenant's own user may not read streams. It hears what is stored as it happens, and of one
+        workload its story since then before that; what a lost connection kept from it is read
+        again. The past of several is refused: NotAllowedError.
         """
         who = self.tenant if tenant is None else tenant
         if workload is not None:
@@ -269,9 +274,11 @@ class Client:
         try:
             last = await self.last_sequence()
         except NotAllowedError:
+            if who != self.tenant:
+                raise
             if since is not None and workload is None:
                 raise NotAllowedError(NO_PAST) from None
-            async with aclosing(self._watch_live(filters, workload, since)) as live:
+            async with aclosing(self._watch_live(workload, since)) as live:
                 async for seen in live:
                     yield seen
             return
@@ -282,42 +289,55 @@ class Client:
                 yield seen
 
     async def _watch_live(
-        self, filters: str, workload: str | None, since: int | None
+        self, workload: str | None, since: int | None
     ) -> AsyncGenerator[SeenEvent, None]:
-        """Events as they arrive, after the story that the gateway knows, none of them twice."""
-        feed: following.Feed[SeenEvent] = following.Feed()
+        """Events as the stream tells that they are stored, after the story that the gateway knows:
+        none twice, and none left out, since each names the one before it."""
+        feed: following.Feed[SeenEvent | None] = following.Feed()
 
-        def take(subject: str, data: bytes) -> None:
-            recorded = Recorded(subject, 0, self.now(), data, 0)
-            if (seen := following.event_of(recorded)) is not None:
+        async def take(msg: Msg) -> None:
+            if (seen := following.stored_event_of(msg)) is not None:
                 feed.put(seen)
 
-        violations = len(self.connection.violations)
-        subscription = await following.settled(self.connection.subscribe(filters, take))
+        if workload is None:
+            filters = subjects.stored_events(self.tenant)
+        else:
+            filters = subjects.stored_workload(self.tenant, workload)
+        conn = self.connection
+        violations = len(conn.violations)
+        forget = conn.when_reconnected(lambda: feed.put(None))
+        subscription = await following.settled(conn.subscribe_raw(filters, take))
         try:
-            await following.settled(self.connection.flush())
-            if new := self.connection.violations[violations:]:
+            await following.settled(conn.flush())
+            if new := conn.violations[violations:]:
                 raise NotAllowedError(new[0])
-            told: Sequence[WorkloadEvent] = ()
+            chains = following.Chains()
             if workload is not None and since is not None:
                 # Asked after subscribing, so that nothing falls in between.
-                recordeds = (await self.get(workload, story=True)).story
-                told = [recorded.event for recorded in recordeds]
-                for recorded in recordeds:
-                    if recorded.sequence <= since:
-                        continue
-                    yield SeenEvent(
-                        sequence=recorded.sequence,
-                        stored_at_s=recorded.stored_at_s,
-                        event=recorded.event,
-                    )
+                chains.begin(workload, since)
+                for seen in await self._story_since(chains, workload):
+                    yield seen
             async with aclosing(feed.items()) as events:
-                async for seen in events:
-                    if seen.event not in told:
-                        yield seen
+                async for item in events:
+                    # None: connected again, and nobody knows what was said meanwhile.
+                    again = chains.open() if item is None else chains.missing(item)
+                    for name in again:
+                        for seen in await self._story_since(chains, name):
+                            yield seen
+                    if item is not None and chains.take(item):
+                        yield item
         finally:
-            if self.connection.connected:
+            forget()
+            if conn.connected:
                 await subscription.unsubscribe()
+
+    async def _story_since(self, chains: following.Chains, workload: str) -> Sequence[SeenEvent]:
+        """What of a workload's story has not been seen yet."""
+        found = [
+            SeenEvent(sequence=one.sequence, stored_at_s=one.stored_at_s, event=one.event)
+            for one in (await self.get(workload, story=True)).story
+        ]
+        return [seen for seen in found if chains.take(seen)]
 
     async def last_sequence(self) -> int:
         """The last sequence of the workloads' stream: a `watch` since then misses nothing after."""

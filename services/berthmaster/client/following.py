@@ -5,7 +5,7 @@ long that the buffer fills gets an error and no gap: what was missed can be read
 """
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Final, Generic, TypeVar
@@ -14,6 +14,8 @@ import msgspec
 
 from berthmaster.bus.errors import ApiError, BusError, NotPermitted
 from berthmaster.bus.follow import Follower, Recorded
+from berthmaster.bus.log import parse_time_s
+from berthmaster.bus.nats_py import Msg
 from berthmaster.client.errors import BerthError, NotAllowedError, UnavailableError
 from berthmaster.messages.control import ControlFact
 from berthmaster.messages.families import (
@@ -31,10 +33,11 @@ from berthmaster.messages.placement import Decision
 from berthmaster.messages.quality import QualityReport
 from berthmaster.messages.records import DeadLetter
 from berthmaster.messages.telemetry import NodeTelemetry
-from berthmaster.messages.workload import WorkloadEvent
+from berthmaster.messages.workload import Cancelled, Failed, Succeeded, WorkloadEvent
 
 T = TypeVar("T")
 MAX_BUFFERED: Final = 200_000
+MAX_CHAINS: Final = 10_000  # workloads whose last event is remembered
 
 
 class SeenEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -174,7 +177,55 @@ async def settled(what: Awaitable[T]) -> T:
         raise UnavailableError(str(error)) from error
 
 
+class Chains:
+    """How far each workload's events were seen. An event names the one before it (``after``), so
+    one that was not heard is noticed at the next, or looked for after a lost connection."""
+
+    def __init__(self, most: int = MAX_CHAINS) -> None:
+        self._most = most
+        self._last: OrderedDict[str, int] = OrderedDict()
+        self._ended: set[str] = set()
+
+    def begin(self, workload: str, since: int) -> None:
+        """Everything after this sequence is to be seen."""
+        self._last[workload] = since
+
+    def open(self) -> list[str]:
+        """Workloads of which more may come."""
+        return [name for name in self._last if name not in self._ended]
+
+    def missing(self, seen: SeenEvent) -> list[str]:
+        """Its workload, if something between this event and the last one was not seen."""
+        last = self._last.get(seen.event.id)
+        return [seen.event.id] if last is not None and last < seen.event.after else []
+
+    def take(self, seen: SeenEvent) -> bool:
+        """Whether it is new."""
+        name = seen.event.id
+        if seen.sequence <= self._last.get(name, 0):
+            return False
+        self._last[name] = seen.sequence
+        self._last.move_to_end(name)
+        if isinstance(seen.event, Succeeded | Failed | Cancelled):
+            self._ended.add(name)
+        if len(self._last) > self._most:
+            oldest, _ = self._last.popitem(last=False)
+            self._ended.discard(oldest)
+        return True
+
+
 # Decoders: a message that this version cannot read is passed over; the services bury it.
+
+
+def stored_event_of(msg: Msg) -> SeenEvent | None:
+    """An event of a workload as the stream tells of it, with the sequence that it has there."""
+    headers = msg.headers or {}
+    try:
+        sequence = int(headers.get("Nats-Sequence", ""))
+        stored_at_s = parse_time_s(headers.get("Nats-Time-Stamp", ""))
+        return SeenEvent(sequence=sequence, stored_at_s=stored_at_s, event=EVENTS.decode(msg.data))
+    except (*UNREADABLE, ValueError):
+        return None
 
 
 def event_of(recorded: Recorded) -> SeenEvent | None:

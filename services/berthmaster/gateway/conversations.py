@@ -43,7 +43,7 @@ from berthmaster.lifecycle.instructions import (
     Unknown,
 )
 from berthmaster.lifecycle.states import HELD, State
-from berthmaster.messages.api import ApiReply, OperatorReply, RecordedEvent, Refusal
+from berthmaster.messages.api import ApiReply, HelloReply, OperatorReply, RecordedEvent, Refusal
 from berthmaster.messages.control import (
     ClusterLost,
     ControlFact,
@@ -299,6 +299,12 @@ def page(shared: SharedState, asked: Requested, tenant: str) -> ApiReply:
     if not shared.caught_up:
         return unavailable("the log has not been read to its end yet")
     return shared.view.page(tenant, request)
+
+
+def hello(asked: Requested, now_s: float) -> ApiReply:
+    """The verb hello."""
+    request = validation.hello_request(asked.data)
+    return request if isinstance(request, Refusal) else HelloReply(now_s=now_s)
 
 
 def order(shared: SharedState, asked: Requested, now_s: float) -> Conversation:

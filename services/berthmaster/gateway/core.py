@@ -159,6 +159,8 @@ class Gateway:
         if self._shared.damage and asked.verb in CHANGING:
             return unavailable(self._shared.damage)
         match asked.verb:
+            case "hello":
+                return conversations.hello(asked, now_s)
             case "submit":
                 return conversations.submit(self._shared, asked, tenant, now_s)
             case "cancel" | "reprioritize":

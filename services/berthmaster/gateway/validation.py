@@ -19,6 +19,7 @@ from berthmaster.messages.api import (
     CancelRequest,
     CordonRequest,
     GetRequest,
+    HelloRequest,
     ListRequest,
     LostRequest,
     Refusal,
@@ -37,6 +38,7 @@ from berthmaster.messages.families import (
     CANCEL_REQUESTS,
     CORDON_REQUESTS,
     GET_REQUESTS,
+    HELLO_REQUESTS,
     JOB_REQUESTS,
     LIST_REQUESTS,
     LOST_REQUESTS,
@@ -111,6 +113,11 @@ def job_request(data: bytes) -> JobRequest | Refusal:
 def _ranking_fault(request: JobRequest | QueueSetting) -> Refusal | None:
     found = fault(request.profile, request.weights)
     return invalid(found.path, found.value, found.expected) if found is not None else None
+
+
+def hello_request(data: bytes) -> HelloRequest | Refusal:
+    """The verb hello."""
+    return decoded(HelloRequest, HELLO_REQUESTS, data)
 
 
 def cancel_request(data: bytes) -> CancelRequest | Refusal:

@@ -98,6 +98,19 @@ class SubmitReply(
     state: WorkloadStateName = "queued"
 
 
+class HelloRequest(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """Who is there, and what time is it? Changes nothing."""
+
+
+class HelloReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.hello.v1"):
+    """What somebody who may ask JetStream nothing must know of the bus."""
+
+    now_s: float  # seconds since 1970 by the server's clock, by which all ages are measured
+    protocol: int = 1  # one higher where requests or replies of before are not understood any more
+
+
 class CancelRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
@@ -386,6 +399,7 @@ class OperatorReply(
 
 ApiReply = (
     Refusal
+    | HelloReply
     | SubmitReply
     | ChangeReply
     | GetReply
@@ -396,7 +410,7 @@ ApiReply = (
     | OperatorReply
 )
 OPERATOR_VERBS = ("cordon", "uncordon", "lost", "found", "queue", "accept_log")
-GATEWAY_VERBS = ("submit", "cancel", "reprioritize", "get", "list")
+GATEWAY_VERBS = ("hello", "submit", "cancel", "reprioritize", "get", "list")
 RESOLVER_VERBS = ("why", "dry_run", "whatif")
 RESOLVER_OPERATOR_VERBS = ("whatif",)  # the same, of all tenants' workloads
 __all__ = ["ApiReply", "Decision", "QueueSetting"]

@@ -20,6 +20,7 @@ from berthmaster.messages.api import (
     CancelRequest,
     CordonRequest,
     GetRequest,
+    HelloRequest,
     ListRequest,
     LostRequest,
     ReprioritizeRequest,
@@ -80,6 +81,7 @@ API_REPLIES: Final = msgspec.json.Decoder(ApiReply)
 
 # Requests carry no tag: the verb in the subject says what they are.
 JOB_REQUESTS: Final = JobRequestReader()  # submit, dry_run
+HELLO_REQUESTS: Final = msgspec.json.Decoder(HelloRequest)
 CANCEL_REQUESTS: Final = msgspec.json.Decoder(CancelRequest)
 REPRIORITIZE_REQUESTS: Final = msgspec.json.Decoder(ReprioritizeRequest)
 GET_REQUESTS: Final = msgspec.json.Decoder(GetRequest)
@@ -93,6 +95,7 @@ ACCEPT_LOG_REQUESTS: Final = msgspec.json.Decoder(AcceptLogRequest)
 
 REQUEST_TYPES: Final[Mapping[str, type[msgspec.Struct]]] = MappingProxyType(
     {
+        "hello": HelloRequest,
         "submit": SubmitRequest,
         "cancel": CancelRequest,
         "reprioritize": ReprioritizeRequest,

@@ -52,6 +52,7 @@ READERS: Final[dict[type[msgspec.Struct], Reader[msgspec.Struct]]] = {
     ArchivedStory: families.ARCHIVED_STORIES,
     Lease: families.LEASES,
     LogMark: families.LOG_MARKS,
+    REQUEST_TYPES["hello"]: families.HELLO_REQUESTS,
     REQUEST_TYPES["cancel"]: families.CANCEL_REQUESTS,
     REQUEST_TYPES["reprioritize"]: families.REPRIORITIZE_REQUESTS,
     REQUEST_TYPES["get"]: families.GET_REQUESTS,
@@ -138,7 +139,7 @@ def test_every_tagged_struct_is_part_of_the_contract() -> None:
     assert {m.name for m in MESSAGES if tag_of(m.type) is None} == {
         f"api.{verb}_request"
         for verb in (
-            *("submit", "cancel", "reprioritize", "get", "list", "why", "whatif"),
+            *("hello", "submit", "cancel", "reprioritize", "get", "list", "why", "whatif"),
             *("cordon", "lost", "accept_log"),
         )
     }

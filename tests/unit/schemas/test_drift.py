@@ -149,8 +149,8 @@ def test_people_find_what_they_may_do_and_where_answers_come() -> None:
     assert DOCUMENT["x-users"]["tenant.{tenant}"] == {
         "description": "A person or program of one tenant.",
         "inbox_prefix": "_INBOX.tenant.{tenant}",
-        "publish": ["$JS.API.STREAM.INFO.FLEET", "berth.api.{tenant}.*"],
-        "subscribe": ["berth.workload.{tenant}.>", "_INBOX.tenant.{tenant}.>"],
+        "publish": ["berth.api.{tenant}.*"],
+        "subscribe": ["berth.event.{tenant}.>", "_INBOX.tenant.{tenant}.>"],
     }
     agent = DOCUMENT["x-users"]["agent.{cluster}"]
     assert "berth.telemetry.{cluster}.*" in agent["publish"]
@@ -218,6 +218,8 @@ def test_every_kind_of_subject_has_a_channel() -> None:
         "workload_events_in",
         "workload_events_of",
         "workloads_of",
+        "stored_events",
+        "stored_workload",
         "telemetry_of",
         "fleet_facts",
         "node_facts",
