@@ -35,6 +35,7 @@ EXTRAS = {
     "resolver": ("resolver",),
     "scorer": ("scorer",),
     "archivist": ("archivist",),
+    "door": ("door",),
     "telemetry": ("telemetry",),
     "inventory": ("kubernetes",),
     "executor": ("kubernetes",),

@@ -23,7 +23,14 @@ AWAY_S = 90.0
 SPEED = 40_000.0  # the lasting jobs then outlast all of it
 LONGEST_S = 20.0 * SPEED  # openb has a few pods that live for months
 # Longer than each has a limit for; the emulator's placements are withdrawn after 10 s.
-STOPPED_S = {"gateway": 3.0, "resolver": 3.0, "scorer": 3.0, "archivist": 11.0, "emulator": 12.0}
+STOPPED_S = {
+    "gateway": 3.0,
+    "resolver": 3.0,
+    "scorer": 3.0,
+    "archivist": 11.0,
+    "door": 3.0,
+    "emulator": 12.0,
+}
 NODES = "openb_node_list_gpu_node.csv"
 REQUEST_LIMIT_S = AWAY_S + 60.0
 

@@ -33,8 +33,19 @@ from berthmaster.messages.api import (
     WhyReply,
 )
 from berthmaster.messages.control import ClusterLost, Cordon, LogAccepted, QueueSetting
+from berthmaster.messages.door import (
+    DeadReply,
+    FactsReply,
+    HelloReply,
+    LeaseReply,
+    Nudge,
+    ReportReply,
+    StoryReply,
+    TakeReply,
+    TellReply,
+)
 from berthmaster.messages.explain import MAX_REQUEST_BYTES
-from berthmaster.messages.families import EVENT_KINDS, REQUEST_TYPES, TENANT_VERBS
+from berthmaster.messages.families import AGENT_REQUESTS, EVENT_KINDS, REQUEST_TYPES, TENANT_VERBS
 from berthmaster.messages.fleet import (
     ClusterAlive,
     ClusterProfile,
@@ -97,6 +108,14 @@ REPLIES: Final[dict[str, type[msgspec.Struct]]] = {
     "dry_run": DryRunReply,
     "whatif": WhatifReply,
     **dict.fromkeys(OPERATOR_VERBS, OperatorReply),
+    "hello": HelloReply,
+    "take": TakeReply,
+    "tell": TellReply,
+    "story": StoryReply,
+    "facts": FactsReply,
+    "report": ReportReply,
+    "lease": LeaseReply,
+    "dead": DeadReply,
 }
 
 
@@ -130,7 +149,14 @@ def _address(build: Callable[..., str], *parameters: str | int | None) -> str:
 
 def channels() -> list[Channel]:
     """Every channel, in the order in which data flows."""
-    return [*_observations(), *_events(), *_controls(), *_records(), *_requests()]
+    return [
+        *_observations(),
+        *_events(),
+        *_controls(),
+        *_records(),
+        *_requests(),
+        *_agents_requests(),
+    ]
 
 
 def _observations() -> Iterator[Channel]:
@@ -140,30 +166,44 @@ def _observations() -> Iterator[Channel]:
         "telemetry",
         _address(subjects.telemetry, "cluster", "node"),
         (NodeTelemetry,),
-        senders=("telemetry", "emulator"),
+        senders=("door",),
         receivers=("scorer",),
+    )
+    yield Channel(
+        "agent_telemetry",
+        _address(lambda cluster: subjects.agent(cluster, "telemetry"), "cluster"),
+        (NodeTelemetry,),
+        senders=("telemetry", "emulator"),
+        receivers=("door",),
+    )
+    yield Channel(
+        "assign",
+        _address(subjects.assign, "cluster"),
+        (Nudge,),
+        senders=("door",),
+        receivers=("executor", "emulator"),
     )
     yield Channel(
         "quality", _address(subjects.quality, "cell"), (QualityReport,), senders=("resolver",)
     )
     for name, build, facts, senders, receivers in (
-        ("fleet.alive", subjects.alive, (ClusterAlive,), ("inventory", "emulator"), readers),
-        ("fleet.profile", subjects.profile, (ClusterProfile,), ("inventory", "emulator"), readers),
+        ("fleet.alive", subjects.alive, (ClusterAlive,), ("door",), readers),
+        ("fleet.profile", subjects.profile, (ClusterProfile,), ("door",), readers),
         ("fleet.membership", subjects.membership, (Membership,), ("inventory",), deciders),
-        ("fleet.score", subjects.score, (ClusterScore,), ("scorer",), (*deciders, "ocm")),
+        ("fleet.score", subjects.score, (ClusterScore,), ("scorer",), (*deciders, "ocm", "door")),
     ):
         yield Channel(name, _address(build, "cluster"), facts, "FLEET", senders, receivers)
     queue = _address(subjects.queue_report, "cluster", "cluster_queue")
-    yield Channel("fleet.queue", queue, (QueueReport,), "FLEET", ("inventory",), deciders)
+    yield Channel("fleet.queue", queue, (QueueReport,), "FLEET", ("door",), deciders)
     copy = _address(subjects.copy_report, "cluster", "namespace", "hub_workload")
     hub = ("multikueue", "admission")
-    yield Channel("fleet.copy", copy, (CopyReport,), "FLEET", ("inventory",), hub)
+    yield Channel("fleet.copy", copy, (CopyReport,), "FLEET", ("door",), hub)
     yield Channel(
         "fleet.node",
         _address(subjects.node, "cluster", "node"),
         (NodeReport, NodeGone),
         "FLEET",
-        ("inventory", "emulator"),
+        ("door",),
         readers,
     )
 
@@ -178,7 +218,7 @@ def _events() -> Iterator[Channel]:
             (event,),
             "WORKLOADS",
             _writers(kind),
-            ("gateway", "resolver", "multikueue", "executor", "archivist"),
+            ("gateway", "resolver", "multikueue", "door", "archivist"),
         )
     stored = _address(subjects.stored_event, "tenant", "id", "kind", "cluster_or_none")
     yield Channel("event", stored, tuple(EVENT_KINDS), "", ("nats-server",), ("tenant",))
@@ -204,7 +244,7 @@ def _writers(kind: str) -> tuple[str, ...]:
     if kind in DECIDED_KINDS:
         return ("resolver", "multikueue")
     if kind in EXECUTOR_KINDS or kind in ENDING_KINDS:
-        return ("executor", "multikueue", *ALSO_WRITTEN_BY.get(kind, ()))
+        return ("door", "multikueue", *ALSO_WRITTEN_BY.get(kind, ()))
     return ("gateway", "multikueue") if kind == "submitted" else ("gateway",)
 
 
@@ -235,9 +275,9 @@ def _records() -> Iterator[Channel]:
         ("archivist",),
         ("resolver",),
     )
-    everyone = ("gateway", "resolver", "scorer", "archivist", "executor")
+    everyone = ("gateway", "resolver", "scorer", "archivist", "door")
     yield Channel("dead", _address(subjects.dead, "service"), (DeadLetter,), "DEAD", everyone)
-    holders = ("resolver", "scorer", "archivist")
+    holders = ("resolver", "scorer", "archivist", "door")
     lease = _address(subjects.lease, "name")
     yield Channel("lease", lease, (Lease,), "LEASES", holders, holders)
     deciders = ("gateway", "resolver", "multikueue")
@@ -252,6 +292,14 @@ def _requests() -> Iterator[Channel]:
             address = _request_address(who, verb)
             yield Channel(name, address, (message,), receivers=(server,), reply=f"{name}.reply")
             yield Channel(f"{name}.reply", None, (REPLIES[verb], Refusal))
+
+
+def _agents_requests() -> Iterator[Channel]:
+    for verb, message in AGENT_REQUESTS.items():
+        name = f"agent.{verb}"
+        address = _address(lambda cluster, verb=verb: subjects.agent(cluster, verb), "cluster")
+        yield Channel(name, address, (message,), receivers=("door",), reply=f"{name}.reply")
+        yield Channel(f"{name}.reply", None, (REPLIES[verb], Refusal))
 
 
 def _asked(verb: str) -> Iterator[tuple[str, str]]:

@@ -19,9 +19,11 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import inspect
 
-from berthmaster.messages.api import ApiReply
+from berthmaster.messages import door
+from berthmaster.messages.api import ApiReply, Refusal
 from berthmaster.messages.control import ControlFact
-from berthmaster.messages.families import REQUEST_TYPES, members, tag_of
+from berthmaster.messages.door import DoorReply, Nudge
+from berthmaster.messages.families import AGENT_REQUESTS, REQUEST_TYPES, members, tag_of
 from berthmaster.messages.fleet import FleetFact
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.quality import QualityReport
@@ -56,9 +58,10 @@ class Message(NamedTuple):
 
 
 def name_of(message: type[msgspec.Struct]) -> str:
-    """The tag, or ``api.cancel_request`` for CancelRequest."""
+    """The tag, or ``api.cancel_request`` for CancelRequest, or ``door.take_request``."""
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", message.__name__).lower()
-    return tag_of(message) or f"api.{words}"
+    family = "door" if message.__module__ == door.__name__ else "api"
+    return tag_of(message) or f"{family}.{words}"
 
 
 def _messages() -> Iterator[Message]:
@@ -73,6 +76,9 @@ def _messages() -> Iterator[Message]:
         ArchivedStory,
         Lease,
         LogMark,
+        *AGENT_REQUESTS.values(),
+        *(reply for reply in members(DoorReply) if reply is not Refusal),
+        Nudge,
     )
     for message in kept:
         yield Message(name_of(message), message, Role.KEPT)

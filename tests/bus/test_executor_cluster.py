@@ -11,6 +11,7 @@ from pathlib import Path
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
+from berthmaster.bus.door_client import DoorClient
 from berthmaster.bus.embedded import Server
 from berthmaster.bus.facts import FactMirror, Seen
 from berthmaster.bus.log import EventLog, decode_story
@@ -40,7 +41,8 @@ from berthmaster.messages.workload import (
     Succeeded,
     WorkloadEvent,
 )
-from tests.bus.tools import Lines, connected, eventually, story, task, until
+from tests.bus.doors import with_door
+from tests.bus.tools import Lines, eventually, story, task, until
 
 BERLIN = "berlin west.1"  # a name that is no token of a subject
 SPEC = ClusterSpec(
@@ -140,7 +142,7 @@ async def executing(
     if file is not None:
         file.begin(cluster.world.snapshot())
     host = Host(cluster, file, conn.now)
-    shell = Shell(conn, Executor(BERLIN), host, service="executor")
+    shell = Shell(DoorClient(conn, BERLIN), Executor(BERLIN), host, service="executor")
     async with task(shell.run(asyncio.Event())):
         try:
             yield host
@@ -160,7 +162,7 @@ def idle(host: Host) -> bool:
 async def test_a_placement_is_claimed_run_and_ended_with_what_a_tombstone_needs(
     server: Server,
 ) -> None:
-    async with connected(server.url, replicas=1) as conn, executing(conn) as host:
+    async with with_door(server.url) as conn, executing(conn) as host:
         site = Site(conn)
         await site.place("train")
         await site.ends("train", "Claimed", "Running", "Succeeded")
@@ -176,7 +178,7 @@ async def test_a_placement_is_claimed_run_and_ended_with_what_a_tombstone_needs(
 async def test_without_the_time_of_submission_in_the_placement_the_log_is_asked(
     server: Server,
 ) -> None:
-    async with connected(server.url, replicas=1) as conn, executing(conn):
+    async with with_door(server.url) as conn, executing(conn):
         site = Site(conn)
         await site.place("train", told=False)
         await site.ends("train", "Claimed", "Running", "Succeeded")
@@ -187,7 +189,7 @@ async def test_without_the_time_of_submission_in_the_placement_the_log_is_asked(
 
 @story
 async def test_what_the_kubelet_refuses_is_evicted_or_failed(server: Server) -> None:
-    async with connected(server.url, replicas=1) as conn, executing(conn) as host:
+    async with with_door(server.url) as conn, executing(conn) as host:
         site = Site(conn)
         gone = PodBinding(pod="main-0", node="n99")
         await site.place("first", pod=gone)
@@ -202,7 +204,7 @@ async def test_what_the_kubelet_refuses_is_evicted_or_failed(server: Server) -> 
 
 @story
 async def test_a_wish_to_cancel_stops_the_pods_first(server: Server) -> None:
-    async with connected(server.url, replicas=1) as conn, executing(conn) as host:
+    async with with_door(server.url) as conn, executing(conn) as host:
         site = Site(conn)
         await site.place("train", lasts_s=1000)
         await site.ends("train", "Claimed", "Running")
@@ -230,7 +232,7 @@ async def test_a_wish_to_cancel_stops_the_pods_first(server: Server) -> None:
 async def test_a_cluster_that_was_declared_lost_ends_its_pods_and_says_nothing(
     server: Server,
 ) -> None:
-    async with connected(server.url, replicas=1) as conn, executing(conn) as host:
+    async with with_door(server.url) as conn, executing(conn) as host:
         site = Site(conn)
         await site.place("train", lasts_s=1000)
         await site.ends("train", "Claimed", "Running")
@@ -254,7 +256,7 @@ async def test_a_cluster_that_was_declared_lost_ends_its_pods_and_says_nothing(
 async def test_killed_between_claim_and_create_the_hint_comes_again(
     server: Server, tmp_path: Path
 ) -> None:
-    async with connected(server.url, replicas=1) as conn:
+    async with with_door(server.url) as conn:
         site = Site(conn)
         placed = await site.place("train")
         # As a killed executor left it: claimed in its name, nothing made, nothing acknowledged.
@@ -280,7 +282,7 @@ async def test_pods_outlive_their_executor_and_what_ended_meanwhile_is_told(
     server: Server, tmp_path: Path
 ) -> None:
     journal = tmp_path / "journal"
-    async with connected(server.url, replicas=1) as conn:
+    async with with_door(server.url) as conn:
         site = Site(conn)
         async with executing(conn, journal):
             await site.place("short", lasts_s=0.5)
@@ -300,7 +302,7 @@ async def test_pods_outlive_their_executor_and_what_ended_meanwhile_is_told(
 async def test_a_bus_that_is_away_ends_nothing_and_the_endings_are_told_afterwards(
     server: Server,
 ) -> None:
-    async with connected(server.url, replicas=1) as conn, executing(conn) as host:
+    async with with_door(server.url) as conn, executing(conn) as host:
         site = Site(conn)
         await site.place("short", lasts_s=0.5)
         await site.place("long", lasts_s=4.0, pod=PodBinding(pod="main-0", node="n1"))
@@ -321,7 +323,7 @@ async def test_an_event_of_a_newer_version_freezes_its_workload_and_is_reported(
     server: Server,
 ) -> None:
     lines = Lines()
-    async with connected(server.url, replicas=1, log=lines) as conn, executing(conn) as host:
+    async with with_door(server.url, log=lines) as conn, executing(conn) as host:
         site = Site(conn)
         await site.place("train", lasts_s=0.5)
         await site.ends("train", "Claimed", "Running")
@@ -341,7 +343,7 @@ async def test_an_event_of_a_newer_version_freezes_its_workload_and_is_reported(
 async def test_the_inventory_reports_profile_nodes_changes_and_nodes_that_are_gone(
     server: Server,
 ) -> None:
-    async with connected(server.url, replicas=1) as conn:
+    async with with_door(server.url) as conn:
         seen: dict[str, list[object]] = {}
 
         def take(one: Seen) -> None:
@@ -371,7 +373,9 @@ async def test_the_inventory_reports_profile_nodes_changes_and_nodes_that_are_go
 
 @asynccontextmanager
 async def reporting(conn: Connection, host: Host) -> AsyncIterator[Reporter]:
-    reporter = Reporter(conn, host, report_interval_s=0.05, report_rate_per_s=1000, seed=1)
+    reporter = Reporter(
+        DoorClient(conn, BERLIN), host, report_interval_s=0.05, report_rate_per_s=1000, seed=1
+    )
     async with task(reporter.run(asyncio.Event())):
         yield reporter
 
@@ -394,7 +398,7 @@ def emulator(server: Server, folder: Path) -> "subprocess.Popen[bytes]":
 async def test_the_service_killed_in_mid_flight_loses_no_job_and_ends_each_once(
     server: Server, tmp_path: Path
 ) -> None:
-    async with connected(server.url, replicas=1) as conn:
+    async with with_door(server.url) as conn:
         site = Site(conn)
         names = [f"job-{i}" for i in range(60)]
         running = emulator(server, tmp_path)

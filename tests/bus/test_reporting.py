@@ -10,7 +10,7 @@ from berthmaster.bus import reporting, subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server
 from berthmaster.bus.facts import FactMirror, Seen
-from berthmaster.bus.reporting import FactReporter, Told
+from berthmaster.bus.reporting import FactReporter, StreamFacts, Told
 from berthmaster.bus.subjects import ALL_FLEET
 from berthmaster.messages.fleet import (
     Amounts,
@@ -100,8 +100,8 @@ async def hearing(server: Server) -> AsyncIterator[tuple[Connection, Heard]]:
 def reporter(
     conn: Connection, source: Nodes, *, interval_s: float = 0.0, rate_per_s: float = 1000.0
 ) -> FactReporter:
-    scope = subjects.fleet_of("east")
-    return FactReporter(conn, source, scope, interval_s=interval_s, rate_per_s=rate_per_s)
+    facts = StreamFacts(conn, subjects.fleet_of("east"))
+    return FactReporter(conn, source, facts, interval_s=interval_s, rate_per_s=rate_per_s)
 
 
 def alive(stamp: Stamp, now_s: float) -> ClusterAlive:
@@ -219,7 +219,7 @@ async def test_who_may_not_tell_tells_nothing_and_keeps_no_list(server: Server) 
         teller = FactReporter(
             conn,
             nodes,
-            subjects.fleet_of("east"),
+            StreamFacts(conn, subjects.fleet_of("east")),
             interval_s=0,
             rate_per_s=1000,
             may_tell=lambda: may,

@@ -22,7 +22,16 @@ from tests.containers.compose import Stack
 
 pytestmark = pytest.mark.timeout(900)  # the first test builds all images
 
-SERVICES = ("gateway-1", "resolver-1", "resolver-2", "scorer-1", "archivist-1", "emulator-1")
+SERVICES = (
+    "gateway-1",
+    "resolver-1",
+    "resolver-2",
+    "scorer-1",
+    "archivist-1",
+    "emulator-1",
+    "door-1",
+    "door-2",
+)
 STORY = ["submitted", "placed", "claimed", "running", "succeeded"]
 JOB_LIMIT_S = 60.0
 ENDED = ("succeeded", "failed", "cancelled")

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 LIST = (
-    "{gateway,resolver,scorer,archivist,telemetry,emulator,inventory,executor,multikueue,"
+    "{gateway,resolver,scorer,archivist,door,telemetry,emulator,inventory,executor,multikueue,"
     "credentials,ocm,admission,placement,hub,agent}"
 )
 

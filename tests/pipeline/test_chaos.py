@@ -16,9 +16,16 @@ from berthmaster.client.following import SeenDecision
 from tests.bus.tools import story
 from tests.pipeline.chaos import Rig, rig, so_far_so_good, stream
 
-SERVICES = ("gateway", "resolver", "scorer", "archivist", "emulator")
+SERVICES = ("gateway", "resolver", "scorer", "archivist", "door", "emulator")
 # Longer than what each has a limit for: a lease, a claim, a sign of life, an acknowledgement.
-STOPPED_S = {"gateway": 3.0, "resolver": 3.0, "scorer": 3.0, "emulator": 5.0, "archivist": 11.0}
+STOPPED_S = {
+    "gateway": 3.0,
+    "resolver": 3.0,
+    "scorer": 3.0,
+    "door": 3.0,
+    "emulator": 5.0,
+    "archivist": 11.0,
+}
 AWAY_S = 20.0
 TAKEN_OVER_S = 2.0
 

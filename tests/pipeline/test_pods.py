@@ -33,7 +33,16 @@ KUBECONFIG = {
     "users": [{"name": "a", "user": {"token": "t"}}],
 }
 HUB_PARTS = {
-    *("nats-server", "gateway", "resolver", "scorer", "archivist", "inventory-hub", "multikueue"),
+    *(
+        "nats-server",
+        "gateway",
+        "resolver",
+        "scorer",
+        "archivist",
+        "door",
+        "inventory-hub",
+        "multikueue",
+    ),
     "start",
 }
 pytestmark = pytest.mark.timeout(400)
@@ -115,7 +124,7 @@ def serve_hub(folder: Path) -> Any:
     )
 
 
-PIPELINE_IS_UP = ("nats-server", "gateway", "resolver", "scorer", "archivist")
+PIPELINE_IS_UP = ("nats-server", "gateway", "resolver", "scorer", "archivist", "door")
 
 
 def test_a_hub_shows_each_child_restarts_the_dead_lets_an_agent_in_and_ends_in_time(

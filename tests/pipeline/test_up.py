@@ -19,7 +19,16 @@ from tests.pipeline.running import (
     run_berth,
 )
 
-NAMES = ["nats-server", "gateway", "resolver-1", "resolver-2", "scorer", "archivist", "emulator"]
+NAMES = [
+    "nats-server",
+    "gateway",
+    "resolver-1",
+    "resolver-2",
+    "scorer",
+    "archivist",
+    "door",
+    "emulator",
+]
 
 
 def test_all_comes_up_and_one_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:

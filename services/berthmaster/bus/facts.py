@@ -38,26 +38,16 @@ class _AnyFact(msgspec.Struct):
 _ANY_FACT: Final = msgspec.json.Decoder(_AnyFact)
 
 
-class FactWriter:
-    """Writes facts under one epoch. Call ``begin`` first, and again when a lease was regained."""
+class Stamps:
+    """One writer's lives: an epoch each, and a counter within it."""
 
-    def __init__(self, conn: Connection) -> None:
-        self._conn = conn
+    def __init__(self) -> None:
         self.epoch = 0
         self._counter = 0
 
-    async def begin(self, filter_subject: str) -> int:
-        """Choose an epoch above that of the newest fact under these subjects, and above the clock
-        in milliseconds. Raises BusError."""
-        previous = await last_message(self._conn, FLEET, filter_subject)
-        earlier = 0
-        if previous is not None:
-            try:
-                stamp = _ANY_FACT.decode(previous.data).stamp
-                earlier = stamp.epoch if stamp is not None else 0
-            except UNREADABLE:
-                pass  # not one of ours, so it orders nothing
-        self.epoch = max(earlier, self.epoch, int(self._conn.now() * 1000)) + 1
+    def new_life(self, earlier: int, now_s: float) -> int:
+        """An epoch above that of the newest fact there is, and above the clock in milliseconds."""
+        self.epoch = max(earlier, self.epoch, int(now_s * 1000)) + 1
         self._counter = 0
         return self.epoch
 
@@ -67,6 +57,26 @@ class FactWriter:
             raise RuntimeError("a fact was stamped before the writer's life began")
         self._counter += 1
         return Stamp(epoch=self.epoch, counter=self._counter)
+
+
+class FactWriter(Stamps):
+    """Writes facts under one epoch. Call ``begin`` first, and again when a lease was regained."""
+
+    def __init__(self, conn: Connection) -> None:
+        super().__init__()
+        self._conn = conn
+
+    async def begin(self, filter_subject: str) -> int:
+        """Choose an epoch above that of the newest fact under these subjects. Raises BusError."""
+        previous = await last_message(self._conn, FLEET, filter_subject)
+        earlier = 0
+        if previous is not None:
+            try:
+                stamp = _ANY_FACT.decode(previous.data).stamp
+                earlier = stamp.epoch if stamp is not None else 0
+            except UNREADABLE:
+                pass  # not one of ours, so it orders nothing
+        return self.new_life(earlier, self._conn.now())
 
     async def put(self, subject: str, fact: FleetFact, *, keep_s: float | None = None) -> int:
         """Store a fact; its sequence. ``keep_s``: the server forgets it after so long, for facts of

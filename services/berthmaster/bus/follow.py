@@ -97,7 +97,7 @@ class Follower:
         self._filters = [] if _WHOLE.get(stream) == set(filters) else list(filters)
         self._start = start
         self._relist_s = relist_s
-        self._created = ""  # which incarnation of the stream
+        self.created = ""  # which incarnation of the stream
         self._silence_s = MISSED_HEARTBEATS * HEARTBEAT_S  # that is not tolerated
         self.sequence = 0 if isinstance(start, str) else start - 1  # last handled
         self.caught_up = False
@@ -160,12 +160,12 @@ class Follower:
         deadline = loop.time() + REPLACED_AFTER_S
         while True:
             info = await stream_info(self._conn, self._stream)
-            remade = bool(self._created) and info.created != self._created
-            behind = bool(self._created) and info.state.last_seq < self.sequence
+            remade = bool(self.created) and info.created != self.created
+            behind = bool(self.created) and info.state.last_seq < self.sequence
             if not behind or remade or loop.time() >= deadline:
                 break
             await asyncio.sleep(0.1)
-        self._created = info.created
+        self.created = info.created
         if not (remade or behind):
             return False
         if not isinstance(self._start, str):

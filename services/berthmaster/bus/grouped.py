@@ -36,12 +36,15 @@ class GroupedAppends:
         self._batches = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def append(self, event: WorkloadEvent) -> Outcome:
-        """Store one event if its aggregate still is at ``event.after``. Raises TooLarge."""
+    async def append(self, event: WorkloadEvent, *, in_doubt: bool = False) -> Outcome:
+        """Store one event if its aggregate still is at ``event.after``. Raises TooLarge.
+
+        ``in_doubt``: it was sent before, and nobody knows what came of that. In a batch that is
+        refused each is settled by itself anyway."""
         if not self._waiting and self._singles < SINGLES_IN_FLIGHT:
             self._singles += 1
             try:
-                return await self._log.append(event)
+                return await self._log.append(event, in_doubt=in_doubt)
             finally:
                 self._singles -= 1
                 self._next()

@@ -31,7 +31,7 @@ class Lease(lease.Lease):
         on_lost: Callable[[], None] | None = None,
         ttl_s: float = TTL_S,
     ) -> None:
-        store = _Subject(conn, name, ttl_s * ANSWER_SHARE)
+        store = SubjectRecord(conn, name, ttl_s * ANSWER_SHARE)
         super().__init__(
             store,
             name,
@@ -43,7 +43,7 @@ class Lease(lease.Lease):
         )
 
 
-class _Subject:
+class SubjectRecord:
     """A record's version is its sequence in the stream, which is also the epoch of who takes it."""
 
     def __init__(self, conn: Connection, name: str, timeout_s: float) -> None:
@@ -54,6 +54,7 @@ class _Subject:
         self._renewals = 0
 
     async def read(self) -> Record | None:
+        """As Store has it."""
         try:
             message = await last_message(
                 self._conn, LEASES, self._subject, timeout_s=self._timeout_s
@@ -71,9 +72,11 @@ class _Subject:
         return Record(version, holder, found.ttl_s, message.sequence)
 
     async def write(self, over: Record | None, holder: str, ttl_s: float, *, taken: bool) -> Record:
+        """As Store has it."""
         return await self._put(over, holder, ttl_s, released=False)
 
     async def release(self, over: Record) -> None:
+        """As Store has it."""
         await self._put(over, over.holder, over.ttl_s, released=True)
 
     async def _put(

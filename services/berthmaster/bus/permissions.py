@@ -7,17 +7,16 @@ Rules of this file:
 - Names of users: a service ("gateway"), "setup" (makes the streams), "operator" (a person who runs
   the system), "restorer" (the same, to restore a backup), or with a part behind a dot:
   "tenant.acme" (a person or program of one tenant), "executor.berlin", "inventory.berlin",
-  "telemetry.berlin" (what runs in one cluster), "agent.berlin" (all of that under one key). The
-  part is one token.
+  "telemetry.berlin" (what runs in one cluster), "agent.berlin" (all of that under one key): none
+  of those has any right on a stream. The part is one token.
 - Each user listens to answers under an inbox prefix of its own, so that no one hears another's.
 - JetStream's API is narrowed as far as the server can: by stream, by consumer name where it is a
   durable's, by the filter where a consumer has exactly one.
 
 What the server cannot narrow, and who therefore gets it:
 
-- Reading one message by sequence (STREAM.MSG.GET) reads all of the stream. An executor needs it to
-  settle its writes, so it could read other clusters' events there; it cannot write them, and what
-  it follows is narrowed by the filter. Tenants do not get it.
+- Reading one message by sequence (STREAM.MSG.GET) reads all of the stream. Only services and
+  operators may. What runs in a worker cluster asks the door, which tells it what is its own.
 - A consumer that is made for a while has a random name, and names cannot be matched in part: who
   may make those on a stream could also spoil another's consumer there. Only services and operators
   may. Tenants read their events as they happen, and the past through the gateway.
@@ -62,7 +61,6 @@ EXECUTOR_KINDS: Final = (
     "failed",
     "cancelled",
 )
-HINT_KINDS: Final = ("placed", "cancel_requested", "evicted", "failed")  # what executors wait for
 ENDING_KINDS: Final = ("succeeded", "failed", "cancelled")  # what the archivist waits for
 ANSWER_LIMIT_S: Final = 30  # whoever asked has given up long before
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_=-]+\Z")
@@ -228,87 +226,45 @@ def _archivist(_: str) -> Grants:
     )
 
 
-def _telemetry(cluster: str) -> Grants:
-    return Grants(
-        publish=(*_CLOCK, f"berth.telemetry.{cluster}.*", "berth.dead.telemetry"), subscribe=()
-    )
-
-
-def _executor(cluster: str) -> Grants:
-    """What the executor of a worker cluster may do: there, and nowhere else."""
-    own = f"berth.workload.*.*.*.{cluster}"
+def _door(_: str) -> Grants:
+    """What agents speak to: it stores and reads for them, each cluster its own."""
+    services = ("executor", "inventory", "ocm")
     return Grants(
         publish=(
             *_CLOCK,
-            *_events(cluster, *EXECUTOR_KINDS),
+            *_events("*", *EXECUTOR_KINDS),
             *_read(WORKLOADS, LEASES),
-            *_follow(WORKLOADS, own),
-            *_follow(FLEET, f"berth.fleet.{cluster}.>"),
-            *(
-                part
-                for kind in HINT_KINDS
-                for part in _work(
-                    WORKLOADS,
-                    "*" if cluster == "*" else f"executor-{cluster}-{kind}",
-                    f"berth.workload.*.*.{kind}.{cluster}",
-                )
-            ),
-            f"berth.lease.executor.{cluster}",
-            "berth.dead.executor",
+            *_follow(WORKLOADS, ALL_WORKLOADS),
+            *_follow(FLEET, ALL_FLEET),
+            *(f"berth.fleet.*.{kind}" for kind in ("alive", "profile", "node.*", "queue.*")),
+            "berth.fleet.*.copy.*.*",
+            *(f"berth.lease.{service}.*" for service in services),
+            "berth.telemetry.*.*",
+            "berth.assign.>",
+            "berth.dead.*",
         ),
-        subscribe=(),
+        subscribe=("berth.agent.*.*", *_asked("berth-door")),
+        answers=True,
     )
 
 
-def _inventory(cluster: str) -> Grants:
-    """What the inventory of a worker cluster may say: of that cluster, and of no other."""
+def _in_cluster(cluster: str) -> Grants:
+    """What runs in a worker cluster: it asks the door and is told of its own, nothing else."""
     return Grants(
-        publish=(
-            *_CLOCK,
-            f"berth.fleet.{cluster}.alive",
-            f"berth.fleet.{cluster}.profile",
-            f"berth.fleet.{cluster}.node.*",
-            f"berth.fleet.{cluster}.queue.*",
-            f"berth.fleet.{cluster}.copy.*.*",
-            *_read(FLEET, LEASES),
-            *_follow(FLEET, f"berth.fleet.{cluster}.>"),
-            f"berth.lease.inventory.{cluster}",
-            "berth.dead.inventory",
-        ),
-        subscribe=(),
+        publish=(*_CLOCK, f"berth.agent.{cluster}.*"), subscribe=(f"berth.assign.{cluster}.>",)
     )
 
 
-def _ocm(cluster: str) -> Grants:
-    """Reads scores, of one cluster in that cluster and of all on the hub, and writes no fact."""
-    whole = cluster == "*"
+def _whole_ocm(_: str) -> Grants:
+    """Reads the scores on a hub, and writes no fact."""
     publish = (
         *_CLOCK,
         *_read(LEASES),
-        *_follow(FLEET, f"berth.fleet.{cluster}.score"),
-        "berth.lease.ocm" if whole else f"berth.lease.ocm.{cluster}",
+        *_follow(FLEET, "berth.fleet.*.score"),
+        "berth.lease.ocm",
         "berth.dead.ocm",
     )
     return Grants(publish=publish, subscribe=())
-
-
-def _together(*parts: Grants) -> Grants:
-    """Several services under one key."""
-    return Grants(
-        publish=tuple(dict.fromkeys(subject for part in parts for subject in part.publish)),
-        subscribe=tuple(dict.fromkeys(subject for part in parts for subject in part.subscribe)),
-    )
-
-
-def _agent(cluster: str) -> Grants:
-    """All that runs in one worker cluster: one key a cluster is what people hand over."""
-    return _together(_inventory(cluster), _executor(cluster), _telemetry(cluster), _ocm(cluster))
-
-
-def _emulator(_: str) -> Grants:
-    """Many clusters in one process."""
-    own = Grants(publish=("berth.lease.emulator.>", "berth.dead.emulator"), subscribe=())
-    return _together(_inventory("*"), _executor("*"), _telemetry("*"), own)
 
 
 def _hub_inventory(_: str) -> Grants:
@@ -422,11 +378,12 @@ SERVICES: Final[Mapping[str, Role]] = MappingProxyType(
         "resolver": _resolver,
         "scorer": _scorer,
         "archivist": _archivist,
-        "telemetry": _telemetry,
-        "emulator": _emulator,
+        "door": _door,
+        "telemetry": _in_cluster,
+        "emulator": _in_cluster,
         "inventory": _hub_inventory,
         "multikueue": _multikueue,
-        "ocm": _ocm,
+        "ocm": _whole_ocm,
         "admission": _admission,
     }
 )
@@ -436,11 +393,11 @@ WHOLE_ROLES: Final[Mapping[str, Role]] = MappingProxyType(
 PART_ROLES: Final[Mapping[str, Role]] = MappingProxyType(
     {
         "tenant": _tenant,
-        "agent": _agent,
-        "executor": _executor,
-        "inventory": _inventory,
-        "ocm": _ocm,
-        "telemetry": _telemetry,
+        "agent": _in_cluster,
+        "executor": _in_cluster,
+        "inventory": _in_cluster,
+        "ocm": _in_cluster,
+        "telemetry": _in_cluster,
     }
 )
 

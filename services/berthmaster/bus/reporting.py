@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from berthmaster.bus.connection import Connection
-from berthmaster.bus.errors import BusError, TooLarge
+from berthmaster.bus.errors import BusError, NoAnswer, TooLarge
 from berthmaster.bus.facts import FactMirror, FactWriter, Seen
 from berthmaster.messages.fleet import REFRESH_S, ClusterAlive, FleetFact, Stamp
 from berthmaster.runtime.periodic import beats, stopped_within
@@ -48,6 +48,62 @@ class Source(Protocol):
     def fact(self, subject: str, stamp: Stamp, now_s: float) -> Told | None:
         """What is to be told under a subject now; None: nothing."""
         ...
+
+
+class Writer(Protocol):
+    """Where facts are told. Calls raise BusError."""
+
+    async def begin(self) -> list[FleetFact]:
+        """A new life, with an epoch above all before; what those have left."""
+        ...
+
+    def stamp(self) -> Stamp:
+        """The next one of this life."""
+        ...
+
+    async def put(self, subject: str, fact: FleetFact, *, keep_s: float | None = None) -> int:
+        """Store a fact; its sequence."""
+        ...
+
+
+class StreamFacts:
+    """Straight to the stream, for services that have the right."""
+
+    def __init__(self, conn: Connection, scope: str) -> None:
+        """``scope``: the subjects, as one pattern, whose facts this writer is the only one to
+        tell."""
+        self._conn = conn
+        self._scope = scope
+        self._writer = FactWriter(conn)
+
+    async def begin(self) -> list[FleetFact]:
+        """As Writer has it."""
+        await self._writer.begin(self._scope)
+        found: dict[str, FleetFact] = {}
+        listed = asyncio.Event()
+
+        def take(seen: Seen) -> None:
+            found[seen.subject] = seen.fact
+
+        mirror = FactMirror(self._conn, self._conn.name, [self._scope], on_fact=take)
+        listing = asyncio.create_task(mirror.run(caught_up=listed.set), name="earlier facts")
+        try:
+            async with asyncio.timeout(LIST_LIMIT_S):
+                await listed.wait()
+        except TimeoutError as error:
+            raise NoAnswer(f"{self._scope} was not listed in time") from error
+        finally:
+            listing.cancel()
+            await asyncio.wait({listing})
+        return list(found.values())
+
+    def stamp(self) -> Stamp:
+        """As Writer has it."""
+        return self._writer.stamp()
+
+    async def put(self, subject: str, fact: FleetFact, *, keep_s: float | None = None) -> int:
+        """As Writer has it."""
+        return await self._writer.put(subject, fact, keep_s=keep_s)
 
 
 class Coalescer:
@@ -105,20 +161,18 @@ class FactReporter:
         self,
         conn: Connection,
         source: Source,
-        scope: str,
+        writer: Writer,
         *,
         interval_s: float,
         rate_per_s: float,
         may_tell: Callable[[], bool] = lambda: True,
         on_told: Callable[[FleetFact, float | None], None] = lambda _fact, _waited_s: None,
     ) -> None:
-        """``scope``: the subjects, as one pattern, whose facts this writer is the only one to tell.
-        ``may_tell`` is asked before each write, for those who do it under a lease. ``on_told`` gets
-        each fact with the seconds since its change was known, None for what is told anew."""
+        """``may_tell`` is asked before each write, for those who do it under a lease. ``on_told``
+        gets each fact with the seconds since its change was known, None for what is told anew."""
         self._conn = conn
         self._source = source
-        self._scope = scope
-        self._writer = FactWriter(conn)
+        self._writer = writer
         self._coalescer = Coalescer(interval_s, rate_per_s)
         self._may_tell = may_tell
         self._on_told = on_told
@@ -163,10 +217,9 @@ class FactReporter:
         """Choose an epoch and learn what is left of earlier lives. Tries until the bus answers."""
         while not until.is_set():
             try:
-                await self._writer.begin(self._scope)
-                earlier = await self._earlier()
-            except (BusError, TimeoutError) as error:
-                self._conn.log.warning("cannot report", scope=self._scope, why=str(error))
+                earlier = await self._writer.begin()
+            except BusError as error:
+                self._conn.log.warning("cannot report", why=str(error))
                 await stopped_within(RETRY_S, until)
                 continue
             self._telling = True
@@ -175,24 +228,6 @@ class FactReporter:
             self._refresh_at_s = asyncio.get_running_loop().time() + REFRESH_S
             self.wake()
             return
-
-    async def _earlier(self) -> list[FleetFact]:
-        """Raises TimeoutError."""
-        found: dict[str, FleetFact] = {}
-        listed = asyncio.Event()
-
-        def take(seen: Seen) -> None:
-            found[seen.subject] = seen.fact
-
-        mirror = FactMirror(self._conn, self._conn.name, [self._scope], on_fact=take)
-        listing = asyncio.create_task(mirror.run(caught_up=listed.set), name="earlier facts")
-        try:
-            async with asyncio.timeout(LIST_LIMIT_S):
-                await listed.wait()
-        finally:
-            listing.cancel()
-            await asyncio.wait({listing})
-        return list(found.values())
 
     def _refresh(self) -> None:
         """Tell everything again now and then: the log of facts keeps some days only, and whoever

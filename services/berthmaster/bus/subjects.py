@@ -299,6 +299,32 @@ def operator(verb: str) -> str:
     return f"berth.operator.{verb}"
 
 
+# Agents of worker clusters
+
+
+def agent(cluster: str, verb: str) -> str:
+    """Where a cluster's agent asks the door."""
+    return f"berth.agent.{token(cluster)}.{verb}"
+
+
+def agent_of_all_clusters(verb: str) -> str:
+    """Where the door listens for one verb."""
+    return f"berth.agent.*.{verb}"
+
+
+def parse_agent(subject: str) -> tuple[str, str]:
+    """(cluster, verb) of a request of an agent. Raises SubjectError."""
+    parts = subject.split(".")
+    if len(parts) != 4 or parts[:2] != ["berth", "agent"]:
+        raise SubjectError(f"{subject!r} is no request of an agent")
+    return text(parts[2]), parts[3]
+
+
+def assign(cluster: str) -> str:
+    """Where the door tells a cluster's agent that there is something to take."""
+    return f"berth.assign.{token(cluster)}.news"
+
+
 # Records
 
 

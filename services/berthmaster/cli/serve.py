@@ -18,6 +18,7 @@ SERVICES = (
     "resolver",
     "scorer",
     "archivist",
+    "door",
     "telemetry",
     "emulator",
     "inventory",

@@ -8,7 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from berthmaster.bus.connection import Connection
+from berthmaster.bus.door_client import DoorClient
+from berthmaster.bus.door_facts import DoorMirror
 from berthmaster.bus.facts import FactMirror, Seen
+from berthmaster.messages.door import FactKind
 from berthmaster.runtime.service import Context
 
 PART = "fleet"  # of health
@@ -34,7 +37,7 @@ class Fleet:
         self._on_gone = on_gone
         self._on_change = on_change
         self._on_fault = on_fault
-        self._mirror: FactMirror | None = None
+        self._mirror: FactMirror | DoorMirror | None = None
         self._now = asyncio.get_running_loop().time
         self._began_s = self._now()
         self.conn: Connection | None = None
@@ -42,12 +45,21 @@ class Fleet:
 
     def join(self, conn: Connection, subjects: Sequence[str]) -> None:
         """The bus is there: mirror these."""
+        self._begin(
+            conn,
+            FactMirror(conn, self._ctx.name, subjects, on_fact=self._fact, on_gone=self._gone),
+        )
+
+    def join_door(self, door: DoorClient, kinds: Sequence[FactKind]) -> None:
+        """The door is there: mirror these of its cluster."""
+        mirror = DoorMirror(door, kinds, on_fact=self._fact, on_gone=self._gone)
+        self._begin(door.conn, mirror)
+
+    def _begin(self, conn: Connection, mirror: FactMirror | DoorMirror) -> None:
         self.conn = conn
         self._ctx.health.ready(PART, False, "catching up")
-        self._mirror = FactMirror(
-            conn, self._ctx.name, subjects, on_fact=self._fact, on_gone=self._gone
-        )
-        self._ctx.spawn(self._mirror.run(caught_up=self._is_caught_up), name="mirror of the fleet")
+        self._mirror = mirror
+        self._ctx.spawn(mirror.run(caught_up=self._is_caught_up), name="mirror of the fleet")
 
     @property
     def silent(self) -> bool:

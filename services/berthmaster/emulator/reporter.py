@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from berthmaster.bus import subjects
-from berthmaster.bus.connection import Connection
+from berthmaster.bus.door_client import DoorClient
+from berthmaster.bus.door_facts import DoorFacts
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.reporting import ALIVE_INTERVAL_S, FactReporter, Told
 from berthmaster.emulator.host import Host
@@ -73,7 +74,7 @@ class Reporter:
 
     def __init__(
         self,
-        conn: Connection,
+        door: DoorClient,
         host: Host,
         *,
         report_interval_s: float,
@@ -81,14 +82,14 @@ class Reporter:
         seed: int,
     ) -> None:
         self.reports_sent = 0
-        self._conn = conn
+        self._door = door
         self._world = host.cluster.world
         self._cluster = self._world.spec.name
         self._facts = Facts(host)
         self._reporter = FactReporter(
-            conn,
+            door.conn,
             self._facts,
-            subjects.fleet_of(self._cluster),
+            DoorFacts(door),
             interval_s=report_interval_s,
             rate_per_s=report_rate_per_s,
             on_told=self._count,
@@ -115,28 +116,25 @@ class Reporter:
     async def measure(self, interval_s: float, stopping: asyncio.Event) -> None:
         """Telemetry: one message a node and interval."""
         models = [
-            (
-                subjects.telemetry(self._cluster, name),
-                NodeModel(self._cluster, node, self._facts.uuids(name), self._seed),
-            )
+            NodeModel(self._cluster, node, self._facts.uuids(name), self._seed)
             for name, node in self._world.nodes.items()
             if node.spec.gpus
         ]
-        epoch = int(self._conn.now() * 1000)
+        epoch = int(self._door.now() * 1000)
         turn = 0
         async for _ in beats(interval_s / TELEMETRY_SLOTS, stopping):
             turn += 1
-            if not self._conn.connected:
+            if not self._door.conn.connected:
                 continue  # an observation that nobody hears is none
-            slot, now_s = turn % TELEMETRY_SLOTS, self._conn.now()
+            slot, now_s = turn % TELEMETRY_SLOTS, self._door.now()
             try:
-                for subject, model in models[slot::TELEMETRY_SLOTS]:
+                for model in models[slot::TELEMETRY_SLOTS]:
                     message = model.telemetry(
                         epoch=epoch,
                         counter=1 + turn // TELEMETRY_SLOTS,
                         now_s=now_s,
                         interval_s=interval_s,
                     )
-                    await self._conn.publish(subject, encode(message))
+                    await self._door.observe(encode(message))
             except BusError:
                 pass  # the next one replaces it

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
+from berthmaster.bus.door_client import DoorClient
+from berthmaster.bus.door_joining import door_answers
 from berthmaster.bus.joining import joined
-from berthmaster.bus.streams import FLEET, WORKLOADS
 from berthmaster.emulator.cluster import EmulatedCluster
 from berthmaster.emulator.disturbance import Nature
 from berthmaster.emulator.fleets import (
@@ -165,9 +166,10 @@ class Served:
             raise CannotStart(str(error)) from error
         self.host = Host(self.cluster, self.journal, conn.now)
         core = Executor(spec.name, limits=Limits(start_s=settings.start_limit_s))
-        self.shell = Shell(conn, core, self.host, service=context.name)
+        door = DoorClient(conn, spec.name)
+        self.shell = Shell(door, core, self.host, service=context.name)
         self.reporter = Reporter(
-            conn,
+            door,
             self.host,
             report_interval_s=settings.report_interval_s,
             report_rate_per_s=max(1.0, settings.report_rate * share),
@@ -236,8 +238,8 @@ class EmulatorMetrics:
 async def main(context: Context[EmulatorSettings]) -> None:
     """Until the service is told to stop."""
     fleet = fleet_of(context.settings)
-    async with joined(context, WORKLOADS, FLEET) as conn:
-        if conn is not None:
+    async with joined(context) as conn:
+        if conn is not None and await door_answers(context, DoorClient(conn, fleet[0].name)):
             await _serve(context, conn, fleet)
 
 

@@ -9,6 +9,7 @@ Rules of this file:
   knows, is followed by a read (Reload), and what was read decides.
 - A hint is only a hint. ``placed`` of a workload that we do not know is tried at once, guarded by
   its own sequence; all else leads to a read.
+- A list of all that is open now and then makes us read what we hold and it does not name.
 - What the log says is over or somebody else's is left: our pods of it are removed, nothing is
   appended.
 - Silence of the bus changes nothing here: no timer of this file ends a job that runs.
@@ -23,7 +24,7 @@ import heapq
 from typing import Final, assert_never
 
 from berthmaster.executor.cluster_protocol import Attempt, DeletePods, PodEvent, PodsFound, StopPods
-from berthmaster.executor.events import ClusterReached, Event, HintSeen, Tick
+from berthmaster.executor.events import ClusterReached, Event, HintSeen, Listed, Tick
 from berthmaster.executor.instructions import Acknowledge, Freeze, Instruction
 from berthmaster.executor.job import FinalResult, How, Job, Pods
 from berthmaster.executor.limits import Limits, left_s, order_of
@@ -86,6 +87,8 @@ class Executor:
         match event:
             case HintSeen():
                 return self._on_told(event, now_s)
+            case Listed():
+                return self._on_listed(event, now_s)
             case Answered():
                 return self._on_answered(event, now_s)
             case Reloaded():
@@ -160,6 +163,15 @@ class Executor:
             return [Acknowledge(hint)]
         job.stale = True
         return [Acknowledge(hint), *self._advance(job, now_s)]
+
+    def _on_listed(self, listed: Listed, now_s: float) -> list[Instruction]:
+        """Read what we hold and the list does not name: something was missed, or is on its way."""
+        done: list[Instruction] = []
+        for name, job in list(self._jobs.items()):
+            if name not in listed.open and job.sequence <= listed.sequence:
+                job.stale = True
+                done += self._advance(job, now_s)
+        return done
 
     # The log's answers
 

@@ -4,6 +4,7 @@ its own writes and reads."""
 from typing import NamedTuple
 
 from berthmaster.executor.cluster_protocol import PodEvent
+from berthmaster.lifecycle.fold import Key
 from berthmaster.lifecycle.instructions import Answered, Reloaded
 from berthmaster.messages.workload import CancelRequested, Evicted, Failed, Placed
 
@@ -28,4 +29,11 @@ class ClusterReached(NamedTuple):
     away: str
 
 
-Event = HintSeen | Tick | ClusterReached | Answered | Reloaded | PodEvent
+class Listed(NamedTuple):
+    """What is open in the cluster as of a sequence of the log, and nothing else is."""
+
+    open: frozenset[Key]
+    sequence: int
+
+
+Event = HintSeen | Listed | Tick | ClusterReached | Answered | Reloaded | PodEvent

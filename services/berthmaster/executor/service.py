@@ -9,14 +9,12 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from berthmaster.bus import subjects
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.facts import FactMirror
-from berthmaster.bus.joining import joined
-from berthmaster.bus.streams import FLEET, WORKLOADS
+from berthmaster.bus.door_client import DoorClient
+from berthmaster.bus.door_facts import DoorMirror
+from berthmaster.bus.door_joining import at_the_door
+from berthmaster.executor.cluster_protocol import Attempt
 from berthmaster.executor.core import Executor
-from berthmaster.executor.events import ClusterReached, HintSeen
-from berthmaster.executor.leftovers import read_leftovers
+from berthmaster.executor.events import ClusterReached
 from berthmaster.executor.limits import Limits
 from berthmaster.executor.manifest import Style
 from berthmaster.executor.offers import Offers
@@ -28,6 +26,7 @@ from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.errors import KubernetesError
 from berthmaster.kubernetes.joining import reached
 from berthmaster.kubernetes.resources import JOB_SETS
+from berthmaster.messages.workload import Placed
 from berthmaster.runtime.periodic import beats, stopped_within, unless_stopped
 from berthmaster.runtime.service import Context, Service
 
@@ -36,7 +35,6 @@ FIGURES_INTERVAL_S: Final = 1.0
 LAST_LIMIT_S: Final = 2.0  # for writes and calls under way when told to stop
 LOOK_AGAIN_S: Final = 2.0
 REACH_S: Final = 0.1  # between two looks at whether the API server answers: what was claimed stays
-NO_HINT: Final = 0  # what nobody waits to hear acknowledged
 
 
 class ExecutorMetrics:
@@ -103,12 +101,15 @@ class ExecutorMetrics:
 
 async def main(ctx: Context[ExecutorSettings]) -> None:
     """Until the service is told to stop."""
-    async with reached(ctx, NAME) as client, joined(ctx, WORKLOADS, FLEET) as conn:
-        if conn is None:
+    async with (
+        reached(ctx, NAME) as client,
+        at_the_door(ctx, ctx.settings.cluster) as door,
+    ):
+        if door is None:
             return
         job_sets = await _serves_job_sets(ctx, client)
         if job_sets is not None:
-            await _Serving(ctx, conn, client, job_sets=job_sets).run()
+            await _Serving(ctx, door, client, job_sets=job_sets).run()
 
 
 async def _serves_job_sets(ctx: Context[ExecutorSettings], client: Client) -> bool | None:
@@ -133,11 +134,11 @@ class _Serving:
     """One executor at work."""
 
     def __init__(
-        self, ctx: Context[ExecutorSettings], conn: Connection, client: Client, *, job_sets: bool
+        self, ctx: Context[ExecutorSettings], door: DoorClient, client: Client, *, job_sets: bool
     ) -> None:
         settings = ctx.settings
         self._ctx = ctx
-        self._conn = conn
+        self._door = door
         self._client = client
         limits = Limits(start_s=settings.start_limit_s, queue_s=settings.queue_limit_s)
         core = Executor(settings.cluster, limits=limits)
@@ -151,7 +152,7 @@ class _Serving:
             settings.namespaces,
             offers,
             style,
-            conn.now,
+            door.now,
             job_sets=job_sets,
         )
         runtime = ClusterRuntime(
@@ -160,11 +161,12 @@ class _Serving:
             executor=core.name,
             namespaces=settings.namespaces,
             job_sets=job_sets,
-            clock=conn.now,
+            clock=door.now,
             log=ctx.log,
         )
-        shell = Shell(conn, core, runtime, service=NAME, leftovers=self._leftovers)
+        shell = Shell(door, core, runtime, service=NAME, serves=self._serves)
         self._parts = _Parts(offers, runtime, shell)
+        self._untold: set[Attempt] = set()  # claims of namespaces that are served no more
         self._told: Mapping[str, str] = {}  # namespaces that lack rights
 
     async def run(self) -> None:
@@ -172,8 +174,7 @@ class _Serving:
         ctx.health.ready("cluster", False, "its objects have not been listed")
         ctx.health.ready("fleet", False, "the nodes' facts have not been read")
         listed = asyncio.Event()
-        facts = [subjects.fleet_of(ctx.settings.cluster)]
-        mirror = FactMirror(self._conn, NAME, facts, on_fact=lambda seen: offers.take(seen.fact))
+        mirror = DoorMirror(self._door, ["node"], on_fact=lambda seen: offers.take(seen.fact))
         ctx.spawn(mirror.run(caught_up=listed.set), name="mirror of the nodes' facts")
         watching = ctx.spawn(runtime.run(ctx.stopping), name="mirrors of the cluster")
         if await unless_stopped(_set(listed), ctx.stopping) is None:
@@ -185,7 +186,7 @@ class _Serving:
         async for _ in beats(FIGURES_INTERVAL_S, ctx.stopping):
             ill = runtime.ill()
             ctx.health.ready("cluster", not ill and runtime.ready, ill or "not listed yet")
-            ctx.health.ready("bus", self._conn.connected, "no connection to NATS")
+            ctx.health.ready("bus", self._door.conn.connected, "no connection to NATS")
             self._tell_lacking(figures)
             figures.show(self._client, runtime, shell)
         await asyncio.wait({working, watching}, timeout=LAST_LIMIT_S)
@@ -217,20 +218,19 @@ class _Serving:
                 ctx.log.info("a namespace is served again", namespace=name)
         self._told = lacking
 
-    async def _leftovers(self) -> list[HintSeen]:
-        """What an earlier life claimed and did not make."""
-        found = await read_leftovers(self._conn, self._ctx.settings.cluster)
-        told = []
-        for attempt, (placed, sequence) in found.held().items():
-            if self._parts.runtime.holds(attempt):
-                continue
-            if placed.target.namespace not in self._ctx.settings.namespaces:
-                why = f"{attempt.id} was claimed for namespace {placed.target.namespace}"
-                self._ctx.health.ready("namespaces", False, f"{why}, which is not served any more")
-                self._ctx.log.error("cannot tell what became of a claim", why=why)
-                continue
-            told.append(HintSeen(NO_HINT, placed, sequence))
-        return told
+    def _serves(self, placed: Placed) -> bool:
+        """Whether what an earlier life claimed can be carried out, or told of, by this one."""
+        attempt = Attempt(placed.tenant, placed.id, placed.attempt)
+        if placed.target.namespace in self._ctx.settings.namespaces:
+            return True
+        if self._parts.runtime.holds(attempt):
+            return True
+        why = f"{attempt.id} was claimed for namespace {placed.target.namespace}"
+        self._ctx.health.ready("namespaces", False, f"{why}, which is not served any more")
+        if attempt not in self._untold:
+            self._untold.add(attempt)
+            self._ctx.log.error("cannot tell what became of a claim", why=why)
+        return False
 
 
 async def _set(event: asyncio.Event) -> bool:

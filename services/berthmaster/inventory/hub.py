@@ -1,9 +1,12 @@
 """The inventory of a hub: what it knows of its clusters, told as their memberships."""
 
+from functools import partial
 from typing import Any, Final
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
+from berthmaster.bus.lease import Lease
+from berthmaster.bus.reporting import StreamFacts
 from berthmaster.controller.watch import Watched
 from berthmaster.inventory.membership import HubKind, HubMembership
 from berthmaster.inventory.objects import ClusterProfile, ManagedCluster
@@ -40,8 +43,8 @@ class HubSide:
             ctx,
             conn,
             self._core,
-            lease="inventory",
-            scope=subjects.fleet_facts("membership"),
+            lease=partial(Lease, conn, "inventory"),
+            writer=StreamFacts(conn, subjects.fleet_facts("membership")),
         )
         self._clusters = ctx.metrics.gauge("clusters", "Clusters that the hub knows")
 

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Final
 
 from berthmaster.bus.connection import Connection
-from berthmaster.bus.lease import Lease
-from berthmaster.bus.reporting import FactReporter, Source
+from berthmaster.bus.reporting import FactReporter, Source, Writer
 from berthmaster.inventory.settings import InventorySettings
 from berthmaster.messages.fleet import FleetFact
+from berthmaster.runtime.lease import Lease
 from berthmaster.runtime.periodic import stopped_within
 from berthmaster.runtime.service import Context
 
@@ -31,9 +31,10 @@ class FactPublisher:
         conn: Connection,
         source: Source,
         *,
-        lease: str,
-        scope: str,
+        lease: Callable[..., Lease],
+        writer: Writer,
     ) -> None:
+        """``lease``: makes one of a holder's name and what to call when it comes and goes."""
         self._ctx = ctx
         self._reports = ctx.metrics.counter("reports", "Facts stored, by kind", ["fact"])
         self._waited_s = ctx.metrics.histogram(
@@ -42,9 +43,7 @@ class FactPublisher:
         self._over = asyncio.Event()
         self._over.set()
         holder = f"{ctx.name}-{socket.gethostname()}-{secrets.token_hex(4)}"
-        self.lease = Lease(
-            conn,
-            lease,
+        self.lease = lease(
             holder,
             on_gained=lambda _: self._over.clear(),
             on_lost=self._over.set,
@@ -53,7 +52,7 @@ class FactPublisher:
         self.reporter = FactReporter(
             conn,
             source,
-            scope,
+            writer,
             interval_s=ctx.settings.report_interval_s,
             rate_per_s=ctx.settings.report_rate,
             may_tell=lambda: self.lease.held,

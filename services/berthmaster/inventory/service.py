@@ -11,6 +11,7 @@ the API server is away nothing is told, the sign of life neither: whoever places
 the cluster to new ones, and what runs there goes on.
 """
 
+from berthmaster.bus.door_joining import at_the_door
 from berthmaster.bus.joining import joined
 from berthmaster.bus.streams import FLEET
 from berthmaster.inventory.hub import HubSide
@@ -28,13 +29,15 @@ async def main(ctx: Context[InventorySettings]) -> None:
     settings = ctx.settings
     if settings.side == "worker" and not settings.cluster:
         raise SettingsError(["--cluster: missing, expected the worker cluster's name in the fleet"])
-    async with reached(ctx, NAME) as client, joined(ctx, FLEET) as conn:
-        if conn is None:
-            return
+    async with reached(ctx, NAME) as client:
         if settings.side == "hub":
-            await HubSide(ctx, conn, client).run()
+            async with joined(ctx, FLEET) as conn:
+                if conn is not None:
+                    await HubSide(ctx, conn, client).run()
         else:
-            await WorkerInventory(ctx, conn, client).run()
+            async with at_the_door(ctx, settings.cluster) as door:
+                if door is not None:
+                    await WorkerInventory(ctx, door, client).run()
 
 
 SERVICE = Service(NAME, InventorySettings, main)

@@ -1,9 +1,11 @@
 """The inventory of a worker cluster: mirrors, core and teller wired together."""
 
+from functools import partial
 from typing import Any, Final
 
 from berthmaster.bus import subjects
-from berthmaster.bus.connection import Connection
+from berthmaster.bus.door_client import DoorClient, DoorLease
+from berthmaster.bus.door_facts import DoorFacts
 from berthmaster.bus.reporting import ALIVE_INTERVAL_S
 from berthmaster.controller.watch import Watched
 from berthmaster.inventory.core import KAI_CRD, Inventory
@@ -82,19 +84,19 @@ WATCHED: Final = (
 class WorkerInventory:
     """One replica of the inventory of one cluster."""
 
-    def __init__(self, ctx: Context[InventorySettings], conn: Connection, client: Client) -> None:
+    def __init__(self, ctx: Context[InventorySettings], door: DoorClient, client: Client) -> None:
         settings = ctx.settings
         self._ctx = ctx
-        self._conn = conn
+        self._conn = door.conn
         self._client = client
         self._core = Inventory(settings.cluster, settings.cluster_labels)
         self._watch = FactWatch(ctx, client, WATCHED, self._on_change)
         self._teller = FactPublisher(
             ctx,
-            conn,
+            door.conn,
             self._core,
-            lease=f"inventory.{subjects.token(settings.cluster)}",
-            scope=subjects.fleet_of(settings.cluster),
+            lease=partial(DoorLease, door, "inventory"),
+            writer=DoorFacts(door),
         )
         self._holding = ctx.metrics.gauge("pods_holding", "Pods that hold something on a node")
 

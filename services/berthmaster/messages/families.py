@@ -29,6 +29,18 @@ from berthmaster.messages.api import (
     WhyRequest,
 )
 from berthmaster.messages.control import ControlFact, QueueSetting
+from berthmaster.messages.door import (
+    DeadRequest,
+    DoorReply,
+    FactsRequest,
+    HelloRequest,
+    LeaseRequest,
+    Nudge,
+    ReportRequest,
+    StoryRequest,
+    TakeRequest,
+    TellRequest,
+)
 from berthmaster.messages.fleet import FleetFact
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.quality import QualityReport
@@ -77,6 +89,8 @@ DEAD_LETTERS: Final = msgspec.json.Decoder(DeadLetter)
 ARCHIVED_STORIES: Final = msgspec.json.Decoder(ArchivedStory)
 LEASES: Final = msgspec.json.Decoder(Lease)
 LOG_MARKS: Final = msgspec.json.Decoder(LogMark)
+DOOR_REPLIES: Final = msgspec.json.Decoder(DoorReply)
+NUDGES: Final = msgspec.json.Decoder(Nudge)
 API_REPLIES: Final = msgspec.json.Decoder(ApiReply)
 
 # Requests carry no tag: the verb in the subject says what they are.
@@ -92,6 +106,27 @@ CORDON_REQUESTS: Final = msgspec.json.Decoder(CordonRequest)  # cordon, uncordon
 LOST_REQUESTS: Final = msgspec.json.Decoder(LostRequest)  # lost, found
 QUEUE_REQUESTS: Final = msgspec.json.Decoder(QueueSetting)
 ACCEPT_LOG_REQUESTS: Final = msgspec.json.Decoder(AcceptLogRequest)
+
+TAKE_REQUESTS: Final = msgspec.json.Decoder(TakeRequest)
+TELL_REQUESTS: Final = msgspec.json.Decoder(TellRequest)
+STORY_REQUESTS: Final = msgspec.json.Decoder(StoryRequest)
+FACTS_REQUESTS: Final = msgspec.json.Decoder(FactsRequest)
+REPORT_REQUESTS: Final = msgspec.json.Decoder(ReportRequest)
+LEASE_REQUESTS: Final = msgspec.json.Decoder(LeaseRequest)
+DEAD_REQUESTS: Final = msgspec.json.Decoder(DeadRequest)
+
+AGENT_REQUESTS: Final[Mapping[str, type[msgspec.Struct]]] = MappingProxyType(
+    {
+        "hello": HelloRequest,
+        "take": TakeRequest,
+        "tell": TellRequest,
+        "story": StoryRequest,
+        "facts": FactsRequest,
+        "report": ReportRequest,
+        "lease": LeaseRequest,
+        "dead": DeadRequest,
+    }
+)
 
 REQUEST_TYPES: Final[Mapping[str, type[msgspec.Struct]]] = MappingProxyType(
     {

@@ -17,11 +17,15 @@ version of what was looked at, and what stands there already is not written: sev
 write once.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from functools import partial
+from typing import Any, Final, Literal, Protocol
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
+from berthmaster.bus.door_client import DoorClient, DoorLease
+from berthmaster.bus.door_joining import at_the_door
 from berthmaster.bus.facts import Seen
 from berthmaster.bus.joining import joined
 from berthmaster.bus.lease import Lease
@@ -57,10 +61,11 @@ from berthmaster.ocm.objects import (
 )
 from berthmaster.ocm.settings import OcmSettings
 from berthmaster.ocm.writer import OcmWriter
+from berthmaster.runtime import lease as runtime_lease
 from berthmaster.runtime.errors import SettingsError
 from berthmaster.runtime.service import Context, Service
 
-NAME: Final = "ocm"
+NAME: Final[Literal["ocm"]] = "ocm"
 BUS_SILENT_S: Final = 10.0  # no heartbeat of the fleet for so long: the bus is away
 
 
@@ -100,15 +105,10 @@ class OcmController(Controller[Write]):
         side: Side,
         *,
         watched: tuple[Watched, ...],
-        scores: str,
-        lease: str,
     ) -> None:
-        """``scores``: the subjects of the scores that matter here."""
         super().__init__(ctx, client, side, OcmWriter(client), name=NAME)
         self.watches(watched, absent_s=ctx.settings.absent_s)
         self._side = side
-        self._scores = scores
-        self._lease_name = lease
         self._figures = OcmMetrics(ctx.metrics)
         self._fleet = Fleet(
             ctx,
@@ -120,17 +120,18 @@ class OcmController(Controller[Write]):
         )
 
     async def run(self, conn: Connection) -> None:
-        """With the bus, until the service is asked to stop."""
-        self._fleet.join(conn, [self._scores])
-        self.lead_by(
-            Lease(
-                conn,
-                self._lease_name,
-                instance_of(NAME),
-                on_gained=lambda _: self.wake(),
-                ttl_s=self.ctx.settings.lease_ttl_s,
-            )
-        )
+        """On a hub, with the bus, until the service is asked to stop."""
+        self._fleet.join(conn, [subjects.fleet_facts("score")])
+        await self._lead(partial(Lease, conn, NAME))
+
+    async def run_at(self, door: DoorClient) -> None:
+        """In a managed cluster, until the service is asked to stop."""
+        self._fleet.join_door(door, ["score"])
+        await self._lead(partial(DoorLease, door, NAME))
+
+    async def _lead(self, lease: Callable[..., runtime_lease.Lease]) -> None:
+        ttl_s = self.ctx.settings.lease_ttl_s
+        self.lead_by(lease(instance_of(NAME), on_gained=lambda _: self.wake(), ttl_s=ttl_s))
         await self.finish()
 
     # What comes in
@@ -208,8 +209,6 @@ def hub_side(ctx: Context[OcmSettings], client: Client) -> OcmController:
                 namespace=settings.profile_namespace,
             ),
         ),
-        scores=subjects.fleet_facts("score"),
-        lease=NAME,
     )
 
 
@@ -221,8 +220,6 @@ def worker_side(ctx: Context[OcmSettings], client: Client) -> OcmController:
         client,
         Claims(settings.cluster, settings.policy),
         watched=(Watched(CLUSTER_CLAIMS, ClusterClaim, optional=True),),
-        scores=subjects.score(settings.cluster),
-        lease=f"{NAME}.{subjects.token(settings.cluster)}",
     )
 
 
@@ -250,12 +247,18 @@ async def main(ctx: Context[OcmSettings]) -> None:
     async with reached(ctx, NAME) as client:
         if ctx.settings.side == "hub" and ctx.settings.create_profiles_in:
             await _refuse_bound(client, ctx.settings.create_profiles_in)
-        side = hub_side if ctx.settings.side == "hub" else worker_side
-        controller = side(ctx, client)
-        controller.start()
-        async with joined(ctx, FLEET) as conn:
-            if conn is not None:
-                await controller.run(conn)
+        if ctx.settings.side == "hub":
+            controller = hub_side(ctx, client)
+            controller.start()
+            async with joined(ctx, FLEET) as conn:
+                if conn is not None:
+                    await controller.run(conn)
+        else:
+            controller = worker_side(ctx, client)
+            controller.start()
+            async with at_the_door(ctx, ctx.settings.cluster) as door:
+                if door is not None:
+                    await controller.run_at(door)
 
 
 SERVICE = Service(NAME, OcmSettings, main)

@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple
 from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.bus.subjects import SubjectError, token
 
-PIPELINE: Final = ("gateway", "resolver", "scorer", "archivist")
+PIPELINE: Final = ("gateway", "resolver", "scorer", "archivist", "door")
 EMULATED: Final = (*PIPELINE, "emulator")
 HUB_SERVICES: Final = ("inventory", "multikueue")
 WORKER_SERVICES: Final = ("inventory", "executor")

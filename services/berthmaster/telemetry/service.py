@@ -1,7 +1,7 @@
 """The telemetry agent as a service: `berth serve telemetry --cluster NAME`.
 
-Publishes one NodeTelemetry a node and interval on core NATS. While NATS is away, messages are
-dropped and counted: an observation that comes late is worse than none.
+Gives the door one NodeTelemetry a node and interval, unacknowledged. While NATS is away, messages
+are dropped and counted: an observation that comes late is worse than none.
 
 ::
 
@@ -16,10 +16,10 @@ reads the source (worker.py) there are two tasks: one ticks, one sends.
 import asyncio
 from typing import Final, TypeVar, assert_never
 
-from berthmaster.bus.connection import Connection
+from berthmaster.bus.door_client import DoorClient
 from berthmaster.bus.errors import BusError, NotConnected, TooLarge
 from berthmaster.bus.joining import joined
-from berthmaster.bus.subjects import SubjectError, telemetry
+from berthmaster.bus.subjects import SubjectError, token
 from berthmaster.messages.families import encode
 from berthmaster.messages.telemetry import NodeTelemetry
 from berthmaster.runtime.errors import CannotStart
@@ -66,7 +66,6 @@ class Shell:
         self._agent = agent
         self._clock = asyncio.get_running_loop().time
         self._outbox: asyncio.Queue[NodeTelemetry] = asyncio.Queue(MAX_OUTBOX)
-        self._subjects: dict[str, str] = {}
         self._gpus: dict[str, dict[str, int]] = {}
         metrics = ctx.metrics
         self._sent = metrics.counter("messages", "Messages given to NATS")
@@ -76,13 +75,13 @@ class Shell:
         self._health = metrics.gauge("gpus", "GPUs by node and health", ["node", "health"])
         self._counts = {what: metrics.counter(what.value, _HELP[what]) for what in What}
 
-    async def run(self, conn: Connection) -> None:
+    async def run(self, door: DoorClient) -> None:
         """Tick until asked to stop."""
         self._worker.listen(self._on_read)
-        sender = self._ctx.spawn(self._send(conn), name="sender")
+        sender = self._ctx.spawn(self._send(door), name="sender")
         try:
             async for missed in beats(self._ctx.settings.interval_s, self._ctx.stopping):
-                self._ctx.health.ready("bus", conn.connected, "no connection to NATS")
+                self._ctx.health.ready("bus", door.conn.connected, "no connection to NATS")
                 self._handle(Ticked(missed))
         finally:
             sender.cancel()
@@ -124,24 +123,23 @@ class Shell:
             for health, count in now.items():
                 self._health.labels(message.node, health).set(count)
 
-    async def _send(self, conn: Connection) -> None:
+    async def _send(self, door: DoorClient) -> None:
         while True:
             message = await self._outbox.get()
-            why = await self._send_one(conn, message)
+            why = await self._send_one(door, message)
             if why:
                 self._dropped.labels(why).inc()
 
-    async def _send_one(self, conn: Connection, message: NodeTelemetry) -> str:
+    async def _send_one(self, door: DoorClient, message: NodeTelemetry) -> str:
         """Send it now, or say why not."""
-        if not conn.connected:  # the client would keep it for when the server is back
+        if not door.conn.connected:  # the client would keep it for when the server is back
             return "not_connected"
-        try:
-            subject = self._subject(message)
-        except SubjectError:
-            return "bad_name"
         data = encode(message)
         try:
-            await conn.publish(subject, data)
+            token(message.node)
+            await door.observe(data)
+        except SubjectError:
+            return "bad_name"
         except NotConnected:
             return "not_connected"
         except TooLarge as error:
@@ -150,12 +148,6 @@ class Shell:
         self._sent.inc()
         self._sent_bytes.inc(len(data))
         return ""
-
-    def _subject(self, message: NodeTelemetry) -> str:
-        subject = self._subjects.get(message.node)
-        if subject is None:
-            subject = self._subjects[message.node] = telemetry(message.cluster, message.node)
-        return subject
 
 
 async def serve(ctx: Context[TelemetrySettings], opener: Opener) -> None:
@@ -181,7 +173,7 @@ async def serve(ctx: Context[TelemetrySettings], opener: Opener) -> None:
                 interval_s=settings.interval_s,
                 read_limit_s=settings.read_limit_s,
             )
-            await Shell(ctx, worker, agent).run(conn)
+            await Shell(ctx, worker, agent).run(DoorClient(conn, settings.cluster))
     except SourceAbsent as absent:
         raise CannotStart(str(absent)) from absent
     except TimeoutError as error:

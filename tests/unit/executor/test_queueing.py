@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from berthmaster.bus.follow import Recorded
 from berthmaster.executor.cluster_protocol import (
     Attempt,
     CreatePods,
+    DeletePods,
     PodsAdmitted,
     PodsFound,
     PodsGone,
@@ -15,28 +15,25 @@ from berthmaster.executor.cluster_protocol import (
     StopPods,
 )
 from berthmaster.executor.core import BACK_IN_QUEUE, Executor
-from berthmaster.executor.events import HintSeen, Tick
+from berthmaster.executor.events import HintSeen, Listed, Tick
 from berthmaster.executor.instructions import Acknowledge
-from berthmaster.executor.leftovers import Leftovers
 from berthmaster.executor.limits import Limits
-from berthmaster.lifecycle.fold import Workload
+from berthmaster.lifecycle.fold import Workload, key
 from berthmaster.lifecycle.instructions import Answered, Append, Refused, Reload, Reloaded, Stored
 from berthmaster.lifecycle.states import State
-from berthmaster.messages.families import encode
 from berthmaster.messages.placement import PodBinding, Target
 from berthmaster.messages.workload import (
     Admitted,
-    Claimed,
     Evicted,
     JobRequest,
     Placed,
     Running,
-    Withdrawn,
 )
 
 REQUEST = JobRequest(id="train")
 PODS = (PodBinding(pod="main-0", node="n1"),)
 TRAIN = Attempt("acme", "train", 1)
+KEY = key("acme", "train")
 NAME = "executor/berlin"
 QUEUE = Target(via="worker", namespace="team", local_queue="gpu")
 LIMITS = Limits(start_s=60, queue_s=300)
@@ -165,49 +162,26 @@ def test_an_attempt_that_ran_and_whose_pods_are_nowhere_is_not_to_be_made_again(
     assert evicted(executor, PodsGone(TRAIN), 103) == "its pods vanished from the cluster"
 
 
-# What an earlier life left
+# What the list of all that is open says
 
 
-def recorded(sequence: int, event: Any) -> Recorded:
-    return Recorded("s", sequence, 0.0, encode(event), 0)
+def test_a_claim_of_an_earlier_life_is_listed_refused_and_then_carried_out() -> None:
+    executor = Executor("berlin", limits=LIMITS)
+    (claim,) = executor.handle(HintSeen(0, placed(), 5), 100)
+    assert isinstance(claim, Append)
+    assert executor.handle(Listed(frozenset({KEY}), 7), 100) == []
+    (reload,) = executor.handle(Answered(ref=claim.ref, outcome=Refused()), 101)
+    assert isinstance(reload, Reload)
+    steps = executor.handle(Reloaded(ref=reload.ref, workload=work(State.CLAIMED)), 102)
+    assert [type(step) for step in steps] == [CreatePods, Acknowledge]
 
 
-def claim(attempt: int = 1) -> Claimed:
-    return Claimed(**head(after=5, at_s=0, attempt=attempt), executor=NAME)
-
-
-def left(*events: tuple[int, Any]) -> dict[Attempt, tuple[Placed, int]]:
-    found = Leftovers()
-    for sequence, event in events:
-        found.take(recorded(sequence, event))
-    return found.held()
-
-
-def test_a_claim_that_nothing_followed_is_left_over_whatever_came_in_which_order() -> None:
-    one, two = (5, placed()), (6, claim())
-    assert left(one, two) == left(two, one) == {TRAIN: (placed(), 5)}
-    assert left(one, two, (7, Running(**head(after=6, at_s=0), pods=PODS))) == {
-        TRAIN: (placed(), 5)
-    }
-
-
-def test_what_was_not_claimed_or_is_over_is_not_left_over() -> None:
-    over = Evicted(**head(after=6, at_s=0), reason="x")
-    back = Withdrawn(**head(after=5, at_s=0), reason="x", decision=2)
-    assert left((5, placed())) == {}
-    assert left((5, placed()), (6, claim()), (7, over)) == {}
-    assert left((5, placed()), (6, back)) == {}
-    # Decided on what was before the claim: void, and the aggregate is asked.
-    late = Evicted(**head(after=5, at_s=0), reason="x")
-    assert left((5, placed()), (6, claim()), (7, late)) == {TRAIN: (placed(), 5)}
-    # Placed here again, and not claimed yet: its hint comes by itself.
-    assert left((6, claim()), (7, over), (8, placed())) == {}
-    assert left((6, claim())) == {}  # its placement is gone: so is its story
-
-
-def test_what_cannot_be_read_is_passed_over() -> None:
-    found = Leftovers()
-    found.take(Recorded("s", 4, 0.0, b"{", 0))
-    found.take(recorded(5, placed()))
-    found.take(recorded(6, claim()))
-    assert list(found.held()) == [TRAIN]
+def test_what_is_held_and_not_listed_is_read_again_unless_it_is_younger_than_the_list() -> None:
+    executor = claimed()
+    assert executor.handle(Listed(frozenset({KEY}), 90), 200) == []
+    assert executor.handle(Listed(frozenset(), 5), 200) == []
+    (reload,) = executor.handle(Listed(frozenset(), 90), 200)
+    assert isinstance(reload, Reload)
+    gone = executor.handle(Reloaded(ref=reload.ref, workload=None), 201)
+    assert gone == [DeletePods(TRAIN, "not ours (any more)")]
+    assert executor.jobs == 0

@@ -19,6 +19,7 @@ from berthmaster.messages import families
 from berthmaster.messages.api import ApiReply, SubmitRequest
 from berthmaster.messages.control import ControlFact, QueueSetting
 from berthmaster.messages.families import (
+    AGENT_REQUESTS,
     EVENTS,
     JOB_REQUESTS,
     REQUEST_TYPES,
@@ -142,7 +143,7 @@ def test_every_tagged_struct_is_part_of_the_contract() -> None:
             *("hello", "submit", "cancel", "reprioritize", "get", "list", "why", "whatif"),
             *("cordon", "lost", "accept_log"),
         )
-    }
+    } | {f"door.{verb}_request" for verb in AGENT_REQUESTS}
 
 
 def test_every_verb_has_its_request() -> None:

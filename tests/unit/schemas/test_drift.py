@@ -200,7 +200,7 @@ def test_every_channel_is_used_and_every_request_is_answered() -> None:
     asked = {
         f"#/channels/{name}"
         for name, channel in DOCUMENT["channels"].items()
-        if name.startswith(("api.", "operator.")) and channel["address"]
+        if name.startswith(("api.", "operator.", "agent.")) and channel["address"]
     }
     assert answered == asked
 
@@ -225,6 +225,7 @@ def test_every_kind_of_subject_has_a_channel() -> None:
         "node_facts",
         "fleet_of",
         "api_of_all_tenants",
+        "agent_of_all_clusters",
     }
     readers = {
         "parse_workload_event",
@@ -233,6 +234,7 @@ def test_every_kind_of_subject_has_a_channel() -> None:
         "parse_fact",
         "parse_copy",
         "parse_api",
+        "parse_agent",
     }
     readers |= {"is_decision", "is_archived_story"}
     functions = {

@@ -46,7 +46,7 @@ def test_a_hub_observes_unless_it_is_told_otherwise() -> None:
     settings = load(HubSettings, "hub", (), {})
     assert hub.options(settings) == UpOptions(
         folder=Path("/data"),
-        services=("gateway", "resolver", "scorer", "archivist", "inventory", "multikueue"),
+        services=("gateway", "resolver", "scorer", "archivist", "door", "inventory", "multikueue"),
         nats_port=4222,
         hub=KubeTarget(name="hub"),
         mode="observe",

@@ -1,0 +1,496 @@
+"""What runs in a worker cluster speaks to the door, and to nothing else on the bus.
+
+A request without an answer is asked again, with growing pauses: another replica has it then, or the
+same one that was started anew. What was told is told again with the same bytes and the same guard,
+so it is stored once. What must be known is taken as a level: from a cursor on, and all that is open
+now and then and whenever the connection was lost, so that nothing that was missed stays unknown.
+"""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+
+from berthmaster.bus import subjects
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.door_wire import RawHint, RawTake
+from berthmaster.bus.errors import BusError, NoAnswer, NotConnected, TooLarge
+from berthmaster.lifecycle.fold import Workload
+from berthmaster.lifecycle.instructions import Outcome, Refused, Stored, Unknown
+from berthmaster.lifecycle.states import State
+from berthmaster.messages.api import Refusal
+from berthmaster.messages.door import (
+    MAX_AGENT_BYTES,
+    MAX_POLL_S,
+    MAX_TOLD,
+    DeadRequest,
+    HelloReply,
+    HelloRequest,
+    HintEvent,
+    LeaseName,
+    LeaseReply,
+    LeaseRequest,
+    OwnWorkload,
+    StoryReply,
+    StoryRequest,
+    TakeRequest,
+    TellOutcome,
+    TellReply,
+)
+from berthmaster.messages.families import NUDGES, UNREADABLE, encode
+from berthmaster.messages.workload import WorkloadEvent
+from berthmaster.runtime import lease
+from berthmaster.runtime.backoff import Backoff
+from berthmaster.runtime.candidacy import Record
+from berthmaster.runtime.lease import ANSWER_SHARE, Outdated, StoreAway
+from berthmaster.runtime.log import LogLike
+from berthmaster.runtime.redact import excerpt, redact, redact_bytes
+
+ASK_TIMEOUT_S: Final = 4.0
+TELL_LIMIT_S: Final = 10.0
+POLL_GRACE_S: Final = 2.0  # for the answer of a poll that has waited long enough
+NUDGE_GRACE_S: Final = 0.02  # the poll's own answer is on its way, mostly
+LIST_EVERY_S: Final = 30.0
+REQUESTS_IN_FLIGHT: Final = 8  # that tell something; what comes meanwhile goes together
+TELL_BYTES: Final = MAX_AGENT_BYTES // 2
+RECONNECT_POLL_S: Final = 1.0
+FORGET_AFTER: Final = 20  # stories that the door is behind of: the log was cut, or put back
+MAX_LETTER_BYTES: Final = 64 * 1024
+_PAUSES: Final = Backoff(first_s=0.05, most_s=5.0)
+_TELL_PAUSES: Final = Backoff(first_s=0.02, most_s=1.0)
+T = TypeVar("T")
+
+_OTHERS: Final = msgspec.json.Decoder(HelloReply | TellReply | StoryReply | LeaseReply | Refusal)
+_HINT_EVENTS: Final = msgspec.json.Decoder(HintEvent)
+
+
+class DoorRefused(BusError):
+    """The door said no; ``refusal`` says whether asking again may help."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        where = f"{refusal.field}: " if refusal.field else ""
+        super().__init__(f"{where}{refusal.expected}")
+        self.refusal = refusal
+
+
+class Taken(NamedTuple):
+    """One hint."""
+
+    event: HintEvent
+    sequence: int
+    held: bool  # of a list: some executor has claimed it
+
+
+class Heard(NamedTuple):
+    """Hints in their order. ``listed``: they are all that is open in the cluster."""
+
+    hints: Sequence[Taken]
+    listed: bool
+    cursor: int
+
+
+class _Tale:
+    """An event that is to be told."""
+
+    def __init__(self, event: WorkloadEvent) -> None:
+        self.event = event
+        self.data = encode(event)
+        self.outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+
+class DoorClient:
+    """One cluster's side of the door."""
+
+    def __init__(self, conn: Connection, cluster: str) -> None:
+        self.conn = conn
+        self.cluster = cluster
+        self.last_heard_s = 0.0  # event loop time of the door's last answer
+        self._loop = asyncio.get_running_loop()
+        self._seen = 0  # no story is read from an older view of the log
+        self._log_name = ""
+        self._untold: deque[_Tale] = deque()
+        self._telling = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._chance = random.Random()
+
+    @property
+    def log(self) -> LogLike:
+        """For lines."""
+        return self.conn.log
+
+    def now(self) -> float:
+        """The server's time."""
+        return self.conn.now()
+
+    async def ask(
+        self, verb: str, request: msgspec.Struct | bytes, *, timeout_s: float = ASK_TIMEOUT_S
+    ) -> bytes:
+        """One request; the answer as it came, unless it is a refusal. Raises BusError."""
+        data = request if isinstance(request, bytes) else encode(request)
+        reply = await self.conn.request(
+            subjects.agent(self.cluster, verb), data, timeout_s=timeout_s
+        )
+        self.last_heard_s = self._loop.time()
+        if reply.data.startswith(b'{"type":"api.refusal.'):
+            refusal = _OTHERS.decode(reply.data)
+            if isinstance(refusal, Refusal):
+                raise DoorRefused(refusal)
+        return reply.data
+
+    async def _asked(
+        self, verb: str, request: msgspec.Struct | bytes, *, timeout_s: float = ASK_TIMEOUT_S
+    ) -> HelloReply | TellReply | StoryReply | LeaseReply:
+        reply: HelloReply | TellReply | StoryReply | LeaseReply | Refusal
+        try:
+            reply = _OTHERS.decode(await self.ask(verb, request, timeout_s=timeout_s))
+        except UNREADABLE as error:
+            raise NoAnswer(f"an answer of the door cannot be read: {error}") from error
+        if isinstance(reply, Refusal):
+            raise DoorRefused(reply)
+        return reply
+
+    async def hello(self) -> HelloReply:
+        """Whether the door is open. Raises BusError."""
+        return _of(HelloReply, await self._asked("hello", HelloRequest()))
+
+    async def connected(self) -> None:
+        """Wait for the server, instead of asking one that is away."""
+        back = asyncio.Event()
+        forget = self.conn.when_reconnected(back.set)
+        try:
+            while not self.conn.connected:
+                back.clear()
+                try:
+                    async with asyncio.timeout(RECONNECT_POLL_S):
+                        await back.wait()
+                except TimeoutError:
+                    pass
+        finally:
+            forget()
+
+    # Telling
+
+    async def append(self, event: WorkloadEvent) -> Outcome:
+        """Store one event if its workload still is at ``event.after``. Unknown only after a time
+        limit. Raises TooLarge."""
+        tale = _Tale(event)
+        if len(tale.data) > TELL_BYTES:
+            raise TooLarge(f"{len(tale.data)} bytes; an event has at most {TELL_BYTES}")
+        self._untold.append(tale)
+        self._tell_more()
+        return await tale.outcome
+
+    def _tell_more(self) -> None:
+        """All that waits goes together, as soon as a request may go."""
+        while self._untold and self._telling < REQUESTS_IN_FLIGHT:
+            tales: list[_Tale] = []
+            size = 0
+            while self._untold and len(tales) < MAX_TOLD:
+                size += len(self._untold[0].data)
+                if tales and size > TELL_BYTES:
+                    break
+                tale = self._untold.popleft()
+                if not tale.outcome.cancelled():
+                    tales.append(tale)
+            if tales:
+                self._telling += 1
+                task = self._loop.create_task(self._tell(tales))
+                self._tasks.add(task)
+                task.add_done_callback(self._told)
+
+    def _told(self, task: asyncio.Task[None]) -> None:
+        self._telling -= 1
+        self._tasks.discard(task)
+        self._tell_more()
+
+    async def _tell(self, tales: list[_Tale]) -> None:
+        """Until each has its outcome, or the time limit passes."""
+        deadline = self._loop.time() + TELL_LIMIT_S
+        again = False
+        failures = 0
+        while tales:
+            why = ""
+            body = b",".join(tale.data for tale in tales)
+            flag = b',"again":true' if again else b""
+            try:
+                reply = await self._asked("tell", b'{"events":[' + body + b"]" + flag + b"}")
+                told = _of(TellReply, reply)
+                self._seen = max(self._seen, told.position)
+                for tale, outcome in zip(tales, told.outcomes, strict=True):
+                    again |= outcome.result == "unknown"
+                    why = outcome.why or outcome.result
+                    self._settle(tale, outcome)
+            except DoorRefused as error:
+                why = str(error)
+                if not error.refusal.retry:
+                    failures = -1
+            except (NoAnswer, NotConnected) as error:
+                again, why = True, str(error)
+            except (BusError, ValueError) as error:
+                failures, why = -1, str(error)
+            tales = [tale for tale in tales if not tale.outcome.done()]
+            if failures < 0 or self._loop.time() >= deadline:
+                for tale in tales:
+                    tale.outcome.set_result(Unknown(why))
+                return
+            if tales:
+                failures += 1
+                await asyncio.sleep(_TELL_PAUSES.delay_s(failures, self._chance))
+
+    def _settle(self, tale: _Tale, outcome: TellOutcome) -> None:
+        if tale.outcome.done():
+            return
+        match outcome.result:
+            case "stored":
+                self._seen = max(self._seen, outcome.sequence)
+                tale.outcome.set_result(Stored(outcome.sequence))
+            case "refused":
+                tale.outcome.set_result(Refused())
+            case _:
+                pass  # nobody knows, or nothing was done: tell it again
+
+    # Reading
+
+    async def story(
+        self, tenant: str, workload_id: str, *, timeout_s: float = ASK_TIMEOUT_S
+    ) -> tuple[Workload | None, str]:
+        """A workload as it stands, None unless it is open in this cluster; and why its events
+        cannot be read. Raises BusError."""
+        request = StoryRequest(tenant=tenant, id=workload_id, after=self._seen)
+        reply = _of(StoryReply, await self._asked("story", request, timeout_s=timeout_s))
+        return (_folded(reply.workload) if reply.workload is not None else None), reply.failed
+
+    def forget(self) -> None:
+        """The log may have been put back: what was seen of it counts no more."""
+        self._seen = 0
+
+    async def follow(self, heard: Callable[[Heard], None]) -> None:
+        """Tell what happens, and all that is open at first, again and again, until cancelled."""
+        news: asyncio.Event = asyncio.Event()
+        lost: asyncio.Event = asyncio.Event()
+        newest = 0
+
+        def nudged(_subject: str, data: bytes) -> None:
+            nonlocal newest
+            try:
+                newest = NUDGES.decode(data).sequence
+            except UNREADABLE:
+                return
+            news.set()
+
+        subscription = await self.conn.subscribe(subjects.assign(self.cluster), nudged)
+        forget = self.conn.when_reconnected(lost.set)
+        cursor = 0
+        list_at_s = 0.0
+        failures = 0
+        try:
+            while True:
+                await self.connected()
+                if lost.is_set() or self._loop.time() >= list_at_s:
+                    lost.clear()
+                    cursor = 0
+                news.clear()
+                try:
+                    if not cursor:
+                        cursor = await self._list(heard)
+                        list_at_s = self._loop.time() + LIST_EVERY_S
+                    else:
+                        left_s = max(0.1, list_at_s - self._loop.time())
+                        cursor = await self._take(
+                            cursor, min(MAX_POLL_S, left_s), heard, news, lambda: newest
+                        )
+                    failures = 0
+                except BusError as error:
+                    failures += 1
+                    if failures == 1:
+                        self.log.warning("the door does not answer", why=str(error))
+                    await asyncio.sleep(_PAUSES.delay_s(failures, self._chance))
+        finally:
+            forget()
+            await subscription.unsubscribe()
+
+    async def _list(self, heard: Callable[[Heard], None]) -> int:
+        """All that is open, page by page. Raises BusError."""
+        first = await self._took(TakeRequest())
+        hints = list(first.hints)
+        page = first
+        while page.next:
+            page = await self._took(
+                TakeRequest(
+                    after=first.cursor, log=first.log, page=page.next, wait_s=ASK_TIMEOUT_S / 2
+                )
+            )
+            if page.log != first.log:
+                raise NoAnswer("the log was replaced while it was listed")
+            hints += page.hints
+        if first.log != self._log_name:
+            self._log_name, self._seen = first.log, 0
+        self._seen = max(self._seen, first.cursor)
+        heard(Heard(self._read(hints), True, first.cursor))
+        return first.cursor
+
+    async def _take(
+        self,
+        cursor: int,
+        wait_s: float,
+        heard: Callable[[Heard], None],
+        news: asyncio.Event,
+        newest: Callable[[], int],
+    ) -> int:
+        """One poll; a nudge ends it if it was lost with its door. Raises BusError."""
+        request = TakeRequest(after=cursor, log=self._log_name, wait_s=wait_s)
+        polling = asyncio.ensure_future(self._took(request, wait_s + POLL_GRACE_S))
+        try:
+            while not polling.done():
+                nudge = asyncio.ensure_future(news.wait())
+                await asyncio.wait({polling, nudge}, return_when=asyncio.FIRST_COMPLETED)
+                nudge.cancel()
+                if news.is_set() and not polling.done():
+                    news.clear()
+                    await asyncio.wait({polling}, timeout=NUDGE_GRACE_S)
+                    if not polling.done() and newest() > cursor:
+                        return cursor  # nothing is lost: the next poll begins there
+            reply = polling.result()
+        finally:
+            polling.cancel()
+        if reply.reset:
+            return 0
+        self._seen = max(self._seen, reply.cursor)
+        if reply.hints:
+            heard(Heard(self._read(reply.hints), False, reply.cursor))
+        return reply.cursor
+
+    async def _took(self, request: TakeRequest, timeout_s: float = ASK_TIMEOUT_S) -> RawTake:
+        raw = await self.ask("take", request, timeout_s=timeout_s)
+        try:
+            return msgspec.json.decode(raw, type=RawTake)
+        except UNREADABLE as error:
+            raise NoAnswer(f"an answer of the door cannot be read: {error}") from error
+
+    def _read(self, hints: Sequence[RawHint]) -> list[Taken]:
+        """What this version can read of them; the door freezes what it cannot read itself."""
+        found: list[Taken] = []
+        for hint in hints:
+            try:
+                event = _HINT_EVENTS.decode(hint.event)
+            except UNREADABLE as error:
+                self.log.error("a hint cannot be read", sequence=hint.sequence, why=str(error))
+                continue
+            found.append(Taken(event, hint.sequence, hint.held))
+        return found
+
+    # The rest
+
+    async def observe(self, data: bytes) -> None:
+        """One node's telemetry, unacknowledged. Raises TooLarge, NotConnected."""
+        await self.conn.publish(subjects.agent(self.cluster, "telemetry"), data)
+
+    async def bury(
+        self, service: str, *, subject: str, reason: str, body: bytes = b"", workload: str = ""
+    ) -> bool:
+        """Keep what could not be handled, with the reason. If even that fails (False), the log
+        line remains."""
+        subject, reason = redact(subject)[:2000], excerpt(reason, 2000)
+        self.log.error("dead letter", subject=subject, reason=reason, workload=workload)
+        try:
+            letter = msgspec.convert(
+                {
+                    "service": service,
+                    "subject": subject,
+                    "reason": reason,
+                    "workload": workload,
+                    "body": redact_bytes(body, MAX_LETTER_BYTES),
+                },
+                DeadRequest,
+            )
+            await self.ask("dead", letter)
+        except (BusError, msgspec.ValidationError) as error:
+            self.log.error("a dead letter could not be kept", why=str(error))
+            return False
+        return True
+
+
+class DoorLease(lease.Lease):
+    """Tries to hold one lease of this cluster for as long as ``run`` runs."""
+
+    def __init__(
+        self,
+        door: DoorClient,
+        name: LeaseName,
+        holder: str,
+        *,
+        ttl_s: float,
+        on_gained: Callable[[int], None] | None = None,
+        on_lost: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(
+            _LeaseStore(door, name, ttl_s * ANSWER_SHARE),
+            f"{name}.{subjects.token(door.cluster)}",
+            holder,
+            ttl_s=ttl_s,
+            log=door.log,
+            on_gained=on_gained,
+            on_lost=on_lost,
+        )
+
+
+class _LeaseStore:
+    """A lease's record, by way of the door."""
+
+    def __init__(self, door: DoorClient, name: LeaseName, timeout_s: float) -> None:
+        self._door = door
+        self._name: LeaseName = name
+        self._timeout_s = timeout_s
+
+    async def read(self) -> Record | None:
+        return await self._ask(LeaseRequest(name=self._name))
+
+    async def write(self, over: Record | None, holder: str, ttl_s: float, *, taken: bool) -> Record:
+        del taken
+        version = over.version if over is not None else "0"
+        request = LeaseRequest(
+            name=self._name, act="write", version=version, holder=holder, ttl_s=ttl_s
+        )
+        found = await self._ask(request)
+        if found is None:
+            raise StoreAway("the door did not say what was written")
+        return found
+
+    async def release(self, over: Record) -> None:
+        await self._ask(
+            LeaseRequest(
+                name=self._name,
+                act="release",
+                version=over.version,
+                holder=over.holder,
+                ttl_s=over.ttl_s,
+            )
+        )
+
+    async def _ask(self, request: LeaseRequest) -> Record | None:
+        try:
+            reply = _of(
+                LeaseReply,
+                await self._door._asked("lease", request, timeout_s=self._timeout_s),
+            )
+        except BusError as error:
+            raise StoreAway(str(error)) from error
+        if reply.outdated:
+            raise Outdated("somebody else has written since")
+        if reply.version == "0":
+            return None
+        return Record(reply.version, reply.holder, reply.ttl_s, reply.epoch)
+
+
+def _of(kind: type[T], reply: object) -> T:
+    if not isinstance(reply, kind):
+        raise NoAnswer(f"the door answered with a {type(reply).__name__}")
+    return reply
+
+
+def _folded(own: OwnWorkload) -> Workload:
+    fields = {name: getattr(own, name) for name in OwnWorkload.__struct_fields__}
+    return Workload(**fields | {"state": State(own.state)})

@@ -1,0 +1,49 @@
+"""How a service of a worker cluster joins the bus: a connection, then the door answers."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final, TypeVar
+
+from berthmaster.bus.door_client import DoorClient
+from berthmaster.bus.errors import BusError
+from berthmaster.bus.joining import joined
+from berthmaster.runtime.periodic import stopped_within
+from berthmaster.runtime.service import Context
+from berthmaster.runtime.settings import CommonSettings
+
+LOOK_AGAIN_S: Final = 0.1
+LOOK_AGAIN_MOST_S: Final = 5.0
+S = TypeVar("S", bound=CommonSettings)
+
+
+@asynccontextmanager
+async def at_the_door(ctx: Context[S], cluster: str) -> AsyncIterator[DoorClient | None]:
+    """A cluster's door once it answers; None if told to stop before. Raises CannotStart when the
+    server will not have this user."""
+    async with joined(ctx) as conn:
+        if conn is None:
+            yield None
+            return
+        door = DoorClient(conn, cluster)
+        yield door if await door_answers(ctx, door) else None
+
+
+async def door_answers(ctx: Context[S], door: DoorClient) -> bool:
+    """Wait for the door; False when told to stop before."""
+    ctx.health.ready("door", False, "the door has not answered yet")
+    told = False
+    pause_s = LOOK_AGAIN_S
+    while not ctx.stopping.is_set():
+        try:
+            await door.hello()
+        except BusError as error:
+            ctx.health.ready("door", False, str(error))
+            if not told:
+                ctx.log.warning("waiting for the door", why=str(error))
+                told = True
+            pause_s = min(2 * pause_s, LOOK_AGAIN_MOST_S)
+        else:
+            ctx.health.ready("door", True)
+            return True
+        await stopped_within(pause_s, ctx.stopping)
+    return False

@@ -1,0 +1,104 @@
+"""What one cluster may ask of the door, so that its flood costs the others little.
+
+Work is served in turn: each cluster has a queue of its own, and one piece of each goes before the
+next piece of any. What a cluster may have in hand and waiting is bounded, and so is its rate where
+what it says is kept.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Bucket:
+    """So much a second, and at once so much."""
+
+    def __init__(self, rate_per_s: float, burst: float) -> None:
+        self._rate_per_s = rate_per_s
+        self._burst = burst
+        self._left = burst
+        self._at_s = float("-inf")
+
+    def take(self, amount: float, now_s: float) -> bool:
+        """Whether there is so much; then it is taken. More than the burst needs a full bucket."""
+        gained = max(0.0, now_s - self._at_s) * self._rate_per_s
+        self._at_s = now_s
+        self._left = min(self._burst, self._left + gained)
+        if self._left < min(amount, self._burst):
+            return False
+        self._left -= amount
+        return True
+
+
+class InHand:
+    """What a cluster has in hand: requests and, in them, events or facts."""
+
+    def __init__(self, max_requests: int, max_items: int) -> None:
+        self._max_requests = max_requests
+        self._max_items = max_items
+        self._requests: dict[str, int] = {}
+        self._items: dict[str, int] = {}
+
+    def begin(self, cluster: str) -> bool:
+        """Whether one more request may be worked on."""
+        count = self._requests.get(cluster, 0)
+        if count >= self._max_requests:
+            return False
+        self._requests[cluster] = count + 1
+        return True
+
+    def add(self, cluster: str, items: int) -> bool:
+        """Whether so many more items may be."""
+        count = self._items.get(cluster, 0) + items
+        if count > self._max_items:
+            return False
+        self._items[cluster] = count
+        return True
+
+    def end(self, cluster: str) -> None:
+        """A request is over."""
+        _less(self._requests, cluster, 1)
+
+    def end_items(self, cluster: str, items: int) -> None:
+        """Some of its items are."""
+        _less(self._items, cluster, items)
+
+
+def _less(counts: dict[str, int], cluster: str, by: int) -> None:
+    left = counts.get(cluster, 0) - by
+    if left > 0:
+        counts[cluster] = left
+    else:
+        counts.pop(cluster, None)
+
+
+class Turns(Generic[T]):
+    """Who is next."""
+
+    def __init__(self, room: int) -> None:
+        """``room``: how many items may be worked on at once."""
+        self._room = room
+        self._used = 0
+        self._queues: OrderedDict[str, deque[tuple[int, T]]] = OrderedDict()
+
+    def join(self, cluster: str, items: int, work: T) -> None:
+        """Wait for a turn."""
+        self._queues.setdefault(cluster, deque()).append((items, work))
+
+    def due(self) -> Iterator[tuple[int, T]]:
+        """Whose turn it is now, with how many items; each holds its room until it leaves."""
+        while self._queues and self._used < self._room:
+            cluster, queue = next(iter(self._queues.items()))
+            items, work = queue.popleft()
+            if queue:
+                self._queues.move_to_end(cluster)
+            else:
+                del self._queues[cluster]
+            self._used += items
+            yield items, work
+
+    def leave(self, items: int) -> None:
+        """A turn is over."""
+        self._used -= items

@@ -1,0 +1,215 @@
+"""What the door answers. Pure: the log and the facts as they were read, requests and time come in.
+
+Rules of this file:
+
+- A cluster is told of itself only, and believed of itself only. The cluster is the one in the
+  request's subject, which the bus's permissions tie to its key; what a message says is compared
+  with it.
+- A cursor is a sequence of a log that has a name. One that is not ours, or older than the hints at
+  hand, is answered with a list of all that is open.
+- Whoever asks for more than is known yet waits; nothing is answered from an older view than the
+  one that the asker has seen.
+"""
+
+from typing import Final, TypeVar
+
+import msgspec
+
+from berthmaster.bus import subjects
+from berthmaster.bus.door_wire import RawFact, RawFacts, RawHint, RawTake
+from berthmaster.bus.fact_subjects import subject_of
+from berthmaster.door.bounds import Bucket, InHand
+from berthmaster.door.fleet_view import FleetView, StoredFact
+from berthmaster.door.log_view import Frozen, LogView, StoredHint
+from berthmaster.door.settings import MIB, DoorSettings
+from berthmaster.messages.api import Refusal
+from berthmaster.messages.door import (
+    MAX_AGENT_BYTES,
+    FactsRequest,
+    ReportedFact,
+    ReportOutcome,
+    StoryReply,
+    StoryRequest,
+    TakeRequest,
+)
+from berthmaster.messages.explain import explain_malformed, explain_validation
+from berthmaster.messages.families import UNREADABLE, Reader, encode
+
+PAGE_BYTES: Final = 256 * 1024  # of an answer; the largest event or fact still fits behind it
+LETTERS_AT_ONCE: Final = 20
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class _Head(msgspec.Struct):
+    cluster: str
+    node: str
+
+
+_HEAD: Final = msgspec.json.Decoder(_Head)
+
+
+def decoded(kind: type[T], decoder: Reader[T], data: bytes) -> T | Refusal:
+    """A request, or what is wrong with it."""
+    if len(data) > MAX_AGENT_BYTES:
+        return Refusal(
+            code="too_large",
+            field="",
+            value=f"{len(data)} bytes",
+            expected=f"at most {MAX_AGENT_BYTES} bytes",
+        )
+    try:
+        return decoder.decode(data or b"{}")
+    except msgspec.ValidationError as error:
+        return explain_validation(kind, data, error)
+    except UNREADABLE as error:
+        return explain_malformed(data, error)
+
+
+class Door:
+    """What one replica knows."""
+
+    def __init__(self, settings: DoorSettings) -> None:
+        self._settings = settings
+        self.log = LogView()
+        self.log_name = ""
+        self.fleet = FleetView(settings.max_facts, settings.max_facts_mib * MIB)
+        self.fleet_name = ""
+        self.in_hand = InHand(settings.max_requests, settings.max_items)
+        self._fact_bytes: dict[str, Bucket] = {}
+        self._telemetry: dict[str, Bucket] = {}
+        self._letters: dict[str, Bucket] = {}
+
+    def log_replaced(self) -> None:
+        """It is read anew from its beginning."""
+        self.log = LogView()
+        self.log_name = ""
+
+    # What is open, and what happened
+
+    def take(self, cluster: str, request: TakeRequest) -> RawTake | None:
+        """The answer; None: there is nothing yet."""
+        log, after = self.log, request.after
+        same = request.log == self.log_name
+        if request.page and same:
+            if log.position < after:
+                return None
+            return self._list(cluster, request.page, after)
+        if not same or not after or (after <= log.position and not log.follows(cluster, after)):
+            # Never 0, which would ask for the list again.
+            return self._list(cluster, "", max(1, log.position))
+        hints = log.since(cluster, after, PAGE_BYTES)
+        if not hints:
+            return None
+        return RawTake(cursor=hints[-1].sequence, log=self.log_name, hints=_raw(hints))
+
+    def nothing(self, request: TakeRequest) -> RawTake:
+        """The answer to who has waited long enough."""
+        page = request.page  # of a list, of which this replica has not read enough to tell more
+        cursor = request.after if page else max(request.after, self.log.position)
+        return RawTake(cursor=cursor, log=self.log_name, reset=bool(page), next=page)
+
+    def _list(self, cluster: str, page: str, cursor: int) -> RawTake:
+        hints, next_page = self.log.listed(cluster, page, PAGE_BYTES)
+        return RawTake(
+            cursor=cursor, log=self.log_name, reset=True, next=next_page, hints=_raw(hints)
+        )
+
+    def story(self, cluster: str, request: StoryRequest) -> StoryReply | None:
+        """How a workload stands; None: the log has not been read so far."""
+        if request.after > self.log.position:
+            return None
+        found = self.log.story(cluster, request.tenant, request.id)
+        if isinstance(found, Frozen):
+            return StoryReply(failed=found.why)
+        return StoryReply(workload=found)
+
+    # Facts
+
+    def facts(self, cluster: str, request: FactsRequest) -> RawFacts | None:
+        """The answer; None: there is nothing new yet."""
+        same = request.log == self.fleet_name
+        after = request.after if same else 0
+        found, more = self.fleet.since(cluster, request.kinds, after, PAGE_BYTES)
+        if not found and after:
+            return None
+        return RawFacts(
+            cursor=found[-1].sequence if found else after,
+            log=self.fleet_name,
+            reset=not after,
+            more=more,
+            epoch=self.fleet.epoch(cluster),
+            facts=tuple(map(_raw_fact, found)),
+        )
+
+    def no_facts(self, cluster: str, request: FactsRequest) -> RawFacts:
+        """The answer to who has waited long enough."""
+        epoch = self.fleet.epoch(cluster)
+        return RawFacts(cursor=request.after, log=self.fleet_name, epoch=epoch)
+
+    def admit(
+        self, cluster: str, told: ReportedFact, now_s: float
+    ) -> tuple[str, bytes] | ReportOutcome:
+        """Where and as what a fact is to be stored, or why not."""
+        fact = told.fact
+        if fact.cluster != cluster:
+            return ReportOutcome(result="forbidden", why="cluster: it is another cluster's fact")
+        try:
+            subject = subject_of(fact)
+        except subjects.SubjectError as error:
+            return ReportOutcome(result="forbidden", why=str(error))
+        data = encode(fact)
+        most = self._settings.max_fact_kib * 1024
+        if len(data) > most:
+            why = f"{len(data)} bytes; a fact has at most {most}"
+            return ReportOutcome(result="too_large", why=why)
+        if why := self.fleet.room(cluster, subject, len(data)):
+            return ReportOutcome(result="too_many", why=why)
+        rate, burst = self._settings.facts_mib_per_s * MIB, self._settings.facts_burst_mib * MIB
+        bucket = self._fact_bytes.setdefault(cluster, Bucket(rate, burst))
+        if not bucket.take(len(data), now_s):
+            return ReportOutcome(result="unavailable", why="too many bytes of facts; come again")
+        return subject, data
+
+    # What is passed on
+
+    def telemetry(self, cluster: str, data: bytes, now_s: float) -> str:
+        """The subject under which a node's telemetry is passed on; "" = it is dropped."""
+        settings = self._settings
+        if len(data) > settings.max_telemetry_kib * 1024:
+            return ""
+        try:
+            head = _HEAD.decode(data)
+            subject = subjects.telemetry(head.cluster, head.node)
+        except (subjects.SubjectError, *UNREADABLE):
+            return ""
+        rate = settings.telemetry_per_s
+        bucket = self._telemetry.setdefault(cluster, Bucket(rate, rate))
+        return subject if head.cluster == cluster and bucket.take(1, now_s) else ""
+
+    def may_bury(self, cluster: str, now_s: float) -> bool:
+        """Whether one more dead letter of this cluster's agent is kept."""
+        rate = self._settings.letters_per_minute / 60
+        return self._letters.setdefault(cluster, Bucket(rate, LETTERS_AT_ONCE)).take(1, now_s)
+
+
+def unavailable(expected: str) -> Refusal:
+    """Not now; another replica, or the same a little later, can."""
+    return Refusal(code="unavailable", field="", value="", expected=expected, retry=True)
+
+
+def overloaded(expected: str) -> Refusal:
+    """Too much of one cluster at once."""
+    return Refusal(code="overloaded", field="", value="", expected=expected, retry=True)
+
+
+def _raw(hints: list[StoredHint]) -> tuple[RawHint, ...]:
+    return tuple(
+        RawHint(sequence=hint.sequence, event=msgspec.Raw(hint.event), held=hint.held)
+        for hint in hints
+    )
+
+
+def _raw_fact(fact: StoredFact) -> RawFact:
+    return RawFact(
+        sequence=fact.sequence, stored_at_s=fact.stored_at_s, fact=msgspec.Raw(fact.data)
+    )

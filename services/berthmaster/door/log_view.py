@@ -1,0 +1,307 @@
+"""The log as the clusters' executors need it: what is open where, and what happened lately.
+
+Rules of this file:
+
+- Only open workloads are kept. Of one that is not known nothing is open anywhere: the log was read
+  from its beginning. The youngest endings are remembered, so that a late event opens none anew.
+- A cluster hears of a placement, a wish to cancel, and of endings that its executor did not write.
+  What goes by way of a hub's Kueue is no business of a cluster's executor.
+- Hints are kept for a while (a window), for those who follow; who comes later gets the list of what
+  is open. The list is a level: nothing that was missed can stay unknown.
+- A workload with an event that cannot be read, or that does not fit its subject, is frozen: nobody
+  does anything about it until a person looks.
+"""
+
+from collections import OrderedDict, deque
+from copy import copy
+from typing import Final, NamedTuple
+
+import msgspec
+
+from berthmaster.bus.subjects import SubjectError, parse_workload_event
+from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
+from berthmaster.messages.door import ExecutorEvent, OwnWorkload
+from berthmaster.messages.families import EVENTS, UNREADABLE, event_cluster, event_kind
+from berthmaster.messages.placement import HUB_CELL
+from berthmaster.messages.workload import CancelRequested, Evicted, Failed, Placed, WorkloadEvent
+
+WINDOW: Final = 20_000  # hints of all clusters, each a kilobyte or two
+ENDINGS: Final = 100_000  # that are remembered: a stale writer is late by seconds
+MAX_FROZEN: Final = 10_000
+_SAME: Final = tuple(set(OwnWorkload.__struct_fields__) & set(Workload.__struct_fields__))
+
+
+class StoredHint(NamedTuple):
+    """One hint, as the log has it."""
+
+    sequence: int
+    event: bytes
+    held: bool = False
+
+
+class _Here(msgspec.Struct):
+    """A workload's place in a cluster."""
+
+    workload: Workload
+    placed: StoredHint
+    wish: StoredHint | None = None
+
+
+class _Lately:
+    """The hints of one cluster."""
+
+    def __init__(self, floor: int) -> None:
+        self.floor = floor  # whoever is not beyond has missed some
+        self.hints: deque[StoredHint] = deque()
+
+
+class Refuse(NamedTuple):
+    """It can never be stored."""
+
+    why: str
+
+
+class Store(NamedTuple):
+    """By what the log says it may follow: append it behind its guard."""
+
+
+class Settle(NamedTuple):
+    """Something stands behind its guard; it was told before, so that may be itself."""
+
+
+class Behind(NamedTuple):
+    """The log has not been read so far."""
+
+
+class Frozen(NamedTuple):
+    """Its workload cannot be read."""
+
+    why: str
+
+
+Check = Refuse | Store | Settle | Behind | Frozen
+
+
+class LogView:
+    """All open workloads, by cluster."""
+
+    def __init__(self, window: int = WINDOW) -> None:
+        self.position = 0  # of the last event that was taken
+        self.born = 0  # position at which hints began to be kept
+        self.frozen: dict[Key, tuple[str, str]] = {}  # -> (cluster, why)
+        self._window = window
+        self._open: dict[Key, Workload] = {}
+        self._ended: OrderedDict[Key, int] = OrderedDict()
+        self._here: dict[str, dict[Key, _Here]] = {}
+        self._lately: dict[str, _Lately] = {}
+        self._order: deque[str] = deque()  # whose hint is the oldest
+        self._live = False
+
+    @property
+    def open(self) -> int:
+        """Workloads that have not ended."""
+        return len(self._open)
+
+    @property
+    def clusters(self) -> tuple[str, ...]:
+        """Those in which something is open."""
+        return tuple(self._here)
+
+    def caught_up(self) -> None:
+        """All that was stored has been taken: from here on hints are kept."""
+        if not self._live:
+            self._live = True
+            self.born = self.position
+
+    # What the log tells
+
+    def take(self, subject: str, sequence: int, stored_at_s: float, data: bytes) -> str:
+        """One stored event, in order; the cluster that has a new hint, "" = none. Raises
+        Unreadable for what must be kept for a person to see."""
+        self.position = sequence
+        try:
+            place = parse_workload_event(subject)
+        except SubjectError as error:
+            raise Unreadable(str(error)) from error
+        name = key(place.tenant, place.id)
+        try:
+            event: WorkloadEvent = EVENTS.decode(data)
+        except UNREADABLE as error:
+            self._freeze(name, str(error))
+            raise Unreadable(str(error), name) from error
+        if (event.tenant, event.id, event_kind(event), event_cluster(event)) != place:
+            why = "it is another's event"
+            self._freeze(name, why)
+            raise Unreadable(why, name)
+        if name in self.frozen:
+            return ""
+        return self._fold(name, event, sequence, stored_at_s, data)
+
+    def _fold(
+        self, name: Key, event: WorkloadEvent, sequence: int, stored_at_s: float, data: bytes
+    ) -> str:
+        if name in self._ended:
+            self._ended[name] = sequence
+            return ""
+        known = self._open.get(name)
+        workload = known or Workload(tenant=event.tenant, id=event.id)
+        was = workload.cluster if workload.live else ""
+        claimant = workload.executor
+        verdict = offer(workload, event, sequence, stored_at_s)
+        if verdict is Verdict.MISSED and known is not None:
+            self._freeze(name, "events before it are missing")
+            raise Unreadable("events before it are missing", name)
+        if verdict is not Verdict.COUNTED:
+            return ""
+        if workload.ended:
+            self._open.pop(name, None)
+            self._remember(name, sequence)
+        elif known is None:
+            self._open[name] = workload
+        now = workload.cluster if workload.live else ""
+        if was and was != now:
+            self._leave(was, name)
+        return self._hint(name, workload, event, StoredHint(sequence, data), claimant)
+
+    def _hint(
+        self, name: Key, workload: Workload, event: WorkloadEvent, hint: StoredHint, claimant: str
+    ) -> str:
+        match event:
+            case Placed() if HUB_CELL not in (event.cell, workload.cell):
+                self._here.setdefault(event.cluster, {})[name] = _Here(workload, hint)
+            case CancelRequested():
+                here = self._here.get(event.cluster, {}).get(name)
+                if here is None:
+                    return ""
+                here.wish = hint
+            case Evicted() | Failed() if event.cluster and event.by != claimant:
+                pass
+            case _:
+                return ""
+        return self._keep(event.cluster, hint)
+
+    def _keep(self, cluster: str, hint: StoredHint) -> str:
+        if not self._live:
+            return ""
+        lately = self._lately.get(cluster)
+        if lately is None:
+            lately = self._lately[cluster] = _Lately(self.born)
+        lately.hints.append(hint)
+        self._order.append(cluster)
+        if len(self._order) > self._window:
+            oldest = self._lately[self._order.popleft()]
+            oldest.floor = oldest.hints.popleft().sequence
+        return cluster
+
+    def _remember(self, name: Key, sequence: int) -> None:
+        self._ended[name] = sequence
+        if len(self._ended) > ENDINGS:
+            self._ended.popitem(last=False)
+
+    def _freeze(self, name: Key, why: str) -> None:
+        workload = self._open.pop(name, None)
+        cluster = workload.cluster if workload is not None and workload.live else ""
+        if cluster:
+            self._leave(cluster, name)
+        if len(self.frozen) < MAX_FROZEN:
+            self.frozen.setdefault(name, (cluster, why))
+
+    def _leave(self, cluster: str, name: Key) -> None:
+        here = self._here.get(cluster, {})
+        here.pop(name, None)
+        if not here:
+            self._here.pop(cluster, None)
+
+    # What clusters ask
+
+    def follows(self, cluster: str, after: int) -> bool:
+        """Whether all hints behind this cursor are at hand."""
+        lately = self._lately.get(cluster)
+        return after >= (lately.floor if lately is not None else self.born)
+
+    def since(self, cluster: str, after: int, most_bytes: int) -> list[StoredHint]:
+        """Hints behind a cursor, the oldest first, as many as fit and at least one."""
+        lately = self._lately.get(cluster)
+        if lately is None or not lately.hints or lately.hints[-1].sequence <= after:
+            return []
+        found: list[StoredHint] = []
+        for hint in reversed(lately.hints):
+            if hint.sequence <= after:
+                break
+            found.append(hint)
+        found.reverse()
+        taken: list[StoredHint] = []
+        size = 0
+        for hint in found:
+            size += len(hint.event)
+            if taken and size > most_bytes:
+                break
+            taken.append(hint)
+        return taken
+
+    def listed(self, cluster: str, page: str, most_bytes: int) -> tuple[list[StoredHint], str]:
+        """What is open in a cluster behind a page's mark; and the mark of the next one."""
+        here = self._here.get(cluster, {})
+        taken: list[StoredHint] = []
+        size = 0
+        last = ""
+        for name in sorted(name for name in here if name > page):
+            one = here[name]
+            if taken and size + len(one.placed.event) > most_bytes:
+                return taken, last
+            held = one.workload.claimed_at_s > 0
+            taken.append(one.placed._replace(held=held))
+            size += len(one.placed.event)
+            if one.wish is not None:
+                taken.append(one.wish)
+                size += len(one.wish.event)
+            last = name
+        return taken, ""
+
+    def story(self, cluster: str, tenant: str, workload_id: str) -> OwnWorkload | Frozen | None:
+        """A workload that is open in this cluster."""
+        name = key(tenant, workload_id)
+        where, why = self.frozen.get(name, ("", ""))
+        if where == cluster:
+            return Frozen(why)
+        here = self._here.get(cluster, {}).get(name)
+        if here is None:
+            return None
+        workload = here.workload
+        told = {field: getattr(workload, field) for field in _SAME}
+        return OwnWorkload(**told | {"state": workload.state.value})
+
+    def check(self, cluster: str, event: ExecutorEvent, *, again: bool) -> Check:
+        """Whether an executor's event may follow, as of ``event.after``."""
+        if event.cluster != cluster:
+            return Refuse("cluster: it is about another cluster than the one that tells it")
+        if not (event.tenant and event.id):
+            return Refuse("tenant, id: empty")
+        if event.after > self.position:
+            return Behind()
+        name = key(event.tenant, event.id)
+        if name in self.frozen:
+            where, why = self.frozen[name]
+            return Frozen(why) if where == cluster else Refuse("not placed in this cluster")
+        workload = self._open.get(name)
+        last = workload.sequence if workload is not None else 0
+        if workload is None or event.after < last:
+            return Settle() if again else Refuse("after: something else has happened")
+        if event.after > last or not self._is_here(cluster, name):
+            return Refuse("not placed in this cluster")
+        trial = copy(workload)
+        if offer(trial, event, self.position + 1, 0.0) is not Verdict.COUNTED:
+            why = f"attempt {event.attempt} of a workload that is {workload.state}"
+            return Refuse(f"{why} cannot take {event_kind(event)}")
+        return Store()
+
+    def _is_here(self, cluster: str, name: Key) -> bool:
+        return name in self._here.get(cluster, {})
+
+
+class Unreadable(Exception):
+    """A message of the log that this version cannot use. ``workload``: its name, "" = none."""
+
+    def __init__(self, why: str, workload: str = "") -> None:
+        super().__init__(why)
+        self.workload = workload

@@ -1,0 +1,508 @@
+"""`berth serve door`: what agents of worker clusters speak to.
+
+Several replicas share the requests; each folds the log and mirrors the facts by itself, so any can
+be killed at any moment: what an agent asked is asked again, and what it told is told again.
+"""
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+import msgspec
+
+from berthmaster.bus import subjects
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.dead import bury
+from berthmaster.bus.endpoints import Endpoint, serve
+from berthmaster.bus.errors import BusError, StreamReplaced
+from berthmaster.bus.follow import Follower, Recorded
+from berthmaster.bus.grouped import grouped
+from berthmaster.bus.joining import joined
+from berthmaster.bus.lease import SubjectRecord
+from berthmaster.bus.log import EventLog
+from berthmaster.bus.nats_py import Msg
+from berthmaster.bus.streams import FLEET, WORKLOADS
+from berthmaster.door.bounds import Turns
+from berthmaster.door.core import Door, decoded, overloaded, unavailable
+from berthmaster.door.log_view import Behind, Frozen, Refuse, Settle, Store, Unreadable
+from berthmaster.door.metrics import DoorMetrics
+from berthmaster.door.polls import Polls
+from berthmaster.door.settings import DoorSettings
+from berthmaster.lifecycle.fold import Key, key
+from berthmaster.lifecycle.instructions import Refused, Stored, Unknown
+from berthmaster.messages.api import Refusal
+from berthmaster.messages.door import (
+    DeadReply,
+    DeadRequest,
+    ExecutorEvent,
+    FactsRequest,
+    HelloReply,
+    LeaseReply,
+    LeaseRequest,
+    Nudge,
+    ReportedFact,
+    ReportOutcome,
+    ReportReply,
+    ReportRequest,
+    StoryReply,
+    StoryRequest,
+    TakeRequest,
+    TellOutcome,
+    TellReply,
+    TellRequest,
+)
+from berthmaster.messages.families import (
+    DEAD_REQUESTS,
+    EVENTS,
+    FACTS_REQUESTS,
+    LEASE_REQUESTS,
+    REPORT_REQUESTS,
+    STORY_REQUESTS,
+    TAKE_REQUESTS,
+    TELL_REQUESTS,
+    UNREADABLE,
+    encode,
+)
+from berthmaster.runtime.candidacy import Record
+from berthmaster.runtime.lease import Outdated, StoreAway
+from berthmaster.runtime.periodic import beats
+from berthmaster.runtime.service import Context, Service
+
+NAME: Final = "door"
+SERVED_AS: Final = "berth-door"
+RELIST_S: Final = 600.0
+LEASE_LIMIT_S: Final = 0.5
+PUT_LIMIT_S: Final = 2.0
+ANSWER_LIMIT_S: Final = 20.0  # a poll waits for 15
+MAX_OPEN: Final = 100_000  # requests of all clusters; those of one are bounded by themselves
+MAX_TELEMETRY: Final = 20_000  # messages that wait to be passed on
+FIGURES_S: Final = 1.0
+MAX_LETTERS: Final = 100
+
+_Work = Callable[[str, bytes], Awaitable[msgspec.Struct]]
+
+
+class Shell:
+    """One replica, connected."""
+
+    def __init__(self, ctx: Context[DoorSettings], conn: Connection) -> None:
+        settings = ctx.settings
+        self._ctx = ctx
+        self._conn = conn
+        self._core = Door(settings)
+        self._log = EventLog(conn, settle_limit_s=settings.settle_limit_s)
+        self._appends = grouped(conn, settle_limit_s=settings.settle_limit_s)
+        self._turns: Turns[asyncio.Future[None]] = Turns(settings.at_once)
+        self._takes = Polls(settings.max_polls)
+        self._fact_polls = Polls(2 * settings.max_polls)  # executor and ocm
+        self._reached: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._numbers = itertools.count()
+        self._under_way: set[Key] = set()
+        self._nudges: dict[str, int] = {}
+        self._letters: list[tuple[Recorded, str, str]] = []
+        self._ready = {"log": False, "fleet": False}
+        self._figures = DoorMetrics(ctx.metrics)
+
+    async def run(self) -> None:
+        """Until the service is told to stop."""
+        ctx = self._ctx
+        for part in self._ready:
+            ctx.health.ready(part, False, "catching up")
+        ctx.spawn(self._follow_log(), name="follow the log")
+        ctx.spawn(self._mirror_fleet(), name="mirror the facts")
+        telemetry = await self._conn.subscribe_raw(
+            subjects.agent_of_all_clusters("telemetry"),
+            self._pass_on,
+            queue=SERVED_AS,
+            pending_messages=MAX_TELEMETRY,
+        )
+        verbs: dict[str, _Work] = {
+            "hello": self._hello,
+            "take": self._take,
+            "tell": self._tell,
+            "story": self._story,
+            "facts": self._facts,
+            "report": self._report,
+            "lease": self._lease,
+            "dead": self._dead,
+        }
+        endpoints = await serve(
+            self._conn,
+            SERVED_AS,
+            {
+                verb: Endpoint(subjects.agent_of_all_clusters(verb), self._answering(verb, work))
+                for verb, work in verbs.items()
+            },
+            version="1.0.0",
+            description="What agents of worker clusters take and tell",
+            overloaded=lambda _: encode(overloaded("fewer requests at once; ask again")),
+            failed=lambda _, error: encode(unavailable(f"the request failed: {error}")),
+            max_concurrent=MAX_OPEN,
+            answer_limit_s=ANSWER_LIMIT_S,
+        )
+        async for _ in beats(FIGURES_S, ctx.stopping):
+            ctx.health.ready("bus", self._conn.connected, "no connection to NATS")
+            self._figures.show(self._core, len(self._takes) + len(self._fact_polls))
+            await self._bury_letters()
+        self._takes.close()
+        self._fact_polls.close()
+        await endpoints.stop()
+        await telemetry.unsubscribe()
+
+    # What the streams tell
+
+    async def _follow_log(self) -> None:
+        while True:
+            follower = Follower(self._conn, WORKLOADS, [subjects.ALL_WORKLOADS])
+
+            def caught_up(follower: Follower = follower) -> None:
+                self._core.log_name = follower.created
+                self._core.log.caught_up()
+                self._is_ready("log")
+                # Polls that died with another replica end by this, and those behind a reconnection.
+                for cluster in self._core.log.clusters:
+                    self._nudge(cluster, self._core.log.position)
+
+            try:
+                await follower.run(self._on_event, caught_up=caught_up)
+            except StreamReplaced as error:
+                self._ctx.log.error("the log was replaced", why=str(error))
+                self._ready["log"] = False
+                self._ctx.health.ready("log", False, "the log was replaced and is read anew")
+                self._core.log_replaced()
+
+    def _on_event(self, recorded: Recorded) -> None:
+        core = self._core
+        try:
+            cluster = core.log.take(
+                recorded.subject, recorded.sequence, recorded.stored_at_s, recorded.data
+            )
+        except Unreadable as error:
+            self._figures.unreadable.inc()
+            cluster = ""
+            if self._ready["log"] and len(self._letters) < MAX_LETTERS:
+                self._letters.append((recorded, str(error), error.workload))
+        while self._reached and self._reached[0][0] <= recorded.sequence:
+            _, _, waiting = heapq.heappop(self._reached)
+            if not waiting.done():
+                waiting.set_result(None)
+        if cluster and self._ready["log"]:
+            if self._takes.waits(cluster):
+                self._takes.stir(cluster)
+            else:
+                self._nudge(cluster, recorded.sequence)
+
+    def _nudge(self, cluster: str, sequence: int) -> None:
+        """Once for all that comes in this turn of the loop."""
+        if not self._nudges:
+            asyncio.get_running_loop().call_soon(
+                lambda: self._ctx.spawn(self._send_nudges(), name="nudges")
+            )
+        self._nudges[cluster] = sequence
+
+    async def _send_nudges(self) -> None:
+        nudges, self._nudges = self._nudges, {}
+        for cluster, sequence in nudges.items():
+            try:
+                await self._conn.publish(subjects.assign(cluster), encode(Nudge(sequence=sequence)))
+                self._figures.nudges.inc()
+            except BusError:
+                return  # a hint only: the next poll finds it
+
+    async def _mirror_fleet(self) -> None:
+        follower = Follower(
+            self._conn, FLEET, [subjects.ALL_FLEET], start="last-per-subject", relist_s=RELIST_S
+        )
+
+        def take(recorded: Recorded) -> None:
+            news = self._core.fleet.take(
+                recorded.subject, recorded.sequence, recorded.stored_at_s, recorded.data
+            )
+            if news is not None:
+                self._fact_polls.stir(*news)
+
+        def listed() -> None:
+            self._core.fleet_name = follower.created
+            self._core.fleet.end_listing()
+            self._is_ready("fleet")
+
+        await follower.run(take, caught_up=listed, relisting=self._core.fleet.start_listing)
+
+    def _is_ready(self, part: str) -> None:
+        self._ready[part] = True
+        self._ctx.health.ready(part, True)
+
+    async def _bury_letters(self) -> None:
+        letters, self._letters = self._letters, []
+        for recorded, why, workload in letters:
+            await bury(
+                self._conn,
+                service=NAME,
+                subject=recorded.subject,
+                reason=why,
+                body=recorded.data,
+                stream=WORKLOADS,
+                sequence=recorded.sequence,
+                workload=workload,
+            )
+
+    # Requests
+
+    def _answering(self, verb: str, work: _Work) -> Callable[[str, bytes], Awaitable[bytes]]:
+        async def answer(subject: str, data: bytes) -> bytes:
+            reply = await self._bounded(subject, data, work)
+            result = reply.code if isinstance(reply, Refusal) else "ok"
+            self._figures.answered(verb, result)
+            return encode(reply)
+
+        return answer
+
+    async def _bounded(self, subject: str, data: bytes, work: _Work) -> msgspec.Struct:
+        try:
+            cluster, _ = subjects.parse_agent(subject)
+        except subjects.SubjectError as error:
+            return Refusal(
+                code="invalid", field="", value="", expected=f"a cluster's name: {error}"
+            )
+        if not all(self._ready.values()):
+            return unavailable("still reading the log; ask again")
+        if work in (self._take, self._facts):  # they wait, and are bounded by their number
+            return await work(cluster, data)
+        if not self._core.in_hand.begin(cluster):
+            return overloaded("fewer requests of one cluster at once; ask again")
+        try:
+            return await work(cluster, data)
+        finally:
+            self._core.in_hand.end(cluster)
+
+    @asynccontextmanager
+    async def _turn(self, cluster: str, items: int) -> AsyncIterator[bool]:
+        """Wait for the cluster's turn with so many events or facts; False: it has too many."""
+        core = self._core
+        if not core.in_hand.add(cluster, items):
+            yield False
+            return
+        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._turns.join(cluster, items, mine)
+        self._next_turns()
+        try:
+            await mine
+            yield True
+        finally:
+            core.in_hand.end_items(cluster, items)
+            if mine.done() and not mine.cancelled():
+                self._turns.leave(items)
+            mine.cancel()
+            self._next_turns()
+
+    def _next_turns(self) -> None:
+        for items, turn in self._turns.due():
+            if turn.done():
+                self._turns.leave(items)  # it was given up while it waited
+            else:
+                turn.set_result(None)
+
+    async def _read_up_to(self, sequence: int) -> None:
+        """Until the log has been read so far, within the time limit."""
+        if sequence <= self._core.log.position:
+            return
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._reached, (sequence, next(self._numbers), waiting))
+        await asyncio.wait({waiting}, timeout=self._ctx.settings.behind_limit_s)
+        waiting.cancel()
+
+    async def _hello(self, cluster: str, data: bytes) -> msgspec.Struct:
+        del cluster, data
+        return HelloReply(now_s=self._conn.now())
+
+    async def _take(self, cluster: str, data: bytes) -> msgspec.Struct:
+        request = decoded(TakeRequest, TAKE_REQUESTS, data)
+        if isinstance(request, Refusal):
+            return request
+        found = await self._takes.answer(
+            cluster, lambda: self._core.take(cluster, request), request.wait_s
+        )
+        return found if found is not None else self._core.nothing(request)
+
+    async def _tell(self, cluster: str, data: bytes) -> msgspec.Struct:
+        request = decoded(TellRequest, TELL_REQUESTS, data)
+        if isinstance(request, Refusal):
+            return request
+        began_s = asyncio.get_running_loop().time()
+        # Beyond what anybody can have seen nothing is waited for longer than for the rest.
+        await self._read_up_to(max(event.after for event in request.events))
+        async with self._turn(cluster, len(request.events)) as granted:
+            if not granted:
+                return overloaded("fewer events of one cluster at once; tell them again")
+            outcomes = await asyncio.gather(
+                *(self._store(cluster, event, again=request.again) for event in request.events)
+            )
+        for outcome in outcomes:
+            self._figures.told(outcome.result)
+        self._figures.seconds.observe(asyncio.get_running_loop().time() - began_s)
+        return TellReply(outcomes=tuple(outcomes), position=self._core.log.position)
+
+    async def _store(self, cluster: str, event: ExecutorEvent, *, again: bool) -> TellOutcome:
+        check = self._core.log.check(cluster, event, again=again)
+        match check:
+            case Refuse(why):
+                return TellOutcome(result="refused", why=why)
+            case Frozen(why):
+                return TellOutcome(result="refused", why=f"its story cannot be read: {why}")
+            case Behind():
+                return TellOutcome(result="behind")
+            case Settle():
+                return await self._settle(event)
+            case Store():
+                return await self._append(event, again=again)
+
+    async def _append(self, event: ExecutorEvent, *, again: bool) -> TellOutcome:
+        name = key(event.tenant, event.id)
+        if name in self._under_way:  # two in one batch would send each of the batch by itself
+            return TellOutcome(result="behind", why="another event of it is being stored")
+        self._under_way.add(name)
+        try:
+            outcome = await self._appends.append(event, in_doubt=again)
+        except BusError as error:
+            return TellOutcome(result="unknown", why=str(error))
+        finally:
+            self._under_way.discard(name)
+        match outcome:
+            case Stored(sequence):
+                return TellOutcome(result="stored", sequence=sequence)
+            case Refused():
+                return TellOutcome(result="refused", why="after: something else has happened")
+            case Unknown(why):
+                return TellOutcome(result="unknown", why=why)
+
+    async def _settle(self, event: ExecutorEvent) -> TellOutcome:
+        """It was told before, and something stands behind its guard: itself, or it never will."""
+        try:
+            story = await self._log.story(event.tenant, event.id)
+        except BusError as error:
+            return TellOutcome(result="unknown", why=str(error))
+        for message in story:
+            if message.sequence > event.after:
+                try:
+                    if EVENTS.decode(message.data) == event:
+                        return TellOutcome(result="stored", sequence=message.sequence)
+                except UNREADABLE:
+                    pass  # then it is another one
+                break
+        return TellOutcome(result="refused", why="after: something else has happened")
+
+    async def _story(self, cluster: str, data: bytes) -> msgspec.Struct:
+        request = decoded(StoryRequest, STORY_REQUESTS, data)
+        if isinstance(request, Refusal):
+            return request
+        await self._read_up_to(request.after)
+        found: StoryReply | None = self._core.story(cluster, request)
+        return found if found is not None else unavailable("the log has not been read so far")
+
+    async def _facts(self, cluster: str, data: bytes) -> msgspec.Struct:
+        request = decoded(FactsRequest, FACTS_REQUESTS, data)
+        if isinstance(request, Refusal):
+            return request
+        found = await self._fact_polls.answer(
+            cluster,
+            lambda: self._core.facts(cluster, request),
+            request.wait_s,
+            request.kinds,
+        )
+        return found if found is not None else self._core.no_facts(cluster, request)
+
+    async def _report(self, cluster: str, data: bytes) -> msgspec.Struct:
+        request = decoded(ReportRequest, REPORT_REQUESTS, data)
+        if isinstance(request, Refusal):
+            return request
+        async with self._turn(cluster, len(request.facts)) as granted:
+            if not granted:
+                return overloaded("fewer facts of one cluster at once; tell them again")
+            outcomes = await asyncio.gather(*(self._put(cluster, told) for told in request.facts))
+        for outcome in outcomes:
+            self._figures.reported(outcome.result)
+        return ReportReply(outcomes=tuple(outcomes))
+
+    async def _put(self, cluster: str, told: ReportedFact) -> ReportOutcome:
+        admitted = self._core.admit(cluster, told, self._conn.now())
+        if isinstance(admitted, ReportOutcome):
+            return admitted
+        subject, data = admitted
+        headers = None
+        if told.keep_s is not None:
+            headers = {"Nats-TTL": f"{max(1, round(told.keep_s))}s"}
+        try:
+            sequence = await self._conn.store(subject, data, timeout_s=PUT_LIMIT_S, headers=headers)
+        except BusError as error:
+            return ReportOutcome(result="unavailable", why=str(error))
+        return ReportOutcome(result="stored", sequence=sequence)
+
+    async def _lease(self, cluster: str, data: bytes) -> msgspec.Struct:
+        request = decoded(LeaseRequest, LEASE_REQUESTS, data)
+        if isinstance(request, Refusal):
+            return request
+        name = f"{request.name}.{subjects.token(cluster)}"
+        record = SubjectRecord(self._conn, name, LEASE_LIMIT_S)
+        over = found = None
+        if request.version != "0":
+            over = Record(request.version, request.holder, request.ttl_s)
+        try:
+            match request.act:
+                case "read":
+                    found = await record.read()
+                case "write":
+                    found = await record.write(over, request.holder, request.ttl_s, taken=False)
+                case "release":
+                    if over is not None:
+                        await record.release(over)
+        except Outdated:
+            return LeaseReply(outdated=True)
+        except StoreAway as error:
+            return unavailable(str(error))
+        if found is None:
+            return LeaseReply()
+        return LeaseReply(
+            version=found.version, holder=found.holder, ttl_s=found.ttl_s, epoch=found.epoch
+        )
+
+    async def _dead(self, cluster: str, data: bytes) -> msgspec.Struct:
+        request = decoded(DeadRequest, DEAD_REQUESTS, data)
+        if isinstance(request, Refusal):
+            return request
+        if not self._core.may_bury(cluster, self._conn.now()):
+            return overloaded("fewer dead letters")
+        kept = await bury(
+            self._conn,
+            service=request.service,
+            subject=request.subject,
+            reason=f"{cluster}: {request.reason}",
+            body=request.body,
+            workload=request.workload,
+        )
+        return DeadReply(kept=kept)
+
+    async def _pass_on(self, msg: Msg) -> None:
+        """One node's telemetry: an observation, so what cannot be passed on is dropped."""
+        try:
+            cluster, _ = subjects.parse_agent(msg.subject)
+            to = self._core.telemetry(cluster, msg.data, self._conn.now())
+            if to:
+                await self._conn.publish(to, msg.data)
+                self._figures.telemetry.inc()
+                return
+        except (subjects.SubjectError, BusError):
+            pass
+        self._figures.dropped.inc()
+
+
+async def main(ctx: Context[DoorSettings]) -> None:
+    """Connect, wait for the streams, serve."""
+    async with joined(ctx, WORKLOADS, FLEET) as conn:
+        if conn is not None:
+            await Shell(ctx, conn).run()
+
+
+SERVICE = Service(NAME, DoorSettings, main)

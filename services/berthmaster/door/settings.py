@@ -1,0 +1,66 @@
+"""What the door can be told."""
+
+from dataclasses import dataclass
+
+from berthmaster.runtime.settings import CommonSettings, setting
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoorSettings(CommonSettings):
+    """Each with its unit and the reason of its default. All bounds are of one cluster."""
+
+    max_requests: int = setting(
+        64, least=1, most=65_536, help="requests of one cluster in hand; beyond it they are refused"
+    )
+    max_items: int = setting(
+        1000, least=1, most=1_000_000, help="events and facts of one cluster in hand"
+    )
+    max_polls: int = setting(
+        2,
+        least=1,
+        most=64,
+        help="open polls of one kind and cluster; one more ends the oldest. An executor has one, "
+        "and for a while its killed predecessor's",
+    )
+    at_once: int = setting(
+        2000,
+        least=1,
+        most=1_000_000,
+        help="events and facts of all clusters that are being stored; the rest waits in turn",
+    )
+    settle_limit_s: float = setting(
+        2.5,
+        least=0.1,
+        most=60,
+        help="seconds for which an event is tried before the answer is that nobody knows; below "
+        "the 4 s after which an agent asks again",
+    )
+    behind_limit_s: float = setting(
+        1.0, least=0, most=10, help="seconds to wait for the log to be read as far as an agent has"
+    )
+    max_facts: int = setting(
+        50_000, least=1, most=10_000_000, help="facts that one cluster may have"
+    )
+    max_fact_kib: int = setting(256, least=1, most=512, help="size of one fact")
+    max_facts_mib: int = setting(
+        256, least=1, most=100_000, help="size of all facts of one cluster, the last of each"
+    )
+    facts_mib_per_s: float = setting(
+        1.0,
+        least=0.001,
+        most=10_000,
+        help="of facts in the long run; all is told anew each hour, so one cluster's cannot push "
+        "out another's from a stream of 8 GiB before",
+    )
+    facts_burst_mib: float = setting(
+        128.0, least=0.1, most=100_000, help="of facts at once: all nodes of a new cluster"
+    )
+    telemetry_per_s: float = setting(
+        5000.0, least=1, most=1e6, help="telemetry messages that are passed on; more are dropped"
+    )
+    max_telemetry_kib: int = setting(64, least=1, most=512, help="size of one of them")
+    letters_per_minute: float = setting(
+        30.0, least=0, most=1e6, help="dead letters that are kept of one cluster's agent"
+    )

@@ -1,0 +1,285 @@
+"""What agents of worker clusters and the door say to each other.
+
+Subjects: ``berth.agent.<cluster>.<verb>``; the cluster is part of the subject, so NATS permissions
+enforce it. ``berth.assign.<cluster>.news`` carries a Nudge: something may be worth taking.
+
+An agent has no stream and no consumer. What it must know it takes, as a level and not as an edge:
+behind a cursor, or all that is open; what it has to say it tells, and telling it twice is harmless.
+``log`` names the making of a stream whose sequences a cursor means: another one, and all is told
+anew.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from berthmaster.messages.api import Refusal, WorkloadStateName
+from berthmaster.messages.fleet import (
+    ClusterAlive,
+    ClusterProfile,
+    CopyReport,
+    FleetFact,
+    NodeGone,
+    NodeReport,
+    QueueReport,
+)
+from berthmaster.messages.placement import MAIN_CELL, PodBinding, Target
+from berthmaster.messages.workload import (
+    Admitted,
+    Cancelled,
+    CancelRequested,
+    Claimed,
+    Evicted,
+    Failed,
+    JobRequest,
+    Placed,
+    Running,
+    Succeeded,
+)
+
+PROTOCOL = 1
+MAX_TOLD = 200  # events of one request
+MAX_REPORTED = 200  # facts of one request
+MAX_AGENT_BYTES = 512 * 1024  # of one request
+MAX_POLL_S = 15.0
+MAX_KEEP_S = 30 * 86_400.0
+
+Sequence = Annotated[int, Meta(ge=0, le=1 << 62)]
+Seconds = Annotated[float, Meta(ge=0, le=MAX_POLL_S)]
+LogName = Annotated[str, Meta(max_length=128)]
+Token = Annotated[str, Meta(max_length=512)]
+ExecutorEvent = Claimed | Admitted | Running | Evicted | Succeeded | Failed | Cancelled
+HintEvent = Placed | CancelRequested | Evicted | Failed
+AgentFact = ClusterAlive | ClusterProfile | NodeReport | NodeGone | QueueReport | CopyReport
+FactKind = Literal["alive", "profile", "node", "queue", "copy", "score", "membership"]
+LeaseName = Literal["executor", "inventory", "ocm"]
+AgentService = Literal["executor", "inventory", "telemetry", "ocm", "emulator", "agent"]
+
+
+class HelloRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who is there, and what time is it?"""
+
+
+class HelloReply(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="door.hello.v1"
+):
+    """The door is open."""
+
+    now_s: float  # the server's clock
+    protocol: int = PROTOCOL
+    max_events: int = MAX_TOLD  # of one request
+    max_facts: int = MAX_REPORTED
+    max_bytes: int = MAX_AGENT_BYTES
+    max_poll_s: float = MAX_POLL_S
+
+
+class TakeRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What must this cluster's executor know beyond a cursor? Waits for it if there is nothing."""
+
+    after: Sequence = 0  # the cursor of the last answer; 0: all that is open
+    log: LogName = ""
+    wait_s: Seconds = 0.0
+    page: Annotated[str, Meta(max_length=1200)] = ""  # of a list that goes on: ``next`` of before
+
+
+class Hint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One stored event, which need not be its workload's last any more."""
+
+    sequence: int
+    event: HintEvent
+    held: bool = False  # of a list: its placement was claimed by now
+
+
+class TakeReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="door.taken.v1"):
+    """What happened since, or a list of all that is open in this cluster."""
+
+    cursor: int
+    log: str = ""
+    reset: bool = False  # the hints are a list of what is open; what is not in it is not open here
+    next: str = ""  # the list goes on: ask for this page
+    hints: tuple[Hint, ...] = ()
+
+
+class TellRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Store these events, each behind its guard ``after``."""
+
+    events: Annotated[tuple[ExecutorEvent, ...], Meta(min_length=1, max_length=MAX_TOLD)]
+    again: bool = False  # they were told before, and nobody knows what came of that
+
+
+class TellOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of one event. ``behind``: nothing was stored, the door had not read so far."""
+
+    result: Literal["stored", "refused", "unknown", "behind"]
+    sequence: int = 0  # of the event
+    why: str = ""
+
+
+class TellReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="door.told.v1"):
+    """One outcome an event, in their order."""
+
+    outcomes: tuple[TellOutcome, ...]
+    position: int = 0  # how far the log had been read: whoever was refused reads no older story
+
+
+class StoryRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How does one workload stand, by a view of the log that is not older than ``after``?"""
+
+    tenant: Token
+    id: Token
+    after: Sequence = 0
+
+
+class OwnWorkload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A workload that is placed in this cluster, as all events up to ``sequence`` add up."""
+
+    tenant: str
+    id: str
+    state: WorkloadStateName
+    sequence: int  # the guard of the next event
+    attempt: int
+    cluster: str
+    request: JobRequest | None = None
+    digest: str = ""
+    cell: str = MAIN_CELL
+    priority: int = 0
+    submitted_at_s: float = 0.0  # server's times
+    placed_at_s: float = 0.0
+    claimed_at_s: float = 0.0
+    running_at_s: float = 0.0
+    changed_at_s: float = 0.0
+    evictions: int = 0
+    pods: tuple[PodBinding, ...] = ()
+    target: Target = Target()
+    executor: str = ""
+    cancel_requested: bool = False
+
+
+class StoryReply(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="door.story.v1"
+):
+    """None: it is not open in this cluster, whatever else it may be."""
+
+    workload: OwnWorkload | None = None
+    failed: str = ""  # its events cannot be read: nothing must be done about it
+
+
+class FactsRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """This cluster's facts of some kinds beyond a cursor. Waits for one if there are none."""
+
+    kinds: Annotated[tuple[FactKind, ...], Meta(max_length=7)] = ()  # empty = all
+    after: Sequence = 0
+    log: LogName = ""
+    wait_s: Seconds = 0.0
+
+
+class OwnFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One fact as it is stored."""
+
+    sequence: int
+    stored_at_s: float
+    fact: FleetFact
+
+
+class FactsReply(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="door.facts.v1"
+):
+    """Facts in the order in which they were stored."""
+
+    cursor: int
+    log: str = ""
+    reset: bool = False  # the cursor was of no use: this is the beginning of all of them
+    more: bool = False
+    epoch: int = 0  # the newest of this cluster's writers
+    facts: tuple[OwnFact, ...] = ()
+
+
+class ReportedFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A fact to be stored; its subject follows from it."""
+
+    fact: AgentFact
+    keep_s: Annotated[float, Meta(gt=0, le=MAX_KEEP_S)] | None = None  # None = for good
+
+
+class ReportRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Store these facts of this cluster."""
+
+    facts: Annotated[tuple[ReportedFact, ...], Meta(min_length=1, max_length=MAX_REPORTED)]
+
+
+class ReportOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of one fact. ``forbidden``, ``too_large`` and ``too_many``: repeating is
+    pointless."""
+
+    result: Literal["stored", "forbidden", "too_large", "too_many", "unavailable"]
+    sequence: int = 0
+    why: str = ""
+
+
+class ReportReply(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="door.reported.v1"
+):
+    """One outcome a fact, in their order."""
+
+    outcomes: tuple[ReportOutcome, ...]
+
+
+class LeaseRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Read one of this cluster's leases, take it, renew it or give it back."""
+
+    name: LeaseName
+    act: Literal["read", "write", "release"] = "read"
+    version: Annotated[str, Meta(pattern=r"^[0-9]{1,19}$(?!\n)")] = "0"  # what was read; 0 = none
+    holder: Annotated[str, Meta(max_length=300)] = ""
+    ttl_s: Annotated[float, Meta(gt=0, le=3600)] = 1.0
+
+
+class LeaseReply(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="door.lease.v1"
+):
+    """How the lease stands now. ``outdated``: somebody else wrote first, nothing was written."""
+
+    version: str = "0"  # 0 = there is none
+    holder: str = ""  # "" = nobody's
+    ttl_s: float = 0.0
+    epoch: int = 0
+    outdated: bool = False
+
+
+class DeadRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Keep a message that an agent could not handle."""
+
+    service: AgentService
+    subject: Annotated[str, Meta(max_length=2000)]
+    reason: Annotated[str, Meta(max_length=8000)]
+    workload: Annotated[str, Meta(max_length=1200)] = ""
+    body: bytes = b""
+
+
+class DeadReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="door.dead.v1"):
+    """Whether it is kept."""
+
+    kept: bool
+
+
+class Nudge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="door.nudge.v1"):
+    """The log holds something for this cluster: take it, if the cursor is before it.
+
+    Subject: ``berth.assign.<cluster>.news``
+    """
+
+    sequence: int
+
+
+DoorReply = (
+    HelloReply
+    | TakeReply
+    | TellReply
+    | StoryReply
+    | FactsReply
+    | ReportReply
+    | LeaseReply
+    | DeadReply
+    | Refusal
+)

@@ -1,0 +1,27 @@
+"""A door on a test's server."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from berthmaster.bus.connection import Connection
+from berthmaster.door.service import main
+from berthmaster.door.settings import DoorSettings
+from berthmaster.runtime.service import Context
+from tests.bus.shells import running
+from tests.bus.tools import Lines, connected
+
+
+@asynccontextmanager
+async def door(url: str, **settings: Any) -> AsyncIterator[Context[DoorSettings]]:
+    """One replica on this server; the streams are there."""
+    given = DoorSettings(nats_url=url, http_port=-1, **settings)
+    async with running("door", given, main) as ctx:
+        yield ctx
+
+
+@asynccontextmanager
+async def with_door(url: str, *, log: Lines | None = None) -> AsyncIterator[Connection]:
+    """A connection, the streams, and a door."""
+    async with connected(url, replicas=1, log=log) as conn, door(url):
+        yield conn
