@@ -36,7 +36,7 @@ from berthmaster.messages.control import ClusterLost, Cordon, LogAccepted, Queue
 from berthmaster.messages.door import (
     DeadReply,
     FactsReply,
-    HelloReply,
+    GreetReply,
     LeaseReply,
     Nudge,
     ReportReply,
@@ -108,7 +108,9 @@ REPLIES: Final[dict[str, type[msgspec.Struct]]] = {
     "dry_run": DryRunReply,
     "whatif": WhatifReply,
     **dict.fromkeys(OPERATOR_VERBS, OperatorReply),
-    "hello": HelloReply,
+}
+AGENT_REPLIES: Final[dict[str, type[msgspec.Struct]]] = {
+    "hello": GreetReply,
     "take": TakeReply,
     "tell": TellReply,
     "story": StoryReply,
@@ -299,7 +301,7 @@ def _agents_requests() -> Iterator[Channel]:
         name = f"agent.{verb}"
         address = _address(lambda cluster, verb=verb: subjects.agent(cluster, verb), "cluster")
         yield Channel(name, address, (message,), receivers=("door",), reply=f"{name}.reply")
-        yield Channel(f"{name}.reply", None, (REPLIES[verb], Refusal))
+        yield Channel(f"{name}.reply", None, (AGENT_REPLIES[verb], Refusal))
 
 
 def _asked(verb: str) -> Iterator[tuple[str, str]]:
@@ -449,7 +451,8 @@ def _operations(channel: Channel) -> Iterator[tuple[str, dict[str, Any]]]:
             "messages": _refs(channel.name, channel.messages),
         }
         if channel.reply:
-            verb = channel.name.rpartition(".")[2]
+            who, _, verb = channel.name.rpartition(".")
+            replies = AGENT_REPLIES if who == "agent" else REPLIES
             operation["reply"] = {
                 "address": {
                     "location": "$message.header#/reply",
@@ -458,6 +461,6 @@ def _operations(channel: Channel) -> Iterator[tuple[str, dict[str, Any]]]:
                     ),
                 },
                 "channel": {"$ref": f"#/channels/{channel.reply}"},
-                "messages": _refs(channel.reply, (REPLIES[verb], Refusal)),
+                "messages": _refs(channel.reply, (replies[verb], Refusal)),
             }
         yield f"{channel.name}.{action}", operation

@@ -27,8 +27,8 @@ from berthmaster.messages.door import (
     MAX_POLL_S,
     MAX_TOLD,
     DeadRequest,
-    HelloReply,
-    HelloRequest,
+    GreetReply,
+    GreetRequest,
     HintEvent,
     LeaseName,
     LeaseReply,
@@ -63,7 +63,7 @@ _PAUSES: Final = Backoff(first_s=0.05, most_s=5.0)
 _TELL_PAUSES: Final = Backoff(first_s=0.02, most_s=1.0)
 T = TypeVar("T")
 
-_OTHERS: Final = msgspec.json.Decoder(HelloReply | TellReply | StoryReply | LeaseReply | Refusal)
+_OTHERS: Final = msgspec.json.Decoder(GreetReply | TellReply | StoryReply | LeaseReply | Refusal)
 _HINT_EVENTS: Final = msgspec.json.Decoder(HintEvent)
 
 
@@ -142,8 +142,8 @@ class DoorClient:
 
     async def _asked(
         self, verb: str, request: msgspec.Struct | bytes, *, timeout_s: float = ASK_TIMEOUT_S
-    ) -> HelloReply | TellReply | StoryReply | LeaseReply:
-        reply: HelloReply | TellReply | StoryReply | LeaseReply | Refusal
+    ) -> GreetReply | TellReply | StoryReply | LeaseReply:
+        reply: GreetReply | TellReply | StoryReply | LeaseReply | Refusal
         try:
             reply = _OTHERS.decode(await self.ask(verb, request, timeout_s=timeout_s))
         except UNREADABLE as error:
@@ -152,9 +152,9 @@ class DoorClient:
             raise DoorRefused(reply)
         return reply
 
-    async def hello(self) -> HelloReply:
+    async def hello(self) -> GreetReply:
         """Whether the door is open. Raises BusError."""
-        return _of(HelloReply, await self._asked("hello", HelloRequest()))
+        return _of(GreetReply, await self._asked("hello", GreetRequest()))
 
     async def connected(self) -> None:
         """Wait for the server, instead of asking one that is away."""
@@ -450,7 +450,7 @@ class _LeaseStore:
 
     async def write(self, over: Record | None, holder: str, ttl_s: float, *, taken: bool) -> Record:
         del taken
-        version = over.version if over is not None else "0"
+        version = int(over.version) if over is not None else 0
         request = LeaseRequest(
             name=self._name, act="write", version=version, holder=holder, ttl_s=ttl_s
         )
@@ -464,7 +464,7 @@ class _LeaseStore:
             LeaseRequest(
                 name=self._name,
                 act="release",
-                version=over.version,
+                version=int(over.version),
                 holder=over.holder,
                 ttl_s=over.ttl_s,
             )
@@ -480,9 +480,9 @@ class _LeaseStore:
             raise StoreAway(str(error)) from error
         if reply.outdated:
             raise Outdated("somebody else has written since")
-        if reply.version == "0":
+        if not reply.version:
             return None
-        return Record(reply.version, reply.holder, reply.ttl_s, reply.epoch)
+        return Record(str(reply.version), reply.holder, reply.ttl_s, reply.epoch)
 
 
 def _of(kind: type[T], reply: object) -> T:

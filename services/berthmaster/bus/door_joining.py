@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
+from berthmaster.bus import subjects
 from berthmaster.bus.door_client import DoorClient
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.joining import joined
@@ -20,7 +21,7 @@ S = TypeVar("S", bound=CommonSettings)
 async def at_the_door(ctx: Context[S], cluster: str) -> AsyncIterator[DoorClient | None]:
     """A cluster's door once it answers; None if told to stop before. Raises CannotStart when the
     server will not have this user."""
-    async with joined(ctx) as conn:
+    async with joined(ctx, clock_subject=subjects.agent(cluster, "hello")) as conn:
         if conn is None:
             yield None
             return

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
-from berthmaster.bus.connection import Connection
+from berthmaster.bus.connection import SERVER_CLOCK, Connection
 from berthmaster.bus.errors import ApiError, BusError
 from berthmaster.bus.streams import stream_info
 from berthmaster.runtime.errors import CannotStart
@@ -24,14 +24,16 @@ S = TypeVar("S", bound=CommonSettings)
 
 
 @asynccontextmanager
-async def joined(ctx: Context[S], *streams: str) -> AsyncIterator[Connection | None]:
+async def joined(
+    ctx: Context[S], *streams: str, clock_subject: str = SERVER_CLOCK
+) -> AsyncIterator[Connection | None]:
     """The service's connection once these streams are there; None if told to stop before.
 
     Readiness shows what is waited for, and for ever after permission violations and writes that
     are not stored. Raises CannotStart when the server will not have this user, or its seed is none.
     """
     ctx.health.ready("bus", False, "no connection to NATS yet")
-    opening = Connection.open(ctx.settings, ctx.name, ctx.log)
+    opening = Connection.open(ctx.settings, ctx.name, ctx.log, clock_subject=clock_subject)
     try:
         conn = await unless_stopped(opening, ctx.stopping)
     except BusError as error:

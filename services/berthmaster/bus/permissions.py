@@ -250,9 +250,7 @@ def _door(_: str) -> Grants:
 
 def _in_cluster(cluster: str) -> Grants:
     """What runs in a worker cluster: it asks the door and is told of its own, nothing else."""
-    return Grants(
-        publish=(*_CLOCK, f"berth.agent.{cluster}.*"), subscribe=(f"berth.assign.{cluster}.>",)
-    )
+    return Grants(publish=(f"berth.agent.{cluster}.*",), subscribe=(f"berth.assign.{cluster}.>",))
 
 
 def _whole_ocm(_: str) -> Grants:

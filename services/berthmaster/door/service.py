@@ -39,7 +39,7 @@ from berthmaster.messages.door import (
     DeadRequest,
     ExecutorEvent,
     FactsRequest,
-    HelloReply,
+    GreetReply,
     LeaseReply,
     LeaseRequest,
     Nudge,
@@ -316,7 +316,7 @@ class Shell:
 
     async def _hello(self, cluster: str, data: bytes) -> msgspec.Struct:
         del cluster, data
-        return HelloReply(now_s=self._conn.now())
+        return GreetReply(now_s=self._conn.now())
 
     async def _take(self, cluster: str, data: bytes) -> msgspec.Struct:
         request = decoded(TakeRequest, TAKE_REQUESTS, data)
@@ -447,8 +447,8 @@ class Shell:
         name = f"{request.name}.{subjects.token(cluster)}"
         record = SubjectRecord(self._conn, name, LEASE_LIMIT_S)
         over = found = None
-        if request.version != "0":
-            over = Record(request.version, request.holder, request.ttl_s)
+        if request.version:
+            over = Record(str(request.version), request.holder, request.ttl_s)
         try:
             match request.act:
                 case "read":
@@ -465,7 +465,7 @@ class Shell:
         if found is None:
             return LeaseReply()
         return LeaseReply(
-            version=found.version, holder=found.holder, ttl_s=found.ttl_s, epoch=found.epoch
+            version=int(found.version), holder=found.holder, ttl_s=found.ttl_s, epoch=found.epoch
         )
 
     async def _dead(self, cluster: str, data: bytes) -> msgspec.Struct:

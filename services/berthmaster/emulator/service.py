@@ -238,7 +238,8 @@ class EmulatorMetrics:
 async def main(context: Context[EmulatorSettings]) -> None:
     """Until the service is told to stop."""
     fleet = fleet_of(context.settings)
-    async with joined(context) as conn:
+    clock = subjects.agent(fleet[0].name, "hello")
+    async with joined(context, clock_subject=clock) as conn:
         if conn is not None and await door_answers(context, DoorClient(conn, fleet[0].name)):
             await _serve(context, conn, fleet)
 

@@ -57,11 +57,11 @@ LeaseName = Literal["executor", "inventory", "ocm"]
 AgentService = Literal["executor", "inventory", "telemetry", "ocm", "emulator", "agent"]
 
 
-class HelloRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class GreetRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Who is there, and what time is it?"""
 
 
-class HelloReply(
+class GreetReply(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="door.hello.v1"
 ):
     """The door is open."""
@@ -230,7 +230,7 @@ class LeaseRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     name: LeaseName
     act: Literal["read", "write", "release"] = "read"
-    version: Annotated[str, Meta(pattern=r"^[0-9]{1,19}$(?!\n)")] = "0"  # what was read; 0 = none
+    version: Sequence = 0  # what was read; 0 = none
     holder: Annotated[str, Meta(max_length=300)] = ""
     ttl_s: Annotated[float, Meta(gt=0, le=3600)] = 1.0
 
@@ -240,7 +240,7 @@ class LeaseReply(
 ):
     """How the lease stands now. ``outdated``: somebody else wrote first, nothing was written."""
 
-    version: str = "0"  # 0 = there is none
+    version: int = 0  # 0 = there is none
     holder: str = ""  # "" = nobody's
     ttl_s: float = 0.0
     epoch: int = 0
@@ -273,7 +273,7 @@ class Nudge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
 
 
 DoorReply = (
-    HelloReply
+    GreetReply
     | TakeReply
     | TellReply
     | StoryReply

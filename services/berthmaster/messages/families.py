@@ -33,7 +33,7 @@ from berthmaster.messages.door import (
     DeadRequest,
     DoorReply,
     FactsRequest,
-    HelloRequest,
+    GreetRequest,
     LeaseRequest,
     Nudge,
     ReportRequest,
@@ -117,7 +117,7 @@ DEAD_REQUESTS: Final = msgspec.json.Decoder(DeadRequest)
 
 AGENT_REQUESTS: Final[Mapping[str, type[msgspec.Struct]]] = MappingProxyType(
     {
-        "hello": HelloRequest,
+        "hello": GreetRequest,
         "take": TakeRequest,
         "tell": TellRequest,
         "story": StoryRequest,

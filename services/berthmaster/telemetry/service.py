@@ -16,6 +16,7 @@ reads the source (worker.py) there are two tasks: one ticks, one sends.
 import asyncio
 from typing import Final, TypeVar, assert_never
 
+from berthmaster.bus import subjects
 from berthmaster.bus.door_client import DoorClient
 from berthmaster.bus.errors import BusError, NotConnected, TooLarge
 from berthmaster.bus.joining import joined
@@ -161,7 +162,8 @@ async def serve(ctx: Context[TelemetrySettings], opener: Opener) -> None:
         if source is None:
             return
         ctx.log.info("source_opened", source=source.kind, node=settings.node_name)
-        async with joined(ctx) as conn:
+        clock = subjects.agent(settings.cluster, "hello")
+        async with joined(ctx, clock_subject=clock) as conn:
             if conn is None:
                 return
             agent = Agent(

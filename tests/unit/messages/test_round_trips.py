@@ -18,6 +18,7 @@ from berthmaster.bus.log import event_subject
 from berthmaster.messages import families
 from berthmaster.messages.api import ApiReply, SubmitRequest
 from berthmaster.messages.control import ControlFact, QueueSetting
+from berthmaster.messages.door import DoorReply, Nudge
 from berthmaster.messages.families import (
     AGENT_REQUESTS,
     EVENTS,
@@ -38,7 +39,7 @@ from berthmaster.messages.quality import QualityReport
 from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease, LogMark
 from berthmaster.messages.telemetry import NodeTelemetry
 from berthmaster.messages.workload import JobRequest, WorkloadEvent
-from scripts.schema_tools.json_schema import MESSAGES, Message, schema_of
+from scripts.schema_tools.json_schema import MESSAGES, Message, name_of, schema_of
 from tests.support.messages import messages
 
 READERS: Final[dict[type[msgspec.Struct], Reader[msgspec.Struct]]] = {
@@ -63,6 +64,9 @@ READERS: Final[dict[type[msgspec.Struct], Reader[msgspec.Struct]]] = {
     REQUEST_TYPES["cordon"]: families.CORDON_REQUESTS,
     REQUEST_TYPES["accept_log"]: families.ACCEPT_LOG_REQUESTS,
     REQUEST_TYPES["lost"]: families.LOST_REQUESTS,
+    **{request: msgspec.json.Decoder(request) for request in AGENT_REQUESTS.values()},
+    **dict.fromkeys(members(DoorReply), families.DOOR_REPLIES),
+    Nudge: families.NUDGES,
 }
 CALM = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 every_message = pytest.mark.parametrize("message", MESSAGES, ids=lambda m: m.name)
@@ -143,7 +147,7 @@ def test_every_tagged_struct_is_part_of_the_contract() -> None:
             *("hello", "submit", "cancel", "reprioritize", "get", "list", "why", "whatif"),
             *("cordon", "lost", "accept_log"),
         )
-    } | {f"door.{verb}_request" for verb in AGENT_REQUESTS}
+    } | {name_of(request) for request in AGENT_REQUESTS.values()}
 
 
 def test_every_verb_has_its_request() -> None:

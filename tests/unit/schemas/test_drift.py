@@ -153,8 +153,8 @@ def test_people_find_what_they_may_do_and_where_answers_come() -> None:
         "subscribe": ["berth.event.{tenant}.>", "_INBOX.tenant.{tenant}.>"],
     }
     agent = DOCUMENT["x-users"]["agent.{cluster}"]
-    assert "berth.telemetry.{cluster}.*" in agent["publish"]
-    assert agent["subscribe"] == ["_INBOX.agent.{cluster}.>"]
+    assert agent["publish"] == ["berth.agent.{cluster}.*"]
+    assert agent["subscribe"] == ["berth.assign.{cluster}.>", "_INBOX.agent.{cluster}.>"]
     for name, operation in DOCUMENT["operations"].items():
         if "reply" in operation:
             assert "inbox prefix" in operation["reply"]["address"]["description"], name
