@@ -327,7 +327,7 @@ async def test_a_score_that_somebody_else_wrote_is_outbid_and_no_input(server: S
 async def test_its_user_may_do_all_that_it_does(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     config = ServerConfig(
-        sync="default", extra=render(make_keys(keys, ("setup", "emulator", "scorer")))
+        sync="default", extra=render(make_keys(keys, ("setup", "door", "scorer")))
     )
     with Server(tmp_path / "nats", config) as server:
         log = Lines()
@@ -337,7 +337,7 @@ async def test_its_user_may_do_all_that_it_does(tmp_path: Path) -> None:
 
         async with await Connection.open(settings("setup"), "setup", log, timeout_s=5) as conn:
             await ensure_streams(conn)
-        async with await Connection.open(settings("emulator"), "fleet", log, timeout_s=5) as conn:
+        async with await Connection.open(settings("door"), "fleet", log, timeout_s=5) as conn:
             fleet = Fleet(conn)
             fleet.writer.epoch = 1
             await fleet.put(report(gpus=4))

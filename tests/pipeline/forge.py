@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from berthmaster.bus import subjects
-from berthmaster.bus.facts import FactWriter
-from berthmaster.bus.log import EventLog, decode_story
+from berthmaster.bus.door_client import DoorClient, Heard
+from berthmaster.bus.door_facts import DoorFacts
 from berthmaster.client import Client
 from berthmaster.lifecycle.instructions import Stored
 from berthmaster.messages.fleet import (
@@ -33,8 +33,8 @@ class Forged:
     """One such cluster."""
 
     name: str
-    user: Client
-    writer: FactWriter
+    door: DoorClient
+    writer: DoorFacts
     breath: "asyncio.Task[None] | None" = None
 
     async def node(self, node: str, gpus: int, pods: Sequence[PodUse] = ()) -> None:
@@ -72,31 +72,32 @@ class Forged:
 
     async def start(self, workload: str) -> Placed:
         """Do what an executor does with the placement that this cluster was given."""
-        placed = await self.placement(workload)
-        claimed = Claimed(**common(placed), executor="by-hand", after=await self.last(workload))
+        placed, sequence = await self.placement(workload)
+        claimed = Claimed(**common(placed), executor="by-hand", after=sequence)
         running = Running(**common(placed), pods=placed.pods, after=await self.append(claimed))
         await self.append(running)
         return placed
 
-    async def placement(self, workload: str, limit_s: float = 10.0) -> Placed:
-        """The placement of a job here, once it is there: the newest on this cluster's subject."""
-        subject = subjects.workload_events_in(self.name, "placed")
-        async with asyncio.timeout(limit_s):
-            while True:
-                for message in await EventLog(self.user.connection).story("default", workload):
-                    if message.subject == subject.replace("*.*", f"default.{workload}"):
-                        (recorded,) = decode_story([message])
-                        assert isinstance(recorded.event, Placed)
-                        return recorded.event
-                await asyncio.sleep(0.05)
+    async def placement(self, workload: str, limit_s: float = 10.0) -> tuple[Placed, int]:
+        """The placement of a job here, once it is there, and its sequence."""
+        found: asyncio.Future[tuple[Placed, int]] = asyncio.get_running_loop().create_future()
 
-    async def last(self, workload: str) -> int:
-        """The sequence of a job's last event."""
-        return (await EventLog(self.user.connection).story("default", workload))[-1].sequence
+        def heard(news: Heard) -> None:
+            for event, sequence, _ in news.hints:
+                if isinstance(event, Placed) and event.id == workload and not found.done():
+                    found.set_result((event, sequence))
+
+        following = asyncio.create_task(self.door.follow(heard))
+        try:
+            async with asyncio.timeout(limit_s):
+                return await found
+        finally:
+            following.cancel()
+            await asyncio.wait({following})
 
     async def append(self, event: WorkloadEvent) -> int:
         """Store an event; its sequence."""
-        outcome = await EventLog(self.user.connection).append(event)
+        outcome = await self.door.append(event)
         assert isinstance(outcome, Stored), outcome
         return outcome.sequence
 
@@ -116,9 +117,10 @@ def common(placed: Placed) -> dict[str, Any]:
 @asynccontextmanager
 async def forged(user: Client, name: str, **nodes: int) -> AsyncIterator[Forged]:
     """A cluster that is alive within the block, with nodes of so many GPUs."""
-    writer = FactWriter(user.connection)
-    await writer.begin(subjects.fleet_of(name))
-    cluster = Forged(name, user, writer)
+    door = DoorClient(user.connection, name)
+    writer = DoorFacts(door)
+    await writer.begin()
+    cluster = Forged(name, door, writer)
     profile = ClusterProfile(
         cluster=name, stamp=writer.stamp(), observed_at_s=0.0, gpus={MODEL: sum(nodes.values())}
     )

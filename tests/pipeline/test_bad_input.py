@@ -14,6 +14,7 @@ import pytest
 
 from berthmaster.audit.report import Unreadable, audit
 from berthmaster.bus import subjects
+from berthmaster.bus.door_client import DoorClient
 from berthmaster.bus.streams import FLEET
 from berthmaster.client import Client, RefusedError, TooLargeError
 from berthmaster.messages.api import Refusal, SubmitReply, WhyReply
@@ -284,7 +285,7 @@ async def test_telemetry_from_the_future_is_ignored(bad: Rig) -> None:
                 source="dcgm",
                 gpus=(gpu,),
             )
-            await emulator.connection.publish(subjects.telemetry("ahead", "n1"), encode(told))
+            await DoorClient(emulator.connection, "ahead").observe(encode(told))
 
         # A day ahead, and newer than what will come: it neither counts nor stands in the way.
         await tell(1000, berth.now() + 86_400, 0.0)
