@@ -29,6 +29,7 @@ from berthmaster.messages.fleet import (
 )
 from berthmaster.runtime.errors import CannotStart, SettingsError
 from berthmaster.runtime.service import Context
+from tests.bus.doors import door
 from tests.bus.kubeapi import KubeApi
 from tests.bus.shells import client, in_loop, running, until
 from tests.bus.tools import Lines, Settings
@@ -56,7 +57,7 @@ def pod(name: str, on: str, gpus: int) -> dict[str, Any]:
 
 @asynccontextmanager
 async def listening(url: str) -> AsyncIterator[Told]:
-    async with client(url) as conn:
+    async with client(url) as conn, door(url):
         told = Told(conn, url)
         mirroring = asyncio.create_task(told.run())
         try:
@@ -162,7 +163,7 @@ async def test_its_user_may_do_all_that_it_does(tmp_path: Path, user: str) -> No
     name = f"{user}.{subjects.token(cluster)}"
     keys = tmp_path / "keys"
     config = ServerConfig(
-        sync="default", extra=render(make_keys(keys, ("setup", "operator", name)))
+        sync="default", extra=render(make_keys(keys, ("setup", "door", "operator", name)))
     )
     with Server(tmp_path / "nats", config) as server:
 
@@ -174,6 +175,11 @@ async def test_its_user_may_do_all_that_it_does(tmp_path: Path, user: str) -> No
         async with (
             await Connection.open(settings("operator"), "op", Lines(), timeout_s=5) as conn,
             KubeApi() as api,
+            door(
+                server.url,
+                nats_seed_file=seed_file(keys, "door"),
+                inbox_prefix=inbox_prefix("door"),
+            ) as opened,
         ):
             told = Told(conn, server.url)
             mirroring = asyncio.create_task(told.run())
@@ -192,6 +198,7 @@ async def test_its_user_may_do_all_that_it_does(tmp_path: Path, user: str) -> No
                 await told.until(subjects.node(cluster, "a"), NodeReport, lambda _: True)
                 await asyncio.sleep(0.3)  # a violation is told beside everything else
                 assert "permissions" not in str(ctx.health.readiness())
+                assert "permissions" not in str(opened.health.readiness())
             mirroring.cancel()
             await asyncio.wait({mirroring})
 
@@ -248,23 +255,24 @@ async def test_a_kubeconfig_that_is_none_and_a_cluster_without_a_name(tmp_path: 
 async def test_sigterm_ends_the_process_with_0_while_the_api_server_is_away(
     server: Server, tmp_path: Path
 ) -> None:
-    async with KubeApi() as api, client(server.url):
+    async with KubeApi() as api:
         kubeconfig = api.kubeconfig(tmp_path)
-    argv = ["serve", "inventory", "--cluster", "east", "--kubeconfig", str(kubeconfig)]
-    flags = ["--nats-url", server.url, "--http-port", "-1"]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "berthmaster.cli.main",
-        *argv,
-        *flags,
-        stderr=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.DEVNULL,
-    )
-    assert process.stderr is not None
-    async with asyncio.timeout(30):
-        while b"cannot mirror" not in await process.stderr.readline():
-            pass
-        process.send_signal(signal.SIGTERM)
-        await process.stderr.read()
-        assert await process.wait() == 0
+    async with client(server.url), door(server.url):
+        argv = ["serve", "inventory", "--cluster", "east", "--kubeconfig", str(kubeconfig)]
+        flags = ["--nats-url", server.url, "--http-port", "-1"]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "berthmaster.cli.main",
+            *argv,
+            *flags,
+            stderr=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,
+        )
+        assert process.stderr is not None
+        async with asyncio.timeout(30):
+            while b"cannot mirror" not in await process.stderr.readline():
+                pass
+            process.send_signal(signal.SIGTERM)
+            await process.stderr.read()
+            assert await process.wait() == 0

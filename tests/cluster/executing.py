@@ -32,7 +32,8 @@ from berthmaster.messages.workload import (
     Withdrawn,
     WorkloadEvent,
 )
-from tests.bus.tools import connected, eventually
+from tests.bus.doors import with_door
+from tests.bus.tools import eventually
 from tests.controlplane.plane import Plane
 from tests.controlplane.proxy import Proxy
 from tests.support import warm
@@ -270,7 +271,7 @@ async def site(
 ) -> AsyncIterator[Site]:
     """A bus, an executor of the plane's namespace behind a door of its own, and the log."""
     with Server(folder / "nats", ServerConfig(sync="default")) as server:
-        async with connected(server.url, replicas=1) as conn:
+        async with with_door(server.url) as conn:
             proxy = await asyncio.to_thread(plane.proxy)
             file = kubeconfig or plane.kubeconfig_for("admin", ("system:masters",), via=proxy)
             made = Site(plane, namespace, server.url, conn, folder, proxy, file, flags)

@@ -15,6 +15,7 @@ from berthmaster.inventory.service import main
 from berthmaster.inventory.settings import InventorySettings
 from berthmaster.messages.fleet import ClusterAlive, FleetFact
 from berthmaster.runtime.service import Context
+from tests.bus.doors import door
 from tests.bus.shells import client, running
 
 F = TypeVar("F", bound=FleetFact)
@@ -83,7 +84,7 @@ class Told:
 async def bus(folder: Path) -> AsyncIterator[Told]:
     """A bus, and somebody who listens to all facts."""
     with Server(folder / "nats", ServerConfig(sync="default")) as server:
-        async with client(server.url) as conn:
+        async with client(server.url) as conn, door(server.url):
             told = Told(conn, server.url)
             listening = asyncio.create_task(told.run())
             try:

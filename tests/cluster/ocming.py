@@ -15,6 +15,7 @@ from berthmaster.bus.facts import FactWriter
 from berthmaster.ocm.service import main
 from berthmaster.ocm.settings import OcmSettings
 from berthmaster.runtime.service import Context
+from tests.bus.doors import door
 from tests.bus.shells import client, running
 from tests.controlplane.api import Object, documents
 from tests.controlplane.plane import Plane
@@ -94,7 +95,7 @@ class Teller:
 async def bus(folder: Path) -> AsyncIterator[Teller]:
     """A bus."""
     with Server(folder / "nats", ServerConfig(sync="default")) as server:
-        async with client(server.url) as conn:
+        async with client(server.url) as conn, door(server.url):
             teller = Teller(conn, server)
             await teller.writer.begin(subjects.ALL_FLEET)
             telling = asyncio.create_task(teller.keep_telling())

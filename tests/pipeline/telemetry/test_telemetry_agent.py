@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from berthmaster.bus.embedded import Server, ServerConfig
-from berthmaster.bus.subjects import telemetry
+from berthmaster.bus.subjects import agent as agent_subject
 from berthmaster.telemetry.emulated import EmulatedSource
 from tests.pipeline.telemetry.tools import Agent, Listener, eventually
 
@@ -78,7 +78,7 @@ def test_emulated_gpus_are_published_one_message_an_interval(server: Server) -> 
         heard = listener.wait(10)
         assert agent.get("/readyz")[0] == 200
         assert agent.stop()[0] == 0
-    assert {subject for subject, _ in listener.heard} == {telemetry("c1", "n1")}
+    assert {subject for subject, _ in listener.heard} == {agent_subject("c1", "telemetry")}
     assert [message.counter for message in heard] == list(range(1, 11))
     assert {message.epoch for message in heard} == {heard[0].epoch}
     assert started_s * 1000 <= heard[0].epoch <= time.time() * 1000
@@ -101,7 +101,7 @@ def test_names_with_dots_and_spaces_travel_in_the_subject(server: Server) -> Non
         (message,) = listener.wait(1, node="ip-10.local")
         assert agent.stop()[0] == 0
     assert message.cluster == "my cluster.eu"
-    assert listener.heard[0][0] == "berth.telemetry.my=20cluster=2Eeu.ip-10=2Elocal"
+    assert listener.heard[0][0] == "berth.agent.my=20cluster=2Eeu.telemetry"
 
 
 def test_a_restarted_agent_has_a_larger_epoch(server: Server) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 import nats
 from nats.aio.msg import Msg
 
-from berthmaster.bus.subjects import telemetry_of
+from berthmaster.bus.subjects import agent_of_all_clusters
 from berthmaster.messages.families import TELEMETRY
 from berthmaster.messages.telemetry import NodeTelemetry
 
@@ -145,7 +145,7 @@ class Listener:
         async def hear(message: Msg) -> None:
             self.heard.append((message.subject, TELEMETRY.decode(message.data)))
 
-        await connection.subscribe(telemetry_of(), cb=hear)
+        await connection.subscribe(agent_of_all_clusters("telemetry"), cb=hear)
         await connection.flush()
         self._ready.set()
         await self._stop.wait()
