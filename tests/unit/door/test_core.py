@@ -1,0 +1,279 @@
+"""What the door answers: pages, cursors, resets, and facts that it takes or not."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from berthmaster.bus import subjects
+from berthmaster.door.core import Door, decoded
+from berthmaster.door.settings import DoorSettings
+from berthmaster.messages.api import Refusal
+from berthmaster.messages.door import (
+    MAX_AGENT_BYTES,
+    FactsReply,
+    FactsRequest,
+    ReportedFact,
+    StoryRequest,
+    TakeReply,
+    TakeRequest,
+    TellRequest,
+)
+from berthmaster.messages.families import DOOR_REPLIES, TELL_REQUESTS, encode
+from berthmaster.messages.fleet import (
+    Amounts,
+    ClusterAlive,
+    ClusterScore,
+    FleetFact,
+    NodeReport,
+    Stamp,
+)
+from tests.unit.door.test_log_view import RED, Log, claimed
+
+SETTINGS = DoorSettings(
+    max_facts=3, max_fact_kib=1, facts_mib_per_s=0.001, facts_burst_mib=0.01, telemetry_per_s=2
+)
+
+
+def door(log: Log | None = None) -> Door:
+    made = Door(SETTINGS)
+    made.log_name, made.fleet_name = "log-1", "fleet-1"
+    if log is not None:
+        made.log = log.view
+    return made
+
+
+def taken(answer: Any) -> TakeReply:
+    """As the agent reads it."""
+    reply = DOOR_REPLIES.decode(encode(answer))
+    assert isinstance(reply, TakeReply)
+    return reply
+
+
+def told(answer: Any) -> FactsReply:
+    reply = DOOR_REPLIES.decode(encode(answer))
+    assert isinstance(reply, FactsReply)
+    return reply
+
+
+def report(node: str = "n1", *, cluster: str = RED, counter: int = 1, fill: str = "") -> NodeReport:
+    return NodeReport(
+        cluster=cluster,
+        node=node,
+        stamp=Stamp(epoch=7, counter=counter),
+        observed_at_s=0.0,
+        labels={"fill": fill} if fill else {},
+        allocatable=Amounts(cpu_milli=1000),
+    )
+
+
+def put(core: Door, sequence: int, fact: FleetFact, subject: str) -> tuple[str, str] | None:
+    return core.fleet.take(subject, sequence, 50.0, encode(fact))
+
+
+def test_from_nothing_all_that_is_open_is_listed_and_then_what_happens() -> None:
+    log = Log()
+    log.place(RED, "early")
+    log.view.caught_up()
+    core = door(log)
+    listed = taken(core.take(RED, TakeRequest()))
+    assert (listed.reset, listed.next, listed.cursor) == (True, "", log.last)
+    assert [hint.event.id for hint in listed.hints] == ["early"]
+    behind = TakeRequest(after=listed.cursor, log="log-1")
+    assert core.take(RED, behind) is None
+    assert taken(core.nothing(behind)) == TakeReply(cursor=log.last, log="log-1")
+    log.place(RED, "late")
+    news = taken(core.take(RED, behind))
+    assert (news.reset, news.cursor) == (False, log.last)
+    assert [hint.event.id for hint in news.hints] == ["late"]
+
+
+def test_a_cursor_of_another_log_or_of_before_the_window_begins_anew() -> None:
+    log = Log()
+    for name in ("a", "b"):
+        log.place(RED, name)
+    log.view.caught_up()
+    core = door(log)
+    for request in (
+        TakeRequest(after=log.last, log="log-0"),
+        TakeRequest(after=1, log="log-1"),
+        TakeRequest(after=log.last),
+    ):
+        listed = taken(core.take(RED, request))
+        assert (listed.reset, len(listed.hints)) == (True, 2), request
+
+
+def test_an_empty_log_has_a_cursor_to_wait_behind() -> None:
+    core = door(Log())
+    core.log.caught_up()
+    listed = taken(core.take(RED, TakeRequest()))
+    assert (listed.reset, listed.cursor, listed.hints) == (True, 1, ())
+    assert core.take(RED, TakeRequest(after=1, log="log-1")) is None
+
+
+def test_a_cursor_that_another_replica_gave_is_waited_for() -> None:
+    log = Log()
+    log.view.caught_up()
+    core = door(log)
+    ahead = TakeRequest(after=3, log="log-1")
+    assert core.take(RED, ahead) is None
+    assert core.nothing(ahead).cursor == 3
+    page = TakeRequest(after=3, log="log-1", page="acme/a")
+    assert core.take(RED, page) is None
+    waited = core.nothing(page)
+    assert (waited.cursor, waited.next, waited.reset) == (3, "acme/a", True)
+    assert core.story(RED, StoryRequest(tenant="acme", id="train", after=3)) is None
+    log.place(RED)
+    log.place(RED, "next")
+    assert core.story(RED, StoryRequest(tenant="acme", id="train", after=3)) is not None
+    assert taken(core.take(RED, ahead)).cursor == log.last
+
+
+def test_facts_are_told_behind_a_cursor_by_kind() -> None:
+    core = door()
+    assert put(core, 5, report("a"), subjects.node(RED, "a")) == (RED, "node")
+    score = ClusterScore(
+        cluster=RED, stamp=Stamp(epoch=9, counter=1), freshness="fresh", input_age_s=0.0
+    )
+    put(core, 6, score, subjects.score(RED))
+    put(core, 7, report("b"), subjects.node(RED, "b"))
+    put(core, 8, report("c", cluster="blue"), subjects.node("blue", "c"))
+    first = told(core.facts(RED, FactsRequest(kinds=("node",))))
+    assert (first.reset, first.cursor, first.epoch, first.more) == (True, 7, 9, False)
+    assert [one.sequence for one in first.facts] == [5, 7]
+    assert [one.sequence for one in told(core.facts(RED, FactsRequest())).facts] == [5, 6, 7]
+    behind = FactsRequest(kinds=("node",), after=7, log="fleet-1")
+    assert core.facts(RED, behind) is None
+    assert put(core, 9, report("a", counter=2), subjects.node(RED, "a")) == (RED, "node")
+    assert [one.sequence for one in told(core.facts(RED, behind)).facts] == [9]
+    # Facts never go back, and another stream's cursor means nothing.
+    assert put(core, 10, report("a", counter=1), subjects.node(RED, "a")) is None
+    other = told(core.facts(RED, FactsRequest(after=9, log="fleet-0")))
+    assert (other.reset, [one.sequence for one in other.facts]) == (True, [6, 7, 9])
+
+
+def test_a_page_of_facts_goes_on_where_the_last_ended() -> None:
+    core = Door(DoorSettings())
+    for number in range(1, 301):
+        node = f"n{number}"
+        put(core, number, report(node, fill="x" * 2000), subjects.node(RED, node))
+    seen: list[int] = []
+    request = FactsRequest()
+    while True:
+        page = told(core.facts(RED, request))
+        seen += [one.sequence for one in page.facts]
+        request = FactsRequest(after=page.cursor, log=page.log)
+        if not page.more:
+            break
+    assert seen == list(range(1, 301))
+
+
+def test_what_a_new_list_does_not_name_is_gone() -> None:
+    core = door()
+    put(core, 1, report("a"), subjects.node(RED, "a"))
+    put(core, 2, report("b"), subjects.node(RED, "b"))
+    core.fleet.start_listing(False)
+    put(core, 2, report("b"), subjects.node(RED, "b"))
+    core.fleet.end_listing()
+    assert [one.sequence for one in told(core.facts(RED, FactsRequest())).facts] == [2]
+
+
+def test_a_fact_is_taken_under_the_subject_that_it_says_and_for_its_own_cluster() -> None:
+    core = door()
+    fact = report()
+    assert core.admit(RED, ReportedFact(fact=fact), 0.0) == (
+        subjects.node(RED, "n1"),
+        encode(fact),
+    )
+    other = core.admit("blue", ReportedFact(fact=fact), 0.0)
+    assert not isinstance(other, tuple)
+    assert (other.result, other.why) == ("forbidden", "cluster: it is another cluster's fact")
+    unnamed = core.admit(RED, ReportedFact(fact=report("")), 0.0)
+    assert not isinstance(unnamed, tuple)
+    assert unnamed.result == "forbidden"
+
+
+def test_facts_are_bounded_in_size_count_and_rate() -> None:
+    core = door()
+
+    def result(fact: NodeReport, now_s: float = 0.0) -> str:
+        found = core.admit(RED, ReportedFact(fact=fact), now_s)
+        return "admitted" if isinstance(found, tuple) else found.result
+
+    assert result(report(fill="x" * 1024)) == "too_large"
+    for number in range(3):
+        put(core, number + 1, report(f"n{number}"), subjects.node(RED, f"n{number}"))
+    assert result(report("n3")) == "too_many"
+    assert result(report("n2", counter=2)) == "admitted"  # a newer value of one that is there
+    results = [result(report("n1", counter=count)) for count in range(200)]
+    assert results.count("unavailable") > 100
+    assert result(report("n1"), 100.0) == "admitted"
+    # Another cluster is not concerned.
+    found = core.admit("blue", ReportedFact(fact=report(cluster="blue")), 0.0)
+    assert isinstance(found, tuple)
+
+
+def test_all_facts_of_a_cluster_together_are_bounded() -> None:
+    core = Door(DoorSettings(max_facts_mib=1))
+    for number in range(5):
+        node = f"n{number}"
+        put(core, number + 1, report(node, fill="x" * 209_000), subjects.node(RED, node))
+    found = core.admit(RED, ReportedFact(fact=report("one-more", fill="x" * 10_000)), 0.0)
+    assert not isinstance(found, tuple)
+    assert found.result == "too_many"
+    smaller = core.admit(RED, ReportedFact(fact=report("n1")), 0.0)
+    assert isinstance(smaller, tuple)
+
+
+def test_telemetry_is_passed_on_under_its_own_cluster_and_node_at_a_bounded_rate() -> None:
+    core = door()
+    good = b'{"type":"telemetry.node.v1","cluster":"red","node":"n 1","new":[]}'
+    assert core.telemetry(RED, good, 0.0) == "berth.telemetry.red.n=201"
+    assert core.telemetry("blue", good, 0.0) == ""
+    assert core.telemetry(RED, b"{", 0.0) == ""
+    assert core.telemetry(RED, b'{"cluster":"red","node":""}', 0.0) == ""
+    assert core.telemetry(RED, good + b" " * 70_000, 0.0) == ""
+    assert core.telemetry(RED, good, 0.0) != ""
+    assert core.telemetry(RED, good, 0.0) == ""  # two a second
+    assert core.telemetry(RED, good, 1.0) != ""
+
+
+def test_dead_letters_are_rated() -> None:
+    core = door()
+    assert [core.may_bury(RED, 0.0) for _ in range(25)].count(True) == 20
+    assert core.may_bury("blue", 0.0)
+    assert core.may_bury(RED, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "field"),
+    [
+        (b"{", "malformed", ""),
+        (b'{"events":[]}', "invalid", "events"),
+        (b'{"events":[{"type":"workload.submitted.v1"}]}', "invalid", "events[0].type"),
+        (b'{"events":[{"type":"workload.placed.v1"}]}', "invalid", "events[0].type"),
+        (b'{"events":[{"type":"workload.claimed.v1","tenant":7}]}', "invalid", "events[0].tenant"),
+        (b" " * (MAX_AGENT_BYTES + 1), "too_large", ""),
+        (b"\xff\xfe", "malformed", ""),
+    ],
+)
+def test_what_cannot_be_read_is_answered_with_the_field(body: bytes, code: str, field: str) -> None:
+    refusal = decoded(TellRequest, TELL_REQUESTS, body)
+    assert isinstance(refusal, Refusal)
+    assert (refusal.code, refusal.field) == (code, field)
+
+
+def test_no_more_events_than_a_request_may_hold() -> None:
+    many = TellRequest(events=(claimed(1),) * 201)
+    refusal = decoded(TellRequest, TELL_REQUESTS, msgspec.json.encode(many))
+    assert isinstance(refusal, Refusal)
+    assert refusal.field == "events"
+
+
+def test_a_sign_of_life_is_a_fact_like_others() -> None:
+    core = door()
+    alive = ClusterAlive(
+        cluster=RED, stamp=Stamp(epoch=1, counter=1), observed_at_s=0.0, interval_s=1.0
+    )
+    found = core.admit(RED, ReportedFact(fact=alive), 0.0)
+    assert found == (subjects.alive(RED), encode(alive))

@@ -1,0 +1,321 @@
+"""What the door makes of the log, and what it believes of whom."""
+
+from typing import Any
+
+import pytest
+
+from berthmaster.bus.log import event_subject
+from berthmaster.door.log_view import (
+    Behind,
+    Frozen,
+    LogView,
+    Refuse,
+    Settle,
+    Store,
+    StoredHint,
+    Unreadable,
+)
+from berthmaster.lifecycle.fold import key
+from berthmaster.messages.door import OwnWorkload
+from berthmaster.messages.families import encode
+from berthmaster.messages.placement import HUB_CELL, PodBinding
+from berthmaster.messages.workload import (
+    Cancelled,
+    CancelRequested,
+    Claimed,
+    Evicted,
+    Failed,
+    JobRequest,
+    Placed,
+    Running,
+    Submitted,
+    Succeeded,
+    WorkloadEvent,
+)
+
+RED, BLUE = "red", "blue"
+PODS = (PodBinding(pod="main-0", node="n1", gpus=(0,)),)
+ODD = ("cancel", "lost", "-", "a.b *>")  # a cluster may be called anything
+
+
+def head(after: int, name: str = "train", **more: Any) -> dict[str, Any]:
+    return {"tenant": "acme", "id": name, "after": after, "at_s": 0.0, "by": "x"} | more
+
+
+class Log:
+    """Stores what it is given, as a server without guards would."""
+
+    def __init__(self, window: int = 100) -> None:
+        self.view = LogView(window)
+        self.last = 0
+        self.data: dict[int, bytes] = {}
+
+    def store(self, event: WorkloadEvent) -> str:
+        """The cluster that has news."""
+        self.last += 1
+        self.data[self.last] = encode(event)
+        return self.view.take(event_subject(event), self.last, 100.0, self.data[self.last])
+
+    def submit(self, name: str = "train", cell: str = "all") -> int:
+        job = JobRequest(id=name)
+        self.store(Submitted(**head(0, name), request=job, digest="d", cell=cell))
+        return self.last
+
+    def place(
+        self, cluster: str, name: str = "train", *, attempt: int = 1, cell: str = "all"
+    ) -> Placed:
+        """Submitted if need be, and placed."""
+        after = self.submit(name, cell) if attempt == 1 else self.last
+        placed = Placed(
+            **head(after, name),
+            cluster=cluster,
+            attempt=attempt,
+            pods=PODS,
+            request=JobRequest(id=name),
+            decision=1,
+            cell=cell,
+        )
+        self.store(placed)
+        return placed
+
+    def hint(self, sequence: int, *, held: bool = False) -> StoredHint:
+        return StoredHint(sequence, self.data[sequence], held)
+
+
+def at_work() -> Log:
+    """A view that has caught up with a log in which one job is over."""
+    log = Log()
+    log.submit("old")
+    log.store(Cancelled(**head(1, "old"), digest="d", submitted_at_s=1.0))
+    log.view.caught_up()
+    return log
+
+
+def claimed(after: int, cluster: str = RED, **more: Any) -> Claimed:
+    by = f"executor/{cluster}"
+    return Claimed(**head(after, by=by) | more, cluster=cluster, executor=by, **_attempt(more))
+
+
+def _attempt(more: dict[str, Any]) -> dict[str, int]:
+    return {} if "attempt" in more else {"attempt": 1}
+
+
+def succeeded(after: int, cluster: str = RED, attempt: int = 1, name: str = "train") -> Succeeded:
+    by = f"executor/{cluster}"
+    return Succeeded(
+        **head(after, name, by=by),
+        cluster=cluster,
+        attempt=attempt,
+        digest="d",
+        submitted_at_s=1.0,
+    )
+
+
+def test_a_cluster_hears_of_its_own_placements_wishes_and_endings_by_others() -> None:
+    log = at_work()
+    log.place(RED)
+    placed = log.last
+    assert log.store(claimed(placed)) == ""  # its own word, and there is news of none
+    assert log.store(CancelRequested(**head(log.last), cluster=RED)) == RED
+    wish = log.last
+    evicted = Evicted(**head(wish, by="resolver"), cluster=RED, attempt=1, reason="lost")
+    assert log.store(evicted) == RED
+    assert log.view.since(RED, placed - 1, 10**6) == [
+        log.hint(placed),
+        log.hint(wish),
+        log.hint(log.last),
+    ]
+    assert log.view.since(RED, wish, 10**6) == [log.hint(log.last)]
+    assert log.view.since(RED, log.last, 10**6) == []
+    assert log.view.since(BLUE, 0, 10**6) == []
+    assert log.view.listed(RED, "", 10**6) == ([], "")
+
+
+def test_what_a_claimant_said_itself_is_no_news() -> None:
+    log = at_work()
+    log.place(RED)
+    log.store(claimed(log.last))
+    own = Evicted(**head(log.last, by="executor/red"), cluster=RED, attempt=1, reason="node gone")
+    assert log.store(own) == ""
+
+
+def test_the_list_has_what_is_open_page_by_page_with_the_wishes() -> None:
+    log = at_work()
+    sequences = {}
+    for name in ("c", "a", "b"):
+        log.place(RED, name)
+        sequences[name] = log.last
+    log.place(BLUE, "elsewhere")
+    log.store(claimed(sequences["a"], id="a"))
+    log.store(CancelRequested(**head(log.last, "a"), cluster=RED))
+    first, mark = log.view.listed(RED, "", 1)
+    assert first == [log.hint(sequences["a"], held=True), log.hint(log.last)]
+    second, mark = log.view.listed(RED, mark, 1)
+    assert (second, mark) == ([log.hint(sequences["b"])], key("acme", "b"))
+    assert log.view.listed(RED, mark, 1) == ([log.hint(sequences["c"])], "")
+
+
+def test_what_goes_by_way_of_a_hub_is_no_executors_business() -> None:
+    log = at_work()
+    log.place(RED, cell=HUB_CELL)
+    assert log.view.listed(RED, "", 10**6) == ([], "")
+    assert log.view.check(RED, claimed(log.last), again=False) == Refuse(
+        "not placed in this cluster"
+    )
+    assert log.view.story(RED, "acme", "train") is None
+
+
+def test_a_cursor_older_than_the_window_or_than_the_door_is_of_no_use() -> None:
+    log = Log(window=2)
+    log.place(RED, "early")
+    log.view.caught_up()
+    born = log.last
+    assert not log.view.follows(RED, born - 1)
+    assert log.view.follows(RED, born)
+    for name in ("one", "two", "three"):
+        log.place(RED, name)
+    oldest = log.last - 4
+    assert not log.view.follows(RED, oldest - 1)  # the first was dropped from the window
+    assert log.view.follows(RED, oldest)
+    assert [one.sequence for one in log.view.since(RED, oldest, 10**6)] == [log.last - 2, log.last]
+    assert log.view.follows(BLUE, born)
+
+
+@pytest.mark.parametrize("cluster", [RED, *ODD])
+def test_an_executors_life_is_stored_step_by_step(cluster: str) -> None:
+    log = at_work()
+    log.place(cluster)
+    first = claimed(log.last, cluster)
+    assert log.view.check(cluster, first, again=False) == Store()
+    log.store(first)
+    runs = Running(**head(log.last), cluster=cluster, attempt=1, pods=PODS)
+    assert log.view.check(cluster, runs, again=False) == Store()
+    log.store(runs)
+    assert log.view.check(cluster, succeeded(log.last, cluster), again=False) == Store()
+    log.store(succeeded(log.last, cluster))
+    assert log.view.open == 0
+    late = log.view.check(cluster, runs, again=False)
+    assert late == Refuse("after: something else has happened")
+
+
+@pytest.mark.parametrize("other", [BLUE, *ODD])
+@pytest.mark.parametrize("again", [False, True])
+def test_nobody_ends_another_clusters_job(other: str, again: bool) -> None:
+    log = at_work()
+    log.place(RED)
+    log.store(claimed(log.last))
+    view, last = log.view, log.last
+    forged = succeeded(last, other)
+    assert view.check(other, forged, again=again) == Refuse("not placed in this cluster")
+    assert view.check(other, succeeded(10**9, other), again=again) == Behind()
+    old = view.check(other, succeeded(0, other), again=again)
+    assert old == (Settle() if again else Refuse("after: something else has happened"))
+    about = view.check(other, succeeded(last, RED), again=again)
+    assert isinstance(about, Refuse)
+    assert about.why.startswith("cluster: ")
+    nobody = view.check(other, succeeded(last, ""), again=again)
+    assert isinstance(nobody, Refuse)
+    assert view.story(other, "acme", "train") is None
+    assert view.listed(other, "", 10**6) == ([], "")
+
+
+def test_what_is_out_of_order_or_of_another_attempt_is_refused() -> None:
+    log = at_work()
+    log.place(RED)
+    view = log.view
+    runs = Running(**head(log.last), cluster=RED, attempt=1, pods=PODS)
+    assert view.check(RED, runs, again=False) == Refuse(
+        "attempt 1 of a workload that is placed cannot take running"
+    )
+    for attempt in (0, 2, 10**9):
+        found = view.check(RED, claimed(log.last, attempt=attempt), again=False)
+        assert isinstance(found, Refuse)
+    log.store(claimed(log.last))
+    again = view.check(RED, claimed(log.last), again=False)
+    assert again == Refuse("attempt 1 of a workload that is claimed cannot take claimed")
+    # A check stores nothing and leaves nothing behind.
+    assert view.check(RED, succeeded(log.last), again=False) == Store()
+    assert view.check(RED, succeeded(log.last), again=False) == Store()
+    story = view.story(RED, "acme", "train")
+    assert isinstance(story, OwnWorkload)
+    assert (story.state, story.sequence) == ("claimed", log.last)
+
+
+def test_before_its_placement_and_after_its_ending_a_job_is_nobodys() -> None:
+    log = at_work()
+    log.submit()
+    assert isinstance(log.view.check(RED, succeeded(log.last), again=False), Refuse)
+    cancelled = Cancelled(**head(log.last), cluster=RED, digest="d", submitted_at_s=1.0)
+    assert isinstance(log.view.check(RED, cancelled, again=False), Refuse)
+    unknown = log.view.check(RED, succeeded(1, name="never"), again=False)
+    assert unknown == Refuse("after: something else has happened")
+
+
+def test_told_again_what_stands_behind_its_guard_is_looked_up() -> None:
+    log = at_work()
+    log.place(RED)
+    first = claimed(log.last)
+    log.store(first)
+    assert log.view.check(RED, first, again=True) == Settle()
+    log.store(succeeded(log.last))
+    assert log.view.check(RED, first, again=True) == Settle()
+
+
+def test_a_story_has_nothing_of_other_clusters() -> None:
+    log = at_work()
+    log.place(BLUE)
+    log.store(claimed(log.last, BLUE))
+    log.store(
+        Evicted(
+            **head(log.last, by="executor/blue"), cluster=BLUE, attempt=1, reason="node blue-7 died"
+        )
+    )
+    log.place(RED, attempt=2)
+    story = log.view.story(RED, "acme", "train")
+    assert isinstance(story, OwnWorkload)
+    assert (story.cluster, story.attempt, story.evictions, story.state) == (RED, 2, 1, "placed")
+    assert b"blue" not in encode(story)
+    assert log.view.story(BLUE, "acme", "train") is None
+
+
+def test_a_job_whose_story_cannot_be_read_is_frozen_for_its_cluster_only() -> None:
+    log = at_work()
+    log.place(RED)
+    log.last += 1
+    with pytest.raises(Unreadable, match="noted"):
+        log.view.take(
+            "berth.workload.acme.train.noted.-", log.last, 1.0, b'{"type":"workload.noted.v7"}'
+        )
+    assert isinstance(log.view.story(RED, "acme", "train"), Frozen)
+    assert isinstance(log.view.check(RED, claimed(log.last - 1), again=True), Frozen)
+    assert log.view.story(BLUE, "acme", "train") is None
+    assert log.view.check(BLUE, claimed(log.last, BLUE), again=True) == Refuse(
+        "not placed in this cluster"
+    )
+    assert log.view.listed(RED, "", 10**6) == ([], "")
+    # What follows is not folded, and others go on.
+    assert log.store(claimed(log.last)) == ""
+    log.place(RED, "other")
+
+
+def test_an_event_under_anothers_subject_freezes_that_workload() -> None:
+    log = at_work()
+    log.place(RED)
+    log.last += 1
+    with pytest.raises(Unreadable, match="another's"):
+        log.view.take(
+            "berth.workload.acme.train.succeeded.red",
+            log.last,
+            1.0,
+            encode(succeeded(log.last - 1, BLUE)),
+        )
+    assert isinstance(log.view.story(RED, "acme", "train"), Frozen)
+
+
+def test_a_late_event_opens_no_ended_workload_anew() -> None:
+    log = at_work()
+    log.submit()
+    log.store(Failed(**head(log.last), digest="d", submitted_at_s=1.0))
+    assert log.view.open == 0
+    log.submit()  # stored in spite of its guard, as a stale writer's may be
+    assert log.view.open == 0
