@@ -7,9 +7,25 @@ what it says is kept.
 
 from collections import OrderedDict, deque
 from collections.abc import Iterator
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
+MIB = 1 << 20
+
+
+class Limits(NamedTuple):
+    """Of one cluster; settings.py says why."""
+
+    max_requests: int = 64
+    max_items: int = 1000
+    max_facts: int = 50_000
+    max_fact_bytes: int = 256 * 1024
+    max_facts_bytes: int = 256 * MIB
+    facts_bytes_per_s: float = MIB
+    facts_burst_bytes: float = 128 * MIB
+    telemetry_per_s: float = 5000.0
+    max_telemetry_bytes: int = 64 * 1024
+    letters_per_minute: float = 30.0
 
 
 class Bucket:

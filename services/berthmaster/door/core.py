@@ -18,10 +18,9 @@ import msgspec
 from berthmaster.bus import subjects
 from berthmaster.bus.door_wire import RawFact, RawFacts, RawHint, RawTake
 from berthmaster.bus.fact_subjects import subject_of
-from berthmaster.door.bounds import Bucket, InHand
+from berthmaster.door.bounds import Bucket, InHand, Limits
 from berthmaster.door.fleet_view import FleetView, StoredFact
 from berthmaster.door.log_view import Frozen, LogView, StoredHint
-from berthmaster.door.settings import MIB, DoorSettings
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.door import (
     MAX_AGENT_BYTES,
@@ -68,13 +67,13 @@ def decoded(kind: type[T], decoder: Reader[T], data: bytes) -> T | Refusal:
 class Door:
     """What one replica knows."""
 
-    def __init__(self, settings: DoorSettings) -> None:
-        self._settings = settings
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
         self.log = LogView()
         self.log_name = ""
-        self.fleet = FleetView(settings.max_facts, settings.max_facts_mib * MIB)
+        self.fleet = FleetView(limits.max_facts, limits.max_facts_bytes)
         self.fleet_name = ""
-        self.in_hand = InHand(settings.max_requests, settings.max_items)
+        self.in_hand = InHand(limits.max_requests, limits.max_items)
         self._fact_bytes: dict[str, Bucket] = {}
         self._telemetry: dict[str, Bucket] = {}
         self._letters: dict[str, Bucket] = {}
@@ -158,13 +157,13 @@ class Door:
         except subjects.SubjectError as error:
             return ReportOutcome(result="forbidden", why=str(error))
         data = encode(fact)
-        most = self._settings.max_fact_kib * 1024
+        most = self._limits.max_fact_bytes
         if len(data) > most:
             why = f"{len(data)} bytes; a fact has at most {most}"
             return ReportOutcome(result="too_large", why=why)
         if why := self.fleet.room(cluster, subject, len(data)):
             return ReportOutcome(result="too_many", why=why)
-        rate, burst = self._settings.facts_mib_per_s * MIB, self._settings.facts_burst_mib * MIB
+        rate, burst = self._limits.facts_bytes_per_s, self._limits.facts_burst_bytes
         bucket = self._fact_bytes.setdefault(cluster, Bucket(rate, burst))
         if not bucket.take(len(data), now_s):
             return ReportOutcome(result="unavailable", why="too many bytes of facts; come again")
@@ -174,21 +173,21 @@ class Door:
 
     def telemetry(self, cluster: str, data: bytes, now_s: float) -> str:
         """The subject under which a node's telemetry is passed on; "" = it is dropped."""
-        settings = self._settings
-        if len(data) > settings.max_telemetry_kib * 1024:
+        limits = self._limits
+        if len(data) > limits.max_telemetry_bytes:
             return ""
         try:
             head = _HEAD.decode(data)
             subject = subjects.telemetry(head.cluster, head.node)
         except (subjects.SubjectError, *UNREADABLE):
             return ""
-        rate = settings.telemetry_per_s
+        rate = limits.telemetry_per_s
         bucket = self._telemetry.setdefault(cluster, Bucket(rate, rate))
         return subject if head.cluster == cluster and bucket.take(1, now_s) else ""
 
     def may_bury(self, cluster: str, now_s: float) -> bool:
         """Whether one more dead letter of this cluster's agent is kept."""
-        rate = self._settings.letters_per_minute / 60
+        rate = self._limits.letters_per_minute / 60
         return self._letters.setdefault(cluster, Bucket(rate, LETTERS_AT_ONCE)).take(1, now_s)
 
 

@@ -92,7 +92,7 @@ class Shell:
         settings = ctx.settings
         self._ctx = ctx
         self._conn = conn
-        self._core = Door(settings)
+        self._core = Door(settings.limits)
         self._log = EventLog(conn, settle_limit_s=settings.settle_limit_s)
         self._appends = grouped(conn, settle_limit_s=settings.settle_limit_s)
         self._turns: Turns[asyncio.Future[None]] = Turns(settings.at_once)

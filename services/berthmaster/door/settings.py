@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
+from berthmaster.door.bounds import MIB, Limits
 from berthmaster.runtime.settings import CommonSettings, setting
-
-MIB = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,3 +63,19 @@ class DoorSettings(CommonSettings):
     letters_per_minute: float = setting(
         30.0, least=0, most=1e6, help="dead letters that are kept of one cluster's agent"
     )
+
+    @property
+    def limits(self) -> Limits:
+        """What the core holds a cluster to."""
+        return Limits(
+            max_requests=self.max_requests,
+            max_items=self.max_items,
+            max_facts=self.max_facts,
+            max_fact_bytes=self.max_fact_kib * 1024,
+            max_facts_bytes=self.max_facts_mib * MIB,
+            facts_bytes_per_s=self.facts_mib_per_s * MIB,
+            facts_burst_bytes=self.facts_burst_mib * MIB,
+            telemetry_per_s=self.telemetry_per_s,
+            max_telemetry_bytes=self.max_telemetry_kib * 1024,
+            letters_per_minute=self.letters_per_minute,
+        )

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from berthmaster.bus import subjects
+from berthmaster.door.bounds import Limits
 from berthmaster.door.core import Door, decoded
 from berthmaster.door.settings import DoorSettings
 from berthmaster.messages.api import Refusal
@@ -30,13 +31,17 @@ from berthmaster.messages.fleet import (
 )
 from tests.unit.door.test_log_view import RED, Log, claimed
 
-SETTINGS = DoorSettings(
-    max_facts=3, max_fact_kib=1, facts_mib_per_s=0.001, facts_burst_mib=0.01, telemetry_per_s=2
+LIMITS = Limits(
+    max_facts=3,
+    max_fact_bytes=1024,
+    facts_bytes_per_s=1000,
+    facts_burst_bytes=10_000,
+    telemetry_per_s=2,
 )
 
 
 def door(log: Log | None = None) -> Door:
-    made = Door(SETTINGS)
+    made = Door(LIMITS)
     made.log_name, made.fleet_name = "log-1", "fleet-1"
     if log is not None:
         made.log = log.view
@@ -153,7 +158,7 @@ def test_facts_are_told_behind_a_cursor_by_kind() -> None:
 
 
 def test_a_page_of_facts_goes_on_where_the_last_ended() -> None:
-    core = Door(DoorSettings())
+    core = Door(Limits())
     for number in range(1, 301):
         node = f"n{number}"
         put(core, number, report(node, fill="x" * 2000), subjects.node(RED, node))
@@ -214,7 +219,7 @@ def test_facts_are_bounded_in_size_count_and_rate() -> None:
 
 
 def test_all_facts_of_a_cluster_together_are_bounded() -> None:
-    core = Door(DoorSettings(max_facts_mib=1))
+    core = Door(Limits(max_facts_bytes=1 << 20))
     for number in range(5):
         node = f"n{number}"
         put(core, number + 1, report(node, fill="x" * 209_000), subjects.node(RED, node))
@@ -223,6 +228,10 @@ def test_all_facts_of_a_cluster_together_are_bounded() -> None:
     assert found.result == "too_many"
     smaller = core.admit(RED, ReportedFact(fact=report("n1")), 0.0)
     assert isinstance(smaller, tuple)
+
+
+def test_the_settings_are_those_limits() -> None:
+    assert DoorSettings().limits == Limits()
 
 
 def test_telemetry_is_passed_on_under_its_own_cluster_and_node_at_a_bounded_rate() -> None:

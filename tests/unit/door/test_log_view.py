@@ -91,13 +91,10 @@ def at_work() -> Log:
     return log
 
 
-def claimed(after: int, cluster: str = RED, **more: Any) -> Claimed:
+def claimed(after: int, cluster: str = RED, attempt: int = 1, name: str = "train") -> Claimed:
     by = f"executor/{cluster}"
-    return Claimed(**head(after, by=by) | more, cluster=cluster, executor=by, **_attempt(more))
-
-
-def _attempt(more: dict[str, Any]) -> dict[str, int]:
-    return {} if "attempt" in more else {"attempt": 1}
+    fields = head(after, name, by=by, cluster=cluster, attempt=attempt)
+    return Claimed(**fields, executor=by)
 
 
 def succeeded(after: int, cluster: str = RED, attempt: int = 1, name: str = "train") -> Succeeded:
@@ -146,7 +143,7 @@ def test_the_list_has_what_is_open_page_by_page_with_the_wishes() -> None:
         log.place(RED, name)
         sequences[name] = log.last
     log.place(BLUE, "elsewhere")
-    log.store(claimed(sequences["a"], id="a"))
+    log.store(claimed(sequences["a"], name="a"))
     log.store(CancelRequested(**head(log.last, "a"), cluster=RED))
     first, mark = log.view.listed(RED, "", 1)
     assert first == [log.hint(sequences["a"], held=True), log.hint(log.last)]
