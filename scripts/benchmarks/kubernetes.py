@@ -70,7 +70,7 @@ class Up:
         """A connection as operator."""
         return Client.connect(
             self.view["url"],
-            seed_file=Path(self.view["seed_file"]),
+            creds_file=Path(self.view["creds_file"]),
             inbox_prefix=inbox_prefix("operator"),
             timeout_s=30.0,
         )

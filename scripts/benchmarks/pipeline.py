@@ -200,7 +200,7 @@ async def run(sync: Sync, flood_jobs: int, where: Path | None = None) -> dict[st
             client = Client.connect(
                 found.url,
                 tenant=found.tenant,
-                seed_file=found.seed_file,
+                creds_file=found.creds_file,
                 inbox_prefix=found.inbox_prefix,
                 timeout_s=10.0,
             )

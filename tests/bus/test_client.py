@@ -11,7 +11,7 @@ from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server, ServerConfig
 from berthmaster.bus.endpoints import Endpoint, Endpoints, serve
-from berthmaster.bus.keys import USERS_CONF, make_keys, seed_file
+from berthmaster.bus.keys import creds_file
 from berthmaster.bus.log import EventLog, event_subject
 from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.bus.streams import ensure_streams
@@ -36,7 +36,7 @@ from berthmaster.messages.workload import (
     WorkloadEvent,
 )
 from berthmaster.runtime.ports import free_ports
-from tests.bus.tools import Lines, Settings, connected, story, until
+from tests.bus.tools import Lines, Settings, accounts_of, connected, story, until
 
 JOB = JobRequest(id="train-7")
 LATER = Refusal(code="unavailable", field="", value="", expected="try again", retry=True)
@@ -211,11 +211,11 @@ async def test_a_tenants_own_user_sees_its_story_and_what_comes_and_nothing_else
     tmp_path: Path,
 ) -> None:
     keys = tmp_path / "keys"
-    make_keys(keys, ["gateway", "setup", "operator", "tenant.lab"])
-    config = ServerConfig(sync="default", extra=(keys / USERS_CONF).read_text())
+    extra = accounts_of(keys, ["gateway", "setup", "operator", "tenant.lab"])
+    config = ServerConfig(sync="default", extra=extra)
 
     def user(server: Server, name: str) -> Settings:
-        return Settings(server.url, seed_file(keys, name), inbox_prefix(name))
+        return Settings(server.url, creds_file(keys, name), inbox_prefix(name))
 
     first, last = (
         submitted("a"),
@@ -228,7 +228,7 @@ async def test_a_tenants_own_user_sees_its_story_and_what_comes_and_nothing_else
         me = Client.connect(
             server.url,
             tenant="lab",
-            seed_file=seed_file(keys, "tenant.lab"),
+            creds_file=creds_file(keys, "tenant.lab"),
             inbox_prefix=inbox_prefix("tenant.lab"),
             timeout_s=3,
         )
@@ -268,11 +268,12 @@ async def test_who_watches_hears_what_is_stored_and_no_event_that_was_refused(
     tmp_path: Path,
 ) -> None:
     keys = tmp_path / "keys"
-    make_keys(keys, ["gateway", "setup", "tenant.lab"])
-    config = ServerConfig(sync="default", extra=(keys / USERS_CONF).read_text())
+    config = ServerConfig(
+        sync="default", extra=accounts_of(keys, ["gateway", "setup", "tenant.lab"])
+    )
 
     def user(server: Server, name: str) -> Settings:
-        return Settings(server.url, seed_file(keys, name), inbox_prefix(name))
+        return Settings(server.url, creds_file(keys, name), inbox_prefix(name))
 
     stale = Cancelled(tenant="lab", id="a", after=0, at_s=0, by="t", digest="d", submitted_at_s=0)
     with Server(tmp_path / "nats", config) as server:
@@ -282,7 +283,7 @@ async def test_who_watches_hears_what_is_stored_and_no_event_that_was_refused(
         me = Client.connect(
             server.url,
             tenant="lab",
-            seed_file=seed_file(keys, "tenant.lab"),
+            creds_file=creds_file(keys, "tenant.lab"),
             inbox_prefix=inbox_prefix("tenant.lab"),
             timeout_s=3,
         )

@@ -2,18 +2,19 @@ import asyncio
 import contextlib
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-import nkeys
 import pytest
 
-from berthmaster.bus import connecting
+from berthmaster.bus import claims, connecting
 from berthmaster.bus.clock import ServerClock
 from berthmaster.bus.connecting import PENDING_BYTES
 from berthmaster.bus.connection import CLOSE_TIMEOUT_S, Connection
 from berthmaster.bus.embedded import Server, ServerConfig
 from berthmaster.bus.errors import BusError, NoAnswer, NotConnected, NotPermitted, TooLarge
+from berthmaster.bus.keys import make_keys, server_config
 from berthmaster.bus.log import EventLog
 from berthmaster.bus.requests import parse_violation
 from berthmaster.lifecycle.instructions import Unknown
@@ -71,55 +72,66 @@ async def test_an_address_that_is_none_is_an_error_at_once() -> None:
         await Connection.open(Settings("nats://127.0.0.1:nowhere"), "x", Lines())
 
 
-def new_seed(path: Path) -> tuple[Path, str]:
-    raw = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)
-    path.write_bytes(raw)
-    path.chmod(0o600)
-    return path, nkeys.from_seed(raw).public_key.decode()
+def new_user(
+    keys: Path, name: str, *, publish: Sequence[str] = (">",), subscribe: Sequence[str] = (">",)
+) -> Path:
+    """Credentials for a user of CORE with such rights, in a file."""
+    make_keys(keys, ["setup"])
+    core = (keys / "accounts" / "CORE.seed").read_text().strip()
+    seed = claims.new_seed("user", os.urandom(32))
+    body = claims.user(claims.public_key(seed), name, publish=publish, subscribe=subscribe)
+    path = keys / f"{name}.test"
+    jwt = claims.signed(body, core, now_s=time.time())
+    path.write_text(claims.creds_text(claims.Creds(jwt, seed)))
+    return path
 
 
-def with_user(folder: Path, public: str, permissions: str = "") -> Server:
-    extra = (
-        "accounts { A { jetstream: enabled, users: [ "
-        f"{{ nkey: {public}\n {permissions} }} ] }}, SYS {{}} }}\nsystem_account: SYS\n"
-    )
-    return Server(folder / "nats", ServerConfig(sync="default", extra=extra))
+def with_users(keys: Path) -> Server:
+    extra = server_config(keys, keys.parent / "accounts")
+    return Server(keys.parent / "nats", ServerConfig(sync="default", extra=extra))
 
 
 @story
 async def test_wrong_credentials_are_one_clear_error_without_the_secret(tmp_path: Path) -> None:
-    _, known = new_seed(tmp_path / "known.nk")
-    stranger, _ = new_seed(tmp_path / "stranger.nk")
+    make_keys(tmp_path / "keys", ["setup"])
+    stranger = new_user(tmp_path / "others", "stranger")
     log = Lines()
-    with with_user(tmp_path, known) as server:
+    with with_users(tmp_path / "keys") as server:
         with pytest.raises(BusError, match=r"refuses this user: .*Authorization Violation"):
             await Connection.open(Settings(server.url, stranger), "x", log)
         with pytest.raises(BusError, match="refuses this user"):
             await Connection.open(Settings(server.url), "x", log)
-    assert stranger.read_text() not in repr(log.seen)
+    assert claims.parse_creds(stranger.read_text()).seed not in repr(log.seen)
 
 
 @story
-async def test_a_seed_file_that_holds_none_is_named_and_not_shown(tmp_path: Path) -> None:
-    wrong = tmp_path / "seed.nk"
-    wrong.write_text("SUAverysecretnonsense")
-    with pytest.raises(BusError, match=r"seed.nk does not hold an nkey seed") as caught:
-        await Connection.open(Settings("nats://127.0.0.1:1", wrong), "x", Lines())
-    assert "verysecret" not in str(caught.value)
-    with pytest.raises(BusError, match="cannot read the nkey seed file"):
+async def test_a_file_that_holds_no_credentials_is_named_and_not_shown(tmp_path: Path) -> None:
+    wrong = tmp_path / "me.creds"
+    right = new_user(tmp_path / "keys", "me").read_text()
+    seed, other = (claims.new_seed("user", os.urandom(32)) for _ in range(2))
+    mixed = right.replace(claims.parse_creds(right).seed, other)
+    for content, why in (
+        (seed, "holds no credentials: right are a user's JWT and its nkey seed"),
+        (right.replace("eyJ", "?"), "holds no JWT"),
+        (right.replace("\nSU", "\nSUX"), "holds no nkey seed"),
+        (mixed, "holds the seed is not that of the JWT"),
+    ):
+        wrong.write_text(content)
+        with pytest.raises(BusError, match=rf"me\.creds {why}") as caught:
+            await Connection.open(Settings("nats://127.0.0.1:1", wrong), "x", Lines())
+        assert not any(line in str(caught.value) for line in content.splitlines() if line)
+    with pytest.raises(BusError, match="cannot read the credentials"):
         await Connection.open(Settings("nats://127.0.0.1:1", tmp_path / "none"), "x", Lines())
 
 
 @story
 async def test_a_denied_request_fails_at_once_and_says_so(tmp_path: Path) -> None:
-    seed, public = new_seed(tmp_path / "user.nk")
-    permissions = (
-        'permissions: { publish: [ "allowed.>" ], subscribe: [ "_INBOX.>", "allowed.>" ] }'
-    )
+    keys = tmp_path / "keys"
+    creds = new_user(keys, "x", publish=["allowed.>"], subscribe=["_INBOX.>", "allowed.>"])
     log = Lines()
     told: list[str] = []
-    with with_user(tmp_path, public, permissions) as server:
-        conn = await Connection.open(Settings(server.url, seed), "x", log, timeout_s=10)
+    with with_users(keys) as server:
+        conn = await Connection.open(Settings(server.url, creds), "x", log, timeout_s=10)
         async with conn:
             conn.on_violation = told.append
             began_s = time.monotonic()
@@ -146,10 +158,9 @@ async def test_a_denied_request_fails_at_once_and_says_so(tmp_path: Path) -> Non
 async def test_an_inbox_that_is_not_ours_to_hear_is_named_instead_of_timing_out(
     tmp_path: Path,
 ) -> None:
-    seed, public = new_seed(tmp_path / "user.nk")
-    permissions = 'permissions: { publish: [ ">" ], subscribe: [ "_INBOX.me.>" ] }'
-    with with_user(tmp_path, public, permissions) as server:
-        settings = Settings(server.url, seed, "_INBOX.you")
+    creds = new_user(tmp_path / "keys", "x", subscribe=["_INBOX.me.>"])
+    with with_users(tmp_path / "keys") as server:
+        settings = Settings(server.url, creds, "_INBOX.you")
         async with await Connection.open(settings, "x", Lines(), timeout_s=10) as conn:
             with pytest.raises(NotPermitted, match="may not listen to its own inbox"):
                 await conn.request("some.thing", b"", timeout_s=10)

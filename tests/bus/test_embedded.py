@@ -28,7 +28,7 @@ from berthmaster.runtime.ports import free_ports
 
 class Settings(msgspec.Struct):
     nats_url: str
-    nats_seed_file: Path | None = None
+    nats_creds_file: Path | None = None
     inbox_prefix: str = "_INBOX"
     nats_ca_file: Path | None = None
     nats_plaintext: bool = False

@@ -13,8 +13,8 @@ import pytest
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server, ServerConfig
-from berthmaster.bus.keys import make_keys, seed_file
-from berthmaster.bus.permissions import inbox_prefix, render
+from berthmaster.bus.keys import creds_file
+from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.bus.streams import ensure_streams
 from berthmaster.inventory.service import main
 from berthmaster.inventory.settings import InventorySettings
@@ -32,7 +32,7 @@ from berthmaster.runtime.service import Context
 from tests.bus.doors import door
 from tests.bus.kubeapi import KubeApi
 from tests.bus.shells import client, in_loop, running, until
-from tests.bus.tools import Lines, Settings
+from tests.bus.tools import Lines, Settings, accounts_of
 from tests.cluster.inventorying import Told
 
 GPU = "nvidia.com/gpu"
@@ -162,13 +162,12 @@ async def test_its_user_may_do_all_that_it_does(tmp_path: Path, user: str) -> No
     cluster = "east.example"  # a name with a dot, which is a token of its own spelling
     name = f"{user}.{subjects.token(cluster)}"
     keys = tmp_path / "keys"
-    config = ServerConfig(
-        sync="default", extra=render(make_keys(keys, ("setup", "door", "operator", name)))
-    )
+    extra = accounts_of(keys, ("setup", "door", "operator", name))
+    config = ServerConfig(sync="default", extra=extra)
     with Server(tmp_path / "nats", config) as server:
 
         def settings(who: str) -> Settings:
-            return Settings(server.url, seed_file(keys, who), inbox_prefix(who))
+            return Settings(server.url, creds_file(keys, who), inbox_prefix(who))
 
         async with await Connection.open(settings("setup"), "setup", Lines(), timeout_s=5) as conn:
             await ensure_streams(conn)
@@ -177,7 +176,7 @@ async def test_its_user_may_do_all_that_it_does(tmp_path: Path, user: str) -> No
             KubeApi() as api,
             door(
                 server.url,
-                nats_seed_file=seed_file(keys, "door"),
+                nats_creds_file=creds_file(keys, "door"),
                 inbox_prefix=inbox_prefix("door"),
             ) as opened,
         ):
@@ -190,7 +189,7 @@ async def test_its_user_may_do_all_that_it_does(tmp_path: Path, user: str) -> No
                 tmp_path,
                 server.url,
                 cluster=cluster,
-                nats_seed_file=seed_file(keys, name),
+                nats_creds_file=creds_file(keys, name),
                 inbox_prefix=inbox_prefix(name),
             ) as ctx:
                 where = subjects.alive(cluster)
@@ -206,11 +205,11 @@ async def test_its_user_may_do_all_that_it_does(tmp_path: Path, user: str) -> No
 @in_loop
 async def test_the_hubs_user_may_tell_memberships(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
-    extra = render(make_keys(keys, ("setup", "operator", "inventory")))
+    extra = accounts_of(keys, ("setup", "operator", "inventory"))
     with Server(tmp_path / "nats", ServerConfig(sync="default", extra=extra)) as server:
 
         def settings(who: str) -> Settings:
-            return Settings(server.url, seed_file(keys, who), inbox_prefix(who))
+            return Settings(server.url, creds_file(keys, who), inbox_prefix(who))
 
         async with await Connection.open(settings("setup"), "setup", Lines(), timeout_s=5) as conn:
             await ensure_streams(conn)
@@ -230,7 +229,7 @@ async def test_the_hubs_user_may_tell_memberships(tmp_path: Path) -> None:
                 server.url,
                 side="hub",
                 cluster="",
-                nats_seed_file=seed_file(keys, "inventory"),
+                nats_creds_file=creds_file(keys, "inventory"),
                 inbox_prefix=inbox_prefix("inventory"),
             ) as ctx:
                 await told.until(subjects.membership("east"), Membership, lambda _: True)

@@ -1,39 +1,142 @@
-"""Seeds and the server's configuration, as files."""
+"""Seeds, JWTs and credentials, as files."""
 
+import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import nkeys
 import pytest
 
-from berthmaster.bus.keys import DEFAULT_USERS, KeysError, main, make_keys, seed_file
-from berthmaster.bus.permissions import UnknownUser, render
+from berthmaster.bus import claims
+from berthmaster.bus.keys import (
+    DEFAULT_USERS,
+    KeysError,
+    account_jwts,
+    account_key,
+    creds_file,
+    main,
+    make_keys,
+    remove_user,
+    removed_accounts,
+    server_config,
+    sign_user,
+)
+from berthmaster.bus.permissions import UnknownUser
 
 
 def modes(folder: Path) -> dict[str, str]:
-    return {path.name: oct(path.stat().st_mode & 0o777) for path in folder.iterdir()}
+    return {
+        str(path.relative_to(folder)): oct(stat.S_IMODE(path.stat().st_mode))
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
-def test_seeds_are_for_their_owner_only_and_match_the_configuration(tmp_path: Path) -> None:
+def creds(folder: Path, user: str) -> claims.Creds:
+    return claims.parse_creds(creds_file(folder, user).read_text())
+
+
+def test_what_is_secret_is_for_its_owner_only(tmp_path: Path) -> None:
     folder = tmp_path / "keys"
     public = make_keys(folder, ["gateway", "tenant.acme"])
-    assert oct(folder.stat().st_mode & 0o777) == "0o700"
+    assert oct(stat.S_IMODE(folder.stat().st_mode)) == "0o700"
+    accounts = ("CORE", "SYS", "LOGIN", "T_acme")
     assert modes(folder) == {
-        "gateway.nk": "0o600",
-        "tenant.acme.nk": "0o600",
-        "users.conf": "0o644",
+        "gateway.creds": "0o600",
+        "tenant.acme.creds": "0o600",
+        "accounts.conf": "0o644",
+        "operator.seed": "0o600",
+        "operator.jwt": "0o600",
+        **{f"accounts/{name}.{kind}": "0o600" for name in accounts for kind in ("seed", "jwt")},
     }
-    pair = nkeys.from_seed(seed_file(folder, "gateway").read_bytes().strip())
+    pair = nkeys.from_seed(creds(folder, "gateway").seed.encode())
     assert pair.public_key.decode() == public["gateway"]
-    assert (folder / "users.conf").read_text() == render(public)
+    seeds = [path.read_text().strip() for path in folder.rglob("*.seed")]
+    told = (folder / "accounts.conf").read_text()
+    assert len(seeds) == 5
+    assert not any(seed in told for seed in (*seeds, creds(folder, "gateway").seed))
 
 
-def test_a_user_more_changes_nobody_elses_key(tmp_path: Path) -> None:
+def test_a_user_is_in_its_account_and_an_account_is_the_operators(tmp_path: Path) -> None:
+    make_keys(tmp_path, ["gateway", "tenant.acme", "accounts"])
+    for user, account in (("gateway", "CORE"), ("tenant.acme", "T_acme"), ("accounts", "SYS")):
+        said = claims.decoded(creds(tmp_path, user).jwt)
+        assert said["iss"] == account_key(tmp_path, account)
+        assert "exp" not in said
+    issuers = {claims.decoded(jwt)["iss"] for jwt in account_jwts(tmp_path).values()}
+    assert issuers == {claims.public_key((tmp_path / "operator.seed").read_text().strip())}
+
+
+def test_a_user_more_changes_nobody_elses_key_and_nothing_is_signed_for_nothing(
+    tmp_path: Path,
+) -> None:
     before = make_keys(tmp_path, ["gateway"])
+    files = {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.is_file()}
     after = make_keys(tmp_path, ["tenant.acme"])
     assert {name: after[name] for name in before} == dict(before)
     assert set(after) == {"gateway", "tenant.acme"}
+    del files[tmp_path / "accounts.conf"]
+    assert {path: path.read_bytes() for path in files} == files
+
+
+def test_rights_of_another_version_are_signed_anew_for_the_same_key(tmp_path: Path) -> None:
+    public = make_keys(tmp_path, ["gateway"])
+    had = creds(tmp_path, "gateway")
+    old = claims.user(public["gateway"], "gateway", publish=("old",), subscribe=("old",))
+    core = (tmp_path / "accounts" / "CORE.seed").read_text().strip()
+    jwt = claims.signed(old, core, now_s=1, ends_s=4e9)
+    creds_file(tmp_path, "gateway").write_text(claims.creds_text(had._replace(jwt=jwt)))
+    make_keys(tmp_path, [])
+    now = creds(tmp_path, "gateway")
+    said, before = claims.decoded(now.jwt), claims.decoded(had.jwt)
+    assert (now.seed, said["nats"]) == (had.seed, before["nats"])
+    assert said["exp"] == 4_000_000_000  # its end is not put off by that
+
+
+def test_signing_again_puts_the_end_off_and_keeps_the_key(tmp_path: Path) -> None:
+    first = sign_user(tmp_path, "tenant.acme", days=1)
+    second = sign_user(tmp_path, "tenant.acme", days=2)
+    assert first.seed == second.seed
+    ends = [claims.decoded(each.jwt)["exp"] - time.time() for each in (first, second)]
+    assert [round(end_s / 86_400) for end_s in ends] == [1, 2]
+
+
+def test_what_was_revoked_stays_so_when_a_tenant_comes_back(tmp_path: Path) -> None:
+    make_keys(tmp_path, ["tenant.acme", "gateway"])
+    key, old = account_key(tmp_path, "T_acme"), creds(tmp_path, "tenant.acme")
+    assert remove_user(tmp_path, "tenant.acme")
+    assert not remove_user(tmp_path, "tenant.acme")
+    assert set(account_jwts(tmp_path)) == {"CORE", "LOGIN", "SYS"}
+    until = claims.decoded(removed_accounts(tmp_path)["T_acme"])["nats"]["revocations"]["*"]
+    assert until >= claims.decoded(old.jwt)["iat"]
+
+    again = sign_user(tmp_path, "tenant.acme", days=1)
+    said = claims.decoded(account_jwts(tmp_path)["T_acme"])
+    assert (said["sub"], said["nats"]["revocations"]) == (key, {"*": until})
+    assert claims.decoded(again.jwt)["iat"] > until
+    assert removed_accounts(tmp_path) == {}
+
+
+def test_the_key_of_one_user_of_core_is_revoked_alone(tmp_path: Path) -> None:
+    public = make_keys(tmp_path, ["gateway", "operator"])
+    assert remove_user(tmp_path, "operator")
+    said = claims.decoded(account_jwts(tmp_path)["CORE"])
+    assert list(said["nats"]["revocations"]) == [public["operator"]]
+
+
+def test_a_server_is_told_of_accounts_that_are_and_of_none_that_were(tmp_path: Path) -> None:
+    keys, resolver = tmp_path / "keys", tmp_path / "resolver"
+    make_keys(keys, ["tenant.acme", "tenant.rival"])
+    first = server_config(keys, resolver)
+    assert "tenant" not in first  # loaded when they are used, from the folder
+    assert len(list(resolver.glob("*.jwt"))) == 5
+    gone = account_key(keys, "T_rival")
+    remove_user(keys, "tenant.rival")
+    server_config(keys, resolver)
+    there = {path.stem for path in resolver.glob("*.jwt")}
+    assert (len(there), gone in there) == (4, False)
 
 
 def test_an_unknown_user_leaves_the_folder_unmade(tmp_path: Path) -> None:
@@ -42,11 +145,22 @@ def test_an_unknown_user_leaves_the_folder_unmade(tmp_path: Path) -> None:
     assert not (tmp_path / "keys").exists()
 
 
-def test_a_file_that_is_no_seed_is_named_and_not_shown(tmp_path: Path) -> None:
-    seed_file(tmp_path, "gateway").write_text("SUAHUNTER2")
-    with pytest.raises(KeysError, match=r"gateway\.nk holds no nkey seed") as caught:
+@pytest.mark.parametrize("file", ["gateway.creds", "operator.seed", "accounts/CORE.seed"])
+def test_a_file_that_holds_something_else_is_named_and_not_shown(tmp_path: Path, file: str) -> None:
+    make_keys(tmp_path, ["gateway"])
+    (tmp_path / file).write_text("SUAHUNTER2")
+    with pytest.raises(KeysError, match=rf"{file} holds no ") as caught:
         make_keys(tmp_path, ["gateway"])
     assert "HUNTER2" not in str(caught.value)
+
+
+def test_a_folder_of_the_form_before_is_refused_with_what_carries_it_over(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.mkdir()
+    (keys / "gateway.nk").write_text("SUHUNTER2")
+    with pytest.raises(KeysError, match=rf"`berth keys migrate --data {tmp_path}`"):
+        make_keys(keys, ["gateway"])
+    assert [path.name for path in keys.iterdir()] == ["gateway.nk"]
 
 
 def test_the_command_line_names_users_and_no_seed(tmp_path: Path) -> None:
@@ -58,10 +172,8 @@ def test_the_command_line_names_users_and_no_seed(tmp_path: Path) -> None:
         check=False,
     )
     users = sorted([*DEFAULT_USERS, "tenant.acme"])
-    said = f"{tmp_path}/users.conf: {len(users)} users: {', '.join(users)}\n"
+    said = f"{tmp_path}/accounts.conf: {len(users)} users: {', '.join(users)}\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, said, "")
-    for user in users:
-        assert seed_file(tmp_path, user).read_text().strip() not in done.stdout
 
 
 def test_the_command_line_refuses_a_user_it_does_not_know(

@@ -1,4 +1,4 @@
-"""Each user of the rendered configuration, on a real server: what it may do and may not."""
+"""Each user by its JWT, on a real server: what it may do and may not."""
 
 import asyncio
 import functools
@@ -14,16 +14,16 @@ import pytest
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server, ServerConfig
 from berthmaster.bus.errors import ApiError, BusError, NoAnswer, NotPermitted
-from berthmaster.bus.keys import make_keys, seed_file
+from berthmaster.bus.keys import creds_file
 from berthmaster.bus.permissions import (
     EXECUTOR_KINDS,
     STREAMS,
     grants,
     inbox_prefix,
-    render,
 )
 from berthmaster.bus.streams import WORKLOADS, ensure_streams
 from berthmaster.messages.families import AGENT_REQUESTS
+from tests.bus.tools import accounts_of
 
 USERS = (
     "setup",
@@ -451,7 +451,7 @@ class HeardLog:
 
 class Settings(msgspec.Struct, frozen=True):
     nats_url: str
-    nats_seed_file: Path | None
+    nats_creds_file: Path | None
     inbox_prefix: str
     nats_ca_file: Path | None = None
     nats_plaintext: bool = False
@@ -465,7 +465,7 @@ class Bus(NamedTuple):
 
     @asynccontextmanager
     async def as_user(self, user: str, log: HeardLog | None = None) -> AsyncIterator[Connection]:
-        settings = Settings(self.server.url, seed_file(self.keys, user), inbox_prefix(user))
+        settings = Settings(self.server.url, creds_file(self.keys, user), inbox_prefix(user))
         heard = log or HeardLog()
         async with await Connection.open(settings, user, heard, timeout_s=5) as conn:
             yield conn
@@ -474,8 +474,7 @@ class Bus(NamedTuple):
 @pytest.fixture(scope="module")
 def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
     folder = tmp_path_factory.mktemp("permissions")
-    public = make_keys(folder / "keys", USERS)
-    config = ServerConfig(sync="default", extra=render(public))
+    config = ServerConfig(sync="default", extra=accounts_of(folder / "keys", USERS))
     with Server(folder / "server", config) as server:
         bus = Bus(server, folder / "keys")
         asyncio.run(make_streams(bus))
@@ -506,7 +505,7 @@ async def violations(bus: Bus, user: str, tries: tuple[str, ...]) -> set[str]:
 
     client = await nats.connect(
         bus.server.url,
-        nkeys_seed=str(seed_file(bus.keys, user)),
+        user_credentials=creds_file(bus.keys, user),
         inbox_prefix=inbox_prefix(user),
         error_cb=on_error,
         allow_reconnect=False,
@@ -618,11 +617,15 @@ async def test_an_answer_reaches_the_tenant_who_asked_and_only_once(bus: Bus) ->
             await msg.respond(b"second")  # nobody asked for it
 
         await gateway.subscribe_raw("berth.api.*.get", answer, queue="q")
+        heard: list[str] = []
+        await tenant.subscribe("_INBOX.tenant.acme.uninvited", lambda where, _: heard.append(where))
         reply = await answered(tenant, "berth.api.acme.get")
         assert reply == b"first"
-        await told(gateway, 1)
+        # An inbox of another account is not to be reached but by its own request.
         await gateway.publish("_INBOX.tenant.acme.uninvited", b"hello")
-        await told(gateway, 2)
+        await gateway.flush()
+        await tenant.flush()
+        assert (heard, gateway.violations) == ([], [])
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server, ServerConfig
-from berthmaster.bus.keys import make_keys, seed_file
-from berthmaster.bus.permissions import inbox_prefix, render
+from berthmaster.bus.keys import creds_file
+from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.bus.streams import ensure_streams
 from berthmaster.messages.families import encode
 from berthmaster.messages.fleet import ClusterScore, Stamp
@@ -26,7 +26,7 @@ from berthmaster.scorer.settings import ScorerSettings
 from berthmaster.scorer.shard import shard_of
 from tests.bus.scoring import Fleet, scorer, scorer_process
 from tests.bus.shells import client, in_loop, store, until
-from tests.bus.tools import Lines, Settings, submitted
+from tests.bus.tools import Lines, Settings, accounts_of, submitted
 from tests.unit.scorer.builders import alive, gone, gpu, pod, profile, report, telemetry
 
 LONG_LEASE_S = 10.0
@@ -326,14 +326,13 @@ async def test_a_score_that_somebody_else_wrote_is_outbid_and_no_input(server: S
 @in_loop
 async def test_its_user_may_do_all_that_it_does(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
-    config = ServerConfig(
-        sync="default", extra=render(make_keys(keys, ("setup", "door", "scorer")))
-    )
+    extra = accounts_of(keys, ("setup", "door", "scorer"))
+    config = ServerConfig(sync="default", extra=extra)
     with Server(tmp_path / "nats", config) as server:
         log = Lines()
 
         def settings(user: str) -> Settings:
-            return Settings(server.url, seed_file(keys, user), inbox_prefix(user))
+            return Settings(server.url, creds_file(keys, user), inbox_prefix(user))
 
         async with await Connection.open(settings("setup"), "setup", log, timeout_s=5) as conn:
             await ensure_streams(conn)
@@ -343,7 +342,7 @@ async def test_its_user_may_do_all_that_it_does(tmp_path: Path) -> None:
             await fleet.put(report(gpus=4))
             async with scorer(
                 server.url,
-                nats_seed_file=seed_file(keys, "scorer"),
+                nats_creds_file=creds_file(keys, "scorer"),
                 inbox_prefix=inbox_prefix("scorer"),
                 refresh_s=0.2,
             ) as ctx:

@@ -22,11 +22,11 @@ from berthmaster.bus.certificates import (
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import EVERYWHERE, Server, ServerConfig, ServerFailed
 from berthmaster.bus.errors import BusError, NotConnected, NotPermitted
-from berthmaster.bus.keys import make_keys, seed_file
-from berthmaster.bus.permissions import inbox_prefix, render
+from berthmaster.bus.keys import creds_file
+from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.bus.reload import reload_servers, running_pid
 from berthmaster.bus.streams import ensure_streams
-from tests.bus.tools import Lines, Settings, story, until
+from tests.bus.tools import Lines, Settings, accounts_of, story, until
 
 DAY_S = 86400.0
 USERS = ("setup", "gateway", "agent.berlin")
@@ -42,7 +42,7 @@ class Bus(NamedTuple):
     def settings(self, user: str, *, trusting: Path | None = None) -> Settings:
         return Settings(
             self.server.url,
-            seed_file(self.folder / "keys", user),
+            creds_file(self.folder / "keys", user),
             inbox_prefix(user),
             trusting or self.files.ca,
         )
@@ -53,14 +53,14 @@ class Bus(NamedTuple):
 
 
 def serve(folder: Path, *, now_s: float | None = None, host: str = "127.0.0.1") -> Bus:
-    public = make_keys(folder / "keys", USERS)
-    (folder / "keys" / "users.conf").write_text(render(public))
+    folder.mkdir(exist_ok=True)
+    (folder / "accounts.conf").write_text(accounts_of(folder / "keys", USERS))
     files = ensure_certificates(folder / "tls", ["hub.test"], now_s=now_s or time.time())
     config = ServerConfig(
         sync="default",
         host=host,
         tls=(files.certificate, files.key),
-        extra="include keys/users.conf",
+        extra="include accounts.conf",
     )
     return Bus(Server(folder, config), folder, files)
 
@@ -172,7 +172,7 @@ async def test_without_the_authority_nobody_connects_and_the_reason_is_told_at_o
     ):
         settings = Settings(
             bus.server.url,
-            seed_file(bus.folder / "keys", "gateway"),
+            creds_file(bus.folder / "keys", "gateway"),
             inbox_prefix("gateway"),
             trusting,
         )
@@ -224,39 +224,12 @@ async def test_a_server_that_listens_everywhere_is_reached_by_its_own_machine(
             assert conn.connected
 
 
-# ---- users and certificates of a server that runs
-
-
-@story
-async def test_a_user_more_or_less_needs_no_restart_and_disturbs_nobody(bus: Bus) -> None:
-    async with await bus.connect("gateway") as stays:
-        pid = bus.server.pid
-        keys = bus.folder / "keys"
-        make_keys(keys, ["agent.rome"])
-        with pytest.raises(BusError, match="refuses this user"):
-            await bus.connect("agent.rome")  # its key is there, but the server has not read it
-        assert await asyncio.to_thread(reload_servers, bus.folder) == 1
-
-        async with await bus.connect("agent.rome") as rome:
-            seed_file(keys, "agent.rome").rename(bus.folder / "agent.rome.nk")
-            make_keys(keys, [])
-            await asyncio.to_thread(reload_servers, bus.folder)
-            await until(lambda: not rome.connected, "who was removed is disconnected")
-        settings = Settings(
-            bus.server.url,
-            bus.folder / "agent.rome.nk",
-            inbox_prefix("agent.rome"),
-            bus.files.ca,
-        )
-        with pytest.raises(BusError, match="refuses this user"):
-            await Connection.open(settings, "agent.rome", Lines(), timeout_s=10)
-        await stays.flush()
-        assert (bus.server.pid, stays.connected, stays.reconnects) == (pid, True, 0)
+# ---- certificates of a server that runs
 
 
 @story
 async def test_a_configuration_that_is_none_is_refused_and_the_old_one_stays(bus: Bus) -> None:
-    (bus.folder / "keys" / "users.conf").write_text("accounts { oh no")
+    (bus.folder / "accounts.conf").write_text("accounts { oh no")
     with pytest.raises(ServerFailed, match="keeps its old configuration"):
         await asyncio.to_thread(reload_servers, bus.folder)
     async with await bus.connect("gateway") as conn:

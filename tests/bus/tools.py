@@ -2,7 +2,7 @@
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +14,7 @@ from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server, ServerCluster
 from berthmaster.bus.errors import BusError
+from berthmaster.bus.keys import make_keys, server_config
 from berthmaster.bus.streams import WORKLOADS, ensure_streams
 from berthmaster.logcheck import core
 from berthmaster.logcheck.examine import look, read_through
@@ -33,7 +34,7 @@ class Settings:
     """What a connection asks for."""
 
     nats_url: str
-    nats_seed_file: Path | None = None
+    nats_creds_file: Path | None = None
     inbox_prefix: str = "_INBOX"
     nats_ca_file: Path | None = None
     nats_plaintext: bool = False
@@ -71,6 +72,12 @@ def story(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
         asyncio.run(test(*args, **kwargs))
 
     return run
+
+
+def accounts_of(keys: Path, users: Iterable[str]) -> str:
+    """What a server is told that shall know these users, whose keys are made in a folder."""
+    make_keys(keys, users)
+    return server_config(keys, keys.parent / "accounts")
 
 
 @asynccontextmanager

@@ -170,7 +170,7 @@ def test_by_their_service_accounts_alone_both_sides_run_a_job_of_kubectl_and_one
 
         told = berth("cluster", "add", ONE, "--namespaces", namespace, "--stdout")
         secret = yaml.safe_load(told)["stringData"]
-        for name in ("agent.nk", "ca.crt"):
+        for name in ("agent.creds", "ca.crt"):
             (tmp_path / name).write_text(secret[name])
         agent = owned.enter_context(
             pod(
@@ -181,7 +181,7 @@ def test_by_their_service_accounts_alone_both_sides_run_a_job_of_kubectl_and_one
                 BERTH_AGENT_CLUSTER=secret["cluster"],
                 BERTH_AGENT_NAMESPACES=secret["namespaces"],
                 BERTH_NATS_URL=secret["url"],
-                BERTH_NATS_SEED_FILE=str(tmp_path / "agent.nk"),
+                BERTH_NATS_CREDS_FILE=str(tmp_path / "agent.creds"),
                 BERTH_NATS_CA_FILE=str(tmp_path / "ca.crt"),
             )
         )
@@ -205,4 +205,4 @@ def test_by_their_service_accounts_alone_both_sides_run_a_job_of_kubectl_and_one
         assert (agent.end(), hub.end()) == (0, 0)
         for side in (hub, agent):
             assert "orbidden" not in side.log.read_text()
-            assert not any(text in side.log.read_text() for text in secret["agent.nk"].split())
+            assert not any(text in side.log.read_text() for text in secret["agent.creds"].split())

@@ -11,7 +11,7 @@ import pytest
 
 from berthmaster.audit.core import AuditReport
 from berthmaster.audit.report import audit
-from berthmaster.bus.keys import seed_file
+from berthmaster.bus.keys import creds_file
 from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.bus.streams import ARCHIVE, DEAD, SNAPSHOTS, stream_info
 from berthmaster.client import Client
@@ -49,7 +49,7 @@ async def connected(stack: Stack, keys: Path, user: str) -> AsyncIterator[Client
     async with Client.connect(
         stack.url(),
         tenant="default",
-        seed_file=seed_file(keys, user),
+        creds_file=creds_file(keys, user),
         inbox_prefix=inbox_prefix(user),
         plaintext=True,  # the engine may be another machine's
     ) as client:

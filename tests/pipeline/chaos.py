@@ -141,7 +141,7 @@ class Rig:
         """A connection as one of the users of the bus."""
         return Client.connect(
             self.view["url"],
-            seed_file=self.folder / "keys" / f"{user}.nk",
+            creds_file=self.folder / "keys" / f"{user}.creds",
             inbox_prefix=inbox_prefix(user),
             timeout_s=options.pop("timeout_s", REQUEST_LIMIT_S),
             **options,

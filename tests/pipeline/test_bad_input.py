@@ -214,10 +214,9 @@ async def test_two_megabytes_are_refused_by_the_client_and_by_the_server(bad: Ri
         async def on_closed() -> None:
             closed.set()
 
-        seed = (bad.folder / "keys" / "operator.nk").read_text().strip()
         raw = await nats.connect(
             bad.view["url"],
-            nkeys_seed_str=seed,
+            user_credentials=bad.folder / "keys" / "operator.creds",
             inbox_prefix=b"_INBOX.operator",
             allow_reconnect=False,
             closed_cb=on_closed,

@@ -50,13 +50,13 @@ def test_serving_loads_nothing_of_the_terminal() -> None:
 
 
 def test_a_seed_that_is_none_is_told_in_one_line(tmp_path: Path) -> None:
-    seed = tmp_path / "gateway.nk"
-    seed.write_text("nonsense\n")
-    told = berth("serve", "gateway", "--nats-seed-file", str(seed), "--http-port", "-1")
+    creds = tmp_path / "gateway.creds"
+    creds.write_text("nonsense\n")
+    told = berth("serve", "gateway", "--nats-creds-file", str(creds), "--http-port", "-1")
     assert told.returncode == 3
     lines = [json.loads(line) for line in told.stderr.splitlines()]
     (why,) = [line["why"] for line in lines if line["event"] == "cannot_start"]
-    assert why.startswith(f"{seed} does not hold an nkey seed")
+    assert why.startswith(f"{creds} holds no credentials: right are a user's JWT and its nkey seed")
     assert "Traceback" not in told.stderr
 
 

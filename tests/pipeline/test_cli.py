@@ -123,13 +123,13 @@ def test_nobody_declares_a_cluster_lost_in_passing(up: Up) -> None:
 
 
 def test_a_tenant_that_asks_for_more_than_its_own_is_told_and_not_left_waiting(up: Up) -> None:
-    seed = str(up.folder / "keys" / "tenant.default.nk")
+    seed = str(up.folder / "keys" / "tenant.default.creds")
     url = json.loads((up.folder / "connection.json").read_text())["url"]
     for command in (["watch", "--all-tenants"], ["clusters"], ["cordon", "t4"]):
-        done = up.berth(*command, "--server", url, "--seed-file", seed)
+        done = up.berth(*command, "--server", url, "--creds-file", seed)
         assert done.returncode == 1, command
         assert "permissions violation" in done.stderr
-        assert "what concerns all tenants takes the operator's seed" in done.stderr
+        assert "what concerns all tenants takes the operator's credentials" in done.stderr
 
 
 def test_why_of_a_job_that_has_ended_says_how(up: Up) -> None:
@@ -197,9 +197,9 @@ def test_quality_shows_how_the_resolver_does(up: Up) -> None:
     assert (report["type"], report["cell"]) == ("quality.v1", "all")
     assert 0 <= report["allocation_percent"] <= 100
     assert report["decider"].startswith("resolver/")
-    seed = str(up.folder / "keys" / "tenant.default.nk")
+    seed = str(up.folder / "keys" / "tenant.default.creds")
     url = json.loads((up.folder / "connection.json").read_text())["url"]
-    done = up.berth("quality", "--once", "--server", url, "--seed-file", seed)
+    done = up.berth("quality", "--once", "--server", url, "--creds-file", seed)
     assert done.returncode == 1
     assert "permissions violation" in done.stderr
 

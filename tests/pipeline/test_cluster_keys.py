@@ -5,12 +5,15 @@ import contextlib
 import json
 import os
 import stat
+import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from berthmaster.bus.claims import parse_creds
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.permissions import inbox_prefix
@@ -23,11 +26,11 @@ EXTERNAL = ("--services", "gateway", "--external", "localhost", "--external", "h
 def agent(secret: dict[str, Any], folder: Path) -> Settings:
     """How an agent connects that was given this Secret."""
     data = secret["stringData"]
-    (folder / "agent.nk").write_text(data["agent.nk"])
+    (folder / "agent.creds").write_text(data["agent.creds"])
     (folder / "ca.crt").write_text(data["ca.crt"])
     user = f"agent.{data['cluster']}"
     url = data["url"].split(",")[0]
-    return Settings(url, folder / "agent.nk", inbox_prefix(user), folder / "ca.crt")
+    return Settings(url, folder / "agent.creds", inbox_prefix(user), folder / "ca.crt")
 
 
 async def listed(up: Up) -> Any:
@@ -59,19 +62,22 @@ async def test_a_cluster_is_let_in_seen_and_shut_out_and_nobody_else_notices(
                     "--clusterrole=berthmaster-executor --serviceaccount=berth-system:berth-agent"
                 ),
             ],
-            "server_reloaded": True,
+            "ends": added["ends"],
+            "server_told": True,
         }
+        ends_s = datetime.fromisoformat(added["ends"]).timestamp()
+        assert round((ends_s - time.time()) / 86_400) == 30
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         secret = yaml.safe_load(file.read_text())
-        assert secret["stringData"]["agent.nk"].strip() not in json.dumps(added)
+        assert secret["stringData"]["agent.creds"].strip() not in json.dumps(added)
 
         settings = agent(secret, tmp_path)
-        key = added["key"]
-        assert await listed(up) == [{"cluster": "berlin", "key": key, "connected": False}]
+        known = {"cluster": "berlin", "key": added["key"], "ends": added["ends"]}
+        assert await listed(up) == [known | {"connected": False}]
         async with await Connection.open(settings, "agent", Lines(), timeout_s=10) as conn:
-            assert await listed(up) == [{"cluster": "berlin", "key": key, "connected": True}]
+            assert await listed(up) == [known | {"connected": True}]
             gone = await asyncio.to_thread(up.json, "cluster", "remove", "berlin")
-            assert gone == {"cluster": "berlin", "server_reloaded": True}
+            assert gone == {"cluster": "berlin", "server_told": True}
             await until(lambda: not conn.connected, "its connection is closed")
         with pytest.raises(BusError, match="refuses this user"):
             await Connection.open(settings, "agent", Lines(), timeout_s=10)
@@ -81,7 +87,7 @@ async def test_a_cluster_is_let_in_seen_and_shut_out_and_nobody_else_notices(
         assert all(alive(pid) for pid in up.pids().values())
         logs = [path.read_text() for path in up.folder.rglob("*.log")]
         assert not any("reconnected" in log for log in logs)
-        assert not any(secret["stringData"]["agent.nk"].strip() in log for log in logs)
+        assert not any(secret["stringData"]["agent.creds"].strip() in log for log in logs)
 
 
 def test_the_secret_goes_to_standard_output_only_when_asked(tmp_path: Path) -> None:
@@ -91,11 +97,17 @@ def test_the_secret_goes_to_standard_output_only_when_asked(tmp_path: Path) -> N
         secret = yaml.safe_load(told.stdout)
         assert secret["stringData"]["cluster"] == "a/b"
         assert secret["metadata"]["namespace"] == "gpu"
-        assert secret["stringData"]["agent.nk"].strip() not in told.stderr
+        assert secret["stringData"]["agent.creds"].strip() not in told.stderr
         assert told.stderr.startswith("a/b may connect to tls://localhost:")
         assert not (up.folder / "clusters").exists()
         again = yaml.safe_load(up.berth("cluster", "add", "a/b", "--stdout").stdout)
-        assert again["stringData"] == secret["stringData"]  # the same key until it is removed
+        assert again["stringData"] == secret["stringData"]  # the same until it is removed
+        renewed = up.berth("cluster", "renew", "a/b", "--stdout", "--days", "60").stdout
+        was, is_ = (
+            parse_creds(each["stringData"]["agent.creds"])
+            for each in (secret, yaml.safe_load(renewed))
+        )
+        assert (was.seed == is_.seed, was.jwt == is_.jwt) == (True, False)
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ def test_a_hub_shows_each_child_restarts_the_dead_lets_an_agent_in_and_ends_in_t
         assert added.returncode == 0, added.stderr
         secret = yaml.safe_load(added.stdout)["stringData"]
         assert secret["url"] == f"tls://localhost:{port}"
-        for name in ("agent.nk", "ca.crt"):
+        for name in ("agent.creds", "ca.crt"):
             (tmp_path / name).write_text(secret[name])
         with pod(
             tmp_path / "agent",
@@ -171,7 +171,7 @@ def test_a_hub_shows_each_child_restarts_the_dead_lets_an_agent_in_and_ends_in_t
             BERTH_AGENT_CLUSTER=secret["cluster"],
             BERTH_AGENT_NAMESPACES=secret["namespaces"],
             BERTH_NATS_URL=secret["url"],
-            BERTH_NATS_SEED_FILE=str(tmp_path / "agent.nk"),
+            BERTH_NATS_CREDS_FILE=str(tmp_path / "agent.creds"),
             BERTH_NATS_CA_FILE=str(tmp_path / "ca.crt"),
         ) as agent:
 
@@ -183,7 +183,7 @@ def test_a_hub_shows_each_child_restarts_the_dead_lets_an_agent_in_and_ends_in_t
             assert set(agent.parts()) == {"inventory-berlin", "executor-berlin", "start"}
             assert ends_in_time(agent)
         assert ends_in_time(hub)
-        assert secret["agent.nk"].strip() not in hub.log.read_text() + agent.log.read_text()
+        assert secret["agent.creds"].strip() not in hub.log.read_text() + agent.log.read_text()
 
 
 def ends_in_time(running: Pod) -> bool:
@@ -214,12 +214,12 @@ def test_an_agent_without_its_key_ends_with_the_reason(tmp_path: Path) -> None:
         "agent",
         BERTH_AGENT_CLUSTER="berlin",
         BERTH_AGENT_NAMESPACES="ml",
-        BERTH_NATS_SEED_FILE=str(tmp_path / "none.nk"),
+        BERTH_NATS_CREDS_FILE=str(tmp_path / "none.creds"),
     ) as agent:
         assert agent.process.wait(LIMIT_S) == 3
         [why] = [each["why"] for each in agent.events("cannot_start") if each["service"] == "agent"]
         assert "cannot start (exit code 3)" in why
-        assert "none.nk" in agent.log.read_text()
+        assert "none.creds" in agent.log.read_text()
 
 
 def test_a_hub_on_the_folder_of_another_ends_with_the_reason(tmp_path: Path) -> None:

@@ -241,10 +241,10 @@ def test_a_variable_that_nobody_reads_is_pointed_out() -> None:
 
 
 def test_no_secret_reaches_the_log_by_any_way() -> None:
-    flags = ("--behaviour", "tells-secrets", "--nats-seed-file", SEED)
+    flags = ("--behaviour", "tells-secrets", "--nats-creds-file", SEED)
     with tiny(*flags, "--nats-url", "nats://who:what@127.0.0.1:4222") as service:
         assert service.end() == 1
         everything = json.dumps(service.events)
         assert not any(secret in everything for secret in (SEED, "hunter2", "a:b", "who:what"))
-        assert service.event("starting")["settings"]["nats_seed_file"] == "<hidden>"
+        assert service.event("starting")["settings"]["nats_creds_file"] == "<hidden>"
         assert service.event("oops")["text"] == "seed <hidden>"

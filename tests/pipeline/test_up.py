@@ -40,12 +40,13 @@ def test_all_comes_up_and_one_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> No
 
         # Keys and data are for their owner alone, and no seed is in what anybody is told.
         assert up.berth("submit", "--id", "train").returncode == 0
-        seeds = sorted((up.folder / "keys").glob("*.nk"))
+        seeds = sorted((up.folder / "keys").rglob("*.seed"))
+        assert len(seeds) == 5  # the operator's, and those of CORE, SYS, LOGIN and one tenant
         made = [up.folder, *up.folder.rglob("*")]
         assert {"1.blk", "keys", "logs"} <= {path.name for path in made}
         modes = {path: stat.S_IMODE(path.lstat().st_mode) for path in made}
         open_to_others = [path.name for path, mode in modes.items() if mode & 0o077]
-        assert open_to_others == ["users.conf"]  # public keys, in a folder that is not open
+        assert open_to_others == ["accounts.conf"]  # nothing secret
         told = (up.folder / "connection.json").read_text() + json.dumps(up.view)
         assert not any(seed.read_text().strip() in told for seed in seeds)
 

@@ -4,15 +4,16 @@ Limits suit a service that must never hang: a server that is silent is left, one
 tried for ever, and what is buffered meanwhile is bounded.
 """
 
+from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
-import nkeys
-
 from berthmaster.bus import websockets
+from berthmaster.bus.claims import ClaimsError, Creds, answered, decoded, parse_creds
 from berthmaster.bus.errors import BusError
+from berthmaster.bus.nats_py import errors as nats_errors
 from berthmaster.bus.tls import client_context
 from berthmaster.runtime.redact import redact
 
@@ -30,7 +31,7 @@ class ConnectionSettings(Protocol):
     @property
     def nats_url(self) -> str: ...  # one or several, separated by commas
     @property
-    def nats_seed_file(self) -> Path | None: ...  # None = no nkey
+    def nats_creds_file(self) -> Path | None: ...  # None = no user
     @property
     def inbox_prefix(self) -> str: ...
     @property
@@ -75,21 +76,48 @@ def options_of(settings: ConnectionSettings, name: str) -> dict[str, Any]:
     }
     if "ws://" in settings.nats_url or "wss://" in settings.nats_url:
         websockets.allow()
-    if settings.nats_seed_file:
-        options["nkeys_seed_str"] = _read_seed(settings.nats_seed_file)
+    if settings.nats_creds_file:
+        options |= _signing(settings.nats_creds_file)
     if settings.nats_ca_file or "tls://" in settings.nats_url:
         options["tls"] = client_context(settings.nats_ca_file)
     return options
 
 
-def _read_seed(path: Path) -> str:
+def _signing(path: Path) -> dict[str, Any]:
+    """The file is read anew at each try to connect, so that a renewed one is taken. Raises BusError
+    for what is wrong with it now; later, that is one more failed try."""
+    read_creds(path)
+
+    def now() -> Creds:
+        try:
+            return read_creds(path)
+        except BusError as error:
+            raise nats_errors.Error(str(error)) from error
+
+    return {
+        "user_jwt_cb": lambda: bytearray(now().jwt.encode()),
+        "signature_cb": lambda nonce: answered(now().seed, nonce),
+    }
+
+
+def read_creds(path: Path) -> Creds:
+    """What a user connects with. Raises BusError."""
     try:
-        seed = path.read_text().strip()
+        return parse_creds(path.read_text())
+    except ClaimsError as error:
+        raise BusError(f"{path} holds {error}") from None
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise BusError(f"cannot read the nkey seed file {path}: {why}") from error
+        raise BusError(f"cannot read the credentials {path}: {why}") from error
+
+
+def expired(path: Path | None, now_s: float) -> str:
+    """Why a server may refuse this user, if its JWT has ended; "" if that is not why."""
     try:
-        nkeys.from_seed(seed.encode()).wipe()
-    except Exception:  # noqa: BLE001 # the library raises its own, binascii's and others
-        raise BusError(f"{path} does not hold an nkey seed (it begins with SU)") from None
-    return seed
+        ends_s = decoded(read_creds(path).jwt).get("exp") if path is not None else None
+    except BusError as error:
+        return str(error)
+    if ends_s is None or ends_s > now_s:
+        return ""
+    ended = datetime.fromtimestamp(ends_s, UTC).isoformat(timespec="seconds")
+    return f"the JWT in {path} ended at {ended}; a renewed file in its place is taken by itself"

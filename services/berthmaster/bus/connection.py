@@ -6,6 +6,7 @@ violations loud: the server reports them out of band, so that without this they 
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -16,7 +17,7 @@ import msgspec
 
 from berthmaster.bus.acks import stored_sequence
 from berthmaster.bus.clock import ServerClock
-from berthmaster.bus.connecting import ConnectionSettings, options_of
+from berthmaster.bus.connecting import ConnectionSettings, expired, options_of
 from berthmaster.bus.errors import ApiError, BusError, NoAnswer, NotConnected, TooLarge
 from berthmaster.bus.nats_py import Msg, Subscription
 from berthmaster.bus.nats_py import errors as nats_errors
@@ -77,6 +78,7 @@ class Connection:
         self._clock_task: asyncio.Task[None] | None = None
         self._url = ""
         self._ca_file: Path | None = None
+        self._creds_file: Path | None = None
         self._begun = False  # connecting, so that there is something to close
         self._refused: asyncio.Future[str] | None = None  # set while connecting for the first time
         self._trouble = ""  # why there is no connection, as far as we were told
@@ -97,7 +99,7 @@ class Connection:
         """Connect; waits for a server that is not there yet, for ``timeout_s`` or for ever.
 
         ``clock_subject``: whom to ask for the server's time; those who may not ask JetStream ask
-        the service that they speak to (verb ``hello``).
+        the service that they speak to (verb ``hello``); "": nobody.
 
         Raises NotConnected when the time is over, BusError when the server will not have us or the
         settings cannot be right.
@@ -117,6 +119,7 @@ class Connection:
     async def _connect(self, settings: ConnectionSettings, timeout_s: float | None) -> None:
         options = options_of(settings, self.name)
         self._ca_file = settings.nats_ca_file
+        self._creds_file = settings.nats_creds_file
         self.nc.plaintext = settings.nats_plaintext
         self._url = redact(settings.nats_url)  # for people: it may hold a password
         self._refused = asyncio.get_running_loop().create_future()
@@ -161,6 +164,7 @@ class Connection:
         elif isinstance(error, nats_errors.SlowConsumerError):
             self._count_drop(error)
         elif "authorization violation" in text.lower() or "authentication" in text.lower():
+            text = expired(self._creds_file, time.time()) or text
             self._hopeless(f"refuses this user: {text}")
             self._complain(self.log.error, "NATS refuses this user", text)
         elif why := distrust(error, self._ca_file):
@@ -346,6 +350,8 @@ class Connection:
         return self._clock.now()
 
     async def _read_clock(self) -> None:
+        if not self._clock_subject:
+            return
         try:
             sent_s = self._clock.monotonic()
             reply = await self.request(self._clock_subject, b"{}")
@@ -383,6 +389,10 @@ class Connection:
                 await self.nc.close()
         except (TimeoutError, nats_errors.Error, OSError, RuntimeError):
             pass  # whatever it waited for, the process does not (uvloop: "the handler is closed")
+        except asyncio.CancelledError:
+            # Also what a stream raises whose end the try to connect waited for as it was ended.
+            if (task := asyncio.current_task()) is None or task.cancelling():
+                raise
         self._requests.closed()
         self.closed.set()
 

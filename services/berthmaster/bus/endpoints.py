@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError, NotConnected, TooLarge
 from berthmaster.bus.nats_py import errors as nats_errors
-from berthmaster.bus.permissions import ANSWER_LIMIT_S as PERMITTED_S
 
 # isort: split
 from nats import micro  # after nats_py, which sees to what nats imports
@@ -22,7 +21,7 @@ from nats.micro.service import EndpointConfig, Service, ServiceConfig
 
 MAX_CONCURRENT: Final = 2048
 ANSWER_LIMIT_S: Final = 10.0  # whoever asked has given up by then
-LATEST_ANSWER_S: Final = PERMITTED_S - 5.0  # the server's time began before ours
+LATE_S: Final = 3.0  # beyond the limit for answers; the server forgets requests soon after that
 TELL_EVERY_S: Final = 1.0
 # Where an answer may go. Whoever asks names that subject, and the answer is sent with our rights:
 # a refusal that is sent anywhere would stand in the log as an event or a decision.
@@ -52,8 +51,9 @@ class _Asked(NamedTuple):
 class _Answers:
     """Sends answers, but none that the server would only complain about."""
 
-    def __init__(self, conn: Connection, failed: Failed) -> None:
+    def __init__(self, conn: Connection, failed: Failed, latest_s: float) -> None:
         self._conn = conn
+        self._latest_s = latest_s
         self._failed = failed
         self._too_late = 0
         self._astray = 0
@@ -96,7 +96,7 @@ class _Answers:
     def _is_late(self, asked: _Asked) -> bool:
         age_s = asyncio.get_running_loop().time() - asked.came_s
         same = self._conn.connected and self._life() == asked.life
-        return not same or age_s > LATEST_ANSWER_S
+        return not same or age_s > self._latest_s
 
     def _count(self) -> None:
         self._too_late += 1
@@ -153,7 +153,7 @@ async def serve(
     requests beyond the bound and for handlers that raised, took too long (TimeoutError), answered
     too much (TooLarge) or were cut short (Stopping). Raises NotConnected."""
     tasks: set[asyncio.Task[None]] = set()
-    answers = _Answers(conn, failed)
+    answers = _Answers(conn, failed, answer_limit_s + LATE_S)
 
     def handler(endpoint: Endpoint) -> Callable[[Request], Awaitable[None]]:
         async def accept(request: Request) -> None:

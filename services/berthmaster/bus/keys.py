@@ -1,8 +1,14 @@
-"""Makes the nkeys of the bus's users and the server configuration that knows them.
+"""A folder of keys: the operator's, the accounts', and one file of credentials for each user.
 
-A folder holds, for each user, its seed (`<user>.nk`, mode 0600, the only secret) and for the server
-`users.conf` (public keys and permissions). Seeds that are there stay: adding a user changes nobody
-else's. A seed is never shown: not printed, not logged, not put into an error.
+    operator.seed             signs accounts; whoever has it has the bus
+    accounts/NAME.seed, .jwt  CORE, SYS, LOGIN, and T_<tenant> for each tenant; .removed = a .jwt of
+                              old, kept so that what was revoked stays so
+    <user>.creds              JWT and seed of one user: what that user connects with
+    accounts.conf             for the server: public keys and JWTs, nothing secret
+
+All but the last are for their owner alone. What is there stays: one more user changes nobody
+else's, and a JWT is signed anew only if it shall say something else (a newer version permits other
+subjects). A seed is never shown: not printed, not logged, not put into an error.
 
     python -m berthmaster.bus.keys FOLDER [--user tenant.acme]… [--owner UID]
 """
@@ -11,60 +17,105 @@ import argparse
 import os
 import secrets
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-import nkeys
-
-from berthmaster.bus.permissions import SERVICES, UnknownUser, grants, render
+from berthmaster.bus import claims
+from berthmaster.bus.claims import CORE, LOGIN, SYSTEM, ClaimsError, Creds, Kind
+from berthmaster.bus.permissions import SERVICES, UnknownUser, grants
 
 DEFAULT_USERS: Final = (*SERVICES, "operator", "tenant.default")
-USERS_CONF: Final = "users.conf"
-SEED_SUFFIX: Final = ".nk"
+SERVER_CONF: Final = "accounts.conf"
+CREDS_SUFFIX: Final = ".creds"
+PUSHER: Final = "accounts"  # the one user of SYS
+DAY_S: Final = 86_400.0
+_ACCOUNTS: Final = "accounts"
+_OPERATOR: Final = "operator.seed"
+_OLD_SUFFIX: Final = ".nk"
+_OLD_CONF: Final = "users.conf"
 
 
 class KeysError(Exception):
     """A folder or a file in it is not what it should be; the text names it."""
 
 
-def seed_file(folder: Path, user: str) -> Path:
-    """Where a user's seed is."""
-    return folder / f"{user}{SEED_SUFFIX}"
+def creds_file(folder: Path, user: str) -> Path:
+    """What a user connects with."""
+    return folder / f"{user}{CREDS_SUFFIX}"
+
+
+def account_of(user: str) -> str:
+    """The name of the account that a user is in."""
+    role, _, part = user.partition(".")
+    if role == "tenant":
+        return f"{claims.TENANT}{part}"
+    return SYSTEM if user == PUSHER else CORE
 
 
 def make_keys(
     folder: Path, users: Iterable[str] = DEFAULT_USERS, *, owner_uid: int | None = None
 ) -> Mapping[str, str]:
-    """Make what is missing; every user of the folder with its public key.
+    """Make what is missing and bring up to date what is there; every user of the folder with its
+    public key.
 
-    ``owner_uid``: who shall be able to read the seeds, if that is not whoever calls this (a
+    ``owner_uid``: who shall be able to read the credentials, if that is not whoever calls this (a
     container's user, say); only root can give files away. Raises UnknownUser and KeysError.
     """
     wanted = sorted(set(users))
     for user in wanted:
         grants(user)  # raises for a name that means nothing, before anything is written
     try:
+        refuse_old_form(folder)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for user in wanted:
-            _make_seed(seed_file(folder, user), owner_uid)
-        public = _render_users(folder)
+        keys = _Keys(folder)
+        there = sorted(public_keys(folder))
+        for name in dict.fromkeys([*claims.ALWAYS, *map(account_of, [*there, *wanted])]):
+            keys.account(name)
+        for user in dict.fromkeys([*there, *wanted]):
+            keys.user(user)
+            if owner_uid is not None:
+                os.chown(creds_file(folder, user), owner_uid, -1)
+        keys.write_server_conf()
         if owner_uid is not None:
             os.chown(folder, owner_uid, -1)
+        return public_keys(folder)
     except OSError as error:
         raise KeysError(f"{error.filename or folder}: {error.strerror}") from error
-    return public
 
 
-def remove_key(folder: Path, user: str) -> bool:
-    """Forget a user; whether there was one. The server must then read its users again. Raises
-    KeysError."""
-    path = seed_file(folder, user)
+def sign_user(folder: Path, user: str, *, days: float) -> Creds:
+    """A JWT for a user, new or not, that ends after so many days. Raises UnknownUser, KeysError."""
+    grants(user)
+    try:
+        refuse_old_form(folder)
+        keys = _Keys(folder)
+        keys.account(account_of(user))
+        made = keys.user(user, ends_s=time.time() + days * DAY_S)
+        keys.write_server_conf()
+    except OSError as error:
+        raise KeysError(f"{error.filename or folder}: {error.strerror}") from error
+    return made
+
+
+def remove_user(folder: Path, user: str) -> bool:
+    """Forget a user, and revoke what it has; whether there was one. A tenant's or cluster's account
+    goes with it. Servers must be told then (see push.py). Raises KeysError."""
+    path = creds_file(folder, user)
     try:
         if not path.exists():
             return False
+        keys = _Keys(folder)
+        name = account_of(user)
+        if name in claims.ALWAYS:
+            keys.account(name, revoke=_public_key(path))
+        else:
+            keys.account(name, revoke="*")
+            jwt = folder / _ACCOUNTS / f"{name}.jwt"
+            jwt.replace(jwt.with_suffix(".removed"))
         path.unlink()
-        _render_users(folder)
+        keys.write_server_conf()
     except OSError as error:
         raise KeysError(f"{error.filename or folder}: {error.strerror}") from error
     return True
@@ -72,23 +123,247 @@ def remove_key(folder: Path, user: str) -> bool:
 
 def public_keys(folder: Path) -> dict[str, str]:
     """Every user of the folder with its public key. Raises KeysError, OSError."""
-    there = sorted(folder.glob(f"*{SEED_SUFFIX}"))
-    return {path.name.removesuffix(SEED_SUFFIX): _public_key(path) for path in there}
+    there = sorted(folder.glob(f"*{CREDS_SUFFIX}"))
+    return {path.name.removesuffix(CREDS_SUFFIX): _public_key(path) for path in there}
 
 
-def _render_users(folder: Path) -> dict[str, str]:
-    public = public_keys(folder)
-    _write(folder / USERS_CONF, render(public), mode=0o644)
-    return public
+def account_jwts(folder: Path) -> dict[str, str]:
+    """Every account with its JWT. Raises OSError."""
+    return _jwts(folder, ".jwt")
 
 
-def _make_seed(path: Path, owner_uid: int | None) -> None:
+def removed_accounts(folder: Path) -> dict[str, str]:
+    """Every account that was removed, with a JWT that takes nobody in. Raises OSError."""
+    return _jwts(folder, ".removed")
+
+
+def _jwts(folder: Path, suffix: str) -> dict[str, str]:
+    there = sorted((folder / _ACCOUNTS).glob(f"*{suffix}"))
+    return {path.stem: path.read_text().strip() for path in there}
+
+
+def deletion(folder: Path, name: str) -> str:
+    """What takes an account away from a server. Raises KeysError."""
+    signer = _seed(folder / _OPERATOR, "operator")
+    body = claims.deletion(claims.public_key(signer), account_key(folder, name))
+    return claims.signed(body, signer, now_s=time.time())
+
+
+def account_key(folder: Path, name: str) -> str:
+    """The public key of an account, which its data lie under. Raises KeysError."""
+    return _seed_key(folder / _ACCOUNTS / f"{name}.seed")
+
+
+def server_config(folder: Path, resolver: Path) -> str:
+    """What a server is to be told of the accounts; ``resolver``: the folder that it keeps their
+    JWTs in, into which those that are there now are laid. Raises KeysError."""
+    jwts = account_jwts(folder)
+    keys = {claims.decoded(jwt)["sub"]: jwt for jwt in jwts.values()}
+    try:
+        resolver.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for stale in {path.stem for path in resolver.glob("*.jwt")} - set(keys):
+            (resolver / f"{stale}.jwt").unlink()
+        for key, jwt in keys.items():
+            (resolver / f"{key}.jwt").write_text(jwt)
+    except OSError as error:
+        raise KeysError(f"{error.filename or resolver}: {error.strerror}") from error
+    return _server_conf(folder, claims.ALWAYS) + resolver_block(resolver)
+
+
+def resolver_block(resolver: Path) -> str:
+    """Where a server keeps accounts, and that they may be taken away."""
+    return f'resolver {{ type: full, dir: "{resolver}", allow_delete: true, interval: "2m" }}\n'
+
+
+def _server_conf(folder: Path, names: Iterable[str]) -> str:
+    jwts = account_jwts(folder)
+    preloaded = [f"  {claims.decoded(jwts[name])['sub']}: {jwts[name]}" for name in names]
+    lines = [
+        "# Rendered by berthmaster/bus/keys.py; changes here are lost.",
+        f"operator: {(folder / 'operator.jwt').read_text().strip()}",
+        f"system_account: {account_key(folder, SYSTEM)}",
+        "resolver_preload {",
+        *preloaded,
+        "}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+class _Keys:
+    """Signs what a folder needs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._accounts = folder / _ACCOUNTS
+        self._accounts.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._operator = _seed(folder / _OPERATOR, "operator")
+        body = claims.operator(claims.public_key(self._operator), system=self._key(SYSTEM))
+        _sign(folder / "operator.jwt", body, self._operator, time.time())
+
+    def _seed(self, name: str) -> str:
+        return _seed(self._accounts / f"{name}.seed", "account")
+
+    def _key(self, name: str) -> str:
+        return claims.public_key(self._seed(name))
+
+    def revocations(self, name: str) -> dict[str, int]:
+        """What was revoked in an account, also of one that was removed."""
+        path = self._accounts / f"{name}.jwt"
+        for each in (path, path.with_suffix(".removed")):
+            if each.exists():
+                return dict(_decoded(each, each.read_text().strip())["nats"].get("revocations", {}))
+        return {}
+
+    def account(self, name: str, *, revoke: str = "") -> None:
+        """Make it, if its JWT would say something else; ``revoke``: a user of it, "*" = all."""
+        revocations = self.revocations(name)
+        if revoke:
+            revocations[revoke] = int(time.time())
+        key = self._key(name)
+        kind, part = name[:2], name[2:]
+        if name == CORE:
+            body = claims.core(key, revocations=revocations)
+        elif name == SYSTEM:
+            body = claims.system(key)
+        elif name == LOGIN:
+            body = claims.login(key, core=self._key(CORE))
+        elif kind == claims.TENANT:
+            body = claims.tenant(key, part, core=self._key(CORE), revocations=revocations)
+        else:
+            body = claims.cluster(key, part, core=self._key(CORE), revocations=revocations)
+        jwt = self._accounts / f"{name}.jwt"
+        removed, now_s = jwt.with_suffix(".removed"), time.time()
+        if (
+            removed.exists()
+        ):  # a server takes no notice of the very JWT of an account that it deleted
+            now_s = max(now_s, _decoded(removed, removed.read_text().strip())["iat"] + 1)
+        _sign(jwt, body, self._operator, now_s)
+        removed.unlink(missing_ok=True)
+
+    def user(self, user: str, *, ends_s: float | None = None) -> Creds:
+        """Make it, or sign it anew; ``ends_s``: None = as before, for ever if it is new."""
+        path = creds_file(self.folder, user)
+        had = _read_creds(path) if path.exists() else None
+        seed = had.seed if had else claims.new_seed("user", secrets.token_bytes(32))
+        return self.user_of(user, seed, had, ends_s=ends_s)
+
+    def user_of(
+        self, user: str, seed: str, had: Creds | None = None, *, ends_s: float | None = None
+    ) -> Creds:
+        """The same for a seed that is known."""
+        account = account_of(user)
+        signer = self._seed(account)
+        key = claims.public_key(seed)
+        allowed = grants(user)
+        body = claims.user(key, user, publish=allowed.publish, subscribe=allowed.subscribe)
+        if had is not None and ends_s is None:
+            said = claims.decoded(had.jwt)
+            if claims.says(had.jwt, body) and said.get("iss") == claims.public_key(signer):
+                return had
+            ends_s = said.get("exp")
+        revoked = self.revocations(account)
+        since = max(revoked.get("*", 0), revoked.get(key, 0))
+        now_s = max(time.time(), since + 1)  # what was signed in that second is revoked, too
+        made = Creds(claims.signed(body, signer, now_s=now_s, ends_s=ends_s), seed)
+        _write(creds_file(self.folder, user), claims.creds_text(made), mode=0o600)
+        return made
+
+    def write_server_conf(self) -> None:
+        """With every account, for a server whose folder of accounts is not at hand."""
+        names = account_jwts(self.folder)
+        _write(self.folder / SERVER_CONF, _server_conf(self.folder, names), mode=0o644)
+
+
+# ---- folders of the form before
+
+
+def refuse_old_form(folder: Path) -> None:
+    """Raises KeysError for a folder in which users have no JWT."""
+    if (folder / _OLD_CONF).exists() or any(folder.glob(f"*{_OLD_SUFFIX}")):
+        raise KeysError(
+            f"{folder} is of the form before accounts: `berth keys migrate --data {folder.parent}` "
+            "carries keys and messages over, while its bus is stopped"
+        )
+
+
+def migrate_keys(folder: Path) -> list[str]:
+    """Credentials for every seed of the old form, with the same public keys; whose. The old files
+    stay until ``drop_old_form``. Raises KeysError, UnknownUser."""
+    try:
+        keys = _Keys(folder)
+        seeds = {
+            path.name.removesuffix(_OLD_SUFFIX): path.read_text().strip()
+            for path in sorted(folder.glob(f"*{_OLD_SUFFIX}"))
+        }
+        for name in dict.fromkeys([*claims.ALWAYS, *map(account_of, seeds)]):
+            keys.account(name)
+        for user, seed in seeds.items():
+            try:
+                keys.user_of(user, seed)
+            except ClaimsError as error:
+                raise KeysError(f"{folder / (user + _OLD_SUFFIX)}: {error}") from None
+        keys.write_server_conf()
+    except OSError as error:
+        raise KeysError(f"{error.filename or folder}: {error.strerror}") from error
+    return list(seeds)
+
+
+def drop_old_form(folder: Path) -> None:
+    """What is left of it. Raises OSError."""
+    for path in (folder / _OLD_CONF, *folder.glob(f"*{_OLD_SUFFIX}")):
+        path.unlink(missing_ok=True)
+
+
+# ---- files
+
+
+def _sign(path: Path, body: dict[str, Any], signer: str, now_s: float) -> None:
+    """Unless it says that already."""
+    if path.exists():
+        had = path.read_text().strip()
+        if claims.says(had, body | {"iss": claims.public_key(signer)}):
+            return
+    _write(path, claims.signed(body, signer, now_s=now_s) + "\n", mode=0o600)
+
+
+def _seed(path: Path, kind: Kind) -> str:
+    """The seed in a file, made if there is none."""
     if not path.exists():
-        raw = bytearray(secrets.token_bytes(32))
-        seed: bytes = nkeys.encode_seed(bytes(raw), nkeys.PREFIX_BYTE_USER)
-        _write(path, seed.decode() + "\n", mode=0o600)
-    if owner_uid is not None:
-        os.chown(path, owner_uid, -1)
+        _write(path, claims.new_seed(kind, secrets.token_bytes(32)) + "\n", mode=0o600)
+    seed = path.read_text().strip()
+    try:
+        claims.public_key(seed)
+    except ClaimsError as error:
+        raise KeysError(f"{path} holds {error}") from None
+    return seed
+
+
+def _seed_key(path: Path) -> str:
+    try:
+        return claims.public_key(path.read_text().strip())
+    except ClaimsError as error:
+        raise KeysError(f"{path} holds {error}") from None
+    except OSError as error:
+        raise KeysError(f"{path}: {error.strerror}") from error
+
+
+def _decoded(path: Path, jwt: str) -> dict[str, Any]:
+    try:
+        return claims.decoded(jwt)
+    except ClaimsError as error:
+        raise KeysError(f"{path} holds {error}") from None
+
+
+def _read_creds(path: Path) -> Creds:
+    try:
+        return claims.parse_creds(path.read_text())
+    except (ClaimsError, UnicodeDecodeError) as error:
+        why = error if isinstance(error, ClaimsError) else "no text"
+        raise KeysError(f"{path} holds {why}") from None
+
+
+def _public_key(path: Path) -> str:
+    return claims.public_key(_read_creds(path).seed)
 
 
 def _write(path: Path, text: str, mode: int) -> None:
@@ -100,22 +375,10 @@ def _write(path: Path, text: str, mode: int) -> None:
     fresh.replace(path)
 
 
-def _public_key(path: Path) -> str:
-    try:
-        pair = nkeys.from_seed(path.read_bytes().strip())
-        key: bytes = pair.public_key
-        pair.wipe()
-    except OSError:
-        raise
-    except Exception:  # noqa: BLE001 # the library raises its own, binascii's and others
-        raise KeysError(f"{path} holds no nkey seed of a user (those begin with SU)") from None
-    return key.decode()
-
-
 def main(argv: Sequence[str]) -> int:
     """The command line; says what it made, without a secret."""
     parser = argparse.ArgumentParser(
-        prog="python -m berthmaster.bus.keys", description="nkeys and permissions for the bus"
+        prog="python -m berthmaster.bus.keys", description="accounts and users of the bus"
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument(
@@ -125,14 +388,14 @@ def main(argv: Sequence[str]) -> int:
         metavar="NAME",
         help=f"one more user, such as tenant.acme; always there: {', '.join(DEFAULT_USERS)}",
     )
-    parser.add_argument("--owner", type=int, metavar="UID", help="who may read the seeds")
+    parser.add_argument("--owner", type=int, metavar="UID", help="who may read the credentials")
     args = parser.parse_args(argv)
     try:
         made = make_keys(args.folder, [*DEFAULT_USERS, *args.user], owner_uid=args.owner)
     except (UnknownUser, KeysError) as error:
         sys.stderr.write(f"keys: {error}\n")
         return 2
-    sys.stdout.write(f"{args.folder / USERS_CONF}: {len(made)} users: {', '.join(sorted(made))}\n")
+    sys.stdout.write(f"{args.folder / SERVER_CONF}: {len(made)} users: {', '.join(sorted(made))}\n")
     return 0
 
 

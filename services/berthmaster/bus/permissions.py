@@ -1,4 +1,4 @@
-"""Who may do what on the bus: a table, and the piece of nats-server configuration made of it.
+"""Who may do what on the bus: a table, from which the users' JWTs are made (see keys.py).
 
 Rules of this file:
 
@@ -20,13 +20,12 @@ What the server cannot narrow, and who therefore gets it:
 - A consumer that is made for a while has a random name, and names cannot be matched in part: who
   may make those on a stream could also spoil another's consumer there. Only services and operators
   may. Tenants read their events as they happen, and the past through the gateway.
-- Answers go to the asker's inbox. That is allowed once for each request (``allow_responses``),
-  instead of letting a service write to every inbox.
+- A service that answers may write to every inbox, and to nothing else by way of an answer. Those of
+  other accounts reach it as `_R_.<random>`, whatever reply subject was sent (see claims.py).
 """
 
-import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -62,9 +61,7 @@ EXECUTOR_KINDS: Final = (
     "cancelled",
 )
 ENDING_KINDS: Final = ("succeeded", "failed", "cancelled")  # what the archivist waits for
-ANSWER_LIMIT_S: Final = 30  # whoever asked has given up long before
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_=-]+\Z")
-_PUBLIC_KEY: Final = re.compile(r"U[A-Z2-7]{55}\Z")
 
 
 class UnknownUser(ValueError):
@@ -76,7 +73,7 @@ class Grants(NamedTuple):
 
     publish: tuple[str, ...]
     subscribe: tuple[str, ...]
-    answers: bool = False  # may answer each request it receives, wherever the answer goes
+    answers: bool = False  # may answer the requests that it receives
 
 
 # ---- what the parts of the bus need (see the module of each)
@@ -86,6 +83,7 @@ def _api(*subjects: str) -> tuple[str, ...]:
     return tuple(f"$JS.API.{subject}" for subject in subjects)
 
 
+_ANSWERS: Final = ("_INBOX.>", "_R_.>")  # endpoints.py sends them nowhere else either
 _CLOCK: Final = _api(f"STREAM.INFO.{FLEET}")  # connection.py: services read the server's time
 
 
@@ -317,6 +315,13 @@ def _admission(_: str) -> Grants:
     )
 
 
+def _accounts(_: str) -> Grants:
+    """Tells the servers of accounts. Alone in the system's account (see keys.py)."""
+    verbs = ("UPDATE", "DELETE", "LIST")
+    claims = tuple(f"$SYS.REQ.CLAIMS.{verb}" for verb in verbs)
+    return Grants(publish=(*claims, "$SYS.REQ.ACCOUNT.*.CLAIMS.LOOKUP"), subscribe=())
+
+
 def _setup(_: str) -> Grants:
     """Makes the streams and brings them up to date. Nobody else may."""
     verbs = ("INFO", "CREATE", "UPDATE")
@@ -383,6 +388,7 @@ SERVICES: Final[Mapping[str, Role]] = MappingProxyType(
         "multikueue": _multikueue,
         "ocm": _whole_ocm,
         "admission": _admission,
+        "accounts": _accounts,
     }
 )
 WHOLE_ROLES: Final[Mapping[str, Role]] = MappingProxyType(
@@ -410,51 +416,10 @@ def grants(user: str) -> Grants:
     else:
         known = [*WHOLE_ROLES, *(f"{name}.<one token>" for name in PART_ROLES)]
         raise UnknownUser(f"no user {user!r}; there are {', '.join(known)}")
-    publish = tuple(dict.fromkeys(base.publish))
+    publish = tuple(dict.fromkeys((*base.publish, *(_ANSWERS if base.answers else ()))))
     return base._replace(publish=publish, subscribe=(*base.subscribe, f"{inbox_prefix(user)}.>"))
 
 
 def inbox_prefix(user: str) -> str:
     """The prefix that this user's client must be given, as it may listen to no other."""
     return f"_INBOX.{user}"
-
-
-# ---- configuration
-
-
-def render(public_keys: Mapping[str, str]) -> str:
-    """The accounts of a nats-server: one for all users here, with their permissions, and the
-    server's own. Raises UnknownUser, and ValueError for what is no public nkey of a user."""
-    lines = [
-        "# Rendered from berthmaster/bus/permissions.py; changes here are lost.",
-        "accounts {",
-        "  BERTH {",
-        "    jetstream: enabled",
-        "    users: [",
-    ]
-    for user, key in sorted(public_keys.items()):
-        if not _PUBLIC_KEY.match(key):
-            raise ValueError(f"the public nkey of {user} must be U and 55 characters of base32")
-        lines += _user(user, key)
-    lines += ["    ]", "  }", "  SYS {}", "}", "system_account: SYS"]
-    return "\n".join(lines) + "\n"
-
-
-def _user(user: str, key: str) -> list[str]:
-    allowed = grants(user)
-    lines = [f"      {{ # {user}", f"        nkey: {key}", "        permissions {"]
-    lines += _side("publish", allowed.publish)
-    lines += _side("subscribe", allowed.subscribe)
-    if allowed.answers:
-        lines.append(
-            f'          allow_responses: {{ max: 1, expires: "{ANSWER_LIMIT_S}s" }}',
-        )
-    return [*lines, "        }", "      }"]
-
-
-def _side(name: str, subjects: Sequence[str]) -> list[str]:
-    # An empty list of what is allowed would mean "everything" to the server.
-    if not subjects:
-        return [f'          {name}: {{ deny: [">"] }}']
-    listed = [f"            {json.dumps(subject)}" for subject in subjects]
-    return [f"          {name}: {{ allow: [", *listed, "          ] }"]

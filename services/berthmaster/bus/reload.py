@@ -1,6 +1,6 @@
 """Makes running servers read their configuration again, and tells whether they took it.
 
-SIGHUP changes users and certificates without ending a connection. The server says nothing to
+SIGHUP changes certificates without ending a connection. The server says nothing to
 whoever sent it: what it took shows in the time of its configuration, what it refused in its log.
 The sender needs no more than the server's folder, so that any command of the same user can ask.
 """

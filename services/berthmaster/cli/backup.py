@@ -11,7 +11,7 @@ from berthmaster.cli.session import Session, bus_command
 from berthmaster.client import BerthError
 
 T = TypeVar("T")
-RESTORER_SEED = "restorer.nk"  # beside the seed that is used otherwise
+RESTORER_CREDS = "restorer.creds"  # beside those that are used otherwise
 
 
 async def done(work: Awaitable[T]) -> T:
@@ -54,7 +54,7 @@ async def backup(session: Session, folder: Path) -> int:
 async def restore(session: Session, folder: Path) -> int:
     """Make the streams of an empty bus from the backup in FOLDER, and prove what came back.
 
-    It takes the seed of the user "restorer", which is looked for beside the operator's.
+    It takes the credentials of the user "restorer", which are looked for beside the operator's.
     """
     from dataclasses import replace
 
@@ -62,10 +62,10 @@ async def restore(session: Session, folder: Path) -> int:
     from berthmaster.bus.permissions import inbox_prefix
     from berthmaster.cli.render.terminal import safe
 
-    own = Path(session.target.seed_file).with_name(RESTORER_SEED)
-    if session.target.seed_file and own.exists():
+    own = Path(session.target.creds_file).with_name(RESTORER_CREDS)
+    if session.target.creds_file and own.exists():
         prefix = inbox_prefix("restorer")
-        session.target = replace(session.target, seed_file=str(own), inbox_prefix=prefix)
+        session.target = replace(session.target, creds_file=str(own), inbox_prefix=prefix)
     async with session.client() as berth:
         made = await done(make(berth.connection, folder))
     session.out.document(

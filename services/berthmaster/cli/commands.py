@@ -14,6 +14,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": (f"{_HERE}.doctor:doctor", "Look at a hub and its workers: what is missing?"),
     "tour": (f"{_HERE}.tour:tour", "See on real clusters where jobs go."),
     "cluster": (f"{_HERE}.cluster_commands:cluster", "Keys of the agents in worker clusters."),
+    "tenant": (f"{_HERE}.tenant_commands:tenant", "Keys of tenants."),
+    "keys": (f"{_HERE}.keys_commands:keys", "Cut a user off; carry keys of an older version over."),
     "demo": (f"{_HERE}.demo:demo", "Show it at work on emulated clusters, with a summary."),
     "submit": (f"{_HERE}.submit:submit", "Submit jobs: files, stdin, or flags."),
     "jobs": (f"{_HERE}.workload_commands:jobs", "List workloads."),

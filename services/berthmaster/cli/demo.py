@@ -155,7 +155,7 @@ class DemoRun:
         client = Client.connect(
             at.url,
             tenant=at.tenant,
-            seed_file=at.seed_file,
+            creds_file=at.creds_file,
             inbox_prefix=at.inbox_prefix,
             ca_file=at.ca_file or None,
         )

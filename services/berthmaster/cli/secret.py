@@ -14,19 +14,19 @@ from typing import Final
 SECRET_NAME: Final = "berth-agent"
 AGENT_ACCOUNT: Final = "berth-agent"
 EXECUTOR_ROLE: Final = "berthmaster-executor"
-SEED_KEY: Final = "agent.nk"
+CREDS_KEY: Final = "agent.creds"
 CA_KEY: Final = "ca.crt"
 
 
 def manifest(
-    *, cluster: str, namespaces: Sequence[str], namespace: str, url: str, seed: str, ca: str
+    *, cluster: str, namespaces: Sequence[str], namespace: str, url: str, creds: str, ca: str
 ) -> str:
     """The Secret. ``namespace`` is the agent's own, ``namespaces`` those it makes jobs in."""
     data = {
         "cluster": cluster,
         "namespaces": ",".join(namespaces),
         "url": url,
-        SEED_KEY: f"{seed}\n",
+        CREDS_KEY: creds,
         CA_KEY: ca,
     }
     lines = [

@@ -114,7 +114,7 @@ class Session:
             return Client.connect(
                 self.target.url,
                 tenant=self.target.tenant,
-                seed_file=self.target.seed_file or None,
+                creds_file=self.target.creds_file or None,
                 inbox_prefix=self.target.inbox_prefix,
                 ca_file=self.target.ca_file or None,
                 plaintext=self.target.plaintext,
@@ -134,7 +134,11 @@ def bus_options(function: Callable[..., Any]) -> Callable[..., Any]:
             help="NATS server; else BERTH_NATS_URL, else a `berth up` on this machine.",
         ),
         click.option("--tenant", metavar="NAME", help="Act as this tenant; else BERTH_TENANT."),
-        click.option("--seed-file", metavar="FILE", help="nkey seed; else BERTH_NATS_SEED_FILE."),
+        click.option(
+            "--creds-file",
+            metavar="FILE",
+            help="Credentials (JWT and seed); else BERTH_NATS_CREDS_FILE.",
+        ),
         click.option(
             "--ca-file",
             metavar="FILE",
@@ -172,7 +176,7 @@ def bus_command(
     def command(
         server: str | None,
         tenant: str | None,
-        seed_file: str | None,
+        creds_file: str | None,
         ca_file: str | None,
         data: Path | None,
         timeout_s: float,
@@ -183,7 +187,7 @@ def bus_command(
         target = find_target(
             server=server,
             tenant=tenant,
-            seed_file=seed_file,
+            creds_file=creds_file,
             ca_file=ca_file,
             data=data,
             env=os.environ,
@@ -224,7 +228,9 @@ def run(work: Awaitable[int | None], output: Output, target: BusTarget | None = 
         return _failed(output, EXIT_FAILED, "", error)
     except NotAllowedError as error:
         hint = "" if target is None else f" (asked as tenant {target.tenant}, {_key(target)}; "
-        hint += "" if target is None else "what concerns all tenants takes the operator's seed)"
+        hint += (
+            "" if target is None else "what concerns all tenants takes the operator's credentials)"
+        )
         return _failed(output, EXIT_FAILED, "not_allowed", error, hint)
     except BerthError as error:
         return _failed(output, EXIT_FAILED, "failed", error)
@@ -237,7 +243,7 @@ def run(work: Awaitable[int | None], output: Output, target: BusTarget | None = 
 
 
 def _key(target: BusTarget) -> str:
-    return f"with {target.seed_file}" if target.seed_file else "without a seed"
+    return f"with {target.creds_file}" if target.creds_file else "without credentials"
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

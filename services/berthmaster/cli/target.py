@@ -16,7 +16,7 @@ from berthmaster.supervisor.folder import (
     state_file,
 )
 
-SEED_SUFFIX: Final = ".nk"  # as in bus/keys.py, which needs a library that not everybody has
+CREDS_SUFFIX: Final = ".creds"  # as in bus/keys.py, which needs a library that not everybody has
 DEFAULT_URL: Final = "nats://127.0.0.1:4222"
 MAX_PARENTS: Final = 20
 _FILE: Final = msgspec.json.Decoder(ConnectionFile)
@@ -28,7 +28,7 @@ class BusTarget:
 
     url: str
     tenant: str
-    seed_file: str
+    creds_file: str
     inbox_prefix: str
     source: str  # for people: where this came from
     ca_file: str = ""  # "" = what the system trusts, should the URL be a tls:// one
@@ -39,7 +39,7 @@ def find_target(
     *,
     server: str | None,
     tenant: str | None,
-    seed_file: str | None,
+    creds_file: str | None,
     data: Path | None,
     ca_file: str | None = None,
     env: Mapping[str, str],
@@ -47,9 +47,9 @@ def find_target(
 ) -> BusTarget:
     """The target: each part from its flag, its variable, or the connection file, in this order.
 
-    A server that was named keeps the file's tenant and seed out: they belong to another bus. Where
-    the bus knows its users each has an inbox of its own; a seed file that is named after its user,
-    as ours are, says which.
+    A server that was named keeps the file's tenant and credentials out: they belong to another
+    bus. Where the bus knows its users each has an inbox of its own; a file of credentials that is
+    named after its user, as ours are, says which.
     """
     url = server or env.get("BERTH_NATS_URL")
     found = None if url else find_connection(data, env, cwd)
@@ -60,12 +60,12 @@ def find_target(
     else:
         nowhere = f"no `berth up` runs on {named}" if named else "no `berth up` was found here"
         source = str(found[0]) if found else f"the default; {nowhere}"
-    seed = seed_file or env.get("BERTH_NATS_SEED_FILE") or ""
-    inbox = env.get("BERTH_INBOX_PREFIX") or inbox_of(seed)
+    creds = creds_file or env.get("BERTH_NATS_CREDS_FILE") or ""
+    inbox = env.get("BERTH_INBOX_PREFIX") or inbox_of(creds)
     return BusTarget(
         url=url or (known.url if known else DEFAULT_URL),
         tenant=tenant or env.get("BERTH_TENANT") or (known.tenant if known else DEFAULT_TENANT),
-        seed_file=seed or (known.seed_file if known else ""),
+        creds_file=creds or (known.creds_file if known else ""),
         inbox_prefix=inbox or (known.inbox_prefix if known else "_INBOX"),
         ca_file=ca_file or env.get("BERTH_NATS_CA_FILE") or (known.ca_file if known else ""),
         plaintext=env.get("BERTH_NATS_PLAINTEXT", "").lower() == "true",
@@ -73,10 +73,10 @@ def find_target(
     )
 
 
-def inbox_of(seed_file: str) -> str:
-    """The inbox prefix of the user that a seed file is named after; "" if it is no user's name."""
-    path = Path(seed_file)
-    if path.suffix != SEED_SUFFIX:
+def inbox_of(creds_file: str) -> str:
+    """The inbox prefix of the user that a file is named after; "" if it is no user's name."""
+    path = Path(creds_file)
+    if path.suffix != CREDS_SUFFIX:
         return ""
     try:
         grants(path.stem)

@@ -76,7 +76,7 @@ CLUSTER_FACTS: Final = ("alive", "profile", "score")
 
 class _Settings(msgspec.Struct, frozen=True):
     nats_url: str
-    nats_seed_file: Path | None
+    nats_creds_file: Path | None
     inbox_prefix: str
     nats_ca_file: Path | None
     nats_plaintext: bool
@@ -111,7 +111,7 @@ class Client:
         url: str = "nats://127.0.0.1:4222",
         *,
         tenant: str = "default",
-        seed_file: Path | str | None = None,
+        creds_file: Path | str | None = None,
         inbox_prefix: str = "_INBOX",
         ca_file: Path | str | None = None,
         plaintext: bool = False,
@@ -119,12 +119,13 @@ class Client:
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> Self:
         """A client for ``async with``, which connects. ``timeout_s`` bounds each request;
+        ``creds_file``: the tenant's JWT and seed, read anew at each reconnection;
         ``ca_file``: whose certificate a tls:// server must have, if not one the system knows;
         ``plaintext``: a server of another machine may be without TLS."""
         subjects.token(tenant)  # a name that cannot stand in a subject is told at once
-        seed = Path(seed_file) if seed_file else None
+        creds = Path(creds_file) if creds_file else None
         authority = Path(ca_file) if ca_file else None
-        settings = _Settings(url, seed, inbox_prefix, authority, plaintext)
+        settings = _Settings(url, creds, inbox_prefix, authority, plaintext)
         return cls(settings, tenant, timeout_s=timeout_s, connect_timeout_s=connect_timeout_s)
 
     async def __aenter__(self) -> Self:

@@ -76,5 +76,5 @@ def secret_in(text: str) -> str:
 
 
 def names_secret(key: str) -> bool:
-    """Whether a field of this name holds a secret itself; `nats_seed_file` only says where."""
+    """Whether a field of this name holds a secret itself; `nats_creds_file` only says where."""
     return key.lower().rpartition("_")[2] in _SECRET_KEYS

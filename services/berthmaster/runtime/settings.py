@@ -85,8 +85,11 @@ class CommonSettings:
         check=_nats_urls,
         help="NATS servers, with commas between them; the default is where `berth up` puts one",
     )
-    nats_seed_file: Path | None = setting(
-        None, secret=True, help="file with this service's nkey seed; none = no authentication"
+    nats_creds_file: Path | None = setting(
+        None,
+        secret=True,
+        help="file with this service's JWT and seed, read anew at each connection; none = no "
+        "authentication",
     )
     nats_ca_file: Path | None = setting(
         None,

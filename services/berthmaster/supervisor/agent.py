@@ -79,7 +79,7 @@ async def main(ctx: Context[AgentSettings]) -> None:
     pod = Pod(ctx)
     told = entries(settings)
     user = told[0].user
-    seeds = {user: settings.nats_seed_file} if settings.nats_seed_file else {}
+    seeds = {user: settings.nats_creds_file} if settings.nats_creds_file else {}
     ctx.log.info("agent", user=user, inbox_prefix=inbox_prefix(user))
     await pod.live(pod.start(told, seeds))
 

@@ -27,7 +27,7 @@ class ConnectionFile(msgspec.Struct, kw_only=True):
 
     url: str
     tenant: str = DEFAULT_TENANT
-    seed_file: str = ""
+    creds_file: str = ""
     inbox_prefix: str = "_INBOX"
     ca_file: str = ""
     pid: int = 0

@@ -2,8 +2,8 @@
 
 The bus too, unless another is named: a nats-server with its data, keys and certificates in one
 folder, served over TLS to the agents in other clusters. `berth cluster add` in this pod lets one
-in. Where the bus is somebody else's, the folder of seeds is given and the streams are made if the
-one user who may is among them.
+in. Where the bus is somebody else's, the folder of credentials is given and the streams are made if
+the one user who may is among them.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from berthmaster.bus.keys import KeysError, seed_file
+from berthmaster.bus.keys import KeysError, creds_file
 from berthmaster.bus.reload import reload_servers
 from berthmaster.runtime.periodic import beats
 from berthmaster.runtime.service import Context, Service
@@ -44,7 +44,8 @@ class HubSettings(PodSettings):
 
     nats_url: str = setting("", help="NATS servers that are there already; empty = one of its own")
     keys_dir: Path | None = setting(
-        None, help="with --nats-url: folder with a seed for each user, such as gateway.nk"
+        None,
+        help="with --nats-url: folder with the credentials of each user, such as gateway.creds",
     )
     data_dir: Path = setting(
         Path("/data"), help="where the bus of its own keeps messages, keys and certificates"
@@ -108,10 +109,10 @@ async def _beside_a_bus(pod: Pod[HubSettings]) -> None:
     settings = pod.ctx.settings
     told = entries(options(settings))
     keys = settings.keys_dir
-    seeds = {entry.user: seed_file(keys, entry.user) for entry in told} if keys else {}
+    seeds = {entry.user: creds_file(keys, entry.user) for entry in told} if keys else {}
     if missing := [str(path) for path in seeds.values() if not path.is_file()]:
         raise KeysError(f"--keys-dir: there is no {', '.join(missing)}")
-    if keys and (setup := seed_file(keys, SETUP)).is_file():
+    if keys and (setup := creds_file(keys, SETUP)).is_file():
 
         async def once() -> None:
             url, ca_file = settings.nats_url, settings.nats_ca_file

@@ -234,20 +234,20 @@ def planned(
     *,
     python: str,
     url: str,
-    seed_files: Mapping[str, Path],
+    creds_files: Mapping[str, Path],
     http_ports: Sequence[int],
     log_level: str = "info",
     ca_file: Path | None = None,
     memory: Path | None = None,
 ) -> list[Planned]:
-    """Every process with its command line. ``seed_files`` by user of the bus; ``memory``: where
+    """Every process with its command line. ``creds_files`` by user of the bus; ``memory``: where
     deciders remember how far the logs were."""
     processes: list[Planned] = []
     for entry, port in zip(entries, http_ports, strict=True):
         argv = [python, "-m", "berthmaster.cli.main", "serve", entry.service]
         argv += ["--nats-url", url, "--http-port", str(port), "--log-level", log_level]
-        if entry.user in seed_files:
-            argv += ["--nats-seed-file", str(seed_files[entry.user])]
+        if entry.user in creds_files:
+            argv += ["--nats-creds-file", str(creds_files[entry.user])]
             argv += ["--inbox-prefix", inbox_prefix(entry.user)]
         if ca_file is not None:
             argv += ["--nats-ca-file", str(ca_file)]

@@ -84,13 +84,13 @@ class Pod(Generic[S]):
             },
         )
 
-    async def start(self, entries: Sequence[Entry], seed_files: Mapping[str, Path]) -> None:
+    async def start(self, entries: Sequence[Entry], creds_files: Mapping[str, Path]) -> None:
         """All of them, on the bus that the pod's settings name. Raises NotReady."""
         settings = self.ctx.settings
         lines = command_lines(
             entries,
             url=settings.nats_url,
-            seed_files=seed_files,
+            creds_files=creds_files,
             log_level=settings.log_level,
             ca_file=settings.nats_ca_file,
             http_ports=self.ports(len(entries)),

@@ -22,7 +22,7 @@ import msgspec
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import EVERYWHERE, Server, ServerCluster, ServerConfig, ServerFailed
 from berthmaster.bus.errors import NoAnswer, NotConnected
-from berthmaster.bus.keys import USERS_CONF, KeysError, make_keys, seed_file
+from berthmaster.bus.keys import PUSHER, KeysError, creds_file, make_keys, server_config
 from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.bus.streams import ensure_streams
 from berthmaster.bus.subjects import token
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 START_LIMIT_S: Final = 120.0  # for programs; people end a start that takes too long themselves
 AGAIN_S: Final = 0.2
 OPERATOR: Final = "operator"
+RESOLVER_FOLDER: Final = "accounts"  # what a server knows of accounts
 RESTORER: Final = "restorer"
 SETUP: Final = "setup"
 
@@ -63,7 +64,7 @@ ChildMaker = Callable[[Entry, Sequence[str], int], ServiceChild]
 
 class _Settings(msgspec.Struct, frozen=True):
     nats_url: str
-    nats_seed_file: Path | None
+    nats_creds_file: Path | None
     inbox_prefix: str
     nats_ca_file: Path | None = None
     nats_plaintext: bool = False
@@ -87,7 +88,7 @@ class StackView(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     folder: str
     tenant: str
-    seed_file: str  # of the operator: only its path
+    creds_file: str  # of the operator: only its path
     inbox_prefix: str
     ca_file: str  # "" = without TLS
     took_s: float
@@ -148,7 +149,7 @@ class Stack:
         return ConnectionFile(
             url=self.url,
             tenant=self.options.tenants[0],
-            seed_file=str(seed_file(self.keys, OPERATOR)),
+            creds_file=str(creds_file(self.keys, OPERATOR)),
             inbox_prefix=inbox_prefix(OPERATOR),
             ca_file=str(self.ca_file or ""),
             pid=os.getpid(),
@@ -167,7 +168,7 @@ class Stack:
         return self
 
     async def _start(self) -> None:
-        users = {entry.user for entry in self._entries} | {OPERATOR, RESTORER, SETUP}
+        users = {entry.user for entry in self._entries} | {OPERATOR, RESTORER, SETUP, PUSHER}
         users |= {f"tenant.{token(tenant)}" for tenant in self.options.tenants}
         make_keys(self.keys, users)
         if self.options.external:
@@ -217,17 +218,20 @@ class Stack:
             host=EVERYWHERE if self._files else "127.0.0.1",
             tls=(self._files.certificate, self._files.key) if self._files else None,
             sync=options.sync,
-            extra=f"include ./{KEYS_FOLDER}/{USERS_CONF}",  # apart: users come and go
         )
         if options.servers == 1:
-            return [Server(self.folder, config)]
-        config = replace(config, extra=f"include ../{KEYS_FOLDER}/{USERS_CONF}")
+            return [self._with_accounts(Server(self.folder, config))]
         cluster = ServerCluster(self.folder, options.servers, config)
         cluster.make()
-        return cluster.servers
+        return [self._with_accounts(server) for server in cluster.servers]
+
+    def _with_accounts(self, server: Server) -> Server:
+        extra = server_config(self.keys, server.folder.absolute() / RESOLVER_FOLDER)
+        server.config = replace(server.config, extra=extra)
+        return server
 
     async def _make_streams(self) -> None:
-        seed = seed_file(self.keys, SETUP)
+        seed = creds_file(self.keys, SETUP)
 
         async def once() -> None:
             await make_streams(self.url, seed, self.ca_file, replicas=self.options.servers)
@@ -241,7 +245,7 @@ class Stack:
             for entry, argv, port in command_lines(
                 told,
                 url=self.url,
-                seed_files={entry.user: seed_file(self.keys, entry.user) for entry in told},
+                creds_files={entry.user: creds_file(self.keys, entry.user) for entry in told},
                 http_ports=self._ports(len(told)),
                 log_level=self.options.log_level,
                 ca_file=self.ca_file,
@@ -274,7 +278,7 @@ class Stack:
             url=self.url,
             folder=str(self.folder),
             tenant=self.options.tenants[0],
-            seed_file=self.connection.seed_file,
+            creds_file=self.connection.creds_file,
             inbox_prefix=self.connection.inbox_prefix,
             ca_file=self.connection.ca_file,
             took_s=round(self.took_s, 3),
@@ -299,7 +303,7 @@ def command_lines(
     told: Sequence[Entry],
     *,
     url: str,
-    seed_files: Mapping[str, Path],
+    creds_files: Mapping[str, Path],
     log_level: str,
     ca_file: Path | None,
     http_ports: Sequence[int],
@@ -310,7 +314,7 @@ def command_lines(
         told,
         python=sys.executable,
         url=url,
-        seed_files=seed_files,
+        creds_files=creds_files,
         http_ports=http_ports,
         log_level=log_level,
         ca_file=ca_file,

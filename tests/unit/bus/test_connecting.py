@@ -16,7 +16,7 @@ from nats.aio.client import Srv
 class Settings(NamedTuple):
     nats_url: str
     nats_plaintext: bool = False
-    nats_seed_file: Path | None = None
+    nats_creds_file: Path | None = None
     inbox_prefix: str = "_INBOX"
     nats_ca_file: Path | None = None
 

@@ -217,9 +217,9 @@ def test_nobody_else_spells_a_subject() -> None:
     assert spelled == []
 
 
-# permissions.py lists patterns for the server, to be read beside the subjects; the tests of
+# permissions.py and claims.py list patterns for the server, to be read beside them; the tests of
 # tests/bus run every service behind them, so one that has drifted is found.
-SPELLERS = {"bus/subjects.py", "bus/permissions.py"}
+SPELLERS = {"bus/subjects.py", "bus/permissions.py", "bus/claims.py"}
 FAMILY = re.compile(
     r"\bberth\.(workload|decision|fleet|telemetry|control|api|operator|archive|dead|lease)\b"
 )

@@ -51,7 +51,7 @@ class Far:
 
 def test_ctrl_c_reads_to_the_last_that_was_accepted_before_it_calls_any_missing() -> None:
     async def story() -> Account:
-        target = BusTarget(url="", tenant="", seed_file="", inbox_prefix="", source="")
+        target = BusTarget(url="", tenant="", creds_file="", inbox_prefix="", source="")
         session = Session(target, Output(as_json=True), 1.0)
         far: Any = Far()
         arrivals = [(0.0, job(name)) for name in ("a", "b", "c")] + [(1e6, job("never"))]

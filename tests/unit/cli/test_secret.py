@@ -13,7 +13,7 @@ def test_the_secret_holds_what_an_agent_needs_and_no_name_can_break_out_of_it() 
         namespaces=["ml", "research"],
         namespace="berth-system",
         url="tls://h:4222",
-        seed="SUSEED",
+        creds="SUSEED\n",
         ca="-----\nX\n",
     )
     assert yaml.safe_load(text) == {
@@ -29,7 +29,7 @@ def test_the_secret_holds_what_an_agent_needs_and_no_name_can_break_out_of_it() 
             "cluster": name,
             "namespaces": "ml,research",
             "url": "tls://h:4222",
-            "agent.nk": "SUSEED\n",
+            "agent.creds": "SUSEED\n",
             "ca.crt": "-----\nX\n",
         },
     }

@@ -20,14 +20,16 @@ def test_services_are_named_with_their_number() -> None:
 
 
 def find(cwd: Path, env: dict[str, str] | None = None, **flags: str | None) -> BusTarget:
-    given = {"server": None, "tenant": None, "seed_file": None, **flags}
+    given = {"server": None, "tenant": None, "creds_file": None, **flags}
     return find_target(**given, data=None, env=env or {}, cwd=cwd)
 
 
 def test_a_flag_wins_over_the_environment_and_that_over_the_connection_file(
     tmp_path: Path,
 ) -> None:
-    file = ConnectionFile(url="nats://file:1", tenant="lab", seed_file="/s.nk", inbox_prefix="_I.o")
+    file = ConnectionFile(
+        url="nats://file:1", tenant="lab", creds_file="/s.creds", inbox_prefix="_I.o"
+    )
     (tmp_path / ".berth").mkdir()
     write_connection(tmp_path / ".berth", file, {})
     deep = tmp_path / "a" / "b"
@@ -36,14 +38,14 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_connection_file(
 
     found = find(deep)
     assert found == BusTarget(
-        url="nats://file:1", tenant="lab", seed_file="/s.nk", inbox_prefix="_I.o", source=source
+        url="nats://file:1", tenant="lab", creds_file="/s.creds", inbox_prefix="_I.o", source=source
     )
     # A server that is named is another one: neither seed nor tenant of the file belong to it.
     env = {"BERTH_NATS_URL": "nats://env:1", "BERTH_TENANT": "t"}
     assert find(deep, env) == BusTarget(
         url="nats://env:1",
         tenant="t",
-        seed_file="",
+        creds_file="",
         inbox_prefix="_INBOX",
         source="BERTH_NATS_URL",
     )
@@ -51,8 +53,8 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_connection_file(
     assert find(deep, tenant="other").tenant == "other"
     assert find(deep, env | {"BERTH_NATS_PLAINTEXT": "true"}).plaintext
     # Another user's seed has another inbox, which its name tells.
-    assert find(deep, seed_file="k/tenant.acme.nk").inbox_prefix == "_INBOX.tenant.acme"
-    assert find(deep, seed_file="k/unheard-of.nk").inbox_prefix == "_I.o"
+    assert find(deep, creds_file="k/tenant.acme.creds").inbox_prefix == "_INBOX.tenant.acme"
+    assert find(deep, creds_file="k/unheard-of.creds").inbox_prefix == "_I.o"
 
 
 def test_the_last_up_of_this_user_is_found_from_anywhere_until_it_ends(tmp_path: Path) -> None:

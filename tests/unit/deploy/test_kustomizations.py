@@ -163,7 +163,7 @@ def test_the_agents_pod_takes_from_the_secret_what_cluster_add_puts_there() -> N
             namespaces=["ml", "research"],
             namespace=NAMESPACE,
             url="tls://h:4222",
-            seed="SU",
+            creds="SU",
             ca="CA",
         )
     )
@@ -186,9 +186,9 @@ def test_the_agents_pod_takes_from_the_secret_what_cluster_add_puts_there() -> N
     settings = load(AgentSettings, "agent", (), given)
     assert unknown_variables(AgentSettings, "agent", given) == []
     assert (settings.cluster, settings.namespaces) == ("berlin", ("ml", "research"))
-    assert (settings.nats_url, settings.nats_seed_file, settings.nats_ca_file) == (
+    assert (settings.nats_url, settings.nats_creds_file, settings.nats_ca_file) == (
         "tls://h:4222",
-        Path("/etc/berth/agent.nk"),
+        Path("/etc/berth/agent.creds"),
         Path("/etc/berth/ca.crt"),
     )
 

@@ -54,7 +54,7 @@ def test_what_is_named_as_a_secret_is_hidden_and_its_company_is_not(text: str, s
     "text",
     [
         "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----",
-        "nats_seed_file=/run/secrets/nats_seed",
+        "nats_creds_file=/run/secrets/nats_seed",
         "tokens: 5, max_tokens=512",
         "berth.workload.acme.task-aaaaaaaaaaaaaaaaaaaaaaaaaa.placed.berlin",
         '{"secret_env":{"A":{"name":"wandb","key":"api"}}}',

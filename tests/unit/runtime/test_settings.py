@@ -135,8 +135,8 @@ def test_a_flag_without_its_value_is_a_problem_and_not_an_exit() -> None:
 
 def test_secrets_are_neither_described_nor_repeated_in_complaints() -> None:
     seed = "SUAM" + "A" * 54
-    hidden = read("--cluster=a", "--nats-seed-file", seed)
-    assert describe(hidden)["nats_seed_file"] == "<hidden>"
+    hidden = read("--cluster=a", "--nats-creds-file", seed)
+    assert describe(hidden)["nats_creds_file"] == "<hidden>"
     assert describe(hidden)["cluster"] == "a"
     assert seed not in repr(hidden)
     assert seed not in problems(seed)[0]

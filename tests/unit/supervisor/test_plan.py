@@ -42,7 +42,7 @@ def test_each_process_has_its_user_its_port_and_its_part_of_the_fleet() -> None:
         with_fleet(entries(options), options, ["a", "b", "c"]),
         python="py",
         url="nats://h:1",
-        seed_files={"resolver": HERE / "r.nk", "emulator": HERE / "e.nk"},
+        creds_files={"resolver": HERE / "r.creds", "emulator": HERE / "e.creds"},
         http_ports=[11, 12, 13, 14],
     )
 
@@ -50,7 +50,7 @@ def test_each_process_has_its_user_its_port_and_its_part_of_the_fleet() -> None:
         return (
             *("py", "-m", "berthmaster.cli.main", "serve", service, "--nats-url", "nats://h:1"),
             *("--http-port", str(port), "--log-level", "info"),
-            *("--nats-seed-file", f"/data/{seed}.nk", "--inbox-prefix", f"_INBOX.{service}"),
+            *("--nats-creds-file", f"/data/{seed}.creds", "--inbox-prefix", f"_INBOX.{service}"),
         )
 
     fleet = (
@@ -168,7 +168,7 @@ def test_a_bus_over_tls_is_told_to_every_service_with_whom_to_trust() -> None:
         [Entry("gateway", "gateway", "gateway")],
         python="py",
         url="tls://h:1",
-        seed_files={"gateway": HERE / "g.nk"},
+        creds_files={"gateway": HERE / "g.creds"},
         http_ports=[1],
         log_level="debug",
         ca_file=HERE / "ca.crt",
@@ -176,7 +176,7 @@ def test_a_bus_over_tls_is_told_to_every_service_with_whom_to_trust() -> None:
     assert made.argv == (
         *("py", "-m", "berthmaster.cli.main", "serve", "gateway", "--nats-url", "tls://h:1"),
         *("--http-port", "1", "--log-level", "debug"),
-        *("--nats-seed-file", "/data/g.nk", "--inbox-prefix", "_INBOX.gateway"),
+        *("--nats-creds-file", "/data/g.creds", "--inbox-prefix", "_INBOX.gateway"),
         *("--nats-ca-file", "/data/ca.crt"),
     )
 

@@ -1,0 +1,90 @@
+"""`berth keys migrate | revoke`: a folder from before accounts; a user who is to be cut off."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from berthmaster.bus.keys import (
+    KeysError,
+    account_key,
+    creds_file,
+    drop_old_form,
+    migrate_keys,
+    remove_user,
+)
+from berthmaster.bus.permissions import UnknownUser
+from berthmaster.cli.keys_folder import Folder, FolderFailed, folder_command, unheard
+from berthmaster.cli.session import EXIT_FAILED, Output
+from berthmaster.supervisor.folder import KEYS_FOLDER, AlreadyRunning, FolderLock, FolderUnusable
+
+OLD_ACCOUNT = "BERTH"
+
+
+@click.group()
+def keys() -> None:
+    """Keys of the bus."""
+
+
+@keys.command()
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    envvar="BERTH_DATA",
+    default=Path(".berth"),
+    show_default=True,
+    metavar="FOLDER",
+    help="Data folder of the `berth up` or hub.",
+)
+def migrate(data: Path) -> None:
+    """Carry a folder from before accounts over, while its bus is stopped.
+
+    Users keep their keys and get credentials, messages stay where they are under the name of their
+    account. It can be called again if it was ended half-way.
+    """
+    try:
+        with FolderLock(data):
+            said = carry_over(data)
+    except (KeysError, UnknownUser, AlreadyRunning, FolderUnusable) as error:
+        sys.stderr.write(f"berth: {error}\n")
+        sys.exit(EXIT_FAILED)
+    except OSError as error:
+        sys.stderr.write(f"berth: {error.filename or data}: {error.strerror}\n")
+        sys.exit(EXIT_FAILED)
+    sys.stdout.write(f"{said}\n")
+
+
+@keys.command()
+@click.argument("user")
+@folder_command
+def revoke(folder: Folder, output: Output, *, user: str) -> int:
+    """Cut off a user of the bus, such as operator, and forget its key.
+
+    A service gets a new one when the bus is started the next time.
+    """
+    if not remove_user(folder.keys, user):
+        raise FolderFailed(f"{creds_file(folder.keys, user)}: there is no such file")
+    told = folder.tell(user, removed=True)
+    output.document({"user": user, "server_told": told}, lambda: f"{user} is out.{unheard(told)}")
+    return 0
+
+
+def carry_over(data: Path) -> str:
+    """Keys, then messages, then the old files, so that it can begin again; what was done. Raises
+    KeysError, OSError."""
+    if any(each.is_dir() for each in data.glob(f"server-*/jetstream/jetstream/{OLD_ACCOUNT}")):
+        raise KeysError(
+            f"{data} is of several servers, whose agreement names the account of before: with the "
+            "version that made it, `berth backup FOLDER`; with this one, `berth up` on a new "
+            "folder and `berth restore FOLDER`"
+        )
+    folder = data / KEYS_FOLDER
+    users = migrate_keys(folder)
+    messages = data / "jetstream" / "jetstream"
+    old, new = messages / OLD_ACCOUNT, messages / account_key(folder, "CORE")
+    if old.is_dir():
+        if new.exists():
+            raise KeysError(f"{new} is there beside {old}: which of them holds the messages?")
+        old.rename(new)
+    drop_old_form(folder)
+    return f"{data}: credentials for {len(users)} users; messages are kept"

@@ -1,0 +1,163 @@
+"""`berth tenant add | renew | remove | list`: which tenants may connect to this bus.
+
+A tenant has an account of its own and one file of credentials, which is for that tenant's people
+and programs. A running server hears of it at once.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from berthmaster.bus.keys import creds_file, remove_user, sign_user
+from berthmaster.bus.reload import connected_keys
+from berthmaster.bus.subjects import token
+from berthmaster.cli.keys_folder import (
+    Folder,
+    FolderFailed,
+    days_option,
+    ends,
+    folder_command,
+    show,
+    unheard,
+)
+from berthmaster.cli.session import Output
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+TENANT = "tenant"
+
+
+class TenantKey(msgspec.Struct, frozen=True, kw_only=True):
+    """One tenant that has a key."""
+
+    tenant: str
+    key: str  # the public part
+    ends: str  # "" = never
+    connected: bool
+
+
+class Signed(msgspec.Struct, frozen=True, kw_only=True):
+    """What was made, without a secret."""
+
+    tenant: str
+    file: str
+    ends: str
+    server_told: bool
+
+
+class Removed(msgspec.Struct, frozen=True, kw_only=True):
+    """What was taken away."""
+
+    tenant: str
+    server_told: bool
+
+
+@click.group()
+def tenant() -> None:
+    """Which tenants may connect to this bus."""
+
+
+def _user(name: str) -> str:
+    return f"{TENANT}.{token(name)}"
+
+
+def _there(folder: Folder, name: str) -> None:
+    users = folder.users(TENANT)
+    if name not in users:
+        known = ", ".join(sorted(users)) or "none"
+        raise FolderFailed(f"no tenant {name!r} has a key here; those that have: {known}")
+
+
+def _sign(folder: Folder, output: Output, name: str, days: float) -> int:
+    user = _user(name)
+    made = sign_user(folder.keys, user, days=days)
+    told = folder.tell(user)
+    file = str(creds_file(folder.keys, user))
+    signed = Signed(tenant=name, file=file, ends=ends(made.jwt), server_told=told)
+    show(output, signed, lambda: signed_screen(signed))
+    return 0
+
+
+@tenant.command()
+@click.argument("name")
+@days_option
+@folder_command
+def add(folder: Folder, output: Output, *, name: str, days: float) -> int:
+    """Make an account and a file of credentials for a tenant."""
+    user = _user(name)
+    if creds_file(folder.keys, user).exists():
+        raise FolderFailed(f"tenant {name!r} has a key already; `berth tenant renew` prolongs it")
+    return _sign(folder, output, name, days)
+
+
+@tenant.command()
+@click.argument("name")
+@days_option
+@folder_command
+def renew(folder: Folder, output: Output, *, name: str, days: float) -> int:
+    """Sign a tenant's credentials anew, for the same key."""
+    _there(folder, name)
+    return _sign(folder, output, name, days)
+
+
+@tenant.command()
+@click.argument("name")
+@folder_command
+def remove(folder: Folder, output: Output, *, name: str) -> int:
+    """Take a tenant's key back: whoever has it is cut off at once and comes in no more."""
+    _there(folder, name)
+    user = _user(name)
+    remove_user(folder.keys, user)
+    removed = Removed(tenant=name, server_told=folder.tell(user, removed=True))
+    show(output, removed, lambda: removed_screen(removed))
+    return 0
+
+
+@tenant.command("list")
+@folder_command
+def list_(folder: Folder, output: Output) -> int:
+    """List the tenants that have a key."""
+    connected = connected_keys(folder.path)
+    keys = [
+        TenantKey(tenant=name, key=key, ends=folder.ends(_user(name)), connected=key in connected)
+        for name, key in sorted(folder.users(TENANT).items())
+    ]
+    output.document(keys, lambda: list_screen(keys))
+    return 0
+
+
+def signed_screen(signed: Signed) -> "RenderableType":
+    """What was made, and where."""
+    from berthmaster.cli.render.terminal import safe
+
+    until = f"until {signed.ends}" if signed.ends else "for ever"
+    return safe(
+        f"{signed.tenant} may connect {until}.{unheard(signed.server_told)}\n"
+        f"Its credentials are {Path(signed.file)}, readable by you alone: hand over a copy."
+    )
+
+
+def removed_screen(removed: Removed) -> "RenderableType":
+    """What that means for what runs."""
+    from berthmaster.cli.render.terminal import safe
+
+    return safe(
+        f"{removed.tenant} comes in no more.{unheard(removed.server_told)} Its jobs keep running: "
+        f"`berth cancel --tenant {removed.tenant}` ends them."
+    )
+
+
+def list_screen(keys: list[TenantKey]) -> "RenderableType":
+    """The table."""
+    from berthmaster.cli.render.terminal import plain_table, safe
+
+    if not keys:
+        return safe("No tenant has a key yet: berth tenant add NAME")
+    table = plain_table("TENANT", "CONNECTED", "ENDS", "PUBLIC KEY", right=())
+    for key in keys:
+        connected = "yes" if key.connected else "no"
+        table.add_row(safe(key.tenant), connected, key.ends or "never", safe(key.key))
+    return table

@@ -1,0 +1,203 @@
+"""What the JWTs of accounts and users say, and who signed them."""
+
+import base64
+import json
+from typing import Any
+
+import nkeys
+import pytest
+
+from berthmaster.bus import claims
+from berthmaster.bus.permissions import STREAMS, grants
+
+KINDS: dict[str, claims.Kind] = {
+    "operator": "operator",
+    "core": "account",
+    "acme": "account",
+    "evil": "account",
+    "user": "user",
+}
+SEEDS = {
+    name: claims.new_seed(kind, bytes([number]) * 32)
+    for number, (name, kind) in enumerate(KINDS.items())
+}
+KEYS = {name: claims.public_key(seed) for name, seed in SEEDS.items()}
+CORE = claims.core(KEYS["core"])
+
+
+def verified(jwt: str, seed: str) -> bool:
+    """Whether the JWT is signed with this seed, by the library's own check."""
+    text, _, signature = jwt.rpartition(".")
+    raw = base64.urlsafe_b64decode(signature + "=" * (-len(signature) % 4))
+    try:
+        return bool(nkeys.from_seed(seed.encode()).verify(text.encode(), raw))
+    except nkeys.ErrInvalidSignature:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("name", "letter"), [("operator", "O"), ("core", "A"), ("acme", "A"), ("user", "U")]
+)
+def test_keys_are_of_their_kind(name: str, letter: str) -> None:
+    assert KEYS[name][0] == SEEDS[name][1] == letter
+    assert len(KEYS[name]) == 56
+
+
+def test_a_jwt_says_who_signed_it_and_when_and_bears_that_signature() -> None:
+    body = claims.tenant(KEYS["acme"], "acme", core=KEYS["core"])
+    jwt = claims.signed(body, SEEDS["operator"], now_s=1000.9, ends_s=2000.5)
+    said = claims.decoded(jwt)
+    assert {name: said[name] for name in ("iss", "sub", "iat", "exp", "name")} == {
+        "iss": KEYS["operator"],
+        "sub": KEYS["acme"],
+        "iat": 1000,
+        "exp": 2000,
+        "name": "T_acme",
+    }
+    assert json.loads(base64.urlsafe_b64decode(jwt.split(".")[0] + "==")) == {
+        "typ": "JWT",
+        "alg": "ed25519-nkey",
+    }
+    assert verified(jwt, SEEDS["operator"])
+    assert not verified(jwt, SEEDS["evil"])
+    # The same claims, signed later, still say the same; another name does not.
+    assert claims.says(jwt, body)
+    assert not claims.says(jwt, claims.tenant(KEYS["acme"], "evil", core=KEYS["core"]))
+
+
+def reachable(exports: list[dict[str, Any]]) -> list[str]:
+    return [each["subject"] for each in exports]
+
+
+def test_core_exports_what_the_design_names_and_nothing_else() -> None:
+    said = claims.decoded(claims.signed(CORE, SEEDS["operator"], now_s=0))["nats"]
+    shapes = {
+        each["subject"]: (
+            each["type"],
+            each.get("response_type"),
+            each.get("response_threshold", 0) / 1e9,
+        )
+        for each in said["exports"]
+    }
+    assert shapes == {
+        "berth.api.*.*": ("service", "Singleton", 15),
+        "berth.agent.*.*": ("service", "Singleton", 60),
+        "berth.login": ("service", "Singleton", 10),
+        "berth.event.>": ("stream", None, 0),
+        "berth.assign.>": ("stream", None, 0),
+    }
+
+
+def matches(pattern: str, subject: str) -> bool:
+    """Whether two patterns of subjects have a subject in common."""
+    ours, theirs = pattern.split("."), subject.split(".")
+    for one, other in zip(ours, theirs, strict=False):
+        if ">" in (one, other):
+            return True
+        if one != other and "*" not in (one, other):
+            return False
+    return len(ours) == len(theirs)
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        *("$JS.>", "$SRV.>", "$O.>", "$KV.>", "$SYS.>", "_INBOX.>", "_R_.>"),
+        *(f"$JS.API.STREAM.INFO.{stream}" for stream in STREAMS),
+        *(
+            f"berth.{family}.>"
+            for family in (
+                *("workload", "fleet", "control", "lease", "decision", "dead", "operator"),
+                *("archive", "telemetry", "quality"),
+            )
+        ),
+    ],
+)
+def test_nothing_of_the_log_of_jetstream_or_of_the_operators_is_exported(subject: str) -> None:
+    assert [each for each in reachable(CORE["nats"]["exports"]) if matches(each, subject)] == []
+
+
+def test_a_tenant_imports_its_own_api_and_events_and_has_no_jetstream() -> None:
+    said = claims.tenant(KEYS["acme"], "acme", core=KEYS["core"])["nats"]
+    assert [(each["type"], each["subject"], each["account"]) for each in said["imports"]] == [
+        ("service", "berth.api.acme.*", KEYS["core"]),
+        ("stream", "berth.event.acme.>", KEYS["core"]),
+    ]
+    assert said["exports"] == []
+    limits = said["limits"]
+    assert {name: limits[name] for name in ("conn", "subs", "payload", "leaf")} == {
+        "conn": 20,
+        "subs": 200,
+        "payload": 262_144,
+        "leaf": 0,
+    }
+    assert {limits[name] for name in ("mem_storage", "disk_storage", "streams", "consumer")} == {0}
+    assert said["default_permissions"] == {
+        "pub": {"allow": ["berth.api.acme.*"]},
+        "sub": {"allow": ["berth.event.acme.>", "_INBOX.>"]},
+    }
+
+
+def test_a_cluster_imports_its_own_door_and_assignments() -> None:
+    said = claims.cluster(KEYS["acme"], "red", core=KEYS["core"])["nats"]
+    assert [(each["type"], each["subject"]) for each in said["imports"]] == [
+        ("service", "berth.agent.red.*"),
+        ("stream", "berth.assign.red.>"),
+    ]
+    limits = said["limits"]
+    assert [limits[name] for name in ("conn", "subs", "payload", "leaf", "streams")] == [
+        *(10, 200, 524_288, 2, 0)
+    ]
+
+
+def test_only_core_has_jetstream_and_only_it_exports() -> None:
+    others = [
+        claims.system(KEYS["acme"]),
+        claims.login(KEYS["acme"], core=KEYS["core"]),
+        claims.cluster(KEYS["acme"], "red", core=KEYS["core"]),
+    ]
+    assert CORE["nats"]["limits"]["disk_storage"] == -1
+    for each in others:
+        assert (each["nats"]["limits"]["disk_storage"], each["nats"]["exports"]) == (0, [])
+
+
+def test_who_may_nothing_is_denied_everything_since_nothing_would_mean_all() -> None:
+    said = claims.user(KEYS["user"], "mute", publish=(), subscribe=("_INBOX.mute.>",))["nats"]
+    assert (said["pub"], said["sub"]) == ({"deny": [">"]}, {"allow": ["_INBOX.mute.>"]})
+
+
+@pytest.mark.parametrize("user", ["gateway", "resolver", "multikueue"])
+def test_who_answers_may_write_to_inboxes_and_is_given_no_right_by_a_request(user: str) -> None:
+    allowed = grants(user)
+    said = claims.user(KEYS["user"], user, publish=allowed.publish, subscribe=allowed.subscribe)
+    assert {"_R_.>", "_INBOX.>"} <= set(said["nats"]["pub"]["allow"])
+    assert "resp" not in said["nats"]
+
+
+def test_revocations_stand_in_the_account_and_none_changes_nothing() -> None:
+    plain = claims.tenant(KEYS["acme"], "acme", core=KEYS["core"])
+    revoked = claims.tenant(KEYS["acme"], "acme", core=KEYS["core"], revocations={"*": 7})
+    assert "revocations" not in plain["nats"]
+    assert revoked["nats"]["revocations"] == {"*": 7}
+
+
+def test_credentials_are_read_as_they_are_written() -> None:
+    body = claims.user(KEYS["user"], "me", publish=("a",), subscribe=("b",))
+    made = claims.Creds(claims.signed(body, SEEDS["acme"], now_s=1), SEEDS["user"])
+    assert claims.parse_creds(claims.creds_text(made)) == made
+    # Also as other tools write them, with other words between the lines.
+    other = claims.creds_text(made).replace("\n\n", "\n\n*** IMPORTANT ***\nkeep it\n\n")
+    assert claims.parse_creds(other) == made
+
+
+@pytest.mark.parametrize("seed", ["", "SU", "SUNOTASEED", SEEDS["user"][:-1] + "!", "nonsense"])
+def test_what_is_no_seed_is_told_without_it(seed: str) -> None:
+    with pytest.raises(claims.ClaimsError, match="no nkey seed") as caught:
+        claims.public_key(seed)
+    assert not seed or seed not in str(caught.value)
+
+
+@pytest.mark.parametrize("jwt", ["", "a.b", "a.b.c", "e30.e30.e30", "eyJ.W10.x"])
+def test_what_is_no_jwt_is_told(jwt: str) -> None:
+    with pytest.raises(claims.ClaimsError, match="no JWT"):
+        claims.decoded(jwt)
