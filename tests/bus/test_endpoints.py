@@ -310,7 +310,7 @@ async def test_an_answer_that_can_no_longer_arrive_is_not_sent(
         assert (got.data, sent) == (b"three", [b"three"])
         assert log.fields("answers came too late to be sent") == [{"so_far": 1}]
 
-        monkeypatch.setattr("berthmaster.bus.endpoints.LATEST_ANSWER_S", -1.0)
+        monkeypatch.setattr("berthmaster.bus.endpoints.LATE_S", -60.0)
         with pytest.raises(NoAnswer):
             await asker.request("berth.api.acme.echo", b"four", timeout_s=0.3)
         assert (begun[-1], sent) == (b"four", [b"three"])

@@ -49,7 +49,7 @@ class Bus(NamedTuple):
 
     async def connect(self, user: str, *, trusting: Path | None = None) -> Connection:
         settings = self.settings(user, trusting=trusting)
-        return await Connection.open(settings, user, Lines(), timeout_s=10)
+        return await Connection.open(settings, user, Lines(), timeout_s=10, clock_subject="")
 
 
 def serve(folder: Path, *, now_s: float | None = None, host: str = "127.0.0.1") -> Bus:
@@ -152,10 +152,10 @@ async def test_with_the_authority_a_user_connects_and_may_what_it_may_without_tl
     async with await bus.connect("setup") as setup:
         await ensure_streams(setup)
     async with await bus.connect("agent.berlin") as agent:
-        await agent.publish("berth.telemetry.berlin.n1", b"")
+        await agent.publish("berth.agent.berlin.telemetry", b"")
         await agent.flush()
         assert agent.violations == []
-        await agent.publish("berth.telemetry.rome.n1", b"")
+        await agent.publish("berth.agent.rome.telemetry", b"")
         await until(lambda: agent.violations, "a subject of another cluster is refused")
         with pytest.raises(NotPermitted):
             await agent.request("$JS.API.STREAM.DELETE.WORKLOADS", b"")

@@ -3,7 +3,7 @@
 Handlers of one service run concurrently up to a bound; a request beyond it is answered at once
 with what the service says to that, instead of waiting until its sender has given up. Whatever goes
 wrong, whoever asked gets an answer; except that none is sent when it cannot arrive: the server
-permits one for a while after the request, and only on the connection that brought it.
+keeps the way back for a while after the request, and only for the connection that brought it.
 """
 
 import asyncio
@@ -51,9 +51,9 @@ class _Asked(NamedTuple):
 class _Answers:
     """Sends answers, but none that the server would only complain about."""
 
-    def __init__(self, conn: Connection, failed: Failed, latest_s: float) -> None:
+    def __init__(self, conn: Connection, failed: Failed, limit_s: float) -> None:
         self._conn = conn
-        self._latest_s = latest_s
+        self._limit_s = limit_s
         self._failed = failed
         self._too_late = 0
         self._astray = 0
@@ -96,7 +96,7 @@ class _Answers:
     def _is_late(self, asked: _Asked) -> bool:
         age_s = asyncio.get_running_loop().time() - asked.came_s
         same = self._conn.connected and self._life() == asked.life
-        return not same or age_s > self._latest_s
+        return not same or age_s > self._limit_s + LATE_S
 
     def _count(self) -> None:
         self._too_late += 1
@@ -153,7 +153,7 @@ async def serve(
     requests beyond the bound and for handlers that raised, took too long (TimeoutError), answered
     too much (TooLarge) or were cut short (Stopping). Raises NotConnected."""
     tasks: set[asyncio.Task[None]] = set()
-    answers = _Answers(conn, failed, answer_limit_s + LATE_S)
+    answers = _Answers(conn, failed, answer_limit_s)
 
     def handler(endpoint: Endpoint) -> Callable[[Request], Awaitable[None]]:
         async def accept(request: Request) -> None:
