@@ -1,0 +1,561 @@
+"""The door on a real server: what it stores, for whom, and what dies beside it."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from berthmaster.bus import subjects
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.dead import bury
+from berthmaster.bus.door_client import DoorClient, DoorLease, DoorRefused, Heard
+from berthmaster.bus.door_facts import DoorFacts, DoorMirror
+from berthmaster.bus.embedded import Server
+from berthmaster.bus.errors import BusError, NotPermitted, TooLarge
+from berthmaster.bus.facts import Seen
+from berthmaster.bus.log import EventLog, decode_story
+from berthmaster.bus.streams import WORKLOADS, stream_info
+from berthmaster.lifecycle.instructions import Refused, Stored
+from berthmaster.messages.door import (
+    MAX_AGENT_BYTES,
+    DoorReply,
+    StoryRequest,
+    TakeReply,
+    TakeRequest,
+    TellReply,
+    TellRequest,
+)
+from berthmaster.messages.families import DEAD_LETTERS, DOOR_REPLIES, TELEMETRY, encode
+from berthmaster.messages.fleet import Amounts, ClusterScore, FleetFact, NodeReport, Stamp
+from berthmaster.messages.telemetry import NodeTelemetry
+from berthmaster.messages.workload import Claimed, Placed, Running, Succeeded
+from tests.bus.doors import door, with_door
+from tests.bus.tools import Lines, connected, eventually, placed, story, submitted, task, until
+
+RED, BLUE = "red", "blue.1"
+
+
+class Log:
+    """Writes as the rest of the system does."""
+
+    def __init__(self, conn: Connection) -> None:
+        self.conn = conn
+        self.log = EventLog(conn)
+
+    async def place(self, name: str, cluster: str = RED) -> int:
+        first = await self.log.append(submitted(name))
+        assert isinstance(first, Stored)
+        second = await self.log.append(placed(name, first.sequence, cluster=cluster))
+        assert isinstance(second, Stored)
+        return second.sequence
+
+    async def last(self) -> int:
+        return (await stream_info(self.conn, WORKLOADS)).state.last_seq
+
+    async def kinds(self, name: str) -> list[str]:
+        recorded = decode_story(await self.log.story("acme", name))
+        return [type(one.event).__name__ for one in recorded]
+
+
+def claimed(name: str, after: int, cluster: str = RED) -> Claimed:
+    by = f"executor/{cluster}"
+    return Claimed(
+        tenant="acme",
+        id=name,
+        after=after,
+        at_s=1.0,
+        by=by,
+        cluster=cluster,
+        attempt=1,
+        executor=by,
+    )
+
+
+def succeeded(name: str, after: int, cluster: str, attempt: int = 1) -> Succeeded:
+    return Succeeded(
+        tenant="acme",
+        id=name,
+        after=after,
+        at_s=1.0,
+        by=f"executor/{cluster}",
+        cluster=cluster,
+        attempt=attempt,
+        digest="d1",
+        submitted_at_s=1.0,
+    )
+
+
+async def ask(conn: Connection, cluster: str, verb: str, body: object) -> DoorReply:
+    """One raw request."""
+    data = body if isinstance(body, bytes) else msgspec.json.encode(body)
+    reply = await conn.request(subjects.agent(cluster, verb), data, timeout_s=10)
+    answer: DoorReply = DOOR_REPLIES.decode(reply.data)
+    return answer
+
+
+async def tell(conn: Connection, cluster: str, *events: Any, again: bool = False) -> list[str]:
+    answer = await ask(conn, cluster, "tell", TellRequest(events=events, again=again))
+    assert isinstance(answer, TellReply)
+    return [one.result for one in answer.outcomes]
+
+
+@story
+async def test_nobody_ends_another_clusters_job_and_nothing_is_stored(server: Server) -> None:
+    async with with_door(server.url) as conn:
+        log = Log(conn)
+        red = DoorClient(conn, RED)
+        first = await red.append(claimed("job", await log.place("job")))
+        assert isinstance(first, Stored)
+        before = await log.last()
+        for cluster in (BLUE, "cancel", "lost", "-"):
+            for again in (False, True):
+                for after in (first.sequence, 0, first.sequence - 1, 10**9):
+                    for attempt in (1, 2):
+                        forged = succeeded("job", after, cluster, attempt)
+                        assert (await tell(conn, cluster, forged, again=again))[0] in (
+                            "refused",
+                            "behind",
+                        )
+                reds = succeeded("job", first.sequence, RED)
+                assert await tell(conn, cluster, reds, again=again) == ["refused"]
+            story_ = await ask(conn, cluster, "story", StoryRequest(tenant="acme", id="job"))
+            assert encode(story_) == b'{"type":"door.story.v1"}'
+            taken = await ask(conn, cluster, "take", TakeRequest())
+            assert isinstance(taken, TakeReply)
+            assert taken.hints == ()
+        for kind in ("submitted", "placed", "withdrawn", "cancel_requested", "reprioritized"):
+            body = {"events": [{"type": f"workload.{kind}.v1", "tenant": "acme", "id": "job"}]}
+            refusal = await ask(conn, RED, "tell", body)
+            assert (refusal.code, refusal.field) == ("invalid", "events[0].type")  # type: ignore[union-attr]
+        assert await log.last() == before
+        assert await tell(conn, RED, succeeded("job", first.sequence, RED)) == ["stored"]
+
+
+@story
+async def test_headers_of_a_request_mean_nothing(server: Server) -> None:
+    """What would be a guard, a part of a batch or a message of its own on a stream's subject."""
+    async with with_door(server.url) as conn:
+        log = Log(conn)
+        before = await log.place("job")
+        reply = await conn.request(
+            subjects.agent(BLUE, "tell"),
+            encode(TellRequest(events=(succeeded("job", before, BLUE),))),
+            headers={
+                "Nats-Expected-Last-Sequence": "0",
+                "Nats-Batch-Id": "b",
+                "Nats-Batch-Sequence": "1",
+                "Nats-Rollup": "all",
+                "Nats-TTL": "1s",
+            },
+        )
+        answer = DOOR_REPLIES.decode(reply.data)
+        assert isinstance(answer, TellReply)
+        assert [one.result for one in answer.outcomes] == ["refused"]
+        assert await log.last() == before
+
+
+@story
+async def test_what_was_told_is_stored_once_whoever_is_asked_again(server: Server) -> None:
+    async with with_door(server.url) as conn, door(server.url):  # two replicas
+        log = Log(conn)
+        event = claimed("job", await log.place("job"))
+        answers = [
+            await ask(conn, RED, "tell", TellRequest(events=(event,), again=again))
+            for again in (False, True, True, True, True)
+        ]
+        outcomes = {a.outcomes[0].sequence for a in answers if isinstance(a, TellReply)}
+        assert outcomes == {event.after + 1}
+        assert await tell(conn, RED, event) == ["refused"]  # not known to have been told before
+        runs = Running(**head(event), pods=())
+        other = Running(**head(event), pods=(), cause="another life")
+        both = await asyncio.gather(*(tell(conn, RED, each, again=True) for each in (runs, other)))
+        assert sorted(result for (result,) in both) != ["stored", "stored"]
+        assert await log.kinds("job") == ["Submitted", "Placed", "Claimed", "Running"]
+
+
+def head(event: Claimed) -> dict[str, Any]:
+    return {
+        "tenant": event.tenant,
+        "id": event.id,
+        "after": event.after + 1,
+        "at_s": 2.0,
+        "by": event.by,
+        "cluster": event.cluster,
+        "attempt": event.attempt,
+    }
+
+
+@story
+async def test_two_events_of_one_workload_in_one_request_do_not_both_go(server: Server) -> None:
+    async with with_door(server.url) as conn:
+        log = Log(conn)
+        event = claimed("job", await log.place("job"))
+        results = await tell(conn, RED, event, event)
+        assert results == ["stored", "behind"]
+        assert await log.kinds("job") == ["Submitted", "Placed", "Claimed"]
+
+
+@story
+async def test_what_cannot_be_read_is_answered_and_costs_nobody_else(server: Server) -> None:
+    async with with_door(server.url) as conn:
+        for verb in ("take", "tell", "story", "facts", "report", "lease", "dead"):
+            for body in (b"{", b"\xff", b"[]", b"7", b"x" * (MAX_AGENT_BYTES + 1)):
+                answer = await ask(conn, RED, verb, body)
+                assert answer.code in ("malformed", "invalid", "too_large"), (verb, body[:9])  # type: ignore[union-attr]
+        odd = await conn.request("berth.agent.=zz.take", b"{}", timeout_s=5)
+        assert b"a cluster's name" in odd.data
+        await conn.publish("berth.agent.red.telemetry", b"\x00")
+        assert (await DoorClient(conn, RED).hello()).now_s > 1e9
+
+
+@story
+async def test_a_flood_of_one_cluster_is_refused_at_once_and_others_are_served(
+    server: Server,
+) -> None:
+    async with connected(server.url, replicas=1) as conn, door(server.url, behind_limit_s=2.0):
+        log = Log(conn)
+        event = claimed("job", await log.place("job"))
+        # Beyond what was stored, so each of them waits for its limit.
+        ahead = TellRequest(events=(claimed("job", 10**9, BLUE),) * 5)
+        flood = [asyncio.ensure_future(ask(conn, BLUE, "tell", ahead)) for _ in range(300)]
+        await until(lambda: sum(each.done() for each in flood) >= 300 - 64)
+        assert {getattr(each.result(), "code", "") for each in flood if each.done()} == {
+            "overloaded"
+        }
+        async with asyncio.timeout(1.0):
+            assert await tell(conn, RED, event) == ["stored"]
+        for answer in await asyncio.gather(*flood[:1]):
+            assert isinstance(answer, TellReply)
+        await asyncio.gather(*flood)
+
+
+@story
+async def test_no_more_events_of_one_cluster_at_once_than_its_bound(server: Server) -> None:
+    async with connected(server.url, replicas=1) as conn, door(server.url, max_items=3):
+        event = claimed("job", 1)
+        assert await tell(conn, RED, event, event, event) == ["behind"] * 3
+        answer = await ask(conn, RED, "tell", TellRequest(events=(event,) * 4))
+        assert answer.code == "overloaded"  # type: ignore[union-attr]
+        assert await tell(conn, RED, event) == ["behind"]
+
+
+@story
+async def test_one_poll_too_many_ends_the_oldest(server: Server) -> None:
+    async with with_door(server.url) as conn:
+        listed = await ask(conn, RED, "take", TakeRequest())
+        assert isinstance(listed, TakeReply)
+        poll = TakeRequest(after=listed.cursor, log=listed.log, wait_s=15.0)
+        polls = []
+        for _ in range(3):
+            polls.append(asyncio.ensure_future(ask(conn, RED, "take", poll)))
+            await conn.flush()
+        ended, open_ = await asyncio.wait(polls, timeout=5, return_when="FIRST_COMPLETED")
+        assert ended == {polls[0]}
+        assert len(open_) == 2
+        sequence = await Log(conn).place("job")
+        async with asyncio.timeout(5):
+            for answer in await asyncio.gather(*open_):
+                assert isinstance(answer, TakeReply)
+                assert [hint.sequence for hint in answer.hints] == [sequence]
+
+
+@story
+async def test_a_poll_that_died_with_its_door_is_found_by_the_next_doors_nudge(
+    server: Server, tmp_path: Path
+) -> None:
+    async with connected(server.url, replicas=1) as conn:
+        log = Log(conn)
+        heard: list[Heard] = []
+        first = process(server, tmp_path)
+        async with task(DoorClient(conn, RED).follow(heard.append)):
+            await until(lambda: heard)
+            first.kill()
+            first.wait()
+            sequence = await log.place("job")
+            async with door(server.url):
+                loop = asyncio.get_running_loop()
+                began_s = loop.time()
+                await until(lambda: any(one.hints for one in heard))
+                assert loop.time() - began_s < 5  # the poll would have lasted for 15 s
+        assert [hint.sequence for one in heard for hint in one.hints] == [sequence]
+
+
+@story
+async def test_a_log_that_was_replaced_begins_anew(server: Server) -> None:
+    async with with_door(server.url) as conn:
+        log = Log(conn)
+        await log.place("old")
+        await log.place("older")
+        heard: list[Heard] = []
+        client = DoorClient(conn, RED)
+        async with task(client.follow(heard.append)):
+            await until(lambda: heard and len(heard[-1].hints) == 2)
+            raw = await conn.api(f"STREAM.INFO.{WORKLOADS}")
+            config = msgspec.json.decode(raw)["config"]
+            await conn.api(f"STREAM.DELETE.{WORKLOADS}")
+            await conn.api(f"STREAM.CREATE.{WORKLOADS}", config)
+            sequence = await log.place("new")
+
+            def known() -> bool:
+                return any(hint.event.id == "new" for one in heard for hint in one.hints)
+
+            await until(known)
+
+            async def claims() -> bool:
+                return isinstance(await client.append(claimed("new", sequence)), Stored)
+
+            await eventually(claims)
+            work, _ = await client.story("acme", "new")
+            assert work is not None
+            assert (await client.story("acme", "old"))[0] is None
+
+
+# Facts, leases, telemetry, dead letters
+
+
+def report(node: str, stamp: Stamp, cluster: str = RED, fill: str = "") -> NodeReport:
+    return NodeReport(
+        cluster=cluster,
+        node=node,
+        stamp=stamp,
+        observed_at_s=0.0,
+        labels={"fill": fill},
+        allocatable=Amounts(cpu_milli=1000),
+    )
+
+
+@story
+async def test_facts_are_told_in_batches_under_rising_epochs_and_mirrored(server: Server) -> None:
+    async with with_door(server.url) as conn:
+        client = DoorClient(conn, RED)
+        seen: dict[str, Seen] = {}
+        mirror = DoorMirror(client, ["node"], on_fact=lambda one: seen.update({one.subject: one}))
+        async with task(mirror.run()):
+            first = DoorFacts(client)
+            assert await first.begin() == []
+            names = [f"n{number}" for number in range(450)]
+            facts = [report(name, first.stamp()) for name in names]
+            await asyncio.gather(*(first.put(subjects.node(RED, one.node), one) for one in facts))
+            await until(lambda: len(seen) == 450)
+            second = DoorFacts(client)
+
+            async def all_are_there() -> bool:
+                return len(await second.begin()) == 450
+
+            await eventually(all_are_there)
+            assert second.epoch > first.epoch
+            # A fact of the life before comes late: it is stored, and nobody takes it for news.
+            newer = report("n0", second.stamp())
+            await second.put(subjects.node(RED, "n0"), newer)
+            await until(lambda: seen[subjects.node(RED, "n0")].fact == newer)
+            await first.put(subjects.node(RED, "n0"), report("n0", first.stamp()))
+            last = report("n1", second.stamp())
+            await second.put(subjects.node(RED, "n1"), last)
+            await until(lambda: seen[subjects.node(RED, "n1")].fact == last)
+            assert seen[subjects.node(RED, "n0")].fact == newer
+
+
+@story
+async def test_a_cluster_tells_no_score_and_nothing_of_another(server: Server) -> None:
+    async with with_door(server.url) as conn:
+        facts = DoorFacts(DoorClient(conn, RED))
+        await facts.begin()
+        score: FleetFact = ClusterScore(
+            cluster=RED, stamp=facts.stamp(), freshness="fresh", input_age_s=0.0
+        )
+        with pytest.raises(NotPermitted):
+            await facts.put(subjects.score(RED), score)
+        raw = {"facts": [{"fact": msgspec.to_builtins(score)}]}
+        refusal = await ask(conn, RED, "report", raw)
+        assert refusal.field == "facts[0].fact.type"  # type: ignore[union-attr]
+        with pytest.raises(NotPermitted, match="another cluster's"):
+            await facts.put("", report("n1", facts.stamp(), BLUE))
+        with pytest.raises(TooLarge):
+            await facts.put("", report("n1", facts.stamp(), fill="x" * 256 * 1024))
+        assert (await stream_info(conn, "FLEET")).state.last_seq == 0
+
+
+@story
+async def test_a_lease_is_held_by_one_and_taken_over(server: Server) -> None:
+    async with with_door(server.url) as conn:
+        client = DoorClient(conn, BLUE)
+        epochs: list[int] = []
+        one = DoorLease(client, "inventory", "one", ttl_s=0.9, on_gained=epochs.append)
+        two = DoorLease(client, "inventory", "two", ttl_s=0.9, on_gained=epochs.append)
+        async with task(two.run()):
+            async with task(one.run()):
+                await until(lambda: one.held or two.held)
+                await until(lambda: one.seen_holder and one.seen_holder == two.seen_holder)
+                assert one.held != two.held
+            await until(lambda: two.held)
+        assert epochs == sorted(epochs)
+        message = await conn.api(
+            "STREAM.MSG.GET.LEASES", {"last_by_subj": "berth.lease.inventory.blue=2E1"}
+        )
+        assert message
+
+
+@story
+async def test_telemetry_is_passed_on_for_its_own_cluster_only(server: Server) -> None:
+    async with with_door(server.url) as conn:
+        heard: list[tuple[str, bytes]] = []
+        await conn.subscribe("berth.telemetry.>", lambda *told: heard.append(told))
+        told = NodeTelemetry(
+            cluster=RED,
+            node="n1",
+            epoch=1,
+            counter=1,
+            observed_at_s=0.0,
+            interval_s=1.0,
+            source="dcgm",
+            gpus=(),
+        )
+        await DoorClient(conn, BLUE).observe(encode(told))
+        await DoorClient(conn, RED).observe(encode(told))
+        await until(lambda: heard)
+        ((subject, data),) = heard
+        assert subject == subjects.telemetry(RED, "n1")
+        assert TELEMETRY.decode(data) == told
+
+
+@story
+async def test_dead_letters_are_kept_cut_and_rated(server: Server) -> None:
+    async with with_door(server.url) as conn:
+        client = DoorClient(conn, RED)
+        assert await client.bury(
+            "executor", subject="s", reason="r" * 9000, body=b"token: ghp_" + b"a" * 36
+        )
+        kept = [await client.bury("executor", subject="s", reason="again") for _ in range(40)]
+        assert 15 <= kept.count(True) < 40
+        raw = msgspec.json.decode(
+            await conn.api("STREAM.MSG.GET.DEAD", {"seq": 1}), type=dict[str, Any]
+        )
+        letter = DEAD_LETTERS.decode(msgspec.convert(raw["message"]["data"], bytes, strict=False))
+        assert letter.reason.startswith("red: rrr")
+        assert len(letter.reason) < 2100
+        assert b"ghp_" not in letter.body
+        assert await bury(conn, service="door", subject="s", reason="r", body=b"")  # still works
+
+
+# What dies
+
+
+def process(server: Server, folder: Path, *argv: str) -> "subprocess.Popen[bytes]":
+    """A door as a process of its own, or another service."""
+    told = argv or ("door",)
+    flags = ["--nats-url", server.url, "--http-port", "-1", "--log-level", "error"]
+    command = [sys.executable, "-m", "berthmaster.cli.main", "serve", *told, *flags]
+    with (folder / f"{told[0]}.log").open("ab") as log:
+        return subprocess.Popen(command, stderr=log)
+
+
+@pytest.mark.timeout(150)
+@story
+async def test_doors_and_agents_are_killed_and_each_placement_is_claimed_once(
+    server: Server, tmp_path: Path
+) -> None:
+    """Two doors and an agent of two clusters, killed in turn at every tenth placement; the bus
+    itself too."""
+    count = 120
+    emulator = (
+        *("emulator", "--nodes", "40", "--clusters", "2", "--data-dir", str(tmp_path / "pods")),
+        *("--foreign-share", "0", "--failure-share", "0", "--disturbance", "0"),
+        *("--telemetry-interval-s", "0", "--speed", "100"),
+    )
+    async with connected(server.url, replicas=1, log=Lines()) as conn:
+        log = Log(conn)
+        running = {
+            "door-1": process(server, tmp_path),
+            "door-2": process(server, tmp_path),
+            "agent": process(server, tmp_path, *emulator),
+        }
+        try:
+            facts = await clusters_of(conn)
+            for number in range(count):
+                cluster, node = facts[number % len(facts)]
+                await place_on(log, f"job-{number}", cluster, node)
+                if number % 10 == 5:
+                    name = list(running)[number // 10 % 3]
+                    running[name].send_signal(signal.SIGKILL)
+                    running[name].wait()
+                    argv = emulator if name == "agent" else ()
+                    running[name] = process(server, tmp_path, *argv)
+                if number == count // 2:
+                    server.kill()
+                    server.start()
+
+            async def all_ended() -> bool:
+                for number in range(count):
+                    if (await log.kinds(f"job-{number}"))[-1] != "Succeeded":
+                        return False
+                return True
+
+            await eventually(all_ended, 100.0)
+            for number in range(count):
+                kinds = await log.kinds(f"job-{number}")
+                assert kinds.count("Claimed") == 1, kinds
+                assert kinds.count("Succeeded") == 1, kinds
+        finally:
+            for one in running.values():
+                one.kill()
+                one.wait()
+
+
+async def clusters_of(conn: Connection) -> list[tuple[str, str]]:
+    """(cluster, node without GPUs in use) of what has reported."""
+    found: dict[str, str] = {}
+
+    async def two() -> bool:
+        raw = await conn.api("STREAM.INFO.FLEET", {"subjects_filter": "berth.fleet.*.node.*"})
+        for subject in msgspec.json.decode(raw)["state"].get("subjects") or {}:
+            name = subjects.parse_node(subject)
+            if name is not None:
+                found.setdefault(*name)
+        return len(found) == 2
+
+    await eventually(two, 60.0)
+    return list(found.items())
+
+
+async def place_on(log: Log, name: str, cluster: str, node: str) -> None:
+    """Through whatever happens to the bus meanwhile."""
+    first = submitted(name)
+    asked = msgspec.structs.replace(
+        first.request,
+        expected_duration_s=1.0,
+        pod_sets=(msgspec.structs.replace(first.request.pod_sets[0], cpu_milli=1, memory_mib=1),),
+    )
+    stored = await log.log.append(msgspec.structs.replace(first, request=asked))
+    while not isinstance(stored, Stored):
+        stored = await log.log.append(msgspec.structs.replace(first, request=asked), in_doubt=True)
+    there: Placed = placed(name, stored.sequence, cluster=cluster)
+    there = msgspec.structs.replace(
+        there,
+        request=asked,
+        pods=(msgspec.structs.replace(there.pods[0], node=node, gpus=()),),
+        submitted_at_s=1.0,
+    )
+    stored = await log.log.append(there)
+    while not isinstance(stored, Stored):
+        assert not isinstance(stored, Refused)
+        stored = await log.log.append(there, in_doubt=True)
+
+
+@story
+async def test_without_a_door_nothing_is_done_and_with_one_all_is(server: Server) -> None:
+    async with connected(server.url, replicas=1) as conn:
+        log = Log(conn)
+        client = DoorClient(conn, RED)
+        with pytest.raises(BusError):
+            await client.hello()
+        event = claimed("job", await log.place("job"))
+        telling = asyncio.ensure_future(client.append(event))
+        async with door(server.url):
+            assert await telling == Stored(event.after + 1)
+            with pytest.raises(DoorRefused, match="tenant"):
+                await client.ask("story", b'{"tenant":7,"id":"x"}')
