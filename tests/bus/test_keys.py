@@ -119,6 +119,15 @@ def test_what_was_revoked_stays_so_when_a_tenant_comes_back(tmp_path: Path) -> N
     assert removed_accounts(tmp_path) == {}
 
 
+def test_a_clusters_account_goes_with_its_last_user(tmp_path: Path) -> None:
+    public = make_keys(tmp_path, ["agent.red", "telemetry.red"])
+    remove_user(tmp_path, "agent.red")
+    said = claims.decoded(account_jwts(tmp_path)["C_red"])
+    assert list(said["nats"]["revocations"]) == [public["agent.red"]]
+    remove_user(tmp_path, "telemetry.red")
+    assert "C_red" not in account_jwts(tmp_path)
+
+
 def test_the_key_of_one_user_of_core_is_revoked_alone(tmp_path: Path) -> None:
     public = make_keys(tmp_path, ["gateway", "operator"])
     assert remove_user(tmp_path, "operator")

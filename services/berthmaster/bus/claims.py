@@ -67,7 +67,8 @@ class Limits(NamedTuple):
 
 CORE_LIMITS: Final = Limits(jetstream=True)
 TENANT_LIMITS: Final = Limits(20, 200, 256 * 1024, 0)
-CLUSTER_LIMITS: Final = Limits(10, 200, 512 * 1024, 2)
+# Each node may have a telemetry agent, which is one connection and its inbox.
+CLUSTER_LIMITS: Final = Limits(1000, 4000, 512 * 1024, 2)
 LOGIN_LIMITS: Final = Limits(200, 400, 16 * 1024, 0)
 
 

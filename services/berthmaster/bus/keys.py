@@ -1,8 +1,9 @@
 """A folder of keys: the operator's, the accounts', and one file of credentials for each user.
 
     operator.seed             signs accounts; whoever has it has the bus
-    accounts/NAME.seed, .jwt  CORE, SYS, LOGIN, and T_<tenant> for each tenant; .removed = a .jwt of
-                              old, kept so that what was revoked stays so
+    accounts/NAME.seed, .jwt  CORE, SYS, LOGIN, and T_<tenant> for each tenant, C_<cluster> for each
+                              worker cluster; .removed = a .jwt of old, kept so that what was
+                              revoked stays so
     <user>.creds              JWT and seed of one user: what that user connects with
     accounts.conf             for the server: public keys and JWTs, nothing secret
 
@@ -48,9 +49,9 @@ def creds_file(folder: Path, user: str) -> Path:
 
 def account_of(user: str) -> str:
     """The name of the account that a user is in."""
-    role, _, part = user.partition(".")
-    if role == "tenant":
-        return f"{claims.TENANT}{part}"
+    role, dot, part = user.partition(".")
+    if dot:
+        return f"{claims.TENANT if role == 'tenant' else claims.CLUSTER}{part}"
     return SYSTEM if user == PUSHER else CORE
 
 
@@ -101,14 +102,15 @@ def sign_user(folder: Path, user: str, *, days: float) -> Creds:
 
 def remove_user(folder: Path, user: str) -> bool:
     """Forget a user, and revoke what it has; whether there was one. A tenant's or cluster's account
-    goes with it. Servers must be told then (see push.py). Raises KeysError."""
+    goes with its last user. Servers must be told then (see push.py). Raises KeysError."""
     path = creds_file(folder, user)
     try:
         if not path.exists():
             return False
         keys = _Keys(folder)
         name = account_of(user)
-        if name in claims.ALWAYS:
+        others = {account_of(each) for each in public_keys(folder) if each != user}
+        if name in {*claims.ALWAYS, *others}:
             keys.account(name, revoke=_public_key(path))
         else:
             keys.account(name, revoke="*")

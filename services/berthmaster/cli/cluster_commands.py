@@ -214,7 +214,7 @@ def remove(folder: Folder, output: Output, *, name: str) -> int:
     _there(folder, name)
     user = f"{AGENT}.{token(name)}"
     remove_user(folder.keys, user)
-    removed = Removed(cluster=name, server_told=folder.tell(user, removed=True))
+    removed = Removed(cluster=name, server_told=folder.tell(user))
     show(output, removed, lambda: removed_screen(removed))
     return 0
 

@@ -64,7 +64,7 @@ def revoke(folder: Folder, output: Output, *, user: str) -> int:
     """
     if not remove_user(folder.keys, user):
         raise FolderFailed(f"{creds_file(folder.keys, user)}: there is no such file")
-    told = folder.tell(user, removed=True)
+    told = folder.tell(user)
     output.document({"user": user, "server_told": told}, lambda: f"{user} is out.{unheard(told)}")
     return 0
 

@@ -98,7 +98,7 @@ class Folder:
         """Until when its JWT is taken; "" = for ever."""
         return ends(claims.parse_creds(creds_file(self.keys, user).read_text()).jwt)
 
-    def tell(self, user: str, *, removed: bool = False) -> bool:
+    def tell(self, user: str) -> bool:
         """Tell the servers of a user's account; whether one was there. Raises BusError."""
         places = (self.path, *self.path.glob("server-*"))
         found = find_connection(self.path, {}, self.path)
@@ -111,16 +111,16 @@ class Folder:
             inbox_prefix(PUSHER),
             Path(told.ca_file) if told.ca_file else None,
         )
-        asyncio.run(self._tell(settings, account_of(user), removed=removed))
+        asyncio.run(self._tell(settings, account_of(user)))
         return True
 
-    async def _tell(self, settings: _Settings, account: str, *, removed: bool) -> None:
+    async def _tell(self, settings: _Settings, account: str) -> None:
         log = Log("berth", level="error", format="text")
         async with await push.open_pusher(settings, log) as conn:
-            if removed and account not in claims.ALWAYS:
-                await push.delete(conn, self.keys, account)
+            if jwt := account_jwts(self.keys).get(account):
+                await push.push(conn, jwt)
             else:
-                await push.push(conn, account_jwts(self.keys)[account])
+                await push.delete(conn, self.keys, account)
 
 
 def ends(jwt: str) -> str:

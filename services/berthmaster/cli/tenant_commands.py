@@ -111,7 +111,7 @@ def remove(folder: Folder, output: Output, *, name: str) -> int:
     _there(folder, name)
     user = _user(name)
     remove_user(folder.keys, user)
-    removed = Removed(tenant=name, server_told=folder.tell(user, removed=True))
+    removed = Removed(tenant=name, server_told=folder.tell(user))
     show(output, removed, lambda: removed_screen(removed))
     return 0
 

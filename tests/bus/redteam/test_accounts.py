@@ -1,4 +1,4 @@
-"""Attacks by a tenant whose account is right and whose user may all that an account can give.
+"""Attacks by a tenant or a cluster whose user may all that its account can give.
 
 Its JWT permits everything, so that what holds it is the account alone; a tenant of ours has rights
 narrower than that. What is proved each time: no stream has one message more, no service heard
@@ -41,7 +41,15 @@ from berthmaster.bus.streams import ensure_streams
 from berthmaster.messages.families import encode
 from tests.bus.tools import Lines, Settings, eventually, story, submitted, until
 
-USERS = ("setup", "gateway", "operator", "accounts", "tenant.acme", "tenant.evil", "agent.red")
+USERS = (
+    "setup",
+    "gateway",
+    "door",
+    "operator",
+    "accounts",
+    "agent.red",
+    *(f"tenant.{name}" for name in ("acme", "evil")),
+)
 LOG = (
     "berth.decision.all",
     "berth.workload.acme.v1.cancel_requested.-",
@@ -85,6 +93,9 @@ HEADERS = {
     "Nats-Rollup": "all",
     "Nats-Request-Info": '{"acc":"T_acme"}',
 }
+
+
+OWN = (("T_evil", "berth.api.evil"), ("C_red", "berth.agent.red"))
 
 
 class Bus(NamedTuple):
@@ -178,7 +189,8 @@ async def unchanged(bus: Bus) -> AsyncIterator[Connection]:
 
 @asynccontextmanager
 async def answering(bus: Bus) -> AsyncIterator[tuple[Connection, list[str]]]:
-    """A service with the gateway's rights that answers everything, and what it heard."""
+    """Services with the gateway's and the door's rights that answer everything, and what they
+    heard."""
     heard: list[str] = []
 
     async def answer(subject: str, data: bytes) -> bytes:
@@ -188,37 +200,43 @@ async def answering(bus: Bus) -> AsyncIterator[tuple[Connection, list[str]]]:
     def said(*_: object) -> bytes:
         return b"failed"
 
-    async with bus.user("gateway") as gateway:
-        endpoints = {
-            "api": Endpoint("berth.api.*.*", answer),
-            "operator": Endpoint("berth.operator.*", answer),
-        }
-        running = await serve(
-            gateway,
-            "berth-gateway",
-            endpoints,
-            version="1.0.0",
-            description="test",
-            overloaded=said,
-            failed=said,
-        )
+    api = {
+        "api": Endpoint("berth.api.*.*", answer),
+        "operator": Endpoint("berth.operator.*", answer),
+    }
+    agents = {"agent": Endpoint("berth.agent.*.*", answer)}
+    about: dict[str, Any] = {"version": "1.0.0", "description": "test"}
+    async with bus.user("gateway") as gateway, bus.user("door") as door:
+        running = [
+            await serve(conn, name, endpoints, **about, overloaded=said, failed=said)
+            for conn, name, endpoints in (
+                (gateway, "berth-gateway", api),
+                (door, "berth-door", agents),
+            )
+        ]
         yield gateway, heard
-        await running.stop()
+        await door.flush()
+        assert door.violations == []
+        for each in running:
+            await each.stop()
 
 
+@pytest.mark.parametrize(("account", "own"), OWN)
 @story
-async def test_an_answer_goes_to_who_asked_wherever_it_was_to_go(bus: Bus) -> None:
-    async with unchanged(bus), answering(bus) as (gateway, heard), bus.may_all("T_evil") as evil:
+async def test_an_answer_goes_to_who_asked_wherever_it_was_to_go(
+    bus: Bus, account: str, own: str
+) -> None:
+    async with unchanged(bus), answering(bus) as (gateway, heard), bus.may_all(account) as evil:
         for reply in REPLIES:
             for headers in (None, HEADERS):
-                await evil.publish("berth.api.evil.submit", b"{}", reply=reply, headers=headers)
-        answer = await evil.request("berth.api.evil.get", b"{}", timeout=5)
+                await evil.publish(f"{own}.tell", b"{}", reply=reply, headers=headers)
+        answer = await evil.request(f"{own}.get", b"{}", timeout=5)
         assert answer.data == b"refused"
         await gateway.flush()
         # Each came as its own account's, and nothing else was heard. (The server itself refuses a
         # reply that begins as its own do.)
         asked = 2 * sum(not reply.startswith("_R_.") for reply in REPLIES)
-        assert heard == ["berth.api.evil.submit"] * asked + ["berth.api.evil.get"]
+        assert heard == [f"{own}.tell"] * asked + [f"{own}.get"]
         assert gateway.violations == []
 
 
@@ -237,9 +255,10 @@ async def test_an_operator_with_such_a_reply_subject_is_not_worked_for(bus: Bus)
         assert heard == ["berth.operator.list"]
 
 
+@pytest.mark.parametrize("account", ["T_evil", "C_red"])
 @story
-async def test_jetstream_and_the_system_do_not_answer_a_tenant(bus: Bus) -> None:
-    async with unchanged(bus), bus.may_all("T_evil") as evil:
+async def test_jetstream_and_the_system_do_not_answer_them(bus: Bus, account: str) -> None:
+    async with unchanged(bus), bus.may_all(account) as evil:
         said: list[bytes] = []
 
         async def hear(msg: Any) -> None:
@@ -257,10 +276,12 @@ async def test_jetstream_and_the_system_do_not_answer_a_tenant(bus: Bus) -> None
         assert all(b"JetStream not enabled" in text for text in errors), errors
 
 
+@pytest.mark.parametrize("account", ["T_evil", "C_red"])
 @story
-async def test_what_a_tenant_publishes_stays_with_it(bus: Bus) -> None:
-    async with unchanged(bus), answering(bus) as (gateway, heard), bus.may_all("T_evil") as evil:
-        subjects = (*LOG, "berth.api.acme.submit", "berth.operator.cordon", "berth.event.acme.x")
+async def test_what_they_publish_stays_with_them(bus: Bus, account: str) -> None:
+    async with unchanged(bus), answering(bus) as (gateway, heard), bus.may_all(account) as evil:
+        others = ("berth.api.acme.submit", "berth.operator.cordon", "berth.agent.blue.tell")
+        subjects = (*LOG, *others, "berth.event.acme.x", "berth.assign.red.x")
         for subject in subjects:
             for headers in (None, HEADERS):
                 await evil.publish(subject, b"{}", headers=headers)
@@ -395,14 +416,23 @@ async def test_a_tenant_that_is_added_is_heard_at_once_and_one_that_is_removed_c
 
 
 @story
-async def test_an_agent_of_core_that_is_removed_is_cut_off_alone(bus: Bus) -> None:
-    async with bus.user("accounts") as pusher, bus.user("operator") as operator:
-        async with bus.user("agent.red") as red:
-            assert remove_user(bus.keys, "agent.red")
-            await push.push(pusher, account_jwts(bus.keys)["CORE"])
-            await until(lambda: not red.connected, "it is cut off", 1)
-        await operator.flush()
-        assert (operator.connected, operator.reconnects) == (True, 0)
+async def test_one_user_of_several_is_cut_off_alone(bus: Bus) -> None:
+    make_keys(bus.keys, ["executor.red"])
+    async with (
+        bus.user("accounts") as pusher,
+        bus.user("operator") as operator,
+        bus.user("agent.red") as stays,
+    ):
+        for user, account in (("executor.red", "C_red"), ("restorer", "CORE")):
+            make_keys(bus.keys, [user])
+            await push.push(pusher, account_jwts(bus.keys)[account])
+            async with bus.user(user) as goes:
+                assert remove_user(bus.keys, user)
+                await push.push(pusher, account_jwts(bus.keys)[account])
+                await until(lambda goes=goes: not goes.connected, "it is cut off", 1)  # type: ignore[misc]
+        for one in (operator, stays):
+            await one.flush()
+            assert (one.connected, one.reconnects) == (True, 0)
 
 
 @story
@@ -439,7 +469,7 @@ async def test_servers_are_told_what_they_do_not_know_and_no_more(bus: Bus) -> N
 @story
 async def test_a_tenant_that_is_added_is_heard_by_each_of_three_servers(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
-    make_keys(keys, ("setup", "gateway", "accounts", "operator", "tenant.evil"))
+    make_keys(keys, ("setup", "gateway", "door", "accounts", "operator", "tenant.evil"))
     three = ServerCluster(tmp_path / "nats", config=ServerConfig(sync="default"))
     with running(three, keys):
         bus = Bus(three.url, keys)

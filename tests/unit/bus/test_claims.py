@@ -146,7 +146,7 @@ def test_a_cluster_imports_its_own_door_and_assignments() -> None:
     ]
     limits = said["limits"]
     assert [limits[name] for name in ("conn", "subs", "payload", "leaf", "streams")] == [
-        *(10, 200, 524_288, 2, 0)
+        *(1000, 4000, 524_288, 2, 0)
     ]
 
 
