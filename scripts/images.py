@@ -36,6 +36,7 @@ EXTRAS = {
     "scorer": ("scorer",),
     "archivist": ("archivist",),
     "door": ("door",),
+    "accounts": ("accounts",),
     "telemetry": ("telemetry",),
     "inventory": ("kubernetes",),
     "executor": ("kubernetes",),

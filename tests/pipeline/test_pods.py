@@ -40,6 +40,7 @@ HUB_PARTS = {
         "scorer",
         "archivist",
         "door",
+        "accounts",
         "inventory-hub",
         "multikueue",
     ),
@@ -124,7 +125,7 @@ def serve_hub(folder: Path) -> Any:
     )
 
 
-PIPELINE_IS_UP = ("nats-server", "gateway", "resolver", "scorer", "archivist", "door")
+PIPELINE_IS_UP = ("nats-server", "gateway", "resolver", "scorer", "archivist", "door", "accounts")
 
 
 def test_a_hub_shows_each_child_restarts_the_dead_lets_an_agent_in_and_ends_in_time(
@@ -201,7 +202,7 @@ def ends_in_time(running: Pod) -> bool:
 
 def test_children_die_with_a_pod_that_is_killed(tmp_path: Path) -> None:
     with serve_hub(tmp_path / "hub") as hub:
-        hub.until(lambda: len(children_of(hub.process.pid)) == 7, "all are started")
+        hub.until(lambda: len(children_of(hub.process.pid)) == 9, "all are started")
         children = children_of(hub.process.pid)
         hub.process.kill()
         assert gone_within(children, 5)

@@ -27,6 +27,7 @@ NAMES = [
     "scorer",
     "archivist",
     "door",
+    "accounts",
     "emulator",
 ]
 

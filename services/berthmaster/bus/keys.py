@@ -144,6 +144,12 @@ def _jwts(folder: Path, suffix: str) -> dict[str, str]:
     return {path.stem: path.read_text().strip() for path in there}
 
 
+def accounts_state(folder: Path) -> object:
+    """Another one when an account was made, changed or removed. Raises OSError."""
+    there = (path for kind in ("jwt", "removed") for path in (folder / _ACCOUNTS).glob(f"*.{kind}"))
+    return frozenset((path.name, path.stat().st_mtime_ns) for path in there)
+
+
 def deletion(folder: Path, name: str) -> str:
     """What takes an account away from a server. Raises KeysError."""
     signer = _seed(folder / _OPERATOR, "operator")

@@ -22,6 +22,8 @@ T = TypeVar("T")
 LIMIT_S: Final = 5.0
 _POLL_S: Final = 0.02
 _MONITOR: Final = re.compile(r'^http: "127\.0\.0\.1:(\d+)"$', re.MULTILINE)
+_PORT: Final = re.compile(r"^port: (\d+)$", re.MULTILINE)
+_TLS: Final = re.compile(r"^tls {$", re.MULTILINE)
 _REFUSED: Final = re.compile(rb"Failed to reload server configuration: (.*)")
 
 
@@ -73,6 +75,15 @@ def connected_keys(folder: Path) -> frozenset[str]:
     places = [place for place in (folder, *folder.glob("server-*")) if running_pid(place)]
     found = [_ask(f"{_monitor(place)}/connz?auth=1&limit=65536", _Clients) for place in places]
     return frozenset(one.authorized_user for each in found for one in each.connections)
+
+
+def client_url(folder: Path) -> str:
+    """Where clients of this machine reach the server of a folder. Raises ServerFailed."""
+    config = (folder / CONFIG_FILE).read_text()
+    port = _PORT.search(config)
+    if port is None:
+        raise ServerFailed(f"{folder / CONFIG_FILE} is not one of ours")
+    return f"{'tls' if _TLS.search(config) else 'nats'}://127.0.0.1:{port[1]}"
 
 
 def _monitor(folder: Path) -> str:

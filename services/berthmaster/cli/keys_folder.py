@@ -30,7 +30,7 @@ from berthmaster.bus.keys import (
     refuse_old_form,
 )
 from berthmaster.bus.permissions import UnknownUser, inbox_prefix
-from berthmaster.bus.reload import running_pid
+from berthmaster.bus.reload import client_url, running_pid
 from berthmaster.bus.subjects import SubjectError, text
 from berthmaster.cli.session import EXIT_FAILED, Output
 from berthmaster.cli.target import find_connection
@@ -101,15 +101,14 @@ class Folder:
     def tell(self, user: str) -> bool:
         """Tell the servers of a user's account; whether one was there. Raises BusError."""
         places = (self.path, *self.path.glob("server-*"))
-        found = find_connection(self.path, {}, self.path)
-        if found is None or not any(running_pid(place) for place in places):
+        urls = [client_url(place) for place in places if running_pid(place)]
+        if not urls:
             return False
-        told = found[1]
         settings = _Settings(
-            told.url,
+            ",".join(urls),
             creds_file(self.keys, PUSHER),
             inbox_prefix(PUSHER),
-            Path(told.ca_file) if told.ca_file else None,
+            self.ca_file if urls[0].startswith("tls") else None,
         )
         asyncio.run(self._tell(settings, account_of(user)))
         return True

@@ -19,6 +19,7 @@ SERVICES = (
     "scorer",
     "archivist",
     "door",
+    "accounts",
     "telemetry",
     "emulator",
     "inventory",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from berthmaster.bus.keys import KeysError, creds_file
+from berthmaster.bus.keys import PUSHER, KeysError, creds_file
 from berthmaster.bus.reload import reload_servers
 from berthmaster.runtime.periodic import beats
 from berthmaster.runtime.service import Context, Service
@@ -107,8 +107,13 @@ async def main(ctx: Context[HubSettings]) -> None:
 
 async def _beside_a_bus(pod: Pod[HubSettings]) -> None:
     settings = pod.ctx.settings
-    told = entries(options(settings))
     keys = settings.keys_dir
+    told = [
+        entry
+        for entry in entries(options(settings))
+        # Where somebody else keeps the accounts, there is nothing to hold the servers to.
+        if entry.user != PUSHER or (keys and creds_file(keys, PUSHER).is_file())
+    ]
     seeds = {entry.user: creds_file(keys, entry.user) for entry in told} if keys else {}
     if missing := [str(path) for path in seeds.values() if not path.is_file()]:
         raise KeysError(f"--keys-dir: there is no {', '.join(missing)}")
@@ -119,7 +124,7 @@ async def _beside_a_bus(pod: Pod[HubSettings]) -> None:
             await make_streams(url, setup, ca_file, plaintext=settings.nats_plaintext)
 
         await until_answered(once, limit_s=NO_LIMIT_S, slow=pod.slow)
-    await pod.start(told, seeds)
+    await pod.start(told, seeds, keys=keys)
 
 
 async def _renew(ctx: Context[HubSettings], stack: Stack) -> None:

@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple
 from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.bus.subjects import SubjectError, token
 
-PIPELINE: Final = ("gateway", "resolver", "scorer", "archivist", "door")
+PIPELINE: Final = ("gateway", "resolver", "scorer", "archivist", "door", "accounts")
 EMULATED: Final = (*PIPELINE, "emulator")
 HUB_SERVICES: Final = ("inventory", "multikueue")
 WORKER_SERVICES: Final = ("inventory", "executor")
@@ -239,9 +239,10 @@ def planned(
     log_level: str = "info",
     ca_file: Path | None = None,
     memory: Path | None = None,
+    keys: Path | None = None,
 ) -> list[Planned]:
     """Every process with its command line. ``creds_files`` by user of the bus; ``memory``: where
-    deciders remember how far the logs were."""
+    deciders remember how far the logs were; ``keys``: where accounts are."""
     processes: list[Planned] = []
     for entry, port in zip(entries, http_ports, strict=True):
         argv = [python, "-m", "berthmaster.cli.main", "serve", entry.service]
@@ -253,6 +254,8 @@ def planned(
             argv += ["--nats-ca-file", str(ca_file)]
         if memory is not None and entry.service in REMEMBERING:
             argv += ["--memory-dir", str(memory)]
+        if keys is not None and entry.service == "accounts":
+            argv += ["--keys-dir", str(keys)]
         processes.append(
             Planned(name=entry.name, service=entry.service, argv=(*argv, *entry.flags))
         )

@@ -84,7 +84,13 @@ class Pod(Generic[S]):
             },
         )
 
-    async def start(self, entries: Sequence[Entry], creds_files: Mapping[str, Path]) -> None:
+    async def start(
+        self,
+        entries: Sequence[Entry],
+        creds_files: Mapping[str, Path],
+        *,
+        keys: Path | None = None,
+    ) -> None:
         """All of them, on the bus that the pod's settings name. Raises NotReady."""
         settings = self.ctx.settings
         lines = command_lines(
@@ -94,6 +100,7 @@ class Pod(Generic[S]):
             log_level=settings.log_level,
             ca_file=settings.nats_ca_file,
             http_ports=self.ports(len(entries)),
+            keys=keys,
         )
         children = [self.child(*line) for line in lines]
         await self.supervisor.start(children, timeout_s=NO_LIMIT_S)

@@ -250,6 +250,7 @@ class Stack:
                 log_level=self.options.log_level,
                 ca_file=self.ca_file,
                 memory=self.folder.absolute() / "memory",
+                keys=self.keys,
             )
         ]
 
@@ -308,6 +309,7 @@ def command_lines(
     ca_file: Path | None,
     http_ports: Sequence[int],
     memory: Path | None = None,
+    keys: Path | None = None,
 ) -> list[tuple[Entry, Sequence[str], int]]:
     """Each entry with its command line and the port of its health."""
     plan = planned(
@@ -319,6 +321,7 @@ def command_lines(
         log_level=log_level,
         ca_file=ca_file,
         memory=memory,
+        keys=keys,
     )
     return [
         (entry, each.argv, port) for entry, each, port in zip(told, plan, http_ports, strict=True)

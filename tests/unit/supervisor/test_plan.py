@@ -125,10 +125,7 @@ def test_a_hub_and_its_workers_get_their_services_and_no_emulator() -> None:
     allowed = ("--namespaces", "ml,research")
     odd = ("--cluster", "arn:aws/x")
     assert entries(options) == [
-        *(
-            Entry(name, name, name)
-            for name in ("gateway", "resolver", "scorer", "archivist", "door")
-        ),
+        *(Entry(name, name, name) for name in PIPELINE),
         Entry(
             "inventory-hub", "inventory", "inventory", ("--side", "hub", "--context", "kind-hub")
         ),

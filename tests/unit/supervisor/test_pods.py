@@ -9,7 +9,7 @@ from berthmaster.runtime.settings import load
 from berthmaster.supervisor import agent, hub
 from berthmaster.supervisor.agent import AgentSettings
 from berthmaster.supervisor.hub import HubSettings
-from berthmaster.supervisor.plan import Entry, KubeTarget, UpOptions, entries
+from berthmaster.supervisor.plan import PIPELINE, Entry, KubeTarget, UpOptions, entries
 
 
 def test_an_agent_runs_all_of_it_as_one_user_of_the_bus() -> None:
@@ -46,7 +46,7 @@ def test_a_hub_observes_unless_it_is_told_otherwise() -> None:
     settings = load(HubSettings, "hub", (), {})
     assert hub.options(settings) == UpOptions(
         folder=Path("/data"),
-        services=("gateway", "resolver", "scorer", "archivist", "door", "inventory", "multikueue"),
+        services=(*PIPELINE, "inventory", "multikueue"),
         nats_port=4222,
         hub=KubeTarget(name="hub"),
         mode="observe",
