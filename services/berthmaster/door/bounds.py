@@ -26,6 +26,8 @@ class Limits(NamedTuple):
     telemetry_per_s: float = 5000.0
     max_telemetry_bytes: int = 64 * 1024
     letters_per_minute: float = 30.0
+    read_bytes_per_s: float = 4 * MIB
+    read_burst_bytes: float = 128 * MIB
 
 
 class Bucket:
@@ -46,6 +48,10 @@ class Bucket:
             return False
         self._left -= amount
         return True
+
+    def owe(self, amount: float) -> None:
+        """Take more than is there: what was not known before it was done."""
+        self._left -= amount
 
 
 class InHand:

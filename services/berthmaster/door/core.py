@@ -77,6 +77,7 @@ class Door:
         self._fact_bytes: dict[str, Bucket] = {}
         self._telemetry: dict[str, Bucket] = {}
         self._letters: dict[str, Bucket] = {}
+        self._reads: dict[str, Bucket] = {}
 
     def log_replaced(self) -> None:
         """It is read anew from its beginning."""
@@ -184,6 +185,19 @@ class Door:
         rate = limits.telemetry_per_s
         bucket = self._telemetry.setdefault(cluster, Bucket(rate, rate))
         return subject if head.cluster == cluster and bucket.take(1, now_s) else ""
+
+    def may_read(self, cluster: str, now_s: float) -> bool:
+        """Whether a cluster that reads has not read too much lately."""
+        return self._reading(cluster).take(0, now_s)
+
+    def was_read(self, cluster: str, size: int) -> None:
+        """So much was answered."""
+        self._reading(cluster).owe(size)
+
+    def _reading(self, cluster: str) -> Bucket:
+        limits = self._limits
+        bucket = Bucket(limits.read_bytes_per_s, limits.read_burst_bytes)
+        return self._reads.setdefault(cluster, bucket)
 
     def may_bury(self, cluster: str, now_s: float) -> bool:
         """Whether one more dead letter of this cluster's agent is kept."""

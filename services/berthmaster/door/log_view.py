@@ -8,6 +8,8 @@ Rules of this file:
   What goes by way of a hub's Kueue is no business of a cluster's executor.
 - Hints are kept for a while (a window), for those who follow; who comes later gets the list of what
   is open. The list is a level: nothing that was missed can stay unknown.
+- What a cluster may add to one workload's story is bounded in number and size: the log is
+  everybody's.
 - A workload with an event that cannot be read, or that does not fit its subject, is frozen: nobody
   does anything about it until a person looks.
 """
@@ -21,13 +23,25 @@ import msgspec
 from berthmaster.bus.subjects import SubjectError, parse_workload_event
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
 from berthmaster.messages.door import ExecutorEvent, OwnWorkload
-from berthmaster.messages.families import EVENTS, UNREADABLE, event_cluster, event_kind
+from berthmaster.messages.families import EVENTS, UNREADABLE, encode, event_cluster, event_kind
 from berthmaster.messages.placement import HUB_CELL
-from berthmaster.messages.workload import CancelRequested, Evicted, Failed, Placed, WorkloadEvent
+from berthmaster.messages.workload import (
+    Cancelled,
+    CancelRequested,
+    Evicted,
+    Failed,
+    Placed,
+    Running,
+    Succeeded,
+    WorkloadEvent,
+)
 
 WINDOW: Final = 20_000  # hints of all clusters, each a kilobyte or two
 ENDINGS: Final = 100_000  # that are remembered: a stale writer is late by seconds
 MAX_FROZEN: Final = 10_000
+MAX_RUNNING: Final = 200  # events that say where an attempt's pods are now
+EVENT_BYTES: Final = 8 * 1024
+POD_BYTES: Final = 1024  # more for each pod of the request
 _SAME: Final = tuple(set(OwnWorkload.__struct_fields__) & set(Workload.__struct_fields__))
 
 
@@ -45,6 +59,7 @@ class _Here(msgspec.Struct):
     workload: Workload
     placed: StoredHint
     wish: StoredHint | None = None
+    running: int = 0  # how often it was told where its pods are
 
 
 class _Lately:
@@ -169,6 +184,10 @@ class LogView:
         match event:
             case Placed() if HUB_CELL not in (event.cell, workload.cell):
                 self._here.setdefault(event.cluster, {})[name] = _Here(workload, hint)
+            case Running():
+                if (here := self._here.get(event.cluster, {}).get(name)) is not None:
+                    here.running += 1
+                return ""
             case CancelRequested():
                 here = self._here.get(event.cluster, {}).get(name)
                 if here is None:
@@ -287,16 +306,41 @@ class LogView:
         last = workload.sequence if workload is not None else 0
         if workload is None or event.after < last:
             return Settle() if again else Refuse("after: something else has happened")
-        if event.after > last or not self._is_here(cluster, name):
+        here = self._here.get(cluster, {}).get(name)
+        if event.after > last or here is None:
             return Refuse("not placed in this cluster")
+        if why := _too_much(here, event):
+            return Refuse(why)
         trial = copy(workload)
         if offer(trial, event, self.position + 1, 0.0) is not Verdict.COUNTED:
             why = f"attempt {event.attempt} of a workload that is {workload.state}"
             return Refuse(f"{why} cannot take {event_kind(event)}")
         return Store()
 
-    def _is_here(self, cluster: str, name: Key) -> bool:
-        return name in self._here.get(cluster, {})
+    def concerns(self, cluster: str, name: str) -> bool:
+        """Whether a workload, as ``key`` names it, is open in this cluster, frozen ones too."""
+        known = Key(name)
+        return known in self._here.get(cluster, {}) or self.frozen.get(known, ("",))[0] == cluster
+
+
+def _too_much(here: _Here, event: ExecutorEvent) -> str:
+    """What an honest executor never says, "" = nothing of that."""
+    workload = here.workload
+    request = workload.request
+    pods = sum(one.count for one in request.pod_sets) if request is not None else 0
+    if len(encode(event)) > EVENT_BYTES + pods * POD_BYTES:
+        return f"more than {EVENT_BYTES} bytes and {POD_BYTES} for each pod"
+    match event:
+        case Running() if here.running >= MAX_RUNNING:
+            return f"pods: told {MAX_RUNNING} times in one attempt"
+        case Evicted(blameless=True):
+            return "blameless: no executor may say so"
+        case Evicted() if request is not None and workload.evictions >= request.max_evictions:
+            return f"evicted {workload.evictions} times before: one more is a failure"
+        case Succeeded() | Failed() | Cancelled() if event.digest != workload.digest:
+            return "digest: not that of its request"
+        case _:
+            return ""
 
 
 class Unreadable(Exception):

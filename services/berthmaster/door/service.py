@@ -81,6 +81,7 @@ MAX_OPEN: Final = 100_000  # requests of all clusters; those of one are bounded 
 MAX_TELEMETRY: Final = 20_000  # messages that wait to be passed on
 FIGURES_S: Final = 1.0
 MAX_LETTERS: Final = 100
+SETTLED_AT_ONCE: Final = 4  # of one cluster: each reads a story from the log
 
 _Work = Callable[[str, bytes], Awaitable[msgspec.Struct]]
 
@@ -101,6 +102,7 @@ class Shell:
         self._reached: list[tuple[int, int, asyncio.Future[None]]] = []
         self._numbers = itertools.count()
         self._under_way: set[Key] = set()
+        self._settling: dict[str, asyncio.Semaphore] = {}
         self._nudges: dict[str, int] = {}
         self._letters: list[tuple[Recorded, str, str]] = []
         self._ready = {"log": False, "fleet": False}
@@ -256,7 +258,10 @@ class Shell:
             reply = await self._bounded(subject, data, work)
             result = reply.code if isinstance(reply, Refusal) else "ok"
             self._figures.answered(verb, result)
-            return encode(reply)
+            answered = encode(reply)
+            if work in (self._take, self._facts) and result == "ok":
+                self._core.was_read(subjects.parse_agent(subject)[0], len(answered))
+            return answered
 
         return answer
 
@@ -269,7 +274,9 @@ class Shell:
             )
         if not all(self._ready.values()):
             return unavailable("still reading the log; ask again")
-        if work in (self._take, self._facts):  # they wait, and are bounded by their number
+        if work in (self._take, self._facts):  # they wait; those that do are bounded in number
+            if not self._core.may_read(cluster, self._conn.now()):
+                return overloaded("to read less of one cluster; ask again")
             return await work(cluster, data)
         if not self._core.in_hand.begin(cluster):
             return overloaded("fewer requests of one cluster at once; ask again")
@@ -355,7 +362,8 @@ class Shell:
             case Behind():
                 return TellOutcome(result="behind")
             case Settle():
-                return await self._settle(event)
+                async with self._settling.setdefault(cluster, asyncio.Semaphore(SETTLED_AT_ONCE)):
+                    return await self._settle(event)
             case Store():
                 return await self._append(event, again=again)
 
@@ -474,13 +482,14 @@ class Shell:
             return request
         if not self._core.may_bury(cluster, self._conn.now()):
             return overloaded("fewer dead letters")
+        concerned = self._core.log.concerns(cluster, request.workload)
         kept = await bury(
             self._conn,
             service=request.service,
             subject=request.subject,
             reason=f"{cluster}: {request.reason}",
             body=request.body,
-            workload=request.workload,
+            workload=request.workload if concerned else "",
         )
         return DeadReply(kept=kept)
 

@@ -56,6 +56,12 @@ class DoorSettings(CommonSettings):
     facts_burst_mib: float = setting(
         128.0, least=0.1, most=100_000, help="of facts at once: all nodes of a new cluster"
     )
+    read_mib_per_s: float = setting(
+        4.0, least=0.001, most=10_000, help="of what is open and of facts, read in the long run"
+    )
+    read_burst_mib: float = setting(
+        128.0, least=0.1, most=100_000, help="of that at once: an executor and an inventory begin"
+    )
     telemetry_per_s: float = setting(
         5000.0, least=1, most=1e6, help="telemetry messages that are passed on; more are dropped"
     )
@@ -78,4 +84,6 @@ class DoorSettings(CommonSettings):
             telemetry_per_s=self.telemetry_per_s,
             max_telemetry_bytes=self.max_telemetry_kib * 1024,
             letters_per_minute=self.letters_per_minute,
+            read_bytes_per_s=self.read_mib_per_s * MIB,
+            read_burst_bytes=self.read_burst_mib * MIB,
         )

@@ -16,6 +16,14 @@ def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
     assert not bucket.take(1, 3.0)  # a clock that goes back gives nothing
 
 
+def test_what_was_taken_on_credit_is_paid_back_first() -> None:
+    bucket = Bucket(rate_per_s=10, burst=100)
+    assert bucket.take(0, 0.0)
+    bucket.owe(150)
+    assert not bucket.take(0, 4.0)
+    assert bucket.take(0, 5.0)
+
+
 def test_what_is_in_hand_is_bounded_for_each_cluster() -> None:
     hand = InHand(max_requests=2, max_items=10)
     assert hand.begin("red")

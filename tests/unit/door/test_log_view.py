@@ -316,3 +316,47 @@ def test_a_late_event_opens_no_ended_workload_anew() -> None:
     assert log.view.open == 0
     log.submit()  # stored in spite of its guard, as a stale writer's may be
     assert log.view.open == 0
+
+
+def test_what_a_cluster_may_add_to_one_story_is_bounded() -> None:
+    log = at_work()
+    log.place(RED)
+    log.store(claimed(log.last))
+    long = "x" * 10_000
+    for event in (
+        Evicted(**here(log), reason=long),
+        Evicted(**here(log), reason="x", blameless=True),
+        Failed(**here(log), digest="another", submitted_at_s=1.0),
+        Running(**here(log, cause=long), pods=PODS),
+    ):
+        assert isinstance(log.view.check(RED, event, again=False), Refuse), event
+    for _ in range(200):
+        runs = Running(**here(log), pods=PODS)
+        assert log.view.check(RED, runs, again=False) == Store()
+        log.store(runs)
+    once_more = log.view.check(RED, Running(**here(log), pods=PODS), again=False)
+    assert once_more == Refuse("pods: told 200 times in one attempt")
+    assert log.view.check(RED, succeeded(log.last), again=False) == Store()
+
+
+def test_one_eviction_more_than_the_request_allows_is_no_eviction() -> None:
+    log = at_work()
+    for attempt in range(1, 12):
+        log.place(RED, attempt=attempt)
+        log.store(claimed(log.last, attempt=attempt))
+        evicted = Evicted(**here(log, attempt=attempt), reason="x")
+        allowed = log.view.check(RED, evicted, again=False)
+        assert (allowed == Store()) == (attempt <= 10), attempt
+        log.store(evicted)
+
+
+def here(log: Log, **more: Any) -> dict[str, Any]:
+    return head(log.last, by="executor/red", cluster=RED, attempt=1) | more
+
+
+def test_a_letter_names_no_workload_of_others() -> None:
+    log = at_work()
+    log.place(RED)
+    assert log.view.concerns(RED, "acme/train")
+    assert not log.view.concerns(BLUE, "acme/train")
+    assert not log.view.concerns(RED, "")
