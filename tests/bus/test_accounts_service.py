@@ -1,6 +1,7 @@
 """The accounts service on a real server: what it puts right by itself, and what it says of it."""
 
 import shutil
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -70,7 +71,7 @@ def bus(tmp_path: Path) -> Iterator[Bus]:
 
 @story
 async def test_who_is_added_or_removed_in_the_folder_is_so_on_the_servers(bus: Bus) -> None:
-    async with bus.service():
+    async with bus.service() as ctx:
         sign_user(bus.keys, "tenant.late", days=1)
 
         async def comes_in() -> bool:
@@ -78,6 +79,8 @@ async def test_who_is_added_or_removed_in_the_folder_is_so_on_the_servers(bus: B
                 return late.connected
 
         await eventually(comes_in)
+        first = ctx.metrics.gauge("first_end_timestamp_seconds", "")
+        await until(lambda: abs(first._value.get() - time.time() - 86_400) < 60)
         async with bus.user("tenant.late") as late:
             remove_user(bus.keys, "tenant.late")
             await until(lambda: not late.connected, "it is cut off", 5)

@@ -16,6 +16,7 @@ from berthmaster.bus.keys import (
     account_jwts,
     account_key,
     creds_file,
+    first_end,
     main,
     make_keys,
     remove_user,
@@ -42,7 +43,7 @@ def test_what_is_secret_is_for_its_owner_only(tmp_path: Path) -> None:
     folder = tmp_path / "keys"
     public = make_keys(folder, ["gateway", "tenant.acme"])
     assert oct(stat.S_IMODE(folder.stat().st_mode)) == "0o700"
-    accounts = ("CORE", "SYS", "LOGIN", "T_acme")
+    accounts = ("CORE", "SYS", "T_acme")
     assert modes(folder) == {
         "gateway.creds": "0o600",
         "tenant.acme.creds": "0o600",
@@ -55,7 +56,7 @@ def test_what_is_secret_is_for_its_owner_only(tmp_path: Path) -> None:
     assert pair.public_key.decode() == public["gateway"]
     seeds = [path.read_text().strip() for path in folder.rglob("*.seed")]
     told = (folder / "accounts.conf").read_text()
-    assert len(seeds) == 5
+    assert len(seeds) == 4
     assert not any(seed in told for seed in (*seeds, creds(folder, "gateway").seed))
 
 
@@ -101,6 +102,12 @@ def test_signing_again_puts_the_end_off_and_keeps_the_key(tmp_path: Path) -> Non
     assert first.seed == second.seed
     ends = [claims.decoded(each.jwt)["exp"] - time.time() for each in (first, second)]
     assert [round(end_s / 86_400) for end_s in ends] == [1, 2]
+    make_keys(tmp_path, ["gateway"])  # for ever
+    sign_user(tmp_path, "agent.red", days=1.5)
+    assert first_end(tmp_path) == (
+        claims.decoded(creds(tmp_path, "agent.red").jwt)["exp"],
+        "agent.red",
+    )
 
 
 def test_what_was_revoked_stays_so_when_a_tenant_comes_back(tmp_path: Path) -> None:
@@ -108,7 +115,7 @@ def test_what_was_revoked_stays_so_when_a_tenant_comes_back(tmp_path: Path) -> N
     key, old = account_key(tmp_path, "T_acme"), creds(tmp_path, "tenant.acme")
     assert remove_user(tmp_path, "tenant.acme")
     assert not remove_user(tmp_path, "tenant.acme")
-    assert set(account_jwts(tmp_path)) == {"CORE", "LOGIN", "SYS"}
+    assert set(account_jwts(tmp_path)) == {"CORE", "SYS"}
     until = claims.decoded(removed_accounts(tmp_path)["T_acme"])["nats"]["revocations"]["*"]
     assert until >= claims.decoded(old.jwt)["iat"]
 
@@ -140,12 +147,12 @@ def test_a_server_is_told_of_accounts_that_are_and_of_none_that_were(tmp_path: P
     make_keys(keys, ["tenant.acme", "tenant.rival"])
     first = server_config(keys, resolver)
     assert "tenant" not in first  # loaded when they are used, from the folder
-    assert len(list(resolver.glob("*.jwt"))) == 5
+    assert len(list(resolver.glob("*.jwt"))) == 4
     gone = account_key(keys, "T_rival")
     remove_user(keys, "tenant.rival")
     server_config(keys, resolver)
     there = {path.stem for path in resolver.glob("*.jwt")}
-    assert (len(there), gone in there) == (4, False)
+    assert (len(there), gone in there) == (3, False)
 
 
 def test_an_unknown_user_leaves_the_folder_unmade(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ At its start, when it has been away from the servers, when the folder has change
 minutes. It reads the folder and never writes there, so it may be mounted read-only.
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -11,7 +12,7 @@ from typing import Final
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.joining import joined
-from berthmaster.bus.keys import KeysError, account_jwts, accounts_state
+from berthmaster.bus.keys import KeysError, account_jwts, accounts_state, first_end
 from berthmaster.bus.push import NO_CLOCK, reconcile
 from berthmaster.runtime.errors import CannotStart
 from berthmaster.runtime.periodic import beats
@@ -19,6 +20,7 @@ from berthmaster.runtime.service import Context, Service
 from berthmaster.runtime.settings import CommonSettings, required, setting
 
 NAME: Final = "accounts"
+SOON_S: Final = 7 * 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +47,9 @@ class Shell:
         self._told = ""
         gauge, counter = ctx.metrics.gauge, ctx.metrics.counter
         self._known = gauge("known", "Accounts in the folder of keys")
+        self._first_end = gauge(
+            "first_end_timestamp_seconds", "When the first credentials of the folder end"
+        )
         self._failing = gauge("failing", "1 while servers cannot be told of accounts")
         self._changes = counter("changes", "Accounts that servers were told of", ("change",))
 
@@ -72,8 +77,24 @@ class Shell:
         self._changes.labels("pushed").inc(len(changes.pushed))
         self._changes.labels("deleted").inc(len(changes.deleted))
         self._known.set(len(account_jwts(settings.keys_dir)))
+        self._look_for_ends(settings.keys_dir)
         self._done_for = state
         self._due_s = self._conn.now() + settings.every_s
+
+    def _look_for_ends(self, folder: Path) -> None:
+        """Nobody renews credentials but people: they are told in time."""
+        if (first := first_end(folder)) is None:
+            self._first_end.set(math.inf)
+            return
+        ends_s, user = first
+        self._first_end.set(ends_s)
+        if ends_s - self._conn.now() < SOON_S:
+            self._ctx.log.warning(
+                "credentials end soon",
+                user=user,
+                left_h=round((ends_s - self._conn.now()) / 3600, 1),
+                help="berth tenant renew, berth cluster renew",
+            )
 
     def _tell(self, trouble: str) -> None:
         """Once for each trouble: it is tried again at every look."""

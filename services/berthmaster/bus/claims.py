@@ -24,14 +24,12 @@ import nkeys
 
 CORE: Final = "CORE"
 SYSTEM: Final = "SYS"
-LOGIN: Final = "LOGIN"
 TENANT: Final = "T_"
 CLUSTER: Final = "C_"
-ALWAYS: Final = (CORE, SYSTEM, LOGIN)
+ALWAYS: Final = (CORE, SYSTEM)
 
 API_ANSWER_S: Final = 15  # how long an unanswered request's reply subject lives
 AGENT_ANSWER_S: Final = 60  # polls of agents are long
-LOGIN_ANSWER_S: Final = 10
 _NS: Final = 1_000_000_000
 _PREFIXES: Final = MappingProxyType(
     {
@@ -69,7 +67,6 @@ CORE_LIMITS: Final = Limits(jetstream=True)
 TENANT_LIMITS: Final = Limits(20, 200, 256 * 1024, 0)
 # Each node may have a telemetry agent, which is one connection and its inbox.
 CLUSTER_LIMITS: Final = Limits(1000, 4000, 512 * 1024, 2)
-LOGIN_LIMITS: Final = Limits(200, 400, 16 * 1024, 0)
 
 
 class Creds(NamedTuple):
@@ -174,7 +171,6 @@ def core(key: str, *, revocations: Revocations | None = None) -> Body:
         exports=[
             _service("berth.api.*.*", API_ANSWER_S),
             _service("berth.agent.*.*", AGENT_ANSWER_S),
-            _service("berth.login", LOGIN_ANSWER_S),
             _stream("berth.event.>"),
             _stream("berth.assign.>"),
         ],
@@ -184,17 +180,6 @@ def core(key: str, *, revocations: Revocations | None = None) -> Body:
 def system(key: str) -> Body:
     """The server's own: accounts are pushed from there."""
     return _account(key, SYSTEM, Limits())
-
-
-def login(key: str, *, core: str) -> Body:
-    """For those who have no JWT yet."""
-    return _account(
-        key,
-        LOGIN,
-        LOGIN_LIMITS,
-        imports=[_import("service", "berth.login", core)],
-        defaults=_permissions(["berth.login"], ["_INBOX.login.>"]),
-    )
 
 
 def tenant(key: str, name: str, *, core: str, revocations: Revocations | None = None) -> Body:

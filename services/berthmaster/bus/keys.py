@@ -1,7 +1,7 @@
 """A folder of keys: the operator's, the accounts', and one file of credentials for each user.
 
     operator.seed             signs accounts; whoever has it has the bus
-    accounts/NAME.seed, .jwt  CORE, SYS, LOGIN, and T_<tenant> for each tenant, C_<cluster> for each
+    accounts/NAME.seed, .jwt  CORE, SYS, and T_<tenant> for each tenant, C_<cluster> for each
                               worker cluster; .removed = a .jwt of old, kept so that what was
                               revoked stays so
     <user>.creds              JWT and seed of one user: what that user connects with
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from berthmaster.bus import claims
-from berthmaster.bus.claims import CORE, LOGIN, SYSTEM, ClaimsError, Creds, Kind
+from berthmaster.bus.claims import CORE, SYSTEM, ClaimsError, Creds, Kind
 from berthmaster.bus.permissions import SERVICES, UnknownUser, grants
 
 DEFAULT_USERS: Final = (*SERVICES, "operator", "tenant.default")
@@ -150,6 +150,13 @@ def accounts_state(folder: Path) -> object:
     return frozenset((path.name, path.stat().st_mtime_ns) for path in there)
 
 
+def first_end(folder: Path) -> tuple[float, str] | None:
+    """When the first JWT of a user ends, and whose that is. Raises KeysError, OSError."""
+    users = {path: _read_creds(path).jwt for path in folder.glob(f"*{CREDS_SUFFIX}")}
+    ends = [(claims.decoded(jwt).get("exp"), path.stem) for path, jwt in users.items()]
+    return min(((ends_s, user) for ends_s, user in ends if ends_s), default=None)
+
+
 def deletion(folder: Path, name: str) -> str:
     """What takes an account away from a server. Raises KeysError."""
     signer = _seed(folder / _OPERATOR, "operator")
@@ -233,8 +240,6 @@ class _Keys:
             body = claims.core(key, revocations=revocations)
         elif name == SYSTEM:
             body = claims.system(key)
-        elif name == LOGIN:
-            body = claims.login(key, core=self._key(CORE))
         elif kind == claims.TENANT:
             body = claims.tenant(key, part, core=self._key(CORE), revocations=revocations)
         else:

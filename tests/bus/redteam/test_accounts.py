@@ -85,6 +85,7 @@ SYSTEM = (
     "$JS.API.INFO",
     "$SRV.PING",
 )
+TRACE = {"Nats-Trace-Dest": "berth.decision.all"}  # where the server itself would tell of it
 HEADERS = {
     "Nats-Expected-Last-Subject-Sequence": "0",
     "Nats-Batch-Id": "b",
@@ -228,14 +229,14 @@ async def test_an_answer_goes_to_who_asked_wherever_it_was_to_go(
 ) -> None:
     async with unchanged(bus), answering(bus) as (gateway, heard), bus.may_all(account) as evil:
         for reply in REPLIES:
-            for headers in (None, HEADERS):
+            for headers in (None, HEADERS, TRACE):
                 await evil.publish(f"{own}.tell", b"{}", reply=reply, headers=headers)
         answer = await evil.request(f"{own}.get", b"{}", timeout=5)
         assert answer.data == b"refused"
         await gateway.flush()
         # Each came as its own account's, and nothing else was heard. (The server itself refuses a
         # reply that begins as its own do.)
-        asked = 2 * sum(not reply.startswith("_R_.") for reply in REPLIES)
+        asked = 3 * sum(not reply.startswith("_R_.") for reply in REPLIES)
         assert heard == [f"{own}.tell"] * asked + [f"{own}.get"]
         assert gateway.violations == []
 
@@ -283,7 +284,7 @@ async def test_what_they_publish_stays_with_them(bus: Bus, account: str) -> None
         others = ("berth.api.acme.submit", "berth.operator.cordon", "berth.agent.blue.tell")
         subjects = (*LOG, *others, "berth.event.acme.x", "berth.assign.red.x")
         for subject in subjects:
-            for headers in (None, HEADERS):
+            for headers in (None, HEADERS, TRACE):
                 await evil.publish(subject, b"{}", headers=headers)
         await evil.flush()
         await gateway.flush()

@@ -82,7 +82,6 @@ def test_core_exports_what_the_design_names_and_nothing_else() -> None:
     assert shapes == {
         "berth.api.*.*": ("service", "Singleton", 15),
         "berth.agent.*.*": ("service", "Singleton", 60),
-        "berth.login": ("service", "Singleton", 10),
         "berth.event.>": ("stream", None, 0),
         "berth.assign.>": ("stream", None, 0),
     }
@@ -153,7 +152,6 @@ def test_a_cluster_imports_its_own_door_and_assignments() -> None:
 def test_only_core_has_jetstream_and_only_it_exports() -> None:
     others = [
         claims.system(KEYS["acme"]),
-        claims.login(KEYS["acme"], core=KEYS["core"]),
         claims.cluster(KEYS["acme"], "red", core=KEYS["core"]),
     ]
     assert CORE["nats"]["limits"]["disk_storage"] == -1
