@@ -1,5 +1,6 @@
 """Seeds, JWTs and credentials, as files."""
 
+import os
 import stat
 import subprocess
 import sys
@@ -58,6 +59,13 @@ def test_what_is_secret_is_for_its_owner_only(tmp_path: Path) -> None:
     told = (folder / "accounts.conf").read_text()
     assert len(seeds) == 4
     assert not any(seed in told for seed in (*seeds, creds(folder, "gateway").seed))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_all_of_it_is_given_to_whom_it_is_for(tmp_path: Path) -> None:
+    make_keys(tmp_path / "keys", ["gateway"], owner_uid=10_001)
+    made = [tmp_path / "keys", *(tmp_path / "keys").rglob("*")]
+    assert {path.stat().st_uid for path in made} == {10_001}
 
 
 def test_a_user_is_in_its_account_and_an_account_is_the_operators(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def make_keys(
     """Make what is missing and bring up to date what is there; every user of the folder with its
     public key.
 
-    ``owner_uid``: who shall be able to read the credentials, if that is not whoever calls this (a
+    ``owner_uid``: who shall be able to read all of it, if that is not whoever calls this (a
     container's user, say); only root can give files away. Raises UnknownUser and KeysError.
     """
     wanted = sorted(set(users))
@@ -76,11 +76,10 @@ def make_keys(
             keys.account(name)
         for user in dict.fromkeys([*there, *wanted]):
             keys.user(user)
-            if owner_uid is not None:
-                os.chown(creds_file(folder, user), owner_uid, -1)
         keys.write_server_conf()
         if owner_uid is not None:
-            os.chown(folder, owner_uid, -1)
+            for path in (folder, *folder.rglob("*")):
+                os.chown(path, owner_uid, -1)
         return public_keys(folder)
     except OSError as error:
         raise KeysError(f"{error.filename or folder}: {error.strerror}") from error
@@ -401,7 +400,7 @@ def main(argv: Sequence[str]) -> int:
         metavar="NAME",
         help=f"one more user, such as tenant.acme; always there: {', '.join(DEFAULT_USERS)}",
     )
-    parser.add_argument("--owner", type=int, metavar="UID", help="who may read the credentials")
+    parser.add_argument("--owner", type=int, metavar="UID", help="who may read what is secret")
     args = parser.parse_args(argv)
     try:
         made = make_keys(args.folder, [*DEFAULT_USERS, *args.user], owner_uid=args.owner)
