@@ -69,9 +69,9 @@ def read_compose(path: Path, variables: Mapping[str, str]) -> dict[str, Any]:
     return content
 
 
-def read_only_file(path: Path, inside: str) -> dict[str, Any]:
+def read_only(path: Path, inside: str) -> dict[str, Any]:
     """A bind mount; one of a file that is not there would become a folder."""
-    if not path.is_file():
+    if not path.exists():
         raise ValueError(f"{path} is to be mounted and is not there")
     return {"Type": "bind", "Source": str(path), "Target": inside, "ReadOnly": True}
 
@@ -204,13 +204,13 @@ class Stack:
         mounts = []
         for secret in spec.get("secrets", ()):
             path = self._folder / self._secrets[secret["source"]]["file"]
-            mounts.append(read_only_file(path.resolve(), f"/run/secrets/{secret['target']}"))
+            mounts.append(read_only(path.resolve(), f"/run/secrets/{secret['target']}"))
         for volume in spec.get("volumes", ()):
             source, target, *mode = volume.split(":")
             if source in self._volumes:
                 mounts.append({"Type": "volume", "Source": self._volumes[source], "Target": target})
             elif mode == ["ro"]:
-                mounts.append(read_only_file((self._folder / source).resolve(), target))
+                mounts.append(read_only((self._folder / source).resolve(), target))
             else:
                 raise ValueError(f"{volume}: only files that stay unchanged are mounted")
         return mounts
