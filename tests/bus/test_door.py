@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from berthmaster.bus import subjects
+from berthmaster.bus import door_client, subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.dead import bury
 from berthmaster.bus.door_client import DoorClient, DoorLease, DoorRefused, Heard
@@ -544,6 +544,20 @@ async def place_on(log: Log, name: str, cluster: str, node: str) -> None:
     while not isinstance(stored, Stored):
         assert not isinstance(stored, Refused)
         stored = await log.log.append(there, in_doubt=True)
+
+
+@story
+async def test_a_door_that_is_silent_for_long_is_told_and_heard_again(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door_client, "SILENT_S", 0.5)
+    async with connected(server.url, replicas=1) as conn:
+        client = DoorClient(conn, RED)
+        assert client.silent == ""
+        await until(lambda: client.silent)
+        assert client.silent.startswith("the door has not answered for ")
+        async with door(server.url), task(client.follow(lambda _: None)):
+            await until(lambda: not client.silent)
 
 
 @story

@@ -128,15 +128,17 @@ def _inventory(plane: Plane, rig: Rig) -> Iterator[None]:
             "roleRef": {"kind": "ClusterRole", "name": INVENTORY, "apiGroup": group},
         }
     )
-    argv = ["serve", "inventory"]
-    argv += ["--cluster", plane.name, "--nats-url", rig.bus.url, "--http-port", "-1"]
-    argv += ["--kubeconfig", str(plane.kubeconfig_for(INVENTORY)), "--log-format", "text"]
+    common = ["--nats-url", rig.bus.url, "--http-port", "-1", "--log-format", "text"]
+    argv = ["serve", "inventory", "--cluster", plane.name, *common]
+    argv += ["--kubeconfig", str(plane.kubeconfig_for(INVENTORY))]
     env = {name: text for name, text in os.environ.items() if not name.startswith("BERTH_")}
     log_path = Path(rig.folder) / f"inventory-{plane.name}.log"
     with log_path.open("ab") as log:
+        door = warm.berth("serve", "door", *common, output=log, env=env)
         process = warm.berth(*argv, output=log, env=env)
     try:
         yield
     finally:
-        process.kill()
-        process.wait(10)
+        for one in (process, door):
+            one.kill()
+            one.wait(10)

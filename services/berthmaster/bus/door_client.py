@@ -52,6 +52,7 @@ from berthmaster.runtime.redact import excerpt, redact, redact_bytes
 ASK_TIMEOUT_S: Final = 4.0
 TELL_LIMIT_S: Final = 10.0
 POLL_GRACE_S: Final = 2.0  # for the answer of a poll that has waited long enough
+SILENT_S: Final = 3 * MAX_POLL_S  # whoever follows is answered once in a poll's time
 NUDGE_GRACE_S: Final = 0.02  # the poll's own answer is on its way, mostly
 LIST_EVERY_S: Final = 30.0
 REQUESTS_IN_FLIGHT: Final = 8  # that tell something; what comes meanwhile goes together
@@ -107,8 +108,8 @@ class DoorClient:
     def __init__(self, conn: Connection, cluster: str) -> None:
         self.conn = conn
         self.cluster = cluster
-        self.last_heard_s = 0.0  # event loop time of the door's last answer
         self._loop = asyncio.get_running_loop()
+        self._heard_s = self._loop.time()
         self._seen = 0  # no story is read from an older view of the log
         self._log_name = ""
         self._untold: deque[_Tale] = deque()
@@ -125,6 +126,12 @@ class DoorClient:
         """The server's time."""
         return self.conn.now()
 
+    @property
+    def silent(self) -> str:
+        """For whoever asks all the time: that there was no answer for long, "" = there was."""
+        silent_s = self._loop.time() - self._heard_s
+        return f"the door has not answered for {silent_s:.0f} s" if silent_s > SILENT_S else ""
+
     async def ask(
         self, verb: str, request: msgspec.Struct | bytes, *, timeout_s: float = ASK_TIMEOUT_S
     ) -> bytes:
@@ -133,7 +140,7 @@ class DoorClient:
         reply = await self.conn.request(
             subjects.agent(self.cluster, verb), data, timeout_s=timeout_s
         )
-        self.last_heard_s = self._loop.time()
+        self._heard_s = self._loop.time()
         if reply.data.startswith(b'{"type":"api.refusal.'):
             refusal = _OTHERS.decode(reply.data)
             if isinstance(refusal, Refusal):

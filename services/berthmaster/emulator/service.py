@@ -166,7 +166,7 @@ class Served:
             raise CannotStart(str(error)) from error
         self.host = Host(self.cluster, self.journal, conn.now)
         core = Executor(spec.name, limits=Limits(start_s=settings.start_limit_s))
-        door = DoorClient(conn, spec.name)
+        self.door = door = DoorClient(conn, spec.name)
         self.shell = Shell(door, core, self.host, service=context.name)
         self.reporter = Reporter(
             door,
@@ -256,6 +256,8 @@ async def _serve(
         figures = EmulatorMetrics(context)
         async for _ in beats(FIGURES_INTERVAL_S, context.stopping):
             context.health.ready("bus", conn.connected, "no connection to NATS")
+            silent = served[0].door.silent
+            context.health.ready("door", not silent, silent)
             for one in served:
                 figures.show(one)
     finally:

@@ -187,6 +187,7 @@ class _Serving:
             ill = runtime.ill()
             ctx.health.ready("cluster", not ill and runtime.ready, ill or "not listed yet")
             ctx.health.ready("bus", self._door.conn.connected, "no connection to NATS")
+            ctx.health.ready("door", not self._door.silent, self._door.silent)
             self._tell_lacking(figures)
             figures.show(self._client, runtime, shell)
         await asyncio.wait({working, watching}, timeout=LAST_LIMIT_S)

@@ -87,7 +87,7 @@ class WorkerInventory:
     def __init__(self, ctx: Context[InventorySettings], door: DoorClient, client: Client) -> None:
         settings = ctx.settings
         self._ctx = ctx
-        self._conn = door.conn
+        self._door = door
         self._client = client
         self._core = Inventory(settings.cluster, settings.cluster_labels)
         self._watch = FactWatch(ctx, client, WATCHED, self._on_change)
@@ -144,7 +144,8 @@ class WorkerInventory:
             for plural, keys in self._watch.unreadable_keys().items():
                 self._core.unreadable(WatchedKind(plural), keys)
             self._teller.reporter.wake()
-            self._ctx.health.ready("bus", self._conn.connected, "no connection to NATS")
+            self._ctx.health.ready("bus", self._door.conn.connected, "no connection to NATS")
+            self._ctx.health.ready("door", not self._door.silent, self._door.silent)
             why = self._watch.live()
             self._ctx.health.ready("sign of life", not why, why)
             self._teller.show()
