@@ -133,6 +133,11 @@ def test_what_was_revoked_stays_so_when_a_tenant_comes_back(tmp_path: Path) -> N
     assert claims.decoded(again.jwt)["iat"] > until
     assert removed_accounts(tmp_path) == {}
 
+    # And what it came back with is revoked when it goes again, be it in the same second.
+    remove_user(tmp_path, "tenant.acme")
+    later = claims.decoded(removed_accounts(tmp_path)["T_acme"])["nats"]["revocations"]["*"]
+    assert later >= claims.decoded(again.jwt)["iat"]
+
 
 def test_a_clusters_account_goes_with_its_last_user(tmp_path: Path) -> None:
     public = make_keys(tmp_path, ["agent.red", "telemetry.red"])

@@ -232,7 +232,8 @@ class _Keys:
         """Make it, if its JWT would say something else; ``revoke``: a user of it, "*" = all."""
         revocations = self.revocations(name)
         if revoke:
-            revocations[revoke] = int(time.time())
+            # Beyond the last one: what came back in that very second was signed a second later.
+            revocations[revoke] = max(int(time.time()), revocations.get(revoke, 0) + 1)
         key = self._key(name)
         kind, part = name[:2], name[2:]
         if name == CORE:
@@ -245,9 +246,8 @@ class _Keys:
             body = claims.cluster(key, part, core=self._key(CORE), revocations=revocations)
         jwt = self._accounts / f"{name}.jwt"
         removed, now_s = jwt.with_suffix(".removed"), time.time()
-        if (
-            removed.exists()
-        ):  # a server takes no notice of the very JWT of an account that it deleted
+        if removed.exists():
+            # A server takes no notice of the very JWT of an account that it has deleted.
             now_s = max(now_s, _decoded(removed, removed.read_text().strip())["iat"] + 1)
         _sign(jwt, body, self._operator, now_s)
         removed.unlink(missing_ok=True)
