@@ -111,10 +111,12 @@ def read_creds(path: Path) -> Creds:
         raise BusError(f"cannot read the credentials {path}: {why}") from error
 
 
-def expired(path: Path | None, now_s: float) -> str:
-    """Why a server may refuse this user, if its JWT has ended; "" if that is not why."""
+def why_refused(path: Path | None, now_s: float) -> str:
+    """Why a server refuses this user, as far as can be seen here; "" = its key is not known."""
+    if path is None:
+        return "no credentials were given (BERTH_NATS_CREDS_FILE)"
     try:
-        ends_s = decoded(read_creds(path).jwt).get("exp") if path is not None else None
+        ends_s = decoded(read_creds(path).jwt).get("exp")
     except BusError as error:
         return str(error)
     if ends_s is None or ends_s > now_s:

@@ -17,7 +17,7 @@ import msgspec
 
 from berthmaster.bus.acks import stored_sequence
 from berthmaster.bus.clock import ServerClock
-from berthmaster.bus.connecting import ConnectionSettings, expired, options_of
+from berthmaster.bus.connecting import ConnectionSettings, options_of, why_refused
 from berthmaster.bus.errors import ApiError, BusError, NoAnswer, NotConnected, TooLarge
 from berthmaster.bus.nats_py import Msg, Subscription
 from berthmaster.bus.nats_py import errors as nats_errors
@@ -164,7 +164,7 @@ class Connection:
         elif isinstance(error, nats_errors.SlowConsumerError):
             self._count_drop(error)
         elif "authorization violation" in text.lower() or "authentication" in text.lower():
-            text = expired(self._creds_file, time.time()) or text
+            text = f"{text}; {why}" if (why := why_refused(self._creds_file, time.time())) else text
             self._hopeless(f"refuses this user: {text}")
             self._complain(self.log.error, "NATS refuses this user", text)
         elif why := distrust(error, self._ca_file):
