@@ -142,8 +142,9 @@ def test_figures_of_a_tier_stand_until_it_is_run_again(tmp_path: Path) -> None:
 
 
 def test_the_file_that_took_longest_goes_first_and_a_new_one_before_it() -> None:
-    files = sorted((ROOT / "tests" / "bus").glob("test_*.py"))
-    known = {f"tests.bus.{file.stem}": float(n) for n, file in enumerate(files) if n != 1}
+    files = sorted((ROOT / "tests" / "bus").rglob("test_*.py"))
+    modules = [".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files]
+    known = {module: float(n) for n, module in enumerate(modules) if n != 1}
     argv = shared("bus", TIERS["bus"], known)
     assert argv[:2] == ["--numprocesses", str(TIERS["bus"].processes)]
     order = [Path(word).name for word in argv if word.endswith(".py")]
