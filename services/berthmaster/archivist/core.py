@@ -8,9 +8,9 @@ crash, and every step may be done by two archivists at once; the next try finds 
   so nothing is there twice and nothing is taken for archived because a number looks right;
 - what lies below the ending is removed by its sequences, so the tombstone stays whatever was stored
   meanwhile; an aggregate whose ending did not count is not touched;
-- it is removed from the newest to the oldest: whoever reads in between finds how the life began,
-  and an ending behind a gap, which folds to the same ending (see lifecycle.fold). From the oldest
-  on, what a lost race left in the middle of a life could look like its beginning;
+- its ``submitted`` is removed first, then from the oldest to the newest: whoever reads in between
+  sees by what is missing that this is left of an ended life (see lifecycle.fold). From the newest
+  on, an ending behind a gap could as well be somebody's lie;
 - a decision goes only while a later one stands behind it, so each chain keeps its last.
 
 To drive it: ``handle(event, now_s)``; feed each outcome back under its ref, until an End comes.
@@ -46,11 +46,12 @@ from berthmaster.archivist.instructions import (
     WriteDecision,
     WriteStory,
 )
-from berthmaster.lifecycle.fold import Verdict, Workload, offer
+from berthmaster.lifecycle.fold import Verdict, judged_story
 from berthmaster.lifecycle.instructions import Answered, Refused, Stored, Unknown
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.families import encode
 from berthmaster.messages.records import ArchivedStory
+from berthmaster.messages.workload import Submitted
 
 T = TypeVar("T", bound=Told)
 LONGEST_PAUSE_S: Final = 3600.0  # a due time far away is looked at again now and then
@@ -149,11 +150,17 @@ def _story(rules: ArchiveRules, seen: EndingSeen) -> Task:
     failed = yield from _archived(rules, seen, story)
     if failed:
         return _put_off(ref, failed)
-    newest_first = tuple(recorded.sequence for recorded in reversed(story[:-1]))
-    removed = _is(Removed, (yield RemoveEvents(ref=ref, sequences=newest_first)))
+    removed = _is(Removed, (yield RemoveEvents(ref=ref, sequences=removal_order(story[:-1]))))
     if removed.failed:
         return _put_off(ref, removed.failed)
     return TaskDone(ref=ref, archived=len(story), removed=True)
+
+
+def removal_order(story: Sequence[RecordedEvent]) -> tuple[int, ...]:
+    """What begins a life first, submits that lost their race too, then from the oldest on."""
+    begins = [one for one in story if isinstance(one.event, Submitted)]
+    rest = [one for one in story if not isinstance(one.event, Submitted)]
+    return tuple(one.sequence for one in (*begins, *rest))
 
 
 def _remove(rules: ArchiveRules, seen: EndingSeen) -> Task:
@@ -175,14 +182,13 @@ def _remove(rules: ArchiveRules, seen: EndingSeen) -> Task:
 
 def _up_to_ending(seen: EndingSeen, events: Sequence[RecordedEvent]) -> list[RecordedEvent]:
     """The life that this ending ended, with its void events marked; nothing if it did not count."""
-    work = Workload(tenant=seen.tenant, id=seen.id)
+    work, verdicts = judged_story(seen.tenant, seen.id, events)
     story: list[RecordedEvent] = []
-    for recorded in events:
-        verdict = offer(work, recorded.event, recorded.sequence, recorded.stored_at_s)
-        void = verdict is Verdict.VOID
+    for recorded, verdict in zip(events, verdicts, strict=True):
+        void = verdict is not Verdict.COUNTED
         story.append(msgspec.structs.replace(recorded, void=void))
         if recorded.sequence == seen.sequence:
-            return story if verdict is Verdict.COUNTED and work.ended else []
+            return story if not void and work.ended else []
     return []
 
 
@@ -210,9 +216,14 @@ def _archived(
                 if there.failed:
                     return there.failed
                 guard = there.guard
-                known = {recorded.sequence: recorded for recorded in there.events}
-                missing = [e for e in story if known.get(e.sequence) != e]
+                # Of a story whose removal was cut short not all is judged as it was.
+                known = {recorded.sequence: _as_stored(recorded) for recorded in there.events}
+                missing = [e for e in story if known.get(e.sequence) != _as_stored(e)]
     return "" if not missing else "its archive keeps changing, or it is very long: the rest later"
+
+
+def _as_stored(recorded: RecordedEvent) -> RecordedEvent:
+    return msgspec.structs.replace(recorded, void=False)
 
 
 def _first_part(events: Sequence[RecordedEvent], max_bytes: int) -> list[RecordedEvent]:

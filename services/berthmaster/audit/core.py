@@ -7,7 +7,7 @@ reports show in two places is a finding only when both last longer than the tole
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 import msgspec
@@ -69,7 +69,14 @@ class _Presence(NamedTuple):
 class Auditor:
     """Feed it the log in order, the node reports in order, then ask for the report."""
 
-    def __init__(self, *, tolerance_s: float = TOLERANCE_S) -> None:
+    def __init__(
+        self,
+        *,
+        tolerance_s: float = TOLERANCE_S,
+        holds: Callable[[int], bool] = lambda _: False,
+    ) -> None:
+        """``holds``: whether log or archive have a message of this sequence."""
+        self._holds = holds
         self._tolerance_s = tolerance_s
         self._workloads: dict[Key, Workload] = {}
         self._verdicts: Counter[Verdict] = Counter()
@@ -109,7 +116,7 @@ class Auditor:
             rule = "one ending" if had_ended else "life cycle"
             self._find(rule, name, f"{kind} while {state}", sequence)
         if verdict is Verdict.MISSED:
-            self._find("none is lost", name, f"events before this {kind} are missing", sequence)
+            verdict = self._judge_gap(workload, event, sequence, stored_at_s)
         if verdict is not Verdict.COUNTED:
             return
         self._counts[kind] += 1
@@ -119,6 +126,18 @@ class Auditor:
                 self._check_whole(event.request, event.pods, name, sequence)
         self._copies.on_workload(workload, stored_at_s)
         self._charge(workload, name, sequence)
+
+    def _judge_gap(
+        self, workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s: float
+    ) -> Verdict:
+        """Log and archive were read whole: what an event builds on is lost, or never was."""
+        kind, name = type(event).__name__, workload.key
+        if self._holds(event.after):
+            what = f"{kind} builds on {event.after}, which is another's: void, and a lie"
+            self._find("no forged event", name, what, sequence)
+            return offer(workload, event, sequence, stored_at_s, judged=Verdict.VOID)
+        self._find("none is lost", name, f"events before this {kind} are missing", sequence)
+        return offer(workload, event, sequence, stored_at_s, judged=Verdict.COUNTED)
 
     def on_decision(self, decision: Decision, sequence: int) -> None:
         """One link of a chain, in stream order with the events."""

@@ -38,7 +38,7 @@ async def audit(
     """Judge all that the log, its archive and the fleet's history hold. Raises BusError,
     TimeoutError."""
     log: dict[int, tuple[float, WorkloadEvent | Decision]] = {}
-    auditor = Auditor()
+    auditor = Auditor(holds=lambda sequence: sequence in log)
     last = 0  # in the log, when it was read
     read_at_s = conn.now()
     damage = await examine(conn)

@@ -31,7 +31,7 @@ from berthmaster.gateway.events import Requested, StoryRead
 from berthmaster.gateway.instructions import ReadStory
 from berthmaster.gateway.shared_state import SharedState
 from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.fold import Verdict, Workload, is_whole, offer
+from berthmaster.lifecycle.fold import Verdict, Workload, is_whole, judged_story, key
 from berthmaster.lifecycle.instructions import (
     Answered,
     Append,
@@ -160,6 +160,34 @@ class Wish(NamedTuple):
     reason: str = ""
 
 
+class Reread(NamedTuple):
+    """A story to be read again, as an event named one before it that was not heard."""
+
+    tenant: str
+    id: str
+
+
+def reread(shared: SharedState, ref: str, doubt: Reread) -> Conversation:
+    """Until the last event of it that was missed has been judged. Nothing of it counts before."""
+    name = key(doubt.tenant, doubt.id)
+    while True:
+        step = yield ReadStory(ref=ref, tenant=doubt.tenant, id=doubt.id)
+        read = step.told
+        if not isinstance(read, StoryRead):
+            raise TypeError(f"ReadStory was answered by {type(read).__name__}")
+        if read.failed:
+            return unavailable(AGAIN)
+        if read.unreadable or Verdict.MISSED in read.verdicts:
+            shared.view.freeze(*doubt, read.unreadable or "events of it are missing from the log")
+            break
+        for one, verdict in zip(read.events, read.verdicts, strict=True):
+            shared.view.offer(one.event, one.sequence, one.stored_at_s, verdict)
+        if not read.events or read.events[-1].sequence >= shared.doubted.get(name, 0):
+            break
+    shared.doubted.pop(name, None)
+    return changed(doubt.tenant, doubt.id, State.QUEUED, "")  # nobody waits for it
+
+
 def change(shared: SharedState, asked: Requested, tenant: str, now_s: float) -> Conversation:
     """The verbs cancel and reprioritize."""
     if asked.verb == "cancel":
@@ -282,11 +310,10 @@ def _life(tenant: str, name: str, read: StoryRead) -> tuple[Workload, list[Recor
         last = archived[-1].sequence if archived else 0
         if archived and (not events or last >= events[0].sequence):
             events = archived[first:]
-    work = Workload(tenant=tenant, id=name)
+    work, verdicts = judged_story(tenant, name, events)
     story: list[RecordedEvent] = []
-    for recorded in events:
-        verdict = offer(work, recorded.event, recorded.sequence, recorded.stored_at_s)
-        void = verdict is Verdict.VOID
+    for recorded, verdict in zip(events, verdicts, strict=True):
+        void = verdict in (Verdict.VOID, Verdict.IMPOSSIBLE)
         story.append(msgspec.structs.replace(recorded, void=void) if void else recorded)
     return work, story
 

@@ -16,7 +16,7 @@ from typing import Final, assert_never
 
 from berthmaster.gateway import conversations, validation
 from berthmaster.gateway.answers import malformed_verb, overloaded, unavailable
-from berthmaster.gateway.conversations import Conversation, Step, Told, Wish
+from berthmaster.gateway.conversations import Conversation, Reread, Step, Told, Wish
 from berthmaster.gateway.events import (
     Abandoned,
     CaughtUp,
@@ -66,8 +66,8 @@ class Gateway:
     def __init__(self, *, by: str, limits: Limits | None = None) -> None:
         self._shared = SharedState(by, limits or Limits())
         self._talks: dict[str, tuple[Conversation, type]] = {}  # and what it waits for
-        self._wishes: dict[str, Wish] = {}  # not begun yet, by ref
-        self._pursued: dict[str, Wish] = {}
+        self._wishes: dict[str, Wish | Reread] = {}  # not begun yet, by ref
+        self._pursued: dict[str, Wish | Reread] = {}
         self.verdicts: Counter[Verdict] = Counter()  # of the log's events
 
     @property
@@ -210,8 +210,11 @@ class Gateway:
         verdict, work = offered
         self.verdicts[verdict] += 1
         if verdict is Verdict.MISSED:
-            why = f"events of it before {event.sequence} are missing from the log"
-            self._shared.view.freeze(work.tenant, work.id, why)
+            is_new = work.key not in self._shared.doubted
+            self._shared.doubted[work.key] = event.sequence
+            if is_new:
+                self._wishes[f"{WISH}read/{work.key}"] = Reread(work.tenant, work.id)
+                return self._pursue(now_s)
         if isinstance(event.event, Evicted) and self._shared.caught_up:
             self._wish_on(work)
             return self._pursue(now_s)
@@ -233,7 +236,10 @@ class Gateway:
         while waiting and len(self._talks) < self._shared.limits.max_in_flight:
             ref, wish = waiting.popitem()
             self._pursued[ref] = wish
-            talk = conversations.fulfil(self._shared, ref, wish, now_s)
+            if isinstance(wish, Reread):
+                talk = conversations.reread(self._shared, ref, wish)
+            else:
+                talk = conversations.fulfil(self._shared, ref, wish, now_s)
             begun += self._advance(ref, talk, None)
         self._wishes |= waiting
         return begun

@@ -17,7 +17,7 @@ from berthmaster.bus.streams import ARCHIVE
 from berthmaster.gateway.conversations import Ask, Told
 from berthmaster.gateway.events import StoryRead, UnreadableEvent
 from berthmaster.gateway.instructions import ReadStory
-from berthmaster.lifecycle.fold import Workload, is_whole, offer
+from berthmaster.lifecycle.fold import Verdict, is_whole, judged_story
 from berthmaster.lifecycle.instructions import (
     Answered,
     Append,
@@ -67,6 +67,7 @@ class Effects:
         self._log = EventLog(conn, settle_limit_s=settle_limit_s)
         self._appends = grouped(conn, settle_limit_s=settle_limit_s)
         self._freeze = freeze
+        self.is_lost: Callable[[int], bool] = lambda _: False  # see LogGuard
 
     async def perform(self, step: Ask) -> Told:
         """Carry out one instruction; what cannot be done is an answer too, never an exception."""
@@ -116,9 +117,9 @@ class Effects:
             return Reloaded(ref=step.ref, workload=None, failed=unreadable)
         if not events:
             return Reloaded(ref=step.ref, workload=None)
-        work = Workload(tenant=step.tenant, id=step.id)
-        for recorded in events:
-            offer(work, recorded.event, recorded.sequence, recorded.stored_at_s)
+        work, verdicts = judged_story(step.tenant, step.id, events, self.is_lost)
+        if Verdict.MISSED in verdicts:
+            return Reloaded(ref=step.ref, workload=None, failed="the log has lost events of it")
         return Reloaded(ref=step.ref, workload=work)
 
     def _decoded(
@@ -155,8 +156,13 @@ class Effects:
             return StoryRead(ref=step.ref, failed=str(error))
         except UNREADABLE as error:
             return StoryRead(ref=step.ref, events=tuple(events), unreadable=f"archive: {error}")
+        _, verdicts = judged_story(step.tenant, step.id, events, self.is_lost)
         return StoryRead(
-            ref=step.ref, events=tuple(events), archived=tuple(archived), unreadable=unreadable
+            ref=step.ref,
+            events=tuple(events),
+            verdicts=tuple(verdicts),
+            archived=tuple(archived),
+            unreadable=unreadable,
         )
 
     async def _read_archive(self, tenant: str, workload_id: str) -> list[RecordedEvent]:

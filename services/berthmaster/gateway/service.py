@@ -79,6 +79,7 @@ class Shell:
         self._guard = LogGuard(
             ctx, conn, "gateway", folder=settings.memory_dir, told=self._on_damage
         )
+        self._effects.is_lost = self._guard.is_lost
         self._numbers = itertools.count(1)
         self._trouble = ""
         self._letters: list[tuple[Recorded, str, str, str]] = []  # with stream, workload, reason

@@ -37,6 +37,7 @@ class SharedState:
         self.queues_known = False
         self._queue_sequences: dict[str, int] = {}
         self.followed_to = 0  # last sequence of the log that the view has
+        self.doubted: dict[Key, int] = {}  # the last event that was missed, until the story is read
         self._ahead: dict[Key, int] = {}  # what we wrote and the view has not seen: its sequence
 
     def set_queue(self, setting: QueueSetting, sequence: int) -> None:
@@ -86,4 +87,5 @@ class SharedState:
         self.view = WorkloadIndex()
         self.caught_up = False
         self.followed_to = 0
+        self.doubted.clear()
         self._ahead.clear()

@@ -239,9 +239,14 @@ class WorkloadIndex:
         return len(self._frozen)
 
     def offer(
-        self, event: WorkloadEvent, sequence: int, stored_at_s: float
+        self,
+        event: WorkloadEvent,
+        sequence: int,
+        stored_at_s: float,
+        judged: Verdict | None = None,
     ) -> tuple[Verdict, Workload] | None:
-        """Fold the stream's next event; None if its workload is frozen or has ended."""
+        """Fold the stream's next event; None if its workload is frozen or has ended. ``judged``:
+        what its whole story says of it (see ``lifecycle.fold.offer``)."""
         tenant = self._tenants.get(event.tenant)
         if tenant is None:
             name = sys.intern(event.tenant)
@@ -258,7 +263,7 @@ class WorkloadIndex:
                 self._drop(tenant, record)  # its tombstone is gone, and the id begins a new life
             work = Workload(tenant=tenant.name, id=event.id)
         before = work.state
-        verdict = offer(work, event, sequence, stored_at_s)
+        verdict = offer(work, event, sequence, stored_at_s, judged=judged)
         if work.state is State.NEW:
             return verdict, work  # a story without its beginning: nothing to remember
         if before is not work.state and work.request is not None:

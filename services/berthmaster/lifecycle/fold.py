@@ -5,19 +5,21 @@ not: so a guard and an ``after`` always are the same number, and a void event bl
 replicated streams a stale writer's event can be stored in spite of its guard; every reader drops
 the same ones, so all see the same life.
 
-An ``after`` beyond what was seen is a gap. Stories are removed down to their ending, the newest
-event first, and nothing else removes events, so an ending behind a gap is a tombstone, also for a
-reader that slept through the rest of the life; any other event behind a gap means that this reader
-must reload.
+An ``after`` beyond what was seen is a gap, and behind one nothing counts: whoever knows the life so
+far must read its story again, since a gap is either what was removed meanwhile or a lie. Stories of
+ended workloads are removed down to their ending, the oldest event first, and nothing else removes
+events but a damaged log. So a story with its ``submitted`` is whole, and what stands behind a gap
+in it is void; one without is what is left of an ended workload, and its ending is a tombstone. Of a
+workload that nothing is known of, an ending is a tombstone too, and nothing else counts.
 
 An ``after`` that is not below the event's own sequence names what was not stored then: it is void,
 never a gap, so no ending ends anything that way. It moves the sequence like every void event, as
 the server's guard does, so an honest writer that was refused fits in again.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from typing import NewType
+from typing import Final, NewType
 
 import msgspec
 
@@ -43,6 +45,7 @@ from berthmaster.messages.workload import (
 )
 
 Key = NewType("Key", str)
+_ENDINGS: Final = (Succeeded, Failed, Cancelled)
 
 
 def key(tenant: str, workload_id: str) -> Key:
@@ -102,24 +105,41 @@ class Verdict(Enum):
     REPEATED = "repeated"  # seen before: nothing changed
     VOID = "void"  # lost a race: stored, and without effect
     IMPOSSIBLE = "impossible"  # passed its guard, yet no row allows it: the writer is wrong
-    MISSED = "missed"  # events before it were not seen: nothing changed, reload the aggregate
+    MISSED = "missed"  # events before it were not seen: nothing changed, read the story again
 
 
-def offer(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s: float) -> Verdict:
+def offer(
+    workload: Workload,
+    event: WorkloadEvent,
+    sequence: int,
+    stored_at_s: float,
+    *,
+    judged: Verdict | None = None,
+) -> Verdict:
     """Fold one event, in stream order, into its aggregate.
 
     ``sequence`` is the event's stream sequence, ``stored_at_s`` the server's time stamp.
+    ``judged``: what the whole story says of it, for a reader that MISSED something (see
+    ``judged_story``).
     """
     if sequence <= workload.sequence:
         return Verdict.REPEATED
-    if event.after >= sequence:  # nothing follows what is not stored yet: no story holds it
+    # Nothing follows what is not stored yet: no story holds it.
+    if event.after >= sequence or judged is Verdict.VOID:
+        workload.sequence = sequence
+        return Verdict.VOID
+    if judged is Verdict.COUNTED:  # it follows on what this reader has not seen
+        workload.sequence = max(workload.sequence, event.after)
+    left_over = workload.state is State.NEW and event.after > 0
+    if isinstance(event, _ENDINGS) and not workload.ended:
+        if left_over or judged is Verdict.COUNTED:
+            _raise_tombstone(workload, event, sequence, stored_at_s)
+            return Verdict.COUNTED
+    elif left_over and not isinstance(event, Submitted):
         workload.sequence = sequence
         return Verdict.VOID
     if event.after > workload.sequence and not workload.ended:
-        if not isinstance(event, Succeeded | Failed | Cancelled):
-            return Verdict.MISSED
-        _raise_tombstone(workload, event, sequence, stored_at_s)
-        return Verdict.COUNTED
+        return Verdict.MISSED
     is_next = event.after == workload.sequence
     workload.sequence = sequence
     if not is_next:
@@ -134,6 +154,69 @@ def offer(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s: 
     workload.state = state
     workload.changed_at_s = stored_at_s
     return Verdict.COUNTED
+
+
+def _nothing_is_lost(_: int) -> bool:
+    return False
+
+
+def of_gap(event: WorkloadEvent, is_lost: Callable[[int], bool]) -> Verdict | None:
+    """What becomes of an event behind a gap in a whole story; None: nobody can tell."""
+    if not is_lost(event.after):
+        return Verdict.VOID
+    return Verdict.COUNTED if isinstance(event, _ENDINGS) else None
+
+
+def judged_story(
+    tenant: str,
+    workload_id: str,
+    story: Sequence[RecordedEvent],
+    is_lost: Callable[[int], bool] = _nothing_is_lost,
+) -> tuple[Workload, list[Verdict]]:
+    """A whole story, as the log has it now: the workload, and what became of each event.
+
+    ``is_lost``: whether a sequence is among what a damaged log has lost, as a person accepted it.
+    Behind such a gap an ending counts, and anything else is MISSED: nobody knows what it builds on.
+    """
+    workload = Workload(tenant=tenant, id=workload_id)
+    ending = -1 if _is_begun(story) else _left_over(story)
+    verdicts = []
+    for at, one in enumerate(story):
+        told: Verdict | None = None
+        if at < ending:
+            told = Verdict.VOID
+        elif at == ending:
+            told = Verdict.COUNTED
+        verdict = offer(workload, one.event, one.sequence, one.stored_at_s, judged=told)
+        if verdict is Verdict.MISSED:
+            told = of_gap(one.event, is_lost)
+            if told is not None:
+                verdict = offer(workload, one.event, one.sequence, one.stored_at_s, judged=told)
+        verdicts.append(verdict)
+    return workload, verdicts
+
+
+def _is_begun(story: Sequence[RecordedEvent]) -> bool:
+    """Whether its ``submitted`` is there: one that follows on what stands before it. A submit that
+    lost its race is removed right after the one that won, so it is not taken for a beginning."""
+    before = 0
+    for one in story:
+        if isinstance(one.event, Submitted) and one.event.after == before:
+            return True
+        before = one.sequence
+    return False
+
+
+def _left_over(story: Sequence[RecordedEvent]) -> int:
+    """Which of what is left of an ended life is its ending: the first one that names the event
+    before it, as a void one may stand in between; else the first of all. -1: none is."""
+    first = -1
+    for at, one in enumerate(story):
+        if isinstance(one.event, _ENDINGS) and one.event.after:
+            if at and one.event.after == story[at - 1].sequence:
+                return at
+            first = at if first < 0 else first
+    return first
 
 
 def is_whole(events: Iterable[RecordedEvent]) -> bool:

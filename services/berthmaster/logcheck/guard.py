@@ -84,6 +84,12 @@ class LogGuard:
         looked = self._looked.get(WORKLOADS)
         return f" {looked.accepted_at_s:.6f}" if looked is not None and looked.accepted else ""
 
+    def is_lost(self, sequence: int) -> bool:
+        """Whether the log has lost this one, and a person has accepted that."""
+        looked = self._looked.get(WORKLOADS)
+        gaps = looked.accepted.missing if looked is not None and looked.accepted else ()
+        return any(gap.first <= sequence <= gap.last for gap in gaps)
+
     @property
     def _grave(self) -> list[Damage]:
         """What nothing may be decided with. The archive is history, and only told of."""

@@ -125,9 +125,15 @@ class Reconciler:
 
     # What happened on the bus
 
-    def on_event(self, event: WorkloadEvent, sequence: int, stored_at_s: float) -> Verdict | None:
-        """An event of the log, in its order."""
-        verdict = self.know.take_event(event, sequence, stored_at_s)
+    def on_event(
+        self,
+        event: WorkloadEvent,
+        sequence: int,
+        stored_at_s: float,
+        judged: Verdict | None = None,
+    ) -> Verdict | None:
+        """An event of the log, in its order; ``judged``: what its whole story says of it."""
+        verdict = self.know.take_event(event, sequence, stored_at_s, judged)
         name = key(event.tenant, event.id)
         if name in self.know.ended:
             self.hub.lives.ended(name)

@@ -67,9 +67,15 @@ class Resolver:
 
     # What happened
 
-    def on_event(self, event: WorkloadEvent, sequence: int, stored_at_s: float) -> Verdict | None:
-        """An event of the log, in its order."""
-        verdict = self.know.take_event(event, sequence, stored_at_s)
+    def on_event(
+        self,
+        event: WorkloadEvent,
+        sequence: int,
+        stored_at_s: float,
+        judged: Verdict | None = None,
+    ) -> Verdict | None:
+        """An event of the log, in its order; ``judged``: what its whole story says of it."""
+        verdict = self.know.take_event(event, sequence, stored_at_s, judged)
         if verdict is Verdict.COUNTED and isinstance(event, Submitted | Reprioritized):
             self._arrived = True
         return verdict

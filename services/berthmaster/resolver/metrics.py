@@ -116,11 +116,17 @@ class Counted:
         """As the core's."""
         return self._core.stirred
 
-    def on_event(self, event: WorkloadEvent, sequence: int, stored_at_s: float) -> Verdict | None:
+    def on_event(
+        self,
+        event: WorkloadEvent,
+        sequence: int,
+        stored_at_s: float,
+        judged: Verdict | None = None,
+    ) -> Verdict | None:
         """Counted, if it counts."""
 
         def take() -> Verdict | None:
-            return self._core.on_event(event, sequence, stored_at_s)
+            return self._core.on_event(event, sequence, stored_at_s, judged)
 
         return self._figures.heard(event, stored_at_s, take) if self._counting() else take()
 

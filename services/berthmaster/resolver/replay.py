@@ -19,11 +19,13 @@ import msgspec
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
+from berthmaster.bus.decider_input import LOST
 from berthmaster.bus.follow import Recorded
 from berthmaster.bus.read import read_all, read_fleet_history
 from berthmaster.bus.streams import ARCHIVE, CONTROL, WORKLOADS
 from berthmaster.engine.scoring.mix import sampled_from
-from berthmaster.messages.control import ControlFact
+from berthmaster.lifecycle.fold import Verdict, of_gap
+from berthmaster.messages.control import ControlFact, LogAccepted
 from berthmaster.messages.families import (
     ARCHIVED_STORIES,
     CONTROL_FACTS,
@@ -53,6 +55,15 @@ class Inputs(NamedTuple):
     facts_gap: int = 0  # first one after it that FLEET_LOG came too late for; 0 = it has all
     unreadable: Sequence["Unreadable"] = ()  # events that froze their workloads
     archived: frozenset[int] = frozenset()  # decisions that only the archive has any more
+
+    def is_lost(self, sequence: int) -> bool:
+        """Whether the log has lost this one, and a person has accepted that."""
+        return any(
+            gap.first <= sequence <= gap.last
+            for _, fact in self.controls
+            if isinstance(fact, LogAccepted) and fact.stream == WORKLOADS
+            for gap in fact.missing
+        )
 
 
 class Unreadable(NamedTuple):
@@ -205,6 +216,18 @@ class _Fold:
         self._newest: dict[str, Stamp] = {}
         self._at_log = self._at_fact = self._at_control = 0
 
+    def _take_event(self, event: WorkloadEvent, sequence: int, stored_at_s: float) -> None:
+        """Log and archive have every story whole: behind a gap nothing counts, but for what is
+        missing since a damaged log was accepted."""
+        know, at = self._know, (sequence, stored_at_s)
+        if know.take_event(event, *at) is not Verdict.MISSED:
+            return
+        judged = of_gap(event, self._inputs.is_lost)
+        if judged is None:
+            know.freeze(event.tenant, event.id, sequence, LOST)
+        else:
+            know.take_event(event, *at, judged)
+
     def as_of(self, saw: Saw) -> Knowledge:
         """The knowledge, valid until the next call."""
         know = self._know
@@ -223,7 +246,7 @@ class _Fold:
             elif isinstance(entry, Unreadable):
                 know.freeze(entry.tenant, entry.id, sequence, entry.why)
             else:
-                know.take_event(entry, sequence, stored_at_s)
+                self._take_event(entry, sequence, stored_at_s)
             self._at_log += 1
         while self._at_fact < len(facts) and facts[self._at_fact][0] <= saw.fleet:
             sequence, stored_at_s, subject, fact = facts[self._at_fact]

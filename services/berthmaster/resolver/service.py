@@ -162,6 +162,7 @@ class Shell:
             keeps_archive=True,
             told=lambda _: self._stir.set(),
         )
+        self._hearing.is_lost = self._guard.is_lost
         self._log_read = asyncio.Event()
         self._lease = Lease(
             conn,

@@ -32,7 +32,7 @@ from berthmaster.archivist.instructions import (
     WriteDecision,
     WriteStory,
 )
-from berthmaster.lifecycle.fold import Workload, offer
+from berthmaster.lifecycle.fold import judged_story
 from berthmaster.lifecycle.instructions import Answered, Refused, Stored, Unknown
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import RecordedEvent
@@ -70,7 +70,7 @@ STORY = (SUBMITTED, PLACED, CLAIMED, ENDED)
 SEEN = EndingSeen(ref="r", tenant="ann", id="train", sequence=4, stored_at_s=4.0)
 READ = ReadStory(ref="r", tenant="ann", id="train")
 LOOK = ReadArchive(ref="r", tenant="ann", id="train")
-REMOVE = RemoveEvents(ref="r", sequences=(3, 2, 1))
+REMOVE = RemoveEvents(ref="r", sequences=(1, 2, 3))
 DONE = TaskDone(ref="r", archived=4, removed=True)
 REFUSED = Answered(ref="r", outcome=Refused())
 
@@ -106,9 +106,7 @@ def play(
 
 def as_read(log: Sequence[RecordedEvent]) -> tuple[State, int]:
     """What whoever reads the log now takes the workload for."""
-    work = Workload(tenant="ann", id="train")
-    for one in log:
-        offer(work, one.event, one.sequence, one.stored_at_s)
+    work, _ = judged_story("ann", "train", log)
     return work.state, work.sequence
 
 
@@ -236,13 +234,38 @@ def test_a_story_that_is_half_removed_reads_as_ended_whatever_lost_races_left_in
     story = [SUBMITTED, PLACED, void, claimed, ending]
     seen = msgspec.structs.replace(SEEN, sequence=5)
     removal = play(seen, read(*story), stored())[-1]
-    assert removal == RemoveEvents(ref="r", sequences=(4, 3, 2, 1))
+    assert removal == RemoveEvents(ref="r", sequences=(1, 3, 2, 4))
     for sequence in removal.sequences:
         assert as_read(story) == (State.SUCCEEDED, 5)
         story = [one for one in story if one.sequence != sequence]
     assert (story, as_read(story)) == ([ending], (State.SUCCEEDED, 5))
-    # From the oldest on it would come to life again.
+    # Simply from the oldest on it would come to life again.
     assert as_read([void, claimed, ending]) == (State.QUEUED, 5)
+
+
+def test_an_ending_that_lost_its_race_is_not_taken_for_the_one_that_counted() -> None:
+    lost = recorded(3, event(Cancelled, 1, **ENDING, attempt=1))
+    claimed = recorded(4, event(Claimed, 3, **HERE, executor="e"))
+    ending = recorded(5, event(Succeeded, 4, **HERE, **ENDING))
+    story = [SUBMITTED, PLACED, lost, claimed, ending]
+    seen = msgspec.structs.replace(SEEN, sequence=5)
+    removal = play(seen, read(*story), stored())[-1]
+    assert isinstance(removal, RemoveEvents)
+    for sequence in removal.sequences:
+        assert as_read(story) == (State.SUCCEEDED, 5)
+        story = [one for one in story if one.sequence != sequence]
+    assert (story, as_read(story)) == ([ending], (State.SUCCEEDED, 5))
+
+
+def test_a_removal_that_was_cut_short_goes_on_and_archives_nothing_twice() -> None:
+    there = ArchiveRead(ref="r", guard=1, events=STORY)
+    assert play(SEEN, read(CLAIMED, ENDED), REFUSED, there, Removed(ref="r")) == [
+        READ,
+        write(msgspec.structs.replace(CLAIMED, void=True), ENDED),
+        LOOK,
+        RemoveEvents(ref="r", sequences=(3,)),
+        TaskDone(ref="r", archived=2, removed=True),
+    ]
 
 
 # tombstones

@@ -1,5 +1,7 @@
 """What requests lead to, step by step, whatever the log answers."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -20,7 +22,7 @@ from berthmaster.gateway.events import (
 )
 from berthmaster.gateway.instructions import Instruction, ReadStory
 from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.fold import Workload, offer
+from berthmaster.lifecycle.fold import Verdict, Workload, offer
 from berthmaster.lifecycle.instructions import (
     Answered,
     Append,
@@ -32,6 +34,7 @@ from berthmaster.lifecycle.instructions import (
     Stored,
     Unknown,
 )
+from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import (
     ChangeReply,
     GetReply,
@@ -688,11 +691,38 @@ def test_nothing_is_done_to_a_frozen_workload_and_its_id_stays_used() -> None:
     )
 
 
-def test_a_workload_whose_events_are_missing_from_the_log_is_frozen() -> None:
+def missed(*, verdicts: tuple[Verdict, ...], **read: Any) -> tuple[Gateway, list[Instruction]]:
+    """A gateway that heard of an event behind a gap, and was told what its story says."""
     gateway = fresh()
     log(gateway, S)
-    log(gateway, claimed(job(), 2), start=3)
-    assert gateway.view.frozen("ann", "train") == "events of it before 3 are missing from the log"
+    late = claimed(job(), 2)
+    [ask_] = gateway.handle(Logged(event=late, sequence=3, stored_at_s=3.0), 9.0)
+    assert isinstance(ask_, ReadStory)
+    story = (*recorded(S), *recorded(late, start=3))
+    told = StoryRead(ref=ask_.ref, events=story, verdicts=verdicts, **read)
+    return gateway, gateway.handle(told, 9.0)
+
+
+def test_an_event_that_builds_on_what_never_was_is_void_and_the_workload_goes_on() -> None:
+    gateway, then = missed(verdicts=(Verdict.COUNTED, Verdict.VOID))
+    assert then == []
+    assert gateway.view.frozen("ann", "train") == ""
+    work = gateway.view.find("ann", "train")
+    assert work is not None
+    assert (work.state, work.sequence) == (State.QUEUED, 3)
+    assert gateway.in_flight == 0
+
+
+def test_a_workload_whose_events_a_damaged_log_has_lost_is_frozen() -> None:
+    gateway, _ = missed(verdicts=(Verdict.COUNTED, Verdict.MISSED))
+    assert gateway.view.frozen("ann", "train") == "events of it are missing from the log"
+
+
+def test_a_story_that_cannot_be_read_now_is_read_at_the_next_tick() -> None:
+    gateway, then = missed(verdicts=(), failed="no answer")
+    assert then == []
+    [again] = gateway.handle(Tick(), 10.0)
+    assert isinstance(again, ReadStory)
 
 
 def test_a_log_that_was_replaced_is_forgotten() -> None:

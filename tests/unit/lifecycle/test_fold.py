@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.fold import Verdict, Workload, is_whole, key, offer
+from berthmaster.lifecycle.fold import Verdict, Workload, is_whole, judged_story, key, offer
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.families import JOB_REQUESTS
@@ -202,7 +202,11 @@ def test_a_reader_that_slept_through_the_purge_sees_the_ending() -> None:
     asleep = lived(Submitted, Placed, Claimed, Running)
     # 2. while it sleeps: evicted, placed, claimed, succeeded, archived, purged to the ending;
     # 3. it wakes, and the next that its stream has is the ending.
-    assert offer(asleep, tombstone(), 80, 8.0) is Verdict.COUNTED
+    # By itself that could be a lie. The story says what it is: nothing stands before it.
+    assert offer(asleep, tombstone(), 80, 8.0) is Verdict.MISSED
+    story = [RecordedEvent(sequence=80, stored_at_s=8.0, event=tombstone())]
+    _, [verdict] = judged_story(TENANT, ID, story)
+    assert offer(asleep, tombstone(), 80, 8.0, judged=verdict) is Verdict.COUNTED
     assert (asleep.state, asleep.live, asleep.ended) == (State.SUCCEEDED, False, True)
     assert (asleep.attempt, asleep.cluster, asleep.sequence) == (3, "c9", 80)
 
@@ -235,6 +239,81 @@ def test_what_names_a_later_event_makes_no_gap_in_a_story() -> None:
     gap = RecordedEvent(sequence=20, stored_at_s=2.0, event=tombstone(after=19))
     assert is_whole((submitted, forged))
     assert not is_whole((submitted, gap))
+
+
+def story_of(*events: tuple[int, WorkloadEvent]) -> list[RecordedEvent]:
+    return [RecordedEvent(sequence=at, stored_at_s=0.0, event=event) for at, event in events]
+
+
+def whole(*kinds: type[WorkloadEvent]) -> tuple[list[RecordedEvent], Workload]:
+    """A life in tens, and what it comes to."""
+    workload, events = new(), []
+    for at, kind in enumerate(kinds, 1):
+        event = fitting(kind, workload)
+        events.append((10 * at, event))
+        assert offer(workload, event, 10 * at, 0.0) is Verdict.COUNTED
+    return story_of(*events), workload
+
+
+@pytest.mark.parametrize("kind", [Succeeded, Failed, Cancelled, Running, Claimed, Evicted])
+@pytest.mark.parametrize("after", [31, 44, 999])
+def test_a_lie_behind_a_gap_is_void_once_the_story_is_read_and_the_life_goes_on(
+    kind: type[WorkloadEvent], after: int
+) -> None:
+    story, workload = whole(Submitted, Placed, Claimed)
+    state = workload.state
+    lie = msgspec.structs.replace(fitting(kind, lived(Submitted, Placed, Claimed)), after=after)
+    verdict = offer(workload, lie, 45, 4.0)
+    assert verdict is (Verdict.VOID if after >= 45 else Verdict.MISSED)
+    judged, verdicts = judged_story(TENANT, ID, [*story, *story_of((45, lie))])
+    assert verdicts[-1] is Verdict.VOID
+    offer(workload, lie, 45, 4.0, judged=verdicts[-1])
+    assert (workload.state, workload.sequence) == (state, 45) == (judged.state, judged.sequence)
+    honest = fitting(Running, workload)
+    assert offer(workload, honest, 50, 5.0) is Verdict.COUNTED
+
+
+@pytest.mark.parametrize("cluster", ["c9", "cancel", "lost", "-", "…", ""])
+@pytest.mark.parametrize("kind", [Withdrawn, Claimed, Admitted, Running, Evicted, Succeeded])
+def test_what_a_cluster_says_that_does_not_hold_the_attempt_counts_for_nothing(
+    kind: type[WorkloadEvent], cluster: str
+) -> None:
+    workload = lived(Submitted, Placed, Claimed)
+    if cluster == "" and kind is Succeeded:
+        return  # of a workload that never was placed
+    forged = msgspec.structs.replace(fitting(kind, workload), cluster=cluster)
+    before = copy.deepcopy(workload)
+    assert offer(workload, forged, 100, 9.0) is Verdict.IMPOSSIBLE
+    before.sequence = 100
+    assert workload == before
+    assert offer(workload, fitting(Running, workload), 110, 9.0) is Verdict.COUNTED
+
+
+def test_of_a_workload_that_nobody_knows_only_an_ending_counts() -> None:
+    workload = new()
+    running = fitting(Running, lived(Submitted, Placed, Claimed), after=30)
+    assert offer(workload, running, 40, 4.0) is Verdict.VOID
+    assert offer(workload, fitting(Submitted, workload, after=40), 50, 5.0) is Verdict.COUNTED
+
+
+def test_a_submit_behind_somebody_s_lie_begins_a_life_for_a_reader_that_kept_no_lie() -> None:
+    lie = fitting(Running, lived(Submitted, Placed, Claimed), after=30)
+    submitted = fitting(Submitted, new(), after=40)
+    assert offer(new(), submitted, 50, 5.0) is Verdict.MISSED
+    _, verdicts = judged_story(TENANT, ID, story_of((40, lie), (50, submitted)))
+    assert verdicts == [Verdict.VOID, Verdict.COUNTED]
+    workload = new()
+    assert offer(workload, submitted, 50, 5.0, judged=verdicts[1]) is Verdict.COUNTED
+    assert (workload.state, workload.sequence) == (State.QUEUED, 50)
+
+
+def test_behind_what_a_damaged_log_has_lost_an_ending_counts_and_nothing_else_does() -> None:
+    story, _ = whole(Submitted, Placed, Claimed)
+    running = fitting(Running, lived(Submitted, Placed, Claimed), after=35)
+    for event, expected in ((running, Verdict.MISSED), (tombstone(after=35), Verdict.COUNTED)):
+        told = [*story, *story_of((45, event))]
+        assert judged_story(TENANT, ID, told, lambda at: 31 <= at <= 40)[1][-1] is expected
+        assert judged_story(TENANT, ID, told)[1][-1] is Verdict.VOID
 
 
 def test_any_other_event_behind_a_gap_changes_nothing_and_asks_for_a_reload() -> None:

@@ -13,8 +13,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from berthmaster.lifecycle.fold import Verdict, Workload, offer
+from berthmaster.archivist.core import removal_order
+from berthmaster.lifecycle.fold import Verdict, Workload, judged_story, offer
 from berthmaster.lifecycle.states import TRANSITIONS, State
+from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.workload import (
     Admitted,
     Cancelled,
@@ -51,13 +53,28 @@ class Reader:
     workload: Workload = field(default_factory=new)
     read: int = 0  # the last sequence it was given
     verdicts: list[tuple[Verdict, WorkloadEvent]] = field(default_factory=list)
+    missed: bool = False
 
     def follow(self, log: list[tuple[int, WorkloadEvent]]) -> None:
         for sequence, event in log:
             if sequence > self.read:
                 self.read = sequence
                 verdict = offer(self.workload, event, sequence, float(sequence))
-                self.verdicts.append((verdict, event))
+                self.missed |= verdict is Verdict.MISSED
+                if verdict is Verdict.MISSED:
+                    self._reread(log)
+                else:
+                    self.verdicts.append((verdict, event))
+
+    def _reread(self, log: list[tuple[int, WorkloadEvent]]) -> None:
+        """As readers do: the whole story says what became of each event."""
+        story = [RecordedEvent(sequence=at, stored_at_s=float(at), event=e) for at, e in log]
+        _, verdicts = judged_story(self.workload.tenant, self.workload.id, story)
+        for one, judged in zip(story, verdicts, strict=True):
+            verdict = offer(self.workload, one.event, one.sequence, one.stored_at_s, judged=judged)
+            if verdict is not Verdict.REPEATED:
+                self.verdicts.append((verdict, one.event))
+        self.read = max(self.read, story[-1].sequence)
 
     def counted(self) -> list[WorkloadEvent]:
         return [event for verdict, event in self.verdicts if verdict is Verdict.COUNTED]
@@ -76,10 +93,9 @@ class Histories(RuleBasedStateMachine):
 
     def reload(self, writer: str) -> Workload:
         """What the leader has, folded from the start."""
-        reader = Reader()
-        reader.follow(self.log)
-        self.views[writer] = reader.workload
-        return reader.workload
+        story = [RecordedEvent(sequence=at, stored_at_s=float(at), event=e) for at, e in self.log]
+        self.views[writer], _ = judged_story(new().tenant, new().id, story)
+        return self.views[writer]
 
     @initialize()
     def submit(self) -> None:
@@ -144,17 +160,21 @@ class Histories(RuleBasedStateMachine):
             kinds = kinds & {Claimed} if claims else kinds if its_own and view.live else frozenset()
         return kinds
 
-    @precondition(lambda self: self.awake.workload.ended and not self.purged)
-    @rule()
-    def purge(self) -> None:
-        """The archivist: everything before the ending goes."""
-        at = next(
-            number
-            for number, (verdict, event) in enumerate(self.awake.verdicts)
+    @precondition(lambda self: self.awake.workload.ended)
+    @rule(kept=st.integers(0, 6))
+    def purge(self, kept: int) -> None:
+        """The archivist: what stands before the ending goes, some of it now."""
+        ending = next(
+            event
+            for verdict, event in self.awake.verdicts
             if verdict is Verdict.COUNTED and isinstance(event, ENDINGS)
         )
-        del self.log[:at]
-        self.purged = True
+        at = next(number for number, (_, event) in enumerate(self.log) if event is ending)
+        story = [RecordedEvent(sequence=s, stored_at_s=0.0, event=e) for s, e in self.log[:at]]
+        order = removal_order(story)
+        gone = order[: max(0, len(order) - kept)]
+        self.log = [(sequence, event) for sequence, event in self.log if sequence not in gone]
+        self.purged = self.purged or bool(gone)
 
     @rule()
     def wake(self) -> None:
@@ -201,8 +221,7 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def nobody_who_reads_in_order_misses_anything(self) -> None:
-        for reader in (self.awake, self.sleepy):
-            assert Verdict.MISSED not in {verdict for verdict, _ in reader.verdicts}
+        assert not self.awake.missed
 
     def teardown(self) -> None:
         """All readers agree in the end: on everything, or on what a tombstone holds."""

@@ -72,8 +72,15 @@ class BusState:
 
     # The log
 
-    def take_event(self, event: WorkloadEvent, sequence: int, stored_at_s: float) -> Verdict | None:
-        """Fold one event; None if it is none of this cell's."""
+    def take_event(
+        self,
+        event: WorkloadEvent,
+        sequence: int,
+        stored_at_s: float,
+        judged: Verdict | None = None,
+    ) -> Verdict | None:
+        """Fold one event; None if it is none of this cell's. ``judged``: see
+        ``lifecycle.fold.offer``."""
         self.workloads_sequence = max(self.workloads_sequence, sequence)
         name = key(event.tenant, event.id)
         workload = self.open.get(name)
@@ -84,10 +91,8 @@ class BusState:
                 return None
             workload = Workload(tenant=event.tenant, id=event.id)
         attempt_cluster = workload.cluster
-        verdict = offer(workload, event, sequence, stored_at_s)
+        verdict = offer(workload, event, sequence, stored_at_s, judged=judged)
         self.verdicts[verdict] += 1
-        if verdict is Verdict.MISSED:
-            self.freeze(event.tenant, event.id, sequence, "events of it are missing")
         if verdict is not Verdict.COUNTED:
             return verdict
         self.view.learn(event, attempt_cluster, stored_at_s)

@@ -84,8 +84,15 @@ class Knowledge:
 
     # The log
 
-    def take_event(self, event: WorkloadEvent, sequence: int, stored_at_s: float) -> Verdict | None:
-        """Fold one event; None if it is of a workload that ended or is frozen."""
+    def take_event(
+        self,
+        event: WorkloadEvent,
+        sequence: int,
+        stored_at_s: float,
+        judged: Verdict | None = None,
+    ) -> Verdict | None:
+        """Fold one event; None if it is of a workload that ended or is frozen. ``judged``: see
+        ``lifecycle.fold.offer``."""
         self.workloads_sequence = max(self.workloads_sequence, sequence)
         self.view.heard_s = max(self.view.heard_s, stored_at_s)
         name = key(event.tenant, event.id)
@@ -97,10 +104,8 @@ class Knowledge:
         before = workload.state
         was_live = workload.live
         attempt_cluster = workload.cluster
-        verdict = offer(workload, event, sequence, stored_at_s)
+        verdict = offer(workload, event, sequence, stored_at_s, judged=judged)
         self.verdicts[verdict] += 1
-        if verdict is Verdict.MISSED:  # nothing but a purge leaves gaps, and never such ones
-            self.freeze(event.tenant, event.id, sequence, "events of it are missing")
         if verdict is not Verdict.COUNTED:
             return verdict
         self.view.learn(event, attempt_cluster, stored_at_s)
