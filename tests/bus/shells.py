@@ -9,7 +9,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
-from berthmaster.bus.log import EventLog, event_subject
+from berthmaster.bus.event_subjects import event_subject
+from berthmaster.bus.log import EventLog
 from berthmaster.bus.streams import ensure_streams
 from berthmaster.gateway.service import main as gateway_main
 from berthmaster.gateway.settings import GatewaySettings

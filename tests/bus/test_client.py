@@ -11,8 +11,9 @@ from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server, ServerConfig
 from berthmaster.bus.endpoints import Endpoint, Endpoints, serve
+from berthmaster.bus.event_subjects import event_subject
 from berthmaster.bus.keys import creds_file
-from berthmaster.bus.log import EventLog, event_subject
+from berthmaster.bus.log import EventLog
 from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.bus.streams import ensure_streams
 from berthmaster.client import (

@@ -15,7 +15,8 @@ from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server, ServerCluster
 from berthmaster.bus.errors import BusError
-from berthmaster.bus.log import EventLog, decode_story, event_subject, last_message
+from berthmaster.bus.event_subjects import event_subject
+from berthmaster.bus.log import EventLog, decode_story, last_message
 from berthmaster.bus.streams import (
     CONTROL,
     DEAD,

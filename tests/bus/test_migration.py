@@ -10,8 +10,8 @@ import pytest
 from berthmaster.bus import claims
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server, ServerConfig
+from berthmaster.bus.event_subjects import event_subject
 from berthmaster.bus.keys import KeysError, creds_file, make_keys, server_config
-from berthmaster.bus.log import event_subject
 from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.bus.streams import WORKLOADS, ensure_streams, stream_info
 from berthmaster.cli.keys_commands import carry_over

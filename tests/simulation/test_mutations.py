@@ -159,24 +159,34 @@ def test_a_gateway_that_accepts_what_may_not_be_stored_is_found() -> None:
     assert found(Parts(gateway=SaysYes), 60) == "none is lost"
 
 
-Offer = Callable[[Workload, WorkloadEvent, int, float], Verdict]
+Offer = Callable[..., Verdict]
 
 
 def careless(
-    workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s: float
+    workload: Workload,
+    event: WorkloadEvent,
+    sequence: int,
+    stored_at_s: float,
+    *,
+    judged: Verdict | None = None,
 ) -> Verdict:
     """Counts whatever its state allows."""
     if sequence > workload.sequence:
         workload.sequence = event.after
-    return fold.offer(workload, event, sequence, stored_at_s)
+    return fold.offer(workload, event, sequence, stored_at_s, judged=judged)
 
 
 def forgetful(
-    workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s: float
+    workload: Workload,
+    event: WorkloadEvent,
+    sequence: int,
+    stored_at_s: float,
+    *,
+    judged: Verdict | None = None,
 ) -> Verdict:
     """Takes no notice of what is void, not even of its sequence."""
     before = workload.sequence
-    verdict = fold.offer(workload, event, sequence, stored_at_s)
+    verdict = fold.offer(workload, event, sequence, stored_at_s, judged=judged)
     if verdict is Verdict.VOID:
         workload.sequence = before
     return verdict

@@ -101,16 +101,26 @@ class Auditor:
 
     # The log
 
-    def on_event(self, event: WorkloadEvent, sequence: int, stored_at_s: float) -> None:
-        """One event, in stream order."""
+    def on_event(
+        self,
+        event: WorkloadEvent,
+        sequence: int,
+        stored_at_s: float,
+        *,
+        is_astray: bool = False,
+    ) -> None:
+        """One event, in stream order. ``is_astray``: its subject names another."""
         name = key(event.tenant, event.id)
         workload = self._workloads.get(name)
         if workload is None:
             workload = self._workloads[name] = Workload(tenant=event.tenant, id=event.id)
         had_ended = workload.ended
-        verdict = offer(workload, event, sequence, stored_at_s)
+        judged = Verdict.VOID if is_astray else None
+        verdict = offer(workload, event, sequence, stored_at_s, judged=judged)
         self._verdicts[verdict] += 1
         kind = type(event).__name__
+        if is_astray:
+            self._find("no forged event", name, f"{kind} of another under its subject", sequence)
         if verdict is Verdict.IMPOSSIBLE:
             state = workload.state.value
             rule = "one ending" if had_ended else "life cycle"

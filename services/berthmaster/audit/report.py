@@ -7,6 +7,7 @@ import msgspec
 from berthmaster.audit.core import Auditor, AuditReport
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
+from berthmaster.bus.event_subjects import decode_event
 from berthmaster.bus.follow import Recorded
 from berthmaster.bus.read import read_all, read_fleet_history
 from berthmaster.bus.streams import ARCHIVE, FLEET_LOG, WORKLOADS
@@ -14,7 +15,6 @@ from berthmaster.logcheck.examine import examine
 from berthmaster.messages.families import (
     ARCHIVED_STORIES,
     DECISIONS,
-    EVENTS,
     FLEET_FACTS,
     UNREADABLE,
 )
@@ -38,6 +38,7 @@ async def audit(
     """Judge all that the log, its archive and the fleet's history hold. Raises BusError,
     TimeoutError."""
     log: dict[int, tuple[float, WorkloadEvent | Decision]] = {}
+    astray: set[int] = set()  # events whose content is another's than their subject says
     auditor = Auditor(holds=lambda sequence: sequence in log)
     last = 0  # in the log, when it was read
     read_at_s = conn.now()
@@ -70,7 +71,9 @@ async def audit(
         if subjects.is_decision(recorded.subject):
             message = DECISIONS.decode(recorded.data)
         else:
-            message = EVENTS.decode(recorded.data)
+            message, is_astray = decode_event(recorded.subject, recorded.data)
+            if is_astray:
+                astray.add(recorded.sequence)
         log[recorded.sequence] = (recorded.stored_at_s, message)
 
     def on_fact(recorded: Recorded) -> None:
@@ -91,7 +94,7 @@ async def audit(
         if isinstance(message, Decision):
             auditor.on_decision(message, sequence)
         else:
-            auditor.on_event(message, sequence, stored_at_s)
+            auditor.on_event(message, sequence, stored_at_s, is_astray=sequence in astray)
     log.clear()
     await read_fleet_history(conn, readable(FLEET_LOG, on_fact))
     for each in damage:

@@ -9,20 +9,19 @@ workload is read again from the log, and what that says of each event is told to
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.dead import bury
-from berthmaster.bus.errors import BusError
+from berthmaster.bus.event_subjects import decode_event
 from berthmaster.bus.facts import Seen
 from berthmaster.bus.follow import Recorded
-from berthmaster.bus.log import EventLog, decode_story
-from berthmaster.lifecycle.fold import Verdict, judged_story
-from berthmaster.messages.api import RecordedEvent
+from berthmaster.bus.rereading import Judged, Rereading
+from berthmaster.lifecycle.fold import Verdict
 from berthmaster.messages.control import ControlFact
-from berthmaster.messages.families import CONTROL_FACTS, DECISIONS, EVENTS, UNREADABLE
+from berthmaster.messages.families import CONTROL_FACTS, DECISIONS, UNREADABLE
 from berthmaster.messages.fleet import FleetFact
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.workload import WorkloadEvent
@@ -30,9 +29,6 @@ from berthmaster.runtime.service import Context
 
 MAX_BURIALS: Final = 256  # dead letters on their way; more are in the log and counted
 LAST_BURIALS_S: Final = 1.0
-REREADS: Final = 64  # stories that are read again at once
-READ_PAUSE_S: Final = 0.25
-LOST: Final = "events of it are missing from the log"
 
 
 class Decider(Protocol):
@@ -81,8 +77,7 @@ class DeciderInput:
         self._wake = wake
         self.is_lost: Callable[[int], bool] = lambda _: False  # see LogGuard
         self._burials: set[asyncio.Task[bool]] = set()
-        self._doubted: dict[tuple[str, str], int] = {}  # workload: the last of it that was missed
-        self._turns = asyncio.Semaphore(REREADS)
+        self._rereading: Rereading | None = None
         self._void = ctx.metrics.counter("void_events", "Events without effect", ["verdict"])
         self._unreadable = ctx.metrics.counter("unreadable", "Messages that could not be decoded")
 
@@ -93,13 +88,17 @@ class DeciderInput:
             return
         core = self._core
         try:
-            event = EVENTS.decode(recorded.data)
+            event, is_astray = decode_event(recorded.subject, recorded.data)
+        except subjects.SubjectError as error:
+            self._bury(recorded, str(error))
+            return
         except UNREADABLE as error:
             where = subjects.parse_workload_event(recorded.subject)
             core.on_unreadable(where.tenant, where.id, recorded.sequence, str(error))
             self._bury(recorded, str(error), workload=f"{where.tenant}/{where.id}")
             return
-        verdict = core.on_event(event, recorded.sequence, recorded.stored_at_s)
+        judged = Verdict.VOID if is_astray else None
+        verdict = core.on_event(event, recorded.sequence, recorded.stored_at_s, judged)
         if verdict in (Verdict.VOID, Verdict.IMPOSSIBLE, Verdict.MISSED):
             self._void.labels(verdict.value).inc()
         if verdict is Verdict.IMPOSSIBLE:
@@ -110,51 +109,24 @@ class DeciderInput:
             self._wake()
 
     def _doubt(self, tenant: str, workload_id: str, sequence: int) -> None:
-        """Read its story again, once, up to the last event of it that was missed."""
-        name = (tenant, workload_id)
-        is_new = name not in self._doubted
-        self._doubted[name] = sequence
-        if is_new and self.conn is not None:
-            task = self._ctx.spawn(self._reread(name), name=f"read {tenant}/{workload_id} again")
-            task.add_done_callback(lambda _: self._doubted.pop(name, None))
+        if self.conn is None:  # it is blind, and reads all anew when it sees again
+            return
+        if self._rereading is None:
+            self._rereading = Rereading(
+                self.conn,
+                lambda work: self._ctx.spawn(work, name="read a story again"),
+                judged=self._settle,
+                unreadable=lambda name, sequence, why: self._core.on_unreadable(
+                    *name, sequence, why
+                ),
+            )
+            self._rereading.is_lost = self.is_lost
+        self._rereading.doubt(tenant, workload_id, sequence)
 
-    async def _reread(self, name: tuple[str, str]) -> None:
-        """Until it is read: nothing of it counts before."""
-        assert self.conn is not None
-        log, read_to = EventLog(self.conn), 0
-        while read_to < self._doubted[name]:
-            try:
-                async with self._turns:
-                    messages = await log.story(*name)
-                story = decode_story(messages)
-            except BusError as error:
-                self._ctx.log.warning(
-                    "cannot read a story", workload="/".join(name), why=str(error)
-                )
-                await asyncio.sleep(READ_PAUSE_S)
-                continue
-            except UNREADABLE as error:
-                self._core.on_unreadable(*name, self._doubted[name], str(error))
-                return
-            self._settle(name, story)
-            # Nothing there: it ended, its tombstone was removed, and nothing of it is to come.
-            read_to = story[-1].sequence if story else self._doubted[name]
-
-    def _settle(self, name: tuple[str, str], story: list[RecordedEvent]) -> None:
-        """Tell the core what became of each event; what it knew is repeated and changes nothing."""
-        _, verdicts = judged_story(*name, story, self.is_lost)
-        for one, verdict in zip(story, verdicts, strict=True):
-            if verdict is Verdict.MISSED:
-                self._core.on_unreadable(*name, one.sequence, LOST)
-                return
-            told = self._core.on_event(one.event, one.sequence, one.stored_at_s, verdict)
-            if told is Verdict.VOID:
-                self._ctx.log.warning(
-                    "an event builds on what never was: void",
-                    workload="/".join(name),
-                    kind=type(one.event).__name__,
-                    sequence=one.sequence,
-                )
+    def _settle(self, name: tuple[str, str], story: Sequence[Judged]) -> None:
+        """What the core knew of it is repeated and changes nothing."""
+        for message, event, verdict in story:
+            self._core.on_event(event, message.sequence, message.stored_at_s, verdict)
         self._wake()
 
     def _on_decision(self, recorded: Recorded) -> None:

@@ -18,10 +18,11 @@ from berthmaster.bus import subjects
 from berthmaster.bus.batch import send_batch
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import ApiError, BusError, NoAnswer, NotConnected, NotPermitted
+from berthmaster.bus.event_subjects import decode_event, event_subject
 from berthmaster.bus.streams import WORKLOADS
 from berthmaster.lifecycle.instructions import Outcome, Refused, Stored, Unknown
 from berthmaster.messages.api import RecordedEvent
-from berthmaster.messages.families import EVENTS, encode, event_cluster, event_kind
+from berthmaster.messages.families import encode
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.workload import WorkloadEvent
 
@@ -73,11 +74,6 @@ _Once = Callable[[], Awaitable[int]]
 _Ours = Callable[[float], Awaitable[int | None]]  # given the time limit of each request
 _SUBJECTS: Final = msgspec.json.Decoder(_SubjectInfo)
 _GOT: Final = msgspec.json.Decoder(_Got)
-
-
-def event_subject(event: WorkloadEvent) -> str:
-    """Where an event belongs."""
-    return subjects.workload_event(event.tenant, event.id, event_kind(event), event_cluster(event))
 
 
 def parse_time_s(text: str) -> float:
@@ -314,11 +310,16 @@ class EventLog:
 
 
 def decode_story(messages: Sequence[Message]) -> list[RecordedEvent]:
-    """Raises msgspec.DecodeError at the first event that this reader does not know."""
-    return [
-        RecordedEvent(sequence=m.sequence, stored_at_s=m.stored_at_s, event=EVENTS.decode(m.data))
-        for m in messages
-    ]
+    """Raises UNREADABLE at the first event that this reader does not know."""
+    found = []
+    for m in messages:
+        event, is_astray = decode_event(m.subject, m.data)
+        found.append(
+            RecordedEvent(
+                sequence=m.sequence, stored_at_s=m.stored_at_s, event=event, void=is_astray
+            )
+        )
+    return found
 
 
 class _Lost(Exception):

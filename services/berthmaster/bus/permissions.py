@@ -231,7 +231,7 @@ def _door(_: str) -> Grants:
         publish=(
             *_CLOCK,
             *_events("*", *EXECUTOR_KINDS),
-            *_read(WORKLOADS, LEASES),
+            *_read(WORKLOADS, LEASES, CONTROL),
             *_follow(WORKLOADS, ALL_WORKLOADS),
             *_follow(FLEET, ALL_FLEET),
             *(f"berth.fleet.*.{kind}" for kind in ("alive", "profile", "node.*", "queue.*")),

@@ -20,10 +20,11 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from berthmaster.bus.event_subjects import decode_event
 from berthmaster.bus.subjects import SubjectError, parse_workload_event
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
 from berthmaster.messages.door import ExecutorEvent, OwnWorkload
-from berthmaster.messages.families import EVENTS, UNREADABLE, encode, event_cluster, event_kind
+from berthmaster.messages.families import UNREADABLE, encode, event_kind
 from berthmaster.messages.placement import HUB_CELL
 from berthmaster.messages.workload import (
     Cancelled,
@@ -111,6 +112,7 @@ class LogView:
         self._lately: dict[str, _Lately] = {}
         self._order: deque[str] = deque()  # whose hint is the oldest
         self._live = False
+        self.doubts: list[tuple[str, str, int]] = []  # heard behind a gap; whoever asks takes them
 
     @property
     def open(self) -> int:
@@ -140,20 +142,36 @@ class LogView:
             raise Unreadable(str(error)) from error
         name = key(place.tenant, place.id)
         try:
-            event: WorkloadEvent = EVENTS.decode(data)
+            event, is_astray = decode_event(subject, data)
         except UNREADABLE as error:
             self._freeze(name, str(error))
             raise Unreadable(str(error), name) from error
-        if (event.tenant, event.id, event_kind(event), event_cluster(event)) != place:
-            why = "it is another's event"
-            self._freeze(name, why)
-            raise Unreadable(why, name)
         if name in self.frozen:
             return ""
-        return self._fold(name, event, sequence, stored_at_s, data)
+        judged = Verdict.VOID if is_astray else None
+        return self._fold(name, event, sequence, stored_at_s, data, judged)
+
+    def settle(
+        self, event: WorkloadEvent, sequence: int, stored_at_s: float, data: bytes, judged: Verdict
+    ) -> str:
+        """An event of a story that was read again; what it is by that. As ``take``."""
+        name = key(event.tenant, event.id)
+        if name in self.frozen:
+            return ""
+        return self._fold(name, event, sequence, stored_at_s, data, judged)
+
+    def freeze(self, tenant: str, workload_id: str, why: str) -> None:
+        """Its story cannot be told."""
+        self._freeze(key(tenant, workload_id), why)
 
     def _fold(
-        self, name: Key, event: WorkloadEvent, sequence: int, stored_at_s: float, data: bytes
+        self,
+        name: Key,
+        event: WorkloadEvent,
+        sequence: int,
+        stored_at_s: float,
+        data: bytes,
+        judged: Verdict | None = None,
     ) -> str:
         if name in self._ended:
             self._ended[name] = sequence
@@ -162,10 +180,9 @@ class LogView:
         workload = known or Workload(tenant=event.tenant, id=event.id)
         was = workload.cluster if workload.live else ""
         claimant = workload.executor
-        verdict = offer(workload, event, sequence, stored_at_s)
-        if verdict is Verdict.MISSED and known is not None:
-            self._freeze(name, "events before it are missing")
-            raise Unreadable("events before it are missing", name)
+        verdict = offer(workload, event, sequence, stored_at_s, judged=judged)
+        if verdict is Verdict.MISSED:
+            self.doubts.append((event.tenant, event.id, sequence))
         if verdict is not Verdict.COUNTED:
             return ""
         if workload.ended:

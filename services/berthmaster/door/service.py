@@ -7,7 +7,7 @@ be killed at any moment: what an agent asked is asked again, and what it told is
 import asyncio
 import heapq
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -24,6 +24,7 @@ from berthmaster.bus.joining import joined
 from berthmaster.bus.lease import SubjectRecord
 from berthmaster.bus.log import EventLog
 from berthmaster.bus.nats_py import Msg
+from berthmaster.bus.rereading import Judged, Rereading
 from berthmaster.bus.streams import FLEET, WORKLOADS
 from berthmaster.door.bounds import Turns
 from berthmaster.door.core import Door, decoded, overloaded, unavailable
@@ -33,6 +34,7 @@ from berthmaster.door.polls import Polls
 from berthmaster.door.settings import DoorSettings
 from berthmaster.lifecycle.fold import Key, key
 from berthmaster.lifecycle.instructions import Refused, Stored, Unknown
+from berthmaster.logcheck.marks import lost_of
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.door import (
     DeadReply,
@@ -107,6 +109,13 @@ class Shell:
         self._letters: list[tuple[Recorded, str, str]] = []
         self._ready = {"log": False, "fleet": False}
         self._figures = DoorMetrics(ctx.metrics)
+        self._rereading = Rereading(
+            conn,
+            lambda work: ctx.spawn(work, name="read a story again"),
+            judged=self._judged,
+            unreadable=lambda name, _, why: self._core.log.freeze(*name, why),
+            accepted=lambda: lost_of(conn, WORKLOADS),
+        )
 
     async def run(self) -> None:
         """Until the service is told to stop."""
@@ -187,15 +196,27 @@ class Shell:
             cluster = ""
             if self._ready["log"] and len(self._letters) < MAX_LETTERS:
                 self._letters.append((recorded, str(error), error.workload))
+        while core.log.doubts:
+            self._rereading.doubt(*core.log.doubts.pop())
         while self._reached and self._reached[0][0] <= recorded.sequence:
             _, _, waiting = heapq.heappop(self._reached)
             if not waiting.done():
                 waiting.set_result(None)
+        self._stir(cluster, recorded.sequence)
+
+    def _judged(self, _: tuple[str, str], story: Sequence[Judged]) -> None:
+        """A story that was read again: what was known of it is repeated and changes nothing."""
+        for message, event, verdict in story:
+            at = message.sequence, message.stored_at_s, message.data
+            self._stir(self._core.log.settle(event, *at, verdict), message.sequence)
+
+    def _stir(self, cluster: str, sequence: int) -> None:
+        """Its executor has something to hear."""
         if cluster and self._ready["log"]:
             if self._takes.waits(cluster):
                 self._takes.stir(cluster)
             else:
-                self._nudge(cluster, recorded.sequence)
+                self._nudge(cluster, sequence)
 
     def _nudge(self, cluster: str, sequence: int) -> None:
         """Once for all that comes in this turn of the loop."""

@@ -104,11 +104,14 @@ def submit(shared: SharedState, asked: Requested, tenant: str, now_s: float) -> 
         refusal = overloaded("the log of workloads is nearly full; running jobs are not affected")
     if refusal is not None:  # unless it is an old acquaintance
         read, _ = yield from _reload(asked.ref, tenant, request.id)
-        return repeated(read.workload, digest) if read.workload is not None else refusal
+        if read.workload is None or read.workload.state is State.NEW:
+            return refusal
+        return repeated(read.workload, digest)
     if trouble := shared.refuses(now_s):
         return not_stored(trouble)  # without a look at the log, which may be long in coming as well
+    after = 0
     for _ in range(shared.limits.max_tries):
-        event = _submitted_event(shared, asked.ref, tenant, request, digest, now_s)
+        event = _submitted_event(shared, asked.ref, tenant, request, digest, now_s, after)
         outcome, now_s = yield from _append(asked.ref, event)
         match outcome:
             case Stored(sequence):
@@ -120,8 +123,10 @@ def submit(shared: SharedState, asked: Requested, tenant: str, now_s: float) -> 
             case _:
                 assert_never(outcome)
         read, now_s = yield from _reload(asked.ref, tenant, request.id)
-        if read.workload is not None:
+        if read.workload is not None and read.workload.state is not State.NEW:
             return repeated(read.workload, digest)
+        # Somebody's void events, at most: they count in the guard, and for nothing else.
+        after = read.workload.sequence if read.workload is not None else 0
         if frozen := shared.view.frozen(tenant, request.id):
             return conflict(request.id, f"a workload that is frozen: {frozen}")
         if read.failed:
@@ -131,12 +136,18 @@ def submit(shared: SharedState, asked: Requested, tenant: str, now_s: float) -> 
 
 
 def _submitted_event(
-    shared: SharedState, ref: str, tenant: str, request: JobRequest, digest: str, now_s: float
+    shared: SharedState,
+    ref: str,
+    tenant: str,
+    request: JobRequest,
+    digest: str,
+    now_s: float,
+    after: int,
 ) -> Submitted:
     return Submitted(
         tenant=tenant,
         id=request.id,
-        after=0,
+        after=after,
         at_s=now_s,
         by=shared.by,
         cause=ref,
@@ -213,7 +224,7 @@ def fulfil(shared: SharedState, ref: str, wish: Wish, now_s: float) -> Conversat
         if work is None:
             read, now_s = yield from _reload(ref, tenant, name)
             work = read.workload
-            if work is None:
+            if work is None or work.state is State.NEW:
                 return unavailable(AGAIN) if read.failed else not_found(name)
         if note := _nothing_to_do(wish, work):
             return changed(tenant, name, work.state, note)

@@ -203,7 +203,8 @@ class Gateway:
     # What the log teaches
 
     def _on_logged(self, event: Logged, now_s: float) -> list[Instruction]:
-        offered = self._shared.view.offer(event.event, event.sequence, event.stored_at_s)
+        judged = Verdict.VOID if event.is_astray else None
+        offered = self._shared.view.offer(event.event, event.sequence, event.stored_at_s, judged)
         self._shared.followed(event.sequence)
         if offered is None:
             return []

@@ -11,6 +11,7 @@ from typing import Final, assert_never
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError
+from berthmaster.bus.event_subjects import decode_event
 from berthmaster.bus.grouped import grouped
 from berthmaster.bus.log import EventLog, Message, next_message
 from berthmaster.bus.streams import ARCHIVE
@@ -35,7 +36,7 @@ from berthmaster.messages.control import (
     LogAccepted,
     QueueSetting,
 )
-from berthmaster.messages.families import ARCHIVED_STORIES, EVENTS, UNREADABLE, encode
+from berthmaster.messages.families import ARCHIVED_STORIES, UNREADABLE, encode
 
 UNKNOWN_PAUSE_S: Final = 0.25  # before looking again at what nobody knows
 PUT_TIMEOUT_S: Final = 1.0
@@ -129,7 +130,7 @@ class Effects:
         events: list[RecordedEvent] = []
         for message in messages:
             try:
-                event = EVENTS.decode(message.data)
+                event, is_astray = decode_event(message.subject, message.data)
             except UNREADABLE as error:
                 self._freeze(
                     UnreadableEvent(
@@ -139,7 +140,10 @@ class Effects:
                 return events, f"its event {message.sequence} cannot be read ({error})"
             events.append(
                 RecordedEvent(
-                    sequence=message.sequence, stored_at_s=message.stored_at_s, event=event
+                    sequence=message.sequence,
+                    stored_at_s=message.stored_at_s,
+                    event=event,
+                    void=is_astray,
                 )
             )
         return events, ""

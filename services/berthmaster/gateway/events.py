@@ -30,6 +30,7 @@ class Logged(msgspec.Struct, frozen=True, kw_only=True):
     event: WorkloadEvent
     sequence: int
     stored_at_s: float
+    is_astray: bool = False  # its subject names another: it is void
 
 
 class UnreadableEvent(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,9 +16,9 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.dead import bury
 from berthmaster.bus.endpoints import Endpoint, serve
 from berthmaster.bus.errors import BusError, StreamReplaced
+from berthmaster.bus.event_subjects import decode_event
 from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.joining import joined
-from berthmaster.bus.log import event_subject
 from berthmaster.bus.streams import ARCHIVE, CONTROL, WORKLOADS, stream_info
 from berthmaster.gateway.answers import fitted, overloaded, unavailable
 from berthmaster.gateway.core import WISH, Gateway
@@ -49,7 +49,7 @@ from berthmaster.lifecycle.instructions import (
 from berthmaster.logcheck.guard import LogGuard
 from berthmaster.messages.api import GATEWAY_VERBS, OPERATOR_VERBS, ApiReply
 from berthmaster.messages.control import QueueSetting
-from berthmaster.messages.families import CONTROL_FACTS, EVENTS, UNREADABLE, encode
+from berthmaster.messages.families import CONTROL_FACTS, UNREADABLE, encode
 from berthmaster.runtime.periodic import beats
 from berthmaster.runtime.service import Context, Service
 
@@ -205,14 +205,18 @@ class Shell:
 
     def _on_event(self, recorded: Recorded) -> None:
         try:
-            event = EVENTS.decode(recorded.data)
-            wrong = "" if event_subject(event) == recorded.subject else "it is another's event"
+            event, is_astray = decode_event(recorded.subject, recorded.data)
         except (*UNREADABLE, subjects.SubjectError) as error:
-            event, wrong = None, str(error)
-        if event is None or wrong:
-            self._freeze(recorded, wrong)
+            self._freeze(recorded, str(error))
             return
-        logged = Logged(event=event, sequence=recorded.sequence, stored_at_s=recorded.stored_at_s)
+        if is_astray:
+            self._letter(recorded, WORKLOADS, "", "it is another's event")
+        logged = Logged(
+            event=event,
+            sequence=recorded.sequence,
+            stored_at_s=recorded.stored_at_s,
+            is_astray=is_astray,
+        )
         if begun := self._tell(logged):
             self._start(begun)
 

@@ -183,7 +183,7 @@ def judged_story(
     verdicts = []
     for at, one in enumerate(story):
         told: Verdict | None = None
-        if at < ending:
+        if at < ending or one.void:
             told = Verdict.VOID
         elif at == ending:
             told = Verdict.COUNTED

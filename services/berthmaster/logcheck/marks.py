@@ -3,6 +3,7 @@ folder for it. What people accepted stands among what operators set.
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -93,6 +94,13 @@ async def keep(conn: Connection, mark: LogMark, folder: Path | None) -> None:
     if folder is not None:
         _into_folder(folder, mark.service, raw)
     await conn.store(subjects.log_mark(mark.service), raw)
+
+
+async def lost_of(conn: Connection, stream: str) -> Callable[[int], bool]:
+    """Whether a stream has lost a sequence, as far as a person accepted that. Raises BusError."""
+    fact, _ = await acceptance(conn, stream)
+    gaps = fact.missing if fact is not None else ()
+    return lambda sequence: any(gap.first <= sequence <= gap.last for gap in gaps)
 
 
 async def acceptance(conn: Connection, stream: str) -> tuple[LogAccepted | None, float]:

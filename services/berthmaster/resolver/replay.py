@@ -19,9 +19,10 @@ import msgspec
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
-from berthmaster.bus.decider_input import LOST
+from berthmaster.bus.event_subjects import decode_event
 from berthmaster.bus.follow import Recorded
 from berthmaster.bus.read import read_all, read_fleet_history
+from berthmaster.bus.rereading import LOST
 from berthmaster.bus.streams import ARCHIVE, CONTROL, WORKLOADS
 from berthmaster.engine.scoring.mix import sampled_from
 from berthmaster.lifecycle.fold import Verdict, of_gap
@@ -30,7 +31,6 @@ from berthmaster.messages.families import (
     ARCHIVED_STORIES,
     CONTROL_FACTS,
     DECISIONS,
-    EVENTS,
     FLEET_FACTS,
     UNREADABLE,
     encode,
@@ -55,6 +55,7 @@ class Inputs(NamedTuple):
     facts_gap: int = 0  # first one after it that FLEET_LOG came too late for; 0 = it has all
     unreadable: Sequence["Unreadable"] = ()  # events that froze their workloads
     archived: frozenset[int] = frozenset()  # decisions that only the archive has any more
+    void: frozenset[int] = frozenset()  # events that are known to be void before they are folded
 
     def is_lost(self, sequence: int) -> bool:
         """Whether the log has lost this one, and a person has accepted that."""
@@ -220,6 +221,9 @@ class _Fold:
         """Log and archive have every story whole: behind a gap nothing counts, but for what is
         missing since a damaged log was accepted."""
         know, at = self._know, (sequence, stored_at_s)
+        if sequence in self._inputs.void:
+            know.take_event(event, *at, Verdict.VOID)
+            return
         if know.take_event(event, *at) is not Verdict.MISSED:
             return
         judged = of_gap(event, self._inputs.is_lost)
@@ -330,12 +334,15 @@ async def read_inputs(conn: Connection) -> Inputs:
     facts: list[tuple[int, float, str, FleetFact]] = []
     fact_sequences: list[int] = []
     unreadable: list[Unreadable] = []
+    void: set[int] = set()
     controls: list[tuple[int, ControlFact]] = []
 
     def on_archived(r: Recorded) -> None:
         if subjects.is_archived_story(r.subject):
             for e in ARCHIVED_STORIES.decode(r.data).events:
                 events[e.sequence] = (e.sequence, e.stored_at_s, e.event)
+                if e.void:
+                    void.add(e.sequence)
         else:
             decision = DECISIONS.decode(r.data)
             archived[decision.cell, decision.number] = decision
@@ -345,7 +352,10 @@ async def read_inputs(conn: Connection) -> Inputs:
             decisions[r.sequence] = (r.sequence, DECISIONS.decode(r.data))
             return
         try:
-            events[r.sequence] = (r.sequence, r.stored_at_s, EVENTS.decode(r.data))
+            event, is_astray = decode_event(r.subject, r.data)
+            events[r.sequence] = (r.sequence, r.stored_at_s, event)
+            if is_astray:
+                void.add(r.sequence)
         except UNREADABLE as error:
             where = subjects.parse_workload_event(r.subject)
             unreadable.append(Unreadable(r.sequence, where.tenant, where.id, str(error)))
@@ -375,6 +385,7 @@ async def read_inputs(conn: Connection) -> Inputs:
         facts_from=fact_sequences[0] if fact_sequences else 1,
         facts_gap=next((b - 1 for a, b in pairwise(fact_sequences) if b > a + 1), 0),
         unreadable=unreadable,
+        void=frozenset(void),
     )
 
 

@@ -26,6 +26,7 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server, ServerCluster, ServerConfig
 from berthmaster.bus.endpoints import Endpoint, serve
 from berthmaster.bus.errors import BusError
+from berthmaster.bus.event_subjects import event_subject
 from berthmaster.bus.keys import (
     account_jwts,
     account_key,
@@ -35,7 +36,6 @@ from berthmaster.bus.keys import (
     server_config,
     sign_user,
 )
-from berthmaster.bus.log import event_subject
 from berthmaster.bus.permissions import BACKED_UP, STREAMS, inbox_prefix
 from berthmaster.bus.streams import ensure_streams
 from berthmaster.messages.families import encode

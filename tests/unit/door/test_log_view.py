@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from berthmaster.bus.log import event_subject
+from berthmaster.bus.event_subjects import event_subject
 from berthmaster.door.log_view import (
     Behind,
     Frozen,
@@ -15,7 +15,7 @@ from berthmaster.door.log_view import (
     StoredHint,
     Unreadable,
 )
-from berthmaster.lifecycle.fold import key
+from berthmaster.lifecycle.fold import Verdict, key
 from berthmaster.messages.door import OwnWorkload
 from berthmaster.messages.families import encode
 from berthmaster.messages.placement import HUB_CELL, PodBinding
@@ -295,18 +295,32 @@ def test_a_job_whose_story_cannot_be_read_is_frozen_for_its_cluster_only() -> No
     log.place(RED, "other")
 
 
-def test_an_event_under_anothers_subject_freezes_that_workload() -> None:
+def test_an_event_under_anothers_subject_is_void_and_the_next_honest_one_counts() -> None:
     log = at_work()
     log.place(RED)
     log.last += 1
-    with pytest.raises(Unreadable, match="another's"):
-        log.view.take(
-            "berth.workload.acme.train.succeeded.red",
-            log.last,
-            1.0,
-            encode(succeeded(log.last - 1, BLUE)),
-        )
-    assert isinstance(log.view.story(RED, "acme", "train"), Frozen)
+    lie = encode(succeeded(log.last - 1, BLUE))
+    assert log.view.take("berth.workload.acme.train.succeeded.red", log.last, 1.0, lie) == ""
+    told = log.view.story(RED, "acme", "train")
+    assert isinstance(told, OwnWorkload)
+    assert (told.state, told.sequence) == ("placed", log.last)
+    assert isinstance(log.view.check(RED, claimed(log.last), again=False), Store)
+
+
+def test_an_event_behind_a_gap_is_in_doubt_until_its_story_is_read() -> None:
+    log = at_work()
+    log.place(RED)
+    known = log.last
+    log.last += 9
+    lie = succeeded(log.last - 1, RED)
+    subject = "berth.workload.acme.train.succeeded.red"
+    assert log.view.take(subject, log.last, 1.0, encode(lie)) == ""
+    assert log.view.doubts == [("acme", "train", log.last)]
+    told = log.view.story(RED, "acme", "train")
+    assert isinstance(told, OwnWorkload)
+    assert told.sequence == known
+    assert log.view.settle(lie, log.last, 1.0, encode(lie), Verdict.VOID) == ""
+    assert isinstance(log.view.check(RED, claimed(log.last), again=False), Store)
 
 
 def test_a_late_event_opens_no_ended_workload_anew() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from berthmaster import messages as package
 from berthmaster.bus import subjects
-from berthmaster.bus.log import event_subject
+from berthmaster.bus.event_subjects import event_subject
 from berthmaster.messages import families
 from berthmaster.messages.api import ApiReply, SubmitRequest
 from berthmaster.messages.control import ControlFact, QueueSetting

@@ -1,0 +1,110 @@
+"""Reads stories again that a follower of the log has heard of behind a gap.
+
+An event that names one before it that was not heard counts for nothing by itself: either the one
+before was removed meanwhile, or the event is a lie (see lifecycle/fold.py). The whole story tells
+which. It is read from the stream's leader, once for all events of a workload that are in doubt, and
+for as long as it takes: nothing of the workload counts before.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final, NamedTuple
+
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.errors import BusError
+from berthmaster.bus.log import EventLog, Message, decode_story
+from berthmaster.lifecycle.fold import Verdict, judged_story
+from berthmaster.messages.families import UNREADABLE
+from berthmaster.messages.workload import WorkloadEvent
+
+AT_ONCE: Final = 64
+PAUSE_S: Final = 0.25
+LOST: Final = "events of it are missing from the log"
+
+Name = tuple[str, str]  # tenant and id
+Spawn = Callable[[Coroutine[Any, Any, None]], object]
+
+
+class Judged(NamedTuple):
+    """One event of a story, and what became of it."""
+
+    message: Message
+    event: WorkloadEvent
+    verdict: Verdict
+
+
+class Rereading:
+    """Of one follower."""
+
+    def __init__(
+        self,
+        conn: Connection,
+        spawn: Spawn,
+        *,
+        judged: Callable[[Name, Sequence[Judged]], None],
+        unreadable: Callable[[Name, int, str], None],
+        accepted: Callable[[], Awaitable[Callable[[int], bool]]] | None = None,
+    ) -> None:
+        """``judged`` takes a whole story; ``unreadable`` a workload that must be left alone, with a
+        sequence and why. ``accepted``: reads anew what ``is_lost`` is."""
+        self._accepted = accepted
+        self.is_lost: Callable[[int], bool] = lambda _: False  # see LogGuard
+        self._conn = conn
+        self._log = EventLog(conn)
+        self._spawn = spawn
+        self._judged = judged
+        self._unreadable = unreadable
+        self._doubted: dict[Name, int] = {}  # the last event of it that was heard behind a gap
+        self._turns = asyncio.Semaphore(AT_ONCE)
+
+    def doubt(self, tenant: str, workload_id: str, sequence: int) -> None:
+        """This event was heard behind a gap."""
+        name = (tenant, workload_id)
+        is_new = name not in self._doubted
+        self._doubted[name] = sequence
+        if is_new:
+            self._spawn(self._reread(name))
+
+    async def _reread(self, name: Name) -> None:
+        read_to = 0
+        try:
+            while read_to < self._doubted[name]:
+                try:
+                    async with self._turns:
+                        messages = await self._log.story(*name)
+                    story = decode_story(messages)
+                    if self._accepted is not None:
+                        self.is_lost = await self._accepted()
+                except BusError as error:
+                    self._conn.log.warning(
+                        "cannot read a story", workload="/".join(name), why=str(error)
+                    )
+                    await asyncio.sleep(PAUSE_S)
+                    continue
+                except UNREADABLE as error:
+                    self._unreadable(name, self._doubted[name], str(error))
+                    return
+                _, verdicts = judged_story(*name, story, self.is_lost)
+                found = [
+                    Judged(message, one.event, verdict)
+                    for message, one, verdict in zip(messages, story, verdicts, strict=True)
+                ]
+                self._tell(name, found)
+                # Nothing there: it ended, its tombstone is gone, and nothing of it is to come.
+                read_to = messages[-1].sequence if messages else self._doubted[name]
+        finally:
+            del self._doubted[name]
+
+    def _tell(self, name: Name, found: Sequence[Judged]) -> None:
+        for one in found:
+            if one.verdict is Verdict.MISSED:
+                self._unreadable(name, one.message.sequence, LOST)
+                return
+        for one in found:
+            if one.verdict is Verdict.VOID and one.message.sequence >= self._doubted[name]:
+                self._conn.log.warning(
+                    "an event builds on what never was: void",
+                    subject=one.message.subject,
+                    sequence=one.message.sequence,
+                )
+        self._judged(name, found)
