@@ -21,6 +21,7 @@ from berthmaster.bus.embedded import Server
 from berthmaster.bus.errors import ApiError
 from berthmaster.bus.event_subjects import event_subject
 from berthmaster.bus.streams import WORKLOADS, stream_info
+from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.instructions import Refused, Stored
 from berthmaster.messages.api import GetReply, WhyReply
 from berthmaster.messages.families import encode
@@ -148,7 +149,8 @@ def test_no_lie_ends_moves_or_freezes_a_job_that_runs_elsewhere(tmp_path: Path) 
                 assert await bus.state() == "running"
                 assert "frozen" not in await bus.why_is(VICTIM)
                 # Its executor was refused once, and ends it all the same.
-                await bus.tell(Succeeded, VICTIM, tail, digest="d", submitted_at_s=1.0)
+                digest = request_digest(job(VICTIM, gpus=1))
+                await bus.tell(Succeeded, VICTIM, tail, digest=digest, submitted_at_s=1.0)
                 async with asyncio.timeout(10):
                     while await bus.state() != "succeeded":
                         await asyncio.sleep(0.02)
