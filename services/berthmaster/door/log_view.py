@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from berthmaster.bus.event_subjects import decode_event
-from berthmaster.bus.subjects import SubjectError, parse_workload_event
+from berthmaster.bus.subjects import SubjectError, aggregate, parse_workload_event
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
 from berthmaster.messages.door import ExecutorEvent, OwnWorkload
 from berthmaster.messages.families import UNREADABLE, encode, event_kind
@@ -311,8 +311,10 @@ class LogView:
         """Whether an executor's event may follow, as of ``event.after``."""
         if event.cluster != cluster:
             return Refuse("cluster: it is about another cluster than the one that tells it")
-        if not (event.tenant and event.id):
-            return Refuse("tenant, id: empty")
+        try:
+            aggregate(event.tenant, event.id)
+        except SubjectError as error:
+            return Refuse(f"tenant, id: {error}")
         if event.after > self.position:
             return Behind()
         name = key(event.tenant, event.id)

@@ -374,3 +374,11 @@ def test_a_letter_names_no_workload_of_others() -> None:
     assert log.view.concerns(RED, "acme/train")
     assert not log.view.concerns(BLUE, "acme/train")
     assert not log.view.concerns(RED, "")
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("name", ["", "x" * 600])
+def test_a_name_that_no_subject_holds_is_refused(name: str, again: bool) -> None:
+    found = at_work().view.check(RED, claimed(1, name=name), again=again)
+    assert isinstance(found, Refuse)
+    assert found.why.startswith("tenant, id: ")
