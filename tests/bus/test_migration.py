@@ -11,7 +11,7 @@ from berthmaster.bus import claims
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server, ServerConfig
 from berthmaster.bus.event_subjects import event_subject
-from berthmaster.bus.keys import KeysError, creds_file, make_keys, server_config
+from berthmaster.bus.keys import KeysError, account_key, creds_file, make_keys, server_config
 from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.bus.streams import WORKLOADS, ensure_streams, stream_info
 from berthmaster.cli.keys_commands import carry_over
@@ -63,7 +63,7 @@ async def test_keys_and_messages_are_those_of_before(tmp_path: Path) -> None:
     aside.rename(messages)
 
     for folder in (data, half):
-        assert "credentials for 5 users" in carry_over(folder)
+        assert carry_over(folder).endswith("credentials for 5 users; messages are kept")
         keys = folder / "keys"
         assert not [*keys.glob("*.nk"), *keys.glob("users.conf")]
         assert make_keys(keys, []) == public
@@ -85,6 +85,18 @@ def test_the_folder_of_several_servers_is_refused_with_what_helps(tmp_path: Path
     with pytest.raises(KeysError, match=r"`berth backup FOLDER`; with this one, .*`berth restore"):
         carry_over(tmp_path)
     assert not list((tmp_path / "keys").iterdir())
+
+
+def test_keys_without_messages_beside_them_are_told_what_to_do_where_those_are(
+    tmp_path: Path,
+) -> None:
+    keys = tmp_path / "keys"
+    keys.mkdir()
+    seed = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)
+    (keys / "gateway.nk").write_bytes(seed)
+    said = carry_over(tmp_path)
+    assert f"rename the folder jetstream/BERTH to {account_key(keys, 'CORE')}" in said
+    assert creds_file(keys, "gateway").exists()
 
 
 def test_a_seed_that_is_none_is_named_and_nothing_is_dropped(tmp_path: Path) -> None:

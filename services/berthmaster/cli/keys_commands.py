@@ -82,9 +82,15 @@ def carry_over(data: Path) -> str:
     users = migrate_keys(folder)
     messages = data / "jetstream" / "jetstream"
     old, new = messages / OLD_ACCOUNT, messages / account_key(folder, "CORE")
+    kept = "messages are kept"
     if old.is_dir():
         if new.exists():
             raise KeysError(f"{new} is there beside {old}: which of them holds the messages?")
         old.rename(new)
+    elif not new.is_dir():
+        kept = (
+            f"no messages are here: where they are, in a server's volume say, rename the folder "
+            f"jetstream/{OLD_ACCOUNT} to {new.name} while that server is stopped"
+        )
     drop_old_form(folder)
-    return f"{data}: credentials for {len(users)} users; messages are kept"
+    return f"{data}: credentials for {len(users)} users; {kept}"
