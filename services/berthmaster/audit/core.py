@@ -211,6 +211,10 @@ class Auditor:
         first = damage.missing[0][0] if damage.missing else 0
         self._find("the logs are whole", damage.stream, damage.what + damage.told_jobs, first)
 
+    def on_unreadable(self, subject: str, what: str, sequence: int) -> None:
+        """A message that this version cannot read: what it is about may be frozen."""
+        self._find("every message can be read", subject, what, sequence)
+
     # What the nodes say
 
     def on_copy(self, report: CopyReport, stored_at_s: float) -> None:

@@ -33,10 +33,12 @@ class Unreadable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def audit(
-    conn: Connection, *, unreadable: Callable[[Unreadable], None] = lambda _: None
+    conn: Connection, *, unreadable: Callable[[Unreadable], None] | None = None
 ) -> AuditReport:
-    """Judge all that the log, its archive and the fleet's history hold. Raises BusError,
-    TimeoutError."""
+    """Judge all that the log, its archive and the fleet's history hold. ``unreadable`` takes what
+    cannot be read; without it each is a finding. Raises BusError, TimeoutError."""
+    dark: list[Unreadable] = []
+    take_unreadable = unreadable or dark.append
     log: dict[int, tuple[float, WorkloadEvent | Decision]] = {}
     astray: set[int] = set()  # events whose content is another's than their subject says
     auditor = Auditor(holds=lambda sequence: sequence in log)
@@ -49,7 +51,7 @@ async def audit(
             try:
                 take(recorded)
             except UNREADABLE as error:
-                unreadable(
+                take_unreadable(
                     Unreadable(
                         stream=stream,
                         subject=recorded.subject,
@@ -99,4 +101,7 @@ async def audit(
     await read_fleet_history(conn, readable(FLEET_LOG, on_fact))
     for each in damage:
         auditor.on_damage(each)
+    for letter in dark:  # last: there may be more of them than findings that are shown
+        what = f"a message of {letter.stream} cannot be read: {letter.reason}"
+        auditor.on_unreadable(letter.subject, what, letter.sequence)
     return auditor.report(final_s=read_at_s)

@@ -9,6 +9,7 @@ from berthmaster.cli.session import EXIT_FAILED, Session, bus_command
 from berthmaster.messages.api import AcceptLogRequest
 
 if TYPE_CHECKING:
+    from berthmaster.audit.story import Line
     from berthmaster.logcheck.core import Damage
 
 
@@ -59,6 +60,37 @@ async def accept_log(session: Session, stream: str, reason: str, yes: bool) -> i
         reply = await berth.accept_log(request)
     session.out.document(reply, lambda: f"{stream} is accepted up to {last}: {reply.note}")
     return 0
+
+
+@repair.command("inspect")
+@click.argument("workload", metavar="TENANT/ID")
+@bus_command
+async def inspect_story(session: Session, workload: str) -> int:
+    """Show a workload's story as the log has it, and what readers make of each message.
+
+    Ends with 1 if one of them cannot be read, is impossible, or has lost what it follows on.
+    """
+    from berthmaster.audit.story import GOOD, inspect
+    from berthmaster.cli.render.terminal import safe
+
+    tenant, _, name = workload.partition("/")
+    if not (tenant and name) or "/" in name:
+        raise click.BadParameter("it is TENANT/ID", param_hint="TENANT/ID")
+    async with session.client() as berth:
+        lines = await read(inspect(berth.connection, tenant, name))
+    session.out.document(lines, lambda: safe(_story(workload, lines)))
+    return 0 if lines and all(line.verdict in GOOD for line in lines) else EXIT_FAILED
+
+
+def _story(workload: str, lines: "list[Line]") -> str:
+    if not lines:
+        return f"The log has nothing of {workload}"
+    return "\n".join(
+        f"{line.sequence:>10}  {line.verdict:<10}  {line.kind or line.subject}"
+        + (f" after {line.after} by {line.by}" if line.after is not None else "")
+        + (f": {line.why}" if line.why else "")
+        for line in lines
+    )
 
 
 def _lines(stream: str, damage: "list[Damage]") -> str:
