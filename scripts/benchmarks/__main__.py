@@ -31,9 +31,11 @@ MODULES = {
     "placement": ("placement", "placement_hub"),
     "simulation": ("simulation",),
     "chaos": ("chaos",),
+    "flood": ("flood",),
 }
 ONLY_BY_NAME = {
     "chaos",
+    "flood",
     "kubernetes",
     "lookback",
     "muri",

@@ -8,8 +8,9 @@ import pytest
 
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server
-from berthmaster.bus.endpoints import Endpoint, Endpoints, Stopping, serve
+from berthmaster.bus.endpoints import Endpoint, Endpoints, Fairness, Stopping, serve
 from berthmaster.bus.errors import BusError, NoAnswer, NotConnected, TooLarge
+from berthmaster.bus.turns import Share
 from tests.bus.proxy import Passing, proxied
 from tests.bus.tools import Lines, connected, patiently, story, task, until
 
@@ -21,7 +22,7 @@ def failed(subject: str, error: Exception) -> bytes:
 
 
 async def served(
-    conn: Connection, answer: Answer, *, subject: str = "berth.api.*.echo", **more: float
+    conn: Connection, answer: Answer, *, subject: str = "berth.api.*.echo", **more: object
 ) -> Endpoints:
     return await serve(
         conn,
@@ -175,7 +176,7 @@ async def test_beyond_the_bound_the_answer_is_overloaded_and_comes_at_once(
         ]
         await until(lambda: waiting == 3)
         reply = await asker.request("berth.api.acme.echo", b"one too many", timeout_s=5)
-        assert reply.data == b"berth.api.acme.echo overloaded"
+        assert reply.data == b"at most 3 requests at once overloaded"
         go_on.set()
         assert [(await one).data for one in first] == [b"0", b"1", b"2"]
         assert (await asker.request("berth.api.acme.echo", b"again")).data == b"again"
@@ -348,3 +349,31 @@ async def test_serving_on_a_closed_connection_is_an_error(server: Server) -> Non
     with pytest.raises(NotConnected, match="cannot serve berth-tester"):
         await served(conn, echo)
     assert issubclass(NotConnected, BusError)
+
+
+@story
+async def test_one_who_asks_without_end_is_refused_and_the_others_have_their_turn(
+    server: Server,
+) -> None:
+    async with connected(server.url) as conn, connected(server.url, "asker") as asker:
+        order: list[bytes] = []
+
+        async def note(subject: str, data: bytes) -> bytes:
+            order.append(data)
+            return data
+
+        share = Share(in_hand=40, bytes_in_hand=10_000, per_s=10_000.0)
+        by_tenant = Fairness(lambda subject: subject.split(".")[2], share)
+        await served(conn, note, subject="berth.api.*.echo", fairness=by_tenant)
+        flood = [asker.request("berth.api.evil.echo", b"evil") for _ in range(400)]
+        asked = [asker.request("berth.api.acme.echo", b"acme") for _ in range(5)]
+        replies = [reply.data for reply in await asyncio.gather(*flood, *asked)]
+        assert replies[-5:] == [b"acme"] * 5
+        refused = [data for data in replies if data.endswith(b"overloaded")]
+        assert refused
+        assert set(refused) == {b"at most 40 requests of one tenant at once overloaded"}
+        assert order.count(b"evil") + len(refused) == 400
+        large = [asker.request("berth.api.evil.echo", b"x" * 6_000) for _ in range(2)]
+        both = sorted(len(reply.data) for reply in await asyncio.gather(*large))
+        assert both[1] == 6_000
+        assert (await asker.request("berth.api.evil.echo", b"x" * 20_000)).data == b"x" * 20_000

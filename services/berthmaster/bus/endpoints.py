@@ -1,7 +1,8 @@
 """Request endpoints through the NATS micro-service API: discoverable, shared by replicas, bounded.
 
-Handlers of one service run concurrently up to a bound; a request beyond it is answered at once
-with what the service says to that, instead of waiting until its sender has given up. Whatever goes
+Handlers of one service run concurrently up to a bound, and those who ask are served in turn where
+the service says who they are (turns.py); a request beyond the bounds is answered at once with what
+the service says to that, instead of waiting until its sender has given up. Whatever goes
 wrong, whoever asked gets an answer; except that none is sent when it cannot arrive: the server
 keeps the way back for a while after the request, and only for the connection that brought it.
 """
@@ -13,6 +14,7 @@ from typing import Final, NamedTuple
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError, NotConnected, TooLarge
 from berthmaster.bus.nats_py import errors as nats_errors
+from berthmaster.bus.turns import Share, Turns
 
 # isort: split
 from nats import micro  # after nats_py, which sees to what nats imports
@@ -38,6 +40,14 @@ class Endpoint(NamedTuple):
 
     subject: str
     answer: Answer
+    work: int = 1  # about how long its steps keep the event loop, of turns.PORTION
+
+
+class Fairness(NamedTuple):
+    """Who asks, and what each of them may have."""
+
+    asker: Callable[[str], str]  # of a request's subject
+    share: Share
 
 
 class _Asked(NamedTuple):
@@ -147,27 +157,50 @@ async def serve(
     overloaded: Callable[[str], bytes],
     failed: Failed,
     max_concurrent: int = MAX_CONCURRENT,
+    fairness: Fairness | None = None,
     answer_limit_s: float = ANSWER_LIMIT_S,
 ) -> Endpoints:
-    """Start answering. ``overloaded(subject)`` and ``failed(subject, error)`` make the replies for
-    requests beyond the bound and for handlers that raised, took too long (TimeoutError), answered
+    """Start answering. ``overloaded(why)`` and ``failed(subject, error)`` make the replies for
+    requests beyond the bounds and for handlers that raised, took too long (TimeoutError), answered
     too much (TooLarge) or were cut short (Stopping). Raises NotConnected."""
     tasks: set[asyncio.Task[None]] = set()
     answers = _Answers(conn, failed, answer_limit_s)
+    turns = Turns(fairness.share) if fairness is not None else None
+    full = f"at most {max_concurrent} requests at once"
+
+    def begin(asked: _Asked, endpoint: Endpoint, over: Callable[[], None]) -> None:
+        work = _work(conn, asked, endpoint, answers, failed, answer_limit_s)
+        task = asyncio.create_task(work, name=asked.request.subject)
+        tasks.add(task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            tasks.discard(task)
+            over()
+
+        task.add_done_callback(ended)
+
+    def queue(turns: Turns, asker: str, asked: _Asked, endpoint: Endpoint) -> str:
+        size = len(asked.request.data)
+
+        def start() -> None:
+            begin(asked, endpoint, lambda: turns.leave(asker, size))
+
+        return turns.join(asker, size, endpoint.work, start)
 
     def handler(endpoint: Endpoint) -> Callable[[Request], Awaitable[None]]:
         async def accept(request: Request) -> None:
             if answers.astray(request):
                 return
             asked = answers.asked(request)
-            if len(tasks) >= max_concurrent:
-                await answers.send(asked, overloaded(request.subject))
-                return
-            task = asyncio.create_task(
-                _work(conn, asked, endpoint, answers, failed, answer_limit_s), name=request.subject
-            )
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
+            why = ""
+            if len(tasks) + (turns.waiting if turns is not None else 0) >= max_concurrent:
+                why = full
+            elif turns is not None and fairness is not None:
+                why = queue(turns, fairness.asker(request.subject), asked, endpoint)
+            else:
+                begin(asked, endpoint, lambda: None)
+            if why:
+                await answers.send(asked, overloaded(why))
 
         return accept
 

@@ -100,6 +100,9 @@ def submit(shared: SharedState, asked: Requested, tenant: str, now_s: float) -> 
     refusal = queue_refusal(shared.queues, tenant, request.queue)
     if refusal is None:
         refusal = limit_refusal(shared.queues[request.queue], request, shared.view.waiting)
+    most = shared.limits.max_open_of_tenant
+    if refusal is None and shared.view.open_of(tenant) >= most:
+        refusal = overloaded(f"{most} workloads of a tenant may be open, and they are")
     if refusal is None and shared.is_full:
         refusal = overloaded("the log of workloads is nearly full; running jobs are not affected")
     if refusal is not None:  # unless it is an old acquaintance

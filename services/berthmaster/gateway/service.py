@@ -14,12 +14,13 @@ from typing import Final
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.dead import bury
-from berthmaster.bus.endpoints import Endpoint, serve
+from berthmaster.bus.endpoints import Endpoint, Fairness, serve
 from berthmaster.bus.errors import BusError, StreamReplaced
 from berthmaster.bus.event_subjects import decode_event
 from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.joining import joined
 from berthmaster.bus.streams import ARCHIVE, CONTROL, WORKLOADS, stream_info
+from berthmaster.bus.turns import PORTION, Share
 from berthmaster.gateway.answers import fitted, overloaded, unavailable
 from berthmaster.gateway.core import WISH, Gateway
 from berthmaster.gateway.effects import Effects
@@ -54,8 +55,16 @@ from berthmaster.runtime.periodic import beats
 from berthmaster.runtime.service import Context, Service
 
 MAX_LETTERS: Final = 100  # dead letters that wait to be sent; the log has their originals
+WORK: Final = {"list": PORTION}  # a long page keeps the event loop for milliseconds
+OPERATORS: Final = ""  # whoever orders has a turn of his own
 REPLY_MARGIN_BYTES: Final = 1024  # of the server's limit, for subject and headers
 NO_STREAM: Final = 10059
+
+
+def asker(subject: str) -> str:
+    """Whose turn a request takes."""
+    parts = subject.split(".")
+    return parts[2] if parts[1] == "api" else OPERATORS
 
 
 class Shell:
@@ -72,6 +81,7 @@ class Shell:
             limits=Limits(
                 max_in_flight=settings.max_in_flight,
                 full_share=settings.full_share,
+                max_open_of_tenant=settings.tenant_open_workloads,
                 keep_ended_s=settings.tombstone_days * 86_400,
             ),
         )
@@ -93,13 +103,21 @@ class Shell:
         ctx.spawn(self._follow_sound_log(), name="follow log")
         ctx.spawn(self._watch_size(), name="watch size")
         ctx.spawn(self._tick(), name="tick")
-        limit = ctx.settings.max_in_flight
+        settings = ctx.settings
+        limit = settings.max_in_flight
+        share = Share(
+            min(settings.tenant_in_flight, limit),
+            settings.tenant_bytes_in_flight,
+            settings.tenant_requests_per_s,
+        )
         endpoints = await serve(
             self._conn,
             "berth-gateway",
             {
                 **{
-                    verb: Endpoint(subjects.api_of_all_tenants(verb), self._answer_tenant)
+                    verb: Endpoint(
+                        subjects.api_of_all_tenants(verb), self._answer_tenant, WORK.get(verb, 1)
+                    )
                     for verb in GATEWAY_VERBS
                 },
                 **{
@@ -109,9 +127,10 @@ class Shell:
             },
             version=version("berthmaster"),
             description="Takes, changes and shows workloads; takes operators' orders",
-            overloaded=lambda _: encode(overloaded(f"at most {limit} requests at once")),
+            overloaded=lambda why: encode(overloaded(why)),
             failed=lambda _, __: encode(unavailable("the gateway failed; repeating is safe")),
             max_concurrent=limit,
+            fairness=Fairness(asker, share),
         )
         ctx.health.ready("endpoints", True)
         ctx.log.info("serving", instance=self._life)

@@ -17,6 +17,29 @@ class GatewaySettings(CommonSettings):
         help="requests in hand at once; beyond it they are refused at once. At 0.5 ms each this "
         "many is half a second's worth: who would wait longer had better come again",
     )
+    tenant_in_flight: int = setting(
+        512,
+        least=1,
+        most=65_536,
+        help="requests of one tenant in hand at once; tenants are served in turn, so this bounds "
+        "how long one waits for himself",
+    )
+    tenant_bytes_in_flight: int = setting(
+        16 * 1024 * 1024, least=1024, most=1024**3, help="bytes of those requests"
+    )
+    tenant_requests_per_s: float = setting(
+        5_000.0,
+        least=1,
+        most=1_000_000,
+        help="requests of one tenant in a second; a gateway answers some thousands in all",
+    )
+    tenant_open_workloads: int = setting(
+        100_000,
+        least=1,
+        most=10_000_000,
+        help="workloads of one tenant that have not ended; each is kept in the memory of every "
+        "service that decides",
+    )
     settle_limit_s: float = setting(
         1.2,
         least=0.1,

@@ -17,6 +17,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     max_in_flight: int = 1024  # conversations at once
     max_tries: int = 8  # of one change whose workload keeps moving
+    max_open_of_tenant: int = 100_000
     full_share: float = 0.9  # of the log's size limit, from which no submit is taken
     keep_ended_s: float = 30 * 86_400.0  # as long as tombstones are kept
 

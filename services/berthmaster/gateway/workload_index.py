@@ -312,6 +312,11 @@ class WorkloadIndex:
         """Why it is frozen, or nothing."""
         return self._frozen.get(key(tenant, workload_id), "")
 
+    def open_of(self, tenant: str) -> int:
+        """How many workloads of a tenant have not ended."""
+        known = self._tenants.get(tenant)
+        return len(known.open) if known else 0
+
     def find(self, tenant: str, workload_id: str) -> Workload | None:
         """An open workload."""
         known = self._tenants.get(tenant)

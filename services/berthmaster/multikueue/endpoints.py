@@ -29,7 +29,7 @@ class WhyEndpoint:
             {"why": Endpoint(subjects.api_of_all_tenants("why"), self._answer)},
             version="1.0.0",
             description="Why there, why not yet, of what goes by way of the hub",
-            overloaded=lambda _: encode(_busy("too many questions at once; ask again")),
+            overloaded=lambda why: encode(_busy(f"{why}; ask again")),
             failed=lambda _, error: encode(_busy(f"the question failed: {error}")),
             max_concurrent=AT_ONCE,
         )

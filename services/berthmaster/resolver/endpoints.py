@@ -11,10 +11,11 @@ from typing import Final
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
-from berthmaster.bus.endpoints import Endpoint, Endpoints, serve
+from berthmaster.bus.endpoints import Endpoint, Endpoints, Fairness, serve
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.log import last_message, next_message
 from berthmaster.bus.streams import ARCHIVE, WORKLOADS
+from berthmaster.bus.turns import PORTION, Share
 from berthmaster.lifecycle.fold import key
 from berthmaster.messages.api import Refusal, WhatifReply, WhatifRequest, WhyReply, WhyRequest
 from berthmaster.messages.explain import decoded
@@ -33,6 +34,8 @@ from berthmaster.resolver.answers.whatif import Budget
 from berthmaster.resolver.core import Resolver
 
 AT_ONCE: Final = 64  # questions in hand
+# Of one tenant: a third of them, so that several find room.
+SHARE: Final = Share(in_hand=AT_ONCE // 3, bytes_in_hand=4 * 1024 * 1024, per_s=500.0)
 WHATIF_LIMIT_S: Final = 2.0  # of work; whoever asked gets what was found until then
 STRETCH_S: Final = 0.002  # of steps in one go
 BATCH_HEADROOM: Final = 1000  # a decision stands at most so far before its events
@@ -53,16 +56,21 @@ class Questions:
             self._conn,
             "berth-resolver",
             {
-                "why": Endpoint(subjects.api_of_all_tenants("why"), self._answer_why),
-                "dry_run": Endpoint(subjects.api_of_all_tenants("dry_run"), self._answer_dry_run),
-                "whatif": Endpoint(subjects.api_of_all_tenants("whatif"), self._answer_whatif),
+                "why": Endpoint(subjects.api_of_all_tenants("why"), self._answer_why, PORTION // 2),
+                "dry_run": Endpoint(
+                    subjects.api_of_all_tenants("dry_run"), self._answer_dry_run, PORTION // 2
+                ),
+                "whatif": Endpoint(
+                    subjects.api_of_all_tenants("whatif"), self._answer_whatif, PORTION // 2
+                ),
                 "whatif_of_all": Endpoint(subjects.operator("whatif"), self._answer_whatif),
             },
             version="1.0.0",
             description="Why there, why not yet, and what if",
-            overloaded=lambda _: encode(_busy("too many questions at once; ask again")),
+            overloaded=lambda why: encode(_busy(f"{why}; ask again")),
             failed=lambda _, error: encode(_busy(f"the question failed: {error}")),
             max_concurrent=AT_ONCE,
+            fairness=Fairness(lambda subject: subject.split(".")[2], SHARE),
         )
 
     async def _answer_why(self, subject: str, data: bytes) -> bytes | None:
