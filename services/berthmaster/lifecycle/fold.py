@@ -46,6 +46,7 @@ from berthmaster.messages.workload import (
 
 Key = NewType("Key", str)
 _ENDINGS: Final = (Succeeded, Failed, Cancelled)
+_NEW: Final = State.NEW  # of an enum, looking it up takes longer than comparing
 
 
 def key(tenant: str, workload_id: str) -> Key:
@@ -124,23 +125,26 @@ def offer(
     """
     if sequence <= workload.sequence:
         return Verdict.REPEATED
-    # Nothing follows what is not stored yet: no story holds it.
-    if event.after >= sequence or judged is Verdict.VOID:
-        workload.sequence = sequence
-        return Verdict.VOID
-    if judged is Verdict.COUNTED:  # it follows on what this reader has not seen
-        workload.sequence = max(workload.sequence, event.after)
-    left_over = workload.state is State.NEW and event.after > 0
-    if isinstance(event, _ENDINGS) and not workload.ended:
-        if left_over or judged is Verdict.COUNTED:
-            _raise_tombstone(workload, event, sequence, stored_at_s)
-            return Verdict.COUNTED
-    elif left_over and not isinstance(event, Submitted):
-        workload.sequence = sequence
-        return Verdict.VOID
-    if event.after > workload.sequence and not workload.ended:
-        return Verdict.MISSED
+    # Most events follow on what was seen, and need no second thought.
     is_next = event.after == workload.sequence
+    if not is_next or judged is not None or workload.state is _NEW:
+        # Nothing follows what is not stored yet: no story holds it.
+        if event.after >= sequence or judged is Verdict.VOID:
+            workload.sequence = sequence
+            return Verdict.VOID
+        if judged is Verdict.COUNTED:  # it follows on what this reader has not seen
+            workload.sequence = max(workload.sequence, event.after)
+        left_over = workload.state is _NEW and event.after > 0
+        if isinstance(event, _ENDINGS) and not workload.ended:
+            if left_over or judged is Verdict.COUNTED:
+                _raise_tombstone(workload, event, sequence, stored_at_s)
+                return Verdict.COUNTED
+        elif left_over and not isinstance(event, Submitted):
+            workload.sequence = sequence
+            return Verdict.VOID
+        if event.after > workload.sequence and not workload.ended:
+            return Verdict.MISSED
+        is_next = event.after == workload.sequence
     workload.sequence = sequence
     if not is_next:
         return Verdict.VOID
