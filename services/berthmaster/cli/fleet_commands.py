@@ -19,6 +19,12 @@ from berthmaster.messages.control import QueuePlace, QueueSetting
 from berthmaster.messages.fleet import NodeReport
 
 CONTROL_INTERVAL_S = 2.0
+_ALLOWED: Final = {
+    "allow_tolerations": "tolerations",
+    "allow_node_labels": "node_labels",
+    "allow_images": "images",
+    "allow_models": "gpu_models",
+}
 _AMOUNTS: Final = {
     "guarantee": "guarantee_gpu_milli",
     "deserved": "deserved_gpu_milli",
@@ -234,6 +240,25 @@ async def queue_list(session: Session) -> None:
 @click.option("--max-job", metavar="GPUS", help="GPUs of its largest job; 'none' = no limit.")
 @click.option("--max-running", metavar="JOBS", help="Jobs of it that run; 'none' = no limit.")
 @click.option("--max-waiting", metavar="JOBS", help="Jobs of it that wait; 'none' = no limit.")
+@click.option("--max-priority", metavar="N", help="Of its jobs; 'none' = no limit.")
+@click.option(
+    "--allow-tolerations",
+    metavar="KEY,…",
+    help="Taints that its jobs may tolerate; 'any' = all, '' = none.",
+)
+@click.option(
+    "--allow-node-labels",
+    metavar="KEY,…",
+    help="Node labels that its jobs may require; 'any' = all, '' = none.",
+)
+@click.option(
+    "--allow-images",
+    metavar="IMAGE,…",
+    help="Images of its jobs, or beginnings that end in / or :; 'any' = all.",
+)
+@click.option(
+    "--allow-models", metavar="MODEL,…", help="GPU models that its jobs may name; 'any' = all."
+)
 @click.option("--allow", multiple=True, metavar="TENANT", help="Who may use it; may be repeated.")
 @click.option("--everybody", is_flag=True, help="Everybody may use it.")
 @click.option(
@@ -324,6 +349,14 @@ def changed(setting: QueueSetting, everybody: bool, flags: dict[str, Any]) -> Qu
     for flag in ("max_running", "max_waiting"):
         if flags.get(flag) is not None:
             new[f"{flag}_jobs"] = _jobs(f"--{flag.replace('_', '-')}", flags[flag])
+    if flags.get("max_priority") is not None:
+        new["max_priority"] = _priority(flags["max_priority"])
+    if allows := {
+        field: _listed(flags[flag])
+        for flag, field in _ALLOWED.items()
+        if flags.get(flag) is not None
+    }:
+        new["allows"] = msgspec.structs.replace(setting.allows, **allows)
     if everybody or flags.get("allow"):
         new["tenants"] = () if everybody else tuple(flags["allow"])
     if flags.get("profile") is not None:
@@ -347,6 +380,21 @@ def queue_place(text: str) -> tuple[str, QueuePlace]:
         local_queue=found["queue"] or "",
     )
     return found["cluster"] or "*", place
+
+
+def _listed(text: str) -> tuple[str, ...] | None:
+    if text == "any":
+        return None
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _priority(text: str) -> int | None:
+    if text == "none":
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise WrongInput(f"--max-priority {text!r}: right is a number, or 'none'") from None
 
 
 def _jobs(flag: str, text: str) -> int | None:

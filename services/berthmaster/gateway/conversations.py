@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, assert_never
 
 import msgspec
 
+from berthmaster.engine.queueing.bounds import priority_refusal, request_refusal
 from berthmaster.gateway import validation
 from berthmaster.gateway.answers import (
     changed,
@@ -99,7 +100,10 @@ def submit(shared: SharedState, asked: Requested, tenant: str, now_s: float) -> 
         return unavailable("the queues have not been read yet")
     refusal = queue_refusal(shared.queues, tenant, request.queue)
     if refusal is None:
-        refusal = limit_refusal(shared.queues[request.queue], request, shared.view.waiting)
+        setting = shared.queues[request.queue]
+        refusal = request_refusal(setting, request) or limit_refusal(
+            setting, request, shared.view.waiting
+        )
     most = shared.limits.max_open_of_tenant
     if refusal is None and shared.view.open_of(tenant) >= most:
         refusal = overloaded(f"{most} workloads of a tenant may be open, and they are")
@@ -231,6 +235,8 @@ def fulfil(shared: SharedState, ref: str, wish: Wish, now_s: float) -> Conversat
                 return unavailable(AGAIN) if read.failed else not_found(name)
         if note := _nothing_to_do(wish, work):
             return changed(tenant, name, work.state, note)
+        if refusal := _priority_refusal(shared, wish, work):
+            return refusal
         if trouble := shared.refuses(now_s):
             return not_stored(trouble)
         event, then, note = _change_event(shared, ref, wish, work, now_s)
@@ -240,6 +246,14 @@ def fulfil(shared: SharedState, ref: str, wish: Wish, now_s: float) -> Conversat
             return changed(tenant, name, then, note)
         work = None  # somebody wrote first, or nobody knows: look again
     return unavailable("the workload keeps changing; repeating the request is safe")
+
+
+def _priority_refusal(shared: SharedState, wish: Wish, work: Workload) -> Refusal | None:
+    """Why its queue lets nobody have this priority, if so. Going down is always right."""
+    setting = shared.queues.get(work.request.queue) if work.request is not None else None
+    if setting is None or wish.priority is None or wish.priority <= work.priority:
+        return None
+    return priority_refusal(setting, wish.priority)
 
 
 def _nothing_to_do(wish: Wish, work: Workload) -> str:

@@ -191,6 +191,10 @@ def _queue_fault(setting: QueueSetting) -> Refusal | None:
             return invalid(["tenants", at], tenant, _NAME_WORDS)
     if not -1_000_000 <= setting.priority <= 1_000_000:
         return invalid(["priority"], setting.priority, "a whole number from -1000000 to 1000000")
+    if setting.max_priority is not None and not -1_000_000 <= setting.max_priority <= 1_000_000:
+        return invalid(
+            ["max_priority"], setting.max_priority, "a whole number from -1000000 to 1000000"
+        )
     if len(setting.set_by) > MAX_SET_BY_CHARS:
         return invalid(["set_by"], setting.set_by, f"at most {MAX_SET_BY_CHARS} characters")
     if setting.queue == DEFAULT_QUEUE and setting.deleted:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from berthmaster.messages.control import LogGap, QueueAmounts, QueuePlace, QueueSetting
+from berthmaster.messages.control import LogGap, QueueAllows, QueueAmounts, QueuePlace, QueueSetting
 from berthmaster.messages.placement import Choice, Decision, RankedCluster, Reservation
 from berthmaster.messages.workload import (
     MAX_POD_SETS,
@@ -306,6 +306,10 @@ class SupposedAmounts(QueueAmounts, frozen=True, kw_only=True, forbid_unknown_fi
     """What a queue has of one resource as a person supposes it."""
 
 
+class SupposedAllows(QueueAllows, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What requests of a queue may ask for as a person supposes it."""
+
+
 class SupposedQueue(
     QueueSetting,
     frozen=True,
@@ -318,6 +322,7 @@ class SupposedQueue(
 
     resources: dict[str, SupposedAmounts] = {}  # type: ignore[assignment]  # noqa: RUF012
     places: dict[str, SupposedPlace] = {}  # type: ignore[assignment]  # noqa: RUF012
+    allows: SupposedAllows = SupposedAllows()
 
 
 class WhatifRequest(

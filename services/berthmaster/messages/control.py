@@ -27,6 +27,18 @@ class QueueAmounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     capability: Amount | None = None  # is never exceeded
 
 
+Allowed = Annotated[tuple[Annotated[str, Meta(max_length=512)], ...], Meta(max_length=256)]
+
+
+class QueueAllows(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What requests of a queue may ask for; None = whatever they like, empty = nothing of it."""
+
+    tolerations: Allowed | None = None  # keys of the taints that may be tolerated
+    node_labels: Allowed | None = None  # keys of the labels that may be required
+    images: Allowed | None = None  # whole ones, or beginnings that end in "/" or ":"
+    gpu_models: Allowed | None = None  # then a request for GPUs must name some of them
+
+
 class QueueSetting(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="control.queue.v1"
 ):
@@ -51,6 +63,8 @@ class QueueSetting(
     max_job_gpu_milli: Annotated[int, Meta(ge=0)] | None = None  # of all pods of one job
     max_running_jobs: Annotated[int, Meta(ge=0)] | None = None  # placed and not ended
     max_waiting_jobs: Annotated[int, Meta(ge=0)] | None = None  # more are refused
+    max_priority: int | None = None  # of its jobs among each other and beside those of others
+    allows: QueueAllows = QueueAllows()
     profile: Annotated[str, Meta(max_length=63)] = ""  # that ranks clusters for its jobs
     weights: PartWeights = {}  # of parts of the score, in place of the profile's
     via: Via = "direct"

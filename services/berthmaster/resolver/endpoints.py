@@ -16,6 +16,7 @@ from berthmaster.bus.errors import BusError
 from berthmaster.bus.log import last_message, next_message
 from berthmaster.bus.streams import ARCHIVE, WORKLOADS
 from berthmaster.bus.turns import PORTION, Share
+from berthmaster.engine.queueing.bounds import request_refusal
 from berthmaster.lifecycle.fold import key
 from berthmaster.messages.api import Refusal, WhatifReply, WhatifRequest, WhyReply, WhyRequest
 from berthmaster.messages.explain import decoded
@@ -96,6 +97,9 @@ class Questions:
             return encode(wrong)
         if not self._ready():
             return encode(_busy("still catching up with the log; ask again"))
+        setting = self._core.know.queues.get(request.queue)
+        if setting is not None and (refusal := request_refusal(setting, request)) is not None:
+            return encode(refusal)
         return encode(self._core.dry_run(tenant, request, self._conn.now()))
 
     async def _answer_whatif(self, subject: str, data: bytes) -> bytes:

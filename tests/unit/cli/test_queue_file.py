@@ -11,7 +11,7 @@ from berthmaster.cli.fleet_commands import changed
 from berthmaster.cli.queue_file import overcommitted_in, read_settings
 from berthmaster.cli.render import fleet
 from berthmaster.cli.requests import WrongInput
-from berthmaster.messages.control import QueueAmounts, QueueSetting
+from berthmaster.messages.control import QueueAllows, QueueAmounts, QueueSetting
 from berthmaster.messages.families import encode
 from berthmaster.messages.fleet import FleetFact
 from tests.support.builders import alive, node
@@ -131,3 +131,15 @@ def test_the_list_shows_amounts_and_who_governs() -> None:
         "k 0 1 - - - - - - everybody open, by Kueue (worker), ranks by soonest (fit 2.5)",
         "other 0 1 - - - - - 100 everybody open",
     ]
+
+
+def test_what_its_requests_may_ask_for_is_listed_kept_and_taken_back() -> None:
+    flags = {"max_priority": "10", "allow_images": "reg/a/, reg/b:1", "allow_tolerations": ""}
+    bounded = changed(RESEARCH, False, flags)
+    assert bounded.max_priority == 10
+    assert bounded.allows == QueueAllows(images=("reg/a/", "reg/b:1"), tolerations=())
+    more = changed(bounded, False, {"allow_models": "L4", "allow_images": "any"})
+    assert more.allows == QueueAllows(gpu_models=("L4",), tolerations=())
+    assert changed(more, False, {"max_priority": "none"}).max_priority is None
+    with pytest.raises(WrongInput, match="--max-priority 'high'"):
+        changed(more, False, {"max_priority": "high"})

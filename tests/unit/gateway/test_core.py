@@ -527,6 +527,26 @@ def test_a_new_priority_is_written_once() -> None:
     assert gateway.handle(wish, 9.0) == say(changed("placed", "it had this priority before"))
 
 
+def test_no_priority_is_above_what_the_queue_lets_have() -> None:
+    gateway = fresh()
+    setting = QueueSetting(queue="default", max_priority=5)
+    gateway.handle(QueueSet(setting=setting, sequence=1), 0.0)
+    log(gateway, S)
+    [told] = gateway.handle(ask("reprioritize", {"id": "train", "priority": 7}), 9.0)
+    assert isinstance(told, Reply)
+    assert isinstance(told.reply, Refusal)
+    assert (told.reply.field, told.reply.value) == ("priority", "7")
+    [lower] = gateway.handle(ask("reprioritize", {"id": "train", "priority": -7}), 9.0)
+    assert isinstance(lower, Append)  # down is always right
+    gateway = fresh()
+    gateway.handle(QueueSet(setting=setting, sequence=1), 0.0)
+    gateway.handle(ask("submit", job(priority=6)), 1.0)
+    [refused] = gateway.handle(reloaded(), 1.0)
+    assert isinstance(refused, Reply)
+    assert isinstance(refused.reply, Refusal)
+    assert refused.reply.field == "priority"
+
+
 def test_a_cancel_that_an_eviction_overtook_is_carried_through() -> None:
     gateway = fresh()
     log(gateway, S, P, C, cancel_wish(3))

@@ -160,6 +160,15 @@ def queues(settings: Sequence[QueueSetting]) -> RenderableType:
             state += f", by Kueue ({setting.via})"  # whose amounts are the ones that count
         if setting.profile or setting.weights:
             state += f", ranks by {ranks_by(setting.profile, setting.weights)}"
+        if setting.max_priority is not None:
+            state += f", priority to {setting.max_priority}"
+        allowed = [
+            f"{name.replace('_', ' ')} {', '.join(listed) or '(none)'}"
+            for name in setting.allows.__struct_fields__
+            if (listed := getattr(setting.allows, name)) is not None
+        ]
+        if allowed:
+            state += f", allows {'; '.join(allowed)}"
         table.add_row(
             safe(setting.queue),
             str(setting.priority),
@@ -171,7 +180,7 @@ def queues(settings: Sequence[QueueSetting]) -> RenderableType:
             _jobs(setting.max_running_jobs),
             _jobs(setting.max_waiting_jobs),
             safe(", ".join(setting.tenants) or "everybody"),
-            state,
+            safe(state),
         )
     return table
 

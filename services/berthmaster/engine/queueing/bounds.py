@@ -1,0 +1,74 @@
+"""What requests of a queue may ask for, as its operator bounds it.
+
+The gateway refuses what is beyond, and a trial of a request says the same. What was taken before a
+bound was set runs on.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from berthmaster.messages.api import Refusal
+from berthmaster.messages.control import QueueAllows, QueueSetting
+from berthmaster.messages.explain import Step, invalid
+from berthmaster.messages.workload import JobRequest, PodSet
+
+BEGINNINGS = ("/", ":")  # what a listed image ends in if it stands for all that begin with it
+
+
+def request_refusal(setting: QueueSetting, request: JobRequest) -> Refusal | None:
+    """Why this queue does not take this request, if so."""
+    return priority_refusal(setting, request.priority) or next(
+        _beyond(setting.queue, setting.allows, request), None
+    )
+
+
+def priority_refusal(setting: QueueSetting, priority: int) -> Refusal | None:
+    """Why no request of this queue may have this priority, if so."""
+    most = setting.max_priority
+    if most is None or priority <= most:
+        return None
+    return invalid(["priority"], priority, f"at most {most} in the queue {setting.queue!r}")
+
+
+def _beyond(queue: str, allows: QueueAllows, request: JobRequest) -> Iterator[Refusal]:
+    image = request.run.image
+    if image and allows.images is not None and not _is_listed(image, allows.images):
+        yield _refused(["run", "image"], image, "an image", allows.images, queue)
+    for at, pods in enumerate(request.pod_sets):
+        where: list[Step] = ["pod_sets", at]
+        yield from _models_beyond(where, queue, allows, pods)
+        labels = allows.node_labels
+        for key in pods.node_labels if labels is not None else ():
+            if labels is not None and key not in labels:
+                yield _refused([*where, "node_labels"], key, "labels", labels, queue)
+        if allows.tolerations is None:
+            continue
+        for number, toleration in enumerate(pods.tolerations):
+            if toleration.key not in allows.tolerations:  # an empty key tolerates every taint
+                path = [*where, "tolerations", number, "key"]
+                yield _refused(path, toleration.key, "taints", allows.tolerations, queue)
+
+
+def _models_beyond(
+    where: list[Step], queue: str, allows: QueueAllows, pods: PodSet
+) -> Iterator[Refusal]:
+    if allows.gpu_models is None or not pods.gpus:
+        return
+    known = {model.casefold() for model in allows.gpu_models}
+    if not pods.gpu_models:
+        yield _refused([*where, "gpu_models"], (), "one or several", allows.gpu_models, queue)
+    for model in pods.gpu_models:
+        if model.casefold() not in known:
+            yield _refused([*where, "gpu_models"], model, "models", allows.gpu_models, queue)
+
+
+def _is_listed(image: str, listed: Iterable[str]) -> bool:
+    return any(
+        image == one or (one.endswith(BEGINNINGS) and image.startswith(one)) for one in listed
+    )
+
+
+def _refused(
+    path: list[Step], value: object, what: str, allowed: tuple[str, ...], queue: str
+) -> Refusal:
+    names = ", ".join(allowed) or "(none)"
+    return invalid(path, value, f"{what} of those that the queue {queue!r} allows: {names}")

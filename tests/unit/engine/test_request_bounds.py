@@ -1,0 +1,82 @@
+"""What a queue lets its requests ask for."""
+
+from typing import Any
+
+import pytest
+
+from berthmaster.engine.queueing.bounds import priority_refusal, request_refusal
+from berthmaster.messages.control import QueueAllows, QueueSetting
+from berthmaster.messages.workload import JobRequest, PodSet, RunSpec, Toleration
+
+
+def asked(*, image: str = "", priority: int = 0, **pods: Any) -> JobRequest:
+    return JobRequest(
+        id="a", priority=priority, run=RunSpec(image=image), pod_sets=(PodSet(**pods),)
+    )
+
+
+def field(allows: QueueAllows, request: JobRequest) -> str:
+    """Of the refusal, "" = it is taken."""
+    refusal = request_refusal(QueueSetting(queue="q", allows=allows), request)
+    return refusal.field if refusal is not None else ""
+
+
+def test_without_bounds_everything_is_taken() -> None:
+    wild = asked(
+        image="anywhere/x",
+        priority=1_000_000,
+        gpus=8,
+        node_labels={"zone": "a"},
+        tolerations=(Toleration(operator="Exists"),),
+    )
+    assert request_refusal(QueueSetting(queue="q"), wild) is None
+
+
+def test_a_priority_above_the_queue_s_is_refused_and_one_below_is_not() -> None:
+    setting = QueueSetting(queue="q", max_priority=10)
+    assert request_refusal(setting, asked(priority=10)) is None
+    refusal = request_refusal(setting, asked(priority=11))
+    assert refusal is not None
+    assert (refusal.field, refusal.value) == ("priority", "11")
+    assert "at most 10 in the queue 'q'" in refusal.expected
+    assert priority_refusal(setting, -5) is None
+
+
+@pytest.mark.parametrize(
+    ("image", "taken"),
+    [
+        ("reg.example/team/train:1", True),
+        ("reg.example/base:2", True),
+        ("reg.example/base:3", False),
+        ("reg.example/team-evil/x", False),
+        ("other/team/x", False),
+        ("", True),
+    ],
+)
+def test_an_image_is_listed_whole_or_by_a_beginning_that_ends_somewhere(
+    image: str, taken: bool
+) -> None:
+    allows = QueueAllows(images=("reg.example/team/", "reg.example/base:2"))
+    assert field(allows, asked(image=image)) == ("" if taken else "run.image")
+
+
+def test_a_toleration_of_every_taint_needs_a_queue_that_allows_all() -> None:
+    allows = QueueAllows(tolerations=("gpu",))
+    assert field(allows, asked(tolerations=(Toleration(key="gpu"),))) == ""
+    everything = asked(tolerations=(Toleration(key="gpu"), Toleration(operator="Exists")))
+    assert field(allows, everything) == "pod_sets[0].tolerations[1].key"
+    assert field(QueueAllows(tolerations=()), asked(tolerations=(Toleration(key="gpu"),))) != ""
+
+
+def test_labels_are_listed_by_their_keys() -> None:
+    allows = QueueAllows(node_labels=("zone",))
+    assert field(allows, asked(node_labels={"zone": "a"})) == ""
+    assert field(allows, asked(node_labels={"zone": "a", "pool": "b"})) == "pod_sets[0].node_labels"
+
+
+def test_where_models_are_listed_a_request_for_gpus_names_some_of_them() -> None:
+    allows = QueueAllows(gpu_models=("L4", "T4"))
+    assert field(allows, asked(gpus=1, gpu_models=("l4",))) == ""
+    assert field(allows, asked(gpus=1, gpu_models=("L4", "H100"))) == "pod_sets[0].gpu_models"
+    assert field(allows, asked(gpus=1)) == "pod_sets[0].gpu_models"
+    assert field(allows, asked(gpus=0)) == ""
