@@ -11,6 +11,8 @@ crash, and every step may be done by two archivists at once; the next try finds 
 - its ``submitted`` is removed first, then from the oldest to the newest: whoever reads in between
   sees by what is missing that this is left of an ended life (see lifecycle.fold). From the newest
   on, an ending behind a gap could as well be somebody's lie;
+- a story with a second ``submitted``, which lost its race, is archived and stays: once the first is
+  gone, the other would look like the beginning of a life that nobody has ended;
 - a decision goes only while a later one stands behind it, so each chain keeps its last.
 
 To drive it: ``handle(event, now_s)``; feed each outcome back under its ref, until an End comes.
@@ -150,6 +152,8 @@ def _story(rules: ArchiveRules, seen: EndingSeen) -> Task:
     failed = yield from _archived(rules, seen, story)
     if failed:
         return _put_off(ref, failed)
+    if sum(isinstance(recorded.event, Submitted) for recorded in story) > 1:
+        return TaskDone(ref=ref, archived=len(story))
     removed = _is(Removed, (yield RemoveEvents(ref=ref, sequences=removal_order(story[:-1]))))
     if removed.failed:
         return _put_off(ref, removed.failed)
@@ -157,7 +161,7 @@ def _story(rules: ArchiveRules, seen: EndingSeen) -> Task:
 
 
 def removal_order(story: Sequence[RecordedEvent]) -> tuple[int, ...]:
-    """What begins a life first, submits that lost their race too, then from the oldest on."""
+    """What begins a life first, then from the oldest on."""
     begins = [one for one in story if isinstance(one.event, Submitted)]
     rest = [one for one in story if not isinstance(one.event, Submitted)]
     return tuple(one.sequence for one in (*begins, *rest))

@@ -201,8 +201,8 @@ def judged_story(
 
 
 def _is_begun(story: Sequence[RecordedEvent]) -> bool:
-    """Whether its ``submitted`` is there: one that follows on what stands before it. A submit that
-    lost its race is removed right after the one that won, so it is not taken for a beginning."""
+    """Whether its ``submitted`` is there: one that follows on what stands before it. Nothing is
+    removed of a story with two of them, so one that lost its race is never taken for it."""
     before = 0
     for one in story:
         if isinstance(one.event, Submitted) and one.event.after == before:

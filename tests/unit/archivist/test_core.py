@@ -226,20 +226,15 @@ def test_what_was_stored_behind_the_ending_changes_nothing() -> None:
     assert play(SEEN, read(*STORY, late), stored()) == [READ, write(*STORY), REMOVE]
 
 
-def test_a_story_that_is_half_removed_reads_as_ended_whatever_lost_races_left_in_it() -> None:
-    # A submit that lost its race is void, and looks like the beginning of a life.
+def test_a_story_with_a_submit_that_lost_its_race_is_archived_and_stays() -> None:
     void = recorded(3, event(Submitted, 0, request=JOB, digest="other"))
     claimed = recorded(4, event(Claimed, 3, **HERE, executor="e"))
     ending = recorded(5, event(Succeeded, 4, **HERE, **ENDING))
     story = [SUBMITTED, PLACED, void, claimed, ending]
     seen = msgspec.structs.replace(SEEN, sequence=5)
-    removal = play(seen, read(*story), stored())[-1]
-    assert removal == RemoveEvents(ref="r", sequences=(1, 3, 2, 4))
-    for sequence in removal.sequences:
-        assert as_read(story) == (State.SUCCEEDED, 5)
-        story = [one for one in story if one.sequence != sequence]
-    assert (story, as_read(story)) == ([ending], (State.SUCCEEDED, 5))
-    # Simply from the oldest on it would come to life again.
+    assert play(seen, read(*story), stored())[-1] == TaskDone(ref="r", archived=5)
+    assert as_read(story) == (State.SUCCEEDED, 5)
+    # Without the submit that won it would come to life again.
     assert as_read([void, claimed, ending]) == (State.QUEUED, 5)
 
 
