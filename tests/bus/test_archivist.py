@@ -21,6 +21,7 @@ from berthmaster.archivist.settings import ArchivistSettings
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server
+from berthmaster.bus.event_subjects import event_subject
 from berthmaster.bus.log import EventLog, Message, decode_story, last_message, next_message
 from berthmaster.bus.streams import (
     ARCHIVE,
@@ -35,7 +36,7 @@ from berthmaster.lifecycle.instructions import Refused, Stored, Unknown
 from berthmaster.messages.api import GetReply, GetRequest, RecordedEvent, SubmitReply
 from berthmaster.messages.families import ARCHIVED_STORIES, encode
 from berthmaster.messages.placement import Decision, Saw
-from berthmaster.messages.workload import Cancelled, JobRequest, RunSpec, Submitted
+from berthmaster.messages.workload import Cancelled, JobRequest, Placed, RunSpec, Submitted
 from berthmaster.runtime.service import Context
 from tests.bus.shells import ask, client, gateway, in_loop, running, store
 
@@ -162,10 +163,11 @@ async def test_a_story_too_long_for_one_message_is_archived_in_several(server: S
             big = JobRequest(id=name, run=RunSpec(env={"X": "x" * 300_000}))
             first = Submitted(**common, after=0, request=big, digest="d")
             after = await store(conn, first)
+            late = Placed(
+                **common, after=0, cluster="c1", attempt=1, pods=(), request=big, decision=1
+            )
             for _ in range(4):  # void, and part of the story all the same
-                await conn.request(
-                    subjects.workload_event("ann", name, "submitted", None), encode(first)
-                )
+                await conn.request(event_subject(late), encode(late))
             after = (await in_log(conn, name))[-1]
             await store(conn, Cancelled(**common, after=after, digest="d", submitted_at_s=1.0))
         stories = [decode_story(await EventLog(conn).story("ann", name)) for name in names]

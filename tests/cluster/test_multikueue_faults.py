@@ -169,7 +169,7 @@ def test_a_cluster_added_while_a_job_waits_takes_it(rig: Rig) -> None:
 
 def test_a_hub_whose_kueue_is_dead_is_told_and_its_jobs_go_on_when_it_is_back(rig: Rig) -> None:
     # Its silence counts from the start on, and on a busy machine a nomination takes a while.
-    rig.flags = ("--patience-s", "5", "--hub-mute-s", "12")
+    rig.flags = ("--patience-s", "12", "--hub-mute-s", "10")
     rig.k.submit("train", run_s="2")
     rig.k.until(lambda: rig.k.state_of("train") == "Pending", "quota and MultiKueue's check")
     rig.k.kill_manager("hub")
@@ -185,7 +185,7 @@ def test_a_hub_whose_kueue_is_dead_is_told_and_its_jobs_go_on_when_it_is_back(ri
     def summary() -> str:
         return rig.bus.why(name).summary
 
-    rig.until(lambda: silent_s() >= 18, "it is told, and for longer than patience lasts")
+    rig.until(lambda: silent_s() >= 16, "it is told, and for longer than patience lasts")
     assert rig.k.nominated("train") == first  # nobody is sent elsewhere meanwhile
     assert rig.events("train", KUEUE_SILENT) == [SILENT_WORDS]
     rig.k.start_manager("hub")

@@ -9,11 +9,12 @@ strings on replicas would do; who wrote it is told that it was refused, or nothi
 
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from berthmaster.lifecycle.fold import Key, key
 from berthmaster.lifecycle.instructions import Outcome, Refused, Stored, Unknown
+from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.control import ControlFact
 from berthmaster.messages.families import event_kind
 from berthmaster.messages.fleet import FleetFact, Stamp
@@ -36,6 +37,13 @@ class Message(NamedTuple):
     stored_at_s: float
     subject: str
     body: Any
+
+
+def recorded(story: Iterable[Message]) -> list[RecordedEvent]:
+    """Events of a story as services read them."""
+    return [
+        RecordedEvent(sequence=m.sequence, stored_at_s=m.stored_at_s, event=m.body) for m in story
+    ]
 
 
 class Stream:
@@ -223,6 +231,12 @@ class Bus:
     ) -> None:
         """One atomic batch."""
         self._write(process, lambda: self._store_batch(decision, events), done)
+
+    def forge(self, event: WorkloadEvent) -> Message:
+        """Stored without a guard, by somebody who may."""
+        message = self._keep(event)
+        self._tell()
+        return message
 
     def _last(self, event: WorkloadEvent) -> int:
         story = self.stories.get(key(event.tenant, event.id))

@@ -1,17 +1,19 @@
 """Drives the resolver's core as its shell does: three streams in, one commit under way at most,
 snapshots out. Two replicas share a lease, which a fault lets them ignore."""
 
+from collections import deque
 from typing import Final
 
 import msgspec
 
+from berthmaster.lifecycle.fold import Key, Verdict, judged_story, key
 from berthmaster.lifecycle.instructions import Append, Outcome, Stored
 from berthmaster.messages.placement import Decision
 from berthmaster.resolver.core import Resolver
 from berthmaster.resolver.deciding.draft import Plan
 from berthmaster.resolver.known.stored import Snapshot, restore, snapshot_of
 from berthmaster.resolver.settings import Policy
-from tests.simulation.bus import Bus, Follower, Message
+from tests.simulation.bus import Bus, Follower, Message, recorded
 from tests.simulation.clockwork import Process
 from tests.simulation.mirror import Mirror
 
@@ -26,6 +28,7 @@ DUE: Final = msgspec.structs.replace(POLICY, order="due", reservations=2, backfi
 DUE_SPEED: Final = 600.0  # what is not said lasts minutes, and now and then hours
 LEASE_S: Final = 2.0  # between two looks at the lease
 SNAPSHOT_S: Final = 25.0
+REREAD_S: Final = 0.25
 BEHIND_LIMIT_S: Final = 1.0
 LONGEST_SLEEP_S: Final = 5.0
 _SNAPSHOTS: Final = msgspec.msgpack.Decoder(Snapshot)
@@ -45,12 +48,14 @@ class Decider(Process):
         self.ignores_lease = False
         self.commits = 0
         self.refused = 0
+        self.held: deque[Message] | None = None
 
     def boot(self) -> None:
         """Restore, then fold what came after."""
         self.core = self.core_type("all", f"{self.name}/{self.life}", self.policy)
         if self.bus.snapshot is not None:
             restore(self.core.know, _SNAPSHOTS.decode(self.bus.snapshot))
+        self.held = None
         self._missing = STREAMS
         self._committing = False
         self._turn_due = False
@@ -69,13 +74,41 @@ class Decider(Process):
     # Messages
 
     def _on_log(self, message: Message) -> None:
+        if self.held is None:
+            self._take(message)
+        else:
+            self.held.append(message)
+
+    def _take(self, message: Message) -> None:
         body = message.body
         if isinstance(body, Decision):
             self.core.on_decision(body, message.sequence)
             return
-        self.core.on_event(body, message.sequence, message.stored_at_s)
+        verdict = self.core.on_event(body, message.sequence, message.stored_at_s)
+        if verdict is Verdict.MISSED:
+            self.held = deque()
+            self._reread(key(body.tenant, body.id), message.sequence)
         if self.core.stirred:
             self._stir()
+
+    # As bus/decider_input.py and bus/rereading.py do it
+
+    def _reread(self, name: Key, sequence: int) -> None:
+        self.bus.read(self, name, lambda story: self._judged(name, sequence, story))
+
+    def _judged(self, name: Key, sequence: int, story: list[Message] | None) -> None:
+        if story is None:
+            self.later(REREAD_S, lambda: self._reread(name, sequence))
+            return
+        tenant, _, workload_id = name.partition("/")
+        _, verdicts = judged_story(tenant, workload_id, recorded(story))
+        for message, verdict in zip(story, verdicts, strict=True):
+            if message.sequence <= sequence:
+                self.core.on_event(message.body, message.sequence, message.stored_at_s, verdict)
+        waiting, self.held = self.held or deque(), None
+        while waiting:
+            self._on_log(waiting.popleft())
+        self._stir()
 
     def _on_fact(self, message: Message) -> None:
         self.core.on_fact(message.body, message.sequence, message.stored_at_s)

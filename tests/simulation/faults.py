@@ -12,7 +12,8 @@ PROCESSES: Final = ("crash", "pause", "partition", "bus_away", "two_deciders", "
 CLUSTERS: Final = ("gpus_die", "nodes_flap", "foreign", "pods_fail")
 PEOPLE: Final = ("cancel", "reprioritize", "cordon", "queues", "lost", "deadlines", "shapes")
 DECIDING: Final = ("due",)
-KINDS: Final = (*BUS, *PROCESSES, *CLUSTERS, *PEOPLE, *DECIDING)
+FORGING: Final = ("lies",)  # see lies.py
+KINDS: Final = (*BUS, *PROCESSES, *CLUSTERS, *PEOPLE, *DECIDING, *FORGING)
 SHARE: Final = 0.5  # of the kinds that a seed has
 
 

@@ -20,7 +20,7 @@ from berthmaster.gateway.events import (
     Tick,
 )
 from berthmaster.gateway.instructions import Instruction, ReadStory
-from berthmaster.lifecycle.fold import Workload, key, offer
+from berthmaster.lifecycle.fold import judged_story, key
 from berthmaster.lifecycle.instructions import (
     Answered,
     Append,
@@ -31,10 +31,10 @@ from berthmaster.lifecycle.instructions import (
     Reply,
     Unknown,
 )
-from berthmaster.messages.api import ApiReply, RecordedEvent, Refusal
+from berthmaster.messages.api import ApiReply, Refusal
 from berthmaster.messages.control import ClusterLost, ControlFact, Cordon, LogAccepted, QueueSetting
 from berthmaster.messages.placement import Decision
-from tests.simulation.bus import Bus, Follower, Message
+from tests.simulation.bus import Bus, Follower, Message, recorded
 from tests.simulation.clockwork import Process
 from tests.simulation.judge import Judge
 
@@ -158,19 +158,16 @@ class Front(Process):
         self.later(pause_s, lambda: self._tell(Answered(ref=ref, outcome=outcome)))
 
     def _reloaded(self, step: Reload, story: list[Message] | None) -> None:
-        work = Workload(tenant=step.tenant, id=step.id)
-        for message in story or ():
-            offer(work, message.body, message.sequence, message.stored_at_s)
+        work, _ = judged_story(step.tenant, step.id, recorded(story or ()))
         failed = "no answer" if story is None else ""
         self._tell(Reloaded(ref=step.ref, workload=work if story else None, failed=failed))
 
     def _read(self, step: ReadStory, story: list[Message] | None) -> None:
-        events = tuple(
-            RecordedEvent(sequence=m.sequence, stored_at_s=m.stored_at_s, event=m.body)
-            for m in story or ()
-        )
+        events = tuple(recorded(story or ()))
+        _, verdicts = judged_story(step.tenant, step.id, events)
         failed = "no answer" if story is None else ""
-        self._tell(StoryRead(ref=step.ref, events=events, failed=failed))
+        told = StoryRead(ref=step.ref, events=events, verdicts=tuple(verdicts), failed=failed)
+        self._tell(told)
 
 
 class Person:

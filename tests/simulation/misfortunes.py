@@ -2,8 +2,11 @@
 
 from collections.abc import Callable
 
+from berthmaster.lifecycle.fold import Workload
 from tests.simulation.clockwork import START_S, Process
 from tests.simulation.deciders import Decider
+from tests.simulation.front import TENANT
+from tests.simulation.lies import lie
 from tests.simulation.people import Peopled
 from tests.simulation.sites import Site
 
@@ -29,7 +32,24 @@ class Haunted(Peopled):
                 self.note_misfortune(at_s, kind, process, lasts_s)
                 begin = getattr(self, f"_begin_{kind}")
                 self.clock.at(at_s, lambda b=begin, p=process, s=lasts_s: b(p, s))  # type: ignore[misc]
+        if self.faults.has("lies"):
+            dice = self.faults.dice("lies")
+            for _ in range(dice.choice((5, 20, 60))):
+                self.clock.at(START_S + span_s * dice.random(), self._lie)
         self.clock.at(self.calm_at_s + 0.01, self._calm)
+
+    def _lie(self) -> None:
+        dice = self.faults.dice("lies")
+        known = [work for work in self.judge.workloads.values() if not work.ended]
+        later = Workload(tenant=TENANT, id=f"job-{dice.randrange(16)}")
+        if later.key not in self.judge.workloads:  # perhaps it is submitted later
+            known.append(later)
+        if not known:
+            return
+        work = dice.choice(known)
+        event = lie(dice, work, self.bus.log.end + 1)
+        self.judge.lies.add(self.bus.log.end + 1)
+        self.bus.forge(event)
 
     def _soon(self, process: Process, fault: Callable[[], None], kind: str) -> None:
         """In the middle of what it does next, or just before what matters most."""

@@ -19,7 +19,7 @@ from berthmaster.executor.cluster_protocol import CreatePods, DeletePods, PodEve
 from berthmaster.executor.core import Executor
 from berthmaster.executor.events import Event, HintSeen, Tick
 from berthmaster.executor.instructions import Acknowledge, Freeze, Instruction
-from berthmaster.lifecycle.fold import Workload, key, offer
+from berthmaster.lifecycle.fold import judged_story, key
 from berthmaster.lifecycle.instructions import (
     Answered,
     Append,
@@ -29,7 +29,7 @@ from berthmaster.lifecycle.instructions import (
     Unknown,
 )
 from berthmaster.messages.fleet import ClusterAlive, FleetFact, Stamp
-from tests.simulation.bus import Bus, Consumer, Message
+from tests.simulation.bus import Bus, Consumer, Message, recorded
 from tests.simulation.clockwork import Process
 from tests.simulation.judge import Judge
 
@@ -159,9 +159,7 @@ class Site(Process):
                     lambda: self.when_healed(lambda: self.feed(lambda: self._reload(step))),
                 )
                 return
-            work = Workload(tenant=step.tenant, id=step.id)
-            for message in story:
-                offer(work, message.body, message.sequence, message.stored_at_s)
+            work, _ = judged_story(step.tenant, step.id, recorded(story))
             self._handle(Reloaded(ref=step.ref, workload=work if story else None))
 
         self.bus.read(self, key(step.tenant, step.id), done)

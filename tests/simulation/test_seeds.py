@@ -32,6 +32,7 @@ def test_whatever_befalls_the_services_every_invariant_holds() -> None:
         "CancelRequested",
         "Reprioritized",
         "verdict void",
+        "lies",
         "doubtful",
         "refused commits",
         "deadline by the resolver",

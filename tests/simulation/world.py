@@ -5,12 +5,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from berthmaster.lifecycle.fold import key
+from berthmaster.lifecycle.fold import Verdict, judged_story, key
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import WhyReply
 from berthmaster.messages.placement import Decision
 from berthmaster.resolver.core import Resolver
 from berthmaster.resolver.replay import Inputs, Report, replay
+from tests.simulation.bus import Message, recorded
 from tests.simulation.clockwork import START_S
 from tests.simulation.front import TENANT
 from tests.simulation.ground import Parts
@@ -91,6 +92,7 @@ class World(Haunted):
     def _seen(self) -> dict[str, int]:
         seen = Counter(type(m.body).__name__ for m in self.bus.log.messages)
         seen.update({f"verdict {v.value}": n for v, n in self.judge.verdicts.items()})
+        seen["lies"] = len(self.judge.lies)
         seen["doubtful"] = len(self.judge.doubtful)
         seen["refused commits"] = sum(d.refused for d in self.deciders)
         seen["deadline by the resolver"] = self.judge.resolver_deadlines
@@ -139,13 +141,17 @@ class World(Haunted):
 
     def _check_readers(self) -> None:
         """Every reader folds the same."""
-        open_ = {n: w for n, w in self.judge.workloads.items() if not w.ended}
+        open_ = {
+            name: work
+            for name, work in self.judge.workloads.items()
+            if not work.ended and work.state is not State.NEW
+        }
         end = self.bus.log.end
         for decider in self.deciders:
             know = decider.core.know
             if know.workloads_sequence == end and know.open != open_:
                 self.judge.find(SAME, f"{decider.name}: {know.open} is not {open_}")
-        if self.front.read_to != end:
+        if self.front.read_to != end or self.front.core.in_doubt:
             return
         view = {key(w.tenant, w.id): w for w in self.front.core.view.open_workloads()}
         if view != open_:
@@ -178,11 +184,19 @@ class World(Haunted):
     def fresh_resolver(self) -> Resolver:
         """One that has read everything from the beginning."""
         fresh = Resolver("all", "resolver/fresh", self.policy)
+        stories: dict[str, list[Message]] = {}
         for message in self.bus.log.messages:
             if isinstance(message.body, Decision):
                 fresh.on_decision(message.body, message.sequence)
             else:
-                fresh.on_event(message.body, message.sequence, message.stored_at_s)
+                story = stories.setdefault(message.subject, [])
+                story.append(message)
+                at = message.sequence, message.stored_at_s
+                if fresh.on_event(message.body, *at) is Verdict.MISSED:
+                    told = message.body.tenant, message.body.id
+                    _, verdicts = judged_story(*told, recorded(story))
+                    for one, verdict in zip(story, verdicts, strict=True):
+                        fresh.on_event(one.body, one.sequence, one.stored_at_s, verdict)
         mirror = Mirror(lambda m: fresh.on_fact(m.body, m.sequence, m.stored_at_s))
         for message in self.bus.fleet.messages:
             mirror.take(message)

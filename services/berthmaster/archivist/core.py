@@ -11,8 +11,8 @@ crash, and every step may be done by two archivists at once; the next try finds 
 - its ``submitted`` is removed first, then from the oldest to the newest: whoever reads in between
   sees by what is missing that this is left of an ended life (see lifecycle.fold). From the newest
   on, an ending behind a gap could as well be somebody's lie;
-- a story with a second ``submitted``, which lost its race, is archived and stays: once the first is
-  gone, the other would look like the beginning of a life that nobody has ended;
+- a story with a second ``submitted`` or ending, which lost its race, is archived and stays: half
+  removed, that one would look like the beginning or the end of the life;
 - a decision goes only while a later one stands behind it, so each chain keeps its last.
 
 To drive it: ``handle(event, now_s)``; feed each outcome back under its ref, until an End comes.
@@ -53,7 +53,7 @@ from berthmaster.lifecycle.instructions import Answered, Refused, Stored, Unknow
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.families import encode
 from berthmaster.messages.records import ArchivedStory
-from berthmaster.messages.workload import Submitted
+from berthmaster.messages.workload import Cancelled, Failed, Submitted, Succeeded
 
 T = TypeVar("T", bound=Told)
 LONGEST_PAUSE_S: Final = 3600.0  # a due time far away is looked at again now and then
@@ -152,12 +152,19 @@ def _story(rules: ArchiveRules, seen: EndingSeen) -> Task:
     failed = yield from _archived(rules, seen, story)
     if failed:
         return _put_off(ref, failed)
-    if sum(isinstance(recorded.event, Submitted) for recorded in story) > 1:
+    if stays(story):
         return TaskDone(ref=ref, archived=len(story))
     removed = _is(Removed, (yield RemoveEvents(ref=ref, sequences=removal_order(story[:-1]))))
     if removed.failed:
         return _put_off(ref, removed.failed)
     return TaskDone(ref=ref, archived=len(story), removed=True)
+
+
+def stays(story: Sequence[RecordedEvent]) -> bool:
+    """Whether nothing of this story is removed: it has two beginnings, or two endings."""
+    begins = sum(isinstance(recorded.event, Submitted) for recorded in story)
+    ends = sum(isinstance(recorded.event, Succeeded | Failed | Cancelled) for recorded in story)
+    return begins > 1 or ends > 1
 
 
 def removal_order(story: Sequence[RecordedEvent]) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ workload is read again from the log, and what that says of each event is told to
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
@@ -28,6 +29,7 @@ from berthmaster.messages.workload import WorkloadEvent
 from berthmaster.runtime.service import Context
 
 MAX_BURIALS: Final = 256  # dead letters on their way; more are in the log and counted
+MAX_HELD: Final = 200_000
 LAST_BURIALS_S: Final = 1.0
 
 
@@ -78,11 +80,21 @@ class DeciderInput:
         self.is_lost: Callable[[int], bool] = lambda _: False  # see LogGuard
         self._burials: set[asyncio.Task[bool]] = set()
         self._rereading: Rereading | None = None
+        self._held: deque[Recorded] | None = None  # what comes after an event in doubt
+        self._doubted_at = 0
         self._void = ctx.metrics.counter("void_events", "Events without effect", ["verdict"])
         self._unreadable = ctx.metrics.counter("unreadable", "Messages that could not be decoded")
 
     def on_recorded(self, recorded: Recorded) -> None:
         """A message of the log."""
+        if self._held is None:
+            self._take(recorded)
+        elif len(self._held) < MAX_HELD:
+            self._held.append(recorded)
+        else:
+            raise RuntimeError(f"{MAX_HELD:,} messages wait for a story that cannot be read")
+
+    def _take(self, recorded: Recorded) -> None:
         if subjects.is_decision(recorded.subject):
             self._on_decision(recorded)
             return
@@ -103,12 +115,16 @@ class DeciderInput:
             self._void.labels(verdict.value).inc()
         if verdict is Verdict.IMPOSSIBLE:
             self._bury(recorded, "no state of its workload allows this event")
-        elif verdict is Verdict.MISSED:
+        elif (
+            verdict is Verdict.MISSED or judged is Verdict.MISSED
+        ):  # one that is not known yet, too
             self._doubt(event.tenant, event.id, recorded.sequence)
         if core.stirred:
             self._wake()
 
     def _doubt(self, tenant: str, workload_id: str, sequence: int) -> None:
+        """What comes after waits until the story is read: a core knows the log up to somewhere, and
+        all of that, or its decisions could not be repeated."""
         if self.conn is None:  # it is blind, and reads all anew when it sees again
             return
         if self._rereading is None:
@@ -116,17 +132,24 @@ class DeciderInput:
                 self.conn,
                 lambda work: self._ctx.spawn(work, name="read a story again"),
                 judged=self._settle,
-                unreadable=lambda name, sequence, why: self._core.on_unreadable(
-                    *name, sequence, why
-                ),
+                unreadable=lambda name, at, why: self._core.on_unreadable(*name, at, why),
+                settled=lambda _: self._go_on(),
             )
             self._rereading.is_lost = self.is_lost
+        self._held, self._doubted_at = deque(), sequence
         self._rereading.doubt(tenant, workload_id, sequence)
 
-    def _settle(self, name: tuple[str, str], story: Sequence[Judged]) -> None:
+    def _settle(self, _: tuple[str, str], story: Sequence[Judged]) -> None:
         """What the core knew of it is repeated and changes nothing."""
         for message, event, verdict in story:
-            self._core.on_event(event, message.sequence, message.stored_at_s, verdict)
+            if message.sequence <= self._doubted_at:
+                self._core.on_event(event, message.sequence, message.stored_at_s, verdict)
+
+    def _go_on(self) -> None:
+        """With what waited, up to the next doubt."""
+        waiting, self._held = self._held or deque(), None
+        while waiting:
+            self.on_recorded(waiting.popleft())  # after the next doubt they wait again
         self._wake()
 
     def _on_decision(self, recorded: Recorded) -> None:

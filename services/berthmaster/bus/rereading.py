@@ -43,10 +43,12 @@ class Rereading:
         *,
         judged: Callable[[Name, Sequence[Judged]], None],
         unreadable: Callable[[Name, int, str], None],
+        settled: Callable[[Name], None] = lambda _: None,
         accepted: Callable[[], Awaitable[Callable[[int], bool]]] | None = None,
     ) -> None:
         """``judged`` takes a whole story; ``unreadable`` a workload that must be left alone, with a
-        sequence and why. ``accepted``: reads anew what ``is_lost`` is."""
+        sequence and why; ``settled`` hears that a workload is in doubt no more. ``accepted``: reads
+        anew what ``is_lost`` is."""
         self._accepted = accepted
         self.is_lost: Callable[[int], bool] = lambda _: False  # see LogGuard
         self._conn = conn
@@ -54,14 +56,24 @@ class Rereading:
         self._spawn = spawn
         self._judged = judged
         self._unreadable = unreadable
+        self._settled = settled
         self._doubted: dict[Name, int] = {}  # the last event of it that was heard behind a gap
         self._turns = asyncio.Semaphore(AT_ONCE)
+
+    @property
+    def in_doubt(self) -> int:
+        """Workloads of which something that was heard does not count yet."""
+        return len(self._doubted)
+
+    def doubts(self, tenant: str, workload_id: str) -> bool:
+        """Whether nothing of this workload counts before its story is read."""
+        return (tenant, workload_id) in self._doubted
 
     def doubt(self, tenant: str, workload_id: str, sequence: int) -> None:
         """This event was heard behind a gap."""
         name = (tenant, workload_id)
         is_new = name not in self._doubted
-        self._doubted[name] = sequence
+        self._doubted[name] = max(sequence, self._doubted.get(name, 0))
         if is_new:
             self._spawn(self._reread(name))
 
@@ -89,11 +101,13 @@ class Rereading:
                     Judged(message, one.event, verdict)
                     for message, one, verdict in zip(messages, story, verdicts, strict=True)
                 ]
-                self._tell(name, found)
+                # What was told of it before may have ended it: told again it would begin anew.
+                self._tell(name, [one for one in found if one.message.sequence > read_to])
                 # Nothing there: it ended, its tombstone is gone, and nothing of it is to come.
                 read_to = messages[-1].sequence if messages else self._doubted[name]
         finally:
             del self._doubted[name]
+            self._settled(name)
 
     def _tell(self, name: Name, found: Sequence[Judged]) -> None:
         for one in found:

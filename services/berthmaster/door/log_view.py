@@ -113,6 +113,8 @@ class LogView:
         self._order: deque[str] = deque()  # whose hint is the oldest
         self._live = False
         self.doubts: list[tuple[str, str, int]] = []  # heard behind a gap; whoever asks takes them
+        self._doubted: set[Key] = set()  # their stories are not read yet
+        self._is_late = False  # what is folded now is older than what was told
 
     @property
     def open(self) -> int:
@@ -149,16 +151,27 @@ class LogView:
         if name in self.frozen:
             return ""
         judged = Verdict.VOID if is_astray else None
+        if name in self._doubted:
+            judged = Verdict.MISSED
         return self._fold(name, event, sequence, stored_at_s, data, judged)
 
     def settle(
         self, event: WorkloadEvent, sequence: int, stored_at_s: float, data: bytes, judged: Verdict
     ) -> str:
-        """An event of a story that was read again; what it is by that. As ``take``."""
+        """An event of a story that was read again; what it is by that. As ``take``. Its hint is
+        older than others that were told, so whoever follows is sent the list instead."""
         name = key(event.tenant, event.id)
-        if name in self.frozen:
-            return ""
-        return self._fold(name, event, sequence, stored_at_s, data, judged)
+        if name in self.frozen or sequence > self.position:
+            return ""  # what is behind comes as the log is read
+        self._is_late = True
+        try:
+            return self._fold(name, event, sequence, stored_at_s, data, judged)
+        finally:
+            self._is_late = False
+
+    def settled(self, tenant: str, workload_id: str) -> None:
+        """Its story has been read: what follows counts again."""
+        self._doubted.discard(key(tenant, workload_id))
 
     def freeze(self, tenant: str, workload_id: str, why: str) -> None:
         """Its story cannot be told."""
@@ -183,6 +196,7 @@ class LogView:
         verdict = offer(workload, event, sequence, stored_at_s, judged=judged)
         if verdict is Verdict.MISSED:
             self.doubts.append((event.tenant, event.id, sequence))
+            self._doubted.add(name)
         if verdict is not Verdict.COUNTED:
             return ""
         if workload.ended:
@@ -222,11 +236,14 @@ class LogView:
         lately = self._lately.get(cluster)
         if lately is None:
             lately = self._lately[cluster] = _Lately(self.born)
+        if self._is_late:
+            lately.floor = self.position
+            return cluster
         lately.hints.append(hint)
         self._order.append(cluster)
         if len(self._order) > self._window:
             oldest = self._lately[self._order.popleft()]
-            oldest.floor = oldest.hints.popleft().sequence
+            oldest.floor = max(oldest.floor, oldest.hints.popleft().sequence)
         return cluster
 
     def _remember(self, name: Key, sequence: int) -> None:

@@ -114,6 +114,7 @@ class Shell:
             lambda work: ctx.spawn(work, name="read a story again"),
             judged=self._judged,
             unreadable=lambda name, _, why: self._core.log.freeze(*name, why),
+            settled=lambda name: self._core.log.settled(*name),
             accepted=lambda: lost_of(conn, WORKLOADS),
         )
 
@@ -197,7 +198,7 @@ class Shell:
             if self._ready["log"] and len(self._letters) < MAX_LETTERS:
                 self._letters.append((recorded, str(error), error.workload))
         while core.log.doubts:
-            self._rereading.doubt(*core.log.doubts.pop())
+            self._rereading.doubt(*core.log.doubts.pop(0))
         while self._reached and self._reached[0][0] <= recorded.sequence:
             _, _, waiting = heapq.heappop(self._reached)
             if not waiting.done():

@@ -199,7 +199,8 @@ def reread(shared: SharedState, ref: str, doubt: Reread) -> Conversation:
             shared.view.freeze(*doubt, read.unreadable or "events of it are missing from the log")
             break
         for one, verdict in zip(read.events, read.verdicts, strict=True):
-            shared.view.offer(one.event, one.sequence, one.stored_at_s, verdict)
+            if one.sequence <= shared.followed_to:  # what is behind comes as the stream is read
+                shared.view.offer(one.event, one.sequence, one.stored_at_s, verdict)
         if not read.events or read.events[-1].sequence >= shared.doubted.get(name, 0):
             break
     shared.doubted.pop(name, None)

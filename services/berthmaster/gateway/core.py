@@ -37,7 +37,7 @@ from berthmaster.gateway.events import (
 from berthmaster.gateway.instructions import Instruction, ReadStory
 from berthmaster.gateway.shared_state import Limits, SharedState
 from berthmaster.gateway.workload_index import WorkloadIndex
-from berthmaster.lifecycle.fold import Verdict, Workload
+from berthmaster.lifecycle.fold import Verdict, Workload, key
 from berthmaster.lifecycle.instructions import (
     Answered,
     Append,
@@ -79,6 +79,11 @@ class Gateway:
     def queues_known(self) -> bool:
         """Whether every queue that was set has been read."""
         return self._shared.queues_known
+
+    @property
+    def in_doubt(self) -> int:
+        """Workloads whose stories are read again."""
+        return len(self._shared.doubted)
 
     @property
     def is_full(self) -> bool:
@@ -204,6 +209,8 @@ class Gateway:
 
     def _on_logged(self, event: Logged, now_s: float) -> list[Instruction]:
         judged = Verdict.VOID if event.is_astray else None
+        if self._shared.doubted and key(event.event.tenant, event.event.id) in self._shared.doubted:
+            judged = Verdict.MISSED
         offered = self._shared.view.offer(event.event, event.sequence, event.stored_at_s, judged)
         self._shared.followed(event.sequence)
         if offered is None:

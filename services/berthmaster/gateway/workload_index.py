@@ -148,9 +148,14 @@ class _Shelf:
         self.gone = 0
 
     def add(self, order: int, workload_id: str) -> None:
-        """Orders only rise: they are sequences, added as the stream is read."""
-        self._orders.append(order)
-        self._ids.append(workload_id)
+        """Orders are sequences, added as the stream is read; what was in doubt comes later."""
+        at = bisect_left(self._orders, order) if self._orders and order < self._orders[-1] else None
+        if at is None:
+            self._orders.append(order)
+            self._ids.append(workload_id)
+        else:
+            self._orders.insert(at, order)
+            self._ids.insert(at, workload_id)
 
     def newest_first(self, before: int) -> Iterator[tuple[int, str]]:
         """From the newest, or from the newest that is older than ``before``."""

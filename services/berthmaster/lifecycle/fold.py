@@ -121,13 +121,16 @@ def offer(
 
     ``sequence`` is the event's stream sequence, ``stored_at_s`` the server's time stamp.
     ``judged``: what the whole story says of it, for a reader that MISSED something (see
-    ``judged_story``).
+    ``judged_story``); or MISSED, while that story is not read yet: then nothing of the workload
+    counts, not even as void, or what it builds on would seem to be over.
     """
     if sequence <= workload.sequence:
         return Verdict.REPEATED
     # Most events follow on what was seen, and need no second thought.
     is_next = event.after == workload.sequence
     if not is_next or judged is not None or workload.state is _NEW:
+        if judged is Verdict.MISSED:
+            return Verdict.MISSED
         # Nothing follows what is not stored yet: no story holds it.
         if event.after >= sequence or judged is Verdict.VOID:
             workload.sequence = sequence

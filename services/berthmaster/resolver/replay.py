@@ -10,6 +10,7 @@ Decisions of another version of the code, or under other settings if such are gi
 expected to come out equal: what they place is compared, and told as what would be different.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -25,7 +26,8 @@ from berthmaster.bus.read import read_all, read_fleet_history
 from berthmaster.bus.rereading import LOST
 from berthmaster.bus.streams import ARCHIVE, CONTROL, WORKLOADS
 from berthmaster.engine.scoring.mix import sampled_from
-from berthmaster.lifecycle.fold import Verdict, of_gap
+from berthmaster.lifecycle.fold import Key, Verdict, judged_story, key
+from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.control import ControlFact, LogAccepted
 from berthmaster.messages.families import (
     ARCHIVED_STORIES,
@@ -210,6 +212,16 @@ class _Fold:
         self._log: list[tuple[int, float, WorkloadEvent | Decision | Unreadable]] = sorted(
             [*inputs.events, *decisions, *unreadable], key=lambda entry: entry[0]
         )
+        self._stories: dict[Key, list[RecordedEvent]] = defaultdict(list)
+        for sequence, stored_at_s, event in inputs.events:
+            self._stories[key(event.tenant, event.id)].append(
+                RecordedEvent(
+                    sequence=sequence,
+                    stored_at_s=stored_at_s,
+                    event=event,
+                    void=sequence in inputs.void,
+                )
+            )
         self._begin()
 
     def _begin(self) -> None:
@@ -218,19 +230,19 @@ class _Fold:
         self._at_log = self._at_fact = self._at_control = 0
 
     def _take_event(self, event: WorkloadEvent, sequence: int, stored_at_s: float) -> None:
-        """Log and archive have every story whole: behind a gap nothing counts, but for what is
-        missing since a damaged log was accepted."""
-        know, at = self._know, (sequence, stored_at_s)
-        if sequence in self._inputs.void:
-            know.take_event(event, *at, Verdict.VOID)
+        """What is heard behind a gap is judged by its story, as the decider did."""
+        know = self._know
+        judged = Verdict.VOID if sequence in self._inputs.void else None
+        if know.take_event(event, sequence, stored_at_s, judged) is not Verdict.MISSED:
             return
-        if know.take_event(event, *at) is not Verdict.MISSED:
-            return
-        judged = of_gap(event, self._inputs.is_lost)
-        if judged is None:
+        name = key(event.tenant, event.id)
+        story = [one for one in self._stories[name] if one.sequence <= sequence]
+        _, verdicts = judged_story(event.tenant, event.id, story, self._inputs.is_lost)
+        if Verdict.MISSED in verdicts:
             know.freeze(event.tenant, event.id, sequence, LOST)
-        else:
-            know.take_event(event, *at, judged)
+            return
+        for one, verdict in zip(story, verdicts, strict=True):
+            know.take_event(one.event, one.sequence, one.stored_at_s, verdict)
 
     def as_of(self, saw: Saw) -> Knowledge:
         """The knowledge, valid until the next call."""

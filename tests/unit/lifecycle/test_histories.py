@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from berthmaster.archivist.core import removal_order
+from berthmaster.archivist.core import removal_order, stays
 from berthmaster.lifecycle.fold import Verdict, Workload, judged_story, offer
 from berthmaster.lifecycle.states import TRANSITIONS, State
 from berthmaster.messages.api import RecordedEvent
@@ -171,6 +171,8 @@ class Histories(RuleBasedStateMachine):
         )
         at = next(number for number, (_, event) in enumerate(self.log) if event is ending)
         story = [RecordedEvent(sequence=s, stored_at_s=0.0, event=e) for s, e in self.log[:at]]
+        if stays([*story, RecordedEvent(sequence=0, stored_at_s=0.0, event=ending)]):
+            return
         order = removal_order(story)
         gone = order[: max(0, len(order) - kept)]
         self.log = [(sequence, event) for sequence, event in self.log if sequence not in gone]

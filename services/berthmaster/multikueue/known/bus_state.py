@@ -93,6 +93,9 @@ class BusState:
         attempt_cluster = workload.cluster
         verdict = offer(workload, event, sequence, stored_at_s, judged=judged)
         self.verdicts[verdict] += 1
+        if verdict is Verdict.MISSED:  # it is not known yet what it is
+            self.workloads_sequence = min(self.workloads_sequence, sequence - 1)
+            return verdict
         if verdict is not Verdict.COUNTED:
             return verdict
         self.view.learn(event, attempt_cluster, stored_at_s)
