@@ -377,3 +377,31 @@ async def test_one_who_asks_without_end_is_refused_and_the_others_have_their_tur
         both = sorted(len(reply.data) for reply in await asyncio.gather(*large))
         assert both[1] == 6_000
         assert (await asker.request("berth.api.evil.echo", b"x" * 20_000)).data == b"x" * 20_000
+
+
+@story
+async def test_several_who_ask_without_end_do_not_keep_out_one_who_hardly_asks(
+    server: Server,
+) -> None:
+    async with connected(server.url) as conn, connected(server.url, "asker") as asker:
+        go_on = asyncio.Event()
+
+        async def slow(_: str, data: bytes) -> bytes:
+            if data == b"evil":
+                await go_on.wait()
+            return data
+
+        share = Share(in_hand=10, bytes_in_hand=10_000, per_s=10_000.0)
+        by_tenant = Fairness(lambda subject: subject.split(".")[2], share)
+        await served(conn, slow, subject="berth.api.*.echo", fairness=by_tenant, max_concurrent=20)
+        flood = [
+            asyncio.ensure_future(asker.request(f"berth.api.evil{n}.echo", b"evil", timeout_s=20))
+            for n in range(4)
+            for _ in range(20)
+        ]
+        await until(lambda: sum(one.done() for one in flood) >= 50)  # refused at once
+        for _ in range(12):
+            assert (await asker.request("berth.api.acme.echo", b"acme")).data == b"acme"
+        go_on.set()
+        answered = [reply.data for reply in await asyncio.gather(*flood)]
+        assert answered.count(b"evil") >= 20

@@ -193,10 +193,14 @@ async def serve(
                 return
             asked = answers.asked(request)
             why = ""
-            if len(tasks) + (turns.waiting if turns is not None else 0) >= max_concurrent:
+            if turns is not None and fairness is not None:
+                asker = fairness.asker(request.subject)
+                # Several who ask without end must not keep out one who hardly asks.
+                room = max_concurrent * (2 if turns.is_new(asker) else 1)
+                is_full = len(tasks) + turns.waiting >= room
+                why = full if is_full else queue(turns, asker, asked, endpoint)
+            elif len(tasks) >= max_concurrent:
                 why = full
-            elif turns is not None and fairness is not None:
-                why = queue(turns, fairness.asker(request.subject), asked, endpoint)
             else:
                 begin(asked, endpoint, lambda: None)
             if why:

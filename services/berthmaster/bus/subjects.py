@@ -294,6 +294,12 @@ def parse_api(subject: str) -> tuple[str, str]:
     return text(parts[2]), parts[3]
 
 
+def asker(subject: str) -> str:
+    """Who asks by a request's subject: a tenant, or "" for operators."""
+    parts = subject.split(".")
+    return parts[2] if parts[1] == "api" else ""
+
+
 def operator(verb: str) -> str:
     """Where operators send requests."""
     return f"berth.operator.{verb}"

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 PORTION: Final = 8  # work that is begun before the event loop runs
+FEW: Final = 4  # requests in hand of one for whom there is always room
 FORGET_AT: Final = 10_000  # rates of those who asked are kept for so many at least
 
 Start = Callable[[], None]
@@ -75,6 +76,11 @@ class Turns:
         one = self._askers[asker]
         one.in_hand -= 1
         one.bytes -= size
+
+    def is_new(self, asker: str) -> bool:
+        """Whether somebody has next to nothing in hand."""
+        one = self._askers.get(asker)
+        return one is None or one.in_hand < FEW
 
     @property
     def waiting(self) -> int:

@@ -236,7 +236,7 @@ def fulfil(shared: SharedState, ref: str, wish: Wish, now_s: float) -> Conversat
                 return unavailable(AGAIN) if read.failed else not_found(name)
         if note := _nothing_to_do(wish, work):
             return changed(tenant, name, work.state, note)
-        if refusal := _priority_refusal(shared, wish, work):
+        if refusal := _raise_refusal(shared, wish, work):
             return refusal
         if trouble := shared.refuses(now_s):
             return not_stored(trouble)
@@ -249,10 +249,14 @@ def fulfil(shared: SharedState, ref: str, wish: Wish, now_s: float) -> Conversat
     return unavailable("the workload keeps changing; repeating the request is safe")
 
 
-def _priority_refusal(shared: SharedState, wish: Wish, work: Workload) -> Refusal | None:
+def _raise_refusal(shared: SharedState, wish: Wish, work: Workload) -> Refusal | None:
     """Why its queue lets nobody have this priority, if so. Going down is always right."""
+    if wish.priority is None or wish.priority <= work.priority:
+        return None
+    if not shared.queues_known:
+        return unavailable("the queues have not been read yet")
     setting = shared.queues.get(work.request.queue) if work.request is not None else None
-    if setting is None or wish.priority is None or wish.priority <= work.priority:
+    if setting is None:
         return None
     return priority_refusal(setting, wish.priority)
 

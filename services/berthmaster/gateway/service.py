@@ -56,15 +56,8 @@ from berthmaster.runtime.service import Context, Service
 
 MAX_LETTERS: Final = 100  # dead letters that wait to be sent; the log has their originals
 WORK: Final = {"list": PORTION}  # a long page keeps the event loop for milliseconds
-OPERATORS: Final = ""  # whoever orders has a turn of his own
 REPLY_MARGIN_BYTES: Final = 1024  # of the server's limit, for subject and headers
 NO_STREAM: Final = 10059
-
-
-def asker(subject: str) -> str:
-    """Whose turn a request takes."""
-    parts = subject.split(".")
-    return parts[2] if parts[1] == "api" else OPERATORS
 
 
 class Shell:
@@ -130,7 +123,7 @@ class Shell:
             overloaded=lambda why: encode(overloaded(why)),
             failed=lambda _, __: encode(unavailable("the gateway failed; repeating is safe")),
             max_concurrent=limit,
-            fairness=Fairness(asker, share),
+            fairness=Fairness(subjects.asker, share),
         )
         ctx.health.ready("endpoints", True)
         ctx.log.info("serving", instance=self._life)

@@ -6,11 +6,13 @@ from typing import Final
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
-from berthmaster.bus.endpoints import Endpoint, Endpoints, serve
+from berthmaster.bus.endpoints import Endpoint, Endpoints, Fairness, serve
+from berthmaster.bus.turns import Share
 from berthmaster.messages.api import Refusal, WhyReply
 from berthmaster.messages.families import UNREADABLE, WHY_REQUESTS, encode
 
 AT_ONCE: Final = 64  # questions in hand
+SHARE: Final = Share(in_hand=AT_ONCE // 3, bytes_in_hand=4 * 1024 * 1024, per_s=500.0)
 
 
 class WhyEndpoint:
@@ -32,6 +34,7 @@ class WhyEndpoint:
             overloaded=lambda why: encode(_busy(f"{why}; ask again")),
             failed=lambda _, error: encode(_busy(f"the question failed: {error}")),
             max_concurrent=AT_ONCE,
+            fairness=Fairness(subjects.asker, SHARE),
         )
 
     async def _answer(self, subject: str, data: bytes) -> bytes | None:

@@ -71,7 +71,7 @@ class Questions:
             overloaded=lambda why: encode(_busy(f"{why}; ask again")),
             failed=lambda _, error: encode(_busy(f"the question failed: {error}")),
             max_concurrent=AT_ONCE,
-            fairness=Fairness(lambda subject: subject.split(".")[2], SHARE),
+            fairness=Fairness(subjects.asker, SHARE),
         )
 
     async def _answer_why(self, subject: str, data: bytes) -> bytes | None:

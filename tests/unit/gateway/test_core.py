@@ -536,6 +536,13 @@ def test_no_priority_is_above_what_the_queue_lets_have() -> None:
     assert isinstance(told, Reply)
     assert isinstance(told.reply, Refusal)
     assert (told.reply.field, told.reply.value) == ("priority", "7")
+    early = Gateway(by=BY)
+    early.handle(CaughtUp(), 0.0)
+    log(early, S)
+    [put_off] = early.handle(ask("reprioritize", {"id": "train", "priority": 7}), 9.0)
+    assert isinstance(put_off, Reply)
+    assert isinstance(put_off.reply, Refusal)
+    assert (put_off.reply.code, put_off.reply.retry) == ("unavailable", True)
     [lower] = gateway.handle(ask("reprioritize", {"id": "train", "priority": -7}), 9.0)
     assert isinstance(lower, Append)  # down is always right
     gateway = fresh()

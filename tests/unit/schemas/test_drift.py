@@ -234,6 +234,7 @@ def test_every_kind_of_subject_has_a_channel() -> None:
         "parse_fact",
         "parse_copy",
         "parse_api",
+        "asker",
         "parse_agent",
     }
     readers |= {"is_decision", "is_archived_story"}
