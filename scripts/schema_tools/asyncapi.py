@@ -32,7 +32,13 @@ from berthmaster.messages.api import (
     WhatifReply,
     WhyReply,
 )
-from berthmaster.messages.control import ClusterLost, Cordon, LogAccepted, QueueSetting
+from berthmaster.messages.control import (
+    ClusterLost,
+    Cordon,
+    LogAccepted,
+    MessagesVoid,
+    QueueSetting,
+)
 from berthmaster.messages.door import (
     DeadReply,
     FactsReply,
@@ -256,6 +262,7 @@ def _controls() -> Iterator[Channel]:
         ("control.cordon", _address(subjects.cordon, "cluster", "node_or_none"), Cordon),
         ("control.lost", _address(subjects.lost, "cluster"), ClusterLost),
         ("control.log", _address(subjects.log_accepted, "stream"), LogAccepted),
+        ("control.void", _address(subjects.void, "stream"), MessagesVoid),
     ):
         yield Channel(name, address, (fact,), "CONTROL", ("gateway",), ("gateway", "resolver"))
 

@@ -40,5 +40,6 @@ async def test_a_story_is_shown_up_to_what_nobody_can_read_and_beyond(server: Se
         assert [line.verdict for line in await inspect(world.conn, "team", "b")] == ["counted"]
         report = await audit(world.conn)
         assert not report.clean
-        dark = [f for f in report.findings if f.rule == "every message can be read"]
-        assert [(f.sequence, f.where) for f in dark] == [(torn, where)]
+        frozen = [f for f in report.findings if f.rule == "no workload is frozen"]
+        assert [(f.sequence, f.where) for f in frozen] == [(torn, "team/a")]
+        assert report.frozen == 1

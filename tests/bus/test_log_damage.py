@@ -25,12 +25,15 @@ from berthmaster.gateway.settings import GatewaySettings
 from berthmaster.lifecycle.instructions import Stored
 from berthmaster.logcheck import core, guard
 from berthmaster.logcheck.examine import examine, look, read_through
+from berthmaster.logcheck.marks import declared_void, seen_of
 from berthmaster.messages.api import (
     AcceptLogRequest,
+    ChangeReply,
     OperatorReply,
     RecordedEvent,
     Refusal,
     SubmitReply,
+    VoidRequest,
 )
 from berthmaster.messages.families import API_REPLIES, LOG_MARKS, encode
 from berthmaster.messages.records import ArchivedStory
@@ -311,6 +314,42 @@ async def test_damage_is_told_and_nothing_is_decided_until_a_person_accepts_it(
             assert await Fleet(conn).placed("after") is not None
             assert min(set(await decided_at_s(conn)) - set(before)) > stored.stored_at_s
         assert await examine(conn) == []
+
+
+@in_loop
+async def test_a_frozen_job_can_be_cancelled_once_its_torn_event_is_declared_void(
+    server: Server,
+) -> None:
+    async with client(server.url) as conn, side(server.url) as both:
+        await Fleet(conn).report(gpus=1)
+        await until(lambda: both.ready)
+        for name in ("keeps", "torn"):
+            assert isinstance(await submit(conn, name), SubmitReply)
+        where = subjects.workload_event("team", "torn", "reprioritized", None)
+        torn = await conn.store(where, b"garbage", timeout_s=5)
+
+        async def cancel() -> object:
+            reply = await conn.request(
+                subjects.api("team", "cancel"), b'{"id":"torn"}', timeout_s=5
+            )
+            return API_REPLIES.decode(reply.data)
+
+        refused = await cancel()
+        assert isinstance(refused, Refusal)
+        seen = await seen_of(conn, WORKLOADS)
+        assert seen is not None
+        request = VoidRequest(created=seen.created, sequences=(torn,), reason="a test")
+        reply = await conn.request(subjects.operator("void"), encode(request), timeout_s=5)
+        declared = API_REPLIES.decode(reply.data)
+        assert isinstance(declared, OperatorReply), declared
+        kept = await declared_void(conn, WORKLOADS)
+        assert kept is not None
+        assert (kept.sequences, kept.reason) == ((torn,), "a test")
+    # Services start anew, as each does by itself when it hears of it.
+    async with client(server.url) as conn, side(server.url) as both:
+        await until(lambda: both.ready)
+        assert isinstance(await cancel(), ChangeReply)
+        assert (await audit(conn)).findings == ()
 
 
 @in_loop

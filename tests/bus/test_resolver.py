@@ -19,6 +19,7 @@ from berthmaster.bus.snapshots import load
 from berthmaster.bus.streams import WORKLOADS, ensure_streams
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.instructions import Stored
+from berthmaster.logcheck.marks import flaws_of
 from berthmaster.messages.api import DryRunReply, Refusal, WhatifReply, WhyReply
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.families import API_REPLIES, DECISIONS, encode
@@ -88,8 +89,9 @@ class Fleet:
         """Its placement, once there is one."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within_s
+        flaws = await flaws_of(self.conn, WORKLOADS)
         while loop.time() < deadline:
-            for recorded in decode_story(await self.log.story("team", name)):
+            for recorded in decode_story(await self.log.story("team", name), flaws):
                 if isinstance(recorded.event, Placed):
                     return recorded.event
             await asyncio.sleep(0.01)

@@ -5,13 +5,15 @@ from pathlib import Path
 
 import msgspec
 
+from berthmaster.audit.report import audit
 from berthmaster.bus import subjects
 from berthmaster.bus.embedded import Server
 from berthmaster.bus.snapshots import load
 from berthmaster.bus.streams import WORKLOADS
 from berthmaster.messages.api import WhyReply
+from berthmaster.resolver.replay import read_inputs, replay
 from tests.bus.test_resolver import fleet, resolver
-from tests.bus.tools import accept_log
+from tests.bus.tools import accept_log, declare_void, story
 from tests.support.builders import job
 
 
@@ -49,3 +51,53 @@ def test_an_event_that_nobody_can_read_freezes_until_a_restart_finds_it_cured(
                     assert await world.placed("a") is not None
 
     asyncio.run(story())
+
+
+@story
+async def test_what_nobody_can_read_stops_until_a_person_declares_it_void(server: Server) -> None:
+    garbage = b"\x00 garbage"
+    async with fleet(server.url) as world:
+        await world.report(gpus=8)
+        async with resolver(server.url):
+            await world.submit(job("before", gpus=1))
+            assert await world.placed("before") is not None
+        # A replica has begun; then comes garbage in a story and in the chain of decisions.
+        await world.submit(job("a", gpus=1))
+        where = subjects.workload_event("team", "a", "reprioritized", None)
+        in_story = await world.conn.store(where, garbage, timeout_s=5)
+        in_chain = await world.conn.store(subjects.decision("all"), garbage, timeout_s=5)
+        async with resolver(server.url) as context:
+            await world.submit(job("b", gpus=1))
+            why = await world.why("b")
+            assert isinstance(why, WhyReply)
+            assert why.summary.startswith(f"waits: nothing is decided: decision {in_chain} of the")
+            assert await world.placed("b", within_s=0.5) is None
+            is_ready, told_ready = context.health.readiness()
+            assert not is_ready
+            assert "berth repair void" in str(told_ready)
+            told = await audit(world.conn)
+            assert told.frozen == 1
+            assert {f.rule for f in told.findings} == {
+                "every message can be read",
+                "no workload is frozen",
+            }
+            assert not replay(await read_inputs(world.conn), "all").different
+            # Whoever hears of it folds the log anew, which a service does by starting again.
+            await declare_void(world.conn, in_story, in_chain)
+            async with asyncio.timeout(10):
+                while context.died is None:
+                    await asyncio.sleep(0.02)
+            context.died = None
+        async with resolver(server.url):
+            for name in ("a", "b"):
+                placed = await world.placed(name)
+                assert placed is not None
+            # Of an older age of the log nobody need know any more that it was void.
+        async with resolver(server.url):
+            await world.submit(job("c"))
+            assert await world.placed("c") is not None
+        told = await audit(world.conn)
+        assert (told.findings, told.frozen, told.declared_void) == ((), 0, 2)
+        repeated = replay(await read_inputs(world.conn), "all")
+        assert (repeated.repeated, repeated.different) == (repeated.decisions, 0)
+        assert repeated.decisions >= 3

@@ -18,7 +18,8 @@ from berthmaster.bus.keys import make_keys, server_config
 from berthmaster.bus.streams import WORKLOADS, ensure_streams
 from berthmaster.logcheck import core
 from berthmaster.logcheck.examine import look, read_through
-from berthmaster.messages.control import LogAccepted
+from berthmaster.logcheck.marks import seen_of
+from berthmaster.messages.control import LogAccepted, MessagesVoid
 from berthmaster.messages.families import encode
 from berthmaster.messages.fleet import ClusterAlive, Stamp
 from berthmaster.messages.placement import Decision, PodBinding, Saw
@@ -106,6 +107,14 @@ async def accept_log(conn: Connection) -> None:
         reason="a test",
     )
     await conn.request(subjects.log_accepted(WORKLOADS), encode(fact), timeout_s=5)
+
+
+async def declare_void(conn: Connection, *sequences: int) -> None:
+    """A person says that messages count for nothing, as the gateway stores it."""
+    seen = await seen_of(conn, WORKLOADS)
+    assert seen is not None
+    fact = MessagesVoid(stream=WORKLOADS, created=seen.created, sequences=sequences)
+    await conn.request(subjects.void(WORKLOADS), encode(fact), timeout_s=5)
 
 
 @asynccontextmanager

@@ -301,6 +301,9 @@ def test_a_backup_is_added_to_and_not_restored_into_a_bus_that_has_something(
     assert refused.returncode == 1
     assert "a backup is restored into an empty bus only" in refused.stderr
     assert up.json("repair", "accept-log") == []
+    readable = up.berth("repair", "void", "1", "--yes", "--reason", "a test")
+    assert readable.returncode == 1
+    assert "this version reads 1" in readable.stderr
 
 
 def test_no_dead_letters_were_left(up: Up) -> None:

@@ -32,7 +32,14 @@ from berthmaster.lifecycle.instructions import (
     Unknown,
 )
 from berthmaster.messages.api import ApiReply, Refusal
-from berthmaster.messages.control import ClusterLost, ControlFact, Cordon, LogAccepted, QueueSetting
+from berthmaster.messages.control import (
+    ClusterLost,
+    ControlFact,
+    Cordon,
+    LogAccepted,
+    MessagesVoid,
+    QueueSetting,
+)
 from berthmaster.messages.placement import Decision
 from tests.simulation.bus import Bus, Follower, Message, recorded
 from tests.simulation.clockwork import Process
@@ -56,6 +63,8 @@ def control_subject(fact: ControlFact) -> str:
             return f"lost/{fact.cluster}"
         case LogAccepted():
             return f"log/{fact.stream}"
+        case MessagesVoid():
+            return f"void/{fact.stream}"
         case _:
             assert_never(fact)
 

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from berthmaster.audit.copies import Copies
+from berthmaster.lifecycle.flaws import stand_in
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
 from berthmaster.lifecycle.states import State
 from berthmaster.logcheck.core import Damage
@@ -50,6 +51,8 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     events: int
     void: int
     decisions: int
+    frozen: int  # workloads with a message that cannot be read
+    declared_void: int  # messages that cannot be read, of which a person said so
     placements: int
     withdrawals: int
     evictions: int
@@ -90,6 +93,9 @@ class Auditor:
         self._nodes_of: dict[Key, set[tuple[str, str]]] = defaultdict(set)
         self._last_report_s = 0.0
         self._copies = Copies()
+        self._frozen: set[Key] = set()
+        self._declared_void: set[int] = set()
+        self._unbegun: set[Key] = set()  # of which nothing but void messages is known
         self._findings: list[Finding] = []
         self._left_out = 0
 
@@ -215,6 +221,29 @@ class Auditor:
         """A message that this version cannot read: what it is about may be frozen."""
         self._find("every message can be read", subject, what, sequence)
 
+    def on_frozen(self, tenant: str, workload_id: str, sequence: int, why: str) -> None:
+        """An event that cannot be read: nobody goes on with its workload."""
+        name = key(tenant, workload_id)
+        self._frozen.add(name)
+        self._find("no workload is frozen", name, f"an event cannot be read: {why}", sequence)
+
+    def on_void(self, tenant: str, workload_id: str, sequence: int) -> None:
+        """An event that cannot be read and counts for nothing, as a person said."""
+        name = key(tenant, workload_id)
+        if name not in self._workloads:
+            self._workloads[name] = Workload(tenant=tenant, id=workload_id)
+            self._unbegun.add(name)
+        stood_in = stand_in(tenant, workload_id)
+        offer(self._workloads[name], stood_in, sequence, 0.0, judged=Verdict.VOID)
+        self._declared_void.add(sequence)
+
+    def on_passed_decision(self, cell: str, sequence: int, *, declared_void: bool) -> None:
+        """A link of a chain that cannot be read: it has a number like every one."""
+        number, _ = self._decisions.get(cell, (0, 0))
+        self._decisions[cell] = (number + 1, sequence)
+        if declared_void:
+            self._declared_void.add(sequence)
+
     # What the nodes say
 
     def on_copy(self, report: CopyReport, stored_at_s: float) -> None:
@@ -294,10 +323,12 @@ class Auditor:
         for found in self._copies.contradictions():
             self._find("runs where the hub says", found.name, found.what)
         states = Counter(w.state for w in self._workloads.values())
+        unbegun = sum(self._workloads[name].state is State.NEW for name in self._unbegun)
+        states[State.NEW] -= unbegun
         ended = {s: states[s] for s in (State.SUCCEEDED, State.FAILED, State.CANCELLED)}
         running = states[State.CLAIMED] + states[State.ADMITTED] + states[State.RUNNING]
         waiting = states[State.QUEUED] + states[State.PLACED]
-        submitted = len(self._workloads)
+        submitted = len(self._workloads) - unbegun
         if strange := states[State.NEW]:
             self._find("none is lost", "", f"{strange} workloads have events and no submission")
         return AuditReport(
@@ -312,6 +343,8 @@ class Auditor:
             events=self._verdicts.total(),
             void=self._verdicts[Verdict.VOID],
             decisions=self._counts["Decision"],
+            frozen=len(self._frozen),
+            declared_void=len(self._declared_void),
             placements=self._counts["Placed"],
             withdrawals=self._counts["Withdrawn"],
             evictions=self._counts["Evicted"],

@@ -16,12 +16,13 @@ from typing import Any, Final, Protocol
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.dead import bury
-from berthmaster.bus.event_subjects import decode_event
+from berthmaster.bus.event_subjects import decode_recorded
 from berthmaster.bus.facts import Seen
 from berthmaster.bus.follow import Recorded
 from berthmaster.bus.rereading import Judged, Rereading
+from berthmaster.lifecycle.flaws import NO_FLAWS, Flaws
 from berthmaster.lifecycle.fold import Verdict
-from berthmaster.messages.control import ControlFact
+from berthmaster.messages.control import ControlFact, MessagesVoid
 from berthmaster.messages.families import CONTROL_FACTS, DECISIONS, UNREADABLE
 from berthmaster.messages.fleet import FleetFact
 from berthmaster.messages.placement import Decision
@@ -31,6 +32,7 @@ from berthmaster.runtime.service import Context
 MAX_BURIALS: Final = 256  # dead letters on their way; more are in the log and counted
 MAX_HELD: Final = 200_000
 LAST_BURIALS_S: Final = 1.0
+REMEDY: Final = "a newer version may; `berth repair void` where none does"
 
 
 class Decider(Protocol):
@@ -56,8 +58,9 @@ class Decider(Protocol):
     def on_unreadable(self, tenant: str, workload_id: str, sequence: int, why: str) -> None:
         """An event that this reader does not understand."""
 
-    def on_unreadable_decision(self, why: str) -> None:
-        """A decision of its cell that this reader does not understand."""
+    def on_unreadable_decision(self, sequence: int, why: str) -> None:
+        """A decision of its cell that this reader does not understand; "" = it counts for nothing,
+        as a person said."""
 
     def on_decision(self, decision: Decision, sequence: int) -> None:
         """A decision of its cell."""
@@ -77,7 +80,8 @@ class DeciderInput:
         self._ctx = ctx
         self._core = core
         self._wake = wake
-        self.is_lost: Callable[[int], bool] = lambda _: False  # see LogGuard
+        self.flaws: Callable[[], Flaws] = lambda: NO_FLAWS  # see LogGuard
+        self._is_over = False
         self._burials: set[asyncio.Task[bool]] = set()
         self._rereading: Rereading | None = None
         self._held: deque[Recorded] | None = None  # what comes after an event in doubt
@@ -87,6 +91,8 @@ class DeciderInput:
 
     def on_recorded(self, recorded: Recorded) -> None:
         """A message of the log."""
+        if self._is_over:
+            return
         if self._held is None:
             self._take(recorded)
         elif len(self._held) < MAX_HELD:
@@ -100,7 +106,9 @@ class DeciderInput:
             return
         core = self._core
         try:
-            event, is_astray = decode_event(recorded.subject, recorded.data)
+            event, is_astray = decode_recorded(
+                recorded.subject, recorded.sequence, recorded.data, self.flaws()
+            )
         except subjects.SubjectError as error:
             self._bury(recorded, str(error))
             return
@@ -135,7 +143,7 @@ class DeciderInput:
                 unreadable=lambda name, at, why: self._core.on_unreadable(*name, at, why),
                 settled=lambda _: self._go_on(),
             )
-            self._rereading.is_lost = self.is_lost
+            self._rereading.known_flaws = self.flaws
         self._held, self._doubted_at = deque(), sequence
         self._rereading.doubt(tenant, workload_id, sequence)
 
@@ -158,8 +166,12 @@ class DeciderInput:
         try:
             decision = DECISIONS.decode(recorded.data)
         except UNREADABLE as error:
-            self._core.on_unreadable_decision(str(error))
-            self._ctx.health.ready("chain", False, f"a decision cannot be read: {error}")
+            if self.flaws().is_void(recorded.sequence):
+                self._core.on_unreadable_decision(recorded.sequence, "")
+                return
+            why = f"decision {recorded.sequence} of the log cannot be read ({error}); {REMEDY}"
+            self._core.on_unreadable_decision(recorded.sequence, why)
+            self._ctx.health.ready("chain", False, f"nothing is decided: {why}")
             self._bury(recorded, str(error))
             return
         self._core.on_decision(decision, recorded.sequence)
@@ -176,6 +188,10 @@ class DeciderInput:
             fact = CONTROL_FACTS.decode(recorded.data)
         except UNREADABLE as error:
             self._bury(recorded, str(error))
+            return
+        if isinstance(fact, MessagesVoid) and not set(fact.sequences) <= self.flaws().void:
+            self._is_over = True  # the log is folded anew with this: see LogGuard
+        if self._is_over:
             return
         self._core.on_control(fact, recorded.sequence)
         self._wake()

@@ -18,8 +18,9 @@ from berthmaster.bus import subjects
 from berthmaster.bus.batch import send_batch
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import ApiError, BusError, NoAnswer, NotConnected, NotPermitted
-from berthmaster.bus.event_subjects import decode_event, event_subject
+from berthmaster.bus.event_subjects import decode_recorded, event_subject
 from berthmaster.bus.streams import WORKLOADS
+from berthmaster.lifecycle.flaws import NO_FLAWS, Flaws
 from berthmaster.lifecycle.instructions import Outcome, Refused, Stored, Unknown
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.families import encode
@@ -105,6 +106,13 @@ async def next_message(
 ) -> Message | None:
     """The first message at or after a sequence under a filter, from the stream's leader."""
     return await _get(conn, stream, {"seq": start, "next_by_subj": subject}, timeout_s)
+
+
+async def message_at(
+    conn: Connection, stream: str, sequence: int, *, timeout_s: float = GET_TIMEOUT_S
+) -> Message | None:
+    """The message of this number, from the stream's leader."""
+    return await _get(conn, stream, {"seq": sequence}, timeout_s)
 
 
 async def _get(
@@ -309,11 +317,12 @@ class EventLog:
         return messages
 
 
-def decode_story(messages: Sequence[Message]) -> list[RecordedEvent]:
-    """Raises UNREADABLE at the first event that this reader does not know."""
+def decode_story(messages: Sequence[Message], flaws: Flaws = NO_FLAWS) -> list[RecordedEvent]:
+    """Raises UNREADABLE at the first event that this reader does not know, unless a person has
+    declared it void."""
     found = []
     for m in messages:
-        event, is_astray = decode_event(m.subject, m.data)
+        event, is_astray = decode_recorded(m.subject, m.sequence, m.data, flaws)
         found.append(
             RecordedEvent(
                 sequence=m.sequence, stored_at_s=m.stored_at_s, event=event, void=is_astray

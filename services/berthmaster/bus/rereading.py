@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.log import EventLog, Message, decode_story
+from berthmaster.lifecycle.flaws import NO_FLAWS, Flaws
 from berthmaster.lifecycle.fold import Verdict, judged_story
 from berthmaster.messages.families import UNREADABLE
 from berthmaster.messages.workload import WorkloadEvent
@@ -44,13 +45,13 @@ class Rereading:
         judged: Callable[[Name, Sequence[Judged]], None],
         unreadable: Callable[[Name, int, str], None],
         settled: Callable[[Name], None] = lambda _: None,
-        accepted: Callable[[], Awaitable[Callable[[int], bool]]] | None = None,
+        flaws: Callable[[], Awaitable[Flaws]] | None = None,
     ) -> None:
         """``judged`` takes a whole story; ``unreadable`` a workload that must be left alone, with a
-        sequence and why; ``settled`` hears that a workload is in doubt no more. ``accepted``: reads
-        anew what ``is_lost`` is."""
-        self._accepted = accepted
-        self.is_lost: Callable[[int], bool] = lambda _: False  # see LogGuard
+        sequence and why; ``settled`` hears that a workload is in doubt no more. ``flaws``: reads
+        anew what is known of those of the log; without it ``known_flaws`` is."""
+        self._read_flaws = flaws
+        self.known_flaws: Callable[[], Flaws] = lambda: NO_FLAWS  # see LogGuard
         self._conn = conn
         self._log = EventLog(conn)
         self._spawn = spawn
@@ -84,9 +85,10 @@ class Rereading:
                 try:
                     async with self._turns:
                         messages = await self._log.story(*name)
-                    story = decode_story(messages)
-                    if self._accepted is not None:
-                        self.is_lost = await self._accepted()
+                    flaws = self.known_flaws()
+                    if self._read_flaws is not None:
+                        flaws = await self._read_flaws()
+                    story = decode_story(messages, flaws)
                 except BusError as error:
                     self._conn.log.warning(
                         "cannot read a story", workload="/".join(name), why=str(error)
@@ -96,7 +98,7 @@ class Rereading:
                 except UNREADABLE as error:
                     self._unreadable(name, self._doubted[name], str(error))
                     return
-                _, verdicts = judged_story(*name, story, self.is_lost)
+                _, verdicts = judged_story(*name, story, flaws.is_lost)
                 found = [
                     Judged(message, one.event, verdict)
                     for message, one, verdict in zip(messages, story, verdicts, strict=True)

@@ -157,6 +157,11 @@ def telemetry(cluster: str, node: str) -> str:
     return f"berth.telemetry.{token(cluster)}.{token(node)}"
 
 
+def cell_of(decision_subject: str) -> str:
+    """Whose chain a decision's subject is."""
+    return text(decision_subject.removeprefix("berth.decision."))
+
+
 def quality(cell: str) -> str:
     """How well a cell's decider does."""
     return f"berth.quality.{token(cell)}"
@@ -271,6 +276,11 @@ def lost(cluster: str) -> str:
 def log_accepted(stream: str) -> str:
     """What a person accepted that a stream has lost."""
     return f"berth.control.log.{token(stream)}"
+
+
+def void(stream: str) -> str:
+    """Which messages of a stream a person declared void."""
+    return f"berth.control.void.{token(stream)}"
 
 
 # Requests

@@ -6,7 +6,8 @@ import click
 
 from berthmaster.cli.audit import read
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command
-from berthmaster.messages.api import AcceptLogRequest
+from berthmaster.client import BerthError
+from berthmaster.messages.api import AcceptLogRequest, VoidRequest
 
 if TYPE_CHECKING:
     from berthmaster.audit.story import Line
@@ -80,6 +81,52 @@ async def inspect_story(session: Session, workload: str) -> int:
         lines = await read(inspect(berth.connection, tenant, name))
     session.out.document(lines, lambda: safe(_story(workload, lines)))
     return 0 if lines and all(line.verdict in GOOD for line in lines) else EXIT_FAILED
+
+
+@repair.command("void")
+@click.argument("sequences", metavar="SEQUENCE...", type=click.IntRange(1), nargs=-1, required=True)
+@click.option("--reason", default="", help="Why; needed with --yes, and kept.")
+@click.option("--yes", is_flag=True, help="Declare it; without this they are only shown.")
+@bus_command
+async def void(session: Session, sequences: tuple[int, ...], reason: str, yes: bool) -> int:
+    """Let messages of WORKLOADS that no version can read count for nothing.
+
+    Such a message freezes its workload, or a whole cell where it is a decision, since a newer
+    version may have written it. Once it is void, services read the log anew and pass over it. What
+    it said is lost for them; it stays in the log, and `berth audit` counts it.
+    """
+    from berthmaster.audit.story import unread
+    from berthmaster.bus.streams import WORKLOADS
+    from berthmaster.cli.render.terminal import safe
+    from berthmaster.logcheck.marks import declared_void, seen_of
+
+    if yes and not reason:
+        raise click.UsageError("--reason is missing: why they are void, for those who come later")
+    async with session.client() as berth:
+        conn = berth.connection
+        lines = [(one, await read(unread(conn, one))) for one in sorted(set(sequences))]
+        if readable := [one for one, line in lines if line is None]:
+            told = ", ".join(str(one) for one in readable)
+            raise BerthError(f"this version reads {told}, or there is no such message in WORKLOADS")
+        found = [line for _, line in lines if line is not None]
+        if not yes:
+            note = "Nothing is changed. --yes --reason … lets them count for nothing."
+            session.out.document(found, lambda: safe(f"{_story('', found)}\n{note}"))
+            return EXIT_FAILED
+        seen, before = (
+            await read(seen_of(conn, WORKLOADS)),
+            await read(declared_void(conn, WORKLOADS)),
+        )
+        if seen is None:
+            raise BerthError("there is no WORKLOADS")
+        known = before.sequences if before is not None else ()
+        request = VoidRequest(
+            created=seen.created, sequences=tuple(sorted({*known, *sequences})), reason=reason
+        )
+        reply = await berth.void(request)
+    told = ", ".join(str(one) for one in sorted(set(sequences)))
+    session.out.document(reply, lambda: f"{told} of WORKLOADS count for nothing: {reply.note}")
+    return 0
 
 
 def _story(workload: str, lines: "list[Line]") -> str:

@@ -45,6 +45,7 @@ from berthmaster.messages.api import (
     Refusal,
     ReprioritizeRequest,
     SubmitReply,
+    VoidRequest,
     WhatifReply,
     WhatifRequest,
     WhyReply,
@@ -248,6 +249,10 @@ class Client:
     async def accept_log(self, request: AcceptLogRequest) -> OperatorReply:
         """Go on with what a stream holds, although it has lost some."""
         return await self._operator("accept_log", request)
+
+    async def void(self, request: VoidRequest) -> OperatorReply:
+        """Declare that messages which no reader can read count for nothing."""
+        return await self._operator("void", request)
 
     async def set_queue(self, setting: QueueSetting) -> OperatorReply:
         """Make or change a queue."""

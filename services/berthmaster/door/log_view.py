@@ -20,8 +20,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from berthmaster.bus.event_subjects import decode_event
+from berthmaster.bus.event_subjects import decode_recorded
 from berthmaster.bus.subjects import SubjectError, aggregate, parse_workload_event
+from berthmaster.lifecycle.flaws import NO_FLAWS
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
 from berthmaster.messages.door import ExecutorEvent, OwnWorkload
 from berthmaster.messages.families import UNREADABLE, encode, event_kind
@@ -102,6 +103,7 @@ class LogView:
     """All open workloads, by cluster."""
 
     def __init__(self, window: int = WINDOW) -> None:
+        self.flaws = NO_FLAWS  # what people have said of the log
         self.position = 0  # of the last event that was taken
         self.born = 0  # position at which hints began to be kept
         self.frozen: dict[Key, tuple[str, str]] = {}  # -> (cluster, why)
@@ -144,7 +146,7 @@ class LogView:
             raise Unreadable(str(error)) from error
         name = key(place.tenant, place.id)
         try:
-            event, is_astray = decode_event(subject, data)
+            event, is_astray = decode_recorded(subject, sequence, data, self.flaws)
         except UNREADABLE as error:
             self._freeze(name, str(error))
             raise Unreadable(str(error), name) from error

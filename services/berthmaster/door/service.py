@@ -32,9 +32,10 @@ from berthmaster.door.log_view import Behind, Frozen, Refuse, Settle, Store, Unr
 from berthmaster.door.metrics import DoorMetrics
 from berthmaster.door.polls import Polls
 from berthmaster.door.settings import DoorSettings
+from berthmaster.lifecycle.flaws import Flaws
 from berthmaster.lifecycle.fold import Key, key
 from berthmaster.lifecycle.instructions import Refused, Stored, Unknown
-from berthmaster.logcheck.marks import lost_of
+from berthmaster.logcheck.marks import flaws_of
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.door import (
     DeadReply,
@@ -83,6 +84,7 @@ MAX_OPEN: Final = 100_000  # requests of all clusters; those of one are bounded 
 MAX_TELEMETRY: Final = 20_000  # messages that wait to be passed on
 FIGURES_S: Final = 1.0
 MAX_LETTERS: Final = 100
+FLAWS_EVERY_S: Final = 1.0
 SETTLED_AT_ONCE: Final = 4  # of one cluster: each reads a story from the log
 
 _Work = Callable[[str, bytes], Awaitable[msgspec.Struct]]
@@ -115,7 +117,7 @@ class Shell:
             judged=self._judged,
             unreadable=lambda name, _, why: self._core.log.freeze(*name, why),
             settled=lambda name: self._core.log.settled(*name),
-            accepted=lambda: lost_of(conn, WORKLOADS),
+            flaws=lambda: flaws_of(conn, WORKLOADS),
         )
 
     async def run(self) -> None:
@@ -178,13 +180,34 @@ class Shell:
                 for cluster in self._core.log.clusters:
                     self._nudge(cluster, self._core.log.position)
 
+            self._core.log.flaws = await self._known_flaws()
             try:
-                await follower.run(self._on_event, caught_up=caught_up)
-            except StreamReplaced as error:
-                self._ctx.log.error("the log was replaced", why=str(error))
+                async with asyncio.TaskGroup() as both:
+                    both.create_task(follower.run(self._on_event, caught_up=caught_up))
+                    both.create_task(self._watch_flaws())
+            except* StreamReplaced as errors:
+                why = str(errors.exceptions[0])
+                self._ctx.log.error("the log is read anew", why=why)
                 self._ready["log"] = False
-                self._ctx.health.ready("log", False, "the log was replaced and is read anew")
+                self._ctx.health.ready("log", False, f"{why}, and is read anew")
                 self._core.log_replaced()
+
+    async def _known_flaws(self) -> Flaws:
+        """However long it takes: what was declared void must not be taken for what freezes."""
+        while True:
+            try:
+                return await flaws_of(self._conn, WORKLOADS)
+            except BusError as error:
+                self._ctx.log.warning("what was declared void cannot be read", why=str(error))
+            await asyncio.sleep(FLAWS_EVERY_S)
+
+    async def _watch_flaws(self) -> None:
+        """Raises StreamReplaced when something was declared void that froze a workload here."""
+        while True:
+            await asyncio.sleep(FLAWS_EVERY_S)
+            log = self._core.log
+            if log.frozen and (await self._known_flaws()).void != log.flaws.void:
+                raise StreamReplaced("messages of the log were declared void")
 
     def _on_event(self, recorded: Recorded) -> None:
         core = self._core

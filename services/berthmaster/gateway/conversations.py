@@ -50,6 +50,7 @@ from berthmaster.messages.control import (
     ControlFact,
     Cordon,
     LogAccepted,
+    MessagesVoid,
     QueueSetting,
 )
 from berthmaster.messages.placement import HUB_CELL, MAIN_CELL
@@ -429,6 +430,19 @@ def _control_fact(
                 set_at_s=now_s,
             )
             return accepted, "services go on with what this stream holds"
+        case "void":
+            void = validation.void_request(asked.data)
+            if isinstance(void, Refusal):
+                return void
+            declared = MessagesVoid(
+                stream="WORKLOADS",
+                created=void.created,
+                sequences=void.sequences,
+                reason=void.reason,
+                set_by=shared.by,
+                set_at_s=now_s,
+            )
+            return declared, "services read the log anew and pass over them"
         case "queue":
             setting = validation.queue_setting(asked.data)
             if isinstance(setting, Refusal):

@@ -11,13 +11,14 @@ from typing import Final, assert_never
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError
-from berthmaster.bus.event_subjects import decode_event
+from berthmaster.bus.event_subjects import decode_recorded
 from berthmaster.bus.grouped import grouped
 from berthmaster.bus.log import EventLog, Message, next_message
 from berthmaster.bus.streams import ARCHIVE
 from berthmaster.gateway.conversations import Ask, Told
 from berthmaster.gateway.events import StoryRead, UnreadableEvent
 from berthmaster.gateway.instructions import ReadStory
+from berthmaster.lifecycle.flaws import NO_FLAWS, Flaws
 from berthmaster.lifecycle.fold import Verdict, is_whole, judged_story
 from berthmaster.lifecycle.instructions import (
     Answered,
@@ -34,6 +35,7 @@ from berthmaster.messages.control import (
     ControlFact,
     Cordon,
     LogAccepted,
+    MessagesVoid,
     QueueSetting,
 )
 from berthmaster.messages.families import ARCHIVED_STORIES, UNREADABLE, encode
@@ -54,6 +56,8 @@ def control_subject(fact: ControlFact) -> str:
             return subjects.lost(fact.cluster)
         case LogAccepted():
             return subjects.log_accepted(fact.stream)
+        case MessagesVoid():
+            return subjects.void(fact.stream)
         case _:
             assert_never(fact)
 
@@ -68,7 +72,7 @@ class Effects:
         self._log = EventLog(conn, settle_limit_s=settle_limit_s)
         self._appends = grouped(conn, settle_limit_s=settle_limit_s)
         self._freeze = freeze
-        self.is_lost: Callable[[int], bool] = lambda _: False  # see LogGuard
+        self.flaws: Callable[[], Flaws] = lambda: NO_FLAWS  # see LogGuard
 
     async def perform(self, step: Ask) -> Told:
         """Carry out one instruction; what cannot be done is an answer too, never an exception."""
@@ -118,7 +122,7 @@ class Effects:
             return Reloaded(ref=step.ref, workload=None, failed=unreadable)
         if not events:
             return Reloaded(ref=step.ref, workload=None)
-        work, verdicts = judged_story(step.tenant, step.id, events, self.is_lost)
+        work, verdicts = judged_story(step.tenant, step.id, events, self.flaws().is_lost)
         if Verdict.MISSED in verdicts:
             return Reloaded(ref=step.ref, workload=None, failed="the log has lost events of it")
         return Reloaded(ref=step.ref, workload=work)
@@ -130,7 +134,9 @@ class Effects:
         events: list[RecordedEvent] = []
         for message in messages:
             try:
-                event, is_astray = decode_event(message.subject, message.data)
+                event, is_astray = decode_recorded(
+                    message.subject, message.sequence, message.data, self.flaws()
+                )
             except UNREADABLE as error:
                 self._freeze(
                     UnreadableEvent(
@@ -160,7 +166,7 @@ class Effects:
             return StoryRead(ref=step.ref, failed=str(error))
         except UNREADABLE as error:
             return StoryRead(ref=step.ref, events=tuple(events), unreadable=f"archive: {error}")
-        _, verdicts = judged_story(step.tenant, step.id, events, self.is_lost)
+        _, verdicts = judged_story(step.tenant, step.id, events, self.flaws().is_lost)
         return StoryRead(
             ref=step.ref,
             events=tuple(events),

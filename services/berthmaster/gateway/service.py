@@ -16,7 +16,7 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.dead import bury
 from berthmaster.bus.endpoints import Endpoint, Fairness, serve
 from berthmaster.bus.errors import BusError, StreamReplaced
-from berthmaster.bus.event_subjects import decode_event
+from berthmaster.bus.event_subjects import decode_recorded
 from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.joining import joined
 from berthmaster.bus.streams import ARCHIVE, CONTROL, WORKLOADS, stream_info
@@ -82,7 +82,7 @@ class Shell:
         self._guard = LogGuard(
             ctx, conn, "gateway", folder=settings.memory_dir, told=self._on_damage
         )
-        self._effects.is_lost = self._guard.is_lost
+        self._effects.flaws = self._guard.flaws
         self._numbers = itertools.count(1)
         self._trouble = ""
         self._letters: list[tuple[Recorded, str, str, str]] = []  # with stream, workload, reason
@@ -217,7 +217,9 @@ class Shell:
 
     def _on_event(self, recorded: Recorded) -> None:
         try:
-            event, is_astray = decode_event(recorded.subject, recorded.data)
+            event, is_astray = decode_recorded(
+                recorded.subject, recorded.sequence, recorded.data, self._guard.flaws()
+            )
         except (*UNREADABLE, subjects.SubjectError) as error:
             self._freeze(recorded, str(error))
             return

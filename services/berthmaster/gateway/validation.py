@@ -24,6 +24,7 @@ from berthmaster.messages.api import (
     LostRequest,
     Refusal,
     ReprioritizeRequest,
+    VoidRequest,
 )
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.explain import (
@@ -44,6 +45,7 @@ from berthmaster.messages.families import (
     LOST_REQUESTS,
     QUEUE_REQUESTS,
     REPRIORITIZE_REQUESTS,
+    VOID_REQUESTS,
 )
 from berthmaster.messages.workload import MAX_PODS, JobRequest, Name
 
@@ -169,6 +171,17 @@ def accept_log_request(data: bytes) -> AcceptLogRequest | Refusal:
         if not before < gap.first <= gap.last:
             return invalid(("missing", number), gap, "first <= last, behind the gap before it")
         before = gap.last
+    return request
+
+
+def void_request(data: bytes) -> VoidRequest | Refusal:
+    """The body of ``void``."""
+    request = decoded(VoidRequest, VOID_REQUESTS, data)
+    if isinstance(request, Refusal):
+        return request
+    for number, (before, one) in enumerate(itertools.pairwise(request.sequences), 1):
+        if one <= before:
+            return invalid(("sequences", number), one, "each once, in order")
     return request
 
 

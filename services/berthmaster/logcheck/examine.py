@@ -14,11 +14,12 @@ from berthmaster.bus.follow import Recorded
 from berthmaster.bus.read import read_all
 from berthmaster.bus.snapshots import load
 from berthmaster.bus.streams import ARCHIVE, CONTROL, CONTROL_A_SUBJECT, WORKLOADS
+from berthmaster.lifecycle.flaws import Flaws, flaws_of
 from berthmaster.logcheck import core
 from berthmaster.logcheck.archived import READ_LIMIT_S, archived
 from berthmaster.logcheck.core import Damage, Gap, Reading, Seen
-from berthmaster.logcheck.marks import NO_STREAM, acceptance, remembered, seen_of
-from berthmaster.messages.control import LogAccepted
+from berthmaster.logcheck.marks import NO_STREAM, acceptance, declared_void, remembered, seen_of
+from berthmaster.messages.control import LogAccepted, MessagesVoid
 from berthmaster.messages.records import LogMark, StreamMark
 
 WATCHED: Final = (WORKLOADS, CONTROL, ARCHIVE)
@@ -54,6 +55,14 @@ class Looked(NamedTuple):
     accepted_at_s: float
     marks: list[tuple[StreamMark, LogMark]]
     damage: list[Damage]
+    void: MessagesVoid | None = None
+
+    def flaws(self) -> Flaws:
+        """What people have said of it."""
+        return flaws_of(
+            self.accepted.missing if self.accepted is not None else (),
+            self.void.sequences if self.void is not None else (),
+        )
 
     def reading(self, start: int = 1) -> Reading:
         """To be told of its messages from this number on."""
@@ -70,7 +79,8 @@ async def look(conn: Connection, folder: Path | None = None) -> dict[str, Looked
         accepted, at_s = await acceptance(conn, stream)
         marks = core.counted(stream, all_marks, accepted, at_s)
         damage = core.held_against(stream, seen, marks, accepted)
-        found[stream] = Looked(stream, seen, accepted, at_s, marks, damage)
+        void = await declared_void(conn, stream) if stream == WORKLOADS else None
+        found[stream] = Looked(stream, seen, accepted, at_s, marks, damage, void)
     return found
 
 

@@ -16,6 +16,7 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError, StreamReplaced
 from berthmaster.bus.follow import Recorded
 from berthmaster.bus.streams import ARCHIVE, CONTROL, WORKLOADS
+from berthmaster.lifecycle.flaws import NO_FLAWS, Flaws
 from berthmaster.logcheck import core, marks
 from berthmaster.logcheck.archived import archived
 from berthmaster.logcheck.core import Damage, Reading
@@ -61,6 +62,7 @@ class LogGuard:
         self._keeps_archive = keeps_archive
         self._told = told
         self._looked: dict[str, Looked] = {}
+        self._flaws = NO_FLAWS
         self._reading: Reading | None = None  # of what the service follows
         self._caught_up: asyncio.Event | None = None
         self._doubted_s: float | None = None  # since when each look has found something
@@ -80,15 +82,16 @@ class LogGuard:
 
     @property
     def accepted_id(self) -> str:
-        """Names what people accepted of the log: a snapshot from before is of another one."""
+        """Names what people said of the log: a snapshot from before is of another one."""
         looked = self._looked.get(WORKLOADS)
-        return f" {looked.accepted_at_s:.6f}" if looked is not None and looked.accepted else ""
+        if looked is None:
+            return ""
+        accepted = f" {looked.accepted_at_s:.6f}" if looked.accepted else ""
+        return accepted + (f" {looked.void.set_at_s:.6f}" if looked.void else "")
 
-    def is_lost(self, sequence: int) -> bool:
-        """Whether the log has lost this one, and a person has accepted that."""
-        looked = self._looked.get(WORKLOADS)
-        gaps = looked.accepted.missing if looked is not None and looked.accepted else ()
-        return any(gap.first <= sequence <= gap.last for gap in gaps)
+    def flaws(self) -> Flaws:
+        """What people said of the log."""
+        return self._flaws
 
     @property
     def _grave(self) -> list[Damage]:
@@ -165,7 +168,10 @@ class LogGuard:
         }
         if self._begun and any(damage.stream in accepted for damage in self._grave):
             raise StreamReplaced("what the log has lost was accepted: it is folded anew")
-        self._looked = now
+        flaws = now[WORKLOADS].flaws()
+        if self._begun and flaws.void != self._flaws.void:
+            raise StreamReplaced("messages of the log were declared void: it is folded anew")
+        self._looked, self._flaws = now, flaws
         self._found = [damage for damage in self._found if damage.stream not in accepted]
         mine = {damage.stream for damage in self._found}
         seen = [d for each in now.values() for d in each.damage if d.stream not in mine]

@@ -3,7 +3,6 @@ folder for it. What people accepted stands among what operators set.
 """
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -14,8 +13,10 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import ApiError
 from berthmaster.bus.log import last_message
 from berthmaster.bus.streams import CONTROL, LEASES, stream_info
+from berthmaster.lifecycle.flaws import Flaws
+from berthmaster.lifecycle.flaws import flaws_of as flaws
 from berthmaster.logcheck.core import Remembered, Seen
-from berthmaster.messages.control import LogAccepted
+from berthmaster.messages.control import ControlFact, LogAccepted, MessagesVoid
 from berthmaster.messages.families import CONTROL_FACTS, LOG_MARKS, UNREADABLE, encode
 from berthmaster.messages.records import LogMark
 from berthmaster.runtime.log import LogLike
@@ -96,17 +97,33 @@ async def keep(conn: Connection, mark: LogMark, folder: Path | None) -> None:
     await conn.store(subjects.log_mark(mark.service), raw)
 
 
-async def lost_of(conn: Connection, stream: str) -> Callable[[int], bool]:
-    """Whether a stream has lost a sequence, as far as a person accepted that. Raises BusError."""
+async def flaws_of(conn: Connection, stream: str) -> Flaws:
+    """What people have said of a stream. Raises BusError."""
     fact, _ = await acceptance(conn, stream)
-    gaps = fact.missing if fact is not None else ()
-    return lambda sequence: any(gap.first <= sequence <= gap.last for gap in gaps)
+    void = await declared_void(conn, stream)
+    return flaws(
+        fact.missing if fact is not None else (), void.sequences if void is not None else ()
+    )
 
 
 async def acceptance(conn: Connection, stream: str) -> tuple[LogAccepted | None, float]:
     """What a person accepted of a stream last, and when that was stored. Raises BusError."""
+    fact, at_s = await _set_last(conn, subjects.log_accepted(stream))
+    return (fact, at_s) if isinstance(fact, LogAccepted) else (None, 0.0)
+
+
+async def declared_void(conn: Connection, stream: str) -> MessagesVoid | None:
+    """Which messages of a stream count for nothing. Raises BusError."""
+    fact, _ = await _set_last(conn, subjects.void(stream))
+    if not isinstance(fact, MessagesVoid):
+        return None
+    seen = await seen_of(conn, stream)
+    return fact if seen is not None and fact.created == seen.created else None
+
+
+async def _set_last(conn: Connection, subject: str) -> tuple[ControlFact | None, float]:
     try:
-        message = await last_message(conn, CONTROL, subjects.log_accepted(stream))
+        message = await last_message(conn, CONTROL, subject)
     except ApiError as error:
         if error.code != NO_STREAM:
             raise
@@ -114,8 +131,7 @@ async def acceptance(conn: Connection, stream: str) -> tuple[LogAccepted | None,
     if message is None:
         return None, 0.0
     try:
-        fact = CONTROL_FACTS.decode(message.data)
+        return CONTROL_FACTS.decode(message.data), message.stored_at_s
     except UNREADABLE as error:
-        conn.log.warning("what was accepted cannot be read", stream=stream, why=str(error))
+        conn.log.warning("what was set cannot be read", subject=subject, why=str(error))
         return None, 0.0
-    return (fact, message.stored_at_s) if isinstance(fact, LogAccepted) else (None, 0.0)

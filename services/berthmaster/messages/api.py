@@ -28,6 +28,7 @@ from berthmaster.messages.workload import (
 )
 
 Reason = Annotated[str, Meta(max_length=1024)]
+MOST_VOID = 1_000  # messages in one declaration, earlier ones included
 WorkloadStateName = Literal[
     "queued", "placed", "claimed", "admitted", "running", "succeeded", "failed", "cancelled"
 ]
@@ -384,6 +385,18 @@ class AcceptLogRequest(
     reason: Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
+class VoidRequest(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """Declare that messages of WORKLOADS which no reader can read count for nothing."""
+
+    created: Named  # which making of the stream they are in
+    sequences: Annotated[
+        tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=1, max_length=MOST_VOID)
+    ]
+    reason: Annotated[str, Meta(min_length=1, max_length=1024)]
+
+
 class LostRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
@@ -414,7 +427,7 @@ ApiReply = (
     | WhatifReply
     | OperatorReply
 )
-OPERATOR_VERBS = ("cordon", "uncordon", "lost", "found", "queue", "accept_log")
+OPERATOR_VERBS = ("cordon", "uncordon", "lost", "found", "queue", "accept_log", "void")
 GATEWAY_VERBS = ("hello", "submit", "cancel", "reprioritize", "get", "list")
 RESOLVER_VERBS = ("why", "dry_run", "whatif")
 RESOLVER_OPERATOR_VERBS = ("whatif",)  # the same, of all tenants' workloads

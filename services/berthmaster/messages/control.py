@@ -130,4 +130,20 @@ class LogAccepted(
     set_at_s: float = 0.0
 
 
-ControlFact = QueueSetting | Cordon | ClusterLost | LogAccepted
+class MessagesVoid(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="control.void.v1"
+):
+    """A person says that messages which no reader can read count for nothing.
+
+    Subject: ``berth.control.void.<stream>``
+    """
+
+    stream: str
+    created: str  # which making of the stream they are in
+    sequences: tuple[int, ...]  # all that ever were declared void, in order
+    reason: str = ""  # of the newest ones
+    set_by: str = ""
+    set_at_s: float = 0.0
+
+
+ControlFact = QueueSetting | Cordon | ClusterLost | LogAccepted | MessagesVoid

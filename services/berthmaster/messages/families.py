@@ -25,6 +25,7 @@ from berthmaster.messages.api import (
     LostRequest,
     ReprioritizeRequest,
     SubmitRequest,
+    VoidRequest,
     WhatifRequest,
     WhyRequest,
 )
@@ -106,6 +107,7 @@ CORDON_REQUESTS: Final = msgspec.json.Decoder(CordonRequest)  # cordon, uncordon
 LOST_REQUESTS: Final = msgspec.json.Decoder(LostRequest)  # lost, found
 QUEUE_REQUESTS: Final = msgspec.json.Decoder(QueueSetting)
 ACCEPT_LOG_REQUESTS: Final = msgspec.json.Decoder(AcceptLogRequest)
+VOID_REQUESTS: Final = msgspec.json.Decoder(VoidRequest)
 
 TAKE_REQUESTS: Final = msgspec.json.Decoder(TakeRequest)
 TELL_REQUESTS: Final = msgspec.json.Decoder(TellRequest)
@@ -145,6 +147,7 @@ REQUEST_TYPES: Final[Mapping[str, type[msgspec.Struct]]] = MappingProxyType(
         "found": LostRequest,
         "queue": QueueSetting,
         "accept_log": AcceptLogRequest,
+        "void": VoidRequest,
     }
 )
 TENANT_VERBS: Final = (*GATEWAY_VERBS, *RESOLVER_VERBS)

@@ -149,9 +149,11 @@ class Reconciler:
         """An event that this reader does not understand: its workload is frozen."""
         self.know.freeze(tenant, workload_id, sequence, why)
 
-    def on_unreadable_decision(self, why: str) -> None:
-        """A newer decider is at work: this one must not decide on what it cannot read."""
-        self.unreadable_decision = why
+    def on_unreadable_decision(self, sequence: int, why: str) -> None:
+        """A newer decider is at work: this one must not decide on what it cannot read. Unless a
+        person says that it counts for nothing: then ``why`` is ""."""
+        self.know.pass_decision(sequence)
+        self.unreadable_decision = self.unreadable_decision or why
 
     def on_decision(self, decision: Decision, sequence: int) -> None:
         """A decision of the log, ours or another replica's."""

@@ -227,7 +227,7 @@ class HubController(Controller[Write]):
         self._guard = LogGuard(
             ctx, conn, NAME, folder=ctx.settings.memory_dir, told=lambda _: self.wake()
         )
-        heard.is_lost = self._guard.is_lost
+        heard.flaws = self._guard.flaws
         if not await self._guard.begin():
             return
         self._guard.follows(1)

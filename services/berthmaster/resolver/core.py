@@ -84,9 +84,11 @@ class Resolver:
         """An event that this reader does not understand: its workload is frozen."""
         self.know.freeze(tenant, workload_id, sequence, why)
 
-    def on_unreadable_decision(self, why: str) -> None:
-        """A newer decider is at work: this one must not decide on what it cannot read."""
-        self.blind = why
+    def on_unreadable_decision(self, sequence: int, why: str) -> None:
+        """A newer decider is at work: this one must not decide on what it cannot read. Unless a
+        person says that it counts for nothing: then ``why`` is ""."""
+        self.know.pass_decision(sequence)
+        self.blind = self.blind or why
 
     def on_decision(self, decision: Decision, sequence: int) -> None:
         """A decision of the log, ours or another's."""
@@ -270,7 +272,16 @@ class Resolver:
         """Why there, or why not yet; without an id, the reasons of all that wait."""
         if workload_id is None:
             return explain.why_all(self.know, self.policy, now_s, tenant)
-        return explain.why(self.know, self.policy, now_s, tenant, workload_id, self.decisions)
+        reply = explain.why(self.know, self.policy, now_s, tenant, workload_id, self.decisions)
+        if (
+            self.blind
+            and isinstance(reply, WhyReply)
+            and key(tenant, workload_id) in self.know.derived.lines
+        ):
+            return WhyReply(
+                tenant=tenant, id=workload_id, summary=f"waits: nothing is decided: {self.blind}"
+            )
+        return reply
 
     def dry_run(self, tenant: str, request: JobRequest, now_s: float) -> DryRunReply:
         """Where a request would go now."""

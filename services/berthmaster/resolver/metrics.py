@@ -134,9 +134,9 @@ class Counted:
         """As the core's."""
         self._core.on_unreadable(tenant, workload_id, sequence, why)
 
-    def on_unreadable_decision(self, why: str) -> None:
+    def on_unreadable_decision(self, sequence: int, why: str) -> None:
         """As the core's."""
-        self._core.on_unreadable_decision(why)
+        self._core.on_unreadable_decision(sequence, why)
 
     def on_decision(self, decision: Decision, sequence: int) -> None:
         """As the core's."""

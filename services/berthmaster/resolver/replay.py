@@ -26,9 +26,10 @@ from berthmaster.bus.read import read_all, read_fleet_history
 from berthmaster.bus.rereading import LOST
 from berthmaster.bus.streams import ARCHIVE, CONTROL, WORKLOADS
 from berthmaster.engine.scoring.mix import sampled_from
+from berthmaster.lifecycle.flaws import NO_FLAWS, Flaws, flaws_of, stand_in
 from berthmaster.lifecycle.fold import Key, Verdict, judged_story, key
 from berthmaster.messages.api import RecordedEvent
-from berthmaster.messages.control import ControlFact, LogAccepted
+from berthmaster.messages.control import ControlFact, LogAccepted, LogGap, MessagesVoid
 from berthmaster.messages.families import (
     ARCHIVED_STORIES,
     CONTROL_FACTS,
@@ -55,27 +56,33 @@ class Inputs(NamedTuple):
     controls: list[tuple[int, ControlFact]]
     facts_from: int  # first sequence of FLEET that is still known; 1 = all
     facts_gap: int = 0  # first one after it that FLEET_LOG came too late for; 0 = it has all
-    unreadable: Sequence["Unreadable"] = ()  # events that froze their workloads
+    unreadable: Sequence["Unreadable"] = ()  # events that froze their workloads, and decisions
     archived: frozenset[int] = frozenset()  # decisions that only the archive has any more
     void: frozenset[int] = frozenset()  # events that are known to be void before they are folded
 
-    def is_lost(self, sequence: int) -> bool:
-        """Whether the log has lost this one, and a person has accepted that."""
-        return any(
-            gap.first <= sequence <= gap.last
-            for _, fact in self.controls
-            if isinstance(fact, LogAccepted) and fact.stream == WORKLOADS
-            for gap in fact.missing
-        )
+    def flaws(self, control_sequence: int) -> Flaws:
+        """What people had said of the log when so much of CONTROL was seen. Whoever decides folds
+        the log anew when that changes."""
+        missing: tuple[LogGap, ...] = ()
+        void: tuple[int, ...] = ()
+        for sequence, fact in self.controls:
+            if sequence > control_sequence:
+                break
+            if isinstance(fact, LogAccepted) and fact.stream == WORKLOADS:
+                missing = fact.missing
+            elif isinstance(fact, MessagesVoid):
+                void = fact.sequences
+        return flaws_of(missing, void)
 
 
 class Unreadable(NamedTuple):
-    """An event that this version cannot read."""
+    """A message that this version cannot read; one without a tenant is a decision."""
 
     sequence: int
     tenant: str
-    id: str
+    id: str  # of the workload, or the decision's cell
     why: str
+    stored_at_s: float = 0.0
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,7 +159,7 @@ def replay(
         progress(done, len(asked))
         decision = mine[at][1]
         know = fold.as_of(decision.saw)
-        follows = decision.number == (mine[at - 1][1].number + 1 if at else 1)
+        follows = decision.number == know.chain.number + 1
         if decision.now_s < known_from_s or not follows:
             skipped += 1
             why_not = "what it was made on is not kept any more"
@@ -222,6 +229,7 @@ class _Fold:
                     void=sequence in inputs.void,
                 )
             )
+        self._flaws = NO_FLAWS
         self._begin()
 
     def _begin(self) -> None:
@@ -237,21 +245,48 @@ class _Fold:
             return
         name = key(event.tenant, event.id)
         story = [one for one in self._stories[name] if one.sequence <= sequence]
-        _, verdicts = judged_story(event.tenant, event.id, story, self._inputs.is_lost)
+        void = [
+            RecordedEvent(
+                sequence=one.sequence,
+                stored_at_s=one.stored_at_s,
+                event=stand_in(one.tenant, one.id),
+                void=True,
+            )
+            for one in self._inputs.unreadable
+            if (one.tenant, one.id) == (event.tenant, event.id)
+            and one.sequence <= sequence
+            and self._flaws.is_void(one.sequence)
+        ]
+        story = sorted([*story, *void], key=lambda one: one.sequence)
+        _, verdicts = judged_story(event.tenant, event.id, story, self._flaws.is_lost)
         if Verdict.MISSED in verdicts:
             know.freeze(event.tenant, event.id, sequence, LOST)
             return
         for one, verdict in zip(story, verdicts, strict=True):
             know.take_event(one.event, one.sequence, one.stored_at_s, verdict)
 
+    def _pass_over(self, unread: Unreadable) -> None:
+        know, sequence = self._know, unread.sequence
+        if not unread.tenant:
+            if unread.id == self._cell:
+                know.pass_decision(sequence)
+        elif self._flaws.is_void(sequence):
+            stood_in = stand_in(unread.tenant, unread.id)
+            know.take_event(stood_in, sequence, unread.stored_at_s, Verdict.VOID)
+        else:
+            know.freeze(unread.tenant, unread.id, sequence, unread.why)
+
     def as_of(self, saw: Saw) -> Knowledge:
         """The knowledge, valid until the next call."""
         know = self._know
+        flaws = self._inputs.flaws(saw.control)
         if (
-            saw.workloads < know.workloads_sequence
+            flaws != self._flaws
+            or saw.workloads < know.workloads_sequence
             or saw.fleet < know.view.fleet_sequence
             or saw.control < know.view.control_sequence
         ):
+            self._flaws = flaws
             self._begin()
             know = self._know
         log, facts, controls = self._log, self._inputs.facts, self._inputs.controls
@@ -260,7 +295,7 @@ class _Fold:
             if isinstance(entry, Decision):
                 know.take_decision(entry, sequence)
             elif isinstance(entry, Unreadable):
-                know.freeze(entry.tenant, entry.id, sequence, entry.why)
+                self._pass_over(entry)
             else:
                 self._take_event(entry, sequence, stored_at_s)
             self._at_log += 1
@@ -361,7 +396,11 @@ async def read_inputs(conn: Connection) -> Inputs:
 
     def on_log(r: Recorded) -> None:
         if subjects.is_decision(r.subject):
-            decisions[r.sequence] = (r.sequence, DECISIONS.decode(r.data))
+            try:
+                decisions[r.sequence] = (r.sequence, DECISIONS.decode(r.data))
+            except UNREADABLE as error:
+                cell = subjects.cell_of(r.subject)
+                unreadable.append(Unreadable(r.sequence, "", cell, str(error)))
             return
         try:
             event, is_astray = decode_event(r.subject, r.data)
@@ -370,7 +409,9 @@ async def read_inputs(conn: Connection) -> Inputs:
                 void.add(r.sequence)
         except UNREADABLE as error:
             where = subjects.parse_workload_event(r.subject)
-            unreadable.append(Unreadable(r.sequence, where.tenant, where.id, str(error)))
+            unreadable.append(
+                Unreadable(r.sequence, where.tenant, where.id, str(error), r.stored_at_s)
+            )
 
     def on_fact(r: Recorded) -> None:
         fact_sequences.append(r.sequence)

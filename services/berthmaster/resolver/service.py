@@ -162,7 +162,7 @@ class Shell:
             keeps_archive=True,
             told=lambda _: self._stir.set(),
         )
-        self._hearing.is_lost = self._guard.is_lost
+        self._hearing.flaws = self._guard.flaws
         self._log_read = asyncio.Event()
         self._lease = Lease(
             conn,
@@ -384,7 +384,7 @@ class Shell:
             if loop.time() < next_snapshot_s or not self._lease.held:
                 continue
             next_snapshot_s = loop.time() + settings.snapshot_s
-            if know.workloads_sequence == saved:
+            if know.workloads_sequence == saved or self.core.blind:  # it is not in a snapshot
                 continue
             saved = know.workloads_sequence
             raw = self._stream + b"\n" + msgspec.msgpack.encode(snapshot_of(know))

@@ -65,6 +65,24 @@ def test_pods_of_a_job_that_no_log_knows_are_found_once_the_log_must_know_it(
     assert rules(audited(world, (world.now_s - 1, shown))) == []  # perhaps submitted just now
 
 
+def test_what_nobody_can_read_is_found_until_a_person_says_that_it_counts_for_nothing(
+    world: World,
+) -> None:
+    """Both of a workload that is known and of one of which nothing else is."""
+    auditor = Auditor()
+    for sequence, at_s, event in world.events:
+        auditor.on_event(event, sequence, at_s)
+    last = max(sequence for sequence, _, _ in world.events)
+    auditor.on_frozen(TENANT, "waits", last + 1, "torn")
+    auditor.on_void(TENANT, "gang", last + 2)
+    auditor.on_void(TENANT, "garbage", last + 3)
+    report = auditor.report(final_s=world.now_s)
+    (found,) = report.findings
+    assert (found.rule, found.where) == ("no workload is frozen", f"{TENANT}/waits")
+    assert (report.frozen, report.declared_void, report.submitted) == (1, 2, 2)
+    assert report.accounted
+
+
 def test_a_good_story_is_clean_and_adds_up(world: World) -> None:
     shown = replace(node(gpus=2), pods=(use("gang"), use("gang", gpus=(1,))))
     report = audited(world, (world.now_s, shown))

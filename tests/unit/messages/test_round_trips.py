@@ -63,6 +63,7 @@ READERS: Final[dict[type[msgspec.Struct], Reader[msgspec.Struct]]] = {
     REQUEST_TYPES["whatif"]: families.WHATIF_REQUESTS,
     REQUEST_TYPES["cordon"]: families.CORDON_REQUESTS,
     REQUEST_TYPES["accept_log"]: families.ACCEPT_LOG_REQUESTS,
+    REQUEST_TYPES["void"]: families.VOID_REQUESTS,
     REQUEST_TYPES["lost"]: families.LOST_REQUESTS,
     **{request: msgspec.json.Decoder(request) for request in AGENT_REQUESTS.values()},
     **dict.fromkeys(members(DoorReply), families.DOOR_REPLIES),
@@ -145,7 +146,7 @@ def test_every_tagged_struct_is_part_of_the_contract() -> None:
         f"api.{verb}_request"
         for verb in (
             *("hello", "submit", "cancel", "reprioritize", "get", "list", "why", "whatif"),
-            *("cordon", "lost", "accept_log"),
+            *("cordon", "lost", "accept_log", "void"),
         )
     } | {name_of(request) for request in AGENT_REQUESTS.values()}
 

@@ -353,8 +353,22 @@ def test_an_unreadable_event_freezes_its_workload_and_no_other(world: World) -> 
 
 def test_an_unreadable_decision_stops_this_replica_from_deciding(world: World) -> None:
     world.submit(job())
-    world.resolver.on_unreadable_decision("unknown tag decision.v2")
+    world.resolver.on_unreadable_decision(1, "unknown tag decision.v2")
     assert world.resolver.decide(world.now_s) is None
+    reply = why(world, "train-1")
+    assert reply.summary == "waits: nothing is decided: unknown tag decision.v2"
+
+
+def test_an_unreadable_decision_that_counts_for_nothing_keeps_its_number(world: World) -> None:
+    world.submit(job("a"))
+    (first,) = world.settle()
+    world.sequence += 1
+    world.resolver.on_unreadable_decision(world.sequence, "")
+    world.submit(job("b"))
+    decided = world.decide()
+    assert placements(decided)
+    assert decided is not None
+    assert decided.decision.number == first.decision.number + 2
 
 
 def test_a_model_that_no_cluster_has_waits_and_why_says_so(world: World) -> None:

@@ -49,7 +49,8 @@ def why(about: About) -> WhyReply:
     bus = view.bus
     assert bus is not None
     if (frozen := know.frozen.get(view.name)) is not None:
-        summary = f"frozen: an event of it cannot be understood ({frozen}); a person must look"
+        remedy = "`berth repair inspect` shows it"
+        summary = f"frozen: an event of it cannot be understood ({frozen}); {remedy}"
         return WhyReply(tenant=bus.tenant, id=bus.id, summary=summary)
     shortlist = shortlist_for(know, view, about.policy, about.now_s)
     decision = about.decisions.get(bus.decision)

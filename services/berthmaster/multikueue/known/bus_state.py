@@ -128,6 +128,13 @@ class BusState:
         self.workloads_sequence = max(self.workloads_sequence, sequence)
         self.frozen[key(tenant, workload_id)] = why
 
+    def pass_decision(self, sequence: int) -> None:
+        """A link of the chain that cannot be read: it has a number like every one."""
+        self.workloads_sequence = max(self.workloads_sequence, sequence)
+        if sequence > self.chain.sequence:
+            self.chain.number += 1
+            self.chain.sequence = sequence
+
     def take_decision(self, decision: Decision, sequence: int) -> None:
         """A link of the chain; the events of its batch come by themselves."""
         self.workloads_sequence = max(self.workloads_sequence, sequence)

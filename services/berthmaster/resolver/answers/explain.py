@@ -45,7 +45,7 @@ def why(
             tenant=tenant,
             id=workload_id,
             summary=f"frozen: an event of it cannot be understood ({know.frozen[name]}); "
-            "a person must look",
+            f"`berth repair inspect {tenant}/{workload_id}` shows it",
         )
     workload = know.open.get(name)
     if workload is None:
