@@ -34,6 +34,7 @@ from berthmaster.messages.api import (
     Refusal,
     SubmitReply,
     VoidRequest,
+    WhyReply,
 )
 from berthmaster.messages.families import API_REPLIES, LOG_MARKS, encode
 from berthmaster.messages.records import ArchivedStory
@@ -47,6 +48,7 @@ from berthmaster.runtime.service import Context, Service
 from berthmaster.runtime.settings import CommonSettings
 from tests.bus.shells import client, in_loop, until
 from tests.bus.test_resolver import Fleet
+from tests.bus.tools import accept_log
 from tests.support.builders import job
 
 S = TypeVar("S", bound=CommonSettings)
@@ -350,6 +352,37 @@ async def test_a_frozen_job_can_be_cancelled_once_its_torn_event_is_declared_voi
         await until(lambda: both.ready)
         assert isinstance(await cancel(), ChangeReply)
         assert (await audit(conn)).findings == ()
+
+
+@in_loop
+async def test_a_job_of_which_only_the_server_s_index_knows_more_holds_up_no_other(
+    server: Server,
+) -> None:
+    """After a clean end the server trusts its index: it refuses each commit with that job."""
+    names = [f"job-{number}" for number in range(JOBS)]
+    async with client(server.url) as conn, side(server.url) as both:
+        await until(lambda: both.ready)
+        for name in ("torn", *names):
+            assert isinstance(await submit(conn, name), SubmitReply)
+        change = b'{"id":"torn","priority":424242}'
+        changed = await conn.request(subjects.api("team", "reprioritize"), change, timeout_s=5)
+        assert isinstance(API_REPLIES.decode(changed.data), ChangeReply)
+    server.stop()
+    data = bytearray(block(server).read_bytes())
+    middle = data.index(b'"priority":424242')
+    data[middle : middle + 16] = bytes(255 - byte for byte in data[middle : middle + 16])
+    block(server).write_bytes(data)
+    server.start()
+    async with client(server.url) as conn:
+        await accept_log(conn)
+        async with side(server.url) as both:
+            await until(lambda: both.ready, 30.0)
+            await Fleet(conn).report(gpus=2 * JOBS)
+            for name in names:
+                assert await Fleet(conn).placed(name) is not None
+            why = await Fleet(conn).why("torn")
+            assert isinstance(why, WhyReply)
+            assert why.summary.startswith("suspended: the log refuses what is decided about it")
 
 
 @in_loop

@@ -163,3 +163,4 @@ class Decision(
     steadiness: dict[str, float] = {}  # cluster -> 0..100, if this was scored with it
     outlook: ToldOutlook | None = None  # that the order was made of; None = jobs went as they came
     expected: tuple[Expected, ...] = ()  # of jobs that say nothing, and no decision had told
+    suspended: tuple[str, ...] = ()  # <tenant>/<id> whose commits the log refuses: left out

@@ -28,6 +28,7 @@ from berthmaster.kueue.names import FINISHED
 from berthmaster.kueue.workloads import KueueWorkload
 from berthmaster.lifecycle.fold import Key, Verdict, key
 from berthmaster.lifecycle.instructions import Append, Outcome, Refused, Stored
+from berthmaster.lifecycle.refusals import Refusals
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import WhyReply
 from berthmaster.messages.control import ControlFact
@@ -105,6 +106,7 @@ class Reconciler:
         self.appends: list[Append] = []  # to be stored; drained by the shell
         self.aside = SetAside()
         self.pending: Commit | None = None
+        self._refusals = Refusals()
         self.unreadable_decision = ""  # why this replica must not decide at all
         self.trapped: dict[Key, traps.Trap] = {}
         self.trap_counts: Counter[str] = Counter()
@@ -294,8 +296,11 @@ class Reconciler:
         known; after anything but success, deciding waits until that much was folded."""
         plan, self.pending = self.pending, None
         if isinstance(outcome, Stored):
+            self._refusals.stored()
             self._wait_for = max(self._wait_for, outcome.sequence)
             return
+        if isinstance(outcome, Refused) and plan is not None:
+            self._refusals.refused(plan.decision.after, plan.events)
         last = (outcome.last or 0) if isinstance(outcome, Refused) else 0
         self._wait_for = max(self._wait_for, last, log_end)
         self._work.add(key(e.tenant, e.id) for e in (plan.events if plan is not None else ()))
@@ -364,8 +369,10 @@ class Reconciler:
         """The next commit, or None if there is nothing to decide, or not now."""
         if self.pending is not None or self.behind or self.unreadable_decision or not self._wants:
             return None
+        self._refusals.look(self.know.chain.sequence, self.know.open, now_s)
+        suspended = self._refusals.suspended(now_s)
         wants: list[ToPlace] = []
-        for name in list(self._wants):
+        for name in [each for each in self._wants if each not in suspended]:
             view, memo = view_of(name, self.know, self.hub), self._memo(name)
             busy = self._in_flight.busy(name)
             step = None if busy else next_step(view, memo, self.policy, now_s)
@@ -375,7 +382,9 @@ class Reconciler:
                 del self._wants[name]
                 self._work.add([name])
         wants.sort(key=lambda want: want.view.bus.submitted_sequence if want.view.bus else 0)
-        plan, unplaced = decide(self.know, wants, self.policy, now_s, self.name, self.hub.id)
+        plan, unplaced = decide(
+            self.know, wants[: self._refusals.limit], self.policy, now_s, self.name, self.hub.id
+        )
         for event in plan.events if plan is not None else ():
             self._wants.pop(key(event.tenant, event.id), None)
         for want in unplaced:
@@ -386,7 +395,8 @@ class Reconciler:
 
     def wake_at_s(self) -> float:
         """When time alone will change something."""
-        return min(self._work.wake_at_s(), self._config_order.due_s, self.kueue.due_s)
+        dues = (self._config_order.due_s, self.kueue.due_s, self._refusals.next_s())
+        return min(self._work.wake_at_s(), *dues)
 
     @property
     def contested(self) -> int:

@@ -6,7 +6,8 @@ Rules of this file:
   other; until it did, nothing new is decided (``pending``), for it would be decided on the past.
 - A decision and its events are one batch and arrive one by one: nothing is decided between them,
   for the chain's guard would pass while the room that they take is not known yet.
-- A refused commit means that somebody wrote what was not read yet: wait for it, decide again.
+- A refused commit means that somebody wrote what was not read yet: wait for it, decide again. If
+  nothing was, see lifecycle.refusals.
 - Endings of claimed attempts are written here in two cases only: a person declared the cluster
   lost, or the job's own deadline has passed in a silent cluster. Silence alone ends nothing, nor
   does a clock of ours that is ahead: the messages' time stamps must say so too. What waits again
@@ -21,6 +22,7 @@ import msgspec
 from berthmaster.engine.fleet.clusters import LOST
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key
 from berthmaster.lifecycle.instructions import Append, Outcome, Refused, Stored
+from berthmaster.lifecycle.refusals import Refusals
 from berthmaster.messages.api import DryRunReply, Refusal, WhatifRequest, WhyReply
 from berthmaster.messages.control import ControlFact
 from berthmaster.messages.fleet import FleetFact
@@ -58,7 +60,8 @@ class Resolver:
         self.pending: Plan | None = None  # sent, outcome not known
         self._wait_for = 0  # sequence of WORKLOADS that must be folded before deciding again
         self._batch_end = 0  # the last event of the newest decision
-        self._appending: dict[str, Key] = {}
+        self._appending: dict[str, tuple[Key, int]] = {}  # and the event that it follows on
+        self._refusals = Refusals()
         self._ended_at_s = float("-inf")  # when endings were looked for last
         self._looked_at = -1  # the growth at the last look that found nothing more
         self._arrived = False  # something queued since then
@@ -120,18 +123,22 @@ class Resolver:
         plan, self.pending = self.pending, None
         if isinstance(outcome, Stored):
             self._commit_limit = None
+            self._refusals.stored()
             if plan is not None:
                 plan.was_stored()
             self._wait_for = max(self._wait_for, outcome.sequence)
         elif isinstance(outcome, Refused):
+            if plan is not None:
+                self._refusals.refused(plan.decision.after, plan.events)
             self._wait_for = max(self._wait_for, outcome.last or 0, log_end)
         else:
             self._wait_for = max(self._wait_for, log_end)
 
     def on_appended(self, ref: str, outcome: Outcome) -> None:
         """What became of an Append. If refused, the fold brings what came first, and it shows."""
-        del outcome
-        self._appending.pop(ref, None)
+        name, sequence = self._appending.pop(ref, (None, 0))
+        if name is not None and isinstance(outcome, Refused):
+            self._refusals.suspend(name, sequence, self._ended_at_s)
 
     # What to do
 
@@ -184,25 +191,28 @@ class Resolver:
         """The next commit, or None if there is nothing to decide, or not now."""
         if self.pending is not None or self.behind or self.blind:
             return None
-        policy = self.policy
-        if self._commit_limit is not None:
-            policy = msgspec.structs.replace(policy, commit_limit=self._commit_limit)
-        self.pending = decide(self.know, policy, now_s, self.name)
+        know, refusals, policy = self.know, self._refusals, self.policy
+        refusals.look(know.chain.sequence, know.open, now_s)
+        know.suspend(refusals.suspended(now_s))
+        limits = [each for each in (self._commit_limit, refusals.limit) if each is not None]
+        if limits:
+            policy = msgspec.structs.replace(policy, commit_limit=min(limits))
+        self.pending = decide(know, policy, now_s, self.name)
         if self.pending is None:
             self._arrived = False
-            self._looked_at = self.know.derived.growth
+            self._looked_at = know.derived.growth
         return self.pending
 
     def endings(self, now_s: float) -> list[Append]:
         """Endings that are ours to write, each asked for once until answered."""
         self._ended_at_s = now_s
         appends = []
-        busy = set(self._appending.values())
+        busy = {name for name, _ in self._appending.values()} | self._refusals.suspended(now_s)
         for workload, reason in self._overdue(now_s):
             if workload.key in busy:
                 continue
             ref = f"ending/{workload.key}/{workload.sequence}"
-            self._appending[ref] = workload.key
+            self._appending[ref] = workload.key, workload.sequence
             appends.append(Append(ref=ref, event=self._ending(workload, reason, now_s)))
         return appends
 
@@ -250,7 +260,7 @@ class Resolver:
     def wake_at_s(self) -> float:
         """When time alone will change something: an unclaimed placement, a pause, a deadline."""
         know, policy = self.know, self.policy
-        times = [float("inf")]
+        times = [self._refusals.next_s()]
         oldest = next(iter(know.derived.unclaimed.values()), None)
         if oldest is not None:
             times.append(oldest + policy.claim_timeout_s)

@@ -54,6 +54,9 @@ class Figures:
         self._fairness = metrics.gauge(
             "fairness", "Jain's index of what queues have of their fair shares: 1 = all alike"
         )
+        self._suspended = metrics.gauge(
+            "suspended_workloads", "Workloads left out, as the log refuses what is decided of them"
+        )
         self._per_s = metrics.gauge("placements_per_second", "Placements, over the last seconds")
 
     def heard(
@@ -89,6 +92,7 @@ class Figures:
             gauge.set(value if value is not None else float("nan"))  # unknown is not zero
         self._fairness.set(report.fairness)
         self._per_s.set(report.placements_per_s)
+        self._suspended.set(len(self._core.know.suspended))
         return report
 
     def _label(self, queue: str) -> str:

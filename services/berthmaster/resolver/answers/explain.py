@@ -55,6 +55,14 @@ def why(
             value=workload_id,
             expected="a workload of this tenant that has not ended",
         )
+    if name in know.suspended:
+        return WhyReply(
+            tenant=tenant,
+            id=workload_id,
+            summary="suspended: the log refuses what is decided about it, although nothing new is "
+            f"heard of it; it is tried again soon. `berth audit` and `berth repair inspect {name}` "
+            "show whether its story is damaged",
+        )
     if workload.state is State.QUEUED:
         return _why_not_yet(know, policy, now_s, workload)
     return _why_there(know, workload, decisions)

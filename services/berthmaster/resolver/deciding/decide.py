@@ -84,6 +84,8 @@ def _retract(draft: Draft) -> None:
     for name, placed_at_s in know.derived.unclaimed.items():
         if draft.full or (placed_at_s > due_s and not lost):
             break
+        if name in know.suspended:
+            continue
         workload = know.open[name]
         if workload.cluster in lost:
             _withdraw(draft, workload, f"cluster {LOST}")

@@ -141,5 +141,6 @@ class Draft:
             steadiness=self.steadiness,
             outlook=outlook,
             expected=expected,
+            suspended=tuple(sorted(know.suspended)),
         )
         return Plan(decision, tuple(self.events), tuple(self.passed_over), know.derived.growth)

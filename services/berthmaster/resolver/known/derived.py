@@ -69,6 +69,17 @@ class Derived(FleetDerived):
         if cluster is not None:
             self.held.get(cluster, set()).discard(name)
 
+    def suspend(self, workload: Workload, *, suspended: bool) -> None:
+        """It waits in no line for now, or in its line again."""
+        if workload.state is not State.QUEUED or workload.cancel_requested:
+            return
+        if suspended:
+            self.lines.remove(workload.key)
+        else:
+            self._wait(workload)
+        self.due_order.follow(workload, waits=not suspended)
+        self.growth += 1
+
     def follow(
         self, workload: Workload, before: State, attempt_cluster: str, *, frozen: bool
     ) -> None:

@@ -71,6 +71,7 @@ class Knowledge:
         self.open: dict[Key, Workload] = {}
         self.elsewhere: set[Key] = set()  # open, and placed by another cell's decider
         self.frozen: dict[Key, str] = {}
+        self.suspended: frozenset[Key] = frozenset()  # see lifecycle.refusals
         self.reservations: dict[Key, Reservation] = {}  # told by the newest decision that told any
         self.told_mix = Sampled()  # by the newest decision that told any
         self.expectations = Expectations()
@@ -155,6 +156,7 @@ class Knowledge:
             expected=decision.expected,
         )
         self.expectations.take(decision.expected, self.open, self.derived.due_order.told)
+        self.suspend(frozenset(map(Key, decision.suspended)))
 
     def snapshot(self, policy: Policy, now_s: float, *, renew: bool) -> ClusterSnapshot:
         """All clusters as of now, and what is derived brought up to date. ``renew``: guesses of how
@@ -190,6 +192,13 @@ class Knowledge:
         self.frozen[name] = why
         workload = self.open.get(name)
         self.derived.frozen(name, workload.cluster if workload is not None else None)
+
+    def suspend(self, names: frozenset[Key]) -> None:
+        """Nothing is decided about these for now; about all others again."""
+        before, self.suspended = self.suspended, names
+        for name in sorted(before ^ names):
+            if name in self.open and name not in self.frozen:
+                self.derived.suspend(self.open[name], suspended=name in names)
 
     def pass_decision(self, sequence: int) -> None:
         """A link of the chain that cannot be read: it has a number like every one."""
