@@ -33,7 +33,7 @@ from berthmaster.runtime.service import Context
 from berthmaster.runtime.settings import CommonSettings
 from tests.bus.shells import running
 from tests.bus.tools import accept_log
-from tests.support.builders import alive, job, node, profile
+from tests.support.builders import alive, job, node, pod_set, profile
 
 LIMIT_S = 10.0
 LOG = Log("test", level="error", format="text")
@@ -263,7 +263,16 @@ def test_a_queues_profile_set_by_message_counts_from_the_next_decision_on(tmp_pa
                 odd = msgspec.structs.replace(job("odd"), profile="fastest")
                 refused = await world.ask("dry_run", encode(odd))
                 assert isinstance(refused, Refusal)
-                assert (refused.field, refused.value) == ("profile", "fastest")
+                assert (refused.field, refused.value) == ("profile", '"fastest"')
+                # A trial refuses whatever submit would.
+                for wrong, field in (
+                    (job("odd", queue="none"), "queue"),
+                    (job("odd", pod_sets=(pod_set(), pod_set())), "pod_sets[1].name"),
+                    (job("odd", gpus=2, gpu_milli=500), "pod_sets[0].gpu_milli"),
+                ):
+                    refused = await world.ask("dry_run", encode(wrong))
+                    assert isinstance(refused, Refusal)
+                    assert refused.field == field
                 own = msgspec.structs.replace(job("own", queue="q"), profile="spread")
                 assert await world.goes(own) not in went
                 there = await world.ask("why", b'{"id": "own"}')

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Sequence
 from berthmaster.cli.requests import WrongInput, read_requests
 from berthmaster.engine.queueing.ledger import node_amounts
 from berthmaster.engine.queueing.queues import Amounts, overcommitted, share_of
-from berthmaster.gateway.validation import queue_setting
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.fleet import FleetFact, NodeReport
+from berthmaster.requests.validation import queue_setting
 
 
 def read_settings(data: bytes, where: str) -> list[QueueSetting]:

@@ -1,7 +1,6 @@
 """What the gateway says: one function for each kind of answer, so that people read one voice."""
 
-import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -15,12 +14,8 @@ from berthmaster.messages.api import (
     Refusal,
     SubmitReply,
 )
-from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.explain import shorten
 from berthmaster.messages.families import encode
-from berthmaster.messages.workload import JobRequest
-
-MAX_QUEUES_NAMED = 20
 
 
 def malformed_verb(verb: str) -> Refusal:
@@ -104,49 +99,6 @@ def found(work: Workload, story: Sequence[RecordedEvent], frozen: str) -> GetRep
     if frozen:
         view = msgspec.structs.replace(view, reason=f"frozen: {frozen}")
     return GetReply(workload=view, request=work.request, story=tuple(story))
-
-
-def queue_refusal(queues: Mapping[str, QueueSetting], tenant: str, queue: str) -> Refusal | None:
-    """Why this tenant cannot submit to this queue, if so. Names only queues that are open to it."""
-    setting = queues.get(queue)
-    open_to_it = setting is not None and (not setting.tenants or tenant in setting.tenants)
-    if setting is not None and open_to_it and not setting.deleted:
-        return None
-    usable = sorted(
-        name
-        for name, other in queues.items()
-        if not other.deleted and (not other.tenants or tenant in other.tenants)
-    )
-    near = difflib.get_close_matches(queue, usable, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    named = ", ".join(usable[:MAX_QUEUES_NAMED]) + (", …" if usable[MAX_QUEUES_NAMED:] else "")
-    wrong = "it was deleted" if open_to_it else "this one does not exist or is not open to it"
-    return Refusal(
-        code="forbidden" if open_to_it else "not_found",
-        field="queue",
-        value=shorten(queue),
-        expected=f"a queue that takes requests of tenant {tenant!r}; {wrong}. "
-        f"{hint}There are: {named or 'none'}",
-    )
-
-
-def limit_refusal(
-    setting: QueueSetting, request: JobRequest, waiting: Mapping[str, int]
-) -> Refusal | None:
-    """Why the queue does not take this request, if so: it is too large, or too many wait."""
-    most = setting.max_job_gpu_milli if setting.via == "direct" else None
-    milli = sum(p.count * p.gpus * p.gpu_milli for p in request.pod_sets)
-    if most is not None and milli > most:
-        return Refusal(
-            code="invalid",
-            field="pod_sets",
-            value=f"{milli / 1000:g} GPUs in all pods",
-            expected=f"at most {most / 1000:g} GPUs in a job of the queue {setting.queue!r}",
-        )
-    limit = setting.max_waiting_jobs
-    if limit is not None and waiting.get(setting.queue, 0) >= limit:
-        return overloaded(f"the queue {setting.queue!r} lets {limit} jobs wait, and they do")
-    return None
 
 
 def fitted(reply: msgspec.Struct, max_bytes: int) -> bytes:

@@ -11,18 +11,14 @@ from typing import Final, NamedTuple, assert_never
 
 import msgspec
 
-from berthmaster.engine.queueing.bounds import priority_refusal, request_refusal
-from berthmaster.gateway import validation
 from berthmaster.gateway.answers import (
     changed,
     conflict,
     found,
-    limit_refusal,
     malformed_verb,
     not_found,
     not_stored,
     overloaded,
-    queue_refusal,
     repeated,
     submitted,
     unavailable,
@@ -61,6 +57,9 @@ from berthmaster.messages.workload import (
     Reprioritized,
     Submitted,
 )
+from berthmaster.requests import validation
+from berthmaster.requests.bounds import priority_refusal
+from berthmaster.requests.queues import refusal_of
 
 Ask = Append | Reload | ReadStory | PutControl
 Told = Answered | Reloaded | StoryRead
@@ -99,12 +98,7 @@ def submit(shared: SharedState, asked: Requested, tenant: str, now_s: float) -> 
         return repeated(known, digest)
     if not shared.queues_known:
         return unavailable("the queues have not been read yet")
-    refusal = queue_refusal(shared.queues, tenant, request.queue)
-    if refusal is None:
-        setting = shared.queues[request.queue]
-        refusal = request_refusal(setting, request) or limit_refusal(
-            setting, request, shared.view.waiting
-        )
+    refusal = refusal_of(shared.queues, tenant, request, shared.view.waiting)
     most = shared.limits.max_open_of_tenant
     if refusal is None and shared.view.open_of(tenant) >= most:
         refusal = overloaded(f"{most} workloads of a tenant may be open, and they are")

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Generator
 from typing import Final, assert_never
 
-from berthmaster.gateway import conversations, validation
+from berthmaster.gateway import conversations
 from berthmaster.gateway.answers import malformed_verb, overloaded, unavailable
 from berthmaster.gateway.conversations import Conversation, Reread, Step, Told, Wish
 from berthmaster.gateway.events import (
@@ -49,6 +49,7 @@ from berthmaster.lifecycle.instructions import (
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import ApiReply, Refusal
 from berthmaster.messages.workload import Evicted
+from berthmaster.requests import validation
 
 WISH: Final = "wish/"
 CHANGING: Final = ("submit", "cancel", "reprioritize")

@@ -4,10 +4,10 @@ from typing import Final
 
 import msgspec
 
-from berthmaster.gateway.validation import DEFAULT_QUEUE
 from berthmaster.gateway.workload_index import WorkloadIndex
 from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.messages.control import QueueSetting
+from berthmaster.requests.queues import NO_QUEUES
 
 TRY_EVERY_S: Final = 5.0  # a try takes up to the settle limit
 
@@ -34,7 +34,7 @@ class SharedState:
         self.trouble = ""  # why nothing that is written is stored
         self._next_try_s = 0.0
         self.damage = ""  # of the logs, that nobody has accepted: nothing is changed meanwhile
-        self.queues: dict[str, QueueSetting] = {DEFAULT_QUEUE: QueueSetting(queue=DEFAULT_QUEUE)}
+        self.queues: dict[str, QueueSetting] = dict(NO_QUEUES)
         self.queues_known = False
         self._queue_sequences: dict[str, int] = {}
         self.followed_to = 0  # last sequence of the log that the view has

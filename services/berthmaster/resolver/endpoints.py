@@ -16,21 +16,19 @@ from berthmaster.bus.errors import BusError
 from berthmaster.bus.log import last_message, next_message
 from berthmaster.bus.streams import ARCHIVE, WORKLOADS
 from berthmaster.bus.turns import PORTION, Share
-from berthmaster.engine.queueing.bounds import request_refusal
 from berthmaster.lifecycle.fold import key
 from berthmaster.messages.api import Refusal, WhatifReply, WhatifRequest, WhyReply, WhyRequest
 from berthmaster.messages.explain import decoded
 from berthmaster.messages.families import (
     DECISIONS,
-    JOB_REQUESTS,
     UNREADABLE,
     WHATIF_REQUESTS,
     WHY_REQUESTS,
     encode,
 )
 from berthmaster.messages.placement import Decision
-from berthmaster.messages.workload import JobRequest
-from berthmaster.resolver.answers.suppositions import unranked
+from berthmaster.requests.queues import NO_QUEUES, refusal_of
+from berthmaster.requests.validation import job_request
 from berthmaster.resolver.answers.whatif import Budget
 from berthmaster.resolver.core import Resolver
 
@@ -90,15 +88,16 @@ class Questions:
 
     async def _answer_dry_run(self, subject: str, data: bytes) -> bytes:
         tenant, _ = subjects.parse_api(subject)
-        request = decoded(JobRequest, JOB_REQUESTS, data)
+        request = job_request(data)
         if isinstance(request, Refusal):
             return encode(request)
-        if (wrong := unranked("", request)) is not None:
-            return encode(wrong)
         if not self._ready():
             return encode(_busy("still catching up with the log; ask again"))
-        setting = self._core.know.queues.get(request.queue)
-        if setting is not None and (refusal := request_refusal(setting, request)) is not None:
+        know = self._core.know
+        waiting = know.derived.lines.waiting(request.queue)
+        queues = {**NO_QUEUES, **know.queues}
+        refusal = refusal_of(queues, tenant, request, {request.queue: waiting})
+        if refusal is not None:
             return encode(refusal)
         return encode(self._core.dry_run(tenant, request, self._conn.now()))
 

@@ -458,13 +458,13 @@ def test_what_if_refuses_a_profile_or_weight_that_nobody_knows() -> None:
     assert isinstance(known, WhatifReply)
     wrong = supposed(world, queue=SupposedQueue(queue="q", profile="fastest"))
     assert isinstance(wrong, Refusal)
-    assert (wrong.field, wrong.value) == ("queue.profile", "fastest")
+    assert (wrong.field, wrong.value) == ("queue.profile", '"fastest"')
     odd = msgspec.json.decode(
         msgspec.json.encode(ranked("odd", weights={"speed": 1.0})), type=SubmitRequest
     )
     wrong = supposed(world, submit=odd)
     assert isinstance(wrong, Refusal)
-    assert (wrong.field, wrong.value) == ("submit.weights.speed", "speed")
+    assert (wrong.field, wrong.value) == ("submit.weights.speed", '"speed"')
     assert wrong.expected.startswith('as a name there one of "fit", "room"')
 
 

@@ -157,6 +157,10 @@ class Lines:
             if not of_queue:
                 del self._by_queue[line.queue]
 
+    def waiting(self, queue: str) -> int:
+        """How many wait in a queue."""
+        return sum(len(line.members) for line in self._by_queue.get(queue, {}).values())
+
     def lines(self) -> list[Line]:
         """Every line with somebody in it."""
         return list(self._lines.values())

@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from berthmaster.engine.scoring.profiles import fault
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.fold import Workload, key
 from berthmaster.messages.api import (
@@ -34,6 +33,7 @@ from berthmaster.messages.fleet import (
     Stamp,
 )
 from berthmaster.messages.workload import JobRequest, Submitted
+from berthmaster.requests.validation import ranking_fault, request_fault
 from berthmaster.resolver.known.knowledge import Knowledge
 
 # Of a machine for eight GPUs, where the fleet knows none of the model: amounts of a usual one.
@@ -80,8 +80,8 @@ def _submit(know: Knowledge, now_s: float, tenant: str, request: JobRequest) -> 
     name = key(tenant, request.id)
     if name in know.open or name in know.frozen or name in know.elsewhere:
         return _refused("submit.id", request.id, "an id that is not in use")
-    if (wrong := unranked("submit.", request)) is not None:
-        return wrong
+    if (wrong := request_fault(request)) is not None:
+        return _inside("submit", wrong)
     event = Submitted(
         tenant=tenant,
         id=request.id,
@@ -122,8 +122,8 @@ def _cordon(know: Knowledge, verb: str, request: CordonRequest) -> Change | Refu
 def _queue(know: Knowledge, supposed: SupposedQueue) -> Change | Refusal:
     fields = QueueSetting.__struct_fields__
     setting = QueueSetting(**{name: getattr(supposed, name) for name in fields})
-    if (wrong := unranked("queue.", setting)) is not None:
-        return wrong
+    if (wrong := ranking_fault(setting)) is not None:
+        return _inside("queue", wrong)
     known = know.queues.get(setting.queue)
     return Change(
         f"{'change' if known is not None else 'make'} queue {setting.queue}", control=setting
@@ -247,12 +247,8 @@ def _some(names: Sequence[str]) -> str:
     return f"{shown} and {len(names) - 10} more" if len(names) > 10 else shown or "no cluster yet"
 
 
-def unranked(where: str, said: JobRequest | QueueSetting) -> Refusal | None:
-    """Why clusters cannot be ranked as somebody says, if so."""
-    found = fault(said.profile, said.weights)
-    if found is None:
-        return None
-    return _refused(f"{where}{'.'.join(found.path)}", found.value, found.expected)
+def _inside(where: str, wrong: Refusal) -> Refusal:
+    return replace(wrong, field=f"{where}.{wrong.field}" if wrong.field else where)
 
 
 def _refused(field: str, value: str, expected: str) -> Refusal:

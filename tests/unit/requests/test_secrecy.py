@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
-from berthmaster.gateway.secrecy import secret_fault
-from berthmaster.gateway.validation import job_request
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.families import encode
 from berthmaster.messages.workload import JobRequest, RunSpec, SecretKey
+from berthmaster.requests.secrecy import secret_fault
+from berthmaster.requests.validation import job_request
 
 HEX = "9f86d081884c7d659a2feaa0"
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dozjgNryP4J3jVmN"

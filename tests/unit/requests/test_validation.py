@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berthmaster.gateway import validation
 from berthmaster.messages import explain
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.families import JOB_REQUESTS
 from berthmaster.messages.workload import MAX_PODS, JobRequest, PodSet
+from berthmaster.requests import validation
 
 ID_WORDS = "1 to 52 lower-case letters, digits or '-', the first and the last a letter or digit"
 NAME_WORDS = "1 to 63 lower-case letters, digits or '-', the first and the last a letter or digit"

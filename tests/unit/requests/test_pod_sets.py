@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from berthmaster.gateway import validation
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.families import JOB_REQUESTS
+from berthmaster.requests import validation
 
 LABEL = '"node", or a label of nodes such as topology.kubernetes.io/zone'
 

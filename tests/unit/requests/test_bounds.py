@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from berthmaster.engine.queueing.bounds import priority_refusal, request_refusal
 from berthmaster.messages.control import QueueAllows, QueueSetting
 from berthmaster.messages.workload import JobRequest, PodSet, RunSpec, Toleration
+from berthmaster.requests.bounds import priority_refusal, request_refusal
 
 
 def asked(*, image: str = "", priority: int = 0, **pods: Any) -> JobRequest:

@@ -12,8 +12,6 @@ import msgspec
 from berthmaster.bus import subjects
 from berthmaster.engine.queueing.queues import CPU, MEMORY, MODEL
 from berthmaster.engine.scoring.profiles import fault
-from berthmaster.gateway.fitting import pod_set_fault
-from berthmaster.gateway.secrecy import secret_fault
 from berthmaster.messages.api import (
     AcceptLogRequest,
     CancelRequest,
@@ -48,6 +46,9 @@ from berthmaster.messages.families import (
     VOID_REQUESTS,
 )
 from berthmaster.messages.workload import MAX_PODS, JobRequest, Name
+from berthmaster.requests.pod_sets import pod_set_fault
+from berthmaster.requests.queues import DEFAULT_QUEUE
+from berthmaster.requests.secrecy import secret_fault
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -55,7 +56,6 @@ MAX_TENANTS_OF_A_QUEUE: Final = 1000
 MAX_SET_BY_CHARS: Final = 256
 MAX_PLACES_OF_A_QUEUE: Final = 1000
 MAX_RESOURCES_OF_A_QUEUE: Final = 64
-DEFAULT_QUEUE: Final = "default"
 _NAME_WORDS: Final = (
     "1 to 63 lower-case letters, digits or '-', the first and the last a letter or digit"
 )
@@ -87,6 +87,11 @@ def job_request(data: bytes) -> JobRequest | Refusal:
     request = decoded(JobRequest, JOB_REQUESTS, data)
     if isinstance(request, Refusal):
         return request
+    return request_fault(request) or request
+
+
+def request_fault(request: JobRequest) -> Refusal | None:
+    """What is wrong with a request whose single values are right, if anything."""
     seen: dict[str, int] = {}
     pods = 0
     for at, pod_set in enumerate(request.pod_sets):
@@ -109,10 +114,11 @@ def job_request(data: bytes) -> JobRequest | Refusal:
         if not place or place.startswith("="):
             right = "a cluster's name, or a label or property of clusters as key=value"
             return invalid(["data", at], place, right)
-    return secret_fault(request.run) or _ranking_fault(request) or request
+    return secret_fault(request.run) or ranking_fault(request)
 
 
-def _ranking_fault(request: JobRequest | QueueSetting) -> Refusal | None:
+def ranking_fault(request: JobRequest | QueueSetting) -> Refusal | None:
+    """Why clusters cannot be ranked as this says, if so."""
     found = fault(request.profile, request.weights)
     return invalid(found.path, found.value, found.expected) if found is not None else None
 
@@ -213,7 +219,7 @@ def _queue_fault(setting: QueueSetting) -> Refusal | None:
     if setting.queue == DEFAULT_QUEUE and setting.deleted:
         return invalid(["deleted"], True, 'false: the queue "default" always exists; hold it')
     return (
-        _ranking_fault(setting)
+        ranking_fault(setting)
         or _places_fault(setting)
         or _amounts_fault(setting)
         or _resources_fault(setting)

@@ -1,0 +1,73 @@
+"""Whether a queue takes a request of this tenant, and why not. Pure."""
+
+import difflib
+from collections.abc import Mapping
+from typing import Final
+
+from berthmaster.messages.api import Refusal
+from berthmaster.messages.control import QueueSetting
+from berthmaster.messages.explain import shorten
+from berthmaster.messages.workload import JobRequest
+from berthmaster.requests.bounds import request_refusal
+
+DEFAULT_QUEUE: Final = "default"
+NO_QUEUES: Final = {DEFAULT_QUEUE: QueueSetting(queue=DEFAULT_QUEUE)}  # while no operator set one
+MAX_QUEUES_NAMED: Final = 20
+
+
+def refusal_of(
+    queues: Mapping[str, QueueSetting],
+    tenant: str,
+    request: JobRequest,
+    waiting: Mapping[str, int],
+) -> Refusal | None:
+    """Why the request's queue does not take it, if so. ``waiting``: queue -> how many wait."""
+    refusal = _not_open(queues, tenant, request.queue)
+    if refusal is not None:
+        return refusal
+    setting = queues[request.queue]
+    return request_refusal(setting, request) or _too_much(setting, request, waiting)
+
+
+def _not_open(queues: Mapping[str, QueueSetting], tenant: str, queue: str) -> Refusal | None:
+    """Why this tenant cannot submit to this queue, if so. Names only queues that are open to it."""
+    setting = queues.get(queue)
+    open_to_it = setting is not None and (not setting.tenants or tenant in setting.tenants)
+    if setting is not None and open_to_it and not setting.deleted:
+        return None
+    usable = sorted(
+        name
+        for name, other in queues.items()
+        if not other.deleted and (not other.tenants or tenant in other.tenants)
+    )
+    near = difflib.get_close_matches(queue, usable, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    named = ", ".join(usable[:MAX_QUEUES_NAMED]) + (", …" if usable[MAX_QUEUES_NAMED:] else "")
+    wrong = "it was deleted" if open_to_it else "this one does not exist or is not open to it"
+    return Refusal(
+        code="forbidden" if open_to_it else "not_found",
+        field="queue",
+        value=shorten(queue),
+        expected=f"a queue that takes requests of tenant {tenant!r}; {wrong}. "
+        f"{hint}There are: {named or 'none'}",
+    )
+
+
+def _too_much(
+    setting: QueueSetting, request: JobRequest, waiting: Mapping[str, int]
+) -> Refusal | None:
+    """Why the queue does not take this request, if so: it is too large, or too many wait."""
+    most = setting.max_job_gpu_milli if setting.via == "direct" else None
+    milli = sum(p.count * p.gpus * p.gpu_milli for p in request.pod_sets)
+    if most is not None and milli > most:
+        return Refusal(
+            code="invalid",
+            field="pod_sets",
+            value=f"{milli / 1000:g} GPUs in all pods",
+            expected=f"at most {most / 1000:g} GPUs in a job of the queue {setting.queue!r}",
+        )
+    limit = setting.max_waiting_jobs
+    if limit is not None and waiting.get(setting.queue, 0) >= limit:
+        why = f"the queue {setting.queue!r} lets {limit} jobs wait, and they do"
+        return Refusal(code="overloaded", field="", value="", expected=why, retry=True)
+    return None
