@@ -37,6 +37,7 @@ EXTRAS = {
     "archivist": ("archivist",),
     "door": ("door",),
     "accounts": ("accounts",),
+    "login": ("kubernetes", "login"),
     "telemetry": ("telemetry",),
     "inventory": ("kubernetes",),
     "executor": ("kubernetes",),
@@ -47,7 +48,7 @@ EXTRAS = {
     "placement": ("kubernetes", "placement"),
     "emulator": ("emulator",),
     # A side in one pod; `berth cluster add` is run in the hub's.
-    "hub": ("resolver", "kubernetes", "embedded", "cli"),
+    "hub": ("resolver", "kubernetes", "embedded", "cli", "login"),
     "agent": ("kubernetes", "telemetry"),
 }
 TARGETS = tuple(EXTRAS)

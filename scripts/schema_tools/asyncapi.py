@@ -62,6 +62,7 @@ from berthmaster.messages.fleet import (
     NodeReport,
     QueueReport,
 )
+from berthmaster.messages.login import LoginReply, LoginRequest
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.quality import QualityReport
 from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease, LogMark
@@ -126,12 +127,15 @@ AGENT_REPLIES: Final[dict[str, type[msgspec.Struct]]] = {
     "dead": DeadReply,
 }
 
+LOGIN_REPLIES: Final[dict[str, type[msgspec.Struct]]] = {"token": LoginReply}
+
 
 # Users of the bus that people and their programs are, and what stands for the part of a name.
 PEOPLE: Final = {
     "tenant.{tenant}": "A person or program of one tenant.",
     "agent.{cluster}": "All that runs in one worker cluster, under one key.",
     "operator": "A person who runs the system.",
+    "sentinel": "Whoever has no credentials yet, but a token that the login service takes.",
 }
 
 
@@ -164,6 +168,7 @@ def channels() -> list[Channel]:
         *_records(),
         *_requests(),
         *_agents_requests(),
+        *_logins(),
     ]
 
 
@@ -309,6 +314,13 @@ def _agents_requests() -> Iterator[Channel]:
         address = _address(lambda cluster, verb=verb: subjects.agent(cluster, verb), "cluster")
         yield Channel(name, address, (message,), receivers=("door",), reply=f"{name}.reply")
         yield Channel(f"{name}.reply", None, (AGENT_REPLIES[verb], Refusal))
+
+
+def _logins() -> Iterator[Channel]:
+    name = "login.token"
+    asked = (LoginRequest,)
+    yield Channel(name, subjects.LOGIN, asked, receivers=("login",), reply=f"{name}.reply")
+    yield Channel(f"{name}.reply", None, (LOGIN_REPLIES["token"], Refusal))
 
 
 def _asked(verb: str) -> Iterator[tuple[str, str]]:
@@ -459,7 +471,7 @@ def _operations(channel: Channel) -> Iterator[tuple[str, dict[str, Any]]]:
         }
         if channel.reply:
             who, _, verb = channel.name.rpartition(".")
-            replies = AGENT_REPLIES if who == "agent" else REPLIES
+            replies = {"agent": AGENT_REPLIES, "login": LOGIN_REPLIES}.get(who, REPLIES)
             operation["reply"] = {
                 "address": {
                     "location": "$message.header#/reply",

@@ -25,6 +25,7 @@ from berthmaster.messages.control import ControlFact
 from berthmaster.messages.door import DoorReply, Nudge
 from berthmaster.messages.families import AGENT_REQUESTS, REQUEST_TYPES, members, tag_of
 from berthmaster.messages.fleet import FleetFact
+from berthmaster.messages.login import LoginReply, LoginRequest
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.quality import QualityReport
 from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease, LogMark
@@ -85,8 +86,10 @@ def _messages() -> Iterator[Message]:
     for message in dict.fromkeys(REQUEST_TYPES.values()):
         if message not in kept:
             yield Message(name_of(message), message, Role.REQUEST)
+    yield Message(name_of(LoginRequest), LoginRequest, Role.REQUEST)
     for message in members(ApiReply):
         yield Message(name_of(message), message, Role.REPLY)
+    yield Message(name_of(LoginReply), LoginReply, Role.REPLY)
 
 
 MESSAGES: Final = tuple(_messages())

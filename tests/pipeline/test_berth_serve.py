@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 LIST = (
-    "{gateway,resolver,scorer,archivist,door,accounts,telemetry,emulator,inventory,executor,"
+    "{gateway,resolver,scorer,archivist,door,accounts,login,telemetry,emulator,inventory,executor,"
     "multikueue,credentials,ocm,admission,placement,hub,agent}"
 )
 

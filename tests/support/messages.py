@@ -62,7 +62,9 @@ def _text(info: inspect.StrType) -> st.SearchStrategy[str]:
     longest = min(info.max_length or MAX_CHARS, MAX_CHARS)
     if info.pattern is None:
         return st.text(min_size=info.min_length or 0, max_size=longest)
-    # The only pattern that messages have; the decoder refuses what does not fit it.
+    if info.pattern.startswith("^U"):
+        return st.from_regex(r"U[A-Z2-7]{55}", fullmatch=True)  # a public nkey
+    # The only other pattern that messages have; the decoder refuses what does not fit it.
     return st.from_regex(r"[a-z0-9]([-a-z0-9]{0,10}[a-z0-9])?", fullmatch=True)
 
 

@@ -22,14 +22,18 @@ from typing import Any, Final, Literal, NamedTuple
 
 import nkeys
 
+from berthmaster.bus.subjects import LOGIN as LOGIN_SUBJECT
+
 CORE: Final = "CORE"
 SYSTEM: Final = "SYS"
+LOGIN: Final = "LOGIN"
 TENANT: Final = "T_"
 CLUSTER: Final = "C_"
 ALWAYS: Final = (CORE, SYSTEM)
 
 API_ANSWER_S: Final = 15  # how long an unanswered request's reply subject lives
 AGENT_ANSWER_S: Final = 60  # polls of agents are long
+LOGIN_ANSWER_S: Final = 10
 _NS: Final = 1_000_000_000
 _PREFIXES: Final = MappingProxyType(
     {
@@ -67,6 +71,15 @@ CORE_LIMITS: Final = Limits(jetstream=True)
 TENANT_LIMITS: Final = Limits(20, 200, 256 * 1024, 0)
 # Each node may have a telemetry agent, which is one connection and its inbox.
 CLUSTER_LIMITS: Final = Limits(1000, 4000, 512 * 1024, 2)
+LOGIN_LIMITS: Final = Limits(200, 1000, 16 * 1024, 0)
+
+
+class Scope(NamedTuple):
+    """A key that may sign users of an account, who may do this whatever their JWTs say."""
+
+    key: str  # public
+    publish: Sequence[str]
+    subscribe: Sequence[str]
 
 
 class Creds(NamedTuple):
@@ -171,6 +184,7 @@ def core(key: str, *, revocations: Revocations | None = None) -> Body:
         exports=[
             _service("berth.api.*.*", API_ANSWER_S),
             _service("berth.agent.*.*", AGENT_ANSWER_S),
+            _service(LOGIN_SUBJECT, LOGIN_ANSWER_S),
             _stream("berth.event.>"),
             _stream("berth.assign.>"),
         ],
@@ -182,7 +196,14 @@ def system(key: str) -> Body:
     return _account(key, SYSTEM, Limits())
 
 
-def tenant(key: str, name: str, *, core: str, revocations: Revocations | None = None) -> Body:
+def tenant(
+    key: str,
+    name: str,
+    *,
+    core: str,
+    revocations: Revocations | None = None,
+    scope: Scope | None = None,
+) -> Body:
     """One tenant; ``name`` as it stands in subjects."""
     asked, heard = f"berth.api.{name}.*", f"berth.event.{name}.>"
     return _account(
@@ -192,10 +213,18 @@ def tenant(key: str, name: str, *, core: str, revocations: Revocations | None = 
         revocations=revocations or {},
         imports=[_import("service", asked, core), _import("stream", heard, core)],
         defaults=_permissions([asked], [heard, "_INBOX.>"]),
+        scope=scope,
     )
 
 
-def cluster(key: str, name: str, *, core: str, revocations: Revocations | None = None) -> Body:
+def cluster(
+    key: str,
+    name: str,
+    *,
+    core: str,
+    revocations: Revocations | None = None,
+    scope: Scope | None = None,
+) -> Body:
     """One worker cluster; ``name`` as it stands in subjects."""
     asked, heard = f"berth.agent.{name}.*", f"berth.assign.{name}.>"
     return _account(
@@ -205,7 +234,26 @@ def cluster(key: str, name: str, *, core: str, revocations: Revocations | None =
         revocations=revocations or {},
         imports=[_import("service", asked, core), _import("stream", heard, core)],
         defaults=_permissions([asked], [heard, "_INBOX.>"]),
+        scope=scope,
     )
+
+
+def login(key: str, *, core: str, revocations: Revocations | None = None) -> Body:
+    """Where those are who have no credentials yet: they may ask for some, and nothing else."""
+    return _account(
+        key,
+        LOGIN,
+        LOGIN_LIMITS,
+        revocations=revocations or {},
+        imports=[_import("service", LOGIN_SUBJECT, core)],
+        defaults=_permissions([LOGIN_SUBJECT], ["_INBOX.>"]),
+    )
+
+
+def scoped_user(key: str, name: str, *, account: str) -> Body:
+    """One user of an account, to be signed with a scoped key of it: what it may do is said there,
+    and one that says anything itself is refused."""
+    return _body(key, name, {"type": "user", "issuer_account": account})
 
 
 def user(key: str, name: str, *, publish: Sequence[str], subscribe: Sequence[str]) -> Body:
@@ -232,6 +280,7 @@ def _account(
     imports: Sequence[Body] = (),
     revocations: Revocations = MappingProxyType({}),
     defaults: Body | None = None,
+    scope: Scope | None = None,
 ) -> Body:
     stored = -1 if limits.jetstream else 0
     nats = {
@@ -254,9 +303,17 @@ def _account(
         },
         "default_permissions": defaults or {"pub": {}, "sub": {}},
     }
+    if scope is not None:
+        nats["signing_keys"] = [_scope(scope)]
     if revocations:
         nats["revocations"] = dict(revocations)
     return _body(key, name, nats)
+
+
+def _scope(scope: Scope) -> Body:
+    allowed = _permissions(scope.publish, scope.subscribe)
+    template = allowed | {"subs": -1, "data": -1, "payload": -1}
+    return {"kind": "user_scope", "key": scope.key, "role": "login", "template": template}
 
 
 def _permissions(publish: Sequence[str], subscribe: Sequence[str]) -> Body:

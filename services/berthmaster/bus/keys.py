@@ -1,9 +1,11 @@
 """A folder of keys: the operator's, the accounts', and one file of credentials for each user.
 
     operator.seed             signs accounts; whoever has it has the bus
+    login/NAME.json           where the login service runs: for each tenant's and cluster's account
+                              a key that signs users who may do what its JWT says, and no more
     accounts/NAME.seed, .jwt  CORE, SYS, and T_<tenant> for each tenant, C_<cluster> for each
-                              worker cluster; .removed = a .jwt of old, kept so that what was
-                              revoked stays so
+                              worker cluster, LOGIN where the login service runs; .removed =
+                              a .jwt of old, kept so that what was revoked stays so
     <user>.creds              JWT and seed of one user: what that user connects with
     accounts.conf             for the server: public keys and JWTs, nothing secret
 
@@ -15,27 +17,37 @@ subjects). A seed is never shown: not printed, not logged, not put into an error
 """
 
 import argparse
+import json
 import os
 import secrets
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from berthmaster.bus import claims
-from berthmaster.bus.claims import CORE, SYSTEM, ClaimsError, Creds, Kind
+from berthmaster.bus.claims import CORE, LOGIN, SYSTEM, ClaimsError, Creds, Kind, Scope
 from berthmaster.bus.permissions import SERVICES, UnknownUser, grants
 
 DEFAULT_USERS: Final = (*SERVICES, "operator", "tenant.default")
 SERVER_CONF: Final = "accounts.conf"
 CREDS_SUFFIX: Final = ".creds"
 PUSHER: Final = "accounts"  # the one user of SYS
+SENTINEL: Final = "sentinel"  # the one user of LOGIN; with it, accounts get keys that sign users
+SIGNERS: Final = "login"  # where those keys are, for the login service
 DAY_S: Final = 86_400.0
 _ACCOUNTS: Final = "accounts"
 _OPERATOR: Final = "operator.seed"
 _OLD_SUFFIX: Final = ".nk"
 _OLD_CONF: Final = "users.conf"
+
+
+class Signer(NamedTuple):
+    """What signs users of one account, who may do what the account's JWT says of its key."""
+
+    account: str  # public key
+    seed: str
 
 
 class KeysError(Exception):
@@ -52,7 +64,7 @@ def account_of(user: str) -> str:
     role, dot, part = user.partition(".")
     if dot:
         return f"{claims.TENANT if role == 'tenant' else claims.CLUSTER}{part}"
-    return SYSTEM if user == PUSHER else CORE
+    return {PUSHER: SYSTEM, SENTINEL: LOGIN}.get(user, CORE)
 
 
 def make_keys(
@@ -72,6 +84,8 @@ def make_keys(
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         keys = _Keys(folder)
         there = sorted(public_keys(folder))
+        if SENTINEL in {*there, *wanted}:
+            keys.signers.mkdir(exist_ok=True, mode=0o700)
         for name in dict.fromkeys([*claims.ALWAYS, *map(account_of, [*there, *wanted])]):
             keys.account(name)
         for user in dict.fromkeys([*there, *wanted]):
@@ -115,6 +129,7 @@ def remove_user(folder: Path, user: str) -> bool:
             keys.account(name, revoke="*")
             jwt = folder / _ACCOUNTS / f"{name}.jwt"
             jwt.replace(jwt.with_suffix(".removed"))
+            (keys.signers / f"{name}.json").unlink(missing_ok=True)
         path.unlink()
         keys.write_server_conf()
     except OSError as error:
@@ -168,6 +183,22 @@ def account_key(folder: Path, name: str) -> str:
     return _seed_key(folder / _ACCOUNTS / f"{name}.seed")
 
 
+def signer(signers: Path, account: str) -> Signer | None:
+    """The key that signs users of an account, by the account's name; None = there is no such
+    account. Raises KeysError."""
+    path = signers / f"{account}.json"
+    try:
+        found = json.loads(path.read_text())
+        claims.public_key(found["seed"])
+        return Signer(str(found["account"]), found["seed"])
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise KeysError(f"{path}: {error.strerror}") from error
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise KeysError(f"{path} holds no key that signs users") from None
+
+
 def server_config(folder: Path, resolver: Path) -> str:
     """What a server is to be told of the accounts; ``resolver``: the folder that it keeps their
     JWTs in, into which those that are there now are laid. Raises KeysError."""
@@ -210,6 +241,7 @@ class _Keys:
         self.folder = folder
         self._accounts = folder / _ACCOUNTS
         self._accounts.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.signers = folder / SIGNERS
         self._operator = _seed(folder / _OPERATOR, "operator")
         body = claims.operator(claims.public_key(self._operator), system=self._key(SYSTEM))
         _sign(folder / "operator.jwt", body, self._operator, time.time())
@@ -236,14 +268,21 @@ class _Keys:
             revocations[revoke] = max(int(time.time()), revocations.get(revoke, 0) + 1)
         key = self._key(name)
         kind, part = name[:2], name[2:]
+        scope = self._scope(name, key) if revoke != "*" else None
         if name == CORE:
             body = claims.core(key, revocations=revocations)
         elif name == SYSTEM:
             body = claims.system(key)
+        elif name == LOGIN:
+            body = claims.login(key, core=self._key(CORE), revocations=revocations)
         elif kind == claims.TENANT:
-            body = claims.tenant(key, part, core=self._key(CORE), revocations=revocations)
+            body = claims.tenant(
+                key, part, core=self._key(CORE), revocations=revocations, scope=scope
+            )
         else:
-            body = claims.cluster(key, part, core=self._key(CORE), revocations=revocations)
+            body = claims.cluster(
+                key, part, core=self._key(CORE), revocations=revocations, scope=scope
+            )
         jwt = self._accounts / f"{name}.jwt"
         removed, now_s = jwt.with_suffix(".removed"), time.time()
         if removed.exists():
@@ -251,6 +290,17 @@ class _Keys:
             now_s = max(now_s, _decoded(removed, removed.read_text().strip())["iat"] + 1)
         _sign(jwt, body, self._operator, now_s)
         removed.unlink(missing_ok=True)
+
+    def _scope(self, name: str, account: str) -> Scope | None:
+        """What the login service may sign for; None where there is none, or no such account."""
+        role = {claims.TENANT: "tenant", claims.CLUSTER: "agent"}.get(name[:2])
+        if role is None or not self.signers.is_dir():
+            return None
+        if (had := signer(self.signers, name)) is None:
+            had = Signer(account, claims.new_seed("account", secrets.token_bytes(32)))
+            write_whole(self.signers / f"{name}.json", json.dumps(had._asdict()), mode=0o600)
+        allowed = grants(f"{role}.{name[2:]}")
+        return Scope(claims.public_key(had.seed), allowed.publish, allowed.subscribe)
 
     def user(self, user: str, *, ends_s: float | None = None) -> Creds:
         """Make it, or sign it anew; ``ends_s``: None = as before, for ever if it is new."""
@@ -277,13 +327,13 @@ class _Keys:
         since = max(revoked.get("*", 0), revoked.get(key, 0))
         now_s = max(time.time(), since + 1)  # what was signed in that second is revoked, too
         made = Creds(claims.signed(body, signer, now_s=now_s, ends_s=ends_s), seed)
-        _write(creds_file(self.folder, user), claims.creds_text(made), mode=0o600)
+        write_whole(creds_file(self.folder, user), claims.creds_text(made), mode=0o600)
         return made
 
     def write_server_conf(self) -> None:
         """With every account, for a server whose folder of accounts is not at hand."""
         names = account_jwts(self.folder)
-        _write(self.folder / SERVER_CONF, _server_conf(self.folder, names), mode=0o644)
+        write_whole(self.folder / SERVER_CONF, _server_conf(self.folder, names), mode=0o644)
 
 
 # ---- folders of the form before
@@ -335,13 +385,13 @@ def _sign(path: Path, body: dict[str, Any], signer: str, now_s: float) -> None:
         had = path.read_text().strip()
         if claims.says(had, body | {"iss": claims.public_key(signer)}):
             return
-    _write(path, claims.signed(body, signer, now_s=now_s) + "\n", mode=0o600)
+    write_whole(path, claims.signed(body, signer, now_s=now_s) + "\n", mode=0o600)
 
 
 def _seed(path: Path, kind: Kind) -> str:
     """The seed in a file, made if there is none."""
     if not path.exists():
-        _write(path, claims.new_seed(kind, secrets.token_bytes(32)) + "\n", mode=0o600)
+        write_whole(path, claims.new_seed(kind, secrets.token_bytes(32)) + "\n", mode=0o600)
     seed = path.read_text().strip()
     try:
         claims.public_key(seed)
@@ -378,7 +428,7 @@ def _public_key(path: Path) -> str:
     return claims.public_key(_read_creds(path).seed)
 
 
-def _write(path: Path, text: str, mode: int) -> None:
+def write_whole(path: Path, text: str, mode: int) -> None:
     """Whole or not at all, and never readable by others in between."""
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:

@@ -5,7 +5,8 @@ Rules of this file:
 - A user has exactly the subjects that its service uses; what is not listed is denied. Patterns over
   the subjects of subjects.py are spelled here, with the reason where it is not plain.
 - Names of users: a service ("gateway"), "setup" (makes the streams), "operator" (a person who runs
-  the system), "restorer" (the same, to restore a backup), or with a part behind a dot:
+  the system), "restorer" (the same, to restore a backup), "sentinel" (who has but a token, see
+  login), or with a part behind a dot:
   "tenant.acme" (a person or program of one tenant), "executor.berlin", "inventory.berlin",
   "telemetry.berlin" (what runs in one cluster), "agent.berlin" (all of that under one key): none
   of those has any right on a stream. The part is one token.
@@ -45,6 +46,7 @@ from berthmaster.bus.subjects import (
     ALL_DECISIONS,
     ALL_FLEET,
     ALL_WORKLOADS,
+    LOGIN,
 )
 from berthmaster.messages.api import RESOLVER_OPERATOR_VERBS, RESOLVER_VERBS
 from berthmaster.messages.placement import HUB_CELL
@@ -322,6 +324,17 @@ def _accounts(_: str) -> Grants:
     return Grants(publish=(*claims, "$SYS.REQ.ACCOUNT.*.CLAIMS.LOOKUP"), subscribe=())
 
 
+def _login(_: str) -> Grants:
+    """Answers those who have a token and no credentials. It stores nothing and reads nothing."""
+    return Grants(publish=(), subscribe=(LOGIN, *_asked("berth-login")), answers=True)
+
+
+def _sentinel(_: str) -> Grants:
+    """Whoever has no credentials yet; this user's are published, and good for one question. Alone
+    in an account of its own (see keys.py)."""
+    return Grants(publish=(LOGIN,), subscribe=())
+
+
 def _setup(_: str) -> Grants:
     """Makes the streams and brings them up to date. Nobody else may."""
     verbs = ("INFO", "CREATE", "UPDATE")
@@ -389,10 +402,11 @@ SERVICES: Final[Mapping[str, Role]] = MappingProxyType(
         "ocm": _whole_ocm,
         "admission": _admission,
         "accounts": _accounts,
+        "login": _login,
     }
 )
 WHOLE_ROLES: Final[Mapping[str, Role]] = MappingProxyType(
-    {**SERVICES, "operator": _operator, "restorer": _restorer}
+    {**SERVICES, "operator": _operator, "restorer": _restorer, "sentinel": _sentinel}
 )
 PART_ROLES: Final[Mapping[str, Role]] = MappingProxyType(
     {

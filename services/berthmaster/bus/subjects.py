@@ -23,6 +23,8 @@ ALL_ARCHIVE: Final = "berth.archive.>"
 ALL_DEAD: Final = "berth.dead.>"
 ALL_LEASES: Final = "berth.lease.>"
 ALL_LOG_MARKS: Final = "berth.lease.log.>"
+# Not behind ``berth.``: what is asked there holds tokens, and operators hear all of that.
+LOGIN: Final = "login.token"
 
 
 class SubjectError(ValueError):

@@ -20,6 +20,7 @@ SERVICES = (
     "archivist",
     "door",
     "accounts",
+    "login",
     "telemetry",
     "emulator",
     "inventory",

@@ -128,6 +128,7 @@ def options_of(folder: Path, flags: dict[str, Any], tenants: tuple[str, ...] = (
         namespaces=tuple(_listed(flags.get("namespaces"))),
         labels=labels_of(flags.get("labels") or ()),
         external=tuple(flags.get("external") or ()),
+        login_mapping=flags.get("login"),
     )
     plan.check(options)
     return options
@@ -180,6 +181,10 @@ def services_of(
 @click.option(
     "--data", type=click.Path(path_type=Path), default=DATA_FOLDER, show_default=True,
     envvar="BERTH_DATA", metavar="FOLDER", help="Data, keys and logs; else BERTH_DATA.",
+)  # fmt: skip
+@click.option(
+    "--login", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE",
+    help="Run the login service with this mapping of tokens to tenants and clusters.",
 )  # fmt: skip
 @click.option("--ephemeral", is_flag=True, help="Data in a folder that goes when this ends.")
 @click.option("--tenant", "tenants", multiple=True, metavar="NAME", help="Make keys for it too.")

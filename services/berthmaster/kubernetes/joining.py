@@ -35,11 +35,16 @@ class ClusterSettings(CommonSettings):
 S = TypeVar("S", bound=ClusterSettings)
 
 
+async def access_by(kubeconfig: Path | None, context: str) -> Access:
+    """How to reach the cluster that these name. Raises BadConfig."""
+    if kubeconfig is None and not context and IN_A_POD in os.environ:
+        return await in_cluster()
+    return await from_kubeconfig(kubeconfig, context)
+
+
 async def access_of(settings: ClusterSettings) -> Access:
     """How to reach the cluster. Raises BadConfig."""
-    if settings.kubeconfig is None and not settings.context and IN_A_POD in os.environ:
-        return await in_cluster()
-    return await from_kubeconfig(settings.kubeconfig, settings.context)
+    return await access_by(settings.kubeconfig, settings.context)
 
 
 @asynccontextmanager

@@ -43,6 +43,7 @@ from berthmaster.messages.door import (
     TellRequest,
 )
 from berthmaster.messages.fleet import FleetFact
+from berthmaster.messages.login import LoginAnswer, LoginRequest
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.quality import QualityReport
 from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease, LogMark
@@ -93,6 +94,7 @@ LOG_MARKS: Final = msgspec.json.Decoder(LogMark)
 DOOR_REPLIES: Final = msgspec.json.Decoder(DoorReply)
 NUDGES: Final = msgspec.json.Decoder(Nudge)
 API_REPLIES: Final = msgspec.json.Decoder(ApiReply)
+LOGIN_ANSWERS: Final[Reader[LoginAnswer]] = msgspec.json.Decoder(LoginAnswer)
 
 # Requests carry no tag: the verb in the subject says what they are.
 JOB_REQUESTS: Final = JobRequestReader()  # submit, dry_run
@@ -116,6 +118,7 @@ FACTS_REQUESTS: Final = msgspec.json.Decoder(FactsRequest)
 REPORT_REQUESTS: Final = msgspec.json.Decoder(ReportRequest)
 LEASE_REQUESTS: Final = msgspec.json.Decoder(LeaseRequest)
 DEAD_REQUESTS: Final = msgspec.json.Decoder(DeadRequest)
+LOGIN_REQUESTS: Final = msgspec.json.Decoder(LoginRequest)
 
 AGENT_REQUESTS: Final[Mapping[str, type[msgspec.Struct]]] = MappingProxyType(
     {

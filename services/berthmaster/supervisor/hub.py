@@ -63,6 +63,11 @@ class HubSettings(PodSettings):
         "dispatch: nominate clusters for each Workload",
     )
     tenants: tuple[str, ...] = setting(("default",), help="make keys for these tenants")
+    login_mapping: Path | None = setting(
+        None,
+        help="file that says whose tokens stand for which tenant or cluster: then the login "
+        "service runs too; none = it does not",
+    )
     also: tuple[str, ...] = setting(
         (),
         check=_also,
@@ -83,6 +88,7 @@ def options(settings: HubSettings) -> UpOptions:
         hub=KubeTarget(name="hub", kubeconfig=settings.kubeconfig, context=settings.context),
         mode=settings.mode,
         external=settings.external,
+        login_mapping=settings.login_mapping,
     )
 
 

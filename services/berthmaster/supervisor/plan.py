@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
+from berthmaster.bus.keys import SIGNERS
 from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.bus.subjects import SubjectError, token
 
@@ -20,6 +21,7 @@ WORKER_SERVICES: Final = ("inventory", "executor")
 HUB_ALSO: Final = ("ocm", "admission")
 WORKER_ALSO: Final = ("ocm",)
 KUBERNETES: Final = tuple(dict.fromkeys((*HUB_SERVICES, *WORKER_SERVICES, *HUB_ALSO, *WORKER_ALSO)))
+LOGIN: Final = "login"  # beside all that, where a mapping says whom to believe
 KNOWN: Final = (*EMULATED, "telemetry", *KUBERNETES)
 REMEMBERING: Final = ("gateway", "resolver", "multikueue")
 DEFAULT_CLUSTERS: Final = 8
@@ -76,6 +78,7 @@ class UpOptions:
     namespaces: tuple[str, ...] = ()  # of the workers, in which jobs may be made
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # worker: KEY=VALUE …
     external: tuple[str, ...] = ()  # names under which agents elsewhere reach NATS; then over TLS
+    login_mapping: Path | None = None  # whose tokens the login service takes; None = there is none
 
 
 class Entry(NamedTuple):
@@ -188,6 +191,9 @@ def entries(options: UpOptions) -> list[Entry]:
         count = options.replicas.get(service, 1)
         each = [service] if count == 1 else [f"{service}-{n}" for n in range(1, count + 1)]
         found += [Entry(name, service, service) for name in each]
+    if options.login_mapping is not None:
+        told = ("--mapping-file", str(options.login_mapping.absolute()))
+        found.append(Entry(LOGIN, LOGIN, LOGIN, told))
     if options.hub is not None:
         found += hub_entries(options.hub, options.mode, options.services)
     for worker in options.workers:
@@ -256,6 +262,8 @@ def planned(
             argv += ["--memory-dir", str(memory)]
         if keys is not None and entry.service == "accounts":
             argv += ["--keys-dir", str(keys)]
+        if keys is not None and entry.service == LOGIN:
+            argv += ["--signers-dir", str(keys / SIGNERS)]
         processes.append(
             Planned(name=entry.name, service=entry.service, argv=(*argv, *entry.flags))
         )

@@ -22,7 +22,7 @@ import msgspec
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import EVERYWHERE, Server, ServerCluster, ServerConfig, ServerFailed
 from berthmaster.bus.errors import NoAnswer, NotConnected
-from berthmaster.bus.keys import PUSHER, KeysError, creds_file, make_keys, server_config
+from berthmaster.bus.keys import PUSHER, SENTINEL, KeysError, creds_file, make_keys, server_config
 from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.bus.streams import ensure_streams
 from berthmaster.bus.subjects import token
@@ -170,6 +170,8 @@ class Stack:
     async def _start(self) -> None:
         users = {entry.user for entry in self._entries} | {OPERATOR, RESTORER, SETUP, PUSHER}
         users |= {f"tenant.{token(tenant)}" for tenant in self.options.tenants}
+        if self.options.login_mapping is not None:
+            users.add(SENTINEL)
         make_keys(self.keys, users)
         if self.options.external:
             self._files = self._ensure_certificates()

@@ -82,6 +82,7 @@ def test_core_exports_what_the_design_names_and_nothing_else() -> None:
     assert shapes == {
         "berth.api.*.*": ("service", "Singleton", 15),
         "berth.agent.*.*": ("service", "Singleton", 60),
+        "login.token": ("service", "Singleton", 10),
         "berth.event.>": ("stream", None, 0),
         "berth.assign.>": ("stream", None, 0),
     }

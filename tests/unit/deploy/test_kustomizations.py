@@ -19,7 +19,7 @@ from tests.support.kustomize import Manifest, render
 
 DEPLOY = Path(__file__).parents[3] / "deploy" / "kubernetes"
 FOLDERS = (
-    *("agent", "external", "placement", "credentials"),
+    *("agent", "external", "placement", "credentials", "login"),
     *("overlays/observe", "overlays/order", "overlays/dispatch", "nominations"),
 )
 SIDES = ("agent", "overlays/dispatch")
@@ -79,7 +79,7 @@ def test_a_pod_has_no_privilege_and_can_write_only_where_it_must(folder: str) ->
     }
     assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
     kinds = {next(iter(set(each) - {"name"})) for each in spec["volumes"]}
-    assert kinds <= {"emptyDir", "secret"}
+    assert kinds <= {"configMap", "emptyDir", "secret"}
 
 
 @pytest.mark.parametrize("folder", SIDES)

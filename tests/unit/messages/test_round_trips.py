@@ -34,6 +34,7 @@ from berthmaster.messages.families import (
     tag_of,
 )
 from berthmaster.messages.fleet import FleetFact
+from berthmaster.messages.login import LoginReply, LoginRequest
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.quality import QualityReport
 from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease, LogMark
@@ -68,6 +69,8 @@ READERS: Final[dict[type[msgspec.Struct], Reader[msgspec.Struct]]] = {
     **{request: msgspec.json.Decoder(request) for request in AGENT_REQUESTS.values()},
     **dict.fromkeys(members(DoorReply), families.DOOR_REPLIES),
     Nudge: families.NUDGES,
+    LoginRequest: families.LOGIN_REQUESTS,
+    LoginReply: families.LOGIN_ANSWERS,
 }
 CALM = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 every_message = pytest.mark.parametrize("message", MESSAGES, ids=lambda m: m.name)
@@ -146,7 +149,7 @@ def test_every_tagged_struct_is_part_of_the_contract() -> None:
         f"api.{verb}_request"
         for verb in (
             *("hello", "submit", "cancel", "reprioritize", "get", "list", "why", "whatif"),
-            *("cordon", "lost", "accept_log", "void"),
+            *("cordon", "lost", "accept_log", "void", "login"),
         )
     } | {name_of(request) for request in AGENT_REQUESTS.values()}
 

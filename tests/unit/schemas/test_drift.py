@@ -200,7 +200,7 @@ def test_every_channel_is_used_and_every_request_is_answered() -> None:
     asked = {
         f"#/channels/{name}"
         for name, channel in DOCUMENT["channels"].items()
-        if name.startswith(("api.", "operator.", "agent.")) and channel["address"]
+        if name.startswith(("api.", "operator.", "agent.", "login.")) and channel["address"]
     }
     assert answered == asked
 

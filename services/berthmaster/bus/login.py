@@ -1,0 +1,92 @@
+"""How one who has a token and no credentials comes by some: asks the login service, with the
+published credentials that are good for nothing else.
+
+The private key is made here and stays here. What is got is written like any other credentials, so
+that whoever connects with that file takes the renewed ones at its next connection.
+"""
+
+import secrets
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from berthmaster.bus import claims
+from berthmaster.bus.claims import Creds
+from berthmaster.bus.connecting import ConnectionSettings
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.errors import BusError
+from berthmaster.bus.keys import SENTINEL, write_whole
+from berthmaster.bus.permissions import inbox_prefix
+from berthmaster.bus.subjects import LOGIN
+from berthmaster.messages.api import Refusal
+from berthmaster.messages.families import LOGIN_ANSWERS, UNREADABLE, encode
+from berthmaster.messages.login import MAX_TOKEN_CHARS, LoginReply, LoginRequest
+from berthmaster.runtime.log import LogLike
+
+ASK_LIMIT_S: Final = 10.0  # the service's own is eight
+
+
+class NotLetIn(BusError):
+    """The login service refuses; ``retry``: the same token may be taken later."""
+
+    def __init__(self, why: str, *, retry: bool) -> None:
+        super().__init__(why)
+        self.retry = retry
+
+
+class _Settings(NamedTuple):
+    nats_url: str
+    nats_creds_file: Path | None
+    inbox_prefix: str
+    nats_ca_file: Path | None
+    nats_plaintext: bool
+
+
+async def log_in(
+    settings: ConnectionSettings,
+    sentinel: Path,
+    token: str,
+    log: LogLike,
+    *,
+    seed: str = "",
+    tenant: str = "",
+    cluster: str = "",
+) -> Creds:
+    """Credentials for a tenant or for a cluster's agent; ``seed``: of the user to be, "" = a new
+    one. Where the bus is, ``settings`` say. Raises NotLetIn and other BusErrors."""
+    if not 0 < len(token) <= MAX_TOKEN_CHARS:
+        raise NotLetIn(
+            f"the token has {len(token)} characters, not 1 to {MAX_TOKEN_CHARS}", retry=False
+        )
+    seed = seed or claims.new_seed("user", secrets.token_bytes(32))
+    as_sentinel = _Settings(
+        settings.nats_url,
+        sentinel,
+        inbox_prefix(SENTINEL),
+        settings.nats_ca_file,
+        settings.nats_plaintext,
+    )
+    async with await Connection.open(
+        as_sentinel, "login", log, timeout_s=ASK_LIMIT_S, clock_subject=""
+    ) as conn:
+        wanted = LoginRequest(
+            token=token, key=claims.public_key(seed), tenant=tenant, cluster=cluster
+        )
+        return Creds((await ask(conn, wanted)).jwt, seed)
+
+
+async def ask(conn: Connection, request: LoginRequest) -> LoginReply:
+    """One request over a connection of the sentinel. Raises NotLetIn and other BusErrors."""
+    reply = await conn.request(LOGIN, encode(request), timeout_s=ASK_LIMIT_S)
+    try:
+        answer = LOGIN_ANSWERS.decode(reply.data)
+    except UNREADABLE as error:
+        raise BusError(f"the login service's answer cannot be read: {error}") from None
+    if isinstance(answer, Refusal):
+        where = f"{answer.field}: " if answer.field else ""
+        raise NotLetIn(f"not let in ({answer.code}): {where}{answer.expected}", retry=answer.retry)
+    return answer
+
+
+def write_creds(path: Path, creds: Creds) -> None:
+    """For its owner alone, whole or not at all. Raises OSError."""
+    write_whole(path, claims.creds_text(creds), mode=0o600)
