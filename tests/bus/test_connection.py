@@ -299,6 +299,23 @@ async def test_a_server_that_hangs_is_left_and_found_again(
 
 
 @story
+async def test_of_several_servers_one_that_hangs_is_left_within_two_seconds(
+    server: Server,
+) -> None:
+    log = Lines()
+    async with (
+        proxied(server.url) as one,
+        proxied(server.url) as other,
+        connected(f"{one.url},{other.url}", log=log) as conn,
+    ):
+        url = conn.nc.connected_url
+        assert url is not None
+        (one if one.url.endswith(f":{url.port}") else other).hold()
+        await until(lambda: conn.reconnects == 1, limit_s=2.0)
+        assert await conn.api("INFO")
+
+
+@story
 async def test_a_message_handler_that_raises_does_not_end_the_others(server: Server) -> None:
     log = Lines()
     came: list[bytes] = []

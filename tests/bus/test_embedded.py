@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -98,6 +99,26 @@ def test_three_servers_make_streams_of_three_replicas(tmp_path: Path) -> None:
         asyncio.run(make_streams(cluster.url, replicas=3))
         cluster.servers[0].kill()
         assert asyncio.run(count_streams(cluster.servers[1].url)) == 8
+
+
+def test_several_servers_have_the_ports_of_their_life_before(tmp_path: Path) -> None:
+    first = ServerCluster(tmp_path)
+    first.make()
+    again = ServerCluster(tmp_path)
+    again.make()
+    assert [each.config for each in again.servers] == [each.config for each in first.servers]
+
+    # Another one only for that which somebody else has taken.
+    with socket.create_server(("127.0.0.1", first.servers[1].config.port)):
+        again.make()
+    urls = set(first.urls)
+    assert len(urls & set(again.urls)) == 2
+    assert len(set(again.urls)) == 3
+
+    # A file that was spoilt is as good as none.
+    (tmp_path / "ports.json").write_text("[0, 1]")
+    again.make()
+    assert len({port for each in again.servers for port in each.config.routes}) == 3
 
 
 def test_a_taken_port_that_was_asked_for_is_an_error_that_says_so(tmp_path: Path) -> None:

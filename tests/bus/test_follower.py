@@ -128,6 +128,20 @@ async def test_two_filters_are_followed_as_one(server: Server) -> None:
         ]
 
 
+@story
+async def test_a_consumer_that_is_not_answered_is_asked_for_anew_soon(server: Server) -> None:
+    async with connected(server.url, replicas=1) as writer:
+        await put(writer, 1)
+        async with proxied(server.url) as proxy, connected(proxy.url) as conn:
+            # As when the server that was to have it has just gone.
+            proxy.to_server = lambda it: b"CONSUMER.CREATE" in it.line and not proxy.lost
+            seen = Seen()
+            follower = Follower(conn, CONTROL, [CONTROLS])
+            async with task(follower.run(seen.take, caught_up=seen.caught_up)):
+                await until(lambda: seen.caught_up_at, limit_s=2.5)
+            assert (seen.numbers, len(proxy.lost)) == ([1], 1)
+
+
 async def write_on(conn: Connection, wrote: list[int], stop: asyncio.Event) -> None:
     """Numbers one after the other, whatever happens to the server. A put whose answer was lost is
     repeated, so a number may be stored twice; sequences tell what the stream has."""

@@ -21,6 +21,7 @@ CONNECT_TIMEOUT_S: Final = 2
 RECONNECT_WAIT_S: Final = 0.1
 PING_INTERVAL_S: Final = 2  # a server that hangs is left after three of them, well before the
 # event log's time limit, so that a write is settled through another one
+PING_AMONG_SEVERAL_S: Final = 0.5  # where there is another one to go to
 PENDING_BYTES: Final = 8 * 1024 * 1024  # what is buffered while the server is away
 FLUSH_TIMEOUT_S: Final = 2
 
@@ -68,7 +69,7 @@ def options_of(settings: ConnectionSettings, name: str) -> dict[str, Any]:
         "max_reconnect_attempts": -1,
         "reconnect_time_wait": RECONNECT_WAIT_S,  # the library says whole seconds; a part works
         "connect_timeout": CONNECT_TIMEOUT_S,
-        "ping_interval": PING_INTERVAL_S,
+        "ping_interval": PING_AMONG_SEVERAL_S if len(servers) > 1 else PING_INTERVAL_S,
         "max_outstanding_pings": 2,
         "pending_size": PENDING_BYTES,
         "flush_timeout": FLUSH_TIMEOUT_S,

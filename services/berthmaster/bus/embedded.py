@@ -5,6 +5,7 @@ data over restarts, so that clients find it again after a kill -9; it dies with 
 started it, and its log is a file in its folder. Calls here block, a start some 10 ms.
 """
 
+import itertools
 import os
 import shutil
 import signal
@@ -18,11 +19,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
+
+import msgspec
 
 from berthmaster.runtime.children import dying_with_this_process
 from berthmaster.runtime.open_files import raise_open_files
-from berthmaster.runtime.ports import free_ports
+from berthmaster.runtime.ports import free_ports, port_is_free
 
 MAX_PAYLOAD_BYTES: Final = 1024 * 1024
 # Our streams reserve some 54 GiB of them when they are made; smaller disks end before that.
@@ -38,6 +41,11 @@ _POLL_S: Final = 0.002
 EVERYWHERE: Final = "0.0.0.0"  # with TLS only
 CONFIG_FILE: Final = "nats-server.conf"
 PID_FILE: Final = "nats-server.pid"
+PORTS_FILE: Final = "ports.json"
+# A member that stands still is left by the others within two seconds, so that no request is sent
+# there any more (the server's own: half a minute).
+ROUTE_PING: Final = "500ms"
+_PORTS: Final = msgspec.json.Decoder(list[Annotated[int, msgspec.Meta(ge=1, le=65535)]])
 
 Sync = Literal["always", "default"]
 
@@ -97,6 +105,7 @@ def render_config(config: ServerConfig) -> str:
             f"  name: {_quoted(config.cluster)}",
             f'  listen: "127.0.0.1:{config.cluster_port}"',
             f"  routes: [{routes}]",
+            f'  ping_interval: "{ROUTE_PING}"',
             "}",
         ]
     if config.extra:
@@ -357,7 +366,7 @@ class ServerCluster:
 
     def make(self) -> None:
         """Choose the ports and the servers; ``start`` does this too."""
-        ports = free_ports(3 * self._size)
+        ports = self._ports()
         cluster_ports = tuple(ports[: self._size])
         self.servers = [
             Server(
@@ -374,6 +383,23 @@ class ServerCluster:
             )
             for index in range(self._size)
         ]
+
+    def _ports(self) -> list[int]:
+        """Those of the life before, so that clients find the servers where they were; another one
+        for each that somebody else has by now."""
+        count = 3 * self._size
+        path = self._folder / PORTS_FILE
+        try:
+            kept = _PORTS.decode(path.read_bytes())
+        except (OSError, msgspec.DecodeError):
+            kept = []
+        fresh = (port for port in free_ports(2 * count) if port not in kept)
+        if len(kept) != count:
+            kept = list(itertools.islice(fresh, count))
+        ports = [port if port_is_free(port) else next(fresh) for port in kept]
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(msgspec.json.encode(ports))
+        return ports
 
     def stop(self) -> None:
         """Stop all, however they are."""

@@ -17,9 +17,10 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from berthmaster.bus.connection import Connection
-from berthmaster.bus.errors import BusError, StreamReplaced
+from berthmaster.bus.errors import BusError, NoAnswer, StreamReplaced
 from berthmaster.bus.nats_py import Msg, Subscription
 from berthmaster.bus.nats_py import errors as nats_errors
+from berthmaster.bus.requests import API
 from berthmaster.bus.streams import WORKLOADS, stream_info
 from berthmaster.bus.subjects import ALL_DECISIONS, ALL_WORKLOADS, token
 
@@ -32,6 +33,10 @@ SILENT: Final = "no heartbeat"
 REPLACED_AFTER_S: Final = 5.0  # a new leader may need a moment to see all that was stored
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 2.0
+# Of several servers, one that has just gone may be chosen for a new consumer, and then nobody
+# answers: the next try chooses anew. A server that is only slow has longer each time.
+ANSWER_S: Final = 1.0
+LONGEST_ANSWER_S: Final = 8.0
 _NS: Final = 10**9
 
 _WHOLE: Final = {WORKLOADS: {ALL_WORKLOADS, ALL_DECISIONS}}  # of streams with several subjects
@@ -99,6 +104,7 @@ class Follower:
         self._relist_s = relist_s
         self.created = ""  # which incarnation of the stream
         self._silence_s = MISSED_HEARTBEATS * HEARTBEAT_S  # that is not tolerated
+        self._answer_s = ANSWER_S  # within which the next request must be answered
         self.sequence = 0 if isinstance(start, str) else start - 1  # last handled
         self.caught_up = False
         self.last_heard_s = 0.0  # event loop time: age of what we know
@@ -128,7 +134,7 @@ class Follower:
                 if list_next and relisting is not None:
                     relisting(replaced)
                 await session.open(relist=list_next)
-                pause_s = FIRST_PAUSE_S
+                pause_s, self._answer_s = FIRST_PAUSE_S, ANSWER_S
                 time_to_list = await session.watch(self._relist_s if mirrors else None)
                 # A list that was cut short tells nothing of what is gone: list once more.
                 list_next = mirrors and (time_to_list or (list_next and not session.told))
@@ -138,6 +144,8 @@ class Follower:
                 self._conn.log.warning(
                     "cannot follow the stream", stream=self._stream, why=str(error)
                 )
+                if isinstance(error, NoAnswer):
+                    self._answer_s = min(2 * self._answer_s, LONGEST_ANSWER_S)
                 # Not all at once: many followers fail at the same moment.
                 await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
@@ -159,7 +167,7 @@ class Follower:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + REPLACED_AFTER_S
         while True:
-            info = await stream_info(self._conn, self._stream)
+            info = await stream_info(self._conn, self._stream, timeout_s=self._answer_s)
             remade = bool(self.created) and info.created != self.created
             behind = bool(self.created) and info.state.last_seq < self.sequence
             if not behind or remade or loop.time() >= deadline:
@@ -236,6 +244,7 @@ class _Session:
         raw = await self._conn.api(
             f"CONSUMER.CREATE.{follower._stream}.{name}{tail}",
             {"stream_name": follower._stream, "config": config, "action": "create"},
+            timeout_s=follower._answer_s,
         )
         created = _CREATED.decode(raw)  # it may have sent some of them already
         self._to_come = created.num_pending + created.delivered.consumer_seq
@@ -275,10 +284,11 @@ class _Session:
             return
         try:
             await self._subscription.unsubscribe()
-            if self._conn.connected and not self._broken.is_set():
-                await self._conn.api(
-                    f"CONSUMER.DELETE.{self._follower._stream}.{self._name}", timeout_s=0.5
-                )
+            delete = f"CONSUMER.DELETE.{self._follower._stream}.{self._name}"
+            if self._conn.connected and not self._opened:  # it may be made yet
+                await self._conn.publish(f"{API}{delete}", b"")
+            elif self._conn.connected and not self._broken.is_set():
+                await self._conn.api(delete, timeout_s=0.5)
         except (BusError, nats_errors.Error, OSError):
             pass  # it goes by itself after its inactive threshold
 

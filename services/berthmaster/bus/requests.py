@@ -233,6 +233,14 @@ class PatientClient(NatsClient):
         if writer is not None and writer.get_extra_info("sslcontext") is not None:
             writer.transport.get_protocol()._over_ssl = True
 
+    async def _select_next_server(self) -> None:
+        """The one that was left comes last: where it stands still, it takes connections all the
+        same and says nothing."""
+        if (left := self._current_server) in self._server_pool:
+            self._server_pool.remove(left)
+            self._server_pool.append(left)
+        await super()._select_next_server()
+
     async def _connect_to_server(self, s: Any) -> None:
         if self._transport:
             self._transport.close()  # type: ignore[no-untyped-call]

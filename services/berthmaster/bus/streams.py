@@ -189,9 +189,9 @@ class StreamInfo(msgspec.Struct):
 _INFO: Final = msgspec.json.Decoder(StreamInfo)
 
 
-async def stream_info(conn: Connection, stream: str) -> StreamInfo:
+async def stream_info(conn: Connection, stream: str, *, timeout_s: float = 5.0) -> StreamInfo:
     """Raises ApiError (10059: no such stream), NoAnswer, NotConnected."""
-    return _INFO.decode(await conn.api(f"STREAM.INFO.{stream}"))
+    return _INFO.decode(await conn.api(f"STREAM.INFO.{stream}", timeout_s=timeout_s))
 
 
 async def ensure_streams(
