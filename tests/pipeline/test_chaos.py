@@ -14,7 +14,7 @@ from berthmaster.bus.streams import WORKLOADS
 from berthmaster.client import Client
 from berthmaster.client.following import SeenDecision
 from tests.bus.tools import story
-from tests.pipeline.chaos import Rig, rig, so_far_so_good, stream
+from tests.pipeline.chaos import IMPATIENT, Rig, rig, so_far_so_good, stream
 
 SERVICES = ("gateway", "resolver", "scorer", "archivist", "door", "emulator")
 # Longer than what each has a limit for: a lease, a claim, a sign of life, an acknowledgement.
@@ -50,7 +50,9 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """Three servers that hold each stream together."""
-    with rig(tmp_path_factory.mktemp("three"), "--servers", "3") as running:
+    # Whoever watches is late by an election, and must find whole stories then.
+    env = IMPATIENT | {"BERTH_ARCHIVIST_STORY_AFTER_S": "60"}
+    with rig(tmp_path_factory.mktemp("three"), "--servers", "3", env=env) as running:
         asyncio.run(running.start_lasting())
         yield running
 
