@@ -246,28 +246,33 @@ def test_one_that_was_deleted_before_its_end_was_cancelled() -> None:
     assert world.kinds(name) == ["submitted", "cancelled"]
 
 
-def test_after_a_restart_what_was_made_since_the_last_written_word_is_told() -> None:
+def test_after_a_restart_what_has_ended_since_the_last_written_word_is_told() -> None:
     world = known()
     world.submit()
     world.settle()  # 1970-01-01T00:16:40Z
 
-    def ended(name: str, made: str) -> KueueWorkload:
+    def ended(name: str, at: str) -> KueueWorkload:
         found = workload(name)
-        meta = msgspec.structs.replace(found.metadata, creation_timestamp=made)
+        meta = msgspec.structs.replace(found.metadata, creation_timestamp="1970-01-01T00:01:00Z")
+        finished = msgspec.structs.replace(
+            condition("Finished", True, "Succeeded", "it ended"), last_transition_time=at
+        )
         status = msgspec.structs.replace(
             found.status,  # type: ignore[type-var]
-            conditions=(condition("Finished", True, "Succeeded", "it ended"),),
+            conditions=(finished,),
             cluster_name="w2",
         )
         return msgspec.structs.replace(found, metadata=meta, status=status)
 
-    for name, made in (("before", "1970-01-01T00:10:00Z"), ("after", "1970-01-01T00:20:00Z")):
-        thing = ended(name, made)
+    # "unsure" had ended when the last word was written, by one who perhaps was killed in between.
+    for name, at in (("before", "00:05:00"), ("unsure", "00:16:00"), ("after", "00:20:00")):
+        thing = ended(name, f"1970-01-01T{at}Z")
         world.hub["KueueWorkload", "team", thing.metadata.name] = thing
         world.submit_job(name)
     world.restart()
     world.settle()
     assert world.kinds(world.name("before")) == []
+    assert world.kinds(world.name("unsure"))[-1] == "succeeded w2"
     assert world.kinds(world.name("after"))[-1] == "succeeded w2"
     assert isinstance(world.log.story(world.name("after"))[-1], Succeeded)
 

@@ -2,7 +2,8 @@
 
 While the log cannot be written, a Workload may begin, end and be deleted. Which of those on a hub
 are such, and not simply history from before this service came, is known by having been seen before
-its end, or, after a start, by having been made after the last thing that was written.
+its end, or, after a start, by having ended after the last thing that was written, or shortly
+before it: whoever wrote that was perhaps killed before it came to this one.
 """
 
 from collections import OrderedDict
@@ -13,6 +14,7 @@ from berthmaster.kueue.names import FINISHED
 from berthmaster.kueue.workloads import KueueWorkload
 from berthmaster.lifecycle.fold import Key
 
+UNSURE_S: Final = 600.0
 MOST_GONE: Final = 10_000  # deleted Workloads that are kept until the log knows of them
 
 
@@ -53,6 +55,13 @@ class Lives:
         if self._seen.get(name) == workload.metadata.uid:
             return True
         try:
-            return seconds(workload.metadata.creation_timestamp) > self.written_until_s
+            return seconds(_over_at(workload)) > self.written_until_s - UNSURE_S
         except ValueError:
             return False
+
+
+def _over_at(workload: KueueWorkload) -> str:
+    """When it ended; of one that was deleted before, when it was made."""
+    finished = workload.condition(FINISHED)
+    at = finished.last_transition_time if finished is not None and finished.true else ""
+    return at or workload.metadata.creation_timestamp or ""
