@@ -23,6 +23,7 @@ WORKER_ALSO: Final = ("ocm",)
 KUBERNETES: Final = tuple(dict.fromkeys((*HUB_SERVICES, *WORKER_SERVICES, *HUB_ALSO, *WORKER_ALSO)))
 LOGIN: Final = "login"  # beside all that, where a mapping says whom to believe
 KNOWN: Final = (*EMULATED, "telemetry", *KUBERNETES)
+EMULATOR_FOLDER: Final = "emulator"
 REMEMBERING: Final = ("gateway", "resolver", "multikueue")
 DEFAULT_CLUSTERS: Final = 8
 # Enough nodes for every GPU model of the published fleet, and few enough for two cores beside
@@ -296,5 +297,5 @@ def emulator_flags(options: UpOptions) -> list[str]:
         *(("--nodes", str(options.nodes)) if options.nodes else ()),
         *("--speed", f"{options.speed:g}"),
         *("--seed", str(options.seed)),
-        *("--data-dir", str(options.folder.absolute() / "emulator")),
+        *("--data-dir", str(options.folder.absolute() / EMULATOR_FOLDER)),
     ]

@@ -8,11 +8,15 @@ Kubernetes is who shows that to people. What children say goes where the pod's o
 The children's own health and metrics are on the ports that follow the pod's.
 """
 
+import os
+import shutil
+import tempfile
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
+from berthmaster.runtime.confinement import version
 from berthmaster.runtime.errors import CannotStart
 from berthmaster.runtime.periodic import beats
 from berthmaster.runtime.ports import free_ports
@@ -28,6 +32,7 @@ from berthmaster.supervisor.processes import (
     Supervisor,
     unless,
 )
+from berthmaster.supervisor.rooms import Room, rooms
 from berthmaster.supervisor.stack import command_lines
 
 # Together below the four seconds in which a service of ours must drain.
@@ -66,6 +71,10 @@ class Pod(Generic[S]):
             "child_restarts", "How often this child was started again", ["child"]
         )
         self._started = False
+        if not version():
+            why = "this kernel has no Landlock, or does not let it be used"
+            ctx.log.warning("services of this pod can read each other's credentials", why=why)
+        self._rooms = Path(tempfile.gettempdir()) / f"berth-{ctx.name}-{os.getpid()}"
         ctx.health.ready("start", False, "the children are being started")
 
     def child(self, entry: Entry, argv: Sequence[str], port: int) -> ServiceChild:
@@ -93,6 +102,13 @@ class Pod(Generic[S]):
     ) -> None:
         """All of them, on the bus that the pod's settings name. Raises NotReady."""
         settings = self.ctx.settings
+        made: dict[str, Room] = {}
+        if keys is not None:
+            made = rooms(self._rooms, creds_files, hidden=[keys])
+            for entry in entries:
+                if entry.service == "accounts":
+                    made[entry.user].show(keys)
+            creds_files = {user: room.creds_file for user, room in made.items()}
         lines = command_lines(
             entries,
             url=settings.nats_url,
@@ -103,6 +119,8 @@ class Pod(Generic[S]):
             keys=keys,
         )
         children = [self.child(*line) for line in lines]
+        for (entry, *_), child in zip(lines, children, strict=True):
+            child.room = made.get(entry.user)
         await self.supervisor.start(children, timeout_s=NO_LIMIT_S)
 
     def ports(self, count: int) -> list[int]:
@@ -123,6 +141,7 @@ class Pod(Generic[S]):
         finally:
             report.cancel()
             await self.supervisor.stop()
+            shutil.rmtree(self._rooms, ignore_errors=True)
 
     def _told(self, watched: Supervised) -> None:
         log = self.ctx.log

@@ -17,6 +17,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, Protocol
@@ -25,6 +26,7 @@ from berthmaster.bus.embedded import Server, ServerFailed
 from berthmaster.runtime.backoff import Backoff
 from berthmaster.runtime.children import dying_with_this_process
 from berthmaster.runtime.errors import EXIT_CANNOT_START, EXIT_SETTINGS
+from berthmaster.supervisor.rooms import Room
 
 WATCH_INTERVAL_S: Final = 0.02
 PROBE_TIMEOUT_S: Final = 1.0
@@ -75,6 +77,7 @@ class ServiceChild:
     env: Mapping[str, str] = field(default_factory=dict)
     stop_last: bool = False
     our_exit_codes: bool = True
+    room: Room | None = None  # all that it sees of what is hidden; None = nothing is
     _process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -88,7 +91,7 @@ class ServiceChild:
         return self._process.pid if self._process is not None else 0
 
     def start(self) -> None:
-        """Start it, with its output appended to its log."""
+        """Start it, with its output appended to its log. Raises OSError."""
         if self.log_path is None:
             self._launch(None)
             return
@@ -97,15 +100,22 @@ class ServiceChild:
             self._launch(log)
 
     def _launch(self, log: BinaryIO | None) -> None:
-        self._process = subprocess.Popen(
-            list(self.argv),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env={**os.environ, **self.env},
-            start_new_session=True,  # a Ctrl-C is ours: we stop them in order
-            preexec_fn=dying_with_this_process(),  # noqa: PLW1509 # takes no lock
-        )
+        env = {**os.environ, **self.env}
+        last_steps = [dying_with_this_process()]
+        with ExitStack() as owned:
+            if self.room is not None:
+                self.room.refresh()
+                env |= self.room.env
+                last_steps.append(owned.enter_context(self.room.confinement.prepared()))
+            self._process = subprocess.Popen(
+                list(self.argv),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=env,
+                start_new_session=True,  # a Ctrl-C is ours: we stop them in order
+                preexec_fn=lambda: [step() for step in last_steps],  # noqa: PLW1509 # takes no lock
+            )
 
     def ended(self) -> int | None:
         """Its exit code."""
@@ -113,6 +123,9 @@ class ServiceChild:
 
     async def unready(self) -> str:
         """Ask /readyz."""
+        if self.room is not None:
+            with suppress(OSError):  # its credentials are being made anew
+                self.room.refresh()
         return await probe("127.0.0.1", self.http_port, "/readyz")
 
     async def wants_restart(self, why: str) -> bool:

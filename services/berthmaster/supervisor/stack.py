@@ -38,7 +38,16 @@ from berthmaster.supervisor.folder import (
     write_connection,
     write_external,
 )
-from berthmaster.supervisor.plan import Entry, PlanError, UpOptions, entries, planned, with_fleet
+from berthmaster.supervisor.plan import (
+    EMULATOR_FOLDER,
+    REMEMBERING,
+    Entry,
+    PlanError,
+    UpOptions,
+    entries,
+    planned,
+    with_fleet,
+)
 from berthmaster.supervisor.processes import (
     SLOW,
     ServerChild,
@@ -47,6 +56,7 @@ from berthmaster.supervisor.processes import (
     Supervised,
     Supervisor,
 )
+from berthmaster.supervisor.rooms import ROOMS_FOLDER, Room, rooms
 
 if TYPE_CHECKING:
     from berthmaster.bus.certificates import Certificates
@@ -242,19 +252,35 @@ class Stack:
 
     def _services(self) -> list[ServiceChild]:
         told = with_fleet(self._entries, self.options, self._cluster_names())
-        return [
-            self._child(entry, argv, port)
-            for entry, argv, port in command_lines(
-                told,
-                url=self.url,
-                creds_files={entry.user: creds_file(self.keys, entry.user) for entry in told},
-                http_ports=self._ports(len(told)),
-                log_level=self.options.log_level,
-                ca_file=self.ca_file,
-                memory=self.folder.absolute() / "memory",
-                keys=self.keys,
-            )
-        ]
+        folder = self.folder.absolute()
+        memory = folder / "memory"
+        users = {entry.user for entry in told}
+        made = rooms(
+            folder / ROOMS_FOLDER,
+            {user: creds_file(self.keys, user) for user in users},
+            hidden=[folder],
+        )
+        for entry in told:
+            room = made[entry.user]
+            if self.ca_file is not None:
+                room.show(self.ca_file)
+            if entry.service in REMEMBERING:
+                room.show(memory)
+            if entry.service == "accounts":
+                room.show(self.keys)
+            if entry.service == "emulator":
+                room.show(folder / EMULATOR_FOLDER)
+        lines = command_lines(
+            told,
+            url=self.url,
+            creds_files={user: room.creds_file for user, room in made.items()},
+            http_ports=self._ports(len(told)),
+            log_level=self.options.log_level,
+            ca_file=self.ca_file,
+            memory=memory,
+            keys=self.keys,
+        )
+        return [housed(self._child(*line), made[line[0].user]) for line in lines]
 
     def _logged(self, entry: Entry, argv: Sequence[str], port: int) -> ServiceChild:
         log = self.folder / "logs" / f"{entry.name}.log"
@@ -300,6 +326,12 @@ class Stack:
             await self.supervisor.stop()
         finally:
             self._lock.__exit__()
+
+
+def housed(child: ServiceChild, room: Room) -> ServiceChild:
+    """The same in a room of its own."""
+    child.room = room
+    return child
 
 
 def command_lines(
