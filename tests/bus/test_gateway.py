@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -467,3 +468,51 @@ async def test_the_process_waits_for_server_and_streams_and_leaves_on_sigterm(
                 process.send_signal(signal.SIGTERM)
                 assert await process.wait() == 0
             await process.stderr.read()
+
+
+@in_loop
+async def test_nine_thousand_messages_of_one_tenant_keep_no_submit_of_another_from_its_answer(
+    server: Server,
+) -> None:
+    async with (
+        client(server.url) as conn,
+        client(server.url) as loud,
+        client(server.url) as quiet,
+        gateway(server.url),
+    ):
+        for number in range(200):  # so that its lists are long
+            assert isinstance(
+                await ask(conn, "submit", job(f"old-{number}"), tenant="evil"), SubmitReply
+            )
+        inbox = loud.nc.new_inbox()
+        answers: list[bytes] = []
+
+        async def count(message: Any) -> None:
+            answers.append(message.data)
+
+        await loud.nc.subscribe(inbox, cb=count)
+        bodies = (b'{"limit": 1000}', b"\xff no request at all", encode(job("flood")))
+        for number in range(9_000):
+            verb = ("list", "submit", "submit")[number % 3]
+            await loud.publish(subjects.api("evil", verb), bodies[number % 3], reply=inbox)
+        for number in range(12):
+            reply = await ask(quiet, "submit", job(f"calm-{number}"))
+            assert isinstance(reply, SubmitReply), reply
+        await until(lambda: len(answers) == 9_000, 60.0)  # whoever floods is answered, too
+        codes = Counter(msgspec.json.decode(data).get("code", "") for data in answers)
+        assert codes["overloaded"] > 0
+
+
+@in_loop
+async def test_a_tenant_has_so_many_open_workloads_and_no_more(server: Server) -> None:
+    async with client(server.url) as conn, gateway(server.url, tenant_open_workloads=2):
+        for name in ("a", "b"):
+            assert isinstance(await ask(conn, "submit", job(name)), SubmitReply)
+        refused = await ask(conn, "submit", job("c"))
+        assert isinstance(refused, Refusal)
+        assert (refused.code, refused.retry) == ("overloaded", True)
+        assert refused.expected == "2 workloads of a tenant may be open, and they are"
+        assert isinstance(await ask(conn, "submit", job("a")), SubmitReply)  # it is there already
+        assert isinstance(await ask(conn, "submit", job("c"), tenant="bob"), SubmitReply)
+        assert isinstance(await ask(conn, "cancel", CancelRequest(id="a")), ChangeReply)
+        assert isinstance(await ask(conn, "submit", job("c")), SubmitReply)
