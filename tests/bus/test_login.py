@@ -21,7 +21,7 @@ from berthmaster.bus.embedded import Server, ServerConfig
 from berthmaster.bus.endpoints import Endpoint, serve
 from berthmaster.bus.errors import BusError, NoAnswer, NotPermitted
 from berthmaster.bus.keys import SIGNERS, creds_file, make_keys, remove_user, server_config, signer
-from berthmaster.bus.login import NotLetIn, ask, log_in, write_creds
+from berthmaster.bus.login import NotLetIn, ask, keep_logged_in, log_in, write_creds
 from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.bus.subjects import LOGIN
 from berthmaster.login.service import main
@@ -227,6 +227,35 @@ async def test_what_is_signed_ends_and_a_renewed_file_is_taken_without_a_word(
         with pytest.raises(BusError, match="refuses this user"):
             async with bus.holder(over, "tenant.acme"):
                 pass
+
+
+@story
+async def test_who_stays_is_renewed_before_the_end_and_asks_again_when_refused(
+    tmp_path: Path,
+) -> None:
+    async with living(tmp_path, life_s=3) as bus, answering(bus):
+        path = tmp_path / "own.creds"
+        stopping, troubles, tokens = asyncio.Event(), list[str](), ["none", bus.provider.token()]
+
+        async def login(seed: str) -> Creds:
+            token = tokens.pop(0) if len(tokens) > 1 else tokens[0]
+            return await log_in(
+                Settings(bus.url), creds_file(bus.keys, "sentinel"), token, Lines(),
+                seed=seed, tenant="acme",
+            )  # fmt: skip
+
+        keeping = asyncio.ensure_future(keep_logged_in(login, path, stopping, told=troubles.append))
+        await until(path.exists, "it is let in")
+        first = claims.parse_creds(path.read_text())
+        async with bus.connected(path, inbox_prefix("tenant.acme")) as conn:
+            await until(lambda: conn.reconnects == 2, "two JWTs have ended")
+            assert (await conn.request("berth.api.acme.get", b"{}")).data == b"here"
+        stopping.set()
+        await keeping
+        last = claims.parse_creds(path.read_text())
+        assert (last.seed, last.jwt != first.jwt) == (first.seed, True)
+        assert "no JSON Web Token" in troubles[0]
+        assert set(troubles[1:]) == {""}
 
 
 @story

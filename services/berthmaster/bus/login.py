@@ -5,7 +5,10 @@ The private key is made here and stays here. What is got is written like any oth
 that whoever connects with that file takes the renewed ones at its next connection.
 """
 
+import asyncio
+import random
 import secrets
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -20,8 +23,13 @@ from berthmaster.bus.subjects import LOGIN
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.families import LOGIN_ANSWERS, UNREADABLE, encode
 from berthmaster.messages.login import MAX_TOKEN_CHARS, LoginReply, LoginRequest
+from berthmaster.runtime.backoff import Backoff
 from berthmaster.runtime.log import LogLike
+from berthmaster.runtime.periodic import stopped_within
 
+RENEW_AFTER: Final = 2 / 3  # of its life, and up to a tenth of that earlier: not all at once
+AGAIN: Final = Backoff(first_s=1.0, most_s=30.0)
+MAX_TOKEN_BYTES: Final = 64 * 1024  # of a file
 ASK_LIMIT_S: Final = 10.0  # the service's own is eight
 
 
@@ -90,3 +98,50 @@ async def ask(conn: Connection, request: LoginRequest) -> LoginReply:
 def write_creds(path: Path, creds: Creds) -> None:
     """For its owner alone, whole or not at all. Raises OSError."""
     write_whole(path, claims.creds_text(creds), mode=0o600)
+
+
+def read_token(path: Path) -> str:
+    """What stands in a file, such as the one in which a kubelet keeps a pod's token. Raises
+    BusError."""
+    try:
+        with path.open() as file:
+            return file.read(MAX_TOKEN_BYTES).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise BusError(f"cannot read the token {path}: {why}") from None
+
+
+def renew_in_s(jwt: str, chance: Callable[[], float]) -> float:
+    """How long what was just signed need not be renewed, by its own times: the clock here may be
+    another than the server's."""
+    said = claims.decoded(jwt)
+    life_s: float = max(0, said["exp"] - said["iat"])
+    return life_s * RENEW_AFTER * (1 - 0.1 * chance())
+
+
+async def keep_logged_in(
+    login: Callable[[str], Awaitable[Creds]],
+    path: Path,
+    stopping: asyncio.Event,
+    *,
+    told: Callable[[str], None],
+) -> None:
+    """Write credentials, and renewed ones for the same key before they end, until told to stop.
+
+    ``login`` is given the seed of before, at first "". Whoever is connected with the file is cut
+    off when a JWT ends, and is back at once with the one in the file. ``told`` what is wrong, ""
+    after each success; it is tried on.
+    """
+    seed, failures = "", 0
+    while not stopping.is_set():
+        try:
+            creds = await login(seed)
+            write_creds(path, creds)
+            seed, failures = creds.seed, 0
+            told("")
+            wait_s = renew_in_s(creds.jwt, random.random)
+        except (BusError, OSError) as error:
+            failures += 1
+            told(str(error))
+            wait_s = AGAIN.delay_s(failures, random)
+        await stopped_within(wait_s, stopping)

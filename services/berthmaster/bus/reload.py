@@ -33,6 +33,7 @@ class _Figures(msgspec.Struct):
 
 class _Client(msgspec.Struct):
     authorized_user: str = ""
+    account: str = ""
 
 
 class _Clients(msgspec.Struct):
@@ -70,11 +71,13 @@ def _is(argument: bytes, config: Path) -> bool:
 
 
 def connected_keys(folder: Path) -> frozenset[str]:
-    """The public keys of those who are connected now to the servers of this folder. Raises
+    """The public keys of those who are connected now to the servers of this folder, and of the
+    accounts that they are in: who logged in has a key that the folder does not know. Raises
     ServerFailed."""
     places = [place for place in (folder, *folder.glob("server-*")) if running_pid(place)]
     found = [_ask(f"{_monitor(place)}/connz?auth=1&limit=65536", _Clients) for place in places]
-    return frozenset(one.authorized_user for each in found for one in each.connections)
+    clients = [one for each in found for one in each.connections]
+    return frozenset(key for one in clients for key in (one.authorized_user, one.account))
 
 
 def client_url(folder: Path) -> str:

@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from berthmaster.bus.certificates import names_of
-from berthmaster.bus.keys import creds_file, remove_user, sign_user
+from berthmaster.bus.keys import SENTINEL, creds_file, remove_user, sign_user
 from berthmaster.bus.reload import connected_keys
 from berthmaster.bus.subjects import token
 from berthmaster.cli import secret
@@ -113,6 +113,11 @@ def _secret_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--url", metavar="URL", help="tls://HOST:PORT; else what --external of the bus says."
         ),
+        click.option(
+            "--login",
+            is_flag=True,
+            help="No credentials in the Secret: the agent logs in with its pod's token.",
+        ),
         click.option("--output", "file", type=click.Path(path_type=Path), metavar="FILE"),
         click.option(
             "--stdout", is_flag=True, help="The Secret to standard output, for kubectl apply."
@@ -163,6 +168,7 @@ def _hand_over(
     namespaces: str,
     namespace: str,
     url: str | None,
+    login: bool,
     file: Path | None,
     stdout: bool,
 ) -> int:
@@ -172,6 +178,12 @@ def _hand_over(
         raise FolderFailed(f"--namespaces {namespaces!r}: right is at least one, such as ml")
     where = url_for_agents(folder, url)
     creds = creds_file(folder.keys, user)
+    handed_over = creds_file(folder.keys, SENTINEL) if login else creds
+    if login and not handed_over.exists():
+        raise FolderFailed(
+            "--login: no login service belongs to this bus; it is started with a mapping "
+            "(`berth up --login FILE`, BERTH_HUB_LOGIN_MAPPING)"
+        )
     if again or not creds.exists():
         sign_user(folder.keys, user, days=days)
     told = folder.tell(user)
@@ -180,7 +192,8 @@ def _hand_over(
         namespaces=allowed,
         namespace=namespace,
         url=where,
-        creds=creds.read_text(),
+        creds=handed_over.read_text(),
+        login=login,
         ca=folder.ca_file.read_text(),
     )
     if stdout:
@@ -229,7 +242,7 @@ def list_(folder: Folder, output: Output) -> int:
             cluster=name,
             key=key,
             ends=folder.ends(f"{AGENT}.{token(name)}"),
-            connected=key in connected,
+            connected=not connected.isdisjoint({key, folder.account(f"{AGENT}.{token(name)}")}),
         )
         for name, key in sorted(folder.users(AGENT).items())
     ]

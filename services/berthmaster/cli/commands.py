@@ -16,6 +16,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cluster": (f"{_HERE}.cluster_commands:cluster", "Keys of the agents in worker clusters."),
     "tenant": (f"{_HERE}.tenant_commands:tenant", "Keys of tenants."),
     "keys": (f"{_HERE}.keys_commands:keys", "Cut a user off; carry keys of an older version over."),
+    "login": (f"{_HERE}.login:login", "Get credentials for a token of a trusted issuer."),
     "demo": (f"{_HERE}.demo:demo", "Show it at work on emulated clusters, with a summary."),
     "submit": (f"{_HERE}.submit:submit", "Submit jobs: files, stdin, or flags."),
     "jobs": (f"{_HERE}.workload_commands:jobs", "List workloads."),

@@ -24,6 +24,7 @@ from berthmaster.bus.keys import (
     PUSHER,
     KeysError,
     account_jwts,
+    account_key,
     account_of,
     creds_file,
     public_keys,
@@ -93,6 +94,10 @@ class Folder:
         return {
             text(user.removeprefix(start)): key for user, key in users if user.startswith(start)
         }
+
+    def account(self, user: str) -> str:
+        """The public key of the account that it is in."""
+        return account_key(self.keys, account_of(user))
 
     def ends(self, user: str) -> str:
         """Until when its JWT is taken; "" = for ever."""

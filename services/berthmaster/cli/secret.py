@@ -15,18 +15,27 @@ SECRET_NAME: Final = "berth-agent"
 AGENT_ACCOUNT: Final = "berth-agent"
 EXECUTOR_ROLE: Final = "berthmaster-executor"
 CREDS_KEY: Final = "agent.creds"
+SENTINEL_KEY: Final = "sentinel.creds"
 CA_KEY: Final = "ca.crt"
 
 
 def manifest(
-    *, cluster: str, namespaces: Sequence[str], namespace: str, url: str, creds: str, ca: str
+    *,
+    cluster: str,
+    namespaces: Sequence[str],
+    namespace: str,
+    url: str,
+    creds: str,
+    ca: str,
+    login: bool = False,
 ) -> str:
-    """The Secret. ``namespace`` is the agent's own, ``namespaces`` those it makes jobs in."""
+    """The Secret. ``namespace`` is the agent's own, ``namespaces`` those it makes jobs in;
+    ``login``: the credentials are the sentinel's, with which it logs in."""
     data = {
         "cluster": cluster,
         "namespaces": ",".join(namespaces),
         "url": url,
-        CREDS_KEY: creds,
+        SENTINEL_KEY if login else CREDS_KEY: creds,
         CA_KEY: ca,
     }
     lines = [

@@ -122,7 +122,12 @@ def list_(folder: Folder, output: Output) -> int:
     """List the tenants that have a key."""
     connected = connected_keys(folder.path)
     keys = [
-        TenantKey(tenant=name, key=key, ends=folder.ends(_user(name)), connected=key in connected)
+        TenantKey(
+            tenant=name,
+            key=key,
+            ends=folder.ends(_user(name)),
+            connected=not connected.isdisjoint({key, folder.account(_user(name))}),
+        )
         for name, key in sorted(folder.users(TENANT).items())
     ]
     output.document(keys, lambda: list_screen(keys))

@@ -79,7 +79,7 @@ def test_a_pod_has_no_privilege_and_can_write_only_where_it_must(folder: str) ->
     }
     assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
     kinds = {next(iter(set(each) - {"name"})) for each in spec["volumes"]}
-    assert kinds <= {"configMap", "emptyDir", "secret"}
+    assert kinds <= {"emptyDir", "projected", "secret"}
 
 
 @pytest.mark.parametrize("folder", SIDES)
@@ -181,16 +181,29 @@ def test_the_agents_pod_takes_from_the_secret_what_cluster_add_puts_there() -> N
     }
     [volume] = [each["secret"] for each in spec["volumes"] if "secret" in each]
     assert names | {volume["secretName"]} == {made["metadata"]["name"]}
-    assert {item["key"] for item in volume["items"]} <= set(made["stringData"])
+    assert {item["key"] for item in volume["items"]} - set(made["stringData"]) == {"sentinel.creds"}
 
     settings = load(AgentSettings, "agent", (), given)
     assert unknown_variables(AgentSettings, "agent", given) == []
     assert (settings.cluster, settings.namespaces) == ("berlin", ("ml", "research"))
+    # Without credentials of its own it logs in, with a token that is good for nothing else.
+    sentinel = Path(volume_mount(container, "key")) / "sentinel.creds"
+    [login] = [each["projected"] for each in spec["volumes"] if "projected" in each]
+    [token] = [each["serviceAccountToken"] for each in login["sources"]]
+    assert settings.sentinel_file == sentinel
+    assert settings.login_token_file == Path(volume_mount(container, "login")) / token["path"]
+    assert token["audience"] == "berthmaster"
     assert (settings.nats_url, settings.nats_creds_file, settings.nats_ca_file) == (
         "tls://h:4222",
         Path("/etc/berth/agent.creds"),
         Path("/etc/berth/ca.crt"),
     )
+
+
+def volume_mount(container: dict[str, Any], name: str) -> str:
+    """Where a volume is in it."""
+    [path] = [each["mountPath"] for each in container["volumeMounts"] if each["name"] == name]
+    return str(path)
 
 
 def test_the_hubs_certificate_is_for_its_service() -> None:
