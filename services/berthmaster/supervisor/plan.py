@@ -271,6 +271,13 @@ def planned(
     return processes
 
 
+def keys_of(service: str, keys: Path) -> list[Path]:
+    """What a service needs of the folder of keys beside its own credentials."""
+    if service == "accounts":
+        return [keys]
+    return [keys / SIGNERS] if service == LOGIN else []
+
+
 def with_fleet(
     entries: Sequence[Entry], options: UpOptions, cluster_names: Sequence[str] = ()
 ) -> list[Entry]:

@@ -23,7 +23,7 @@ from berthmaster.runtime.ports import free_ports
 from berthmaster.runtime.service import Context
 from berthmaster.runtime.settings import CommonSettings, setting
 from berthmaster.supervisor.faults import FAULTS, fault_text
-from berthmaster.supervisor.plan import Entry
+from berthmaster.supervisor.plan import Entry, keys_of
 from berthmaster.supervisor.processes import (
     NO_LIMIT_S,
     ServiceChild,
@@ -106,8 +106,7 @@ class Pod(Generic[S]):
         if keys is not None:
             made = rooms(self._rooms, creds_files, hidden=[keys])
             for entry in entries:
-                if entry.service == "accounts":
-                    made[entry.user].show(keys)
+                made[entry.user].show(*keys_of(entry.service, keys))
             creds_files = {user: room.creds_file for user, room in made.items()}
         lines = command_lines(
             entries,

@@ -40,11 +40,13 @@ from berthmaster.supervisor.folder import (
 )
 from berthmaster.supervisor.plan import (
     EMULATOR_FOLDER,
+    LOGIN,
     REMEMBERING,
     Entry,
     PlanError,
     UpOptions,
     entries,
+    keys_of,
     planned,
     with_fleet,
 )
@@ -266,8 +268,9 @@ class Stack:
                 room.show(self.ca_file)
             if entry.service in REMEMBERING:
                 room.show(memory)
-            if entry.service == "accounts":
-                room.show(self.keys)
+            room.show(*keys_of(entry.service, self.keys))
+            if entry.service == LOGIN and self.options.login_mapping is not None:
+                room.show(self.options.login_mapping)
             if entry.service == "emulator":
                 room.show(folder / EMULATOR_FOLDER)
         lines = command_lines(
