@@ -146,6 +146,8 @@ def stream_configs(
             "subjects": [subjects.ALL_LEASES],
             "discard": "old",
             "max_msgs_per_subject": 1,
+            "max_bytes": 256 * 1024 * _KIB,  # some hundred bytes a lease, some kilobytes a mark
+            "max_msg_size": 256 * _KIB,
         },
         common
         | {
