@@ -2,15 +2,28 @@
 
 What people ask for fills in image, command, arguments, environment, amounts, tolerations and labels
 of nodes, and nothing else: nothing privileged, nothing of the host, no Secret but the tenant's own,
-no rights in the cluster but those of an account that the queue names.
+no rights in the cluster but those of an account that the queue names, no GPU but those that were
+asked for.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from berthmaster.messages.workload import PodSet, RunSpec, Toleration
 
 CONTAINER: Final = "main"
+# Container runtimes hand in the GPUs that these name, whatever the device plugin gave (NVIDIA's,
+# AMD's, Habana's and Ascend's container toolkits); HAMi-core and MPS go by the others for what a
+# pod may take of a GPU. They are for device plugins to set, and for nobody else.
+OPENS_GPUS: Final = "NVIDIA_VISIBLE_DEVICES"
+FOR_DEVICE_PLUGINS: Final = re.compile(
+    r"(?:NVIDIA|AMD|HABANA|ASCEND)_VISIBLE_DEVICES\Z|ASCEND_RT_VISIBLE_DEVICES\Z"
+    r"|NVIDIA_(?:MIG_(?:CONFIG|MONITOR)_DEVICES|IMEX_CHANNELS)\Z"
+    r"|CUDA_(?:DISABLE_CONTROL|OVERSUBSCRIBE|DEVICE_(?:MEMORY|SM)_LIMIT(?:_\d+)?)\Z"
+    r"|CUDA_(?:DEVICE_MEMORY_SHARED_CACHE|TASK_PRIORITY)\Z|GPU_CORE_UTILIZATION_POLICY\Z"
+    r"|CUDA_MPS_\w+\Z"
+)
 Document = dict[str, Any]
 
 
@@ -21,9 +34,12 @@ def pod_spec(
     account, "" = the namespace's own, whose token is not handed in then. ``devices``: extended
     resources and how many of each."""
     amounts = {"cpu": f"{pods.cpu_milli}m", "memory": f"{pods.memory_mib}Mi"}
+    limits = dict(devices)
+    if pods.memory_mib:  # beyond it the pod is ended, and none beside it
+        limits["memory"] = amounts["memory"]
     spec: Document = {
         "restartPolicy": "Never",
-        "containers": [_container(run, tenant, amounts | dict(devices), dict(devices))],
+        "containers": [_container(run, pods, tenant, amounts | dict(devices), limits)],
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
         "enableServiceLinks": False,
         # Whoever needs the cluster's API says so by naming an account in the queue.
@@ -38,21 +54,35 @@ def pod_spec(
     return spec
 
 
+def is_for_device_plugins(name: str) -> bool:
+    """Whether a variable says which GPUs a container sees, or how much of them."""
+    return FOR_DEVICE_PLUGINS.match(name) is not None
+
+
 def _container(
-    run: RunSpec, tenant: str, requests: dict[str, str], limits: dict[str, str]
+    run: RunSpec, pods: PodSet, tenant: str, requests: dict[str, str], limits: dict[str, str]
 ) -> Document:
     made: Document = {
         "name": CONTAINER,
         "image": run.image,
         "resources": {"requests": requests, "limits": limits},
-        "securityContext": {"allowPrivilegeEscalation": False, "privileged": False},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "privileged": False,
+            "capabilities": {"drop": ["ALL"]},
+        },
     }
     if run.command:
         made["command"] = list(run.command)
     if run.args:
         made["args"] = list(run.args)
-    env: list[Document] = [{"name": name, "value": run.env[name]} for name in sorted(run.env)]
+    plain = {name: run.env[name] for name in sorted(run.env) if not is_for_device_plugins(name)}
+    if not pods.gpus:  # else images that say "all", as CUDA's do, see every GPU of the node
+        plain[OPENS_GPUS] = "void"
+    env: list[Document] = [{"name": name, "value": value} for name, value in plain.items()]
     for name, of in sorted(run.secret_env.items()):
+        if is_for_device_plugins(name):
+            continue
         reference = {"name": f"{tenant}.{of.name}", "key": of.key}
         env.append({"name": name, "valueFrom": {"secretKeyRef": reference}})
     if env:

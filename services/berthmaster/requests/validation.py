@@ -46,6 +46,7 @@ from berthmaster.messages.families import (
     VOID_REQUESTS,
 )
 from berthmaster.messages.workload import MAX_PODS, JobRequest, Name
+from berthmaster.requests.gpu_env import gpu_env_fault
 from berthmaster.requests.pod_sets import pod_set_fault
 from berthmaster.requests.queues import DEFAULT_QUEUE
 from berthmaster.requests.secrecy import secret_fault
@@ -114,7 +115,7 @@ def request_fault(request: JobRequest) -> Refusal | None:
         if not place or place.startswith("="):
             right = "a cluster's name, or a label or property of clusters as key=value"
             return invalid(["data", at], place, right)
-    return secret_fault(request.run) or ranking_fault(request)
+    return secret_fault(request.run) or gpu_env_fault(request.run) or ranking_fault(request)
 
 
 def ranking_fault(request: JobRequest | QueueSetting) -> Refusal | None:

@@ -119,7 +119,7 @@ def shared(share: Share, **fields: Any) -> Offers:
 
 
 def test_a_mig_profile_is_asked_for_by_its_resource() -> None:
-    pods = PodSet(gpus=1, gpu_milli=142, mig_profile="1g.10gb")
+    pods = PodSet(gpus=1, gpu_milli=142, mig_profile="1g.10gb", memory_mib=0)
     small = Share(
         resource="nvidia.com/mig-1g.10gb", milli=142, memory_mib=10_240, count=7, kind="mig"
     )
@@ -132,7 +132,7 @@ def test_a_mig_profile_is_asked_for_by_its_resource() -> None:
 
 
 def test_a_part_by_memory_is_told_to_who_divides() -> None:
-    pods = PodSet(gpus=1, gpu_milli=1, gpu_memory_mib=4096)
+    pods = PodSet(gpus=1, gpu_milli=1, gpu_memory_mib=4096, memory_mib=0)
     kai = Share(resource="gpu-fraction", milli=10, count=100, kind="kai")
     template = made(order(pods), shared(kai))["spec"]["template"]
     assert template["metadata"]["annotations"]["gpu-fraction"] == "0.25"

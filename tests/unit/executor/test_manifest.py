@@ -64,7 +64,7 @@ def test_a_secret_is_the_tenants_own_whatever_the_request_calls_it() -> None:
     run = RunSpec(
         image="x", env={"Z": "1"}, secret_env={"KEY": SecretKey(name="wandb", key="api-key")}
     )
-    container = pod_of(order(PodSet(), run=run))["containers"][0]
+    container = pod_of(order(PodSet(gpus=1), run=run))["containers"][0]
     assert container["env"] == [
         {"name": "Z", "value": "1"},
         {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "acme.wandb", "key": "api-key"}}},
@@ -126,11 +126,12 @@ def test_one_pod_set_is_a_job_whose_every_field_is_ours() -> None:
                                     "memory": "2048Mi",
                                     "nvidia.com/gpu": "4",
                                 },
-                                "limits": {"nvidia.com/gpu": "4"},
+                                "limits": {"memory": "2048Mi", "nvidia.com/gpu": "4"},
                             },
                             "securityContext": {
                                 "allowPrivilegeEscalation": False,
                                 "privileged": False,
+                                "capabilities": {"drop": ["ALL"]},
                             },
                         }
                     ],
@@ -177,7 +178,11 @@ def test_whatever_people_write_never_reaches_the_host(run: RunSpec, pods: PodSet
     spec = pod_of(order(pods, run=run))
     assert not set(HIDDEN) & set(spec)
     [container] = spec["containers"]
-    assert container["securityContext"] == {"allowPrivilegeEscalation": False, "privileged": False}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "privileged": False,
+        "capabilities": {"drop": ["ALL"]},
+    }
     assert "volumeMounts" not in container
     assert spec["automountServiceAccountToken"] is False
     json.dumps(spec)
@@ -305,7 +310,7 @@ KAI = Share(resource="gpu-fraction", milli=10, count=100, kind="kai")
 
 
 def part(share: Share, **fields: Any) -> Any:
-    pods = PodSet(gpus=1, **({"gpu_milli": 250} | fields))
+    pods = PodSet(gpus=1, memory_mib=0, **({"gpu_milli": 250} | fields))
     return made(order(pods), offers_of(replace(node("c", "n1"), shares=(share,))))["spec"][
         "template"
     ]
@@ -352,11 +357,30 @@ def test_a_part_that_no_chosen_node_offers_is_not_made() -> None:
 
 def test_whole_gpus_of_another_maker_are_another_resource() -> None:
     amd = node("c", "n1", labels={"amd.com/gpu.product-name": "MI300X"})
-    [container] = pod_of(order(PodSet(gpus=2)), offers_of(amd))["containers"]
+    [container] = pod_of(order(PodSet(gpus=2, memory_mib=0)), offers_of(amd))["containers"]
     assert container["resources"]["limits"] == {"amd.com/gpu": "2"}
     # Without labels of the maker's, by what the inventory found there.
     plain = node("c", "n1")
     named = tuple(replace(gpu, resource="amd.com/gpu") for gpu in plain.gpus)
     unlabelled = replace(plain, gpus=named)
-    [container] = pod_of(order(PodSet(gpus=2)), offers_of(unlabelled))["containers"]
+    [container] = pod_of(order(PodSet(gpus=2, memory_mib=0)), offers_of(unlabelled))["containers"]
     assert container["resources"]["limits"] == {"amd.com/gpu": "2"}
+
+
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_a_pod_sees_the_gpus_that_it_asked_for_whatever_its_environment_says(gpus: int) -> None:
+    """Requests that say so are refused; an older one may be in the log."""
+    run = RunSpec(
+        image="cuda",
+        env={"NVIDIA_VISIBLE_DEVICES": "all", "CUDA_DISABLE_CONTROL": "true", "A": "1"},
+        secret_env={"CUDA_DEVICE_MEMORY_LIMIT_0": SecretKey(name="s", key="k")},
+    )
+    [container] = pod_of(order(PodSet(gpus=gpus), run=run))["containers"]
+    void = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+    assert container["env"] == [{"name": "A", "value": "1"}, *([] if gpus else [void])]
+
+
+def test_memory_is_limited_where_it_is_asked_for() -> None:
+    for memory_mib, limits in ((512, {"memory": "512Mi"}), (0, {})):
+        [container] = pod_of(order(PodSet(memory_mib=memory_mib)))["containers"]
+        assert container["resources"]["limits"] == limits

@@ -233,7 +233,10 @@ def test_a_request_becomes_a_suspended_job_and_lives_as_one_made_with_kubectl() 
     pod = spec["template"]["spec"]
     assert pod["serviceAccountName"] == "runner"
     assert "labels" not in spec["template"].get("metadata", {})
-    assert pod["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "1"}
+    assert pod["containers"][0]["resources"]["limits"] == {
+        "memory": "1024Mi",
+        "nvidia.com/gpu": "1",
+    }
     assert "its Job" in world.why(name)
 
     made = kueue_makes_its_workload(world)
