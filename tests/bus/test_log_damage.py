@@ -82,6 +82,11 @@ class Side:
         return all(ctx.health.readiness()[0] for ctx in self.contexts.values())
 
     @property
+    def unready(self) -> dict[str, object]:
+        """What each of them waits for."""
+        return {name: ctx.health.readiness()[1] for name, ctx in self.contexts.items()}
+
+    @property
     def told(self) -> bool:
         """Whether both say that a log is damaged."""
         return all(
@@ -310,7 +315,10 @@ async def test_damage_is_told_and_nothing_is_decided_until_a_person_accepts_it(
             assert stored.sequence == accepted.sequence
         async with side(server.url) as both:
             # From then on the log is what it holds, and the rest was decided after that.
-            await until(lambda: both.ready, 30.0)
+            try:
+                await until(lambda: both.ready, 30.0)
+            except TimeoutError:
+                raise AssertionError(both.unready) from None
             assert isinstance(await submit(conn, "after"), SubmitReply)
             await Fleet(conn).report(gpus=2 * JOBS)
             assert await Fleet(conn).placed("after") is not None
