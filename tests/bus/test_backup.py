@@ -64,6 +64,7 @@ async def test_a_bus_that_is_made_from_a_backup_goes_on_where_that_was_taken(
         jobs = asyncio.gather(*(submit(conn, f"late-{number}") for number in range(JOBS)))
         first = {one.stream: one for one in await take(conn, folder)}[WORKLOADS]
         await jobs
+        assert isinstance(await submit(conn, "last"), SubmitReply)
         kept = contents(folder)
         second = {one.stream: one for one in await take(conn, folder)}[WORKLOADS]
         assert first.added == first.last >= JOBS

@@ -163,7 +163,10 @@ async def at_work(url: str, snapshot_s: float = 60.0) -> int:
                 for service in ("gateway", "resolver.all"):
                     while await remembered(conn, service) < last:
                         await asyncio.sleep(0.05)
-                while snapshot_s == 1.0 and await load(conn, "resolver-all") is None:
+                last_job = f"job-{JOBS - 1}".encode()
+                while snapshot_s == 1.0 and last_job not in (
+                    await load(conn, "resolver-all") or b""
+                ):
                     await asyncio.sleep(0.05)
         return (await stream_info(conn, WORKLOADS)).state.last_seq
 

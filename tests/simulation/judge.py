@@ -217,10 +217,10 @@ class Judge:
     def alive(self, group: Group) -> bool:
         """Whether its pods hold something now: a cluster whose process is down is behind."""
         made = group.made
-        if group.phase not in ALIVE:
-            return bool(group.held)
         if made.expires_s is not None and self.clock.now_s >= made.expires_s:
             return False
+        if group.phase not in ALIVE:
+            return bool(group.held)
         return self.clock.now_s < made.ends_s or (made.fails and len(made.seats) > 1)
 
     def on_create(self, cluster: str, order: CreatePods, now_s: float) -> None:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
+from berthmaster.emulator.world import ALIVE
 from berthmaster.lifecycle.fold import Verdict, judged_story, key
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import WhyReply
@@ -59,7 +60,7 @@ class World(Haunted):
             self.clock.run(self.calm_at_s + 1.0)
             limit_s = self.calm_at_s + CALM_S
             why = "not looked at"
-            while self.clock.now_s < limit_s:
+            while self.clock.now_s < max(limit_s, self._longest_s()):
                 self.clock.run(self.clock.now_s + LOOK_S)
                 why = self.unsettled() or self._could_run()
                 if not why:
@@ -116,6 +117,17 @@ class World(Haunted):
             yield f"{at_s - START_S:9.3f} {who:10} {str(what)[:STORY_CHARS]}"
 
     # What must hold in the end
+
+    def _longest_s(self) -> float:
+        """When the last of those has ended that run as they should: some last for hours."""
+        running = {
+            (work.tenant, work.id, work.attempt)
+            for work in self.judge.workloads.values()
+            if work.state is State.RUNNING
+        }
+        groups = [g for site in self.sites for g in site.cluster.world.groups.values()]
+        ends_s = [g.made.ends_s for g in groups if g.phase in ALIVE and g.attempt in running]
+        return max(ends_s, default=0.0) + LOOK_S
 
     def unsettled(self) -> str:
         """What is still under way, or ""."""
