@@ -32,8 +32,10 @@ MODULES = {
     "simulation": ("simulation",),
     "chaos": ("chaos",),
     "flood": ("flood",),
+    "archive": ("archive",),
 }
 ONLY_BY_NAME = {
+    "archive",
     "chaos",
     "flood",
     "kubernetes",

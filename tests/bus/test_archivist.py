@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from berthmaster.archivist import core
 from berthmaster.archivist.archive_writer import ArchiveWriter
 from berthmaster.archivist.effects import Effects
 from berthmaster.archivist.events import Removed
@@ -349,3 +350,21 @@ async def test_an_archive_that_was_made_without_batches_learns_them(server: Serv
         await ensure_streams(conn)
         await asyncio.gather(*(binder.write(name, b"b", n) for n, name in enumerate(names, 1)))
         assert (binder.batches, (await stream_info(conn, ARCHIVE)).state.messages) == (1, 6)
+
+
+@in_loop
+async def test_of_many_stories_only_the_youngest_wait_for_their_time(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "SEEN_S", 0.0)
+    async with client(server.url) as conn:
+        for number in range(30):
+            await end(conn, f"job-{number:02}")
+        async with archivist(server.url, story_after_s=3600.0, max_ended=5):
+            stories: dict[int, int] = {}
+            async with asyncio.timeout(20):
+                while sum(stories.values()) != 25 + 5 * 2:
+                    await asyncio.sleep(0.05)
+                    read = [await EventLog(conn).story("ann", f"job-{n:02}") for n in range(30)]
+                    stories = {n: len(story) for n, story in enumerate(read)}
+            assert [n for n, length in stories.items() if length > 1] == [25, 26, 27, 28, 29]

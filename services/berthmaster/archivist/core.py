@@ -57,6 +57,8 @@ from berthmaster.messages.workload import Cancelled, Failed, Submitted, Succeede
 
 T = TypeVar("T", bound=Told)
 LONGEST_PAUSE_S: Final = 3600.0  # a due time far away is looked at again now and then
+SEEN_S: Final = 10.0  # from its ending until a story may go for its number: readers have heard it
+FASTEST_PER_S: Final = 1000.0  # endings: so soon too many may have come after one that waits
 STORY_FRAME_BYTES: Final = 512  # of an ArchivedStory around its events
 
 
@@ -64,6 +66,7 @@ class ArchiveRules(msgspec.Struct, frozen=True, kw_only=True):
     """How long what stays where; the service's settings say why these defaults."""
 
     story_after_s: float = 600.0
+    max_ended: int = 20_000  # stories of each kind of ending that wait for that
     tombstone_after_s: float = 30 * 86_400.0
     decision_after_s: float = 3600.0
     max_part_bytes: int = 900_000  # of one archived message; longer stories are several
@@ -97,7 +100,7 @@ class Archivist:
             case EndingSeen():
                 wait_s = event.stored_at_s - now_s + self._wait_of(event)
                 task = _remove(self._rules, event) if event.remove else _story(self._rules, event)
-                return self._begin(event.ref, task, wait_s)
+                return self._begin(event.ref, task, wait_s, self._pause_of(event))
             case DecisionSeen():
                 wait_s = event.stored_at_s + self._rules.decision_after_s - now_s
                 return self._begin(event.ref, _decision(self._rules, event), wait_s)
@@ -113,11 +116,21 @@ class Archivist:
         rules = self._rules
         if event.remove:
             return max(rules.tombstone_after_s, rules.story_after_s)
+        if event.behind >= rules.max_ended:
+            return min(SEEN_S, rules.story_after_s)
         return rules.story_after_s
 
-    def _begin(self, ref: str, task: Task, wait_s: float) -> list[Ask | End]:
+    def _pause_of(self, event: EndingSeen) -> float:
+        """What is not due is looked at again before too many can have come after it."""
+        if event.remove:
+            return LONGEST_PAUSE_S
+        return max(1.0, (self._rules.max_ended - event.behind) / FASTEST_PER_S)
+
+    def _begin(
+        self, ref: str, task: Task, wait_s: float, pause_s: float = LONGEST_PAUSE_S
+    ) -> list[Ask | End]:
         if wait_s > 0:
-            return [TaskLater(ref=ref, why="not due", pause_s=min(wait_s, LONGEST_PAUSE_S))]
+            return [TaskLater(ref=ref, why="not due", pause_s=min(wait_s, pause_s))]
         return self._advance(ref, task, None)
 
     def _advance(self, ref: str, task: Task, step: Step | None) -> list[Ask | End]:

@@ -14,6 +14,7 @@ class EndingSeen(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     sequence: int
     stored_at_s: float
+    behind: int = 0  # endings of its kind that were stored after it, and not told of yet
     remove: bool = False
 
 

@@ -41,6 +41,7 @@ class Shell:
         self._core = Archivist(
             ArchiveRules(
                 story_after_s=settings.story_after_s,
+                max_ended=settings.max_ended,
                 tombstone_after_s=settings.tombstone_days * 86_400,
                 decision_after_s=settings.decision_after_s,
             )
@@ -106,6 +107,7 @@ class Shell:
             id=place.id,
             sequence=recorded.sequence,
             stored_at_s=recorded.stored_at_s,
+            behind=recorded.pending,
             remove=remove,
         )
 

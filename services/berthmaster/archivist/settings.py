@@ -16,6 +16,14 @@ class ArchivistSettings(CommonSettings):
         help="seconds from a workload's ending until its story moves to the archive; long enough "
         "for those who watch it live, short enough to keep the log small at 1,000 endings/s",
     )
+    max_ended: int = setting(
+        20_000,
+        least=0,
+        most=100_000_000,
+        help="stories of each kind of ending that may wait for that; "
+        "beyond it the oldest move 10 s after their ending, since the server keeps every subject "
+        "in memory, some 10 MiB for a thousand stories",
+    )
     tombstone_days: float = setting(
         30.0,
         least=0,

@@ -122,8 +122,21 @@ def test_a_story_is_copied_and_confirmed_before_all_but_its_ending_is_removed() 
 def test_nothing_is_read_before_its_time() -> None:
     assert play(SEEN, now_s=13.5) == [TaskLater(ref="r", why="not due", pause_s=0.5)]
     assert play(SEEN, now_s=14.0) == [READ]
-    far = ArchiveRules(story_after_s=10**6)
-    assert play(SEEN, rules=far, now_s=4.0) == [TaskLater(ref="r", why="not due", pause_s=3600.0)]
+    far = ArchiveRules(story_after_s=10**6, max_ended=10**9)
+    far_away = TaskLater(ref="r", why="not due", pause_s=999_990.0)
+    assert play(SEEN, rules=far, now_s=14.0) == [far_away]
+
+
+def test_behind_too_many_it_goes_as_soon_as_its_end_was_heard() -> None:
+    few = ArchiveRules(story_after_s=600.0, max_ended=5_000)
+    behind = msgspec.structs.replace(SEEN, behind=5_000)
+    assert play(behind, rules=few, now_s=13.0) == [TaskLater(ref="r", why="not due", pause_s=1.0)]
+    assert play(behind, rules=few, now_s=14.0) == [READ]
+    # Until then it is looked at before so many can have come.
+    waits = msgspec.structs.replace(SEEN, behind=2_000)
+    assert play(waits, rules=few, now_s=14.0) == [TaskLater(ref="r", why="not due", pause_s=3.0)]
+    last = msgspec.structs.replace(SEEN, behind=4_999)
+    assert play(last, rules=few, now_s=14.0) == [TaskLater(ref="r", why="not due", pause_s=1.0)]
 
 
 def test_after_a_crash_between_copy_and_removal_the_copy_is_recognised() -> None:
