@@ -1,8 +1,9 @@
-"""scripts/bench [NAME…] [--json FILE]: runs benchmarks and prints their figures as a table.
+"""scripts/bench [NAME[:PART]…] [--json FILE]: runs benchmarks and prints their figures as a table.
 
 Each benchmark is a module with ``measure() -> dict[str, float]``, the unit at the end of each
 figure's name, and BUDGETS for those that design.md sets. Figures come with the machine's own, since
-without them they say little.
+without them they say little. Where a benchmark has parts (PARTS), ``NAME:PART`` runs one of them.
+It ends with 1 when something that must hold did not (FAILURES of a module).
 """
 
 import argparse
@@ -30,7 +31,7 @@ MODULES = {
     "ocm": ("ocm",),
     "placement": ("placement", "placement_hub"),
     "simulation": ("simulation",),
-    "chaos": ("chaos",),
+    "chaos": ("chaos", "outages"),
     "flood": ("flood",),
     "archive": ("archive",),
 }
@@ -81,32 +82,42 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(MODULES))
     parser.add_argument("--json", type=Path, metavar="FILE", help="write {name: {figure: number}}")
     asked = parser.parse_args()
-    unknown = [name for name in asked.names if name not in MODULES]
+    unknown = [name for name in asked.names if name.partition(":")[0] not in MODULES]
     if unknown:
         parser.error(f"no benchmark {unknown[0]!r}; there are {', '.join(MODULES)}")
     console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
     results: dict[str, dict[str, Any]] = {"machine": machine()}
     console.print(" ".join(f"{key}={value}" for key, value in results["machine"].items()))
-    for name in asked.names or [each for each in MODULES if each not in ONLY_BY_NAME]:
+    failures: list[str] = []
+    for wanted in asked.names or [each for each in MODULES if each not in ONLY_BY_NAME]:
         figures: dict[str, float] = {}
         budgets: dict[str, tuple[str, float]] = {}
         notes: list[str] = []
-        for module_name in MODULES[name]:
-            module = importlib.import_module(f"scripts.benchmarks.{module_name}")
+        name, _, part = wanted.partition(":")
+        modules = [importlib.import_module(f"scripts.benchmarks.{each}") for each in MODULES[name]]
+        parts = [each for module in modules for each in getattr(module, "PARTS", ())]
+        if part and part not in parts:
+            parser.error(f"no part {part!r} of {name}; there are {', '.join(parts) or 'none'}")
+        for module in modules:
+            if part and part not in getattr(module, "PARTS", ()):
+                continue
             console.print(f"… {name}: {(module.__doc__ or '').splitlines()[0]}", style="dim")
             began_s = time.monotonic()
-            figures |= module.measure()
+            figures |= module.measure(part) if part else module.measure()
             budgets |= getattr(module, "BUDGETS", {})
             notes += getattr(module, "NOTES", [])
+            failures += getattr(module, "FAILURES", [])
             console.print(f"  {time.monotonic() - began_s:.0f} s", style="dim")
-        results[name] = figures
+        results.setdefault(name, {}).update(figures)
         console.print(table(name, figures, budgets))
         for note in notes:
             console.print(note, style="dim")
         console.print()
     if asked.json is not None:
         asked.json.write_text(json.dumps(results, indent=2) + "\n")
-    return 0
+    for failure in failures:
+        console.print(f"FAILED {failure}", style="red")
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":

@@ -34,6 +34,8 @@ STOPPED_S = {
 NODES = "openb_node_list_gpu_node.csv"
 REQUEST_LIMIT_S = AWAY_S + 60.0
 
+PARTS = ("openb",)
+
 BUDGETS = {
     "chaos_findings_count": ("<=", 0.0),
     "chaos_ended_otherwise_count": ("<=", 0.0),
@@ -77,7 +79,7 @@ async def suffer(up: Rig, path: Path) -> tuple[AuditReport, dict[str, float]]:
     return report, {"kills": float(kills), "stops": float(stops), "took_s": took_s}
 
 
-def measure() -> dict[str, float]:
+def measure(_part: str = "") -> dict[str, float]:
     """The figures, or none where the traces are not there."""
     path = openb_pods()
     if path is None:

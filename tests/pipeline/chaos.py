@@ -249,6 +249,11 @@ class Stream:
         self._over = False
         self._load = Load(berth, max_in_flight=2000)
 
+    @property
+    def accepted(self) -> int:
+        """How many submits were acknowledged so far."""
+        return self._load.result.accepted
+
     def _arrivals(self) -> Iterator[tuple[float, JobRequest]]:
         for request in self._asked:
             if self._over:
