@@ -357,8 +357,9 @@ def backlog(folder: Path) -> Figures:
     async def again(up: Rig, began_s: float) -> Figures:
         one = (PodSet(cpu_milli=100, memory_mib=64, gpus=1, gpu_milli=100),)
         async with up.client() as berth:
+            since = await berth.last_sequence()
             await berth.submit(JobRequest(id="first", pod_sets=one, expected_duration_s=1.0))
-            async with asyncio.timeout(120), aclosing(berth.watch()) as events:
+            async with asyncio.timeout(120), aclosing(berth.watch(since=since)) as events:
                 async for seen in events:
                     if isinstance(seen.event, Succeeded) and seen.event.id == "first":
                         break

@@ -63,7 +63,9 @@ def read_compose(path: Path, variables: Mapping[str, str]) -> dict[str, Any]:
         return variables.get(match[1]) or match[2] or ""
 
     content: dict[str, Any] = yaml.safe_load(VARIABLE.sub(value, path.read_text()))
-    for name, service in content["services"].items():
+    asked = {n: s for n, s in content["services"].items() if "profiles" not in s}  # of nobody
+    content["services"] = asked
+    for name, service in asked.items():
         if unknown := set(service) - KNOWN:
             raise ValueError(f"{path}: service {name}: this reader knows nothing of {unknown}")
     return content

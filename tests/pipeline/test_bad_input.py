@@ -433,7 +433,8 @@ async def test_an_event_of_a_newer_version_freezes_its_workload_and_no_other(bad
         assert why == WhyReply(
             tenant="default",
             id=name,
-            summary=f"frozen: an event of it cannot be understood {why_not}; a person must look",
+            summary=f"frozen: an event of it cannot be understood {why_not}; "
+            f"`berth repair inspect default/{name}` shows it",
         )
         with pytest.raises(RefusedError) as told:
             await berth.cancel(name)

@@ -32,4 +32,4 @@ def test_a_hubs_job_names_the_secret_of_its_tenant() -> None:
     _, job = manifest(Workload(tenant="acme", id="train", request=request), None, [])
     env = job["spec"]["template"]["spec"]["containers"][0]["env"]
     reference = {"name": "acme.wandb", "key": "api-key"}
-    assert env == [{"name": "KEY", "valueFrom": {"secretKeyRef": reference}}]
+    assert {"name": "KEY", "valueFrom": {"secretKeyRef": reference}} in env
