@@ -206,14 +206,8 @@ def tenant(
 ) -> Body:
     """One tenant; ``name`` as it stands in subjects."""
     asked, heard = f"berth.api.{name}.*", f"berth.event.{name}.>"
-    return _account(
-        key,
-        f"{TENANT}{name}",
-        TENANT_LIMITS,
-        revocations=revocations or {},
-        imports=[_import("service", asked, core), _import("stream", heard, core)],
-        defaults=_permissions([asked], [heard, "_INBOX.>"]),
-        scope=scope,
+    return _guest(
+        key, f"{TENANT}{name}", TENANT_LIMITS, asked, heard, core, revocations or {}, scope
     )
 
 
@@ -227,11 +221,27 @@ def cluster(
 ) -> Body:
     """One worker cluster; ``name`` as it stands in subjects."""
     asked, heard = f"berth.agent.{name}.*", f"berth.assign.{name}.>"
+    return _guest(
+        key, f"{CLUSTER}{name}", CLUSTER_LIMITS, asked, heard, core, revocations or {}, scope
+    )
+
+
+def _guest(
+    key: str,
+    name: str,
+    limits: Limits,
+    asked: str,
+    heard: str,
+    core: str,
+    revocations: Revocations,
+    scope: Scope | None,
+) -> Body:
+    """An account that asks under one subject of the core's, hears one, and nothing else."""
     return _account(
         key,
-        f"{CLUSTER}{name}",
-        CLUSTER_LIMITS,
-        revocations=revocations or {},
+        name,
+        limits,
+        revocations=revocations,
         imports=[_import("service", asked, core), _import("stream", heard, core)],
         defaults=_permissions([asked], [heard, "_INBOX.>"]),
         scope=scope,

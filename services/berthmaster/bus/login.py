@@ -41,7 +41,9 @@ class NotLetIn(BusError):
         self.retry = retry
 
 
-class _Settings(NamedTuple):
+class LoginTarget(NamedTuple):
+    """Where to log in, for who has no settings of a service: see ConnectionSettings."""
+
     nats_url: str
     nats_creds_file: Path | None
     inbox_prefix: str
@@ -66,7 +68,7 @@ async def log_in(
             f"the token has {len(token)} characters, not 1 to {MAX_TOKEN_CHARS}", retry=False
         )
     seed = seed or claims.new_seed("user", secrets.token_bytes(32))
-    as_sentinel = _Settings(
+    as_sentinel = LoginTarget(
         settings.nats_url,
         sentinel,
         inbox_prefix(SENTINEL),

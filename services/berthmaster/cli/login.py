@@ -9,7 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import click
 import msgspec
@@ -29,14 +29,6 @@ class LoggedIn(msgspec.Struct, frozen=True, kw_only=True):
     user: str
     file: str
     ends: str
-
-
-class _Settings(NamedTuple):
-    nats_url: str
-    nats_creds_file: Path | None
-    inbox_prefix: str
-    nats_ca_file: Path | None
-    nats_plaintext: bool
 
 
 @click.command()
@@ -169,11 +161,11 @@ async def _login(
 ) -> int:
     from berthmaster.bus import claims
     from berthmaster.bus.claims import Creds
-    from berthmaster.bus.login import keep_logged_in, log_in, renew_in_s, write_creds
+    from berthmaster.bus.login import LoginTarget, keep_logged_in, log_in, renew_in_s, write_creds
     from berthmaster.client import BerthError
     from berthmaster.runtime.log import Log
 
-    settings = _Settings(
+    settings = LoginTarget(
         target.url, None, "", Path(target.ca_file) if target.ca_file else None, target.plaintext
     )
     log = Log("berth", level="error", format="text")

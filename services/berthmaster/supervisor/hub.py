@@ -14,6 +14,7 @@ from typing import Final
 
 from berthmaster.bus.keys import PUSHER, KeysError, creds_file
 from berthmaster.bus.reload import reload_servers
+from berthmaster.runtime.confinement import version
 from berthmaster.runtime.periodic import beats
 from berthmaster.runtime.service import Context, Service
 from berthmaster.runtime.settings import setting
@@ -94,6 +95,9 @@ def options(settings: HubSettings) -> UpOptions:
 
 async def main(ctx: Context[HubSettings]) -> None:
     """Run the hub until it is told to stop."""
+    if not version():
+        why = "this kernel has no Landlock, or does not let it be used"
+        ctx.log.warning("services of this pod can read each other's credentials", why=why)
     pod = Pod(ctx)
     if ctx.settings.nats_url:
         await pod.live(_beside_a_bus(pod))

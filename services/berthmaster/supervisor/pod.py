@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
-from berthmaster.runtime.confinement import version
 from berthmaster.runtime.errors import CannotStart
 from berthmaster.runtime.periodic import beats
 from berthmaster.runtime.ports import free_ports
@@ -71,9 +70,6 @@ class Pod(Generic[S]):
             "child_restarts", "How often this child was started again", ["child"]
         )
         self._started = False
-        if not version():
-            why = "this kernel has no Landlock, or does not let it be used"
-            ctx.log.warning("services of this pod can read each other's credentials", why=why)
         self._rooms = Path(tempfile.gettempdir()) / f"berth-{ctx.name}-{os.getpid()}"
         ctx.health.ready("start", False, "the children are being started")
 

@@ -58,7 +58,7 @@ from berthmaster.supervisor.processes import (
     Supervised,
     Supervisor,
 )
-from berthmaster.supervisor.rooms import ROOMS_FOLDER, Room, rooms
+from berthmaster.supervisor.rooms import ROOMS_FOLDER, rooms
 
 if TYPE_CHECKING:
     from berthmaster.bus.certificates import Certificates
@@ -283,7 +283,10 @@ class Stack:
             memory=memory,
             keys=self.keys,
         )
-        return [housed(self._child(*line), made[line[0].user]) for line in lines]
+        children = [self._child(*line) for line in lines]
+        for (entry, *_), child in zip(lines, children, strict=True):
+            child.room = made[entry.user]
+        return children
 
     def _logged(self, entry: Entry, argv: Sequence[str], port: int) -> ServiceChild:
         log = self.folder / "logs" / f"{entry.name}.log"
@@ -329,12 +332,6 @@ class Stack:
             await self.supervisor.stop()
         finally:
             self._lock.__exit__()
-
-
-def housed(child: ServiceChild, room: Room) -> ServiceChild:
-    """The same in a room of its own."""
-    child.room = room
-    return child
 
 
 def command_lines(

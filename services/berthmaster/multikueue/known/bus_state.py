@@ -11,6 +11,7 @@ from berthmaster.engine.fleet.fleet import Holding
 from berthmaster.fleetview.snapshot import ClusterSnapshot
 from berthmaster.fleetview.view import FleetView
 from berthmaster.kueue.quota import queue_of
+from berthmaster.lifecycle.chain import Chain
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
 from berthmaster.lifecycle.states import LIVE, State
 from berthmaster.messages.control import ControlFact
@@ -40,12 +41,11 @@ from berthmaster.multikueue.settings import HubPolicy
 MAX_ENDED: Final = 100_000  # endings remembered; of older ones the log is asked
 
 
-class Chain:
-    """The newest decision of the cell."""
+class HubChain(Chain):
+    """The hubs' own, which several hubs share."""
 
     def __init__(self) -> None:
-        self.number = 0
-        self.sequence = 0
+        super().__init__()
         self.hub = ""  # id of the hub that it was decided for
 
 
@@ -53,7 +53,7 @@ class BusState:
     """Everything of the bus that decisions depend on."""
 
     def __init__(self) -> None:
-        self.chain = Chain()
+        self.chain = HubChain()
         self.workloads_sequence = 0
         self.heard_at_s = 0.0  # the newest fact, by the time when it was stored
         self.open: dict[Key, Workload] = {}
@@ -129,11 +129,9 @@ class BusState:
         self.frozen[key(tenant, workload_id)] = why
 
     def pass_decision(self, sequence: int) -> None:
-        """A link of the chain that cannot be read: it has a number like every one."""
+        """A link of the chain that cannot be read."""
         self.workloads_sequence = max(self.workloads_sequence, sequence)
-        if sequence > self.chain.sequence:
-            self.chain.number += 1
-            self.chain.sequence = sequence
+        self.chain.passed(sequence)
 
     def take_decision(self, decision: Decision, sequence: int) -> None:
         """A link of the chain; the events of its batch come by themselves."""

@@ -17,6 +17,7 @@ from berthmaster.engine.queueing.queues import GPU
 from berthmaster.engine.scoring.mix import Sampled, sampled_from
 from berthmaster.fleetview.snapshot import ClusterSnapshot
 from berthmaster.fleetview.view import FleetView
+from berthmaster.lifecycle.chain import Chain
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.control import ControlFact, QueueSetting
@@ -41,14 +42,6 @@ from berthmaster.resolver.known.derived import Derived
 from berthmaster.resolver.settings import Policy
 
 UNCLAIMED = "not claimed in time"
-
-
-class Chain:
-    """The newest decision of the cell."""
-
-    def __init__(self) -> None:
-        self.number = 0
-        self.sequence = 0
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,11 +194,9 @@ class Knowledge:
                 self.derived.suspend(self.open[name], suspended=name in names)
 
     def pass_decision(self, sequence: int) -> None:
-        """A link of the chain that cannot be read: it has a number like every one."""
+        """A link of the chain that cannot be read."""
         self.workloads_sequence = max(self.workloads_sequence, sequence)
-        if sequence > self.chain.sequence:
-            self.chain.number += 1
-            self.chain.sequence = sequence
+        self.chain.passed(sequence)
 
     def take_decision(self, decision: Decision, sequence: int) -> None:
         """A link of the chain; the events of its batch come by themselves."""
