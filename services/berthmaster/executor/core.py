@@ -362,10 +362,9 @@ class Executor:
 
     def _hold_back(self, job: Job, now_s: float) -> list[Instruction]:
         """Not claimed now; read again after a while."""
-        if not job.look_at_s:
-            job.look_at_s = now_s + HOLD_BACK_S
-            self._set_timer(job.look_at_s, job.attempt)
+        job.look_at_s = _pause_until_s(job.look_at_s, HOLD_BACK_S, now_s)
         if now_s < job.look_at_s:
+            self._set_timer(job.look_at_s, job.attempt)
             return []
         job.look_at_s = 0.0
         return [self._reload(job)]
@@ -379,10 +378,10 @@ class Executor:
         if not known:
             return [self._reload(job)]
         if verdict.how is How.EVICTED and not job.cancel:
-            if not job.patience_s:
-                job.patience_s = now_s + self._limits.pause_s(job.evictions or 0)
-                self._set_timer(job.patience_s, job.attempt)
+            pause_s = self._limits.pause_s(job.evictions or 0)
+            job.patience_s = _pause_until_s(job.patience_s, pause_s, now_s)
             if now_s < job.patience_s:
+                self._set_timer(job.patience_s, job.attempt)
                 return []
         return [self._append(job, self._says.ending(job, verdict, now_s))]
 
@@ -399,3 +398,9 @@ class Executor:
 
     def _append(self, job: Job, event: WorkloadEvent) -> Append:
         return Append(ref=self._ref(job, event), event=event)
+
+
+def _pause_until_s(until_s: float, pause_s: float, now_s: float) -> float:
+    """The end of a pause that may have begun already (0 = it has not). A clock that was set back
+    makes no pause longer. Its timer may have gone off while the clock was ahead: set it anew."""
+    return min(until_s or now_s + pause_s, now_s + pause_s)

@@ -33,6 +33,7 @@ from berthmaster.messages.workload import (
     CancelRequested,
     Claimed,
     Evicted,
+    Failed,
     JobRequest,
     Placed,
     Running,
@@ -357,3 +358,26 @@ def test_what_is_still_ours_after_a_while_stays_held_back_and_is_claimed_in_the_
     assert executor.handle(ClusterReached(""), 131.5) == []  # the reading is under way
     [claimed] = executor.handle(Reloaded(ref="2", workload=still), 132)
     assert claimed == claim("3", after=5, at_s=132)
+
+
+def test_a_clock_that_was_ahead_for_a_moment_does_not_keep_an_ending_back() -> None:
+    """Its timer went off while the clock was ahead, and nothing could be written just then."""
+    executor = running_executor()
+    executor.handle(PodsGone(TRAIN, "GpuLost"), 104)  # evictions are read first
+    again = Reloaded(ref="3", workload=work(State.RUNNING, sequence=7, evictions=3))
+    assert executor.handle(again, 124) == []  # a pause; the clock is 20 s ahead
+    assert executor.next_due_s is not None
+    assert 124 < executor.next_due_s < 130
+
+    lost = executor.handle(Tick(), 131)  # the clock jumps again: the timer is spent on a write
+    assert [type(step) for step in lost] == [Append]
+    ref = lost[0].ref  # type: ignore[union-attr]
+    [read] = executor.handle(Answered(ref=ref, outcome=Unknown("no answer in time")), 105)
+    assert isinstance(read, Reload)
+    same = Reloaded(ref=read.ref, workload=work(State.RUNNING, sequence=7, evictions=3))
+    assert executor.handle(same, 105) == []
+
+    assert executor.next_due_s <= 105 + 5
+    [told] = executor.handle(Tick(), executor.next_due_s)
+    assert isinstance(told, Append)
+    assert isinstance(told.event, Evicted | Failed)
