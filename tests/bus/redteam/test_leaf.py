@@ -1,0 +1,351 @@
+"""Attacks by whoever is in a worker cluster that has a nats-server of its own, a leaf of ours.
+
+The leaf asks nobody for a key and lets everything through. It comes to us as the cluster's agent,
+or with a JWT that permits all its account can give. What stops its clients is ours, then: the
+account, and the agent's rights.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import nats
+import pytest
+from nats.aio.client import Client as NatsClient
+
+from berthmaster.audit.report import audit
+from berthmaster.bus import claims, subjects
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.door_client import DoorClient, Heard
+from berthmaster.bus.door_facts import DoorFacts
+from berthmaster.bus.embedded import Server, ServerConfig
+from berthmaster.bus.errors import BusError
+from berthmaster.bus.event_subjects import event_subject
+from berthmaster.bus.keys import creds_file, make_keys, server_config
+from berthmaster.bus.permissions import STREAMS, inbox_prefix
+from berthmaster.bus.streams import ensure_streams
+from berthmaster.lifecycle.digest import request_digest
+from berthmaster.lifecycle.instructions import Stored
+from berthmaster.messages.families import encode
+from berthmaster.messages.placement import PodBinding
+from berthmaster.messages.workload import Claimed, Running, Succeeded
+from berthmaster.runtime.ports import free_ports
+from tests.bus.doors import door
+from tests.bus.redteam.test_accounts import (
+    API,
+    HEADERS,
+    LOG,
+    REPLIES,
+    SYSTEM,
+    TRACE,
+    USERS,
+    Bus,
+    answering,
+    jwt_by,
+    unchanged,
+    unheard,
+)
+from tests.bus.shells import ask, gateway
+from tests.bus.test_resolver import resolver
+from tests.bus.tools import Lines, Settings, eventually, story, submitted, task, until
+from tests.support.builders import alive, job, node, profile
+
+RED = "berth.agent.red"
+OTHERS = (
+    "berth.api.acme.submit",
+    "berth.operator.cordon",
+    "berth.agent.blue.tell",
+    "berth.agent.blue.take",
+    "berth.event.acme.x",
+    "berth.assign.blue.x",
+    "berth.assign.red.x",
+)
+TENANT = "acme"
+
+
+class Hub(NamedTuple):
+    """Where the streams are, and where leaves come in."""
+
+    bus: Bus
+    leaves: int
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
+    folder = tmp_path_factory.mktemp("leaf")
+    keys = folder / "keys"
+    make_keys(keys, (*USERS, "agent.blue", "resolver"))
+    [port] = free_ports(1)
+    door_for_leaves = f'leafnodes {{ listen: "127.0.0.1:{port}" }}\n'
+    accounts = server_config(keys, folder / "jwt")
+    config = ServerConfig(sync="default", extra=accounts + door_for_leaves)
+    with Server(folder / "hub", config) as server:
+        made = Hub(Bus(server.url, keys), port, folder)
+
+        async def streams() -> None:
+            async with made.bus.user("setup") as conn:
+                await ensure_streams(conn)
+
+        asyncio.run(streams())
+        yield made
+
+
+@contextmanager
+def leaf(hub: Hub, creds: Path) -> Iterator[Server]:
+    """A cluster's own server, which stores nothing and comes to ours with these credentials."""
+    remote = f'{{ url: "nats-leaf://127.0.0.1:{hub.leaves}", credentials: "{creds}" }}'
+    extra = f"jetstream: disabled\nleafnodes {{ remotes: [{remote}] }}\n"
+    folder = hub.folder / f"leaf-{creds.stem}"
+    with Server(folder, ServerConfig(name=creds.stem, extra=extra)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def as_agent(hub: Hub) -> Iterator[Server]:
+    """One with the rights of the cluster's agent."""
+    with leaf(hub, creds_file(hub.bus.keys, "agent.red")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def may_all(hub: Hub) -> Iterator[Server]:
+    """One whose JWT forbids nothing."""
+    file = hub.folder / "all.creds"
+    seed = (hub.bus.keys / "accounts" / "C_red.seed").read_text().strip()
+    file.write_text(claims.creds_text(jwt_by(seed)))
+    with leaf(hub, file) as server:
+        yield server
+
+
+@asynccontextmanager
+async def anybody(server: Server, **options: Any) -> AsyncIterator[NatsClient]:
+    """Whoever reaches the leaf."""
+    client = await nats.connect(server.url, allow_reconnect=False, error_cb=unheard, **options)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@asynccontextmanager
+async def agent(server: Server) -> AsyncIterator[Connection]:
+    """The cluster's honest agent, behind the same leaf."""
+    settings = Settings(server.url, None, inbox_prefix("agent.red"))
+    async with await Connection.open(
+        settings, "agent.red", Lines(), timeout_s=10, clock_subject=""
+    ) as conn:
+        yield conn
+
+
+async def linked(conn: Connection) -> None:
+    """Until the leaf and the hub know of each other's subscriptions."""
+
+    async def answered() -> bool:
+        return bool((await conn.request(f"{RED}.get", b"{}", timeout_s=1)).data)
+
+    await eventually(answered)
+
+
+@pytest.mark.parametrize("which", ["as_agent", "may_all"])
+@story
+async def test_what_comes_by_way_of_a_leaf_is_its_own_clusters_and_no_more(
+    hub: Hub, which: str, request: pytest.FixtureRequest
+) -> None:
+    server: Server = request.getfixturevalue(which)
+    async with (
+        unchanged(hub.bus),
+        answering(hub.bus) as (gateway, heard),
+        agent(server) as honest,
+        anybody(server) as evil,
+    ):
+        await linked(honest)
+        heard.clear()
+        for reply in REPLIES:
+            for headers in (None, HEADERS, TRACE):
+                await evil.publish(f"{RED}.tell", b"{}", reply=reply, headers=headers)
+        for subject in (*LOG, *OTHERS):
+            for headers in (None, HEADERS, TRACE):
+                await evil.publish(subject, b"{}", headers=headers)
+                await evil.publish(subject, b"{}", reply="berth.decision.all", headers=headers)
+        await evil.flush()
+        # Behind all of that on the same links: it is answered when the rest has come.
+        last = await honest.request(f"{RED}.get", b"{}", timeout_s=5)
+        assert last.data == b"refused"
+        await gateway.flush()
+        assert set(heard) == {f"{RED}.tell", f"{RED}.get"}
+        assert heard.count(f"{RED}.tell") > len(LOG)
+        assert gateway.violations == []
+        with pytest.raises(BusError):
+            await honest.request("berth.agent.blue.get", b"{}", timeout_s=0.2)
+
+
+@pytest.mark.parametrize("which", ["as_agent", "may_all"])
+@story
+async def test_jetstream_and_the_system_do_not_answer_across_a_leaf(
+    hub: Hub, which: str, request: pytest.FixtureRequest
+) -> None:
+    server: Server = request.getfixturevalue(which)
+    said: list[bytes] = []
+
+    async def hear(msg: Any) -> None:
+        said.append(msg.data)
+
+    async with (
+        unchanged(hub.bus),
+        answering(hub.bus),
+        agent(server) as honest,
+        anybody(server) as evil,
+    ):
+        await linked(honest)
+        inbox = f"{inbox_prefix('agent.red')}.api"
+        await evil.subscribe(inbox, cb=hear)
+        every = (*(one.format(stream) for one in API for stream in STREAMS), *SYSTEM)
+        for subject in every:
+            for reply in (inbox, *LOG):
+                await evil.publish(subject, b"{}", reply=reply)
+        await evil.flush()
+        await honest.request(f"{RED}.get", b"{}", timeout_s=5)
+        await evil.flush()
+        told = b"".join(said).decode()
+        assert not any(stream in told.replace("$JS.API", "") for stream in STREAMS), told
+        for seed in hub.bus.keys.glob("accounts/*.seed"):
+            own = seed.stem == "C_red"
+            assert own or claims.public_key(seed.read_text().strip()) not in told, seed.stem
+
+
+@pytest.mark.parametrize("which", ["as_agent", "may_all"])
+@story
+async def test_who_listens_behind_a_leaf_hears_its_own_clusters_assignments_only(
+    hub: Hub, which: str, request: pytest.FixtureRequest
+) -> None:
+    server: Server = request.getfixturevalue(which)
+    heard: set[str] = set()
+
+    async def hear(msg: Any) -> None:
+        heard.add(msg.subject)
+
+    async with (
+        answering(hub.bus) as (gateway, _),
+        agent(server) as honest,
+        anybody(server) as evil,
+        hub.bus.user("door") as assigning,
+        hub.bus.user("agent.blue") as blue,
+        hub.bus.user("tenant.acme") as acme,
+    ):
+        own = ("berth.assign.red.now", "berth.assign.red.then")
+        mine = asyncio.Event()
+
+        async def assigned(_: Any) -> None:
+            mine.set()
+
+        await honest.subscribe_raw("berth.assign.red.>", assigned)
+        everything = (">", "berth.>", "_INBOX.>", "_R_.>", "$SYS.>", "$JS.>", "berth.assign.*.>")
+        for subject in (*everything, "berth.agent.*.*", "berth.event.>", "berth.workload.>"):
+            await evil.subscribe(subject, cb=hear)
+        await evil.flush()
+        await linked(honest)
+        heard.clear()
+        await blue.request("berth.agent.blue.take", b"{}", timeout_s=5)
+        await acme.request("berth.api.acme.get", b"{}", timeout_s=5)
+        event = submitted(f"behind-{which.replace('_', '-')}")
+        await gateway.store(event_subject(event), encode(event))
+        for subject in ("berth.assign.blue.now", *own):
+            await assigning.publish(subject, b"{}")
+        await assigning.flush()
+        await asyncio.wait_for(mine.wait(), 5)
+        await honest.request(f"{RED}.get", b"{}", timeout_s=5)
+        await evil.flush()
+        # What the agent says and hears on its own leaf is that leaf's to keep.
+        foreign = {one for one in heard if not one.startswith((RED, "_INBOX.agent.red."))}
+        assert foreign <= set(own)
+
+
+# ---- honest work, on the services themselves
+
+
+class Cluster:
+    """One node behind a leaf, whose executor does what it is told by way of the door."""
+
+    def __init__(self, conn: Connection) -> None:
+        self.door = DoorClient(conn, "red")
+        self.heard: list[Heard] = []
+
+    async def report(self) -> None:
+        facts = DoorFacts(self.door)
+        await facts.begin()
+        for subject, fact in (
+            (subjects.profile("red"), profile("red")),
+            (subjects.node("red", "n1"), node("red", "n1", gpus=8)),
+            (subjects.alive("red"), alive("red")),
+        ):
+            await facts.put(subject, fact)
+
+    async def does(self, name: str) -> None:
+        """What is placed here is claimed, runs, and succeeds."""
+
+        def hint() -> int:
+            found = (each for one in self.heard for each in one.hints if each.event.id == name)
+            return next((each.sequence for each in found), 0)
+
+        await until(hint, f"{name} is placed")
+        request = job(name, gpus=1)
+        head: dict[str, Any] = {"tenant": TENANT, "id": name, "at_s": 0.0, "by": "executor/red"}
+        head |= {"cluster": "red", "attempt": 1}
+        pods = (PodBinding(pod="main-0", node="n1", gpus=(0,)),)
+        ended = {"digest": request_digest(request), "submitted_at_s": 0.0}
+        after = hint()
+        steps: tuple[tuple[Callable[..., Any], dict[str, Any]], ...] = (
+            (Claimed, {"executor": "executor/red"}),
+            (Running, {"pods": pods}),
+            (Succeeded, ended),
+        )
+        for kind, more in steps:
+            told = await self.door.append(kind(**head, after=after, **more))
+            assert isinstance(told, Stored), (kind, told)
+            after = told.sequence
+
+
+async def attacks(evil: NatsClient) -> None:
+    """All of it, again and again, slower than what the door would refuse as a flood."""
+    while True:
+        for subject in (*LOG, *OTHERS, *SYSTEM, f"{RED}.tell", f"{RED}.story"):
+            for reply in ("berth.decision.all", "berth.workload.acme.work-1.cancel_requested.red"):
+                for headers in (None, HEADERS, TRACE):
+                    await evil.publish(subject, b"{}", reply=reply, headers=headers)
+            await evil.flush()
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.timeout(120)
+@story
+async def test_honest_work_behind_a_leaf_goes_on_while_it_is_attacked(
+    hub: Hub, as_agent: Server
+) -> None:
+    def user(name: str) -> dict[str, Any]:
+        return {
+            "nats_creds_file": creds_file(hub.bus.keys, name),
+            "inbox_prefix": inbox_prefix(name),
+        }
+
+    url = hub.bus.url
+    async with (
+        gateway(url, **user("gateway")),
+        resolver(url, **user("resolver")),
+        door(url, **user("door")),
+        hub.bus.user("operator") as operator,
+        hub.bus.user("tenant.acme") as acme,
+        agent(as_agent) as honest,
+        anybody(as_agent) as evil,
+    ):
+        red = Cluster(honest)
+        async with task(attacks(evil)), task(red.door.follow(red.heard.append)):
+            await red.report()
+            for name in ("work-1", "work-2", "work-3"):
+                reply = await ask(acme, "submit", job(name, gpus=1), tenant=TENANT)
+                assert type(reply).__name__ == "SubmitReply", reply
+                await red.does(name)
+        report = await audit(operator)
+        assert (report.findings, report.accounted, report.succeeded) == ((), True, 3), report
