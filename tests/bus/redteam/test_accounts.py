@@ -10,7 +10,7 @@ import base64
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -502,12 +502,13 @@ async def test_a_tenant_that_is_added_is_heard_by_each_of_three_servers(tmp_path
 
 
 @contextmanager
-def running(three: ServerCluster, keys: Path) -> Iterator[None]:
-    """Three servers that know the same accounts, each by its own folder."""
+def running(three: ServerCluster, keys: Path, extra: Sequence[str] = ("",) * 3) -> Iterator[None]:
+    """Three servers that know the same accounts, each by its own folder; ``extra``: what else each
+    is told."""
     three.make()
-    for server in three.servers:
-        extra = server_config(keys, server.folder / "accounts")
-        server.config = replace(server.config, extra=extra)
+    for server, more in zip(three.servers, extra, strict=True):
+        accounts = server_config(keys, server.folder / "accounts")
+        server.config = replace(server.config, extra=accounts + more)
     try:
         for server in three.servers:
             server.launch()

@@ -6,11 +6,13 @@ account, and the agent's rights.
 """
 
 import asyncio
+import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import nats
 import pytest
 from nats.aio.client import Client as NatsClient
@@ -20,7 +22,7 @@ from berthmaster.bus import claims, subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.door_client import DoorClient, Heard
 from berthmaster.bus.door_facts import DoorFacts
-from berthmaster.bus.embedded import Server, ServerConfig
+from berthmaster.bus.embedded import Server, ServerCluster, ServerConfig
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.event_subjects import event_subject
 from berthmaster.bus.keys import creds_file, make_keys, server_config
@@ -44,12 +46,23 @@ from tests.bus.redteam.test_accounts import (
     Bus,
     answering,
     jwt_by,
+    last,
+    running,
     unchanged,
     unheard,
 )
 from tests.bus.shells import ask, gateway
 from tests.bus.test_resolver import resolver
-from tests.bus.tools import Lines, Settings, eventually, story, submitted, task, until
+from tests.bus.tools import (
+    Lines,
+    Settings,
+    eventually,
+    patiently,
+    story,
+    submitted,
+    task,
+    until,
+)
 from tests.support.builders import alive, job, node, profile
 
 RED = "berth.agent.red"
@@ -79,9 +92,8 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
     keys = folder / "keys"
     make_keys(keys, (*USERS, "agent.blue", "resolver"))
     [port] = free_ports(1)
-    door_for_leaves = f'leafnodes {{ listen: "127.0.0.1:{port}" }}\n'
     accounts = server_config(keys, folder / "jwt")
-    config = ServerConfig(sync="default", extra=accounts + door_for_leaves)
+    config = ServerConfig(sync="default", extra=accounts + listening(port))
     with Server(folder / "hub", config) as server:
         made = Hub(Bus(server.url, keys), port, folder)
 
@@ -93,30 +105,41 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
         yield made
 
 
+def listening(port: int) -> str:
+    """For a server that leaves come to."""
+    return f'leafnodes {{ listen: "127.0.0.1:{port}" }}\n'
+
+
 @contextmanager
-def leaf(hub: Hub, creds: Path) -> Iterator[Server]:
-    """A cluster's own server, which stores nothing and comes to ours with these credentials."""
-    remote = f'{{ url: "nats-leaf://127.0.0.1:{hub.leaves}", credentials: "{creds}" }}'
-    extra = f"jetstream: disabled\nleafnodes {{ remotes: [{remote}] }}\n"
-    folder = hub.folder / f"leaf-{creds.stem}"
-    with Server(folder, ServerConfig(name=creds.stem, extra=extra)) as server:
-        yield server
+def leaf(folder: Path, creds: Path, *ports: int) -> Iterator[Server]:
+    """A cluster's own server, which stores nothing and comes to one of ours with these
+    credentials."""
+    urls = ", ".join(f'"nats-leaf://127.0.0.1:{port}"' for port in ports)
+    remote = f'{{ urls: [{urls}], credentials: "{creds}" }}'
+    extra = f"jetstream: disabled\nleafnodes {{ reconnect: 1, remotes: [{remote}] }}\n"
+    with Server(folder / f"leaf-{creds.stem}", ServerConfig(name=creds.stem, extra=extra)) as one:
+        yield one
+
+
+def all_creds(keys: Path, folder: Path) -> Path:
+    """Credentials of the cluster's account that forbid nothing."""
+    file = folder / "all.creds"
+    seed = (keys / "accounts" / "C_red.seed").read_text().strip()
+    file.write_text(claims.creds_text(jwt_by(seed)))
+    return file
 
 
 @pytest.fixture(scope="module")
 def as_agent(hub: Hub) -> Iterator[Server]:
     """One with the rights of the cluster's agent."""
-    with leaf(hub, creds_file(hub.bus.keys, "agent.red")) as server:
+    with leaf(hub.folder, creds_file(hub.bus.keys, "agent.red"), hub.leaves) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def may_all(hub: Hub) -> Iterator[Server]:
     """One whose JWT forbids nothing."""
-    file = hub.folder / "all.creds"
-    seed = (hub.bus.keys / "accounts" / "C_red.seed").read_text().strip()
-    file.write_text(claims.creds_text(jwt_by(seed)))
-    with leaf(hub, file) as server:
+    with leaf(hub.folder, all_creds(hub.bus.keys, hub.folder), hub.leaves) as server:
         yield server
 
 
@@ -172,8 +195,8 @@ async def test_what_comes_by_way_of_a_leaf_is_its_own_clusters_and_no_more(
                 await evil.publish(subject, b"{}", reply="berth.decision.all", headers=headers)
         await evil.flush()
         # Behind all of that on the same links: it is answered when the rest has come.
-        last = await honest.request(f"{RED}.get", b"{}", timeout_s=5)
-        assert last.data == b"refused"
+        behind = await honest.request(f"{RED}.get", b"{}", timeout_s=5)
+        assert behind.data == b"refused"
         await gateway.flush()
         assert set(heard) == {f"{RED}.tell", f"{RED}.get"}
         assert heard.count(f"{RED}.tell") > len(LOG)
@@ -308,8 +331,9 @@ class Cluster:
             after = told.sequence
 
 
-async def attacks(evil: NatsClient) -> None:
+async def attacks(evil: NatsClient, rounds: list[float]) -> None:
     """All of it, again and again, slower than what the door would refuse as a flood."""
+    loop = asyncio.get_running_loop()
     while True:
         for subject in (*LOG, *OTHERS, *SYSTEM, f"{RED}.tell", f"{RED}.story"):
             for reply in ("berth.decision.all", "berth.workload.acme.work-1.cancel_requested.red"):
@@ -317,6 +341,7 @@ async def attacks(evil: NatsClient) -> None:
                     await evil.publish(subject, b"{}", reply=reply, headers=headers)
             await evil.flush()
             await asyncio.sleep(0.01)
+        rounds.append(loop.time())
 
 
 @pytest.mark.timeout(120)
@@ -341,11 +366,83 @@ async def test_honest_work_behind_a_leaf_goes_on_while_it_is_attacked(
         anybody(as_agent) as evil,
     ):
         red = Cluster(honest)
-        async with task(attacks(evil)), task(red.door.follow(red.heard.append)):
+        rounds: list[float] = []
+        done = 0
+        async with task(attacks(evil, rounds)), task(red.door.follow(red.heard.append)):
             await red.report()
-            for name in ("work-1", "work-2", "work-3"):
+            while len(rounds) < 2:
+                name = f"work-{done}"
                 reply = await ask(acme, "submit", job(name, gpus=1), tenant=TENANT)
                 assert type(reply).__name__ == "SubmitReply", reply
                 await red.does(name)
+                done += 1
         report = await audit(operator)
-        assert (report.findings, report.accounted, report.succeeded) == ((), True, 3), report
+        assert (report.findings, report.accounted, report.succeeded) == ((), True, done), report
+        assert done > 2
+
+
+# ---- three servers
+
+
+async def all_attacks(evil: NatsClient, own: str) -> None:
+    """Each once, and heard."""
+    for reply in REPLIES:
+        for headers in (None, HEADERS, TRACE):
+            await evil.publish(f"{own}.tell", b"{}", reply=reply, headers=headers)
+    for subject in (*LOG, *OTHERS, *SYSTEM, *(one.format(of) for one in API for of in STREAMS)):
+        for reply in ("", "berth.decision.all"):
+            await evil.publish(subject, b"{}", reply=reply, headers=HEADERS)
+    await evil.flush()
+
+
+def linked_to(three: ServerCluster) -> Server | None:
+    """Which of them a leaf has come to."""
+    for server in three.servers:
+        if server.running:
+            with urllib.request.urlopen(f"{server.monitor_url}/leafz", timeout=5) as reply:
+                if msgspec.json.decode(reply.read())["leafnodes"]:
+                    return server
+    return None
+
+
+@pytest.mark.timeout(120)
+@story
+async def test_on_three_servers_too_also_when_the_leafs_own_goes(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    make_keys(keys, USERS)
+    ports = free_ports(3)
+    three = ServerCluster(tmp_path / "nats", config=ServerConfig(sync="default"))
+    with (
+        running(three, keys, [listening(port) for port in ports]),
+        leaf(tmp_path, all_creds(keys, tmp_path), *ports) as server,
+    ):
+        bus = Bus(three.url, keys)
+        async with bus.user("setup") as conn:
+
+            async def made() -> bool:
+                await ensure_streams(conn, replicas=3)
+                return True
+
+            await eventually(made)
+        async with (
+            unchanged(bus) as operator,
+            answering(bus) as (_, heard),
+            agent(server) as honest,
+            anybody(server) as evil,
+        ):
+            await linked(honest)
+            for each in three.servers:
+                for account, own in (("T_evil", "berth.api.evil"), ("C_red", RED)):
+                    async with Bus(each.url, keys).may_all(account) as direct:
+                        await all_attacks(direct, own)
+            await all_attacks(evil, RED)
+            await linked(honest)
+            lost = linked_to(three)
+            assert lost is not None
+            lost.stop()
+            await linked(honest)
+            assert linked_to(three) not in (None, lost)
+            await all_attacks(evil, RED)
+            await linked(honest)
+            assert set(heard) == {f"{RED}.tell", f"{RED}.get", "berth.api.evil.tell"}
+            await patiently(lambda: last(operator))
