@@ -275,7 +275,7 @@ def _controls() -> Iterator[Channel]:
 def _records() -> Iterator[Channel]:
     yield Channel(
         "archive.workload",
-        _address(subjects.archive, "tenant", "id"),
+        _address(subjects.archived_stories, "tenant", _NUMBER),
         (ArchivedStory,),
         "ARCHIVE",
         ("archivist",),
@@ -283,7 +283,7 @@ def _records() -> Iterator[Channel]:
     )
     yield Channel(
         "archive.decision",
-        _address(subjects.archived_decision, "cell", _NUMBER),
+        _address(subjects.archived_decisions, "cell", _NUMBER),
         (Decision,),
         "ARCHIVE",
         ("archivist",),

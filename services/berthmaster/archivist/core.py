@@ -4,8 +4,9 @@ A task begins with an ending or a decision that the log has, and is a generator:
 instruction, is sent what came of it, and returns how it ends. Every step may be the last before a
 crash, and every step may be done by two archivists at once; the next try finds what is there:
 
-- the archive is written behind a guard, and after a refusal compared event by event with the log,
-  so nothing is there twice and nothing is taken for archived because a number looks right;
+- the archive only ever grows: after a crash, or by two at once, a story may be written a second
+  time, and readers take the first of each event. The first copy is whole: nothing is removed before
+  it is confirmed. What this life has confirmed it does not write again;
 - what lies below the ending is removed by its sequences, so the tombstone stays whatever was stored
   meanwhile; an aggregate whose ending did not count is not touched;
 - its ``submitted`` is removed first, then from the oldest to the newest: whoever reads in between
@@ -13,32 +14,31 @@ crash, and every step may be done by two archivists at once; the next try finds 
   on, an ending behind a gap could as well be somebody's lie;
 - a story with a second ``submitted`` or ending, which lost its race, is archived and stays: half
   removed, that one would look like the beginning or the end of the life;
-- a decision goes only while a later one stands behind it, so each chain keeps its last.
+- a decision goes only while a later one that can be read stands behind it: each chain keeps its
+  last, and what nobody can read keeps the place that its forerunner tells.
 
 To drive it: ``handle(event, now_s)``; feed each outcome back under its ref, until an End comes.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
 from berthmaster.archivist.events import (
-    ArchiveRead,
     DecisionSeen,
     EndingSeen,
     Event,
-    LastDecision,
+    NextDecision,
     Removed,
     StoryRead,
     Told,
+    Written,
 )
 from berthmaster.archivist.instructions import (
     Ask,
     End,
-    ReadArchive,
-    ReadArchivedDecision,
-    ReadLastDecision,
+    ReadNextDecision,
     ReadStory,
     RemoveDecision,
     RemoveEvents,
@@ -49,7 +49,6 @@ from berthmaster.archivist.instructions import (
     WriteStory,
 )
 from berthmaster.lifecycle.fold import Verdict, judged_story
-from berthmaster.lifecycle.instructions import Answered, Refused, Stored, Unknown
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.families import encode
 from berthmaster.messages.records import ArchivedStory
@@ -60,6 +59,9 @@ LONGEST_PAUSE_S: Final = 3600.0  # a due time far away is looked at again now an
 SEEN_S: Final = 10.0  # from its ending until a story may go for its number: readers have heard it
 FASTEST_PER_S: Final = 1000.0  # endings: so soon too many may have come after one that waits
 STORY_FRAME_BYTES: Final = 512  # of an ArchivedStory around its events
+LAST_STAYS: Final = "the last of its chain stays"
+STORY_FIRST_S: Final = 1.0  # a tombstone waits for its story to move
+MAX_COPIED: Final = 100_000  # copies that are remembered; a forgotten one is made again, no more
 
 
 class ArchiveRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,9 +70,9 @@ class ArchiveRules(msgspec.Struct, frozen=True, kw_only=True):
     story_after_s: float = 600.0
     max_ended: int = 20_000  # stories of each kind of ending that wait for that
     tombstone_after_s: float = 30 * 86_400.0
+    max_tombstones: int = 500_000  # of each kind of ending
     decision_after_s: float = 3600.0
     max_part_bytes: int = 900_000  # of one archived message; longer stories are several
-    max_tries: int = 20  # writes of one story before it is put off
 
 
 class Step(NamedTuple):
@@ -82,12 +84,40 @@ class Step(NamedTuple):
 Task = Generator[Ask, Step, End]
 
 
+class Copies:
+    """What the archive was seen to take: it is not written again if the removal has to be."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str, int], None] = {}
+
+    def has(self, seen: EndingSeen | DecisionSeen) -> bool:
+        """Whether it was archived in this life, and perhaps not removed."""
+        return _name(seen) in self._known
+
+    def add(self, seen: EndingSeen | DecisionSeen) -> None:
+        """The archive has it."""
+        self._known[_name(seen)] = None
+        if len(self._known) > MAX_COPIED:
+            del self._known[next(iter(self._known))]
+
+    def drop(self, seen: EndingSeen | DecisionSeen) -> None:
+        """It left the log."""
+        self._known.pop(_name(seen), None)
+
+
+def _name(seen: EndingSeen | DecisionSeen) -> tuple[str, str, int]:
+    if isinstance(seen, EndingSeen):
+        return seen.tenant, seen.id, seen.sequence
+    return "", seen.cell, seen.sequence
+
+
 class Archivist:
     """``handle`` is all there is to it."""
 
     def __init__(self, rules: ArchiveRules | None = None) -> None:
         self._rules = rules or ArchiveRules()
         self._tasks: dict[str, Task] = {}
+        self._copies = Copies()
 
     @property
     def open_tasks(self) -> int:
@@ -99,11 +129,12 @@ class Archivist:
         match event:
             case EndingSeen():
                 wait_s = event.stored_at_s - now_s + self._wait_of(event)
-                task = _remove(self._rules, event) if event.remove else _story(self._rules, event)
+                task = _remove(event) if event.remove else _story(self._rules, self._copies, event)
                 return self._begin(event.ref, task, wait_s, self._pause_of(event))
             case DecisionSeen():
                 wait_s = event.stored_at_s + self._rules.decision_after_s - now_s
-                return self._begin(event.ref, _decision(self._rules, event), wait_s)
+                task = _decision(self._rules, self._copies, event)
+                return self._begin(event.ref, task, wait_s)
             case _:
                 known = self._tasks.get(event.ref)
                 return [] if known is None else self._advance(event.ref, known, Step(event))
@@ -115,16 +146,16 @@ class Archivist:
     def _wait_of(self, event: EndingSeen) -> float:
         rules = self._rules
         if event.remove:
-            return max(rules.tombstone_after_s, rules.story_after_s)
+            few = event.behind < rules.max_tombstones
+            return max(rules.tombstone_after_s if few else 0.0, rules.story_after_s)
         if event.behind >= rules.max_ended:
             return min(SEEN_S, rules.story_after_s)
         return rules.story_after_s
 
     def _pause_of(self, event: EndingSeen) -> float:
         """What is not due is looked at again before too many can have come after it."""
-        if event.remove:
-            return LONGEST_PAUSE_S
-        return max(1.0, (self._rules.max_ended - event.behind) / FASTEST_PER_S)
+        most = self._rules.max_tombstones if event.remove else self._rules.max_ended
+        return min(LONGEST_PAUSE_S, max(1.0, (most - event.behind) / FASTEST_PER_S))
 
     def _begin(
         self, ref: str, task: Task, wait_s: float, pause_s: float = LONGEST_PAUSE_S
@@ -151,7 +182,7 @@ def _put_off(ref: str, why: str) -> TaskLater:
 # Stories
 
 
-def _story(rules: ArchiveRules, seen: EndingSeen) -> Task:
+def _story(rules: ArchiveRules, copies: Copies, seen: EndingSeen) -> Task:
     """Archive the story, then remove all of the aggregate but its ending."""
     ref = seen.ref
     read = _is(StoryRead, (yield ReadStory(ref=ref, tenant=seen.tenant, id=seen.id)))
@@ -162,15 +193,22 @@ def _story(rules: ArchiveRules, seen: EndingSeen) -> Task:
     story = _up_to_ending(seen, read.events)
     if len(story) < 2:
         return TaskDone(ref=ref)  # removed before, or gone, or an ending that never counted
-    failed = yield from _archived(rules, seen, story)
-    if failed:
-        return _put_off(ref, failed)
+    archived = 0
+    if not copies.has(seen):
+        for part in _parts(story, rules.max_part_bytes):
+            writing = ArchivedStory(tenant=seen.tenant, id=seen.id, events=tuple(part))
+            written = _is(Written, (yield WriteStory(ref=ref, story=writing)))
+            if written.failed:
+                return _put_off(ref, written.failed)
+            archived += len(part)
+        copies.add(seen)
     if stays(story):
-        return TaskDone(ref=ref, archived=len(story))
+        return TaskDone(ref=ref, archived=archived)
     removed = _is(Removed, (yield RemoveEvents(ref=ref, sequences=removal_order(story[:-1]))))
     if removed.failed:
         return _put_off(ref, removed.failed)
-    return TaskDone(ref=ref, archived=len(story), removed=True)
+    copies.drop(seen)
+    return TaskDone(ref=ref, archived=archived, removed=True)
 
 
 def stays(story: Sequence[RecordedEvent]) -> bool:
@@ -187,21 +225,23 @@ def removal_order(story: Sequence[RecordedEvent]) -> tuple[int, ...]:
     return tuple(one.sequence for one in (*begins, *rest))
 
 
-def _remove(rules: ArchiveRules, seen: EndingSeen) -> Task:
-    """Remove a tombstone; a story that is still above it is archived first."""
+def _remove(seen: EndingSeen) -> Task:
+    """Remove a tombstone, which is what is left of a story that was archived."""
     ref = seen.ref
-    end = yield from _story(rules, seen)
-    if not isinstance(end, TaskDone):
-        return end
     read = _is(StoryRead, (yield ReadStory(ref=ref, tenant=seen.tenant, id=seen.id)))
-    if read.failed or read.unreadable:
-        return _put_off(ref, read.failed or read.unreadable)
-    if not read.events or read.events[0].sequence != seen.sequence:
-        return TaskDone(ref=ref, archived=end.archived)  # not the tombstone, so nothing of ours
+    if read.failed:
+        return _put_off(ref, read.failed)
+    if read.unreadable:
+        return TaskFrozen(ref=ref, why=read.unreadable)
+    story = _up_to_ending(seen, read.events)
+    if not story or stays(story):
+        return TaskDone(ref=ref)  # gone, or an ending that never counted
+    if len(story) > 1:
+        return TaskLater(ref=ref, why="its story is still to be archived", pause_s=STORY_FIRST_S)
     removed = _is(Removed, (yield RemoveEvents(ref=ref, sequences=(seen.sequence,))))
     if removed.failed:
         return _put_off(ref, removed.failed)
-    return TaskDone(ref=ref, archived=end.archived, removed=True)
+    return TaskDone(ref=ref, removed=True)
 
 
 def _up_to_ending(seen: EndingSeen, events: Sequence[RecordedEvent]) -> list[RecordedEvent]:
@@ -216,89 +256,46 @@ def _up_to_ending(seen: EndingSeen, events: Sequence[RecordedEvent]) -> list[Rec
     return []
 
 
-def _archived(
-    rules: ArchiveRules, seen: EndingSeen, story: Sequence[RecordedEvent]
-) -> Generator[Ask, Step, str]:
-    """Write what the archive does not have; "" once it has all, else why not."""
-    guard = 0  # most often nothing is there, and no look is needed to write
-    missing = list(story)
-    for _ in range(rules.max_tries):
-        if not missing:
-            return ""
-        part = _first_part(missing, rules.max_part_bytes)
-        writing = ArchivedStory(tenant=seen.tenant, id=seen.id, events=tuple(part))
-        write = WriteStory(ref=seen.ref, story=writing, guard=guard)
-        match _is(Answered, (yield write)).outcome:
-            case Stored(sequence):
-                guard = sequence
-                missing = missing[len(part) :]
-            case Unknown(why):
-                return why
-            case Refused():
-                look = ReadArchive(ref=seen.ref, tenant=seen.tenant, id=seen.id)
-                there = _is(ArchiveRead, (yield look))
-                if there.failed:
-                    return there.failed
-                guard = there.guard
-                # Of a story whose removal was cut short not all is judged as it was.
-                known = {recorded.sequence: _as_stored(recorded) for recorded in there.events}
-                missing = [e for e in story if known.get(e.sequence) != _as_stored(e)]
-    return "" if not missing else "its archive keeps changing, or it is very long: the rest later"
-
-
-def _as_stored(recorded: RecordedEvent) -> RecordedEvent:
-    return msgspec.structs.replace(recorded, void=False)
-
-
-def _first_part(events: Sequence[RecordedEvent], max_bytes: int) -> list[RecordedEvent]:
-    """As many events as fit one message, at least one."""
+def _parts(story: Sequence[RecordedEvent], max_bytes: int) -> Iterator[list[RecordedEvent]]:
+    """Of each as many events as fit one message, at least one."""
     part: list[RecordedEvent] = []
     size = STORY_FRAME_BYTES
-    for recorded in events:
-        size += len(encode(recorded)) + 1
-        if part and size > max_bytes:
-            break
+    for recorded in story:
+        bytes_ = len(encode(recorded)) + 1
+        if part and size + bytes_ > max_bytes:
+            yield part
+            part, size = [], STORY_FRAME_BYTES
         part.append(recorded)
-    return part
+        size += bytes_
+    yield part
 
 
 # Decisions
 
 
-def _decision(rules: ArchiveRules, seen: DecisionSeen) -> Task:
-    """Copy a decision; remove it once a later one stands behind it in the chain."""
+def _decision(rules: ArchiveRules, copies: Copies, seen: DecisionSeen) -> Task:
+    """Copy a decision and remove it, once a later one stands behind it in the chain."""
     ref = seen.ref
-    failed = yield from _decision_archived(rules, seen)
-    if failed:
-        return _put_off(ref, failed)
-    last = _is(LastDecision, (yield ReadLastDecision(ref=ref, cell=seen.cell)))
-    if last.failed:
-        return _put_off(ref, last.failed)
-    if last.sequence <= seen.sequence:
+    look = ReadNextDecision(ref=ref, cell=seen.cell, sequence=seen.sequence)
+    behind = _is(NextDecision, (yield look))
+    if behind.failed:
+        return _put_off(ref, behind.failed)
+    if not behind.sequence or behind.unreadable:
+        why = "what stands behind it cannot be read" if behind.unreadable else LAST_STAYS
         pause_s = min(max(rules.decision_after_s, 1.0), LONGEST_PAUSE_S)
-        return TaskLater(ref=ref, why="the last of its chain stays", pause_s=pause_s)
+        return TaskLater(ref=ref, why=why, pause_s=pause_s)
+    archived = 0
+    if not copies.has(seen):
+        written = _is(Written, (yield WriteDecision(ref=ref, cell=seen.cell, number=seen.number)))
+        if written.failed:
+            return _put_off(ref, written.failed)
+        copies.add(seen)
+        archived = 1
     removed = _is(Removed, (yield RemoveDecision(ref=ref, sequence=seen.sequence)))
     if removed.failed:
         return _put_off(ref, removed.failed)
-    return TaskDone(ref=ref, archived=1, removed=True)
-
-
-def _decision_archived(rules: ArchiveRules, seen: DecisionSeen) -> Generator[Ask, Step, str]:
-    guard = 0
-    for _ in range(rules.max_tries):
-        write = WriteDecision(ref=seen.ref, cell=seen.cell, number=seen.number, guard=guard)
-        match _is(Answered, (yield write)).outcome:
-            case Stored():
-                return ""
-            case Unknown(why):
-                return why
-            case Refused():
-                look = ReadArchivedDecision(ref=seen.ref, cell=seen.cell, number=seen.number)
-                there = _is(ArchiveRead, (yield look))
-                if there.failed or there.same:
-                    return there.failed
-                guard = there.guard  # another chain's decision had this number
-    return "its archive keeps changing"
+    copies.drop(seen)
+    return TaskDone(ref=ref, archived=archived, removed=True)
 
 
 def _is(kind: type[T], step: Step) -> T:

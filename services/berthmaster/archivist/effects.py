@@ -1,18 +1,16 @@
-"""Carries out what the archivist's core asks for: reads log and archive, writes behind guards.
+"""Carries out what the archivist's core asks for: reads the log, writes to the archive, removes.
 
-The bus's errors end here: what could not be read or removed says so, and a write whose fate nobody
-knows is Unknown; the core puts the task off, and the next try finds what is there.
+The bus's errors end here: what could not be read, removed or confirmed says so; the core puts the
+task off.
 """
 
 from typing import Final, assert_never
 
 from berthmaster.archivist.archive_writer import ArchiveWriter
-from berthmaster.archivist.events import ArchiveRead, LastDecision, Removed, StoryRead, Told
+from berthmaster.archivist.events import NextDecision, Removed, StoryRead, Told, Written
 from berthmaster.archivist.instructions import (
     Ask,
-    ReadArchive,
-    ReadArchivedDecision,
-    ReadLastDecision,
+    ReadNextDecision,
     ReadStory,
     RemoveDecision,
     RemoveEvents,
@@ -22,17 +20,9 @@ from berthmaster.archivist.instructions import (
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import ApiError, BusError
-from berthmaster.bus.log import (
-    NO_MESSAGE,
-    EventLog,
-    decode_story,
-    last_message,
-    next_message,
-)
-from berthmaster.bus.streams import ARCHIVE, WORKLOADS
-from berthmaster.lifecycle.instructions import Answered
-from berthmaster.messages.api import RecordedEvent
-from berthmaster.messages.families import ARCHIVED_STORIES, UNREADABLE, encode
+from berthmaster.bus.log import NO_MESSAGE, EventLog, decode_story, next_message
+from berthmaster.bus.streams import WORKLOADS
+from berthmaster.messages.families import DECISIONS, UNREADABLE, encode
 
 REMOVE_LIMIT_S: Final = 5.0
 
@@ -50,20 +40,16 @@ class Effects:
         match step:
             case ReadStory():
                 return await self._read_story(step)
-            case ReadArchive():
-                return await self._read_archive(step)
             case WriteStory():
                 subject = subjects.archive(step.story.tenant, step.story.id)
-                return await self._write(step.ref, subject, encode(step.story), step.guard)
+                return await self._write(step.ref, subject, encode(step.story))
             case RemoveEvents():
                 return await self._remove(step.ref, *step.sequences)
             case WriteDecision():
                 subject = subjects.archived_decision(step.cell, step.number)
-                return await self._write(step.ref, subject, data, step.guard)
-            case ReadArchivedDecision():
-                return await self._compare_decision(step, data)
-            case ReadLastDecision():
-                return await self._last_decision(step)
+                return await self._write(step.ref, subject, data)
+            case ReadNextDecision():
+                return await self._next_decision(step)
             case RemoveDecision():
                 return await self._remove(step.ref, step.sequence)
             case _:
@@ -78,38 +64,22 @@ class Effects:
         except UNREADABLE as error:
             return StoryRead(ref=step.ref, unreadable=f"an event cannot be read: {error}")
 
-    async def _read_archive(self, step: ReadArchive) -> ArchiveRead:
-        """A long story is several messages, and an id that was used again has several stories."""
-        subject = subjects.archive(step.tenant, step.id)
-        events: list[RecordedEvent] = []
-        guard = 0
+    async def _next_decision(self, step: ReadNextDecision) -> NextDecision:
+        chain = subjects.decision(step.cell)
         try:
-            while found := await next_message(self._conn, ARCHIVE, subject, guard + 1):
-                events += ARCHIVED_STORIES.decode(found.data).events
-                guard = found.sequence
-        except (BusError, *UNREADABLE) as error:
-            return ArchiveRead(ref=step.ref, failed=f"the archive cannot be read: {error}")
-        return ArchiveRead(ref=step.ref, guard=guard, events=tuple(events))
-
-    async def _compare_decision(self, step: ReadArchivedDecision, data: bytes) -> ArchiveRead:
-        subject = subjects.archived_decision(step.cell, step.number)
-        try:
-            found = await last_message(self._conn, ARCHIVE, subject)
+            found = await next_message(self._conn, WORKLOADS, chain, step.sequence + 1)
         except BusError as error:
-            return ArchiveRead(ref=step.ref, failed=str(error))
+            return NextDecision(ref=step.ref, failed=str(error))
         if found is None:
-            return ArchiveRead(ref=step.ref)
-        return ArchiveRead(ref=step.ref, guard=found.sequence, same=found.data == data)
-
-    async def _last_decision(self, step: ReadLastDecision) -> LastDecision:
+            return NextDecision(ref=step.ref)
         try:
-            found = await last_message(self._conn, WORKLOADS, subjects.decision(step.cell))
-        except BusError as error:
-            return LastDecision(ref=step.ref, failed=str(error))
-        return LastDecision(ref=step.ref, sequence=found.sequence if found else 0)
+            DECISIONS.decode(found.data)
+        except UNREADABLE:
+            return NextDecision(ref=step.ref, sequence=found.sequence, unreadable=True)
+        return NextDecision(ref=step.ref, sequence=found.sequence)
 
-    async def _write(self, ref: str, subject: str, data: bytes, guard: int) -> Answered:
-        return Answered(ref=ref, outcome=await self._writer.write(subject, data, guard))
+    async def _write(self, ref: str, subject: str, data: bytes) -> Written:
+        return Written(ref=ref, failed=await self._writer.write(subject, data))
 
     async def _remove(self, ref: str, *sequences: int) -> Removed:
         """Message by message. One purge of the aggregate would be a single request, but the server

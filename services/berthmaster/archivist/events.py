@@ -2,7 +2,6 @@
 
 import msgspec
 
-from berthmaster.lifecycle.instructions import Answered
 from berthmaster.messages.api import RecordedEvent
 
 
@@ -37,21 +36,20 @@ class StoryRead(msgspec.Struct, frozen=True, kw_only=True):
     failed: str = ""  # could not be read now
 
 
-class ArchiveRead(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of ReadArchive and ReadArchivedDecision."""
+class Written(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of WriteStory and WriteDecision: the archive has it, unless ``failed`` says why
+    nobody knows."""
 
     ref: str
-    guard: int = 0  # last sequence under the archive's subject
-    events: tuple[RecordedEvent, ...] = ()  # of stories: all that is there
-    same: bool = False  # of decisions: the last one there is ours, byte for byte
     failed: str = ""
 
 
-class LastDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of ReadLastDecision: the chain's last sequence."""
+class NextDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of ReadNextDecision. ``sequence``: 0 = there is none."""
 
     ref: str
     sequence: int = 0
+    unreadable: bool = False
     failed: str = ""
 
 
@@ -62,5 +60,5 @@ class Removed(msgspec.Struct, frozen=True, kw_only=True):
     failed: str = ""
 
 
-Event = EndingSeen | DecisionSeen | StoryRead | ArchiveRead | LastDecision | Removed | Answered
-Told = StoryRead | ArchiveRead | LastDecision | Removed | Answered
+Told = StoryRead | Written | NextDecision | Removed
+Event = EndingSeen | DecisionSeen | Told

@@ -13,20 +13,11 @@ class ReadStory(msgspec.Struct, frozen=True, kw_only=True):
     id: str
 
 
-class ReadArchive(msgspec.Struct, frozen=True, kw_only=True):
-    """Read what the archive has under this id. Answer: ArchiveRead."""
-
-    ref: str
-    tenant: str
-    id: str
-
-
 class WriteStory(msgspec.Struct, frozen=True, kw_only=True):
-    """Archive events, if the archive's subject still is at ``guard``. Answer: Answered."""
+    """Archive events. Answer: Written."""
 
     ref: str
     story: ArchivedStory
-    guard: int
 
 
 class RemoveEvents(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,27 +29,19 @@ class RemoveEvents(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WriteDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """Archive the decision, if its subject there still is at ``guard``. Answer: Answered."""
-
-    ref: str
-    cell: str
-    number: int
-    guard: int
-
-
-class ReadArchivedDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """Compare what the archive has under this number with ours. Answer: ArchiveRead."""
+    """Archive the decision. Answer: Written."""
 
     ref: str
     cell: str
     number: int
 
 
-class ReadLastDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """Find the end of the cell's chain. Answer: LastDecision."""
+class ReadNextDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """Find what stands behind this decision in its cell's chain. Answer: NextDecision."""
 
     ref: str
     cell: str
+    sequence: int
 
 
 class RemoveDecision(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,14 +75,5 @@ class TaskFrozen(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-Ask = (
-    ReadStory
-    | ReadArchive
-    | WriteStory
-    | RemoveEvents
-    | WriteDecision
-    | ReadArchivedDecision
-    | ReadLastDecision
-    | RemoveDecision
-)
+Ask = ReadStory | WriteStory | RemoveEvents | WriteDecision | ReadNextDecision | RemoveDecision
 End = TaskDone | TaskLater | TaskFrozen

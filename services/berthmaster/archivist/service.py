@@ -42,6 +42,7 @@ class Shell:
             ArchiveRules(
                 story_after_s=settings.story_after_s,
                 max_ended=settings.max_ended,
+                max_tombstones=settings.max_tombstones,
                 tombstone_after_s=settings.tombstone_days * 86_400,
                 decision_after_s=settings.decision_after_s,
             )

@@ -31,6 +31,13 @@ class ArchivistSettings(CommonSettings):
         help="days from a workload's ending until its id may be used again; a client that still "
         "repeats a submit after that is not repeating, it is new",
     )
+    max_tombstones: int = setting(
+        500_000,
+        least=0,
+        most=100_000_000,
+        help="ids of each kind of ending that stay used; beyond it the oldest are free once their "
+        "story is archived, since each takes some 300 bytes of the server's memory",
+    )
     decision_after_s: float = setting(
         3600.0,
         least=0,

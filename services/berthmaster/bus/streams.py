@@ -173,6 +173,7 @@ class StreamState(msgspec.Struct):
     bytes: int = 0
     first_seq: int = 0
     last_seq: int = 0
+    num_subjects: int = 0
     lost: LostData | None = None
 
 

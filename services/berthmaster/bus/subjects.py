@@ -5,6 +5,7 @@ one NATS token and ``text`` turns it back. Nothing else in the project spells a 
 """
 
 import re
+import zlib
 from typing import Final, NamedTuple
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_-]+\Z")
@@ -20,6 +21,9 @@ ALL_DECISIONS: Final = "berth.decision.>"
 ALL_FLEET: Final = "berth.fleet.>"
 ALL_CONTROL: Final = "berth.control.>"
 ALL_ARCHIVE: Final = "berth.archive.>"
+# The server keeps every subject of a stream in memory, some 300 bytes each: a
+# year's stories share these subjects, some hundreds each when the archive's 16 GiB are full.
+ARCHIVE_BUCKETS: Final = 16_384
 ALL_DEAD: Final = "berth.dead.>"
 ALL_LEASES: Final = "berth.lease.>"
 ALL_LOG_MARKS: Final = "berth.lease.log.>"
@@ -347,8 +351,13 @@ def assign(cluster: str) -> str:
 
 
 def archive(tenant: str, workload_id: str) -> str:
-    """The archived story of an ended workload."""
-    return f"berth.archive.workload.{token(tenant)}.{token(workload_id)}"
+    """Where the archived story of an ended workload is, among others: see ARCHIVE_BUCKETS."""
+    return archived_stories(tenant, zlib.crc32(workload_id.encode()) % ARCHIVE_BUCKETS)
+
+
+def archived_stories(tenant: str, bucket: int) -> str:
+    """One bucket of a tenant's archived stories."""
+    return f"berth.archive.workload.{token(tenant)}.{bucket}"
 
 
 def is_archived_story(subject: str) -> bool:
@@ -357,8 +366,13 @@ def is_archived_story(subject: str) -> bool:
 
 
 def archived_decision(cell: str, number: int) -> str:
-    """An archived decision."""
-    return f"berth.archive.decision.{token(cell)}.{number}"
+    """Where an archived decision is, among others."""
+    return archived_decisions(cell, number % ARCHIVE_BUCKETS)
+
+
+def archived_decisions(cell: str, bucket: int) -> str:
+    """One bucket of a cell's archived decisions."""
+    return f"berth.archive.decision.{token(cell)}.{bucket}"
 
 
 def dead(service: str) -> str:

@@ -176,11 +176,14 @@ class Effects:
         )
 
     async def _read_archive(self, tenant: str, workload_id: str) -> list[RecordedEvent]:
-        """A long story is several messages under one subject."""
-        events: list[RecordedEvent] = []
+        """A long story is several messages; of what is there twice the first counts."""
+        events: dict[tuple[int, float], RecordedEvent] = {}
         subject = subjects.archive(tenant, workload_id)
         start = 1
         while (found := await next_message(self._conn, ARCHIVE, subject, start)) is not None:
-            events += ARCHIVED_STORIES.decode(found.data).events
+            story = ARCHIVED_STORIES.decode(found.data)
+            if story.id == workload_id:
+                for recorded in story.events:
+                    events.setdefault((recorded.sequence, recorded.stored_at_s), recorded)
             start = found.sequence + 1
-        return events
+        return list(events.values())

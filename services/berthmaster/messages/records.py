@@ -25,9 +25,12 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 class ArchivedStory(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="archive.story.v1"
 ):
-    """All events of an ended workload, before its aggregate is purged down to the ending.
+    """All events of an ended workload, before its aggregate is purged down to the ending. A long
+    story is several messages. After a crash one may be there twice, and its copy may call other
+    events void: of events with one sequence and one time of storing the first counts.
 
-    Subject: ``berth.archive.workload.<tenant>.<id>``
+    Subject: ``berth.archive.workload.<tenant>.<bucket>``, the bucket being CRC-32 of the id modulo
+    16384
     """
 
     tenant: str

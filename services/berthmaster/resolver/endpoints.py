@@ -160,10 +160,13 @@ class Questions:
             if decision.number == number:
                 return decision
             at = found.sequence + 1
-        archived = await last_message(
-            self._conn, ARCHIVE, subjects.archived_decision(self._core.cell, number)
-        )
-        return DECISIONS.decode(archived.data) if archived is not None else None
+        bucket, at = subjects.archived_decision(self._core.cell, number), 1
+        while (archived := await next_message(self._conn, ARCHIVE, bucket, at)) is not None:
+            decision = DECISIONS.decode(archived.data)
+            if decision.number == number:
+                return decision
+            at = archived.sequence + 1
+        return None
 
 
 def _busy(expected: str) -> Refusal:

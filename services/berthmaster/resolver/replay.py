@@ -382,14 +382,16 @@ async def read_inputs(conn: Connection) -> Inputs:
     fact_sequences: list[int] = []
     unreadable: list[Unreadable] = []
     void: set[int] = set()
+    told: set[int] = set()  # by the archive
     controls: list[tuple[int, ControlFact]] = []
 
     def on_archived(r: Recorded) -> None:
         if subjects.is_archived_story(r.subject):
             for e in ARCHIVED_STORIES.decode(r.data).events:
                 events[e.sequence] = (e.sequence, e.stored_at_s, e.event)
-                if e.void:
+                if e.void and e.sequence not in told:  # of two copies the first is the whole one
                     void.add(e.sequence)
+                told.add(e.sequence)
         else:
             decision = DECISIONS.decode(r.data)
             archived[decision.cell, decision.number] = decision

@@ -9,20 +9,18 @@ from hypothesis import strategies as st
 
 from berthmaster.archivist.core import ArchiveRules, Archivist
 from berthmaster.archivist.events import (
-    ArchiveRead,
     DecisionSeen,
     EndingSeen,
-    LastDecision,
+    NextDecision,
     Removed,
     StoryRead,
     Told,
+    Written,
 )
 from berthmaster.archivist.instructions import (
     Ask,
     End,
-    ReadArchive,
-    ReadArchivedDecision,
-    ReadLastDecision,
+    ReadNextDecision,
     ReadStory,
     RemoveDecision,
     RemoveEvents,
@@ -33,7 +31,6 @@ from berthmaster.archivist.instructions import (
     WriteStory,
 )
 from berthmaster.lifecycle.fold import judged_story
-from berthmaster.lifecycle.instructions import Answered, Refused, Stored, Unknown
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.records import ArchivedStory
@@ -69,24 +66,17 @@ ENDED = recorded(4, event(Succeeded, 3, **HERE, **ENDING))
 STORY = (SUBMITTED, PLACED, CLAIMED, ENDED)
 SEEN = EndingSeen(ref="r", tenant="ann", id="train", sequence=4, stored_at_s=4.0)
 READ = ReadStory(ref="r", tenant="ann", id="train")
-LOOK = ReadArchive(ref="r", tenant="ann", id="train")
 REMOVE = RemoveEvents(ref="r", sequences=(1, 2, 3))
 DONE = TaskDone(ref="r", archived=4, removed=True)
-REFUSED = Answered(ref="r", outcome=Refused())
+WRITTEN = Written(ref="r")
 
 
 def read(*events: RecordedEvent) -> StoryRead:
     return StoryRead(ref="r", events=events)
 
 
-def write(*events: RecordedEvent, guard: int = 0) -> WriteStory:
-    return WriteStory(
-        ref="r", story=ArchivedStory(tenant="ann", id="train", events=events), guard=guard
-    )
-
-
-def stored(sequence: int = 1) -> Answered:
-    return Answered(ref="r", outcome=Stored(sequence))
+def write(*events: RecordedEvent) -> WriteStory:
+    return WriteStory(ref="r", story=ArchivedStory(tenant="ann", id="train", events=events))
 
 
 def play(
@@ -111,7 +101,7 @@ def as_read(log: Sequence[RecordedEvent]) -> tuple[State, int]:
 
 
 def test_a_story_is_copied_and_confirmed_before_all_but_its_ending_is_removed() -> None:
-    assert play(SEEN, read(*STORY), stored(), Removed(ref="r")) == [
+    assert play(SEEN, read(*STORY), WRITTEN, Removed(ref="r")) == [
         READ,
         write(*STORY),
         REMOVE,
@@ -123,7 +113,7 @@ def test_nothing_is_read_before_its_time() -> None:
     assert play(SEEN, now_s=13.5) == [TaskLater(ref="r", why="not due", pause_s=0.5)]
     assert play(SEEN, now_s=14.0) == [READ]
     far = ArchiveRules(story_after_s=10**6, max_ended=10**9)
-    far_away = TaskLater(ref="r", why="not due", pause_s=999_990.0)
+    far_away = TaskLater(ref="r", why="not due", pause_s=3600.0)
     assert play(SEEN, rules=far, now_s=14.0) == [far_away]
 
 
@@ -139,46 +129,29 @@ def test_behind_too_many_it_goes_as_soon_as_its_end_was_heard() -> None:
     assert play(last, rules=few, now_s=14.0) == [TaskLater(ref="r", why="not due", pause_s=1.0)]
 
 
-def test_after_a_crash_between_copy_and_removal_the_copy_is_recognised() -> None:
-    there = ArchiveRead(ref="r", guard=9, events=STORY)
-    assert play(SEEN, read(*STORY), REFUSED, there, Removed(ref="r")) == [
-        READ,
-        write(*STORY),
-        LOOK,
-        REMOVE,
-        DONE,
-    ]
+def test_what_was_copied_in_this_life_is_not_copied_again() -> None:
+    archivist = Archivist(RULES)
+    archivist.handle(SEEN, 1000.0)
+    archivist.handle(read(*STORY), 1000.0)
+    archivist.handle(WRITTEN, 1000.0)
+    away = archivist.handle(Removed(ref="r", failed="no leader"), 1000.0)
+    assert away == [TaskLater(ref="r", why="no leader", failed=True)]
+
+    archivist.handle(SEEN, 1001.0)
+    assert archivist.handle(read(*STORY), 1001.0) == [REMOVE]
+    assert archivist.handle(Removed(ref="r"), 1001.0) == [TaskDone(ref="r", removed=True)]
 
 
 def test_after_a_crash_behind_the_removal_nothing_is_left_to_do() -> None:
     assert play(SEEN, read(ENDED)) == [READ, TaskDone(ref="r")]
 
 
-def test_a_story_in_the_archive_that_only_has_the_same_numbers_is_another_one() -> None:
-    # The log was made anew, and its sequences began at 1 again.
-    other = tuple(msgspec.structs.replace(r, stored_at_s=r.stored_at_s - 900) for r in STORY)
-    there = ArchiveRead(ref="r", guard=9, events=other)
-    assert play(SEEN, read(*STORY), REFUSED, there, stored(10), Removed(ref="r")) == [
-        READ,
-        write(*STORY),
-        LOOK,
-        write(*STORY, guard=9),
-        REMOVE,
-        DONE,
-    ]
-
-
-def test_a_long_story_is_archived_in_parts_and_continued_where_a_crash_left_it() -> None:
+def test_a_long_story_is_archived_in_parts() -> None:
     rules = msgspec.structs.replace(RULES, max_part_bytes=1)  # one event a part
-    there = ArchiveRead(ref="r", guard=8, events=STORY[:2])
-    told = (read(*STORY), stored(5), REFUSED, there, stored(9), stored(10), Removed(ref="r"))
+    told = (read(*STORY), WRITTEN, WRITTEN, WRITTEN, WRITTEN, Removed(ref="r"))
     assert play(SEEN, *told, rules=rules) == [
         READ,
-        write(SUBMITTED),
-        write(PLACED, guard=5),  # another archivist wrote it first
-        LOOK,
-        write(CLAIMED, guard=8),
-        write(ENDED, guard=9),
+        *(write(event) for event in STORY),
         REMOVE,
         DONE,
     ]
@@ -188,9 +161,8 @@ def test_a_long_story_is_archived_in_parts_and_continued_where_a_crash_left_it()
     ("told", "why"),
     [
         ([StoryRead(ref="r", failed="no answer")], "no answer"),
-        ([read(*STORY), Answered(ref="r", outcome=Unknown("who knows"))], "who knows"),
-        ([read(*STORY), REFUSED, ArchiveRead(ref="r", failed="away")], "away"),
-        ([read(*STORY), stored(), Removed(ref="r", failed="no leader")], "no leader"),
+        ([read(*STORY), Written(ref="r", failed="who knows")], "who knows"),
+        ([read(*STORY), WRITTEN, Removed(ref="r", failed="no leader")], "no leader"),
     ],
 )
 def test_what_cannot_be_done_now_is_put_off_and_nothing_is_removed_unconfirmed(
@@ -229,14 +201,14 @@ def test_an_aggregate_whose_ending_is_not_there_or_did_not_count_is_not_touched(
 def test_a_void_event_is_archived_as_one() -> None:
     void = recorded(3, event(Placed, 1, **HERE, pods=(), request=JOB, decision=2))
     ending = recorded(4, event(Cancelled, 3, **ENDING, attempt=1))
-    asked = play(SEEN, read(SUBMITTED, PLACED, void, ending), stored())
+    asked = play(SEEN, read(SUBMITTED, PLACED, void, ending), WRITTEN)
     marked = msgspec.structs.replace(void, void=True)
     assert asked == [READ, write(SUBMITTED, PLACED, marked, ending), REMOVE]
 
 
 def test_what_was_stored_behind_the_ending_changes_nothing() -> None:
     late = recorded(7, event(Claimed, 2, **HERE, executor="late"))
-    assert play(SEEN, read(*STORY, late), stored()) == [READ, write(*STORY), REMOVE]
+    assert play(SEEN, read(*STORY, late), WRITTEN) == [READ, write(*STORY), REMOVE]
 
 
 def test_a_story_with_a_submit_that_lost_its_race_is_archived_and_stays() -> None:
@@ -245,7 +217,7 @@ def test_a_story_with_a_submit_that_lost_its_race_is_archived_and_stays() -> Non
     ending = recorded(5, event(Succeeded, 4, **HERE, **ENDING))
     story = [SUBMITTED, PLACED, void, claimed, ending]
     seen = msgspec.structs.replace(SEEN, sequence=5)
-    assert play(seen, read(*story), stored())[-1] == TaskDone(ref="r", archived=5)
+    assert play(seen, read(*story), WRITTEN)[-1] == TaskDone(ref="r", archived=5)
     assert as_read(story) == (State.SUCCEEDED, 5)
     # Without the submit that won it would come to life again.
     assert as_read([void, claimed, ending]) == (State.QUEUED, 5)
@@ -257,15 +229,14 @@ def test_a_story_with_an_ending_that_lost_its_race_is_archived_and_stays() -> No
     ending = recorded(5, event(Succeeded, 4, **HERE, **ENDING))
     story = [SUBMITTED, PLACED, lost, claimed, ending]
     seen = msgspec.structs.replace(SEEN, sequence=5)
-    assert play(seen, read(*story), stored())[-1] == TaskDone(ref="r", archived=5)
+    assert play(seen, read(*story), WRITTEN)[-1] == TaskDone(ref="r", archived=5)
 
 
-def test_a_removal_that_was_cut_short_goes_on_and_archives_nothing_twice() -> None:
-    there = ArchiveRead(ref="r", guard=1, events=STORY)
-    assert play(SEEN, read(CLAIMED, ENDED), REFUSED, there, Removed(ref="r")) == [
+def test_a_removal_that_was_cut_short_goes_on_behind_a_second_copy() -> None:
+    """The first copy is whole, and readers take the first."""
+    assert play(SEEN, read(CLAIMED, ENDED), WRITTEN, Removed(ref="r")) == [
         READ,
         write(msgspec.structs.replace(CLAIMED, void=True), ENDED),
-        LOOK,
         RemoveEvents(ref="r", sequences=(3,)),
         TaskDone(ref="r", archived=2, removed=True),
     ]
@@ -279,41 +250,44 @@ BURY = RemoveEvents(ref="r", sequences=(4,))
 
 def test_a_tombstone_is_removed_when_its_time_has_come() -> None:
     assert play(TOMB, now_s=103.0) == [TaskLater(ref="r", why="not due", pause_s=1.0)]
-    told = (read(ENDED), read(ENDED), Removed(ref="r"))
-    assert play(TOMB, *told, now_s=104.0) == [READ, READ, BURY, TaskDone(ref="r", removed=True)]
+    told = (read(ENDED), Removed(ref="r"))
+    assert play(TOMB, *told, now_s=104.0) == [READ, BURY, TaskDone(ref="r", removed=True)]
 
 
-def test_a_tombstone_whose_story_is_still_there_is_not_removed_before_it_is_archived() -> None:
-    told = (read(*STORY), stored(), Removed(ref="r"), read(ENDED), Removed(ref="r"))
-    assert play(TOMB, *told) == [READ, write(*STORY), REMOVE, READ, BURY, DONE]
-    failing = (read(*STORY), Answered(ref="r", outcome=Unknown("?")))
-    assert play(TOMB, *failing) == [
-        READ,
-        write(*STORY),
-        TaskLater(ref="r", why="?", failed=True),
-    ]
+def test_of_too_many_tombstones_the_oldest_go_as_soon_as_their_stories_may() -> None:
+    few = msgspec.structs.replace(RULES, max_tombstones=3_000)
+    behind = msgspec.structs.replace(TOMB, behind=3_000)
+    assert play(behind, rules=few, now_s=13.0) == [TaskLater(ref="r", why="not due", pause_s=1.0)]
+    assert play(behind, rules=few, now_s=14.0) == [READ]
+    waits = msgspec.structs.replace(TOMB, behind=1_000)
+    assert play(waits, rules=few, now_s=14.0) == [TaskLater(ref="r", why="not due", pause_s=2.0)]
 
 
-def test_an_ending_that_is_no_tombstone_is_not_removed() -> None:
-    told = (read(SUBMITTED, PLACED, CLAIMED, VOID_END), read(SUBMITTED, PLACED, CLAIMED, VOID_END))
-    assert play(TOMB, *told) == [READ, READ, TaskDone(ref="r")]
+def test_a_tombstone_waits_for_its_story_to_move() -> None:
+    later = TaskLater(ref="r", why="its story is still to be archived", pause_s=1.0)
+    assert play(TOMB, read(*STORY)) == [READ, later]
+    assert play(TOMB, read(CLAIMED, ENDED)) == [READ, later]
+    dark = StoryRead(ref="r", unreadable="workload.paused.v1")
+    assert play(TOMB, dark) == [READ, TaskFrozen(ref="r", why="workload.paused.v1")]
+
+
+@pytest.mark.parametrize("events", [(), (SUBMITTED, PLACED, CLAIMED, VOID_END)])
+def test_an_ending_that_is_no_tombstone_is_not_removed(events: tuple[RecordedEvent, ...]) -> None:
+    assert play(TOMB, read(*events)) == [READ, TaskDone(ref="r")]
 
 
 # decisions
 
 DECISION = DecisionSeen(ref="r", cell="all", number=7, sequence=70, stored_at_s=0.0)
-LAST = ReadLastDecision(ref="r", cell="all")
-
-
-def copy(guard: int = 0) -> WriteDecision:
-    return WriteDecision(ref="r", cell="all", number=7, guard=guard)
+NEXT = ReadNextDecision(ref="r", cell="all", sequence=70)
+COPY = WriteDecision(ref="r", cell="all", number=7)
 
 
 def test_a_decision_is_copied_and_goes_once_a_later_one_stands_behind_it() -> None:
-    told = (stored(), LastDecision(ref="r", sequence=71), Removed(ref="r"))
+    told = (NextDecision(ref="r", sequence=71), WRITTEN, Removed(ref="r"))
     assert play(DECISION, *told) == [
-        copy(),
-        LAST,
+        NEXT,
+        COPY,
         RemoveDecision(ref="r", sequence=70),
         TaskDone(ref="r", archived=1, removed=True),
     ]
@@ -321,23 +295,38 @@ def test_a_decision_is_copied_and_goes_once_a_later_one_stands_behind_it() -> No
 
 def test_a_decision_is_left_alone_until_it_is_due() -> None:
     assert play(DECISION, now_s=4.0) == [TaskLater(ref="r", why="not due", pause_s=6.0)]
-    assert play(DECISION, now_s=10.0) == [copy()]
+    assert play(DECISION, now_s=10.0) == [NEXT]
 
 
-def test_the_last_decision_of_a_chain_stays() -> None:
-    asked = play(DECISION, stored(), LastDecision(ref="r", sequence=70))
-    assert asked == [
-        copy(),
-        LAST,
-        TaskLater(ref="r", why="the last of its chain stays", pause_s=10.0),
-    ]
+@pytest.mark.parametrize(
+    ("behind", "why"),
+    [
+        (NextDecision(ref="r"), "the last of its chain stays"),
+        (
+            NextDecision(ref="r", sequence=71, unreadable=True),
+            "what stands behind it cannot be read",
+        ),
+    ],
+)
+def test_a_decision_stays_that_alone_tells_how_its_chain_goes_on(
+    behind: NextDecision, why: str
+) -> None:
+    later = TaskLater(ref="r", why=why, pause_s=10.0)
+    assert play(DECISION, behind) == [NEXT, later]
+    assert play(DECISION, NextDecision(ref="r", failed="away"))[-1] == TaskLater(
+        ref="r", why="away", failed=True
+    )
 
 
-def test_a_decision_is_copied_once_and_another_of_its_number_is_not_taken_for_it() -> None:
-    look = ReadArchivedDecision(ref="r", cell="all", number=7)
-    assert play(DECISION, REFUSED, ArchiveRead(ref="r", guard=3, same=True)) == [copy(), look, LAST]
-    other = ArchiveRead(ref="r", guard=3, same=False)
-    assert play(DECISION, REFUSED, other, stored()) == [copy(), look, copy(3), LAST]
+def test_a_decision_whose_removal_failed_is_not_copied_again() -> None:
+    archivist = Archivist(RULES)
+    told = (NextDecision(ref="r", sequence=71), WRITTEN, Removed(ref="r", failed="no leader"))
+    archivist.handle(DECISION, 1000.0)
+    for each in told:
+        archivist.handle(each, 1000.0)
+    archivist.handle(DECISION, 1001.0)
+    again = archivist.handle(NextDecision(ref="r", sequence=71), 1001.0)
+    assert again == [RemoveDecision(ref="r", sequence=70)]
 
 
 # laws
@@ -351,7 +340,7 @@ def test_whatever_goes_wrong_nothing_leaves_the_log_that_the_archive_has_not(
     """A log and an archive in memory, two archivists whose steps interleave, crashes at any
     point, answers that get lost: in the end story and tombstone are where they belong."""
     log = list(STORY)
-    archive: list[tuple[int, tuple[RecordedEvent, ...]]] = []
+    archive: list[RecordedEvent] = []
     rules = msgspec.structs.replace(
         RULES, max_part_bytes=data.draw(st.sampled_from([1, 700, 9999]))
     )
@@ -362,18 +351,13 @@ def test_whatever_goes_wrong_nothing_leaves_the_log_that_the_archive_has_not(
         match step:
             case ReadStory():
                 return StoryRead(ref="r", events=tuple(log), failed="lost" if lost else "")
-            case ReadArchive():
-                guard = archive[-1][0] if archive else 0
-                events = tuple(e for _, part in archive for e in part)
-                return ArchiveRead(ref="r", guard=guard, events=events)
             case WriteStory():
-                guard = archive[-1][0] if archive else 0
-                if step.guard != guard:
-                    return REFUSED
-                archive.append((guard + 1, step.story.events))
-                return Answered(ref="r", outcome=Unknown("lost")) if lost else stored(guard + 1)
+                if lost and data.draw(st.booleans(), label="and not stored"):
+                    return Written(ref="r", failed="lost")
+                archive.extend(step.story.events)
+                return Written(ref="r", failed="lost" if lost else "")
             case RemoveEvents():
-                assert set(step.sequences) <= {e.sequence for _, part in archive for e in part}
+                assert set(step.sequences) <= {e.sequence for e in archive}
                 done = len(step.sequences)
                 if not calm:  # it may be killed between any two
                     done = data.draw(st.integers(0, done), label="removed before the end")
@@ -403,4 +387,7 @@ def test_whatever_goes_wrong_nothing_leaves_the_log_that_the_archive_has_not(
         assert not isinstance(step, TaskLater | TaskFrozen)
         (step,) = last.handle(perform(step, calm=True), 1000.0)
     assert log == [ENDED]
-    assert sorted((e for _, part in archive for e in part), key=lambda e: e.sequence) == list(STORY)
+    first: dict[int, RecordedEvent] = {}
+    for copy in archive:
+        first.setdefault(copy.sequence, copy)
+    assert sorted(first.values(), key=lambda e: e.sequence) == list(STORY)
