@@ -240,7 +240,7 @@ async def test_kill_9_between_copy_and_purge_loses_nothing_and_copies_only_what_
                 again = {e.sequence for copy in copies[1:] for e in copy}
                 assert again <= {e.sequence for e in story}
         info = await stream_info(conn, ARCHIVE)
-        assert len(stories) <= info.state.messages < len(stories) + 20 * rounds
+        assert len(stories) <= info.state.messages <= len(stories) + 20 * rounds
 
 
 def start_archivist(url: str) -> "subprocess.Popen[bytes]":
