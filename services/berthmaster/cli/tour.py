@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
+from berthmaster.accelerators.table import NVIDIA
 from berthmaster.cli.fleet_commands import fleet_rows
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
 from berthmaster.client import BerthError, Client
@@ -72,12 +73,12 @@ def job_of(
     name: str, namespace: str, queue: str, gpus: int, annotations: dict[str, str]
 ) -> dict[str, Any]:
     """A Job for MultiKueue that only sleeps."""
-    amounts = {"cpu": "100m", "nvidia.com/gpu": str(gpus)}
+    amounts = {"cpu": "100m", NVIDIA: str(gpus)}
     container = {
         "name": "main",
         "image": IMAGE,
         "command": ["sleep", "600"],
-        "resources": {"requests": amounts, "limits": {"nvidia.com/gpu": str(gpus)}},
+        "resources": {"requests": amounts, "limits": {NVIDIA: str(gpus)}},
     }
     return {
         "apiVersion": "batch/v1",

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 import yaml
 
+from berthmaster.accelerators.table import MIG, TPU
 from berthmaster.doctor import facts
 from berthmaster.doctor.facts import ManagerConfig, State
 from berthmaster.engine.fleet.models import MODEL_LABELS
@@ -19,13 +20,12 @@ from berthmaster.kueue.queues import ClusterQueue, LocalQueue, ResourceGroup
 from berthmaster.kueue.workloads import Workload
 
 O = TypeVar("O", bound=Object)  # noqa: E741
-TPU: Final = "google.com/tpu"
 TPU_LABEL: Final = "cloud.google.com/gke-tpu-accelerator"
 AMD_MARK: Final = "amd.com/"
 CONFIG_FILE: Final = "controller_manager_config.yaml"
 WORKLOAD_WEBHOOK: Final = "vworkload.kb.io"
 KUEUE_MANAGERS: Final = ("kueue", "multikueue")  # field managers of its own begin so
-GPU_MARKS: Final = ("/gpu", "nvidia.com/mig-", "google.com/tpu")
+GPU_MARKS: Final = ("/gpu", MIG, TPU)
 
 
 class NodeStatus(Struct, frozen=True):

@@ -13,6 +13,7 @@ Rules of this file:
 import hashlib
 from typing import Final, NamedTuple
 
+from berthmaster.accelerators.table import KAI_FRACTION, NVIDIA
 from berthmaster.engine.fleet.shares import asked_as
 from berthmaster.executor.affinity import placing
 from berthmaster.executor.cluster_protocol import Attempt, CreatePods
@@ -38,7 +39,7 @@ class Unmakeable(Exception):
 class Style(NamedTuple):
     """How this cluster wants its job objects."""
 
-    gpu_resource: str = "nvidia.com/gpu"
+    gpu_resource: str = NVIDIA
     kai_scheduler: str = "kai-scheduler"
     kai_queue: str = "default"
     scheduler: str = ""  # of pods that neither KAI nor HAMi shares GPUs for; "" = the usual one
@@ -139,7 +140,7 @@ def _template(order: CreatePods, pods: PodSet, offers: Offers, style: Style) -> 
         if share is None:
             raise Unmakeable(f"no node of pod set {pods.name} offers such a part of a GPU")
         if share.kind == "kai":
-            told["gpu-fraction"] = f"{offers.part_milli(nodes, pods) / 1000:g}"
+            told[KAI_FRACTION] = f"{offers.part_milli(nodes, pods) / 1000:g}"
             known["kai.scheduler/queue"] = style.kai_queue
             scheduler = style.kai_scheduler
         else:

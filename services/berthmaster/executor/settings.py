@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from berthmaster.accelerators.table import NVIDIA
 from berthmaster.kubernetes.joining import ClusterSettings
 from berthmaster.runtime.settings import required, setting
 
@@ -50,7 +51,7 @@ class ExecutorSettings(ClusterSettings):
         help="seconds that an attempt may wait in the cluster's own queue before it is given back",
     )
     gpu_resource: str = setting(
-        "nvidia.com/gpu",
+        NVIDIA,
         check=_resource,
         help="resource that a whole GPU is; nodes with labels of AMD's get amd.com/gpu",
     )

@@ -3,8 +3,9 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
-from berthmaster.engine.fleet.models import GPU, whole_gpu
-from berthmaster.engine.fleet.shares import MIG, asked_as, part_of, share_for, sized_milli
+from berthmaster.accelerators.table import MIG, NVIDIA
+from berthmaster.engine.fleet.models import whole_gpu
+from berthmaster.engine.fleet.shares import asked_as, part_of, share_for, sized_milli
 from berthmaster.kueue.quota import Ask
 from berthmaster.messages.fleet import NodeReport
 from berthmaster.messages.workload import JobRequest, PodSet
@@ -22,7 +23,7 @@ def asked_resource(pods: PodSet) -> str:
     """The extended resource that its GPUs are in such a job: NVIDIA's, unless it says otherwise."""
     if pods.mig_profile:
         return f"{MIG}{pods.mig_profile}"
-    return pods.gpu_resource or GPU
+    return pods.gpu_resource or NVIDIA
 
 
 def gpu_milli_of(pods: PodSet) -> int:

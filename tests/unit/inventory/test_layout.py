@@ -29,6 +29,13 @@ def test_amd_gpus_and_tpus() -> None:
     assert found == Layout(gpus=(mi300, mi300), ways=(Way("amd.com/gpu", (0, 1), 1000),), tpus=4)
 
 
+def test_intel_gpus_are_whole_ones_by_the_name_of_their_driver() -> None:
+    labels = {"gpu.intel.com/product": "Max_1100"}
+    found = layout_of(node("n", {"gpu.intel.com/xe": "2"}, labels=labels), kai=False)
+    max_1100 = Gpu("Max_1100", 0, resource="gpu.intel.com/xe")
+    assert found == Layout(gpus=(max_1100, max_1100), ways=(Way("gpu.intel.com/xe", (0, 1), 1000),))
+
+
 def test_replicas_under_a_name_of_their_own_are_shares_of_gpus_that_nobody_has_whole() -> None:
     labels = discovered("NVIDIA-A10-SHARED", 2, 23_028) | {
         "nvidia.com/gpu.replicas": "4",

@@ -25,12 +25,11 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final
 
+from berthmaster.accelerators.table import AMD, NVIDIA
 from berthmaster.messages.fleet import NodeReport
 
 EXACTLY: Final = "="
 PRODUCT: Final = "nvidia.com/gpu.product"
-GPU: Final = "nvidia.com/gpu"  # as which a whole GPU is asked for, usually
-AMD: Final = "amd.com/gpu"
 HOSTNAME: Final = "kubernetes.io/hostname"
 # By which a node tells its GPUs' model, the first that it has; its own name where it has none.
 MODEL_LABELS: Final = (
@@ -57,12 +56,12 @@ _CLOUD: Final[Mapping[str, str]] = {
 }
 
 
-def whole_gpu(node: NodeReport, usual: str = GPU) -> str:
+def whole_gpu(node: NodeReport, usual: str = NVIDIA) -> str:
     """The resource that a whole GPU of a node is; of one with GPUs of two makers, the first's."""
     return resources_of(node, usual)[0] if node.gpus else _by_labels(node, usual)
 
 
-def resources_of(node: NodeReport, usual: str = GPU) -> tuple[str, ...]:
+def resources_of(node: NodeReport, usual: str = NVIDIA) -> tuple[str, ...]:
     """As which each of its GPUs is asked for, if it can be had whole."""
     untold = _by_labels(node, usual)
     return tuple([gpu.resource or untold for gpu in node.gpus])

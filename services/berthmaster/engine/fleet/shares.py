@@ -9,20 +9,16 @@ Memory that a part is to have counts too: where a part can be had in any size it
 compute or its memory asks for, whichever is more. A MIG profile is that slice and nothing else.
 """
 
-import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from berthmaster.accelerators import mig
+from berthmaster.accelerators.table import HAMI_CORES, HAMI_MEMORY, MIG
 from berthmaster.messages.fleet import Share
 from berthmaster.messages.workload import PodSet
 
 DIVISIBLE: Final = ("hami", "kai")
-MIG: Final = "nvidia.com/mig-"
-HAMI_CORES: Final = "nvidia.com/gpucores"
-HAMI_MEMORY: Final = "nvidia.com/gpumem"
 _GPU_MILLI: Final = 1000
-_SLICES: Final = 7  # of a GPU's compute
-_PROFILE: Final = re.compile(r"(?:[1-7]c\.)?([1-7])g\.([0-9]{1,3})gb(?:[.+][a-z.+]+)?\Z")
 
 
 class Part(NamedTuple):
@@ -69,16 +65,16 @@ def profile_of(share: Share) -> str:
 def profile_milli(profile: str) -> int | None:
     """What a MIG profile comes to of a GPU's compute; None if it is spelt as none is. The whole of
     a GPU is a part of it as well: it is handed out as one."""
-    found = _PROFILE.match(profile)
+    found = mig.profile(profile)
     if found is None:
         return None
-    return min(int(found[1]) * _GPU_MILLI // _SLICES, _GPU_MILLI - 1)
+    return min(found.slices * _GPU_MILLI // mig.SLICES, _GPU_MILLI - 1)
 
 
 def profile_memory_mib(profile: str) -> int:
     """The memory that a MIG profile's name tells; 0 if it is none."""
-    found = _PROFILE.match(profile)
-    return int(found[2]) * 1024 if found is not None else 0
+    found = mig.profile(profile)
+    return found.memory_mib if found is not None else 0
 
 
 def takes_milli(share: Share, part: Part, gpu_memory_mib: int = 0) -> int:

@@ -8,12 +8,9 @@ last: so the two meet as late as they can, and a GPU stays charged to whom it wa
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from berthmaster.accelerators.table import HAMI_CORES, HAMI_MEMORY, HAMI_MEMORY_PERCENT, TPU
 from berthmaster.inventory.devices.holds import Hold
 from berthmaster.inventory.devices.layout import (
-    HAMI_CORES,
-    HAMI_MEMORY,
-    HAMI_MEMORY_PERCENT,
-    TPU,
     WHOLE,
     Gpu,
     Way,

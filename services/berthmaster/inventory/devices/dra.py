@@ -12,8 +12,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from berthmaster.accelerators import mig
+from berthmaster.accelerators.table import NVIDIA
 from berthmaster.inventory.devices.amounts import Nonsense, quota
-from berthmaster.inventory.devices.layout import MAX_GPUS, MIG_SLICES, NVIDIA, WHOLE, Gpu
+from berthmaster.inventory.devices.layout import MAX_GPUS, WHOLE, Gpu
 from berthmaster.inventory.devices.models import named
 from berthmaster.inventory.objects import Device, ResourceClaim, ResourceSlice
 
@@ -138,7 +140,7 @@ def _place(
             gpus.append(_gpu(device, parent, driver)._replace(memory_mib=0))
             offer[position] = 0
         found = _SLICES.match(_text(device, "profile"))
-        milli = int(found[1]) * WHOLE // MIG_SLICES if found else WHOLE
+        milli = int(found[1]) * WHOLE // mig.SLICES if found else WHOLE
         places[driver, pool, device.name] = DevicePlace(position, milli)
         if position in offer:
             offer[position] += milli

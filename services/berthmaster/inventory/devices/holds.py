@@ -9,14 +9,13 @@ import math
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from berthmaster.accelerators.table import KAI_DEVICES, KAI_FRACTION, KAI_MEMORY
 from berthmaster.inventory.devices.amounts import CPU, MEMORY, Nonsense, held
 from berthmaster.inventory.devices.hami import HamiUse, hami_use
-from berthmaster.inventory.devices.layout import KAI_FRACTION, WHOLE, is_gpu_resource
+from berthmaster.inventory.devices.layout import WHOLE, is_gpu_resource
 from berthmaster.inventory.objects import Pod
 from berthmaster.kubernetes.labels import Identity, gpu_indices, identity
 
-KAI_MEMORY: Final = "gpu-memory"  # annotation, MiB
-KAI_DEVICES: Final = "gpu-fraction-num-devices"
 KAI_GROUP: Final = "runai-gpu-group"  # label
 KAI_KEEPERS: Final = ("kai-resource-reservation", "runai-reservation")  # namespaces
 ENDED: Final = ("Succeeded", "Failed")

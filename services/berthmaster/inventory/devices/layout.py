@@ -1,10 +1,11 @@
 """Which GPUs a node has and how they are handed out, by its resources and labels. Pure.
 
 A node offers GPUs as counts of extended resources. One resource is one way of handing out: whole
-(nvidia.com/gpu, amd.com/gpu), replicas of a GPU (time slicing or MPS: nvidia.com/gpu.shared, or
-nvidia.com/gpu where the labels tell of replicas), MIG instances (nvidia.com/mig-*, or
-nvidia.com/gpu where the product is one), or by HAMi, which lists its devices in an annotation. Each
-is a ``Way``: the positions of the GPUs behind it, and what one piece of it comes to.
+(nvidia.com/gpu, amd.com/gpu, Intel's), replicas of a GPU (time slicing or MPS:
+nvidia.com/gpu.shared, or nvidia.com/gpu where the labels tell of replicas), MIG instances
+(nvidia.com/mig-*, or nvidia.com/gpu where the product is one), or by HAMi, which lists its devices
+in an annotation. Each is a ``Way``: the positions of the GPUs behind it, and what one piece of it
+comes to.
 
 What a GPU does not offer in pieces is charged as held by others, and at least 1 milli of it, so
 that nobody takes a GPU that is handed out in pieces only for one that can be had whole.
@@ -14,28 +15,30 @@ import re
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple
 
+from berthmaster.accelerators import mig
+from berthmaster.accelerators.table import (
+    AMD,
+    HAMI_CORES,
+    INTEL,
+    KAI_FRACTION,
+    MIG,
+    NVIDIA,
+    SHARED,
+    TPU,
+    How,
+    how_of,
+)
 from berthmaster.inventory.devices.amounts import Nonsense, offered
 from berthmaster.inventory.devices.hami import HamiDevice, hami_devices
-from berthmaster.inventory.devices.models import memory_of, model_of
+from berthmaster.inventory.devices.models import UNKNOWN, memory_of, model_of
 from berthmaster.inventory.objects import Node
 from berthmaster.messages.fleet import Share
 
-NVIDIA: Final = "nvidia.com/gpu"
-SHARED: Final = "nvidia.com/gpu.shared"
-AMD: Final = "amd.com/gpu"
-TPU: Final = "google.com/tpu"
-MIG: Final = "nvidia.com/mig-"
-HAMI_CORES: Final = "nvidia.com/gpucores"
-HAMI_MEMORY: Final = "nvidia.com/gpumem"
-HAMI_MEMORY_PERCENT: Final = "nvidia.com/gpumem-percentage"
-KAI_FRACTION: Final = "gpu-fraction"  # an annotation of pods
 GRAIN_MILLI: Final = 10  # HAMi and KAI hand out hundredths
 
 WHOLE: Final = 1000
-MIG_SLICES: Final = 7  # of a GPU's compute
 MAX_GPUS: Final = 64  # of one node; more than any has
-_PROFILE: Final = re.compile(r"(?:[1-7]c\.)?([1-7])g\.([0-9]{1,3})gb(?:[.+][a-z.+]+)?\Z")
-_MIG_PRODUCT: Final = re.compile(r"-MIG-((?:[1-7]c\.)?[1-7]g\.[0-9]{1,3}gb(?:[.+][a-z.+]+)?)\Z")
+_MIG_PRODUCT: Final = re.compile(rf"-MIG-({mig.WORDS})\Z")
 
 
 class Gpu(NamedTuple):
@@ -72,14 +75,21 @@ class Layout(NamedTuple):
 
 def is_gpu_resource(name: str) -> bool:
     """Whether a pod that asks for it holds a GPU or a part of one."""
-    return name.startswith((NVIDIA, MIG)) or name in (AMD, TPU)
+    return name.startswith(NVIDIA) or how_of(name) not in (None, How.OTHER)
 
 
 def layout_of(node: Node, *, kai: bool) -> Layout:
     """What the node's resources and labels tell. ``kai``: the cluster's scheduler shares GPUs by
     annotation. What cannot be right is left out and told."""
     builder = _Builder(node, kai=kai)
-    for step in (builder.tpus, builder.nvidia, builder.shared, builder.mig, builder.amd):
+    for step in (
+        builder.tpus,
+        builder.nvidia,
+        builder.shared,
+        builder.mig,
+        builder.amd,
+        builder.intel,
+    ):
         try:
             step()
         except Nonsense as nonsense:
@@ -148,6 +158,13 @@ class _Builder:
         memory_mib = int(memory[:6]) * 1024 if memory.isdecimal() else 0
         self._whole(AMD, pieces, all_pieces, model_of(self._labels, amd=True), memory_mib)
 
+    def intel(self) -> None:
+        """gpu.intel.com/i915 and xe: whole."""
+        model = self._labels.get("gpu.intel.com/product") or UNKNOWN
+        for name in INTEL:
+            pieces, all_pieces = self._count(name)
+            self._whole(name, pieces, all_pieces, model, 0)
+
     def shared(self) -> None:
         """nvidia.com/gpu.shared: replicas under a name of their own."""
         pieces, _ = self._count(SHARED)
@@ -161,7 +178,7 @@ class _Builder:
             if not name.startswith(MIG):
                 continue
             profile = name.removeprefix(MIG)
-            if _PROFILE.match(profile) is None:
+            if mig.profile(profile) is None:
                 self.problems.append(f"{name[:80]}: no MIG profile that we know")
             elif pieces := offered(self._allocatable, name):
                 found[name] = (profile, pieces)
@@ -243,26 +260,26 @@ class _Builder:
         total_mib = self._memory_mib()
         sizes: list[tuple[str, int, int, int]] = []  # resource, slices, MiB, pieces
         for resource, (profile, pieces) in found.items():
-            match = _PROFILE.match(profile)
-            if match is not None and pieces:
-                sizes.append((resource, int(match[1]), int(match[2]) * 1024, pieces))
+            slice_of = mig.profile(profile)
+            if slice_of is not None and pieces:
+                sizes.append((resource, slice_of.slices, slice_of.memory_mib, pieces))
         if not sizes:
             return
         slices = sum(size * pieces for _, size, _, pieces in sizes)
         memory = sum(mib * pieces for _, _, mib, pieces in sizes)
-        count = max(1, -(-slices // MIG_SLICES), -(-memory // total_mib) if total_mib else 1)
+        count = max(1, -(-slices // mig.SLICES), -(-memory // total_mib) if total_mib else 1)
         positions = self._positions(count)
         offer = [0] * count
         for _, size, _, pieces in sorted(sizes, key=lambda one: -one[1]):
             for _ in range(pieces):
                 emptiest = offer.index(min(offer))
-                offer[emptiest] += size * WHOLE // MIG_SLICES
+                offer[emptiest] += size * WHOLE // mig.SLICES
         model = model_of(self._labels)
         self._gpus += [
             Gpu(model, total_mib, reserved_milli=max(1, WHOLE - given)) for given in offer
         ]
         for resource, size, mib, pieces in sizes:
-            milli = size * WHOLE // MIG_SLICES
+            milli = size * WHOLE // mig.SLICES
             self._ways.append(Way(resource, positions, milli, "mig"))
             self._shares.append(
                 Share(

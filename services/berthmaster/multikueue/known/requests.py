@@ -14,8 +14,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from berthmaster.engine.fleet.models import AMD, EXACTLY, GPU, PRODUCT
-from berthmaster.engine.fleet.shares import MIG, profile_milli
+from berthmaster.accelerators.table import AMD, MIG, NVIDIA
+from berthmaster.engine.fleet.models import EXACTLY, PRODUCT
+from berthmaster.engine.fleet.shares import profile_milli
 from berthmaster.kubernetes.quantity import QuantityError, milli, whole
 from berthmaster.kueue.asks import asks_of
 from berthmaster.kueue.quota import PODS, Ask
@@ -111,7 +112,7 @@ def by_resource(request: JobRequest) -> JobRequest:
     """With the resource named that its whole GPUs are: a Job of the hub asks for NVIDIA's where
     nothing else is said, and no other maker's will do."""
     sets = tuple(
-        msgspec.structs.replace(pods, gpu_resource=GPU)
+        msgspec.structs.replace(pods, gpu_resource=NVIDIA)
         if pods.gpus and pods.gpu_milli == WHOLE and not pods.gpu_resource
         else pods
         for pods in request.pod_sets
@@ -192,9 +193,9 @@ class _Gpus(NamedTuple):
 
 def _gpus(spec: PodSpec, where: str, problems: list[str]) -> _Gpus:
     """By the resource's very name: whoever asks for one maker's GPUs is not served by another's."""
-    whole = {name: n for name in (GPU, AMD) if (n := _total(spec, name, where, problems))}
+    whole = {name: n for name in (NVIDIA, AMD) if (n := _total(spec, name, where, problems))}
     if len(whole) > 1:
-        problems.append(f"{where}: GPUs of two makers: only {GPU} is looked at")
+        problems.append(f"{where}: GPUs of two makers: only {NVIDIA} is looked at")
     if whole:
         resource = next(iter(whole))
         return _Gpus(whole[resource], resource)

@@ -1,0 +1,82 @@
+"""The table: by which name an accelerator is asked for, and how it is had. Pure.
+
+Rules of this file:
+
+- A row for each name that pods ask by. Names that differ in a part (MIG's profiles, renamed
+  replicas) share one. The first row that matches counts.
+- Whoever reads a node, a queue or a pod asks here what a name is, and keeps no list of its own.
+- What no row knows is ``OTHER``: it is still asked for, and whoever cannot serve it says so.
+"""
+
+from enum import StrEnum
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+
+class How(StrEnum):
+    """How what is asked for by a name is had."""
+
+    WHOLE = "whole"  # a GPU of its own
+    SHARED = "shared"  # a replica of a GPU: time slicing or MPS
+    MIG = "mig"  # a slice of a GPU, of a fixed profile
+    LIMIT = "limit"  # HAMi's bound of a part of a GPU, beside the GPU itself
+    TPU = "tpu"
+    OTHER = "other"  # nobody here knows
+
+
+class Row(NamedTuple):
+    """One name, or all that begin or end so."""
+
+    name: str
+    how: How
+    end: str | None = None  # not None: all names that begin with ``name`` and end so
+
+    def matches(self, name: str) -> bool:
+        """Whether a resource's name is of this row."""
+        if self.end is None:
+            return name == self.name
+        return name.startswith(self.name) and name.endswith(self.end)
+
+
+NVIDIA: Final = "nvidia.com/gpu"  # as which a whole GPU is asked for, usually
+AMD: Final = "amd.com/gpu"
+INTEL: Final = ("gpu.intel.com/i915", "gpu.intel.com/xe")  # by the driver
+SHARED: Final = "nvidia.com/gpu.shared"
+MIG: Final = "nvidia.com/mig-"
+TPU: Final = "google.com/tpu"
+HAMI_CORES: Final = "nvidia.com/gpucores"  # percent
+HAMI_MEMORY: Final = "nvidia.com/gpumem"  # MiB
+HAMI_MEMORY_PERCENT: Final = "nvidia.com/gpumem-percentage"
+
+TABLE: Final = (
+    Row("nvidia.com/", How.SHARED, end=".shared"),  # a slice's replicas too
+    Row(NVIDIA, How.WHOLE),
+    Row(AMD, How.WHOLE),
+    *(Row(name, How.WHOLE) for name in INTEL),
+    Row(TPU, How.TPU),
+    Row(MIG, How.MIG, end=""),
+    Row(HAMI_CORES, How.LIMIT),
+    Row(HAMI_MEMORY, How.LIMIT),
+    Row(HAMI_MEMORY_PERCENT, How.LIMIT),
+)
+
+# KAI's scheduler shares GPUs by annotations of pods.
+KAI_FRACTION: Final = "gpu-fraction"
+KAI_MEMORY: Final = "gpu-memory"  # MiB
+KAI_DEVICES: Final = "gpu-fraction-num-devices"
+
+
+@lru_cache(maxsize=4096)
+def how_of(name: str) -> How | None:
+    """How what is asked for by a resource's name is had; None for what no device is (CPU, memory,
+    huge pages)."""
+    for row in TABLE:
+        if row.matches(name):
+            return row.how
+    return How.OTHER if is_extended(name) else None
+
+
+def is_extended(name: str) -> bool:
+    """Whether it is an extended resource, by Kubernetes' rule: a domain that is not its own."""
+    domain, _, rest = name.partition("/")
+    return bool(rest) and not domain.endswith("kubernetes.io") and not name.startswith("requests.")
