@@ -1,10 +1,12 @@
 """The client against a real server: what it repeats, what it tells, whom it lets see what."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from berthmaster.bus import subjects
@@ -89,6 +91,30 @@ async def test_a_submit_is_repeated_until_it_is_answered(server: Server) -> None
         await answering(conn, "lab", "submit", answer)
         assert await berth.submit(JOB) == SubmitReply(tenant="lab", id="train-7", sequence=7)
     assert seen == [encode(JOB)] * 3
+
+
+@story
+async def test_one_who_is_told_when_to_come_again_comes_then_and_not_sooner_or_says_so_at_once(
+    server: Server,
+) -> None:
+    refusal = msgspec.structs.replace(LATER, code="overloaded", retry_after_s=0.4)
+    asked_s: list[float] = []
+
+    async def answer(subject: str, data: bytes) -> bytes:
+        asked_s.append(time.monotonic())
+        first = SubmitReply(tenant="lab", id="train-7", sequence=7)
+        return encode(first if len(asked_s) == 2 else refusal)
+
+    async with connected(server.url, replicas=1) as conn:
+        await answering(conn, "lab", "submit", answer)
+        async with Client.connect(server.url, tenant="lab", timeout_s=20) as berth:
+            await berth.submit(JOB)
+        async with Client.connect(server.url, tenant="lab", timeout_s=0.3) as berth:
+            with pytest.raises(RefusedError) as told:
+                await berth.submit(JOB)
+    assert asked_s[1] - asked_s[0] >= 0.4
+    assert told.value.refusal == refusal
+    assert len(asked_s) == 3  # there is no time to come again
 
 
 @story

@@ -30,7 +30,7 @@ async def served(
         {"echo": Endpoint(subject, answer)},
         version="1.2.3",
         description="answers",
-        overloaded=lambda subject: f"{subject} overloaded".encode(),
+        overloaded=lambda beyond: f"{beyond.why} overloaded".encode(),
         failed=failed,
         **more,  # type: ignore[arg-type]
     )
@@ -92,7 +92,7 @@ async def test_of_two_services_that_hear_a_question_only_the_one_it_is_for_answe
                 {"why": Endpoint("berth.api.*.why", only(mine))},
                 version="1.0.0",
                 description="answers for its own",
-                overloaded=lambda subject: b"overloaded",
+                overloaded=lambda _: b"overloaded",
                 failed=failed,
             )
             for conn, name, mine in ((one, "berth-one", b"one"), (two, "berth-two", b"two"))

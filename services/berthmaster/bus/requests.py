@@ -19,6 +19,7 @@ from berthmaster.bus.errors import NoAnswer, NotConnected, NotPermitted
 from berthmaster.bus.nats_py import Client as NatsClient
 from berthmaster.bus.nats_py import Msg
 from berthmaster.bus.nats_py import errors as nats_errors
+from berthmaster.bus.reading import Reading
 from berthmaster.bus.window import Window
 
 API: Final = "$JS.API."
@@ -203,6 +204,17 @@ class PatientClient(NatsClient):
     """
 
     plaintext = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ps = self.reading = Reading(self)
+
+    async def send_raw(self, publishing: list[bytes]) -> None:
+        """What stands in the protocol's own form already."""
+        self.stats["out_msgs"] += len(publishing)
+        await self._send_command(b"".join(publishing))
+        if self._flush_queue is not None and self._flush_queue.empty():
+            await self._flush_pending()
 
     @staticmethod
     def _parse_header_lines(raw: bytes) -> dict[str, str]:

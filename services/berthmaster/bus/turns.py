@@ -3,7 +3,9 @@
 Everybody has a queue of his own, bounded by number, bytes and rate; what is beyond is refused at
 once and costs next to nothing. From the queues work is begun a little at a time, one of each in
 turn, and the event loop runs in between: what has been begun goes on, and whoever comes new waits
-for one small portion of work at most.
+for one small portion of work at most. Those with few requests in hand come first, and while one of
+them is served, those with many have a portion now and then; whoever comes next also waits for what
+has been begun (writes to one log), so that is bounded as long as others come at all.
 """
 
 import asyncio
@@ -13,6 +15,11 @@ from typing import Final, NamedTuple
 
 PORTION: Final = 8  # work that is begun before the event loop runs
 FEW: Final = 4  # requests in hand of one for whom there is always room
+PATIENCE_S: Final = 0.005  # between portions of those with many, while one with few is served
+AT_WORK: Final = 16  # requests begun of one with many, where others come too
+OTHERS_S: Final = 1.0  # so long after one with few has been served, others come
+NUMBER_AGAIN_S: Final = 0.25  # a full queue at 0.5 ms each
+RATE_AGAIN_S: Final = 1.0  # until the whole rate is there again
 FORGET_AT: Final = 10_000  # rates of those who asked are kept for so many at least
 
 Start = Callable[[], None]
@@ -26,12 +33,23 @@ class Share(NamedTuple):
     per_s: float  # requests, over a second or more
 
 
+class Beyond(NamedTuple):
+    """Why somebody has to wait, and for how long."""
+
+    why: str
+    again_s: float
+
+
 class _Asker:
     def __init__(self, share: Share) -> None:
         self.in_hand = 0
+        self.at_work = 0
         self.bytes = 0
         self.left = share.per_s  # requests that he may still send at once
         self.at_s = 0.0
+
+
+_Queues = OrderedDict[str, deque[tuple[int, Start]]]
 
 
 class Turns:
@@ -40,42 +58,71 @@ class Turns:
     def __init__(self, share: Share) -> None:
         self._share = share
         self._askers: dict[str, _Asker] = {}
-        self._queues: OrderedDict[str, deque[tuple[int, Start]]] = OrderedDict()
+        self._few = _Queues()
+        self._many = _Queues()
+        self._with_few = 0  # askers with something in hand, and no more than FEW
         self._loop = asyncio.get_running_loop()
         self._is_due = False
+        self._later: asyncio.TimerHandle | None = None
+        self._many_at_s = 0.0
+        self._others_until_s = 0.0
         self._waiting = 0
+        self._in_hand = 0
+        one = "of one tenant"
+        self._number = Beyond(f"at most {share.in_hand} requests {one} at once", NUMBER_AGAIN_S)
+        self._bytes = Beyond(
+            f"at most {share.bytes_in_hand} bytes {one}'s requests at once", NUMBER_AGAIN_S
+        )
+        self._rate = Beyond(f"at most {share.per_s:g} requests {one} a second", RATE_AGAIN_S)
 
-    def join(self, asker: str, size: int, work: int, start: Start) -> str:
-        """Wait for a turn; ``start`` is called when it has come. ``work``: about how much it is, of
-        ``PORTION``. Returns why not, "" = it waits. Whoever joined leaves once, when all is done.
-        """
-        share, now_s = self._share, self._loop.time()
+    def beyond(self, asker: str, size: int) -> Beyond | None:
+        """Why one more request of his must not join, if so."""
         one = self._askers.get(asker)
         if one is None:
-            self._tidy(now_s)
-            one = self._askers[asker] = _Asker(share)
-            one.at_s = now_s
+            one = self._new(asker)
+        share = self._share
         if one.in_hand >= share.in_hand:
-            return f"at most {share.in_hand} requests of one tenant at once"
+            return self._number
         if one.bytes and one.bytes + size > share.bytes_in_hand:
-            return f"at most {share.bytes_in_hand} bytes of one tenant's requests at once"
+            return self._bytes
+        now_s = self._loop.time()
         one.left = min(share.per_s, one.left + (now_s - one.at_s) * share.per_s)
         one.at_s = now_s
-        if one.left < 1:
-            return f"at most {share.per_s:g} requests of one tenant a second"
+        return self._rate if one.left < 1 else None
+
+    def join(self, asker: str, size: int, work: int, start: Start) -> None:
+        """Wait for a turn, if nothing is ``beyond``; ``start`` is called when it has come.
+        ``work``: about how much it is, of ``PORTION``. Whoever joined leaves once, at its end.
+        """
+        one = self._askers[asker]
         one.left -= 1
         one.in_hand += 1
         one.bytes += size
-        self._queues.setdefault(asker, deque()).append((work, start))
+        if one.in_hand == 1:
+            self._with_few += 1
+        elif one.in_hand == FEW + 1:
+            self._with_few -= 1
+        is_many = one.in_hand > FEW or asker in self._many
+        queues = self._many if is_many else self._few
+        queues.setdefault(asker, deque()).append((work, start))
         self._waiting += 1
+        self._in_hand += 1
         self._call()
-        return ""
 
     def leave(self, asker: str, size: int) -> None:
         """A request that joined is over."""
         one = self._askers[asker]
+        self._in_hand -= 1
         one.in_hand -= 1
+        one.at_work -= 1
         one.bytes -= size
+        if one.in_hand == 0:
+            self._with_few -= 1
+            self._others_until_s = self._loop.time() + OTHERS_S
+        elif one.in_hand == FEW:
+            self._with_few += 1
+        if self._many and not self._with_few:
+            self._call()
 
     def is_new(self, asker: str) -> bool:
         """Whether somebody has next to nothing in hand."""
@@ -83,9 +130,21 @@ class Turns:
         return one is None or one.in_hand < FEW
 
     @property
+    def in_hand(self) -> int:
+        """Requests, waiting and at work."""
+        return self._in_hand
+
+    @property
     def waiting(self) -> int:
         """Requests whose turn has not come."""
         return self._waiting
+
+    def _new(self, asker: str) -> _Asker:
+        now_s = self._loop.time()
+        self._tidy(now_s)
+        one = self._askers[asker] = _Asker(self._share)
+        one.at_s = now_s
+        return one
 
     def _call(self) -> None:
         if not self._is_due:
@@ -94,19 +153,46 @@ class Turns:
 
     def _begin(self) -> None:
         self._is_due = False
-        left = PORTION
-        while self._queues and left > 0:
-            asker, queue = next(iter(self._queues.items()))
+        now_s = self._loop.time()
+        most = AT_WORK if now_s < self._others_until_s else self._share.in_hand
+        left = self._portion(self._few, PORTION, self._share.in_hand)
+        began = 0
+        if self._many and self._with_few:
+            if now_s >= self._many_at_s:
+                self._many_at_s = now_s + PATIENCE_S
+                self._portion(self._many, PORTION, most)
+            if self._later is None:
+                self._later = self._loop.call_later(PATIENCE_S, self._wake)
+        elif self._many:
+            began = left - self._portion(self._many, left, most)
+        if self._few or began:
+            self._call()
+
+    def _wake(self) -> None:
+        self._later = None
+        if self._many:
+            self._call()
+
+    def _portion(self, queues: _Queues, left: int, most: int) -> int:
+        """Begin so much, one of each in turn who has less than ``most`` at work; what is left."""
+        passed = 0
+        while left > 0 and passed < len(queues):
+            asker, queue = next(iter(queues.items()))
+            one = self._askers[asker]
+            if one.at_work >= most:
+                queues.move_to_end(asker)
+                passed += 1
+                continue
             work, start = queue.popleft()
             if queue:
-                self._queues.move_to_end(asker)
+                queues.move_to_end(asker)
             else:
-                del self._queues[asker]
+                del queues[asker]
+            one.at_work += 1
             left -= work
             self._waiting -= 1
             start()
-        if self._queues:
-            self._call()
+        return left
 
     def _tidy(self, now_s: float) -> None:
         """Whoever has nothing in hand and his whole rate again is as if he had never asked."""

@@ -474,6 +474,7 @@ class Client:
         deadline = loop.time() + self.timeout_s
         failures = 0
         while True:
+            wait_s = 0.0
             left_s = deadline - loop.time()
             try:
                 message = await conn.request(
@@ -485,6 +486,7 @@ class Client:
                 problem: Exception = RefusedError(reply)
                 if not reply.retry:
                     raise problem
+                wait_s = reply.retry_after_s * self._chance.uniform(1.0, 1.5)  # not all at once
             except TooLarge as error:
                 raise TooLargeError(len(body), limit_bytes) from error
             except NotPermitted as error:
@@ -493,7 +495,7 @@ class Client:
                 problem = UnavailableError(str(error))
                 problem.__cause__ = error
             failures += 1
-            pause_s = BACKOFF.delay_s(failures, self._chance)
+            pause_s = max(wait_s, BACKOFF.delay_s(failures, self._chance))
             if loop.time() + pause_s >= deadline:
                 raise problem
             await asyncio.sleep(pause_s)

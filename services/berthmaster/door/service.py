@@ -152,7 +152,7 @@ class Shell:
             },
             version="1.0.0",
             description="What agents of worker clusters take and tell",
-            overloaded=lambda why: encode(overloaded(f"{why}; ask again")),
+            overloaded=lambda beyond: encode(overloaded(f"{beyond.why}; ask again")),
             failed=lambda _, error: encode(unavailable(f"the request failed: {error}")),
             max_concurrent=MAX_OPEN,
             answer_limit_s=ANSWER_LIMIT_S,

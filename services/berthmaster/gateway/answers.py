@@ -35,9 +35,11 @@ def not_stored(trouble: str) -> Refusal:
     return unavailable(f"{trouble}; repeating the request is safe")
 
 
-def overloaded(why: str) -> Refusal:
+def overloaded(why: str, again_s: float = 0.0) -> Refusal:
     """Too much of it now; asking again later may help."""
-    return Refusal(code="overloaded", field="", value="", expected=why, retry=True)
+    return Refusal(
+        code="overloaded", field="", value="", expected=why, retry=True, retry_after_s=again_s
+    )
 
 
 def conflict(workload_id: str, other: str) -> Refusal:

@@ -120,7 +120,7 @@ class Shell:
             },
             version=version("berthmaster"),
             description="Takes, changes and shows workloads; takes operators' orders",
-            overloaded=lambda why: encode(overloaded(why)),
+            overloaded=lambda beyond: encode(overloaded(beyond.why, beyond.again_s)),
             failed=lambda _, __: encode(unavailable("the gateway failed; repeating is safe")),
             max_concurrent=limit,
             fairness=Fairness(subjects.asker, share),

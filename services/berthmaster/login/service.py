@@ -18,6 +18,7 @@ from berthmaster.bus.errors import TooLarge
 from berthmaster.bus.joining import joined
 from berthmaster.bus.keys import KeysError, account_of, signer
 from berthmaster.bus.subjects import LOGIN, SubjectError
+from berthmaster.bus.turns import Beyond
 from berthmaster.kubernetes.errors import BadConfig
 from berthmaster.login.bucket import Bucket
 from berthmaster.login.errors import LoginError, Refused, Unavailable
@@ -154,8 +155,8 @@ def refusal(code: Code, field: str, value: str, expected: str, *, retry: bool = 
     return Refusal(code=code, field=field, value=value[:64], expected=expected, retry=retry)
 
 
-def _overloaded(why: str) -> bytes:
-    return encode(refusal("overloaded", "", "", why, retry=True))
+def _overloaded(beyond: Beyond) -> bytes:
+    return encode(refusal("overloaded", "", "", beyond.why, retry=True))
 
 
 def _failed(subject: str, error: Exception) -> bytes:

@@ -51,6 +51,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     value: str  # what was sent there, shortened
     expected: str  # what would be right, in words
     retry: bool = False  # True: the same request may succeed later
+    retry_after_s: float = 0.0  # sooner it will hardly; 0 = nobody knows when
 
 
 class StrictToleration(Toleration, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -31,7 +31,7 @@ class WhyEndpoint:
             {"why": Endpoint(subjects.api_of_all_tenants("why"), self._answer)},
             version="1.0.0",
             description="Why there, why not yet, of what goes by way of the hub",
-            overloaded=lambda why: encode(_busy(f"{why}; ask again")),
+            overloaded=lambda beyond: encode(_busy(f"{beyond.why}; ask again", beyond.again_s)),
             failed=lambda _, error: encode(_busy(f"the question failed: {error}")),
             max_concurrent=AT_ONCE,
             fairness=Fairness(subjects.asker, SHARE),
@@ -49,5 +49,12 @@ class WhyEndpoint:
         return encode(reply) if reply is not None else None
 
 
-def _busy(expected: str) -> Refusal:
-    return Refusal(code="unavailable", field="", value="", expected=expected, retry=True)
+def _busy(expected: str, again_s: float = 0.0) -> Refusal:
+    return Refusal(
+        code="unavailable",
+        field="",
+        value="",
+        expected=expected,
+        retry=True,
+        retry_after_s=again_s,
+    )

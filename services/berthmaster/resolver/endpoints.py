@@ -66,7 +66,7 @@ class Questions:
             },
             version="1.0.0",
             description="Why there, why not yet, and what if",
-            overloaded=lambda why: encode(_busy(f"{why}; ask again")),
+            overloaded=lambda beyond: encode(_busy(f"{beyond.why}; ask again", beyond.again_s)),
             failed=lambda _, error: encode(_busy(f"the question failed: {error}")),
             max_concurrent=AT_ONCE,
             fairness=Fairness(subjects.asker, SHARE),
@@ -169,5 +169,12 @@ class Questions:
         return None
 
 
-def _busy(expected: str) -> Refusal:
-    return Refusal(code="unavailable", field="", value="", expected=expected, retry=True)
+def _busy(expected: str, again_s: float = 0.0) -> Refusal:
+    return Refusal(
+        code="unavailable",
+        field="",
+        value="",
+        expected=expected,
+        retry=True,
+        retry_after_s=again_s,
+    )

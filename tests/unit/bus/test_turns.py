@@ -4,9 +4,21 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from berthmaster.bus.turns import PORTION, Share, Turns
+import pytest
+
+from berthmaster.bus import turns as module
+from berthmaster.bus.turns import AT_WORK, FEW, PORTION, Beyond, Share, Turns
 
 SHARE = Share(in_hand=4, bytes_in_hand=100, per_s=1000.0)
+
+
+def join(
+    turns: Turns, asker: str, size: int = 1, work: int = 1, start: Callable[[], None] = lambda: None
+) -> Beyond | None:
+    """As serve() does it."""
+    if (beyond := turns.beyond(asker, size)) is None:
+        turns.join(asker, size, work, start)
+    return beyond
 
 
 def in_turns(work: Callable[[Turns, list[str]], None], share: Share = SHARE) -> list[str]:
@@ -26,7 +38,7 @@ def in_turns(work: Callable[[Turns, list[str]], None], share: Share = SHARE) -> 
 def test_each_has_one_turn_before_any_has_a_second() -> None:
     def work(turns: Turns, begun: list[str]) -> None:
         for name in ("a1", "a2", "a3", "b1", "c1"):
-            assert turns.join(name[0], 1, 1, partial(begun.append, name)) == ""
+            assert join(turns, name[0], start=partial(begun.append, name)) is None
 
     assert in_turns(work) == ["a1", "b1", "c1", "a2", "a3", "|"]
 
@@ -34,7 +46,7 @@ def test_each_has_one_turn_before_any_has_a_second() -> None:
 def test_between_portions_the_event_loop_runs() -> None:
     def work(turns: Turns, begun: list[str]) -> None:
         for name in ("a1", "a2", "b1"):
-            turns.join(name[0], 1, PORTION, partial(begun.append, name))
+            join(turns, name[0], 1, PORTION, partial(begun.append, name))
 
     assert in_turns(work) == ["a1", "|", "b1", "|", "a2", "|"]
 
@@ -43,18 +55,17 @@ def test_what_is_beyond_number_bytes_or_rate_is_refused_until_something_is_over(
     async def run() -> None:
         turns = Turns(SHARE)
 
-        def join(size: int = 1, who: str = "a") -> str:
-            return turns.join(who, size, 1, lambda: None)
-
-        assert [join() for _ in range(4)] == [""] * 4
-        assert join() == "at most 4 requests of one tenant at once"
-        assert join(who="b") == ""
+        number = Beyond("at most 4 requests of one tenant at once", 0.25)
+        assert [join(turns, "a") for _ in range(5)] == [*[None] * 4, number]
+        assert join(turns, "b") is None
         turns.leave("a", 1)
-        assert join(98) == "at most 100 bytes of one tenant's requests at once"
-        assert join(97) == ""
+        assert join(turns, "a", 98) == Beyond(
+            "at most 100 bytes of one tenant's requests at once", 0.25
+        )
+        assert join(turns, "a", 97) is None
         slow = Turns(SHARE._replace(per_s=2.0))
-        told = [slow.join("a", 1, 1, lambda: None) for _ in range(3)]
-        assert told == ["", "", "at most 2 requests of one tenant a second"]
+        rate = Beyond("at most 2 requests of one tenant a second", 1.0)
+        assert [join(slow, "a") for _ in range(3)] == [None, None, rate]
 
     asyncio.run(run())
 
@@ -62,7 +73,56 @@ def test_what_is_beyond_number_bytes_or_rate_is_refused_until_something_is_over(
 def test_one_request_may_be_larger_than_all_that_may_be_in_hand() -> None:
     async def run() -> None:
         turns = Turns(SHARE)
-        assert turns.join("a", 1000, 1, lambda: None) == ""
-        assert turns.join("a", 1, 1, lambda: None) != ""
+        assert join(turns, "a", 1000) is None
+        assert join(turns, "a", 1) is not None
+
+    asyncio.run(run())
+
+
+LARGE = Share(in_hand=100, bytes_in_hand=1000, per_s=1000.0)
+
+
+def test_while_one_with_few_is_served_one_with_many_has_a_portion_and_then_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "PATIENCE_S", 600.0)
+    monkeypatch.setattr(module, "AT_WORK", 100)
+
+    async def run() -> list[str]:
+        turns, begun = Turns(LARGE), list[str]()
+        for _ in range(2 * PORTION + FEW):
+            join(turns, "many", start=partial(begun.append, "many"))
+        join(turns, "few", start=partial(begun.append, "few"))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        begun.append("|")
+        turns.leave("few", 1)
+        while turns.waiting:
+            await asyncio.sleep(0)
+        return begun
+
+    begun = asyncio.run(run())
+    first, then = begun[: begun.index("|")], begun[begun.index("|") + 1 :]
+    assert first.index("few") <= 1  # those with few come first
+    assert first.count("many") == FEW + PORTION
+    assert then == ["many"] * PORTION
+
+
+def test_where_others_come_too_so_much_of_one_is_at_work_and_the_next_when_one_is_over() -> None:
+    async def run() -> None:
+        turns, begun = Turns(LARGE), list[int]()
+        join(turns, "other")
+        await asyncio.sleep(0)
+        turns.leave("other", 1)
+        for number in range(AT_WORK + 3):
+            join(turns, "many", start=partial(begun.append, number))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert begun == list(range(AT_WORK))
+        turns.leave("many", 1)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert begun == list(range(AT_WORK + 1))
+        assert turns.in_hand == AT_WORK + 2
 
     asyncio.run(run())

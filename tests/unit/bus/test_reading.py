@@ -1,0 +1,98 @@
+"""What is read is what the library reads, however the bytes are cut, and takers come before it."""
+
+import asyncio
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from berthmaster.bus.nats_py import errors
+from berthmaster.bus.reading import Reading
+
+# isort: split
+from nats.protocol.parser import Parser
+
+STREAM = (
+    b"PING\r\n"
+    b"MSG a.b 1 5\r\nhello\r\n"
+    b"MSG a.b 2 _INBOX.x 13\r\nMSG a 1 0\r\n\r\n\r\n"
+    b"HMSG a.c 1 12 15\r\nNATS/1.0\r\n\r\nabc\r\n"
+    b"+OK\r\n"
+    b"HMSG a.c 2 _INBOX.y 12 14\r\nNATS/1.0\r\n\r\nde\r\n"
+    b"-ERR 'Permissions Violation'\r\nPONG\r\n"
+    b"MSG a.d 1 0\r\n\r\n"
+)
+
+
+class Told:
+    """Stands for the client: what the parser tells it, in order."""
+
+    def __init__(self) -> None:
+        self.all: list[Any] = []
+
+    async def _process_msg(self, *message: object) -> None:
+        self.all.append(message)
+
+    async def _process_ping(self) -> None:
+        self.all.append("ping")
+
+    async def _process_pong(self) -> None:
+        self.all.append("pong")
+
+    async def _process_err(self, text: str) -> None:
+        self.all.append(text)
+
+
+def heard(parser: Parser, cuts: list[int]) -> None:
+    async def run() -> None:
+        bounds = [0, *sorted(cuts), len(STREAM)]
+        for begin, end in pairwise(bounds):
+            await parser.parse(STREAM[begin:end])
+
+    asyncio.run(run())
+
+
+CUTS = st.lists(st.integers(0, len(STREAM)), max_size=8)
+
+
+@given(CUTS)
+def test_it_tells_what_the_librarys_parser_tells(cuts: list[int]) -> None:
+    ours, theirs = Told(), Told()
+    heard(Reading(ours), cuts)
+    heard(Parser(theirs), [])
+    assert len(ours.all) == 8
+    assert ours.all == theirs.all
+
+
+@given(CUTS)
+def test_a_taker_has_the_messages_of_its_subscription_and_the_library_the_others(
+    cuts: list[int],
+) -> None:
+    client, taken = Told(), []
+    reading = Reading(client)
+    reading.takers[b"2"] = lambda *message: taken.append(message)
+    heard(reading, cuts)
+    assert taken == [(b"a.b", b"_INBOX.x", b"MSG a 1 0\r\n\r\n"), (b"a.c", b"_INBOX.y", b"de")]
+    assert [each[0] for each in client.all if isinstance(each, tuple)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "line", [b"MSG a b\r\n", b"MSG a 1 x\r\n", b"HMSG 5\r\n", b"\r\n", b"HI\r\n"]
+)
+def test_what_is_no_protocol_is_an_error(line: bytes) -> None:
+    with pytest.raises(errors.ProtocolError):
+        asyncio.run(Reading(Told()).parse(line))
+
+
+def test_what_was_read_of_one_connection_is_no_part_of_the_next() -> None:
+    async def run() -> list[Any]:
+        client = Told()
+        reading = Reading(client)
+        await reading.parse(b"MSG a 1 50\r\nhalf")
+        reading.reset()
+        await reading.parse(b"PING\r\n")
+        return client.all
+
+    assert asyncio.run(run()) == ["ping"]
