@@ -137,12 +137,17 @@ async def run() -> dict[str, float]:
             for reader in readers:
                 reader.cancel()
             kept = (await stream_info(conn, ARCHIVE)).state
+            left = (await stream_info(conn, WORKLOADS)).state
+            after_mib = resident_mib(server.pid)
     return {
         "stories_per_s": STORIES / took_s,
         "written_per_s": STORIES / written_s,
         "ratio": written_s / took_s,
         "server_full_mib": full_mib,
+        "server_after_mib": after_mib,
         "archived_count": float(kept.messages),
+        "archive_subjects_count": float(kept.num_subjects),
+        "log_subjects_count": float(left.num_subjects),
     }
 
 
