@@ -33,11 +33,13 @@ MODULES = {
     "simulation": ("simulation",),
     "chaos": ("chaos", "outages"),
     "flood": ("flood",),
+    "crowd": ("crowd",),
     "archive": ("archive",),
 }
 ONLY_BY_NAME = {
     "archive",
     "chaos",
+    "crowd",
     "flood",
     "kubernetes",
     "lookback",

@@ -40,7 +40,8 @@ BARE_APPENDS = 3000
 SHORT_FLOOD_JOBS = 5000
 SETTLE_LIMIT_S = 120.0
 MEMORY = Path("/dev/shm")  # files in memory, where a system has them
-IN_MEMORY = (
+PARTS = ("three", "unsynced")
+COMPARED = (
     "submit_reply_p50_ms",
     "submit_reply_p99_ms",
     "submit_to_running_p50_ms",
@@ -189,11 +190,18 @@ async def bare_appends(log: EventLog) -> dict[str, float]:
     }
 
 
-async def run(sync: Sync, flood_jobs: int, where: Path | None = None) -> dict[str, float]:
+async def run(
+    sync: Sync, flood_jobs: int, where: Path | None = None, servers: int = 1
+) -> dict[str, float]:
     """Everything up, its files in some folder, and measured."""
     with tempfile.TemporaryDirectory(dir=where) as folder:
         options = UpOptions(
-            folder=Path(folder) / "up", nodes=400, speed=1e6, sync=sync, log_level="warning"
+            folder=Path(folder) / "up",
+            nodes=400,
+            speed=1e6,
+            sync=sync,
+            servers=servers,
+            log_level="warning",
         )
         async with Stack(options, announce=False) as stack:
             found = stack.connection
@@ -252,12 +260,19 @@ async def measured(stack: Stack, client: Client, flood_jobs: int) -> dict[str, f
     return figures
 
 
-def measure(sync: Sync = "always") -> dict[str, float]:
-    """Everything, on a server that syncs each write (or does not: "default")."""
+def measure(part: str = "") -> dict[str, float]:
+    """Everything, on a server that syncs each write. Parts: one that does not; one against three
+    that hold each stream together, on one machine."""
+    if part == "three":
+        one = asyncio.run(run("always", SHORT_FLOOD_JOBS))
+        three = asyncio.run(run("always", SHORT_FLOOD_JOBS, servers=3))
+        figures = {f"one_{name}": one[name] for name in COMPARED}
+        return figures | {f"three_{name}": three[name] for name in COMPARED}
+    sync: Sync = "default" if part == "unsynced" else "always"
     figures = {"synced_writes_flag": float(sync == "always")}
     figures |= asyncio.run(bare(sync))
     figures |= asyncio.run(run(sync, FLOOD_JOBS))
     if os.access(MEMORY, os.W_OK):
         memory = asyncio.run(run(sync, SHORT_FLOOD_JOBS, MEMORY))
-        figures |= {f"in_memory_{name}": memory[name] for name in IN_MEMORY}
+        figures |= {f"in_memory_{name}": memory[name] for name in COMPARED}
     return figures
