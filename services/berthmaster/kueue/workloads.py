@@ -23,6 +23,7 @@ class Container(Struct, frozen=True):
     """One container."""
 
     resources: Resources | None = None
+    restart_policy: str | None = None  # Always, on an init container: a sidecar
 
 
 class Requirement(Struct, frozen=True):
@@ -66,6 +67,14 @@ class PodToleration(Struct, frozen=True):
     effect: str | None = None
 
 
+class ResourceClaim(Struct, frozen=True):
+    """Devices that a pod asks for by an object of its own (dynamic resource allocation)."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
 class PodSpec(Struct, frozen=True):
     """What decides where a pod can run."""
 
@@ -74,11 +83,19 @@ class PodSpec(Struct, frozen=True):
     node_selector: dict[str, str] | None = None
     affinity: Affinity | None = None
     tolerations: tuple[PodToleration, ...] | None = None
+    resource_claims: tuple[ResourceClaim, ...] | None = None
+
+
+class TemplateMetadata(Struct, frozen=True):
+    """Of a pod template."""
+
+    annotations: dict[str, str] | None = None
 
 
 class PodTemplate(Struct, frozen=True):
     """Of a pod set."""
 
+    metadata: TemplateMetadata | None = None
     spec: PodSpec | None = None
 
 

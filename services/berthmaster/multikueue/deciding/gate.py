@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from berthmaster.accelerators.table import How, how_of
 from berthmaster.engine.fleet.arrays import ABSENT
 from berthmaster.engine.fleet.clusters import Cluster
 from berthmaster.engine.fleet.fleet import WHOLE, Fleet
@@ -36,8 +37,10 @@ from berthmaster.messages.fleet import QueueReport
 from berthmaster.messages.workload import JobRequest, PodSet
 from berthmaster.multikueue.deciding.job_manifest import place_of
 from berthmaster.multikueue.known.bus_state import BusState
+from berthmaster.multikueue.known.devices import has
 from berthmaster.multikueue.known.hub import ClusterRef, Rules
 from berthmaster.multikueue.known.labelled_nodes import Labels
+from berthmaster.multikueue.known.requests import Required
 from berthmaster.multikueue.settings import HubPolicy
 
 NOT_LISTED: Final = "not in the MultiKueueConfig"
@@ -53,6 +56,7 @@ class Asked(NamedTuple):
     local_queue: str
     request: JobRequest
     asks: tuple[Ask, ...]  # of a worker's quota
+    required: Required = ()  # of its nodes, beside what the engine looks for
 
 
 class Standing(NamedTuple):
@@ -158,6 +162,9 @@ class HubGate(Gate):
         unsuited = self._none_suits.get(name, "")
         if unsuited and not self._may_come(report, unsuited):
             return Standing(unsuited)
+        missing, lacking = self._missing(name, report)
+        if missing:
+            return Standing(missing)
         labels = [_labels_of(report, flavors) for flavors in quota.flavors]
         room = self._room(name, labels)
         asks = gpus_of(request)
@@ -165,8 +172,8 @@ class HubGate(Gate):
         note = ""
         if not quota.now:
             tier = NO_QUOTA
-        elif unsuited or not room.holds:
-            tier, note = NO_NODES, room.lacks
+        elif unsuited or lacking or not room.holds:
+            tier, note = NO_NODES, room.lacks or lacking
         else:
             has_all = all(free[each] >= gpus for each, gpus in asks.items())
             tier = FITS if room.fits and has_all else BUSY
@@ -196,6 +203,22 @@ class HubGate(Gate):
             if leads_to is not None:
                 quotas.charge(leads_to[0].queue, asks_of(request))
         return quotas
+
+    def _missing(self, cluster: str, report: QueueReport) -> tuple[str, str]:
+        """(what neither its nodes nor its queue has, what its nodes alone do not have)."""
+        fleet, lacking = self._know.view.fleet, ""
+        for resource, count in self._asked.required:
+            granted = any(resource in flavor.resources for flavor in report.flavors)
+            if how_of(resource) is How.OTHER:
+                if not granted:
+                    return f"ClusterQueue {report.queue} grants no {resource}", ""
+            elif not any(
+                has(fleet.report_at(slot), resource, count) for slot in fleet.slots_of(cluster)
+            ):
+                if not granted:
+                    return f"no node has {count} {resource}", ""
+                lacking = lacking or f"no node has {count} {resource}"
+        return "", lacking
 
     def _may_come(self, report: QueueReport, unsuited: str) -> bool:
         """Whether nodes that suit may be yet to come: the quota grants what no node has. For what

@@ -23,7 +23,7 @@ from berthmaster.messages.workload import JobRequest
 from berthmaster.multikueue.deciding.gate import NO_REPORT, Asked, HubGate
 from berthmaster.multikueue.known.bus_state import BusState
 from berthmaster.multikueue.known.hub import ClusterRef
-from berthmaster.multikueue.known.requests import by_resource, read_asks
+from berthmaster.multikueue.known.requests import by_resource, read_asks, read_required
 from berthmaster.multikueue.known.workload_view import WorkloadView
 from berthmaster.multikueue.settings import HubPolicy
 
@@ -78,7 +78,8 @@ def shortlist_for(
         return HubShortlist((), {}, (), None)
     request = by_resource(bus.request or JobRequest(id=bus.id))
     asks = read_asks(hub, request)
-    asked = Asked(bus.key, hub.metadata.namespace, hub.spec.queue_name, request, asks)
+    required = read_required(hub, asks)
+    asked = Asked(bus.key, hub.metadata.namespace, hub.spec.queue_name, request, asks, required)
     snapshot = know.snapshot(policy, now_s)
     gate = HubGate(know, snapshot, rules, asked, policy)
     found = filter_and_rank(know.view, snapshot, request, shape_of(request), gate)

@@ -3,25 +3,24 @@
 Rules of this file:
 
 - A Workload is never left standing because something in it is odd: what cannot be read is counted
-  as nothing asked for, and each such thing is named, so that people hear of it.
+  as nothing asked for, and each such thing is named, so that people hear of it. Accelerators that
+  are read and cannot be ranked are required of clusters all the same (devices.py).
 - Only what limits clusters is read: requests, node labels, GPU models, tolerations. Expressions
   that are no plain "this label has this value" are left to Kueue and the scheduler.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 
-from berthmaster.accelerators.table import AMD, MIG, NVIDIA
+from berthmaster.accelerators.table import NVIDIA, How, how_of
 from berthmaster.engine.fleet.models import EXACTLY, PRODUCT
-from berthmaster.engine.fleet.shares import profile_milli
 from berthmaster.kubernetes.quantity import QuantityError, milli, whole
 from berthmaster.kueue.asks import asks_of
 from berthmaster.kueue.quota import PODS, Ask
 from berthmaster.kueue.workloads import (
-    Container,
     KueuePodSet,
     KueueWorkload,
     PodSpec,
@@ -39,9 +38,9 @@ from berthmaster.messages.workload import (
     PodSet,
     Toleration,
 )
+from berthmaster.multikueue.known.devices import WHOLE, amounts_of, devices_of
 
 MIB: Final = 1024 * 1024
-WHOLE: Final = 1000
 MAX_CPU_MILLI: Final = 10_000_000
 MAX_MEMORY_MIB: Final = 1 << 30
 MAX_PRIORITY: Final = 1_000_000
@@ -50,6 +49,9 @@ MAX_LABELS: Final = 64
 UID_CHARS: Final = 8
 _NOT_PLAIN: Final = re.compile(r"[^a-z0-9-]+")
 _EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+
+
+Required = tuple[tuple[str, int], ...]  # resource, how many on one node
 
 
 class Read(NamedTuple):
@@ -126,17 +128,46 @@ def read_asks(workload: KueueWorkload, request: JobRequest) -> tuple[Ask, ...]:
     admission = workload.status.admission if workload.status is not None else None
     assigned = (admission.pod_set_assignments if admission is not None else None) or ()
     usage = {one.name: one.resource_usage for one in assigned}
-    found = [one for one in workload.spec.pod_sets or () if one.count != 0][:MAX_POD_SETS]
-    known = asks_of(request)
-    if len(found) != len(request.pod_sets) or not all(usage.get(one.name) for one in found):
-        return known
+    found = _sets(workload)
+    if len(found) != len(request.pod_sets):
+        return asks_of(request)
+    sets = tuple(zip(found, request.pod_sets, strict=True))
     try:
-        return tuple(
-            Ask(pods, (_counted(usage[one.name] or {}),))
-            for one, pods in zip(found, request.pod_sets, strict=True)
-        )
+        if all(usage.get(one.name) for one in found):
+            return tuple(Ask(pods, (_counted(usage[one.name] or {}),)) for one, pods in sets)
     except QuantityError:
-        return known
+        pass
+    return tuple(Ask(pods, (_named_by(one, pods),)) for one, pods in sets)
+
+
+def read_required(workload: KueueWorkload, asks: Sequence[Ask]) -> Required:
+    """What a cluster must have by its name, whatever its room. What nodes do not tell of is left to
+    quota; what the hub's Kueue was told not to count, no worker's quota can be asked for."""
+    admitted = workload.status is not None and workload.status.admission is not None
+    counted = {name for ask in asks for way in ask.ways for name in way}
+    required: dict[str, int] = {}
+    for one in _sets(workload):
+        amounts = amounts_of(_spec(one), "", [])
+        for name, count in devices_of(one.template, amounts, "", []).required.items():
+            if how_of(name) is not How.OTHER or name in counted or not admitted:
+                required[name] = max(required.get(name, 0), count)
+    return tuple(sorted(required.items()))
+
+
+def _named_by(one: KueuePodSet, pods: PodSet) -> dict[str, int]:
+    """What its quota is, by the resources' names that its pods ask by."""
+    amounts = amounts_of(_spec(one), "", [])
+    asked = {name: n for name, n in amounts.items() if how_of(name) is not None}
+    asked |= {"cpu": pods.cpu_milli, "memory": pods.memory_mib}
+    return {name: n * pods.count for name, n in asked.items() if n}
+
+
+def _sets(workload: KueueWorkload) -> list[KueuePodSet]:
+    return [one for one in workload.spec.pod_sets or () if one.count != 0][:MAX_POD_SETS]
+
+
+def _spec(pods: KueuePodSet) -> PodSpec:
+    return (pods.template.spec if pods.template is not None else None) or PodSpec()
 
 
 def _counted(usage: Mapping[str, Quantity]) -> dict[str, int]:
@@ -154,7 +185,7 @@ def _counted(usage: Mapping[str, Quantity]) -> dict[str, int]:
 
 
 def _pod_set(pods: KueuePodSet, problems: list[str]) -> PodSet:
-    spec = (pods.template.spec if pods.template is not None else None) or PodSpec()
+    spec = _spec(pods)
     name = re.sub(r"[^a-z0-9-]+", "-", pods.name.lower())[:63].strip("-") or "main"
     where = f"pod set {pods.name[:63]}"
     count = _within(pods.count, 1, MAX_PODS, f"{where}: {pods.count} pods", problems)
@@ -162,9 +193,9 @@ def _pod_set(pods: KueuePodSet, problems: list[str]) -> PodSet:
     if len(labels) > MAX_LABELS:
         problems.append(f"{where}: {len(labels)} node labels, only {MAX_LABELS} are looked at")
         labels = dict(sorted(labels.items())[:MAX_LABELS])
-    cpu = _total(spec, "cpu", where, problems, thousandths=True)
-    memory = -(-_total(spec, "memory", where, problems) // MIB)
-    gpus = _gpus(spec, where, problems)
+    amounts = amounts_of(spec, where, problems)
+    cpu, memory = amounts.get("cpu", 0), -(-amounts.get("memory", 0) // MIB)
+    gpus = devices_of(pods.template, amounts, where, problems)
     return PodSet(
         name=name,
         count=count,
@@ -174,6 +205,7 @@ def _pod_set(pods: KueuePodSet, problems: list[str]) -> PodSet:
             gpus.number, 0, MAX_GPUS_A_POD, f"{where}: {gpus.number} GPUs a pod", problems
         ),
         gpu_milli=gpus.milli,
+        gpu_memory_mib=gpus.memory_mib,
         mig_profile=gpus.profile,
         gpu_resource=gpus.resource,
         gpu_models=models[:32],
@@ -182,76 +214,11 @@ def _pod_set(pods: KueuePodSet, problems: list[str]) -> PodSet:
     )
 
 
-class _Gpus(NamedTuple):
-    """What each pod asks for."""
-
-    number: int = 0
-    resource: str = ""  # of whole ones
-    profile: str = ""  # of MIG
-    milli: int = WHOLE
-
-
-def _gpus(spec: PodSpec, where: str, problems: list[str]) -> _Gpus:
-    """By the resource's very name: whoever asks for one maker's GPUs is not served by another's."""
-    whole = {name: n for name in (NVIDIA, AMD) if (n := _total(spec, name, where, problems))}
-    if len(whole) > 1:
-        problems.append(f"{where}: GPUs of two makers: only {NVIDIA} is looked at")
-    if whole:
-        resource = next(iter(whole))
-        return _Gpus(whole[resource], resource)
-    containers = (*(spec.containers or ()), *(spec.init_containers or ()))
-    names = {
-        name
-        for one in containers
-        if one.resources is not None
-        for named in (one.resources.requests, one.resources.limits)
-        for name in named or ()
-    }
-    slices = {name: _total(spec, name, where, problems) for name in names if name.startswith(MIG)}
-    for name, count in sorted(slices.items()):
-        profile = name.removeprefix(MIG)
-        milli_of_gpu = profile_milli(profile)
-        if count == 1 and len(slices) == 1 and milli_of_gpu is not None:
-            return _Gpus(1, "", profile, milli_of_gpu)
-    return _Gpus()  # several slices a pod: their quota counts, and CPU for room
-
-
 def _within(value: int, least: int, most: int, what: str, problems: list[str]) -> int:
     bounded = max(least, min(most, value))
     if bounded != value:
         problems.append(f"{what}, counted as {bounded}")
     return bounded
-
-
-def _total(
-    spec: PodSpec, resource: str, where: str, problems: list[str], *, thousandths: bool = False
-) -> int:
-    """What a pod takes: all its containers together, or the greediest init container."""
-
-    def of(container: Container) -> int:
-        return _asked(container, resource, where, problems, thousandths=thousandths)
-
-    together = sum(of(one) for one in spec.containers or ())
-    return max([together, *(of(one) for one in spec.init_containers or ())])
-
-
-def _asked(
-    container: Container, resource: str, where: str, problems: list[str], *, thousandths: bool
-) -> int:
-    resources = container.resources
-    if resources is None:
-        return 0
-    asked: Quantity = (resources.requests or {}).get(resource)
-    if asked is None:
-        asked = (resources.limits or {}).get(resource)
-    if asked is None:
-        return 0
-    try:
-        text = repr(asked) if isinstance(asked, float) else asked
-        return milli(text) if thousandths else whole(text)
-    except QuantityError as error:
-        problems.append(f"{where}: {resource}: {error}")
-        return 0
 
 
 def _placement(spec: PodSpec) -> tuple[tuple[str, ...], dict[str, str]]:
