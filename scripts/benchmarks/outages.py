@@ -44,6 +44,7 @@ DISK_MIB = 400
 BACKLOG = 50_000
 BLKIO = Path("/sys/fs/cgroup/blkio")
 SERVER = "nats-server"
+FOLLOWERS = ("gateway", "resolver", "door")
 
 NOTES: list[str] = []
 FAILURES: list[str] = []
@@ -339,44 +340,77 @@ def slow(folder: Path) -> Figures:
         return asyncio.run(suffer(up, harm, "slow_disk"))
 
 
+OPEN = PATIENT | {
+    "BERTH_GATEWAY_TENANT_OPEN_WORKLOADS": str(2 * BACKLOG),
+    "BERTH_GATEWAY_TENANT_REQUESTS_PER_S": "100000",
+}
+
+
+async def fill(up: Rig) -> int:
+    """50,000 jobs that wait, as nobody has what they ask for."""
+    impossible = (PodSet(cpu_milli=100, memory_mib=64, gpus=1, gpu_models=("none-such",)),)
+    asked = ((0.0, JobRequest(id=f"wait-{n}", pod_sets=impossible)) for n in range(BACKLOG))
+    async with up.client() as berth:
+        load = Load(berth, max_in_flight=64)
+        await load.run(asked, 0.0)
+        result = load.result
+        assert (result.accepted, result.refused, result.unknown) == (BACKLOG, 0, 0), result
+    return result.accepted
+
+
+async def one_more(up: Rig) -> float:
+    """When a job that can run has ended (monotonic); the others are all there, and wait."""
+    one = (PodSet(cpu_milli=100, memory_mib=64, gpus=1, gpu_milli=100),)
+    async with up.client() as berth:
+        since = await berth.last_sequence()
+        await berth.submit(JobRequest(id="first", pod_sets=one, expected_duration_s=1.0))
+        async with asyncio.timeout(120), aclosing(berth.watch(since=since)) as events:
+            async for seen in events:
+                if isinstance(seen.event, Succeeded) and seen.event.id == "first":
+                    break
+        ended_s = time.monotonic()
+        report = await audit(berth.connection)
+    counts = (report.submitted, report.waiting, report.succeeded)
+    assert (report.findings, report.accounted) == ((), True), report
+    assert counts == (BACKLOG + 1, BACKLOG, 1), report
+    return ended_s
+
+
 def backlog(folder: Path) -> Figures:
     """All is stopped behind 50,000 jobs that wait, and started again."""
-    impossible = (PodSet(cpu_milli=100, memory_mib=64, gpus=1, gpu_models=("none-such",)),)
-    limits = {"BERTH_GATEWAY_TENANT_OPEN_WORKLOADS": str(2 * BACKLOG)}
-    limits |= {"BERTH_GATEWAY_TENANT_REQUESTS_PER_S": "100000"}
-
-    async def fill(up: Rig) -> int:
-        asked = ((0.0, JobRequest(id=f"wait-{n}", pod_sets=impossible)) for n in range(BACKLOG))
-        async with up.client() as berth:
-            load = Load(berth, max_in_flight=64)
-            await load.run(asked, 0.0)
-            result = load.result
-            assert (result.accepted, result.refused, result.unknown) == (BACKLOG, 0, 0), result
-        return result.accepted
-
-    async def again(up: Rig, began_s: float) -> Figures:
-        one = (PodSet(cpu_milli=100, memory_mib=64, gpus=1, gpu_milli=100),)
-        async with up.client() as berth:
-            since = await berth.last_sequence()
-            await berth.submit(JobRequest(id="first", pod_sets=one, expected_duration_s=1.0))
-            async with asyncio.timeout(120), aclosing(berth.watch(since=since)) as events:
-                async for seen in events:
-                    if isinstance(seen.event, Succeeded) and seen.event.id == "first":
-                        break
-            ran_s = time.monotonic() - began_s
-            report = await audit(berth.connection)
-        counts = (report.submitted, report.waiting, report.succeeded)
-        assert (report.findings, report.accounted) == ((), True), report
-        assert counts == (BACKLOG + 1, BACKLOG, 1), report
-        return {"first_job_ended_s": ran_s}
-
-    with rig(folder, env=PATIENT | limits) as up:
+    with rig(folder, env=OPEN) as up:
         acknowledged = asyncio.run(fill(up))
     began_s = time.monotonic()
-    with rig(folder, env=PATIENT | limits) as up:
-        figures = {"ready_s": time.monotonic() - began_s, **asyncio.run(again(up, began_s))}
+    with rig(folder, env=OPEN) as up:
+        figures = {"ready_s": time.monotonic() - began_s}
+        figures["first_job_ended_s"] = asyncio.run(one_more(up)) - began_s
     figures["jobs_acknowledged_count"] = float(acknowledged)
     return {f"chaos_backlog_{figure}": value for figure, value in figures.items()}
+
+
+def follower(folder: Path) -> Figures:
+    """Each that follows the log is killed alone, and its new life has 50,000 events to read: none
+    has a snapshot. Beside it, what a start costs where nothing is to be read."""
+
+    async def ready_s(up: Rig, name: str) -> float:
+        began_s = time.monotonic()
+        await up.kill(name)
+        return time.monotonic() - began_s
+
+    async def harm(up: Rig) -> Figures:
+        figures: Figures = {}
+        for name in FOLLOWERS:
+            figures[f"{name}_empty_ready_s"] = await ready_s(up, name)
+        figures["jobs_acknowledged_count"] = float(await fill(up))
+        for name in FOLLOWERS:
+            figures[f"{name}_ready_s"] = await ready_s(up, name)
+        began_s = time.monotonic()
+        figures["first_job_ended_s"] = await one_more(up) - began_s
+        return figures
+
+    with rig(folder, env=OPEN | {"BERTH_RESOLVER_SNAPSHOT_S": "3600"}) as up:
+        figures = asyncio.run(harm(up))
+    return {f"chaos_follower_{figure}": value for figure, value in figures.items()}
 
 
 SCENARIOS: dict[str, Callable[[Path], Figures]] = {
@@ -389,6 +423,7 @@ SCENARIOS: dict[str, Callable[[Path], Figures]] = {
     "three-follower": simple("three_follower", three_follower, "--servers", "3"),
     "three-leader": simple("three_leader", three_leader, "--servers", "3"),
     "backlog": backlog,
+    "follower": follower,
 }
 PARTS = tuple(SCENARIOS)
 
