@@ -24,6 +24,7 @@ MODULES = {
     "engine": ("engine",),
     "decisions": ("decisions",),
     "lookback": ("lookback",),
+    "reading": ("reading",),
     "quality": ("quality",),
     "muri": ("muri",),
     "kubernetes": ("kubernetes",),
