@@ -136,3 +136,22 @@ async def test_sigterm_ends_it_within_its_limits_and_jobs_run_on(
         berlin.start()
         await berlin.until("train", "Succeeded")
         await berlin.clean()
+
+
+@story
+async def test_a_namespace_of_level_restricted_takes_pods_that_may_not_be_root(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    worker = planes.workers[0]
+    make_nodes(worker, [gpu_node("n1")])
+    level = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
+    worker.api.merge(f"/api/v1/namespaces/{namespace}", level)
+    async with site(worker, namespace, tmp_path, "--start-limit-s=5") as berlin:
+        await berlin.place(job(run_s="1"), "n1")
+        given_back = await berlin.until("train", "Evicted")
+        assert isinstance(given_back, Evicted)
+        await berlin.clean()
+    async with site(worker, namespace, tmp_path / "b", "--run-as-non-root") as berlin:
+        await berlin.place(job(run_s="1"), "n1")
+        assert isinstance(await berlin.until("train", "Succeeded"), Succeeded)
+        await berlin.clean()

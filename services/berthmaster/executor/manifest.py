@@ -42,6 +42,7 @@ class Style(NamedTuple):
     gpu_resource: str = NVIDIA
     kai_scheduler: str = "kai-scheduler"
     kai_queue: str = "default"
+    run_as_non_root: bool = False
     scheduler: str = ""  # of pods that neither KAI nor HAMi shares GPUs for; "" = the usual one
 
 
@@ -156,6 +157,8 @@ def _template(order: CreatePods, pods: PodSet, offers: Offers, style: Style) -> 
     run = order.request.run
     spec = pod_spec(run, pods, tenant=tenant, account=account, devices=devices)
     spec |= placing(nodes, pods, order.request.pod_sets, known, offers)
+    if style.run_as_non_root:
+        spec["securityContext"]["runAsNonRoot"] = True
     if scheduler:
         spec["schedulerName"] = scheduler
     metadata: Document = {"labels": known}

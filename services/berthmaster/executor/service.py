@@ -144,7 +144,11 @@ class _Serving:
         core = Executor(settings.cluster, limits=limits)
         offers = Offers()
         style = Style(
-            settings.gpu_resource, settings.kai_scheduler, settings.kai_queue, settings.scheduler
+            gpu_resource=settings.gpu_resource,
+            kai_scheduler=settings.kai_scheduler,
+            kai_queue=settings.kai_queue,
+            run_as_non_root=settings.run_as_non_root,
+            scheduler=settings.scheduler,
         )
         writer = JobWriter(
             client,

@@ -59,6 +59,11 @@ class ExecutorSettings(ClusterSettings):
         "kai-scheduler", help="scheduler of pods with a part of a GPU where KAI shares them"
     )
     kai_queue: str = setting("default", help="KAI's queue for such pods")
+    run_as_non_root: bool = setting(
+        False,
+        help="pods may not start as root, as namespaces of Pod Security's level `restricted` ask; "
+        "an image of a root user is refused by the kubelet then, and the job says so",
+    )
     scheduler: str = setting(
         "",
         check=_scheduler,

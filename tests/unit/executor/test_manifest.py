@@ -384,3 +384,10 @@ def test_memory_is_limited_where_it_is_asked_for() -> None:
     for memory_mib, limits in ((512, {"memory": "512Mi"}), (0, {})):
         [container] = pod_of(order(PodSet(memory_mib=memory_mib)))["containers"]
         assert container["resources"]["limits"] == limits
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_pods_may_not_be_root_where_the_cluster_asks_for_it(asked: bool) -> None:
+    style = Style(run_as_non_root=asked)
+    spec: Any = document(order(), None, Offers(), style)["spec"]["template"]["spec"]
+    assert spec["securityContext"].get("runAsNonRoot", False) is asked
