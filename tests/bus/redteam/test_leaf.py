@@ -286,6 +286,65 @@ async def test_who_listens_behind_a_leaf_hears_its_own_clusters_assignments_only
         assert foreign <= set(own)
 
 
+@asynccontextmanager
+async def forged_leaf(hub: Hub, user: str, *lines: bytes) -> AsyncIterator[asyncio.StreamReader]:
+    """Something that speaks as a leaf does and says these lines, whatever its rights are: a server
+    of ours that is a leaf would not even send them. What it reads goes on after its PING."""
+    creds = claims.parse_creds(creds_file(hub.bus.keys, user).read_text())
+    reader, writer = await asyncio.open_connection("127.0.0.1", hub.leaves)
+    try:
+        info = msgspec.json.decode((await reader.readline()).partition(b" ")[2])
+        signed = claims.answered(creds.seed, info["nonce"]).decode()
+        said: dict[str, Any] = {"jwt": creds.jwt, "sig": signed, "name": "evil", "server_id": "X"}
+        said |= {"version": "2.15.1", "protocol": 1}
+        writer.write(b"CONNECT " + msgspec.json.encode(said | {"headers": True}) + b"\r\n")
+        writer.write(b"".join(lines) + b"PING\r\n")
+        await writer.drain()
+        yield reader
+    finally:
+        writer.close()
+
+
+async def read_to(reader: asyncio.StreamReader, *ends: bytes) -> bytes:
+    """Up to the line that begins with one of these."""
+    async with asyncio.timeout(5):
+        while line := await reader.readline():
+            if line.startswith(ends):
+                return line
+    return b""
+
+
+@story
+async def test_a_leaf_that_is_no_server_of_ours_is_held_by_ours_all_the_same(hub: Hub) -> None:
+    blue = "berth.agent.blue"
+    others = (*LOG, *SYSTEM, *(one.format("WORKLOADS") for one in API))
+    async with (
+        unchanged(hub.bus),
+        answering(hub.bus) as (gateway, heard),
+        hub.bus.user("door") as assigning,
+    ):
+        for subject in (*others, "berth.api.acme.submit", f"{RED}.tell", "berth.assign.red.x"):
+            line = f"LMSG {subject} berth.decision.all 2\r\n{{}}\r\n".encode()
+            async with forged_leaf(hub, "agent.blue", line) as reader:
+                end = await read_to(reader, b"PONG", b"-ERR")
+                # The server lets each acknowledgement pass; its account has no consumer.
+                said = b"PONG" if subject.startswith("$JS.ACK.") else b"Permissions Violation"
+                assert said in end, (subject, end)
+        own = f"LMSG {blue}.tell berth.decision.all 2\r\n{{}}\r\n".encode()
+        async with forged_leaf(hub, "agent.blue", own) as reader:
+            assert await read_to(reader, b"PONG", b"-ERR") == b"PONG\r\n"
+            await until(lambda: heard == [f"{blue}.tell"])
+        everything = [b"LS+ %s\r\n" % one for one in (b">", b"berth.>", b"_INBOX.>")]
+        async with forged_leaf(hub, "agent.blue", *everything) as reader:
+            assert await read_to(reader, b"PONG", b"-ERR") == b"PONG\r\n"
+            for subject in ("berth.assign.red.x", "berth.assign.blue.x"):
+                await assigning.publish(subject, b"{}")
+            await assigning.flush()
+            assert await read_to(reader, b"LMSG") == b"LMSG berth.assign.blue.x 2\r\n"
+        await gateway.flush()
+        assert heard == [f"{blue}.tell"]
+
+
 # ---- honest work, on the services themselves
 
 
