@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 PORTION: Final = 8  # work that is begun before the event loop runs
 FEW: Final = 4  # requests in hand of one for whom there is always room
 PATIENCE_S: Final = 0.005  # between portions of those with many, while one with few is served
-AT_WORK: Final = 32  # requests begun of one with many, where others come: 1,000/s at 30 ms each
+AT_WORK: Final = 128  # begun of one with many, where others come too; with 32, a third less is done
 OTHERS_S: Final = 1.0  # so long after one with few has been served, others come
 NUMBER_AGAIN_S: Final = 0.25  # a full queue at 0.5 ms each
 RATE_AGAIN_S: Final = 1.0  # until the whole rate is there again

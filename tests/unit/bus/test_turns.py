@@ -79,7 +79,7 @@ def test_one_request_may_be_larger_than_all_that_may_be_in_hand() -> None:
     asyncio.run(run())
 
 
-LARGE = Share(in_hand=100, bytes_in_hand=1000, per_s=1000.0)
+LARGE = Share(in_hand=500, bytes_in_hand=1000, per_s=1000.0)
 
 
 def test_while_one_with_few_is_served_one_with_many_has_a_portion_and_then_waits(
@@ -93,7 +93,7 @@ def test_while_one_with_few_is_served_one_with_many_has_a_portion_and_then_waits
         for _ in range(2 * PORTION + FEW):
             join(turns, "many", start=partial(begun.append, "many"))
         join(turns, "few", start=partial(begun.append, "few"))
-        for _ in range(10):
+        for _ in range(2 * AT_WORK // PORTION):
             await asyncio.sleep(0)
         begun.append("|")
         turns.leave("few", 1)
@@ -116,11 +116,11 @@ def test_where_others_come_too_so_much_of_one_is_at_work_and_the_next_when_one_i
         turns.leave("other", 1)
         for number in range(AT_WORK + 3):
             join(turns, "many", start=partial(begun.append, number))
-        for _ in range(10):
+        for _ in range(2 * AT_WORK // PORTION):
             await asyncio.sleep(0)
         assert begun == list(range(AT_WORK))
         turns.leave("many", 1)
-        for _ in range(10):
+        for _ in range(2 * AT_WORK // PORTION):
             await asyncio.sleep(0)
         assert begun == list(range(AT_WORK + 1))
         assert turns.in_hand == AT_WORK + 2
