@@ -19,7 +19,7 @@ from berthmaster.runtime.log import Log
 from berthmaster.runtime.metrics import Metrics
 from berthmaster.runtime.open_files import raise_open_files
 
-QUICK_S = 1.0
+QUICK_S = 0.8 * http.CONNECTION_LIMIT_S  # a probe behind a connection that holds waits longer
 
 
 @pytest.fixture
