@@ -70,6 +70,8 @@ class ServerConfig:
     cluster_port: int = 0
     routes: tuple[int, ...] = ()  # cluster ports of all members
     tls: tuple[Path, Path] | None = None  # certificate and key; None = plain, for loopback
+    websocket_port: int = 0  # for pages that subscribe by themselves; 0 = none
+    websocket_origins: tuple[str, ...] = ()  # whose pages may; none named = any, they need a key
     extra: str = ""  # more configuration, as text: users and permissions
 
 
@@ -90,14 +92,20 @@ def render_config(config: ServerConfig) -> str:
     if config.sync == "always":
         lines.append("  sync_interval: always")
     lines.append("}")
-    if config.tls:
-        certificate, key = config.tls
+    tls = _tls(config.tls) if config.tls else []
+    lines += tls
+    if config.websocket_port:
         lines += [
-            "tls {",
-            f"  cert_file: {_quoted(str(certificate))}",
-            f"  key_file: {_quoted(str(key))}",
-            "}",
+            "websocket {",
+            f"  host: {_quoted(config.host)}",
+            f"  port: {config.websocket_port}",
+            "  compression: true",
+            *(f"  {line}" for line in tls or ["no_tls: true"]),
         ]
+        if config.websocket_origins:
+            origins = ", ".join(_quoted(origin) for origin in config.websocket_origins)
+            lines.append(f"  allowed_origins: [{origins}]")
+        lines.append("}")
     if config.cluster:
         routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in config.routes)
         lines += [
@@ -111,6 +119,16 @@ def render_config(config: ServerConfig) -> str:
     if config.extra:
         lines.append(config.extra.rstrip("\n"))
     return "\n".join(lines) + "\n"
+
+
+def _tls(files: tuple[Path, Path]) -> list[str]:
+    certificate, key = files
+    return [
+        "tls {",
+        f"  cert_file: {_quoted(str(certificate))}",
+        f"  key_file: {_quoted(str(key))}",
+        "}",
+    ]
 
 
 def _quoted(text: str) -> str:

@@ -35,6 +35,7 @@ SERVER_CONF: Final = "accounts.conf"
 CREDS_SUFFIX: Final = ".creds"
 PUSHER: Final = "accounts"  # the one user of SYS
 SENTINEL: Final = "sentinel"  # the one user of LOGIN; with it, accounts get keys that sign users
+OF_TENANTS: Final = ("tenant", "viewer")  # roles whose users are in a tenant's account
 SIGNERS: Final = "login"  # where those keys are, for the login service
 DAY_S: Final = 86_400.0
 _ACCOUNTS: Final = "accounts"
@@ -63,7 +64,7 @@ def account_of(user: str) -> str:
     """The name of the account that a user is in."""
     role, dot, part = user.partition(".")
     if dot:
-        return f"{claims.TENANT if role == 'tenant' else claims.CLUSTER}{part}"
+        return f"{claims.TENANT if role in OF_TENANTS else claims.CLUSTER}{part}"
     return {PUSHER: SYSTEM, SENTINEL: LOGIN}.get(user, CORE)
 
 

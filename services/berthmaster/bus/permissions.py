@@ -5,9 +5,11 @@ Rules of this file:
 - A user has exactly the subjects that its service uses; what is not listed is denied. Patterns over
   the subjects of subjects.py are spelled here, with the reason where it is not plain.
 - Names of users: a service ("gateway"), "setup" (makes the streams), "operator" (a person who runs
-  the system), "restorer" (the same, to restore a backup), "sentinel" (who has but a token, see
-  login), or with a part behind a dot:
-  "tenant.acme" (a person or program of one tenant), "executor.berlin", "inventory.berlin",
+  the system), "restorer" (the same, to restore a backup), "watcher" (who looks at all and asks for
+  nothing, such as a page or a program of another team), "steward" (who ends and reorders anybody's
+  jobs and cordons, and can do nothing else), "sentinel" (who has but a token, see login), or with a
+  part behind a dot: "tenant.acme" (a person or program of one tenant), "viewer.acme" (the same, who
+  only looks: in the tenant's account), "executor.berlin", "inventory.berlin",
   "telemetry.berlin" (what runs in one cluster), "agent.berlin" (all of that under one key): none
   of those has any right on a stream. The part is one token.
 - Each user listens to answers under an inbox prefix of its own, so that no one hears another's.
@@ -20,7 +22,9 @@ What the server cannot narrow, and who therefore gets it:
   operators may. What runs in a worker cluster asks the door, which tells it what is its own.
 - A consumer that is made for a while has a random name, and names cannot be matched in part: who
   may make those on a stream could also spoil another's consumer there. Only services and operators
-  may. Tenants read their events as they happen, and the past through the gateway.
+  may. Tenants read their events as they happen, and the past through the gateway. Who consumes may
+  also have the server deliver what is stored to any subject: a watcher therefore reads streams by
+  DIRECT.GET alone, which changes nothing and answers to its own inbox.
 - A service that answers may write to every inbox, and to nothing else by way of an answer. Those of
   other accounts reach it as `_R_.<random>`, whatever reply subject was sent (see claims.py).
 """
@@ -44,7 +48,9 @@ from berthmaster.bus.subjects import (
     ALL_ARCHIVE,
     ALL_CONTROL,
     ALL_DECISIONS,
+    ALL_EVENTS,
     ALL_FLEET,
+    ALL_LEASES,
     ALL_WORKLOADS,
     LOGIN,
 )
@@ -62,6 +68,7 @@ EXECUTOR_KINDS: Final = (
     "failed",
     "cancelled",
 )
+LOOKING_VERBS: Final = ("hello", "get", "list", "why", "dry_run", "whatif")  # change nothing
 ENDING_KINDS: Final = ("succeeded", "failed", "cancelled")  # what the archivist waits for
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_=-]+\Z")
 
@@ -110,6 +117,16 @@ def _read(*streams: str) -> tuple[str, ...]:
     return _api(
         *(f"STREAM.INFO.{stream}" for stream in streams),
         *(f"STREAM.MSG.GET.{stream}" for stream in streams),
+    )
+
+
+def _look(*streams: str) -> tuple[str, ...]:
+    """What streams hold, by batches and last values, without a consumer (docs/dashboard.md shows
+    how)."""
+    return _api(
+        *(f"STREAM.INFO.{stream}" for stream in streams),
+        *(f"DIRECT.GET.{stream}" for stream in streams),
+        *(f"DIRECT.GET.{stream}.>" for stream in streams),
     )
 
 
@@ -324,6 +341,25 @@ def _accounts(_: str) -> Grants:
     return Grants(publish=(*claims, "$SYS.REQ.ACCOUNT.*.CLAIMS.LOOKUP"), subscribe=())
 
 
+def _dashboard(_: str) -> Grants:
+    """Shows what there is. It asks what changes nothing, of every tenant, and orders nothing: who
+    acts by way of the page does so with other credentials."""
+    return Grants(
+        publish=(
+            *_CLOCK,
+            *_follow(WORKLOADS, ALL_WORKLOADS),
+            *_follow(FLEET, ALL_FLEET),
+            *_follow(CONTROL, ALL_CONTROL),
+            *_follow(LEASES, ALL_LEASES),
+            *(f"berth.api.*.{verb}" for verb in LOOKING_VERBS),
+            "berth.operator.whatif",
+            "$SRV.PING",
+            "berth.dead.dashboard",
+        ),
+        subscribe=("berth.telemetry.*.*", "berth.quality.*"),
+    )
+
+
 def _login(_: str) -> Grants:
     """Answers those who have a token and no credentials. It stores nothing and reads nothing."""
     return Grants(publish=(), subscribe=(LOGIN, *_asked("berth-login")), answers=True)
@@ -370,6 +406,42 @@ def _tenant(tenant: str) -> Grants:
     )
 
 
+def _viewer(tenant: str) -> Grants:
+    """Looks at what is the tenant's, and changes nothing."""
+    return Grants(
+        publish=tuple(f"berth.api.{tenant}.{verb}" for verb in LOOKING_VERBS),
+        subscribe=(f"berth.event.{tenant}.>",),
+    )
+
+
+def _watcher(_: str) -> Grants:
+    """Looks at all: facts, scores, events, decisions, readings, quality. It asks nobody for
+    anything but what streams hold, and makes nothing."""
+    return Grants(
+        publish=_look(WORKLOADS, FLEET, CONTROL),
+        subscribe=(
+            ALL_FLEET,
+            ALL_EVENTS,
+            ALL_DECISIONS,
+            ALL_CONTROL,
+            "berth.telemetry.*.*",
+            "berth.quality.*",
+        ),
+    )
+
+
+def _steward(_: str) -> Grants:
+    """Ends and reorders anybody's jobs, and cordons: what a page does for an operator, without the
+    rest of an operator's rights."""
+    return Grants(
+        publish=(
+            *(f"berth.api.*.{verb}" for verb in ("hello", "cancel", "reprioritize")),
+            *(f"berth.operator.{verb}" for verb in ("cordon", "uncordon")),
+        ),
+        subscribe=(),
+    )
+
+
 def _operator(_: str) -> Grants:
     """Sees everything, orders by way of the gateway, writes no event and no fact itself."""
     return Grants(
@@ -403,14 +475,23 @@ SERVICES: Final[Mapping[str, Role]] = MappingProxyType(
         "admission": _admission,
         "accounts": _accounts,
         "login": _login,
+        "dashboard": _dashboard,
     }
 )
 WHOLE_ROLES: Final[Mapping[str, Role]] = MappingProxyType(
-    {**SERVICES, "operator": _operator, "restorer": _restorer, "sentinel": _sentinel}
+    {
+        **SERVICES,
+        "operator": _operator,
+        "restorer": _restorer,
+        "watcher": _watcher,
+        "steward": _steward,
+        "sentinel": _sentinel,
+    }
 )
 PART_ROLES: Final[Mapping[str, Role]] = MappingProxyType(
     {
         "tenant": _tenant,
+        "viewer": _viewer,
         "agent": _in_cluster,
         "executor": _in_cluster,
         "inventory": _in_cluster,

@@ -1,4 +1,4 @@
-"""`berth keys migrate | revoke`: a folder from before accounts; a user who is to be cut off."""
+"""`berth keys migrate | sign | revoke`: a folder from before accounts; who may look; who is out."""
 
 import sys
 from pathlib import Path
@@ -12,9 +12,18 @@ from berthmaster.bus.keys import (
     drop_old_form,
     migrate_keys,
     remove_user,
+    sign_user,
 )
 from berthmaster.bus.permissions import UnknownUser
-from berthmaster.cli.keys_folder import Folder, FolderFailed, folder_command, unheard
+from berthmaster.bus.subjects import token
+from berthmaster.cli.keys_folder import (
+    Folder,
+    FolderFailed,
+    days_option,
+    ends,
+    folder_command,
+    unheard,
+)
 from berthmaster.cli.session import EXIT_FAILED, Output
 from berthmaster.supervisor.folder import KEYS_FOLDER, AlreadyRunning, FolderLock, FolderUnusable
 
@@ -66,6 +75,31 @@ def revoke(folder: Folder, output: Output, *, user: str) -> int:
         raise FolderFailed(f"{creds_file(folder.keys, user)}: there is no such file")
     told = folder.tell(user)
     output.document({"user": user, "server_told": told}, lambda: f"{user} is out.{unheard(told)}")
+    return 0
+
+
+@keys.command()
+@click.argument("user")
+@days_option
+@folder_command
+def sign(folder: Folder, output: Output, *, user: str, days: float) -> int:
+    """Make or renew credentials for who looks: watcher (at all), viewer.TENANT (at a tenant's), or
+    for steward (who ends anybody's jobs, and cordons)."""
+    role, _, part = user.partition(".")
+    if user not in ("watcher", "steward") and not (role == "viewer" and part):
+        raise FolderFailed(
+            f"{user}: right are watcher, steward and viewer.TENANT; tenants and clusters have "
+            "commands of their own, `berth tenant` and `berth cluster`"
+        )
+    name = f"{role}.{token(part)}" if part else user
+    made = sign_user(folder.keys, name, days=days)
+    file = creds_file(folder.keys, name)
+    told = folder.tell(name)
+    document = {"user": user, "file": str(file), "ends": ends(made.jwt), "server_told": told}
+    output.document(
+        document,
+        lambda: f"{user} may connect until {ends(made.jwt)}.{unheard(told)}\nCredentials: {file}",
+    )
     return 0
 
 

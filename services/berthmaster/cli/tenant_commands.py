@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from berthmaster.bus.keys import creds_file, remove_user, sign_user
+from berthmaster.bus.keys import OF_TENANTS, creds_file, remove_user, sign_user
 from berthmaster.bus.reload import connected_keys
 from berthmaster.bus.subjects import token
 from berthmaster.cli.keys_folder import (
@@ -107,10 +107,12 @@ def renew(folder: Folder, output: Output, *, name: str, days: float) -> int:
 @click.argument("name")
 @folder_command
 def remove(folder: Folder, output: Output, *, name: str) -> int:
-    """Take a tenant's key back: whoever has it is cut off at once and comes in no more."""
+    """Take a tenant's keys back, its viewers' too: whoever has one is cut off at once and comes in
+    no more."""
     _there(folder, name)
     user = _user(name)
-    remove_user(folder.keys, user)
+    for role in OF_TENANTS:
+        remove_user(folder.keys, f"{role}.{token(name)}")
     removed = Removed(tenant=name, server_told=folder.tell(user))
     show(output, removed, lambda: removed_screen(removed))
     return 0
