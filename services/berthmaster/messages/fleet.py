@@ -40,6 +40,17 @@ class Amounts(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults
     tpus: Count = 0
 
 
+class DeviceClaim(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """How a device is had by dynamic resource allocation (DRA): by a claim, and not by counting."""
+
+    driver: str  # whose attributes and capacity a selector compares, such as gpu.nvidia.com
+    device_class: str  # the DeviceClass that a claim names
+    product: str = ""  # attribute productName, letter by letter; "" = the driver tells none
+    divisible: bool = False
+    # Several claims may have it, each as much of its memory as it asks for; nobody holds them to
+    # that but the scheduler, which counts.
+
+
 class GpuDevice(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """One GPU that a node offers. Where only the number of GPUs that foreign pods use is known,
     the inventory charges it to the last GPUs of the node."""
@@ -55,6 +66,7 @@ class GpuDevice(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaul
     resource: str = ""
     # As which a whole one is asked for, such as amd.com/gpu. "" = nvidia.com/gpu, or amd.com/gpu
     # where the node has labels of AMD's.
+    claim: DeviceClaim | None = None  # how it is claimed, where no resource counts it
 
 
 class PodUse(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -79,6 +91,8 @@ class Share(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     count: Count = 0  # on the node, free or not
     kind: Literal["shared", "mig", "hami", "kai"] = "shared"
     profile: str = ""  # of MIG, such as 1g.10gb, where the resource's name does not say it
+    mps: bool = False  # replicas of kind shared are divided by MPS; False = they take turns
+    claim: DeviceClaim | None = None  # how it is claimed, where no resource counts it
 
 
 class NodeReport(
