@@ -91,7 +91,9 @@ class Share(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     count: Count = 0  # on the node, free or not
     kind: Literal["shared", "mig", "hami", "kai"] = "shared"
     profile: str = ""  # of MIG, such as 1g.10gb, where the resource's name does not say it
-    mps: bool = False  # replicas of kind shared are divided by MPS; False = they take turns
+    isolation: Literal["", "hardware", "memory", "none"] = ""
+    # How hard its limit is: see PodSet.isolation. "" = as its kind is: mig's hardware, hami's
+    # memory, the others' none.
     claim: DeviceClaim | None = None  # how it is claimed, where no resource counts it
 
 
