@@ -21,6 +21,8 @@ from berthmaster.messages.api import (
     OPERATOR_VERBS,
     RESOLVER_OPERATOR_VERBS,
     RESOLVER_VERBS,
+    USAGE_OPERATOR_VERBS,
+    USAGE_VERBS,
     ChangeReply,
     DryRunReply,
     GetReply,
@@ -67,6 +69,7 @@ from berthmaster.messages.placement import Decision
 from berthmaster.messages.quality import QualityReport
 from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease, LogMark
 from berthmaster.messages.telemetry import NodeTelemetry
+from berthmaster.messages.usage import Trends, UsageReport
 from scripts.schema_tools.json_schema import MESSAGES, Schema, components, name_of, plain
 
 VERSION: Final = "3.0.0"
@@ -114,7 +117,13 @@ REPLIES: Final[dict[str, type[msgspec.Struct]]] = {
     "why": WhyReply,
     "dry_run": DryRunReply,
     "whatif": WhatifReply,
+    "report": UsageReport,
+    "trends": Trends,
     **dict.fromkeys(OPERATOR_VERBS, OperatorReply),
+}
+_SERVERS: Final = {
+    **dict.fromkeys(RESOLVER_VERBS, "resolver"),
+    **dict.fromkeys(USAGE_VERBS, "usage"),
 }
 AGENT_REPLIES: Final[dict[str, type[msgspec.Struct]]] = {
     "hello": GreetReply,
@@ -197,7 +206,11 @@ def _observations() -> Iterator[Channel]:
         receivers=("executor", "emulator"),
     )
     yield Channel(
-        "quality", _address(subjects.quality, "cell"), (QualityReport,), senders=("resolver",)
+        "quality",
+        _address(subjects.quality, "cell"),
+        (QualityReport,),
+        senders=("resolver",),
+        receivers=("usage",),
     )
     for name, build, facts, senders, receivers in (
         ("fleet.alive", subjects.alive, (ClusterAlive,), ("door",), readers),
@@ -326,11 +339,11 @@ def _logins() -> Iterator[Channel]:
 def _asked(verb: str) -> Iterator[tuple[str, str]]:
     """Who asks for it, and which service answers."""
     if verb in TENANT_VERBS:
-        yield "api", "resolver" if verb in RESOLVER_VERBS else "gateway"
+        yield "api", _SERVERS.get(verb, "gateway")
     if verb in OPERATOR_VERBS:
         yield "operator", "gateway"
-    if verb in RESOLVER_OPERATOR_VERBS:
-        yield "operator", "resolver"
+    if verb in (*RESOLVER_OPERATOR_VERBS, *USAGE_OPERATOR_VERBS):
+        yield "operator", _SERVERS[verb]
 
 
 def _request_address(who: str, verb: str) -> str:

@@ -54,7 +54,12 @@ from berthmaster.bus.subjects import (
     ALL_WORKLOADS,
     LOGIN,
 )
-from berthmaster.messages.api import RESOLVER_OPERATOR_VERBS, RESOLVER_VERBS
+from berthmaster.messages.api import (
+    RESOLVER_OPERATOR_VERBS,
+    RESOLVER_VERBS,
+    USAGE_OPERATOR_VERBS,
+    USAGE_VERBS,
+)
 from berthmaster.messages.placement import HUB_CELL
 
 STREAMS: Final = (WORKLOADS, FLEET, FLEET_LOG, CONTROL, ARCHIVE, DEAD, LEASES, SNAPSHOTS)
@@ -240,6 +245,27 @@ def _archivist(_: str) -> Grants:
             "berth.dead.archivist",
         ),
         subscribe=(),
+    )
+
+
+def _usage(_: str) -> Grants:
+    """Keeps what ended jobs used, in a store of its own, and answers who asks for it."""
+    return Grants(
+        publish=(
+            *_CLOCK,
+            *_follow(WORKLOADS, ALL_WORKLOADS),
+            *_follow(ARCHIVE, "berth.archive.workload.>"),
+            *_follow(FLEET),  # which GPU models nodes and clusters have
+            "berth.dead.usage",
+        ),
+        subscribe=(
+            *(f"berth.api.*.{verb}" for verb in USAGE_VERBS),
+            *(f"berth.operator.{verb}" for verb in USAGE_OPERATOR_VERBS),
+            "berth.quality.*",
+            "berth.figures.*.*.*",
+            *_asked("berth-usage"),
+        ),
+        answers=True,
     )
 
 
@@ -466,6 +492,7 @@ SERVICES: Final[Mapping[str, Role]] = MappingProxyType(
         "resolver": _resolver,
         "scorer": _scorer,
         "archivist": _archivist,
+        "usage": _usage,
         "door": _door,
         "telemetry": _in_cluster,
         "emulator": _in_cluster,

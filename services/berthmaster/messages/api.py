@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from berthmaster.messages.control import LogGap, QueueAllows, QueueAmounts, QueuePlace, QueueSetting
 from berthmaster.messages.placement import Choice, Decision, RankedCluster, Reservation
+from berthmaster.messages.usage import Trends, UsageReport
 from berthmaster.messages.workload import (
     MAX_POD_SETS,
     MAX_TOLERATIONS,
@@ -426,10 +427,14 @@ ApiReply = (
     | WhyReply
     | DryRunReply
     | WhatifReply
+    | UsageReport
+    | Trends
     | OperatorReply
 )
 OPERATOR_VERBS = ("cordon", "uncordon", "lost", "found", "queue", "accept_log", "void")
 GATEWAY_VERBS = ("hello", "submit", "cancel", "reprioritize", "get", "list")
 RESOLVER_VERBS = ("why", "dry_run", "whatif")
 RESOLVER_OPERATOR_VERBS = ("whatif",)  # the same, of all tenants' workloads
+USAGE_VERBS = ("report", "trends")
+USAGE_OPERATOR_VERBS = USAGE_VERBS  # the same, of all tenants' jobs
 __all__ = ["ApiReply", "Decision", "QueueSetting"]

@@ -15,6 +15,7 @@ from berthmaster.messages.api import (
     GATEWAY_VERBS,
     OPERATOR_VERBS,
     RESOLVER_VERBS,
+    USAGE_VERBS,
     AcceptLogRequest,
     ApiReply,
     CancelRequest,
@@ -48,6 +49,7 @@ from berthmaster.messages.placement import Decision
 from berthmaster.messages.quality import QualityReport
 from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease, LogMark
 from berthmaster.messages.telemetry import NodeTelemetry
+from berthmaster.messages.usage import TrendsRequest, UsageReportRequest
 from berthmaster.messages.workload import JobRequest, WorkloadEvent
 
 T_co = TypeVar("T_co", covariant=True)
@@ -105,6 +107,8 @@ GET_REQUESTS: Final = msgspec.json.Decoder(GetRequest)
 LIST_REQUESTS: Final = msgspec.json.Decoder(ListRequest)
 WHY_REQUESTS: Final = msgspec.json.Decoder(WhyRequest)
 WHATIF_REQUESTS: Final = msgspec.json.Decoder(WhatifRequest)
+USAGE_REPORT_REQUESTS: Final = msgspec.json.Decoder(UsageReportRequest)
+TRENDS_REQUESTS: Final = msgspec.json.Decoder(TrendsRequest)
 CORDON_REQUESTS: Final = msgspec.json.Decoder(CordonRequest)  # cordon, uncordon
 LOST_REQUESTS: Final = msgspec.json.Decoder(LostRequest)  # lost, found
 QUEUE_REQUESTS: Final = msgspec.json.Decoder(QueueSetting)
@@ -144,6 +148,8 @@ REQUEST_TYPES: Final[Mapping[str, type[msgspec.Struct]]] = MappingProxyType(
         "why": WhyRequest,
         "dry_run": SubmitRequest,
         "whatif": WhatifRequest,
+        "report": UsageReportRequest,
+        "trends": TrendsRequest,
         "cordon": CordonRequest,
         "uncordon": CordonRequest,
         "lost": LostRequest,
@@ -153,7 +159,7 @@ REQUEST_TYPES: Final[Mapping[str, type[msgspec.Struct]]] = MappingProxyType(
         "void": VoidRequest,
     }
 )
-TENANT_VERBS: Final = (*GATEWAY_VERBS, *RESOLVER_VERBS)
+TENANT_VERBS: Final = (*GATEWAY_VERBS, *RESOLVER_VERBS, *USAGE_VERBS)
 VERBS: Final = (*TENANT_VERBS, *OPERATOR_VERBS)
 
 

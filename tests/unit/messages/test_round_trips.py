@@ -62,6 +62,8 @@ READERS: Final[dict[type[msgspec.Struct], Reader[msgspec.Struct]]] = {
     REQUEST_TYPES["list"]: families.LIST_REQUESTS,
     REQUEST_TYPES["why"]: families.WHY_REQUESTS,
     REQUEST_TYPES["whatif"]: families.WHATIF_REQUESTS,
+    REQUEST_TYPES["report"]: families.USAGE_REPORT_REQUESTS,
+    REQUEST_TYPES["trends"]: families.TRENDS_REQUESTS,
     REQUEST_TYPES["cordon"]: families.CORDON_REQUESTS,
     REQUEST_TYPES["accept_log"]: families.ACCEPT_LOG_REQUESTS,
     REQUEST_TYPES["void"]: families.VOID_REQUESTS,
@@ -149,7 +151,7 @@ def test_every_tagged_struct_is_part_of_the_contract() -> None:
         f"api.{verb}_request"
         for verb in (
             *("hello", "submit", "cancel", "reprioritize", "get", "list", "why", "whatif"),
-            *("cordon", "lost", "accept_log", "void", "login"),
+            *("cordon", "lost", "accept_log", "void", "login", "usage_report", "trends"),
         )
     } | {name_of(request) for request in AGENT_REQUESTS.values()}
 
