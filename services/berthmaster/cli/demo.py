@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from berthmaster.cli import load
 from berthmaster.cli.fleet_commands import fleet_rows
-from berthmaster.cli.fleet_view import FleetView
 from berthmaster.cli.render import progress
 from berthmaster.cli.render.progress import DemoReport, PlacementLine
 from berthmaster.cli.render.why import reason_of
@@ -29,6 +28,7 @@ from berthmaster.cli.up import (
 from berthmaster.cli.workload_stats import RECENT, WorkloadStats, gpu_milli
 from berthmaster.client import BerthError, Client
 from berthmaster.emulator.workloads import Arrival, generated
+from berthmaster.fleetview.rows import FleetView
 from berthmaster.messages.workload import JobRequest, PodSet
 from berthmaster.supervisor.faults import FAULTS
 from berthmaster.supervisor.plan import PlanError, UpOptions

@@ -9,11 +9,11 @@ from typing import IO, Any, Final
 import click
 import msgspec
 
-from berthmaster.cli.fleet_view import ClusterRow, FleetView
 from berthmaster.cli.requests import WrongInput, parse_gpus, parse_weights
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
 from berthmaster.client import BerthError, Client
 from berthmaster.engine.scoring.profiles import PROFILES
+from berthmaster.fleetview.rows import ClusterRow, FleetView
 from berthmaster.messages.api import OperatorReply
 from berthmaster.messages.control import QueuePlace, QueueSetting
 from berthmaster.messages.fleet import NodeReport

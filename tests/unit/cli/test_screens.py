@@ -4,11 +4,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from berthmaster.cli.fleet_view import ClusterRow, NodeRow
 from berthmaster.cli.load import Account
 from berthmaster.cli.render import amounts, fleet, progress, whatif, why, workloads
 from berthmaster.cli.render.terminal import visible
 from berthmaster.cli.workload_stats import Latency, WorkloadSummary
+from berthmaster.fleetview.rows import ClusterRow, NodeRow
 from berthmaster.messages.api import (
     DryRunReply,
     GetReply,

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from berthmaster.cli.fleet_view import ClusterRow, NodeRow
 from berthmaster.cli.render import amounts
 from berthmaster.cli.render.terminal import plain_table, safe, visible
 from berthmaster.cli.render.why import ranks_by
 from berthmaster.client.following import SeenDead
 from berthmaster.engine.queueing.queues import amount_text
+from berthmaster.fleetview.rows import ClusterRow, NodeRow
 from berthmaster.messages.control import QueueSetting
 
 FRESHNESS_STYLES = {"fresh": "", "stale": "yellow", "withdrawn": "red", "unscored": "yellow"}

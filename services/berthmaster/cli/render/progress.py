@@ -7,12 +7,12 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from berthmaster.cli.fleet_view import ClusterRow
 from berthmaster.cli.load import Account, LoadResult
 from berthmaster.cli.render import amounts
 from berthmaster.cli.render.fleet import fleet_line
 from berthmaster.cli.render.terminal import plain_table, safe, visible
 from berthmaster.cli.workload_stats import Latency, WorkloadSummary
+from berthmaster.fleetview.rows import ClusterRow
 from berthmaster.messages.api import WhyReply
 
 STEPS: Final = {

@@ -1,20 +1,31 @@
-"""The fleet as rows for people, folded from facts and operators' settings. Pure."""
+"""The fleet as rows for people, folded from facts and operators' settings: for the terminal and
+the page alike. Pure."""
 
 from collections.abc import Iterable
+from typing import Protocol
 
 import msgspec
 
-from berthmaster.client.following import SeenFact
 from berthmaster.messages.control import ClusterLost, ControlFact, Cordon
 from berthmaster.messages.fleet import (
     ClusterAlive,
     ClusterProfile,
     ClusterScore,
+    FleetFact,
     NodeGone,
     NodeReport,
     ResourceScore,
 )
 from berthmaster.messages.telemetry import NodeTelemetry
+
+
+class StoredFact(Protocol):
+    """A fact as a stream has it."""
+
+    @property
+    def fact(self) -> FleetFact: ...
+    @property
+    def stored_at_s(self) -> float: ...
 
 
 class ClusterRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -69,7 +80,7 @@ class FleetView:
         self._cordons: dict[tuple[str, str | None], Cordon] = {}
         self._lost: dict[str, ClusterLost] = {}
 
-    def take(self, seen: SeenFact) -> None:
+    def take(self, seen: StoredFact) -> None:
         """One fact; its age is the server's."""
         fact = seen.fact
         match fact:
@@ -101,6 +112,11 @@ class FleetView:
                     self._lost[fact.cluster] = fact
                 case _:
                     pass
+
+    def forget(self, cluster: str) -> None:
+        """The cluster is not told of any more."""
+        for known in (self._alive, self._profiles, self._scores):
+            known.pop(cluster, None)
 
     def rows(self, now_s: float) -> list[ClusterRow]:
         """All clusters by name."""
