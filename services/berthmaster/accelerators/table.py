@@ -8,6 +8,7 @@ Rules of this file:
 - What no row knows is ``OTHER``: it is still asked for, and whoever cannot serve it says so.
 """
 
+import re
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -21,6 +22,7 @@ class How(StrEnum):
     MIG = "mig"  # a slice of a GPU, of a fixed profile
     LIMIT = "limit"  # HAMi's bound of a part of a GPU, beside the GPU itself
     TPU = "tpu"
+    CLASS = "class"  # a device of a DeviceClass, by dynamic allocation
     OTHER = "other"  # nobody here knows
 
 
@@ -44,6 +46,7 @@ INTEL: Final = ("gpu.intel.com/i915", "gpu.intel.com/xe")  # by the driver
 SHARED: Final = "nvidia.com/gpu.shared"
 MIG: Final = "nvidia.com/mig-"
 TPU: Final = "google.com/tpu"
+CLASS: Final = "deviceclass.resource.kubernetes.io/"  # and the DeviceClass's name
 HAMI_CORES: Final = "nvidia.com/gpucores"  # percent
 HAMI_MEMORY: Final = "nvidia.com/gpumem"  # MiB
 HAMI_MEMORY_PERCENT: Final = "nvidia.com/gpumem-percentage"
@@ -54,11 +57,22 @@ TABLE: Final = (
     Row(AMD, How.WHOLE),
     *(Row(name, How.WHOLE) for name in INTEL),
     Row(TPU, How.TPU),
+    Row(CLASS, How.CLASS, end=""),
     Row(MIG, How.MIG, end=""),
     Row(HAMI_CORES, How.LIMIT),
     Row(HAMI_MEMORY, How.LIMIT),
     Row(HAMI_MEMORY_PERCENT, How.LIMIT),
 )
+
+# The field of a pod set by which each is asked for; what is not named here stands in ``resources``.
+ASKED_BY: Final = {
+    How.WHOLE: "gpus, and gpu_resource for those of one maker",
+    How.SHARED: "gpus: 1 and gpu_milli or gpu_memory_mib",
+    How.MIG: "mig_profile",
+    How.LIMIT: "gpu_milli and gpu_memory_mib",
+    How.TPU: "tpus",
+    How.CLASS: "claims",
+}
 
 # KAI's scheduler shares GPUs by annotations of pods.
 KAI_FRACTION: Final = "gpu-fraction"
@@ -74,6 +88,17 @@ def how_of(name: str) -> How | None:
         if row.matches(name):
             return row.how
     return How.OTHER if is_extended(name) else None
+
+
+_NAME: Final = re.compile(
+    r"(?=[^/]{1,253}/)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*"
+    r"/[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z"
+)
+
+
+def is_resource_name(name: str) -> bool:
+    """Whether a node could offer an extended resource of this name."""
+    return _NAME.match(name) is not None and is_extended(name)
 
 
 def is_extended(name: str) -> bool:

@@ -22,6 +22,10 @@ _FLAGS_OF: Final = {  # where a flag is not named as its field
     "mig_profile": "--mig",
     "data": "--data-at",
     "gpu_memory_mib": "--gpu-memory",
+    "resources": "--resource",
+    "claims": "--claim",
+    "tpu_accelerators": "--tpu-accelerator",
+    "tpu_topology": "--tpu-topology",
     "cpu_milli": "--cpu",
     "memory_mib": "--memory",
     "node_labels": "--node-label",
@@ -127,6 +131,19 @@ def parse_weights(texts: Sequence[str]) -> dict[str, float]:
     return weights
 
 
+def parse_resources(texts: Sequence[str]) -> dict[str, int]:
+    """NAME=N, each name once. Raises WrongInput."""
+    resources: dict[str, int] = {}
+    for text in texts:
+        name, equals, number = text.partition("=")
+        if not (name and equals and re.fullmatch(r"[0-9]{1,9}", number)):
+            raise WrongInput(f"--resource: {text!r} is none; right is rdma/hca=1, in whole pieces")
+        if name in resources:
+            raise WrongInput(f"--resource: {name} is given twice; add it up")
+        resources[name] = int(number)
+    return resources
+
+
 Read = Callable[[Any], Any]
 _OF_PODS: Final[Mapping[str, tuple[str, Read]]] = {  # flag: its field and how it is read
     "model": ("gpu_models", list),
@@ -134,6 +151,12 @@ _OF_PODS: Final[Mapping[str, tuple[str, Read]]] = {  # flag: its field and how i
     "cpu": ("cpu_milli", parse_cpu_milli),
     "memory": ("memory_mib", parse_memory_mib),
     "node_label": ("node_labels", parse_pairs),
+    "isolation": ("isolation", str),
+    "tpus": ("tpus", int),
+    "tpu_accelerator": ("tpu_accelerators", list),
+    "tpu_topology": ("tpu_topology", str),
+    "resource": ("resources", parse_resources),
+    "claim": ("claims", list),
 }
 _OF_REQUEST: Final[Mapping[str, tuple[str, Read]]] = {
     "queue": ("queue", str),

@@ -37,6 +37,33 @@ _FLAGS = [
         help="Taken before others that will do, the first named first; may be repeated.",
     ),
     click.option("--gpu-memory", metavar="MEM", help="Each GPU has at least this: 40Gi."),
+    click.option(
+        "--isolation",
+        metavar="HOW",
+        help="How hard the limit of a part of a GPU is, at least: hardware, memory or none.",
+    ),
+    click.option("--tpus", type=int, metavar="N", help="TPU chips of each pod."),
+    click.option(
+        "--tpu-accelerator",
+        multiple=True,
+        metavar="KIND",
+        help="A kind of TPU that will do: tpu-v5-lite-podslice; may be repeated.",
+    ),
+    click.option(
+        "--tpu-topology", metavar="AxB", help="Chips of the slice that all pods make: 2x4, 2x2x4."
+    ),
+    click.option(
+        "--resource",
+        multiple=True,
+        metavar="NAME=N",
+        help="Pieces of another resource of nodes: rdma/hca=1; may be repeated.",
+    ),
+    click.option(
+        "--claim",
+        multiple=True,
+        metavar="NAME",
+        help="A ResourceClaimTemplate where the pods run; may be repeated.",
+    ),
     click.option("--cpu", metavar="N", help="CPUs of each pod: 4, 0.5, 250m [1]."),
     click.option("--memory", metavar="MEM", help="Memory of each pod: 512Mi, 16Gi [1Gi]."),
     click.option("--count", type=int, metavar="N", help="Pods, all or none of which start [1]."),

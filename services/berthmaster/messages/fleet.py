@@ -38,6 +38,7 @@ class Amounts(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults
     memory_mib: Count = 0
     gpu_milli: Milli = 0
     tpus: Count = 0
+    pieces: dict[str, Count] = {}  # of other extended resources, by their full names
 
 
 class DeviceClaim(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

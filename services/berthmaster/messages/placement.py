@@ -84,6 +84,7 @@ class HeldNode(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
     gpus: tuple[int, ...] = ()
     gpu_memory_mib: int = 0
     mig_profile: str = ""
+    pieces: dict[str, int] = {}  # TPUs and other extended resources, by their full names
 
 
 class Reservation(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

@@ -21,6 +21,10 @@ from msgspec import Meta
 from berthmaster.messages.placement import MAIN_CELL, PartWeights, PodBinding, Target
 
 MAX_GPUS_A_POD = 64
+MAX_TPUS_A_POD = 64
+MAX_PIECES_A_POD = 1_000_000  # of one other resource
+MAX_RESOURCES = 16  # other resources, by their names
+MAX_CLAIMS = 16
 MAX_PODS = 4096
 MAX_POD_SETS = 16
 MAX_TOLERATIONS = 32
@@ -35,6 +39,10 @@ WorkloadId = Annotated[
 ]  # 52: Kubernetes object names are made of the id and the attempt
 LabelText = Annotated[str, Meta(max_length=316)]
 Labels = Annotated[dict[LabelText, LabelText], Meta(max_length=64)]
+
+
+# How hard the limit of a part of a GPU is, the hardest first; "" = any.
+Isolation = Literal["", "hardware", "memory", "none"]
 
 
 class Toleration(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -85,6 +93,26 @@ class PodSet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     gpu_resource: Annotated[str, Meta(max_length=253)] = ""
     # As which its whole GPUs are asked for, such as amd.com/gpu: those and no other maker's.
     # Empty = any.
+    isolation: Isolation = ""
+    # How hard the limit is that a pod's part of a GPU has, at least. hardware: a slice of its own
+    # (MIG), or a whole GPU; memory: its memory is held (MPS, HAMi-core); none: nothing holds it
+    # (time slicing, KAI alone). Empty = any.
+    tpus: Annotated[int, Meta(ge=0, le=MAX_TPUS_A_POD)] = 0  # TPU chips of each pod
+    tpu_accelerators: Annotated[tuple[LabelText, ...], Meta(max_length=32)] = ()
+    # Acceptable kinds of TPU, as nodes' label cloud.google.com/gke-tpu-accelerator says, such as
+    # tpu-v5-lite-podslice; empty = any.
+    tpu_topology: Annotated[str, Meta(max_length=32)] = ""
+    # Chips of the slice that the pods make, by dimension: 2x4, 2x2x4; empty = any. Where that is
+    # more than one pod has, the pods are one gang on all nodes of one node pool of that topology.
+    resources: Annotated[
+        dict[LabelText, Annotated[int, Meta(ge=1, le=MAX_PIECES_A_POD)]],
+        Meta(max_length=MAX_RESOURCES),
+    ] = {}
+    # Other extended resources of each pod by their full names, such as rdma/hca: so many pieces of
+    # its node.
+    claims: Annotated[tuple[LabelText, ...], Meta(max_length=MAX_CLAIMS)] = ()
+    # ResourceClaimTemplates that exist in the namespace of the pods: each pod gets a claim of its
+    # own; or, where no template has the name, a ResourceClaim, which all pods share.
     topology: Topology | None = None
     node_labels: Labels = {}  # required of the node
     tolerations: Annotated[tuple[Toleration, ...], Meta(max_length=MAX_TOLERATIONS)] = ()

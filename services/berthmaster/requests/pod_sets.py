@@ -3,18 +3,16 @@
 import re
 from typing import Final
 
+from berthmaster.accelerators.table import is_resource_name
 from berthmaster.engine.fleet.models import is_one_of
 from berthmaster.engine.fleet.shares import profile_memory_mib, profile_milli
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.explain import Step, invalid
 from berthmaster.messages.workload import ONE_NODE, PodSet, Topology
+from berthmaster.requests.devices import devices_fault
 
 _LABEL: Final = re.compile(
     r"(?:[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z"
-)
-
-_RESOURCE: Final = re.compile(
-    r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z"
 )
 
 
@@ -31,6 +29,8 @@ def pod_set_fault(path: list[Step], pods: PodSet) -> Refusal | None:
         fault = _resource_fault([*path, "gpu_resource"], pods)
     if fault is None and pods.mig_profile:
         fault = _profile_fault(path, pods)
+    if fault is None:
+        fault = devices_fault(path, pods)
     if fault is None and pods.topology is not None:
         fault = _topology_fault([*path, "topology"], pods, pods.topology)
     return fault
@@ -54,7 +54,7 @@ def _preference_fault(path: list[Step], pods: PodSet) -> Refusal | None:
 
 def _resource_fault(path: list[Step], pods: PodSet) -> Refusal | None:
     resource = pods.gpu_resource
-    if _RESOURCE.match(resource) is None:
+    if not is_resource_name(resource):
         right = "an extended resource such as amd.com/gpu, or nothing"
         return invalid(path, resource, right)
     if not pods.gpus:

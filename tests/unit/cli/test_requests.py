@@ -110,6 +110,30 @@ def test_a_part_of_a_gpu_is_asked_for_by_share_memory_or_mig_profile() -> None:
     assert pods(mig="7g.80gb", gpus="1") == PodSet(gpus=1, gpu_milli=999, mig_profile="7g.80gb")
 
 
+def test_flags_ask_for_tpus_other_resources_claims_and_isolation() -> None:
+    flags = {
+        "tpus": 4,
+        "tpu_accelerator": ("tpu-v5p-slice",),
+        "tpu_topology": "2x2x2",
+        "count": 2,
+        "resource": ("rdma/hca=1", "vpc.amazonaws.com/efa=4"),
+        "claim": ("nic",),
+    }
+    assert from_flags(flags, [], "job-1").pod_sets == (
+        PodSet(
+            count=2,
+            tpus=4,
+            tpu_accelerators=("tpu-v5p-slice",),
+            tpu_topology="2x2x2",
+            resources={"rdma/hca": 1, "vpc.amazonaws.com/efa": 4},
+            claims=("nic",),
+        ),
+    )
+    assert from_flags({"gpus": "0.5", "isolation": "memory"}, [], "job-1").pod_sets == (
+        PodSet(gpus=1, gpu_milli=500, isolation="memory"),
+    )
+
+
 def test_flags_say_how_clusters_rank_and_where_the_data_is() -> None:
     flags = {
         "profile": "cheapest",
@@ -130,6 +154,7 @@ WEIGHT = (
     "headroom"
 )
 GPUS = "is no number of GPUs; right are 0, 1, 8, a share such as 0.5, or its memory such as 8Gi"
+RESOURCE = "is none; right is rdma/hca=1, in whole pieces"
 A_NODE = "pod_sets[0].topology.max_pods_a_node"
 WHOLE = "a whole number from"
 ID_WORDS = "1 to 52 lower-case letters, digits or '-', the first and the last a letter or digit"
@@ -176,6 +201,21 @@ ID_WORDS = "1 to 52 lower-case letters, digits or '-', the first and the last a 
         ({"duration": ""}, "'' is no duration; right are 90s, 1.5m, 2h, 1h30m"),
         ({"id": ""}, f'--id: id would be ""; right is {ID_WORDS}'),
         ({"mig": ""}, "--mig: '' is no MIG profile; right is 1g.10gb"),
+        ({"resource": ("rdma/hca",)}, f"--resource: 'rdma/hca' {RESOURCE}"),
+        ({"resource": ("rdma/hca=0.5",)}, f"--resource: 'rdma/hca=0.5' {RESOURCE}"),
+        ({"resource": ("a/b=1", "a/b=2")}, "--resource: a/b is given twice; add it up"),
+        (
+            {"resource": ("a/b=0",)},
+            f'--resource: pod_sets[0].resources["a/b"] would be 0; right is {WHOLE} 1 to 1000000',
+        ),
+        ({"tpus": 65}, f"--tpus: pod_sets[0].tpus would be 65; right is {WHOLE} 0 to 64"),
+        (
+            {"isolation": "soft"},
+            (
+                '--isolation: pod_sets[0].isolation would be "soft"; right is one of "", '
+                '"hardware", "memory", "none"'
+            ),
+        ),
         ({"id": "a b"}, f'--id: id would be "a b"; right is {ID_WORDS}'),
     ],
 )

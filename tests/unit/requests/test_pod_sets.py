@@ -8,6 +8,9 @@ from berthmaster.messages.api import Refusal
 from berthmaster.messages.families import JOB_REQUESTS
 from berthmaster.requests import validation
 
+RESOURCE = (
+    "an extended resource of nodes by its full name, such as rdma/hca or vpc.amazonaws.com/efa"
+)
 LABEL = '"node", or a label of nodes such as topology.kubernetes.io/zone'
 
 
@@ -119,6 +122,184 @@ BAD: dict[str, tuple[dict[str, object], str, str, str]] = {
         '"few"',
         'one of "", "fewest"',
     ),
+    "a fraction of a TPU": (
+        {"gpus": 0, "tpus": 0.5},
+        "tpus",
+        "0.5",
+        "a whole number from 0 to 64",
+    ),
+    "TPUs beside GPUs": (
+        {"tpus": 4},
+        "tpus",
+        "4",
+        "0, as gpus is 1: a pod has GPUs or TPUs; others are another pod set",
+    ),
+    "a topology without TPUs": (
+        {"tpu_topology": "2x4"},
+        "tpu_topology",
+        '"2x4"',
+        "nothing, as tpus is 0",
+    ),
+    "kinds of TPU without TPUs": (
+        {"tpu_accelerators": ["tpu-v6e-slice"]},
+        "tpu_accelerators",
+        '["tpu-v6e-slice"]',
+        "nothing, as tpus is 0",
+    ),
+    "a kind of TPU twice": (
+        {"gpus": 0, "tpus": 1, "tpu_accelerators": ["tpu-v6e-slice", "tpu-v6e-slice"]},
+        "tpu_accelerators[1]",
+        '"tpu-v6e-slice"',
+        "a value of the label cloud.google.com/gke-tpu-accelerator, named once",
+    ),
+    "a topology that is none": (
+        {"gpus": 0, "tpus": 4, "tpu_topology": "2x0"},
+        "tpu_topology",
+        '"2x0"',
+        "a topology such as 2x4 or 2x2x4, of at most 131072 chips, or nothing",
+    ),
+    "a topology larger than any": (
+        {"gpus": 0, "tpus": 4, "tpu_topology": "99999x99999x99999"},
+        "tpu_topology",
+        '"99999x99999x99999"',
+        "a topology such as 2x4 or 2x2x4, of at most 131072 chips, or nothing",
+    ),
+    "a topology that does not divide": (
+        {"gpus": 0, "tpus": 3, "tpu_topology": "2x4"},
+        "tpu_topology",
+        '"2x4"',
+        (
+            "a topology of which each pod has an equal part: 8 chips are no multiple of tpus, "
+            "which is 3"
+        ),
+    ),
+    "a topology smaller than a pod": (
+        {"gpus": 0, "tpus": 8, "tpu_topology": "2x2"},
+        "tpu_topology",
+        '"2x2"',
+        (
+            "a topology of which each pod has an equal part: 4 chips are no multiple of tpus, "
+            "which is 8"
+        ),
+    ),
+    "a part of a slice": (
+        {"gpus": 0, "tpus": 4, "tpu_topology": "4x4", "count": 3},
+        "count",
+        "3",
+        "4, as a slice of 4x4 is 4 pods with 4 TPUs each; further slices are further pod sets",
+    ),
+    "a slice on one node that needs several": (
+        {
+            "gpus": 0,
+            "tpus": 4,
+            "tpu_topology": "2x4",
+            "count": 2,
+            "topology": {"same": "node"},
+        },
+        "topology.same",
+        '"node"',
+        "nothing: the nodes of a slice are those of one node pool, not one node",
+    ),
+    "a part of a GPU that is a TPU": (
+        {"gpus": 0, "tpus": 1, "gpu_milli": 500},
+        "gpu_milli",
+        "500",
+        "1000, as gpus is 0: only a pod with one GPU can ask for part of it",
+    ),
+    "GPUs as another resource": (
+        {"resources": {"nvidia.com/gpu": 1}},
+        'resources["nvidia.com/gpu"]',
+        '"nvidia.com/gpu"',
+        "no such name here: ask by the field gpus, and gpu_resource for those of one maker",
+    ),
+    "another maker's beside": (
+        {"gpu_resource": "nvidia.com/gpu", "resources": {"amd.com/gpu": 1}},
+        'resources["amd.com/gpu"]',
+        '"amd.com/gpu"',
+        "no such name here: ask by the field gpus, and gpu_resource for those of one maker",
+    ),
+    "TPUs as another resource": (
+        {"resources": {"google.com/tpu": 4}},
+        'resources["google.com/tpu"]',
+        '"google.com/tpu"',
+        "no such name here: ask by the field tpus",
+    ),
+    "a slice as another resource": (
+        {"resources": {"nvidia.com/mig-1g.10gb": 1}},
+        'resources["nvidia.com/mig-1g.10gb"]',
+        '"nvidia.com/mig-1g.10gb"',
+        "no such name here: ask by the field mig_profile",
+    ),
+    "a device of a class as another resource": (
+        {"resources": {"deviceclass.resource.kubernetes.io/gpu.nvidia.com": 1}},
+        'resources["deviceclass.resource.kubernetes.io/gpu.nvidia.com"]',
+        '"deviceclass.resource.kubernetes.io/gpu.nvidia.com"',
+        "no such name here: ask by the field claims",
+    ),
+    "CPUs as another resource": (
+        {"resources": {"cpu": 1}},
+        "resources.cpu",
+        '"cpu"',
+        "no such name here: use the field cpu_milli",
+    ),
+    "a resource of Kubernetes' own": (
+        {"resources": {"example.kubernetes.io/x": 1}},
+        'resources["example.kubernetes.io/x"]',
+        '"example.kubernetes.io/x"',
+        RESOURCE,
+    ),
+    "a name that is no resource's": (
+        {"resources": {"RDMA/hca": 1}},
+        'resources["RDMA/hca"]',
+        '"RDMA/hca"',
+        RESOURCE,
+    ),
+    "a name without a domain": ({"resources": {"hca": 1}}, "resources.hca", '"hca"', RESOURCE),
+    "none of a resource": (
+        {"resources": {"rdma/hca": 0}},
+        'resources["rdma/hca"]',
+        "0",
+        "a whole number from 1 to 1000000",
+    ),
+    "a part of a resource": (
+        {"resources": {"rdma/hca": 0.5}},
+        'resources["rdma/hca"]',
+        "0.5",
+        "a whole number from 1 to 1000000",
+    ),
+    "more of a resource than any node has": (
+        {"resources": {"rdma/hca": 10**30}},
+        'resources["rdma/hca"]',
+        "1000000000000000000000000000000",
+        "a whole number from 1 to 1000000",
+    ),
+    "a claim that is no name": (
+        {"claims": ["gpu", "My/GPU"]},
+        "claims[1]",
+        '"My/GPU"',
+        (
+            "the name of a ResourceClaimTemplate, or of a ResourceClaim, in the namespace of the "
+            "pods: lower-case letters, digits, '-' and '.'"
+        ),
+    ),
+    "a claim twice": (
+        {"claims": ["gpu", "gpu"]},
+        "claims[1]",
+        '"gpu"',
+        "a name that is not there before it",
+    ),
+    "isolation without GPUs": (
+        {"gpus": 0, "isolation": "memory"},
+        "isolation",
+        '"memory"',
+        "nothing, as gpus is 0: it is for pods that share GPUs",
+    ),
+    "isolation of a kind that is none": (
+        {"isolation": "soft"},
+        "isolation",
+        '"soft"',
+        'one of "", "hardware", "memory", "none"',
+    ),
     "an unknown field": (
         {"topology": {"max_pods_per_node": 1}},
         "topology",
@@ -149,6 +330,18 @@ def test_what_does_not_agree_is_refused_with_field_value_and_what_is_right(case:
         {"count": 4, "topology": {"same": "node", "max_pods_a_node": 4, "nodes": "fewest"}},
         {"count": 4, "topology": {"same": "topology.kubernetes.io/zone"}},
         {"gpus": 2, "topology": {"gpu_domain": "required"}},
+        {"gpus": 0, "tpus": 8, "tpu_topology": "2x4", "count": 5},  # a slice for each pod
+        {"gpus": 0, "tpus": 4, "tpu_topology": "2x2x4", "count": 4},
+        {
+            "gpus": 0,
+            "tpus": 4,
+            "tpu_topology": "2x4",
+            "count": 2,
+            "topology": {"same": "cloud.google.com/gke-nodepool", "max_pods_a_node": 1},
+        },
+        {"gpus": 0, "tpus": 1, "tpu_accelerators": ["tpu-v5-lite-device", "tpu-v6e-slice"]},
+        {"resources": {"rdma/hca": 1, "vpc.amazonaws.com/efa": 4}, "claims": ["nic", "gpu.big"]},
+        {"gpu_milli": 500, "isolation": "memory"},
     ],
 )
 def test_what_agrees_is_taken_as_it_is(pods: dict[str, object]) -> None:

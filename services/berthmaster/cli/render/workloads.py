@@ -153,6 +153,14 @@ def pod_set_line(pods: PodSet) -> str:
         parts.append(
             f"{pods.gpus} {models + ' ' if models else ''}GPU{'s'[: pods.gpus > 1]}{share}"
         )
+    if pods.isolation:
+        parts.append(f"isolation {pods.isolation} or harder")
+    if pods.tpus:
+        kinds = " or ".join(pods.tpu_accelerators)
+        shape = f" of {pods.tpu_topology}" if pods.tpu_topology else ""
+        parts.append(f"{pods.tpus} {kinds + ' ' if kinds else ''}TPU{'s'[: pods.tpus > 1]}{shape}")
+    parts += [f"{number} {name}" for name, number in sorted(pods.resources.items())]
+    parts += [f"claim {name}" for name in pods.claims]
     parts.append(f"{amounts.number(pods.cpu_milli / 1000)} CPU")
     parts.append(f"{amounts.number(pods.memory_mib / 1024)} GiB")
     if pods.node_labels:
