@@ -79,9 +79,7 @@ class Grid:
         if node is None:
             node = self.nodes[report.node] = Node(report)
             self._dirty = True
-        elif [gpu.index for gpu in node.report.gpus] != [gpu.index for gpu in report.gpus] or [
-            gpu.model for gpu in node.report.gpus
-        ] != [gpu.model for gpu in report.gpus]:
+        elif _devices(node.report) != _devices(report):
             self._dirty = True
         node.report = report
         if not self._dirty:
@@ -220,6 +218,10 @@ class Grid:
         ]
         self.rows[node.first : node.first + len(rows)] = rows
         self._versions[node.number] = version
+
+
+def _devices(report: NodeReport) -> list[tuple[int, str]]:
+    return [(gpu.index, gpu.model) for gpu in report.gpus]
 
 
 def held_milli(report: NodeReport) -> tuple[dict[int, int], set[int]]:
