@@ -68,7 +68,7 @@ from berthmaster.messages.login import LoginReply, LoginRequest
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.quality import QualityReport
 from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease, LogMark
-from berthmaster.messages.telemetry import NodeTelemetry
+from berthmaster.messages.telemetry import JobFigures, NodeTelemetry
 from berthmaster.messages.usage import Trends, UsageReport
 from scripts.schema_tools.json_schema import MESSAGES, Schema, components, name_of, plain
 
@@ -81,6 +81,8 @@ PARAMETERS: Final = {
     "id": "The workload's id, chosen by its submitter.",
     "cluster": "A worker cluster.",
     "cluster_or_none": "The cluster that the event is about, or `-` if it is about none.",
+    "tenant_or_none": "Whose job it is, or `-` if it did not come through us.",
+    "job": "The workload's id; of a job that did not come through us namespace, kind and name.",
     "node": "A node of the cluster.",
     "node_or_none": "A node of the cluster, or `-` for the cluster as a whole.",
     "queue": "A queue's name.",
@@ -196,6 +198,20 @@ def _observations() -> Iterator[Channel]:
         _address(lambda cluster: subjects.agent(cluster, "telemetry"), "cluster"),
         (NodeTelemetry,),
         senders=("telemetry", "emulator"),
+        receivers=("door", "figures"),
+    )
+    yield Channel(
+        "job_figures",
+        _address(subjects.job_figures, "tenant_or_none", "cluster", "job"),
+        (JobFigures,),
+        senders=("door",),
+        receivers=("gateway", "resolver"),
+    )
+    yield Channel(
+        "agent_figures",
+        _address(lambda cluster: subjects.agent(cluster, "figures"), "cluster"),
+        (JobFigures,),
+        senders=("figures", "emulator"),
         receivers=("door",),
     )
     yield Channel(

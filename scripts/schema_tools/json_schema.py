@@ -29,7 +29,7 @@ from berthmaster.messages.login import LoginReply, LoginRequest
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.quality import QualityReport
 from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease, LogMark
-from berthmaster.messages.telemetry import NodeTelemetry
+from berthmaster.messages.telemetry import JobFigures, NodeTelemetry
 from berthmaster.messages.workload import WorkloadEvent
 from scripts.schema_tools.comments import field_comments
 
@@ -70,6 +70,7 @@ def _messages() -> Iterator[Message]:
         *members(WorkloadEvent),
         Decision,
         NodeTelemetry,
+        JobFigures,
         QualityReport,
         *members(FleetFact),
         *members(ControlFact),

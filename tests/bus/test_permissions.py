@@ -12,6 +12,7 @@ import nats
 import pytest
 
 from berthmaster.bus.connection import Connection
+from berthmaster.bus.door_client import DoorClient
 from berthmaster.bus.embedded import Server, ServerConfig
 from berthmaster.bus.errors import ApiError, BusError, NoAnswer, NotPermitted
 from berthmaster.bus.keys import creds_file
@@ -51,6 +52,8 @@ USERS = (
     "watcher",
     "viewer.acme",
     "steward",
+    "figures",
+    "figures.c1",
 )
 
 
@@ -81,15 +84,18 @@ EVENT = "pub berth.workload.acme.job-1."
 # What runs in a cluster asks the door of that cluster and is told of it: nothing else exists.
 IN_A_CLUSTER = Case(
     may=(
-        *(f"pub berth.agent.c1.{verb}" for verb in (*AGENT_REQUESTS, "telemetry")),
+        *(f"pub berth.agent.c1.{verb}" for verb in (*AGENT_REQUESTS, "telemetry", "figures")),
         "sub berth.assign.c1.news",
         "sub berth.assign.c1.>",
+        "sub berth.agent.c1.telemetry",
     ),
     may_not=(
         "pub berth.agent.c1",
         "pub berth.assign.c1.news",
         "sub berth.agent.c1.tell",
         "sub berth.agent.*.tell",
+        "sub berth.agent.c1.figures",
+        "pub berth.figures.acme.c1.job-1",
         f"{EVENT}claimed.c1",
         f"{EVENT}succeeded.c1",
         f"{EVENT}cancelled.-",
@@ -125,6 +131,8 @@ OF_ANOTHER = (
     "pub berth.agent.c2.tell",
     "sub berth.assign.c2.news",
     "sub berth.assign.>",
+    "sub berth.agent.c2.telemetry",
+    "sub berth.agent.*.telemetry",
 )
 
 
@@ -136,9 +144,16 @@ def in_a_cluster(user: str) -> Case:
 CASES: Mapping[str, Case] = {
     **{
         user: in_a_cluster(user)
-        for user in ("agent.c1", "executor.c1", "inventory.c1", "ocm.c1", "telemetry.c1")
+        for user in (
+            "agent.c1",
+            "executor.c1",
+            "figures.c1",
+            "inventory.c1",
+            "ocm.c1",
+            "telemetry.c1",
+        )
     },
-    **dict.fromkeys(("emulator", "telemetry"), IN_A_CLUSTER),  # of all clusters
+    **dict.fromkeys(("emulator", "telemetry", "figures"), IN_A_CLUSTER),  # of all clusters
     "door": Case(
         may=(
             *(f"{EVENT}{kind}.c1" for kind in EXECUTOR_KINDS),
@@ -148,6 +163,7 @@ CASES: Mapping[str, Case] = {
             "pub berth.lease.executor.c1",
             "pub berth.lease.ocm.c1",
             "pub berth.telemetry.c1.n1",
+            "pub berth.figures.acme.c1.job-1",
             "pub berth.assign.c1.news",
             "pub berth.dead.executor",
             "pub berth.dead.door",
@@ -245,6 +261,7 @@ CASES: Mapping[str, Case] = {
             "sub berth.api.*.dry_run",
             "sub berth.api.*.whatif",
             "sub berth.operator.whatif",
+            "sub berth.figures.*.*.*",
         ),
         may_not=(
             "sub berth.operator.cordon",
@@ -527,6 +544,8 @@ CASES: Mapping[str, Case] = {
             "pub berth.api.acme.get",
             "sub berth.event.acme.>",
             "sub berth.event.acme.job-1.>",
+            "sub berth.figures.acme.*.*",
+            "sub berth.figures.acme.>",
             "sub _INBOX.tenant.acme.x.*",
         ),
         may_not=(
@@ -540,6 +559,9 @@ CASES: Mapping[str, Case] = {
             f"{API}CONSUMER.CREATE.WORKLOADS.x.berth.workload.acme.>",
             "sub berth.workload.acme.>",
             "sub berth.event.rival.>",
+            "sub berth.figures.rival.>",
+            "sub berth.figures.-.*.*",
+            "pub berth.figures.acme.c1.job-1",
             "sub berth.workload.rival.>",
             "sub berth.workload.>",
             "sub berth.api.acme.submit",
@@ -739,6 +761,32 @@ async def test_an_answer_reaches_the_tenant_who_asked_and_only_once(bus: Bus) ->
         await gateway.flush()
         await tenant.flush()
         assert (heard, gateway.violations) == ([], [])
+
+
+@in_a_loop
+async def test_a_clusters_nodes_are_heard_in_their_own_cluster_on_their_way_to_the_door(
+    bus: Bus,
+) -> None:
+    """The one subject that users of a cluster's account hear of one another."""
+    heard: list[tuple[str, bytes]] = []
+    async with (
+        bus.as_user("door") as door,
+        bus.as_user("figures.c1") as figures,
+        bus.as_user("telemetry.c1") as node,
+    ):
+        await DoorClient(figures, "c1").hear_nodes(lambda *told: heard.append(("figures", told[1])))
+        await door.subscribe(
+            "berth.agent.*.telemetry", lambda *told: heard.append(("door", told[1]))
+        )
+        await figures.flush()
+        await door.flush()
+        async with asyncio.timeout(10):
+            while len({who for who, _ in heard}) < 2:  # the listeners are only just arriving
+                heard.clear()
+                await DoorClient(node, "c1").observe(b"{}")
+                await node.flush()
+                await asyncio.sleep(0.01)
+        assert {who for who, _ in heard} == {"figures", "door"}
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,10 @@
 
 Rules of this file:
 
-- Only CORE has JetStream. A tenant's account imports its own part of the API and its own events, a
-  cluster's what the door offers it and what is assigned to it, and nothing else: a reply subject of
-  theirs is rewritten by the server before CORE sees it, so that no answer of a service can be sent
-  into the log.
+- Only CORE has JetStream. A tenant's account imports its own part of the API, its own events and
+  its jobs' figures, a cluster's what the door offers it and what is assigned to it, and nothing
+  else: a reply subject of theirs is rewritten by the server before CORE sees it, so that no answer
+  of a service can be sent into the log.
 - CORE's exports are public, which is safe: imports stand in account JWTs, and those only the
   operator's key signs. Nothing of JetStream, of the log or of the operators is ever exported.
 - An account's default permissions are a second fence, for JWTs that have none of their own.
@@ -186,6 +186,7 @@ def core(key: str, *, revocations: Revocations | None = None) -> Body:
             _service("berth.agent.*.*", AGENT_ANSWER_S),
             _service(LOGIN_SUBJECT, LOGIN_ANSWER_S),
             _stream("berth.event.>"),
+            _stream("berth.figures.>"),
             _stream("berth.assign.>"),
         ],
     )
@@ -205,7 +206,7 @@ def tenant(
     scope: Scope | None = None,
 ) -> Body:
     """One tenant; ``name`` as it stands in subjects."""
-    asked, heard = f"berth.api.{name}.*", f"berth.event.{name}.>"
+    asked, heard = f"berth.api.{name}.*", (f"berth.event.{name}.>", f"berth.figures.{name}.>")
     return _guest(
         key, f"{TENANT}{name}", TENANT_LIMITS, asked, heard, core, revocations or {}, scope
     )
@@ -220,9 +221,10 @@ def cluster(
     scope: Scope | None = None,
 ) -> Body:
     """One worker cluster; ``name`` as it stands in subjects."""
-    asked, heard = f"berth.agent.{name}.*", f"berth.assign.{name}.>"
+    asked, heard = f"berth.agent.{name}.*", (f"berth.assign.{name}.>",)
+    own = (f"berth.agent.{name}.telemetry",)  # of its nodes, heard where it is sent
     return _guest(
-        key, f"{CLUSTER}{name}", CLUSTER_LIMITS, asked, heard, core, revocations or {}, scope
+        key, f"{CLUSTER}{name}", CLUSTER_LIMITS, asked, heard, core, revocations or {}, scope, own
     )
 
 
@@ -231,19 +233,24 @@ def _guest(
     name: str,
     limits: Limits,
     asked: str,
-    heard: str,
+    heard: Sequence[str],
     core: str,
     revocations: Revocations,
     scope: Scope | None,
+    own: Sequence[str] = (),
 ) -> Body:
-    """An account that asks under one subject of the core's, hears one, and nothing else."""
+    """An account that asks under one subject of the core's and hears some, and nothing else;
+    ``own`` is what its users hear of one another."""
     return _account(
         key,
         name,
         limits,
         revocations=revocations,
-        imports=[_import("service", asked, core), _import("stream", heard, core)],
-        defaults=_permissions([asked], [heard, "_INBOX.>"]),
+        imports=[
+            _import("service", asked, core),
+            *(_import("stream", subject, core) for subject in heard),
+        ],
+        defaults=_permissions([asked], [*heard, *own, "_INBOX.>"]),
         scope=scope,
     )
 

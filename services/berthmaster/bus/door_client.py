@@ -395,6 +395,14 @@ class DoorClient:
         """One node's telemetry, unacknowledged. Raises TooLarge, NotConnected."""
         await self.conn.publish(subjects.agent(self.cluster, "telemetry"), data)
 
+    async def figures(self, data: bytes) -> None:
+        """One job's figures, unacknowledged. Raises TooLarge, NotConnected."""
+        await self.conn.publish(subjects.agent(self.cluster, "figures"), data)
+
+    async def hear_nodes(self, heard: Callable[[str, bytes], None]) -> None:
+        """Hear the telemetry of this cluster's own nodes, on its way to the door."""
+        await self.conn.subscribe(subjects.agent(self.cluster, "telemetry"), heard)
+
     async def bury(
         self, service: str, *, subject: str, reason: str, body: bytes = b"", workload: str = ""
     ) -> bool:

@@ -176,6 +176,7 @@ def _gateway(_: str) -> Grants:
         subscribe=(
             "berth.api.*.*",
             "berth.operator.*",
+            "berth.figures.*.*.*",
             *_asked("berth-gateway"),
         ),
         answers=True,
@@ -203,6 +204,7 @@ def _resolver(_: str) -> Grants:
         subscribe=(
             *(f"berth.api.*.{verb}" for verb in RESOLVER_VERBS),
             *(f"berth.operator.{verb}" for verb in RESOLVER_OPERATOR_VERBS),
+            "berth.figures.*.*.*",
             *_asked("berth-resolver"),
         ),
         answers=True,
@@ -283,6 +285,7 @@ def _door(_: str) -> Grants:
             "berth.fleet.*.copy.*.*",
             *(f"berth.lease.{service}.*" for service in services),
             "berth.telemetry.*.*",
+            "berth.figures.*.*.*",
             "berth.assign.>",
             "berth.dead.*",
         ),
@@ -292,8 +295,12 @@ def _door(_: str) -> Grants:
 
 
 def _in_cluster(cluster: str) -> Grants:
-    """What runs in a worker cluster: it asks the door and is told of its own, nothing else."""
-    return Grants(publish=(f"berth.agent.{cluster}.*",), subscribe=(f"berth.assign.{cluster}.>",))
+    """What runs in a worker cluster: it asks the door, is told of its own, and hears its nodes'
+    telemetry on its way to the door. Nothing else."""
+    return Grants(
+        publish=(f"berth.agent.{cluster}.*",),
+        subscribe=(f"berth.assign.{cluster}.>", f"berth.agent.{cluster}.telemetry"),
+    )
 
 
 def _whole_ocm(_: str) -> Grants:
@@ -428,7 +435,7 @@ def _restorer(_: str) -> Grants:
 def _tenant(tenant: str) -> Grants:
     return Grants(
         publish=(f"berth.api.{tenant}.*",),
-        subscribe=(f"berth.event.{tenant}.>",),
+        subscribe=(f"berth.event.{tenant}.>", f"berth.figures.{tenant}.>"),
     )
 
 
@@ -496,6 +503,7 @@ SERVICES: Final[Mapping[str, Role]] = MappingProxyType(
         "door": _door,
         "telemetry": _in_cluster,
         "emulator": _in_cluster,
+        "figures": _in_cluster,
         "inventory": _hub_inventory,
         "multikueue": _multikueue,
         "ocm": _whole_ocm,
@@ -521,6 +529,7 @@ PART_ROLES: Final[Mapping[str, Role]] = MappingProxyType(
         "viewer": _viewer,
         "agent": _in_cluster,
         "executor": _in_cluster,
+        "figures": _in_cluster,
         "inventory": _in_cluster,
         "ocm": _in_cluster,
         "telemetry": _in_cluster,

@@ -186,6 +186,25 @@ def parse_telemetry(subject: str) -> tuple[str, str]:
     return text(parts[2]), text(parts[3])
 
 
+def job_figures(tenant: str | None, cluster: str, job: str) -> str:
+    """What one job's GPUs do in one cluster; without a tenant it did not come through us."""
+    return f"berth.figures.{token(tenant) if tenant else NONE}.{token(cluster)}.{token(job)}"
+
+
+def job_figures_of(tenant: str | None = None, cluster: str | None = None) -> str:
+    """The figures of one tenant's jobs, of one cluster's, or of all."""
+    whose = token(tenant) if tenant else "*"
+    return f"berth.figures.{whose}.{token(cluster) if cluster else '*'}.*"
+
+
+def parse_job_figures(subject: str) -> tuple[str | None, str, str]:
+    """(tenant, cluster, job) of a subject of a job's figures. Raises SubjectError."""
+    parts = subject.split(".")
+    if len(parts) != 5 or parts[:2] != ["berth", "figures"]:
+        raise SubjectError(f"{subject!r} is not the subject of a job's figures")
+    return None if parts[2] == NONE else text(parts[2]), text(parts[3]), text(parts[4])
+
+
 def alive(cluster: str) -> str:
     """The cluster's sign of life."""
     return f"berth.fleet.{token(cluster)}.alive"

@@ -56,7 +56,7 @@ from berthmaster.messages.control import ControlFact, QueueSetting
 from berthmaster.messages.families import API_REPLIES, UNREADABLE, encode
 from berthmaster.messages.placement import MAIN_CELL
 from berthmaster.messages.quality import QualityReport
-from berthmaster.messages.telemetry import NodeTelemetry
+from berthmaster.messages.telemetry import JobFigures, NodeTelemetry
 from berthmaster.messages.workload import JobRequest
 from berthmaster.runtime.backoff import Backoff
 
@@ -378,6 +378,16 @@ class Client:
         """What GPUs do right now, in one cluster or in all. An observation: some may be missing."""
         subject = subjects.telemetry_of(cluster)
         async with aclosing(self._heard(subject, following.telemetry_of)) as reports:
+            async for report in reports:
+                yield report
+
+    async def job_figures(
+        self, *, cluster: str | None = None, every_tenant: bool = False
+    ) -> AsyncGenerator[JobFigures, None]:
+        """What the GPUs of jobs do, each twice a minute; ``every_tenant``: of all jobs there are,
+        those too that did not come through us. An observation: some may be missing."""
+        subject = subjects.job_figures_of(None if every_tenant else self.tenant, cluster)
+        async with aclosing(self._heard(subject, following.figures_of)) as reports:
             async for report in reports:
                 yield report
 

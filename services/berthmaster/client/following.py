@@ -24,6 +24,7 @@ from berthmaster.messages.families import (
     DECISIONS,
     EVENTS,
     FLEET_FACTS,
+    JOB_FIGURES,
     QUALITY,
     TELEMETRY,
     UNREADABLE,
@@ -32,7 +33,7 @@ from berthmaster.messages.fleet import FleetFact
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.quality import QualityReport
 from berthmaster.messages.records import DeadLetter
-from berthmaster.messages.telemetry import NodeTelemetry
+from berthmaster.messages.telemetry import JobFigures, NodeTelemetry
 from berthmaster.messages.workload import Cancelled, Failed, Succeeded, WorkloadEvent
 
 T = TypeVar("T")
@@ -252,6 +253,14 @@ def telemetry_of(data: bytes) -> NodeTelemetry | None:
     """What the GPUs of a node do."""
     try:
         return TELEMETRY.decode(data)
+    except UNREADABLE:
+        return None
+
+
+def figures_of(data: bytes) -> JobFigures | None:
+    """What the GPUs of a job do."""
+    try:
+        return JOB_FIGURES.decode(data)
     except UNREADABLE:
         return None
 

@@ -21,6 +21,7 @@ from berthmaster.bus.fact_subjects import subject_of
 from berthmaster.door.bounds import Bucket, InHand, Limits
 from berthmaster.door.fleet_view import FleetView, StoredFact
 from berthmaster.door.log_view import Frozen, LogView, StoredHint
+from berthmaster.lifecycle.fold import key
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.door import (
     MAX_AGENT_BYTES,
@@ -33,6 +34,7 @@ from berthmaster.messages.door import (
 )
 from berthmaster.messages.explain import explain_malformed, explain_validation
 from berthmaster.messages.families import UNREADABLE, Reader, encode
+from berthmaster.messages.telemetry import job_key
 
 PAGE_BYTES: Final = 256 * 1024  # of an answer; the largest event or fact still fits behind it
 LETTERS_AT_ONCE: Final = 20
@@ -44,7 +46,20 @@ class _Head(msgspec.Struct):
     node: str
 
 
+class _Job(msgspec.Struct):
+    """Of a job's figures, what their subject is made of."""
+
+    cluster: str
+    namespace: str = ""
+    kind: str = "Job"
+    name: str = ""
+    tenant: str = ""
+    id: str = ""
+    ended: bool = False
+
+
 _HEAD: Final = msgspec.json.Decoder(_Head)
+_JOB: Final = msgspec.json.Decoder(_Job)
 
 
 def decoded(kind: type[T], decoder: Reader[T], data: bytes) -> T | Refusal:
@@ -75,7 +90,7 @@ class Door:
         self.fleet_name = ""
         self.in_hand = InHand(limits.max_requests, limits.max_items)
         self._fact_bytes: dict[str, Bucket] = {}
-        self._telemetry: dict[str, Bucket] = {}
+        self._observed: dict[str, Bucket] = {}
         self._letters: dict[str, Bucket] = {}
         self._reads: dict[str, Bucket] = {}
 
@@ -182,9 +197,26 @@ class Door:
             subject = subjects.telemetry(head.cluster, head.node)
         except (subjects.SubjectError, *UNREADABLE):
             return ""
-        rate = limits.telemetry_per_s
-        bucket = self._telemetry.setdefault(cluster, Bucket(rate, rate))
-        return subject if head.cluster == cluster and bucket.take(1, now_s) else ""
+        return subject if head.cluster == cluster and self._observes(cluster, now_s) else ""
+
+    def figures(self, cluster: str, data: bytes, now_s: float) -> str:
+        """The subject under which a job's figures are passed on; "" = they are dropped. Of a
+        tenant's job only the cluster is heard in which it is, or was until now."""
+        if len(data) > self._limits.max_telemetry_bytes:
+            return ""
+        try:
+            job = _JOB.decode(data)
+            subject = subjects.job_figures(job.tenant or None, job.cluster, job_key(job))
+        except (subjects.SubjectError, *UNREADABLE):
+            return ""
+        if job.tenant and not (job.ended or self.log.concerns(cluster, key(job.tenant, job.id))):
+            return ""
+        return subject if job.cluster == cluster and self._observes(cluster, now_s) else ""
+
+    def _observes(self, cluster: str, now_s: float) -> bool:
+        """Whether one more observation of this cluster is passed on."""
+        rate = self._limits.telemetry_per_s
+        return self._observed.setdefault(cluster, Bucket(rate, rate)).take(1, now_s)
 
     def may_read(self, cluster: str, now_s: float) -> bool:
         """Whether a cluster that reads has not read too much lately."""

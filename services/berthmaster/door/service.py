@@ -133,6 +133,12 @@ class Shell:
             queue=SERVED_AS,
             pending_messages=MAX_TELEMETRY,
         )
+        figures = await self._conn.subscribe_raw(
+            subjects.agent_of_all_clusters("figures"),
+            self._pass_figures_on,
+            queue=SERVED_AS,
+            pending_messages=MAX_TELEMETRY,
+        )
         verbs: dict[str, _Work] = {
             "hello": self._hello,
             "take": self._take,
@@ -165,6 +171,7 @@ class Shell:
         self._fact_polls.close()
         await endpoints.stop()
         await telemetry.unsubscribe()
+        await figures.unsubscribe()
 
     # What the streams tell
 
@@ -550,6 +557,19 @@ class Shell:
         except (subjects.SubjectError, BusError):
             pass
         self._figures.dropped.inc()
+
+    async def _pass_figures_on(self, msg: Msg) -> None:
+        """What one job's GPUs do: an observation as well."""
+        try:
+            cluster, _ = subjects.parse_agent(msg.subject)
+            to = self._core.figures(cluster, msg.data, self._conn.now())
+            if to:
+                await self._conn.publish(to, msg.data)
+                self._figures.job_figures.inc()
+                return
+        except (subjects.SubjectError, BusError):
+            pass
+        self._figures.figures_dropped.inc()
 
 
 async def main(ctx: Context[DoorSettings]) -> None:

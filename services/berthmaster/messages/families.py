@@ -48,7 +48,7 @@ from berthmaster.messages.login import LoginAnswer, LoginRequest
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.quality import QualityReport
 from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease, LogMark
-from berthmaster.messages.telemetry import NodeTelemetry
+from berthmaster.messages.telemetry import JobFigures, NodeTelemetry
 from berthmaster.messages.usage import TrendsRequest, UsageReportRequest
 from berthmaster.messages.workload import JobRequest, WorkloadEvent
 
@@ -87,6 +87,7 @@ EVENTS: Final = msgspec.json.Decoder(WorkloadEvent)
 DECISIONS: Final = msgspec.json.Decoder(Decision)
 QUALITY: Final = msgspec.json.Decoder(QualityReport)
 TELEMETRY: Final = msgspec.json.Decoder(NodeTelemetry)
+JOB_FIGURES: Final = msgspec.json.Decoder(JobFigures)
 FLEET_FACTS: Final = msgspec.json.Decoder(FleetFact)
 CONTROL_FACTS: Final = msgspec.json.Decoder(ControlFact)
 DEAD_LETTERS: Final = msgspec.json.Decoder(DeadLetter)

@@ -1,10 +1,11 @@
-"""What the GPUs of one node do right now: an observation, lossy, never truth.
+"""What the GPUs of a node, and those of a job, do right now: observations, lossy, never truth.
 
-Telemetry feeds scores. Nobody places, evicts or frees anything because of it, so it travels on
-core NATS, one message a node and interval, and a lost one is simply replaced by the next.
+Telemetry feeds scores and people. Nobody places, evicts or frees anything because of it, so it
+travels on core NATS, one message a node and interval, one a job and 30 s, and a lost one is simply
+replaced by the next.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol
 
 import msgspec
 from msgspec import Meta
@@ -74,3 +75,87 @@ class NodeTelemetry(
     interval_s: float  # when to expect the next one
     source: TelemetrySource
     gpus: tuple[GpuReading, ...]
+
+
+# Jobs
+
+FIGURES_S = 30.0  # between two messages about one job
+
+
+class GpuUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What some GPUs did for somebody, over a while. None is "not measured", never zero.
+
+    Of a GPU that several pods share, each has the part that its processes had: of the utilization
+    what the driver says of them, of the power as much as of the utilization.
+    """
+
+    gpus: Annotated[int, Meta(ge=0)] = 0  # devices held: a GPU, a MIG instance, a part of a GPU
+    measured: Annotated[int, Meta(ge=0)] = 0  # of those, with figures at all
+    utilization_percent: Percent | None = None  # mean of its devices over the while
+    utilization_max_percent: Percent | None = None  # the busiest device's highest reading
+    memory_used_mib: int | None = None  # sum over its devices, as last read
+    memory_total_mib: int | None = None  # of those devices
+    power_w: float | None = None  # sum over its devices, mean over the while
+
+
+class JobOwner(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What stands at the top of a job's ownerReferences, such as a JobSet or a RayJob."""
+
+    kind: str
+    name: str
+    uid: str
+    jobs: Annotated[int, Meta(ge=1)] = 1  # of its jobs have figures
+    use: GpuUse = GpuUse()  # of all of them in this cluster
+
+
+class JobFigures(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="telemetry.job.v1"
+):
+    """What one job's GPUs did in one cluster in the last half minute.
+
+    Subject: ``berth.figures.<tenant>.<cluster>.<job>`` (core NATS). Of a job that came through us
+    <job> is its id. Of any other <tenant> is ``-``, and <job> is ``<namespace>/<kind>/<name>`` as
+    one token.
+    """
+
+    cluster: str
+    namespace: str = ""
+    kind: str = "Job"  # of the object whose pods these are; Pod = a pod that nobody owns
+    name: str = ""
+    uid: str = ""
+    tenant: str = ""  # "" = it did not come through us
+    id: str = ""
+    attempt: int = 0
+    epoch: int  # of whoever measures it: a later life has a larger one
+    counter: int  # rises by one with each message about this job; gaps are lost messages
+    observed_at_s: float  # end of the while, by the cluster's own clock
+    window_s: float = FIGURES_S  # how long the while was
+    pods: Annotated[int, Meta(ge=0)] = 0  # that hold GPUs
+    nodes: tuple[Annotated[str, Meta(max_length=253)], ...] = ()  # the first 64 by name
+    use: GpuUse = GpuUse()
+    idle_since_s: float | None = None  # since when no device of it did anything; None = busy
+    idle_for_long: bool = False  # longer than this cluster's limit
+    idle_limit_s: float = 0.0  # that limit; 0 = there is none
+    disagreements: tuple[str, ...] = ()  # of the sources on whose processes these are, in words
+    ended: bool = False  # the last message about it
+    owner: JobOwner | None = None  # None = nothing stands above it
+
+
+class NamedJob(Protocol):
+    """What the subject of a job's figures is made of."""
+
+    @property
+    def tenant(self) -> str: ...
+    @property
+    def id(self) -> str: ...
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+
+
+def job_key(job: NamedJob) -> str:
+    """What a job is called in the subject of its figures."""
+    return job.id if job.tenant else f"{job.namespace}/{job.kind}/{job.name}"

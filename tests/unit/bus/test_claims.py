@@ -84,6 +84,7 @@ def test_core_exports_what_the_design_names_and_nothing_else() -> None:
         "berth.agent.*.*": ("service", "Singleton", 60),
         "login.token": ("service", "Singleton", 10),
         "berth.event.>": ("stream", None, 0),
+        "berth.figures.>": ("stream", None, 0),
         "berth.assign.>": ("stream", None, 0),
     }
 
@@ -117,11 +118,12 @@ def test_nothing_of_the_log_of_jetstream_or_of_the_operators_is_exported(subject
     assert [each for each in reachable(CORE["nats"]["exports"]) if matches(each, subject)] == []
 
 
-def test_a_tenant_imports_its_own_api_and_events_and_has_no_jetstream() -> None:
+def test_a_tenant_imports_its_own_api_events_and_figures_and_has_no_jetstream() -> None:
     said = claims.tenant(KEYS["acme"], "acme", core=KEYS["core"])["nats"]
     assert [(each["type"], each["subject"], each["account"]) for each in said["imports"]] == [
         ("service", "berth.api.acme.*", KEYS["core"]),
         ("stream", "berth.event.acme.>", KEYS["core"]),
+        ("stream", "berth.figures.acme.>", KEYS["core"]),
     ]
     assert said["exports"] == []
     limits = said["limits"]
@@ -134,7 +136,7 @@ def test_a_tenant_imports_its_own_api_and_events_and_has_no_jetstream() -> None:
     assert {limits[name] for name in ("mem_storage", "disk_storage", "streams", "consumer")} == {0}
     assert said["default_permissions"] == {
         "pub": {"allow": ["berth.api.acme.*"]},
-        "sub": {"allow": ["berth.event.acme.>", "_INBOX.>"]},
+        "sub": {"allow": ["berth.event.acme.>", "berth.figures.acme.>", "_INBOX.>"]},
     }
 
 
@@ -144,6 +146,9 @@ def test_a_cluster_imports_its_own_door_and_assignments() -> None:
         ("service", "berth.agent.red.*"),
         ("stream", "berth.assign.red.>"),
     ]
+    assert said["default_permissions"]["sub"] == {
+        "allow": ["berth.assign.red.>", "berth.agent.red.telemetry", "_INBOX.>"]
+    }
     limits = said["limits"]
     assert [limits[name] for name in ("conn", "subs", "payload", "leaf", "streams")] == [
         *(1000, 4000, 524_288, 2, 0)

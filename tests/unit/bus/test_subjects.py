@@ -158,6 +158,21 @@ def test_a_subject_that_is_not_an_events_is_refused(subject: str) -> None:
         subjects.parse_workload_event(subject)
 
 
+@given(st.none() | NAMES, NAMES, NAMES)
+def test_figures_of_a_job_are_found_by_tenant_and_by_cluster(
+    tenant: str | None, cluster: str, job: str
+) -> None:
+    subject = subjects.job_figures(tenant, cluster, job)
+    assert subjects.parse_job_figures(subject) == (tenant, cluster, job)
+    assert matches(subjects.job_figures_of(), subject)
+    assert matches(subjects.job_figures_of(None, cluster), subject)
+    if tenant is not None:
+        assert matches(subjects.job_figures_of(tenant, cluster), subject)
+    for other in (f"{subject}.more", subject.replace("figures", "workload"), "berth.figures.a.b"):
+        with pytest.raises(SubjectError):
+            subjects.parse_job_figures(other)
+
+
 @pytest.mark.parametrize(
     "subject", ["berth.api.a", "berth.api.a.b.c", "berth.apis.a.get", "berth.api.-.get"]
 )

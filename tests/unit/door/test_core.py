@@ -247,6 +247,25 @@ def test_telemetry_is_passed_on_under_its_own_cluster_and_node_at_a_bounded_rate
     assert core.telemetry(RED, good, 1.0) != ""
 
 
+def test_figures_are_passed_on_for_jobs_that_are_in_the_cluster_and_for_those_of_nobody() -> None:
+    log = Log()
+    log.place(RED)
+    core = Door(Limits())
+    core.log = log.view
+    ours = b'{"cluster":"red","tenant":"acme","id":"train","name":"train-1"}'
+    assert core.figures(RED, ours, 0.0) == "berth.figures.acme.red.train"
+    others = b'{"cluster":"red","namespace":"ml","kind":"PyTorchJob","name":"bert"}'
+    assert core.figures(RED, others, 0.0) == "berth.figures.-.red.ml=2FPyTorchJob=2Fbert"
+    # Another cluster's word, a job that is not there, what cannot be read, what is too large.
+    assert core.figures("blue", ours, 0.0) == ""
+    elsewhere = ours.replace(b'"id":"train"', b'"id":"other"')
+    assert core.figures(RED, elsewhere, 0.0) == ""
+    assert core.figures(RED, elsewhere[:-1] + b',"ended":true}', 0.0) != ""  # until just now
+    assert core.figures(RED, b'{"cluster":"red","tenant":"acme"}', 0.0) == ""
+    assert core.figures(RED, b"[", 0.0) == ""
+    assert core.figures(RED, ours + b" " * 70_000, 0.0) == ""
+
+
 def test_dead_letters_are_rated() -> None:
     core = door()
     assert [core.may_bury(RED, 0.0) for _ in range(25)].count(True) == 20

@@ -38,7 +38,7 @@ from berthmaster.messages.login import LoginReply, LoginRequest
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.quality import QualityReport
 from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease, LogMark
-from berthmaster.messages.telemetry import NodeTelemetry
+from berthmaster.messages.telemetry import JobFigures, NodeTelemetry
 from berthmaster.messages.workload import JobRequest, WorkloadEvent
 from scripts.schema_tools.json_schema import MESSAGES, Message, name_of, schema_of
 from tests.support.messages import messages
@@ -50,6 +50,7 @@ READERS: Final[dict[type[msgspec.Struct], Reader[msgspec.Struct]]] = {
     **dict.fromkeys(members(ApiReply), families.API_REPLIES),
     Decision: families.DECISIONS,
     NodeTelemetry: families.TELEMETRY,
+    JobFigures: families.JOB_FIGURES,
     QualityReport: families.QUALITY,
     DeadLetter: families.DEAD_LETTERS,
     ArchivedStory: families.ARCHIVED_STORIES,

@@ -150,11 +150,19 @@ def test_people_find_what_they_may_do_and_where_answers_come() -> None:
         "description": "A person or program of one tenant.",
         "inbox_prefix": "_INBOX.tenant.{tenant}",
         "publish": ["berth.api.{tenant}.*"],
-        "subscribe": ["berth.event.{tenant}.>", "_INBOX.tenant.{tenant}.>"],
+        "subscribe": [
+            "berth.event.{tenant}.>",
+            "berth.figures.{tenant}.>",
+            "_INBOX.tenant.{tenant}.>",
+        ],
     }
     agent = DOCUMENT["x-users"]["agent.{cluster}"]
     assert agent["publish"] == ["berth.agent.{cluster}.*"]
-    assert agent["subscribe"] == ["berth.assign.{cluster}.>", "_INBOX.agent.{cluster}.>"]
+    assert agent["subscribe"] == [
+        "berth.assign.{cluster}.>",
+        "berth.agent.{cluster}.telemetry",
+        "_INBOX.agent.{cluster}.>",
+    ]
     for name, operation in DOCUMENT["operations"].items():
         if "reply" in operation:
             assert "inbox prefix" in operation["reply"]["address"]["description"], name
@@ -221,6 +229,7 @@ def test_every_kind_of_subject_has_a_channel() -> None:
         "stored_events",
         "stored_workload",
         "telemetry_of",
+        "job_figures_of",
         "fleet_facts",
         "node_facts",
         "fleet_of",
@@ -230,6 +239,7 @@ def test_every_kind_of_subject_has_a_channel() -> None:
     readers = {
         "parse_workload_event",
         "parse_telemetry",
+        "parse_job_figures",
         "parse_node",
         "parse_fact",
         "parse_copy",
