@@ -438,6 +438,7 @@ CASES: Mapping[str, Case] = {
             f"{API}CONSUMER.CREATE.FLEET.dashboard-1f.berth.fleet.>",
             f"{API}CONSUMER.CREATE.CONTROL.dashboard-1f.berth.control.>",
             "sub berth.telemetry.*.*",
+            "sub berth.figures.*.*.*",
             "sub berth.quality.*",
         ),
         may_not=(
@@ -469,6 +470,7 @@ CASES: Mapping[str, Case] = {
             "sub berth.decision.>",
             "sub berth.control.>",
             "sub berth.telemetry.*.*",
+            "sub berth.figures.*.*.*",
             "sub berth.quality.*",
             "sub _INBOX.watcher.x",
         ),
@@ -503,6 +505,7 @@ CASES: Mapping[str, Case] = {
         may=(
             *(f"pub berth.api.acme.{verb}" for verb in ("get", "list", "why", "dry_run", "whatif")),
             "sub berth.event.acme.>",
+            "sub berth.figures.acme.>",
             "sub _INBOX.viewer.acme.x",
         ),
         may_not=(
@@ -518,6 +521,7 @@ CASES: Mapping[str, Case] = {
             "sub berth.telemetry.c1.n1",
             "sub _INBOX.tenant.acme.x",
             "sub berth.>",
+            "sub berth.figures.rival.>",
         ),
     ),
     "steward": Case(

@@ -389,7 +389,7 @@ def _dashboard(_: str) -> Grants:
             "$SRV.PING",
             "berth.dead.dashboard",
         ),
-        subscribe=("berth.telemetry.*.*", "berth.quality.*"),
+        subscribe=("berth.telemetry.*.*", "berth.figures.*.*.*", "berth.quality.*"),
     )
 
 
@@ -443,7 +443,7 @@ def _viewer(tenant: str) -> Grants:
     """Looks at what is the tenant's, and changes nothing."""
     return Grants(
         publish=tuple(f"berth.api.{tenant}.{verb}" for verb in LOOKING_VERBS),
-        subscribe=(f"berth.event.{tenant}.>",),
+        subscribe=(f"berth.event.{tenant}.>", f"berth.figures.{tenant}.>"),
     )
 
 
@@ -458,6 +458,7 @@ def _watcher(_: str) -> Grants:
             ALL_DECISIONS,
             ALL_CONTROL,
             "berth.telemetry.*.*",
+            "berth.figures.*.*.*",
             "berth.quality.*",
         ),
     )
