@@ -12,6 +12,7 @@ from berthmaster.messages.workload import (
     Evicted,
     Failed,
     Placed,
+    Recovered,
     Reprioritized,
     Running,
     Submitted,
@@ -73,6 +74,15 @@ def fitting(kind: type[WorkloadEvent], workload: Workload, **changes: Any) -> Wo
         fields |= {"reason": "not claimed", "decision": workload.attempt + 1}
     elif kind is Claimed:
         fields |= {"executor": "executor/1"}
+    elif kind is Recovered:
+        fields |= {
+            "attempt": workload.attempt + (not workload.live),
+            "executor": "executor/1",
+            "pods": PODS,
+            "request": REQUEST,
+            "digest": DIGEST,
+            "decision": 1,
+        }
     elif kind is Running:
         fields |= {"pods": PODS}
     elif kind is Evicted:

@@ -19,7 +19,7 @@ from berthmaster.lifecycle.states import State
 from berthmaster.logcheck.core import Damage
 from berthmaster.messages.fleet import CopyReport, NodeGone, NodeReport
 from berthmaster.messages.placement import HUB_CELL, Decision, PodBinding
-from berthmaster.messages.workload import JobRequest, Placed, WorkloadEvent
+from berthmaster.messages.workload import JobRequest, Placed, Recovered, WorkloadEvent
 
 WHOLE: Final = 1000
 TOLERANCE_S: Final = 3.0
@@ -60,6 +60,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     peak_gpu_milli: int  # the most that was ever promised of one GPU
     findings: tuple[Finding, ...]
     findings_left_out: int = 0
+    recovered: int = 0  # attempts that a damaged log had lost, as their executors reported them
 
 
 class _Presence(NamedTuple):
@@ -97,6 +98,7 @@ class Auditor:
         self._declared_void: set[int] = set()
         self._unbegun: set[Key] = set()  # of which nothing but void messages is known
         self._findings: list[Finding] = []
+        self._lost: dict[Key, list[tuple[str, int]]] = {}  # what a story lacks, and where
         self._left_out = 0
 
     def _find(self, rule: str, where: str, what: str, sequence: int = 0) -> None:
@@ -136,6 +138,8 @@ class Auditor:
         if verdict is not Verdict.COUNTED:
             return
         self._counts[kind] += 1
+        if isinstance(event, Recovered):
+            self._lost.pop(name, None)  # it says what was lost
         if isinstance(event, Placed):
             self._check_choice(event, name, sequence)
             if event.cell != HUB_CELL:  # there Kueue admits all or none, and names no pods
@@ -152,7 +156,8 @@ class Auditor:
             what = f"{kind} builds on {event.after}, which is another's: void, and a lie"
             self._find("no forged event", name, what, sequence)
             return offer(workload, event, sequence, stored_at_s, judged=Verdict.VOID)
-        self._find("none is lost", name, f"events before this {kind} are missing", sequence)
+        what = f"events before this {kind} are missing"
+        self._lost.setdefault(name, []).append((what, sequence))
         return offer(workload, event, sequence, stored_at_s, judged=Verdict.COUNTED)
 
     def on_decision(self, decision: Decision, sequence: int) -> None:
@@ -320,6 +325,9 @@ class Auditor:
         if final_s is not None:
             self._check_leftovers(final_s)
             self._check_strangers(final_s)
+        for name, lacking in self._lost.items():
+            for what, sequence in lacking:
+                self._find("none is lost", name, what, sequence)
         for found in self._copies.contradictions():
             self._find("runs where the hub says", found.name, found.what)
         states = Counter(w.state for w in self._workloads.values())
@@ -345,6 +353,7 @@ class Auditor:
             decisions=self._counts["Decision"],
             frozen=len(self._frozen),
             declared_void=len(self._declared_void),
+            recovered=self._counts["Recovered"],
             placements=self._counts["Placed"],
             withdrawals=self._counts["Withdrawn"],
             evictions=self._counts["Evicted"],

@@ -277,7 +277,7 @@ def _door(_: str) -> Grants:
     return Grants(
         publish=(
             *_CLOCK,
-            *_events("*", *EXECUTOR_KINDS),
+            *_events("*", *EXECUTOR_KINDS, "recovered"),
             *_read(WORKLOADS, LEASES, CONTROL),
             *_follow(WORKLOADS, ALL_WORKLOADS),
             *_follow(FLEET, ALL_FLEET),

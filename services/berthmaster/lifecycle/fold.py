@@ -15,9 +15,13 @@ workload that nothing is known of, an ending is a tombstone too, and nothing els
 An ``after`` that is not below the event's own sequence names what was not stored then: it is void,
 never a gap, so no ending ends anything that way. It moves the sequence like every void event, as
 the server's guard does, so an honest writer that was refused fits in again.
+
+A ``recovered`` event says all that a damaged log has lost of its workload, so it counts wherever
+its guard is right, on whatever is left of the life before it. Behind a gap the story is read for it
+as for any other; in a story, what stands before it and builds on what is lost is void.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Final, NewType
 
@@ -36,6 +40,7 @@ from berthmaster.messages.workload import (
     HubObject,
     JobRequest,
     Placed,
+    Recovered,
     Reprioritized,
     Running,
     Submitted,
@@ -142,7 +147,7 @@ def offer(
             if left_over or judged is Verdict.COUNTED:
                 _raise_tombstone(workload, event, sequence, stored_at_s)
                 return Verdict.COUNTED
-        elif left_over and not isinstance(event, Submitted):
+        elif left_over and not isinstance(event, Submitted | Recovered):
             workload.sequence = sequence
             return Verdict.VOID
         if event.after > workload.sequence and not workload.ended:
@@ -187,6 +192,7 @@ def judged_story(
     """
     workload = Workload(tenant=tenant, id=workload_id)
     ending = -1 if _is_begun(story) else _left_over(story)
+    recovered = _recovered(story)
     verdicts = []
     for at, one in enumerate(story):
         told: Verdict | None = None
@@ -196,7 +202,7 @@ def judged_story(
             told = Verdict.COUNTED
         verdict = offer(workload, one.event, one.sequence, one.stored_at_s, judged=told)
         if verdict is Verdict.MISSED:
-            told = of_gap(one.event, is_lost)
+            told = of_gap(one.event, is_lost) if at > recovered else Verdict.VOID
             if told is not None:
                 verdict = offer(workload, one.event, one.sequence, one.stored_at_s, judged=told)
         verdicts.append(verdict)
@@ -204,14 +210,25 @@ def judged_story(
 
 
 def _is_begun(story: Sequence[RecordedEvent]) -> bool:
-    """Whether its ``submitted`` is there: one that follows on what stands before it. Nothing is
-    removed of a story with two of them, so one that lost its race is never taken for it."""
-    before = 0
-    for one in story:
-        if isinstance(one.event, Submitted) and one.event.after == before:
-            return True
+    """Whether its ``submitted`` is there, or a ``recovered`` in its place: one that follows on what
+    stands before it. Nothing is removed of a story with two of them, so one that lost its race is
+    never taken for it."""
+    return _follows(story, Submitted) >= 0 or _recovered(story) >= 0
+
+
+def _recovered(story: Sequence[RecordedEvent]) -> int:
+    """Which of these is the newest that says what was lost before it; -1: none is."""
+    return _follows(story, Recovered)
+
+
+def _follows(story: Sequence[RecordedEvent], kind: type[Submitted | Recovered]) -> int:
+    """The last event of this kind that follows on what stands before it; -1: none does."""
+    found, before = -1, 0
+    for at, one in enumerate(story):
+        if isinstance(one.event, kind) and one.event.after == before and not one.void:
+            found = at
         before = one.sequence
-    return False
+    return found
 
 
 def _left_over(story: Sequence[RecordedEvent]) -> int:
@@ -226,10 +243,12 @@ def _left_over(story: Sequence[RecordedEvent]) -> int:
     return first
 
 
-def is_whole(events: Iterable[RecordedEvent]) -> bool:
-    """Whether these are a story from its beginning, without a gap. Else the archive has it."""
-    last = 0
-    for recorded in events:
+def is_whole(events: Sequence[RecordedEvent]) -> bool:
+    """Whether these are a story from its beginning, or from what was recovered, without a gap. Else
+    the archive has it."""
+    recovered = _recovered(events)
+    last = events[recovered].event.after if recovered >= 0 else 0
+    for recorded in events[max(0, recovered) :]:
         if last < recorded.event.after < recorded.sequence:  # beyond is no gap, as in offer
             return False
         last = recorded.sequence
@@ -243,6 +262,9 @@ def _names_the_open_attempt(workload: Workload, event: WorkloadEvent) -> bool:
             return True
         case Placed():
             return event.attempt == workload.attempt + 1
+        case Recovered():
+            same = event.attempt == workload.attempt and event.cluster == workload.cluster
+            return event.attempt > workload.attempt or (same and workload.live)
         case Withdrawn() | Claimed() | Admitted() | Running() | Evicted():
             return event.attempt == workload.attempt and event.cluster == workload.cluster
         case CancelRequested():
@@ -294,6 +316,8 @@ def _apply(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s:
         case Claimed():
             workload.claimed_at_s = stored_at_s
             workload.executor = event.executor
+        case Recovered():
+            _take_over(workload, event, sequence, stored_at_s)
         case Running():
             workload.pods = event.pods
             workload.running_at_s = workload.running_at_s or stored_at_s
@@ -308,3 +332,29 @@ def _apply(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s:
             workload.cancel_requested = True
         case Admitted():
             pass
+
+
+def _take_over(workload: Workload, event: Recovered, sequence: int, stored_at_s: float) -> None:
+    """All of it but what no executor knows: an origin, a wish to cancel."""
+    for field in _TOLD:
+        setattr(workload, field, getattr(event, field))
+    workload.submitted_sequence = workload.submitted_sequence or sequence
+    workload.claimed_at_s = stored_at_s
+    workload.running_at_s = 0.0
+
+
+_TOLD: Final = (  # of a recovered event and of a workload
+    "request",
+    "digest",
+    "cell",
+    "priority",
+    "submitted_at_s",
+    "attempt",
+    "evictions",
+    "cluster",
+    "pods",
+    "target",
+    "decision",
+    "placed_at_s",
+    "executor",
+)

@@ -7,10 +7,12 @@ Rules of this file:
 - Only three endings exist, and none has a row: after an ending nothing happens.
 - ``cancel_requested`` and ``reprioritized`` change no state. They stand in the table all the same,
   so that a reader sees by eye where they are legal.
-- Who may write what: gateway ``submitted``, ``reprioritized``, ``cancel_requested``, and
-  ``cancelled`` before the claim; resolver ``placed``, ``withdrawn`` and, when a person declared
-  the cluster lost or the job's own deadline has passed, ``evicted`` or ``failed``; the claimant
-  all the rest.
+- ``recovered`` stands for what a damaged log has lost: the attempt that it names was claimed. So it
+  may follow on whatever is left, or on nothing; but never on an ending.
+- Who may write what: door ``recovered``; gateway ``submitted``, ``reprioritized``,
+  ``cancel_requested``, and ``cancelled`` before the claim; resolver ``placed``, ``withdrawn`` and,
+  when a person declared the cluster lost or the job's own deadline has passed, ``evicted`` or
+  ``failed``; the claimant all the rest.
 
 What does not fit the table and is therefore checked beside it (fold.py): the attempt and cluster
 that an event names must be those of the open attempt, and ``after`` must be the aggregate's
@@ -29,6 +31,7 @@ from berthmaster.messages.workload import (
     Evicted,
     Failed,
     Placed,
+    Recovered,
     Reprioritized,
     Running,
     Submitted,
@@ -61,13 +64,15 @@ _HELD_ROW: Final[dict[type[WorkloadEvent], State]] = {
     Succeeded: State.SUCCEEDED,
     Failed: State.FAILED,
     Cancelled: State.CANCELLED,
+    Recovered: State.CLAIMED,
 }
 
 TRANSITIONS: Final = MappingProxyType[State, dict[type[WorkloadEvent], State]](
     {
-        State.NEW: {Submitted: State.QUEUED},
+        State.NEW: {Submitted: State.QUEUED, Recovered: State.CLAIMED},
         State.QUEUED: {
             Placed: State.PLACED,
+            Recovered: State.CLAIMED,
             Reprioritized: State.QUEUED,
             Cancelled: State.CANCELLED,
             Failed: State.FAILED,
@@ -75,6 +80,7 @@ TRANSITIONS: Final = MappingProxyType[State, dict[type[WorkloadEvent], State]](
         State.PLACED: {
             Withdrawn: State.QUEUED,
             Claimed: State.CLAIMED,
+            Recovered: State.CLAIMED,
             Reprioritized: State.PLACED,
             Cancelled: State.CANCELLED,
         },

@@ -48,6 +48,7 @@ MAX_KEEP_S = 30 * 86_400.0
 Sequence = Annotated[int, Meta(ge=0, le=1 << 62)]
 Seconds = Annotated[float, Meta(ge=0, le=MAX_POLL_S)]
 LogName = Annotated[str, Meta(max_length=128)]
+Receipt = Annotated[str, Meta(max_length=256 * 1024)]
 Token = Annotated[str, Meta(max_length=512)]
 ExecutorEvent = Claimed | Admitted | Running | Evicted | Succeeded | Failed | Cancelled
 HintEvent = Placed | CancelRequested | Evicted | Failed
@@ -89,6 +90,8 @@ class Hint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sequence: int
     event: HintEvent
     held: bool = False  # of a list: its placement was claimed by now
+    receipt: str = ""  # of a placement, signed by the door: to be kept with the job object. If a
+    # damaged log loses the placement, it brings the attempt back.
 
 
 class TakeReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="door.taken.v1"):
@@ -124,11 +127,15 @@ class TellReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
 
 
 class StoryRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How does one workload stand, by a view of the log that is not older than ``after``?"""
+    """How does one workload stand, by a view of the log that is not older than ``after``? If a
+    damaged log has lost what the asker holds, and a person has accepted that, it is stored anew
+    first."""
 
     tenant: Token
     id: Token
     after: Sequence = 0
+    receipt: Receipt = ""  # of the placement whose pods the asker holds, as it got it
+    executor: Annotated[str, Meta(max_length=300)] = ""  # who holds them
 
 
 class OwnWorkload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -163,6 +170,8 @@ class StoryReply(
 
     workload: OwnWorkload | None = None
     failed: str = ""  # its events cannot be read: nothing must be done about it
+    receipt: str = ""  # of its placement, as in Hint
+    why: str = ""  # what the asker holds is not the log's, for people
 
 
 class FactsRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

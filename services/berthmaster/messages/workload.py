@@ -6,6 +6,7 @@ The life of a workload (the table is lifecycle/states.py)::
                    ▲ ▲──withdrawn───┘                 │                    │                 │
                    └────────────evicted───────────────┴────────────────────┴─────────────────┘
     endings: succeeded, failed, cancelled. A wish to cancel and a new priority change no state.
+    recovered ─▶ CLAIMED, from any of these and from nothing: what a damaged log had lost of it.
 
 Subject of every event: ``berth.workload.<tenant>.<id>.<kind>.<cluster or ->``. ``after`` is the
 sequence of the aggregate's event on which this one was decided (0 for the first): an event whose
@@ -259,6 +260,26 @@ class Running(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workloa
     pods: tuple[PodBinding, ...]
 
 
+class Recovered(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.recovered.v1"):
+    """An attempt that a damaged log had lost and that its executor still holds, as the door had
+    signed it when it was placed. Carries all that was lost: nothing before it is needed. Only the
+    door writes it, and only of what a person has accepted as lost."""
+
+    cluster: str
+    attempt: int
+    executor: str  # who holds it: as if it had claimed it again
+    pods: tuple[PodBinding, ...]  # as placed
+    request: JobRequest
+    digest: str
+    decision: int
+    cell: str = MAIN_CELL
+    priority: int = 0
+    evictions: int = 0  # before this attempt
+    submitted_at_s: float = 0.0  # server's times
+    placed_at_s: float = 0.0
+    target: Target = Target()
+
+
 class Evicted(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.evicted.v1"):
     """The attempt is over and its pods are gone (or declared lost); the workload waits again."""
 
@@ -301,6 +322,7 @@ WorkloadEvent = (
     | Claimed
     | Admitted
     | Running
+    | Recovered
     | Evicted
     | Succeeded
     | Failed

@@ -19,6 +19,7 @@ from berthmaster.messages.workload import (
     Evicted,
     Failed,
     Placed,
+    Recovered,
     Reprioritized,
     Running,
     Submitted,
@@ -163,15 +164,15 @@ def test_pods_that_moved_are_where_they_are_now_and_ran_from_the_first_time() ->
 # Tombstones and gaps
 
 
-def tombstone(after: int = 70) -> Succeeded:
+def tombstone(after: int = 70, attempt: int = 3, cluster: str = "c9") -> Succeeded:
     return Succeeded(
         tenant=TENANT,
         id=ID,
         after=after,
         at_s=0.0,
         by="test",
-        attempt=3,
-        cluster="c9",
+        attempt=attempt,
+        cluster=cluster,
         digest=DIGEST,
         submitted_at_s=1.0,
         reason="done",
@@ -314,6 +315,80 @@ def test_behind_what_a_damaged_log_has_lost_an_ending_counts_and_nothing_else_do
         told = [*story, *story_of((45, event))]
         assert judged_story(TENANT, ID, told, lambda at: 31 <= at <= 40)[1][-1] is expected
         assert judged_story(TENANT, ID, told)[1][-1] is Verdict.VOID
+
+
+def test_what_a_damaged_log_has_lost_is_made_good_by_what_was_recovered() -> None:
+    recovered = fitting(Recovered, new(), attempt=2, evictions=1, submitted_at_s=1.0)
+    assert isinstance(recovered, Recovered)
+    workload = new()
+    assert offer(workload, recovered, 50, 5.0) is Verdict.COUNTED
+    assert workload == Workload(
+        tenant=TENANT,
+        id=ID,
+        state=State.CLAIMED,
+        sequence=50,
+        changed_at_s=5.0,
+        request=REQUEST,
+        digest=DIGEST,
+        submitted_sequence=50,
+        submitted_at_s=1.0,
+        attempt=2,
+        evictions=1,
+        cluster=CLUSTER,
+        pods=PODS,
+        decision=1,
+        claimed_at_s=5.0,
+        executor="executor/1",
+    )
+    for kind in (Running, Succeeded):
+        at = workload.sequence + 10
+        assert offer(workload, fitting(kind, workload), at, 6.0) is Verdict.COUNTED
+    assert workload.state is State.SUCCEEDED
+
+
+@pytest.mark.parametrize("left", [(), (10,), (10, 20), (10, 30, 40), (20, 40), (40,)])
+def test_whatever_is_left_of_a_story_what_was_recovered_counts_behind_it(
+    left: tuple[int, ...],
+) -> None:
+    """Of a life of four events some are lost; then its executor's report, and how it ended."""
+    story = [one for one in whole(Submitted, Placed, Claimed, Running)[0] if one.sequence in left]
+    last = story[-1].sequence if story else 0
+    lost = {10, 20, 30, 40} - set(left)
+    recovered = fitting(Recovered, new(), attempt=1, after=last)
+    told = [
+        *story,
+        *story_of((50, recovered), (60, tombstone(after=50, attempt=1, cluster=CLUSTER))),
+    ]
+    verdicts: list[Verdict] = []
+    for length, state in ((len(told) - 1, State.CLAIMED), (len(told), State.SUCCEEDED)):
+        workload, verdicts = judged_story(TENANT, ID, told[:length], lost.__contains__)
+        assert (workload.state, workload.attempt) == (state, 1)
+        assert Verdict.MISSED not in verdicts
+        assert verdicts[len(story) :] == [Verdict.COUNTED] * (length - len(story))
+        assert is_whole(told[:length])
+    # A reader that heard each as it came, and asked for the story where it heard of a gap.
+    workload = new()
+    for one, verdict in zip(told, verdicts, strict=True):
+        heard = offer(workload, one.event, one.sequence, 1.0)
+        if heard is Verdict.MISSED:
+            heard = offer(workload, one.event, one.sequence, 1.0, judged=verdict)
+        assert heard in (verdict, Verdict.REPEATED)
+    assert workload.state is State.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"attempt": 1, "cluster": "other"}, {"attempt": 0}],
+    ids=["in another cluster", "an earlier one"],
+)
+def test_an_attempt_that_the_log_knows_better_is_not_recovered(changes: dict[str, object]) -> None:
+    workload = lived(Submitted, Placed, Claimed)
+    event = fitting(Recovered, workload, **changes)
+    assert offer(workload, event, 40, 4.0) is Verdict.IMPOSSIBLE
+    given_back = lived(Submitted, Placed, Withdrawn)
+    assert offer(given_back, fitting(Recovered, given_back, attempt=1), 40, 4.0) is (
+        Verdict.IMPOSSIBLE
+    )
 
 
 def test_any_other_event_behind_a_gap_changes_nothing_and_asks_for_a_reload() -> None:

@@ -15,6 +15,7 @@ from berthmaster.messages.workload import (
     Evicted,
     Failed,
     Placed,
+    Recovered,
     Reprioritized,
     Running,
     Submitted,
@@ -47,21 +48,22 @@ COLUMNS: tuple[type[WorkloadEvent], ...] = (
     Claimed,
     Admitted,
     Running,
+    Recovered,
     Evicted,
     Succeeded,
     Failed,
     Cancelled,
 )
 GRID = """
-    new        queued  .       .       .       .       .       .       .      .      .         .      .
-    queued     .       queued  .       placed  .       .       .       .      .      .         failed cancelled
-    placed     .       placed  .       .       queued  claimed .       .      .      .         .      cancelled
-    claimed    .       claimed claimed .       .       .      admitted running queued succeeded failed cancelled
-    admitted   .       admitted admitted .     .       .       .       running queued succeeded failed cancelled
-    running    .       running running .       .       .       .       running queued succeeded failed cancelled
-    succeeded  .       .       .       .       .       .       .       .      .      .         .      .
-    failed     .       .       .       .       .       .       .       .      .      .         .      .
-    cancelled  .       .       .       .       .       .       .       .      .      .         .      .
+    new        queued .        .       .      .      .       .        .       claimed .      .         .      .
+    queued     .      queued   .       placed .      .       .        .       claimed .      .         failed cancelled
+    placed     .      placed   .       .      queued claimed .        .       claimed .      .         .      cancelled
+    claimed    .      claimed  claimed .      .      .       admitted running claimed queued succeeded failed cancelled
+    admitted   .      admitted admitted .      .      .       .        running claimed queued succeeded failed cancelled
+    running    .      running  running .      .      .       .        running claimed queued succeeded failed cancelled
+    succeeded  .      .        .       .      .      .       .        .       .       .      .         .      .
+    failed     .      .        .       .      .      .       .        .       .       .      .         .      .
+    cancelled  .      .        .       .      .      .       .        .       .       .      .         .      .
 """  # noqa: E501 (a table is read across)
 CELLS = {
     (State(line.split()[0]), event): None if cell == "." else State(cell)

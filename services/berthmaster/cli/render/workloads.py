@@ -22,6 +22,7 @@ from berthmaster.messages.workload import (
     JobRequest,
     Placed,
     PodSet,
+    Recovered,
     Reprioritized,
     Running,
     Submitted,
@@ -46,6 +47,7 @@ KIND_STYLES = {
     "running": "green",
     "failed": "bold red",
     "evicted": "red",
+    "recovered": "yellow",
     "withdrawn": "yellow",
     "cancel_requested": "yellow",
 }
@@ -247,6 +249,8 @@ def describe(event: WorkloadEvent) -> str:
             return event.cluster
         case Running():
             return f"{event.cluster}: {places(event.pods)}"
+        case Recovered():
+            return f"{event.cluster}: held by {event.executor}; the log had lost it"
         case Evicted():
             return f"{event.cluster}{_because(event.reason)}"
         case Failed():

@@ -34,6 +34,7 @@ from berthmaster.messages.workload import (
     Failed,
     JobRequest,
     PodSet,
+    Recovered,
     Submitted,
     Succeeded,
     WorkloadEvent,
@@ -91,6 +92,8 @@ class Knowledge:
         self.view.heard_s = max(self.view.heard_s, stored_at_s)
         name = key(event.tenant, event.id)
         workload = self.open.get(name)
+        if isinstance(event, Recovered) and name in self.frozen:
+            self._thaw(name, workload)
         if workload is None:
             if not self._begins_here(name, event):
                 return None
@@ -169,7 +172,7 @@ class Knowledge:
 
     def _begins_here(self, name: Key, event: WorkloadEvent) -> bool:
         """Whether an event of an unknown workload makes it known: its first, if it is for us."""
-        if isinstance(event, Submitted) and name not in self.frozen:
+        if isinstance(event, Submitted | Recovered) and name not in self.frozen:
             if event.cell == self.cell:
                 return True
             self.elsewhere.add(name)
@@ -185,6 +188,12 @@ class Knowledge:
         self.frozen[name] = why
         workload = self.open.get(name)
         self.derived.frozen(name, workload.cluster if workload is not None else None)
+
+    def _thaw(self, name: Key, workload: Workload | None) -> None:
+        """What it had lost is told; whoever reads its story may freeze it again."""
+        del self.frozen[name]
+        if workload is not None and workload.state in HELD:
+            self.derived.held.setdefault(workload.cluster, set()).add(name)
 
     def suspend(self, names: frozenset[Key]) -> None:
         """Nothing is decided about these for now; about all others again."""
