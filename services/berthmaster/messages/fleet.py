@@ -81,6 +81,8 @@ class PodUse(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     memory_mib: Count = 0
     gpu_milli: Milli = 0  # of each GPU named below
     gpus: tuple[int, ...] = ()  # indices
+    tpus: Count = 0
+    pieces: dict[str, Count] = {}  # of other extended resources, by their full names
 
 
 class Share(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

@@ -74,6 +74,13 @@ class Retraction(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
     reason: str
 
 
+class HeldPieces(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """So many of one extended resource."""
+
+    resource: str
+    number: int
+
+
 class HeldNode(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """What a reservation keeps of one node."""
 
@@ -84,7 +91,7 @@ class HeldNode(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
     gpus: tuple[int, ...] = ()
     gpu_memory_mib: int = 0
     mig_profile: str = ""
-    pieces: dict[str, int] = {}  # TPUs and other extended resources, by their full names
+    pieces: tuple[HeldPieces, ...] = ()  # TPUs and other extended resources
 
 
 class Reservation(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

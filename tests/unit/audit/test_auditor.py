@@ -1,5 +1,7 @@
 """The auditor finds what must not be, and nothing where all is well."""
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -43,7 +45,7 @@ def rules(report: AuditReport) -> list[str]:
     return [finding.rule for finding in report.findings]
 
 
-def use(name: str, attempt: int = 1, gpus: tuple[int, ...] = (0,), **fields: int) -> PodUse:
+def use(name: str, attempt: int = 1, gpus: tuple[int, ...] = (0,), **fields: Any) -> PodUse:
     return PodUse(
         tenant=TENANT,
         workload=name,

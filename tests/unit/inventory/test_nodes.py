@@ -47,7 +47,7 @@ def t4(index: int, foreign_milli: int = 0, *, healthy: bool = True) -> GpuDevice
     )
 
 
-def use(pod_name: str, gpus: tuple[int, ...], gpu_milli: int = 1000, **more: int) -> PodUse:
+def use(pod_name: str, gpus: tuple[int, ...], gpu_milli: int = 1000, **more: Any) -> PodUse:
     return PodUse(
         tenant="acme",
         workload="train",

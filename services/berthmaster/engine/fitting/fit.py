@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from berthmaster.engine.fitting.topology import Chooser, Mask, choices, shaped
 from berthmaster.engine.fleet.fleet import WHOLE, Fleet, Holding
 from berthmaster.engine.fleet.needs import Suitable, wants_fraction
+from berthmaster.engine.fleet.pieces import pieces_of
 from berthmaster.engine.scoring.room import room_of
 from berthmaster.engine.scoring.score_cache import Scorecard
 from berthmaster.engine.scoring.value import NOT_HERE as NO_SCORE
@@ -39,6 +40,8 @@ def tightness(
     cpu = fleet.arrays.cpu[at]
     fits = suitable.nodes[at] & fleet.arrays.open[at] & (cpu >= pods.cpu_milli)
     fits &= fleet.arrays.memory[at] >= pods.memory_mib
+    if suitable.pieces:
+        fits &= suitable.pods_by_pieces(fleet, at) > 0
     milli = fleet.arrays.milli[at]
     if not pods.gpus:
         left = np.where(fleet.arrays.capacity_milli[at] > 0, _HAS_GPUS, 0.0)
@@ -47,10 +50,8 @@ def tightness(
         need: int | NDArray[np.int64] = pods.gpu_milli
         enough = gpu >= need
         if suitable.offered is not None:
-            need = suitable.offered.milli[at]
+            need = suitable.offered[at]
             enough = gpu >= need[:, np.newaxis]
-            for resource, nodes in suitable.offered.pieces:
-                fits &= ~nodes[at] | (fleet.arrays.pieces[resource][at] > 0)
         if suitable.gpus is not None:
             enough &= suitable.gpus[at]
         best = np.where(enough, gpu, 2 * WHOLE).min(axis=1, initial=2 * WHOLE)
@@ -95,6 +96,7 @@ def holding(cluster: str, binding: PodBinding, pods: PodSet) -> Holding:
         binding.gpus,
         pods.gpu_memory_mib,
         pods.mig_profile,
+        pieces_of(pods),
     )
 
 

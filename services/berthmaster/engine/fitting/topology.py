@@ -7,19 +7,22 @@ Rules of this file:
 - Of the places that have room for all pods (a bound where several sets share one) the one is tried
   first that has least to spare, then the one with the better node. A cluster that has no seat in
   the first ``PLACES_TRIED`` of them is taken to be full: a decision must end.
+- A TPU slice of several nodes is in a node pool of its own: sets that are alike take as many pools
+  as they are.
 - Few nodes: the next node is one that holds all pods that are left, the best of those, else one
   that holds most of them. For equal pods on their own there is no way with fewer.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice, product
+from itertools import chain, combinations, islice, product
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from berthmaster.engine.fleet.fleet import WHOLE, Fleet
-from berthmaster.engine.fleet.needs import NO_PLACE, Suitable
+from berthmaster.engine.fleet.needs import NO_PLACE, Suitable, kind_of
+from berthmaster.engine.fleet.pieces import makes_slice, pieces_of, pieces_on, place_label
 from berthmaster.engine.scoring.room import room_of
 from berthmaster.engine.scoring.value import NOT_HERE, Worth, score_nodes
 from berthmaster.messages.workload import MAX_PODS, ONE_NODE, PodSet
@@ -33,7 +36,7 @@ Mask = NDArray[np.bool_]  # nodes of a cluster
 
 def shaped(pod_sets: Sequence[PodSet]) -> bool:
     """Whether a set says how its pods are to stand to each other."""
-    return any(pods.topology is not None for pods in pod_sets)
+    return any(pods.topology is not None or makes_slice(pods) for pods in pod_sets)
 
 
 def choices(
@@ -44,15 +47,27 @@ def choices(
     worth: Worth,
 ) -> Iterator[tuple[Mask | None, ...]]:
     """The nodes that each set may use, for one choice of places after the other, best first."""
-    named = [pods.topology.same if pods.topology is not None else "" for pods in pod_sets]
-    labels = list(dict.fromkeys(name for name in named if name))
-    of_label = []
-    for label in labels:
-        sets = [(p, s) for p, s, n in zip(pod_sets, suitables, named, strict=True) if n == label]
-        of_label.append(_places(fleet, cluster, label, sets, worth))
-    for masks in islice(product(*of_label), PLACES_TRIED):
-        chosen = dict(zip(labels, masks, strict=True))
-        yield tuple(chosen.get(name) for name in named)
+    of_label: dict[str, list[int]] = {}  # the sets that share a place
+    of_kind: dict[bytes, list[int]] = {}  # slices that are alike, a place each
+    for index, pods in enumerate(pod_sets):
+        if makes_slice(pods):
+            of_kind.setdefault(kind_of(pods), []).append(index)
+        elif pods.topology is not None and pods.topology.same:
+            of_label.setdefault(pods.topology.same, []).append(index)
+    ways: list[list[tuple[tuple[int, Mask], ...]]] = []  # of each of them, best first
+    for label, sets in of_label.items():
+        found = _places(fleet, cluster, label, [(pod_sets[i], suitables[i]) for i in sets], worth)
+        ways.append([tuple((i, mask) for i in sets) for mask in found])
+    for sets in of_kind.values():
+        first = pod_sets[sets[0]], suitables[sets[0]]
+        found = _places(fleet, cluster, place_label(first[0]), [first], worth)
+        several = islice(combinations(found, len(sets)), PLACES_TRIED)
+        ways.append([tuple(zip(sets, masks, strict=True)) for masks in several])
+    for chosen in islice(product(*ways), PLACES_TRIED):
+        within: list[Mask | None] = [None] * len(pod_sets)
+        for index, mask in chain.from_iterable(chosen):
+            within[index] = mask
+        yield tuple(within)
 
 
 def _places(
@@ -126,19 +141,19 @@ def never(
     It looks at every node: for people who ask, not for decisions."""
     first, last = fleet.span(cluster)
     for pods, suitable in zip(pod_sets, suitables, strict=True):
-        if pods.topology is None:
+        if not shaped((pods,)):
             continue
+        one_node = pods.topology is not None and pods.topology.same == ONE_NODE
         rooms: dict[int, int] = {}
         for slot in range(first, last):
             if suitable.nodes[slot]:
-                place = slot if pods.topology.same == ONE_NODE else 0
+                place = slot if one_node else 0
                 if suitable.places is not None:
                     place = int(suitable.places[slot])
                 rooms[place] = rooms.get(place, 0) + _empty_room(fleet, slot, pods, suitable)
         if max(rooms.values(), default=0) < pods.count:
-            if pods.topology.same:
-                return f"{NO_LARGE_PLACE} ({pods.topology.same})"
-            return TOO_FEW_NODES
+            same = ONE_NODE if one_node else place_label(pods)
+            return f"{NO_LARGE_PLACE} ({same})" if same else TOO_FEW_NODES
     return ""
 
 
@@ -153,6 +168,9 @@ def _empty_room(fleet: Fleet, slot: int, pods: PodSet, suitable: Suitable) -> in
     if pods.gpus:
         milli = suitable.milli(slot, pods)
         room = min(room, len(report.gpus) * (WHOLE // milli) // pods.gpus)
+    there = dict(pieces_on(report))
+    for name, count in pieces_of(pods):
+        room = min(room, there.get(name, 0) // count)
     return room
 
 

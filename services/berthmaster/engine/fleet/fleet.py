@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from berthmaster.engine.fleet.arrays import ABSENT, Arrays
 from berthmaster.engine.fleet.links import Links, links_of
 from berthmaster.engine.fleet.models import resources_of
+from berthmaster.engine.fleet.pieces import Pieces, Tpus, foreign_pieces, pieces_on, tpus_on
 from berthmaster.engine.fleet.shares import Part, counted, enough, sized_milli, takes_milli
 from berthmaster.engine.fleet.touched import Touched
 from berthmaster.lifecycle.fold import Key
@@ -35,6 +36,7 @@ class Holding(NamedTuple):
     gpus: tuple[int, ...]
     gpu_memory_mib: int = 0  # of a part of a GPU: at least so much comes with it
     mig_profile: str = ""
+    pieces: Pieces = ()  # TPUs and other extended resources
 
 
 class NodeKind(NamedTuple):
@@ -46,12 +48,14 @@ class NodeKind(NamedTuple):
     shares: tuple[Share, ...] = ()  # as these; empty = in any size
     links: Links = ()  # which of its GPUs belong together
     resources: tuple[str, ...] = ()  # as which each GPU is asked for whole, by position
+    pieces: Pieces = ()  # TPUs and other extended resources, taken or not
+    tpus: Tpus | None = None
 
 
 class _Used:
     """What our live placements take of one node."""
 
-    __slots__ = ("cpu_milli", "gpu", "memory_mib", "parts", "slot")
+    __slots__ = ("cpu_milli", "gpu", "memory_mib", "parts", "pieces", "slot")
 
     def __init__(self, slot: int) -> None:
         self.slot = slot  # of the node; -1 = nobody has reported it
@@ -59,6 +63,7 @@ class _Used:
         self.memory_mib = 0
         self.gpu: dict[int, int] = {}
         self.parts: dict[tuple[int, Part], int] = {}  # GPU, as asked for -> how many; no zeros
+        self.pieces: dict[str, int] = {}
 
 
 class Fleet:
@@ -99,12 +104,17 @@ class Fleet:
             arrays.gpu[slot].copy(),
             arrays.open[slot],
         )
+        left_before = [pieces[slot] for pieces in arrays.pieces.values()]
         self._fill(slot)
         return bool(
             arrays.cpu[slot] > free_before[0]
             or arrays.memory[slot] > free_before[1]
             or (arrays.gpu[slot] > free_before[2]).any()
             or arrays.open[slot] > free_before[3]
+            or any(
+                pieces[slot] > before
+                for pieces, before in zip(arrays.pieces.values(), left_before, strict=True)
+            )
         )
 
     def drop_node(self, cluster: str, node: str) -> None:
@@ -163,7 +173,17 @@ class Fleet:
     def charge(self, holdings: Sequence[Holding], sign: int) -> None:
         """Take (+1) or give back (-1) room without remembering for whom: see ``hold``."""
         for held in holdings:
-            cluster, node, cpu_milli, memory_mib, gpu_milli, gpus, gpu_memory_mib, profile = held
+            (
+                cluster,
+                node,
+                cpu_milli,
+                memory_mib,
+                gpu_milli,
+                gpus,
+                gpu_memory_mib,
+                profile,
+                pieces,
+            ) = held
             used = self._used.get((cluster, node))
             if used is None:
                 name = (cluster, node)
@@ -182,10 +202,12 @@ class Fleet:
                         parts[part] = number
                     else:
                         del parts[part]
+            for resource, number in pieces:
+                used.pieces[resource] = used.pieces.get(resource, 0) + sign * number
             slot = used.slot
             if slot < 0 or self._stale_order:
                 continue
-            if self._plain[slot] and (not gpu_memory_mib or gpu_milli == WHOLE):
+            if self._plain[slot] and not pieces and (not gpu_memory_mib or gpu_milli == WHOLE):
                 self._shift(slot, cpu_milli * sign, memory_mib * sign, gpus, change)
             else:
                 self._fill(slot)
@@ -229,7 +251,8 @@ class Fleet:
             clusters=len(self.clusters),
             width=width,
             kind=kind,
-            resources={s.resource for kind in kinds for s in kind.shares if counted(s)},
+            resources={s.resource for kind in kinds for s in kind.shares if counted(s)}
+            | {name for kind in kinds for name, _ in kind.pieces},
         )
         starts = self.arrays.starts.tolist()
         self._spans = list(zip(starts, [*starts[1:], count], strict=True)) if count else []
@@ -284,6 +307,11 @@ class Fleet:
             taken = used.gpu
         if report.shares or (used is not None and used.parts):
             taken = self._fill_shares(slot, report, used)
+        for resource, number in pieces_on(report):
+            left = number - foreign_pieces(report, resource)
+            if used is not None and used.pieces:
+                left -= used.pieces.get(resource, 0)
+            self.arrays.pieces[resource][slot] = left
         cell = self.arrays.cells
         cell.cpu[slot] = cpu_milli
         cell.memory[slot] = memory_mib
@@ -343,7 +371,16 @@ def _memory(report: NodeReport, index: int) -> int:
 def _kind(report: NodeReport) -> NodeKind:
     gpus = tuple([(gpu.model, gpu.memory_mib) for gpu in report.gpus])
     links, resources = links_of(report.gpus), resources_of(report)
-    return NodeKind(gpus, report.taints, report.fractions, report.shares, links, resources)
+    return NodeKind(
+        gpus,
+        report.taints,
+        report.fractions,
+        report.shares,
+        links,
+        resources,
+        pieces_on(report),
+        tpus_on(report),
+    )
 
 
 def _shape(report: NodeReport) -> tuple[NodeKind, dict[str, str], tuple[int, ...]]:

@@ -14,9 +14,20 @@ from numpy.typing import NDArray
 from berthmaster.engine.fleet.fleet import WHOLE, Fleet, NodeKind
 from berthmaster.engine.fleet.links import domain_numbers, levels_of
 from berthmaster.engine.fleet.models import EXACTLY, is_one_of
+from berthmaster.engine.fleet.pieces import (
+    NO_ACCELERATOR,
+    NO_PIECES,
+    NO_TOPOLOGY,
+    NO_TPUS,
+    NOT_ALL_TPUS,
+    TOO_FEW_PIECES,
+    pieces_of,
+    place_label,
+    why_none,
+)
 from berthmaster.engine.fleet.shares import counted, part_of, share_for, sized_milli, takes_milli
 from berthmaster.engine.fleet.taints import tolerates
-from berthmaster.messages.workload import ONE_NODE, JobRequest, PodSet, Topology
+from berthmaster.messages.workload import MAX_PODS, ONE_NODE, JobRequest, PodSet, Topology
 
 NO_PLACE = -1  # a node without the label that names places
 _SHAPES_KEPT = 4096
@@ -53,11 +64,12 @@ def gpu_milli(request: JobRequest) -> int:
     return sum(p.count * p.gpus * p.gpu_milli for p in request.pod_sets)
 
 
-class Offered(NamedTuple):
-    """How nodes hand out the part of a GPU that a pod set asks for: not all do in any size."""
+class Counted(NamedTuple):
+    """What pods take in whole pieces, of which a node has only so many."""
 
-    milli: NDArray[np.int64]  # [N], what one pod takes of a GPU
-    pieces: tuple[tuple[str, NDArray[np.bool_]], ...]  # resource, [N] nodes where it is counted
+    resource: str
+    a_pod: int
+    nodes: NDArray[np.bool_] | None  # [N], where it is counted; None = everywhere
 
 
 class Suitable(NamedTuple):
@@ -67,13 +79,25 @@ class Suitable(NamedTuple):
     nodes: NDArray[np.bool_]  # [N]
     gpus: NDArray[np.bool_] | None  # [N, G]; None = every GPU of a suitable node will do
     why_not: dict[str, str]  # cluster -> why none of its nodes will do
-    offered: Offered | None = None  # None = a part takes what it asks for
+    offered: NDArray[np.int64] | None = None
+    # [N], what one pod takes of a GPU, as not all nodes hand out parts in any size; None = what it
+    # asks for.
     domains: NDArray[np.int8] | None = None  # [N, G] of GPUs; None = each pod may mix them
     places: NDArray[np.int32] | None = None  # [N], values of the label that pods are to share
+    pieces: tuple[Counted, ...] = ()
 
     def milli(self, slot: int, pods: PodSet) -> int:
         """What one pod takes of a GPU on a node."""
-        return pods.gpu_milli if self.offered is None else int(self.offered.milli[slot])
+        return pods.gpu_milli if self.offered is None else int(self.offered[slot])
+
+    def pods_by_pieces(self, fleet: Fleet, at: slice | NDArray[np.int64]) -> NDArray[np.int64]:
+        """Of some nodes, how many pods the pieces do for that are left; MAX_PODS where none
+        count."""
+        room = np.full(len(self.nodes[at]), MAX_PODS, np.int64)
+        for resource, a_pod, nodes in self.pieces:
+            left = np.maximum(fleet.arrays.pieces[resource][at], 0) // a_pod
+            np.minimum(room, left, out=room, where=True if nodes is None else nodes[at])
+        return room
 
 
 def suitable_nodes(fleet: Fleet, pods: PodSet) -> Suitable:
@@ -98,8 +122,12 @@ def suitable_nodes(fleet: Fleet, pods: PodSet) -> Suitable:
         gpus = by_kind[fleet.arrays.kind]
     places, lacks = _places(fleet, pods, nodes)
     why_not = _why_not(fleet, nodes, [why for _, why in verdicts], lacks)
-    offered, domains = _offered(fleet, pods, verdicts), _domains(fleet, pods)
-    return Suitable(fleet.layout, nodes, gpus, why_not, offered, domains, places)
+    offered, parts = _offered(fleet, pods, verdicts)
+    domains = _domains(fleet, pods)
+    pieces = parts
+    if nodes.any():  # else nobody may have arrays for them
+        pieces += tuple(Counted(name, count, None) for name, count in pieces_of(pods))
+    return Suitable(fleet.layout, nodes, gpus, why_not, offered, domains, places, pieces)
 
 
 def _places(
@@ -107,18 +135,18 @@ def _places(
 ) -> tuple[NDArray[np.int32] | None, str]:
     """Numbers of the values of the label that pods are to have in common, and what nodes without it
     lack; those will not do."""
-    topology = of_one_pod(pods.topology)
-    if topology is None or not topology.same:
+    label = place_label(pods)
+    if not label:
         return None, _NO_LABELS
     places = np.full(len(nodes), NO_PLACE, np.int32)
     known: dict[str, int] = {}
     for slot in np.flatnonzero(nodes).tolist():
-        value = fleet.report_at(slot).labels.get(topology.same)
+        value = fleet.report_at(slot).labels.get(label)
         if value is None:
             nodes[slot] = False
         else:
             places[slot] = known.setdefault(value, len(known))
-    return places, f"no node has the label ({topology.same})"
+    return places, f"no node has the label ({label})"
 
 
 def _domains(fleet: Fleet, pods: PodSet) -> NDArray[np.int8] | None:
@@ -137,11 +165,12 @@ def _one_domain(pods: PodSet) -> bool:
 
 def _offered(
     fleet: Fleet, pods: PodSet, verdicts: list[tuple[tuple[int, ...], str]]
-) -> Offered | None:
+) -> tuple[NDArray[np.int64] | None, tuple[Counted, ...]]:
+    """What a part comes to on each node, and the offers of which there are only so many."""
     part = part_of(pods)
     sized = part.memory_mib > 0
     if not wants_fraction(pods) or not (sized or any(kind.shares for kind in fleet.kinds)):
-        return None
+        return None, ()
     taken = [share_for(kind.shares, pods) for kind in fleet.kinds]
     by_kind = []
     for (positions, why), kind, share in zip(verdicts, fleet.kinds, taken, strict=True):
@@ -156,9 +185,8 @@ def _offered(
                 share.resource, np.zeros(len(fleet.arrays.kind), np.bool_)
             )
             mask |= fleet.arrays.kind == number
-    return Offered(
-        np.array(by_kind, np.int64)[fleet.arrays.kind], tuple(sorted(by_resource.items()))
-    )
+    pieces = tuple(Counted(name, 1, nodes) for name, nodes in sorted(by_resource.items()))
+    return np.array(by_kind, np.int64)[fleet.arrays.kind], pieces
 
 
 def prefers(request: JobRequest) -> bool:
@@ -284,6 +312,12 @@ _CLOSENESS = (
     _NO_LABELS,
     "no node has the label",
     "nodes are tainted",
+    NOT_ALL_TPUS,
+    TOO_FEW_PIECES,
+    NO_TOPOLOGY,
+    NO_ACCELERATOR,
+    NO_PIECES,
+    NO_TPUS,
     NOT_LINKED,
     "too little GPU memory",
     NO_PROFILE,
@@ -325,6 +359,8 @@ def _judge(kind: NodeKind, pods: PodSet) -> tuple[tuple[int, ...], str]:
             return (), "GPUs are handed out whole only"
         if wants_fraction(pods) and kind.shares and share_for(kind.shares, pods) is None:
             return (), "no such part of a GPU"
+    if why := why_none(kind.pieces, kind.tpus, pods):
+        return (), why
     for taint in kind.taints:
         if not tolerates(pods.tolerations, taint):
             return (), f"nodes are tainted ({taint.key})"

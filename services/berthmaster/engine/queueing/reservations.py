@@ -6,13 +6,14 @@ kept node by node, as holdings that others find charged. A job may use it if it 
 needed.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from berthmaster.engine.fleet.fleet import Fleet, Holding
 from berthmaster.engine.fleet.overlay import Overlay
+from berthmaster.engine.fleet.pieces import Pieces
 from berthmaster.lifecycle.fold import Key, Workload
-from berthmaster.messages.placement import HeldNode, Reservation
+from berthmaster.messages.placement import HeldNode, HeldPieces, Reservation
 
 MAX_HELD_NODES: Final = 3000  # of all reservations: they are told in one message
 
@@ -126,7 +127,16 @@ def _held_node(group: list[Holding]) -> HeldNode:
         gpus=tuple(sorted(gpu for held in group for gpu in held.gpus)),
         gpu_memory_mib=group[0].gpu_memory_mib,
         mig_profile=group[0].mig_profile,
+        pieces=_together(held.pieces for held in group),
     )
+
+
+def _together(many: Iterable[Pieces]) -> tuple[HeldPieces, ...]:
+    total: dict[str, int] = {}
+    for pieces in many:
+        for name, number in pieces:
+            total[name] = total.get(name, 0) + number
+    return tuple(HeldPieces(resource=name, number=n) for name, n in sorted(total.items()))
 
 
 def holdings_of(reservation: Reservation) -> tuple[Holding, ...]:
@@ -141,6 +151,7 @@ def holdings_of(reservation: Reservation) -> tuple[Holding, ...]:
             held.gpus,
             held.gpu_memory_mib,
             held.mig_profile,
+            tuple((one.resource, one.number) for one in held.pieces),
         )
         for held in reservation.held
     )

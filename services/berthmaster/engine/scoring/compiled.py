@@ -44,7 +44,7 @@ def nodes_of(fleet: Fleet) -> "cards.Nodes":
 
 def ask_of(pods: PodSet, suitable: Suitable, worth: Worth) -> "cards.Ask | None":
     """What ``score_nodes`` works out once for all nodes; None if only numpy knows how to go on."""
-    if suitable.offered is not None or suitable.domains is not None:
+    if suitable.offered is not None or suitable.domains is not None or suitable.pieces:
         return None
     fraction = wants_fraction(pods)
     takes = pods.gpu_milli * (1.0 / WHOLE) if fraction else float(pods.gpus)

@@ -31,6 +31,8 @@ def room_of(fleet: Fleet, pods: PodSet, suitable: Suitable, at: At) -> NDArray[n
         _parts(fleet, pods, suitable, at, room)
     elif pods.gpus:
         np.minimum(room, _whole(fleet, pods, suitable, at), out=room)
+    if suitable.pieces:
+        np.minimum(room, suitable.pods_by_pieces(fleet, at), out=room)
     open_ = suitable.nodes[at] & fleet.arrays.open[at] & (cpu >= pods.cpu_milli)
     open_ &= (
         fleet.arrays.memory[at] >= pods.memory_mib
@@ -55,10 +57,7 @@ def _parts(fleet: Fleet, pods: PodSet, suitable: Suitable, at: At, room: NDArray
         free = np.where(suitable.gpus[at], free, 0)
     need: int | NDArray[np.int64] = pods.gpu_milli
     if suitable.offered is not None:
-        need = suitable.offered.milli[at][:, np.newaxis]
-        for resource, nodes in suitable.offered.pieces:
-            left = np.maximum(fleet.arrays.pieces[resource][at], 0)
-            np.minimum(room, left, out=room, where=nodes[at])
+        need = suitable.offered[at][:, np.newaxis]
     np.minimum(room, (free // need).sum(axis=1), out=room)
 
 

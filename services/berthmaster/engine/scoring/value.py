@@ -149,6 +149,8 @@ def score_nodes(
     fits = suitable.nodes[at] & fleet.arrays.open[at]
     fits &= cpu >= pods.cpu_milli
     fits &= fleet.arrays.memory[at] >= pods.memory_mib
+    if suitable.pieces:
+        fits &= suitable.pods_by_pieces(fleet, at) > 0
     gpus = milli * (1.0 / WHOLE)  # that are free, with parts of them
     takes: float | Floats = 0.0  # of these
     score: Floats = gpus
@@ -172,8 +174,19 @@ def score_nodes(
         score += np.maximum(unserved, 0.0)
         unserved += pods.cpu_milli * a_cpu - takes
         score -= np.maximum(unserved, 0.0)
+    if suitable.pieces:
+        score = score - _pieces_left(fleet, suitable, at) * LEFT_OVER_A_GPU
     np.copyto(score, NOT_HERE, where=~fits)
     return score.astype(np.float32)
+
+
+def _pieces_left(fleet: Fleet, suitable: Suitable, at: At) -> Floats:
+    """Pieces beside GPUs that would stay free: pods go where fewest do."""
+    left: Floats = np.zeros(len(suitable.nodes[at]))
+    for resource, a_pod, nodes in suitable.pieces:
+        if nodes is None:
+            left = left + np.maximum(fleet.arrays.pieces[resource][at] - a_pod, 0)
+    return left
 
 
 def free_of_each_domain(fleet: Fleet, suitable: Suitable, at: At) -> NDArray[np.int64]:
@@ -223,14 +236,12 @@ def _best_hole(
             loss = table.take(free, mode="clip")  # nothing is lost of what is not there
             best = _best_of_each(loss, suitable, at)
     else:
-        need = suitable.offered.milli[at]
+        need = suitable.offered[at]
         takes = need * (1.0 / WHOLE)
         left = free - need
         loss = worth.hole.take(left, mode="clip") - worth.hole.take(free, mode="clip")
         loss = np.where(left >= 0, loss - _TIGHTER * free, NOT_HERE)
         of_whole = worth.hole.take(WHOLE - need) - 1.0 - _TIGHTER * WHOLE
-        for resource, nodes in suitable.offered.pieces:
-            fits = fits & (~nodes[at] | (fleet.arrays.pieces[resource][at] > 0))
         best = _best_of_each(loss, suitable, at)
     fits = fits & (best > NOT_HERE)
     opened = best == of_whole

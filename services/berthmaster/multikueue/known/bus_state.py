@@ -8,6 +8,7 @@ from collections import Counter, OrderedDict
 from typing import Final
 
 from berthmaster.engine.fleet.fleet import Holding
+from berthmaster.engine.fleet.pieces import pieces_held
 from berthmaster.fleetview.snapshot import ClusterSnapshot
 from berthmaster.fleetview.view import FleetView
 from berthmaster.kueue.quota import queue_of
@@ -195,7 +196,15 @@ class BusState:
 
     def _charge_pods(self, report: NodeReport) -> None:
         holdings = [
-            Holding(report.cluster, report.node, p.cpu_milli, p.memory_mib, p.gpu_milli, p.gpus)
+            Holding(
+                report.cluster,
+                report.node,
+                p.cpu_milli,
+                p.memory_mib,
+                p.gpu_milli,
+                p.gpus,
+                pieces=pieces_held(p),
+            )
             for p in report.pods
         ]
         name = _seen_on(report.cluster, report.node)
