@@ -21,7 +21,8 @@ SMALL = ("--clusters", "8", "--nodes", "16", "--speed", "50", "--sync", "default
 def environment(home: Path) -> dict[str, str]:
     """Ours without anything that would lead to another `berth up`."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("BERTH_")}
-    return env | {"HOME": str(home), "XDG_STATE_HOME": str(home), "COLUMNS": "80"}
+    homes = dict.fromkeys(("HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME"), str(home))
+    return env | homes | {"COLUMNS": "80"}
 
 
 @dataclass

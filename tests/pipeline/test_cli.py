@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.pipeline.running import Up, berth_up, environment, run_berth
+from tests.support import warm
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +155,53 @@ def test_wait_follows_a_job_to_its_end(up: Up) -> None:
         "running",
         "succeeded",
     ]
+
+
+def test_wait_says_by_its_exit_code_what_became_of_jobs(up: Up) -> None:
+    for name, seconds in (("short", "15s"), ("long", "10h")):
+        up.berth("submit", "--id", name, "--gpus", "1", "--duration", seconds)
+    ran = up.berth("wait", "short", "long", "--until", "running", "--at-most", "20s")
+    assert ran.returncode == 0, ran.stderr
+    ended = up.berth("wait", "short")
+    assert (ended.returncode, "succeeded" in ended.stdout) == (0, True), ended.stderr
+    assert up.berth("wait", "short").stdout == "short is succeeded\n"  # no more is waited for
+
+    late = up.berth("wait", "long", "short", "--at-most", "0.3s")
+    assert late.returncode == 5
+    assert late.stderr.endswith("berth: not ended within 0.3s: long\n")
+    up.berth("cancel", "long")
+    assert up.berth("wait", "long", "--at-most", "20s").returncode == 1
+    unknown = up.berth("wait", "nobody")
+    assert (unknown.returncode, "not_found" in unknown.stderr) == (1, True)
+
+
+def test_whoami_says_where_and_as_whom_and_holds_nothing_secret(up: Up) -> None:
+    operator = up.json("whoami")
+    assert (operator["user"], operator["tenant"]) == ("operator", "default")
+    key = up.folder / "keys" / "tenant.default.creds"
+    tenant = up.json("whoami", "--creds-file", str(key))
+    assert (tenant["user"], tenant["creds_file"]) == ("tenant.default", str(key))
+    assert tenant["account"] != operator["account"]
+    assert tenant["answered_ms"] > 0
+    assert key.read_text().split()[5] not in up.berth("whoami", "--creds-file", str(key)).stdout
+
+
+def test_a_context_names_the_bus_the_tenant_and_the_queue(up: Up, tmp_path: Path) -> None:
+    env = environment(tmp_path)
+
+    def berth(*argv: str, **more: str) -> subprocess.CompletedProcess[str]:
+        return warm.run_berth(*argv, env=env | more, cwd=tmp_path, limit_s=60, input=None)
+
+    key = up.folder / "keys" / "tenant.default.creds"
+    assert up.berth("queue", "set", "night", "--allow", "default").returncode == 0
+    made = berth("context", "set", "here", "--server", up.json("whoami")["server"],
+                 "--queue", "night", "--creds-file", str(key))  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    submitted = berth("submit", "--id", "by-context", "--gpus", "1")
+    assert submitted.returncode == 0, submitted.stderr
+    assert up.json("job", "by-context")["workload"]["queue"] == "night"
+    asked = {"_BERTH_COMPLETE": "bash_complete", "COMP_WORDS": "berth why by-", "COMP_CWORD": "2"}
+    assert berth(**asked).stdout == "plain,by-context\n"
 
 
 def test_a_cordoned_cluster_shows_it_and_gets_nothing_new(up: Up) -> None:

@@ -17,6 +17,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "tenant": (f"{_HERE}.tenant_commands:tenant", "Keys of tenants."),
     "keys": (f"{_HERE}.keys_commands:keys", "Cut a user off; carry keys of an older version over."),
     "login": (f"{_HERE}.login:login", "Get credentials for a token of a trusted issuer."),
+    "whoami": (f"{_HERE}.whoami:whoami", "Which bus, as whom, for how long."),
+    "context": (f"{_HERE}.context_commands:context", "Names for several buses."),
+    "use": (f"{_HERE}.context_commands:use", "Use one of them from now on."),
+    "completion": (f"{_HERE}.completion:completion", "Complete commands and ids in a shell."),
     "demo": (f"{_HERE}.demo:demo", "Show it at work on emulated clusters, with a summary."),
     "submit": (f"{_HERE}.submit:submit", "Submit jobs: files, stdin, or flags."),
     "jobs": (f"{_HERE}.workload_commands:jobs", "List workloads."),
@@ -24,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "why": (f"{_HERE}.workload_commands:why", "Why there; why not yet."),
     "whatif": (f"{_HERE}.whatif:whatif", "What would move if one thing were otherwise."),
     "watch": (f"{_HERE}.workload_commands:watch", "Follow events live."),
+    "wait": (f"{_HERE}.wait_command:wait", "Wait until workloads run, or have ended."),
     "cancel": (f"{_HERE}.workload_commands:cancel", "Cancel workloads."),
     "reprioritize": (f"{_HERE}.workload_commands:reprioritize", "Give a workload a priority."),
     "clusters": (f"{_HERE}.fleet_commands:clusters", "List the clusters."),
@@ -62,6 +67,17 @@ class LazyGroup(click.Group):
         if not isinstance(command, click.Command):
             raise TypeError(f"{COMMANDS[cmd_name][0]} is not a click command")
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does; a name that is none is answered with the one that is most like it."""
+        from berthmaster.cli.nearest import did_you_mean
+
+        unknown = bool(args) and not args[0].startswith("-") and args[0] not in COMMANDS
+        if unknown and not ctx.resilient_parsing:  # as it is while a shell completes
+            ctx.fail(f"there is no command {args[0]!r}{did_you_mean(args[0], COMMANDS)}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list in --help, from COMMANDS alone."""

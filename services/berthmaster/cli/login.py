@@ -14,8 +14,9 @@ from typing import TypeVar
 import click
 import msgspec
 
-from berthmaster.cli.session import Output, run, usage
-from berthmaster.cli.target import BusTarget, find_target, inbox_of
+from berthmaster.cli.contexts import config_folder
+from berthmaster.cli.session import Output, run, target_of, usage
+from berthmaster.cli.target import BusTarget, inbox_of
 
 T = TypeVar("T")
 COMMAND_LIMIT_S = 120.0  # a person may have to do something in a browser
@@ -35,6 +36,7 @@ class LoggedIn(msgspec.Struct, frozen=True, kw_only=True):
 @click.option(
     "--server", metavar="URL", help="NATS server; else BERTH_NATS_URL, else a `berth up`."
 )
+@click.option("--context", metavar="NAME", help="One of `berth context list`.")
 @click.option("--tenant", metavar="NAME", help="To be this tenant; else BERTH_TENANT.")
 @click.option("--cluster", metavar="NAME", help="To be this worker cluster's agent instead.")
 @click.option(
@@ -65,6 +67,7 @@ class LoggedIn(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
 def login(
     server: str | None,
+    context: str | None,
     tenant: str | None,
     cluster: str | None,
     token_file: Path | None,
@@ -87,15 +90,14 @@ def login(
         usage("either --tenant or --cluster")
     if token_file and token_command:
         usage("either --token-file or --token-command")
-    target = find_target(
-        server=server, tenant=tenant, creds_file=None, ca_file=ca_file, data=data,
-        env=os.environ, cwd=Path.cwd(),
-    )  # fmt: skip
+    target = target_of(
+        server=server, context=context, tenant=tenant, creds_file=None, ca_file=ca_file, data=data
+    )
     try:
         user = f"agent.{token(cluster)}" if cluster else f"tenant.{token(target.tenant)}"
     except SubjectError as error:
         usage(str(error))
-    path = creds_file or _config_folder() / f"{user}.creds"
+    path = creds_file or config_folder(os.environ) / f"{user}.creds"
     if inbox_of(str(path)) != f"_INBOX.{user}":
         usage(f"--creds-file {path}: right is a name {user}.creds, which says whose inbox it has")
     beside = Path(target.creds_file).with_name(SENTINEL) if target.creds_file else None
@@ -107,11 +109,6 @@ def login(
     account = {"cluster": cluster} if cluster else {"tenant": target.tenant}
     work = _login(output, target, user, path, sentinel, source, account, keep=keep)
     sys.exit(run(work, output, target))
-
-
-def _config_folder() -> Path:
-    base = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(base) if base else Path.home() / ".config") / "berth"
 
 
 def _token_source(file: Path | None, command: str | None) -> Callable[[], str]:

@@ -5,6 +5,7 @@
     0  done              2  the command line is wrong
                          3  an extra is not installed
     1  refused, failed   4  no bus or no service answers: said in one line, within 3 s
+                         5  what was waited for did not come in the time that was given
 """
 
 import functools
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, NoReturn, ParamSpec
 
 import click
 
+from berthmaster.cli.contexts import ContextsWrong
 from berthmaster.cli.target import BusTarget, find_target
 from berthmaster.runtime.plain_json import dumps, pretty
 
@@ -30,6 +32,7 @@ EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_ABSENT: Final = 3
 EXIT_UNREACHABLE: Final = 4
+EXIT_TOO_LATE: Final = 5
 EXIT_INTERRUPTED: Final = 130
 EXIT_PIPE_CLOSED: Final = 141
 CONNECT_TIMEOUT_S: Final = 1.0
@@ -133,6 +136,11 @@ def bus_options(function: Callable[..., Any]) -> Callable[..., Any]:
             metavar="URL",
             help="NATS server; else BERTH_NATS_URL, else a `berth up` on this machine.",
         ),
+        click.option(
+            "--context",
+            metavar="NAME",
+            help="One of `berth context list`; else BERTH_CONTEXT, else what `berth use` said.",
+        ),
         click.option("--tenant", metavar="NAME", help="Act as this tenant; else BERTH_TENANT."),
         click.option(
             "--creds-file",
@@ -175,6 +183,7 @@ def bus_command(
     @functools.wraps(function)
     def command(
         server: str | None,
+        context: str | None,
         tenant: str | None,
         creds_file: str | None,
         ca_file: str | None,
@@ -184,8 +193,34 @@ def bus_command(
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> None:
-        target = find_target(
+        target = target_of(
             server=server,
+            context=context,
+            tenant=tenant,
+            creds_file=creds_file,
+            ca_file=ca_file,
+            data=data,
+        )
+        session = Session(target, Output(as_json=as_json), timeout_s)
+        sys.exit(run(function(session, *args, **kwargs), session.out, target))
+
+    return command
+
+
+def target_of(
+    *,
+    server: str | None,
+    context: str | None,
+    tenant: str | None,
+    creds_file: str | None,
+    ca_file: str | None,
+    data: Path | None,
+) -> BusTarget:
+    """The target of a command's flags; a context that is not there is a wrong command line."""
+    try:
+        return find_target(
+            server=server,
+            context=context,
             tenant=tenant,
             creds_file=creds_file,
             ca_file=ca_file,
@@ -193,10 +228,8 @@ def bus_command(
             env=os.environ,
             cwd=Path.cwd(),
         )
-        session = Session(target, Output(as_json=as_json), timeout_s)
-        sys.exit(run(function(session, *args, **kwargs), session.out, target))
-
-    return command
+    except ContextsWrong as error:
+        raise click.UsageError(str(error)) from error
 
 
 def run(work: Awaitable[int | None], output: Output, target: BusTarget | None = None) -> int:

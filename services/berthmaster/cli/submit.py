@@ -2,24 +2,19 @@
 
 import secrets
 import sys
-import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
-from berthmaster.cli.workload_commands import ENDINGS
+from berthmaster.cli.waiting import Waiting, position
 from berthmaster.engine.scoring.profiles import PARTS, PROFILES
 
 if TYPE_CHECKING:
-    from berthmaster.client import Client, SeenEvent
+    from berthmaster.client import Client
     from berthmaster.messages.api import SubmitReply
 
-ENDING_LIMIT_S = 10.0
-ENDING_PAUSE_S = 0.05
 MAX_FILE_BYTES = 64 * 1024 * 1024
 _FLAGS = [
     click.option("--id", help="Its id; made up if not given."),
@@ -137,6 +132,8 @@ async def submit(
     """
     from berthmaster.cli.requests import WrongInput
 
+    if session.target.queue and flags.get("queue") is None and _any_given(flags):
+        flags["queue"] = session.target.queue
     try:
         bodies = bodies_of(words, flags)
     except WrongInput as error:
@@ -152,13 +149,17 @@ def bodies_of(words: tuple[str, ...], flags: dict[str, Any]) -> list[bytes]:
     from berthmaster.cli.requests import WrongInput, from_flags, read_requests
     from berthmaster.messages.families import encode
 
-    if any(value not in (None, ()) for value in flags.values()):
+    if _any_given(flags):
         if words and (words[0] == "-" or words[0].endswith(".json")):
             raise WrongInput("give files or flags, not both; a command to run stands after --")
         return [encode(from_flags(flags, words, f"job-{secrets.token_hex(4)}"))]
     if not words:
         raise WrongInput("give a file, - for standard input, or flags such as --gpus 1")
     return [body for word in words for body in read_requests(_read(word), word)]
+
+
+def _any_given(flags: dict[str, Any]) -> bool:
+    return any(value not in (None, ()) for value in flags.values())
 
 
 def _read(word: str) -> bytes:
@@ -197,7 +198,7 @@ async def _submit(session: Session, berth: "Client", bodies: list[bytes], *, wai
     from berthmaster.cli.requests import id_of
     from berthmaster.client.errors import RefusedError, TooLargeError, describe
 
-    since = await _position(berth) if wait else None
+    since = await position(berth) if wait else None
     accepted: list[str] = []
     existing: set[str] = set()
     refused = 0
@@ -219,94 +220,16 @@ async def _submit(session: Session, berth: "Client", bodies: list[bytes], *, wai
             existing.add(reply.id)
         session.out.item(reply, lambda reply=reply: safe(_accepted(reply)))  # type: ignore[misc]
     if wait and accepted:
-        refused += await _wait(session, berth, set(accepted), existing, since)
+        waiting = Waiting(session, berth, set(accepted))
+        for name in sorted(existing):
+            await waiting.there(name)  # if it had ended, no event will come
+        refused += await waiting.follow_all(since)
     elif len(accepted) == 1 and not refused and sys.stderr.isatty():
         session.out.say(f"berth why {accepted[0]} says where it goes, or why not yet")
     return EXIT_FAILED if refused else 0
-
-
-async def _position(berth: "Client") -> int | None:
-    """Where in the log to begin to watch; None for those who may only see what comes."""
-    from berthmaster.client.errors import NotAllowedError
-
-    try:
-        return await berth.last_sequence()
-    except NotAllowedError:
-        return None
 
 
 def _accepted(reply: "SubmitReply") -> str:
     if reply.existing:
         return f"{reply.id} was accepted before and is {reply.state}"
     return f"{reply.id} accepted for tenant {reply.tenant} (event {reply.sequence})"
-
-
-async def _wait(
-    session: Session, berth: "Client", ids: set[str], existing: set[str], since: int | None
-) -> int:
-    """Show the events of these workloads until all have ended; how many did not succeed."""
-    waiting = EndingWatch(session, berth, ids)
-    for name in sorted(existing):
-        await waiting.ended(name)  # if it had, no event will come
-    if since is not None:
-        await waiting.follow(berth.watch(since=since))
-        return waiting.bad
-    for name in sorted(ids):  # whoever may not read the stream sees one after the other
-        await waiting.follow(berth.watch(workload=name, since=0), until=name)
-    return waiting.bad
-
-
-class EndingWatch:
-    """Workloads whose endings are waited for."""
-
-    def __init__(self, session: Session, berth: "Client", open_: set[str]) -> None:
-        self.bad = 0
-        self._session = session
-        self._berth = berth
-        self._open = open_
-
-    async def ended(self, name: str) -> bool:
-        """Asked, not folded: an event alone does not tell whether it counted."""
-        state = (await self._berth.get(name)).workload.state
-        if state not in ENDINGS:
-            return False
-        self._open.discard(name)
-        self.bad += state != "succeeded"
-        return True
-
-    async def _ended_soon(self, name: str) -> bool:
-        """An event can reach us before the gateway has it, so a "not yet" is asked again."""
-        import asyncio
-
-        deadline = time.monotonic() + ENDING_LIMIT_S
-        while not await self.ended(name):
-            if time.monotonic() > deadline:
-                return False  # it was void: it goes on
-            await asyncio.sleep(ENDING_PAUSE_S)
-        return True
-
-    async def follow(
-        self, events: "AsyncGenerator[SeenEvent, None]", until: str | None = None
-    ) -> None:
-        """Show events until one workload has ended, or all."""
-        from berthmaster.cli.render.workloads import event_line
-        from berthmaster.messages.families import event_kind
-
-        def over() -> bool:
-            return not self._open if until is None else until not in self._open
-
-        async with aclosing(events):
-            if over():
-                return
-            async for seen in events:
-                event = seen.event
-                if event.id not in self._open or event.tenant != self._berth.tenant:
-                    continue
-                self._session.out.item(
-                    seen,
-                    lambda seen=seen: event_line(  # type: ignore[misc]
-                        seen.event, seen.stored_at_s, width=self._session.out.width
-                    ),
-                )
-                if event_kind(event) in ENDINGS and await self._ended_soon(event.id) and over():
-                    return

@@ -1,4 +1,4 @@
-"""Which bus to talk to, and as whom: flags, then environment, then a `berth up` on this machine."""
+"""Which bus to talk to, and as whom: by flags, variables, a context, or a `berth up` that runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from berthmaster.bus.permissions import UnknownUser, grants, inbox_prefix
+from berthmaster.cli.contexts import CURRENT, Context, config_folder, load_contexts, named
 from berthmaster.supervisor.folder import (
     CONNECTION_FILE,
     DATA_FOLDER,
@@ -33,6 +34,7 @@ class BusTarget:
     source: str  # for people: where this came from
     ca_file: str = ""  # "" = what the system trusts, should the URL be a tls:// one
     plaintext: bool = False  # whether another machine's server may be without TLS
+    queue: str = ""  # of what is submitted by flags that name none
 
 
 def find_target(
@@ -42,34 +44,91 @@ def find_target(
     creds_file: str | None,
     data: Path | None,
     ca_file: str | None = None,
+    context: str | None = None,
     env: Mapping[str, str],
     cwd: Path,
 ) -> BusTarget:
-    """The target: each part from its flag, its variable, or the connection file, in this order.
+    """The target: each part from its flag, its variable, or from where the server is known by.
 
-    A server that was named keeps the file's tenant and credentials out: they belong to another
-    bus. Where the bus knows its users each has an inbox of its own; a file of credentials that is
-    named after its user, as ours are, says which.
+    That is the first of: ``--server``, ``--context``, ``--data``, the variables BERTH_NATS_URL,
+    BERTH_CONTEXT, BERTH_DATA, the context that is used, a connection file found here. A server that
+    was named keeps everything else's tenant and credentials out: they belong to another bus. Where
+    the bus knows its users each has an inbox of its own; a file of credentials that is named after
+    its user, as ours are, says which. Raises ContextsWrong.
     """
-    url = server or env.get("BERTH_NATS_URL")
-    found = None if url else find_connection(data, env, cwd)
-    known = found[1] if found else None
-    named = data or env.get("BERTH_DATA")
-    if url:
-        source = "--server" if server else "BERTH_NATS_URL"
-    else:
-        nowhere = f"no `berth up` runs on {named}" if named else "no `berth up` was found here"
-        source = str(found[0]) if found else f"the default; {nowhere}"
+    known = _known(server, context, data, env, cwd)
     creds = creds_file or env.get("BERTH_NATS_CREDS_FILE") or ""
     inbox = env.get("BERTH_INBOX_PREFIX") or inbox_of(creds)
     return BusTarget(
-        url=url or (known.url if known else DEFAULT_URL),
-        tenant=tenant or env.get("BERTH_TENANT") or (known.tenant if known else DEFAULT_TENANT),
-        creds_file=creds or (known.creds_file if known else ""),
-        inbox_prefix=inbox or (known.inbox_prefix if known else "_INBOX"),
-        ca_file=ca_file or env.get("BERTH_NATS_CA_FILE") or (known.ca_file if known else ""),
-        plaintext=env.get("BERTH_NATS_PLAINTEXT", "").lower() == "true",
-        source=source,
+        url=known.url,
+        tenant=tenant or env.get("BERTH_TENANT") or known.tenant,
+        creds_file=creds or known.creds_file,
+        inbox_prefix=inbox or known.inbox_prefix,
+        ca_file=ca_file or env.get("BERTH_NATS_CA_FILE") or known.ca_file,
+        plaintext=env.get("BERTH_NATS_PLAINTEXT", "").lower() == "true" or known.plaintext,
+        source=known.source,
+        queue=known.queue,
+    )
+
+
+def _known(
+    server: str | None,
+    context: str | None,
+    data: Path | None,
+    env: Mapping[str, str],
+    cwd: Path,
+) -> BusTarget:
+    """What is known without a flag or variable of its own for each part."""
+    if server:
+        return _bare(server, "--server")
+    if context:
+        return _of_context(context, "--context", env)
+    if data is None:
+        if url := env.get("BERTH_NATS_URL"):
+            return _bare(url, "BERTH_NATS_URL")
+        if name := env.get(CURRENT):
+            return _of_context(name, CURRENT, env)
+        if not env.get("BERTH_DATA") and (name := load_contexts(config_folder(env)).current):
+            return _of_context(name, "`berth use`", env)
+    return _of_up(data, env, cwd)
+
+
+def _bare(url: str, source: str) -> BusTarget:
+    return BusTarget(
+        url=url, tenant=DEFAULT_TENANT, creds_file="", inbox_prefix="_INBOX", source=source
+    )
+
+
+def _of_context(name: str, source: str, env: Mapping[str, str]) -> BusTarget:
+    found: Context = named(load_contexts(config_folder(env)), name)
+    return BusTarget(
+        url=found.server,
+        tenant=found.tenant or DEFAULT_TENANT,
+        creds_file=found.creds_file,
+        inbox_prefix=inbox_of(found.creds_file) or "_INBOX",
+        source=f"the context {name}, {source}",
+        ca_file=found.ca_file,
+        plaintext=found.plaintext,
+        queue=found.queue,
+    )
+
+
+def _of_up(data: Path | None, env: Mapping[str, str], cwd: Path) -> BusTarget:
+    found = find_connection(data, env, cwd)
+    if found is None:
+        named_folder = data or env.get("BERTH_DATA")
+        nowhere = "no `berth up` was found here"
+        if named_folder:
+            nowhere = f"no `berth up` runs on {named_folder}"
+        return _bare(DEFAULT_URL, f"the default; {nowhere}")
+    path, file = found
+    return BusTarget(
+        url=file.url,
+        tenant=file.tenant,
+        creds_file=file.creds_file,
+        inbox_prefix=file.inbox_prefix,
+        source=str(path),
+        ca_file=file.ca_file,
     )
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from berthmaster.cli.completion import ANY, OPEN
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ async def jobs(
 
 
 @click.command()
-@click.argument("workload")
+@click.argument("workload", type=ANY)
 @bus_command
 async def job(session: Session, workload: str) -> None:
     """Show one workload and its story."""
@@ -54,7 +55,7 @@ async def job(session: Session, workload: str) -> None:
 
 
 @click.command()
-@click.argument("workload", required=False)
+@click.argument("workload", required=False, type=ANY)
 @click.option("--all-tenants", is_flag=True, help="Everybody's workloads, if you may.")
 @click.option("--since", type=int, help="From after this event on, 0 = from the beginning.")
 @bus_command
@@ -80,7 +81,7 @@ async def watch(
 
 
 @click.command()
-@click.argument("workload", required=False)
+@click.argument("workload", required=False, type=ANY)
 @bus_command
 async def why(session: Session, workload: str | None) -> None:
     """Say why a workload is where it is, or why it waits; without one, why those that wait do."""
@@ -109,7 +110,7 @@ def ending_of(view: "WorkloadView") -> "WhyReply":
 
 
 @click.command()
-@click.argument("workloads", nargs=-1, required=True, metavar="WORKLOAD...")
+@click.argument("workloads", nargs=-1, required=True, metavar="WORKLOAD...", type=OPEN)
 @click.option("--reason", default="", help="Why, for those who read its story.")
 @bus_command
 async def cancel(session: Session, workloads: tuple[str, ...], reason: str) -> int:
@@ -135,7 +136,7 @@ async def cancel(session: Session, workloads: tuple[str, ...], reason: str) -> i
 
 
 @click.command(context_settings={"ignore_unknown_options": True})  # -7 is a priority
-@click.argument("workload")
+@click.argument("workload", type=OPEN)
 @click.argument("priority", type=int)
 @bus_command
 async def reprioritize(session: Session, workload: str, priority: int) -> None:

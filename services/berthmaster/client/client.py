@@ -38,6 +38,8 @@ from berthmaster.messages.api import (
     DryRunReply,
     GetReply,
     GetRequest,
+    HelloReply,
+    HelloRequest,
     ListReply,
     ListRequest,
     LostRequest,
@@ -164,6 +166,10 @@ class Client:
     def now(self) -> float:
         """The server's time in seconds since 1970: what ages are measured by."""
         return self.connection.now()
+
+    async def hello(self) -> HelloReply:
+        """Whether the gateway answers, and the server's time."""
+        return await self._tenant("hello", HelloRequest(), HelloReply)
 
     # Workloads
 

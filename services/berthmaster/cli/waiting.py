@@ -1,0 +1,99 @@
+"""Waiting until workloads run, or have ended, with what happens to them shown meanwhile."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final, Literal
+
+from berthmaster.cli.session import Session
+from berthmaster.cli.workload_commands import ENDINGS
+
+if TYPE_CHECKING:
+    from berthmaster.client import Client, SeenEvent
+    from berthmaster.messages.api import WorkloadView
+
+Goal = Literal["running", "ended"]
+_SOON_S: Final = 10.0
+_PAUSE_S: Final = 0.05
+
+
+async def position(berth: "Client") -> int | None:
+    """Where in the log to begin to watch; None for those who may only see what comes."""
+    from berthmaster.client.errors import NotAllowedError
+
+    try:
+        return await berth.last_sequence()
+    except NotAllowedError:
+        return None
+
+
+class Waiting:
+    """Workloads that are waited for."""
+
+    def __init__(
+        self, session: Session, berth: "Client", open_: set[str], goal: Goal = "ended"
+    ) -> None:
+        self.bad = 0  # ended otherwise than well
+        self.open = open_  # the others
+        self._session = session
+        self._berth = berth
+        self._states = {*ENDINGS, "running"} if goal == "running" else set(ENDINGS)
+
+    async def there(self, name: str) -> "WorkloadView | None":
+        """The workload if it has come so far. Asked, not folded: an event alone does not tell
+        whether it counted. Raises RefusedError where there is no such workload."""
+        view = (await self._berth.get(name)).workload
+        if view.state not in self._states:
+            return None
+        self.open.discard(name)
+        self.bad += view.state in ENDINGS and view.state != "succeeded"
+        return view
+
+    async def follow_all(self, since: int | None) -> int:
+        """Show events from ``since`` on until all are there; how many ended otherwise than well.
+        None: of each its whole story, one after the other, as not everybody may read the stream."""
+        if not self.open:
+            return self.bad
+        if since is not None:
+            await self._follow(self._berth.watch(since=since))
+            return self.bad
+        for name in sorted(self.open):
+            await self._follow(self._berth.watch(workload=name, since=0), until=name)
+        return self.bad
+
+    async def _there_soon(self, name: str) -> bool:
+        """An event can reach us before the gateway has it, so a "not yet" is asked again."""
+        deadline = time.monotonic() + _SOON_S
+        while not await self.there(name):
+            if time.monotonic() > deadline:
+                return False  # it was void: it goes on
+            await asyncio.sleep(_PAUSE_S)
+        return True
+
+    async def _follow(
+        self, events: "AsyncGenerator[SeenEvent, None]", until: str | None = None
+    ) -> None:
+        """Show events until one workload is there, or all."""
+        from berthmaster.cli.render.workloads import event_line
+        from berthmaster.messages.families import event_kind
+
+        def over() -> bool:
+            return not self.open if until is None else until not in self.open
+
+        async with aclosing(events):
+            if over():
+                return
+            async for seen in events:
+                event = seen.event
+                if event.id not in self.open or event.tenant != self._berth.tenant:
+                    continue
+                self._session.out.item(
+                    seen,
+                    lambda seen=seen: event_line(  # type: ignore[misc]
+                        seen.event, seen.stored_at_s, width=self._session.out.width
+                    ),
+                )
+                reached = event_kind(event) in self._states
+                if reached and await self._there_soon(event.id) and over():
+                    return

@@ -1,0 +1,37 @@
+"""What somebody who misspelt a name may have meant."""
+
+import pytest
+from click.testing import CliRunner
+
+from berthmaster.cli.commands import COMMANDS, berth
+from berthmaster.cli.completion import SHELLS
+from berthmaster.cli.nearest import did_you_mean, nearest
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [("cordn", "cordon"), ("sumbit", "submit"), ("JOBS", "jobs"), ("zebra", ""), ("", "")],
+)
+def test_the_most_alike_is_named_and_nothing_far_off(word: str, meant: str) -> None:
+    assert nearest(word, COMMANDS) == meant
+
+
+def test_the_name_itself_is_no_advice() -> None:
+    assert did_you_mean("jobs", COMMANDS) == ""
+    assert did_you_mean("job s", COMMANDS) == ", did you mean jobs?"
+
+
+def test_a_command_that_is_none_is_answered_with_the_nearest() -> None:
+    done = CliRunner().invoke(berth, ["sumbit", "--gpus", "1"])
+    assert done.exit_code == 2
+    assert "there is no command 'sumbit', did you mean submit?" in done.output
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_shell_gets_its_script_and_commands_are_completed(shell: str) -> None:
+    script = CliRunner().invoke(berth, ["completion", shell], prog_name="berth").output
+    assert "_BERTH_COMPLETE" in script
+    at = "who" if shell == "fish" else "1"  # which of the words, or the word itself
+    asked = {"_BERTH_COMPLETE": f"{shell}_complete", "COMP_WORDS": "berth who", "COMP_CWORD": at}
+    done = CliRunner(env=asked).invoke(berth, prog_name="berth")
+    assert "whoami" in done.output
