@@ -57,6 +57,7 @@ class Inventory:
             WatchedKind.WAITING: self.queues.set_waiting,
             WatchedKind.SLICES: self.nodes.set_slice,
             WatchedKind.CLAIMS: self.nodes.set_claim,
+            WatchedKind.CLASSES: self.nodes.set_class,
             WatchedKind.CLUSTER_QUEUES: self.queues.set_queue,
             WatchedKind.LOCAL_QUEUES: self.queues.set_local,
             WatchedKind.FLAVORS: self._set_flavor,
@@ -70,6 +71,7 @@ class Inventory:
             WatchedKind.WAITING: self.queues.drop_waiting,
             WatchedKind.SLICES: self.nodes.drop_slice,
             WatchedKind.CLAIMS: self.nodes.drop_claim,
+            WatchedKind.CLASSES: lambda key: self.nodes.drop_class(key[1]),
             WatchedKind.CLUSTER_QUEUES: lambda key: self.queues.drop_queue(key[1]),
             WatchedKind.LOCAL_QUEUES: self.queues.drop_local,
             WatchedKind.FLAVORS: lambda key: self._drop_flavor(key[1]),
@@ -95,6 +97,8 @@ class Inventory:
             case Listed():
                 self._listed.add(kind)
                 self._serve(kind, True)
+                if kind is WatchedKind.CLASSES:
+                    self.nodes.know_classes()
                 self._compare_with_earlier()
 
     def absent(self, kind: WatchedKind) -> None:

@@ -16,6 +16,7 @@ class WatchedKind(Enum):
     WAITING = "waiting pods"
     SLICES = "resourceslices"
     CLAIMS = "resourceclaims"
+    CLASSES = "deviceclasses"
     CLUSTER_QUEUES = "clusterqueues"
     LOCAL_QUEUES = "localqueues"
     FLAVORS = "resourceflavors"

@@ -9,11 +9,21 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from berthmaster.inventory.devices.charging import Part, charge
-from berthmaster.inventory.devices.dra import DeviceName, Grant, Offered, Pool, grant_of, offered_by
+from berthmaster.inventory.devices.device_classes import Claimable, claimable
+from berthmaster.inventory.devices.dra import (
+    DeviceName,
+    Grant,
+    Offered,
+    Pool,
+    consumed_milli,
+    grant_of,
+    offered_by,
+)
 from berthmaster.inventory.devices.holds import Hold, hold_of
+from berthmaster.inventory.devices.layout import WHOLE
 from berthmaster.inventory.kinds import Problems, WatchedKind, named
 from berthmaster.inventory.nodes import NodeShape, report, shape_of, unreadable
-from berthmaster.inventory.objects import Node, Pod, ResourceClaim, ResourceSlice
+from berthmaster.inventory.objects import DeviceClass, Node, Pod, ResourceClaim, ResourceSlice
 from berthmaster.messages.fleet import NodeReport, Stamp
 
 Key = tuple[str, str]
@@ -35,6 +45,7 @@ class NodeIndex:
         self._slices_of: dict[str, set[Key]] = {}
         self._grants: dict[Key, Grant] = {}
         self._in_pool: dict[Pool, set[Key]] = {}
+        self._classes: dict[str, Claimable] | None = None  # by name; None = nobody tells of them
         self._kai = False
         self._kept_labels: frozenset[str] = frozenset()
         self.dirty: dict[str, bool] = {}  # node -> urgent
@@ -102,15 +113,17 @@ class NodeIndex:
                 (here[uid] for uid in grant.pods if uid in here),
                 key=lambda hold: (hold.ours is not None, hold.uid),
             )
-            for device in grant.devices:
+            for device, consumed in grant.devices:
                 place = shape.places.get(device)
-                if place is not None and users:
-                    claimed.setdefault(users[0].uid, []).append(place)
-                elif place is not None:
-                    orphaned.append(place)
+                if place is not None:
+                    part = place.position, consumed_milli(place, consumed)
+                    if users:
+                        claimed.setdefault(users[0].uid, []).append(part)
+                    else:
+                        orphaned.append(part)
                 elif device in shape.tpu_devices and not (users and users[0].ours):
                     tpus += 1
-        return claimed, orphaned, tpus
+        return {uid: _by_position(parts) for uid, parts in claimed.items()}, orphaned, tpus
 
     # ---- nodes
 
@@ -157,7 +170,8 @@ class NodeIndex:
             now = unreadable(self._bad[name])
         elif (node := self._nodes.get(name)) is not None:
             keys = sorted(self._slices_of.get(name, ()))
-            devices = offered_by(self._slices[key] for key in keys) if keys else _NOTHING
+            classes = None if self._classes is None else tuple(self._classes.values())
+            devices = offered_by((self._slices[k] for k in keys), classes) if keys else _NOTHING
             now = shape_of(node, devices, kai=self._kai, kept_labels=self._kept_labels)
         if now == before:
             return
@@ -224,6 +238,29 @@ class NodeIndex:
                 del self._slices_of[gone.spec.node_name]
             self._reshape(gone.spec.node_name)
 
+    def know_classes(self) -> None:
+        """All classes were told that there are: what none of them means cannot be claimed."""
+        if self._classes is None:
+            self._reclass({})
+
+    def set_class(self, found: DeviceClass) -> None:
+        """A class as it is now."""
+        known = dict(self._classes or {})
+        known.pop(found.metadata.name, None)
+        if (meant := claimable(found)) is not None:
+            known[meant.name] = meant
+        self._reclass(known)
+
+    def drop_class(self, name: str) -> None:
+        """The class is no more."""
+        self._reclass({key: one for key, one in (self._classes or {}).items() if key != name})
+
+    def _reclass(self, known: dict[str, Claimable]) -> None:
+        if known != self._classes:
+            self._classes = dict(sorted(known.items()))
+            for name in self._slices_of:
+                self._reshape(name)
+
     def set_claim(self, found: ResourceClaim) -> None:
         """A claim as it is now."""
         self._grant((found.metadata.namespace, found.metadata.name), grant_of(found))
@@ -246,7 +283,7 @@ class NodeIndex:
             del self._grants[key]
         else:
             self._grants[key] = now
-        touched = {device for grant in (before, now) if grant for device in grant.devices}
+        touched = {one.device for grant in (before, now) if grant for one in grant.devices}
         for name in self._with(touched):
             self.dirty[name] = True
 
@@ -261,4 +298,12 @@ class NodeIndex:
 
 
 def _pools(grant: Grant | None) -> set[Pool]:
-    return {(driver, pool) for driver, pool, _ in grant.devices} if grant is not None else set()
+    return {one.device[:2] for one in grant.devices} if grant is not None else set()
+
+
+def _by_position(parts: Iterable[Part]) -> list[Part]:
+    """One part of each GPU: a pod may have several shares of one."""
+    sums: dict[int, int] = {}
+    for position, milli in parts:
+        sums[position] = sums.get(position, 0) + milli
+    return [(position, min(milli, WHOLE)) for position, milli in sums.items()]

@@ -123,7 +123,12 @@ def _one(layout: Layout, devices: Offered) -> tuple[Layout, Offered]:
         return layout, devices
     if not layout.gpus:
         # That no plugin runs is as it should be.
-        return layout._replace(gpus=devices.gpus, problems=()), devices
+        unclaimable = tuple(
+            f"no DeviceClass means the devices of {driver}: nobody can claim them"
+            for driver in devices.unclaimable
+        )
+        devices = devices._replace(problems=(*devices.problems, *unclaimable))
+        return layout._replace(gpus=devices.gpus, shares=devices.shares, problems=()), devices
     if len(layout.gpus) == len(devices.gpus):
         known = zip(layout.gpus, devices.gpus, strict=True)
         gpus = tuple(
@@ -201,6 +206,7 @@ def report(
             nvlink_domain=gpu.nvlink_domain,
             numa_node=gpu.numa_node,
             resource=gpu.resource,
+            claim=gpu.claim,
         )
         for index, gpu in enumerate(shape.gpus)
     )

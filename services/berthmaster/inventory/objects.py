@@ -123,6 +123,7 @@ class Device(Struct, frozen=True):
     attributes: dict[str, Attribute] = msgspec.field(default_factory=dict)
     capacity: dict[str, Capacity] = msgspec.field(default_factory=dict)
     taints: tuple[NodeTaint, ...] = ()
+    allow_multiple_allocations: bool | None = False
 
 
 class SlicePool(Struct, frozen=True):
@@ -155,6 +156,9 @@ class Allotted(Struct, frozen=True):
     pool: str = ""
     device: str = ""
     admin_access: bool | None = False
+    # Of a device that several claims may have: how much of it is this one's, and which share it is.
+    consumed_capacity: Quantities | None = None
+    share_id: str | None = msgspec.field(default=None, name="shareID")
 
 
 class AllottedDevices(Struct, frozen=True):
@@ -188,6 +192,31 @@ class ResourceClaim(Object, frozen=True):
     """A wish for devices, perhaps granted."""
 
     status: ClaimStatus = ClaimStatus()
+
+
+class CelSelector(Struct, frozen=True):
+    """An expression in the Common Expression Language."""
+
+    expression: str = ""
+
+
+class DeviceSelector(Struct, frozen=True):
+    """Which devices are meant; other ways than by CEL may come."""
+
+    cel: CelSelector | None = None
+
+
+class DeviceClassSpec(Struct, frozen=True):
+    """Which devices a class means; all selectors must agree."""
+
+    selectors: tuple[DeviceSelector, ...] = ()
+    extended_resource_name: str = ""
+
+
+class DeviceClass(Object, frozen=True):
+    """What claims name to get a device."""
+
+    spec: DeviceClassSpec = DeviceClassSpec()
 
 
 class Conditions(Struct, frozen=True):

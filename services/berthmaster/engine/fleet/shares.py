@@ -2,22 +2,31 @@
 
 A node that offers none of its own is taken to hand out any part (emulated ones do). Slices (MIG)
 and replicas (time slicing) are of fixed size: a pod takes one whole, however little it asks for.
-Where software divides (HAMi, KAI) it gets what it asks for. GPUs that are handed out in parts only
-are never whole: their inventory charges what they keep for themselves.
+Where software divides (HAMi, KAI, DRA's consumable capacity) it gets what it asks for, rounded up
+to what it can say: HAMi and KAI count in hundredths. GPUs that are handed out in parts only are
+never whole: their inventory charges what they keep for themselves.
 
 Memory that a part is to have counts too: where a part can be had in any size it is as large as its
 compute or its memory asks for, whichever is more. A MIG profile is that slice and nothing else.
+
+How hard a limit is differs: a MIG slice is a device of its own (``hardware``), MPS and HAMi-core
+hold a pod to its memory (``memory``), and where replicas take turns or a scheduler only counts
+nothing does (``none``). A request names the least that it accepts.
 """
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from berthmaster.accelerators import mig
-from berthmaster.accelerators.table import HAMI_CORES, HAMI_MEMORY, MIG
+from berthmaster.accelerators.table import HAMI_CORES, HAMI_MEMORY, HAMI_MEMORY_PERCENT, MIG
 from berthmaster.messages.fleet import Share
 from berthmaster.messages.workload import PodSet
 
-DIVISIBLE: Final = ("hami", "kai")
+_DIVISIBLE: Final = ("hami", "kai")
+NOT_HELD: Final = "none"
+# The softest first.
+ISOLATIONS: Final = (NOT_HELD, "memory", "hardware")
+_ISOLATION_OF: Final = {"mig": "hardware", "hami": "memory", "kai": NOT_HELD}
 _GPU_MILLI: Final = 1000
 
 
@@ -27,11 +36,12 @@ class Part(NamedTuple):
     milli: int
     memory_mib: int  # at least; 0 = no matter
     profile: str = ""  # of MIG; "" = any part that is enough
+    isolation: str = ""  # the least that will do; "" = any
 
 
 def part_of(pods: PodSet) -> Part:
     """What each pod of a set that shares GPUs asks for."""
-    return Part(pods.gpu_milli, pods.gpu_memory_mib, pods.mig_profile)
+    return Part(pods.gpu_milli, pods.gpu_memory_mib, pods.mig_profile, pods.isolation)
 
 
 def share_for(shares: Sequence[Share], pods: PodSet) -> Share | None:
@@ -48,11 +58,23 @@ def enough(shares: Sequence[Share], part: Part) -> Share | None:
 def _is_enough(share: Share, part: Part) -> bool:
     if part.profile and profile_of(share) != part.profile:
         return False
-    if share.kind in DIVISIBLE:
+    if not is_hard_enough(isolation_of(share), part.isolation):
+        return False
+    if not counted(share):
         return True
     return share.milli >= part.milli and (
         not share.memory_mib or share.memory_mib >= part.memory_mib
     )
+
+
+def isolation_of(share: Share) -> str:
+    """How hard the limit of a part is that is had so."""
+    return share.isolation or _ISOLATION_OF.get(share.kind, NOT_HELD)
+
+
+def is_hard_enough(isolation: str, least: str) -> bool:
+    """Whether a limit will do for who accepts no softer one; "" accepts any."""
+    return not least or ISOLATIONS.index(isolation) >= ISOLATIONS.index(least)
 
 
 def profile_of(share: Share) -> str:
@@ -80,8 +102,9 @@ def profile_memory_mib(profile: str) -> int:
 def takes_milli(share: Share, part: Part, gpu_memory_mib: int = 0) -> int:
     """What of a GPU is charged to who takes this offer. A GPU that is handed out in parts only has
     one milli less than a whole one, and its pieces share what is left: the last one fits too."""
-    if share.kind in DIVISIBLE:
-        return sized_milli(part, gpu_memory_mib)
+    if not counted(share):
+        milli, grain = sized_milli(part, gpu_memory_mib), max(1, share.milli)
+        return -(-milli // grain) * grain
     pieces = max(1, _GPU_MILLI // share.milli) if share.milli else 1
     return min(share.milli, (_GPU_MILLI - 1) // pieces)
 
@@ -95,17 +118,29 @@ def sized_milli(part: Part, gpu_memory_mib: int) -> int:
 
 def counted(share: Share) -> bool:
     """Whether there are only so many pieces of it, whatever room the GPUs have."""
-    return share.kind not in DIVISIBLE
+    return share.kind not in _DIVISIBLE and not (share.claim is not None and share.claim.divisible)
 
 
-def asked_as(share: Share, pods: PodSet, milli: int, whole_gpu: str) -> dict[str, int]:
-    """The extended resources by which a pod asks for this offer. ``milli``: what it comes to where
-    it can be had in any size; ``whole_gpu``: the resource that a whole GPU is there."""
-    if share.kind == "kai":
-        return {}  # its own scheduler is told otherwise
+def asked_as(
+    share: Share, pods: PodSet, gpu_memories_mib: Sequence[int], whole_gpu: str
+) -> dict[str, int]:
+    """The extended resources by which a pod asks for this offer. ``gpu_memories_mib``: of the GPUs
+    that it may get; ``whole_gpu``: the resource that a whole GPU is there. KAI's own scheduler and
+    DRA are told otherwise: nothing."""
+    if share.kind == "kai" or share.claim is not None:
+        return {}
     if share.kind != "hami":
         return {share.resource: 1}
-    asked = {whole_gpu: 1, HAMI_CORES: max(1, milli // 10)}  # percent
-    if pods.gpu_memory_mib:
-        asked[HAMI_MEMORY] = pods.gpu_memory_mib
-    return asked
+    milli = takes_milli(share, part_of(pods), min(gpu_memories_mib, default=0))
+    asked = {whole_gpu: 1, HAMI_CORES: min(100, milli // 10)}  # percent
+    # Without either of these HAMi gives all memory of the GPU; of both it takes the first.
+    if is_by_memory(pods, gpu_memories_mib):
+        return asked | {HAMI_MEMORY: pods.gpu_memory_mib}
+    return asked | {HAMI_MEMORY_PERCENT: min(100, milli // 10)}
+
+
+def is_by_memory(pods: PodSet, gpu_memories_mib: Sequence[int]) -> bool:
+    """Whether the memory that a part is to have is more than its share of each of these GPUs."""
+    most_mib = max(gpu_memories_mib, default=0)
+    percent = -(-pods.gpu_milli // 10)
+    return pods.gpu_memory_mib > most_mib * percent // 100

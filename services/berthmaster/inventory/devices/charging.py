@@ -56,7 +56,7 @@ def charge(
         charges.guess(hold)
     tpus = sum(n for hold in others for name, n in hold.pieces if name == TPU)
     return Charged(
-        tuple(charges.foreign),
+        tuple(min(WHOLE, milli) for milli in charges.foreign),
         sum(hold.cpu_milli for hold in others),
         sum(-(-hold.memory_bytes // MIB_BYTES) for hold in others),
         tpus + claimed_tpus,
@@ -182,8 +182,11 @@ class _Charges:
         return wanted
 
     def _hami_share(self, asked: dict[str, int], way: Way) -> int:
+        """As HAMi counts: MiB first, then a percentage; without either all memory is gone."""
         total_mib = self._gpus[way.positions[0]].memory_mib
-        mib = asked.get(HAMI_MEMORY, 0)
-        if not mib and HAMI_MEMORY_PERCENT in asked:
-            mib = total_mib * min(asked[HAMI_MEMORY_PERCENT], 100) // 100
-        return self._hami_milli(asked.get(HAMI_CORES, 0), mib, way.positions[0])
+        percent = min(asked.get(HAMI_MEMORY_PERCENT, 0), 100)
+        mib = asked.get(HAMI_MEMORY, 0) or total_mib * percent // 100
+        if not mib and not (percent and not total_mib):
+            return WHOLE
+        milli = self._hami_milli(asked.get(HAMI_CORES, 0), mib, way.positions[0])
+        return milli if total_mib else max(milli, percent * 10)

@@ -6,18 +6,25 @@ scheduler sees it so too. GPUs are devices of drivers named ``gpu.…``, TPUs of
 be a device itself or be offered in parts only. Which GPUs belong together is read from attributes
 that drivers call nvlinkDomain and numaNode, under whatever prefix. Only devices of one node count:
 what a network brings to many nodes is no node's own.
+
+A device is had by a claim of a DeviceClass that means it, or by counting where such a class has an
+extendedResourceName; where no class means it nobody can have it. One that allows several
+allocations is charged by what each has consumed of its capacity, any other whole.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from berthmaster.accelerators import mig
-from berthmaster.accelerators.table import NVIDIA
-from berthmaster.inventory.devices.amounts import Nonsense, quota
+from berthmaster.accelerators.table import MIG, NVIDIA
+from berthmaster.inventory.devices.amounts import MAX_MEMORY_MIB, Nonsense, quota
+from berthmaster.inventory.devices.device_classes import Claimable, class_for, resource_for
 from berthmaster.inventory.devices.layout import MAX_GPUS, WHOLE, Gpu
 from berthmaster.inventory.devices.models import named
 from berthmaster.inventory.objects import Device, ResourceClaim, ResourceSlice
+from berthmaster.messages.fleet import DeviceClaim, Share
 
 Pool = tuple[str, str]  # driver, pool
 DeviceName = tuple[str, str, str]  # driver, pool, device
@@ -31,6 +38,7 @@ class DevicePlace(NamedTuple):
 
     position: int
     milli: int
+    capacity: tuple[tuple[str, int], ...] = ()  # that claims share; () = one claim has all of it
 
 
 class Offered(NamedTuple):
@@ -38,14 +46,23 @@ class Offered(NamedTuple):
 
     gpus: tuple[Gpu, ...] = ()
     places: Mapping[DeviceName, DevicePlace] = {}
+    shares: tuple[Share, ...] = ()  # how parts of them are claimed
     tpus: tuple[DeviceName, ...] = ()
+    unclaimable: tuple[str, ...] = ()  # drivers of GPUs that no class means
     problems: tuple[str, ...] = ()
+
+
+class Granted(NamedTuple):
+    """One device that a claim has got, and how much of it."""
+
+    device: DeviceName
+    consumed: tuple[tuple[str, str | int], ...] = ()  # () = all of it
 
 
 class Grant(NamedTuple):
     """What a claim has got, and the pods that may use it."""
 
-    devices: tuple[DeviceName, ...]
+    devices: tuple[Granted, ...]
     pods: tuple[str, ...]  # uids
 
 
@@ -54,7 +71,9 @@ def grant_of(claim: ResourceClaim) -> Grant | None:
     if claim.status.allocation is None:
         return None
     devices = tuple(
-        (one.driver, one.pool, one.device)
+        Granted(
+            (one.driver, one.pool, one.device), tuple(sorted((one.consumed_capacity or {}).items()))
+        )
         for one in claim.status.allocation.devices.results
         if not one.admin_access and is_ours_to_count(one.driver)
     )
@@ -67,11 +86,30 @@ def is_ours_to_count(driver: str) -> bool:
     return driver.startswith(("gpu.", "tpu."))
 
 
-def offered_by(slices: Iterable[ResourceSlice]) -> Offered:
-    """What these slices of one node come to."""
+def consumed_milli(place: DevicePlace, consumed: Iterable[tuple[str, str | int]]) -> int:
+    """What of its GPU a grant of a device takes: the largest part of any capacity that claims
+    share. All of it where the scheduler does not say, or says nonsense."""
+    if not place.capacity:
+        return place.milli
+    there, most = dict(place.capacity), 0
+    for name, text in consumed:
+        total = there.get(_plain(name), 0)
+        try:
+            taken = quota(name, text, up=True)
+        except Nonsense:
+            return place.milli
+        if total:
+            most = max(most, -(-taken * WHOLE // total))
+    return min(most, place.milli) if most > 0 else place.milli
+
+
+def offered_by(
+    slices: Iterable[ResourceSlice], classes: Sequence[Claimable] | None = None
+) -> Offered:
+    """What these slices of one node come to. ``classes``: by which devices are claimed; None = we
+    may not look, and take it that each can be had."""
     problems: list[str] = []
-    gpus: list[Gpu] = []
-    places: dict[DeviceName, DevicePlace] = {}
+    book = _Book(classes)
     tpus: list[DeviceName] = []
     counted = (one for one in slices if is_ours_to_count(one.spec.driver))
     for (driver, pool), devices in sorted(_pools(counted, problems).items()):
@@ -79,13 +117,20 @@ def offered_by(slices: Iterable[ResourceSlice]) -> Offered:
             tpus += [(driver, pool, device.name) for device in devices]
             continue
         try:
-            _place(driver, pool, devices, gpus, places)
+            book.add(driver, pool, devices)
         except Nonsense as nonsense:
             problems.append(f"pool {pool} of {driver}: {nonsense}")
-    if len(gpus) > MAX_GPUS:
-        problems.append(f"{len(gpus)} GPUs in slices: more than any node has ({MAX_GPUS})")
-        gpus, places = [], {}
-    return Offered(tuple(gpus), places, tuple(tpus), tuple(problems))
+    if len(book.gpus) > MAX_GPUS:
+        told = f"{len(book.gpus)} GPUs in slices: more than any node has ({MAX_GPUS})"
+        return Offered(tpus=tuple(tpus), problems=(*problems, told))
+    return Offered(
+        tuple(book.gpus),
+        book.places,
+        book.shares(),
+        tuple(tpus),
+        tuple(sorted(book.unclaimable)),
+        tuple(problems),
+    )
 
 
 def _pools(slices: Iterable[ResourceSlice], problems: list[str]) -> dict[Pool, list[Device]]:
@@ -100,7 +145,7 @@ def _pools(slices: Iterable[ResourceSlice], problems: list[str]) -> dict[Pool, l
     whole: dict[Pool, list[Device]] = {}
     for pool, parts in newest.items():
         wanted = parts[0].spec.pool.resource_slice_count
-        if len(parts) < wanted:
+        if len(parts) != wanted:
             problems.append(f"pool {pool[1]} of {pool[0]}: {len(parts)} of {wanted} slices")
             continue
         devices = (device for part in parts for device in part.spec.devices)
@@ -114,40 +159,131 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if n % 2 else (-1, part) for n, part in enumerate(parts)]
 
 
-def _place(
-    driver: str,
-    pool: str,
-    devices: Iterable[Device],
-    gpus: list[Gpu],
-    places: dict[DeviceName, DevicePlace],
-) -> None:
-    parts: list[Device] = []
-    by_uuid: dict[str, int] = {}
-    for device in devices:
-        if _text(device, "type") == "mig":
-            parts.append(device)
-            continue
-        gpu = _gpu(device, _text(device, "uuid"), driver)
-        by_uuid[gpu.uuid] = len(gpus)
-        places[driver, pool, device.name] = DevicePlace(len(gpus), WHOLE)
-        gpus.append(gpu)
-    offer: dict[int, int] = {}  # of GPUs that are offered in parts only
-    for device in parts:
-        parent = _text(device, "parentUUID") or _text(device, "uuid")
-        position = by_uuid.get(parent)
-        if position is None:
-            position = by_uuid[parent] = len(gpus)
-            gpus.append(_gpu(device, parent, driver)._replace(memory_mib=0))
-            offer[position] = 0
-        found = _SLICES.match(_text(device, "profile"))
-        milli = int(found[1]) * WHOLE // mig.SLICES if found else WHOLE
-        places[driver, pool, device.name] = DevicePlace(position, milli)
-        if position in offer:
-            offer[position] += milli
-            mib = gpus[position].memory_mib + _memory_mib(device)
-            gpus[position] = gpus[position]._replace(memory_mib=mib)
-    for position, given in offer.items():
-        gpus[position] = gpus[position]._replace(reserved_milli=max(1, WHOLE - given))
+class _Book:
+    """The GPUs of a node, pool by pool. A pool that cannot be right adds nothing."""
+
+    def __init__(self, classes: Sequence[Claimable] | None) -> None:
+        self.gpus: list[Gpu] = []
+        self.places: dict[DeviceName, DevicePlace] = {}
+        self.unclaimable: set[str] = set()
+        self._classes = classes
+        self._slices: dict[tuple[str, int, int, DeviceClaim | None], int] = {}  # MIG -> how many
+
+    def add(self, driver: str, pool: str, devices: Sequence[Device]) -> None:
+        """Raises Nonsense."""
+        names = [device.name for device in devices]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise Nonsense(f"device {twice[:64]} is there twice")
+        gpus: list[Gpu] = []
+        places: dict[DeviceName, DevicePlace] = {}
+        parts: list[Device] = []
+        by_uuid: dict[str, int] = {}
+        first = len(self.gpus)
+        for device in devices:
+            if _text(device, "type") == "mig":
+                parts.append(device)
+                continue
+            gpu = self._claimed(_gpu(device, _text(device, "uuid"), driver), device, driver)
+            if gpu.uuid and gpu.uuid in by_uuid:
+                raise Nonsense(f"two devices are {gpu.uuid[:64]}")
+            by_uuid[gpu.uuid] = len(gpus)
+            shared = _shared_capacity(device)
+            places[driver, pool, device.name] = DevicePlace(first + len(gpus), WHOLE, shared)
+            gpus.append(gpu)
+        offer: dict[int, int] = {}  # of GPUs that are offered in parts only
+        found: Counter[tuple[str, int, int, DeviceClaim | None]] = Counter()
+        for device in parts:
+            parent = _text(device, "parentUUID") or _text(device, "uuid")
+            position = by_uuid.get(parent)
+            if position is None:
+                position = by_uuid[parent] = len(gpus)
+                gpus.append(_gpu(device, parent, driver)._replace(memory_mib=0))
+                offer[position] = 0
+            profile = _text(device, "profile")
+            slices = _SLICES.match(profile)
+            milli = int(slices[1]) * WHOLE // mig.SLICES if slices else WHOLE
+            places[driver, pool, device.name] = DevicePlace(first + position, milli)
+            memory_mib = _memory_mib(device)
+            if position in offer:
+                offer[position] += milli
+                total_mib = gpus[position].memory_mib + memory_mib
+                gpus[position] = gpus[position]._replace(memory_mib=total_mib)
+            claim = self._claim(driver, device)
+            if mig.profile(profile) is not None and (claim is not None or self._classes is None):
+                found[profile, milli, memory_mib, claim] += 1
+        for position, given in offer.items():
+            gpus[position] = gpus[position]._replace(reserved_milli=max(1, WHOLE - given))
+        self.gpus += gpus
+        self.places |= places
+        for what, count in found.items():
+            self._slices[what] = self._slices.get(what, 0) + count
+
+    def _claimed(self, gpu: Gpu, device: Device, driver: str) -> Gpu:
+        """The GPU with how it is had. By counting where that says all: a claim can say more."""
+        if self._classes is None:
+            return gpu
+        kind = _text(device, "type")
+        resource = resource_for(self._classes, driver, kind)
+        if resource and not device.allow_multiple_allocations:
+            return gpu._replace(resource="" if resource == NVIDIA else resource)
+        claim = self._claim(driver, device)
+        if claim is None:
+            self.unclaimable.add(driver)
+            return gpu._replace(healthy=False)
+        return gpu._replace(claim=claim)
+
+    def _claim(self, driver: str, device: Device) -> DeviceClaim | None:
+        kind = _text(device, "type")
+        found = class_for(self._classes or (), driver, kind)
+        if found is None:
+            return None
+        divisible = bool(device.allow_multiple_allocations) and _memory_mib(device) > 0
+        # Selectors find an attribute under the driver's own domain only.
+        product = device.attributes.get("productName") or device.attributes.get(
+            f"{driver}/productName"
+        )
+        return DeviceClaim(
+            driver=driver,
+            device_class=found.name,
+            product=(product.string or "")[:256] if product is not None and kind != "mig" else "",
+            divisible=divisible,
+        )
+
+    def shares(self) -> tuple[Share, ...]:
+        """How parts of these GPUs are claimed."""
+        made = [
+            Share(
+                resource=f"{MIG}{profile}",
+                milli=milli,
+                memory_mib=memory_mib,
+                count=count,
+                kind="mig",
+                claim=claim,
+            )
+            for (profile, milli, memory_mib, claim), count in self._slices.items()
+            if claim is not None
+        ]
+        claims = Counter(gpu.claim for gpu in self.gpus if gpu.claim and gpu.claim.divisible)
+        made += [
+            # In any size, so no count of pieces says anything.
+            Share(resource=claim.device_class, milli=0, count=count, claim=claim)
+            for claim, count in claims.items()
+        ]
+        return tuple(sorted(made, key=lambda share: share.resource))
+
+
+def _shared_capacity(device: Device) -> tuple[tuple[str, int], ...]:
+    """What several claims may have of a device; nothing where one has all of it."""
+    if not device.allow_multiple_allocations:
+        return ()
+    named = {_plain(name): quota(name, one.value) for name, one in device.capacity.items()}
+    return tuple(sorted((name, amount) for name, amount in named.items() if amount > 0))
+
+
+def _plain(name: str) -> str:
+    """Without the domain before it."""
+    return name.rpartition("/")[2]
 
 
 def _gpu(device: Device, uuid: str, driver: str) -> Gpu:
@@ -173,7 +309,10 @@ def _resource(driver: str) -> str:
 def _memory_mib(device: Device) -> int:
     for name, capacity in device.capacity.items():
         if name.rpartition("/")[2] == "memory":
-            return quota("memory", capacity.value)
+            mib = quota("memory", capacity.value)
+            if mib > MAX_MEMORY_MIB:
+                raise Nonsense(f"device {device.name[:64]}: more memory than any has")
+            return mib
     return 0
 
 

@@ -2,7 +2,8 @@
 
 HAMi multiplies nvidia.com/gpu (ten for each GPU by default), so that count says nothing. The node's
 annotation lists the devices, as JSON or, in older versions, as fields between commas and devices
-between colons. What cannot be read counts as absent.
+between colons. A list that cannot be read leaves the node without GPUs: the count alone would
+promise each of them ten times. Of a pod's annotation, what cannot be read counts as absent.
 """
 
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from berthmaster.inventory.devices.amounts import MAX_MEMORY_MIB, Nonsense
 from berthmaster.inventory.devices.models import named
 
 REGISTER: Final = "hami.io/node-nvidia-register"
@@ -48,16 +50,18 @@ _LIST: Final = msgspec.json.Decoder(list[_Listed])
 
 
 def hami_devices(annotations: Mapping[str, str]) -> tuple[HamiDevice, ...]:
-    """The devices of a node; none where HAMi does not manage it."""
-    text = annotations.get(REGISTER, "")[:MAX_CHARS].strip()
+    """The devices of a node; none where HAMi does not manage it. Raises Nonsense."""
+    text = annotations.get(REGISTER, "").strip()
     if not text:
         return ()
+    if len(text) > MAX_CHARS:
+        raise Nonsense(f"annotation {REGISTER}: {len(text)} characters are no list of devices")
     found: list[HamiDevice] = []
     if text.startswith("["):
         try:
             listed = _LIST.decode(text)
-        except msgspec.MsgspecError:
-            return ()
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise Nonsense(f"annotation {REGISTER}: {error}") from None
         told = any(d.numa > 0 for d in listed)  # else nobody knows whether there is more than one
         found = [
             HamiDevice(
@@ -71,7 +75,16 @@ def hami_devices(annotations: Mapping[str, str]) -> tuple[HamiDevice, ...]:
             if len(fields) >= 7 and fields[2].isdecimal() and len(fields[2]) < 9:
                 healthy = fields[6].strip().lower() == "true"
                 found.append(HamiDevice(fields[0], int(fields[2]), _model(fields[4]), healthy))
-    return tuple(found) if len(found) <= MAX_DEVICES else ()
+    if not found and text != "[]":
+        raise Nonsense(f"annotation {REGISTER}: {text[:64]!r} is no list of devices")
+    if len(found) > MAX_DEVICES:
+        raise Nonsense(f"annotation {REGISTER}: {len(found)} devices are more than any node has")
+    uuids = [device.uuid for device in found]
+    if "" in uuids or len(set(uuids)) < len(uuids):
+        raise Nonsense(f"annotation {REGISTER}: a device without a name of its own")
+    if any(device.memory_mib > MAX_MEMORY_MIB for device in found):
+        raise Nonsense(f"annotation {REGISTER}: more memory than any device has")
+    return tuple(found)
 
 
 def _model(kind: str) -> str:

@@ -32,7 +32,7 @@ from berthmaster.inventory.devices.amounts import Nonsense, offered
 from berthmaster.inventory.devices.hami import HamiDevice, hami_devices
 from berthmaster.inventory.devices.models import UNKNOWN, memory_of, model_of
 from berthmaster.inventory.objects import Node
-from berthmaster.messages.fleet import Share
+from berthmaster.messages.fleet import DeviceClaim, Share
 
 GRAIN_MILLI: Final = 10  # HAMi and KAI hand out hundredths
 
@@ -52,6 +52,7 @@ class Gpu(NamedTuple):
     nvlink_domain: int | None = None  # None = nobody says
     numa_node: int | None = None
     resource: str = ""  # as which a whole one is asked for; "" = NVIDIA
+    claim: DeviceClaim | None = None  # None = it is not claimed but counted
 
 
 class Way(NamedTuple):
@@ -248,12 +249,25 @@ class _Builder:
         model = model_of(self._labels)
         self._gpus += [Gpu(model, memory_mib, reserved_milli=spare)] * count
         self._ways.append(Way(resource, positions, milli, "shared"))
-        # MPS divides the memory, time slicing does not.
-        mps = self._labels.get(f"{NVIDIA}.sharing-strategy") == "mps"
-        limit_mib = memory_mib // replicas if mps else 0
+        # MPS divides the memory and holds each to its part, time slicing does neither.
+        mps = self._by_mps()
         self._shares.append(
-            Share(resource=resource, milli=milli, memory_mib=limit_mib, count=pieces, kind="shared")
+            Share(
+                resource=resource,
+                milli=milli,
+                memory_mib=memory_mib // replicas if mps else 0,
+                count=pieces,
+                kind="shared",
+                isolation="memory" if mps else "",
+            )
         )
+
+    def _by_mps(self) -> bool:
+        """Discovery names the strategy; before it has, the device plugin's own label tells."""
+        strategy = self._labels.get(f"{NVIDIA}.sharing-strategy")
+        if strategy in (None, "", "none"):
+            return self._labels.get("nvidia.com/mps.capable") == "true"
+        return strategy == "mps"
 
     def _instances(self, found: Mapping[str, tuple[str, int]]) -> None:
         """MIG: as few GPUs as can hold these instances, which are spread evenly over them."""
