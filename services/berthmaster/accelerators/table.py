@@ -74,6 +74,10 @@ ASKED_BY: Final = {
     How.CLASS: "claims",
 }
 
+# By which a process under MPS is held to less than its replica.
+MPS_THREADS: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+MPS_MEMORY: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+
 # KAI's scheduler shares GPUs by annotations of pods.
 KAI_FRACTION: Final = "gpu-fraction"
 KAI_MEMORY: Final = "gpu-memory"  # MiB

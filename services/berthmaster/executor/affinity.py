@@ -12,7 +12,9 @@ Rules of this file:
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from berthmaster.accelerators import tpu
 from berthmaster.engine.fleet.models import HOSTNAME
+from berthmaster.engine.fleet.pieces import makes_slice
 from berthmaster.executor.offers import Offers
 from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.pods import Document
@@ -37,6 +39,10 @@ def placing(
     labels of its pods."""
     affinity: Document = {"nodeAffinity": _nodes(nodes, pods, offers)}
     spec: Document = {"affinity": affinity}
+    if makes_slice(pods):
+        # Which is that of a pool's nodes, is the scheduler's to find: whole pools are of one slice.
+        term = _term(tpu.POOL_LABEL, _pods_of(known, [pods.name]))
+        affinity["podAffinity"] = {_REQUIRED: [term]}
     topology = pods.topology
     if topology is None or sum(each.count for each in pod_sets) < 2:
         return spec
@@ -44,7 +50,8 @@ def placing(
     if topology.same:
         theirs = [p.name for p in pod_sets if p.topology and p.topology.same == topology.same]
         key = HOSTNAME if topology.same == ONE_NODE else topology.same
-        affinity["podAffinity"] = {_REQUIRED: [_term(key, _pods_of(mine, theirs))]}
+        same = affinity.setdefault("podAffinity", {}).setdefault(_REQUIRED, [])
+        same.append(_term(key, _pods_of(mine, theirs)))
     if topology.nodes:
         term = _term(HOSTNAME, _pods_of(mine, [pods.name]))
         preferred = {"weight": FEWEST_WEIGHT, "podAffinityTerm": term}
@@ -95,6 +102,8 @@ def _nodes(nodes: Sequence[str], pods: PodSet, offers: Offers) -> Document:
             {"weight": weight, "preference": {"matchExpressions": [_one_of(key, values)]}}
             for weight, key, values in preferred
         ]
+    if slice_of := _slices(pods):
+        affinity[_REQUIRED] = {"nodeSelectorTerms": [{"matchExpressions": slice_of}]}
     if pods.gpus and (pods.gpu_models or pods.gpu_memory_mib):
         terms = [
             {"matchExpressions": [_one_of(key, values)]}
@@ -103,6 +112,15 @@ def _nodes(nodes: Sequence[str], pods: PodSet, offers: Offers) -> Document:
         if terms:
             affinity[_REQUIRED] = {"nodeSelectorTerms": terms}
     return affinity
+
+
+def _slices(pods: PodSet) -> list[Document]:
+    """Which TPUs will do, by the labels of their nodes."""
+    if not pods.tpus:
+        return []
+    kinds = (tpu.ACCELERATOR_LABEL, list(pods.tpu_accelerators))
+    shapes = (tpu.TOPOLOGY_LABEL, [pods.tpu_topology] if pods.tpu_topology else [])
+    return [_one_of(key, values) for key, values in (kinds, shapes) if values]
 
 
 def _one_of(key: str, values: list[str]) -> Document:

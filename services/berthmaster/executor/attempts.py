@@ -24,9 +24,10 @@ class Goal(Enum):
     """What the executor wants of the attempt's object; later ones outweigh earlier ones."""
 
     NONE = 0
-    CREATE = 1
-    STOP = 2
-    DELETE = 3
+    COMPLETE = 1  # what belongs to the object of an earlier life
+    CREATE = 2
+    STOP = 3
+    DELETE = 4
 
 
 class Held(msgspec.Struct, kw_only=True):
@@ -42,6 +43,7 @@ class Held(msgspec.Struct, kw_only=True):
     unsure: bool = False  # a create was sent, and nobody knows what became of it
     known: bool = False  # its object was seen, or there is none to come: it can be judged
     refused: str = ""  # the cluster's reason for not making it
+    completed: str = ""  # the object (uid) of which all is there that belongs to it
     deleted: str = ""  # the object (uid) that the server was told to delete
     told: dict[type, PodEvent] = {}
     work: asyncio.Task[None] | None = None
@@ -86,7 +88,10 @@ class Held(msgspec.Struct, kw_only=True):
     def standing(self, now_s: float) -> AttemptStatus:
         """How it stands."""
         if not self.refused or self.scene.job is not None:
-            return standing(self.scene, now_s)
+            status = standing(self.scene, now_s)
+            if not self.refused or self.scene.stopped is not None:
+                return status
+            return status._replace(events=[PodsRefused(self.attempt, self.refused), *status.events])
         told: list[PodEvent] = [PodsRefused(self.attempt, self.refused)]
         if self.goal is Goal.STOP:
             told.append(PodsGone(self.attempt, self.stop_reason))

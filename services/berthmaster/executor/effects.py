@@ -51,6 +51,13 @@ class AttemptEffects:
         held.ordered.set()
         self._drive(held)
 
+    def complete(self, held: Held) -> None:
+        """Have it made whole, if an earlier life left it half made. Nobody waits to hear."""
+        if held.goal is Goal.NONE:
+            held.goal = Goal.COMPLETE
+            held.ordered.set()
+            self._drive(held)
+
     async def close(self, helds: Iterable[Held]) -> None:
         """Let go of what is under way."""
         working = [held.work for held in helds if held.work is not None]
@@ -125,6 +132,8 @@ class AttemptEffects:
 
     async def _step(self, held: Held, goal: Goal) -> None:
         match goal:
+            case Goal.COMPLETE:
+                await self._complete(held)
             case Goal.CREATE if held.order is not None:
                 await self._create(held, held.order)
             case Goal.STOP:
@@ -136,6 +145,12 @@ class AttemptEffects:
         if not held.refused:
             self.lacking.pop(held.namespace, None)
 
+    async def _complete(self, held: Held) -> None:
+        try:
+            await self._writer.complete(held)
+        except RefusedToMake as error:
+            self._refuse(held, error)
+
     async def _create(self, held: Held, order: CreatePods) -> None:
         try:
             await self._writer.make(held, order)
@@ -145,8 +160,11 @@ class AttemptEffects:
             if held.scene.job is None:
                 self._say(PodsExpired(held.attempt))
         except RefusedToMake as error:
-            if isinstance(error.__cause__, Forbidden):
-                self._note(held, error.__cause__)
-            held.refused = str(error)
-            held.known = True
-            self._log.warning("the cluster refuses", attempt=held.text, why=held.refused)
+            self._refuse(held, error)
+
+    def _refuse(self, held: Held, error: RefusedToMake) -> None:
+        if isinstance(error.__cause__, Forbidden):
+            self._note(held, error.__cause__)
+        held.refused = str(error)
+        held.known = True
+        self._log.warning("the cluster refuses", attempt=held.text, why=held.refused)

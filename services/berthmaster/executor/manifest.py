@@ -6,22 +6,42 @@ Rules of this file:
 - One pod set is a Job, several are a JobSet with a Job each. All or nothing: no pod is made twice
   (``backoffLimit`` 0), so the first failure ends the attempt.
 - Where pods were placed is preferred and never required: the scheduler sees what we do not.
+- Devices are asked for as their nodes hand them out: by counting, by annotations of KAI's, or by a
+  claim (claims.py).
 - A deadline is enforced beside the pods and counts from when it was asked for. A job that the
   cluster's own queueing starts counts from its start, so it cannot keep one, and is not made.
 """
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from berthmaster.accelerators.table import KAI_FRACTION, NVIDIA
-from berthmaster.engine.fleet.shares import asked_as
+from berthmaster.accelerators.table import (
+    KAI_FRACTION,
+    KAI_MEMORY,
+    MPS_MEMORY,
+    MPS_THREADS,
+    NVIDIA,
+)
+from berthmaster.engine.fleet.pieces import pieces_of
+from berthmaster.engine.fleet.shares import (
+    asked_as,
+    is_by_memory,
+    isolation_of,
+    part_of,
+    sized_milli,
+    takes_milli,
+)
+from berthmaster.executor import claims
 from berthmaster.executor.affinity import placing
+from berthmaster.executor.claims import Existing
 from berthmaster.executor.cluster_protocol import Attempt, CreatePods
 from berthmaster.executor.offers import Offers
 from berthmaster.kubernetes import labels
-from berthmaster.kubernetes.pods import Document, pod_spec
+from berthmaster.kubernetes.pods import OPENS_GPUS, Document, pod_spec
 from berthmaster.kubernetes.resources import JOB_SETS, JOBS, Resource
 from berthmaster.kueue.names import QUEUE_LABEL
+from berthmaster.messages.fleet import Share
 from berthmaster.messages.workload import PodSet
 
 PODS: Final = "berthmaster.io/pods"  # annotation: "<pod set>:<count> …", what must run
@@ -60,8 +80,15 @@ def object_name(attempt: Attempt, kind: Resource) -> str:
     return attempt.id[: limit - len(tail)].rstrip("-") + tail
 
 
-def document(order: CreatePods, left_s: int | None, offers: Offers, style: Style) -> Document:
-    """The whole object. ``left_s``: seconds that its pods may run. Raises Unmakeable."""
+def document(
+    order: CreatePods,
+    left_s: int | None,
+    offers: Offers,
+    style: Style,
+    existing: Mapping[str, Existing] = {},
+) -> Document:
+    """The whole object. ``left_s``: seconds that its pods may run; ``existing``: what the claims
+    are that the request names. Raises Unmakeable."""
     request, target = order.request, order.target
     if not request.run.image:
         raise Unmakeable("run.image is missing: a real cluster needs an image to run")
@@ -70,7 +97,19 @@ def document(order: CreatePods, left_s: int | None, offers: Offers, style: Style
     if target.via == "worker" and left_s is not None:
         raise Unmakeable("its deadline cannot be kept where the cluster's own queue starts it")
     kind = kind_of(order)
-    specs = [_job_spec(order, pods, left_s, offers, style) for pods in request.pod_sets]
+    name = object_name(order.attempt, kind)
+    templates: dict[str, Document] = {}
+    specs = []
+    for number, pods in enumerate(request.pod_sets):
+        devices = _devices(order, pods, offers, style)
+        template = ""
+        if devices.claim is not None:
+            template = f"{name}-{claims.GPU}" if kind is JOBS else f"{name}-s{number}-{claims.GPU}"
+            templates[template] = devices.claim
+        named = {claim: existing.get(claim, "template") for claim in pods.claims}
+        pod = _template(order, pods, devices, offers, style)
+        claims.refer(pod["spec"], template, named)
+        specs.append(_job_spec(pods, pod, left_s))
     spec: Document
     if kind is JOBS:
         spec = specs[0]
@@ -86,6 +125,8 @@ def document(order: CreatePods, left_s: int | None, offers: Offers, style: Style
     if target.via == "worker":
         spec["suspend"] = True
         known[QUEUE_LABEL] = target.local_queue
+    if templates:
+        told[claims.TEMPLATES] = claims.encode(templates)
     told[PODS] = " ".join(f"{pods.name}:{pods.count}" for pods in request.pod_sets)
     if order.stop_after_s is not None and order.asked_at_s is not None:
         told[EXPIRES] = f"{order.asked_at_s + order.stop_after_s:.3f}"
@@ -93,7 +134,7 @@ def document(order: CreatePods, left_s: int | None, offers: Offers, style: Style
         "apiVersion": kind.group_version,
         "kind": kind.kind,
         "metadata": {
-            "name": object_name(order.attempt, kind),
+            "name": name,
             "namespace": target.namespace,
             "labels": known,
             "annotations": told,
@@ -115,48 +156,115 @@ def _identity(order: CreatePods) -> tuple[dict[str, str], dict[str, str]]:
     return short, {key: text for key, text in whole.items() if short[key] != text}
 
 
-def _job_spec(
-    order: CreatePods, pods: PodSet, left_s: int | None, offers: Offers, style: Style
-) -> Document:
+def _job_spec(pods: PodSet, template: Document, left_s: int | None) -> Document:
     spec: Document = {
         "parallelism": pods.count,
         "completions": pods.count,
         "completionMode": "Indexed",
         "backoffLimit": 0,
-        "template": _template(order, pods, offers, style),
+        "template": template,
     }
     if left_s is not None:
         spec["activeDeadlineSeconds"] = left_s
     return spec
 
 
-def _template(order: CreatePods, pods: PodSet, offers: Offers, style: Style) -> Document:
+class _Devices(NamedTuple):
+    """How the pods of a set ask for their devices."""
+
+    counted: Mapping[str, int] = {}  # extended resources
+    annotations: Mapping[str, str] = {}
+    env: Mapping[str, str] = {}
+    claim: Document | None = None  # what a claim of each pod asks for
+    by: str = ""  # kai or hami where one of them shares out the GPUs
+
+
+def _devices(order: CreatePods, pods: PodSet, offers: Offers, style: Style) -> _Devices:
+    others = dict(pieces_of(pods))
+    if not pods.gpus:
+        return _Devices(others)
+    nodes = nodes_of(order, pods)
+    claim, whole = offers.whole(nodes, pods, style.gpu_resource)
+    if pods.gpu_milli == 1000:
+        if claim is not None:
+            return _claimed(others, claims.of_whole(nodes, pods, claim, offers))
+        return _Devices(others | {whole: pods.gpus})
+    share = offers.share(nodes, pods)
+    if share is None:
+        raise Unmakeable(f"no node of pod set {pods.name} offers such a part of a GPU")
+    if share.claim is not None:
+        return _claimed(others, claims.of_part(nodes, pods, share, offers))
+    memories_mib = offers.memories_mib(nodes)
+    if share.kind == "kai":
+        return _by_kai(others, pods, share, memories_mib, whole)
+    counted = asked_as(share, pods, memories_mib, style.gpu_resource)
+    return _Devices(
+        others | counted,
+        env=_held_to_less(share, pods, memories_mib),
+        by="hami" if share.kind == "hami" else "",
+    )
+
+
+def _claimed(others: Mapping[str, int], asked: Document) -> _Devices:
+    """The driver hands in what the claim got. An image that says ``all``, as CUDA's do, would have
+    an old container runtime hand in the rest."""
+    return _Devices(others, env={OPENS_GPUS: "void"}, claim=asked)
+
+
+def _by_kai(
+    others: Mapping[str, int], pods: PodSet, share: Share, memories_mib: Sequence[int], whole: str
+) -> _Devices:
+    milli = takes_milli(share, part_of(pods), min(memories_mib, default=0))
+    if is_by_memory(pods, memories_mib):
+        return _Devices(others, {KAI_MEMORY: str(pods.gpu_memory_mib)}, by="kai")
+    if milli >= 1000:  # all of it is no fraction
+        return _Devices({**others, whole: 1}, by="kai")
+    return _Devices(others, {KAI_FRACTION: f"{milli / 1000:g}"}, by="kai")
+
+
+def _held_to_less(share: Share, pods: PodSet, memories_mib: Sequence[int]) -> dict[str, str]:
+    """Under MPS a pod is held to its replica. Where it asked for less it is held to that."""
+    if share.kind != "shared" or isolation_of(share) != "memory":
+        return {}
+    least_mib = min(memories_mib, default=0)
+    if pods.gpu_memory_mib and not least_mib:
+        return {}  # what so much memory is of the GPU nobody tells
+    milli = sized_milli(part_of(pods), least_mib)
+    env = {}
+    if (percent := -(-milli // 10)) < share.milli // 10:
+        env[MPS_THREADS] = str(percent)
+    part_mib = -(-milli * least_mib // 1000)
+    if 0 < part_mib < share.memory_mib:
+        env[MPS_MEMORY] = f"0={part_mib}M"
+    return env
+
+
+def nodes_of(order: CreatePods, pods: PodSet) -> list[str]:
+    """The nodes that were chosen for the pods of a set."""
+    return [b.node for b in order.pods if b.pod.rpartition("-")[0] == pods.name]
+
+
+def _template(
+    order: CreatePods, pods: PodSet, devices: _Devices, offers: Offers, style: Style
+) -> Document:
     known, told = _identity(order)
     known[labels.POD_SET] = pods.name
-    devices: dict[str, str] = {}
+    told |= devices.annotations
     scheduler = style.scheduler
-    nodes = [b.node for b in order.pods if b.pod.rpartition("-")[0] == pods.name]
-    if pods.gpus and pods.gpu_milli < 1000:
-        share = offers.share(nodes, pods)
-        if share is None:
-            raise Unmakeable(f"no node of pod set {pods.name} offers such a part of a GPU")
-        if share.kind == "kai":
-            told[KAI_FRACTION] = f"{offers.part_milli(nodes, pods) / 1000:g}"
-            known["kai.scheduler/queue"] = style.kai_queue
-            scheduler = style.kai_scheduler
-        else:
-            milli = offers.part_milli(nodes, pods)
-            asked = asked_as(share, pods, milli, style.gpu_resource)
-            devices = {name: str(amount) for name, amount in asked.items()}
-            scheduler = "" if share.kind == "hami" else scheduler  # HAMi brings its own
-    elif pods.gpus:
-        usual = pods.gpu_resource or style.gpu_resource
-        devices = {offers.whole_gpu(nodes, usual): str(pods.gpus)}
-    account = order.target.service_account
-    tenant = order.attempt.tenant
-    run = order.request.run
-    spec = pod_spec(run, pods, tenant=tenant, account=account, devices=devices)
-    spec |= placing(nodes, pods, order.request.pod_sets, known, offers)
+    if devices.by == "kai":
+        known["kai.scheduler/queue"] = style.kai_queue
+        scheduler = style.kai_scheduler
+    elif devices.by == "hami":
+        scheduler = ""  # HAMi brings its own
+    spec = pod_spec(
+        order.request.run,
+        pods,
+        tenant=order.attempt.tenant,
+        account=order.target.service_account,
+        devices={name: str(amount) for name, amount in devices.counted.items()},
+        env=devices.env,
+    )
+    spec |= placing(nodes_of(order, pods), pods, order.request.pod_sets, known, offers)
     if style.run_as_non_root:
         spec["securityContext"]["runAsNonRoot"] = True
     if scheduler:

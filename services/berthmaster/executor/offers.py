@@ -6,12 +6,22 @@ was found to fit is asked for in the same words.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from berthmaster.engine.fleet.models import HOSTNAME, is_one_of, labels_of, whole_gpu
-from berthmaster.engine.fleet.shares import part_of, share_for, sized_milli
-from berthmaster.messages.fleet import FleetFact, NodeGone, NodeReport, Share
+from berthmaster.accelerators.table import NVIDIA
+from berthmaster.engine.fleet.models import HOSTNAME, is_one_of, labels_of, resources_of
+from berthmaster.engine.fleet.shares import share_for
+from berthmaster.messages.fleet import (
+    DeviceClaim,
+    FleetFact,
+    GpuDevice,
+    NodeGone,
+    NodeReport,
+    Share,
+)
 from berthmaster.messages.workload import PodSet
+
+_COUNTED = DeviceClaim(driver="", device_class="")  # no claim
 
 
 class Offers:
@@ -44,17 +54,45 @@ class Offers:
             return []
         return list(labels_of(reports, (model,), memory_mib).items())
 
-    def part_milli(self, nodes: Iterable[str], pods: PodSet) -> int:
-        """What part of a GPU of these nodes brings as much compute and memory as is asked for."""
-        reports = [self._nodes[node] for node in nodes if node in self._nodes]
-        least_mib = min((gpu.memory_mib for each in reports for gpu in each.gpus), default=0)
-        return min(sized_milli(part_of(pods), least_mib), 1000)
+    def memories_mib(self, nodes: Iterable[str]) -> list[int]:
+        """The memory of each GPU of these nodes; nothing where it is not told of one of them."""
+        found = [gpu.memory_mib for report in self._of(nodes) for gpu in report.gpus]
+        return found if all(found) else []
 
-    def whole_gpu(self, nodes: Iterable[str], usual: str) -> str:
-        """The resource that whole GPUs of these nodes are."""
-        reports = (self._nodes.get(node) for node in nodes)
-        found = (whole_gpu(report, usual) for report in reports if report is not None)
-        return next((name for name in found if name != usual), usual)
+    def usual_memory_mib(self, nodes: Iterable[str], pods: PodSet) -> int:
+        """The commonest memory of GPUs of these nodes that the pods may use."""
+        found = Counter(gpu.memory_mib for gpu in self._gpus(nodes, pods))
+        return min(found, key=lambda mib: (-found[mib], mib), default=0)
+
+    def whole(
+        self, nodes: Iterable[str], pods: PodSet, usual: str
+    ) -> tuple[DeviceClaim | None, str]:
+        """How whole GPUs of these nodes are had, in the commonest way: by a claim, or by the
+        resource that they are counted as. ``usual``: that of nodes that say nothing."""
+        ways: Counter[tuple[str, str, bool, str]] = Counter()
+        claims: dict[tuple[str, str, bool, str], DeviceClaim | None] = {}
+        for report in self._of(nodes):
+            for gpu, resource in _usable(report, pods, usual):
+                one = gpu.claim or _COUNTED
+                way = (one.driver, one.device_class, one.divisible, resource)
+                ways[way] += 1
+                claims.setdefault(way, gpu.claim)
+        if not ways:
+            return None, pods.gpu_resource or usual
+        best = min(ways, key=lambda way: (-ways[way], way))
+        return claims[best], best[-1]
+
+    def products(self, pods: PodSet, driver: str) -> list[str]:
+        """What a driver calls the GPUs that the pods may use, wherever they are."""
+        gpus = self._gpus(self._nodes, pods)
+        named = {gpu.claim.product for gpu in gpus if gpu.claim and gpu.claim.driver == driver}
+        return sorted(named - {""})
+
+    def _gpus(self, nodes: Iterable[str], pods: PodSet) -> Iterator[GpuDevice]:
+        return (gpu for report in self._of(nodes) for gpu, _ in _usable(report, pods))
+
+    def _of(self, nodes: Iterable[str]) -> Iterator[NodeReport]:
+        return (self._nodes[node] for node in dict.fromkeys(nodes) if node in self._nodes)
 
     def share(self, nodes: Iterable[str], pods: PodSet) -> Share | None:
         """How a part of a GPU is asked for. All pods of a set ask in one way: the commonest."""
@@ -67,3 +105,17 @@ class Offers:
         if not found:
             return None
         return min(found, key=lambda share: (-found[share], share.resource))
+
+
+def _usable(
+    report: NodeReport, pods: PodSet, usual: str = NVIDIA
+) -> Iterator[tuple[GpuDevice, str]]:
+    """The GPUs that the pods may use, and the resource that each is."""
+    for gpu, resource in zip(report.gpus, resources_of(report, usual), strict=True):
+        if (
+            gpu.healthy
+            and pods.gpu_resource in ("", resource)
+            and (not pods.gpu_models or is_one_of(pods.gpu_models, gpu.model))
+            and gpu.memory_mib >= pods.gpu_memory_mib
+        ):
+            yield gpu, resource

@@ -18,6 +18,7 @@ from typing import Final
 
 from berthmaster.executor.attempt_status import DEADLINE, Scene
 from berthmaster.executor.attempts import Goal, Held, attempt_of, not_later
+from berthmaster.executor.claims import TEMPLATES
 from berthmaster.executor.cluster_protocol import (
     Attempt,
     CreatePods,
@@ -48,6 +49,7 @@ FEW_PODS: Final = 32
 GATHER_S: Final = 0.05
 DEADLINE_GRACE_S: Final = 5.0  # the cluster's own controllers come first
 _OPPOSITE: Final[dict[type, type]] = {PodsQueued: PodsAdmitted, PodsAdmitted: PodsQueued}
+_MADE: Final = (Goal.NONE, Goal.COMPLETE, Goal.CREATE)
 _OVER: Final = (PodsGone, PodsExpired, PodsRefused)
 
 
@@ -218,6 +220,8 @@ class ClusterRuntime:
         if held is None:
             held = self._hold(mine[0])
         held.see(kind, job)
+        if TEMPLATES in job.metadata.annotations:
+            self._effects.complete(held)
         if new and self._ready:
             self._say(PodsFound(held.attempt))
         self._judge(held)
@@ -308,7 +312,7 @@ class ClusterRuntime:
             # In and out of a queue are each other's end: what follows the one is news again.
             held.told.pop(_OPPOSITE.get(type(event), type(None)), None)
         expires_s = held.scene.expires_s
-        if expires_s is not None and held.goal in (Goal.NONE, Goal.CREATE):
+        if expires_s is not None and held.goal in _MADE:
             left_s = expires_s + DEADLINE_GRACE_S - now_s
             again_s = left_s if again_s is None else min(again_s, left_s)
         if again_s is not None:
@@ -333,7 +337,7 @@ class ClusterRuntime:
         if (
             expires_s is not None
             and job is not None
-            and held.goal in (Goal.NONE, Goal.CREATE)
+            and held.goal in _MADE
             and self._clock() >= expires_s + DEADLINE_GRACE_S
             and not any(isinstance(event, _OVER) for event in held.told.values())
         ):

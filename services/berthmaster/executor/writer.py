@@ -1,5 +1,9 @@
 """The calls to the API server for one attempt: make, stop, delete. One step at a time, repeatable.
 
+A Job whose pods have claims made from templates is made first and its templates after it, owned by
+it from their beginning: what goes with it goes in any case, and the pods wait for what comes. What
+the templates say stands in the Job, so any later life makes what this one did not (``complete``).
+
 Each step may have been done already, by this life or an earlier one, and each may fail on the way
 with its outcome unknown: so each begins with what is known and can be done again. A refusal ends
 it; everything else is raised and tried again by whoever calls.
@@ -13,9 +17,11 @@ own objects is needed.
 import asyncio
 import math
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
+from berthmaster.executor import claims
 from berthmaster.executor.attempts import Held, attempt_of
+from berthmaster.executor.claims import TEMPLATES, Existing
 from berthmaster.executor.cluster_protocol import CreatePods
 from berthmaster.executor.kinds import JobObject
 from berthmaster.executor.manifest import (
@@ -27,6 +33,7 @@ from berthmaster.executor.manifest import (
     object_name,
 )
 from berthmaster.executor.offers import Offers
+from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.denials import Denials
 from berthmaster.kubernetes.errors import (
@@ -39,8 +46,15 @@ from berthmaster.kubernetes.errors import (
     TooManyRequests,
     Unauthorized,
 )
-from berthmaster.kubernetes.objects import holds
-from berthmaster.kubernetes.resources import JOB_SETS, JOBS
+from berthmaster.kubernetes.objects import Object, holds
+from berthmaster.kubernetes.pods import Document
+from berthmaster.kubernetes.resources import (
+    JOB_SETS,
+    JOBS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    Resource,
+)
 
 FIELD_MANAGER: Final = "berthmaster-executor"
 _REQUEST_TIMEOUT: Final = 408
@@ -84,9 +98,13 @@ class JobWriter:
         self.deleted = 0
 
     async def make(self, held: Held, order: CreatePods) -> None:
-        """Its object is there afterwards. Raises Expired, RefusedToMake, KubernetesError."""
-        if held.scene.job is not None:
-            return
+        """Its object is there afterwards, and what belongs to it. Raises Expired, RefusedToMake,
+        KubernetesError."""
+        if held.scene.job is None:
+            await self._make_job(held, order)
+        await self.complete(held)
+
+    async def _make_job(self, held: Held, order: CreatePods) -> None:
         held.kind, held.namespace = kind_of(order), order.target.namespace
         held.name = object_name(order.attempt, held.kind)
         if order.ran:  # it must not run a second time: only look
@@ -106,8 +124,9 @@ class JobWriter:
                 "several pod sets need a JobSet, which this cluster did not serve when its "
                 "executor started"
             )
+        existing = await self._existing(order)
         try:
-            body = document(order, self._left_s(order), self._offers, self._style)
+            body = document(order, self._left_s(order), self._offers, self._style, existing)
         except Unmakeable as error:
             raise RefusedToMake(str(error)) from error
         path = held.kind.path(namespace=held.namespace)
@@ -128,6 +147,81 @@ class JobWriter:
         self.made += 1
         self._denials.allowed(path)
         held.see(held.kind, job)
+
+    async def _existing(self, order: CreatePods) -> dict[str, Existing]:
+        """What the claims are that the request names. One that is not there would keep its pods
+        waiting for ever, and nobody would say why. Raises RefusedToMake, KubernetesError."""
+        found: dict[str, Existing] = {}
+        namespace = order.target.namespace
+        for pods in order.request.pod_sets:
+            for name in pods.claims:
+                if name in found:
+                    continue
+                kinds = (RESOURCE_CLAIM_TEMPLATES, "template"), (RESOURCE_CLAIMS, "claim")
+                for resource, kind in kinds:
+                    if await self._is_there(resource, namespace, name):
+                        found[name] = cast("Existing", kind)
+                        break
+                else:
+                    raise RefusedToMake(
+                        f"pod set {pods.name} names the claim {name}: there is no "
+                        f"ResourceClaimTemplate and no ResourceClaim of that name in {namespace}"
+                    )
+        return found
+
+    async def _is_there(self, resource: Resource, namespace: str, name: str) -> bool:
+        path = resource.path(namespace=namespace, name=name)
+        try:
+            await self._client.get(path, Object)
+        except NotFound:
+            return False
+        except ApiError as error:
+            if _final(error) and not self._may_pass(error, path):
+                raise RefusedToMake(error.message or str(error)) from error
+            raise
+        return True
+
+    async def complete(self, held: Held) -> None:
+        """The templates that its object speaks of are there afterwards, unless it has ended.
+        Raises RefusedToMake, KubernetesError."""
+        job = held.scene.job
+        if job is None or held.completed == job.metadata.uid:
+            return
+        text = job.metadata.annotations.get(TEMPLATES, "")
+        leaving = job.metadata.deletion_timestamp is not None
+        if text and not (leaving or ended(job)):
+            for name, asked in sorted(claims.decode(text).items()):
+                await self._make_template(held, job, name, asked)
+        held.completed = job.metadata.uid
+
+    async def _make_template(self, held: Held, job: JobObject, name: str, asked: Document) -> None:
+        owner: Document = {
+            "apiVersion": held.kind.group_version,
+            "kind": held.kind.kind,
+            "name": job.metadata.name,
+            "uid": job.metadata.uid,
+            "controller": True,
+        }
+        whose = (labels.TENANT, labels.WORKLOAD, labels.ATTEMPT, labels.EXECUTOR)
+        known = {key: job.metadata.labels[key] for key in whose if key in job.metadata.labels}
+        body = claims.template(name, asked, known, owner)
+        path = RESOURCE_CLAIM_TEMPLATES.path(namespace=held.namespace)
+        try:
+            await self._client.create(path, body, Object, field_manager=FIELD_MANAGER)
+        except AlreadyExists:
+            there = await self._client.get(f"{path}/{name}", Object)
+            if job.metadata.uid not in [one.uid for one in there.metadata.owner_references]:
+                raise RefusedToMake(
+                    f"ResourceClaimTemplate {held.namespace}/{name} is there already and is not "
+                    f"of {held.kind.kind} {held.name}"
+                ) from None
+        except ApiError as error:
+            if not _final(error) or self._may_pass(error, path):
+                raise
+            self.refused += 1
+            raise RefusedToMake(error.message or str(error)) from error
+        else:
+            self._denials.allowed(path)
 
     def _may_pass(self, error: ApiError, path: str) -> bool:
         """Whether it is refused only because the server has not read our Role yet."""
@@ -183,8 +277,7 @@ class JobWriter:
             held.lose()
             return
         conditions = job.status.conditions or ()
-        ended = any(holds(conditions, one) for one in ("Complete", "Completed", "Failed"))
-        if ended or holds(conditions, "FailureTarget") or job.metadata.deletion_timestamp:
+        if ended(job) or holds(conditions, "FailureTarget") or job.metadata.deletion_timestamp:
             held.scene.stopped = held.stop_reason
             return
         here = held.kind is JOBS and not held.scene.queued
@@ -222,6 +315,12 @@ class JobWriter:
             pass  # another object of that name by now: not the one that we were told to delete
         held.deleted = uid
         self.deleted += 1
+
+
+def ended(job: JobObject) -> bool:
+    """Whether nothing of it will run any more."""
+    conditions = job.status.conditions or ()
+    return any(holds(conditions, one) for one in ("Complete", "Completed", "Failed"))
 
 
 def _final(error: ApiError) -> bool:

@@ -28,18 +28,24 @@ Document = dict[str, Any]
 
 
 def pod_spec(
-    run: RunSpec, pods: PodSet, *, tenant: str, account: str, devices: Mapping[str, str]
+    run: RunSpec,
+    pods: PodSet,
+    *,
+    tenant: str,
+    account: str,
+    devices: Mapping[str, str],
+    env: Mapping[str, str] = {},
 ) -> Document:
     """The specification of one pod. ``tenant``: whose Secrets it may read. ``account``: a service
     account, "" = the namespace's own, whose token is not handed in then. ``devices``: extended
-    resources and how many of each."""
+    resources and how many of each. ``env``: variables that are ours to set."""
     amounts = {"cpu": f"{pods.cpu_milli}m", "memory": f"{pods.memory_mib}Mi"}
     limits = dict(devices)
     if pods.memory_mib:  # beyond it the pod is ended, and none beside it
         limits["memory"] = amounts["memory"]
     spec: Document = {
         "restartPolicy": "Never",
-        "containers": [_container(run, pods, tenant, amounts | dict(devices), limits)],
+        "containers": [_container(run, pods, tenant, amounts | dict(devices), limits, env)],
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
         "enableServiceLinks": False,
         # Whoever needs the cluster's API says so by naming an account in the queue.
@@ -60,7 +66,12 @@ def is_for_device_plugins(name: str) -> bool:
 
 
 def _container(
-    run: RunSpec, pods: PodSet, tenant: str, requests: dict[str, str], limits: dict[str, str]
+    run: RunSpec,
+    pods: PodSet,
+    tenant: str,
+    requests: dict[str, str],
+    limits: dict[str, str],
+    ours: Mapping[str, str],
 ) -> Document:
     made: Document = {
         "name": CONTAINER,
@@ -79,6 +90,7 @@ def _container(
     plain = {name: run.env[name] for name in sorted(run.env) if not is_for_device_plugins(name)}
     if not pods.gpus:  # else images that say "all", as CUDA's do, see every GPU of the node
         plain[OPENS_GPUS] = "void"
+    plain |= ours
     env: list[Document] = [{"name": name, "value": value} for name, value in plain.items()]
     for name, of in sorted(run.secret_env.items()):
         if is_for_device_plugins(name):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from berthmaster.accelerators.table import MIG, NVIDIA
 from berthmaster.engine.fleet.models import whole_gpu
-from berthmaster.engine.fleet.shares import asked_as, part_of, share_for, sized_milli
+from berthmaster.engine.fleet.shares import asked_as, share_for
 from berthmaster.kueue.quota import Ask
 from berthmaster.messages.fleet import NodeReport
 from berthmaster.messages.workload import JobRequest, PodSet
@@ -63,8 +63,7 @@ def devices_of(nodes: Iterable[NodeReport]) -> Devices:
                 share = share_for(shares, pods)
                 if share is None:
                     continue
-                milli = min(sized_milli(part_of(pods), memory_mib), 1000)
-                way = asked_as(share, pods, milli, whole)
+                way = asked_as(share, pods, (memory_mib,), whole)
             if way not in ways:
                 ways.append(way)
         return tuple(ways) or whole_gpus(pods)

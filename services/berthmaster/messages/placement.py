@@ -91,6 +91,7 @@ class HeldNode(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
     gpus: tuple[int, ...] = ()
     gpu_memory_mib: int = 0
     mig_profile: str = ""
+    isolation: str = ""
     pieces: tuple[HeldPieces, ...] = ()  # TPUs and other extended resources
 
 

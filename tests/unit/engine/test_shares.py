@@ -1,6 +1,7 @@
 """Parts of GPUs as nodes offer them: what a pod takes, what that costs, how many there are."""
 
 import numpy as np
+import pytest
 from msgspec.structs import replace
 
 from berthmaster.engine.fitting.fit import Scratch, bind_gang, holding, pods_that_fit, tightness
@@ -8,7 +9,7 @@ from berthmaster.engine.fleet.fleet import Fleet
 from berthmaster.engine.fleet.needs import Suitable, Suitables, suitable_nodes
 from berthmaster.engine.fleet.shares import profile_milli, share_for
 from berthmaster.lifecycle.fold import key
-from berthmaster.messages.fleet import NodeReport, Share
+from berthmaster.messages.fleet import DeviceClaim, NodeReport, Share
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import PodSet
 from tests.support.builders import node, pod_set
@@ -38,8 +39,8 @@ def room(fleet: Fleet, pods: PodSet) -> list[int]:
     return [int(n) for n in pods_that_fit(fleet, pods, suitable, tightness(fleet, pods, suitable))]
 
 
-def part(milli: int, memory_mib: int = 0, count: int = 1) -> PodSet:
-    return pod_set(gpu_milli=milli, gpu_memory_mib=memory_mib, count=count)
+def part(milli: int, memory_mib: int = 0, count: int = 1, **fields: object) -> PodSet:
+    return pod_set(gpu_milli=milli, gpu_memory_mib=memory_mib, count=count, **fields)
 
 
 def test_a_pod_takes_the_smallest_piece_that_is_enough_in_compute_and_memory() -> None:
@@ -150,6 +151,62 @@ def test_parts_go_nowhere_but_where_they_are_offered_and_the_reason_is_told() ->
     assert why(sliced(), part(500)) == {"c1": "no such part of a GPU"}
     assert why(sliced(), part(400)) == {}
     assert why(node(), part(500)) == {}  # says nothing of shares: in any size
+
+
+REPLICA = Share(resource="nvidia.com/gpu.shared", milli=500, count=2)
+MPS = replace(REPLICA, resource="nvidia.com/mps", isolation="memory", memory_mib=8192)
+KAI = Share(resource="gpu-fraction", milli=10, count=100, kind="kai")
+CLAIM = DeviceClaim(driver="gpu.nvidia.com", device_class="gpu.nvidia.com", divisible=True)
+BY_CLAIM = Share(resource="gpu.nvidia.com", milli=0, count=1, claim=CLAIM)
+
+
+@pytest.mark.parametrize(
+    ("share", "isolation"),
+    [
+        (LARGE, "hardware"),
+        (HAMI, "memory"),
+        (MPS, "memory"),
+        (REPLICA, "none"),
+        (KAI, "none"),
+        (BY_CLAIM, "none"),
+        (None, "none"),  # emulated: in any size
+    ],
+)
+def test_no_part_is_had_whose_limit_is_softer_than_asked_for(
+    share: Share | None, isolation: str
+) -> None:
+    report = node() if share is None else replace(node(), shares=(share,))
+    order = ["", "none", "memory", "hardware"]
+    for least in order:
+        pods = part(400, isolation=least)
+        enough = order.index(least) <= order.index(isolation)
+        told = {} if enough else {"c1": f"no part of a GPU with so hard a limit ({least})"}
+        assert why(report, pods) == told, least
+        # A whole GPU is nobody else's.
+        assert why(replace(report, fractions=False), pod_set(gpus=1, isolation=least)) == {}
+
+
+def test_a_placed_part_is_charged_to_the_offer_whose_limit_it_accepted() -> None:
+    report = replace(node(gpus=1), shares=(replace(REPLICA, milli=250, count=4), MPS))
+    fleet = fleet_of(report)
+    assert [fleet.kinds[0].shares, room(fleet, part(200, count=9))] == [report.shares, [4]]
+    pods = part(200, isolation="memory")
+    seating = bind_gang(fleet, 0, [pods], [suitable_nodes(fleet, pods)], Scratch(fleet))
+    assert seating is not None
+    fleet.hold(key("team-a", "hard"), seating.holdings)
+    assert fleet.arrays.gpu[0].tolist() == [1000 - 499]
+
+
+def test_what_several_claims_may_have_is_parted_in_any_size() -> None:
+    fleet = fleet_of(replace(node(gpus=1), shares=(BY_CLAIM,)))
+    assert room(fleet, part(333, count=9)) == [3]
+    assert fleet.arrays.pieces == {}
+    assert room(fleet, pod_set(gpus=1)) == [1]
+
+
+def test_hundredths_are_charged_whole() -> None:
+    fleet = fleet_of(replace(node(gpus=1), shares=(HAMI,)))
+    assert room(fleet, part(331, count=9)) == [2]  # 34 % each
 
 
 def test_a_gpu_that_is_cut_up_is_not_had_whole() -> None:

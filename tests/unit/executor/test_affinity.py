@@ -135,7 +135,8 @@ def test_a_part_by_memory_is_told_to_who_divides() -> None:
     pods = PodSet(gpus=1, gpu_milli=1, gpu_memory_mib=4096, memory_mib=0)
     kai = Share(resource="gpu-fraction", milli=10, count=100, kind="kai")
     template = made(order(pods), shared(kai))["spec"]["template"]
-    assert template["metadata"]["annotations"]["gpu-fraction"] == "0.25"
+    told = template["metadata"]["annotations"]
+    assert (told["gpu-memory"], "gpu-fraction" in told) == ("4096", False)
     hami = Share(resource="nvidia.com/gpucores", milli=10, count=100, kind="hami")
     limits = pod_of(order(pods), shared(hami))["containers"][0]["resources"]["limits"]
     assert limits == {

@@ -324,7 +324,7 @@ def test_a_part_of_a_gpu_is_asked_for_as_its_node_hands_it_out() -> None:
     assert container["resources"]["limits"] == {
         "nvidia.com/gpu": "1",
         "nvidia.com/gpucores": "25",
-        "nvidia.com/gpumem": "4096",
+        "nvidia.com/gpumem-percentage": "25",
     }
     template = part(KAI)
     assert template["metadata"]["annotations"]["gpu-fraction"] == "0.25"

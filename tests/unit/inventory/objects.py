@@ -8,6 +8,7 @@ import msgspec
 from berthmaster.inventory.objects import (
     ClusterProfile,
     Definition,
+    DeviceClass,
     ManagedCluster,
     Node,
     Pod,
@@ -135,6 +136,7 @@ def device(
     taints: Sequence[Json] = (),
     memory: str = "",
     numbers: Json | None = None,
+    shared: bool = False,
     **texts: str,
 ) -> Json:
     attributes = {key: {"string": value} for key, value in texts.items()}
@@ -143,7 +145,14 @@ def device(
         "attributes": attributes | {key: {"int": n} for key, n in (numbers or {}).items()},
         "capacity": {"memory": {"value": memory}} if memory else {},
         "taints": list(taints),
+        "allowMultipleAllocations": shared,
     }
+
+
+def device_class(name: str, *expressions: str, resource: str = "") -> DeviceClass:
+    selectors = [{"cel": {"expression": each}} for each in expressions]
+    spec = {"selectors": selectors, "extendedResourceName": resource}
+    return msgspec.convert({"metadata": {"name": name}, "spec": spec}, DeviceClass)
 
 
 def claim(
@@ -154,9 +163,12 @@ def claim(
     on: str = "n1",
     driver: str = "gpu.nvidia.com",
     admin: bool = False,
+    consumed: Json | None = None,
 ) -> ResourceClaim:
     results = [
-        {"driver": driver, "pool": on, "device": one, "adminAccess": admin} for one in devices
+        {"driver": driver, "pool": on, "device": one, "adminAccess": admin}
+        | ({"consumedCapacity": dict(consumed), "shareID": f"{name}-{at}"} if consumed else {})
+        for at, one in enumerate(devices)
     ]
     users = [{"resource": "pods", "name": one, "uid": f"uid-{one}"} for one in pods]
     status = {"allocation": {"devices": {"results": results}}, "reservedFor": users}

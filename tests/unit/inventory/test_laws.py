@@ -11,6 +11,7 @@ from berthmaster.inventory.kinds import WatchedKind
 from berthmaster.inventory.membership import HubKind, HubMembership
 from berthmaster.inventory.objects import (
     ClusterProfile,
+    DeviceClass,
     ManagedCluster,
     Node,
     Pod,
@@ -158,6 +159,7 @@ DEVICE = st.fixed_dictionaries(
         "capacity": st.dictionaries(
             st.just("memory"), st.fixed_dictionaries({"value": QUANTITY}), max_size=1
         ),
+        "allowMultipleAllocations": st.none() | st.booleans(),
     }
 )
 POOL = st.fixed_dictionaries(
@@ -184,7 +186,36 @@ RESULT = st.fixed_dictionaries(
         "driver": DRIVERS,
         "pool": NODE_NAMES,
         "device": st.sampled_from(["gpu-0", "gpu-1", "mig-0", "none"]),
+        "consumedCapacity": st.none()
+        | st.dictionaries(st.sampled_from(["memory", "a/memory", "odd"]), QUANTITY, max_size=2),
+        "shareID": st.none() | TEXT,
     }
+)
+CLASSES = named(
+    st.sampled_from(["gpu.nvidia.com", "mig.nvidia.com"]),
+    spec=st.fixed_dictionaries(
+        {
+            "selectors": st.lists(
+                st.fixed_dictionaries(
+                    {
+                        "cel": st.fixed_dictionaries(
+                            {
+                                "expression": st.sampled_from(
+                                    [
+                                        "device.driver == 'gpu.nvidia.com'",
+                                        "device.attributes['gpu.nvidia.com'].type == 'mig'",
+                                        "true",
+                                    ]
+                                )
+                            }
+                        )
+                    }
+                ),
+                max_size=2,
+            ),
+            "extendedResourceName": st.sampled_from(["", "nvidia.com/gpu", "a.b/c"]),
+        }
+    ),
 )
 CLAIMS = named(
     st.sampled_from(["c1", "c2"]),
@@ -251,6 +282,7 @@ WORKER = st.lists(
         changes(WatchedKind.PODS, Pod, PODS),
         changes(WatchedKind.SLICES, ResourceSlice, SLICES),
         changes(WatchedKind.CLAIMS, ResourceClaim, CLAIMS),
+        changes(WatchedKind.CLASSES, DeviceClass, CLASSES),
         changes(WatchedKind.CLUSTER_QUEUES, ClusterQueue, QUEUES),
         changes(WatchedKind.LOCAL_QUEUES, LocalQueue, LOCALS),
         changes(WatchedKind.COPIES, Workload, COPIES),

@@ -59,8 +59,43 @@ def test_replicas_under_the_plain_name_are_known_by_their_label_and_mps_divides_
     assert found == Layout(
         gpus=(T4._replace(reserved_milli=1),),
         ways=(Way(GPU, (0,), 333, "shared"),),
-        shares=(Share(resource=GPU, milli=333, memory_mib=5120, count=3, kind="shared"),),
+        shares=(
+            Share(
+                resource=GPU,
+                milli=333,
+                memory_mib=5120,
+                count=3,
+                kind="shared",
+                isolation="memory",
+            ),
+        ),
     )
+
+
+@pytest.mark.parametrize(
+    ("labels", "isolation"),
+    [
+        ({"nvidia.com/gpu.sharing-strategy": "mps"}, "memory"),
+        ({"nvidia.com/mps.capable": "true"}, "memory"),
+        ({"nvidia.com/gpu.sharing-strategy": "none", "nvidia.com/mps.capable": "true"}, "memory"),
+        ({"nvidia.com/gpu.sharing-strategy": "time-slicing"}, ""),
+        (
+            {
+                "nvidia.com/gpu.sharing-strategy": "time-slicing",
+                "nvidia.com/mps.capable": "true",
+            },
+            "",
+        ),
+        ({"nvidia.com/mps.capable": "false"}, ""),
+        ({}, ""),
+    ],
+)
+def test_labels_tell_whether_replicas_are_held_to_their_memory(
+    labels: dict[str, str], isolation: str
+) -> None:
+    known = discovered("Tesla-T4-SHARED", 1) | {"nvidia.com/gpu.replicas": "4"} | labels
+    (share,) = layout_of(node("n", {GPU: "4"}, labels=known), kai=False).shares
+    assert (share.isolation, share.memory_mib) == (isolation, 3840 if isolation else 0)
 
 
 def test_mig_instances_of_several_profiles_stand_on_as_few_gpus_as_can_hold_them() -> None:
@@ -134,6 +169,27 @@ def test_hami_lists_its_devices_and_its_count_says_nothing(register: str) -> Non
         ways=(Way(GPU, (0, 1), 1000, "hami"),),
         shares=(Share(resource="nvidia.com/gpucores", milli=10, count=200, kind="hami"),),
     )
+
+
+@pytest.mark.parametrize(
+    "register",
+    [
+        "garbage",
+        "[{",
+        '[{"id":"GPU-a","devmem":"much"}]',
+        '[{"devmem":1024}]',
+        '[{"id":"GPU-a"},{"id":"GPU-a"}]',
+        '[{"id":"GPU-a","devmem":99999999999}]',
+        "[" + ",".join(f'{{"id":"GPU-{n}"}}' for n in range(65)) + "]",
+        "[" * 70_000,
+    ],
+)
+def test_a_list_of_hamis_that_cannot_be_read_leaves_the_node_without_gpus(register: str) -> None:
+    annotated = node("n", {GPU: "20"}, annotations={"hami.io/node-nvidia-register": register})
+    found = layout_of(annotated, kai=False)
+    # Ten times as many as there are would be promised if the count were believed.
+    assert (found.gpus, found.shares) == ((), ())
+    assert found.problems[0].startswith("annotation hami.io/node-nvidia-register: ")
 
 
 def test_where_kai_schedules_whole_gpus_are_shared_in_hundredths() -> None:

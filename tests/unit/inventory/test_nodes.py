@@ -200,11 +200,16 @@ def test_hami_tells_which_gpus_a_pod_has_and_how_much_of_them() -> None:
     chosen = {"hami.io/vgpu-devices-allocated": "GPU-a,NVIDIA,3000,20:;"}
     nodes.set_pod(pod("known", asked, annotations=chosen))
     nodes.set_pod(pod("not-yet", {GPU: "1", "nvidia.com/gpumem-percentage": "50"}))
-    nodes.set_pod(ours("main-0", {GPU: "1", "nvidia.com/gpucores": "40"}))
+    part = {"nvidia.com/gpucores": "40", "nvidia.com/gpumem-percentage": "40"}
+    nodes.set_pod(ours("main-0", {GPU: "1"} | part))
     report = told(nodes)
     # 3000 of 10,000 MiB is more than 20 % of the compute; half the memory is half the GPU.
     assert [gpu.foreign_milli for gpu in report.gpus] == [300, 500]
     assert report.pods == (use("main-0", (0,), 400),)
+    # Who does not say how much memory gets all of it, whatever he says of the compute.
+    nodes.drop_pod(("team", "not-yet"))
+    nodes.set_pod(pod("greedy", {GPU: "1", "nvidia.com/gpucores": "10"}))
+    assert [gpu.foreign_milli for gpu in told(nodes).gpus] == [300, 1000]
 
 
 def test_kais_keeper_of_a_shared_gpu_counts_as_its_sharers_do() -> None:

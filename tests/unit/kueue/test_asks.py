@@ -53,12 +53,17 @@ def test_parts_of_gpus_go_by_what_nodes_offer() -> None:
     # The replica is too small, so nobody will ask for one.
     half = PodSet(gpus=1, gpu_milli=400)
     assert asked(REPLICA, MIG, pods=half) == [{"nvidia.com/mig-3g.40gb": 1}]
-    assert asked(HAMI) == [{"nvidia.com/gpu": 1, "nvidia.com/gpucores": 20}]
+    by_hami = {
+        "nvidia.com/gpu": 1,
+        "nvidia.com/gpucores": 20,
+        "nvidia.com/gpumem-percentage": 20,
+    }
+    assert asked(HAMI) == [by_hami]
     big = PodSet(gpus=1, gpu_milli=1, gpu_memory_mib=10_240)
     cores, memory = {"nvidia.com/gpu": 1}, {"nvidia.com/gpumem": 10_240}
     (way,) = asked(HAMI, pods=big)
     # A part by its memory: as many cores as that comes to of a GPU of the node.
     share = -(-10_240 * 1000 // node("c", "n").gpus[0].memory_mib)
-    assert way == cores | memory | {"nvidia.com/gpucores": share // 10}
+    assert way == cores | memory | {"nvidia.com/gpucores": -(-share // 10)}
     # KAI's scheduler is told by an annotation: Kueue counts cores and memory only.
     assert asked(KAI) == [{}]

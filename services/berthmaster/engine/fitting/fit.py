@@ -97,6 +97,7 @@ def holding(cluster: str, binding: PodBinding, pods: PodSet) -> Holding:
         pods.gpu_memory_mib,
         pods.mig_profile,
         pieces_of(pods),
+        pods.isolation,
     )
 
 

@@ -37,6 +37,7 @@ class Holding(NamedTuple):
     gpu_memory_mib: int = 0  # of a part of a GPU: at least so much comes with it
     mig_profile: str = ""
     pieces: Pieces = ()  # TPUs and other extended resources
+    isolation: str = ""  # of a part of a GPU: the least that it accepts
 
 
 class NodeKind(NamedTuple):
@@ -183,6 +184,7 @@ class Fleet:
                 gpu_memory_mib,
                 profile,
                 pieces,
+                isolation,
             ) = held
             used = self._used.get((cluster, node))
             if used is None:
@@ -194,7 +196,7 @@ class Fleet:
             for gpu in gpus:
                 taken[gpu] = taken.get(gpu, 0) + change
             if gpus and gpu_milli < WHOLE:
-                parts, asked = used.parts, Part(gpu_milli, gpu_memory_mib, profile)
+                parts, asked = used.parts, Part(gpu_milli, gpu_memory_mib, profile, isolation)
                 for gpu in gpus:
                     part = (gpu, asked)
                     number = parts.get(part, 0) + sign

@@ -25,7 +25,16 @@ from berthmaster.engine.fleet.pieces import (
     place_label,
     why_none,
 )
-from berthmaster.engine.fleet.shares import counted, part_of, share_for, sized_milli, takes_milli
+from berthmaster.engine.fleet.shares import (
+    NOT_HELD,
+    counted,
+    enough,
+    is_hard_enough,
+    part_of,
+    share_for,
+    sized_milli,
+    takes_milli,
+)
 from berthmaster.engine.fleet.taints import tolerates
 from berthmaster.messages.workload import MAX_PODS, ONE_NODE, JobRequest, PodSet, Topology
 
@@ -306,6 +315,7 @@ NO_GPUS = "no GPUs"
 NO_RESOURCE = "no GPUs of that resource"
 NO_MODEL = "no such GPU model"
 NO_PROFILE = "no such MIG profile"
+TOO_SOFT = "no part of a GPU with so hard a limit"
 NOT_LINKED = "too few GPUs in one NVLink or NUMA domain"
 _NO_LABELS = "no node has the labels"
 _CLOSENESS = (
@@ -321,6 +331,7 @@ _CLOSENESS = (
     NOT_LINKED,
     "too little GPU memory",
     NO_PROFILE,
+    TOO_SOFT,
     "no such part of a GPU",
     "GPUs are handed out whole only",
     "too few GPUs a node",
@@ -357,6 +368,8 @@ def _judge(kind: NodeKind, pods: PodSet) -> tuple[tuple[int, ...], str]:
             return (), NO_PROFILE
         if wants_fraction(pods) and not kind.fractions:
             return (), "GPUs are handed out whole only"
+        if wants_fraction(pods) and _too_soft(kind, pods):
+            return (), f"{TOO_SOFT} ({pods.isolation})"
         if wants_fraction(pods) and kind.shares and share_for(kind.shares, pods) is None:
             return (), "no such part of a GPU"
     if why := why_none(kind.pieces, kind.tpus, pods):
@@ -365,6 +378,15 @@ def _judge(kind: NodeKind, pods: PodSet) -> tuple[tuple[int, ...], str]:
         if not tolerates(pods.tolerations, taint):
             return (), f"nodes are tainted ({taint.key})"
     return positions, ""
+
+
+def _too_soft(kind: NodeKind, pods: PodSet) -> bool:
+    """Whether the node has such a part, and nothing that would hold the others to theirs. Of parts
+    in any size, as emulated nodes have them, nobody says that anything does."""
+    if not kind.shares:
+        return not is_hard_enough(NOT_HELD, pods.isolation)
+    any_limit = part_of(pods)._replace(isolation="")
+    return share_for(kind.shares, pods) is None and enough(kind.shares, any_limit) is not None
 
 
 def _linked(kind: NodeKind, positions: tuple[int, ...], count: int) -> bool:

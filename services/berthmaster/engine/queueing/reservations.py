@@ -103,9 +103,9 @@ def soonest(
 
 def held_nodes(holdings: Sequence[Holding]) -> tuple[HeldNode, ...]:
     """What pods will take, node by node."""
-    nodes: dict[tuple[str, int, int, str], list[Holding]] = {}
+    nodes: dict[tuple[str, int, int, str, str], list[Holding]] = {}
     for held in holdings:
-        like = (held.node, held.gpu_milli, held.gpu_memory_mib, held.mig_profile)
+        like = (held.node, held.gpu_milli, held.gpu_memory_mib, held.mig_profile, held.isolation)
         nodes.setdefault(like, []).append(held)
     out = []
     for _, group in sorted(nodes.items()):
@@ -128,6 +128,7 @@ def _held_node(group: list[Holding]) -> HeldNode:
         gpu_memory_mib=group[0].gpu_memory_mib,
         mig_profile=group[0].mig_profile,
         pieces=_together(held.pieces for held in group),
+        isolation=group[0].isolation,
     )
 
 
@@ -152,6 +153,7 @@ def holdings_of(reservation: Reservation) -> tuple[Holding, ...]:
             held.gpu_memory_mib,
             held.mig_profile,
             tuple((one.resource, one.number) for one in held.pieces),
+            held.isolation,
         )
         for held in reservation.held
     )

@@ -56,7 +56,7 @@ def charge(
         charges.guess(hold)
     tpus = sum(n for hold in others for name, n in hold.pieces if name == TPU)
     return Charged(
-        tuple(min(WHOLE, milli) for milli in charges.foreign),
+        tuple(charges.foreign),
         sum(hold.cpu_milli for hold in others),
         sum(-(-hold.memory_bytes // MIB_BYTES) for hold in others),
         tpus + claimed_tpus,

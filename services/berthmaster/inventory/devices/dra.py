@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from berthmaster.accelerators import mig
-from berthmaster.accelerators.table import MIG, NVIDIA
+from berthmaster.accelerators.table import CLASS, MIG, NVIDIA
 from berthmaster.inventory.devices.amounts import MAX_MEMORY_MIB, Nonsense, quota
 from berthmaster.inventory.devices.device_classes import Claimable, class_for, resource_for
 from berthmaster.inventory.devices.layout import MAX_GPUS, WHOLE, Gpu
@@ -231,7 +231,7 @@ class _Book:
         if claim is None:
             self.unclaimable.add(driver)
             return gpu._replace(healthy=False)
-        return gpu._replace(claim=claim)
+        return gpu._replace(claim=claim, resource=f"{CLASS}{claim.device_class}")
 
     def _claim(self, driver: str, device: Device) -> DeviceClaim | None:
         kind = _text(device, "type")

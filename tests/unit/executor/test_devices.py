@@ -1,0 +1,306 @@
+"""How pods ask for their devices, whoever hands them out: the amounts, annotations and claims."""
+
+import json
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from berthmaster.engine.fleet.shares import is_by_memory, part_of, takes_milli
+from berthmaster.executor.claims import TEMPLATES
+from berthmaster.messages.fleet import DeviceClaim, GpuDevice, NodeReport, Share
+from berthmaster.messages.workload import PodSet
+from tests.support.builders import node
+from tests.unit.executor.test_manifest import made, offers_of, order, pod_of
+
+HAMI: Final = Share(resource="nvidia.com/gpucores", milli=10, count=100, kind="hami")
+KAI: Final = Share(resource="gpu-fraction", milli=10, count=100, kind="kai")
+DRIVER: Final = "gpu.nvidia.com"
+A100: Final = "NVIDIA A100-SXM4-80GB"
+MODEL: Final = "NVIDIA-A100-SXM4-80GB"
+PRODUCT: Final = (
+    f'"productName" in device.attributes["{DRIVER}"] && '
+    f'device.attributes["{DRIVER}"].productName in ["{A100}"]'
+)
+
+
+def capacity(how: str, amount: str) -> str:
+    there = f'device.capacity["{DRIVER}"]'
+    return f'"memory" in {there} && {there}.memory.compareTo(quantity("{amount}")) {how} 0'
+
+
+def with_share(share: Share, *memories_mib: int) -> NodeReport:
+    report = node("c", "n1", gpus=len(memories_mib) or 1)
+    if memories_mib:
+        of_each = zip(report.gpus, memories_mib, strict=True)
+        gpus = tuple(replace(gpu, memory_mib=mib) for gpu, mib in of_each)
+        report = replace(report, gpus=gpus)
+    return replace(report, shares=(share,))
+
+
+def pod_template(pods: PodSet, *reports: NodeReport) -> Any:
+    nodes = tuple(report.node for report in reports)
+    return made(order(pods, nodes=nodes), offers_of(*reports))["spec"]["template"]
+
+
+def limits(pods: PodSet, *reports: NodeReport) -> dict[str, str]:
+    [container] = pod_template(pods, *reports)["spec"]["containers"]
+    found: dict[str, str] = container["resources"]["limits"]
+    return found
+
+
+def part(milli: int = 1000, memory_mib: int = 0, **more: Any) -> PodSet:
+    return PodSet(gpus=1, gpu_milli=milli, gpu_memory_mib=memory_mib, memory_mib=0, **more)
+
+
+# HAMi and KAI
+
+
+@pytest.mark.parametrize(
+    ("asked", "cores", "memory"),
+    [
+        # Without either of the two HAMi would give all memory.
+        (part(250), "25", {"gpumem-percentage": "25"}),
+        (part(251), "26", {"gpumem-percentage": "26"}),
+        (part(1), "1", {"gpumem-percentage": "1"}),
+        (part(250, 4096), "25", {"gpumem-percentage": "25"}),  # 4096 of 16384
+        (part(250, 4097), "26", {"gpumem": "4097"}),
+        (part(1, 8192), "50", {"gpumem": "8192"}),
+        (part(999, 16_384), "100", {"gpumem-percentage": "100"}),
+    ],
+)
+def test_hami_is_told_what_the_part_means_in_memory(
+    asked: PodSet, cores: str, memory: dict[str, str]
+) -> None:
+    assert limits(asked, with_share(HAMI, 16_384)) == {
+        "nvidia.com/gpu": "1",
+        "nvidia.com/gpucores": cores,
+        **{f"nvidia.com/{name}": amount for name, amount in memory.items()},
+    }
+
+
+@given(st.integers(1, 999), st.integers(0, 16_384), st.sampled_from([15_360, 16_384, 81_559]))
+def test_what_hami_gives_is_never_less_than_was_asked_for_nor_more_than_is_charged(
+    milli: int, memory_mib: int, total_mib: int
+) -> None:
+    pods = part(milli, min(memory_mib, total_mib))
+    asked = limits(pods, with_share(HAMI, total_mib))
+    percent = asked.get("nvidia.com/gpumem-percentage")
+    given_mib = total_mib * int(percent) // 100 if percent else int(asked["nvidia.com/gpumem"])
+    assert given_mib >= pods.gpu_memory_mib
+    assert given_mib >= total_mib * milli // 1000
+    assert int(asked["nvidia.com/gpucores"]) * 10 >= milli
+    charged = takes_milli(HAMI, part_of(pods), total_mib)
+    assert given_mib <= -(-charged * total_mib // 1000)
+    assert int(asked["nvidia.com/gpucores"]) * 10 <= charged
+    assert is_by_memory(pods, [total_mib]) == (percent is None)
+
+
+def test_kai_gets_a_fraction_or_memory_or_a_whole_gpu() -> None:
+    def told(pods: PodSet) -> tuple[dict[str, str], dict[str, str]]:
+        template = pod_template(pods, with_share(KAI, 16_384))
+        annotations = {k: v for k, v in template["metadata"]["annotations"].items() if "/" not in k}
+        return annotations, template["spec"]["containers"][0]["resources"]["limits"]
+
+    assert told(part(251)) == ({"gpu-fraction": "0.26"}, {})
+    assert told(part(250, 8192)) == ({"gpu-memory": "8192"}, {})
+    # All of it is no fraction that KAI takes.
+    assert told(part(995)) == ({}, {"nvidia.com/gpu": "1"})
+
+
+# MPS
+
+MPS: Final = Share(
+    resource="nvidia.com/gpu.shared", milli=250, memory_mib=4096, count=4, isolation="memory"
+)
+
+
+@pytest.mark.parametrize(
+    ("share", "asked", "env"),
+    [
+        (MPS, part(250), {}),
+        (MPS, part(100), {"ACTIVE_THREAD_PERCENTAGE": "10", "PINNED_DEVICE_MEM_LIMIT": "0=1639M"}),
+        (
+            MPS,
+            part(1, 2048),
+            {"ACTIVE_THREAD_PERCENTAGE": "13", "PINNED_DEVICE_MEM_LIMIT": "0=2048M"},
+        ),
+        (MPS, part(100, 4096), {}),
+        # Replicas that take turns: nobody would heed it.
+        (replace(MPS, isolation="", memory_mib=0), part(100), {}),
+    ],
+)
+def test_under_mps_a_pod_is_held_to_less_than_its_replica_where_it_asks_for_less(
+    share: Share, asked: PodSet, env: dict[str, str]
+) -> None:
+    [container] = pod_template(asked, with_share(share, 16_384))["spec"]["containers"]
+    found = {one["name"]: one["value"] for one in container.get("env", ())}
+    assert found == {f"CUDA_MPS_{name}": value for name, value in env.items()}
+    assert container["resources"]["limits"] == {"nvidia.com/gpu.shared": "1"}
+
+
+# Claims
+
+
+def claimed(name: str = "n1", *, divisible: bool = False, gpus: int = 2) -> NodeReport:
+    claim = DeviceClaim(driver=DRIVER, device_class=DRIVER, product=A100, divisible=divisible)
+    named = f"deviceclass.resource.kubernetes.io/{DRIVER}"
+    devices = tuple(
+        GpuDevice(
+            index=n, uuid=f"{name}-{n}", model=MODEL, memory_mib=81_920, claim=claim, resource=named
+        )
+        for n in range(gpus)
+    )
+    shares = (Share(resource=DRIVER, milli=0, count=gpus, claim=claim),) if divisible else ()
+    return replace(node("c", name, gpus=gpus), gpus=devices, shares=shares)
+
+
+def asked_of(pods: PodSet, *reports: NodeReport) -> Any:
+    """What its claim asks for; pod and template agree on its name."""
+    nodes = tuple(report.node for report in reports)
+    job = made(order(pods, nodes=nodes), offers_of(*reports))
+    [(name, asked)] = json.loads(job["metadata"]["annotations"][TEMPLATES]).items()
+    spec = job["spec"]["template"]["spec"]
+    assert spec["resourceClaims"] == [{"name": "gpu", "resourceClaimTemplateName": name}]
+    [container] = spec["containers"]
+    assert container["resources"]["claims"] == [{"name": "gpu"}]
+    assert not [key for key in container["resources"]["limits"] if "/" in key]
+    assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"} in container["env"]
+    [request] = asked["devices"]["requests"]
+    assert request["name"] == "gpu"
+    return request["exactly"]
+
+
+def cel(*expressions: str) -> list[Any]:
+    return [{"cel": {"expression": each}} for each in expressions]
+
+
+def test_whole_gpus_are_claimed_by_model_and_memory() -> None:
+    assert asked_of(PodSet(gpus=2), claimed()) == {"deviceClassName": DRIVER, "count": 2}
+    assert asked_of(PodSet(gpus=1, gpu_models=("A100",)), claimed()) == {
+        "deviceClassName": DRIVER,
+        "count": 1,
+        "selectors": cel(PRODUCT),
+    }
+    pods = PodSet(gpus=1, gpu_models=("A100",), gpu_memory_mib=40_000)
+    assert asked_of(pods, claimed())["selectors"] == cel(PRODUCT, capacity(">=", "40000Mi"))
+
+
+def test_a_whole_gpu_that_others_might_share_is_claimed_with_all_its_memory() -> None:
+    whole = f"{capacity('>=', '81920Mi')} && {capacity('<', '81921Mi')}"
+    assert asked_of(PodSet(gpus=1), claimed(divisible=True)) == {
+        "deviceClassName": DRIVER,
+        "count": 1,
+        "selectors": cel(whole),
+        "capacity": {"requests": {"memory": "81920Mi"}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("asked", "memory"),
+    [(part(500), "40960Mi"), (part(1, 8192), "8192Mi"), (part(100, 40_000), "40059Mi")],
+)
+def test_a_part_is_claimed_by_its_memory(asked: PodSet, memory: str) -> None:
+    assert asked_of(asked, claimed(divisible=True)) == {
+        "deviceClassName": DRIVER,
+        "count": 1,
+        "capacity": {"requests": {"memory": memory}},
+    }
+
+
+def test_a_mig_slice_is_claimed_by_its_profile() -> None:
+    by_class = DeviceClaim(driver=DRIVER, device_class="mig.nvidia.com")
+    share = Share(
+        resource="nvidia.com/mig-1g.10gb",
+        milli=142,
+        memory_mib=10_240,
+        count=7,
+        kind="mig",
+        claim=by_class,
+    )
+    attribute = f'device.attributes["{DRIVER}"]'
+    profile = f'"profile" in {attribute} && {attribute}.profile == "1g.10gb"'
+    assert asked_of(part(142, mig_profile="1g.10gb"), with_share(share)) == {
+        "deviceClassName": "mig.nvidia.com",
+        "count": 1,
+        "selectors": cel(profile),
+    }
+
+
+def test_the_commonest_of_the_chosen_nodes_says_how_gpus_are_had() -> None:
+    counted = node("c", "n2", gpus=4)
+    assert limits(PodSet(gpus=1, memory_mib=0, count=2), claimed(), counted) == {
+        "nvidia.com/gpu": "1"
+    }
+    assert asked_of(PodSet(gpus=1, count=2), claimed(gpus=8), counted)["count"] == 1
+    # Who asks for them by a resource gets those, and no others.
+    wanted = PodSet(gpus=1, count=2, gpu_resource="nvidia.com/gpu", memory_mib=0)
+    assert limits(wanted, claimed(gpus=8), counted) == {"nvidia.com/gpu": "1"}
+
+
+def test_each_pod_set_of_a_job_set_has_a_template_of_its_own() -> None:
+    sets = (PodSet(name="a", gpus=1), PodSet(name="b", gpus=2), PodSet(name="c"))
+    job = made(order(*sets), offers_of(claimed()))
+    name = job["metadata"]["name"]
+    asked = json.loads(job["metadata"]["annotations"][TEMPLATES])
+    assert {
+        key: one["devices"]["requests"][0]["exactly"]["count"] for key, one in asked.items()
+    } == {
+        f"{name}-s0-gpu": 1,
+        f"{name}-s1-gpu": 2,
+    }
+    specs = [one["template"]["spec"]["template"]["spec"] for one in job["spec"]["replicatedJobs"]]
+    named = [spec.get("resourceClaims", [{}])[0] for spec in specs]
+    templates = [f"{name}-s0-gpu", f"{name}-s1-gpu", None]
+    assert [claim.get("resourceClaimTemplateName") for claim in named] == templates
+
+
+def test_no_model_can_say_more_in_a_selector_than_its_name() -> None:
+    report = claimed()
+    odd = 'A"] || true || device.driver in ["'
+    claim = replace(report.gpus[0].claim or DeviceClaim(driver="", device_class=""), product=odd)
+    gpus = tuple(replace(gpu, claim=claim, model=odd) for gpu in report.gpus)
+    pods = PodSet(gpus=1, gpu_models=(f"={odd}",))
+    [selector] = asked_of(pods, replace(report, gpus=gpus))["selectors"]
+    assert selector["cel"]["expression"].endswith(f".productName in [{json.dumps(odd)}]")
+
+
+# What is counted besides
+
+
+def test_tpus_and_other_resources_are_counted_and_claims_that_exist_are_named() -> None:
+    pods = PodSet(
+        tpus=4, tpu_accelerators=("tpu-v6e-slice",), tpu_topology="2x2", memory_mib=0,
+        resources={"rdma/hca": 1}, claims=("nic", "scratch"),
+    )  # fmt: skip
+    spec = pod_of(order(pods))
+    [container] = spec["containers"]
+    assert container["resources"]["limits"] == {"google.com/tpu": "4", "rdma/hca": "1"}
+    assert spec["resourceClaims"] == [
+        {"name": "claim-0", "resourceClaimTemplateName": "nic"},
+        {"name": "claim-1", "resourceClaimTemplateName": "scratch"},
+    ]
+    assert container["resources"]["claims"] == [{"name": "claim-0"}, {"name": "claim-1"}]
+    required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert required["nodeSelectorTerms"] == [
+        {
+            "matchExpressions": [
+                {
+                    "key": "cloud.google.com/gke-tpu-accelerator",
+                    "operator": "In",
+                    "values": ["tpu-v6e-slice"],
+                },
+                {"key": "cloud.google.com/gke-tpu-topology", "operator": "In", "values": ["2x2"]},
+            ]
+        }
+    ]
+    assert "podAffinity" not in spec["affinity"]
+
+
+def test_the_pods_of_a_slice_are_on_nodes_of_one_pool() -> None:
+    pods = PodSet(tpus=4, tpu_topology="4x4", count=4)
+    affinity = pod_of(order(pods))["affinity"]["podAffinity"]
+    [term] = affinity["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert term["topologyKey"] == "cloud.google.com/gke-nodepool"
