@@ -31,6 +31,7 @@ class Row(NamedTuple):
 
     name: str
     how: How
+    maker: str  # whose it is; "" = any's
     end: str | None = None  # not None: all names that begin with ``name`` and end so
 
     def matches(self, name: str) -> bool:
@@ -40,6 +41,7 @@ class Row(NamedTuple):
         return name.startswith(self.name) and name.endswith(self.end)
 
 
+VENDOR: Final = "nvidia.com/"  # whose device plugin lets replicas have any name
 NVIDIA: Final = "nvidia.com/gpu"  # as which a whole GPU is asked for, usually
 AMD: Final = "amd.com/gpu"
 INTEL: Final = ("gpu.intel.com/i915", "gpu.intel.com/xe")  # by the driver
@@ -52,16 +54,16 @@ HAMI_MEMORY: Final = "nvidia.com/gpumem"  # MiB
 HAMI_MEMORY_PERCENT: Final = "nvidia.com/gpumem-percentage"
 
 TABLE: Final = (
-    Row("nvidia.com/", How.SHARED, end=".shared"),  # a slice's replicas too
-    Row(NVIDIA, How.WHOLE),
-    Row(AMD, How.WHOLE),
-    *(Row(name, How.WHOLE) for name in INTEL),
-    Row(TPU, How.TPU),
-    Row(CLASS, How.CLASS, end=""),
-    Row(MIG, How.MIG, end=""),
-    Row(HAMI_CORES, How.LIMIT),
-    Row(HAMI_MEMORY, How.LIMIT),
-    Row(HAMI_MEMORY_PERCENT, How.LIMIT),
+    Row(VENDOR, How.SHARED, "nvidia", end=".shared"),  # a slice's replicas too
+    Row(NVIDIA, How.WHOLE, "nvidia"),
+    Row(AMD, How.WHOLE, "amd"),
+    *(Row(name, How.WHOLE, "intel") for name in INTEL),
+    Row(TPU, How.TPU, "google"),
+    Row(CLASS, How.CLASS, "", end=""),
+    Row(MIG, How.MIG, "nvidia", end=""),
+    Row(HAMI_CORES, How.LIMIT, "nvidia"),
+    Row(HAMI_MEMORY, How.LIMIT, "nvidia"),
+    Row(HAMI_MEMORY_PERCENT, How.LIMIT, "nvidia"),
 )
 
 # The field of a pod set by which each is asked for; what is not named here stands in ``resources``.
@@ -88,10 +90,16 @@ KAI_DEVICES: Final = "gpu-fraction-num-devices"
 def how_of(name: str) -> How | None:
     """How what is asked for by a resource's name is had; None for what no device is (CPU, memory,
     huge pages)."""
-    for row in TABLE:
-        if row.matches(name):
-            return row.how
+    row = row_of(name)
+    if row is not None:
+        return row.how
     return How.OTHER if is_extended(name) else None
+
+
+@lru_cache(maxsize=4096)
+def row_of(name: str) -> Row | None:
+    """The row of a resource's name; None if no row knows it."""
+    return next((row for row in TABLE if row.matches(name)), None)
 
 
 _NAME: Final = re.compile(

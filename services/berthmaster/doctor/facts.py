@@ -171,7 +171,7 @@ class HubFacts(ClusterFacts):
     stranded: tuple[StrandedJob, ...] = ()
 
 
-Vendor = Literal["nvidia", "amd", "tpu"]
+Vendor = Literal["nvidia", "amd", "intel", "tpu"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,10 +7,11 @@ from typing import Any, Final, TypeVar
 import msgspec
 import yaml
 
-from berthmaster.accelerators.table import MIG, TPU
+from berthmaster.accelerators import tpu
+from berthmaster.accelerators.labels import model_label
+from berthmaster.accelerators.table import How, how_of, row_of
 from berthmaster.doctor import facts
 from berthmaster.doctor.facts import ManagerConfig, State
-from berthmaster.engine.fleet.models import MODEL_LABELS
 from berthmaster.kubernetes.objects import Condition, Object, Struct, condition, seconds
 from berthmaster.kubernetes.quantity import QuantityError, parse_quantity
 from berthmaster.kueue.jobs import HubJob
@@ -20,12 +21,10 @@ from berthmaster.kueue.queues import ClusterQueue, LocalQueue, ResourceGroup
 from berthmaster.kueue.workloads import Workload
 
 O = TypeVar("O", bound=Object)  # noqa: E741
-TPU_LABEL: Final = "cloud.google.com/gke-tpu-accelerator"
-AMD_MARK: Final = "amd.com/"
 CONFIG_FILE: Final = "controller_manager_config.yaml"
 WORKLOAD_WEBHOOK: Final = "vworkload.kb.io"
 KUEUE_MANAGERS: Final = ("kueue", "multikueue")  # field managers of its own begin so
-GPU_MARKS: Final = ("/gpu", MIG, TPU)
+DEVICES: Final = (How.WHOLE, How.SHARED, How.MIG, How.TPU)  # what nodes and quotas have
 
 
 class NodeStatus(Struct, frozen=True):
@@ -169,7 +168,7 @@ def state(found: Condition | None) -> State:
 
 def is_gpu(resource: str) -> bool:
     """Whether a resource stands for accelerators."""
-    return any(mark in resource for mark in GPU_MARKS)
+    return how_of(resource) in DEVICES
 
 
 def amount(text: str | int) -> int:
@@ -222,21 +221,23 @@ def gpu_node(one: Node) -> facts.GpuNode | None:
     ready = condition(one.status.conditions, "Ready")
     labels = one.metadata.labels
     vendor = _vendor(name for name, text in one.status.allocatable.items() if amount(text) > 0)
-    told = (TPU_LABEL,) if vendor == "tpu" else MODEL_LABELS
+    told = tpu.ACCELERATOR_LABEL if vendor == "tpu" else model_label(labels)
     return facts.GpuNode(
         name=one.metadata.name,
         gpus=gpus,
         ready=ready is not None and ready.true,
-        model=next((labels[key] for key in told if labels.get(key)), ""),
+        model=labels.get(told, "") if told is not None else "",
         vendor=vendor,
     )
 
 
 def _vendor(resources: Iterable[str]) -> facts.Vendor:
-    names = [name for name in resources if is_gpu(name)]
-    if any(name.startswith(AMD_MARK) for name in names):
+    makers = {row.maker for name in resources if is_gpu(name) and (row := row_of(name))}
+    if "amd" in makers:
         return "amd"
-    return "tpu" if TPU in names else "nvidia"
+    if "intel" in makers:
+        return "intel"
+    return "tpu" if "google" in makers else "nvidia"
 
 
 def stranded(

@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
+from berthmaster.accelerators.labels import AMD_PRODUCT, INTEL_PRODUCT, PRODUCT
+from berthmaster.accelerators.table import NVIDIA
+from berthmaster.accelerators.tpu import ACCELERATOR_LABEL
 from berthmaster.doctor.facts import HubFacts, LocalQueue, Right, Survey, WorkerFacts
 from berthmaster.doctor.findings import Finding, bind, kubectl, shared
 from berthmaster.doctor.rights import AGENT_ACCOUNT
@@ -18,9 +21,10 @@ AGENT: Final = "deploy/kubernetes/agent"
 EXECUTOR_ROLE: Final = "berthmaster-executor"
 # Whose GPUs, what tells their model, and by which label.
 MODEL_SOURCES: Final = (
-    ("nvidia", "NVIDIA's GPU feature discovery", "nvidia.com/gpu.product"),
-    ("amd", "AMD's node labeller", "amd.com/gpu.product-name"),
-    ("tpu", "GKE", "cloud.google.com/gke-tpu-accelerator"),
+    ("nvidia", "NVIDIA's GPU feature discovery", PRODUCT),
+    ("amd", "AMD's node labeller", AMD_PRODUCT[0]),
+    ("intel", "the rules of Intel's device plugin", INTEL_PRODUCT),
+    ("tpu", "GKE", ACCELERATOR_LABEL),
 )
 
 
@@ -194,7 +198,7 @@ def _remedy(worker: WorkerFacts, queue: LocalQueue) -> tuple[str, str]:
         go = patch + """'{"spec":{"stopPolicy":"None"}}'"""
         return go, patch + f"""'{{"spec":{{"stopPolicy":"{target.stopped}"}}}}'"""
     if target is not None and target.state.active is not False:
-        edit = f"{command} edit clusterqueue {target.name}   # spec.resourceGroups: nvidia.com/gpu"
+        edit = f"{command} edit clusterqueue {target.name}   # spec.resourceGroups: {NVIDIA}"
         return edit, "# take the quota back the same way"
     return f"{command} describe clusterqueue {local.cluster_queue}", ""
 

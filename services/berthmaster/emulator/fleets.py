@@ -21,10 +21,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
+from berthmaster.accelerators.labels import PRODUCT
 from berthmaster.messages.fleet import Amounts
 
 MODEL_LABEL: Final = "berth/gpu-model"
-PRODUCT_LABEL: Final = "nvidia.com/gpu.product"
 REGION_LABEL: Final = "topology.kubernetes.io/region"
 OPENB_NODES: Final = "openb/openb_node_list_gpu_node.csv"
 BUILTIN: Final = "builtin"
@@ -162,7 +162,7 @@ def gpu_clock_mhz(model: str) -> int:
 
 
 def _model_labels(model: str) -> dict[str, str]:
-    return {MODEL_LABEL: model, PRODUCT_LABEL: _GPUS.get(model, _OTHER_GPU).product or model}
+    return {MODEL_LABEL: model, PRODUCT: _GPUS.get(model, _OTHER_GPU).product or model}
 
 
 def parse_nodes(text: str) -> list[NodeSpec]:

@@ -67,6 +67,7 @@ class NodeShape(NamedTuple):
     places: Mapping[DeviceName, DevicePlace] = {}  # of devices that claims name
     tpu_devices: tuple[DeviceName, ...] = ()
     tpus: int = 0
+    pieces: tuple[tuple[str, int], ...] = ()
     problems: tuple[str, ...] = ()
 
 
@@ -98,7 +99,7 @@ def shape_of(
         taints = (*taints, _unusable(problems[0], effect))
     if left_out:
         problems.append(f"{left_out} labels left out: more than {MAX_LABELS} or too long")
-    problems += [*unknown, *doubts]
+    problems += [*unknown, *doubts, *layout.doubts]
     gone = node.metadata.deletion_timestamp is not None
     return NodeShape(
         ready=holds(node.status.conditions, "Ready"),
@@ -113,6 +114,7 @@ def shape_of(
         places=devices.places,
         tpu_devices=devices.tpus,
         tpus=layout.tpus or len(devices.tpus),
+        pieces=layout.pieces,
         problems=tuple(problems),
     )
 
@@ -224,12 +226,18 @@ def report(
             memory_mib=shape.memory_mib,
             gpu_milli=WHOLE * len(gpus),
             tpus=shape.tpus,
+            pieces=dict(shape.pieces),
         ),
         foreign=Amounts(
             cpu_milli=charged.foreign_cpu_milli,
             memory_mib=charged.foreign_memory_mib,
             gpu_milli=sum(charged.foreign_milli),
             tpus=charged.foreign_tpus,
+            pieces={
+                name: charged.foreign_pieces[name]
+                for name, _ in shape.pieces
+                if name in charged.foreign_pieces
+            },
         ),
         gpus=gpus,
         pods=charged.pods,

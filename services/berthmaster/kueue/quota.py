@@ -27,7 +27,8 @@ for 12 "never".
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, NewType
 
-from berthmaster.engine.fleet.models import MODEL_LABELS, is_one_of
+from berthmaster.accelerators.labels import names_in
+from berthmaster.engine.fleet.models import is_one_of
 from berthmaster.engine.fleet.taints import tolerates
 from berthmaster.messages.fleet import FlavorQuota, LocalQueueReport, QueueReport, QuotaAmount
 from berthmaster.messages.workload import PodSet
@@ -148,7 +149,7 @@ def promises(report: QueueReport, ask: Ask) -> bool:
         devices & flavor.resources.keys()
         and _suits(flavor, ask.pods)
         and ask.pods.node_labels.items() <= flavor.node_labels.items()
-        and (not ask.pods.gpu_models or any(key in flavor.node_labels for key in MODEL_LABELS))
+        and (not ask.pods.gpu_models or names_in(flavor.node_labels))
         for flavor in report.flavors
     )
 
@@ -461,7 +462,7 @@ def _suits(flavor: FlavorQuota, pods: PodSet) -> bool:
     labels = flavor.node_labels
     if any(labels.get(key, value) != value for key, value in pods.node_labels.items()):
         return False
-    models = [labels[key] for key in MODEL_LABELS if key in labels]
+    models = names_in(labels)
     return not pods.gpu_models or not models or any(is_one_of(pods.gpu_models, m) for m in models)
 
 

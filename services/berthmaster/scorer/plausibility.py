@@ -56,7 +56,7 @@ def judge_report(told: NodeReport) -> Drop | None:
         return Drop.ABSURD
     if any(
         not (0 <= pod.cpu_milli <= MAX_CPU_MILLI and 0 <= pod.memory_mib <= MAX_MEMORY_MIB)
-        or not 0 <= pod.gpu_milli <= 1000
+        or not (0 <= pod.gpu_milli <= 1000 and 0 <= pod.tpus <= MAX_TPUS_A_NODE)
         for pod in told.pods
     ):
         return Drop.ABSURD

@@ -83,8 +83,10 @@ def room_of(report: NodeReport, lost: Set[str] = frozenset()) -> NodeRoom:
         )
     cpu = allocatable.cpu_milli - report.foreign.cpu_milli
     memory = allocatable.memory_mib - report.foreign.memory_mib
+    free_tpus = allocatable.tpus - report.foreign.tpus
     ours: dict[int, int] = {}
     for pod in report.pods:
+        free_tpus -= pod.tpus
         cpu -= pod.cpu_milli
         memory -= pod.memory_mib
         for index in pod.gpus:
@@ -98,7 +100,6 @@ def room_of(report: NodeReport, lost: Set[str] = frozenset()) -> NodeRoom:
         + max(0, WHOLE_MILLI * len(usable_gpus) - allocatable.gpu_milli)
     )
     debt = _charge(left, doubt)
-    free_tpus = allocatable.tpus - report.foreign.tpus
     return NodeRoom(
         True,
         allocatable.cpu_milli,

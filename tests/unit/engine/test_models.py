@@ -2,8 +2,9 @@
 
 import pytest
 
+from berthmaster.accelerators.labels import PRODUCT
 from berthmaster.engine.fleet.fleet import Fleet
-from berthmaster.engine.fleet.models import PRODUCT, is_model, is_one_of, labels_of
+from berthmaster.engine.fleet.models import is_model, is_one_of, labels_of
 from berthmaster.engine.fleet.needs import suitable_nodes
 from berthmaster.messages.workload import PodSet
 from tests.support.builders import node

@@ -32,7 +32,7 @@ def test_amd_gpus_and_tpus() -> None:
 def test_intel_gpus_are_whole_ones_by_the_name_of_their_driver() -> None:
     labels = {"gpu.intel.com/product": "Max_1100"}
     found = layout_of(node("n", {"gpu.intel.com/xe": "2"}, labels=labels), kai=False)
-    max_1100 = Gpu("Max_1100", 0, resource="gpu.intel.com/xe")
+    max_1100 = Gpu("Max_1100", 49_152, resource="gpu.intel.com/xe")
     assert found == Layout(gpus=(max_1100, max_1100), ways=(Way("gpu.intel.com/xe", (0, 1), 1000),))
 
 
@@ -242,3 +242,82 @@ def test_a_memory_label_that_is_no_number_costs_only_the_memory() -> None:
     found = layout_of(node("n", {GPU: "1"}, labels=labels), kai=False)
     assert found.gpus == (T4._replace(memory_mib=0),)
     assert found.problems == ("label nvidia.com/gpu.memory: '15 GB' is no number of MiB",)
+
+
+def test_replicas_of_any_name_are_known_by_labels_and_their_number() -> None:
+    labels = discovered(count=2) | {"nvidia.com/gpu.replicas": "4"}
+    found = layout_of(node("n", {"nvidia.com/turns": "8"}, labels=labels), kai=False)
+    gpu = T4._replace(reserved_milli=1)
+    share = Share(resource="nvidia.com/turns", milli=250, count=8, kind="shared")
+    assert (found.gpus, found.ways) == (
+        (gpu, gpu),
+        (Way("nvidia.com/turns", (0, 1), 250, "shared"),),
+    )
+    assert (found.shares[0].resource, found.shares[0].milli, found.shares[0].count) == (
+        share.resource,
+        share.milli,
+        share.count,
+    )
+    assert found.pieces == ()
+    # Of another number it is no replica, but some other resource.
+    other = layout_of(node("n", {"nvidia.com/nics": "3"}, labels=labels), kai=False)
+    assert (other.gpus, other.pieces) == ((), (("nvidia.com/nics", 3),))
+
+
+def test_replicas_of_mig_slices_are_parts_of_slices() -> None:
+    labels = {
+        "nvidia.com/gpu.product": A100,
+        "nvidia.com/gpu.memory": "40960",
+        "nvidia.com/mig-1g.5gb.replicas": "2",
+    }
+    found = layout_of(node("n", {"nvidia.com/mig-1g.5gb.shared": "14"}, labels=labels), kai=False)
+    assert [gpu.model for gpu in found.gpus] == [A100]
+    assert found.ways == (Way("nvidia.com/mig-1g.5gb.shared", (0,), 71, "shared"),)
+    (share,) = found.shares
+    assert (share.resource, share.milli, share.count, share.kind) == (
+        "nvidia.com/mig-1g.5gb.shared",
+        71,
+        14,
+        "shared",
+    )
+    assert found.problems == ()
+
+
+def test_googles_nodes_tell_partitions_and_clients_by_labels_of_their_own() -> None:
+    a100 = {"cloud.google.com/gke-accelerator": "nvidia-tesla-a100"}
+    cut = a100 | {"cloud.google.com/gke-gpu-partition-size": "1g.5gb"}
+    found = layout_of(node("n", {GPU: "7"}, labels=cut), kai=False)
+    assert [gpu.model for gpu in found.gpus] == [A100]
+    (share,) = found.shares
+    assert (share.kind, share.profile, share.count) == ("mig", "1g.5gb", 7)
+    shared = a100 | {
+        "cloud.google.com/gke-gpu-sharing-strategy": "mps",
+        "cloud.google.com/gke-max-shared-clients-per-gpu": "4",
+    }
+    found = layout_of(node("n", {GPU: "8"}, labels=shared), kai=False)
+    assert len(found.gpus) == 2
+    (share,) = found.shares
+    assert (share.kind, share.milli, share.memory_mib) == ("shared", 250, 10_240)
+
+
+def test_what_no_row_knows_is_told_in_pieces_and_keeps_nobody_away() -> None:
+    offered = {
+        "rdma/hca": "4",
+        "habana.ai/gaudi": "8",
+        "gpu.intel.com/memory.max": "16Gi",
+        "bad.example/x": "many",
+        "none.example/x": "0",
+        "hugepages-2Mi": "1Gi",
+        "pods": "110",
+    }
+    found = layout_of(node("n", offered), kai=False)
+    assert found.pieces == (
+        ("gpu.intel.com/memory.max", 1_000_000),
+        ("habana.ai/gaudi", 8),
+        ("rdma/hca", 4),
+    )
+    assert found.problems == ()
+    assert [doubt.partition(":")[0] for doubt in found.doubts] == ["bad.example/x"]
+    many = layout_of(node("n", {f"e.example/r{at:02}": "1" for at in range(20)}), kai=False)
+    assert len(many.pieces) == 16
+    assert many.doubts == ("more than 16 other resources: e.example/r16 …",)

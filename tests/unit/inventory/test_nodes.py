@@ -272,6 +272,17 @@ def test_tpus_are_counted_by_whoever_holds_them() -> None:
     assert (report.allocatable.tpus, report.foreign.tpus) == (8, 4)
 
 
+def test_pieces_of_other_resources_are_counted_by_whoever_holds_them() -> None:
+    nodes = book()
+    nodes.set_node(node("n1", {"rdma/hca": "4", "google.com/tpu": "8"}))
+    nodes.set_pod(pod("stranger", {"rdma/hca": "1", "not.here/x": "2"}))
+    nodes.set_pod(ours("main-0", {"rdma/hca": "2", "google.com/tpu": "4"}))
+    report = told(nodes)
+    assert report.allocatable.pieces == {"rdma/hca": 4}
+    assert report.foreign.pieces == {"rdma/hca": 1}
+    assert report.pods == (use("main-0", (), tpus=4, pieces={"rdma/hca": 2}),)
+
+
 def test_a_twelve_container_pod_of_a_stranger_is_foreign_with_all_it_asks() -> None:
     nodes = book()
     nodes.set_node(node("n1", {GPU: "4"}, labels=discovered()))

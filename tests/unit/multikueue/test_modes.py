@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from berthmaster.engine.fleet.models import PRODUCT
+from berthmaster.accelerators.labels import PRODUCT
 from berthmaster.kueue.queues import (
     ClusterQueue,
     FlavorQuotas,

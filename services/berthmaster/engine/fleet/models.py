@@ -25,19 +25,12 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final
 
+from berthmaster.accelerators.labels import PRODUCT, model_label
 from berthmaster.accelerators.table import AMD, NVIDIA
 from berthmaster.messages.fleet import NodeReport
 
 EXACTLY: Final = "="
-PRODUCT: Final = "nvidia.com/gpu.product"
 HOSTNAME: Final = "kubernetes.io/hostname"
-# By which a node tells its GPUs' model, the first that it has; its own name where it has none.
-MODEL_LABELS: Final = (
-    PRODUCT,
-    "amd.com/gpu.product-name",
-    "beta.amd.com/gpu.product-name",
-    "cloud.google.com/gke-accelerator",
-)
 _HANDED_OUT: Final = re.compile(r"(?:-shared|-mig-[0-9][a-z0-9.+]*)+\Z", re.IGNORECASE)
 _WORD: Final = re.compile(r"[a-z0-9]+")
 _MEMORY: Final = re.compile(r"([0-9]{1,3})(?:g|gb|gib)\Z")
@@ -109,7 +102,7 @@ def labels_of(
             (not wanted or is_one_of(wanted, gpu.model)) and gpu.memory_mib >= memory_mib
             for gpu in report.gpus
         ):
-            key = next((key for key in MODEL_LABELS if key in report.labels), HOSTNAME)
+            key = model_label(report.labels) or HOSTNAME
             found.setdefault(key, set()).add(report.labels.get(key, report.node))
     if not found and wanted:
         return {PRODUCT: sorted(name.removeprefix(EXACTLY) for name in wanted)}

@@ -5,10 +5,17 @@ number is known, pods of ours are taken to have the first GPUs that are free, an
 last: so the two meet as late as they can, and a GPU stays charged to whom it was charged.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from berthmaster.accelerators.table import HAMI_CORES, HAMI_MEMORY, HAMI_MEMORY_PERCENT, TPU
+from berthmaster.accelerators.table import (
+    HAMI_CORES,
+    HAMI_MEMORY,
+    HAMI_MEMORY_PERCENT,
+    TPU,
+    How,
+    how_of,
+)
 from berthmaster.inventory.devices.holds import Hold
 from berthmaster.inventory.devices.layout import (
     WHOLE,
@@ -29,6 +36,7 @@ class Charged(NamedTuple):
     foreign_cpu_milli: int
     foreign_memory_mib: int
     foreign_tpus: int
+    foreign_pieces: Mapping[str, int]  # of what is no GPU and no TPU
     pods: tuple[PodUse, ...]
 
 
@@ -60,8 +68,19 @@ def charge(
         sum(hold.cpu_milli for hold in others),
         sum(-(-hold.memory_bytes // MIB_BYTES) for hold in others),
         tpus + claimed_tpus,
+        _others(others),
         pods,
     )
+
+
+def _others(holds: Iterable[Hold]) -> dict[str, int]:
+    """What they hold of resources that the table does not know."""
+    total: dict[str, int] = {}
+    for hold in holds:
+        for name, count in hold.pieces:
+            if how_of(name) is How.OTHER:
+                total[name] = total.get(name, 0) + count
+    return total
 
 
 class _Charges:
@@ -125,6 +144,8 @@ class _Charges:
             memory_mib=-(-hold.memory_bytes // MIB_BYTES),
             gpu_milli=max((milli for _, milli in parts), default=0),
             gpus=tuple(sorted({position for position, _ in parts})),
+            tpus=dict(hold.pieces).get(TPU, 0),
+            pieces=_others((hold,)),
         )
 
     def guess(self, hold: Hold) -> None:

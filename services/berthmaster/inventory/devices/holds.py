@@ -9,10 +9,10 @@ import math
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from berthmaster.accelerators.table import KAI_DEVICES, KAI_FRACTION, KAI_MEMORY
+from berthmaster.accelerators.table import KAI_DEVICES, KAI_FRACTION, KAI_MEMORY, how_of
 from berthmaster.inventory.devices.amounts import CPU, MEMORY, Nonsense, held
 from berthmaster.inventory.devices.hami import HamiUse, hami_use
-from berthmaster.inventory.devices.layout import WHOLE, is_gpu_resource
+from berthmaster.inventory.devices.layout import WHOLE
 from berthmaster.inventory.objects import Pod
 from berthmaster.kubernetes.labels import Identity, gpu_indices, identity
 
@@ -29,7 +29,7 @@ class Hold(NamedTuple):
     ours: Identity | None
     cpu_milli: int
     memory_bytes: int
-    pieces: tuple[tuple[str, int], ...] = ()  # GPU and TPU resources
+    pieces: tuple[tuple[str, int], ...] = ()  # extended resources, GPUs among them
     gpus: tuple[int, ...] = ()  # indices, where the pod says
     hami: tuple[HamiUse, ...] = ()
     fraction_milli: int = 0  # by KAI, of each device
@@ -50,7 +50,9 @@ def hold_of(pod: Pod) -> tuple[Hold | None, str]:
     except Nonsense as nonsense:
         problem = str(nonsense)
     labels, annotations = pod.metadata.labels, pod.metadata.annotations
-    pieces = tuple(sorted((n, count) for n, count in asked.items() if count and is_gpu_resource(n)))
+    pieces = tuple(
+        sorted((n, count) for n, count in asked.items() if count and how_of(n) is not None)
+    )
     hold = Hold(
         node=pod.spec.node_name,
         uid=pod.metadata.uid,

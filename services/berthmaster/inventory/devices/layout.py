@@ -5,7 +5,10 @@ A node offers GPUs as counts of extended resources. One resource is one way of h
 nvidia.com/gpu.shared, or nvidia.com/gpu where the labels tell of replicas), MIG instances
 (nvidia.com/mig-*, or nvidia.com/gpu where the product is one), or by HAMi, which lists its devices
 in an annotation. Each is a ``Way``: the positions of the GPUs behind it, and what one piece of it
-comes to.
+comes to. Replicas may have any name of NVIDIA's: it is one where labels tell of replicas and the
+count is that of all GPUs' (``rename`` of the device plugin).
+
+Extended resources that the table does not know are told as they are, in pieces.
 
 What a GPU does not offer in pieces is charged as held by others, and at least 1 milli of it, so
 that nobody takes a GPU that is handed out in pieces only for one that can be had whole.
@@ -15,7 +18,17 @@ import re
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple
 
+from msgspec import structs
+
 from berthmaster.accelerators import mig
+from berthmaster.accelerators.labels import (
+    GKE_CLIENTS,
+    GKE_PARTITION,
+    GKE_STRATEGY,
+    Board,
+    board_of_intel,
+    gpus_told,
+)
 from berthmaster.accelerators.table import (
     AMD,
     HAMI_CORES,
@@ -25,10 +38,11 @@ from berthmaster.accelerators.table import (
     NVIDIA,
     SHARED,
     TPU,
+    VENDOR,
     How,
     how_of,
 )
-from berthmaster.inventory.devices.amounts import Nonsense, offered
+from berthmaster.inventory.devices.amounts import Nonsense, offered, quota
 from berthmaster.inventory.devices.hami import HamiDevice, hami_devices
 from berthmaster.inventory.devices.models import UNKNOWN, memory_of, model_of
 from berthmaster.inventory.objects import Node
@@ -38,6 +52,8 @@ GRAIN_MILLI: Final = 10  # HAMi and KAI hand out hundredths
 
 WHOLE: Final = 1000
 MAX_GPUS: Final = 64  # of one node; more than any has
+MAX_OTHERS: Final = 16  # resources of a node that are told in pieces
+MAX_PIECES: Final = 1_000_000  # of one of them
 _MIG_PRODUCT: Final = re.compile(rf"-MIG-({mig.WORDS})\Z")
 
 
@@ -71,12 +87,9 @@ class Layout(NamedTuple):
     ways: tuple[Way, ...] = ()
     shares: tuple[Share, ...] = ()
     tpus: int = 0
+    pieces: tuple[tuple[str, int], ...] = ()  # of other extended resources
     problems: tuple[str, ...] = ()
-
-
-def is_gpu_resource(name: str) -> bool:
-    """Whether a pod that asks for it holds a GPU or a part of one."""
-    return name.startswith(NVIDIA) or how_of(name) not in (None, How.OTHER)
+    doubts: tuple[str, ...] = ()  # what is wrong and keeps nobody away
 
 
 def layout_of(node: Node, *, kai: bool) -> Layout:
@@ -90,6 +103,7 @@ def layout_of(node: Node, *, kai: bool) -> Layout:
         builder.mig,
         builder.amd,
         builder.intel,
+        builder.others,
     ):
         try:
             step()
@@ -111,24 +125,28 @@ class _Builder:
         self._ways: list[Way] = []
         self._shares: list[Share] = []
         self._tpus = 0
+        self._pieces: list[tuple[str, int]] = []
+        self._doubts: list[str] = []
         self.problems: list[str] = []
 
     def layout(self) -> Layout:
         """All that was found."""
-        told = self._labels.get(f"{NVIDIA}.count", "")
-        if not self._gpus and not self.problems and told.isdecimal() and int(told[:9]):
+        told = gpus_told(self._labels)
+        if not self._gpus and not self.problems and told:
             self.problems.append(
-                f"labels tell of {told[:9]} GPUs and allocatable of none: no device plugin runs"
+                f"labels tell of {told} GPUs and allocatable of none: no device plugin runs"
             )
         if len(self._gpus) > MAX_GPUS:
             self.problems.append(f"{len(self._gpus)} GPUs: more than any node has ({MAX_GPUS})")
-            return Layout(tpus=self._tpus, problems=tuple(self.problems))
+            self._gpus, self._ways, self._shares = [], [], []
         return Layout(
             tuple(self._gpus),
             tuple(self._ways),
             tuple(self._shares),
             self._tpus,
+            tuple(self._pieces),
             tuple(self.problems),
+            tuple(self._doubts),
         )
 
     # ---- one way each; they raise Nonsense
@@ -145,38 +163,79 @@ class _Builder:
             self._hami(listed)
         elif not pieces and not all_pieces:
             return
-        elif (found := _MIG_PRODUCT.search(self._labels.get(f"{NVIDIA}.product", ""))) is not None:
-            self._instances({NVIDIA: (found[1], pieces)})
+        elif profile := self._only_profile():
+            self._instances({NVIDIA: (profile, pieces)})
         elif (replicas := self._replicas()) > 1 and not self._count(SHARED)[1]:
             self._replicated(NVIDIA, pieces, replicas)
         else:
             self._whole(NVIDIA, pieces, all_pieces, model_of(self._labels), self._memory_mib())
 
+    def _only_profile(self) -> str:
+        """The MIG profile that all of its GPUs are cut into, or ""."""
+        found = _MIG_PRODUCT.search(self._labels.get(f"{NVIDIA}.product", ""))
+        told = found[1] if found is not None else self._labels.get(GKE_PARTITION, "")
+        return told if mig.profile(told) is not None else ""
+
     def amd(self) -> None:
         """amd.com/gpu: whole."""
         pieces, all_pieces = self._count(AMD)
-        memory = self._labels.get("amd.com/gpu.vram", "").removesuffix("G")
-        memory_mib = int(memory[:6]) * 1024 if memory.isdecimal() else 0
-        self._whole(AMD, pieces, all_pieces, model_of(self._labels, amd=True), memory_mib)
+        model, memory_mib = model_of(self._labels, amd=True), memory_of(self._labels, amd=True)
+        self._whole(AMD, pieces, all_pieces, model, memory_mib)
 
     def intel(self) -> None:
         """gpu.intel.com/i915 and xe: whole."""
-        model = self._labels.get("gpu.intel.com/product") or UNKNOWN
+        board = board_of_intel(self._labels) or Board(UNKNOWN)
         for name in INTEL:
             pieces, all_pieces = self._count(name)
-            self._whole(name, pieces, all_pieces, model, 0)
+            self._whole(name, pieces, all_pieces, board.product, board.memory_mib)
 
     def shared(self) -> None:
-        """nvidia.com/gpu.shared: replicas under a name of their own."""
+        """nvidia.com/gpu.shared, or as it was renamed: replicas under a name of their own."""
         pieces, _ = self._count(SHARED)
         if pieces:
             self._replicated(SHARED, pieces, max(1, self._replicas()))
+        elif not self._gpus:
+            self._renamed()
+
+    def _renamed(self) -> None:
+        told = gpus_told(self._labels)
+        names = [name for name in sorted(self._allocatable) if self._may_be_renamed(name)]
+        if not names or not told or (replicas := self._replicas()) == 1:
+            return
+        for name in names:
+            pieces, all_pieces = self._count(name)
+            if pieces and all_pieces == told * replicas:
+                self._replicated(name, pieces, replicas)
+                return
+
+    def _may_be_renamed(self, name: str) -> bool:
+        return name.startswith(VENDOR) and how_of(name) is How.OTHER
+
+    def others(self) -> None:
+        """What no row of the table knows, and the node has not said to be a GPU."""
+        ways = {way.resource for way in self._ways}
+        names = [
+            name
+            for name in sorted(self._allocatable)
+            if how_of(name) is How.OTHER and name not in ways
+        ]
+        for name in names:
+            try:
+                pieces = min(quota(name, self._allocatable[name]), MAX_PIECES)
+            except Nonsense as nonsense:
+                self._doubts.append(str(nonsense))
+                continue
+            if pieces and len(self._pieces) == MAX_OTHERS:
+                self._doubts.append(f"more than {MAX_OTHERS} other resources: {name[:80]} …")
+                return
+            if pieces > 0:
+                self._pieces.append((name, pieces))
 
     def mig(self) -> None:
         """nvidia.com/mig-<profile>: instances of any profiles."""
         found: dict[str, tuple[str, int]] = {}
         for name in sorted(self._allocatable):
-            if not name.startswith(MIG):
+            if how_of(name) is not How.MIG:
                 continue
             profile = name.removeprefix(MIG)
             if mig.profile(profile) is None:
@@ -185,6 +244,31 @@ class _Builder:
                 found[name] = (profile, pieces)
         if found:
             self._instances(found)
+        self._slices_in_turn()
+
+    def _slices_in_turn(self) -> None:
+        """nvidia.com/mig-<profile>.shared: replicas of instances, as many of each as a label
+        says."""
+        for name in sorted(self._allocatable):
+            if how_of(name) is not How.SHARED or not name.startswith(MIG):
+                continue
+            profile = name.removeprefix(MIG).removesuffix(".shared")
+            slice_of = mig.profile(profile)
+            pieces = offered(self._allocatable, name)
+            if slice_of is None:
+                self.problems.append(f"{name[:80]}: no MIG profile that we know")
+            if slice_of is None or not pieces:
+                continue
+            replicas = self._replicas(f"{MIG}{profile}.replicas")
+            self._instances({name: (profile, -(-pieces // replicas))})
+            way, share = self._ways.pop(), self._shares.pop()
+            milli = max(1, way.milli // replicas)
+            self._ways.append(way._replace(milli=milli, kind="shared"))
+            self._shares.append(
+                structs.replace(
+                    share, milli=milli, memory_mib=0, count=pieces, kind="shared", profile=""
+                )
+            )
 
     # ---- how each is laid out
 
@@ -193,10 +277,12 @@ class _Builder:
         pieces = offered(self._allocatable, name)
         return pieces, max(pieces, offered(self._capacity, name))
 
-    def _replicas(self) -> int:
-        text = self._labels.get(f"{NVIDIA}.replicas", "1")
+    def _replicas(self, label: str = f"{NVIDIA}.replicas") -> int:
+        if label not in self._labels and self._labels.get(GKE_STRATEGY):
+            label = GKE_CLIENTS
+        text = self._labels.get(label, "1")
         if not text.isdecimal() or not 1 <= int(text[:9]) <= WHOLE:
-            raise Nonsense(f"label {NVIDIA}.replicas: {text[:64]!r} is no number from 1 to {WHOLE}")
+            raise Nonsense(f"label {label[:80]}: {text[:64]!r} is no number from 1 to {WHOLE}")
         return int(text)
 
     def _memory_mib(self) -> int:
@@ -264,8 +350,9 @@ class _Builder:
 
     def _by_mps(self) -> bool:
         """Discovery names the strategy; before it has, the device plugin's own label tells."""
-        strategy = self._labels.get(f"{NVIDIA}.sharing-strategy")
-        if strategy in (None, "", "none"):
+        said = (self._labels.get(f"{NVIDIA}.sharing-strategy"), self._labels.get(GKE_STRATEGY))
+        strategy = next((one for one in said if one not in (None, "", "none")), None)
+        if strategy is None:
             return self._labels.get("nvidia.com/mps.capable") == "true"
         return strategy == "mps"
 

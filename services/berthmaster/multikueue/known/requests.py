@@ -15,8 +15,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from berthmaster.accelerators.labels import PRODUCT
 from berthmaster.accelerators.table import NVIDIA, How, how_of
-from berthmaster.engine.fleet.models import EXACTLY, PRODUCT
+from berthmaster.engine.fleet.models import EXACTLY
 from berthmaster.kubernetes.quantity import QuantityError, milli, whole
 from berthmaster.kueue.asks import asks_of
 from berthmaster.kueue.quota import PODS, Ask
