@@ -23,9 +23,9 @@ from berthmaster.messages.telemetry import NodeTelemetry
 from berthmaster.messages.workload import Submitted, WorkloadEvent
 from tests.simulation.clockwork import Clockwork, Process, Work
 from tests.simulation.faults import Faults
+from tests.simulation.pace import Pace
 
 SETTLE_LIMIT_S: Final = 10.0  # after it nobody knows, as in bus/log.py
-LEASE_TTL_S: Final = 6.0
 ACK_WAIT_S: Final = 10.0
 HINTS: Final = ("placed", "cancel_requested", "evicted", "failed")
 
@@ -185,9 +185,10 @@ def _kind(event: object) -> str:
 class Bus:
     """One server, or three that act as one."""
 
-    def __init__(self, clock: Clockwork, seed: int, faults: Faults) -> None:
+    def __init__(self, clock: Clockwork, seed: int, faults: Faults, pace: Pace) -> None:
         self.clock = clock
         self.faults = faults
+        self.pace = pace
         self.chance = random.Random(f"{seed}/bus")
         self.log = Stream()
         self.fleet = Stream()
@@ -394,7 +395,7 @@ class Bus:
         holder, life, until_s = self.lease
         mine = (holder, life) == (process.name, process.life)
         if mine or self.clock.now_s >= until_s:
-            self.lease = (process.name, process.life, self.clock.now_s + LEASE_TTL_S)
+            self.lease = (process.name, process.life, self.clock.now_s + self.pace.lease_ttl_s)
             return True
         return False
 

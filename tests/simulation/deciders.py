@@ -26,11 +26,8 @@ POLICY: Final = Policy(
 )
 DUE: Final = msgspec.structs.replace(POLICY, order="due", reservations=2, backfill=0.8)
 DUE_SPEED: Final = 600.0  # what is not said lasts minutes, and now and then hours
-LEASE_S: Final = 2.0  # between two looks at the lease
-SNAPSHOT_S: Final = 25.0
 REREAD_S: Final = 0.25
 BEHIND_LIMIT_S: Final = 1.0
-LONGEST_SLEEP_S: Final = 5.0
 _SNAPSHOTS: Final = msgspec.msgpack.Decoder(Snapshot)
 STREAMS: Final = 3
 
@@ -69,7 +66,7 @@ class Decider(Process):
         )
         Follower(self.bus, self.bus.control, self, self._on_control, self._caught_up)
         self.later(0.1, self._renew)
-        self.later(SNAPSHOT_S, self._snapshot)
+        self.later(self.bus.pace.snapshot_s, self._snapshot)
 
     # Messages
 
@@ -145,7 +142,7 @@ class Decider(Process):
         if self._committing:
             return
         sleep_s = self.core.wake_at_s() - self.now()
-        self._alarm(max(0.2, min(LONGEST_SLEEP_S, sleep_s)))
+        self._alarm(max(0.2, min(self.bus.pace.longest_sleep_s, sleep_s)))
         if self._missing or not self.may_decide:
             return
         if self.core.behind:
@@ -195,9 +192,9 @@ class Decider(Process):
     def _renew(self) -> None:
         if self.bus.try_lease(self):
             self._stir()
-        self.later(LEASE_S, self._renew)
+        self.later(self.bus.pace.lease_s, self._renew)
 
     def _snapshot(self) -> None:
-        self.later(SNAPSHOT_S, self._snapshot)
+        self.later(self.bus.pace.snapshot_s, self._snapshot)
         if not self._missing and self.bus.holds_lease(self) and not self.cut:
             self.bus.snapshot = msgspec.msgpack.encode(snapshot_of(self.core.know))

@@ -96,7 +96,7 @@ class Front(Process):
             lambda: self._tell(QueuesKnown()),
             last_values=True,
         )
-        self.later(1.0, self._tick)
+        self.later(self.bus.pace.gateway_tick_s, self._tick)
 
     def request(
         self, tenant: str | None, verb: str, data: bytes, answer: Callable[[ApiReply], None]
@@ -125,7 +125,7 @@ class Front(Process):
             self._tell(QueueSet(setting=message.body, sequence=message.sequence))
 
     def _tick(self) -> None:
-        self.later(1.0, self._tick)
+        self.later(self.bus.pace.gateway_tick_s, self._tick)
         self._tell(Tick())
 
     def _tell(self, event: Event) -> None:

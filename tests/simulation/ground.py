@@ -4,6 +4,8 @@ import random
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+import msgspec
+
 from berthmaster.emulator.disturbance import Nature
 from berthmaster.emulator.fleets import ClusterSpec, NodeSpec
 from berthmaster.executor.core import Executor
@@ -16,6 +18,7 @@ from tests.simulation.deciders import DUE, DUE_SPEED, POLICY, Decider
 from tests.simulation.faults import Faults
 from tests.simulation.front import Front, Person
 from tests.simulation.judge import Judge
+from tests.simulation.pace import FAST, Pace
 from tests.simulation.scoring import Scoring
 from tests.simulation.sites import Site
 
@@ -33,18 +36,26 @@ class Parts(NamedTuple):
 class Ground:
     """All that is there before anything happens."""
 
-    def __init__(self, seed: int, without: Iterable[str] = (), parts: Parts = Parts()) -> None:  # noqa: B008
+    def __init__(
+        self,
+        seed: int,
+        without: Iterable[str] = (),
+        parts: Parts = Parts(),  # noqa: B008
+        pace: Pace = FAST,
+    ) -> None:
         self.seed = seed
+        self.pace = pace
         self.chance = random.Random(f"{seed}/world")
         self.faults = Faults(seed, without)
         self.clock = Clockwork()
         self.judge = Judge(self.clock)
-        self.bus = Bus(self.clock, seed, self.faults)
+        self.bus = Bus(self.clock, seed, self.faults, pace)
         self.bus.on_stored = self.judge.on_stored
         self.plan: list[str] = []
-        self.calm_at_s = START_S + self.chance.choice((60.0, 150.0, 300.0))
+        self.calm_at_s = START_S + pace.longer * self.chance.choice((60.0, 150.0, 300.0))
         self.sites = [self._site(number, parts) for number in range(self.chance.choice((2, 3, 4)))]
-        self.policy = DUE if self.faults.has("due") else POLICY
+        policy = DUE if self.faults.has("due") else POLICY
+        self.policy = msgspec.structs.replace(policy, stale_after_s=pace.stale_after_s)
         self.deciders = [Decider(self.bus, f"resolver-{n}", self.policy) for n in (1, 2)]
         for decider in self.deciders:
             decider.core_type = parts.resolver
@@ -73,17 +84,18 @@ class Ground:
             for n in range(chance.choice((1, 2, 3)))
         )
         has = self.faults.has
+        longer = self.pace.longer
         nature = Nature(
             seed=self.seed * 10 + number,
-            speed=DUE_SPEED if has("due") else 1.0,
+            speed=DUE_SPEED / longer if has("due") else 1.0,
             failure_share=0.15 if has("pods_fail") else 0.0,
             start_delay_s=chance.choice((0.0, 0.0, 3.0)),
             foreign_share=0.25 if has("foreign") else 0.0,
-            foreign_duration_s=60.0,
-            gpu_deaths_per_hour=8.0 if has("gpus_die") else 0.0,
-            gpu_repair_s=60.0,
-            node_flaps_per_hour=20.0 if has("nodes_flap") else 0.0,
-            flap_s=20.0,
+            foreign_duration_s=60.0 * longer,
+            gpu_deaths_per_hour=8.0 / longer if has("gpus_die") else 0.0,
+            gpu_repair_s=60.0 * longer,
+            node_flaps_per_hour=20.0 / longer if has("nodes_flap") else 0.0,
+            flap_s=20.0 * longer,
         )
         site = Site(self.bus, self.judge, ClusterSpec(name, "eu", nodes), nature)
         site.core_type = parts.executor

@@ -1,8 +1,11 @@
 """What befalls the services of one world, when, and for how long."""
 
 from collections.abc import Callable
+from functools import partial
+from typing import Final
 
 from berthmaster.lifecycle.fold import Workload
+from tests.simulation.bus import Message
 from tests.simulation.clockwork import START_S, Process
 from tests.simulation.deciders import Decider
 from tests.simulation.front import TENANT
@@ -10,11 +13,16 @@ from tests.simulation.lies import lie
 from tests.simulation.people import Peopled
 from tests.simulation.sites import Site
 
+Begin = Callable[[Process, float], None]
+EVENTS_A_JOB: Final = 8  # of the log, decisions among them
+
 
 class Haunted(Peopled):
     """A world in which things go wrong."""
 
     def _misfortunes(self) -> None:
+        self._strikes: dict[int, list[tuple[str, Begin, Process, float]]] = {}
+        self.bus.on_stored = self._on_stored
         for process in self.processes:
             self.clock.at(START_S + self.chance.random(), process.start)
         span_s = self.calm_at_s - START_S
@@ -28,15 +36,34 @@ class Haunted(Peopled):
                 lasts_s = dice.choice((0.5, 5.0, 30.0, 120.0, 300.0)) * dice.random()
                 if kind == "partition" and dice.random() < 0.03:
                     lasts_s = 7200.0
-                self.calm_at_s = max(self.calm_at_s, at_s + lasts_s)
-                self.note_misfortune(at_s, kind, process, lasts_s)
-                begin = getattr(self, f"_begin_{kind}")
-                self.clock.at(at_s, lambda b=begin, p=process, s=lasts_s: b(p, s))  # type: ignore[misc]
+                if self.pace.strikes_at_events:
+                    lasts_s *= dice.choice((1.0, self.pace.longer))
+                self._befalls(kind, process, at_s, lasts_s)
         if self.faults.has("lies"):
             dice = self.faults.dice("lies")
             for _ in range(dice.choice((5, 20, 60))):
                 self.clock.at(START_S + span_s * dice.random(), self._lie)
         self.clock.at(self.calm_at_s + 0.01, self._calm)
+
+    def _befalls(self, kind: str, process: Process, at_s: float, lasts_s: float) -> None:
+        """At that time, or when the log has a length that is drawn, where the pace wants it."""
+        begin: Begin = getattr(self, f"_begin_{kind}")
+        dice = self.faults.dice(kind)
+        if self.pace.strikes_at_events and dice.random() < self.pace.strikes_at_events:
+            length = dice.randrange(EVENTS_A_JOB * self.jobs)
+            self._strikes.setdefault(length, []).append((kind, begin, process, lasts_s))
+            return
+        self.calm_at_s = max(self.calm_at_s, at_s + lasts_s)
+        self.note_misfortune(at_s, kind, process, lasts_s)
+        self.clock.at(at_s, lambda: begin(process, lasts_s))
+
+    def _on_stored(self, message: Message) -> None:
+        self.judge.on_stored(message)
+        for kind, begin, process, lasts_s in self._strikes.pop(self.bus.log.end, ()):
+            if not self.faults.quiet:
+                self.calm_at_s = max(self.calm_at_s, self.clock.now_s + lasts_s)
+                self.note_misfortune(self.clock.now_s, kind, process, lasts_s)
+                self.clock.after(0.0, partial(begin, process, lasts_s))
 
     def _lie(self) -> None:
         dice = self.faults.dice("lies")
@@ -119,6 +146,9 @@ class Haunted(Peopled):
 
     def _calm(self) -> None:
         """Faults are over; what was hit recovers."""
+        if self.clock.now_s < self.calm_at_s:  # something struck late
+            self.clock.at(self.calm_at_s + 0.01, self._calm)
+            return
         self.faults.quiet = True
         self.judge.note("fate", "no more faults")
         for process in self.processes:

@@ -1,11 +1,15 @@
 """What people ask for in one world: jobs, cancels, new priorities, operators' orders."""
 
+from typing import Final
+
 from berthmaster.lifecycle.fold import key
 from berthmaster.messages.api import ApiReply, Refusal, SubmitReply
 from tests.simulation.clockwork import START_S
 from tests.simulation.deciders import DUE_SPEED
 from tests.simulation.front import TENANT
 from tests.simulation.ground import Ground
+
+SOON_S: Final = 10.0  # while it is placed and claimed
 
 
 class Peopled(Ground):
@@ -14,7 +18,8 @@ class Peopled(Ground):
     def _people(self) -> None:
         chance = self.chance
         span_s = self.calm_at_s - START_S
-        for number in range(chance.choice((4, 8, 16))):
+        self.jobs = chance.choice((4, 8, 16))
+        for number in range(self.jobs):
             body = self._request(number)
             at_s = START_S + span_s * 0.8 * chance.random()
             self.clock.at(at_s, lambda b=body: self._submit(b))  # type: ignore[misc]
@@ -23,7 +28,8 @@ class Peopled(Ground):
 
     def _request(self, number: int) -> dict[str, object]:
         chance = self.chance
-        deadline_s = self.faults.dice("deadlines").choice((None, 20.0, 60.0))
+        longer = self.pace.longer
+        deadline_s = self.faults.dice("deadlines").choice((None, 20.0 * longer, 60.0 * longer))
         shapes: tuple[dict[str, object], ...] = (
             {"gpus": 1},
             {"gpus": 1},
@@ -43,7 +49,7 @@ class Peopled(Ground):
             "id": f"job-{number}",
             "pod_sets": pod_sets,
             "priority": chance.choice((0, 0, 5)),
-            "expected_duration_s": self._says(chance.choice((2.0, 15.0, 50.0, 120.0))),
+            "expected_duration_s": self._says(longer * chance.choice((2.0, 15.0, 50.0, 120.0))),
             "max_evictions": chance.choice((0, 1, 3, 10)),
         }
         queue = chance.choice(("default", "team"))
@@ -59,7 +65,11 @@ class Peopled(Ground):
         """What it says of how long it takes."""
         if not self.faults.has("due"):
             return lasts_s
-        return DUE_SPEED * lasts_s if self.faults.dice("due").random() < 0.5 else None
+        return (
+            DUE_SPEED / self.pace.longer * lasts_s
+            if self.faults.dice("due").random() < 0.5
+            else None
+        )
 
     def _submit(self, body: dict[str, object]) -> None:
         name = key(TENANT, str(body["id"]))
@@ -83,6 +93,8 @@ class Peopled(Ground):
             if not self.faults.has(kind) or dice.random() > share:
                 continue
             when_s = at_s + span_s * 0.3 * dice.random()
+            if self.pace.strikes_at_events and dice.random() < self.pace.strikes_at_events:
+                when_s = at_s + SOON_S * dice.random()
             for _ in range(dice.choice((1, 1, 3))):
                 body: dict[str, object] = {"id": name}
                 if kind == "reprioritize":

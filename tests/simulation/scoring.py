@@ -1,7 +1,5 @@
 """Drives the scorer's core as its shell does: facts and telemetry in, scores out."""
 
-from typing import Final
-
 from berthmaster.messages.fleet import ClusterScore
 from berthmaster.messages.telemetry import NodeTelemetry
 from berthmaster.scorer.core import Scorer
@@ -11,10 +9,19 @@ from berthmaster.scorer.rules import ScoringRules
 from tests.simulation.bus import Bus, Follower, Message
 from tests.simulation.clockwork import Process
 from tests.simulation.mirror import Mirror
+from tests.simulation.pace import Pace
 
-RULES: Final = ScoringRules(
-    stale_after_s=20, withdraw_after_s=60, refresh_s=20, window_s=0.1, dead_band=5, retry_s=2
-)
+
+def rules(pace: Pace) -> ScoringRules:
+    """Of the scorer in a world of this pace."""
+    return ScoringRules(
+        stale_after_s=pace.score_stale_after_s,
+        withdraw_after_s=pace.score_withdraw_after_s,
+        refresh_s=pace.score_stale_after_s,
+        window_s=0.1,
+        dead_band=5,
+        retry_s=2,
+    )
 
 
 class Scoring(Process):
@@ -23,12 +30,12 @@ class Scoring(Process):
     def __init__(self, bus: Bus) -> None:
         super().__init__(bus.clock, "scorer")
         self.bus = bus
-        self.core = Scorer(RULES)
+        self.core = Scorer(rules(bus.pace))
         bus.listeners.append((self, self._on_telemetry))
 
     def boot(self) -> None:
         """Read the facts, then lead."""
-        self.core = Scorer(RULES)
+        self.core = Scorer(rules(self.bus.pace))
         self._wake_s = float("inf")
         self._alarms = 0
         mirror = Mirror(self._on_fact)

@@ -33,10 +33,8 @@ from tests.simulation.bus import Bus, Consumer, Message, recorded
 from tests.simulation.clockwork import Process
 from tests.simulation.judge import Judge
 
-ALIVE_S: Final = 5.0
 REPORT_S: Final = 0.5
 RETRY_S: Final = 1.0
-TELEMETRY_S: Final = 10.0
 
 
 class Site(Process):
@@ -213,8 +211,9 @@ class Site(Process):
         ]
         self._turn = 0
         self.later(0.01, self._choose_epoch)
-        self.later(ALIVE_S * self.chance.random(), self._alive)
-        self.later(TELEMETRY_S * self.chance.random(), self._measure)
+        pace = self.bus.pace
+        self.later(pace.alive_s * self.chance.random(), self._alive)
+        self.later(pace.telemetry_s * self.chance.random(), self._measure)
 
     def _choose_epoch(self) -> None:
         if self.cut:
@@ -272,25 +271,26 @@ class Site(Process):
             self.later(delay_s, self._look)
 
     def _alive(self) -> None:
-        self.later(ALIVE_S, self._alive)
+        self.later(self.bus.pace.alive_s, self._alive)
         if self._behind or self.cut or not self._epoch:
             return
         fact = ClusterAlive(
             cluster=self.spec.name,
             stamp=self._stamp(),
             observed_at_s=self.now(),
-            interval_s=ALIVE_S,
+            interval_s=self.bus.pace.alive_s,
         )
         self._put("alive", fact, lambda _: None)
 
     def _measure(self) -> None:
-        self.later(TELEMETRY_S, self._measure)
+        period_s = self.bus.pace.telemetry_s
+        self.later(period_s, self._measure)
         self._turn += 1
         for model in self._models:
             told = model.telemetry(
                 epoch=int(self.now() * 1000),
                 counter=self._turn,
                 now_s=self.now(),
-                interval_s=TELEMETRY_S,
+                interval_s=period_s,
             )
             self.bus.publish(self, told)

@@ -19,14 +19,12 @@ from tests.simulation.ground import Parts
 from tests.simulation.judge import Broken, Finding
 from tests.simulation.mirror import Mirror
 from tests.simulation.misfortunes import Haunted
+from tests.simulation.pace import FAST, Pace
 from tests.simulation.seen import decided
 
 SAME: Final = "every reader folds the same"
 STORY_CHARS: Final = 420
-LOOK_S: Final = 20.0
 LOOKS_IN_A_ROW: Final = 3
-READERS_S: Final = 3.0
-CALM_S: Final = 1500.0  # after the last fault, by then everything must have settled
 
 
 class Outcome(NamedTuple):
@@ -46,22 +44,29 @@ class Outcome(NamedTuple):
 class World(Haunted):
     """Everything that one seed has."""
 
-    def __init__(self, seed: int, without: Iterable[str] = (), parts: Parts = Parts()) -> None:  # noqa: B008
-        super().__init__(seed, without, parts)
+    def __init__(
+        self,
+        seed: int,
+        without: Iterable[str] = (),
+        parts: Parts = Parts(),  # noqa: B008
+        pace: Pace = FAST,
+    ) -> None:
+        super().__init__(seed, without, parts, pace)
         self._overlooked: Counter[str] = Counter()
         self._people()
         self._misfortunes()
-        self.clock.after(READERS_S, self._look_at_readers)
+        self.clock.after(self.pace.readers_s, self._look_at_readers)
 
     def run(self) -> Outcome:
         """Until all is settled, or something is found."""
         finding: Finding | None = None
         try:
-            self.clock.run(self.calm_at_s + 1.0)
-            limit_s = self.calm_at_s + CALM_S
+            while self.clock.now_s < self.calm_at_s + 1.0:  # something may strike late
+                self.clock.run(self.calm_at_s + 1.0)
+            limit_s = self.calm_at_s + self.pace.calm_s
             why = "not looked at"
             while self.clock.now_s < max(limit_s, self._longest_s()):
-                self.clock.run(self.clock.now_s + LOOK_S)
+                self.clock.run(self.clock.now_s + self.pace.look_s)
                 why = self.unsettled() or self._could_run()
                 if not why:
                     break
@@ -127,7 +132,7 @@ class World(Haunted):
         }
         groups = [g for site in self.sites for g in site.cluster.world.groups.values()]
         ends_s = [g.made.ends_s for g in groups if g.phase in ALIVE and g.attempt in running]
-        return max(ends_s, default=0.0) + LOOK_S
+        return max(ends_s, default=0.0) + self.pace.look_s
 
     def unsettled(self) -> str:
         """What is still under way, or ""."""
@@ -149,7 +154,7 @@ class World(Haunted):
     def _look_at_readers(self) -> None:
         """Now and then, at those who have read everything."""
         self._check_readers()
-        self.clock.after(READERS_S, self._look_at_readers)
+        self.clock.after(self.pace.readers_s, self._look_at_readers)
 
     def _check_readers(self) -> None:
         """Every reader folds the same."""
@@ -242,17 +247,22 @@ class World(Haunted):
         )
 
 
-def run(seed: int, without: Iterable[str] = (), parts: Parts = Parts()) -> Outcome:  # noqa: B008
+def run(
+    seed: int,
+    without: Iterable[str] = (),
+    parts: Parts = Parts(),  # noqa: B008
+    pace: Pace = FAST,
+) -> Outcome:
     """One seed."""
-    return World(seed, without, parts).run()
+    return World(seed, without, parts, pace).run()
 
 
-def reduced(outcome: Outcome, parts: Parts = Parts()) -> Outcome:  # noqa: B008
+def reduced(outcome: Outcome, parts: Parts = Parts(), pace: Pace = FAST) -> Outcome:  # noqa: B008
     """The same finding with as few kinds of faults as leaving out one by one can tell."""
     rule = outcome.finding.rule if outcome.finding is not None else ""
     without: set[str] = set()
     for kind in outcome.kinds:
-        fewer = run(outcome.seed, {*without, kind}, parts)
+        fewer = run(outcome.seed, {*without, kind}, parts, pace)
         if fewer.finding is not None and fewer.finding.rule == rule:
             without.add(kind)
             outcome = fewer
