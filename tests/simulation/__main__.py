@@ -1,9 +1,11 @@
-"""Tells the story of a seed: python -m tests.simulation SEED [--without KIND,KIND] [--whole]."""
+"""Tells the story of a seed: python -m tests.simulation SEED [--pace slow] [--without KIND,KIND]
+[--whole]."""
 
 import argparse
 import sys
 
 from tests.simulation.faults import KINDS
+from tests.simulation.pace import PACES
 from tests.simulation.world import reduced, run
 
 
@@ -12,12 +14,14 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("seed", type=int)
     parser.add_argument("--without", default="", help=f"kinds of faults, of {', '.join(KINDS)}")
+    parser.add_argument("--pace", default="fast", choices=PACES, help="see pace.py")
     parser.add_argument("--whole", action="store_true", help="do not look for fewer faults")
     args = parser.parse_args(argv)
     without = [kind for kind in args.without.split(",") if kind]
     if unknown := sorted(set(without) - set(KINDS)):
         parser.error(f"no kind of fault is called {unknown[0]}; there are {', '.join(KINDS)}")
-    outcome = run(args.seed, without)
+    pace = PACES[args.pace]
+    outcome = run(args.seed, without, pace=pace)
     if outcome.finding is None:
         print(f"seed {args.seed} is clean: {outcome.events} events in {outcome.passed_s:.0f} s")
         print(f"faults: {', '.join(outcome.kinds)}")
@@ -25,7 +29,7 @@ def main(argv: list[str]) -> int:
             print(f"{count:6} {what}")
         return 0
     if not args.whole and not without:
-        outcome = reduced(outcome)
+        outcome = reduced(outcome, pace=pace)
     print("\n".join(outcome.story))
     return 1
 

@@ -141,10 +141,11 @@ class Decider(Process):
         self._turn_due = False
         if self._committing:
             return
-        sleep_s = self.core.wake_at_s() - self.now()
-        self._alarm(max(0.2, min(self.bus.pace.longest_sleep_s, sleep_s)))
+        longest_s = self.bus.pace.longest_sleep_s
         if self._missing or not self.may_decide:
+            self._alarm(longest_s)  # what changes that stirs it
             return
+        self._alarm(max(0.2, min(longest_s, self.core.wake_at_s() - self.now())))
         if self.core.behind:
             self._behind_since_s = self._behind_since_s or self.clock.now_s
             if self.clock.now_s - self._behind_since_s > BEHIND_LIMIT_S:

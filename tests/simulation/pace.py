@@ -24,6 +24,7 @@ class Pace(NamedTuple):
     score_withdraw_after_s: float = 60.0
     lease_s: float = 2.0  # between two looks at it
     lease_ttl_s: float = 6.0
+    retry_s: float = 1.0  # of facts that could not be stored
     snapshot_s: float = 25.0
     longest_sleep_s: float = 5.0  # of a decider
     gateway_tick_s: float = 1.0
@@ -35,19 +36,21 @@ class Pace(NamedTuple):
 
 FAST: Final = Pace()
 SLOW: Final = Pace(
-    longer=120.0,
+    longer=60.0,
     alive_s=300.0,
-    telemetry_s=1200.0,
+    telemetry_s=600.0,
     stale_after_s=900.0,
     score_stale_after_s=1200.0,
     score_withdraw_after_s=3600.0,
-    lease_s=100.0,
-    lease_ttl_s=300.0,
+    lease_s=120.0,
+    lease_ttl_s=360.0,
+    retry_s=60.0,
     snapshot_s=1500.0,
     longest_sleep_s=300.0,
     gateway_tick_s=30.0,
-    readers_s=360.0,
-    look_s=2400.0,
-    calm_s=180_000.0,
+    readers_s=180.0,
+    look_s=1200.0,
+    calm_s=90_000.0,
     strikes_at_events=0.5,
 )
+PACES: Final = {"fast": FAST, "slow": SLOW}

@@ -20,7 +20,7 @@ def rules(pace: Pace) -> ScoringRules:
         refresh_s=pace.score_stale_after_s,
         window_s=0.1,
         dead_band=5,
-        retry_s=2,
+        retry_s=2 * pace.retry_s,
     )
 
 
@@ -43,7 +43,7 @@ class Scoring(Process):
 
     def _lead(self) -> None:
         if self.cut:
-            self.later(1.0, self._lead)
+            self.later(self.bus.pace.retry_s, self._lead)
             return
         scores = [m for s, m in self.bus.fleet.last.items() if s.endswith("/score")]
         last = max((m.body.stamp.epoch for m in scores), default=0)

@@ -34,7 +34,7 @@ from tests.simulation.clockwork import Process
 from tests.simulation.judge import Judge
 
 REPORT_S: Final = 0.5
-RETRY_S: Final = 1.0
+READ_AGAIN_S: Final = 1.0
 
 
 class Site(Process):
@@ -153,7 +153,7 @@ class Site(Process):
         def done(story: list[Message] | None) -> None:
             if story is None:
                 self.later(
-                    RETRY_S,
+                    READ_AGAIN_S,
                     lambda: self.when_healed(lambda: self.feed(lambda: self._reload(step))),
                 )
                 return
@@ -217,7 +217,7 @@ class Site(Process):
 
     def _choose_epoch(self) -> None:
         if self.cut:
-            self.later(RETRY_S, self._choose_epoch)
+            self.later(self.bus.pace.retry_s, self._choose_epoch)
             return
         self._epoch = self.bus.epoch(f"{self.spec.name}/", self.now())
         fact = profile(self.spec, self._stamp(), self.now())
@@ -257,7 +257,7 @@ class Site(Process):
                 self._coalescer.mark({node: True})
             if not self._sending:
                 self._behind = failed[0]
-                self._again(RETRY_S if failed[0] else REPORT_S)
+                self._again(self.bus.pace.retry_s if failed[0] else REPORT_S)
 
         for node in due:
             fact = self._reports.report(node, self._stamp(), self.now())

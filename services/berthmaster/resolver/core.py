@@ -63,6 +63,7 @@ class Resolver:
         self._appending: dict[str, tuple[Key, int]] = {}  # and the event that it follows on
         self._refusals = Refusals()
         self._ended_at_s = float("-inf")  # when endings were looked for last
+        self._decided_at_s = float("-inf")  # when something to decide was looked for last
         self._looked_at = -1  # the growth at the last look that found nothing more
         self._arrived = False  # something queued since then
         self._commit_limit: int | None = None  # lowered while plans turn out too large
@@ -191,6 +192,7 @@ class Resolver:
         """The next commit, or None if there is nothing to decide, or not now."""
         if self.pending is not None or self.behind or self.blind:
             return None
+        self._decided_at_s = now_s
         know, refusals, policy = self.know, self._refusals, self.policy
         refusals.look(know.chain.sequence, know.open, now_s)
         know.suspend(refusals.suspended(now_s))
@@ -264,11 +266,12 @@ class Resolver:
         oldest = next(iter(know.derived.unclaimed.values()), None)
         if oldest is not None:
             times.append(oldest + policy.claim_timeout_s)
-        times += [
+        over_s = (
             c.unclaimed_at_s + policy.avoid_s
             for c in know.clusters.known()
             if c.unclaimed_at_s is not None and know.derived.lines
-        ]
+        )
+        times += [at_s for at_s in over_s if at_s > self._decided_at_s]  # else it was looked at
         for name, at_s in know.derived.deadlines.items():
             cluster = know.clusters.peek(know.open[name].cluster)
             silent_at_s = cluster.alive_at_s + policy.stale_after_s

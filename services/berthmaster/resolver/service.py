@@ -292,8 +292,11 @@ class Shell:
         know.view.fleet_sequence = max(know.view.fleet_sequence, self._fleet.sequence)
 
     async def _sleep(self) -> None:
-        """Until something stirs the core, or the time that it named has come."""
-        pause_s = max(0.01, min(LONGEST_SLEEP_S, self.core.wake_at_s() - self._conn.now()))
+        """Until something stirs the core, or the time that it named has come. Whoever may not
+        decide is stirred when it may: that time means nothing to it."""
+        pause_s = LONGEST_SLEEP_S
+        if self._is_deciding:
+            pause_s = max(0.01, min(pause_s, self.core.wake_at_s() - self._conn.now()))
         await set_within(pause_s, self._stir)
         self._stir.clear()
 

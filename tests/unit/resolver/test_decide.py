@@ -223,6 +223,18 @@ def test_the_only_cluster_gets_another_chance_after_its_pause(world: World) -> N
     assert world.resolver.know.clusters.get("c1").unclaimed_at_s is None
 
 
+def test_a_pause_that_is_over_keeps_nobody_awake(world: World) -> None:
+    world.submit(job(clusters=("c1",)))
+    world.settle()
+    world.now_s += 10
+    world.fact(alive("c1", counter=2))
+    world.settle()  # withdrawn
+    world.control(Cordon(cluster="c1", cordoned=True, reason="firmware"))
+    world.now_s += 30
+    assert world.settle() == []
+    assert world.resolver.wake_at_s() == float("inf")  # until something happens
+
+
 def test_what_is_claimed_and_silent_is_left_alone_for_ever(world: World) -> None:
     name = world.submit(job())
     world.settle()
