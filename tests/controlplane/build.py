@@ -7,6 +7,8 @@ next one could mistake for a program.
 
     python -m tests.controlplane.build
         builds what is missing
+    python -m tests.controlplane.build kubelet
+        builds the kubelet, which only tests that are root can run: 5 minutes more
     python -m tests.controlplane.build -- COMMAND…
         the same, then runs COMMAND; where nothing can be built it runs too, the reason in
         BERTH_CONTROLPLANE_MISSING (set beforehand, nothing is built and that is the reason)
@@ -49,7 +51,11 @@ SOURCES: Final[Mapping[str, tuple[str, str]]] = {
     "kube-scheduler": ("kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler"),
     "kwok": ("kwok", "sigs.k8s.io/kwok/cmd/kwok"),
 }
+# Has a module and a folder in the cache of its own, so that nobody waits for it who is not root.
 MODULES: Final = tuple(dict.fromkeys(module for module, _ in SOURCES.values()))
+KUBELET: Final[Mapping[str, tuple[str, str]]] = {
+    "kubelet": ("kubelet", "k8s.io/kubernetes/cmd/kubelet"),
+}
 ONE_BUILD_LIMIT_S: Final = 3600.0
 LOCK_LIMIT_S: Final = 2 * 3600.0
 MISSING: Final = "BERTH_CONTROLPLANE_MISSING"
@@ -91,54 +97,78 @@ def cache_root(environment: Mapping[str, str]) -> Path:
     return usual / "berthmaster" / "controlplane"
 
 
-def cache_key(sources: Path = HERE) -> str:
+def cache_key(sources: Path = HERE, programs: Mapping[str, tuple[str, str]] = SOURCES) -> str:
     """Changes whenever something else would come out of the build."""
-    digest = hashlib.sha256(repr((FLAGS, dict(SOURCES))).encode())
-    for module in MODULES:
+    digest = hashlib.sha256(repr((FLAGS, dict(programs))).encode())
+    for module in dict.fromkeys(module for module, _ in programs.values()):
         for name in ("go.mod", "go.sum"):
             digest.update((sources / module / name).read_bytes())
     return digest.hexdigest()[:16]
 
 
-def given(environment: Mapping[str, str]) -> dict[str, Path]:
+def given(
+    environment: Mapping[str, str], programs: Mapping[str, tuple[str, str]] = SOURCES
+) -> dict[str, Path]:
     """The programs that KUBEBUILDER_ASSETS has. Raises Unavailable if it names no folder."""
     folder = environment.get("KUBEBUILDER_ASSETS")
     if not folder:
         return {}
     if not Path(folder).is_dir():
         raise Unavailable(f"KUBEBUILDER_ASSETS names {folder!r}, which is no folder")
-    return _present(Path(folder))
+    return _present(Path(folder), programs)
 
 
 def find(environment: Mapping[str, str] = os.environ) -> Programs:
     """The programs, without building. Raises Unavailable, naming what is missing and what to do."""
     if reason := environment.get(MISSING):
         raise Unavailable(reason)
-    paths = _present(cache_root(environment) / cache_key()) | given(environment)
+    paths = _present(cache_root(environment) / cache_key(), SOURCES) | given(environment)
     if lacking := [name for name in SOURCES if name not in paths]:
         hint = f"not built yet: {', '.join(lacking)}; `{BUILD_COMMAND}` does it in about 13 minutes"
         raise Unavailable(hint if _find_go(environment) else _no_go(lacking))
     return Programs.of(paths)
 
 
+def find_kubelet(environment: Mapping[str, str] = os.environ) -> Path:
+    """The kubelet, without building. Raises Unavailable, saying what to do."""
+    folder = cache_root(environment) / cache_key(programs=KUBELET)
+    found = _present(folder, KUBELET) | given(environment, KUBELET)
+    if "kubelet" not in found:
+        raise Unavailable(f"not built yet: kubelet; `{BUILD_COMMAND} kubelet` does it in 5 minutes")
+    return found["kubelet"]
+
+
 def build(environment: Mapping[str, str] = os.environ) -> Programs:
     """The programs, after building what is missing. Raises Unavailable and BuildFailed."""
+    return Programs.of(_built(SOURCES, environment))
+
+
+def build_kubelet(environment: Mapping[str, str] = os.environ) -> Path:
+    """The kubelet, built if need be. Raises Unavailable and BuildFailed."""
+    return _built(KUBELET, environment)["kubelet"]
+
+
+def _built(
+    programs: Mapping[str, tuple[str, str]], environment: Mapping[str, str]
+) -> dict[str, Path]:
     if reason := environment.get(MISSING):
         raise Unavailable(reason)
-    assets = given(environment)
-    folder = cache_root(environment) / cache_key()
-    wanted = [name for name in SOURCES if name not in assets]
+    assets = given(environment, programs)
+    folder = cache_root(environment) / cache_key(programs=programs)
+    wanted = {name: source for name, source in programs.items() if name not in assets}
     if assets:
         _say(f"KUBEBUILDER_ASSETS gives {', '.join(assets)}")
-    if [name for name in wanted if name not in _present(folder)]:
+    if wanted.keys() - _present(folder, wanted).keys():
         folder.mkdir(parents=True, exist_ok=True)
         with _only_one(folder / "lock"):
             _build_missing(wanted, folder, environment)  # looks again: another may have done it
-    return Programs.of(_present(folder) | assets)
+    return _present(folder, programs) | assets
 
 
-def _build_missing(wanted: list[str], folder: Path, environment: Mapping[str, str]) -> None:
-    missing = [name for name in wanted if name not in _present(folder)]
+def _build_missing(
+    wanted: Mapping[str, tuple[str, str]], folder: Path, environment: Mapping[str, str]
+) -> None:
+    missing = [name for name in wanted if name not in _present(folder, wanted)]
     if not missing:
         return
     for left_over in folder.glob(f"{_UNFINISHED}*"):
@@ -146,10 +176,10 @@ def _build_missing(wanted: list[str], folder: Path, environment: Mapping[str, st
     go = _find_go(environment)
     if go is None:
         raise Unavailable(_no_go(missing))
-    _say(f"compiling {', '.join(missing)}; from nothing that takes about 13 minutes on two cores")
+    _say(f"compiling {', '.join(missing)}; all of it takes about 13 minutes on two cores")
     for number, name in enumerate(missing, 1):
         started_s = time.monotonic()
-        _compile(go, name, folder, environment)
+        _compile(go, name, wanted[name], folder, environment)
         took_s = time.monotonic() - started_s
         _say(f"{name} done in {took_s:.0f} s ({number} of {len(missing)})")
 
@@ -165,8 +195,10 @@ def _no_go(missing: list[str]) -> str:
     )
 
 
-def _compile(go: str, name: str, folder: Path, environment: Mapping[str, str]) -> None:
-    module, package = SOURCES[name]
+def _compile(
+    go: str, name: str, source: tuple[str, str], folder: Path, environment: Mapping[str, str]
+) -> None:
+    module, package = source
     unfinished = folder / f"{_UNFINISHED}{name}"
     argv = [go, "build", "-p", COMPILERS, *FLAGS, "-o", str(unfinished), package]
     try:
@@ -201,8 +233,8 @@ def _nicely_and_not_alone() -> Callable[[], None]:
     return between_fork_and_exec
 
 
-def _present(folder: Path) -> dict[str, Path]:
-    return {name: folder / name for name in SOURCES if os.access(folder / name, os.X_OK)}
+def _present(folder: Path, programs: Mapping[str, tuple[str, str]]) -> dict[str, Path]:
+    return {name: folder / name for name in programs if os.access(folder / name, os.X_OK)}
 
 
 @contextmanager
@@ -234,11 +266,12 @@ def _say(text: str) -> None:
 def main(argv: list[str]) -> int:
     """Build, then become the command if there is one."""
     command = argv[1:] if argv[:1] == ["--"] else []
-    if argv and not command:
-        print(f"usage: {BUILD_COMMAND} [-- COMMAND…]", file=sys.stderr)
+    kubelet = argv == ["kubelet"]
+    if argv and not command and not kubelet:
+        print(f"usage: {BUILD_COMMAND} [kubelet | -- COMMAND…]", file=sys.stderr)
         return 2
     try:
-        programs = build()
+        folder = build_kubelet().parent if kubelet else build().kube_apiserver.parent
     except Unavailable as reason:
         _say(f"none: {reason}")
         if not command:
@@ -248,7 +281,7 @@ def main(argv: list[str]) -> int:
         _say(str(error))
         return 1
     else:
-        _say(f"ready in {programs.kube_apiserver.parent}")
+        _say(f"ready in {folder}")
     if command:
         os.execvp(command[0], command)
     return 0

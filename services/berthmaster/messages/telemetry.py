@@ -25,6 +25,27 @@ class GpuProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pod_uid: str | None = None  # from the process's cgroup, where it is in a pod
 
 
+class GpuPodUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What all processes of one pod have of a GPU, together."""
+
+    pod_uid: str
+    processes: Annotated[int, Meta(ge=1)] = 1
+    memory_mib: int | None = None  # None = the driver does not say of one of them
+    sm_percent: Percent | None = None  # None = the driver says it of none of them
+
+
+class GpuHolder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A container that was given a GPU, or a part of one, as the kubelet or an exporter says it."""
+
+    namespace: str
+    pod: str
+    container: str = ""
+    resource: str = ""  # by which it was asked for; of a claim the driver
+    device: str = ""  # UUID of a MIG instance; "" = the GPU
+    claim: str = ""  # of dynamic resource allocation
+    parts: Annotated[int, Meta(ge=0)] = 0  # of a device that is handed out several times; 0 = whole
+
+
 class MigInstance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One slice of a GPU in MIG mode."""
 
@@ -32,6 +53,7 @@ class MigInstance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     profile: str  # as in nvidia.com/mig-<profile>, for example "1g.5gb"
     memory_mib: int
     memory_used_mib: int | None = None
+    utilization_percent: Percent | None = None
 
 
 class GpuReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -56,7 +78,10 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ecc_uncorrected: int | None = None
     xid: int | None = None  # the newest XID error since the agent started
     mig: tuple[MigInstance, ...] = ()
-    processes: tuple[GpuProcess, ...] = ()
+    processes: tuple[GpuProcess, ...] = ()  # those with the most memory
+    pods: tuple[GpuPodUse, ...] = ()  # whose processes are on it; those with the most memory
+    other_processes: int = 0  # that are in no pod, or whose pod is not known
+    holders: tuple[GpuHolder, ...] = ()  # who was given it
 
 
 class NodeTelemetry(
@@ -75,6 +100,7 @@ class NodeTelemetry(
     interval_s: float  # when to expect the next one
     source: TelemetrySource
     gpus: tuple[GpuReading, ...]
+    lacks: tuple[str, ...] = ()  # what cannot be told at present and why, in words for people
 
 
 # Jobs

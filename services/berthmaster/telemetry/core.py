@@ -133,6 +133,7 @@ class Agent:
         self._why = ""
         self._counters: dict[str, int] = {}
         self._told: dict[tuple[str, int], _Told] = {}
+        self._lacks: dict[str, tuple[tuple[str, ...], float]] = {}
 
     def handle(self, event: Event, now_s: float) -> list[Instruction]:
         """Take one event in; what to do about it comes out, in order."""
@@ -183,8 +184,10 @@ class Agent:
                 interval_s=self._interval_s,
                 source=self._source,
                 gpus=node.gpus,
+                lacks=node.lacks,
             )
             done.append(Publish(message))
+            self._watch_lacks(name, node.lacks, now_s, done)
             for gpu in node.gpus:
                 self._watch_health(name, gpu, now_s, done)
         return done
@@ -220,6 +223,27 @@ class Agent:
             done.append(Tell("info", "source_readable", {"source": self._source}))
         return done
 
+    def _watch_lacks(
+        self, node: str, lacks: tuple[str, ...], now_s: float, done: list[Instruction]
+    ) -> None:
+        """Tell of what cannot be read when that begins and ends; wavering, a line a minute."""
+        told, at_s = self._lacks.get(node, ((), float("-inf")))
+        kinds = tuple(_kind_of_lack(lack) for lack in lacks)
+        if kinds == told or now_s - at_s < QUIET_S:
+            return
+        self._lacks[node] = (kinds, now_s)
+        level: Literal["info", "warning"] = "warning" if lacks else "info"
+        done.append(
+            Tell(
+                level,
+                "figures_lacking" if lacks else "figures_complete",
+                {
+                    "node": node,
+                    "lacks": lacks,
+                },
+            )
+        )
+
     def _watch_health(
         self, node: str, gpu: GpuReading, now_s: float, done: list[Instruction]
     ) -> None:
@@ -235,3 +259,8 @@ class Agent:
         self._told[key] = _Told(gpu.health, now_s)
         fields = {"node": node, "index": gpu.index, "uuid": gpu.uuid, "why": gpu.health_reason}
         done.append(Tell("info" if gpu.health == "ok" else "warning", f"gpu_{gpu.health}", fields))
+
+
+def _kind_of_lack(lack: str) -> str:
+    """What is lacking, without why: the reason may be worded anew each time."""
+    return lack.partition(":")[0]

@@ -4,7 +4,7 @@ An exporter repeats a GPU's series for each pod that shares it, and in MIG mode 
 so that series are gathered by (host, gpu, instance) and never added up. A GPU that an exporter has
 told of and tells of no more is lost; a host that it tells of no more is not ours to judge, and is
 simply not reported. The exporter knows pods by name and not by uid or process, so that readings
-from here carry no processes. Pure.
+from here say who was given a GPU and carry no processes. Pure.
 """
 
 import math
@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from berthmaster.messages.telemetry import GpuReading, MigInstance
+from berthmaster.messages.telemetry import GpuHolder, GpuReading, MigInstance
 from berthmaster.telemetry.gpu_health import Signs, throttle_names, verdict
+from berthmaster.telemetry.pod_resources import merged
 from berthmaster.telemetry.source import NodeReading, SourceFailed, percent
 from berthmaster.telemetry.xid import Severity, look_up
 
@@ -54,6 +55,7 @@ _BLANK: Final = 0x7FFFFFF0
 _OF_THE_GPU: Final = WANTED - {
     GPU_UTIL, MEM_COPY_UTIL, FB_TOTAL, FB_USED, FB_FREE, FB_RESERVED, ENGINE_ACTIVE,
 }  # fmt: skip
+MAX_NAME_CHARS: Final = 253  # Kubernetes' own limit
 _NO_MORE: Final = "dcgm-exporter does not report it any more"
 
 
@@ -73,6 +75,7 @@ class _Device:
     model: str = ""
     values: dict[str, float] = field(default_factory=dict)
     instances: dict[str, "_Instance"] = field(default_factory=dict)
+    holders: set[tuple[str, str, str, str]] = field(default_factory=set)  # instance, pod …
 
 
 @dataclass
@@ -144,6 +147,8 @@ def _gather(series: Iterable[Series]) -> dict[str, dict[int, _Device]]:
         device = hosts.setdefault(host, {}).setdefault(int(labels["gpu"]), _Device())
         device.uuid = labels.get("UUID") or labels.get("uuid") or device.uuid
         device.model = labels.get("modelName") or device.model
+        if pod := _pod(labels):
+            device.holders.add((labels.get("GPU_I_ID") or "", *pod))
         if not math.isfinite(one.value) or one.value >= _BLANK:
             continue
         if number := labels.get("GPU_I_ID"):
@@ -156,6 +161,16 @@ def _gather(series: Iterable[Series]) -> dict[str, dict[int, _Device]]:
         else:
             device.values[one.name] = one.value
     return hosts
+
+
+def _pod(labels: Mapping[str, str]) -> tuple[str, str, str] | None:
+    """(namespace, pod, container) that a series is about; the second names are older ones."""
+    pod = labels.get("pod") or labels.get("pod_name") or ""
+    namespace = labels.get("namespace") or labels.get("pod_namespace") or ""
+    container = labels.get("container") or labels.get("container_name") or ""
+    names = (namespace, pod, container)
+    told = bool(pod and namespace) and max(map(len, names)) <= MAX_NAME_CHARS
+    return names if told else None
 
 
 def _pick(hosts: Mapping[str, dict[int, _Device]], node: str) -> dict[int, _Device]:
@@ -212,6 +227,15 @@ def _reading(index: int, device: _Device, known: _Known, now_s: float) -> GpuRea
             _mig(device.uuid, number, instance)
             for number, instance in sorted(device.instances.items())
         ),
+        holders=merged(
+            GpuHolder(
+                namespace=namespace,
+                pod=pod,
+                container=container,
+                device=f"{device.uuid}/{number}" if number else "",
+            )
+            for number, namespace, pod, container in sorted(device.holders)
+        ),
     )
 
 
@@ -226,6 +250,7 @@ def _mig(uuid: str, number: str, instance: _Instance) -> MigInstance:
         profile=instance.profile,
         memory_mib=total_mib,
         memory_used_mib=_whole(instance.values.get(FB_USED)),
+        utilization_percent=_utilization(instance.values),
     )
 
 

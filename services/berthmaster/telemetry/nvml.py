@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from berthmaster.telemetry.cgroup import MAX_CHARS
 from berthmaster.telemetry.nvml_driver import (
     Handle,
     Memory,
@@ -26,6 +25,7 @@ from berthmaster.telemetry.nvml_driver import (
 )
 from berthmaster.telemetry.nvml_reader import NvmlReader
 from berthmaster.telemetry.pods import Pods
+from berthmaster.telemetry.proc import ProcFolder
 from berthmaster.telemetry.source import SourceAbsent
 
 _UNKNOWN = 999  # NVML's "unknown error", for what pynvml itself stumbles over
@@ -39,19 +39,8 @@ def open_nvml(proc: Path) -> tuple[NvmlReader, str]:
         raise SourceAbsent(
             "pynvml is not installed; pip install 'berthmaster[telemetry]' brings it"
         ) from error
-    pods = Pods(cgroup_reader(proc), time.monotonic)
-    reader = NvmlReader(Pynvml(pynvml), pods.pod_of)
+    reader = NvmlReader(Pynvml(pynvml), Pods(ProcFolder(proc), time.monotonic))
     return reader, reader.open(time.monotonic())
-
-
-def cgroup_reader(proc: Path) -> Callable[[int], str]:
-    """Reads a process's control groups below this /proc."""
-
-    def cgroup_of(pid: int) -> str:
-        with (proc / str(pid) / "cgroup").open(errors="replace") as file:
-            return file.read(MAX_CHARS)
-
-    return cgroup_of
 
 
 class Pynvml:

@@ -9,11 +9,11 @@ A refused call gives None for its figure. Only a GPU that answers nothing at all
 driver's own words; so is one for which the driver says so. Pure.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
 
-from berthmaster.messages.telemetry import GpuProcess, GpuReading, MigInstance
+from berthmaster.messages.telemetry import GpuPodUse, GpuProcess, GpuReading, MigInstance
 from berthmaster.telemetry.gpu_health import Signs, throttle_names, verdict
 from berthmaster.telemetry.nvml_driver import (
     FaultKind,
@@ -35,8 +35,10 @@ ProcessKind = Literal["compute", "graphics", "mps"]
 SLOW_S: Final = 10.0
 DEAF_S: Final = 60.0
 MIB: Final = 1024 * 1024
-# Those with the most memory are kept: a node of eight GPUs stays well below NATS' 1 MB a message.
-MAX_PROCESSES: Final = 64
+# Those with the most memory are told one by one, all of them by pod: a node of eight GPUs stays
+# below the 64 KiB that the door passes on.
+MAX_PROCESSES: Final = 32
+MAX_PODS: Final = 32
 MAX_MIG: Final = 16  # twice what any GPU can be cut into
 
 
@@ -126,7 +128,7 @@ class Gpu:
         memory_clock = self._ask("memory clock", driver.memory_clock_mhz)
         bits = self._either("clock reasons", driver.clock_reasons, driver.clock_reasons_v1)
         reasons = throttle_names(bits or 0)
-        processes = self._processes()
+        processes, pods, others = self._processes()
         if self._answers == 0 and self._trouble:
             raise GpuGone(f"the driver answers nothing about it: {self._trouble}")
         slow = self._slow_lane(memory)
@@ -161,6 +163,8 @@ class Gpu:
             xid=self._xid,
             mig=slow.mig,
             processes=processes,
+            pods=pods,
+            other_processes=others,
         )
 
     # One call
@@ -203,7 +207,8 @@ class Gpu:
             return self._ask(f"{what}, the old way", older)
         return answer
 
-    def _processes(self) -> tuple[GpuProcess, ...]:
+    def _processes(self) -> tuple[tuple[GpuProcess, ...], tuple[GpuPodUse, ...], int]:
+        """Those with the most memory, all of them by pod, and how many are in none."""
         driver = self._driver
         lists: tuple[tuple[ProcessKind, Sequence[Process]], ...] = (
             ("mps", self._ask("mps processes", driver.mps_processes) or ()),
@@ -219,19 +224,24 @@ class Gpu:
                 elif kind != "compute" or (process.pid, "mps") not in used:
                     used[key] = process.used_bytes
         if not used:
-            return ()
+            return (), (), 0
         shares = self._shares()
-        most = sorted(used.items(), key=lambda item: item[1] or 0, reverse=True)[:MAX_PROCESSES]
-        return tuple(
+        by_memory = sorted(used.items(), key=lambda item: item[1] or 0, reverse=True)
+        pod_of = {pid: self._pod_of(pid) for pid in dict.fromkeys(pid for (pid, _), _ in by_memory)}
+        told = tuple(
             GpuProcess(
                 pid=pid,
                 kind=kind,
                 memory_mib=None if used_bytes is None else used_bytes // MIB,
                 sm_percent=shares.get(pid),
-                pod_uid=self._pod_of(pid),
+                pod_uid=pod_of[pid],
             )
-            for (pid, kind), used_bytes in sorted(most)
+            for (pid, kind), used_bytes in sorted(by_memory[:MAX_PROCESSES])
         )
+        memory: dict[int, int | None] = {}
+        for (pid, _), used_bytes in used.items():  # a process may compute and draw
+            memory[pid] = _sum(memory[pid], used_bytes) if pid in memory else used_bytes
+        return told, *_by_pod(memory, shares, pod_of)
 
     def _shares(self) -> dict[int, float]:
         """What each process used of the GPU since we last asked: the mean of the samples."""
@@ -315,6 +325,34 @@ def profile_name(name: str, made_of: Slice | None, parent: Memory | None) -> str
     eighths = -(-made_of.memory_mib * 8 * MIB // parent.total_bytes)
     whole_gb = -(-parent.total_bytes // (1024 * MIB))
     return f"{cut}.{round(eighths * whole_gb / 8)}gb"
+
+
+def _by_pod(
+    memory: Mapping[int, int | None], shares: Mapping[int, float], pod_of: Mapping[int, str | None]
+) -> tuple[tuple[GpuPodUse, ...], int]:
+    """What the processes of each pod have together, and how many processes are in none."""
+    pids: dict[str, list[int]] = {}
+    others = 0
+    for pid, uid in pod_of.items():
+        if uid is None:
+            others += 1
+        else:
+            pids.setdefault(uid, []).append(pid)
+    found = []
+    for uid, own in pids.items():
+        used = [memory[pid] for pid in own]
+        known = [each for each in used if each is not None]
+        told = [shares[pid] for pid in own if pid in shares]
+        found.append(
+            GpuPodUse(
+                pod_uid=uid,
+                processes=len(own),
+                memory_mib=sum(known) // MIB if len(known) == len(used) else None,
+                sm_percent=min(100.0, round(sum(told), 1)) if told else None,
+            )
+        )
+    found.sort(key=lambda use: (-(use.memory_mib or 0), use.pod_uid))
+    return tuple(found[:MAX_PODS]), others
 
 
 def _sum(one: int | None, other: int | None) -> int | None:

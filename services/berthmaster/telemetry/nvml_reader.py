@@ -9,12 +9,14 @@ handle, and then whether the driver finds it anew: that needs the driver to be c
 since a device that was reset, or plugged in, is not seen otherwise. Pure; `now_s` never goes back.
 """
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from berthmaster.messages.telemetry import GpuReading, TelemetrySource
 from berthmaster.runtime.backoff import Backoff
 from berthmaster.telemetry.nvml_driver import FaultKind, Handle, Nvml, NvmlFault
-from berthmaster.telemetry.nvml_gpu import Gpu, GpuGone, PodOf
+from berthmaster.telemetry.nvml_gpu import Gpu, GpuGone
+from berthmaster.telemetry.pods import Pods
 from berthmaster.telemetry.source import NodeReading, SourceAbsent
 
 # Opening the driver takes from milliseconds to seconds; a GPU that is dead stays so for days.
@@ -45,9 +47,9 @@ class NvmlReader:
 
     kind: TelemetrySource = "nvml"
 
-    def __init__(self, driver: Nvml, pod_of: PodOf) -> None:
+    def __init__(self, driver: Nvml, pods: Pods) -> None:
         self._driver = driver
-        self._pod_of = pod_of
+        self._pods = pods
         self._gpus: list[Gpu] = []
         self._driver_gone = ""  # why, or "" while it answers
         self._failures = 0
@@ -81,11 +83,19 @@ class NvmlReader:
         if self._troubled() and now_s >= self._retry_at_s:
             self._recover(now_s)
         self._poll_events(now_s)
+        self._pods.begin()
         readings = [self._read_gpu(gpu, now_s) for gpu in self._gpus]
         if self._driver_gone:  # found out in the middle: the first ones are gone as well
             readings = [gpu.lost_reading() for gpu in self._gpus]
         self._keep_pace(now_s)
-        return (NodeReading("", tuple(readings)),)
+        return (NodeReading("", tuple(readings), self._lacks(readings)),)
+
+    def _lacks(self, readings: Sequence[GpuReading]) -> tuple[str, ...]:
+        pods = self._pods
+        if pods.unreadable and not any(reading.pods for reading in readings):
+            why = f"whose processes they are: {pods.unreadable} cannot be looked up; is the host's "
+            return (why + "/proc mounted, and are its process ids shared?",)
+        return ()
 
     def _read_gpu(self, gpu: Gpu, now_s: float) -> GpuReading:
         if not gpu.why_lost:
@@ -204,7 +214,7 @@ class NvmlReader:
                 absent.remove(gpu)
                 self._gpus.remove(gpu)
                 break
-        gpu = Gpu(self._driver, self._pod_of, self._free_index(found.place), found.uuid, "")
+        gpu = Gpu(self._driver, self._pods.pod_of, self._free_index(found.place), found.uuid, "")
         self._attach(gpu, found)
         self._gpus.append(gpu)
 
@@ -218,7 +228,7 @@ class NvmlReader:
         if absent:  # the driver's order has moved
             absent.pop(0).lose(why)
             return
-        gpu = Gpu(self._driver, self._pod_of, self._free_index(place), "", "")
+        gpu = Gpu(self._driver, self._pods.pod_of, self._free_index(place), "", "")
         gpu.lose(why)
         self._gpus.append(gpu)
 

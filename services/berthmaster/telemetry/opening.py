@@ -58,7 +58,10 @@ def _nvml(settings: TelemetrySettings, log: Log) -> Source:
 
     reader, version = open_nvml(settings.proc)
     log.info("driver_opened", version=version)
-    return reader
+    from berthmaster.telemetry.held import Held
+    from berthmaster.telemetry.kubelet import KubeletWatch
+
+    return Held(reader, KubeletWatch(settings.kubelet))
 
 
 def _dcgm(settings: TelemetrySettings) -> Source:

@@ -63,6 +63,10 @@ class TelemetrySettings(CommonSettings):
         help="where processes are looked up to find their pods; in a container the host's "
         "/proc, mounted, or share the host's process ids",
     )
+    kubelet: Path = setting(
+        Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
+        help="the kubelet's socket that tells which containers have which GPUs; it belongs to root",
+    )
     dcgm_url: str = setting(
         "http://127.0.0.1:9400/metrics",
         check=_page,

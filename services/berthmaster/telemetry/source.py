@@ -34,6 +34,7 @@ class NodeReading(NamedTuple):
 
     node: str  # "" = the node that the agent runs on
     gpus: tuple[GpuReading, ...]
+    lacks: tuple[str, ...] = ()  # what could not be read and why, in words for people
 
 
 class Source(Protocol):

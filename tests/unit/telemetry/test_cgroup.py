@@ -3,7 +3,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from berthmaster.telemetry.cgroup import pod_uid
-from berthmaster.telemetry.pods import MAX_REMEMBERED, REMEMBER_S, Pods
 
 UID = "6bd8f2f5-1a3c-4d0e-9f67-0a1b2c3d4e5f"
 UID_ = UID.replace("-", "_")
@@ -86,50 +85,3 @@ def test_both_drivers_tell_the_same_uid(uid: object, qos: str) -> None:
     cgroupfs = f"0::/kubepods{qos.replace('-', '/')}/pod{uid}/{ID}"
     systemd = f"0::/kubepods.slice/kubepods{qos}-pod{str(uid).replace('-', '_')}.slice/x.scope"
     assert pod_uid(cgroupfs) == pod_uid(systemd) == str(uid)
-
-
-def test_a_process_is_looked_up_once_and_again_when_its_number_may_have_been_given_away() -> None:
-    groups = {7: f"0::/kubepods/pod{UID}/{ID}"}
-    looked_up: list[int] = []
-    now_s = 100.0
-
-    def cgroup_of(pid: int) -> str:
-        looked_up.append(pid)
-        return groups[pid]
-
-    pods = Pods(cgroup_of, lambda: now_s)
-    assert [pods.pod_of(7), pods.pod_of(7)] == [UID, UID]
-    assert looked_up == [7]
-
-    # The process has ended and its number belongs to a login shell now.
-    groups[7] = "0::/user.slice"
-    now_s += REMEMBER_S
-    assert pods.pod_of(7) is None
-    assert looked_up == [7, 7]
-
-
-def test_a_process_that_has_ended_meanwhile_has_no_pod() -> None:
-    def gone(pid: int) -> str:
-        raise FileNotFoundError(pid)
-
-    assert Pods(gone, lambda: 0.0).pod_of(7) is None
-
-
-def test_several_processes_are_remembered_at_a_time() -> None:
-    looked_up: list[int] = []
-
-    def cgroup_of(pid: int) -> str:
-        looked_up.append(pid)
-        return ""
-
-    pods = Pods(cgroup_of, lambda: 0.0)
-    for pid in (7, 8, 7, 8):
-        pods.pod_of(pid)
-    assert looked_up == [7, 8]
-
-
-def test_the_memory_of_processes_is_bounded() -> None:
-    pods = Pods(lambda pid: "", lambda: 0.0)
-    for pid in range(2 * MAX_REMEMBERED + 1):
-        pods.pod_of(pid)
-    assert len(pods._known) <= MAX_REMEMBERED

@@ -1,8 +1,9 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from berthmaster.messages.telemetry import GpuReading, MigInstance
+from berthmaster.messages.telemetry import GpuHolder, GpuReading, MigInstance
 from berthmaster.telemetry.dcgm import Parser
 from berthmaster.telemetry.dcgm_fields import DcgmReadings, Series
 from berthmaster.telemetry.source import NodeReading, SourceFailed
@@ -23,6 +24,7 @@ WHOLE = GpuReading(
     memory_clock_mhz=1215,
     ecc_corrected=4,
     ecc_uncorrected=0,
+    holders=(GpuHolder(namespace="team-a", pod="train-7", container="main"),),
 )
 
 
@@ -35,7 +37,7 @@ def take(body: bytes, node: str = "") -> tuple[NodeReading, ...]:
 
 
 def only(body: bytes) -> GpuReading:
-    ((_, (reading,)),) = take(body)
+    ((_, (reading,), _),) = take(body)
     return reading
 
 
@@ -45,11 +47,18 @@ def test_a_page_becomes_a_reading() -> None:
 
 def test_a_gpu_shared_by_two_pods_is_one_gpu_and_nothing_is_counted_twice() -> None:
     shared = page((labels(pod="a"), A100), (labels(pod="b"), A100))
-    assert take(shared) == (NodeReading("node-1", (WHOLE,)),)
+    both = tuple(GpuHolder(namespace="team-a", pod=pod, container="main") for pod in "ab")
+    assert take(shared) == (NodeReading("node-1", (replace(WHOLE, holders=both),)),)
 
 
 def test_a_gpu_without_a_pod_is_read_alike() -> None:
-    assert only(page((labels(pod="", namespace="", container=""), A100))) == WHOLE
+    nobodys = replace(WHOLE, holders=())
+    assert only(page((labels(pod="", namespace="", container=""), A100))) == nobodys
+    # A pod without its namespace, and a name that cannot be one.
+    assert only(page((labels(namespace=""), A100))) == nobodys
+    assert only(page((labels(pod="x" * 300), A100))) == nobodys
+    older = labels(pod="", namespace="", container="", pod_name="p", pod_namespace="n")
+    assert only(page((older, A100))).holders == (GpuHolder(namespace="n", pod="p"),)
 
 
 def test_the_older_labels_are_understood() -> None:
@@ -74,14 +83,17 @@ UNKNOWN = {
 def test_unknown_rather_than_zero_is(values: dict[str, float | str]) -> None:
     reading = only(page((labels(), {"DCGM_FI_DEV_GPU_TEMP": 40, **values})))
     assert reading == GpuReading(
-        index=0, uuid=uuid(0), model="NVIDIA A100-SXM4-40GB", temperature_c=40
+        index=0,
+        uuid=uuid(0),
+        model="NVIDIA A100-SXM4-40GB",
+        temperature_c=40,
+        holders=WHOLE.holders,
     )
 
 
 def test_the_engine_stands_in_where_utilization_is_not_exported() -> None:
-    assert only(page((labels(), {"DCGM_FI_PROF_GR_ENGINE_ACTIVE": 0.4567}))) == GpuReading(
-        index=0, uuid=uuid(0), model="NVIDIA A100-SXM4-40GB", utilization_percent=45.7
-    )
+    reading = only(page((labels(), {"DCGM_FI_PROF_GR_ENGINE_ACTIVE": 0.4567})))
+    assert reading.utilization_percent == 45.7
 
 
 UNWELL = {
@@ -107,7 +119,7 @@ def test_a_bad_xid_counts_until_the_exporter_forgets_it_though_a_passing_one_fol
     seen = []
     for xid in (0, 31, 48, 45, 0):
         body = page((labels(), A100 | {"DCGM_FI_DEV_XID_ERRORS": xid}))
-        ((_, (reading,)),) = readings.take(parse(body), now_s=0.0)
+        ((_, (reading,), _),) = readings.take(parse(body), now_s=0.0)
         seen.append((reading.xid, reading.health))
     assert seen == [(None, "ok"), (31, "ok"), (48, "degraded"), (45, "degraded"), (None, "ok")]
 
@@ -115,8 +127,8 @@ def test_a_bad_xid_counts_until_the_exporter_forgets_it_though_a_passing_one_fol
 def test_a_gpu_that_the_exporter_tells_of_no_more_is_lost_until_it_does_again() -> None:
     readings = DcgmReadings("")
     both = page((labels(0), A100), (labels(1), A100))
-    ((_, before),) = readings.take(parse(both), now_s=0.0)
-    ((_, after),) = readings.take(parse(page((labels(1), A100))), now_s=1.0)
+    ((_, before, _),) = readings.take(parse(both), now_s=0.0)
+    ((_, after, _),) = readings.take(parse(page((labels(1), A100))), now_s=1.0)
     assert after == (
         GpuReading(
             index=0,
@@ -135,7 +147,7 @@ def test_a_gpu_in_the_place_of_another_does_not_inherit_its_faults() -> None:
     ill = A100 | {"DCGM_FI_DEV_XID_ERRORS": 48}
     readings.take(parse(page((labels(), ill))), now_s=0.0)
     fresh = A100 | {"DCGM_FI_DEV_XID_ERRORS": 31}
-    ((_, (reading,)),) = readings.take(parse(page((labels(UUID="GPU-new"), fresh))), now_s=1.0)
+    ((_, (reading,), _),) = readings.take(parse(page((labels(UUID="GPU-new"), fresh))), now_s=1.0)
     assert (reading.uuid, reading.xid, reading.health) == ("GPU-new", 31, "ok")
 
 
@@ -169,9 +181,14 @@ def test_mig_instances_are_listed_below_their_gpu() -> None:
     body = page(
         (
             labels(GPU_I_PROFILE="3g.20gb", GPU_I_ID="1"),
-            of_the_gpu | {"DCGM_FI_DEV_FB_USED": 11_000, "DCGM_FI_DEV_FB_FREE": 8_968},
+            of_the_gpu
+            | {"DCGM_FI_DEV_FB_USED": 11_000, "DCGM_FI_DEV_FB_FREE": 8_968}
+            | {"DCGM_FI_PROF_GR_ENGINE_ACTIVE": 0.5},
         ),
-        (labels(GPU_I_PROFILE="1g.5gb", GPU_I_ID="9"), of_the_gpu | {"DCGM_FI_DEV_FB_USED": 7}),
+        (
+            labels(GPU_I_PROFILE="1g.5gb", GPU_I_ID="9", pod="small"),
+            of_the_gpu | {"DCGM_FI_DEV_FB_USED": 7},
+        ),
     )
     assert only(body) == GpuReading(
         index=0,
@@ -181,9 +198,17 @@ def test_mig_instances_are_listed_below_their_gpu() -> None:
         temperature_c=40,
         mig=(
             MigInstance(
-                uuid=f"{uuid(0)}/1", profile="3g.20gb", memory_mib=19_968, memory_used_mib=11_000
+                uuid=f"{uuid(0)}/1",
+                profile="3g.20gb",
+                memory_mib=19_968,
+                memory_used_mib=11_000,
+                utilization_percent=50.0,
             ),
             MigInstance(uuid=f"{uuid(0)}/9", profile="1g.5gb", memory_mib=5_120, memory_used_mib=7),
+        ),
+        holders=tuple(
+            GpuHolder(namespace="team-a", pod=pod, container="main", device=f"{uuid(0)}/{number}")
+            for pod, number in (("small", 9), ("train-7", 1))
         ),
     )
 

@@ -2,18 +2,23 @@
 
 import ast
 import inspect
+import os
 import sys
 from pathlib import Path
 
 import pynvml
 import pytest
 
-from berthmaster.messages.telemetry import GpuProcess, GpuReading, MigInstance
+from berthmaster.messages.telemetry import GpuPodUse, GpuProcess, GpuReading, MigInstance
 from berthmaster.telemetry import nvml
-from berthmaster.telemetry.nvml import Pynvml, cgroup_reader, open_nvml
+from berthmaster.telemetry.nvml import Pynvml, open_nvml
 from berthmaster.telemetry.nvml_reader import NvmlReader
+from berthmaster.telemetry.proc import ProcFolder
 from berthmaster.telemetry.source import SourceAbsent
 from tests.unit.telemetry.fake_library import GPU, MIB, NOT_AVAILABLE, Library
+from tests.unit.telemetry.fake_proc import pods_of
+
+UIDS = ("6bd8f2f5-1a3c-4d0e-9f67-0a1b2c3d4e5f", "0123456789abcdef0123456789abcdef")
 
 
 @pytest.fixture
@@ -49,9 +54,9 @@ def test_a_gpu_is_read_through_pynvml(library: Library) -> None:
     library.processes = [(101, 512 * MIB), (102, NOT_AVAILABLE)]
     library.samples = [(101, 10, 40), (101, 20, 60)]
     library.xids = [31]
-    reader = NvmlReader(Pynvml(pynvml), lambda pid: f"pod-of-{pid}")
+    reader = NvmlReader(Pynvml(pynvml), pods_of({101: UIDS[0], 102: UIDS[1]}))
     assert reader.open(now_s=0.0) == "550.54.15"
-    ((_, readings),) = reader.read(0.0)
+    ((_, readings, _),) = reader.read(0.0)
     assert readings == (
         GpuReading(
             index=0,
@@ -74,37 +79,41 @@ def test_a_gpu_is_read_through_pynvml(library: Library) -> None:
                 MigInstance(uuid="MIG-a", profile="1g.5gb", memory_mib=4_864, memory_used_mib=12),
             ),
             processes=(
-                GpuProcess(pid=101, memory_mib=512, sm_percent=50.0, pod_uid="pod-of-101"),
-                GpuProcess(pid=102, pod_uid="pod-of-102"),
+                GpuProcess(pid=101, memory_mib=512, sm_percent=50.0, pod_uid=UIDS[0]),
+                GpuProcess(pid=102, pod_uid=UIDS[1]),
+            ),
+            pods=(
+                GpuPodUse(pod_uid=UIDS[0], memory_mib=512, sm_percent=50.0),
+                GpuPodUse(pod_uid=UIDS[1]),
             ),
         ),
     )
 
     # No new samples: pynvml raises an error that says "success".
-    ((_, (again,)),) = reader.read(1.0)
+    ((_, (again,), _),) = reader.read(1.0)
     assert [(one.pid, one.sm_percent) for one in again.processes] == [(101, None), (102, None)]
     reader.close()
     assert library.opened == 0
 
 
 def test_a_lost_gpu_is_lost_through_pynvml(library: Library) -> None:
-    reader = NvmlReader(Pynvml(pynvml), lambda pid: None)
+    reader = NvmlReader(Pynvml(pynvml), pods_of({}))
     reader.open(now_s=0.0)
     reader.read(0.0)
     library.lost = True
-    ((_, (reading,)),) = reader.read(1.0)
+    ((_, (reading,), _),) = reader.read(1.0)
     assert (reading.health, reading.uuid) == ("lost", "GPU-a")
     assert reading.health_reason == "GPU is lost (NVML error 15)"
     library.lost = False
-    ((_, (reading,)),) = reader.read(2.0)
+    ((_, (reading,), _),) = reader.read(2.0)
     assert reading.health == "ok"
 
 
 def test_a_name_that_is_no_text_costs_only_the_name(library: Library) -> None:
     library.name = b"NVIDIA \xff"
-    reader = NvmlReader(Pynvml(pynvml), lambda pid: None)
+    reader = NvmlReader(Pynvml(pynvml), pods_of({}))
     reader.open(now_s=0.0)
-    ((_, (reading,)),) = reader.read(0.0)
+    ((_, (reading,), _),) = reader.read(0.0)
     assert (reading.uuid, reading.model, reading.health) == ("GPU-a", "", "ok")
 
 
@@ -136,8 +145,20 @@ def test_without_pynvml_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch
 def test_the_control_groups_of_a_process_are_read_from_proc(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "cgroup").write_bytes(b"0::/kubepods/\xff\n" + b"x" * 100_000)
-    text = cgroup_reader(tmp_path)(7)
+    proc = ProcFolder(tmp_path)
+    text = proc.cgroup(7)
     assert text.startswith("0::/kubepods/\ufffd\n")
     assert len(text) == 64 * 1024
     with pytest.raises(FileNotFoundError):
-        cgroup_reader(tmp_path)(8)
+        proc.cgroup(8)
+
+
+def test_the_start_of_a_process_is_read_behind_whatever_it_calls_itself(tmp_path: Path) -> None:
+    assert ProcFolder(Path("/proc")).started(os.getpid()) > 0
+    stat = tmp_path / "7" / "stat"
+    stat.parent.mkdir()
+    stat.write_bytes(b"7 (a) b (c)) S 1 7 7 0 -1 4194304 1 0 0 0 1 1 0 0 20 0 1 0 4711 0 0")
+    assert ProcFolder(tmp_path).started(7) == 4711
+    stat.write_bytes(b"7 (a) S 1")  # gone in the middle
+    with pytest.raises(ProcessLookupError):
+        ProcFolder(tmp_path).started(7)

@@ -24,6 +24,7 @@ from tests.unit.telemetry.fake_driver import (
     FakeDriver,
     FakeGpu,
 )
+from tests.unit.telemetry.fake_proc import pods_of
 from tests.unit.telemetry.test_nvml_reading import opened, read
 
 LOST = "GPU is lost (NVML error 15)"
@@ -232,7 +233,7 @@ def test_a_machine_without_a_usable_driver_is_told_apart_at_the_start(call: str,
     driver = gpus("a")
     driver.faults[None, call] = code
     with pytest.raises(SourceAbsent, match=rf"^no usable NVIDIA driver: .*NVML error {code}"):
-        NvmlReader(driver, lambda pid: None).open(now_s=0.0)
+        NvmlReader(driver, pods_of({})).open(now_s=0.0)
 
 
 def test_a_driver_without_gpus_is_a_node_without_gpus() -> None:

@@ -1,15 +1,24 @@
 """What one healthy GPU says, and what becomes of each thing that it will not say."""
 
-from collections.abc import Callable
 from dataclasses import replace
+from uuid import UUID
 
 import msgspec
 import pytest
 
-from berthmaster.messages.telemetry import GpuProcess, GpuReading, MigInstance
+from berthmaster.door.bounds import Limits
+from berthmaster.messages.families import encode
+from berthmaster.messages.telemetry import (
+    GpuPodUse,
+    GpuProcess,
+    GpuReading,
+    MigInstance,
+    NodeTelemetry,
+)
 from berthmaster.telemetry.nvml_driver import Memory, Process, Rates, Remapped, Sample, Slice
-from berthmaster.telemetry.nvml_gpu import DEAF_S, MAX_PROCESSES, SLOW_S, profile_name
+from berthmaster.telemetry.nvml_gpu import DEAF_S, MAX_PODS, MAX_PROCESSES, SLOW_S, profile_name
 from berthmaster.telemetry.nvml_reader import NvmlReader
+from berthmaster.telemetry.pods import Pods
 from tests.unit.telemetry.fake_driver import (
     ANY,
     FUNCTION_NOT_FOUND,
@@ -22,6 +31,7 @@ from tests.unit.telemetry.fake_driver import (
     FakeGpu,
     FakeMig,
 )
+from tests.unit.telemetry.fake_proc import pods_of
 
 PODS = {101: "6bd8f2f5-1a3c-4d0e-9f67-0a1b2c3d4e5f"}
 
@@ -43,8 +53,8 @@ WHOLE = GpuReading(
 )
 
 
-def opened(driver: FakeDriver, pod_of: Callable[[int], str | None] = PODS.get) -> NvmlReader:
-    reader = NvmlReader(driver, pod_of)
+def opened(driver: FakeDriver) -> NvmlReader:
+    reader = NvmlReader(driver, pods_of(PODS))
     assert reader.open(now_s=0.0) == "550.54.15"
     return reader
 
@@ -155,6 +165,8 @@ def test_processes_carry_their_memory_share_and_pod() -> None:
         GpuProcess(pid=103, kind="mps", memory_mib=64),
         GpuProcess(pid=104, kind="graphics", memory_mib=8),
     )
+    assert read(reader, 0.5)[0].pods == (GpuPodUse(pod_uid=PODS[101], memory_mib=512),)
+    assert read(reader, 0.5)[0].other_processes == 3
     # No sample since: how much it uses now is not known, rather than as much as before.
     assert read(reader, 1.0)[0].processes[0].sm_percent is None
 
@@ -171,6 +183,37 @@ def test_of_very_many_processes_those_with_the_most_memory_are_reported() -> Non
     assert [one.pid for one in reading.processes] == list(
         range(2 * MAX_PROCESSES + 1, 3 * MAX_PROCESSES + 1)
     )
+
+
+def test_a_thousand_processes_of_a_gpu_are_told_by_pod_and_still_fit_one_message() -> None:
+    """Eight GPUs: whole sums by pod, however few processes are told one by one."""
+    uids = [str(UUID(int=number)) for number in range(1, 41)]
+    gpus: list[FakeGpu] = []
+    groups: dict[int, str] = {}
+    for place in range(8):
+        pids = range(10_000 * place + 1, 10_000 * place + 1001)
+        groups |= {pid: uids[pid % 40] for pid in pids}
+        gpus.append(
+            FakeGpu(f"GPU-{place}", compute_processes=[Process(pid, 10 * MIB) for pid in pids])
+        )
+    now_s = [0.0]
+    proc = pods_of(groups)._proc
+    reader = NvmlReader(FakeDriver(*gpus), Pods(proc, lambda: now_s[0]))
+    reader.open(now_s=0.0)
+    seen = []
+    for _ in range(17):  # 512 processes that nobody knows yet are looked up at each read
+        now_s[0] += 1.0
+        seen = read(reader, now_s[0])
+    for reading in seen:
+        assert len(reading.processes) == MAX_PROCESSES
+        assert len(reading.pods) == MAX_PODS
+        assert {(use.processes, use.memory_mib) for use in reading.pods} == {(25, 250)}
+        assert reading.other_processes == 0
+    told = NodeTelemetry(
+        cluster="c", node="n" * 63, epoch=1, counter=1, observed_at_s=now_s[0], interval_s=1.0,
+        source="nvml", gpus=tuple(seen),
+    )  # fmt: skip
+    assert len(encode(told)) < Limits().max_telemetry_bytes
 
 
 def test_a_process_in_two_mig_instances_is_one_process() -> None:
