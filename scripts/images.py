@@ -35,6 +35,7 @@ EXTRAS = {
     "resolver": ("resolver",),
     "scorer": ("scorer",),
     "archivist": ("archivist",),
+    "usage": ("usage", "postgres"),
     "door": ("door",),
     "accounts": ("accounts",),
     "login": ("kubernetes", "login"),
@@ -48,7 +49,7 @@ EXTRAS = {
     "placement": ("kubernetes", "placement"),
     "emulator": ("emulator",),
     # A side in one pod; `berth cluster add` is run in the hub's.
-    "hub": ("resolver", "kubernetes", "embedded", "cli", "login"),
+    "hub": ("resolver", "kubernetes", "embedded", "cli", "login", "postgres"),
     "agent": ("kubernetes", "telemetry"),
 }
 TARGETS = tuple(EXTRAS)

@@ -26,6 +26,7 @@ from berthmaster.messages.workload import JobRequest
 from berthmaster.runtime.health import Health
 from berthmaster.supervisor.folder import LOCK_FILE, FolderLock, FolderUnusable
 from berthmaster.supervisor.processes import ServerChild, Supervised, Supervisor
+from tests.bus.disks import Disk, own_disk
 from tests.bus.shells import ask, client, gateway, in_loop, until
 from tests.bus.tools import eventually, patiently
 
@@ -33,35 +34,10 @@ HEALTHY = Path(__file__).parents[2] / "deploy" / "nats" / "healthy.py"
 DISK_BYTES = 160 * 1024 * 1024
 
 
-class Disk:
-    """A disk of its own, which can be filled."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._ballast = folder / "ballast"
-
-    def fill(self) -> None:
-        with self._ballast.open("wb", buffering=0) as ballast, suppress(OSError):
-            while True:
-                ballast.write(bytes(4096))
-
-    def free(self) -> None:
-        self._ballast.unlink()
-
-
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
-    try:
-        done = subprocess.run(mount, capture_output=True, text=True, timeout=10, check=False)
-    except OSError as error:
-        pytest.skip(f"no disk of its own to fill: {error}")
-    if done.returncode:
-        pytest.skip(f"no disk of its own to fill: {done.stderr.strip()}")
-    yield Disk(folder)
-    subprocess.run(["umount", str(folder)], check=True, timeout=10)
+    with own_disk(tmp_path / "disk", DISK_BYTES) as found:
+        yield found
 
 
 @pytest.fixture

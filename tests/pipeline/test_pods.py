@@ -39,6 +39,7 @@ HUB_PARTS = {
         "resolver",
         "scorer",
         "archivist",
+        "usage",
         "door",
         "accounts",
         "inventory-hub",
@@ -125,7 +126,7 @@ def serve_hub(folder: Path) -> Any:
     )
 
 
-PIPELINE_IS_UP = ("nats-server", "gateway", "resolver", "scorer", "archivist", "door", "accounts")
+PIPELINE_IS_UP = ("nats-server", "gateway", "resolver", "scorer", "archivist", "usage", "door", "accounts")
 
 
 def test_a_hub_shows_each_child_restarts_the_dead_lets_an_agent_in_and_ends_in_time(

@@ -29,6 +29,7 @@ NAMES = [
     "resolver-2",
     "scorer",
     "archivist",
+    "usage",
     "door",
     "accounts",
     "emulator",

@@ -51,6 +51,7 @@ from berthmaster.bus.subjects import (
     ALL_EVENTS,
     ALL_FLEET,
     ALL_LEASES,
+    ALL_STORIES,
     ALL_WORKLOADS,
     LOGIN,
 )
@@ -73,7 +74,10 @@ EXECUTOR_KINDS: Final = (
     "failed",
     "cancelled",
 )
-LOOKING_VERBS: Final = ("hello", "get", "list", "why", "dry_run", "whatif")  # change nothing
+LOOKING_VERBS: Final = (  # change nothing
+    *("hello", "get", "list", "why", "dry_run", "whatif"),
+    *USAGE_VERBS,
+)
 ENDING_KINDS: Final = ("succeeded", "failed", "cancelled")  # what the archivist waits for
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_=-]+\Z")
 
@@ -256,7 +260,7 @@ def _usage(_: str) -> Grants:
         publish=(
             *_CLOCK,
             *_follow(WORKLOADS, ALL_WORKLOADS),
-            *_follow(ARCHIVE, "berth.archive.workload.>"),
+            *_follow(ARCHIVE, ALL_STORIES),
             *_follow(FLEET),  # which GPU models nodes and clusters have
             "berth.dead.usage",
         ),
@@ -386,6 +390,7 @@ def _dashboard(_: str) -> Grants:
             *_follow(LEASES, ALL_LEASES),
             *(f"berth.api.*.{verb}" for verb in LOOKING_VERBS),
             "berth.operator.whatif",
+            *(f"berth.operator.{verb}" for verb in USAGE_OPERATOR_VERBS),
             "$SRV.PING",
             "berth.dead.dashboard",
         ),

@@ -21,6 +21,7 @@ ALL_DECISIONS: Final = "berth.decision.>"
 ALL_FLEET: Final = "berth.fleet.>"
 ALL_CONTROL: Final = "berth.control.>"
 ALL_ARCHIVE: Final = "berth.archive.>"
+ALL_STORIES: Final = "berth.archive.workload.>"
 # The server keeps every subject of a stream in memory, some 300 bytes each: a
 # year's stories share these subjects, some hundreds each when the archive's 16 GiB are full.
 ARCHIVE_BUCKETS: Final = 16_384

@@ -18,6 +18,7 @@ SERVICES = (
     "resolver",
     "scorer",
     "archivist",
+    "usage",
     "door",
     "accounts",
     "login",

@@ -13,7 +13,7 @@ from berthmaster.bus.keys import SIGNERS
 from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.bus.subjects import SubjectError, token
 
-PIPELINE: Final = ("gateway", "resolver", "scorer", "archivist", "door", "accounts")
+PIPELINE: Final = ("gateway", "resolver", "scorer", "archivist", "usage", "door", "accounts")
 EMULATED: Final = (*PIPELINE, "emulator")
 HUB_SERVICES: Final = ("inventory", "multikueue")
 WORKER_SERVICES: Final = ("inventory", "executor")
@@ -24,6 +24,7 @@ KUBERNETES: Final = tuple(dict.fromkeys((*HUB_SERVICES, *WORKER_SERVICES, *HUB_A
 LOGIN: Final = "login"  # beside all that, where a mapping says whom to believe
 KNOWN: Final = (*EMULATED, "telemetry", *KUBERNETES)
 EMULATOR_FOLDER: Final = "emulator"
+USAGE_FOLDER: Final = "usage"
 REMEMBERING: Final = ("gateway", "resolver", "multikueue")
 DEFAULT_CLUSTERS: Final = 8
 # Enough nodes for every GPU model of the published fleet, and few enough for two cores beside
@@ -247,9 +248,11 @@ def planned(
     ca_file: Path | None = None,
     memory: Path | None = None,
     keys: Path | None = None,
+    usage: Path | None = None,
 ) -> list[Planned]:
     """Every process with its command line. ``creds_files`` by user of the bus; ``memory``: where
-    deciders remember how far the logs were; ``keys``: where accounts are."""
+    deciders remember how far the logs were; ``keys``: where accounts are; ``usage``: where the
+    store of ended jobs is."""
     processes: list[Planned] = []
     for entry, port in zip(entries, http_ports, strict=True):
         argv = [python, "-m", "berthmaster.cli.main", "serve", entry.service]
@@ -261,6 +264,8 @@ def planned(
             argv += ["--nats-ca-file", str(ca_file)]
         if memory is not None and entry.service in REMEMBERING:
             argv += ["--memory-dir", str(memory)]
+        if usage is not None and entry.service == "usage":
+            argv += ["--store-dir", str(usage)]
         if keys is not None and entry.service == "accounts":
             argv += ["--keys-dir", str(keys)]
         if keys is not None and entry.service == LOGIN:

@@ -40,6 +40,7 @@ from berthmaster.supervisor.folder import (
 )
 from berthmaster.supervisor.plan import (
     EMULATOR_FOLDER,
+    USAGE_FOLDER,
     LOGIN,
     REMEMBERING,
     Entry,
@@ -273,6 +274,8 @@ class Stack:
                 room.show(self.options.login_mapping)
             if entry.service == "emulator":
                 room.show(folder / EMULATOR_FOLDER)
+            if entry.service == "usage":
+                room.show(folder / USAGE_FOLDER)
         lines = command_lines(
             told,
             url=self.url,
@@ -282,6 +285,7 @@ class Stack:
             ca_file=self.ca_file,
             memory=memory,
             keys=self.keys,
+            usage=folder / USAGE_FOLDER,
         )
         children = [self._child(*line) for line in lines]
         for (entry, *_), child in zip(lines, children, strict=True):
@@ -344,6 +348,7 @@ def command_lines(
     http_ports: Sequence[int],
     memory: Path | None = None,
     keys: Path | None = None,
+    usage: Path | None = None,
 ) -> list[tuple[Entry, Sequence[str], int]]:
     """Each entry with its command line and the port of its health."""
     plan = planned(
@@ -356,6 +361,7 @@ def command_lines(
         ca_file=ca_file,
         memory=memory,
         keys=keys,
+        usage=usage,
     )
     return [
         (entry, each.argv, port) for entry, each, port in zip(told, plan, http_ports, strict=True)

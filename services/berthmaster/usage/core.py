@@ -21,14 +21,14 @@ from berthmaster.messages.workload import (
     Cancelled,
     Failed,
     Placed,
+    Recovered,
     Running,
     Submitted,
     Succeeded,
     WorkloadEvent,
 )
 from berthmaster.usage.gpus import Catalogue
-from berthmaster.usage.jobs import EndedJob, Life, Use, ms, of_story, with_use
-from berthmaster.usage.store.writing import MeasuredUse
+from berthmaster.usage.jobs import EndedJob, Life, MeasuredUse, Use, ms, of_story, with_use
 from berthmaster.usage.trends import Collector
 
 MAX_PARTS: Final = 1_000  # stories of which a part is missing; beyond it the oldest is given up
@@ -67,6 +67,7 @@ class Usage:
         self._open: dict[Key, _Open] = {}
         self._parts: dict[Key, _Parts] = {}
         self._uses: dict[Key, dict[int, Use]] = {}
+        self._settled: dict[Key, dict[int, Use]] = {}  # went with a job that may not be stored
         self._fresh: set[tuple[str, str, int]] = set()  # attempts measured since they were told
         self._ended: list[EndedJob] = []
         self._log = self._log_seen = self._archive = 0
@@ -81,6 +82,8 @@ class Usage:
         self._ended.clear()
         self._log, self._log_seen, self._archive = progress
         self._trends_after = progress.log_seen
+        self._uses |= self._settled
+        self._settled = {}
         for one in uses:
             known = self._uses.setdefault(key(one.tenant, one.id), {})
             known[one.attempt] = max(known.get(one.attempt, Use()), one.use)
@@ -105,11 +108,12 @@ class Usage:
         name = key(event.tenant, event.id)
         known = self._open.get(name)
         if known is None:
-            if not isinstance(event, Submitted) or is_astray:
+            if not isinstance(event, Submitted | Recovered) or is_astray:
                 return  # what is left of an ended job: the archive has its story
             work = Workload(tenant=event.tenant, id=event.id)
             if offer(work, event, sequence, stored_at_s) is Verdict.COUNTED:
                 life = Life(event, ms(stored_at_s), sequence, self._owner_label)
+                life.take(event, ms(stored_at_s), self.catalogue)
                 self._open[name] = _Open(work, life)
             return
         work, life = known
@@ -222,7 +226,10 @@ class Usage:
     # What goes to the store
 
     def _end(self, job: EndedJob) -> None:
-        measured = self._uses.pop(key(job.tenant, job.id), {})
+        name = key(job.tenant, job.id)
+        measured = self._uses.pop(name, {})
+        if measured:
+            self._settled[name] = measured
         self._ended.append(with_use(job, measured))
 
     def take(self) -> tuple[list[EndedJob], Progress]:
@@ -233,7 +240,11 @@ class Usage:
         parts = min((one.first_sequence for one in self._parts.values()), default=self._archive + 1)
         return jobs, Progress(oldest - 1, self._log_seen, parts - 1)
 
+    def confirm(self) -> None:
+        """What was taken is stored."""
+        ended = {key(job.tenant, job.id) for job in self._ended}
+        self._settled = {name: use for name, use in self._settled.items() if name in ended}
+
 
 def _begins(events: tuple[RecordedEvent, ...]) -> bool:
-    return isinstance(events[0].event, Submitted)
-
+    return isinstance(events[0].event, Submitted | Recovered)

@@ -79,7 +79,7 @@ def asked_milli(request: JobRequest) -> int:
 def held(
     request: JobRequest, cluster: str, pods: Sequence[PodBinding], catalogue: Catalogue
 ) -> tuple[Held, ...]:
-    """What an attempt has there, by model; pods that nobody names are where the cluster put them."""
+    """What an attempt has there, by model; pods that nobody names are where the cluster chose."""
     asked: Counter[str] = Counter()
     kept: Counter[str] = Counter()
     left = {pod_set.name: pod_set.count for pod_set in request.pod_sets}

@@ -25,6 +25,7 @@ from berthmaster.messages.workload import (
     Failed,
     JobRequest,
     Placed,
+    Recovered,
     Reprioritized,
     Running,
     Submitted,
@@ -50,6 +51,16 @@ class Use(NamedTuple):
 
     measured_ms: int = 0  # for so long; with half of its GPUs measured, half as long
     used_gpu_us: int = 0  # then, a GPU at 100 % counting whole
+
+
+class MeasuredUse(msgspec.Struct, frozen=True):
+    """What was measured so far of an attempt that has not ended."""
+
+    tenant: str
+    id: str
+    attempt: int
+    use: Use
+    at_ms: int
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +126,7 @@ class EndedJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Attempt:
-    def __init__(self, event: Placed, at_ms: int) -> None:
+    def __init__(self, event: Placed | Recovered, at_ms: int) -> None:
         self.number = event.attempt
         self.cluster = event.cluster
         self.request: JobRequest = event.request
@@ -128,9 +139,13 @@ class _Attempt:
 class Life:
     """One job until it ends. ``take`` the events that counted."""
 
-    def __init__(self, event: Submitted, at_ms: int, sequence: int, owner_label: str) -> None:
-        request, origin = event.request, event.origin
-        self.sequence = sequence  # of ``submitted``: where its story begins
+    def __init__(
+        self, event: Submitted | Recovered, at_ms: int, sequence: int, owner_label: str
+    ) -> None:
+        """``sequence``: where its story begins."""
+        request = event.request
+        origin = event.origin if isinstance(event, Submitted) else None
+        self.sequence = sequence
         self.tenant, self.id = event.tenant, event.id
         self.submitted_ms = at_ms
         self.queue = request.queue
@@ -145,6 +160,8 @@ class Life:
         self._open: _Attempt | None = None
         self._count = 0
         self._holdings: list[Holding] = []
+        if isinstance(event, Recovered):
+            self.submitted_ms = ms(event.submitted_at_s) or at_ms
 
     def take(self, event: WorkloadEvent, at_ms: int, catalogue: Catalogue) -> EndedJob | None:
         """One event that counted; the job, once it has ended."""
@@ -153,6 +170,8 @@ class Life:
                 self._open = _Attempt(event, at_ms)
                 self._count, self.cluster = event.attempt, event.cluster
                 self.placed_ms = self.placed_ms if self.placed_ms is not None else at_ms
+            case Recovered():
+                self._recover(event, at_ms, catalogue)
             case Admitted():
                 if self._open is not None:
                     self._open.admitted_ms = at_ms
@@ -171,6 +190,17 @@ class Life:
             case Submitted() | Reprioritized() | Claimed() | CancelRequested():
                 pass
         return None
+
+    def _recover(self, event: Recovered, at_ms: int, catalogue: Catalogue) -> None:
+        """A damaged log has lost how this attempt began; the event carries it."""
+        placed_ms = ms(event.placed_at_s) or at_ms
+        if self._open is not None and self._open.number == event.attempt:
+            return
+        self._close("evicted", "what followed it was lost", placed_ms, catalogue)
+        self._open = _Attempt(event, placed_ms)
+        self._count, self.cluster = event.attempt, event.cluster
+        self.evictions = max(self.evictions, event.evictions)
+        self.placed_ms = self.placed_ms if self.placed_ms is not None else placed_ms
 
     def _close(self, end: EndName, reason: str, at_ms: int, catalogue: Catalogue) -> None:
         one, self._open = self._open, None
@@ -242,7 +272,10 @@ def of_story(
         at_ms = ms(recorded.stored_at_s)
         if isinstance(recorded.event, Submitted):
             life = Life(recorded.event, at_ms, recorded.sequence, owner_label)
-        elif life is not None and (job := life.take(recorded.event, at_ms, catalogue)) is not None:
+            continue
+        if isinstance(recorded.event, Recovered) and life is None:
+            life = Life(recorded.event, at_ms, recorded.sequence, owner_label)
+        if life is not None and (job := life.take(recorded.event, at_ms, catalogue)) is not None:
             return job
     return None
 
@@ -268,6 +301,4 @@ def _used(one: Holding, use: Use | None, in_all: Mapping[int, int]) -> Holding:
     measured_ms = min(use.measured_ms, length_ms)
     measured = one.held_gpu_us * measured_ms // length_ms
     used = use.used_gpu_us * measured_ms // use.measured_ms * one.held_gpu_us // whole
-    return msgspec.structs.replace(
-        one, measured_gpu_us=measured, used_gpu_us=min(used, measured)
-    )
+    return msgspec.structs.replace(one, measured_gpu_us=measured, used_gpu_us=min(used, measured))

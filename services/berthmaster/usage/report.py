@@ -72,7 +72,7 @@ def asked(tenant: str | None, request: UsageReportRequest, now_s: float) -> Aske
         filters["tenant"] = tenant
     period = {"since_ms": round(since_s * 1000), "until_ms": round(until_s * 1000)}
     group = request.group or _default_group(request.kind, tenant)
-    query = Query(**period, group=group, filters=filters, limit=request.limit)  # type: ignore[arg-type]
+    query = Query(**period, group=group, filters=filters, limit=request.limit)
     if request.kind != "job":
         return Asked(request, query, None)
     after = None
@@ -81,7 +81,7 @@ def asked(tenant: str | None, request: UsageReportRequest, now_s: float) -> Aske
         if after is None:
             return invalid(("page",), request.page, "next_page of the reply before")
     of_jobs = filters | ({"id": request.id} if request.id else {})
-    jobs = JobQuery(**period, filters=of_jobs, limit=request.limit, after=after)  # type: ignore[arg-type]
+    jobs = JobQuery(**period, filters=of_jobs, limit=request.limit, after=after)
     return Asked(request, query, jobs)
 
 
@@ -145,7 +145,9 @@ def report_of(ask: Asked, found: Found, jobs: list[JobRow] | None, about: About)
     shown = (jobs or [])[: request.limit]
     more = jobs is not None and len(jobs) > request.limit
     is_job = request.kind == "job"
-    rows = [] if is_job else [_row(query.group, key, sums, about.prices) for key, sums in found.rows]
+    rows = (
+        [] if is_job else [_row(query.group, key, sums, about.prices) for key, sums in found.rows]
+    )
     return UsageReport(
         kind=request.kind,
         since_s=query.since_ms / 1000,
@@ -363,6 +365,4 @@ def _trend(
         lows[at] = 0.0 if is_rate and row.n * 60 < window.step_s else round(row.low, 6)
         highs[at] = round(row.high, 6)
     known: TrendName = name  # type: ignore[assignment] # as it was written
-    return Trend(
-        name=known, cell=cell, means=tuple(means), lows=tuple(lows), highs=tuple(highs)
-    )
+    return Trend(name=known, cell=cell, means=tuple(means), lows=tuple(lows), highs=tuple(highs))

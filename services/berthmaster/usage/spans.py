@@ -63,9 +63,7 @@ def end_of(size: Size, at_ms: int) -> int:
     return round(datetime(year, month, 1, tzinfo=UTC).timestamp()) * 1000
 
 
-def cut(
-    since_ms: int, until_ms: int, *, smallest: Size = "hour", largest: Size = "month"
-) -> Cut:
+def cut(since_ms: int, until_ms: int, *, smallest: Size = "hour", largest: Size = "month") -> Cut:
     """The pieces of a period, of sizes from ``smallest`` to ``largest``."""
     if since_ms >= until_ms:
         return Cut((), ())

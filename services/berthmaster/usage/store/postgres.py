@@ -16,7 +16,6 @@ CONNECT_S: Final = 5
 STATEMENT_MS: Final = 60_000
 SILENT_MS: Final = 10_000  # what was sent and is not acknowledged for so long was sent to nobody
 WRITERS: Final = 0x62657274  # one number for all replicas: who writes holds it until the end
-SCHEMES: Final = ("postgresql", "postgres")
 
 
 class PostgresWords:
@@ -25,18 +24,6 @@ class PostgresWords:
     number = "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
     blob = "BYTEA"
     double = "DOUBLE PRECISION"
-
-
-def wrong_with(url: str) -> str:
-    """What is wrong with the address of a database, in words that hold nothing of it."""
-    expected = "postgresql://USER@HOST:PORT/DATABASE"
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-        parse_qsl(parts.query, strict_parsing=bool(parts.query))
-    except ValueError:
-        return expected
-    return "" if parts.scheme in SCHEMES else expected
 
 
 class Postgres:

@@ -13,6 +13,7 @@ from berthmaster.usage import waits
 from berthmaster.usage.spans import DAY_MS, NUMBER_OF_SIZE, Cells, Edge, Size, begin_of, cut
 from berthmaster.usage.store.database import Database, Row
 from berthmaster.usage.store.tables import COUNTS, HOURS, THROUGH
+from berthmaster.usage.waits import Buckets
 
 COLUMNS: Final[Mapping[str, str]] = {
     "tenant": "g.tenant",
@@ -58,8 +59,8 @@ class Sums(msgspec.Struct):
     cancelled: int = 0
     evictions: int = 0
     held_by_model: dict[str, int] = msgspec.field(default_factory=dict)
-    waits: waits.Buckets = msgspec.field(default_factory=dict)
-    starts: waits.Buckets = msgspec.field(default_factory=dict)
+    waits: Buckets = msgspec.field(default_factory=dict)
+    starts: Buckets = msgspec.field(default_factory=dict)
 
     def add_hours(self, model: str, amounts: Sequence[int]) -> None:
         """Amounts in the order of HOURS."""
@@ -364,7 +365,7 @@ def jobs(database: Database, query: JobQuery) -> list[JobRow]:
         "ORDER BY j.ended_ms DESC, j.tenant, j.id LIMIT ?",
         (query.since_ms, until_ms, *values, query.limit + 1),
     )
-    return [JobRow(*row, _holdings(database, row)) for row in found]
+    return [JobRow._make((*row, _holdings(database, row))) for row in found]
 
 
 def _holdings(database: Database, job: Row) -> tuple[HoldingRow, ...]:
@@ -374,7 +375,7 @@ def _holdings(database: Database, job: Row) -> tuple[HoldingRow, ...]:
         "AND id = ? AND submitted_ms = ? ORDER BY attempt, model",
         job[:3],
     )
-    return tuple(HoldingRow(*row) for row in rows)
+    return tuple(HoldingRow._make(row) for row in rows)
 
 
 def kept_since_ms(database: Database) -> int:
@@ -406,4 +407,4 @@ def trends(
         "AND at_s >= ? AND at_s < ? ORDER BY at_s",
         (step_s, tenant, since_s, until_s),
     )
-    return [TrendRow(*row) for row in rows]
+    return [TrendRow._make(row) for row in rows]

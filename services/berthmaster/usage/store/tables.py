@@ -24,10 +24,10 @@ SUMS: Final = (*HOURS, *THROUGH, *COUNTS)
 
 def _statements(database: Database) -> Iterator[str]:
     words = database.words
-    yield """CREATE TABLE IF NOT EXISTS groups (
-        id {number}, by_owner SMALLINT NOT NULL, tenant TEXT NOT NULL, queue TEXT NOT NULL,
+    yield f"""CREATE TABLE IF NOT EXISTS groups (
+        id {words.number}, by_owner SMALLINT NOT NULL, tenant TEXT NOT NULL, queue TEXT NOT NULL,
         model TEXT NOT NULL, cluster TEXT NOT NULL, owner TEXT NOT NULL,
-        UNIQUE (by_owner, tenant, queue, model, cluster, owner))""".format(number=words.number)
+        UNIQUE (by_owner, tenant, queue, model, cluster, owner))"""
     yield """CREATE TABLE IF NOT EXISTS jobs (
         tenant TEXT NOT NULL, id TEXT NOT NULL, submitted_ms BIGINT NOT NULL,
         ended_ms BIGINT NOT NULL, placed_ms BIGINT, running_ms BIGINT, state TEXT NOT NULL,

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from berthmaster.usage import waits
-from berthmaster.usage.jobs import EndedJob, Holding, Use
+from berthmaster.usage.jobs import EndedJob, Holding, MeasuredUse, Use
 from berthmaster.usage.spans import NUMBER_OF_SIZE, Size, begin_of, end_of
 from berthmaster.usage.store.database import Database, Row
 from berthmaster.usage.store.tables import SUMS
@@ -40,16 +40,6 @@ class Cursor(msgspec.Struct, frozen=True):
 
     created: str = ""
     sequence: int = 0
-
-
-class MeasuredUse(msgspec.Struct, frozen=True):
-    """What was measured so far of an attempt that has not ended."""
-
-    tenant: str
-    id: str
-    attempt: int
-    use: Use
-    at_ms: int
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,7 +107,10 @@ class Writer:
     def _job_row(self, job: EndedJob) -> Row:
         group = self._group(job.tenant, job.queue, job.model, job.cluster)
         owned = self._group(job.tenant, job.queue, job.model, job.cluster, job.owner)
-        wait, start = _wait(job.submitted_ms, job.placed_ms), _wait(job.submitted_ms, job.running_ms)
+        wait, start = (
+            _wait(job.submitted_ms, job.placed_ms),
+            _wait(job.submitted_ms, job.running_ms),
+        )
         return (
             job.tenant,
             job.id,
@@ -232,7 +225,10 @@ class Writer:
         self, cells: dict[CellKey, _Cell], job: EndedJob, by_owner: int, owner: str | None
     ) -> None:
         group = self._group(job.tenant, job.queue, job.model, job.cluster, owner)
-        wait, start = _wait(job.submitted_ms, job.placed_ms), _wait(job.submitted_ms, job.running_ms)
+        wait, start = (
+            _wait(job.submitted_ms, job.placed_ms),
+            _wait(job.submitted_ms, job.running_ms),
+        )
         for size in SIZES[by_owner]:
             cell = cells[by_owner, NUMBER_OF_SIZE[size], begin_of(size, job.ended_ms), group]
             cell.sums["jobs"] += 1
@@ -285,8 +281,10 @@ class Writer:
             "low = CASE WHEN excluded.low < trends.low THEN excluded.low ELSE trends.low END, "
             "high = CASE WHEN excluded.high > trends.high THEN excluded.high ELSE trends.high END",
             [
-                (step_s, one.tenant, one.at_s - one.at_s % step_s, one.name, one.cell)
-                + (one.total, one.low, one.high)
+                (
+                    *(step_s, one.tenant, one.at_s - one.at_s % step_s, one.name, one.cell),
+                    *(one.total, one.low, one.high),
+                )
                 for one in samples
                 for step_s in KEPT_STEPS
             ],
@@ -354,9 +352,7 @@ def cursors(database: Database) -> dict[str, Cursor]:
 
 def uses(database: Database) -> list[MeasuredUse]:
     """What was measured of attempts that had not ended."""
-    rows = database.fetch(
-        "SELECT tenant, id, attempt, measured_ms, used_gpu_us, at_ms FROM uses"
-    )
+    rows = database.fetch("SELECT tenant, id, attempt, measured_ms, used_gpu_us, at_ms FROM uses")
     return [
         MeasuredUse(str(row[0]), str(row[1]), int(row[2]), Use(int(row[3]), int(row[4])), row[5])
         for row in rows

@@ -1,0 +1,172 @@
+"""`berth serve usage`: keeps what ended jobs used in its store, and answers who asks for it.
+
+The shell owns two threads, one that writes and one that reads, and hears four things beside the
+streams: which GPUs nodes have, what jobs' GPUs do, how deciders do, and what the prices' file says.
+Several replicas may write to one PostgreSQL; a SQLite file is one replica's.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from berthmaster.bus import subjects
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.facts import FactMirror, Seen
+from berthmaster.bus.joining import joined
+from berthmaster.bus.streams import ARCHIVE, FLEET, WORKLOADS
+from berthmaster.messages.families import JOB_FIGURES, QUALITY, UNREADABLE
+from berthmaster.runtime.errors import CannotStart
+from berthmaster.runtime.periodic import beats, set_within
+from berthmaster.runtime.service import Context, Service
+from berthmaster.usage.core import Usage
+from berthmaster.usage.endpoints import Answers
+from berthmaster.usage.filling import Filling
+from berthmaster.usage.metrics import UsageMetrics
+from berthmaster.usage.prices import Prices, PricesError, parse_prices
+from berthmaster.usage.settings import UsageSettings
+from berthmaster.usage.store.database import Database
+from berthmaster.usage.store.sqlite import Sqlite
+from berthmaster.usage.store.thread import DatabaseThread
+
+NAME: Final = "usage"
+FACTS_LIMIT_S: Final = 30.0  # to wait for what nodes have, so that models are known from the start
+LOOK_AT_PRICES_S: Final = 10.0
+FACT_SUBJECTS: Final = (subjects.fleet_facts("profile"), subjects.node_facts())
+
+
+class Shell:
+    """One replica, connected."""
+
+    def __init__(
+        self,
+        ctx: Context[UsageSettings],
+        conn: Connection,
+        open_: Callable[[], Database],
+        prices: "PricesFile",
+    ) -> None:
+        self._ctx = ctx
+        self._conn = conn
+        self._prices = prices
+        self._core = Usage(ctx.settings.owner_label)
+        self._figures = UsageMetrics(ctx.metrics)
+        self._store = DatabaseThread(open_, "store")
+        self._reports = DatabaseThread(open_, "reports")
+        self._filling = Filling(ctx, conn, self._core, self._store, self._figures)
+        self._mirror = FactMirror(conn, NAME, FACT_SUBJECTS, on_fact=self._on_fact)
+        self._facts_read = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until the service is asked to stop; what has ended by then is stored."""
+        ctx, conn = self._ctx, self._conn
+        ctx.health.ready("store", False, "not opened yet")
+        ctx.health.ready("log", False, "the log has not been read to its end")
+        ctx.spawn(self._mirror.run(caught_up=self._facts_read.set), name="mirror facts")
+        ctx.spawn(self._keep_house(), name="prices and figures")
+        await conn.subscribe("berth.quality.*", self._on_quality)
+        await conn.subscribe(subjects.job_figures_of(), self._on_figures)
+        answers = Answers(
+            conn,
+            self._reports,
+            self._figures,
+            prices=lambda: self._prices.prices,
+            filled_until_s=lambda: self._filling.filled_until_s,
+        )
+        endpoints = await answers.serve(version("berthmaster"))
+        await set_within(FACTS_LIMIT_S, self._facts_read)
+        await self._filling.run()
+        await endpoints.stop()
+        self._store.stop()
+        self._reports.stop()
+
+    def _on_fact(self, seen: Seen) -> None:
+        self._core.catalogue.take(seen.fact)
+
+    def _on_quality(self, subject: str, data: bytes) -> None:
+        try:
+            report = QUALITY.decode(data)
+        except UNREADABLE:
+            self._figures.unreadable.labels("quality").inc()
+            return
+        if subjects.quality(report.cell) == subject:
+            self._core.trends.quality(report, self._conn.now())
+
+    def _on_figures(self, subject: str, data: bytes) -> None:
+        try:
+            figures = JOB_FIGURES.decode(data)
+            tenant, cluster, job = subjects.parse_job_figures(subject)
+        except (*UNREADABLE, subjects.SubjectError):
+            self._figures.unreadable.labels("figures").inc()
+            return
+        if (tenant or "", cluster, job) == (figures.tenant, figures.cluster, figures.id):
+            self._core.on_figures(figures)
+
+    async def _keep_house(self) -> None:
+        next_look_s = 0.0
+        loop = asyncio.get_running_loop()
+        async for _ in beats(1.0, self._ctx.stopping):
+            self._ctx.health.ready("bus", self._conn.connected, "no connection to NATS")
+            self._filling.tick()
+            if loop.time() >= next_look_s:
+                next_look_s = loop.time() + LOOK_AT_PRICES_S
+                wrong = self._prices.look()
+                self._figures.prices_wrong.set(bool(wrong))
+                self._ctx.health.ready("prices", True, note=wrong)
+
+
+class PricesFile:
+    """The file of prices as it was last right."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Raises CannotStart for a file that is not right from the start."""
+        self._path = path
+        self._read: tuple[int, int] = (0, 0)  # when it was changed, and its size
+        self._wrong = ""
+        self.prices: Prices | None = None
+        if wrong := self.look():
+            raise CannotStart(wrong)
+
+    def look(self) -> str:
+        """What is wrong with the file as it is now; "" = nothing. Then the prices are its."""
+        if self._path is None:
+            return ""
+        try:
+            stat = self._path.stat()
+            if (stat.st_mtime_ns, stat.st_size) == self._read:
+                return self._wrong
+            text = self._path.read_bytes()
+        except OSError as error:
+            self._read, self._wrong = (0, 0), f"the prices cannot be read: {error}"
+            return self._wrong
+        self._read, self._wrong = (stat.st_mtime_ns, stat.st_size), ""
+        try:
+            self.prices = parse_prices(text)
+        except PricesError as error:
+            self._wrong = f"{self._path}: {error}"
+        return self._wrong
+
+
+def opener(settings: UsageSettings) -> Callable[[], Database]:
+    """Opens the store that the settings name. Raises CannotStart without its driver."""
+    if not settings.postgres_url:
+        return partial(Sqlite, settings.store_dir)
+    try:
+        from berthmaster.usage.store.postgres import Postgres
+    except ImportError as error:
+        raise CannotStart(
+            f"PostgreSQL needs {error.name}: pip install 'berthmaster[postgres]'"
+        ) from error
+    return partial(Postgres, settings.postgres_url)
+
+
+async def main(ctx: Context[UsageSettings]) -> None:
+    """Look at prices and store, connect, work."""
+    prices, open_ = PricesFile(ctx.settings.prices_file), opener(ctx.settings)
+    async with joined(ctx, WORKLOADS, ARCHIVE, FLEET) as conn:
+        if conn is not None:
+            await Shell(ctx, conn, open_, prices).run()
+
+
+SERVICE = Service(NAME, UsageSettings, main)
