@@ -126,7 +126,16 @@ def serve_hub(folder: Path) -> Any:
     )
 
 
-PIPELINE_IS_UP = ("nats-server", "gateway", "resolver", "scorer", "archivist", "usage", "door", "accounts")
+PIPELINE_IS_UP = (
+    "nats-server",
+    "gateway",
+    "resolver",
+    "scorer",
+    "archivist",
+    "usage",
+    "door",
+    "accounts",
+)
 
 
 def test_a_hub_shows_each_child_restarts_the_dead_lets_an_agent_in_and_ends_in_time(

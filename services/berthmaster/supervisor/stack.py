@@ -40,9 +40,9 @@ from berthmaster.supervisor.folder import (
 )
 from berthmaster.supervisor.plan import (
     EMULATOR_FOLDER,
-    USAGE_FOLDER,
     LOGIN,
     REMEMBERING,
+    USAGE_FOLDER,
     Entry,
     PlanError,
     UpOptions,

@@ -1,6 +1,7 @@
 """Stories of jobs for the tests of the usage service: valid, and timed by their reader."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.placement import HUB_CELL, MAIN_CELL, PodBinding
@@ -108,7 +109,7 @@ class Story:
     def __iter__(self) -> Iterator[RecordedEvent]:
         return iter(self.events)
 
-    def _head(self) -> dict[str, object]:
+    def _head(self) -> dict[str, Any]:
         return {
             "tenant": self.tenant,
             "id": self.id,
@@ -117,7 +118,7 @@ class Story:
             "by": "test",
         }
 
-    def _at(self) -> dict[str, object]:
+    def _at(self) -> dict[str, Any]:
         return {"cluster": self._cluster, "attempt": self._attempt}
 
     def _ended(self, kind: type[Succeeded] | type[Failed], at_s: float) -> "Story":

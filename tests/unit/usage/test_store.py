@@ -129,11 +129,11 @@ def test_any_period_has_what_a_plain_sum_over_all_jobs_has(database: Database) -
         if by_owner:
             filters = filters | {"owner": "ann"}
         asked = query(since_h, until_h, **filters)
-        found = reading.report(database, asked).total
+        total = reading.report(database, asked).total
         expected = plain(jobs, asked)
-        assert found.held_gpu_us == pytest.approx(expected["held"], abs=1000)
-        assert found.used_gpu_us == pytest.approx(expected["used"], abs=1000)
-        assert (found.jobs, sum(found.waits.values())) == (expected["jobs"], expected["jobs"])
+        assert total.held_gpu_us == pytest.approx(expected["held"], abs=1000)
+        assert total.used_gpu_us == pytest.approx(expected["used"], abs=1000)
+        assert (total.jobs, sum(total.waits.values())) == (expected["jobs"], expected["jobs"])
         by_day = reading.report(
             database, msgspec.structs.replace(asked, group=("day", "queue"), limit=100_000)
         )
