@@ -59,6 +59,7 @@ from berthmaster.messages.families import API_REPLIES, UNREADABLE, encode
 from berthmaster.messages.placement import MAIN_CELL
 from berthmaster.messages.quality import QualityReport
 from berthmaster.messages.telemetry import JobFigures, NodeTelemetry
+from berthmaster.messages.usage import Trends, TrendsRequest, UsageReport, UsageReportRequest
 from berthmaster.messages.workload import JobRequest
 from berthmaster.runtime.backoff import Backoff
 
@@ -227,6 +228,16 @@ class Client:
         """The same for JSON."""
         subject = subjects.operator("whatif") if of_all else subjects.api(self.tenant, "whatif")
         return await self._ask(subject, body, WhatifReply)
+
+    async def report(self, request: UsageReportRequest, *, of_all: bool = False) -> UsageReport:
+        """What ended jobs used. ``of_all``: everybody's, for those who may; else this tenant's."""
+        subject = subjects.operator("report") if of_all else subjects.api(self.tenant, "report")
+        return await self._ask(subject, encode(request), UsageReport)
+
+    async def trends(self, request: TrendsRequest, *, of_all: bool = False) -> Trends:
+        """How figures went. ``of_all``: the whole fleet's, for those who may."""
+        subject = subjects.operator("trends") if of_all else subjects.api(self.tenant, "trends")
+        return await self._ask(subject, encode(request), Trends)
 
     # Operators
 
