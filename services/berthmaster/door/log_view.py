@@ -24,6 +24,7 @@ from berthmaster.bus.event_subjects import decode_recorded
 from berthmaster.bus.subjects import SubjectError, aggregate, parse_workload_event
 from berthmaster.lifecycle.flaws import NO_FLAWS
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
+from berthmaster.lifecycle.gangs import may_give_way
 from berthmaster.messages.door import ExecutorEvent, OwnWorkload
 from berthmaster.messages.families import UNREADABLE, encode, event_kind
 from berthmaster.messages.placement import HUB_CELL
@@ -371,8 +372,10 @@ def _too_much(here: _Here, event: ExecutorEvent) -> str:
     match event:
         case Running() if here.running >= MAX_RUNNING:
             return f"pods: told {MAX_RUNNING} times in one attempt"
+        case Evicted(blameless=True) if not may_give_way(request, workload.state, workload.attempt):
+            return "blameless: of gangs that start, and not for ever; see lifecycle/gangs.py"
         case Evicted(blameless=True):
-            return "blameless: no executor may say so"
+            return ""
         case Evicted() if request is not None and workload.evictions >= request.max_evictions:
             return f"evicted {workload.evictions} times before: one more is a failure"
         case Succeeded() | Failed() | Cancelled() if event.digest != workload.digest:

@@ -136,7 +136,9 @@ def _alive(scene: Scene, job: JobObject, now_s: float) -> AttemptStatus:
     missing = sum(scene.wanted.values()) - len(scene.pods)
     if not reason and missing > 0:
         reason = f"{missing} of {sum(scene.wanted.values())} pods are not made yet"
-    return AttemptStatus([*events, PodsWaiting(attempt, reason)], again_s)
+    bound = sum(bool(pod.spec.node_name) for pod in scene.pods.values() if not pod.over)
+    half = bound if bound < sum(scene.wanted.values()) else 0
+    return AttemptStatus([*events, PodsWaiting(attempt, reason, half)], again_s)
 
 
 def _running(scene: Scene) -> tuple[PodBinding, ...] | None:

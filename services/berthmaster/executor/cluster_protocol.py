@@ -90,6 +90,7 @@ class PodsWaiting(NamedTuple):
 
     attempt: Attempt
     reason: str
+    bound: int = 0  # pods that have a node, and so hold room, while others have none
 
 
 class PodsRunning(NamedTuple):

@@ -13,6 +13,9 @@ Rules of this file:
 - What the log says is over or somebody else's is left: our pods of it are removed, nothing is
   appended.
 - Silence of the bus changes nothing here: no timer of this file ends a job that runs.
+- Of gangs of which some pods hold room and others wait for it, one gives way after a while, the
+  youngest of those of least priority. It is nobody's fault. Gang scheduling, where a cluster has
+  it, lets no gang come to that.
 - While the cluster does not answer nothing is claimed: what is placed here can then be withdrawn
   and go elsewhere. It is read again now and then, so as not to hold what is ours no more.
 
@@ -23,7 +26,14 @@ story holds something that this version cannot decode, and freezes the workload 
 import heapq
 from typing import Final, assert_never
 
-from berthmaster.executor.cluster_protocol import Attempt, DeletePods, PodEvent, PodsFound, StopPods
+from berthmaster.executor.cluster_protocol import (
+    Attempt,
+    DeletePods,
+    PodEvent,
+    PodsFound,
+    PodsWaiting,
+    StopPods,
+)
 from berthmaster.executor.events import ClusterReached, Event, HintSeen, Listed, Tick
 from berthmaster.executor.instructions import Acknowledge, Freeze, Instruction
 from berthmaster.executor.job import FinalResult, How, Job, Pods
@@ -264,6 +274,9 @@ class Executor:
             return []
         if job.hear(event):
             self._be_patient(job, now_s)
+        if isinstance(event, PodsWaiting) and event.bound != job.bound:
+            job.bound = event.bound
+            self._watch_gang(job, now_s)
         return self._advance(job, now_s)
 
     def _on_found(self, job: Job | None, attempt: Attempt, now_s: float) -> list[Instruction]:
@@ -304,7 +317,27 @@ class Executor:
             if job.pods is Pods.ASKED and now_s >= job.due_s:
                 job.judge(FinalResult(How.EVICTED, self._limits.too_late(job)))
             done += self._advance(job, now_s)
-        return done
+        return [*done, *self._give_way(now_s)]
+
+    def _watch_gang(self, job: Job, now_s: float) -> None:
+        job.bound_since_s = now_s
+        if job.half_started:
+            self._set_timer(now_s + self._limits.gang_s, job.attempt)
+
+    def _give_way(self, now_s: float) -> list[Instruction]:
+        """Have one of several gangs give its room to the others, if none of them gets on."""
+        stuck = [
+            job
+            for job in self._jobs.values()
+            if job.half_started and now_s >= job.bound_since_s + self._limits.gang_s
+        ]
+        if len(stuck) < 2:
+            return []
+        job = max(stuck, key=_gives_way)
+        for other in stuck:
+            self._watch_gang(other, now_s)  # what it leaves may be enough for them
+        job.judge(FinalResult(How.EVICTED, self._limits.in_the_way(job), blameless=True))
+        return self._advance(job, now_s)
 
     # What to do next
 
@@ -398,6 +431,11 @@ class Executor:
 
     def _append(self, job: Job, event: WorkloadEvent) -> Append:
         return Append(ref=self._ref(job, event), event=event)
+
+
+def _gives_way(job: Job) -> tuple[int, float, Attempt]:
+    priority = job.request.priority if job.request is not None else 0
+    return -priority, job.submitted_at_s, job.attempt
 
 
 def _pause_until_s(until_s: float, pause_s: float, now_s: float) -> float:

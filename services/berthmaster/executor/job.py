@@ -56,6 +56,7 @@ class FinalResult(NamedTuple):
     how: How
     reason: str = ""
     exit_code: int | None = None
+    blameless: bool = False  # of an eviction: nobody did anything wrong
 
 
 class Job(msgspec.Struct, kw_only=True):
@@ -82,6 +83,8 @@ class Job(msgspec.Struct, kw_only=True):
     queued: bool = False  # in the cluster's own queue
     admitted: bool = False  # out of it
     waits_for: str = ""  # what the cluster says of pods that do not run
+    bound: int = 0  # pods that have a node while others have none
+    bound_since_s: float = 0.0  # so many
     due_s: float = 0.0  # if not all pods run by then, the attempt is given back
     verdict: FinalResult | None = None
     look_at_s: float = 0.0  # not claimed yet as the cluster does not answer: read again then
@@ -110,6 +113,14 @@ class Job(msgspec.Struct, kw_only=True):
         if self.verdict is None:
             self.verdict = verdict
 
+    @property
+    def half_started(self) -> bool:
+        """Whether some pods hold room while others wait for it."""
+        request = self.request
+        waits = self.pods is Pods.ASKED and self.verdict is None and not self.queued
+        count = sum(pods.count for pods in request.pod_sets) if request is not None else 0
+        return waits and self.bound > 0 and count > 1
+
     def hear(self, event: PodEvent) -> bool:
         """Take in what the cluster tells; whether the time in which all pods must run begins."""
         match event:
@@ -121,7 +132,7 @@ class Job(msgspec.Struct, kw_only=True):
             case PodsAdmitted():
                 begins, self.queued, self.admitted = not self.admitted, False, True
                 return begins
-            case PodsWaiting(_, reason):
+            case PodsWaiting(_, reason, _):
                 self.waits_for = reason
             case PodsRunning(_, pods):
                 if self.pods is Pods.ASKED:

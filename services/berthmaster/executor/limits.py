@@ -14,6 +14,7 @@ class Limits(NamedTuple):
 
     start_s: float = 60.0  # from asking for the pods, or their admission, until all of them run
     queue_s: float = 300.0  # from asking for the pods until the cluster's own queueing lets them in
+    gang_s: float = 30.0  # that two half-started gangs may hold room that each other waits for
     first_pause_s: float = 0.1  # before the second eviction of a workload is told, then doubled
     longest_pause_s: float = 5.0  # so that a place that refuses is not tried in a tight circle
 
@@ -28,6 +29,11 @@ class Limits(NamedTuple):
         else:
             why = f"not all pods ran within {self.start_s:g} s"
         return f"{why}: {job.waits_for}" if job.waits_for else why
+
+    def in_the_way(self, job: Job) -> str:
+        """Why a gang is given back that others wait for, as it waits for them."""
+        told = f"half started for {self.gang_s:g} s, as another gang is: it gives way"
+        return f"{told}: {job.waits_for}" if job.waits_for else told
 
     def pause_s(self, evictions: int) -> float:
         """Before an eviction is told, after so many."""

@@ -3,6 +3,7 @@
 from typing import Any, Final, NamedTuple
 
 from berthmaster.executor.job import FinalResult, How, Job
+from berthmaster.lifecycle.gangs import may_give_way
 from berthmaster.messages.workload import (
     Admitted,
     Cancelled,
@@ -37,12 +38,14 @@ class LogEvents(NamedTuple):
 
     def ending(self, job: Job, verdict: FinalResult, now_s: float) -> WorkloadEvent:
         """A wish to cancel outweighs an eviction; too many evictions are a failure."""
-        how, reason, exit_code = verdict
+        how, reason, exit_code, blameless = verdict
         head = self._head(job, now_s)
         if how is How.EVICTED:
             evictions = (job.evictions or 0) + 1
             if job.cancel:
                 how, reason = How.CANCELLED, job.cancel_reason or reason
+            elif blameless and may_give_way(job.request, job.logged, job.attempt.number):
+                return Evicted(**head, reason=reason[:MAX_REASON_CHARS], blameless=True)
             elif job.request is not None and evictions <= job.request.max_evictions:
                 return Evicted(**head, reason=reason[:MAX_REASON_CHARS])
             else:

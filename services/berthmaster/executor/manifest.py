@@ -32,10 +32,11 @@ from berthmaster.engine.fleet.shares import (
     sized_milli,
     takes_milli,
 )
-from berthmaster.executor import claims
+from berthmaster.executor import claims, gangs
 from berthmaster.executor.affinity import placing
 from berthmaster.executor.claims import Existing
 from berthmaster.executor.cluster_protocol import Attempt, CreatePods
+from berthmaster.executor.gangs import GROUP, KAI_MEMBERS, Gangs, Group
 from berthmaster.executor.offers import Offers
 from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.pods import OPENS_GPUS, Document, pod_spec
@@ -64,6 +65,8 @@ class Style(NamedTuple):
     kai_queue: str = "default"
     run_as_non_root: bool = False
     scheduler: str = ""  # of pods that neither KAI nor HAMi shares GPUs for; "" = the usual one
+    gangs: Gangs = Gangs.NONE  # what of it the cluster serves
+    kai_gangs: bool = True  # whether KAI is told of them
 
 
 def kind_of(order: CreatePods) -> Resource:
@@ -99,7 +102,7 @@ def document(
     kind = kind_of(order)
     name = object_name(order.attempt, kind)
     templates: dict[str, Document] = {}
-    specs = []
+    specs, pod_templates = [], []
     for number, pods in enumerate(request.pod_sets):
         devices = _devices(order, pods, offers, style)
         template = ""
@@ -109,6 +112,7 @@ def document(
         named = {claim: existing.get(claim, "template") for claim in pods.claims}
         pod = _template(order, pods, devices, offers, style)
         claims.refer(pod["spec"], template, named)
+        pod_templates.append(pod)
         specs.append(_job_spec(pods, pod, left_s))
     spec: Document
     if kind is JOBS:
@@ -125,6 +129,7 @@ def document(
     if target.via == "worker":
         spec["suspend"] = True
         known[QUEUE_LABEL] = target.local_queue
+    told |= _together(order, name, pod_templates, style)
     if templates:
         told[claims.TEMPLATES] = claims.encode(templates)
     told[PODS] = " ".join(f"{pods.name}:{pods.count}" for pods in request.pod_sets)
@@ -141,6 +146,24 @@ def document(
         },
         "spec": spec,
     }
+
+
+def _together(
+    order: CreatePods, name: str, templates: Sequence[Document], style: Style
+) -> dict[str, str]:
+    """Annotations by which all pods start or none; the templates name the group they are of."""
+    pods = sum(each.count for each in order.request.pod_sets)
+    if pods < 2:
+        return {}
+    by_kai = [each["spec"].get("schedulerName") == style.kai_scheduler for each in templates]
+    if all(by_kai):
+        return {KAI_MEMBERS: str(pods)} if style.kai_gangs else {}
+    if any(by_kai) or style.gangs is Gangs.NONE:
+        return {}  # two schedulers have no gang in common
+    group = Group(style.gangs, pods)
+    for each in templates:
+        gangs.join(group, name, each)
+    return {GROUP: group.text}
 
 
 def _identity(order: CreatePods) -> tuple[dict[str, str], dict[str, str]]:

@@ -34,6 +34,7 @@ from berthmaster.executor.cluster_protocol import (
     StopPods,
 )
 from berthmaster.executor.effects import AttemptEffects
+from berthmaster.executor.gangs import GROUP
 from berthmaster.executor.kinds import JobObject, PodObject
 from berthmaster.executor.watch import JobMirrors
 from berthmaster.executor.writer import JobWriter
@@ -220,7 +221,7 @@ class ClusterRuntime:
         if held is None:
             held = self._hold(mine[0])
         held.see(kind, job)
-        if TEMPLATES in job.metadata.annotations:
+        if {TEMPLATES, GROUP} & job.metadata.annotations.keys():
             self._effects.complete(held)
         if new and self._ready:
             self._say(PodsFound(held.attempt))

@@ -15,6 +15,7 @@ from berthmaster.bus.door_joining import at_the_door
 from berthmaster.executor.cluster_protocol import Attempt
 from berthmaster.executor.core import Executor
 from berthmaster.executor.events import ClusterReached
+from berthmaster.executor.gangs import SERVED_BY, Gangs
 from berthmaster.executor.limits import Limits
 from berthmaster.executor.manifest import Style
 from berthmaster.executor.offers import Offers
@@ -107,21 +108,53 @@ async def main(ctx: Context[ExecutorSettings]) -> None:
     ):
         if door is None:
             return
-        job_sets = await _serves_job_sets(ctx, client)
-        if job_sets is not None:
-            await _Serving(ctx, door, client, job_sets=job_sets).run()
+        served = await _served(ctx, client)
+        if served is not None:
+            await _Serving(ctx, door, client, served).run()
 
 
-async def _serves_job_sets(ctx: Context[ExecutorSettings], client: Client) -> bool | None:
-    """Whether the cluster does, asked until it answers; None if told to stop before."""
+class Served(NamedTuple):
+    """What the cluster has that some have not."""
+
+    job_sets: bool
+    gangs: Gangs
+
+
+async def _served(ctx: Context[ExecutorSettings], client: Client) -> Served | None:
+    """Asked until the cluster answers; None if told to stop before."""
     while not ctx.stopping.is_set():
         try:
-            served = await client.served(JOB_SETS.group_version)
-            return JOB_SETS.plural in served
+            job_sets = JOB_SETS.plural in await client.served(JOB_SETS.group_version)
+            return Served(job_sets, await _gangs(ctx, client))
         except KubernetesError as error:
             ctx.health.ready("cluster", False, str(error))
         await stopped_within(LOOK_AGAIN_S, ctx.stopping)
     return None
+
+
+async def _gangs(ctx: Context[ExecutorSettings], client: Client) -> Gangs:
+    """What starts all pods of a gang or none. What we may not make would keep them waiting."""
+    settings = ctx.settings
+    for gangs, resource in SERVED_BY.items():
+        wanted = Gangs.KUBERNETES if gangs is Gangs.WORKLOAD else gangs
+        if settings.gangs not in ("auto", wanted.value):
+            continue
+        if resource.plural not in await client.served(resource.group_version):
+            continue
+        lacking = [
+            namespace
+            for namespace in settings.namespaces
+            if not await client.can("create", resource, namespace=namespace)
+        ]
+        if not lacking:
+            ctx.log.info("gangs start together", by=resource.group, kind=resource.kind)
+            return gangs
+        ctx.log.warning(
+            "gang scheduling is served, and we may not use it",
+            kind=f"{resource.kind} of {resource.group}",
+            namespaces=",".join(lacking),
+        )
+    return Gangs.NONE
 
 
 class _Parts(NamedTuple):
@@ -134,13 +167,17 @@ class _Serving:
     """One executor at work."""
 
     def __init__(
-        self, ctx: Context[ExecutorSettings], door: DoorClient, client: Client, *, job_sets: bool
+        self, ctx: Context[ExecutorSettings], door: DoorClient, client: Client, served: Served
     ) -> None:
         settings = ctx.settings
         self._ctx = ctx
         self._door = door
         self._client = client
-        limits = Limits(start_s=settings.start_limit_s, queue_s=settings.queue_limit_s)
+        limits = Limits(
+            start_s=settings.start_limit_s,
+            queue_s=settings.queue_limit_s,
+            gang_s=settings.gang_limit_s,
+        )
         core = Executor(settings.cluster, limits=limits)
         offers = Offers()
         style = Style(
@@ -149,6 +186,8 @@ class _Serving:
             kai_queue=settings.kai_queue,
             run_as_non_root=settings.run_as_non_root,
             scheduler=settings.scheduler,
+            gangs=served.gangs,
+            kai_gangs=settings.gangs == "auto",
         )
         writer = JobWriter(
             client,
@@ -157,14 +196,14 @@ class _Serving:
             offers,
             style,
             door.now,
-            job_sets=job_sets,
+            job_sets=served.job_sets,
         )
         runtime = ClusterRuntime(
             client,
             writer,
             executor=core.name,
             namespaces=settings.namespaces,
-            job_sets=job_sets,
+            job_sets=served.job_sets,
             clock=door.now,
             log=ctx.log,
         )

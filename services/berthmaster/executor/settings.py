@@ -10,6 +10,7 @@ from berthmaster.runtime.settings import required, setting
 
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 _SCHEDULER: Final = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?\Z")
+GANGS: Final = ("auto", "kubernetes", "coscheduling", "none")
 _RESOURCE: Final = re.compile(r"[a-z0-9.-]+/[A-Za-z0-9._-]+\Z")
 
 
@@ -21,6 +22,10 @@ def _namespaces(names: tuple[str, ...]) -> str:
 
 def _resource(name: str) -> str:
     return "" if _RESOURCE.match(name) else "a resource's full name, such as nvidia.com/gpu"
+
+
+def _gangs(name: str) -> str:
+    return "" if name in GANGS else f"one of {', '.join(GANGS)}"
 
 
 def _scheduler(name: str) -> str:
@@ -49,6 +54,21 @@ class ExecutorSettings(ClusterSettings):
         least=1,
         most=604_800,
         help="seconds that an attempt may wait in the cluster's own queue before it is given back",
+    )
+    gang_limit_s: float = setting(
+        30.0,
+        least=1,
+        most=86_400,
+        help="seconds that two gangs may hold nodes which each other waits for before the younger "
+        "gives way, blamed for nothing; where gang scheduling is served that never happens. Three "
+        "times the longest pause of kube-scheduler between two tries of a pod",
+    )
+    gangs: str = setting(
+        "auto",
+        check=_gangs,
+        help="what starts all pods of a gang or none: kubernetes (its PodGroup, or in 1.35 its "
+        "Workload), coscheduling (scheduler-plugins' PodGroup), none; auto = the first of these "
+        "that the cluster serves and we may make. Pods for KAI's scheduler are gangs of KAI's",
     )
     gpu_resource: str = setting(
         NVIDIA,

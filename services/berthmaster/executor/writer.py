@@ -19,10 +19,11 @@ import math
 from collections.abc import Callable
 from typing import Final, cast
 
-from berthmaster.executor import claims
+from berthmaster.executor import claims, gangs
 from berthmaster.executor.attempts import Held, attempt_of
 from berthmaster.executor.claims import TEMPLATES, Existing
 from berthmaster.executor.cluster_protocol import CreatePods
+from berthmaster.executor.gangs import GROUP, SERVED_BY
 from berthmaster.executor.kinds import JobObject
 from berthmaster.executor.manifest import (
     STOPPED,
@@ -56,6 +57,7 @@ from berthmaster.kubernetes.resources import (
     Resource,
 )
 
+_IDENTITY: Final = (labels.TENANT, labels.WORKLOAD, labels.ATTEMPT, labels.EXECUTOR)
 FIELD_MANAGER: Final = "berthmaster-executor"
 _REQUEST_TIMEOUT: Final = 408
 
@@ -182,38 +184,35 @@ class JobWriter:
         return True
 
     async def complete(self, held: Held) -> None:
-        """The templates that its object speaks of are there afterwards, unless it has ended.
-        Raises RefusedToMake, KubernetesError."""
+        """What its object speaks of is there afterwards, unless it has ended: the group of its
+        pods, and templates of their claims. Raises RefusedToMake, KubernetesError."""
         job = held.scene.job
         if job is None or held.completed == job.metadata.uid:
             return
-        text = job.metadata.annotations.get(TEMPLATES, "")
+        told = job.metadata.annotations
         leaving = job.metadata.deletion_timestamp is not None
-        if text and not (leaving or ended(job)):
-            for name, asked in sorted(claims.decode(text).items()):
-                await self._make_template(held, job, name, asked)
+        if not (leaving or ended(job)):
+            owner = _owner(held, job)
+            whose = {key: told for key, told in job.metadata.labels.items() if key in _IDENTITY}
+            if (group := gangs.read(told.get(GROUP, ""))) is not None:
+                body = gangs.document(group, held.name, whose, owner)
+                await self._make_owned(held, SERVED_BY[group.gangs], body)
+            for name, asked in sorted(claims.decode(told.get(TEMPLATES, "")).items()):
+                body = claims.template(name, asked, whose, owner)
+                await self._make_owned(held, RESOURCE_CLAIM_TEMPLATES, body)
         held.completed = job.metadata.uid
 
-    async def _make_template(self, held: Held, job: JobObject, name: str, asked: Document) -> None:
-        owner: Document = {
-            "apiVersion": held.kind.group_version,
-            "kind": held.kind.kind,
-            "name": job.metadata.name,
-            "uid": job.metadata.uid,
-            "controller": True,
-        }
-        whose = (labels.TENANT, labels.WORKLOAD, labels.ATTEMPT, labels.EXECUTOR)
-        known = {key: job.metadata.labels[key] for key in whose if key in job.metadata.labels}
-        body = claims.template(name, asked, known, owner)
-        path = RESOURCE_CLAIM_TEMPLATES.path(namespace=held.namespace)
+    async def _make_owned(self, held: Held, resource: Resource, body: Document) -> None:
+        name, uid = body["metadata"]["name"], held.uid
+        path = resource.path(namespace=held.namespace)
         try:
             await self._client.create(path, body, Object, field_manager=FIELD_MANAGER)
         except AlreadyExists:
             there = await self._client.get(f"{path}/{name}", Object)
-            if job.metadata.uid not in [one.uid for one in there.metadata.owner_references]:
+            if uid not in [one.uid for one in there.metadata.owner_references]:
                 raise RefusedToMake(
-                    f"ResourceClaimTemplate {held.namespace}/{name} is there already and is not "
-                    f"of {held.kind.kind} {held.name}"
+                    f"{resource.kind} {held.namespace}/{name} is there already and is not of "
+                    f"{held.kind.kind} {held.name}"
                 ) from None
         except ApiError as error:
             if not _final(error) or self._may_pass(error, path):
@@ -315,6 +314,16 @@ class JobWriter:
             pass  # another object of that name by now: not the one that we were told to delete
         held.deleted = uid
         self.deleted += 1
+
+
+def _owner(held: Held, job: JobObject) -> Document:
+    return {
+        "apiVersion": held.kind.group_version,
+        "kind": held.kind.kind,
+        "name": job.metadata.name,
+        "uid": job.metadata.uid,
+        "controller": True,
+    }
 
 
 def ended(job: JobObject) -> bool:

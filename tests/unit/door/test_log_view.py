@@ -16,6 +16,7 @@ from berthmaster.door.log_view import (
     Unreadable,
 )
 from berthmaster.lifecycle.fold import Verdict, key
+from berthmaster.lifecycle.gangs import MOST_ATTEMPTS
 from berthmaster.messages.door import OwnWorkload
 from berthmaster.messages.families import encode
 from berthmaster.messages.placement import HUB_CELL, PodBinding
@@ -27,6 +28,7 @@ from berthmaster.messages.workload import (
     Failed,
     JobRequest,
     Placed,
+    PodSet,
     Running,
     Submitted,
     Succeeded,
@@ -56,22 +58,30 @@ class Log:
         self.data[self.last] = encode(event)
         return self.view.take(event_subject(event), self.last, 100.0, self.data[self.last])
 
-    def submit(self, name: str = "train", cell: str = "all") -> int:
-        job = JobRequest(id=name)
+    def submit(
+        self, name: str = "train", cell: str = "all", pod_sets: tuple[PodSet, ...] = (PodSet(),)
+    ) -> int:
+        job = JobRequest(id=name, pod_sets=pod_sets)
         self.store(Submitted(**head(0, name), request=job, digest="d", cell=cell))
         return self.last
 
     def place(
-        self, cluster: str, name: str = "train", *, attempt: int = 1, cell: str = "all"
+        self,
+        cluster: str,
+        name: str = "train",
+        *,
+        attempt: int = 1,
+        cell: str = "all",
+        pod_sets: tuple[PodSet, ...] = (PodSet(),),
     ) -> Placed:
         """Submitted if need be, and placed."""
-        after = self.submit(name, cell) if attempt == 1 else self.last
+        after = self.submit(name, cell, pod_sets) if attempt == 1 else self.last
         placed = Placed(
             **head(after, name),
             cluster=cluster,
             attempt=attempt,
             pods=PODS,
-            request=JobRequest(id=name),
+            request=JobRequest(id=name, pod_sets=pod_sets),
             decision=1,
             cell=cell,
         )
@@ -351,6 +361,29 @@ def test_what_a_cluster_may_add_to_one_story_is_bounded() -> None:
     once_more = log.view.check(RED, Running(**here(log), pods=PODS), again=False)
     assert once_more == Refuse("pods: told 200 times in one attempt")
     assert log.view.check(RED, succeeded(log.last), again=False) == Store()
+
+
+def test_a_gang_that_gives_way_to_another_is_to_blame_for_nothing_and_not_for_ever() -> None:
+    log = at_work()
+
+    def blameless(attempt: int) -> object:
+        fields = head(log.last, by="executor/red", cluster=RED, attempt=attempt)
+        event = Evicted(**fields, reason="it gives way", blameless=True)
+        answer = log.view.check(RED, event, again=False)
+        log.store(event)
+        return answer
+
+    for attempt in range(1, MOST_ATTEMPTS + 2):
+        log.place(RED, attempt=attempt, pod_sets=(PodSet(count=2),))
+        log.store(claimed(log.last, attempt=attempt))
+        told = blameless(attempt)
+        assert (told == Store()) is (attempt <= MOST_ATTEMPTS), (attempt, told)
+    # Neither is one that runs, nor one of a single pod.
+    again = MOST_ATTEMPTS + 2
+    log.place(RED, attempt=again, pod_sets=(PodSet(count=2),))
+    log.store(claimed(log.last, attempt=again))
+    log.store(Running(**head(log.last, by="executor/red", cluster=RED, attempt=again), pods=PODS))
+    assert isinstance(blameless(again), Refuse)
 
 
 def test_one_eviction_more_than_the_request_allows_is_no_eviction() -> None:

@@ -10,13 +10,18 @@ from berthmaster.executor.cluster_protocol import (
     PodsFound,
     PodsGone,
     PodsRunning,
+    PodsWaiting,
     StopPods,
 )
 from berthmaster.executor.core import HOLD_BACK_S, Executor
 from berthmaster.executor.events import ClusterReached, HintSeen, Tick
 from berthmaster.executor.instructions import Acknowledge, Freeze, Instruction
+from berthmaster.executor.job import FinalResult, How, Job
+from berthmaster.executor.limits import Limits
+from berthmaster.executor.log_events import LogEvents
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.fold import Workload
+from berthmaster.lifecycle.gangs import MOST_ATTEMPTS
 from berthmaster.lifecycle.instructions import (
     Answered,
     Append,
@@ -36,6 +41,7 @@ from berthmaster.messages.workload import (
     Failed,
     JobRequest,
     Placed,
+    PodSet,
     Running,
     Succeeded,
 )
@@ -381,3 +387,89 @@ def test_a_clock_that_was_ahead_for_a_moment_does_not_keep_an_ending_back() -> N
     [told] = executor.handle(Tick(), executor.next_due_s)
     assert isinstance(told, Append)
     assert isinstance(told.event, Evicted | Failed)
+
+
+# Gangs
+
+
+def gang(name: str, *, priority: int = 0, count: int = 4) -> JobRequest:
+    return JobRequest(id=name, priority=priority, pod_sets=(PodSet(count=count),))
+
+
+def with_gangs(*requests: tuple[JobRequest, float]) -> Executor:
+    """All of them claimed and made, at 100 s. (request, when it was submitted)"""
+    executor = Executor("berlin", limits=Limits(start_s=300, gang_s=30))
+    for number, (request, submitted_at_s) in enumerate(requests):
+        event = msgspec.structs.replace(
+            placed(), id=request.id, request=request, submitted_at_s=submitted_at_s
+        )
+        [append] = executor.handle(HintSeen(number, event, 5), 100)
+        assert isinstance(append, Append)
+        executor.handle(Answered(ref=append.ref, outcome=Stored(6)), 100)
+    return executor
+
+
+def half(executor: Executor, name: str, bound: int, now_s: float) -> None:
+    executor.handle(PodsWaiting(Attempt("acme", name, 1), "no room", bound), now_s)
+
+
+def stopped(done: list[Instruction]) -> list[str]:
+    return [one.attempt.id for one in done if isinstance(one, StopPods)]
+
+
+def test_of_two_gangs_that_are_half_started_the_younger_gives_way_without_blame() -> None:
+    executor = with_gangs((gang("young"), 50.0), (gang("old"), 40.0))
+    half(executor, "young", 2, 101)
+    half(executor, "old", 2, 102)
+    assert executor.next_due_s == 131
+    assert stopped(executor.handle(Tick(), 131)) == []  # the other still gets on, perhaps
+    done = executor.handle(Tick(), 132)
+    why = "half started for 30 s, as another gang is: it gives way: no room"
+    assert done == [StopPods(Attempt("acme", "young", 1), why)]
+
+    [append] = executor.handle(PodsGone(Attempt("acme", "young", 1), why), 133)
+    assert isinstance(append, Append | Reload)
+    if isinstance(append, Reload):  # how often it was evicted was not known
+        workload = work(State.CLAIMED, request=gang("young"), evictions=0)
+        workload = msgspec.structs.replace(workload, id="young", sequence=6)
+        [append] = executor.handle(Reloaded(ref=append.ref, workload=workload), 133)[-1:]
+    assert isinstance(append, Append)
+    assert isinstance(append.event, Evicted)
+    assert (append.event.blameless, append.event.reason) == (True, why)
+
+    # The other has its time anew, and nobody is left who would give way to it.
+    assert stopped(executor.handle(Tick(), 200)) == []
+
+
+def test_priority_goes_before_age_and_who_gets_on_is_left_alone() -> None:
+    requests = [gang("first"), gang("urgent", priority=5), gang("single", count=1)]
+    executor = with_gangs(*((request, 40.0 + n) for n, request in enumerate(requests)))
+    half(executor, "first", 1, 101)
+    half(executor, "urgent", 1, 101)
+    half(executor, "single", 1, 101)
+    half(executor, "urgent", 2, 120)  # it gets on
+    assert stopped(executor.handle(Tick(), 140)) == []
+    assert stopped(executor.handle(Tick(), 150)) == ["first"]
+
+
+def test_one_gang_that_is_half_started_waits_for_what_others_hold() -> None:
+    executor = with_gangs((gang("alone"), 40.0))
+    half(executor, "alone", 3, 101)
+    assert stopped(executor.handle(Tick(), 300)) == []
+    # Until the limit of its start, and then with blame.
+    assert stopped(executor.handle(Tick(), 401)) == ["alone"]
+
+
+def test_who_has_given_way_too_often_is_to_blame() -> None:
+    says = LogEvents(NAME, "berlin")
+    request = gang("train")
+    verdict = FinalResult(How.EVICTED, "it gives way", blameless=True)
+    for attempt, state, blameless in (
+        (MOST_ATTEMPTS, State.CLAIMED, True),
+        (MOST_ATTEMPTS, State.RUNNING, False),
+        (MOST_ATTEMPTS + 1, State.CLAIMED, False),
+    ):
+        job = Job(attempt=Attempt("acme", "train", attempt), logged=state, request=request)
+        ending = says.ending(job, verdict, 1.0)
+        assert isinstance(ending, Evicted)
+        assert ending.blameless is blameless

@@ -26,17 +26,20 @@ from berthmaster.executor.cluster_protocol import (
     PodsRunning,
     StopPods,
 )
+from berthmaster.executor.gangs import Gangs
 from berthmaster.executor.kinds import JobObject
-from berthmaster.executor.manifest import STOPPED, Style
-from berthmaster.executor.offers import Offers
+from berthmaster.executor.manifest import STOPPED, Style, object_name
 from berthmaster.executor.runtime import ClusterRuntime
 from berthmaster.executor.writer import JobWriter
 from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.client import Client
+from berthmaster.kubernetes.resources import JOBS
 from berthmaster.messages.placement import PodBinding, Target
 from berthmaster.messages.workload import JobRequest, PodSet, RunSpec
 from tests.bus.tools import story
 from tests.unit.executor.little_api import Json, LittleApi
+from tests.unit.executor.test_devices import claimed
+from tests.unit.executor.test_manifest import offers_of
 from tests.unit.kubernetes.stage import Lines, until
 
 NAME = "executor/berlin"
@@ -106,7 +109,11 @@ def train(**fields: Any) -> JobRequest:
 
 @asynccontextmanager
 async def playing(
-    api: LittleApi, *, job_sets: bool = False, namespaces: tuple[str, ...] = ("team",)
+    api: LittleApi,
+    *,
+    job_sets: bool = False,
+    namespaces: tuple[str, ...] = ("team",),
+    style: Style = Style(),  # noqa: B008
 ) -> AsyncIterator[Play]:
     """A runtime that has listed everything."""
     log = Lines()
@@ -115,7 +122,8 @@ async def playing(
     def clock() -> float:
         return play.now_s
 
-    writer = JobWriter(client, NAME, namespaces, Offers(), Style(), clock, job_sets=job_sets)
+    offers = offers_of(claimed())
+    writer = JobWriter(client, NAME, namespaces, offers, style, clock, job_sets=job_sets)
     runtime = ClusterRuntime(
         client,
         writer,
@@ -606,3 +614,106 @@ async def test_a_server_that_takes_calls_and_answers_none_is_away(
         assert play.runtime.away()
         await play.job()
         await until(lambda: not play.runtime.away())
+
+
+# What belongs to a Job: the group of its pods, and templates of their claims
+
+TOGETHER = Style(gangs=Gangs.KUBERNETES)
+CLAIMING = JobRequest(id="train", pod_sets=(PodSet(count=2, gpus=1),), run=RunSpec(image="train:1"))
+BELONGINGS = ("podgroups", "resourceclaimtemplates")
+
+
+@pytest.mark.parametrize("fate", ["lost", "hung", (500, "InternalError", "etcd")])
+@story
+async def test_what_belongs_to_a_job_is_made_after_it_once_and_is_its(fate: Any) -> None:
+    fates = {plural: iter([fate]) for plural in BELONGINGS}
+    async with LittleApi() as api, playing(api, style=TOGETHER) as play:
+        api.misfortune = lambda method, plural: next(fates.get(plural, iter(())), None)
+        play.create(CLAIMING)
+        job = await play.job()
+        await until(lambda: all(api.all(plural) for plural in BELONGINGS))
+        await until(lambda: not play.runtime.trouble)
+        for plural in BELONGINGS:
+            [found] = api.all(plural)
+            [owner] = found["metadata"]["ownerReferences"]
+            assert owner["uid"] == job["metadata"]["uid"]
+            assert found["metadata"]["labels"][labels.WORKLOAD] == "train"
+        assert [e for e in play.told if isinstance(e, PodsRefused)] == []
+        posts = [plural for method, plural in api.calls if method == "POST"]
+        assert posts[0] == "jobs"
+        assert posts.count("jobs") == 1
+
+
+@story
+async def test_a_life_that_ends_between_a_job_and_what_belongs_to_it_leaves_that_to_the_next() -> (
+    None
+):
+    async with LittleApi() as api:
+        async with playing(api, style=TOGETHER) as play:
+            api.misfortune = lambda method, plural: "hung" if plural in BELONGINGS else None
+            play.create(CLAIMING)
+            await play.job()
+            await until(lambda: ("POST", "podgroups") in api.calls)
+        assert [api.all(plural) for plural in BELONGINGS] == [[], []]
+        api.misfortune = lambda method, plural: None
+        async with playing(api) as play:  # that would make none by itself
+            assert play.told[0] == PodsFound(TRAIN)
+            await until(lambda: all(api.all(plural) for plural in BELONGINGS))
+            # One that has ended needs nothing more.
+            await play.says("Complete")
+        for plural in BELONGINGS:
+            [found] = api.all(plural)
+            await api.remove(plural, found["metadata"]["name"])
+        async with playing(api):
+            await asyncio.sleep(0.2)
+        assert [api.all(plural) for plural in BELONGINGS] == [[], []]
+
+
+@story
+async def test_what_cannot_be_made_is_told_and_its_job_is_stopped() -> None:
+    why = "spec.devices.requests[0].exactly.deviceClassName: Invalid value"
+    async with LittleApi() as api, playing(api) as play:
+        api.misfortune = lambda method, plural: (
+            (422, "Invalid", why) if plural == "resourceclaimtemplates" else None
+        )
+        play.create(CLAIMING)
+        assert await play.hears(PodsRefused) == PodsRefused(TRAIN, why)
+        play.runtime.perform(StopPods(TRAIN, why))
+        await until(lambda: bool(api.all("jobs")[0]["spec"].get("suspend")))
+        await play.says("Suspended")
+        assert await play.hears(PodsGone) == PodsGone(TRAIN, why)
+
+
+@story
+async def test_somebody_elses_object_of_that_name_is_not_taken_for_ours() -> None:
+    async with LittleApi() as api, playing(api) as play:
+        name = f"{object_name(TRAIN, JOBS)}-gpu"
+        theirs = {"metadata": {"name": name, "namespace": "team"}, "spec": {}}
+        await api.put("resourceclaimtemplates", theirs)
+        play.create(CLAIMING)
+        refused = await play.hears(PodsRefused)
+        assert f"ResourceClaimTemplate team/{name} is there already and is not of Job" in (
+            refused.reason
+        )
+
+
+@story
+async def test_a_claim_that_is_not_there_is_told_before_anything_is_made() -> None:
+    pods = PodSet(claims=("nic",))
+    request = JobRequest(id="train", pod_sets=(pods,), run=RunSpec(image="train:1"))
+    async with LittleApi() as api, playing(api) as play:
+        play.create(request)
+        refused = await play.hears(PodsRefused)
+        assert refused.reason == (
+            "pod set main names the claim nic: there is no ResourceClaimTemplate and no "
+            "ResourceClaim of that name in team"
+        )
+        assert api.all("jobs") == []
+        await api.put("resourceclaims", {"metadata": {"name": "nic", "namespace": "team"}})
+        play.runtime.perform(StopPods(TRAIN, "x"))
+        play.runtime.perform(DeletePods(TRAIN, "x"))
+        await until(lambda: not play.runtime.attempts)
+        play.create(request)
+        job = await play.job()
+        [claim] = job["spec"]["template"]["spec"]["resourceClaims"]
+        assert claim == {"name": "claim-0", "resourceClaimName": "nic"}

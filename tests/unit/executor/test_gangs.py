@@ -1,0 +1,101 @@
+"""How pods of a gang name their group, and what the group is."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from berthmaster.executor.gangs import GROUP, Gangs, Group, document, read
+from berthmaster.executor.manifest import Style
+from berthmaster.executor.manifest import document as job_document
+from berthmaster.executor.offers import Offers
+from berthmaster.messages.fleet import Share
+from berthmaster.messages.workload import PodSet
+from tests.support.builders import node
+from tests.unit.executor.test_manifest import offers_of, order
+
+OWNER = {"apiVersion": "batch/v1", "kind": "Job", "name": "train-1", "uid": "u", "controller": True}
+
+
+def made(style: Style, *sets: PodSet, offers: Offers | None = None) -> Any:
+    return job_document(order(*sets), None, offers or Offers(), style)
+
+
+@pytest.mark.parametrize(
+    ("gangs", "spec"),
+    [
+        (Gangs.KUBERNETES, {"schedulingPolicy": {"gang": {"minCount": 4}}}),
+        (
+            Gangs.WORKLOAD,
+            {"podGroups": [{"name": "gang", "policy": {"gang": {"minCount": 4}}}]},
+        ),
+        (Gangs.COSCHEDULING, {"minMember": 4}),
+    ],
+)
+def test_the_pods_of_a_job_name_a_group_that_is_as_large_as_they_are(
+    gangs: Gangs, spec: dict[str, Any]
+) -> None:
+    job = made(Style(gangs=gangs), PodSet(count=4, gpus=1))
+    name, template = job["metadata"]["name"], job["spec"]["template"]
+    group = read(job["metadata"]["annotations"][GROUP])
+    assert group == Group(gangs, 4)
+    found = document(group, name, {"a": "b"}, OWNER)
+    assert found["spec"] == spec
+    assert found["metadata"] == {
+        "name": name,
+        "labels": {"a": "b"},
+        "ownerReferences": [OWNER],
+    }
+    says = {
+        Gangs.KUBERNETES: template["spec"].get("schedulingGroup") == {"podGroupName": name},
+        Gangs.WORKLOAD: template["spec"].get("workloadRef") == {"name": name, "podGroup": "gang"},
+        Gangs.COSCHEDULING: template["metadata"]["labels"].get("scheduling.x-k8s.io/pod-group")
+        == name,
+    }
+    assert [way for way, named in says.items() if named] == [gangs]
+
+
+def test_all_pod_sets_are_one_gang_and_a_single_pod_is_none() -> None:
+    style = Style(gangs=Gangs.COSCHEDULING)
+    job_set = made(style, PodSet(name="a", count=2), PodSet(name="b"))
+    name = job_set["metadata"]["name"]
+    assert job_set["metadata"]["annotations"][GROUP] == "coscheduling:3"
+    for each in job_set["spec"]["replicatedJobs"]:
+        labels = each["template"]["spec"]["template"]["metadata"]["labels"]
+        assert labels["scheduling.x-k8s.io/pod-group"] == name
+    assert GROUP not in made(style, PodSet(gpus=1))["metadata"]["annotations"]
+    assert GROUP not in made(Style(), PodSet(count=4))["metadata"]["annotations"]
+
+
+def test_kai_is_told_how_many_pods_there_must_be() -> None:
+    kai = Share(resource="gpu-fraction", milli=10, count=100, kind="kai")
+    offers = offers_of(replace(node("c", "n1"), shares=(kai,)))
+    parts = PodSet(name="parts", count=3, gpus=1, gpu_milli=500)
+    style = Style(gangs=Gangs.KUBERNETES)
+    told = made(style, parts, offers=offers)["metadata"]["annotations"]
+    assert (told["kai.scheduler/batch-min-member"], GROUP in told) == ("3", False)
+    # A cluster in which KAI schedules everything.
+    everything = made(Style(scheduler="kai-scheduler"), PodSet(count=2, gpus=1))
+    assert everything["metadata"]["annotations"]["kai.scheduler/batch-min-member"] == "2"
+    off = made(Style(kai_gangs=False), parts, offers=offers)["metadata"]["annotations"]
+    assert "kai.scheduler/batch-min-member" not in off
+    # Two schedulers have no gang in common: nothing is promised that would keep pods waiting.
+    mixed = made(style, parts, PodSet(name="rest", count=2), offers=offers)
+    assert not {GROUP, "kai.scheduler/batch-min-member"} & mixed["metadata"]["annotations"].keys()
+    assert "schedulingGroup" not in json.dumps(mixed)
+
+
+@given(st.text(max_size=20))
+def test_an_annotation_of_somebody_elses_names_no_group_by_mistake(text: str) -> None:
+    group = read(text)
+    assert group is None or group.text.split(":")[0] == text.split(":", maxsplit=1)[0]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "kubernetes", "none:2", "kubernetes:x", "kubernetes:-1", "k:²"]
+)
+def test_what_is_no_group(text: str) -> None:
+    assert read(text) is None
