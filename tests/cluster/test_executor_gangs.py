@@ -1,0 +1,172 @@
+"""Gangs on the nodes: all pods at once where the cluster can, and one gives way where it cannot."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from berthmaster.kubernetes.resources import COSCHEDULING_POD_GROUPS, POD_GROUPS
+from berthmaster.messages.workload import Evicted, Running
+from tests.bus.tools import eventually, story
+from tests.cluster.executing import LIMIT_S, Site, job, site
+from tests.cluster.test_executor_rights import with_its_role
+from tests.controlplane.api import documents
+from tests.controlplane.nodes import gpu_node, make_nodes
+from tests.controlplane.plane import DEFINITIONS, Plane
+from tests.controlplane.planes import Planes
+
+pytestmark = pytest.mark.timeout(600)
+CRD: Final = Path(__file__).parent / "crds" / "coscheduling.yaml"
+GATES: Final = "--feature-gates=GenericWorkload=true,GangScheduling=true"
+
+
+@contextmanager
+def alpha(plane: Plane) -> Iterator[None]:
+    """A control plane with Kubernetes' own gang scheduling, until the end."""
+    server, scheduler = plane.parts.api_server, plane.parts.scheduler
+    assert scheduler is not None
+    usual = server.argv, scheduler.argv
+    server.argv += (GATES, f"--runtime-config={POD_GROUPS.group_version}=true")
+    scheduler.argv += (GATES,)
+    try:
+        plane.crash_api_server()
+        plane.start_api_server()
+        yield
+    finally:
+        server.argv, scheduler.argv = usual
+        plane.crash_api_server()
+        plane.start_api_server()
+
+
+async def nodes_of(berlin: Site, name: str) -> list[str]:
+    """Where its pods are, "" for those that have none yet."""
+    pods = await asyncio.to_thread(berlin.pods)
+    label = "berthmaster.io/workload"
+    mine = [pod for pod in pods if pod["metadata"].get("labels", {}).get(label) == name]
+    return sorted(pod["spec"].get("nodeName", "") for pod in mine)
+
+
+def fill(plane: Plane, namespace: str, name: str, gpus: int) -> None:
+    """Somebody else's pod."""
+    limits = {"limits": {"nvidia.com/gpu": str(gpus)}}
+    container = {"name": "x", "image": "x", "resources": limits}
+    plane.api.create(
+        f"/api/v1/namespaces/{namespace}/pods",
+        {"metadata": {"name": name}, "spec": {"containers": [container]}},
+    )
+
+
+def let_go(plane: Plane, namespace: str, name: str) -> None:
+    plane.api.delete(f"/api/v1/namespaces/{namespace}/pods/{name}", gracePeriodSeconds=0)
+
+
+@story
+async def test_of_two_gangs_that_half_fit_the_younger_gives_way_and_the_older_runs(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    worker = planes.workers[0]
+    make_nodes(worker, [gpu_node("n1", gpus=2), gpu_node("n2", gpus=2)])
+    flags = ("--gang-limit-s", "3", "--start-limit-s", "120")
+    async with site(worker, namespace, tmp_path, *flags) as berlin:
+        # One pod of each finds room; the other waits for what the other gang and they hold.
+        await asyncio.to_thread(fill, worker, namespace, "theirs", 1)
+        older = job("older", count=2, gpus=2, run_s="forever")
+        await berlin.place(older, "n1")
+        await eventually(lambda: _has(berlin, "older", 1), LIMIT_S)
+        await berlin.place(job("younger", count=2, gpus=1, run_s="forever"), "n2")
+        evicted = await berlin.until("younger", "Evicted")
+        assert isinstance(evicted, Evicted)
+        assert evicted.reason.startswith("half started for 3 s, as another gang is: it gives way")
+        assert "Insufficient nvidia.com/gpu" in evicted.reason
+        assert evicted.blameless
+        assert await berlin.kinds("older") == ["Claimed"]
+        let_go(worker, namespace, "theirs")
+        running = await berlin.until("older", "Running")
+        assert isinstance(running, Running)
+        assert sorted(pod.node for pod in running.pods) == ["n1", "n2"]
+
+
+async def _has(berlin: Site, name: str, pods: int) -> bool:
+    found = await nodes_of(berlin, name)
+    return sum(bool(node) for node in found) == pods
+
+
+@story
+async def test_kubernetes_own_gangs_start_whole_or_not_at_all(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    worker = planes.workers[2]
+    make_nodes(worker, [gpu_node("n1", gpus=4)])
+    with alpha(worker):
+        token = await asyncio.to_thread(with_its_role, worker, namespace)
+        kubeconfig = worker.kubeconfig_with_token(token)
+        async with site(worker, namespace, tmp_path, kubeconfig=kubeconfig) as berlin:
+            fill(worker, namespace, "theirs", 2)
+            gang: dict[str, Any] = {"count": 4, "gpus": 1, "run_s": "forever"}
+            attempt = await berlin.place(job(**gang), "n1")
+            made = await berlin.job_of(attempt)
+            await eventually(lambda: _waits(berlin, "train", 4), LIMIT_S)
+            [group] = berlin.objects(POD_GROUPS)
+            assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 4}}
+            [owner] = group["metadata"]["ownerReferences"]
+            assert owner["uid"] == made["metadata"]["uid"]
+            await asyncio.sleep(1.0)
+            assert await nodes_of(berlin, "train") == [""] * 4  # two would have found room
+            let_go(worker, namespace, "theirs")
+            await berlin.until("train", "Running")
+            await berlin.cancel("train")
+            await berlin.until("train", "Cancelled")
+            await berlin.clean()
+            await eventually(lambda: _none(berlin, POD_GROUPS), LIMIT_S)
+
+
+async def _waits(berlin: Site, name: str, pods: int) -> bool:
+    return await nodes_of(berlin, name) == [""] * pods
+
+
+async def _none(berlin: Site, kind: Any) -> bool:
+    return not await asyncio.to_thread(berlin.objects, kind)
+
+
+@story
+async def test_pod_groups_of_scheduler_plugins_are_made_where_they_may_be(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    worker = planes.workers[0]
+    make_nodes(worker, [gpu_node("n1", gpus=4)])
+    worker.apply(documents(CRD))
+    try:
+        token = await asyncio.to_thread(with_its_role, worker, namespace)
+        kubeconfig = worker.kubeconfig_with_token(token)
+        gang: dict[str, Any] = {"count": 2, "gpus": 1}
+        async with site(worker, namespace, tmp_path, kubeconfig=kubeconfig) as berlin:
+            attempt = await berlin.place(job(run_s="2", **gang), "n1")
+            made = await berlin.job_of(attempt)
+            name = made["metadata"]["name"]
+            labels = made["spec"]["template"]["metadata"]["labels"]
+            assert labels["scheduling.x-k8s.io/pod-group"] == name
+            await berlin.until("train", "Running")
+            [group] = berlin.objects(COSCHEDULING_POD_GROUPS)
+            assert (group["metadata"]["name"], group["spec"]) == (name, {"minMember": 2})
+            [owner] = group["metadata"]["ownerReferences"]
+            assert owner["uid"] == made["metadata"]["uid"]
+            await berlin.until("train", "Succeeded")
+            await berlin.clean()
+
+            # In a life without that right none is made, and none is waited for.
+            berlin.kill()
+            role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/berthmaster-executor"
+            rules = worker.api.get(role)["rules"]
+            less = [rule for rule in rules if rule["apiGroups"] != ["scheduling.x-k8s.io"]]
+            worker.api.merge(role, {"rules": less})
+            berlin.start()
+            attempt = await berlin.place(job("plain", **gang), "n1")
+            made = await berlin.job_of(attempt)
+            assert "berthmaster.io/pod-group" not in made["metadata"]["annotations"]
+            await berlin.until("plain", "Succeeded")
+            assert "gang scheduling is served, and we may not use it" in berlin.words()
+    finally:
+        worker.api.delete(f"{DEFINITIONS}/podgroups.scheduling.x-k8s.io")
