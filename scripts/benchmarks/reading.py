@@ -6,7 +6,12 @@ import timeit
 import msgspec
 
 from berthmaster.kueue.workloads import KueueWorkload
-from berthmaster.multikueue.known.requests import read_asks, read_request, read_required
+from berthmaster.multikueue.known.requests import (
+    read_asks,
+    read_request,
+    read_required,
+    read_sets,
+)
 
 BUDGETS = {"plain_us": ("<=", 50.0), "rich_us": ("<=", 50.0)}
 ROUNDS = 2000
@@ -30,8 +35,9 @@ def _both_us(workload: KueueWorkload) -> float:
     request = read_request(workload).request
 
     def read() -> None:
-        read_request(workload)
-        read_required(workload, read_asks(workload, request))
+        sets = read_sets(workload)
+        read_request(workload, sets)
+        read_required(workload, read_asks(workload, request, sets), sets)
 
     return min(timeit.repeat(read, number=ROUNDS, repeat=5)) / ROUNDS * 1e6
 

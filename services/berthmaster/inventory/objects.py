@@ -53,9 +53,15 @@ class Node(Object, frozen=True):
 
 
 class Resources(Struct, frozen=True):
-    """What a container or a pod asks for; the API server copies limits where requests lack."""
+    """What a container or a pod asks for."""
 
     requests: Quantities = msgspec.field(default_factory=dict)
+    limits: Quantities = msgspec.field(default_factory=dict)
+
+    @property
+    def asked(self) -> Quantities:
+        """Requests, and limits where requests lack, as the API server has it."""
+        return {**self.limits, **self.requests} if self.limits else self.requests
 
 
 class Container(Struct, frozen=True):

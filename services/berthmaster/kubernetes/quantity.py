@@ -52,11 +52,13 @@ def parse_quantity(text: str | int) -> Fraction:
     return value
 
 
+@lru_cache(maxsize=4096)
 def milli(text: str | int) -> int:
     """In thousandths, rounded up as Kubernetes does: what is asked for is never made less."""
     return _ceil(parse_quantity(text) * 1000)
 
 
+@lru_cache(maxsize=4096)
 def whole(text: str | int) -> int:
     """In whole units (bytes, devices), rounded up."""
     return _ceil(parse_quantity(text))

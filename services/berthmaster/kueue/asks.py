@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from berthmaster.accelerators.table import MIG, NVIDIA
 from berthmaster.engine.fleet.models import whole_gpu
+from berthmaster.engine.fleet.pieces import pieces_of
 from berthmaster.engine.fleet.shares import asked_as, share_for
 from berthmaster.kueue.quota import Ask
 from berthmaster.messages.fleet import NodeReport
@@ -31,13 +32,21 @@ def gpu_milli_of(pods: PodSet) -> int:
     return pods.count * pods.gpus * pods.gpu_milli
 
 
-def gpus_of(request: JobRequest) -> dict[str, float]:
-    """GPUs that all its pods take, by the resource that they are asked for as."""
+def devices_asked(request: JobRequest) -> dict[str, float]:
+    """GPUs, or parts of them, and pieces of other resources that all its pods take, by the resource
+    that they are asked for as."""
     found: dict[str, float] = {}
     for pods in request.pod_sets:
-        if pods.gpus:
-            name = asked_resource(pods)
-            found[name] = found.get(name, 0.0) + gpu_milli_of(pods) / 1000
+        for name, number in of_all_pods(pods).items():
+            found[name] = found.get(name, 0.0) + number
+    return found
+
+
+def of_all_pods(pods: PodSet) -> dict[str, float]:
+    """The same of one pod set."""
+    found = {name: float(pods.count * number) for name, number in pieces_of(pods)}
+    if pods.gpus:
+        found[asked_resource(pods)] = gpu_milli_of(pods) / 1000
     return found
 
 
@@ -78,7 +87,8 @@ def asks_of(request: JobRequest, devices: Devices = whole_gpus) -> tuple[Ask, ..
 
 def _ask(pods: PodSet, devices: Devices) -> Ask:
     ways = []
+    pieces = dict(pieces_of(pods))
     for of_pod in devices(pods):
-        amounts = {"cpu": pods.cpu_milli, "memory": pods.memory_mib, **of_pod}
+        amounts = {"cpu": pods.cpu_milli, "memory": pods.memory_mib, **pieces, **of_pod}
         ways.append({name: amount * pods.count for name, amount in amounts.items() if amount})
     return Ask(pods, tuple(ways))

@@ -84,6 +84,8 @@ class PodSpec(Struct, frozen=True):
     affinity: Affinity | None = None
     tolerations: tuple[PodToleration, ...] | None = None
     resource_claims: tuple[ResourceClaim, ...] | None = None
+    resources: Resources | None = None  # of the pod as a whole
+    overhead: dict[str, Quantity] | None = None  # of its RuntimeClass
 
 
 class TemplateMetadata(Struct, frozen=True):

@@ -225,14 +225,14 @@ def test_free_gpus_of_another_maker_are_no_room() -> None:
     world.fact("mixed/queue", granting(queue_report("mixed"), "amd.com/gpu"))
     world.settle()
     assert sent(world, "next", pod_sets=(pods(gpus=4),)) == ("mixed",)
-    gpus = world.core.know.on_the_way.to("mixed", world.now_s, 1.0).gpus
+    gpus = world.core.know.on_the_way.to("mixed", world.now_s, 1.0).devices
     assert gpus == {"amd.com/gpu": 4.0, "nvidia.com/gpu": 4.0}
     # Pods that come onto AMD's node are not taken for those that wait for NVIDIA's.
     report = amd("mixed", 8, counter=2)
     taken = tuple(msgspec.structs.replace(gpu, foreign_milli=1000) for gpu in report.gpus)
     foreign = Amounts(gpu_milli=8000)
     world.fact("mixed/amd", msgspec.structs.replace(report, gpus=taken, foreign=foreign))
-    gpus = world.core.know.on_the_way.to("mixed", world.now_s, 1.0).gpus
+    gpus = world.core.know.on_the_way.to("mixed", world.now_s, 1.0).devices
     assert gpus == {"amd.com/gpu": 0.0, "nvidia.com/gpu": 4.0}
 
 
@@ -413,7 +413,7 @@ def test_pods_that_carry_our_names_have_arrived_as_soon_as_they_are_reported() -
     world.fact("w1/node", msgspec.structs.replace(report, pods=(pod,)))
     world.settle()
     assert sent(world, "second") == ("w1",)  # 7 against 6
-    assert world.core.know.on_the_way.to("w1", world.now_s, 1.0).gpus == {"nvidia.com/gpu": 1.0}
+    assert world.core.know.on_the_way.to("w1", world.now_s, 1.0).devices == {"nvidia.com/gpu": 1.0}
 
 
 def test_a_multikueue_cluster_may_have_another_name_in_the_fleet() -> None:

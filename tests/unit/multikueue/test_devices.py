@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berthmaster.accelerators.table import TABLE, How, how_of
+from berthmaster.accelerators.table import How, how_of
+from berthmaster.engine.fleet.pieces import pieces_of
 from berthmaster.kueue.workloads import (
     Admission,
     Container,
@@ -19,8 +20,10 @@ from berthmaster.kueue.workloads import (
     WorkloadStatus,
 )
 from berthmaster.messages.fleet import Amounts, Share
+from berthmaster.messages.workload import PodSet
 from berthmaster.multikueue.known.requests import read_asks, read_request, read_required
 from tests.support.builders import node
+from tests.support.pod_asks import ANNOTATIONS, SPECS, Document, names_asked
 from tests.unit.multikueue.hub_objects import pods, queue_report, workload
 from tests.unit.multikueue.test_choosing import granting, sent
 from tests.unit.multikueue.world import World
@@ -101,93 +104,72 @@ def test_init_containers_count_as_kubernetes_counts_them() -> None:
 def test_what_cannot_be_ranked_is_told_in_a_sentence() -> None:
     claim = ResourceClaim(name="gpu", resource_claim_template_name="one-gpu")
     made = workload(pod_sets=(asking({TPU: "4", "habana.ai/gaudi": "8"}, claims=(claim,)),))
-    tpus, gaudi, dra = read_request(made).problems
-    what_is_free = "required of a cluster, and what is free of it is not known"
-    assert tpus == f"pod set main: 4 google.com/tpu a pod: {what_is_free}"
-    by_queues = "nodes do not tell of it, so only queues that grant it count"
-    assert gaudi == f"pod set main: 8 habana.ai/gaudi a pod: {by_queues}"
+    gaudi, dra = read_request(made).problems
+    by_name = "not known by name here, so nodes must have it and queues grant it as it is"
+    assert gaudi == f"pod set main: 8 habana.ai/gaudi a pod: {by_name}"
     assert dra.startswith("pod set main: resource claim one-gpu: a Workload does not tell its")
 
 
-NAMES = st.sampled_from(
-    [
-        *(row.name for row in TABLE if row.end is None),
-        SHARED,
-        "nvidia.com/mig-1g.10gb",
-        "nvidia.com/mig-3g.40gb",
-        "nvidia.com/mig-huge",
-        "nvidia.com/mig-1g.10gb.shared",
-        "habana.ai/gaudi",
-        "aws.amazon.com/neuron",
-        "example.com/gpu",
-    ]
-)
-AMOUNTS = st.dictionaries(NAMES, st.integers(0, 9).map(str), max_size=4)
-CONTAINERS = st.builds(
-    lambda requests, limits, restarts: Container(
-        resources=Resources(requests=requests, limits=limits), restart_policy=restarts
-    ),
-    AMOUNTS | st.none(),
-    AMOUNTS | st.none(),
-    st.sampled_from([None, "Always"]),
-)
-SPECS = st.builds(
-    PodSpec,
-    containers=st.lists(CONTAINERS, max_size=3).map(tuple),
-    init_containers=st.lists(CONTAINERS, max_size=3).map(tuple),
-    resource_claims=st.lists(
-        st.builds(ResourceClaim, name=st.sampled_from(["a", "b"])), max_size=2
-    ).map(tuple),
-)
-TEMPLATES = st.builds(
-    lambda spec, annotations: PodTemplate(
-        spec=spec, metadata=TemplateMetadata(annotations=annotations)
-    ),
-    SPECS,
-    st.none()
-    | st.dictionaries(
-        st.sampled_from(["gpu-fraction", "gpu-memory", "gpu-fraction-num-devices"]),
-        st.sampled_from(["0.5", "2", "4000", "x"]),
-    ),
-)
-
-
-@given(st.lists(TEMPLATES, min_size=1, max_size=3))
-def test_no_accelerator_is_dropped_in_silence(templates: list[PodTemplate]) -> None:
+@given(st.lists(st.tuples(SPECS, ANNOTATIONS), min_size=1, max_size=3))
+def test_no_accelerator_is_dropped_in_silence(templates: list[tuple[Document, Document]]) -> None:
     sets = tuple(
-        KueuePodSet(name=f"set-{n}", template=template) for n, template in enumerate(templates)
+        KueuePodSet(
+            name=f"set-{n}",
+            template=PodTemplate(
+                spec=msgspec.convert(spec, PodSpec),
+                metadata=TemplateMetadata(annotations=annotations),
+            ),
+        )
+        for n, (spec, annotations) in enumerate(templates)
     )
     made = workload(pod_sets=sets)
     read = read_request(made)
     asks = read_asks(made, read.request)
     required = {name for name, _ in read_required(made, asks)}
-    for one, ask, ranked in zip(sets, asks, read.request.pod_sets, strict=True):
-        template = one.template
-        assert template is not None
-        assert template.spec is not None
-        spec = template.spec
+    rows = zip(sets, templates, asks, read.request.pod_sets, strict=True)
+    for one, (spec, annotations), ask, ranked in rows:
         told = [problem for problem in read.problems if problem.startswith(f"pod set {one.name}:")]
-        for container in (*(spec.containers or ()), *(spec.init_containers or ())):
-            assert container.resources is not None
-            limits = container.resources.limits or {}
-            for name, amount in (limits | (container.resources.requests or {})).items():
-                if amount == "0":
-                    continue
-                assert ask.ways[0][name] > 0  # asked of quota by its name, in any case
-                by = ranked.gpu_resource or (
-                    f"nvidia.com/mig-{ranked.mig_profile}" if ranked.mig_profile else ""
-                )
-                in_part = ranked.gpus and ranked.gpu_milli < 1000 and not ranked.mig_profile
-                if in_part and name == "nvidia.com/gpu":
-                    continue
-                assert name == by or name in required
-                limit = in_part and how_of(name) is How.LIMIT
-                assert name == by or limit or any(f" {name} " in problem for problem in told)
-        for claim in spec.resource_claims or ():
-            assert any(f"claim {claim.name}:" in problem for problem in told)
-        annotations = (template.metadata and template.metadata.annotations) or {}
+        counted = {name for name, _ in pieces_of(ranked)}
+        if ranked.gpus:
+            counted.add(
+                f"nvidia.com/mig-{ranked.mig_profile}"
+                if ranked.mig_profile
+                else ranked.gpu_resource or "nvidia.com/gpu"
+            )
+        for name in names_asked(spec):
+            assert ask.ways[0][name] > 0  # asked of quota by its name, in any case
+            assert name in counted or name in required
+            in_part = ranked.gpus and ranked.gpu_milli < 1000 and not ranked.mig_profile
+            limit = in_part and how_of(name) is How.LIMIT
+            assert name in counted or limit or any(f" {name} " in problem for problem in told)
+        for claim in spec.get("resourceClaims", ()):
+            of = claim.get("resourceClaimTemplateName") or claim.get("resourceClaimName")
+            assert any(f"claim {of or claim['name']}:" in problem for problem in told)
         if annotations.keys() & {"gpu-fraction", "gpu-memory"}:
             assert "gpu-fraction" in required
+            assert (ranked.gpus and ranked.gpu_milli < 1000) or told
+
+
+def test_tpus_and_unknown_names_are_pieces_and_a_selector_tells_their_slice() -> None:
+    def read(count: int, topology: str, **asks: str) -> PodSet:
+        one = asking({name.replace("__", "/").replace("_", "."): n for name, n in asks.items()})
+        assert one.template is not None
+        assert one.template.spec is not None
+        selector = {"cloud.google.com/gke-tpu-topology": topology}
+        spec = msgspec.structs.replace(one.template.spec, node_selector=selector)
+        template = msgspec.structs.replace(one.template, spec=spec)
+        made = workload(pod_sets=(KueuePodSet(count=count, template=template),))
+        return read_request(made).request.pod_sets[0]
+
+    slice_ = read(4, "4x4", google_com__tpu="4", rdma__hca="1")
+    assert (slice_.tpus, slice_.tpu_topology, slice_.resources) == (4, "4x4", {"rdma/hca": 1})
+    assert read(1, "2x4", google_com__tpu="8").tpu_topology == "2x4"
+    # Two slices in one set, and no topology at all: nodes must have the label, and no more is said.
+    assert read(8, "4x4", google_com__tpu="4").tpu_topology == ""
+    assert read(1, "large", google_com__tpu="4").tpu_topology == ""
+    # More than any pod has, and TPUs beside GPUs, are only required.
+    assert read(1, "2x4", google_com__tpu="1k").tpus == 0
+    assert read(1, "2x4", google_com__tpu="4", nvidia_com__gpu="1").tpus == 0
 
 
 def fleet_of(resource: str, *, granted: bool) -> World:
@@ -219,6 +201,62 @@ def test_nodes_that_have_it_go_before_quota_that_grants_it_and_the_rest_is_out(
     assert choice.filtered == {"none": f"ClusterQueue worker-queue grants no {resource}"}
 
 
+def test_tpus_and_unknown_pieces_are_ranked_by_what_is_free_of_them() -> None:
+    gaudi = "habana.ai/gaudi"
+    cases: tuple[tuple[str, Amounts, Amounts], ...] = (
+        (TPU, Amounts(tpus=8), Amounts(tpus=6)),
+        (gaudi, Amounts(pieces={gaudi: 8}), Amounts(pieces={gaudi: 6})),
+    )
+    for resource, pieces, taken in cases:
+        world = World(workers=("busy", "free"))
+        world.all_workers()
+        for name in ("busy", "free"):
+            host = msgspec.structs.replace(pieces, cpu_milli=96_000, memory_mib=786_432)
+            report = node(name, "n1", gpus=0, counter=2)
+            foreign = taken if name == "busy" else Amounts()
+            told = msgspec.structs.replace(report, allocatable=host, foreign=foreign)
+            world.fact(f"{name}/node", told)
+            world.fact(f"{name}/queue", granting(queue_report(name), resource))
+        world.begin()
+        asks = (pods(gpus=4, resource=resource),)
+        assert sent(world, "first", pod_sets=asks) == ("free",)
+        (choice,) = world.decisions()[-1].placements
+        tiers = {r.cluster: round(r.parts["tier"]) for r in choice.ranking}
+        assert tiers == {"free": 100, "busy": 67}
+        # What is on its way takes room: four of eight are left for the next, none after it.
+        assert sent(world, "second", pod_sets=asks) == ("free",)
+        assert sent(world, "third", pod_sets=(pods(gpus=2, resource=resource),)) == ("busy",)
+
+
+def test_a_slice_fits_where_a_whole_pool_of_it_is_free() -> None:
+    world = World(workers=("mixed", "pool"))
+    world.all_workers()
+    for cluster, pools in (("mixed", "ab"), ("pool", "cc")):
+        for at, pool in enumerate(pools):
+            labels = {
+                "cloud.google.com/gke-tpu-topology": "2x4",
+                "cloud.google.com/gke-nodepool": pool,
+            }
+            host = Amounts(cpu_milli=96_000, memory_mib=786_432, tpus=4)
+            report = node(cluster, f"n{at + 1}", gpus=0, counter=2, labels=labels)
+            world.fact(f"{cluster}/{at}", msgspec.structs.replace(report, allocatable=host))
+        world.fact(f"{cluster}/queue", granting(queue_report(cluster), TPU))
+    world.begin()
+    one = pods(count=2, gpus=4, resource=TPU)
+    assert one.template is not None
+    assert one.template.spec is not None
+    selector = {"cloud.google.com/gke-tpu-topology": "2x4"}
+    spec = msgspec.structs.replace(one.template.spec, node_selector=selector)
+    template = msgspec.structs.replace(one.template, spec=spec)
+    asks = (msgspec.structs.replace(one, template=template),)
+    assert sent(world, pod_sets=asks) == ("pool",)
+    (choice,) = world.decisions()[-1].placements
+    assert [(r.cluster, round(r.parts["tier"])) for r in choice.ranking] == [
+        ("pool", 100),
+        ("mixed", 67),
+    ]
+
+
 def test_what_the_hubs_kueue_does_not_count_must_be_on_nodes() -> None:
     world = fleet_of(TPU, granted=False)
     world.submit(pod_sets=(pods(gpus=4, resource=TPU),))
@@ -241,7 +279,7 @@ def test_an_unknown_name_is_required_of_queues_and_its_workload_is_told_so() -> 
     (choice,) = world.decisions()[-1].placements
     assert choice.filtered == {"none": "ClusterQueue worker-queue grants no habana.ai/gaudi"}
     notes = [tell.note for tell in world.told if "habana.ai/gaudi" in tell.note]
-    assert any("nodes do not tell of it" in note for note in notes)
+    assert any("not known by name here" in note for note in notes)
 
 
 def test_a_name_that_the_hubs_kueue_leaves_out_keeps_no_workload_from_its_place() -> None:

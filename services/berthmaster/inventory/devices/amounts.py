@@ -77,10 +77,10 @@ def held(spec: PodSpec) -> dict[str, int]:
 
     Raises Nonsense.
     """
-    total = _sum(container.resources.requests for container in spec.containers)
+    total = _sum(container.resources.asked for container in spec.containers)
     if spec.init_containers:
         total = _with_starting(total, spec.init_containers)
-    for name, text in spec.resources.requests.items():
+    for name, text in spec.resources.asked.items():
         total[name] = _asked(name, text)
     for name, text in spec.overhead.items():
         total[name] = total.get(name, 0) + _asked(name, text)
@@ -100,7 +100,7 @@ def _with_starting(running: Mapping[str, int], starting: Iterable[Container]) ->
     sidecars: dict[str, int] = {}
     peak: dict[str, int] = {}
     for container in starting:
-        asked = {n: _asked(n, text) for n, text in container.resources.requests.items()}
+        asked = {n: _asked(n, text) for n, text in container.resources.asked.items()}
         if container.restart_policy == "Always":
             for name, amount in asked.items():
                 sidecars[name] = sidecars.get(name, 0) + amount

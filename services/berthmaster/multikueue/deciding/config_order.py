@@ -98,7 +98,7 @@ def order_of(
             ref.name, now_s, stale_after_s=policy.stale_after_s, avoid_s=policy.avoid_s
         )
         way = know.on_the_way.to(ref.name, now_s, policy.settle_s)
-        coming = sum(way.gpus.values())
+        coming = way.gpus
         closed = bool(ref.closed or seen.closed or ref.name in demoted)
         worth[ref.hub_name] = float("-inf") if closed else free.get(ref.name, 0.0) - coming
     order = [ref.hub_name for ref in rules.clusters]

@@ -4,8 +4,9 @@ Order of the questions (the first that says no is the reason told): does Kueue r
 its labels match the queue's selectors; does it have the queue, and is that open; can the quota ever
 grant it; can its nodes ever hold it. Being busy keeps no cluster out, since Kueue makes the copy
 wait there; but a better ``tier`` goes first, and within a tier ``headroom`` counts: the lesser of
-free GPUs and quota left (CPU cores for what asks for no GPU), both less what is on its way there.
-GPUs are counted by the resource that is asked for: AMD's are no room for nvidia.com/gpu. Of nodes
+free GPUs, TPUs or other pieces and quota left (CPU cores for what asks for none), both less what is
+on its way there. They are counted by the resource that is asked for: AMD's are no room for
+nvidia.com/gpu. Of nodes
 only those count that have the labels of the flavors which Kueue would give the pods: quota of a
 flavor whose labels no node has is quota for nodes that are yet to come.
 
@@ -24,13 +25,14 @@ from berthmaster.accelerators.table import How, how_of
 from berthmaster.engine.fleet.arrays import ABSENT
 from berthmaster.engine.fleet.clusters import Cluster
 from berthmaster.engine.fleet.fleet import WHOLE, Fleet
-from berthmaster.engine.fleet.needs import NO_GPUS, NO_RESOURCE, Suitable, shape_of
+from berthmaster.engine.fleet.needs import NO_GPUS, NO_PLACE, NO_RESOURCE, Suitable, shape_of
+from berthmaster.engine.fleet.pieces import NO_PIECES, NO_TPUS, makes_slice
 from berthmaster.engine.scoring.parts.tier import BUSY, FITS, NO_NODES, NO_QUOTA
 from berthmaster.engine.scoring.parts.values import UNKNOWN
 from berthmaster.engine.scoring.score_cache import Scorecard
 from berthmaster.fleetview.gate import Gate
 from berthmaster.fleetview.snapshot import ClusterSnapshot
-from berthmaster.kueue.asks import asked_resource, asks_of, gpu_milli_of, gpus_of
+from berthmaster.kueue.asks import asked_resource, asks_of, devices_asked, of_all_pods
 from berthmaster.kueue.quota import UNLIMITED, Ask, Quotas, closed, promises, queue_of
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.messages.fleet import QueueReport
@@ -167,15 +169,15 @@ class HubGate(Gate):
             return Standing(missing)
         labels = [_labels_of(report, flavors) for flavors in quota.flavors]
         room = self._room(name, labels)
-        asks = gpus_of(request)
-        free = {each: amount - way.gpus_of(each) for each, amount in room.free.items()}
+        asks = devices_asked(request)
+        free = {each: amount - way.of(each) for each, amount in room.free.items()}
         note = ""
         if not quota.now:
             tier = NO_QUOTA
         elif unsuited or lacking or not room.holds:
             tier, note = NO_NODES, room.lacks or lacking
         else:
-            has_all = all(free[each] >= gpus for each, gpus in asks.items())
+            has_all = all(free[each] >= number for each, number in asks.items())
             tier = FITS if room.fits and has_all else BUSY
         most = max(asks, key=lambda each: asks[each], default=CPU)
         piece = min((pods.gpu_milli for pods in request.pod_sets if pods.gpus), default=WHOLE)
@@ -224,8 +226,9 @@ class HubGate(Gate):
         """Whether nodes that suit may be yet to come: the quota grants what no node has. For what
         asks for certain nodes, a flavor's labels must say that it has them."""
         if any(p.gpu_models or p.node_labels for p in self._asked.request.pod_sets):
-            return any(promises(report, ask) for ask in self._asks if ask.pods.gpus)
-        return unsuited.startswith((NO_GPUS, NO_RESOURCE))
+            asks = (ask for ask in self._asks if of_all_pods(ask.pods))
+            return any(promises(report, ask) for ask in asks)
+        return unsuited.startswith((NO_GPUS, NO_RESOURCE, NO_TPUS, NO_PIECES))
 
     @cached_property
     def _cards(self) -> list[tuple[Suitable, Scorecard]]:
@@ -253,38 +256,41 @@ class HubGate(Gate):
         view, sets = self._know.view, self._asked.request.pod_sets
         fleet = view.fleet
         slots = fleet.slots_of(cluster)
-        free = dict.fromkeys(gpus_of(self._asked.request) or (CPU,), 0.0)
+        free = dict.fromkeys(devices_asked(self._asked.request) or (CPU,), 0.0)
         if not slots:
             return _Room(free)
         part = slice(slots.start, slots.stop)
         fits = holds = True
         lacks = ""
-        most = dict.fromkeys(free, -1)
+        most = dict.fromkeys(free, -1.0)
         for index, (pods, (suitable, card)) in enumerate(zip(sets, self._cards, strict=True)):
             able = suitable.nodes[part]
             if labels and labels[index]:
                 able = able & self._know.labelled.of(fleet, slots, labels[index])
                 if not able.any():
                     lacks = lacks or _without_nodes(labels[index])
-            room = card.room_for(fleet, pods, suitable).nodes[part]
-            fits = fits and int(room[able].sum()) >= pods.count
+            room = np.where(able, card.room_for(fleet, pods, suitable).nodes[part], 0)
+            if makes_slice(pods) and suitable.places is not None:
+                room = _of_places(suitable.places[part], room)
+                fits = fits and int(room.max(initial=0)) >= pods.count
+            fits = fits and int(room.sum()) >= pods.count
             holds = holds and bool(able.any())
             if pods.gpus:
                 a_pod = pods.gpus * pods.gpu_milli
                 empty = _capacity_milli(fleet, suitable, part)[able] // a_pod
                 holds = holds and int(empty.sum()) >= pods.count
-            resource = asked_resource(pods) if pods.gpus else CPU
-            if gpu_milli_of(pods) > most.get(resource, gpu_milli_of(pods)):
-                most[resource] = gpu_milli_of(pods)
-                usable = able & fleet.arrays.open[part]
-                free[resource] = float(_free(fleet, suitable, pods, part)[usable].sum()) / 1000
+            usable = able & fleet.arrays.open[part]
+            for resource, number in (of_all_pods(pods) or {CPU: 0.0}).items():
+                if number > most.get(resource, number):
+                    most[resource] = number
+                    free[resource] = _free(fleet, suitable, pods, part, resource, usable)
         return _Room(free, fits, holds, lacks)
 
 
 class _Room(NamedTuple):
     """What the nodes of a cluster have for a request."""
 
-    free: dict[str, float]  # resource -> GPUs, or CPU cores, for the pod set with the most of it
+    free: dict[str, float]  # resource -> GPUs, pieces or CPU cores, of the set with the most of it
     fits: bool = False
     holds: bool = False  # would fit if nothing ran there
     lacks: str = ""  # what labels no node has
@@ -315,11 +321,35 @@ def _capacity_milli(fleet: Fleet, suitable: Suitable, part: slice) -> NDArray[np
     return there * WHOLE
 
 
-def _free(fleet: Fleet, suitable: Suitable, pods: PodSet, part: slice) -> NDArray[np.int64]:
-    """Of each node, GPU milli that are free for such pods, or CPU milli if they ask for no GPU."""
+def _of_places(places: NDArray[np.int32], room: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Pods that each place has room for."""
+    inside = places > NO_PLACE
+    if not inside.any():
+        return np.zeros(0, np.int64)
+    return np.bincount(places[inside], room[inside]).astype(np.int64)
+
+
+def _free(
+    fleet: Fleet,
+    suitable: Suitable,
+    pods: PodSet,
+    part: slice,
+    resource: str,
+    usable: NDArray[np.bool_],
+) -> float:
+    """What the usable nodes have free of a resource for such pods: GPUs, pieces or CPU cores."""
+    arrays = fleet.arrays
+    if resource == CPU:
+        return float(np.maximum(arrays.cpu[part], 0)[usable].sum()) / 1000
+    if not pods.gpus or resource != asked_resource(pods):
+        pieces = arrays.pieces.get(resource)
+        return 0.0 if pieces is None else float(np.maximum(pieces[part], 0)[usable].sum())
+    return float(_free_milli(fleet, suitable, pods, part)[usable].sum()) / 1000
+
+
+def _free_milli(fleet: Fleet, suitable: Suitable, pods: PodSet, part: slice) -> NDArray[np.int64]:
+    """Of each node, GPU milli that are free for such pods."""
     arrays, in_parts = fleet.arrays, pods.gpu_milli < WHOLE
-    if not pods.gpus:
-        return np.maximum(arrays.cpu[part], 0)
     if suitable.gpus is None:
         return arrays.milli[part] if in_parts else arrays.whole[part] * WHOLE
     free = np.where(suitable.gpus[part], np.maximum(arrays.gpu[part], 0), 0)

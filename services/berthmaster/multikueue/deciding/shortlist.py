@@ -23,7 +23,12 @@ from berthmaster.messages.workload import JobRequest
 from berthmaster.multikueue.deciding.gate import NO_REPORT, Asked, HubGate
 from berthmaster.multikueue.known.bus_state import BusState
 from berthmaster.multikueue.known.hub import ClusterRef
-from berthmaster.multikueue.known.requests import by_resource, read_asks, read_required
+from berthmaster.multikueue.known.requests import (
+    by_resource,
+    read_asks,
+    read_required,
+    read_sets,
+)
 from berthmaster.multikueue.known.workload_view import WorkloadView
 from berthmaster.multikueue.settings import HubPolicy
 
@@ -77,8 +82,9 @@ def shortlist_for(
     if rules is None or bus is None or hub is None:
         return HubShortlist((), {}, (), None)
     request = by_resource(bus.request or JobRequest(id=bus.id))
-    asks = read_asks(hub, request)
-    required = read_required(hub, asks)
+    sets = read_sets(hub)
+    asks = read_asks(hub, request, sets)
+    required = read_required(hub, asks, sets)
     asked = Asked(bus.key, hub.metadata.namespace, hub.spec.queue_name, request, asks, required)
     snapshot = know.snapshot(policy, now_s)
     gate = HubGate(know, snapshot, rules, asked, policy)

@@ -9,6 +9,7 @@ Rules of this file:
 """
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Final, NamedTuple
 
 from berthmaster.accelerators.table import (
@@ -23,12 +24,14 @@ from berthmaster.accelerators.table import (
     TPU,
     How,
     how_of,
+    is_resource_name,
 )
 from berthmaster.engine.fleet.models import resources_of
 from berthmaster.engine.fleet.shares import profile_milli
 from berthmaster.kubernetes.quantity import QuantityError, milli, whole
-from berthmaster.kueue.workloads import Container, PodSpec, PodTemplate, Quantity
+from berthmaster.kueue.workloads import PodSpec, PodTemplate, Quantity, Resources
 from berthmaster.messages.fleet import NodeReport
+from berthmaster.messages.workload import MAX_PIECES_A_POD, MAX_RESOURCES, MAX_TPUS_A_POD
 
 WHOLE: Final = 1000
 MAX_MEMORY_MIB: Final = 1 << 24  # of a part of a GPU
@@ -44,21 +47,36 @@ class Devices(NamedTuple):
     profile: str = ""  # of MIG
     milli: int = WHOLE
     memory_mib: int = 0  # of a part
+    tpus: int = 0
+    pieces: Mapping[str, int] = {}  # of what the table does not know, on one node
     required: Mapping[str, int] = {}  # what the engine does not look for: of clusters, by name
+
+
+_NOTHING: Final = Devices()
 
 
 def amounts_of(spec: PodSpec, where: str, problems: list[str]) -> dict[str, int]:
     """By resource: CPU in milli, all else in whole units."""
+    together = _running(spec, where, problems)
+    if spec.resources is not None:
+        together.update(_asked(spec.resources, where, problems))  # which then counts
+    if spec.overhead:
+        for name, amount in _read(spec.overhead, where, problems):
+            together[name] = together.get(name, 0) + amount
+    return together
+
+
+def _running(spec: PodSpec, where: str, problems: list[str]) -> dict[str, int]:
     together: dict[str, int] = {}
     for one in spec.containers or ():
-        for name, amount in _asked(one, where, problems):
+        for name, amount in _asked(one.resources, where, problems):
             together[name] = together.get(name, 0) + amount
     if not spec.init_containers:
         return together
     sidecars: dict[str, int] = {}
     most: dict[str, int] = {}
     for one in spec.init_containers:
-        for name, amount in _asked(one, where, problems):
+        for name, amount in _asked(one.resources, where, problems):
             beside = sidecars.get(name, 0) + amount
             most[name] = max(most.get(name, 0), beside)
             if one.restart_policy == SIDECAR:
@@ -68,17 +86,26 @@ def amounts_of(spec: PodSpec, where: str, problems: list[str]) -> dict[str, int]
     return together
 
 
-def _asked(container: Container, where: str, problems: list[str]) -> Iterable[tuple[str, int]]:
-    resources = container.resources
+def _asked(
+    resources: Resources | None, where: str, problems: list[str]
+) -> Iterable[tuple[str, int]]:
     if resources is None:
-        return
-    named: dict[str, Quantity] = {**(resources.limits or {})}
-    named |= {name: one for name, one in (resources.requests or {}).items() if one is not None}
+        return ()
+    requests, limits = resources.requests or {}, resources.limits
+    if not limits or limits == requests:
+        return _read(requests, where, problems)
+    told = {name: one for name, one in requests.items() if one is not None}
+    return _read({**limits, **told}, where, problems)
+
+
+def _read(
+    named: Mapping[str, Quantity], where: str, problems: list[str]
+) -> Iterable[tuple[str, int]]:
     for name, asked in named.items():
         if asked is None:
             continue
+        text = repr(asked) if isinstance(asked, float) else asked
         try:
-            text = repr(asked) if isinstance(asked, float) else asked
             yield name, milli(text) if name == "cpu" else whole(text)
         except QuantityError as error:
             problems.append(f"{where}: {name[:NAME_CHARS]}: {error}")
@@ -89,7 +116,7 @@ def devices_of(
 ) -> Devices:
     """Which of it are accelerators, or what nobody here knows."""
     asked = {name: n for name, n in amounts.items() if n and how_of(name) is not None}
-    found = _ranked(asked)
+    found = _in_pieces(_ranked(asked), asked) if asked else _NOTHING
     rest = {name: n for name, n in asked.items() if name != _name_of(found)}
     annotations = (
         template.metadata.annotations if template is not None and template.metadata else None
@@ -100,8 +127,12 @@ def devices_of(
     part = found.number and found.milli < WHOLE and not found.profile
     for name, count in sorted(rest.items()):
         how = how_of(name)
-        if how is How.OTHER:
-            told = "nodes do not tell of it, so only queues that grant it count"
+        if name == TPU and found.tpus:
+            continue  # ranked by pieces
+        if name in found.pieces:
+            told = "not known by name here, so nodes must have it and queues grant it as it is"
+        elif how is How.OTHER:
+            told = "more than is counted, so only queues that grant it count"
         elif part and (how is How.LIMIT or name == KAI_FRACTION):
             continue  # ranked by the part that it comes to
         else:
@@ -140,6 +171,19 @@ def _ranked(asked: Mapping[str, int]) -> Devices:
     return Devices()
 
 
+def _in_pieces(found: Devices, asked: Mapping[str, int]) -> Devices:
+    """With TPUs, and with what the table does not know: whole pieces of one node."""
+    tpus = asked.get(TPU, 0) if not found.number else 0
+    others = (
+        (name, n)
+        for name, n in sorted(asked.items())
+        if how_of(name) is How.OTHER and n <= MAX_PIECES_A_POD and is_resource_name(name)
+    )
+    return found._replace(
+        tpus=tpus if tpus <= MAX_TPUS_A_POD else 0, pieces=dict(islice(others, MAX_RESOURCES))
+    )
+
+
 def _name_of(found: Devices) -> str:
     """The resource that it was made of."""
     if not found.number:
@@ -170,6 +214,8 @@ def has(node: NodeReport, name: str, count: int) -> bool:
     """Whether a node shows so many of a resource, free or not."""
     if name == TPU:
         return node.allocatable.tpus >= count
+    if node.allocatable.pieces.get(name, 0) >= count:
+        return True
     if how_of(name) is How.WHOLE:
         return resources_of(node).count(name) >= count
     if how_of(name) is How.LIMIT:

@@ -12,25 +12,32 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from berthmaster.accelerators.table import How, how_of
 from berthmaster.engine.fleet.models import resources_of
-from berthmaster.kueue.asks import gpus_of
+from berthmaster.kueue.asks import devices_asked
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.fleet import CopyReport, NodeReport
 from berthmaster.multikueue.known.arrivals import Arrivals
 
+IN_PIECES: Final = (How.TPU, How.OTHER)
 ADMITTED_S: Final = 10.0  # after admission pods are bound and reported, or wait for nodes
 
 
 class Way(NamedTuple):
     """What is on its way to a cluster."""
 
-    gpus: Mapping[str, float]  # by resource, of pods that nodes do not report yet
+    devices: Mapping[str, float]  # by resource, of pods that nodes do not report yet
     unreserved: tuple[Workload, ...]  # for whose copies no quota is reserved yet
 
-    def gpus_of(self, resource: str) -> float:
-        """GPUs, or slices of them, that are asked for as this resource."""
-        return self.gpus.get(resource, 0.0)
+    @property
+    def gpus(self) -> float:
+        """GPUs, or parts of them, of all makers."""
+        return sum(n for name, n in self.devices.items() if how_of(name) not in IN_PIECES)
+
+    def of(self, resource: str) -> float:
+        """GPUs, slices of them or other pieces that are asked for as this resource."""
+        return self.devices.get(resource, 0.0)
 
 
 class Draft:
@@ -92,7 +99,7 @@ class OnTheWay:
     def to(self, cluster: str, now_s: float, settle_s: float, but: Key | None = None) -> Way:
         """What is on its way there. ``settle_s``: from running until nodes' reports surely show it.
         ``but``: one that is looked at itself, and does not stand in its own way."""
-        gpus: dict[str, float] = {}
+        devices: dict[str, float] = {}
         unreserved: list[Workload] = []
         for workload in self._coming_to(cluster):
             if workload.key == but:
@@ -103,13 +110,14 @@ class OnTheWay:
                 self.arrived(cluster, workload.key)
             else:
                 arrived = self._arrivals.of(cluster, workload.key)
-                for resource, wants in _gpus(workload).items():
-                    shown_of_it = min(wants, arrived)
+                for resource, wants in _devices(workload).items():
+                    # Of pieces time decides: what nodes show is told of GPUs.
+                    shown_of_it = 0.0 if how_of(resource) in IN_PIECES else min(wants, arrived)
                     arrived -= shown_of_it
-                    gpus[resource] = gpus.get(resource, 0.0) + wants - shown_of_it
+                    devices[resource] = devices.get(resource, 0.0) + wants - shown_of_it
                 if workload.state in (State.PLACED, State.CLAIMED) and not self._reserved(workload):
                     unreserved.append(workload)
-        return Way(gpus, tuple(unreserved))
+        return Way(devices, tuple(unreserved))
 
     def _coming_to(self, cluster: str) -> list[Workload]:
         drafted = self._draft.workloads if self._draft is not None else {}
@@ -130,7 +138,7 @@ class OnTheWay:
         offers = {*resources_of(node), *(share.resource for share in node.shares)}
         coming = (self._open.get(name) for name in self._coming.get(node.cluster, {}))
         return {
-            w.key: sum(gpus for resource, gpus in _gpus(w).items() if resource in offers)
+            w.key: sum(number for resource, number in _devices(w).items() if resource in offers)
             for w in coming
             if w is not None and w.state in HELD
         }
@@ -143,5 +151,5 @@ class OnTheWay:
         return copy is not None and copy.quota_reserved
 
 
-def _gpus(workload: Workload) -> dict[str, float]:
-    return gpus_of(workload.request) if workload.request is not None else {}
+def _devices(workload: Workload) -> dict[str, float]:
+    return devices_asked(workload.request) if workload.request is not None else {}

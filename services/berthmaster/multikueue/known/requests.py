@@ -17,6 +17,7 @@ import msgspec
 
 from berthmaster.accelerators.labels import PRODUCT
 from berthmaster.accelerators.table import NVIDIA, How, how_of
+from berthmaster.accelerators.tpu import TOPOLOGY_LABEL, chips_of
 from berthmaster.engine.fleet.models import EXACTLY
 from berthmaster.kubernetes.quantity import QuantityError, milli, whole
 from berthmaster.kueue.asks import asks_of
@@ -39,7 +40,7 @@ from berthmaster.messages.workload import (
     PodSet,
     Toleration,
 )
-from berthmaster.multikueue.known.devices import WHOLE, amounts_of, devices_of
+from berthmaster.multikueue.known.devices import WHOLE, Devices, amounts_of, devices_of
 
 MIB: Final = 1024 * 1024
 MAX_CPU_MILLI: Final = 10_000_000
@@ -49,10 +50,20 @@ MAX_ID_CHARS: Final = 52
 MAX_LABELS: Final = 64
 UID_CHARS: Final = 8
 _NOT_PLAIN: Final = re.compile(r"[^a-z0-9-]+")
+_QUEUE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 
 Required = tuple[tuple[str, int], ...]  # resource, how many on one node
+
+
+class SetRead(NamedTuple):
+    """A pod set and what its pods ask for, worked out once: all that is read begins with it."""
+
+    found: KueuePodSet
+    amounts: Mapping[str, int]
+    devices: Devices
+    problems: tuple[str, ...]
 
 
 class Read(NamedTuple):
@@ -88,17 +99,33 @@ def origin_of(workload: KueueWorkload, cluster_queue: str, hub: str) -> HubObjec
     )
 
 
-def read_request(workload: KueueWorkload) -> Read:
-    """What it asks for."""
+def read_sets(workload: KueueWorkload) -> tuple[SetRead, ...]:
+    """Its pod sets that have pods."""
+    read = []
+    for one in workload.spec.pod_sets or ():
+        if one.count != 0:
+            problems: list[str] = []
+            where = _where(one)
+            amounts = amounts_of(_spec(one), where, problems)
+            devices = devices_of(one.template, amounts, where, problems)
+            read.append(SetRead(one, amounts, devices, tuple(problems)))
+            if len(read) == MAX_POD_SETS:
+                break
+    return tuple(read)
+
+
+def read_request(workload: KueueWorkload, sets: Sequence[SetRead] | None = None) -> Read:
+    """What it asks for. ``sets``: as they were read, if they were."""
     problems: list[str] = []
     found = workload.spec.pod_sets or ()
     if not found:
         problems.append("it has no pod sets")
     if len(found) > MAX_POD_SETS:
         problems.append(f"{len(found)} pod sets: only the first {MAX_POD_SETS} are looked at")
-    pod_sets = [_pod_set(one, problems) for one in found[:MAX_POD_SETS] if one.count != 0]
+    sets = read_sets(workload) if sets is None else sets
+    pod_sets = [_pod_set(one, problems) for one in sets]
     queue = workload.spec.queue_name
-    if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", queue):
+    if not _QUEUE.fullmatch(queue):
         problems.append(f"queue name {queue[:64]!r} is none")
         queue = "default"
     request = JobRequest(
@@ -123,48 +150,50 @@ def by_resource(request: JobRequest) -> JobRequest:
     return request if sets == request.pod_sets else msgspec.structs.replace(request, pod_sets=sets)
 
 
-def read_asks(workload: KueueWorkload, request: JobRequest) -> tuple[Ask, ...]:
+def read_asks(
+    workload: KueueWorkload, request: JobRequest, sets: Sequence[SetRead] | None = None
+) -> tuple[Ask, ...]:
     """What it will ask of a worker's quota: what the hub's Kueue counts, once it has reserved that,
     by its very names (other makers' GPUs, slices); before that what the request says."""
     admission = workload.status.admission if workload.status is not None else None
     assigned = (admission.pod_set_assignments if admission is not None else None) or ()
     usage = {one.name: one.resource_usage for one in assigned}
-    found = _sets(workload)
-    if len(found) != len(request.pod_sets):
+    sets = read_sets(workload) if sets is None else sets
+    if len(sets) != len(request.pod_sets):
         return asks_of(request)
-    sets = tuple(zip(found, request.pod_sets, strict=True))
+    rows = tuple(zip(sets, request.pod_sets, strict=True))
     try:
-        if all(usage.get(one.name) for one in found):
-            return tuple(Ask(pods, (_counted(usage[one.name] or {}),)) for one, pods in sets)
+        if usage and all(usage.get(one.found.name) for one in sets):
+            return tuple(Ask(pods, (_counted(usage[one.found.name] or {}),)) for one, pods in rows)
     except QuantityError:
         pass
-    return tuple(Ask(pods, (_named_by(one, pods),)) for one, pods in sets)
+    return tuple(Ask(pods, (_named_by(one.amounts, pods),)) for one, pods in rows)
 
 
-def read_required(workload: KueueWorkload, asks: Sequence[Ask]) -> Required:
+def read_required(
+    workload: KueueWorkload, asks: Sequence[Ask], sets: Sequence[SetRead] | None = None
+) -> Required:
     """What a cluster must have by its name, whatever its room. What nodes do not tell of is left to
     quota; what the hub's Kueue was told not to count, no worker's quota can be asked for."""
     admitted = workload.status is not None and workload.status.admission is not None
     counted = {name for ask in asks for way in ask.ways for name in way}
     required: dict[str, int] = {}
-    for one in _sets(workload):
-        amounts = amounts_of(_spec(one), "", [])
-        for name, count in devices_of(one.template, amounts, "", []).required.items():
+    for one in read_sets(workload) if sets is None else sets:
+        for name, count in one.devices.required.items():
             if how_of(name) is not How.OTHER or name in counted or not admitted:
                 required[name] = max(required.get(name, 0), count)
     return tuple(sorted(required.items()))
 
 
-def _named_by(one: KueuePodSet, pods: PodSet) -> dict[str, int]:
+def _named_by(amounts: Mapping[str, int], pods: PodSet) -> dict[str, int]:
     """What its quota is, by the resources' names that its pods ask by."""
-    amounts = amounts_of(_spec(one), "", [])
     asked = {name: n for name, n in amounts.items() if how_of(name) is not None}
     asked |= {"cpu": pods.cpu_milli, "memory": pods.memory_mib}
     return {name: n * pods.count for name, n in asked.items() if n}
 
 
-def _sets(workload: KueueWorkload) -> list[KueuePodSet]:
-    return [one for one in workload.spec.pod_sets or () if one.count != 0][:MAX_POD_SETS]
+def _where(pods: KueuePodSet) -> str:
+    return f"pod set {pods.name[:63]}"
 
 
 def _spec(pods: KueuePodSet) -> PodSpec:
@@ -185,40 +214,49 @@ def _counted(usage: Mapping[str, Quantity]) -> dict[str, int]:
     return counted
 
 
-def _pod_set(pods: KueuePodSet, problems: list[str]) -> PodSet:
-    spec = _spec(pods)
-    name = re.sub(r"[^a-z0-9-]+", "-", pods.name.lower())[:63].strip("-") or "main"
-    where = f"pod set {pods.name[:63]}"
-    count = _within(pods.count, 1, MAX_PODS, f"{where}: {pods.count} pods", problems)
+def _pod_set(read: SetRead, problems: list[str]) -> PodSet:
+    pods, amounts, gpus, found = read
+    spec, where = _spec(pods), _where(pods)
+    name = _NOT_PLAIN.sub("-", pods.name.lower())[:63].strip("-") or "main"
+    count = _within(pods.count, 1, MAX_PODS, where, "pods", problems)
     models, labels = _placement(spec)
     if len(labels) > MAX_LABELS:
         problems.append(f"{where}: {len(labels)} node labels, only {MAX_LABELS} are looked at")
         labels = dict(sorted(labels.items())[:MAX_LABELS])
-    amounts = amounts_of(spec, where, problems)
+    problems += found
     cpu, memory = amounts.get("cpu", 0), -(-amounts.get("memory", 0) // MIB)
-    gpus = devices_of(pods.template, amounts, where, problems)
     return PodSet(
         name=name,
         count=count,
-        cpu_milli=_within(cpu, 0, MAX_CPU_MILLI, f"{where}: {cpu} milli of cpu", problems),
-        memory_mib=_within(memory, 0, MAX_MEMORY_MIB, f"{where}: {memory} MiB", problems),
-        gpus=_within(
-            gpus.number, 0, MAX_GPUS_A_POD, f"{where}: {gpus.number} GPUs a pod", problems
-        ),
+        cpu_milli=_within(cpu, 0, MAX_CPU_MILLI, where, "milli of cpu", problems),
+        memory_mib=_within(memory, 0, MAX_MEMORY_MIB, where, "MiB", problems),
+        gpus=_within(gpus.number, 0, MAX_GPUS_A_POD, where, "GPUs a pod", problems),
         gpu_milli=gpus.milli,
         gpu_memory_mib=gpus.memory_mib,
         mig_profile=gpus.profile,
         gpu_resource=gpus.resource,
+        tpus=gpus.tpus,
+        tpu_topology=_slice_of(labels, gpus.tpus, count),
+        resources=dict(gpus.pieces),
         gpu_models=models[:32],
         node_labels=labels,
         tolerations=tuple(_toleration(t) for t in (spec.tolerations or ())[:MAX_TOLERATIONS]),
     )
 
 
-def _within(value: int, least: int, most: int, what: str, problems: list[str]) -> int:
+def _slice_of(labels: Mapping[str, str], tpus: int, pods: int) -> str:
+    """The topology that its nodes are to have, if the pods make up one slice of it each, or one
+    together."""
+    topology = labels.get(TOPOLOGY_LABEL, "")
+    chips = chips_of(topology) if topology and tpus else None
+    return topology if chips is not None and chips in (tpus, tpus * pods) else ""
+
+
+def _within(value: int, least: int, most: int, where: str, of: str, problems: list[str]) -> int:
+    if least <= value <= most:
+        return value
     bounded = max(least, min(most, value))
-    if bounded != value:
-        problems.append(f"{what}, counted as {bounded}")
+    problems.append(f"{where}: {value} {of}, counted as {bounded}")
     return bounded
 
 
