@@ -1,6 +1,7 @@
 """Reports of what was used, as tables; trends as rows of bars."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -9,10 +10,7 @@ from berthmaster.cli.render.amounts import duration, moment, number
 from berthmaster.cli.render.terminal import plain_table, safe
 from berthmaster.messages.usage import AttemptUsage, JobUsage, Trend, Trends, UsageReport, UsageRow
 
-FIGURES: Final = (
-    *("JOBS", "FAILED", "EVICTED", "ASKED h", "HELD h", "USED h", "WAIT p50", "p95"),
-    *("START p50", "p95 ", "COST"),
-)
+FIGURES: Final = ("JOBS", "FAIL", "EVICT", "ASKED h", "HELD h", "USED h", "WAIT p50", "p95", "COST")
 _LEVELS: Final = " ▁▂▃▄▅▆▇█"
 _ASCII_LEVELS: Final = " .:-=+*#@"
 
@@ -54,7 +52,6 @@ def _figures(row: UsageRow, reply: UsageReport) -> list[str]:
         _hours(row.held_gpu_h),
         _hours(row.used_gpu_h),
         *(_span(value) for value in (row.wait_p50_s, row.wait_p95_s)),
-        *(_span(value) for value in (row.start_p50_s, row.start_p95_s)),
     ]
     return [*cells, _cost(row.cost)] if reply.currency else cells
 
@@ -80,32 +77,25 @@ def _jobs(reply: UsageReport) -> list[RenderableType]:
         return [safe("No job ended.")]
     if len(reply.jobs) == 1 and reply.jobs[0].each:
         return _job(reply.jobs[0], reply)
-    numbers = (
-        "GPUS",
-        "ATTEMPTS",
-        "WAIT",
-        "HELD h",
-        "USED h",
-        *(("COST",) if reply.currency else ()),
+    figures = ["GPUS", "WAIT", "HELD h", "USED h", *(["COST"] if reply.currency else [])]
+    table = plain_table(
+        "ENDED", "JOB", "STATE", "QUEUE", "OWNER", "CLUSTER", *figures, right=figures
     )
-    columns = ("ENDED", "JOB", "STATE", "TENANT", "QUEUE", "OWNER", "CLUSTER", "MODEL")
-    table = plain_table(*columns, *numbers, right=numbers)
+    several = len({job.tenant for job in reply.jobs}) > 1
     for job in reply.jobs:
         cells = [
-            moment(job.ended_at_s),
-            job.id,
+            _short(job.ended_at_s),
+            f"{job.tenant}/{job.id}" if several else job.id,
             job.state,
-            job.tenant,
             job.queue,
             job.owner or "-",
-            job.cluster or "-",
-            ", ".join(job.models) or "-",
+            f"{job.cluster} ({', '.join(job.models)})" if job.models else job.cluster or "-",
         ]
-        figures = [f"{job.gpus_asked:g}", f"{job.attempts:,}", _span(job.wait_s)]
-        figures += [_hours(job.held_gpu_h), _hours(job.used_gpu_h)]
+        numbers = [f"{job.gpus_asked:g}", _span(job.wait_s)]
+        numbers += [_hours(job.held_gpu_h), _hours(job.used_gpu_h)]
         if reply.currency:
-            figures.append(_cost(job.cost))
-        table.add_row(*(safe(cell) for cell in cells), *figures)
+            numbers.append(_cost(job.cost))
+        table.add_row(*(safe(cell) for cell in cells), *numbers)
     parts: list[RenderableType] = [table]
     if reply.next_page:
         parts.append(safe(f"There are more: --page {reply.next_page}"))
@@ -119,8 +109,8 @@ def _job(job: JobUsage, reply: UsageReport) -> list[RenderableType]:
     about = safe(
         f"queue {job.queue}, owner {job.owner or '-'}{came}; submitted "
         f"{moment(job.submitted_at_s)}, waited {_span(job.wait_s)}, ran after"
-        f" {_span(job.start_s)}, ended {moment(job.ended_at_s)}; {_hours(job.held_gpu_h)} GPU-hours held,"
-        f" {_hours(job.used_gpu_h)} used{cost}"
+        f" {_span(job.start_s)}, ended {moment(job.ended_at_s)};"
+        f" {_hours(job.held_gpu_h)} GPU-hours held, {_hours(job.used_gpu_h)} used{cost}"
     )
     return [head, about, _attempts(job.each)]
 
@@ -136,7 +126,7 @@ def _attempts(each: Sequence[AttemptUsage]) -> RenderableType:
             f"{one.gpus_held:g}",
             _hours(one.held_gpu_h),
             _hours(one.used_gpu_h),
-            safe(f"{one.end} {moment(one.ended_at_s)}"),
+            safe(f"{one.end} {_short(one.ended_at_s)}"),
             safe(one.reason or "-"),
         )
     return table
@@ -169,9 +159,9 @@ def trends(reply: Trends, *, ascii_only: bool = False) -> RenderableType:
 
 
 def _course(trend: Trend, ascii_only: bool) -> str:
-    """One character for each point, or for several, so that a row is at most 62 wide."""
+    """One character for each point, or for several, so that a row is at most 32 wide."""
     scale = _ASCII_LEVELS if ascii_only else _LEVELS
-    step = -(-len(trend.means) // 62)
+    step = -(-len(trend.means) // 32)
     most = max((value for value in trend.means if value is not None), default=0.0)
     marks = []
     for at in range(0, len(trend.means), step):
@@ -181,6 +171,11 @@ def _course(trend: Trend, ascii_only: bool) -> str:
         level = 0 if not some else max(1, round(mean / most * top)) if most else 1
         marks.append(scale[min(top, level)])
     return "".join(marks)
+
+
+def _short(at_s: float) -> str:
+    """A moment of this year or the last, to the minute."""
+    return datetime.fromtimestamp(at_s, UTC).strftime("%m-%d %H:%M")
 
 
 def _hours(value: float | None) -> str:

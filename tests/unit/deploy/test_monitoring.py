@@ -1,0 +1,115 @@
+"""Dashboards and alerts: what is written is what the tables say, and every metric in them exists.
+
+That a real Prometheus takes them and gets figures is tested in tests/pipeline/test_prometheus.py.
+"""
+
+import ast
+import functools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from berthmaster.cli.serve import SERVICES
+from scripts import monitoring
+from tests.support.kustomize import render
+
+ROOT = Path(__file__).parents[3]
+SOURCE = ROOT / "services" / "berthmaster"
+KINDS = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
+OF_EVERY_PROCESS = {"up", "process_resident_memory_bytes", "process_cpu_seconds_total"}
+
+
+def declared() -> Iterator[tuple[str, str, str]]:
+    """(package, kind, name) of each metric that a service makes, by reading its source."""
+    for path in SOURCE.rglob("*.py"):
+        package = path.relative_to(SOURCE).parts[0]
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not (isinstance(node, ast.Call) and node.args):
+                continue
+            called, first = node.func, node.args[0]
+            kind = getattr(called, "attr", getattr(called, "id", "")).lstrip("_")
+            if kind in KINDS and isinstance(first, ast.Constant) and isinstance(first.value, str):
+                yield package, kind, first.value
+
+
+@functools.cache
+def known() -> set[str]:
+    """Every name that a scrape may show. What is made below the services is any service's."""
+    found = set(OF_EVERY_PROCESS)
+    for package, kind, name in declared():
+        for service in [package] if package in SERVICES else SERVICES:
+            prefix = f"berth_{service.replace('-', '_')}_{name}"
+            found |= {prefix + end for end in KINDS[kind]}
+    return found
+
+
+def names_in(expr: str) -> tuple[set[str], set[str]]:
+    """(metrics, patterns of metrics) that an expression names."""
+    patterns = set(re.findall(r'__name__=~"([^"]+)"', expr))
+    plain = re.sub(r"\{[^}]*\}|\[[^\]]*\]", "", expr)
+    plain = re.sub(r"\b(by|without|on|ignoring)\s*\([^)]*\)", "", plain)
+    words = set(re.findall(r"[a-zA-Z_][a-zA-Z0-9_]*", plain))
+    return {word for word in words if word.startswith(("berth_", "process_", "up"))}, patterns
+
+
+@pytest.mark.parametrize(("where", "expr"), list(monitoring.expressions()), ids=lambda it: it[:40])
+def test_every_metric_that_is_named_exists(where: str, expr: str) -> None:
+    metrics, patterns = names_in(expr)
+    assert metrics or patterns, where
+    assert metrics <= known(), where
+    for pattern in patterns:
+        assert any(re.fullmatch(pattern, name) for name in known()), (where, pattern)
+
+
+def test_a_metric_that_is_not_there_would_be_noticed() -> None:
+    metrics, _ = names_in('sum by (queue) (rate(berth_resolver_wait_minutes_bucket{a="b"}[5m]))')
+    assert metrics == {"berth_resolver_wait_minutes_bucket"}
+    assert not metrics <= known()
+    assert {"berth_usage_store_failing", "berth_gateway_request_seconds_bucket"} <= known()
+
+
+def test_the_files_are_what_the_tables_say() -> None:
+    stale = [
+        str(path.relative_to(ROOT))
+        for path, text in monitoring.files().items()
+        if not path.is_file() or path.read_text() != text
+    ]
+    assert stale == [], "run `python -m scripts.monitoring write`"
+
+
+def test_every_alert_has_its_place_among_the_runbooks() -> None:
+    text = (ROOT / "docs" / "runbooks.md").read_text()
+    headings = re.findall(r"^## (\w+)$", text, re.MULTILINE)
+    assert headings == [alert.name for alert in monitoring.ALERTS]
+    for rule in monitoring.rules()["groups"][0]["rules"]:
+        assert rule["annotations"]["runbook_url"].endswith(f"#{rule['alert'].lower()}")
+
+
+def test_the_operators_objects_scrape_the_pods_of_both_sides() -> None:
+    objects = render(ROOT / "deploy" / "kubernetes" / "monitoring")
+    kinds = sorted((each["kind"], each["metadata"]["name"]) for each in objects)
+    assert kinds == [
+        ("PrometheusRule", "berthmaster"),
+        ("Service", "berth-agent-metrics"),
+        ("Service", "berth-hub-metrics"),
+        ("ServiceMonitor", "berth-agent"),
+        ("ServiceMonitor", "berth-hub"),
+    ]
+    services = {
+        each["metadata"]["labels"]["berthmaster.io/metrics"]: each
+        for each in objects
+        if each["kind"] == "Service"
+    }
+    for monitor in (each for each in objects if each["kind"] == "ServiceMonitor"):
+        side = monitor["spec"]["selector"]["matchLabels"]["berthmaster.io/metrics"]
+        ports = {port["name"] for port in services[side]["spec"]["ports"]}
+        assert {endpoint["port"] for endpoint in monitor["spec"]["endpoints"]} == ports
+        # The label that becomes `job`, by which the rules know their targets.
+        label = monitor["spec"]["jobLabel"]
+        assert services[side]["metadata"]["labels"][label] == "berthmaster"
+    [rule] = [each for each in objects if each["kind"] == "PrometheusRule"]
+    plain = yaml.safe_load((ROOT / "deploy/prometheus/rules.yaml").read_text())
+    assert rule["spec"] == plain
