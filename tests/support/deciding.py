@@ -185,6 +185,7 @@ class World:
     def check(self) -> None:
         """No GPU is promised twice, no node over-filled, by the log alone; gangs are whole."""
         gpus: Counter[tuple[str, str, int]] = Counter()
+        pieces: Counter[tuple[str, str, str]] = Counter()
         cpu: Counter[tuple[str, str]] = Counter()
         for workload in self.workloads.values():
             if not workload.live or workload.request is None:
@@ -197,9 +198,15 @@ class World:
                 untold = not binding.gpus and workload.running_at_s  # its cluster does not say
                 assert untold or len(set(binding.gpus)) == pods.gpus
                 cpu[workload.cluster, binding.node] += pods.cpu_milli
+                for name, number in {**pods.resources, "google.com/tpu": pods.tpus}.items():
+                    pieces[workload.cluster, binding.node, name] += number
                 for gpu in binding.gpus:
                     gpus[workload.cluster, binding.node, gpu] += pods.gpu_milli
         assert all(milli <= 1000 for milli in gpus.values()), gpus.most_common(3)
+        for (cluster, name, resource), number in pieces.items():
+            has = self.nodes[cluster, name].allocatable
+            there = has.tpus if resource == "google.com/tpu" else has.pieces.get(resource, 0)
+            assert number <= there, (cluster, name, resource)
         for where, milli in cpu.items():
             assert milli <= self.nodes[where].allocatable.cpu_milli, where
 

@@ -17,7 +17,7 @@ from berthmaster.engine.fleet.models import HOSTNAME
 from berthmaster.engine.fleet.pieces import makes_slice
 from berthmaster.executor.offers import Offers
 from berthmaster.kubernetes import labels
-from berthmaster.kubernetes.pods import Document
+from berthmaster.kubernetes.pods import Document, one_of, tpu_nodes
 from berthmaster.messages.workload import ONE_NODE, PodSet
 
 MAX_PREFERRED: Final = 256  # nodes that an object names; it must stay small
@@ -99,29 +99,16 @@ def _nodes(nodes: Sequence[str], pods: PodSet, offers: Offers) -> Document:
     affinity: Document = {}
     if preferred:
         affinity[_PREFERRED] = [
-            {"weight": weight, "preference": {"matchExpressions": [_one_of(key, values)]}}
+            {"weight": weight, "preference": {"matchExpressions": [one_of(key, values)]}}
             for weight, key, values in preferred
         ]
-    if slice_of := _slices(pods):
+    if slice_of := tpu_nodes(pods):
         affinity[_REQUIRED] = {"nodeSelectorTerms": [{"matchExpressions": slice_of}]}
     if pods.gpus and (pods.gpu_models or pods.gpu_memory_mib):
         terms = [
-            {"matchExpressions": [_one_of(key, values)]}
+            {"matchExpressions": [one_of(key, values)]}
             for key, values in offers.models(pods).items()
         ]
         if terms:
             affinity[_REQUIRED] = {"nodeSelectorTerms": terms}
     return affinity
-
-
-def _slices(pods: PodSet) -> list[Document]:
-    """Which TPUs will do, by the labels of their nodes."""
-    if not pods.tpus:
-        return []
-    kinds = (tpu.ACCELERATOR_LABEL, list(pods.tpu_accelerators))
-    shapes = (tpu.TOPOLOGY_LABEL, [pods.tpu_topology] if pods.tpu_topology else [])
-    return [_one_of(key, values) for key, values in (kinds, shapes) if values]
-
-
-def _one_of(key: str, values: list[str]) -> Document:
-    return {"key": key, "operator": "In", "values": values}

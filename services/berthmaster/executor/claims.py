@@ -18,7 +18,7 @@ import msgspec
 
 from berthmaster.engine.fleet.shares import part_of, profile_of, sized_milli
 from berthmaster.executor.offers import Offers
-from berthmaster.kubernetes.pods import Document
+from berthmaster.kubernetes.pods import Document, use_claims
 from berthmaster.messages.fleet import DeviceClaim, Share
 from berthmaster.messages.workload import PodSet
 
@@ -111,10 +111,7 @@ def refer(spec: Document, template: str, existing: Mapping[str, Existing]) -> No
     for number, (name, kind) in enumerate(existing.items()):
         key = "resourceClaimTemplateName" if kind == "template" else "resourceClaimName"
         claims.append({"name": f"claim-{number}", key: name})
-    if claims:
-        spec["resourceClaims"] = claims
-        [container] = spec["containers"]
-        container["resources"]["claims"] = [{"name": claim["name"]} for claim in claims]
+    use_claims(spec, claims)
 
 
 def encode(templates: Mapping[str, Document]) -> str:

@@ -7,9 +7,10 @@ asked for.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from berthmaster.accelerators import tpu
 from berthmaster.messages.workload import PodSet, RunSpec, Toleration
 
 CONTAINER: Final = "main"
@@ -58,6 +59,28 @@ def pod_spec(
     if pods.node_labels:
         spec["nodeSelector"] = dict(pods.node_labels)
     return spec
+
+
+def tpu_nodes(pods: PodSet) -> list[Document]:
+    """Which TPUs will do, as expressions over the labels of their nodes."""
+    if not pods.tpus:
+        return []
+    kinds = (tpu.ACCELERATOR_LABEL, list(pods.tpu_accelerators))
+    shapes = (tpu.TOPOLOGY_LABEL, [pods.tpu_topology] if pods.tpu_topology else [])
+    return [one_of(key, values) for key, values in (kinds, shapes) if values]
+
+
+def one_of(key: str, values: list[str]) -> Document:
+    """A label has one of some values."""
+    return {"key": key, "operator": "In", "values": values}
+
+
+def use_claims(spec: Document, named: Sequence[Document]) -> None:
+    """Have a pod use these claims, as ``resourceClaims`` has them."""
+    if named:
+        spec["resourceClaims"] = list(named)
+        [container] = spec["containers"]
+        container["resources"]["claims"] = [{"name": claim["name"]} for claim in named]
 
 
 def is_for_device_plugins(name: str) -> bool:

@@ -13,6 +13,7 @@ from tests.support.builders import node, pod_set
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 MODELS = ("A100", "T4")
 CLUSTERS = ("c1", "c2")
+HCA = "rdma/hca"
 SLICE = Share(resource="nvidia.com/mig-1g.10gb", kind="mig", milli=142, memory_mib=9984, count=3)
 HALF = Share(resource="nvidia.com/gpu.shared", milli=500, count=2)
 
@@ -46,6 +47,13 @@ def reports(draw: st.DrawFn, cluster: str, name: str, counter: int = 1) -> NodeR
     )
     if draw(st.sampled_from([False, False, True])):
         report = mixed(report)
+    allocatable = replace(
+        report.allocatable,
+        tpus=draw(st.sampled_from([0, 0, 4])),
+        pieces=draw(st.sampled_from([{}, {}, {HCA: 2}])),
+    )
+    foreign = replace(report.foreign, pieces=draw(st.sampled_from([{}, {HCA: 1}])))
+    report = replace(report, allocatable=allocatable, foreign=foreign)
     return replace(report, shares=draw(st.sampled_from([(), (), (SLICE,), (HALF, SLICE)])))
 
 
@@ -71,5 +79,7 @@ def pods(draw: st.DrawFn) -> PodSet:
         gpu_models=draw(st.sampled_from([(), (), ("T4",), MODELS])),
         gpu_memory_mib=draw(st.sampled_from([0, 0, 40_000])),
         node_labels=draw(st.sampled_from([{}, {}, {"zone": "a"}])),
+        tpus=draw(st.sampled_from([0, 1, 4])) if not gpus else 0,
+        resources=draw(st.sampled_from([{}, {}, {}, {HCA: 1}, {"none.example/x": 1}])),
         tolerations=draw(st.sampled_from([(), (Toleration(operator="Exists"),)])),
     )

@@ -2,16 +2,19 @@
 
 It is suspended and managed by MultiKueue, so nothing of it ever runs on the hub. Its labels say
 whose it is; its pods carry none of ours: in the worker they count as used by others, which is what
-whoever places jobs there directly must see. One pod set only: a plain Job has no more.
+whoever places jobs there directly must see. One pod set only: a plain Job has no more. What it
+claims are templates of the worker's namespace, where nobody here can look for anything else.
 """
 
 import hashlib
 from collections.abc import Iterable
 from typing import Any, Final
 
+from berthmaster.accelerators import tpu
 from berthmaster.engine.fleet.models import labels_of
+from berthmaster.engine.fleet.pieces import makes_slice, pieces_of
 from berthmaster.kubernetes.labels import TENANT, WORKLOAD, value
-from berthmaster.kubernetes.pods import pod_spec
+from berthmaster.kubernetes.pods import one_of, pod_spec, tpu_nodes, use_claims
 from berthmaster.kubernetes.resources import JOBS
 from berthmaster.kueue.asks import asked_resource
 from berthmaster.kueue.names import MULTIKUEUE, QUEUE_LABEL
@@ -22,6 +25,8 @@ from berthmaster.messages.workload import PodSet, RunSpec
 
 HUB: Final = "hub"  # the hub's own entry of a queue's places
 MAX_NAME_CHARS: Final = 58  # pods' host names are the Job's with their index
+JOB_NAME_LABEL: Final = "batch.kubernetes.io/job-name"  # of a Job's pods
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _DIGEST_CHARS: Final = 6
 
 
@@ -90,24 +95,38 @@ def manifest(
             "completions": pods.count,
             "completionMode": "Indexed",
             "backoffLimit": 0,
-            "template": {"spec": _pod(workload.tenant, request.run, pods, place, nodes)},
+            "template": {"spec": _pod(workload, request.run, pods, place, nodes)},
         },
     }
     return place.namespace, body
 
 
 def _pod(
-    tenant: str, run: RunSpec, pods: PodSet, place: QueuePlace, nodes: Iterable[NodeReport]
+    workload: Workload, run: RunSpec, pods: PodSet, place: QueuePlace, nodes: Iterable[NodeReport]
 ) -> dict[str, Any]:
-    devices = {asked_resource(pods): str(pods.gpus)} if pods.gpus else {}
+    tenant, job = workload.tenant, job_name(workload.tenant, workload.id)
+    devices = {name: str(number) for name, number in pieces_of(pods)}
+    if pods.gpus:
+        devices[asked_resource(pods)] = str(pods.gpus)
     spec = pod_spec(run, pods, tenant=tenant, account=place.service_account, devices=devices)
+    claims = enumerate(pods.claims)
+    use_claims(
+        spec, [{"name": f"claim-{n}", "resourceClaimTemplateName": name} for n, name in claims]
+    )
+    affinity: dict[str, Any] = {}
+    terms = []
     if pods.gpus and pods.gpu_models:
         terms = [
-            {"matchExpressions": [{"key": key, "operator": "In", "values": values}]}
+            {"matchExpressions": [one_of(key, values)]}
             for key, values in labels_of(nodes, pods.gpu_models).items()
         ]
-        required = {"nodeSelectorTerms": terms}
-        spec["affinity"] = {
-            "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}
-        }
+    elif of_tpus := tpu_nodes(pods):
+        terms = [{"matchExpressions": of_tpus}]
+    if terms:
+        affinity["nodeAffinity"] = {_REQUIRED: {"nodeSelectorTerms": terms}}
+    if makes_slice(pods):  # whichever pool: its pods find each other by what Job controllers write
+        mine = {"labelSelector": {"matchLabels": {JOB_NAME_LABEL: job}}}
+        affinity["podAffinity"] = {_REQUIRED: [{"topologyKey": tpu.POOL_LABEL} | mine]}
+    if affinity:
+        spec["affinity"] = affinity
     return spec

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from berthmaster.engine.fitting.topology import never, shaped
 from berthmaster.engine.fleet.needs import NO_MODEL, NO_PROFILE, NOT_LINKED
+from berthmaster.engine.fleet.pieces import NO_PIECES, NO_TOPOLOGY, TOO_FEW_PIECES, pieces_of
 from berthmaster.engine.queueing.queues import GPU
 from berthmaster.fleetview.filters import BUSY
 from berthmaster.fleetview.shortlist import Shortlist
@@ -301,6 +302,12 @@ def _words(why: str, count: int, request: JobRequest) -> str:
     if why == NO_PROFILE:
         profiles = sorted({pods.mig_profile for pods in sets if pods.mig_profile})
         return f"{has} no MIG {' or '.join(profiles)}"
+    if why == NO_TOPOLOGY:
+        shapes = sorted({pods.tpu_topology for pods in sets if pods.tpu_topology})
+        return f"{has} no TPUs of topology {' or '.join(shapes)}"
+    if why in (NO_PIECES, TOO_FEW_PIECES):
+        names = sorted({f"{n} {name}" for pods in sets for name, n in pieces_of(pods)})
+        return f"{has} no node with {' and '.join(names)}"
     if why == NOT_LINKED:
         most = max(p.gpus for p in sets if p.topology is not None and p.topology.gpu_domain)
         return f"{has} no node with {most} GPUs in one NVLink domain"
@@ -330,6 +337,8 @@ def _hints(
     models = sorted({m for p in request.pod_sets for m in p.gpu_models})
     if models and whys and whys <= {NO_MODEL, "no GPUs"}:
         told.append(f"no cluster has {' or '.join(models)}")
+    claims = sorted({name for pods in request.pod_sets for name in pods.claims})
+    told += [f"claim {name}: its devices are the cluster's to give: uncounted" for name in claims]
     if "silent" in whys:
         told.append("a cluster that fell silent: see `berth clusters`")
     return tuple(told)

@@ -162,6 +162,16 @@ def _anywhere(trial: Trial, request: JobRequest) -> Iterator[str]:
             _each(request, topology=None),
         ),
         (
+            "any kind and topology of TPUs",
+            any(p.tpu_topology or p.tpu_accelerators for p in request.pod_sets),
+            _each(request, tpu_topology="", tpu_accelerators=()),
+        ),
+        (
+            "none of the other resources",
+            any(p.resources for p in request.pod_sets),
+            _each(request, resources={}),
+        ),
+        (
             "any part of a GPU as large",
             any(p.mig_profile for p in request.pod_sets),
             _each(request, mig_profile=""),
