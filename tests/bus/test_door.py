@@ -320,9 +320,9 @@ async def test_a_log_that_was_replaced_begins_anew(server: Server) -> None:
                 return isinstance(await client.append(claimed("new", sequence)), Stored)
 
             await eventually(claims)
-            work, _ = await client.story("acme", "new")
+            work = (await client.story("acme", "new")).workload
             assert work is not None
-            assert (await client.story("acme", "old"))[0] is None
+            assert (await client.story("acme", "old")).workload is None
 
 
 # Facts, leases, telemetry, dead letters

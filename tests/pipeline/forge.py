@@ -83,7 +83,7 @@ class Forged:
         found: asyncio.Future[tuple[Placed, int]] = asyncio.get_running_loop().create_future()
 
         def heard(news: Heard) -> None:
-            for event, sequence, _ in news.hints:
+            for event, sequence, _, _ in news.hints:
                 if isinstance(event, Placed) and event.id == workload and not found.done():
                     found.set_result((event, sequence))
 

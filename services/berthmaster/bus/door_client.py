@@ -83,6 +83,7 @@ class Taken(NamedTuple):
     event: HintEvent
     sequence: int
     held: bool  # of a list: some executor has claimed it
+    receipt: str = ""  # of a placement
 
 
 class Heard(NamedTuple):
@@ -91,6 +92,16 @@ class Heard(NamedTuple):
     hints: Sequence[Taken]
     listed: bool
     cursor: int
+    renewed: bool = False  # it is another log than before, or what of it counts is something else
+
+
+class Story(NamedTuple):
+    """How a workload stands."""
+
+    workload: Workload | None  # None unless it is open in this cluster
+    failed: str = ""  # why its events cannot be read
+    receipt: str = ""  # of its placement
+    why: str = ""  # what the asker holds is not the log's
 
 
 class _Tale:
@@ -262,13 +273,22 @@ class DoorClient:
     # Reading
 
     async def story(
-        self, tenant: str, workload_id: str, *, timeout_s: float = ASK_TIMEOUT_S
-    ) -> tuple[Workload | None, str]:
-        """A workload as it stands, None unless it is open in this cluster; and why its events
-        cannot be read. Raises BusError."""
-        request = StoryRequest(tenant=tenant, id=workload_id, after=self._seen)
+        self,
+        tenant: str,
+        workload_id: str,
+        *,
+        receipt: str = "",
+        executor: str = "",
+        timeout_s: float = ASK_TIMEOUT_S,
+    ) -> Story:
+        """A workload as it stands. ``receipt``: of the placement whose pods ``executor`` holds,
+        which the door brings back first if the log has lost it. Raises BusError."""
+        request = StoryRequest(
+            tenant=tenant, id=workload_id, after=self._seen, receipt=receipt, executor=executor
+        )
         reply = _of(StoryReply, await self._asked("story", request, timeout_s=timeout_s))
-        return (_folded(reply.workload) if reply.workload is not None else None), reply.failed
+        workload = _folded(reply.workload) if reply.workload is not None else None
+        return Story(workload, reply.failed, reply.receipt, reply.why)
 
     def forget(self) -> None:
         """The log may have been put back: what was seen of it counts no more."""
@@ -333,10 +353,11 @@ class DoorClient:
             if page.log != first.log:
                 raise NoAnswer("the log was replaced while it was listed")
             hints += page.hints
+        is_renewed = self._log_name not in ("", first.log)
         if first.log != self._log_name:
             self._log_name, self._seen = first.log, 0
         self._seen = max(self._seen, first.cursor)
-        heard(Heard(self._read(hints), True, first.cursor))
+        heard(Heard(self._read(hints), True, first.cursor, is_renewed))
         return first.cursor
 
     async def _take(
@@ -386,7 +407,7 @@ class DoorClient:
             except UNREADABLE as error:
                 self.log.error("a hint cannot be read", sequence=hint.sequence, why=str(error))
                 continue
-            found.append(Taken(event, hint.sequence, hint.held))
+            found.append(Taken(event, hint.sequence, hint.held, hint.receipt))
         return found
 
     # The rest

@@ -13,6 +13,7 @@ class RawHint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sequence: int
     event: msgspec.Raw
     held: bool = False
+    receipt: str = ""
 
 
 class RawTake(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="door.taken.v1"):

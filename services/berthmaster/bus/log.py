@@ -19,11 +19,11 @@ from berthmaster.bus.batch import send_batch
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import ApiError, BusError, NoAnswer, NotConnected, NotPermitted
 from berthmaster.bus.event_subjects import decode_recorded, event_subject
-from berthmaster.bus.streams import WORKLOADS
+from berthmaster.bus.streams import ARCHIVE, WORKLOADS
 from berthmaster.lifecycle.flaws import NO_FLAWS, Flaws
 from berthmaster.lifecycle.instructions import Outcome, Refused, Stored, Unknown
 from berthmaster.messages.api import RecordedEvent
-from berthmaster.messages.families import encode
+from berthmaster.messages.families import ARCHIVED_STORIES, encode
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.workload import WorkloadEvent
 
@@ -329,6 +329,21 @@ def decode_story(messages: Sequence[Message], flaws: Flaws = NO_FLAWS) -> list[R
             )
         )
     return found
+
+
+async def archived_story(conn: Connection, tenant: str, workload_id: str) -> list[RecordedEvent]:
+    """What the archive has of a workload. A long story is several messages; of what is there twice
+    the first counts. Raises BusError, UNREADABLE."""
+    events: dict[tuple[int, float], RecordedEvent] = {}
+    subject = subjects.archive(tenant, workload_id)
+    start = 1
+    while (found := await next_message(conn, ARCHIVE, subject, start)) is not None:
+        story = ARCHIVED_STORIES.decode(found.data)
+        if story.id == workload_id:
+            for recorded in story.events:
+                events.setdefault((recorded.sequence, recorded.stored_at_s), recorded)
+        start = found.sequence + 1
+    return list(events.values())
 
 
 class _Lost(Exception):

@@ -282,8 +282,12 @@ def _door(_: str) -> Grants:
         publish=(
             *_CLOCK,
             *_events("*", *EXECUTOR_KINDS, "recovered"),
-            *_read(WORKLOADS, LEASES, CONTROL),
-            *_follow(WORKLOADS, ALL_WORKLOADS),
+            *_read(WORKLOADS, ARCHIVE, LEASES, CONTROL, SNAPSHOTS),
+            # All of the log, and what was removed of it: executors end the pods of what it lacks.
+            *_follow(WORKLOADS),
+            *_follow(CONTROL, ALL_CONTROL),
+            *_follow(ARCHIVE, ALL_ARCHIVE),
+            *_marks("door"),
             *_follow(FLEET, ALL_FLEET),
             *(f"berth.fleet.*.{kind}" for kind in ("alive", "profile", "node.*", "queue.*")),
             "berth.fleet.*.copy.*.*",

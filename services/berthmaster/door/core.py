@@ -21,6 +21,7 @@ from berthmaster.bus.fact_subjects import subject_of
 from berthmaster.door.bounds import Bucket, InHand, Limits
 from berthmaster.door.fleet_view import FleetView, StoredFact
 from berthmaster.door.log_view import Frozen, LogView, StoredHint
+from berthmaster.door.receipts import Receipt, Receipts
 from berthmaster.lifecycle.fold import key
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.door import (
@@ -82,8 +83,10 @@ def decoded(kind: type[T], decoder: Reader[T], data: bytes) -> T | Refusal:
 class Door:
     """What one replica knows."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, key: bytes = b"") -> None:
+        """``key``: that receipts are signed with."""
         self._limits = limits
+        self.receipts = Receipts(key)
         self.log = LogView()
         self.log_name = ""
         self.fleet = FleetView(limits.max_facts, limits.max_facts_bytes)
@@ -115,7 +118,7 @@ class Door:
         hints = log.since(cluster, after, PAGE_BYTES)
         if not hints:
             return None
-        return RawTake(cursor=hints[-1].sequence, log=self.log_name, hints=_raw(hints))
+        return RawTake(cursor=hints[-1].sequence, log=self.log_name, hints=self._raw(hints))
 
     def nothing(self, request: TakeRequest) -> RawTake:
         """The answer to who has waited long enough."""
@@ -126,17 +129,45 @@ class Door:
     def _list(self, cluster: str, page: str, cursor: int) -> RawTake:
         hints, next_page = self.log.listed(cluster, page, PAGE_BYTES)
         return RawTake(
-            cursor=cursor, log=self.log_name, reset=True, next=next_page, hints=_raw(hints)
+            cursor=cursor, log=self.log_name, reset=True, next=next_page, hints=self._raw(hints)
         )
+
+    def _raw(self, hints: list[StoredHint]) -> tuple[RawHint, ...]:
+        return tuple(
+            RawHint(
+                sequence=hint.sequence,
+                event=msgspec.Raw(hint.event),
+                held=hint.held,
+                # Whoever has claimed it has its receipt, or reads it with its story.
+                receipt=self._signed(None if hint.held else hint.receipt),
+            )
+            for hint in hints
+        )
+
+    def _signed(self, receipt: Receipt | None) -> str:
+        return self.receipts.signed(receipt) if receipt is not None else ""
 
     def story(self, cluster: str, request: StoryRequest) -> StoryReply | None:
         """How a workload stands; None: the log has not been read so far."""
-        if request.after > self.log.position:
+        if request.after > max(1, self.log.position):  # 1: the cursor of a list of nothing
             return None
-        found = self.log.story(cluster, request.tenant, request.id)
+        name = request.tenant, request.id
+        found = self.log.story(cluster, *name)
         if isinstance(found, Frozen):
             return StoryReply(failed=found.why)
-        return StoryReply(workload=found)
+        held = self.receipts.opened(request.receipt) if request.receipt else None
+        if found and held and held.attempt == found.attempt and held.digest != found.digest:
+            return StoryReply(why="what is held there is of another job that had its id before")
+        return StoryReply(workload=found, receipt=self._signed(self.log.receipt(cluster, *name)))
+
+    def lacks(self, request: StoryRequest, found: StoryReply) -> bool:
+        """Whether the log may have lost what the asker holds by its receipt."""
+        if not request.receipt or found.why:
+            return False
+        if found.workload is None:
+            return True
+        held = self.receipts.opened(request.receipt)
+        return held is not None and held.attempt > found.workload.attempt
 
     # Facts
 
@@ -245,13 +276,6 @@ def unavailable(expected: str) -> Refusal:
 def overloaded(expected: str) -> Refusal:
     """Too much of one cluster at once."""
     return Refusal(code="overloaded", field="", value="", expected=expected, retry=True)
-
-
-def _raw(hints: list[StoredHint]) -> tuple[RawHint, ...]:
-    return tuple(
-        RawHint(sequence=hint.sequence, event=msgspec.Raw(hint.event), held=hint.held)
-        for hint in hints
-    )
 
 
 def _raw_fact(fact: StoredFact) -> RawFact:

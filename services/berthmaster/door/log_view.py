@@ -11,7 +11,7 @@ Rules of this file:
 - What a cluster may add to one workload's story is bounded in number and size: the log is
   everybody's.
 - A workload with an event that cannot be read, or that does not fit its subject, is frozen: nobody
-  does anything about it until a person looks.
+  does anything about it until a person looks, or what the log had lost of it was brought back.
 """
 
 from collections import OrderedDict, deque
@@ -21,7 +21,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from berthmaster.bus.event_subjects import decode_recorded
-from berthmaster.bus.subjects import SubjectError, aggregate, parse_workload_event
+from berthmaster.bus.subjects import SubjectError, aggregate, is_decision, parse_workload_event
+from berthmaster.door.receipts import Receipt
 from berthmaster.lifecycle.flaws import NO_FLAWS
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
 from berthmaster.lifecycle.gangs import may_give_way
@@ -34,6 +35,7 @@ from berthmaster.messages.workload import (
     Evicted,
     Failed,
     Placed,
+    Recovered,
     Running,
     Succeeded,
     WorkloadEvent,
@@ -46,6 +48,10 @@ MAX_RUNNING: Final = 200  # events that say where an attempt's pods are now
 EVENT_BYTES: Final = 8 * 1024
 POD_BYTES: Final = 1024  # more for each pod of the request
 _SAME: Final = tuple(set(OwnWorkload.__struct_fields__) & set(Workload.__struct_fields__))
+_OF_RECEIPT: Final = tuple(
+    (set(Receipt.__struct_fields__) & set(Workload.__struct_fields__)) - {"sequence"}
+)
+_OF_PLACED: Final = tuple(set(Placed.__struct_fields__) & set(Recovered.__struct_fields__))
 
 
 class StoredHint(NamedTuple):
@@ -54,6 +60,7 @@ class StoredHint(NamedTuple):
     sequence: int
     event: bytes
     held: bool = False
+    receipt: Receipt | None = None  # of a placement
 
 
 class _Here(msgspec.Struct):
@@ -141,6 +148,8 @@ class LogView:
         """One stored event, in order; the cluster that has a new hint, "" = none. Raises
         Unreadable for what must be kept for a person to see."""
         self.position = sequence
+        if is_decision(subject):
+            return ""
         try:
             place = parse_workload_event(subject)
         except SubjectError as error:
@@ -152,7 +161,9 @@ class LogView:
             self._freeze(name, str(error))
             raise Unreadable(str(error), name) from error
         if name in self.frozen:
-            return ""
+            if not isinstance(event, Recovered):
+                return ""
+            del self.frozen[name]  # its story may freeze it again
         judged = Verdict.VOID if is_astray else None
         if name in self._doubted:
             judged = Verdict.MISSED
@@ -210,6 +221,8 @@ class LogView:
         now = workload.cluster if workload.live else ""
         if was and was != now:
             self._leave(was, name)
+            if isinstance(event, Recovered):  # it was another's all the while: who held it asks
+                self._send_list(was)
         return self._hint(name, workload, event, StoredHint(sequence, data), claimant)
 
     def _hint(
@@ -217,6 +230,11 @@ class LogView:
     ) -> str:
         match event:
             case Placed() if HUB_CELL not in (event.cell, workload.cell):
+                hint = hint._replace(receipt=_receipt(workload, hint.sequence))
+                self._here.setdefault(event.cluster, {})[name] = _Here(workload, hint)
+            case Recovered():
+                placed = encode(_as_placed(event))
+                hint = StoredHint(hint.sequence, placed, True, _receipt(workload, hint.sequence))
                 self._here.setdefault(event.cluster, {})[name] = _Here(workload, hint)
             case Running():
                 if (here := self._here.get(event.cluster, {}).get(name)) is not None:
@@ -233,12 +251,20 @@ class LogView:
                 return ""
         return self._keep(event.cluster, hint)
 
-    def _keep(self, cluster: str, hint: StoredHint) -> str:
-        if not self._live:
-            return ""
+    def _lately_of(self, cluster: str) -> _Lately:
         lately = self._lately.get(cluster)
         if lately is None:
             lately = self._lately[cluster] = _Lately(self.born)
+        return lately
+
+    def _send_list(self, cluster: str) -> None:
+        """Whoever follows is told all that is open, with its next question."""
+        self._lately_of(cluster).floor = self.position
+
+    def _keep(self, cluster: str, hint: StoredHint) -> str:
+        if not self._live:
+            return ""
+        lately = self._lately_of(cluster)
         if self._is_late:
             lately.floor = self.position
             return cluster
@@ -327,6 +353,11 @@ class LogView:
         told = {field: getattr(workload, field) for field in _SAME}
         return OwnWorkload(**told | {"state": workload.state.value})
 
+    def receipt(self, cluster: str, tenant: str, workload_id: str) -> Receipt | None:
+        """Of the placement of a workload that is open in this cluster."""
+        here = self._here.get(cluster, {}).get(key(tenant, workload_id))
+        return here.placed.receipt if here is not None else None
+
     def check(self, cluster: str, event: ExecutorEvent, *, again: bool) -> Check:
         """Whether an executor's event may follow, as of ``event.after``."""
         if event.cluster != cluster:
@@ -360,6 +391,20 @@ class LogView:
         """Whether a workload, as ``key`` names it, is open in this cluster, frozen ones too."""
         known = Key(name)
         return known in self._here.get(cluster, {}) or self.frozen.get(known, ("",))[0] == cluster
+
+
+def _receipt(workload: Workload, sequence: int) -> Receipt | None:
+    """Of a placement that was stored under this number."""
+    if workload.request is None:
+        return None
+    told = {field: getattr(workload, field) for field in _OF_RECEIPT}
+    return Receipt(**told, sequence=sequence)
+
+
+def _as_placed(event: Recovered) -> Placed:
+    """Its placement, which is what executors hear."""
+    told = {field: getattr(event, field) for field in _OF_PLACED}
+    return Placed(**told)
 
 
 def _too_much(here: _Here, event: ExecutorEvent) -> str:

@@ -43,6 +43,10 @@ class Polls:
     def close(self) -> None:
         """Everybody is answered now."""
         self._closed = True
+        self.stir_all()
+
+    def stir_all(self) -> None:
+        """There may be something for everybody."""
         for polls in self._waiting.values():
             for poll in polls:
                 poll.stirred.set()

@@ -22,7 +22,7 @@ from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.grouped import grouped
 from berthmaster.bus.joining import joined
 from berthmaster.bus.lease import SubjectRecord
-from berthmaster.bus.log import EventLog
+from berthmaster.bus.log import EventLog, archived_story, decode_story
 from berthmaster.bus.nats_py import Msg
 from berthmaster.bus.rereading import Judged, Rereading
 from berthmaster.bus.streams import FLEET, WORKLOADS
@@ -31,11 +31,13 @@ from berthmaster.door.core import Door, decoded, overloaded, unavailable
 from berthmaster.door.log_view import Behind, Frozen, Refuse, Settle, Store, Unreadable
 from berthmaster.door.metrics import DoorMetrics
 from berthmaster.door.polls import Polls
+from berthmaster.door.receipts import Receipt, key_of
+from berthmaster.door.recovery import BringBack, Losses, No, Stands, judged, refused_at_once
 from berthmaster.door.settings import DoorSettings
-from berthmaster.lifecycle.flaws import Flaws
 from berthmaster.lifecycle.fold import Key, key
 from berthmaster.lifecycle.instructions import Refused, Stored, Unknown
-from berthmaster.logcheck.marks import flaws_of
+from berthmaster.logcheck.guard import LogGuard
+from berthmaster.logcheck.marks import accepted_losses
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.door import (
     DeadReply,
@@ -84,7 +86,8 @@ MAX_OPEN: Final = 100_000  # requests of all clusters; those of one are bounded 
 MAX_TELEMETRY: Final = 20_000  # messages that wait to be passed on
 FIGURES_S: Final = 1.0
 MAX_LETTERS: Final = 100
-FLAWS_EVERY_S: Final = 1.0
+ACCEPTED_EVERY_S: Final = 0.5
+BRING_BACK_TRIES: Final = 3  # others may write about it meanwhile
 SETTLED_AT_ONCE: Final = 4  # of one cluster: each reads a story from the log
 
 _Work = Callable[[str, bytes], Awaitable[msgspec.Struct]]
@@ -97,7 +100,11 @@ class Shell:
         settings = ctx.settings
         self._ctx = ctx
         self._conn = conn
-        self._core = Door(settings.limits)
+        self._core = Door(settings.limits, key_of(settings.nats_creds_file))
+        self._guard = LogGuard(
+            ctx, conn, NAME, folder=settings.memory_dir, waits_for_executors=False
+        )
+        self._losses = Losses()  # what people have accepted as lost
         self._log = EventLog(conn, settle_limit_s=settings.settle_limit_s)
         self._appends = grouped(conn, settle_limit_s=settings.settle_limit_s)
         self._turns: Turns[asyncio.Future[None]] = Turns(settings.at_once)
@@ -117,8 +124,8 @@ class Shell:
             judged=self._judged,
             unreadable=lambda name, _, why: self._core.log.freeze(*name, why),
             settled=lambda name: self._core.log.settled(*name),
-            flaws=lambda: flaws_of(conn, WORKLOADS),
         )
+        self._rereading.known_flaws = self._guard.flaws
 
     async def run(self) -> None:
         """Until the service is told to stop."""
@@ -176,22 +183,11 @@ class Shell:
     # What the streams tell
 
     async def _follow_log(self) -> None:
-        while True:
-            follower = Follower(self._conn, WORKLOADS, [subjects.ALL_WORKLOADS])
-
-            def caught_up(follower: Follower = follower) -> None:
-                self._core.log_name = follower.created
-                self._core.log.caught_up()
-                self._is_ready("log")
-                # Polls that died with another replica end by this, and those behind a reconnection.
-                for cluster in self._core.log.clusters:
-                    self._nudge(cluster, self._core.log.position)
-
-            self._core.log.flaws = await self._known_flaws()
+        """What a cluster's executor hears is not in the log makes it end pods: so nothing is told
+        of a log before it was looked at, and what is not in it only once all of it was read."""
+        while await self._guard.begin():
             try:
-                async with asyncio.TaskGroup() as both:
-                    both.create_task(follower.run(self._on_event, caught_up=caught_up))
-                    both.create_task(self._watch_flaws())
+                await self._fold_log()
             except* StreamReplaced as errors:
                 why = str(errors.exceptions[0])
                 self._ctx.log.error("the log is read anew", why=why)
@@ -199,25 +195,54 @@ class Shell:
                 self._ctx.health.ready("log", False, f"{why}, and is read anew")
                 self._core.log_replaced()
 
-    async def _known_flaws(self) -> Flaws:
-        """However long it takes: what was declared void must not be taken for what freezes."""
+    async def _fold_log(self) -> None:
+        """Until it is another one, or a person says what of it counts. Raises StreamReplaced."""
+        core, guard = self._core, self._guard
+        both = [subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS]
+        follower = Follower(self._conn, WORKLOADS, both)
+        caught_up = asyncio.Event()
+
+        def ready() -> None:
+            core.log_name = follower.created + guard.accepted_id
+            core.receipts.log = follower.created
+            core.log.caught_up()
+            caught_up.set()
+            self._is_ready("log")
+            self._takes.stir_all()  # another log than they ask about: they are sent a list
+            # Polls that died with another replica end by this, and those behind a reconnection.
+            for cluster in core.log.clusters:
+                self._nudge(cluster, core.log.position)
+
+        guard.follows(1)
+        core.log.flaws = guard.flaws()
+        core.receipts.accepted_at_s = guard.accepted_at_s
+        async with asyncio.TaskGroup() as all_of_it:
+            all_of_it.create_task(self._know_losses())
+            all_of_it.create_task(follower.run(self._on_event, caught_up=ready))
+            all_of_it.create_task(guard.run(caught_up))
+            all_of_it.create_task(self._watch_acceptance())
+
+    async def _know_losses(self) -> None:
+        """However long it takes: until then nothing is brought back."""
+        self._losses = Losses()
         while True:
             try:
-                return await flaws_of(self._conn, WORKLOADS)
+                self._losses = Losses(tuple(await accepted_losses(self._conn)))
+                return
             except BusError as error:
-                self._ctx.log.warning("what was declared void cannot be read", why=str(error))
-            await asyncio.sleep(FLAWS_EVERY_S)
+                self._ctx.log.warning("what was accepted cannot be read", why=str(error))
+            await asyncio.sleep(ACCEPTED_EVERY_S)
 
-    async def _watch_flaws(self) -> None:
-        """Raises StreamReplaced when something was declared void that froze a workload here."""
-        while True:
-            await asyncio.sleep(FLAWS_EVERY_S)
-            log = self._core.log
-            if log.frozen and (await self._known_flaws()).void != log.flaws.void:
-                raise StreamReplaced("messages of the log were declared void")
+    async def _watch_acceptance(self) -> None:
+        """Raises StreamReplaced when people have said something of the log since it was folded."""
+        folded_as = self._guard.accepted_id
+        async for _ in beats(ACCEPTED_EVERY_S, self._ctx.stopping):
+            if self._guard.accepted_id != folded_as:
+                raise StreamReplaced("a person has said what of the log counts")
 
     def _on_event(self, recorded: Recorded) -> None:
         core = self._core
+        self._guard.saw(recorded)
         try:
             cluster = core.log.take(
                 recorded.subject, recorded.sequence, recorded.stored_at_s, recorded.data
@@ -460,7 +485,77 @@ class Shell:
             return request
         await self._read_up_to(request.after)
         found: StoryReply | None = self._core.story(cluster, request)
-        return found if found is not None else unavailable("the log has not been read so far")
+        if found is None:
+            return unavailable("the log has not been read so far")
+        if found.workload is None and not found.failed and not self._guard.certain:
+            return unavailable("whether the log is whole is not known; ask again")
+        if self._core.lacks(request, found):
+            async with self._settling.setdefault(cluster, asyncio.Semaphore(SETTLED_AT_ONCE)):
+                return await self._bring_back(cluster, request, found)
+        return found
+
+    async def _bring_back(
+        self, cluster: str, request: StoryRequest, found: StoryReply
+    ) -> msgspec.Struct:
+        """What its asker holds, if the log has lost it and a person has accepted that."""
+        receipt = self._core.receipts.opened(request.receipt)
+        name = request.tenant, request.id
+        log = self._core.receipts.log
+        if why := refused_at_once(receipt, cluster, name, self._losses, log):
+            return msgspec.structs.replace(found, why=why)
+        assert receipt is not None
+        for _ in range(BRING_BACK_TRIES):
+            try:
+                verdict = await self._judged_receipt(receipt, request.executor)
+            except BusError as error:
+                return unavailable(str(error))
+            except UNREADABLE as error:
+                return StoryReply(failed=f"its story cannot be read: {error}")
+            match verdict:
+                case No(why):
+                    self._figures.brought_back("refused")
+                    self._ctx.log.warning(
+                        "what a cluster holds is not brought back",
+                        cluster=cluster,
+                        workload="/".join(name),
+                        attempt=receipt.attempt,
+                        why=why,
+                    )
+                    return msgspec.structs.replace(found, why=why)
+                case Stands():
+                    break  # this replica has not read so far
+                case BringBack(event):
+                    outcome = await self._appends.append(event)
+                    if isinstance(outcome, Stored):
+                        self._figures.brought_back("stored")
+                        self._ctx.log.warning(
+                            "brought back what the log had lost",
+                            cluster=cluster,
+                            workload="/".join(name),
+                            attempt=receipt.attempt,
+                        )
+                        await self._read_up_to(outcome.sequence)
+                        again = self._core.story(cluster, request)
+                        if again is not None and again.workload is not None:
+                            return again
+                        break
+        return unavailable("it is not known yet whether the log has it")
+
+    async def _judged_receipt(self, receipt: Receipt, executor: str) -> BringBack | Stands | No:
+        """By all that is stored. Raises BusError, UNREADABLE."""
+        name, flaws = (receipt.tenant, receipt.id), self._guard.flaws()
+        story = decode_story(await self._log.story(*name), flaws)
+        return judged(
+            receipt,
+            story,
+            await archived_story(self._conn, *name),
+            self._losses,
+            self._core.receipts.log,
+            is_lost=flaws.is_lost,
+            executor=executor,
+            now_s=self._conn.now(),
+            within_s=self._ctx.settings.recover_within_s,
+        )
 
     async def _facts(self, cluster: str, data: bytes) -> msgspec.Struct:
         request = decoded(FactsRequest, FACTS_REQUESTS, data)

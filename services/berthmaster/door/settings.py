@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from berthmaster.door.bounds import MIB, Limits
+from berthmaster.logcheck.guard import MEMORY_HELP
 from berthmaster.runtime.settings import CommonSettings, setting
 
 
@@ -38,6 +39,14 @@ class DoorSettings(CommonSettings):
     )
     behind_limit_s: float = setting(
         1.0, least=0, most=10, help="seconds to wait for the log to be read as far as an agent has"
+    )
+    memory_dir: str = setting("", help=MEMORY_HELP)
+    recover_within_s: float = setting(
+        86_400.0,
+        least=0,
+        most=30 * 86_400,
+        help="seconds after a person accepted a damaged log for which executors may bring back "
+        "what it has lost; 0 = never",
     )
     max_facts: int = setting(
         50_000, least=1, most=10_000_000, help="facts that one cluster may have"

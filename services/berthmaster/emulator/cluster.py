@@ -230,7 +230,15 @@ class EmulatedCluster:
         asked_at_s = now_s if order.asked_at_s is None else min(now_s, order.asked_at_s)
         expires_s = None if order.stop_after_s is None else asked_at_s + order.stop_after_s
         made = Made(
-            *order.attempt, order.executor, seats, starts_s, ends_s, fails, expires_s, refused
+            *order.attempt,
+            order.executor,
+            seats,
+            starts_s,
+            ends_s,
+            fails,
+            expires_s,
+            refused,
+            order.receipt,
         )
         self.world.apply(made)
         self._journal.append(made)
@@ -289,7 +297,7 @@ class EmulatedCluster:
         events: list[PodEvent] = []
         for group in self.world.groups.values():
             if group.made.executor == executor:
-                events.append(PodsFound(group.attempt))
+                events.append(PodsFound(group.attempt, group.made.receipt))
                 events += self.status(group)
         return events
 

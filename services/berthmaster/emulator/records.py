@@ -43,6 +43,7 @@ class Made(_Record, frozen=True, array_like=True, tag="made"):
     fails: bool  # at ends_s, instead of completing
     expires_s: float | None
     refused: str = ""
+    receipt: str = ""  # as its executor gave it
 
 
 class Over(_Record, frozen=True, array_like=True, tag="over"):

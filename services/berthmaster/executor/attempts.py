@@ -14,7 +14,7 @@ from berthmaster.executor.cluster_protocol import (
     PodsRefused,
 )
 from berthmaster.executor.kinds import JobObject
-from berthmaster.executor.manifest import EXPIRES, PODS, STOPPED
+from berthmaster.executor.manifest import EXPIRES, PODS, RECEIPT, STOPPED
 from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.resources import JOBS, Resource
 from berthmaster.kueue.names import QUEUE_LABEL
@@ -40,6 +40,7 @@ class Held(msgspec.Struct, kw_only=True):
     order: CreatePods | None = None
     goal: Goal = Goal.NONE
     stop_reason: str = ""
+    receipt: str = ""  # as its object has it
     unsure: bool = False  # a create was sent, and nobody knows what became of it
     known: bool = False  # its object was seen, or there is none to come: it can be judged
     refused: str = ""  # the cluster's reason for not making it
@@ -82,6 +83,7 @@ class Held(msgspec.Struct, kw_only=True):
         scene.queued = bool(metadata.labels.get(QUEUE_LABEL))
         scene.wanted = wanted(told.get(PODS, "")) or scene.wanted
         scene.expires_s = number(told.get(EXPIRES, "")) or scene.expires_s
+        self.receipt = told.get(RECEIPT, "")
         if STOPPED in told:
             scene.stopped = told[STOPPED]
 

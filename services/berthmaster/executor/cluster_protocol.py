@@ -45,6 +45,7 @@ class CreatePods(NamedTuple):
     target: Target = Target()  # where and how, in a Kubernetes cluster
     ran: bool = False  # its pods were told to run: what is gone of them is not made a second time
     claimed_before: bool = False  # the claim was read in the log: there may be an object already
+    receipt: str = ""  # of its placement: to be kept with the object, opaque
 
 
 class StopPods(NamedTuple):
@@ -71,6 +72,7 @@ class PodsFound(NamedTuple):
     """At the executor's start: this object exists. How it stands is told next."""
 
     attempt: Attempt
+    receipt: str = ""  # as it is kept with the object
 
 
 class PodsQueued(NamedTuple):

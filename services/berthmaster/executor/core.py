@@ -115,7 +115,7 @@ class Executor:
     # Hints
 
     def _on_told(self, told: HintSeen, now_s: float) -> list[Instruction]:
-        hint, event, sequence = told
+        hint, event, sequence, receipt = told
         if event.cluster != self.cluster or key(event.tenant, event.id) in self.frozen:
             return [Acknowledge(hint)]
         match event:
@@ -124,7 +124,7 @@ class Executor:
                     Acknowledge(hint)
                 ]  # the hub's Kueue sends it here, its reconciler claims it
             case Placed():
-                return self._on_placed(hint, event, sequence, now_s)
+                return self._on_placed(hint, event, sequence, receipt, now_s)
             case CancelRequested():
                 return self._on_cancel_requested(hint, event, sequence, now_s)
             case Evicted() | Failed():
@@ -133,12 +133,12 @@ class Executor:
                 assert_never(event)
 
     def _on_placed(
-        self, hint: int, placed: Placed, sequence: int, now_s: float
+        self, hint: int, placed: Placed, sequence: int, receipt: str, now_s: float
     ) -> list[Instruction]:
         name = key(placed.tenant, placed.id)
         job = self._jobs.get(name)
         if job is None:
-            job = self._jobs[name] = Job.of(placed, sequence)
+            job = self._jobs[name] = Job.of(placed, sequence, receipt)
             job.hints.append(hint)
         elif placed.attempt < job.attempt.number or (
             placed.attempt == job.attempt.number and job.pods is not Pods.NONE
@@ -175,10 +175,12 @@ class Executor:
         return [Acknowledge(hint), *self._advance(job, now_s)]
 
     def _on_listed(self, listed: Listed, now_s: float) -> list[Instruction]:
-        """Read what we hold and the list does not name: something was missed, or is on its way."""
+        """Read what we hold and the list does not name, or names as nobody's: something was missed,
+        or is on its way. Where the log is another one, as after damage, read all."""
         done: list[Instruction] = []
         for name, job in list(self._jobs.items()):
-            if name not in listed.open and job.sequence <= listed.sequence:
+            is_ours = name in listed.open and not (name in listed.unheld and job.logged in HELD)
+            if listed.renewed or (not is_ours and job.sequence <= listed.sequence):
                 job.stale = True
                 done += self._advance(job, now_s)
         return done
@@ -231,10 +233,11 @@ class Executor:
             return [Freeze(job.attempt.tenant, job.attempt.id, read.failed), *done]
         work = read.workload
         if work is None or not self._is_ours(work):
-            return self._leave(job, "not ours (any more)")
+            return self._leave(job, read.why or "not ours (any more)")
         if work.attempt != job.attempt.number:
-            return self._replace(job, work, now_s)
+            return self._replace(job, work, read.receipt, now_s)
         job.adopt(work)
+        job.receipt = job.receipt or read.receipt
         return self._advance(job, now_s)
 
     def _is_ours(self, work: Workload) -> bool:
@@ -242,11 +245,12 @@ class Executor:
             return False
         return work.state is State.PLACED or (work.state in HELD and work.executor == self.name)
 
-    def _replace(self, old: Job, work: Workload, now_s: float) -> list[Instruction]:
+    def _replace(self, old: Job, work: Workload, receipt: str, now_s: float) -> list[Instruction]:
         """Another attempt of the same workload is ours: the one we knew is over."""
         hints, old.hints = old.hints, []
         left = self._leave(old, "its attempt is over")
-        job = Job(attempt=Attempt(work.tenant, work.id, work.attempt), hints=hints)
+        attempt = Attempt(work.tenant, work.id, work.attempt)
+        job = Job(attempt=attempt, hints=hints, receipt=receipt)
         self._jobs[work.key] = job
         job.adopt(work)
         return [*left, *self._advance(job, now_s)]
@@ -269,7 +273,7 @@ class Executor:
             return []
         job = self._jobs.get(name)
         if isinstance(event, PodsFound):
-            return self._on_found(job, attempt, now_s)
+            return self._on_found(job, event, now_s)
         if job is None or job.attempt != attempt:
             return []
         if job.hear(event):
@@ -279,8 +283,9 @@ class Executor:
             self._watch_gang(job, now_s)
         return self._advance(job, now_s)
 
-    def _on_found(self, job: Job | None, attempt: Attempt, now_s: float) -> list[Instruction]:
+    def _on_found(self, job: Job | None, found: PodsFound, now_s: float) -> list[Instruction]:
         """At the start. Of two attempts with pods only the later can be open."""
+        attempt = found.attempt
         if job is not None and job.attempt.number > attempt.number:
             return [DeletePods(attempt, "a later attempt was made")]
         left: list[Instruction] = []
@@ -292,6 +297,7 @@ class Executor:
         if job is None:
             name = key(attempt.tenant, attempt.id)
             job = self._jobs[name] = Job(attempt=attempt, stale=True, hints=hints)
+        job.hear(found)
         if job.pods is Pods.NONE:
             job.pods = Pods.ASKED
             self._be_patient(job, now_s)
@@ -427,7 +433,10 @@ class Executor:
         return job.ref
 
     def _reload(self, job: Job) -> Reload:
-        return Reload(ref=self._ref(job, None), tenant=job.attempt.tenant, id=job.attempt.id)
+        """With the proof of what is there, should the log have lost it."""
+        receipt = "" if job.pods is Pods.NONE else job.receipt
+        tenant, workload, _ = job.attempt
+        return Reload(ref=self._ref(job, None), tenant=tenant, id=workload, receipt=receipt)
 
     def _append(self, job: Job, event: WorkloadEvent) -> Append:
         return Append(ref=self._ref(job, event), event=event)

@@ -17,6 +17,7 @@ class HintSeen(NamedTuple):
     hint: int  # Acted names it
     event: Hint
     sequence: int
+    receipt: str = ""  # of a placement
 
 
 class Tick(NamedTuple):
@@ -34,6 +35,8 @@ class Listed(NamedTuple):
 
     open: frozenset[Key]
     sequence: int
+    unheld: frozenset[Key] = frozenset()  # placed, and claimed by nobody
+    renewed: bool = False  # of another log than before, whose numbers say nothing of what we know
 
 
 Event = HintSeen | Listed | Tick | ClusterReached | Answered | Reloaded | PodEvent

@@ -76,6 +76,7 @@ class Job(msgspec.Struct, kw_only=True):
     cancel: bool = False
     cancel_reason: str = ""
     told_pods: tuple[PodBinding, ...] = ()  # as the last ``running`` says
+    receipt: str = ""  # of its placement, as the door signed it; "" = not known
     read_back: bool = False  # that it is claimed was read, not done by this life as far as it knows
     # The cluster
     pods: Pods = Pods.NONE
@@ -95,7 +96,7 @@ class Job(msgspec.Struct, kw_only=True):
     hints: list[int] = []
 
     @classmethod
-    def of(cls, placed: Placed, sequence: int) -> "Job":
+    def of(cls, placed: Placed, sequence: int, receipt: str = "") -> "Job":
         """An attempt as its placement says."""
         return cls(
             attempt=Attempt(placed.tenant, placed.id, placed.attempt),
@@ -106,6 +107,7 @@ class Job(msgspec.Struct, kw_only=True):
             target=placed.target,
             digest=request_digest(placed.request),
             submitted_at_s=placed.submitted_at_s,
+            receipt=receipt,
         )
 
     def judge(self, verdict: FinalResult) -> None:
@@ -124,8 +126,8 @@ class Job(msgspec.Struct, kw_only=True):
     def hear(self, event: PodEvent) -> bool:
         """Take in what the cluster tells; whether the time in which all pods must run begins."""
         match event:
-            case PodsFound():
-                pass
+            case PodsFound(_, receipt):
+                self.receipt = self.receipt or receipt
             case PodsQueued():
                 begins, self.queued = not self.queued, True
                 return begins
@@ -166,7 +168,7 @@ class Job(msgspec.Struct, kw_only=True):
         self.claimed_at_s = work.claimed_at_s
         self.evictions = work.evictions
         self.cancel = work.cancel_requested
-        if work.state is State.RUNNING:
-            self.told_pods = work.pods
+        # Where the log has lost that they run, it is told again.
+        self.told_pods = work.pods if work.state is State.RUNNING else ()
         self.placed = self.placed or work.pods
         self.target = work.target

@@ -71,4 +71,5 @@ def order_of(job: Job, executor: str, now_s: float) -> CreatePods:
         target=job.target,
         ran=job.logged is not State.CLAIMED,
         claimed_before=job.read_back,
+        receipt=job.receipt,
     )

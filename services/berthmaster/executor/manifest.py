@@ -48,6 +48,8 @@ from berthmaster.messages.workload import PodSet
 PODS: Final = "berthmaster.io/pods"  # annotation: "<pod set>:<count> …", what must run
 EXPIRES: Final = "berthmaster.io/expires"  # annotation: seconds since 1970
 STOPPED: Final = "berthmaster.io/stopped"  # annotation: why we stopped it
+RECEIPT: Final = "berthmaster.io/receipt"  # annotation: of its placement, signed by the door
+MAX_RECEIPT_CHARS: Final = 192 * 1024  # all annotations of an object have 256 KiB
 MAX_JOB_CHARS: Final = 58  # a pod's host name is the Job's with its index, at most 63
 MAX_JOB_SET_CHARS: Final = 46  # and of a JobSet: -s15-0-4095 and five random characters
 _DIGEST_CHARS: Final = 6
@@ -135,6 +137,8 @@ def document(
     told[PODS] = " ".join(f"{pods.name}:{pods.count}" for pods in request.pod_sets)
     if order.stop_after_s is not None and order.asked_at_s is not None:
         told[EXPIRES] = f"{order.asked_at_s + order.stop_after_s:.3f}"
+    if 0 < len(order.receipt) <= MAX_RECEIPT_CHARS:
+        told[RECEIPT] = order.receipt
     return {
         "apiVersion": kind.group_version,
         "kind": kind.kind,

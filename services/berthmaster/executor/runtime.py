@@ -169,7 +169,7 @@ class ClusterRuntime:
         events: list[PodEvent] = []
         for held in list(self._held.values()):
             held.known = True  # listed: what has no object has none
-            events.append(PodsFound(held.attempt))
+            events.append(PodsFound(held.attempt, held.receipt))
             events += self._news(held)
         self._ready = True
         return events
@@ -224,7 +224,7 @@ class ClusterRuntime:
         if {TEMPLATES, GROUP} & job.metadata.annotations.keys():
             self._effects.complete(held)
         if new and self._ready:
-            self._say(PodsFound(held.attempt))
+            self._say(PodsFound(held.attempt, held.receipt))
         self._judge(held)
 
     def _lose(self, job: JobObject) -> None:
@@ -332,7 +332,7 @@ class ClusterRuntime:
             return
         if not held.known and held.order is None:  # pods whose job does not come
             held.known = True
-            self._say(PodsFound(held.attempt))
+            self._say(PodsFound(held.attempt, held.receipt))
         expires_s = held.scene.expires_s
         job = held.scene.job
         if (

@@ -16,13 +16,13 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol, assert_never
 
 from berthmaster.bus import subjects
-from berthmaster.bus.door_client import ASK_TIMEOUT_S, FORGET_AFTER, DoorClient, Heard
+from berthmaster.bus.door_client import ASK_TIMEOUT_S, FORGET_AFTER, DoorClient, Heard, Story
 from berthmaster.bus.errors import BusError
 from berthmaster.executor.cluster_protocol import CreatePods, DeletePods, PodEvent, StopPods
 from berthmaster.executor.core import Executor
 from berthmaster.executor.events import Event, HintSeen, Listed, Tick
 from berthmaster.executor.instructions import Acknowledge, Freeze, Instruction
-from berthmaster.lifecycle.fold import Workload, key
+from berthmaster.lifecycle.fold import key
 from berthmaster.lifecycle.instructions import (
     Answered,
     Append,
@@ -131,15 +131,21 @@ class Shell:
     # Hints
 
     def _on_heard(self, heard: Heard) -> None:
-        for event, sequence, held in heard.hints:
+        for event, sequence, held, receipt in heard.hints:
             if event.by == self.core.name:
                 continue
             if held and isinstance(event, Placed) and not self._serves(event):
                 continue
-            self.feed(HintSeen(NO_HINT, event, sequence))
+            self.feed(HintSeen(NO_HINT, event, sequence, receipt))
         if heard.listed:
-            names = frozenset(key(hint.event.tenant, hint.event.id) for hint in heard.hints)
-            self.feed(Listed(names, heard.cursor))
+            events = [(hint.event, hint.held) for hint in heard.hints]
+            names = frozenset(key(event.tenant, event.id) for event, _ in events)
+            unheld = frozenset(
+                key(event.tenant, event.id)
+                for event, is_held in events
+                if isinstance(event, Placed) and not is_held
+            )
+            self.feed(Listed(names, heard.cursor, unheld, heard.renewed))
 
     # The pump
 
@@ -248,19 +254,28 @@ class Shell:
     async def _reload(self, order: Reload) -> None:
         """Until it is readable: a core that cannot read must not decide."""
         try:
-            workload, failed = await self._story(order)
+            story = await self._story(order)
         finally:
             self._reading -= 1
         self.counts.reloads += 1
-        self.feed(Reloaded(ref=order.ref, workload=workload, failed=failed))
+        workload, failed, receipt, why = story
+        self.feed(
+            Reloaded(ref=order.ref, workload=workload, failed=failed, receipt=receipt, why=why)
+        )
 
-    async def _story(self, order: Reload) -> tuple[Workload | None, str]:
+    async def _story(self, order: Reload) -> Story:
         failures = 0
         while True:
             await self._door.connected()
             try:
                 timeout_s = min(ASK_TIMEOUT_S * 2.0**failures, LONGEST_READ_S)
-                return await self._door.story(order.tenant, order.id, timeout_s=timeout_s)
+                return await self._door.story(
+                    order.tenant,
+                    order.id,
+                    receipt=order.receipt,
+                    executor=self.core.name if order.receipt else "",
+                    timeout_s=timeout_s,
+                )
             except BusError as error:
                 failures += 1
                 if failures == 1:

@@ -13,8 +13,7 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.event_subjects import decode_recorded
 from berthmaster.bus.grouped import grouped
-from berthmaster.bus.log import EventLog, Message, next_message
-from berthmaster.bus.streams import ARCHIVE
+from berthmaster.bus.log import EventLog, Message, archived_story
 from berthmaster.gateway.conversations import Ask, Told
 from berthmaster.gateway.events import StoryRead, UnreadableEvent
 from berthmaster.gateway.instructions import ReadStory
@@ -38,7 +37,7 @@ from berthmaster.messages.control import (
     MessagesVoid,
     QueueSetting,
 )
-from berthmaster.messages.families import ARCHIVED_STORIES, UNREADABLE, encode
+from berthmaster.messages.families import UNREADABLE, encode
 
 UNKNOWN_PAUSE_S: Final = 0.25  # before looking again at what nobody knows
 PUT_TIMEOUT_S: Final = 1.0
@@ -161,7 +160,7 @@ class Effects:
             events, unreadable = self._decoded(step.tenant, step.id, messages)
             archived: list[RecordedEvent] = []
             if not unreadable and not is_whole(events):
-                archived = await self._read_archive(step.tenant, step.id)
+                archived = await archived_story(self._conn, step.tenant, step.id)
         except BusError as error:
             return StoryRead(ref=step.ref, failed=str(error))
         except UNREADABLE as error:
@@ -174,16 +173,3 @@ class Effects:
             archived=tuple(archived),
             unreadable=unreadable,
         )
-
-    async def _read_archive(self, tenant: str, workload_id: str) -> list[RecordedEvent]:
-        """A long story is several messages; of what is there twice the first counts."""
-        events: dict[tuple[int, float], RecordedEvent] = {}
-        subject = subjects.archive(tenant, workload_id)
-        start = 1
-        while (found := await next_message(self._conn, ARCHIVE, subject, start)) is not None:
-            story = ARCHIVED_STORIES.decode(found.data)
-            if story.id == workload_id:
-                for recorded in story.events:
-                    events.setdefault((recorded.sequence, recorded.stored_at_s), recorded)
-            start = found.sequence + 1
-        return list(events.values())

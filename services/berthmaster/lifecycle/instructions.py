@@ -22,11 +22,13 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reload(msgspec.Struct, frozen=True, kw_only=True):
-    """Read one aggregate from the log. Answer: Reloaded."""
+    """Read one aggregate from the log. Answer: Reloaded. ``receipt``: of the placement whose pods
+    the asker holds; if the log has lost that, it is brought back first."""
 
     ref: str
     tenant: str
     id: str
+    receipt: str = ""
 
 
 class PutControl(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,3 +79,5 @@ class Reloaded(msgspec.Struct, frozen=True, kw_only=True):
     ref: str
     workload: Workload | None
     failed: str = ""
+    receipt: str = ""  # of its placement
+    why: str = ""  # what the asker holds is not the log's

@@ -34,6 +34,15 @@ TOLD_JOBS: Final = 50
 Gap = tuple[int, int]  # the first and the last number of what is missing
 
 
+class Loss(NamedTuple):
+    """What a person accepted once."""
+
+    created: str  # the making of the log
+    at_s: float  # when, by the server's clock
+    last: int  # the log's last number then: what had been beyond is lost, and its numbers come anew
+    missing: tuple[Gap, ...] = ()  # below it
+
+
 def told(gaps: Iterable[Gap]) -> tuple[LogGap, ...]:
     """Gaps as messages have them."""
     return tuple(LogGap(first=first, last=last) for first, last in gaps)

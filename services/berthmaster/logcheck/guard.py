@@ -4,7 +4,9 @@ A service looks before it begins: at what the server says of the streams, beside
 One that decides also reads the whole log once, since a server may not know that it cannot read
 some of it. What is found is said in the service's log, in its readiness and in a metric, and in its
 mark, so that the others hear of it. What a person accepts counts from the moment it is stored; a
-service that had begun ends then and starts anew, for it knows what the log does not.
+service that had begun ends then and starts anew, for it knows what the log does not. Those that
+decide then wait a moment, in which executors say what still runs of what the log has lost: so that
+its GPUs are promised to nobody and no job is placed a second time.
 """
 
 import asyncio
@@ -30,6 +32,9 @@ FIRST_LOOKS_S: Final = 0.25
 SETTLE_S: Final = 3.0  # a new leader may need a moment to see all that was stored
 READ_AFTER_S: Final = 10.0  # of a service that need not wait for it, and has better to do at first
 READ_AGAIN_S: Final = 600.0  # after a connection was lost: the server may have been restarted
+RECOVERY_S: Final = (
+    10.0  # after an acceptance: the door folds anew, and executors ask it for a list
+)
 KEEP_ARCHIVE_S: Final = 3600.0  # so that the next start has little of the archive left to read
 PART: Final = "logs"
 MEMORY_HELP: Final = (
@@ -50,16 +55,20 @@ class LogGuard:
         *,
         folder: str = "",
         keeps_archive: bool = False,
+        waits_for_executors: bool = True,
         told: Callable[[str], None] = lambda _: None,
     ) -> None:
         """``folder``: where to remember beside the bus; ``keeps_archive``: may keep what it has
-        read of the archive; ``told``: called with what is wrong, "" = nothing, when that changes or
+        read of the archive; ``waits_for_executors``: begins RECOVERY_S after an acceptance at the
+        earliest; ``told``: called with what is wrong, "" = nothing, when that changes or
         all has been read."""
         self._ctx = ctx
         self._conn = conn
         self._name = name
         self._folder = Path(folder) if folder else None
         self._keeps_archive = keeps_archive
+        self._waits_for_executors = waits_for_executors
+        self._looked_through = -1  # number of the connection through which was looked last
         self._told = told
         self._looked: dict[str, Looked] = {}
         self._flaws = NO_FLAWS
@@ -79,6 +88,19 @@ class LogGuard:
     def sound(self) -> bool:
         """Whether anything may be decided on the log."""
         return self._begun and not self._grave
+
+    @property
+    def certain(self) -> bool:
+        """Whether all of the log was read, and has been in order at each look since: what it does
+        not hold never was, or was removed on purpose, or a person has accepted that it is lost."""
+        is_doubted = self._doubted_s is not None or self._looked_through != self._conn.reconnects
+        return self.sound and self.read and not is_doubted
+
+    @property
+    def accepted_at_s(self) -> float:
+        """When a person accepted last what WORKLOADS had lost, by the server's clock; 0 = never."""
+        looked = self._looked.get(WORKLOADS)
+        return looked.accepted_at_s if looked is not None and looked.accepted else 0.0
 
     @property
     def accepted_id(self) -> str:
@@ -105,19 +127,34 @@ class LogGuard:
         health.ready(PART, False, "the logs have not been looked at yet")
         while not stopping.is_set():
             try:
-                self._take(await look(self._conn, self._folder))
+                await self._look()
             except (BusError, OSError) as error:
                 health.ready(PART, False, f"the logs cannot be looked at: {error}")
             else:
-                if self._doubted_s is None or (self._seen and not self._grave):
+                in_order = self._doubted_s is None or (self._seen and not self._grave)
+                if in_order and self._executors_have_spoken():
                     self._begun = True
                     return True
             if await stopped_within(LOOK_S if self._seen else FIRST_LOOKS_S, stopping):
                 break
         return False
 
+    async def _look(self) -> None:
+        through = self._conn.reconnects
+        self._take(await look(self._conn, self._folder))
+        self._looked_through = through
+
+    def _executors_have_spoken(self) -> bool:
+        since_s = self._conn.now() - self.accepted_at_s
+        if not self._waits_for_executors or since_s >= RECOVERY_S:
+            return True
+        why = f"a damaged log was accepted {since_s:.0f} s ago: executors say first what still runs"
+        self._ctx.health.ready(PART, False, why)
+        return False
+
     def follows(self, start: int) -> None:
         """The service follows the log from this number on and hands each message to ``saw``."""
+        self.read = False
         self._reading = self._looked[WORKLOADS].reading(start)
 
     def saw(self, recorded: Recorded) -> None:
@@ -137,27 +174,37 @@ class LogGuard:
         reconnects, again_s = self._conn.reconnects, loop.time() + READ_AGAIN_S
         archive_s = loop.time() + KEEP_ARCHIVE_S
         kept: tuple[StreamMark, ...] = ()
-        while not await stopped_within(LOOK_S, self._ctx.stopping):
-            try:
-                self._take(await look(self._conn, self._folder))
-                mark = self._mark()
-                if not self._seen and self._doubted_s is None and mark.streams not in ((), kept):
-                    await marks.keep(self._conn, mark, self._folder)
-                    kept = mark.streams
-                if self._keeps_archive and loop.time() >= archive_s:
-                    archive_s = loop.time() + KEEP_ARCHIVE_S
-                    if log := self._looked[WORKLOADS].seen:
-                        await archived(self._conn, log.created, may_keep=True)
-            except StreamReplaced:
-                raise
-            except (BusError, OSError, TimeoutError) as error:
-                self._conn.log.info("the logs cannot be looked at", why=str(error))
-            else:
-                lost = self._conn.reconnects != reconnects
-                if lost and loop.time() >= again_s and reading is not None and reading.done():
-                    reconnects, again_s = self._conn.reconnects, loop.time() + READ_AGAIN_S
-                    assert caught_up is not None
-                    reading = self._ctx.spawn(self._read_all(caught_up, 0), name="read it again")
+        try:
+            while not await stopped_within(LOOK_S, self._ctx.stopping):
+                try:
+                    await self._look()
+                    mark = self._mark()
+                    if (
+                        not self._seen
+                        and self._doubted_s is None
+                        and mark.streams not in ((), kept)
+                    ):
+                        await marks.keep(self._conn, mark, self._folder)
+                        kept = mark.streams
+                    if self._keeps_archive and loop.time() >= archive_s:
+                        archive_s = loop.time() + KEEP_ARCHIVE_S
+                        if log := self._looked[WORKLOADS].seen:
+                            await archived(self._conn, log.created, may_keep=True)
+                except StreamReplaced:
+                    raise
+                except (BusError, OSError, TimeoutError) as error:
+                    self._conn.log.info("the logs cannot be looked at", why=str(error))
+                else:
+                    lost = self._conn.reconnects != reconnects
+                    if lost and loop.time() >= again_s and reading is not None and reading.done():
+                        reconnects, again_s = self._conn.reconnects, loop.time() + READ_AGAIN_S
+                        assert caught_up is not None
+                        reading = self._ctx.spawn(
+                            self._read_all(caught_up, 0), name="read it again"
+                        )
+        finally:
+            if reading is not None:
+                reading.cancel()
 
     def _take(self, now: dict[str, Looked]) -> None:
         """What one more look has shown."""
@@ -166,11 +213,9 @@ class LogGuard:
             for stream, looked in now.items()
             if self._looked and looked.accepted_at_s > self._looked[stream].accepted_at_s
         }
-        if self._begun and any(damage.stream in accepted for damage in self._grave):
-            raise StreamReplaced("what the log has lost was accepted: it is folded anew")
         flaws = now[WORKLOADS].flaws()
-        if self._begun and flaws.void != self._flaws.void:
-            raise StreamReplaced("messages of the log were declared void: it is folded anew")
+        is_accepted = any(damage.stream in accepted for damage in self._grave)
+        is_void = flaws.void != self._flaws.void
         self._looked, self._flaws = now, flaws
         self._found = [damage for damage in self._found if damage.stream not in accepted]
         mine = {damage.stream for damage in self._found}
@@ -179,6 +224,10 @@ class LogGuard:
         self._doubted_s = (self._doubted_s or loop.time()) if seen else None
         if self._doubted_s is None or loop.time() - self._doubted_s >= SETTLE_S:
             self._seen = seen
+        if self._begun and is_accepted:
+            raise StreamReplaced("what the log has lost was accepted: it is folded anew")
+        if self._begun and is_void:
+            raise StreamReplaced("messages of the log were declared void: it is folded anew")
         self._tell()
 
     def _tell(self) -> None:

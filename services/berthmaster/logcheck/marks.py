@@ -11,11 +11,11 @@ import msgspec
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import ApiError
-from berthmaster.bus.log import last_message
-from berthmaster.bus.streams import CONTROL, LEASES, stream_info
+from berthmaster.bus.log import last_message, next_message
+from berthmaster.bus.streams import CONTROL, LEASES, WORKLOADS, stream_info
 from berthmaster.lifecycle.flaws import Flaws
 from berthmaster.lifecycle.flaws import flaws_of as flaws
-from berthmaster.logcheck.core import Remembered, Seen
+from berthmaster.logcheck.core import Loss, Remembered, Seen, heard
 from berthmaster.messages.control import ControlFact, LogAccepted, MessagesVoid
 from berthmaster.messages.families import CONTROL_FACTS, LOG_MARKS, UNREADABLE, encode
 from berthmaster.messages.records import LogMark
@@ -110,6 +110,24 @@ async def acceptance(conn: Connection, stream: str) -> tuple[LogAccepted | None,
     """What a person accepted of a stream last, and when that was stored. Raises BusError."""
     fact, at_s = await _set_last(conn, subjects.log_accepted(stream))
     return (fact, at_s) if isinstance(fact, LogAccepted) else (None, 0.0)
+
+
+async def accepted_losses(conn: Connection) -> list[Loss]:
+    """All that people ever accepted as lost of WORKLOADS, the oldest first. Raises BusError."""
+    found: list[Loss] = []
+    subject, start = subjects.log_accepted(WORKLOADS), 1
+    while (message := await next_message(conn, CONTROL, subject, start)) is not None:
+        start = message.sequence + 1
+        try:
+            fact = CONTROL_FACTS.decode(message.data)
+        except UNREADABLE as error:
+            conn.log.warning("what was set cannot be read", subject=subject, why=str(error))
+            continue
+        if isinstance(fact, LogAccepted):
+            found.append(
+                Loss(fact.created, message.stored_at_s, fact.sequence, heard(fact.missing))
+            )
+    return found
 
 
 async def declared_void(conn: Connection, stream: str) -> MessagesVoid | None:

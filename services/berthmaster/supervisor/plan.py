@@ -25,7 +25,7 @@ LOGIN: Final = "login"  # beside all that, where a mapping says whom to believe
 KNOWN: Final = (*EMULATED, "telemetry", *KUBERNETES)
 EMULATOR_FOLDER: Final = "emulator"
 USAGE_FOLDER: Final = "usage"
-REMEMBERING: Final = ("gateway", "resolver", "multikueue")
+REMEMBERING: Final = ("gateway", "resolver", "multikueue", "door")
 DEFAULT_CLUSTERS: Final = 8
 # Enough nodes for every GPU model of the published fleet, and few enough for two cores beside
 # everything else: each node sends its telemetry every second.
@@ -251,7 +251,7 @@ def planned(
     usage: Path | None = None,
 ) -> list[Planned]:
     """Every process with its command line. ``creds_files`` by user of the bus; ``memory``: where
-    deciders remember how far the logs were; ``keys``: where accounts are; ``usage``: where the
+    services remember how far the logs were; ``keys``: where accounts are; ``usage``: where the
     store of ended jobs is."""
     processes: list[Planned] = []
     for entry, port in zip(entries, http_ports, strict=True):

@@ -15,10 +15,11 @@ from berthmaster.door.log_view import (
     StoredHint,
     Unreadable,
 )
+from berthmaster.door.receipts import Receipt
 from berthmaster.lifecycle.fold import Verdict, key
 from berthmaster.lifecycle.gangs import MOST_ATTEMPTS
 from berthmaster.messages.door import OwnWorkload
-from berthmaster.messages.families import encode
+from berthmaster.messages.families import EVENTS, encode
 from berthmaster.messages.placement import HUB_CELL, PodBinding
 from berthmaster.messages.workload import (
     Cancelled,
@@ -89,7 +90,24 @@ class Log:
         return placed
 
     def hint(self, sequence: int, *, held: bool = False) -> StoredHint:
-        return StoredHint(sequence, self.data[sequence], held)
+        event = EVENTS.decode(self.data[sequence])
+        receipt = None
+        if isinstance(event, Placed):
+            receipt = Receipt(
+                tenant=event.tenant,
+                id=event.id,
+                cluster=event.cluster,
+                attempt=event.attempt,
+                request=event.request,
+                digest="d",
+                pods=event.pods,
+                decision=event.decision,
+                sequence=sequence,
+                submitted_sequence=event.after,
+                submitted_at_s=100.0,
+                placed_at_s=100.0,
+            )
+        return StoredHint(sequence, self.data[sequence], held, receipt)
 
 
 def at_work() -> Log:

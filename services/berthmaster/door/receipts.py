@@ -1,0 +1,94 @@
+"""What the door signs of a placement, so that a damaged log can be told of it again.
+
+An executor keeps the receipt with the job object and hands it back when the door does not know
+what it holds. The door then knows what it itself had read in the log: which request of whom was
+placed in which cluster, as which attempt, under which number of which log. Nobody else can make
+one, since the key follows from the seed in the door's own credentials, which all its replicas share
+and no agent has. It is opaque to whoever keeps it: base64 of the content, a dot, base64 of its
+keyed digest.
+"""
+
+import hashlib
+import hmac
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from berthmaster.bus.connecting import read_creds
+from berthmaster.messages.families import UNREADABLE
+from berthmaster.messages.placement import MAIN_CELL, PodBinding, Target
+from berthmaster.messages.workload import JobRequest
+
+MAC_BYTES: Final = 16
+_PERSON: Final = b"berth-receipt.v1"
+_OPEN_BUS: Final = b"a bus without users, on which anybody may store anything"
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One placement as the log had it."""
+
+    tenant: str
+    id: str
+    cluster: str
+    attempt: int
+    request: JobRequest
+    digest: str
+    pods: tuple[PodBinding, ...]
+    decision: int
+    sequence: int  # of ``placed``
+    submitted_sequence: int
+    log: str = ""  # which making of the log
+    accepted_at_s: float = 0.0  # what a person had accepted last as lost, when this was signed
+    cell: str = MAIN_CELL
+    priority: int = 0
+    evictions: int = 0
+    submitted_at_s: float = 0.0
+    placed_at_s: float = 0.0
+    target: Target = Target()
+
+
+_RECEIPTS: Final = msgspec.json.Decoder(Receipt)
+_ENCODER: Final = msgspec.json.Encoder()
+
+
+def key_of(creds: Path | None) -> bytes:
+    """The key of the door that connects with these credentials. Raises BusError."""
+    secret = read_creds(creds).seed.encode() if creds is not None else _OPEN_BUS
+    return hashlib.blake2b(secret, digest_size=32, person=_PERSON).digest()
+
+
+class Receipts:
+    """Signs and checks."""
+
+    def __init__(self, key: bytes = b"") -> None:
+        self._key = key
+        self.log = ""  # what new ones say, see Receipt
+        self.accepted_at_s = 0.0
+
+    def signed(self, receipt: Receipt) -> str:
+        """As it is handed out now."""
+        now = msgspec.structs.replace(receipt, log=self.log, accepted_at_s=self.accepted_at_s)
+        content = _text(_ENCODER.encode(now))
+        return f"{content}.{self._mac(content)}"
+
+    def opened(self, text: str) -> Receipt | None:
+        """What was signed; None: this is no receipt of ours."""
+        content, _, mac = text.partition(".")
+        if not text.isascii() or not hmac.compare_digest(mac, self._mac(content)):
+            return None
+        try:
+            return _RECEIPTS.decode(urlsafe_b64decode(content))
+        except (ValueError, *UNREADABLE):  # of a version to come
+            return None
+
+    def _mac(self, content: str) -> str:
+        digest = hashlib.blake2b(
+            content.encode(), key=self._key, digest_size=MAC_BYTES, person=_PERSON
+        )
+        return _text(digest.digest())
+
+
+def _text(raw: bytes) -> str:
+    return urlsafe_b64encode(raw).decode("ascii")

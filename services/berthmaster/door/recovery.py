@@ -1,0 +1,166 @@
+"""Whether what an executor holds is brought back into the log, which has lost it. Pure.
+
+Rules of this file:
+
+- Only a receipt that the door itself has signed says anything, and only to the cluster that it
+  names: an agent can invent no job, no id, no attempt, and nothing of another cluster's.
+- Only what a person has accepted as lost is brought back: the placement, or the submission, was
+  under a number that the log had and has no more, or the story lacks what its next event builds on.
+  A receipt of a life that the log still has whole, or has ended, brings nothing back.
+- What the log knows outweighs the receipt: an ending, in log or archive; a later attempt; the end
+  of this one; another content under the same id, which is another job.
+- Of two clusters the later attempt is right: an attempt is placed only when the one before is over.
+- For a while after the acceptance only: whoever comes later finds his job placed anew, or
+  forgotten.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from berthmaster.door.receipts import Receipt
+from berthmaster.lifecycle.fold import Verdict, Workload, judged_story
+from berthmaster.lifecycle.states import State
+from berthmaster.logcheck.core import Loss, within
+from berthmaster.messages.api import RecordedEvent
+from berthmaster.messages.placement import HUB_CELL
+from berthmaster.messages.workload import (
+    Cancelled,
+    Evicted,
+    Failed,
+    Recovered,
+    Succeeded,
+    Withdrawn,
+)
+
+_ENDINGS: Final = (Succeeded, Failed, Cancelled)
+
+
+class Losses(NamedTuple):
+    """All that were accepted, the oldest first."""
+
+    each: tuple[Loss, ...] = ()
+
+    def of(self, log: str) -> tuple[Loss, ...]:
+        """Those of one making of the log."""
+        return tuple(loss for loss in self.each if loss.created == log)
+
+    def has(self, number: int, receipt: Receipt, log: str) -> bool:
+        """Whether what stood under this number when the receipt was signed is lost now."""
+        mine = self.of(log)
+        if receipt.log != log:  # made anew, and a person has accepted that
+            return bool(mine)
+        return any(
+            within(number, loss.missing)
+            or (number > loss.last and loss.at_s > receipt.accepted_at_s)
+            for loss in mine
+        )
+
+
+class No(NamedTuple):
+    """It is not brought back."""
+
+    why: str
+
+
+class Stands(NamedTuple):
+    """The log knows it as it is: nothing is lost."""
+
+
+class BringBack(NamedTuple):
+    """Store this."""
+
+    event: Recovered
+
+
+def refused_at_once(
+    receipt: Receipt | None, cluster: str, name: tuple[str, str], losses: Losses, log: str
+) -> str:
+    """Why nothing needs to be read for it, "" = its story must be."""
+    if receipt is None:
+        return "its receipt was not signed by this door"
+    if receipt.cluster != cluster or (receipt.tenant, receipt.id) != name:
+        return "its receipt is of something else"
+    if receipt.cell == HUB_CELL:
+        return "the hub's reconciler brings it back"
+    return "" if losses.of(log) else "the log has lost nothing that a person accepted"
+
+
+def judged(
+    receipt: Receipt,
+    story: Sequence[RecordedEvent],
+    archived: Sequence[RecordedEvent],
+    losses: Losses,
+    log: str,
+    *,
+    is_lost: Callable[[int], bool],
+    executor: str,
+    now_s: float,
+    within_s: float,
+) -> BringBack | Stands | No:
+    """By all that is stored of the workload. ``within_s``: after the last acceptance."""
+    work, verdicts = judged_story(receipt.tenant, receipt.id, story, is_lost)
+    has_gap = Verdict.MISSED in verdicts
+    if why := _known_better(receipt, work, story, verdicts, archived):
+        return No(why)
+    if work.live and work.attempt == receipt.attempt and not has_gap:
+        return Stands()
+    numbers = (receipt.sequence, receipt.submitted_sequence)
+    if not has_gap and not any(losses.has(number, receipt, log) for number in numbers):
+        return No("the log has lost nothing of it")
+    if now_s > losses.of(log)[-1].at_s + within_s:
+        return No(f"the damage was accepted more than {within_s:.0f} s ago")
+    return BringBack(
+        Recovered(
+            tenant=receipt.tenant,
+            id=receipt.id,
+            after=story[-1].sequence if story else 0,
+            at_s=now_s,
+            by="door",
+            cause=f"placed as {receipt.sequence}",
+            cluster=receipt.cluster,
+            attempt=receipt.attempt,
+            executor=executor,
+            pods=receipt.pods,
+            request=receipt.request,
+            digest=receipt.digest,
+            decision=receipt.decision,
+            cell=receipt.cell,
+            priority=receipt.priority,
+            evictions=receipt.evictions,
+            submitted_at_s=receipt.submitted_at_s,
+            placed_at_s=receipt.placed_at_s,
+            target=receipt.target,
+        )
+    )
+
+
+def _known_better(
+    receipt: Receipt,
+    work: Workload,
+    story: Sequence[RecordedEvent],
+    verdicts: Sequence[Verdict],
+    archived: Sequence[RecordedEvent],
+) -> str:
+    """What the log says against it, "" = nothing."""
+    if work.ended:
+        return f"the log says that it has {work.state}"
+    if work.request is not None and work.digest != receipt.digest:
+        return "another job was submitted under its id meanwhile"
+    for one in archived:
+        if isinstance(one.event, _ENDINGS) and one.stored_at_s >= receipt.placed_at_s:
+            return "the archive says how it ended"
+    for one, verdict in zip(story, verdicts, strict=True):
+        # What lost its race says nothing; of a story without its beginning nothing counts, and yet
+        # each event was stored by somebody who knew it.
+        if one.void or (verdict is Verdict.VOID and work.state is not State.NEW):
+            continue
+        attempt = getattr(one.event, "attempt", 0)
+        if attempt > receipt.attempt:
+            return f"the log has a later attempt of it, {attempt}"
+        if attempt < receipt.attempt:
+            continue
+        if isinstance(one.event, Evicted | Withdrawn):
+            return "the log says that this attempt is over"
+        if getattr(one.event, "cluster", "") != receipt.cluster:
+            return "the log says that this attempt is another cluster's"
+    return ""

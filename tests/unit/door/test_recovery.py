@@ -1,0 +1,247 @@
+"""What is brought back into a damaged log, and everything that an agent may try in vain."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from berthmaster.door.receipts import Receipt, Receipts
+from berthmaster.door.recovery import (
+    BringBack,
+    Losses,
+    No,
+    Stands,
+    judged,
+    refused_at_once,
+)
+from berthmaster.lifecycle.fold import Verdict, Workload, offer
+from berthmaster.lifecycle.states import State
+from berthmaster.logcheck.core import Loss
+from berthmaster.messages.api import RecordedEvent
+from berthmaster.messages.placement import HUB_CELL
+from berthmaster.messages.workload import (
+    Cancelled,
+    Claimed,
+    Evicted,
+    Placed,
+    Recovered,
+    Running,
+    Submitted,
+    Succeeded,
+    Withdrawn,
+    WorkloadEvent,
+)
+from tests.support.builders import job
+from tests.support.lives import CLUSTER, DIGEST, ID, PODS, REQUEST, TENANT, fitting, new
+
+LOG = "made on Tuesday"
+ACCEPTED_S = 1000.0
+KINDS = (Submitted, Placed, Claimed, Running)
+SIGNER = Receipts(b"k" * 32)
+
+
+def receipt(**changes: Any) -> Receipt:
+    """Of the placement in a life of four events, under 10, 20, 30 and 40."""
+    usual: dict[str, Any] = {
+        "tenant": TENANT,
+        "id": ID,
+        "cluster": CLUSTER,
+        "attempt": 1,
+        "request": REQUEST,
+        "digest": DIGEST,
+        "pods": PODS,
+        "decision": 7,
+        "sequence": 20,
+        "submitted_sequence": 10,
+        "log": LOG,
+        "submitted_at_s": 1.0,
+        "placed_at_s": 2.0,
+    }
+    return Receipt(**usual | changes)
+
+
+def life(*kinds: type[WorkloadEvent]) -> list[RecordedEvent]:
+    """A story in tens."""
+    workload, story = new(), []
+    for at, kind in enumerate(kinds, 1):
+        event = fitting(kind, workload)
+        assert offer(workload, event, 10 * at, float(at)) is Verdict.COUNTED
+        story.append(RecordedEvent(sequence=10 * at, stored_at_s=float(at), event=event))
+    return story
+
+
+def cut_at(last: int, at_s: float = ACCEPTED_S) -> Losses:
+    """The log ended there when a person accepted it."""
+    return Losses((Loss(LOG, at_s, last),))
+
+
+def gap(*numbers: int) -> Losses:
+    """These are missing in the midst of the log."""
+    return Losses((Loss(LOG, ACCEPTED_S, 500, tuple((n, n) for n in numbers)),))
+
+
+def verdict(
+    told: Receipt,
+    story: list[RecordedEvent],
+    losses: Losses,
+    *,
+    archived: list[RecordedEvent] | None = None,
+    log: str = LOG,
+    now_s: float = ACCEPTED_S + 5,
+) -> BringBack | Stands | No:
+    lost = {n for loss in losses.each for first, last in loss.missing for n in (first, last)}
+    return judged(
+        told,
+        story,
+        archived or [],
+        losses,
+        log,
+        is_lost=lost.__contains__,
+        executor="executor/c1",
+        now_s=now_s,
+        within_s=60,
+    )
+
+
+@pytest.mark.parametrize(
+    ("left", "losses"),
+    [
+        ([], cut_at(5)),
+        ([10], cut_at(10)),
+        ([10, 30, 40], gap(20)),
+        ([20, 30, 40], gap(10)),
+        ([10, 20, 40], gap(30)),
+        ([30, 40], gap(10, 20)),
+    ],
+    ids=["all", "all but the submission", "placed", "submitted", "claimed", "two"],
+)
+def test_what_is_lost_of_a_running_job_is_brought_back_and_its_life_goes_on(
+    left: list[int], losses: Losses
+) -> None:
+    story = [one for one in life(*KINDS) if one.sequence in left]
+    found = verdict(receipt(), story, losses)
+    assert isinstance(found, BringBack)
+    after = story[-1].sequence if story else 0
+    assert found.event == Recovered(
+        tenant=TENANT,
+        id=ID,
+        after=after,
+        at_s=ACCEPTED_S + 5,
+        by="door",
+        cause="placed as 20",
+        cluster=CLUSTER,
+        attempt=1,
+        executor="executor/c1",
+        pods=PODS,
+        request=REQUEST,
+        digest=DIGEST,
+        decision=7,
+        submitted_at_s=1.0,
+        placed_at_s=2.0,
+    )
+    # A second report of the same finds it, and one after its end is in vain.
+    told = [*story, RecordedEvent(sequence=60, stored_at_s=6.0, event=found.event)]
+    assert verdict(receipt(), told, losses) == Stands()
+    work = Workload(tenant=TENANT, id=ID, sequence=after)
+    assert offer(work, found.event, 60, 6.0) is Verdict.COUNTED
+    assert (work.state, work.cluster, work.attempt) == (State.CLAIMED, CLUSTER, 1)
+    for kind in (Evicted, Succeeded):
+        over = RecordedEvent(sequence=70, stored_at_s=7.0, event=fitting(kind, work))
+        assert isinstance(verdict(receipt(), [*told, over], losses), No)
+
+
+def test_where_nothing_is_lost_nothing_is_brought_back() -> None:
+    running = life(*KINDS)
+    assert verdict(receipt(), running, cut_at(100)) == Stands()
+    for lost in (cut_at(100), gap(200)):
+        assert verdict(receipt(), [], lost) == No("the log has lost nothing of it")
+    none: dict[str, Any] = {"losses": Losses(), "log": LOG}
+    name = (TENANT, ID)
+    assert "accepted" in refused_at_once(receipt(), CLUSTER, name, **none)
+    # What was cut off and accepted on Monday says nothing of what was placed on Tuesday.
+    later = receipt(accepted_at_s=ACCEPTED_S)
+    assert isinstance(verdict(later, [], cut_at(5)), No)
+    assert isinstance(verdict(receipt(), [], cut_at(5), now_s=ACCEPTED_S + 61), No)
+
+
+def test_a_log_that_was_made_anew_has_lost_what_the_one_before_held() -> None:
+    made_anew = Losses((Loss("made on Friday", ACCEPTED_S, 0),))
+    assert isinstance(verdict(receipt(), [], made_anew, log="made on Friday"), BringBack)
+    assert refused_at_once(receipt(), CLUSTER, (TENANT, ID), Losses(), "made on Friday")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "why"),
+    [
+        ((Submitted, Cancelled), "the log says that it has cancelled"),
+        ((Submitted, Placed, Withdrawn), "the log says that this attempt is over"),
+        ((Submitted, Placed, Claimed, Evicted), "the log says that this attempt is over"),
+    ],
+)
+def test_what_the_log_knows_better_stands(kinds: tuple[type[WorkloadEvent], ...], why: str) -> None:
+    assert verdict(receipt(), life(*kinds), cut_at(5)) == No(why)
+    # Also where its beginning is lost, so that none of it counts.
+    assert isinstance(verdict(receipt(), life(*kinds)[1:], gap(10)), No)
+
+
+def test_an_ending_in_the_archive_outweighs_a_receipt_of_that_life_and_of_no_later_one() -> None:
+    ended = life(*KINDS, Succeeded)
+    why = No("the archive says how it ended")
+    assert verdict(receipt(), [], cut_at(5), archived=ended) == why
+    again = receipt(placed_at_s=99.0)
+    assert isinstance(verdict(again, [], cut_at(5), archived=ended), BringBack)
+
+
+def test_of_two_clusters_that_hold_a_job_the_later_attempt_is_right() -> None:
+    first = verdict(receipt(), [], cut_at(5))
+    assert isinstance(first, BringBack)
+    story = [RecordedEvent(sequence=60, stored_at_s=6.0, event=first.event)]
+    later = receipt(cluster="other", attempt=2, sequence=50, evictions=1)
+    second = verdict(later, story, cut_at(5))
+    assert isinstance(second, BringBack)
+    assert (second.event.cluster, second.event.after, second.event.evictions) == ("other", 60, 1)
+    story.append(RecordedEvent(sequence=70, stored_at_s=7.0, event=second.event))
+    assert verdict(receipt(), story, cut_at(5)) == No("the log has a later attempt of it, 2")
+    # The same number in two clusters is no attempt of one life.
+    twin = receipt(cluster="third", attempt=2)
+    assert verdict(twin, story, cut_at(5)) == No(
+        "the log says that this attempt is another cluster's"
+    )
+
+
+def test_a_job_that_was_submitted_again_is_taken_for_the_same_only_with_the_same_content() -> None:
+    same = life(Submitted)
+    assert isinstance(verdict(receipt(), same, cut_at(5)), BringBack)
+    other = receipt(request=job(ID, gpus=7), digest="another")
+    assert verdict(other, same, cut_at(5)) == No("another job was submitted under its id meanwhile")
+
+
+def test_a_receipt_is_believed_only_as_the_door_signed_it_and_for_what_it_names() -> None:
+    text = SIGNER.signed(receipt())
+    opened = SIGNER.opened(text)
+    assert opened == receipt(log="")
+    content, _, mac = text.partition(".")
+    forged = Receipts(b"another key" * 2).signed(receipt())
+    other = SIGNER.signed(receipt(id="train-2"))
+    for lie in (
+        "",
+        ".",
+        content,
+        f"{content}.",
+        f"{content}.{mac[:-4]}AAAA",
+        f"{other.partition('.')[0]}.{mac}",
+        f"{content}.{mac}.{mac}",
+        forged,
+        "ä.ö",
+        "x" * 1000,
+        msgspec.json.encode(receipt()).decode(),
+    ):
+        assert SIGNER.opened(lie) is None, lie
+    lost = cut_at(5)
+    name = (TENANT, ID)
+    assert refused_at_once(opened, CLUSTER, name, lost, LOG) == ""
+    assert "not signed" in refused_at_once(None, CLUSTER, name, lost, LOG)
+    for cluster, named in (("other", name), (CLUSTER, (TENANT, "train-2")), (CLUSTER, ("b", ID))):
+        assert "something else" in refused_at_once(opened, cluster, named, lost, LOG)
+    by_the_hub = receipt(cell=HUB_CELL)
+    assert "hub" in refused_at_once(by_the_hub, CLUSTER, name, lost, LOG)
