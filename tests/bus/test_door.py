@@ -37,6 +37,7 @@ from berthmaster.messages.workload import Claimed, Placed, Running, Succeeded
 from tests.bus.doors import door, with_door
 from tests.bus.tools import (
     Lines,
+    accept_log,
     connected,
     eventually,
     patiently,
@@ -309,6 +310,7 @@ async def test_a_log_that_was_replaced_begins_anew(server: Server) -> None:
             config = msgspec.json.decode(raw)["config"]
             await conn.api(f"STREAM.DELETE.{WORKLOADS}")
             await conn.api(f"STREAM.CREATE.{WORKLOADS}", config)
+            await accept_log(conn)  # a log that is another one is not told of before
             sequence = await log.place("new")
 
             def known() -> bool:

@@ -11,12 +11,10 @@ keyed digest.
 import hashlib
 import hmac
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from berthmaster.bus.connecting import read_creds
 from berthmaster.messages.families import UNREADABLE
 from berthmaster.messages.placement import MAIN_CELL, PodBinding, Target
 from berthmaster.messages.workload import JobRequest
@@ -53,9 +51,9 @@ _RECEIPTS: Final = msgspec.json.Decoder(Receipt)
 _ENCODER: Final = msgspec.json.Encoder()
 
 
-def key_of(creds: Path | None) -> bytes:
-    """The key of the door that connects with these credentials. Raises BusError."""
-    secret = read_creds(creds).seed.encode() if creds is not None else _OPEN_BUS
+def key_of(seed: str) -> bytes:
+    """The key of the door that connects with this seed; "" = with none."""
+    secret = seed.encode() or _OPEN_BUS
     return hashlib.blake2b(secret, digest_size=32, person=_PERSON).digest()
 
 

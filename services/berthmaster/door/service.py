@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from berthmaster.bus import subjects
+from berthmaster.bus.connecting import read_creds
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.dead import bury
 from berthmaster.bus.endpoints import Endpoint, serve
@@ -100,7 +101,8 @@ class Shell:
         settings = ctx.settings
         self._ctx = ctx
         self._conn = conn
-        self._core = Door(settings.limits, key_of(settings.nats_creds_file))
+        creds = settings.nats_creds_file
+        self._core = Door(settings.limits, key_of(read_creds(creds).seed if creds else ""))
         self._guard = LogGuard(
             ctx, conn, NAME, folder=settings.memory_dir, waits_for_executors=False
         )
@@ -220,7 +222,6 @@ class Shell:
             all_of_it.create_task(self._know_losses())
             all_of_it.create_task(follower.run(self._on_event, caught_up=ready))
             all_of_it.create_task(guard.run(caught_up))
-            all_of_it.create_task(self._watch_acceptance())
 
     async def _know_losses(self) -> None:
         """However long it takes: until then nothing is brought back."""
@@ -232,13 +233,6 @@ class Shell:
             except BusError as error:
                 self._ctx.log.warning("what was accepted cannot be read", why=str(error))
             await asyncio.sleep(ACCEPTED_EVERY_S)
-
-    async def _watch_acceptance(self) -> None:
-        """Raises StreamReplaced when people have said something of the log since it was folded."""
-        folded_as = self._guard.accepted_id
-        async for _ in beats(ACCEPTED_EVERY_S, self._ctx.stopping):
-            if self._guard.accepted_id != folded_as:
-                raise StreamReplaced("a person has said what of the log counts")
 
     def _on_event(self, recorded: Recorded) -> None:
         core = self._core

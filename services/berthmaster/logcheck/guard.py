@@ -143,6 +143,8 @@ class LogGuard:
         through = self._conn.reconnects
         self._take(await look(self._conn, self._folder))
         self._looked_through = through
+        if self._seen and self._folder is not None:
+            await marks.tell_again(self._conn, self._name, self._folder)
 
     def _executors_have_spoken(self) -> bool:
         since_s = self._conn.now() - self.accepted_at_s
@@ -214,7 +216,7 @@ class LogGuard:
             if self._looked and looked.accepted_at_s > self._looked[stream].accepted_at_s
         }
         flaws = now[WORKLOADS].flaws()
-        is_accepted = any(damage.stream in accepted for damage in self._grave)
+        is_accepted = WORKLOADS in accepted or any(d.stream in accepted for d in self._grave)
         is_void = flaws.void != self._flaws.void
         self._looked, self._flaws = now, flaws
         self._found = [damage for damage in self._found if damage.stream not in accepted]

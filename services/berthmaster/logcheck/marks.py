@@ -97,6 +97,14 @@ async def keep(conn: Connection, mark: LogMark, folder: Path | None) -> None:
     await conn.store(subjects.log_mark(mark.service), raw)
 
 
+async def tell_again(conn: Connection, service: str, folder: Path) -> None:
+    """What the folder remembers of a service goes to a bus that has lost it, where people and other
+    services look. Raises BusError, OSError."""
+    file = folder / f"log-{service}.json"
+    if file.exists() and await last_message(conn, LEASES, subjects.log_mark(service)) is None:
+        await conn.store(subjects.log_mark(service), file.read_bytes())
+
+
 async def flaws_of(conn: Connection, stream: str) -> Flaws:
     """What people have said of a stream. Raises BusError."""
     fact, _ = await acceptance(conn, stream)
