@@ -14,6 +14,7 @@ from berthmaster.engine.fitting.fit import bind_one
 from berthmaster.engine.fleet.fleet import Fleet, Holding
 from berthmaster.engine.fleet.needs import Suitables, kind_of
 from berthmaster.engine.scoring.mix import Mix
+from berthmaster.engine.scoring.pressure import NO_PRESSURE, is_due
 from berthmaster.engine.scoring.score_cache import ScoreCache
 from berthmaster.engine.scoring.value import NOT_HERE, Appraiser
 from berthmaster.messages.fleet import GpuDevice, NodeReport, Stamp
@@ -53,12 +54,17 @@ class Ours(Packer):
         self._fleet.arrange()
         self._board, self._suitables = ScoreCache(), Suitables()
         self._mix, self._appraiser = Mix(), Appraiser()
+        self._pressure, self._placed = NO_PRESSURE, 0
         cpu_milli = sum(node.allocatable.cpu_milli for node in nodes)
         self._cpu_a_gpu = cpu_milli / sum(node.gpus for node in nodes)
 
     def place(self, pods: PodSet) -> object | None:
         self._mix.add(pods)
-        worth = self._appraiser.of(self._mix.newest, self._cpu_a_gpu)
+        known = self._fleet, self._mix.newest, self._cpu_a_gpu
+        if is_due(self._pressure, self._mix.newest, self._placed, len(self._fleet.names)):
+            self._pressure = self._appraiser.pressure(*known, self._pressure)
+            self._placed = 0
+        worth = self._appraiser.under(self._pressure, *known)
         kind = kind_of(pods)
         suitable = self._suitables.of(self._fleet, kind, 0, pods)
         card = self._board.card(self._fleet, kind, pods, suitable, worth)
@@ -66,6 +72,7 @@ class Ours(Packer):
             return None
         _, held = bind_one(self._fleet, int(card.best_slot[0]), pods, suitable, worth)
         self._fleet.charge((held,), +1)
+        self._placed += 1
         return held
 
     def leave(self, place: object) -> None:

@@ -5,6 +5,10 @@ list by name, shuffled with a seed, then drawn from the list until 130 % of the 
 placed one by one, none leaves. Told is what is allocated when the pods so far ask for 100 % of the
 GPUs, and for 130 %.
 
+The lists are those of openb that BERTH_TRACES has (openb_pod_list_NAME.csv), and some made of its
+default list by a rule (``NamedModels``), in which a share of the pods name the GPU models that they
+accept. FGD knows the pods of the whole list beforehand, with the models that they name.
+
 Steady: pods come at random, each stays as long as one in the list did, and those that find no place
 are refused. It begins with the pods that such a stream would have brought: drawn by how long they
 stay, each somewhere in its life. Told are the mean allocation over time and the share of the GPU
@@ -17,11 +21,14 @@ import os
 import random
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from berthmaster.emulator.fleets import OPENB_NODES, NodeSpec, parse_nodes
 from berthmaster.emulator.workloads import OPENB_PODS, parse_workloads
@@ -29,15 +36,16 @@ from berthmaster.messages.workload import PodSet
 from scripts.benchmarks.packers import PACKERS, milli_of
 
 TRACES = Path(os.environ.get("BERTH_TRACES", Path(__file__).parents[3] / "shared" / "traces"))
-LISTS = tuple(OPENB_PODS)
+PODS = "openb/openb_pod_list_{}.csv"
 SEEDS = range(42, 52)
-STEADY_LISTS = ("default", "gpushare100")
+STEADY_LISTS = ("default", "gpushare100", "models35", "models60few")
 STEADY_SEEDS = range(42, 47)
 STEADY_ARRIVALS = 20_000
 WARM_UP = 0.2  # of the arrivals, before measuring
 OFFERED = 1.05
 FULL, BEYOND = 1.0, 1.3
 PROCESSES = 2
+OURS = "ours"
 
 FGD_PUBLISHED = 95.23  # default list at 100 %
 BUDGETS = {
@@ -45,6 +53,9 @@ BUDGETS = {
     "default_ours_at_130_percent": (">=", 96.1),
     "gpushare100_ours_at_100_percent": (">=", 88.1),
     "multigpu50_ours_at_100_percent": (">=", 97.6),
+    "models35_ours_at_100_percent": (">=", 94.5),
+    "models35_ours_at_130_percent": (">=", 96.0),
+    "filled_ahead_of_best_points": (">=", 0.0),
     "fgd_off_published_points": ("<=", 0.5),
     "steady_ahead_of_best_points": (">=", 0.0),
     "steady_refused_less_than_best_points": (">=", 0.0),
@@ -57,6 +68,31 @@ class Pod(NamedTuple):
 
     pods: PodSet
     stays_s: float
+
+
+class NamedModels(NamedTuple):
+    """How a list comes to name models.
+
+    Of the pods that ask for GPUs the share ``share``, drawn one by one, names models: one, or one
+    to ``several``. The first is drawn among the models of which some node could have the pod if
+    nothing ran there: a scarce one so often that ``times`` as many of its GPUs are asked for by
+    name as there are when the pods so far ask for 100 % of the fleet (as far as the share goes),
+    each other one in proportion to its GPUs. Further ones are drawn in proportion to their GPUs.
+    """
+
+    share: float
+    several: int
+    scarce: tuple[str, ...]
+    times: float
+    seed: int = 1
+    of: str = "default"
+
+
+NAMED = {
+    "models35": NamedModels(0.35, 1, ("T4",), 1.25),
+    "models60few": NamedModels(0.6, 3, ("V100M32", "G3"), 2.0),
+    "models20": NamedModels(0.2, 1, ("P100", "V100M16"), 1.5),
+}
 
 
 class Run(NamedTuple):
@@ -74,12 +110,71 @@ def nodes() -> list[NodeSpec]:
     return parse_nodes((TRACES / OPENB_NODES).read_text())
 
 
+def lists() -> tuple[str, ...]:
+    """Names of all lists: openb's that are there, and those that name models."""
+    files = (TRACES / PODS.format("")).parent.glob(PODS.format("*").rpartition("/")[2])
+    prefix, suffix = PODS.rpartition("/")[2].split("{}")
+    found = {file.name.removeprefix(prefix).removesuffix(suffix) for file in files}
+    known = [name for name in OPENB_PODS if name in found]
+    return (*known, *sorted(found - set(known)), *NAMED)
+
+
 @cache
 def pods_of(name: str) -> list[Pod]:
     """A list, by name of its pods."""
-    arrivals = parse_workloads((TRACES / OPENB_PODS[name]).read_text())
+    if name in NAMED:
+        return naming_models(pods_of(NAMED[name].of), NAMED[name])
+    arrivals = parse_workloads((TRACES / PODS.format(name)).read_text())
     requests = sorted((arrival.request for arrival in arrivals), key=lambda r: r.id)
     return [Pod(r.pod_sets[0], r.expected_duration_s or 1.0) for r in requests]
+
+
+def naming_models(pods: Sequence[Pod], rule: NamedModels) -> list[Pod]:
+    """The list, in which some pods name models."""
+    there = Counter[str]()
+    for node in nodes():
+        there[node.model] += node.gpus
+    total = sum(there.values())
+    others = sum(gpus for model, gpus in there.items() if model not in rule.scarce)
+    of_scarce = {model: rule.times * there[model] / total for model in rule.scarce}
+    left = max(rule.share - sum(of_scarce.values()), 0.0) / max(others, 1)
+    weight = {model: of_scarce.get(model, left * gpus) for model, gpus in there.items()}
+    chance = random.Random(rule.seed)
+    made = []
+    for pod in pods:
+        if pod.pods.gpus and chance.random() < rule.share:
+            will_do = hosts(pod.pods)
+            named = _drawn(chance, will_do, weight, 1)
+            more = chance.randint(1, rule.several) - 1
+            rest = [model for model in will_do if model not in named]
+            named += _drawn(chance, rest, there, more)
+            pod = pod._replace(pods=replace(pod.pods, gpu_models=tuple(sorted(named))))
+        made.append(pod)
+    return made
+
+
+def hosts(pods: PodSet) -> list[str]:
+    """Models of nodes that could have the pod."""
+    will_do = {
+        node.model
+        for node in nodes()
+        if node.gpus >= pods.gpus
+        and node.cpu_milli >= pods.cpu_milli
+        and node.memory_mib >= pods.memory_mib
+    }
+    return sorted(will_do - {""})
+
+
+def _drawn(
+    chance: random.Random, models: Sequence[str], weight: Mapping[str, float], most: int
+) -> list[str]:
+    """So many of them, as far as they go."""
+    drawn: list[str] = []
+    while len(drawn) < min(most, len(models)):
+        rest = [model for model in models if model not in drawn]
+        weights = [weight[model] + 1e-9 for model in rest]
+        drawn += chance.choices(rest, weights)
+    return drawn
 
 
 @cache
@@ -179,53 +274,62 @@ def perform(run: Run) -> tuple[float, float]:
 def measure(
     seeds: Sequence[int] = SEEDS,
     steady_seeds: Sequence[int] = STEADY_SEEDS,
-    lists: Sequence[str] = LISTS,
+    names: Sequence[str] = (),
     packers: Sequence[str] = tuple(PACKERS),
 ) -> dict[str, float]:
-    """All runs, two processes at a time; none where the traces are not there."""
+    """All runs, two processes at a time; none where the traces are not there. ``names``: of the
+    lists; none = all."""
     NOTES.clear()
-    missing = [name for name in (OPENB_NODES, *OPENB_PODS.values()) if not (TRACES / name).exists()]
+    names = names or lists()
+    files = {NAMED[name].of if name in NAMED else name for name in names}
+    wanted = (OPENB_NODES, *map(PODS.format, sorted(files)))
+    missing = [name for name in wanted if not (TRACES / name).exists()]
     if missing:
         NOTES.append(f"skipped: no {missing[0]} in {TRACES}; set BERTH_TRACES to the traces")
         return {}
-    filling = [Run("filling", name, p, seed) for name in lists for p in packers for seed in seeds]
+    filling = [Run("filling", name, p, seed) for name in names for p in packers for seed in seeds]
     steady = [
         Run("steady", name, p, seed)
-        for name in lists
+        for name in names
         if name in STEADY_LISTS
         for p in packers
         for seed in steady_seeds
     ]
     done = _all([*filling, *steady])
     figures: dict[str, float] = {}
-    for name in lists:
+    ahead: list[float] = []
+    for name in names:
         for at, percent in enumerate((100, 130)):
-            for packer in packers:
-                mean = _mean(done, "filling", name, packer, at)
-                figures[f"{name}_{packer}_at_{percent}_percent"] = mean
-    if "default" in lists and "fgd" in packers:
+            means = {p: _mean(done, "filling", name, p, at) for p in packers}
+            figures |= {f"{name}_{p}_at_{percent}_percent": mean for p, mean in means.items()}
+            others = [mean for p, mean in means.items() if p != OURS]
+            if OURS in means and others:
+                ahead.append(means[OURS] - max(others))
+    if ahead:
+        figures["filled_ahead_of_best_points"] = min(ahead)
+    if "default" in names and "fgd" in packers:
         off = abs(figures["default_fgd_at_100_percent"] - FGD_PUBLISHED)
         figures["fgd_off_published_points"] = off
     if steady:
-        figures |= _steady_figures(done, [n for n in lists if n in STEADY_LISTS], packers)
+        figures |= _steady_figures(done, [n for n in names if n in STEADY_LISTS], packers)
     return figures
 
 
 def _steady_figures(
-    done: dict[Run, tuple[float, float]], lists: Sequence[str], packers: Sequence[str]
+    done: dict[Run, tuple[float, float]], names: Sequence[str], packers: Sequence[str]
 ) -> dict[str, float]:
     figures: dict[str, float] = {}
     ahead: list[float] = []
     spared: list[float] = []
-    for name in lists:
+    for name in names:
         allocated = {p: _mean(done, "steady", name, p, 0) for p in packers}
         refused = {p: _mean(done, "steady", name, p, 1) for p in packers}
         figures |= {f"{name}_{p}_steady_allocated_percent": v for p, v in allocated.items()}
         figures |= {f"{name}_{p}_steady_refused_percent": v for p, v in refused.items()}
-        others = [p for p in packers if p != "ours"]
-        if "ours" in packers and others:
-            ahead.append(allocated["ours"] - max(allocated[p] for p in others))
-            spared.append(min(refused[p] for p in others) - refused["ours"])
+        others = [p for p in packers if p != OURS]
+        if OURS in packers and others:
+            ahead.append(allocated[OURS] - max(allocated[p] for p in others))
+            spared.append(min(refused[p] for p in others) - refused[OURS])
     if ahead:
         figures["steady_ahead_of_best_points"] = min(ahead)
         figures["steady_refused_less_than_best_points"] = min(spared)
@@ -258,13 +362,31 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=len(SEEDS))
     parser.add_argument("--steady-seeds", type=int, default=len(STEADY_SEEDS))
-    parser.add_argument("--list", action="append", choices=LISTS)
+    parser.add_argument(
+        "--list", action="append", metavar="NAME", help="of openb's, or one that names models"
+    )
     parser.add_argument("--packer", action="append", choices=list(PACKERS))
+    parser.add_argument(
+        "--models",
+        metavar="SHARE,SEVERAL,SCARCE+SCARCE,TIMES,SEED,OF",
+        help="one more list that names models, by another rule, such as 0.5,2,T4+G3,1.5,7,default",
+    )
     args = parser.parse_args()
+    if args.models:
+        share, several, scarce, times, seed, of = args.models.split(",")
+        NAMED["models"] = NamedModels(
+            float(share),
+            int(several),
+            tuple(filter(None, scarce.split("+"))),
+            float(times),
+            int(seed),
+            of,
+        )
+        args.list = [*(args.list or ()), "models"]
     for figure, value in measure(
         SEEDS[: args.seeds],
         STEADY_SEEDS[: args.steady_seeds],
-        args.list or LISTS,
+        args.list or (),
         args.packer or tuple(PACKERS),
     ).items():
         print(f"{figure:45} {value:10.3f}")

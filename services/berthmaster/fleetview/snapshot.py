@@ -14,6 +14,7 @@ from berthmaster.engine.scoring.parts.values import Floats
 from berthmaster.engine.scoring.value import Worth
 from berthmaster.fleetview.policy import RankingPolicy
 from berthmaster.fleetview.weighting import Weightings
+from berthmaster.messages.placement import Pressure
 
 MOST_AGE_S: Final = 1e9  # that a record tells
 
@@ -36,6 +37,7 @@ class ClusterSnapshot:
         now_s: float,
         table: ClusterTable,
         worth: Worth,
+        pressure: Pressure,
         steadiness: Callable[[], Mapping[str, float]],
     ) -> None:
         seen = table.at(now_s, stale_after_s=policy.stale_after_s, avoid_s=policy.avoid_s)
@@ -43,6 +45,7 @@ class ClusterSnapshot:
         self.now_s = now_s
         self.table = table
         self.worth = worth  # of holes, by the mix seen so far
+        self.pressure = pressure  # which nodes are scarce by it
         self.clusters = table.names  # in the order of the fleet's arrays
         self.age_s = _ages_to_show(seen.age_s)  # for records
         self.closed = seen.closed  # number -> why it takes no new placements

@@ -29,6 +29,7 @@ from berthmaster.messages.fleet import (
     NodeReport,
     QueueReport,
 )
+from berthmaster.messages.placement import Pressure
 from berthmaster.messages.workload import PodSet, Submitted, WorkloadEvent
 
 
@@ -146,18 +147,27 @@ class FleetView:
         sampled: Sampled,
         steadiness: Callable[[], Mapping[str, float]],
         *,
+        pressure: Pressure,
         also: Iterable[str] = (),
     ) -> ClusterSnapshot:
         """All clusters as of now. ``sampled``: the mix of pods that holes are valued by;
         ``steadiness``: of the clusters of which it is known, asked for if somebody counts it.
+        ``pressure``: which nodes are scarce.
         ``also``: clusters to be seen although they have no nodes, behind those that have some."""
         fleet, derived = self.fleet, self.derived
         fleet.arrange()
         more = [name for name in also if name not in fleet.clusters]
         layout = (fleet.layout, *more)
         derived.table.follow(self.clusters, [*fleet.clusters, *more], layout)
-        worth = derived.appraiser.of(sampled, derived.ledger.cpu_a_gpu())
-        return ClusterSnapshot(policy, now_s, derived.table, worth, steadiness)
+        cpu_a_gpu = derived.ledger.cpu_a_gpu()
+        worth = derived.appraiser.under(pressure, fleet, sampled, cpu_a_gpu)
+        return ClusterSnapshot(policy, now_s, derived.table, worth, pressure, steadiness)
+
+    def pressure(self, sampled: Sampled, before: Pressure) -> Pressure:
+        """Which nodes are scarce now, by the mix of pods."""
+        self.fleet.arrange()
+        cpu_a_gpu = self.derived.ledger.cpu_a_gpu()
+        return self.derived.appraiser.pressure(self.fleet, sampled, cpu_a_gpu, before)
 
     @property
     def engine_bytes(self) -> int:

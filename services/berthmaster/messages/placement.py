@@ -114,11 +114,41 @@ class PodKind(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults
     weight: int
 
 
+class Wanted(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """What pods cannot do without, and how much of GPUs was asked for by those that say so."""
+
+    accepts: str  # a pod set that the same nodes do for, as JSON
+    gpu_milli: int
+
+
 class LearnedMix(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """The mix of pods that scores are made for, as the decider had learned it."""
 
     pods: int  # that had arrived
     kinds: tuple[PodKind, ...] = ()
+    wants: tuple[Wanted, ...] = ()
+
+
+class PressedPool(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """Nodes that the same pods accept, and how dear their room is."""
+
+    wanted_by: tuple[int, ...] = ()  # numbers of the mix's ``wants``, from 0
+    price_milli: int  # of a GPU there, beyond what one costs where nobody has to go
+
+
+class WholeNodes(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """What a node of so many GPUs is worth beyond them while it is whole."""
+
+    gpus: int
+    price_milli: int  # in GPUs
+
+
+class Pressure(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """Which nodes are scarce, by the mix of pods and by what was free."""
+
+    pods: int = 0  # of the mix that it was worked out for
+    pools: tuple[PressedPool, ...] = ()  # all others cost nothing beyond
+    whole: tuple[WholeNodes, ...] = ()
 
 
 class ToldOutlook(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -169,6 +199,8 @@ class Decision(
     reserved: int = 0  # how many were in force when this was decided
     mix: LearnedMix | None = None  # scored with from here on; None = as before
     mix_pods: int = 0  # of the mix that this was scored with
+    pressure: Pressure | None = None  # scored with from here on; None = as before
+    pressed_by: int = 0  # number of the decision that told the pressure that this was scored with
     steadiness: dict[str, float] = {}  # cluster -> 0..100, if this was scored with it
     outlook: ToldOutlook | None = None  # that the order was made of; None = jobs went as they came
     expected: tuple[Expected, ...] = ()  # of jobs that say nothing, and no decision had told

@@ -25,7 +25,6 @@ from berthmaster.bus.follow import Recorded
 from berthmaster.bus.read import read_all, read_fleet_history
 from berthmaster.bus.rereading import LOST
 from berthmaster.bus.streams import ARCHIVE, CONTROL, WORKLOADS
-from berthmaster.engine.scoring.mix import sampled_from
 from berthmaster.lifecycle.flaws import NO_FLAWS, Flaws, flaws_of, stand_in
 from berthmaster.lifecycle.fold import Key, Verdict, judged_story, key
 from berthmaster.messages.api import RecordedEvent
@@ -159,17 +158,12 @@ def replay(
         progress(done, len(asked))
         decision = mine[at][1]
         know = fold.as_of(decision.saw)
-        follows = decision.number == know.chain.number + 1
-        if decision.now_s < known_from_s or not follows:
+        lacking = _lacking(decision, know, known_from_s)
+        if lacking:
             skipped += 1
-            why_not = "what it was made on is not kept any more"
+            why_not = lacking
             continue
-        mix = know.told_mix if decision.mix is None else sampled_from(decision.mix)
-        if decision.mix_pods != mix.pods:
-            skipped += 1
-            why_not = "the mix of pods that it was scored for was told too long ago"
-            continue
-        know.repeat(decision, mix)
+        know.repeat(decision)
         used = Policy.from_record(decision.settings)
         plan = decide(know, change(used) if change else used, decision.now_s, decision.decider)
         again = plan.decision if plan is not None else None
@@ -202,6 +196,17 @@ def replay(
         other_engines={version: each.compared() for version, each in sorted(others.items())},
         otherwise=otherwise.alternative() if otherwise is not None else None,
     )
+
+
+def _lacking(decision: Decision, know: Knowledge, known_from_s: float) -> str:
+    """Why a decision cannot be repeated on what is known, "" if it can."""
+    if decision.now_s < known_from_s or decision.number != know.chain.number + 1:
+        return "what it was made on is not kept any more"
+    if decision.mix is None and decision.mix_pods != know.told_mix.pods:
+        return "the mix of pods that it was scored for was told too long ago"
+    if decision.pressure is None and decision.pressed_by != know.told_pressure.by:
+        return "which nodes were scarce when it was made was told too long ago"
+    return ""
 
 
 class _Fold:

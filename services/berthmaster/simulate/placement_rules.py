@@ -33,7 +33,7 @@ from berthmaster.simulate.baseline_fleet import (
 from berthmaster.simulate.model import Job
 
 MIX_SHARE: Final = 0.95
-MIX_LIMIT: Final = 200
+MIX_LIMIT: Final = 1000  # lists that name GPU models have some hundred kinds of pods
 LARGEST_CPU_MILLI: Final = 128_000  # of a node, as the published best fit has it
 LARGEST_GPU_MILLI: Final = 8 * WHOLE
 
@@ -113,9 +113,10 @@ class Fragmentation:
         self._share = np.array([share for share, _ in mix])
         self._cpu = np.array([shape.cpu for _, shape in mix])
         self._count = np.array([shape.gpus for _, shape in mix])
-        milli = np.array([shape.milli for _, shape in mix])
+        # Many kinds of pods ask for the same part of a GPU.
+        milli, self._part = np.unique([shape.milli for _, shape in mix], return_inverse=True)
         free = np.arange(WHOLE + 1)[:, np.newaxis]
-        # By what is free of one GPU and by pod of the mix: what is too small for it; does it do?
+        # By what is free of one GPU and by part asked for: what is too small for it; does it do?
         self._small: Floats = np.where(free < milli, free, 0).astype(np.float64)
         self._enough: Ints = ((free >= milli) & (free > 0)).astype(np.int64)
         suits = [fleet.suits(shape) for _, shape in mix]
@@ -157,6 +158,7 @@ class Fragmentation:
         return each
 
     def _mean(self, slots: Ints, small: Floats, enough: Ints, total: Ints, cpu: Ints) -> Floats:
+        enough, small = enough[:, self._part], small[:, self._part]
         hosts = (cpu[:, np.newaxis] >= self._cpu) & (enough >= self._count) & (self._count > 0)
         hosts &= self._suits[slots]
         lost = np.where(hosts, small, total[:, np.newaxis])

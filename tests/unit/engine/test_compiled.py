@@ -16,8 +16,9 @@ from berthmaster.engine.fleet.fleet import WHOLE, Fleet, Holding
 from berthmaster.engine.fleet.needs import kind_of, suitable_nodes
 from berthmaster.engine.scoring.compiled import COMPILED, ask_of, cards, nodes_of
 from berthmaster.engine.scoring.mix import PodType, Sample
+from berthmaster.engine.scoring.pressure import Dear, Whole
 from berthmaster.engine.scoring.score_cache import ScoreCache, Scorecard
-from berthmaster.engine.scoring.value import NOT_HERE, score_all, worth_of
+from berthmaster.engine.scoring.value import NOT_HERE, Worth, score_all, worth_of
 from berthmaster.messages.workload import PodSet
 from berthmaster.resolver.answers.fork import fork
 from tests.support.builders import node, pod_set
@@ -73,6 +74,16 @@ def change(fleet: Fleet, chance: random.Random) -> None:
     fleet.charge([held], chance.choice([1, 1, -1]))
 
 
+def scarce(fleet: Fleet, worth: Worth, chance: random.Random) -> Worth:
+    """The same where some nodes' GPUs are dear, or whole nodes, or both, or neither."""
+    nodes, draws = len(fleet.names), np.random.default_rng(chance.randrange(99))
+    gpus = np.array([len(report.gpus) for report in fleet.reports()], np.int64)
+    factor = draws.choice([1.0, 1.07, 1.5, 3.6], nodes)
+    whole = Whole(gpus, draws.choice([0, 9000, 40_000], nodes), draws.choice([0.0, 0.31], nodes))
+    dear = Dear(chance.choice([None, factor]), chance.choice([None, whole]))
+    return worth._replace(dear=dear, known_losses={}, listed={})
+
+
 MANY = filled(3, 900)  # clusters of more than a block
 
 
@@ -81,7 +92,8 @@ MANY = filled(3, 900)  # clusters of more than a block
 def test_cards_in_c_have_the_bits_of_those_that_numpy_keeps(
     seed: int, need: PodSet, other: PodSet, sample: Sample, changes: int
 ) -> None:
-    fleet, worth, chance = filled(seed), worth_of(sample), random.Random(seed)
+    fleet, chance = filled(seed), random.Random(seed)
+    worth = scarce(fleet, worth_of(sample), chance)
     boards = ScoreCache(), ScoreCache(compiled=False)
     for asked_for in (need, other, need, need):
         suitable, kind = suitable_nodes(fleet, asked_for), kind_of(asked_for)
@@ -96,9 +108,12 @@ def test_cards_in_c_have_the_bits_of_those_that_numpy_keeps(
 
 @pytest.mark.parametrize("need", NEEDS)
 @pytest.mark.parametrize("sample", MIXES)
+@pytest.mark.parametrize("seed", range(4))  # of what is scarce
 @pytest.mark.parametrize("cpu_milli", [None, 1 << 51, 1 << 62, -(1 << 62)])
-def test_blocks_of_nodes_have_them_too(need: PodSet, sample: Sample, cpu_milli: int | None) -> None:
-    fleet, worth = MANY, worth_of(sample)
+def test_blocks_of_nodes_have_them_too(
+    need: PodSet, sample: Sample, cpu_milli: int | None, seed: int
+) -> None:
+    fleet, worth = MANY, scarce(MANY, worth_of(sample), random.Random(seed))
     before = fleet.arrays.cpu.copy()
     if cpu_milli is not None:
         fleet.arrays.cpu[300] = cpu_milli  # more than any node has: its block is scored one by one
@@ -153,13 +168,23 @@ def fleet_arrays(fleet: Fleet) -> dict[str, Any]:
 
 
 def asked(**other: Any) -> dict[str, Any]:
-    amounts: dict[str, Any] = {"cpu_milli": 1, "memory_mib": 1, "whole_gpus": 0}
+    amounts: dict[str, Any] = {"cpu_milli": 1, "memory_mib": 1, "gpu_count": 0}
     amounts |= {"takes": 0.5, "left_over": 0.5, "slope": 0.5, "offset": 0.5}
-    amounts |= {"a_cpu": 0.5, "short_of_cpu": 0.5}
+    amounts |= {"a_cpu": 0.5, "short_of_cpu": 0.5, "own": 0.5}
+    amounts |= {"dear": None, "whole_gpus": None, "whole_cpu": None, "whole_price": None}
     losses = np.zeros(WHOLE + 1)
     return {"nodes": np.ones(NODES, np.bool_), "gpus": None, "losses": losses} | amounts | other
 
 
+def whole_nodes(nodes: int) -> dict[str, Any]:
+    return {
+        "whole_gpus": np.full(nodes, 2),
+        "whole_cpu": np.full(nodes, 5000),
+        "whole_price": np.full(nodes, 0.5),
+    }
+
+
+DEAR = st.sampled_from([{}, {"dear": np.full(NODES, 1.25)}, whole_nodes(NODES)])
 ARRAYS = list(fleet_arrays(Fleet()))
 SPOILT: dict[str, Callable[[Any], Any]] = {
     "too short": lambda a: np.ascontiguousarray(a[:, :-1] if a.ndim == 2 else a[:-1]),
@@ -201,6 +226,9 @@ def test_a_fleet_of_wrong_arrays_is_refused(name: str, how: str) -> None:
         {"losses": np.zeros(WHOLE)},
         {"losses": np.zeros(WHOLE + 2)},
         {"losses": np.zeros(WHOLE + 1, np.float32)},
+        {"dear": np.ones(NODES, np.int64)},
+        {"whole_gpus": np.ones(NODES, np.int64)},
+        {"whole_gpus": np.ones(NODES), "whole_cpu": np.ones(NODES), "whole_price": np.ones(NODES)},
         {"cpu_milli": 1.5},
         {"takes": "1"},
         {"unknown": 1},
@@ -224,6 +252,8 @@ def test_an_ask_of_another_fleet_is_refused() -> None:
         {"nodes": np.ones(NODES - 1, np.bool_)},
         {"gpus": np.ones((NODES - 1, 8), np.bool_)},
         {"gpus": np.ones((NODES, 7), np.bool_)},
+        {"dear": np.ones(NODES + 1)},
+        whole_nodes(NODES - 1),
     ):
         with pytest.raises(ValueError, match="long, not"):
             cards.make(nodes, cards.Ask(**asked(**other)), *arrays)
@@ -298,7 +328,11 @@ def test_arrays_may_say_anything(told: dict[str, list[int]], data: st.DataObject
     card.best[:] = NOT_HERE
     gpus = data.draw(st.sampled_from([None, np.ones((NODES, 8), np.bool_)]))
     losses = data.draw(st.sampled_from([None, np.zeros(WHOLE + 1)]))
-    ask = cards.Ask(**asked(gpus=gpus, losses=losses, whole_gpus=data.draw(st.integers(-1, 2))))
+    ask = cards.Ask(
+        **asked(
+            gpus=gpus, losses=losses, gpu_count=data.draw(st.integers(-1, 2)), **data.draw(DEAR)
+        )
+    )
     nodes = cards.Nodes(**arrays)
     for _ in range(2):
         try:

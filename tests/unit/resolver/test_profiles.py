@@ -165,7 +165,8 @@ def test_data_draws_a_job_to_where_it_is_by_name_label_or_property() -> None:
     assert one_by_one(world, ranked("b", data=("region=eu", "zone=eu-1"))) == ["c3"]
     parts = {each.cluster: each.parts["locality"] for each in choice(world).ranking}
     assert parts == {"c1": 0.0, "c2": 50.0, "c3": 100.0}
-    assert one_by_one(world, ranked("c", data=("region=mars",))) == ["c1"]
+    # Nowhere: then it leaves the node whole that still is.
+    assert one_by_one(world, ranked("c", data=("region=mars",))) == ["c2"]
     repeats_itself(world)
 
 
@@ -212,7 +213,8 @@ def test_steady_avoids_the_cluster_that_gives_jobs_back() -> None:
         "unknown": 0.0,
     }
     assert world.decisions[-1][1].steadiness == {"flaky": 19.3548, "proven": 92.3077}
-    assert one_by_one(world, job("usual")) == ["flaky"]  # who does not ask is not told
+    assert one_by_one(world, job("usual")) == ["proven"]  # whose node is not whole any more
+    # Who does not ask is not told.
     assert world.decisions[-1][1].steadiness == {}
     repeats_itself(world)
 

@@ -14,7 +14,7 @@ from tests.support.deciding import TENANT, World
 
 
 def story() -> World:
-    """Four decisions: two jobs on the large cluster, two on the small one, which fit it better."""
+    """Four decisions: two jobs on the large cluster, two that leave the small one's node whole."""
     world = World()
     world.fact(profile("large"), alive("large"), node("large", gpus=8))
     world.fact(profile("small"), alive("small"), node("small", gpus=4))
@@ -113,17 +113,20 @@ def test_other_settings_show_who_would_have_gone_elsewhere_and_the_sums() -> Non
     assert report.different == 0  # nothing should have come out equal
     assert report.otherwise is not None
     otherwise = report.otherwise
-    assert otherwise.compared == Compared(decisions=4, same=3, would_differ=1)
-    assert otherwise.kinds == {"elsewhere": 1}
-    assert otherwise.first == (
-        Would(decision=4, tenant=TENANT, id="j3", was="small", would="large", how="elsewhere"),
+    assert otherwise.compared == Compared(decisions=4, same=2, would_differ=2)
+    assert otherwise.kinds == {"elsewhere": 2}
+    assert otherwise.first == tuple(
+        Would(
+            decision=n + 1, tenant=TENANT, id=f"j{n}", was="large", would="small", how="elsewhere"
+        )
+        for n in (2, 3)
     )
     assert otherwise.was == Figures(
-        placements=4, clusters={"large": 2, "small": 2}, mean_wait_s=0.5, longest_wait_s=0.5
+        placements=4, clusters={"large": 4}, mean_wait_s=0.5, longest_wait_s=0.5
     )
-    assert otherwise.would.clusters == {"large": 3, "small": 1}
+    assert otherwise.would.clusters == {"large": 2, "small": 2}
     assert report.first_difference is not None
-    assert report.first_difference.number == 4
+    assert report.first_difference.number == 3
 
 
 def test_a_setting_that_matters_to_nobody_changes_nothing_but_the_record() -> None:
@@ -161,7 +164,7 @@ def test_only_so_many_differences_are_listed_and_all_are_counted() -> None:
     world = story()
     report = replay(world.inputs(), "all", change=lambda p: replace(p, fit=0.0, room=1.0), first=0)
     assert report.otherwise is not None
-    assert (report.otherwise.first, report.otherwise.kinds) == ((), {"elsewhere": 1})
+    assert (report.otherwise.first, report.otherwise.kinds) == ((), {"elsewhere": 2})
 
 
 def test_decisions_of_another_engine_are_named_and_compared_and_never_failed() -> None:
@@ -224,3 +227,32 @@ def test_a_decision_whose_mix_was_told_in_one_that_is_gone_is_not_repeatable() -
     lost = len(inputs.decisions) - at
     assert (report.not_repeatable, report.different) == (lost, 0)
     assert report.why_not == "the mix of pods that it was scored for was told too long ago"
+
+
+def test_pressure_is_told_now_and_then_and_a_decision_is_repeated_with_what_was_told() -> None:
+    world = World()
+    world.fact(profile("c"), alive("c"))
+    for number in range(24):
+        world.fact(node("c", f"n{number:02}", gpus=4, model="T4" if number < 4 else "V100"))
+    for number in range(FIRST_SAMPLE + 17):
+        models = ("T4",) if number % 2 else ()
+        name = world.submit(job(f"j{number}", gpus=1, cpu_milli=500, gpu_models=models))
+        world.settle()
+        world.claim(name)
+        if number % 3:
+            world.succeed(name)
+    told = {d.number: d.pressure for _, d in world.decisions if d.pressure is not None}
+    assert 2 < len(told) < len(world.decisions)
+    newest = max(told)
+    assert [pool.price_milli > 500 for pool in told[newest].pools] == [True]
+    assert world.decisions[-1][1].pressed_by == newest
+    placed_on = {d.placements[0].pods[0].node for _, d in world.decisions[FIRST_SAMPLE + 2 :: 2]}
+    assert not placed_on & {f"n0{at}" for at in range(4)}  # who could go elsewhere did
+    report = replay(world.inputs(), "all")
+    assert (report.equal, report.decisions) == (len(world.decisions), len(world.decisions))
+    # Who begins when that decision is gone from the log cannot repeat those that went by it.
+    inputs = world.inputs()
+    without = forged(inputs, newest - 1, pressure=None, pressed_by=0)
+    after = replay(without, "all", last=len(inputs.decisions) - newest)
+    assert after.not_repeatable == len(inputs.decisions) - newest
+    assert after.why_not == "which nodes were scarce when it was made was told too long ago"

@@ -123,26 +123,41 @@ static void nodes_dealloc(PyObject *self)
 
 static PyObject *ask_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"nodes", "gpus",      "losses", "cpu_milli", "memory_mib", "whole_gpus", "takes",
-                            "left_over", "slope", "offset", "a_cpu",     "short_of_cpu", NULL};
-    static const Wanted wanted[ASKED] = {{"nodes", '?', 1}, {"gpus", '?', 2}, {"losses", 'd', 1}};
+    static char *names[] = {"nodes",     "gpus",       "losses",      "dear",      "whole_gpus",
+                            "whole_cpu", "whole_price", "cpu_milli",  "memory_mib", "gpu_count",
+                            "takes",     "left_over",  "slope",       "offset",    "a_cpu",
+                            "short_of_cpu", "own", NULL};
+    static const Wanted wanted[ASKED] = {{"nodes", '?', 1},     {"gpus", '?', 2},
+                                         {"losses", 'd', 1},    {"dear", 'd', 1},
+                                         {"whole_gpus", 'q', 1}, {"whole_cpu", 'q', 1},
+                                         {"whole_price", 'd', 1}};
     Ask *self = (Ask *)begin(type);
     PyObject *from[ASKED];
     if (!self)
         return NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOOLLLdddddd:Ask", names, &from[0], &from[1],
-                                     &from[2], &self->cpu_milli, &self->memory_mib, &self->whole_gpus,
-                                     &self->takes, &self->left_over, &self->slope, &self->offset,
-                                     &self->a_cpu, &self->short_of_cpu))
+    if (!PyArg_ParseTupleAndKeywords(
+            args, kwargs, "$OOOOOOOLLLddddddd:Ask", names, &from[0], &from[1], &from[2], &from[3],
+            &from[4], &from[5], &from[6], &self->cpu_milli, &self->memory_mib, &self->gpu_count,
+            &self->takes, &self->left_over, &self->slope, &self->offset, &self->a_cpu,
+            &self->short_of_cpu, &self->own))
         goto wrong;
     for (int i = 0; i < ASKED; i++)
         if ((i == FITTING || from[i] != Py_None) && hold(from[i], &self->held[i], wanted[i]) < 0)
             goto wrong;
     if (self->held[LOSSES].obj && !long_enough(&self->held[LOSSES], 0, WHOLE + 1, "losses"))
         goto wrong;
+    if (!self->held[INTACT_GPUS].obj != !self->held[INTACT_CPU].obj
+        || !self->held[INTACT_GPUS].obj != !self->held[INTACT_PRICE].obj) {
+        PyErr_SetString(PyExc_ValueError, "whole_gpus, whole_cpu and whole_price come together");
+        goto wrong;
+    }
     self->nodes = self->held[FITTING].buf;
     self->gpus = self->held[FITTING_GPUS].buf;
     self->losses = self->held[LOSSES].buf;
+    self->dear = self->held[DEAR].buf;
+    self->intact_gpus = self->held[INTACT_GPUS].buf;
+    self->intact_cpu = self->held[INTACT_CPU].buf;
+    self->intact_price = self->held[INTACT_PRICE].buf;
     return (PyObject *)self;
 wrong:
     Py_DECREF(self);
@@ -242,9 +257,11 @@ static int take_card(PyObject *module, PyObject *const *args, Scorecard *card)
     }
     const Nodes *n = (const Nodes *)args[0];
     const Ask *ask = (const Ask *)args[1];
-    if (!long_enough(&ask->held[FITTING], 0, n->count, "nodes")
-        || (ask->gpus && !long_enough(&ask->held[FITTING_GPUS], 0, n->count, "gpus"))
-        || (ask->gpus && !long_enough(&ask->held[FITTING_GPUS], 1, n->width, "gpus")))
+    static const char *names[ASKED] = {"nodes", "gpus", NULL, "dear", "whole_gpus", "whole_cpu", "whole_price"};
+    for (int i = 0; i < ASKED; i++)
+        if (names[i] && ask->held[i].obj && !long_enough(&ask->held[i], 0, n->count, names[i]))
+            return -1;
+    if (ask->gpus && !long_enough(&ask->held[FITTING_GPUS], 1, n->width, "gpus"))
         return -1;
     for (int i = 0; i < 3; i++)
         card->held[i].obj = NULL;

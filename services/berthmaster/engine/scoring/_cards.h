@@ -40,15 +40,18 @@ typedef struct {
 
 /* ---- Ask: what one pod asks for, and what that is worth by what was learned */
 
-enum { FITTING, FITTING_GPUS, LOSSES, ASKED };
+enum { FITTING, FITTING_GPUS, LOSSES, DEAR, INTACT_GPUS, INTACT_CPU, INTACT_PRICE, ASKED };
 
 typedef struct {
     PyObject_HEAD
     Py_buffer held[ASKED];
     const char *nodes, *gpus; /* that will do; no gpus: any */
     const double *losses;     /* by free milli, where a part of a GPU is asked for */
-    long long cpu_milli, memory_mib, whole_gpus;
-    double takes, left_over, slope, offset, a_cpu, short_of_cpu;
+    const double *dear;       /* times which a node's GPUs count; none: once everywhere */
+    const int64_t *intact_gpus, *intact_cpu; /* with which a node is whole; none: no matter */
+    const double *intact_price;              /* what it is worth then */
+    long long cpu_milli, memory_mib, gpu_count;
+    double takes, left_over, slope, offset, a_cpu, short_of_cpu, own;
 } Ask;
 
 /* ---- scores: _scores.c */

@@ -35,15 +35,20 @@ class Ask:
         nodes: NDArray[np.bool_],
         gpus: NDArray[np.bool_] | None,  # [N, G]
         losses: NDArray[np.float64] | None,
+        dear: NDArray[np.float64] | None,  # [N]
+        whole_gpus: NDArray[np.int64] | None,  # [N], and so the next two
+        whole_cpu: NDArray[np.int64] | None,
+        whole_price: NDArray[np.float64] | None,
         cpu_milli: int,
         memory_mib: int,
-        whole_gpus: int,
+        gpu_count: int,
         takes: float,
         left_over: float,
         slope: float,
         offset: float,
         a_cpu: float,
         short_of_cpu: float,
+        own: float,
     ) -> None: ...
 
 _Scores = NDArray[np.float32]

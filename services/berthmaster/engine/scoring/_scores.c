@@ -33,6 +33,14 @@ static int64_t whole_gpus(const Nodes *n, const Ask *ask, Py_ssize_t at)
     return found;
 }
 
+/* Whether a node is whole and would not be any more. */
+static inline int spoils(const Ask *ask, int64_t whole, int64_t cpu, int64_t of_gpus, int64_t of_cpu)
+{
+    int is_whole = (whole >= of_gpus) & (cpu >= of_cpu);
+    int breaks = ask->gpu_count ? of_gpus > ask->gpu_count : cpu - ask->cpu_milli < of_cpu;
+    return is_whole & breaks;
+}
+
 float score(const Nodes *n, const Ask *ask, Py_ssize_t at)
 {
     if (!ask->nodes[at] || !n->open[at] || n->cpu[at] < ask->cpu_milli
@@ -47,8 +55,8 @@ float score(const Nodes *n, const Ask *ask, Py_ssize_t at)
         if (best == ask->losses[WHOLE])
             best += ((double)n->whole[at] * ask->slope + ask->offset) * n->a_gpu[at];
         score = best + score;
-    } else if (ask->whole_gpus) {
-        if (whole_gpus(n, ask, at) < ask->whole_gpus)
+    } else if (ask->gpu_count) {
+        if (whole_gpus(n, ask, at) < ask->gpu_count)
             return NOT_HERE;
         score = ((double)n->whole[at] * ask->slope + ask->offset) * n->a_gpu[at] + score;
     }
@@ -58,6 +66,12 @@ float score(const Nodes *n, const Ask *ask, Py_ssize_t at)
         unserved += ask->short_of_cpu;
         score -= unserved > 0.0 ? unserved : 0.0;
     }
+    if (ask->dear)
+        score = score * ask->dear[at] - (ask->dear[at] - 1.0) * ask->own;
+    if (ask->intact_gpus)
+        score -= spoils(ask, n->whole[at], n->cpu[at], ask->intact_gpus[at], ask->intact_cpu[at])
+                     ? ask->intact_price[at]
+                     : 0.0;
     return (float)score;
 }
 
@@ -89,11 +103,18 @@ enum { NO_GPU, WHOLE_ONES, PART };
 
 /* As if every node had room and no parts of GPUs were free. Whether all amounts were small enough. */
 static inline int plain(const Nodes *n, const Ask *ask, Py_ssize_t first, Py_ssize_t count,
-                        const int wants, const int scarce, float *restrict out)
+                        const int wants, const int scarce, const int dear, const int keeps,
+                        float *restrict out)
 {
     const int64_t *restrict cpu = n->cpu + first, *restrict whole = n->whole + first;
     const int64_t *restrict milli = n->milli + first;
     const double *restrict a_gpu = n->a_gpu + first;
+    const double *restrict factor = dear ? ask->dear + first : a_gpu;
+    const int64_t *restrict of_gpus = keeps ? ask->intact_gpus + first : whole;
+    const int64_t *restrict of_cpu = keeps ? ask->intact_cpu + first : cpu;
+    const double *restrict price = keeps ? ask->intact_price + first : a_gpu;
+    const int64_t gpu_count = ask->gpu_count, cpu_milli = ask->cpu_milli;
+    const double own = ask->own;
     const double takes = ask->takes, left_over = ask->left_over, a_cpu = ask->a_cpu;
     const double slope = ask->slope, offset = ask->offset, short_of_cpu = ask->short_of_cpu;
     const double opening = wants == PART ? ask->losses[WHOLE] : 0.0;
@@ -114,23 +135,37 @@ static inline int plain(const Nodes *n, const Ask *ask, Py_ssize_t first, Py_ssi
             unserved += short_of_cpu;
             score -= unserved > 0.0 ? unserved : 0.0;
         }
+        if (dear)
+            score = score * factor[at] - (factor[at] - 1.0) * own;
+        if (keeps) {
+            int is_whole = (whole[at] >= of_gpus[at]) & (cpu[at] >= of_cpu[at]);
+            int breaks = wants == NO_GPU ? cpu[at] - cpu_milli < of_cpu[at] : of_gpus[at] > gpu_count;
+            score -= is_whole & breaks ? price[at] : 0.0;
+        }
         out[at] = (float)score;
     }
     return seen < 2 * (uint64_t)LARGE;
+}
+
+static inline int of_kind(const Nodes *n, const Ask *ask, Py_ssize_t first, Py_ssize_t count,
+                          const int scarce, const int dear, const int keeps, float *out)
+{
+    if (ask->losses)
+        return plain(n, ask, first, count, PART, scarce, dear, keeps, out);
+    if (ask->gpu_count)
+        return plain(n, ask, first, count, WHOLE_ONES, scarce, dear, keeps, out);
+    return plain(n, ask, first, count, NO_GPU, scarce, dear, keeps, out);
 }
 
 FOR_EACH_PROCESSOR
 static int block(const Nodes *n, const Ask *ask, Py_ssize_t first, Py_ssize_t count, float *out)
 {
     const int scarce = ask->a_cpu > 0.0;
-    if (ask->losses)
-        return scarce ? plain(n, ask, first, count, PART, 1, out)
-                      : plain(n, ask, first, count, PART, 0, out);
-    if (ask->whole_gpus)
-        return scarce ? plain(n, ask, first, count, WHOLE_ONES, 1, out)
-                      : plain(n, ask, first, count, WHOLE_ONES, 0, out);
-    return scarce ? plain(n, ask, first, count, NO_GPU, 1, out)
-                  : plain(n, ask, first, count, NO_GPU, 0, out);
+    if (ask->intact_gpus)
+        return ask->dear ? of_kind(n, ask, first, count, scarce, 1, 1, out)
+                         : of_kind(n, ask, first, count, scarce, 0, 1, out);
+    return ask->dear ? of_kind(n, ask, first, count, scarce, 1, 0, out)
+                     : of_kind(n, ask, first, count, scarce, 0, 0, out);
 }
 
 FOR_EACH_PROCESSOR
@@ -140,7 +175,7 @@ static void shut(const Nodes *n, const Ask *ask, Py_ssize_t first, Py_ssize_t co
     const int64_t *restrict whole = n->whole + first;
     const char *restrict open = n->open + first, *restrict nodes = ask->nodes + first;
     const int64_t cpu_milli = ask->cpu_milli, memory_mib = ask->memory_mib;
-    const int64_t gpus = ask->losses ? 1 : ask->whole_gpus ? ask->whole_gpus : INT64_MIN;
+    const int64_t gpus = ask->losses ? 1 : ask->gpu_count ? ask->gpu_count : INT64_MIN;
     for (Py_ssize_t at = 0; at < count; at++) {
         int fits = (nodes[at] != 0) & (open[at] != 0) & (cpu[at] >= cpu_milli)
                    & (memory[at] >= memory_mib) & (whole[at] >= gpus);

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 from berthmaster.engine.fleet.fleet import WHOLE, Fleet
 from berthmaster.engine.fleet.needs import Suitable, wants_fraction
-from berthmaster.engine.scoring.value import LEFT_OVER_A_GPU, NEVER_SCARCE, Worth, together
+from berthmaster.engine.scoring.value import (
+    LEFT_OVER_A_GPU,
+    NEVER_SCARCE,
+    Worth,
+    own_gpus,
+    together,
+)
 from berthmaster.messages.workload import PodSet
 
 if TYPE_CHECKING:
@@ -51,17 +57,23 @@ def ask_of(pods: PodSet, suitable: Suitable, worth: Worth) -> "cards.Ask | None"
     slope, offset = together(pods.gpus)
     scarce = worth.cpu_milli_a_gpu > NEVER_SCARCE
     a_cpu = 1.0 / worth.cpu_milli_a_gpu if scarce else 0.0
+    whole = worth.dear.whole
     return cards.Ask(
         nodes=suitable.nodes,
         gpus=suitable.gpus,
         losses=worth.losses(pods.gpu_milli) if fraction else None,
+        dear=worth.dear.factor,
+        whole_gpus=whole.gpus if whole is not None else None,
+        whole_cpu=whole.cpu if whole is not None else None,
+        whole_price=whole.price if whole is not None else None,
         cpu_milli=pods.cpu_milli,
         memory_mib=pods.memory_mib,
-        whole_gpus=0 if fraction else pods.gpus,
+        gpu_count=pods.gpus,
         takes=takes,
         left_over=LEFT_OVER_A_GPU,
         slope=slope,
         offset=offset,
         a_cpu=a_cpu,
         short_of_cpu=pods.cpu_milli * a_cpu - takes,
+        own=own_gpus(pods),
     )

@@ -23,7 +23,14 @@ from berthmaster.engine.fleet.fleet import WHOLE, Fleet
 from berthmaster.engine.fleet.links import pick
 from berthmaster.engine.fleet.needs import Suitable, wants_fraction
 from berthmaster.engine.scoring.mix import Sample, Sampled
+from berthmaster.engine.scoring.pressure import (
+    NOTHING_DEAR,
+    Dear,
+    Gauge,
+    Whole,
+)
 from berthmaster.engine.scoring.prices import hole_prices, hole_values
+from berthmaster.messages.placement import Pressure
 from berthmaster.messages.workload import PodSet
 
 NOT_HERE: Final = -np.inf
@@ -48,18 +55,19 @@ class Worth(NamedTuple):
 
     hole: NDArray[np.float64]  # [1001], by free milli
     cpu_milli_a_gpu: float  # what a free GPU needs to be of use; NEVER_SCARCE = nothing
+    dear: Dear  # which nodes are scarce
     known_losses: dict[int, NDArray[np.float64]]  # what ``losses`` gave, by milli taken
     listed: dict[int, list[float]]  # the same, for single GPUs
 
     def same(self, other: "Worth") -> bool:
         """Whether nothing scores otherwise by the other."""
         same_cpu = self.cpu_milli_a_gpu == other.cpu_milli_a_gpu
-        return same_cpu and np.array_equal(self.hole, other.hole)
+        return same_cpu and self.dear is other.dear and np.array_equal(self.hole, other.hole)
 
     def same_for(self, pods: PodSet, suitable: Suitable, other: "Worth") -> bool:
         """Whether pods of a set score the same by the other: those that share no GPU do as long as
         GPUs need the same CPU."""
-        if self.cpu_milli_a_gpu != other.cpu_milli_a_gpu:
+        if self.cpu_milli_a_gpu != other.cpu_milli_a_gpu or self.dear is not other.dear:
             return False
         if not wants_fraction(pods):
             return True
@@ -101,7 +109,7 @@ def worth_of(sample: Sample, fleet_cpu_a_gpu: float = ENDLESS) -> Worth:
     kappa = CPU_SHARE * _steady(WHOLE * cpu // gpus) if cpu else NEVER_SCARCE
     if gpus and WHOLE * all_cpu > SHORT_OF_CPU * fleet_cpu_a_gpu * gpus:
         kappa *= RICH_IN_CPU
-    return Worth(hole_values(hole_prices(shared)), kappa, {}, {})
+    return Worth(hole_values(hole_prices(shared)), kappa, NOTHING_DEAR, {}, {})
 
 
 def _steady(amount: int) -> int:
@@ -115,11 +123,12 @@ class Appraiser:
     so that nothing that was made with it need be made anew."""
 
     def __init__(self) -> None:
-        self._worth = worth_of(())
+        self._worth = self._priced = worth_of(())
         self._seen = (Sampled(), ENDLESS)
+        self.gauge = Gauge()
 
     def of(self, sampled: Sampled, fleet_cpu_a_gpu: float = ENDLESS) -> Worth:
-        """As of a sample, on a fleet with so much CPU milli for each GPU."""
+        """As of a sample, on a fleet with so much CPU milli for each GPU; nothing is scarce."""
         seen = sampled, fleet_cpu_a_gpu
         if seen != self._seen:
             worth = worth_of(sampled.sample, fleet_cpu_a_gpu)
@@ -127,6 +136,24 @@ class Appraiser:
                 self._worth = worth
             self._seen = seen
         return self._worth
+
+    def pressure(
+        self, fleet: Fleet, sampled: Sampled, fleet_cpu_a_gpu: float, before: Pressure
+    ) -> Pressure:
+        """Which nodes are scarce now. The fleet must be arranged."""
+        worth = self.of(sampled, fleet_cpu_a_gpu)
+        return self.gauge.made(fleet, sampled, before, worth.hole, worth.cpu_milli_a_gpu)
+
+    def under(
+        self, pressure: Pressure, fleet: Fleet, sampled: Sampled, fleet_cpu_a_gpu: float
+    ) -> Worth:
+        """What a mix teaches where these nodes are scarce; pressure of another sample counts for
+        nothing. The fleet must be arranged."""
+        plain = self.of(sampled, fleet_cpu_a_gpu)
+        dear = self.gauge.dear(fleet, sampled, pressure)
+        if self._priced.hole is not plain.hole or self._priced.dear is not dear:
+            self._priced = plain._replace(dear=dear, known_losses={}, listed={})
+        return self._priced
 
 
 def score_all(fleet: Fleet, pods: PodSet, suitable: Suitable, worth: Worth) -> NDArray[np.float32]:
@@ -176,6 +203,11 @@ def score_nodes(
         score -= np.maximum(unserved, 0.0)
     if suitable.pieces:
         score = score - _pieces_left(fleet, suitable, at) * LEFT_OVER_A_GPU
+    if worth.dear.factor is not None:
+        factor = worth.dear.factor[at]
+        score = score * factor - (factor - 1.0) * own_gpus(pods)
+    if worth.dear.whole is not None:
+        score = score - _whole_node_lost(fleet, pods, worth.dear.whole, at)
     np.copyto(score, NOT_HERE, where=~fits)
     return score.astype(np.float32)
 
@@ -187,6 +219,23 @@ def _pieces_left(fleet: Fleet, suitable: Suitable, at: At) -> Floats:
         if nodes is None:
             left = left + np.maximum(fleet.arrays.pieces[resource][at] - a_pod, 0)
     return left
+
+
+def _whole_node_lost(fleet: Fleet, pods: PodSet, whole: Whole, at: At) -> Floats:
+    """What a node is worth beyond its GPUs that is whole and would not be any more."""
+    gpus, cpu = whole.gpus[at], fleet.arrays.cpu[at]
+    is_whole = (fleet.arrays.whole[at] >= gpus) & (cpu >= whole.cpu[at])
+    if pods.gpus:
+        is_whole &= gpus > pods.gpus
+    else:
+        is_whole &= cpu - pods.cpu_milli < whole.cpu[at]
+    lost: Floats = np.where(is_whole, whole.price[at], 0.0)
+    return lost
+
+
+def own_gpus(pods: PodSet) -> float:
+    """The whole GPUs that a pod takes, which scores leave out: they are the same on every node."""
+    return 0.0 if wants_fraction(pods) else float(pods.gpus)
 
 
 def free_of_each_domain(fleet: Fleet, suitable: Suitable, at: At) -> NDArray[np.int64]:

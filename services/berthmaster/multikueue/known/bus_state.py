@@ -9,6 +9,7 @@ from typing import Final
 
 from berthmaster.engine.fleet.fleet import Holding
 from berthmaster.engine.fleet.pieces import pieces_held
+from berthmaster.engine.scoring.pressure import NO_PRESSURE, is_due
 from berthmaster.fleetview.snapshot import ClusterSnapshot
 from berthmaster.fleetview.view import FleetView
 from berthmaster.kueue.quota import queue_of
@@ -25,7 +26,7 @@ from berthmaster.messages.fleet import (
     NodeReport,
     QueueReport,
 )
-from berthmaster.messages.placement import HUB_CELL, Decision
+from berthmaster.messages.placement import HUB_CELL, Decision, Pressure
 from berthmaster.messages.workload import (
     Cancelled,
     Failed,
@@ -70,6 +71,7 @@ class BusState:
         self._news = 0  # rises with whatever clusters are seen by
         self._demoted: tuple[tuple[object, ...], dict[str, str]] | None = None
         self._snapshot: tuple[tuple[object, ...], ClusterSnapshot] | None = None
+        self._pressure, self._pressed_at = NO_PRESSURE, 0
 
     # The log
 
@@ -227,10 +229,21 @@ class BusState:
                 now_s,
                 view.mix.newest,
                 lambda: record.steadiness(now_s),
+                pressure=self._pressed(),
                 also=[cluster.name for cluster in view.clusters.known() if cluster.queues],
             )
             self._snapshot = key, made
         return self._snapshot[1]
+
+    def _pressed(self) -> Pressure:
+        """Which nodes are scarce, worked out anew when enough of the fleet has changed."""
+        view, fleet = self.view, self.view.fleet
+        fleet.arrange()
+        changes = fleet.touched.end - self._pressed_at
+        if is_due(self._pressure, view.mix.newest, abs(changes), len(fleet.names)):
+            self._pressed_at = fleet.touched.end
+            self._pressure = view.pressure(view.mix.newest, self._pressure)
+        return self._pressure
 
     def home_of(self, workload: Workload) -> str:
         """The id of the hub where it stands; "" = on none yet, or nobody knows."""

@@ -138,6 +138,8 @@ class Draft:
             reserved=len(self.reserves.kept),
             mix=told_as(sampled) if sampled != know.told_mix else None,
             mix_pods=sampled.pods,
+            pressure=self.cycle.snapshot.pressure if know.presses else None,
+            pressed_by=self.number if know.presses else know.told_pressure.by,
             steadiness=self.steadiness,
             outlook=outlook,
             expected=expected,

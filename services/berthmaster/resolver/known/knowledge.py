@@ -6,6 +6,7 @@ never decides anything by itself: a state that is restored or folded anew decide
 """
 
 from collections import Counter
+from typing import NamedTuple
 
 import msgspec
 
@@ -15,6 +16,7 @@ from berthmaster.engine.queueing.due_order import DueOrder
 from berthmaster.engine.queueing.expectations import Expectations, Learned
 from berthmaster.engine.queueing.queues import GPU
 from berthmaster.engine.scoring.mix import Sampled, sampled_from
+from berthmaster.engine.scoring.pressure import NO_PRESSURE, is_due
 from berthmaster.fleetview.snapshot import ClusterSnapshot
 from berthmaster.fleetview.view import FleetView
 from berthmaster.lifecycle.chain import Chain
@@ -26,6 +28,7 @@ from berthmaster.messages.placement import (
     Decision,
     Expected,
     PodBinding,
+    Pressure,
     Reservation,
     ToldOutlook,
 )
@@ -50,9 +53,19 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     follows here, as that follows from more than the log keeps."""
 
     mix: Sampled
+    pressure: Pressure
+    presses: bool  # it told the pressure
     steadiness: dict[str, float] | None = None  # None: it did not count
     outlook: ToldOutlook | None = None
     expected: tuple[Expected, ...] = ()
+
+
+class Told(NamedTuple):
+    """Which nodes are scarce, by the newest decision that told any."""
+
+    pressure: Pressure = NO_PRESSURE
+    by: int = 0  # its number
+    placed: int = 0  # pods by it and since
 
 
 class Knowledge:
@@ -68,6 +81,7 @@ class Knowledge:
         self.suspended: frozenset[Key] = frozenset()  # see lifecycle.refusals
         self.reservations: dict[Key, Reservation] = {}  # told by the newest decision that told any
         self.told_mix = Sampled()  # by the newest decision that told any
+        self.told_pressure = Told()
         self.expectations = Expectations()
         self.given: Given | None = None
         self.fleet = Fleet()
@@ -143,10 +157,29 @@ class Knowledge:
         self.expectations = Expectations(learned)
         self.derived.due_order = DueOrder(self.expectations)
 
-    def repeat(self, decision: Decision, mix: Sampled) -> None:
-        """A decision is to be repeated: with what it told that it was made with."""
+    @property
+    def presses(self) -> bool:
+        """Whether it is worked out anew which nodes are scarce: a decision has to tell it then."""
+        if self.given is not None:
+            return self.given.presses
+        self.fleet.arrange()
+        told = self.told_pressure
+        return is_due(told.pressure, self.sampled(), told.placed, len(self.fleet.names))
+
+    def _pressure(self) -> Pressure:
+        if self.given is not None:
+            return self.given.pressure
+        told = self.told_pressure.pressure
+        return self.view.pressure(self.sampled(), told) if self.presses else told
+
+    def repeat(self, decision: Decision) -> None:
+        """A decision is to be repeated: with what it told that it was made with, or what those
+        before it did."""
+        mix, pressure = decision.mix, decision.pressure
         self.given = Given(
-            mix=mix,
+            mix=self.told_mix if mix is None else sampled_from(mix),
+            pressure=self.told_pressure.pressure if pressure is None else pressure,
+            presses=pressure is not None,
             steadiness=decision.steadiness or None,
             outlook=decision.outlook,
             expected=decision.expected,
@@ -157,7 +190,13 @@ class Knowledge:
     def snapshot(self, policy: Policy, now_s: float, *, renew: bool) -> ClusterSnapshot:
         """All clusters as of now, and what is derived brought up to date. ``renew``: guesses of how
         long jobs take as well, which is for whoever decides."""
-        snapshot = self.view.snapshot(policy, now_s, self.sampled(), lambda: self.steadiness(now_s))
+        snapshot = self.view.snapshot(
+            policy,
+            now_s,
+            self.sampled(),
+            lambda: self.steadiness(now_s),
+            pressure=self._pressure(),
+        )
         saw = self.workloads_sequence, self.view.fleet_sequence, self.view.control_sequence
         given = self.given.outlook if self.given is not None else None
         self.derived.refresh(snapshot.open, policy.order, saw, given, renew=renew)
@@ -169,6 +208,13 @@ class Knowledge:
         if order.seen is not None and given is not None and given.outlook is not None:
             return given.outlook, given.expected
         return order.tells()
+
+    def _press(self, decision: Decision) -> None:
+        told = self.told_pressure
+        if decision.pressure is not None:
+            told = Told(decision.pressure, decision.number)
+        placed = sum(len(choice.pods) for choice in decision.placements)
+        self.told_pressure = told._replace(placed=told.placed + placed)
 
     def _begins_here(self, name: Key, event: WorkloadEvent) -> bool:
         """Whether an event of an unknown workload makes it known: its first, if it is for us."""
@@ -221,6 +267,7 @@ class Knowledge:
                 self.reservations = told
             if decision.mix is not None:
                 self.told_mix = sampled_from(decision.mix)
+            self._press(decision)
             if decision.outlook is not None:
                 on_told = self.derived.due_order.told
                 self.expectations.take_told(decision, self.open, on_told)

@@ -8,7 +8,7 @@ from berthmaster.engine.scoring.track_record import TrackRecord, TrackRecordStat
 from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.placement import Reservation
-from berthmaster.resolver.known.knowledge import Knowledge
+from berthmaster.resolver.known.knowledge import Knowledge, Told
 
 
 class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v7"):
@@ -21,6 +21,7 @@ class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v7"):
     open: list[Workload]
     mix: MixState
     told_mix: Sampled
+    told_pressure: Told = Told()
     learned: Learned
     track_record: TrackRecordState
     frozen: dict[Key, str]
@@ -42,6 +43,7 @@ def snapshot_of(know: Knowledge) -> Snapshot:
         ],
         mix=know.view.mix.state(),
         told_mix=know.told_mix,
+        told_pressure=know.told_pressure,
         learned=know.expectations.learned(know.open),
         track_record=know.view.track_record.state(),
         frozen=dict(know.frozen),
@@ -60,6 +62,7 @@ def restore(know: Knowledge, snapshot: Snapshot) -> None:
     know.chain.sequence = snapshot.chain_sequence
     know.view.mix = Mix(snapshot.mix)
     know.told_mix = snapshot.told_mix
+    know.told_pressure = snapshot.told_pressure
     know.expect(snapshot.learned)
     know.view.track_record = TrackRecord(snapshot.track_record)
     know.frozen = dict(snapshot.frozen)

@@ -1,0 +1,234 @@
+"""Pressure: which nodes' room is dear, since there are pods that can go nowhere else.
+
+Nodes that the same pods accept are a pool, whatever makes them so: a GPU model, a MIG profile, a
+label, a taint. What was asked for by those that accept the same pools is spread over the room that
+these have left. A pool's density is what falls on it so, against what of all falls on all room. Its
+price rises with that, and a GPU there counts 1 + price: who could go elsewhere does, until that
+costs more than it saves.
+
+**An example.** 100 GPUs are free, 80 of them G2 and 20 T4. Of 10 GPUs asked for, 6 may be any and 4
+must be T4. The 6 spread over 100 are 0.06 a GPU; the 4 over 20 are 0.2. T4 has 0.26, G2 0.06, all
+together 0.1: densities of 2.6 and 0.6. The prices are 0.6 x (2.6 - 0.7) = 1.14, and 0. A pod of one
+GPU that accepts any goes to T4 only where G2 would cost it 1.14 GPUs more, in fragments or in GPUs
+left without CPU.
+
+Whole nodes: one with all its GPUs free, and CPU for a pod that wants them all, has a price beside
+those of its GPUs, the higher the fewer such nodes are left. So on a small fleet that is nearly idle
+small pods stand together, and the one that wants a whole node finds one, seen before or not.
+
+Rules of this file:
+
+- Prices follow from the sample and from what is free, which changes with every placement. They are
+  worked out now and then (``is_due``), kept unless they move, and told by decisions: whoever
+  repeats one goes by what it told.
+- Only what can be told counts: thousandths, and the same for all nodes of a pool.
+"""
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berthmaster.engine.fleet.fleet import Fleet
+from berthmaster.engine.fleet.needs import suitable_nodes
+from berthmaster.engine.scoring.mix import Sample, Sampled, accepting
+from berthmaster.messages.placement import PressedPool, Pressure, WholeNodes
+
+FREE_OF_PRICE: Final = 0.7  # density up to which room costs nothing beyond itself
+A_DENSITY: Final = 0.6  # price for each time the usual density beyond that
+DENSEST: Final = 5.0  # beyond which it is no dearer
+WASTED: Final = 0.02  # of a pool's GPUs: fragments that nobody will fill
+LAST_WHOLE: Final = 0.5  # price of a whole node, by its GPUs, if it is the last one
+MOST_CPU_A_GPU: Final = 1 << 32  # that is believed
+WIDE: Final = 2  # GPUs of a pod from which on it tells what whole nodes must have
+USUAL_CPU_A_GPU: Final = 8000  # milli, of pods that want all GPUs of a node, while none was seen
+MOST_CPU_PERCENT: Final = 67  # of a node's: with so much it counts as whole, whatever pods bring
+MOVES_MILLI: Final = 50  # a price that moved by so much counts
+_STEP_MILLI: Final = 10
+_SELDOM: Final = 12  # worked out when a pod was placed for each so many nodes …
+_SOONEST: Final = 2  # … but at least so many
+
+NO_PRESSURE: Final = Pressure()
+
+
+class Whole(NamedTuple):
+    """When a node counts as whole, and what it is worth then."""
+
+    gpus: NDArray[np.int64]  # [N], wholly free
+    cpu: NDArray[np.int64]  # [N], milli free
+    price: NDArray[np.float64]  # [N], in GPUs
+
+
+class Dear(NamedTuple):
+    """What pressure comes to, node by node."""
+
+    factor: NDArray[np.float64] | None  # [N], times which its GPUs count; None = once everywhere
+    whole: Whole | None
+
+
+NOTHING_DEAR: Final = Dear(None, None)
+
+
+class Pools:
+    """The nodes of a fleet as one sample of pods tells them apart."""
+
+    def __init__(self, fleet: Fleet, sampled: Sampled) -> None:
+        self.layout = fleet.layout
+        self.sampled = sampled
+        number = np.zeros(len(fleet.names), np.int64)
+        for at, (accepts, _) in enumerate(sampled.wants):
+            number |= suitable_nodes(fleet, accepting(accepts)).nodes.astype(np.int64) << at
+        bits, self.of_node = np.unique(number, return_inverse=True)
+        everywhere = range(len(sampled.wants))
+        self.wanted_by = [tuple(at for at in everywhere if bit >> at & 1) for bit in bits.tolist()]
+        gpus = [len(report.gpus) for report in fleet.reports()]
+        a_gpu = wide_cpu_a_gpu(sampled.sample)
+        cpu = [
+            min(len(report.gpus) * a_gpu, report.allocatable.cpu_milli * MOST_CPU_PERCENT // 100)
+            for report in fleet.reports()
+        ]
+        self.gpus: NDArray[np.int64] = np.array(gpus, np.int64)
+        self.whole_cpu: NDArray[np.int64] = np.array(cpu, np.int64)
+
+    def prices(self, room: NDArray[np.float64]) -> list[float]:
+        """Of each pool. ``room``: [N], GPUs that are of use."""
+        left = np.bincount(self.of_node, room, len(self.wanted_by))
+        accepts = [
+            [pool for pool, wanted in enumerate(self.wanted_by) if at in wanted]
+            for at in range(len(self.sampled.wants))
+        ]
+        density = [0.0] * len(self.wanted_by)
+        asked = 0.0
+        for pools, (_, milli) in zip(accepts, self.sampled.wants, strict=True):
+            there = sum(float(left[pool]) for pool in pools)
+            if there > 0.0:
+                asked += milli
+                for pool in pools:
+                    density[pool] += milli / there
+        usual = asked / max(float(left.sum()), 1.0)
+        if not usual:
+            return density
+        beyond = [min(each / usual - FREE_OF_PRICE, DENSEST) for each in density]
+        wanted = [each for each, by in zip(beyond, self.wanted_by, strict=True) if by]
+        least = max(min(wanted), 0.0)  # what is the same everywhere tells nothing
+        return [A_DENSITY * max(each - least, 0.0) for each in beyond]
+
+    def whole(self, fleet: Fleet) -> NDArray[np.bool_]:
+        """Of each node, whether it is whole."""
+        there = fleet.arrays.open & (self.gpus >= WIDE) & (fleet.arrays.whole >= self.gpus)
+        whole: NDArray[np.bool_] = there & (fleet.arrays.cpu >= self.whole_cpu)
+        return whole
+
+
+def wide_cpu_a_gpu(sample: Sample) -> int:
+    """CPU milli that pods of several GPUs bring with each."""
+    cpu = gpus = 0
+    for kind, count in sample:
+        if kind.gpus >= WIDE:
+            cpu += count * kind.cpu_milli
+            gpus += count * kind.gpus
+    return min(cpu // gpus, MOST_CPU_A_GPU) if gpus else USUAL_CPU_A_GPU
+
+
+class Gauge:
+    """Works the pressure out, and keeps what that takes: pools, and what it comes to by node."""
+
+    def __init__(self) -> None:
+        self._pools: Pools | None = None
+        self._made: tuple[object, Pressure] | None = None
+        self._dear: tuple[int, Pressure, Dear] | None = None
+
+    def pools(self, fleet: Fleet, sampled: Sampled) -> Pools:
+        """Those of a fleet and a sample. The fleet must be arranged."""
+        pools = self._pools
+        if pools is None or pools.layout != fleet.layout or pools.sampled != sampled:
+            pools = self._pools = Pools(fleet, sampled)
+        return pools
+
+    def made(
+        self,
+        fleet: Fleet,
+        sampled: Sampled,
+        before: Pressure,
+        hole: NDArray[np.float64],
+        cpu_milli_a_gpu: float,
+    ) -> Pressure:
+        """As the fleet stands now; ``before`` if no price has moved by enough since. ``hole``,
+        ``cpu_milli_a_gpu``: as in ``Worth``."""
+        seen = fleet.layout, fleet.touched.end, sampled, before
+        if self._made is None or self._made[0] != seen:
+            pools = self.pools(fleet, sampled)
+            made = pressure_of(fleet, pools, useful_room(fleet, hole, cpu_milli_a_gpu))
+            keeps = before.pods == made.pods and not _moved(before, made)
+            self._made = seen, before if keeps else made
+        return self._made[1]
+
+    def dear(self, fleet: Fleet, sampled: Sampled, pressure: Pressure) -> Dear:
+        """What it comes to on the nodes as they are laid out now."""
+        if pressure.pods != sampled.pods or not (pressure.pools or pressure.whole):
+            return NOTHING_DEAR
+        known = self._dear
+        if known is None or known[:2] != (fleet.layout, pressure):
+            made = dear_of(self.pools(fleet, sampled), pressure)
+            known = self._dear = fleet.layout, pressure, made
+        return known[2]
+
+
+def is_due(pressure: Pressure, sampled: Sampled, placed: int, nodes: int) -> bool:
+    """Whether it is time to work it out anew. ``placed``: pods since it was last."""
+    return pressure.pods != sampled.pods or placed >= max(_SOONEST, nodes // _SELDOM)
+
+
+def useful_room(
+    fleet: Fleet, hole: NDArray[np.float64], cpu_milli_a_gpu: float
+) -> NDArray[np.float64]:
+    """Of each node, what its free GPUs are worth to the pods that come: less what is a fragment,
+    has no CPU, or will be either."""
+    arrays = fleet.arrays
+    room = hole.take(arrays.gpu.T, mode="clip").sum(axis=0)
+    if cpu_milli_a_gpu > 0.0:
+        served = arrays.cpu * (1.0 / cpu_milli_a_gpu)
+        room -= np.maximum(arrays.milli * 1e-3 - served, 0.0)
+    room -= arrays.capacity_milli * (1e-3 * WASTED)
+    useful: NDArray[np.float64] = np.where(arrays.open, np.maximum(room, 0.0), 0.0)
+    return useful
+
+
+def pressure_of(fleet: Fleet, pools: Pools, room: NDArray[np.float64]) -> Pressure:
+    """As the fleet stands now."""
+    prices = zip(pools.wanted_by, map(_milli, pools.prices(room)), strict=True)
+    pressed = [PressedPool(wanted_by=by, price_milli=milli) for by, milli in prices if milli and by]
+    counts = np.bincount(pools.gpus[pools.whole(fleet)]).tolist()
+    whole = [
+        WholeNodes(gpus=gpus, price_milli=_milli(gpus * LAST_WHOLE / count))
+        for gpus, count in enumerate(counts)
+        if count
+    ]
+    return Pressure(pods=pools.sampled.pods, pools=tuple(pressed), whole=tuple(whole))
+
+
+def _milli(price: float) -> int:
+    return int(price * (1000 / _STEP_MILLI) + 0.5) * _STEP_MILLI
+
+
+def _moved(before: Pressure, after: Pressure) -> bool:
+    """Whether a price is so much another that it counts."""
+    was: dict[object, int] = {pool.wanted_by: pool.price_milli for pool in before.pools}
+    now: dict[object, int] = {pool.wanted_by: pool.price_milli for pool in after.pools}
+    was |= {nodes.gpus: nodes.price_milli for nodes in before.whole}
+    now |= {nodes.gpus: nodes.price_milli for nodes in after.whole}
+    return any(abs(was.get(key, 0) - now.get(key, 0)) >= MOVES_MILLI for key in was | now)
+
+
+def dear_of(pools: Pools, pressure: Pressure) -> Dear:
+    """Node by node."""
+    known = {pool.wanted_by: pool.price_milli for pool in pressure.pools}
+    factors = np.array([1.0 + known.get(by, 0) * 1e-3 for by in pools.wanted_by], np.float64)
+    prices = np.zeros(int(pools.gpus.max(initial=0)) + 1)
+    for nodes in pressure.whole:
+        if nodes.gpus < len(prices):
+            prices[nodes.gpus] = nodes.price_milli * 1e-3
+    return Dear(
+        factors[pools.of_node] if known else None,
+        Whole(pools.gpus, pools.whole_cpu, prices[pools.gpus]) if prices.any() else None,
+    )

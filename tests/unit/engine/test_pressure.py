@@ -1,0 +1,188 @@
+"""Pressure: what of a fleet is scarce, told by what some pods cannot do without."""
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from berthmaster.engine.fleet.fleet import WHOLE, Fleet, Holding
+from berthmaster.engine.fleet.needs import suitable_nodes
+from berthmaster.engine.scoring.mix import Mix, accepted, accepting, sampled_from, told_as
+from berthmaster.engine.scoring.pressure import (
+    MOVES_MILLI,
+    NO_PRESSURE,
+    NOTHING_DEAR,
+    Gauge,
+    Pools,
+    is_due,
+)
+from berthmaster.engine.scoring.value import Appraiser, score_all, worth_of
+from berthmaster.messages.fleet import Share
+from berthmaster.messages.placement import PressedPool, Pressure, WholeNodes
+from berthmaster.messages.workload import PodSet
+from tests.support.builders import node, pod_set
+
+ANY = pod_set(gpus=1, cpu_milli=0)
+T4 = pod_set(gpus=1, cpu_milli=0, gpu_models=("T4",))
+PLAIN = worth_of(())
+NOWHERE_SCARCE = PLAIN.hole, 0.0
+
+
+def fleet_of(*nodes: tuple[str, int, str]) -> Fleet:
+    """Name, GPUs and model of each."""
+    fleet = Fleet()
+    for name, gpus, model in nodes:
+        fleet.put_node(node("c", name, gpus=gpus, model=model, cpu_milli=96_000))
+    fleet.arrange()
+    return fleet
+
+
+def takes(name: str, gpus: tuple[int, ...], cpu_milli: int = 0) -> Holding:
+    return Holding("c", name, cpu_milli, 0, WHOLE, gpus)
+
+
+def learned(*arrivals: tuple[PodSet, int]) -> Mix:
+    mix = Mix()
+    for pods, times in arrivals:
+        mix.add(replace(pods, count=times))
+    return mix
+
+
+def priced(fleet: Fleet, mix: Mix, before: Pressure = NO_PRESSURE) -> Pressure:
+    return Gauge().made(fleet, mix.newest, before, *NOWHERE_SCARCE)
+
+
+def test_who_could_go_elsewhere_leaves_a_scarce_model_until_that_costs_more_than_it_saves() -> None:
+    # The example of pressure.py: 80 GPUs of G2, 20 of T4; 6 of 10 accept any, 4 T4 alone.
+    nodes = [(f"g{n}", 8, "G2") for n in range(10)] + [(f"t{n}", 2, "T4") for n in range(10)]
+    fleet, mix = fleet_of(*nodes), learned((ANY, 60), (T4, 40))
+    made = priced(fleet, mix)
+    [t4] = made.pools  # G2 costs nothing beyond itself
+    assert len(t4.wanted_by) == 2
+    assert t4.price_milli == 1140
+    # One GPU of T4 is as dear to those who name it as to all others: they have no choice.
+    dear = Gauge().dear(fleet, mix.newest, made)._replace(whole=None)
+    worth = PLAIN._replace(dear=dear)
+    for need, first in ((ANY, "g0"), (T4, "t0")):
+        scores = score_all(fleet, need, suitable_nodes(fleet, need), worth)
+        assert fleet.names[int(scores.argmax())][1] == first
+    # Where G2 has room for it only at the price of a fragment that costs less, it stays there …
+    scores = score_all(fleet, ANY, suitable_nodes(fleet, ANY), worth)
+    assert scores[0] - scores[-1] == pytest.approx(1.14, abs=0.05)
+    # … and as T4 is used up by others, its price rises; as G2 is, both come closer.
+    fleet.charge([takes(f"t{n}", (0,)) for n in range(10)], +1)
+    assert priced(fleet, mix).pools[0].price_milli > 2000
+    fleet.charge([takes(f"g{n}", tuple(range(8))) for n in range(8)], +1)
+    assert priced(fleet, mix).pools[0].price_milli < 1140
+
+
+def test_nothing_is_dear_where_all_pods_accept_the_same_or_nothing_was_learned() -> None:
+    fleet = fleet_of(("a", 8, "G2"), ("b", 8, "T4"))
+    assert priced(fleet, learned((ANY, 50))).pools == ()
+    assert priced(fleet, Mix()).pools == ()
+    assert priced(Fleet(), learned((T4, 50))) == Pressure(pods=50)
+
+
+@pytest.mark.parametrize(
+    "need",
+    [
+        pod_set(gpus=1, node_labels={"zone": "a"}),
+        pod_set(gpu_milli=100, gpus=1, mig_profile="1g.10gb"),
+        pod_set(gpus=1, gpu_memory_mib=60_000),
+    ],
+)
+def test_whatever_some_pods_cannot_do_without_makes_a_pool(need: PodSet) -> None:
+    fleet = Fleet()
+    for at in range(6):
+        fleet.put_node(node("c", f"n{at}", gpus=4, memory_mib=16_384))
+    rare = node("c", "rare", gpus=4, labels={"zone": "a"}, memory_mib=81_920)
+    share = Share(
+        resource="nvidia.com/mig-1g.10gb", kind="mig", milli=142, memory_mib=10_240, count=4
+    )
+    if need.mig_profile:
+        rare = replace(rare, shares=(share,))
+    fleet.put_node(rare)
+    fleet.arrange()
+    mix = learned((ANY, 30), (need, 300))
+    pools = Pools(fleet, mix.newest)
+    prices = dict(zip(pools.wanted_by, pools.prices(np.full(7, 4.0)), strict=True))
+    dearest = max(prices, key=lambda by: prices[by])
+    assert len(dearest) >= 1
+    assert prices[dearest] > 0.5
+    assert [
+        fleet.names[at][1] for at in np.flatnonzero(pools.of_node == pools.wanted_by.index(dearest))
+    ] == ["rare"]
+
+
+def test_prices_stay_until_one_of_them_moves_by_enough() -> None:
+    nodes = [(f"g{n}", 8, "G2") for n in range(40)] + [(f"t{n}", 2, "T4") for n in range(40)]
+    fleet, mix = fleet_of(*nodes), learned((ANY, 60), (T4, 40))
+    first = priced(fleet, mix)
+    fleet.charge([takes("g0", (0,))], +1)
+    assert priced(fleet, mix, first) is first
+    fleet.charge([takes(f"t{n}", (0,)) for n in range(20)], +1)
+    moved = priced(fleet, mix, first)
+    assert moved.pools[0].price_milli - first.pools[0].price_milli >= MOVES_MILLI
+
+
+def test_it_is_worked_out_anew_with_each_sample_and_after_so_many_pods() -> None:
+    sampled = learned((ANY, 40)).newest
+    of_it = Pressure(pods=sampled.pods)
+    assert is_due(NO_PRESSURE, sampled, 0, 1200)
+    assert not is_due(of_it, sampled, 99, 1200)
+    assert is_due(of_it, sampled, 100, 1200)
+    assert not is_due(of_it, sampled, 1, 3)
+    assert is_due(of_it, sampled, 2, 3)
+
+
+def test_the_fewer_whole_nodes_are_left_the_dearer_they_are_and_cpu_counts() -> None:
+    fleet = fleet_of(*((f"n{at}", 8, "G2") for at in range(4)), ("single", 1, "G2"))
+    mix = learned((pod_set(gpus=8, cpu_milli=64_000), 40))
+    assert priced(fleet, mix).whole == (WholeNodes(gpus=8, price_milli=1000),)
+    fleet.charge([takes("n0", (3,)), takes("n1", (), 40_000)], +1)  # 56 CPUs: not for eight GPUs
+    made = priced(fleet, mix)
+    assert made.whole == (WholeNodes(gpus=8, price_milli=2000),)
+    worth = PLAIN._replace(dear=Gauge().dear(fleet, mix.newest, made))
+
+    def costs(need: PodSet) -> list[float]:
+        scores = score_all(fleet, need, suitable_nodes(fleet, need), worth)
+        plain = score_all(fleet, need, suitable_nodes(fleet, need), PLAIN)
+        return [round(float(p - s), 4) for p, s in zip(plain, scores, strict=True)]
+
+    assert costs(pod_set(gpus=1, cpu_milli=1000)) == [0.0, 0.0, 2.0, 2.0, 0.0]
+    assert costs(pod_set(gpus=0, cpu_milli=32_000)) == [0.0, 0.0, 0.0, 0.0, 0.0]  # 64 are left
+    assert costs(pod_set(gpus=0, cpu_milli=33_000)) == [0.0, 0.0, 2.0, 2.0, 0.0]
+    scores = score_all(fleet, (eight := pod_set(gpus=8)), suitable_nodes(fleet, eight), worth)
+    assert scores[2] == score_all(fleet, eight, suitable_nodes(fleet, eight), PLAIN)[2]  # its own
+
+
+def test_pressure_of_another_sample_or_of_none_counts_for_nothing() -> None:
+    fleet, mix = fleet_of(("a", 8, "G2"), ("b", 8, "T4")), learned((ANY, 30), (T4, 60))
+    gauge, made = Gauge(), priced(fleet, mix)
+    assert gauge.dear(fleet, mix.newest, made) is not NOTHING_DEAR
+    later = learned((ANY, 30), (T4, 600)).newest
+    assert gauge.dear(fleet, later, made) is NOTHING_DEAR
+    assert gauge.dear(fleet, mix.newest, NO_PRESSURE) is NOTHING_DEAR
+
+
+def test_what_was_told_comes_to_the_same_on_a_fleet_that_is_laid_out_anew() -> None:
+    fleet, mix = fleet_of(("a", 8, "G2"), ("b", 8, "T4")), learned((ANY, 30), (T4, 60))
+    appraiser, made = Appraiser(), priced(fleet, mix)
+    worth = appraiser.under(made, fleet, mix.newest, 12_000.0)
+    assert appraiser.under(made, fleet, mix.newest, 12_000.0) is worth
+    assert sampled_from(told_as(mix.newest)) == mix.newest
+    fleet.put_node(node("c", "aa", gpus=8, model="T4"))
+    fleet.put_node(node("c", "odd", gpus=0, model=""))
+    fleet.arrange()
+    factor = appraiser.under(made, fleet, mix.newest, 12_000.0).dear.factor
+    assert factor is not None
+    [price] = [pool.price_milli for pool in made.pools if pool != PressedPool(price_milli=0)]
+    assert factor.tolist() == [1.0, 1 + price * 1e-3, 1 + price * 1e-3, 1.0]
+
+
+def test_what_pods_accept_leaves_out_how_much_they_take() -> None:
+    one = pod_set(gpus=2, cpu_milli=3000, gpu_models=("V100", "T4"), count=3)
+    other = pod_set(gpus=1, memory_mib=9000, gpu_models=("T4", "V100"), name="other")
+    assert accepted(one) == accepted(other)
+    assert accepted(one) != accepted(T4)
+    assert accepted(pod_set(gpu_milli=300, gpus=1)) == accepted(pod_set(gpu_milli=500, gpus=1))
+    assert accepted(accepting(accepted(one))) == accepted(one)
