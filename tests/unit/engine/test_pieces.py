@@ -53,7 +53,8 @@ def fleet_of(*reports: NodeReport) -> Fleet:
 
 def room(fleet: Fleet, **fields: Any) -> list[int]:
     pods = PodSet(**fields)
-    return room_of(fleet, pods, suitable_nodes(fleet, pods), slice(None)).tolist()
+    found: list[int] = room_of(fleet, pods, suitable_nodes(fleet, pods), slice(None)).tolist()
+    return found
 
 
 def why_not(fleet: Fleet, **fields: Any) -> str:

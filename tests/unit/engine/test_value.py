@@ -11,6 +11,7 @@ from berthmaster.engine.fitting.fit import NOT_HERE as NO_ROOM
 from berthmaster.engine.fitting.fit import tightness
 from berthmaster.engine.fleet.fleet import Fleet
 from berthmaster.engine.fleet.needs import suitable_nodes
+from berthmaster.engine.fleet.pieces import foreign_pieces, pieces_of, pieces_on
 from berthmaster.engine.fleet.shares import Part, enough, takes_milli
 from berthmaster.engine.scoring.mix import Mix, PodType, Sample
 from berthmaster.engine.scoring.value import (
@@ -47,7 +48,8 @@ def value(worth: Worth, free: list[int], cpu_milli: int) -> float:
 
 
 def slow_score(report: NodeReport, need: PodSet, worth: Worth, gpus: tuple[int, ...]) -> float:
-    """V after less V before, of a pod that fits and takes these GPUs."""
+    """V after less V before, of a pod that fits and takes these GPUs; less what its other pieces
+    leave."""
     devices = [g for g in report.gpus if g.healthy]
     before = [1000 - g.foreign_milli for g in devices]
     takes = need.gpu_milli
@@ -67,6 +69,9 @@ def slow_score(report: NodeReport, need: PodSet, worth: Worth, gpus: tuple[int, 
         score += 0.01 * (together[1] - together[0]) / max(1, len(devices))
         if need.gpus > 1 or need.gpu_milli == 1000:
             score += need.gpus  # the same everywhere
+    for name, number in pieces_of(need):
+        left = dict(pieces_on(report))[name] - foreign_pieces(report, name) - number
+        score -= 0.001 * left / (left + number)
     return score - 0.001 * sum(max(0, m) for m in after) / 8000
 
 

@@ -56,7 +56,7 @@ def test_jobs_share_a_nodes_tpus_and_who_finds_none_waits_until_some_are_free() 
     world.settle()
     assert (world.placed_on(large), world.placed_on(no_hca)) == ("", "")
     # Room is kept for the large one, TPU by TPU: what is free now, and what the first leaves.
-    kept = planned(world.resolver.know, world.policy, world.now_s)[f"{TENANT}/large"]
+    kept = planned(world.resolver.know, world.policy, world.now_s)[large]
     assert kept.held == (
         HeldNode(
             node="n1",
@@ -85,7 +85,7 @@ def test_a_slice_is_one_gang_on_all_nodes_of_one_pool() -> None:
         world.fact(profile(cluster), alive(cluster))
         for number, size in enumerate(sizes):
             world.fact(*pool(cluster, f"p{number}", size))
-    asks = {"tpus": 4, "tpu_topology": "4x4", "count": 4}
+    asks: dict[str, Any] = {"tpus": 4, "tpu_topology": "4x4", "count": 4}
     train = world.submit(asking("train", **asks))
     world.settle()
     assert world.placed_on(train) == "whole"
@@ -103,11 +103,12 @@ def test_a_slice_is_one_gang_on_all_nodes_of_one_pool() -> None:
 def test_why_names_what_no_cluster_has() -> None:
     world = World()
     world.fact(profile(), alive(), host("c1", "n1", {f"{LABELS}tpu-topology": "2x2"}, tpus=4))
-    for name, asks, said in (
+    cases: tuple[tuple[str, dict[str, Any], str], ...] = (
         ("shape", {"tpus": 4, "tpu_topology": "1x4"}, "1 has no TPUs of topology 1x4"),
         ("pieces", {"resources": {HCA: 2}}, "1 has no node with 2 rdma/hca"),
         ("more", {"tpus": 8}, "1 has no node with 8 google.com/tpu"),
-    ):
+    )
+    for name, asks, said in cases:
         world.submit(asking(name, **asks))
         world.settle()
         assert said in why(world, name).summary, name

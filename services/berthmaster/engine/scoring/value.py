@@ -202,7 +202,7 @@ def score_nodes(
         unserved += pods.cpu_milli * a_cpu - takes
         score -= np.maximum(unserved, 0.0)
     if suitable.pieces:
-        score = score - _pieces_left(fleet, suitable, at) * LEFT_OVER_A_GPU
+        score = score - _pieces_left(fleet, suitable, at) * LEFT_OVER
     if worth.dear.factor is not None:
         factor = worth.dear.factor[at]
         score = score * factor - (factor - 1.0) * own_gpus(pods)
@@ -213,12 +213,14 @@ def score_nodes(
 
 
 def _pieces_left(fleet: Fleet, suitable: Suitable, at: At) -> Floats:
-    """Pieces beside GPUs that would stay free: pods go where fewest do."""
-    left: Floats = np.zeros(len(suitable.nodes[at]))
+    """Of pieces beside GPUs, what stays free beside one more pod, from 0 to below 1 for each
+    resource: pods go where fewest do."""
+    total: Floats = np.zeros(len(suitable.nodes[at]))
     for resource, a_pod, nodes in suitable.pieces:
         if nodes is None:
-            left = left + np.maximum(fleet.arrays.pieces[resource][at] - a_pod, 0)
-    return left
+            left = np.maximum(fleet.arrays.pieces[resource][at] - a_pod, 0)
+            total = total + left / (left + a_pod)
+    return total
 
 
 def _whole_node_lost(fleet: Fleet, pods: PodSet, whole: Whole, at: At) -> Floats:
