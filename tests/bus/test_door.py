@@ -238,8 +238,17 @@ async def test_a_flood_of_one_cluster_is_refused_at_once_and_others_are_served(
         assert {getattr(each.result(), "code", "") for each in flood if each.done()} == {
             "overloaded"
         }
+        refused = next(each.result() for each in flood if each.done())
+        assert getattr(refused, "retry_after_s", 0.0) >= 0.25
         async with asyncio.timeout(1.0):
             assert await tell(conn, RED, event) == ["stored"]
+        # A client that was told to wait does, before it asks for the same again.
+        client, loop = DoorClient(conn, BLUE), asyncio.get_running_loop()
+        with pytest.raises(DoorRefused):
+            await client.ask("tell", ahead)
+        began_s = loop.time()
+        await asyncio.wait({asyncio.ensure_future(client.ask("tell", ahead))})
+        assert loop.time() - began_s >= 0.2
         for answer in await asyncio.gather(*flood[:1]):
             assert isinstance(answer, TellReply)
         await asyncio.gather(*flood)

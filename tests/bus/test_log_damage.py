@@ -61,6 +61,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """One server has nothing to settle."""
     monkeypatch.setattr(guard, "SETTLE_S", 0.3)
     monkeypatch.setattr(guard, "LOOK_S", 0.2)
+    monkeypatch.setattr(guard, "RECOVERY_S", 0.5)  # nothing runs
 
 
 class Side:

@@ -57,6 +57,7 @@ NUDGE_GRACE_S: Final = 0.02  # the poll's own answer is on its way, mostly
 LIST_EVERY_S: Final = 30.0
 REQUESTS_IN_FLIGHT: Final = 8  # that tell something; what comes meanwhile goes together
 TELL_BYTES: Final = MAX_AGENT_BYTES // 2
+LONGEST_TOLD_S: Final = 5.0  # that the door may have us wait before we ask again
 RECONNECT_POLL_S: Final = 1.0
 FORGET_AFTER: Final = 20  # stories that the door is behind of: the log was cut, or put back
 MAX_LETTER_BYTES: Final = 64 * 1024
@@ -127,6 +128,7 @@ class DoorClient:
         self._telling = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._chance = random.Random()
+        self._not_before_s: dict[str, float] = {}  # verb -> when the door wants to be asked again
 
     @property
     def log(self) -> LogLike:
@@ -146,8 +148,12 @@ class DoorClient:
     async def ask(
         self, verb: str, request: msgspec.Struct | bytes, *, timeout_s: float = ASK_TIMEOUT_S
     ) -> bytes:
-        """One request; the answer as it came, unless it is a refusal. Raises BusError."""
+        """One request; the answer as it came, unless it is a refusal. Waits first for as long as
+        the door has asked for with its last refusal of this verb. Raises BusError."""
         data = request if isinstance(request, bytes) else encode(request)
+        told_s = self._not_before_s.get(verb, 0.0) - self._loop.time()
+        if told_s > 0:
+            await asyncio.sleep(told_s)
         reply = await self.conn.request(
             subjects.agent(self.cluster, verb), data, timeout_s=timeout_s
         )
@@ -155,6 +161,8 @@ class DoorClient:
         if reply.data.startswith(b'{"type":"api.refusal.'):
             refusal = _OTHERS.decode(reply.data)
             if isinstance(refusal, Refusal):
+                wait_s = min(refusal.retry_after_s, LONGEST_TOLD_S)
+                self._not_before_s[verb] = self._loop.time() + wait_s
                 raise DoorRefused(refusal)
         return reply.data
 

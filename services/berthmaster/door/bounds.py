@@ -49,6 +49,10 @@ class Bucket:
         self._left -= amount
         return True
 
+    def again_s(self) -> float:
+        """From the last look until there is something again."""
+        return max(0.0, -self._left / self._rate_per_s) if self._rate_per_s else 0.0
+
     def owe(self, amount: float) -> None:
         """Take more than is there: what was not known before it was done."""
         self._left -= amount

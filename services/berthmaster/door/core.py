@@ -39,6 +39,7 @@ from berthmaster.messages.telemetry import job_key
 
 PAGE_BYTES: Final = 256 * 1024  # of an answer; the largest event or fact still fits behind it
 LETTERS_AT_ONCE: Final = 20
+AGAIN_S: Final = 0.25  # by then a cluster's full share of requests has mostly been served
 T = TypeVar("T", bound=msgspec.Struct)
 
 
@@ -253,6 +254,10 @@ class Door:
         """Whether a cluster that reads has not read too much lately."""
         return self._reading(cluster).take(0, now_s)
 
+    def reads_again_s(self, cluster: str) -> float:
+        """When a cluster that has read too much may read again, from the last look."""
+        return self._reading(cluster).again_s()
+
     def was_read(self, cluster: str, size: int) -> None:
         """So much was answered."""
         self._reading(cluster).owe(size)
@@ -261,6 +266,12 @@ class Door:
         limits = self._limits
         bucket = Bucket(limits.read_bytes_per_s, limits.read_burst_bytes)
         return self._reads.setdefault(cluster, bucket)
+
+    @property
+    def letter_again_s(self) -> float:
+        """When one more dead letter may be kept."""
+        per_minute = self._limits.letters_per_minute
+        return 60 / per_minute if per_minute else 60.0
 
     def may_bury(self, cluster: str, now_s: float) -> bool:
         """Whether one more dead letter of this cluster's agent is kept."""
@@ -273,9 +284,16 @@ def unavailable(expected: str) -> Refusal:
     return Refusal(code="unavailable", field="", value="", expected=expected, retry=True)
 
 
-def overloaded(expected: str) -> Refusal:
-    """Too much of one cluster at once."""
-    return Refusal(code="overloaded", field="", value="", expected=expected, retry=True)
+def overloaded(expected: str, again_s: float = AGAIN_S) -> Refusal:
+    """Too much of one cluster at once. ``again_s``: when to ask again."""
+    return Refusal(
+        code="overloaded",
+        field="",
+        value="",
+        expected=expected,
+        retry=True,
+        retry_after_s=round(max(again_s, AGAIN_S), 3),
+    )
 
 
 def _raw_fact(fact: StoredFact) -> RawFact:

@@ -167,7 +167,9 @@ class Shell:
             },
             version="1.0.0",
             description="What agents of worker clusters take and tell",
-            overloaded=lambda beyond: encode(overloaded(f"{beyond.why}; ask again")),
+            overloaded=lambda beyond: encode(
+                overloaded(f"{beyond.why}; ask again", beyond.again_s)
+            ),
             failed=lambda _, error: encode(unavailable(f"the request failed: {error}")),
             max_concurrent=MAX_OPEN,
             answer_limit_s=ANSWER_LIMIT_S,
@@ -347,7 +349,8 @@ class Shell:
             return unavailable("still reading the log; ask again")
         if work in (self._take, self._facts):  # they wait; those that do are bounded in number
             if not self._core.may_read(cluster, self._conn.now()):
-                return overloaded("to read less of one cluster; ask again")
+                again_s = self._core.reads_again_s(cluster)
+                return overloaded("to read less of one cluster; ask again", again_s)
             return await work(cluster, data)
         if not self._core.in_hand.begin(cluster):
             return overloaded("fewer requests of one cluster at once; ask again")
@@ -622,7 +625,7 @@ class Shell:
         if isinstance(request, Refusal):
             return request
         if not self._core.may_bury(cluster, self._conn.now()):
-            return overloaded("fewer dead letters")
+            return overloaded("fewer dead letters", self._core.letter_again_s)
         concerned = self._core.log.concerns(cluster, request.workload)
         kept = await bury(
             self._conn,
