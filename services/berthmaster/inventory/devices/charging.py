@@ -68,19 +68,9 @@ def charge(
         sum(hold.cpu_milli for hold in others),
         sum(-(-hold.memory_bytes // MIB_BYTES) for hold in others),
         tpus + claimed_tpus,
-        _others(others),
+        charges.others(others),
         pods,
     )
-
-
-def _others(holds: Iterable[Hold]) -> dict[str, int]:
-    """What they hold of resources that the table does not know."""
-    total: dict[str, int] = {}
-    for hold in holds:
-        for name, count in hold.pieces:
-            if how_of(name) is How.OTHER:
-                total[name] = total.get(name, 0) + count
-    return total
 
 
 class _Charges:
@@ -145,8 +135,17 @@ class _Charges:
             gpu_milli=max((milli for _, milli in parts), default=0),
             gpus=tuple(sorted({position for position, _ in parts})),
             tpus=dict(hold.pieces).get(TPU, 0),
-            pieces=_others((hold,)),
+            pieces=self.others((hold,)),
         )
+
+    def others(self, holds: Iterable[Hold]) -> dict[str, int]:
+        """What pods hold of resources that are no GPUs here and that the table does not know."""
+        total: dict[str, int] = {}
+        for hold in holds:
+            for name, count in hold.pieces:
+                if how_of(name) is How.OTHER and name not in self._ways:
+                    total[name] = total.get(name, 0) + count
+        return total
 
     def guess(self, hold: Hold) -> None:
         """Charge one that is not ours to the last GPUs, unless that is known."""
