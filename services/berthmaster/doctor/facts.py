@@ -44,6 +44,7 @@ class ManagerConfig:
     step_size: int | None = None
     gates: dict[str, bool] = field(default_factory=dict)
     keeps_finished: bool = False  # Workloads that are over stay until somebody deletes them
+    waits_for_pods: bool = False  # all pods of a job run, or it is taken back (waitForPodsReady)
     problem: str = ""  # why the file cannot be understood
 
 
@@ -172,6 +173,8 @@ class HubFacts(ClusterFacts):
 
 
 Vendor = Literal["nvidia", "amd", "intel", "tpu"]
+Sharing = Literal["", "MIG", "HAMi", "MPS", "time slicing"]
+Together = Literal["kubernetes", "workload", "coscheduling", "kai", "kueue"]  # what starts gangs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,6 +186,16 @@ class GpuNode:
     ready: bool = True
     model: str = ""  # by its vendor's label; "" = no label
     vendor: Vendor = "nvidia"
+    sharing: Sharing = ""  # how several pods have one of its GPUs
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceDriver:
+    """A driver of devices that are claimed (DRA)."""
+
+    name: str
+    nodes: int
+    classes: tuple[str, ...] = ()  # DeviceClasses that name it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,6 +207,8 @@ class WorkerFacts(ClusterFacts):
     local_queues: tuple[LocalQueue, ...] = ()
     gpu_nodes: tuple[GpuNode, ...] = ()
     nodes: int = 0
+    drivers: tuple[DeviceDriver, ...] = ()
+    together: tuple[Together, ...] = ()
     job_sets: bool = False  # whether the CRD is served
     agent: bool = False  # whether our agent is installed there
 

@@ -8,7 +8,7 @@ import msgspec
 import yaml
 
 from berthmaster.accelerators import tpu
-from berthmaster.accelerators.labels import model_label
+from berthmaster.accelerators.labels import GKE_CLIENTS, GKE_STRATEGY, PRODUCT, model_label
 from berthmaster.accelerators.table import How, how_of, row_of
 from berthmaster.doctor import facts
 from berthmaster.doctor.facts import ManagerConfig, State
@@ -21,6 +21,7 @@ from berthmaster.kueue.queues import ClusterQueue, LocalQueue, ResourceGroup
 from berthmaster.kueue.workloads import Workload
 
 O = TypeVar("O", bound=Object)  # noqa: E741
+HAMI_DEVICES: Final = "hami.io/node-nvidia-register"
 CONFIG_FILE: Final = "controller_manager_config.yaml"
 WORKLOAD_WEBHOOK: Final = "vworkload.kb.io"
 KUEUE_MANAGERS: Final = ("kueue", "multikueue")  # field managers of its own begin so
@@ -34,6 +35,31 @@ class NodeStatus(Struct, frozen=True):
 
 class Node(Object, frozen=True):
     status: NodeStatus = NodeStatus()
+
+
+class SliceSpec(Struct, frozen=True):
+    driver: str = ""
+    node_name: str = ""
+
+
+class ResourceSlice(Object, frozen=True):
+    spec: SliceSpec = SliceSpec()
+
+
+class CelSelector(Struct, frozen=True):
+    expression: str = ""
+
+
+class DeviceSelector(Struct, frozen=True):
+    cel: CelSelector | None = None
+
+
+class DeviceClassSpec(Struct, frozen=True):
+    selectors: tuple[DeviceSelector, ...] = ()
+
+
+class DeviceClass(Object, frozen=True):
+    spec: DeviceClassSpec = DeviceClassSpec()
 
 
 class PodContainer(Struct, frozen=True):
@@ -228,6 +254,49 @@ def gpu_node(one: Node) -> facts.GpuNode | None:
         ready=ready is not None and ready.true,
         model=labels.get(told, "") if told is not None else "",
         vendor=vendor,
+        sharing=_sharing(one),
+    )
+
+
+def _sharing(one: Node) -> facts.Sharing:
+    labels = one.metadata.labels
+    ways = {how_of(name) for name, text in one.status.allocatable.items() if amount(text) > 0}
+    if one.metadata.annotations.get(HAMI_DEVICES):
+        return "HAMi"
+    if How.MIG in ways or "-MIG-" in labels.get(PRODUCT, ""):
+        return "MIG"
+    replicas = labels.get("nvidia.com/gpu.replicas") or labels.get(GKE_CLIENTS, "")
+    if How.SHARED not in ways and not (replicas.isdecimal() and int(replicas[:9]) > 1):
+        return ""
+    strategy = labels.get("nvidia.com/gpu.sharing-strategy") or labels.get(GKE_STRATEGY, "")
+    capable = labels.get("nvidia.com/mps.capable") == "true"
+    by_mps = capable if strategy in ("", "none") else strategy == "mps"
+    return "MPS" if by_mps else "time slicing"
+
+
+def drivers(
+    slices: Iterable[ResourceSlice], classes: Iterable[DeviceClass]
+) -> tuple[facts.DeviceDriver, ...]:
+    """Those of GPUs and TPUs, with the classes that name them."""
+    nodes: dict[str, set[str]] = {}
+    for one in slices:
+        if one.spec.driver.startswith(("gpu.", "tpu.")) and one.spec.node_name:
+            nodes.setdefault(one.spec.driver, set()).add(one.spec.node_name)
+    said = {
+        one.metadata.name: " ".join(s.cel.expression for s in one.spec.selectors if s.cel)
+        for one in classes
+    }
+    return tuple(
+        facts.DeviceDriver(
+            name=driver,
+            nodes=len(names),
+            classes=tuple(
+                name
+                for name, text in sorted(said.items())
+                if f"'{driver}'" in text or f'"{driver}"' in text
+            ),
+        )
+        for driver, names in sorted(nodes.items())
     )
 
 
@@ -369,10 +438,17 @@ def manager_config(data: dict[str, str], args: tuple[str, ...]) -> ManagerConfig
         dispatcher=dispatcher if isinstance(dispatcher, str) else "",
         step_size=step if isinstance(step, int) else None,
         gates=gates | _gates(args),
+        waits_for_pods=_waits(told.get("waitForPodsReady")),
         keeps_finished=not _section(_section(told, "objectRetentionPolicies"), "workloads").get(
             "afterFinished"
         ),
     )
+
+
+def _waits(told: Any) -> bool:
+    """Whether Kueue takes back what does not start whole. Newer versions have it on where the
+    section is there and says nothing of it."""
+    return isinstance(told, dict) and told.get("enable") is not False
 
 
 def manager_life(

@@ -211,12 +211,22 @@ async def _worker(
             read = _Reading(client, now_s)
             there = await read.all(resources.NAMESPACES, Object)
             known = frozenset(one.metadata.name for one in there)
-            wanted = agent_rights([name for name in namespaces if name in known])
+            slices = await read.all(resources.RESOURCE_SLICES, objects.ResourceSlice)
+            classes = await read.all(resources.DEVICE_CLASSES, objects.DeviceClass)
+            drivers = objects.drivers(slices, classes)
+            together, groups = await _together(client)
+            wanted = agent_rights(
+                [name for name in namespaces if name in known],
+                claims=bool(drivers),
+                groups=groups,
+            )
             fields = await read.common(place, account, wanted)
             nodes = await read.all(resources.NODES, objects.Node)
             queues = await read.all(resources.CLUSTER_QUEUES, ClusterQueue)
             locals_ = await read.all(resources.LOCAL_QUEUES, LocalQueue)
-            await read.manager()
+            manager = await read.manager()
+            if manager is not None and manager.waits_for_pods:
+                together.append("kueue")
             life = await read.life()
             return WorkerFacts(
                 **fields,
@@ -228,11 +238,35 @@ async def _worker(
                 local_queues=tuple(map(objects.local_queue, locals_)),
                 gpu_nodes=tuple(found for one in nodes if (found := objects.gpu_node(one))),
                 nodes=len(nodes),
+                drivers=drivers,
+                together=tuple(together),
                 agent=await read.one(DEPLOYMENTS, Object, namespace, AGENT_ACCOUNT) is not None,
                 job_sets="jobsets" in await client.served(resources.JOB_SETS.group_version),
             )
     except (KubernetesError, OSError) as error:
         return WorkerFacts(name=place.name, **place.way, unreachable=str(error))
+
+
+# The first of Kubernetes' and coscheduling's that is served is what the executor makes.
+_GROUPS: Final[tuple[tuple[facts.Together, Resource], ...]] = (
+    ("kubernetes", resources.POD_GROUPS),
+    ("workload", resources.SCHEDULING_WORKLOADS),
+    ("coscheduling", resources.COSCHEDULING_POD_GROUPS),
+)
+_KAI: Final = ("scheduling.run.ai/v2alpha2", "podgroups")
+
+
+async def _together(client: Client) -> tuple[list[facts.Together], list[Resource]]:
+    """What starts all pods of a gang, and what is made for that."""
+    found: list[facts.Together] = []
+    groups: list[Resource] = []
+    for name, resource in _GROUPS:
+        if not groups and resource.plural in await client.served(resource.group_version):
+            found.append(name)
+            groups.append(resource)
+    if _KAI[1] in await client.served(_KAI[0]):
+        found.append("kai")
+    return found, groups
 
 
 async def _client(place: ClusterAccess, log: LogLike) -> Client:

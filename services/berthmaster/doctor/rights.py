@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from berthmaster.doctor.facts import Mode, Right
+from berthmaster.kubernetes.resources import RESOURCE_CLAIM_TEMPLATES, Resource
 
 HUB_ACCOUNT: Final = "berth-hub"
 DISPATCHING_ROLE: Final = "berthmaster-multikueue-dispatching"
@@ -58,13 +59,32 @@ def hub_rights(mode: Mode, namespaces: Sequence[str]) -> list[Right]:
     return rights
 
 
-def agent_rights(namespaces: Sequence[str]) -> list[Right]:
-    """Of a worker's service account; jobs only in the namespaces named."""
+def agent_rights(
+    namespaces: Sequence[str], *, claims: bool = False, groups: Sequence[Resource] = ()
+) -> list[Right]:
+    """Of a worker's service account; jobs only in the namespaces named. ``claims``: devices are
+    claimed there (DRA); ``groups``: what is made for gangs."""
     seen = "to report what is free"
     rights = _read("", "nodes", "pods", why=seen)
     queues = ("clusterqueues", "cohorts", "localqueues", "resourceflavors", "workloads")
     rights += _read(_KUEUE, *queues, why="to report quota")
+    if claims:
+        kinds = ("resourceslices", "resourceclaims", "deviceclasses")
+        rights += _read("resource.k8s.io", *kinds, why="to report devices that are claimed")
+    made = [(RESOURCE_CLAIM_TEMPLATES, "to claim devices")] if claims else []
+    made += [(group, "to start gangs together") for group in groups]
     for namespace in namespaces:
+        rights += [
+            Right(
+                verb=verb,
+                group=kind.group,
+                resource=kind.plural,
+                namespace=namespace,
+                why=why,
+            )
+            for kind, why in made
+            for verb in ("create", "get")
+        ]
         rights += [
             Right(verb=verb, group="batch", resource="jobs", namespace=namespace, why="to run jobs")
             for verb in ("create", "get", "list", "watch", "patch", "delete")

@@ -12,6 +12,7 @@ from typing import Final
 from berthmaster.accelerators.labels import AMD_PRODUCT, INTEL_PRODUCT, PRODUCT
 from berthmaster.accelerators.table import NVIDIA
 from berthmaster.accelerators.tpu import ACCELERATOR_LABEL
+from berthmaster.doctor import devices
 from berthmaster.doctor.facts import HubFacts, LocalQueue, Right, Survey, WorkerFacts
 from berthmaster.doctor.findings import Finding, bind, kubectl, shared
 from berthmaster.doctor.rights import AGENT_ACCOUNT
@@ -41,6 +42,7 @@ def findings(worker: WorkerFacts, survey: Survey) -> Iterator[Finding]:
         return
     yield from shared(worker, survey, partial(_grants, worker, survey))
     yield from _nodes(worker)
+    yield from devices.findings(worker)
     if "v1beta2" in worker.kueue_versions:
         for queue in queues_of(survey.hub):
             if any(each.covers(worker.name, queue) for each in survey.without):
@@ -204,7 +206,7 @@ def _remedy(worker: WorkerFacts, queue: LocalQueue) -> tuple[str, str]:
 
 
 def _nodes(worker: WorkerFacts) -> Iterator[Finding]:
-    if not worker.gpu_nodes:
+    if not worker.gpu_nodes and not worker.drivers:
         yield Finding(
             level="warning",
             where=worker.name,
@@ -215,6 +217,8 @@ def _nodes(worker: WorkerFacts) -> Iterator[Finding]:
             "plugins; TPUs come with GKE's nodes",
         )
         return
+    if not worker.gpu_nodes:
+        return  # they are claimed and not counted: devices.py
     gpus = sum(node.gpus for node in worker.gpu_nodes)
     ready = sum(node.ready for node in worker.gpu_nodes)
     what = f"{gpus} GPUs on {len(worker.gpu_nodes)} nodes, {ready} of them ready"

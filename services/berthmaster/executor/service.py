@@ -26,7 +26,7 @@ from berthmaster.executor.writer import JobWriter
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.errors import KubernetesError
 from berthmaster.kubernetes.joining import reached
-from berthmaster.kubernetes.resources import JOB_SETS
+from berthmaster.kubernetes.resources import JOB_SETS, Resource
 from berthmaster.messages.workload import Placed
 from berthmaster.runtime.periodic import beats, stopped_within, unless_stopped
 from berthmaster.runtime.service import Context, Service
@@ -35,6 +35,8 @@ NAME: Final = "executor"
 FIGURES_INTERVAL_S: Final = 1.0
 LAST_LIMIT_S: Final = 2.0  # for writes and calls under way when told to stop
 LOOK_AGAIN_S: Final = 2.0
+RIGHTS_TRIES: Final = 3
+GANGS_S: Final = 60.0  # between two looks at what starts gangs: it may be installed, or taken away
 REACH_S: Final = 0.1  # between two looks at whether the API server answers: what was claimed stays
 
 
@@ -133,7 +135,8 @@ async def _served(ctx: Context[ExecutorSettings], client: Client) -> Served | No
 
 
 async def _gangs(ctx: Context[ExecutorSettings], client: Client) -> Gangs:
-    """What starts all pods of a gang or none. What we may not make would keep them waiting."""
+    """What starts all pods of a gang or none. What we may not make would keep them waiting. Raises
+    KubernetesError."""
     settings = ctx.settings
     for gangs, resource in SERVED_BY.items():
         wanted = Gangs.KUBERNETES if gangs is Gangs.WORKLOAD else gangs
@@ -141,13 +144,8 @@ async def _gangs(ctx: Context[ExecutorSettings], client: Client) -> Gangs:
             continue
         if resource.plural not in await client.served(resource.group_version):
             continue
-        lacking = [
-            namespace
-            for namespace in settings.namespaces
-            if not await client.can("create", resource, namespace=namespace)
-        ]
+        lacking = await _lacking(ctx, client, resource)
         if not lacking:
-            ctx.log.info("gangs start together", by=resource.group, kind=resource.kind)
             return gangs
         ctx.log.warning(
             "gang scheduling is served, and we may not use it",
@@ -155,6 +153,18 @@ async def _gangs(ctx: Context[ExecutorSettings], client: Client) -> Gangs:
             namespaces=",".join(lacking),
         )
     return Gangs.NONE
+
+
+async def _lacking(ctx: Context[ExecutorSettings], client: Client, resource: Resource) -> list[str]:
+    """Namespaces in which we may not make such objects. A server that has just been told of our
+    Role needs a moment to read it."""
+    lacking = list(ctx.settings.namespaces)
+    for _ in range(RIGHTS_TRIES):
+        allowed = [await client.can("create", resource, namespace=each) for each in lacking]
+        lacking = [each for each, yes in zip(lacking, allowed, strict=True) if not yes]
+        if not lacking or await stopped_within(LOOK_AGAIN_S, ctx.stopping):
+            break
+    return lacking
 
 
 class _Parts(NamedTuple):
@@ -225,6 +235,7 @@ class _Serving:
         ctx.health.ready("fleet", True)
         working = ctx.spawn(shell.run(ctx.stopping), name="executor")
         ctx.spawn(self._watch_reach(), name="whether the API server answers")
+        ctx.spawn(self._watch_gangs(), name="what starts gangs")
         figures = ExecutorMetrics(ctx)
         async for _ in beats(FIGURES_INTERVAL_S, ctx.stopping):
             ill = runtime.ill()
@@ -246,6 +257,19 @@ class _Serving:
                 else:
                     self._ctx.log.info("claiming again: the API server answers")
                 shell.feed(ClusterReached(away))
+
+    async def _watch_gangs(self) -> None:
+        """What is served now is what the next gangs start by."""
+        ctx, writer = self._ctx, self._parts.runtime.writer
+        ctx.log.info("gangs start together", by=writer.style.gangs.value)
+        while not await stopped_within(GANGS_S, ctx.stopping):
+            try:
+                gangs = await _gangs(ctx, self._client)
+            except KubernetesError:
+                continue  # the mirrors tell what is wrong
+            if gangs is not writer.style.gangs:
+                writer.style = writer.style._replace(gangs=gangs)
+                ctx.log.info("gangs start together", by=gangs.value)
 
     def _tell_lacking(self, figures: ExecutorMetrics) -> None:
         """A namespace without its Role stops no other; people must hear of it all the same."""

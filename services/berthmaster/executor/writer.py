@@ -89,7 +89,7 @@ class JobWriter:
         self._executor = executor
         self._namespaces = namespaces
         self._offers = offers
-        self._style = style
+        self.style = style  # replaced when the cluster serves other things
         self._clock = clock
         self._job_sets = job_sets
         self._denials = Denials()
@@ -128,7 +128,7 @@ class JobWriter:
             )
         existing = await self._existing(order)
         try:
-            body = document(order, self._left_s(order), self._offers, self._style, existing)
+            body = document(order, self._left_s(order), self._offers, self.style, existing)
         except Unmakeable as error:
             raise RefusedToMake(str(error)) from error
         path = held.kind.path(namespace=held.namespace)

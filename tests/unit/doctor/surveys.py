@@ -68,6 +68,7 @@ def worker(**changed: Any) -> WorkerFacts:
         local_queues=(LocalQueue(namespace="ml", name="main", cluster_queue="gpus", state=ON),),
         gpu_nodes=(GpuNode(name="n1", gpus=8, model="Tesla-T4"),),
         nodes=2,
+        together=("kubernetes",),
         job_sets=True,
         agent=True,
     )

@@ -99,7 +99,9 @@ def test_nodes_with_absurd_amounts_offer_nothing() -> None:
             )
         )
 
-    assert node(gpu="8", mig="7", cpu="64") == facts.GpuNode(name="n", gpus=15, model="T4")
+    assert node(gpu="8", mig="7", cpu="64") == facts.GpuNode(
+        name="n", gpus=15, model="T4", sharing="MIG"
+    )
     assert [node(cpu="64"), node(gpu="-3"), node(gpu="many"), node()] == [None] * 4
 
 
