@@ -26,17 +26,19 @@ GATES: Final = "--feature-gates=GenericWorkload=true,GangScheduling=true"
 @contextmanager
 def alpha(plane: Plane) -> Iterator[None]:
     """A control plane with Kubernetes' own gang scheduling, until the end."""
-    server, scheduler = plane.parts.api_server, plane.parts.scheduler
+    parts = plane.parts
+    server, scheduler, manager = parts.api_server, parts.scheduler, parts.controller_manager
     assert scheduler is not None
-    usual = server.argv, scheduler.argv
+    usual = server.argv, scheduler.argv, manager.argv
     server.argv += (GATES, f"--runtime-config={POD_GROUPS.group_version}=true")
     scheduler.argv += (GATES,)
+    manager.argv += (GATES, "--controllers=podgroup-protection-controller")
     try:
         plane.crash_api_server()
         plane.start_api_server()
         yield
     finally:
-        server.argv, scheduler.argv = usual
+        server.argv, scheduler.argv, manager.argv = usual
         plane.crash_api_server()
         plane.start_api_server()
 

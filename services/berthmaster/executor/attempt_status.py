@@ -28,9 +28,10 @@ from berthmaster.executor.cluster_protocol import (
     PodsWaiting,
 )
 from berthmaster.executor.kinds import JobObject, PodObject, Terminated
-from berthmaster.kubernetes.labels import gpu_indices, identity
+from berthmaster.kubernetes.labels import ISOLATION, gpu_indices, identity
 from berthmaster.kubernetes.objects import Condition, condition, holds, seconds
 from berthmaster.messages.placement import PodBinding
+from berthmaster.messages.workload import Isolation
 
 DEADLINE: Final = "deadline"
 DELETED: Final = "its job object was deleted"
@@ -148,11 +149,22 @@ def _running(scene: Scene) -> tuple[PodBinding, ...] | None:
         name = _name(pod)
         if pod.status.phase in ("Running", "Succeeded") and pod.spec.node_name and not pod.leaving:
             gpus = gpu_indices(pod.metadata.annotations)
-            found[name] = PodBinding(pod=name, node=pod.spec.node_name, gpus=gpus)
+            found[name] = PodBinding(
+                pod=name, node=pod.spec.node_name, gpus=gpus, isolation=_isolation(pod)
+            )
     names = [f"{pods}-{n}" for pods, count in scene.wanted.items() for n in range(count)]
     if not names or not all(name in found for name in names):
         return None
     return tuple(found[name] for name in names)
+
+
+def _isolation(pod: PodObject) -> Isolation:
+    """How hard the limit of its part of a GPU is; others' words count as none."""
+    match pod.metadata.annotations.get(ISOLATION):
+        case "hardware" | "memory" | "none" as known:
+            return known
+        case _:
+            return ""
 
 
 def _halted(job: JobObject) -> bool:

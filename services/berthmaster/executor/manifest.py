@@ -204,6 +204,7 @@ class _Devices(NamedTuple):
     env: Mapping[str, str] = {}
     claim: Document | None = None  # what a claim of each pod asks for
     by: str = ""  # kai or hami where one of them shares out the GPUs
+    isolation: str = ""  # of a part of a GPU: how hard its limit is
 
 
 def _devices(order: CreatePods, pods: PodSet, offers: Offers, style: Style) -> _Devices:
@@ -219,16 +220,20 @@ def _devices(order: CreatePods, pods: PodSet, offers: Offers, style: Style) -> _
     share = offers.share(nodes, pods)
     if share is None:
         raise Unmakeable(f"no node of pod set {pods.name} offers such a part of a GPU")
+    isolation = isolation_of(share)
     if share.claim is not None:
-        return _claimed(others, claims.of_part(nodes, pods, share, offers))
+        made = _claimed(others, claims.of_part(nodes, pods, share, offers))
+        return made._replace(isolation=isolation)
     memories_mib = offers.memories_mib(nodes)
     if share.kind == "kai":
-        return _by_kai(others, pods, share, memories_mib, whole)
+        made = _by_kai(others, pods, share, memories_mib, whole)
+        return made._replace(isolation=isolation)
     counted = asked_as(share, pods, memories_mib, style.gpu_resource)
     return _Devices(
         others | counted,
         env=_held_to_less(share, pods, memories_mib),
         by="hami" if share.kind == "hami" else "",
+        isolation=isolation,
     )
 
 
@@ -277,6 +282,8 @@ def _template(
     known, told = _identity(order)
     known[labels.POD_SET] = pods.name
     told |= devices.annotations
+    if devices.isolation:
+        told[labels.ISOLATION] = devices.isolation
     scheduler = style.scheduler
     if devices.by == "kai":
         known["kai.scheduler/queue"] = style.kai_queue

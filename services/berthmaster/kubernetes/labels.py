@@ -18,7 +18,7 @@ POD_SET: Final = "berthmaster.io/pod-set"  # of pods that a Job numbers: with it
 INDEX: Final = "batch.kubernetes.io/job-completion-index"  # Kubernetes' own
 EXECUTOR: Final = "berthmaster.io/executor"  # who made it
 GPUS: Final = "berthmaster.io/gpus"  # annotation: "0,3", the indices that a pod has, where known
-
+ISOLATION: Final = "berthmaster.io/isolation"  # annotation: how hard its part of a GPU is limited
 
 MAX_VALUE_CHARS: Final = 63
 _VALUE: Final = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?\Z")

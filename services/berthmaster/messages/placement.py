@@ -38,6 +38,8 @@ class PodBinding(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
     pod: str  # "<pod set>-<index>"
     node: str
     gpus: tuple[int, ...] = ()  # indices on the node; empty = the cluster chooses
+    isolation: Literal["", "hardware", "memory", "none"] = ""
+    # How hard the limit of its part of a GPU is; "" = its GPUs are whole, or nobody says.
 
 
 class RankedCluster(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

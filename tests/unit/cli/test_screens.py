@@ -453,3 +453,13 @@ def test_an_event_is_one_line_and_on_a_narrow_terminal_says_the_rest_below() -> 
     assert workloads.event_line(short, NOW_S, width=100).plain == (
         f"{head}     berlin: node-0[0-7] (decision 12)"
     )
+
+
+def test_places_of_parts_say_how_hard_their_limit_is() -> None:
+    pods = [
+        PodBinding(pod="a-0", node="n1", gpus=(0,), isolation="memory"),
+        PodBinding(pod="a-1", node="n2", gpus=(1,), isolation="memory"),
+        PodBinding(pod="b-0", node="n3"),
+    ]
+    assert workloads.places(pods) == "n1[0] n2[1] n3 (isolation memory)"
+    assert workloads.places(pods[2:]) == "n3"

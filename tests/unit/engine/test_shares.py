@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from berthmaster.engine.fitting.fit import Scratch, bind_gang, holding, pods_that_fit, tightness
+from berthmaster.engine.fitting.fit import (
+    Scratch,
+    bind_gang,
+    bind_one,
+    holding,
+    pods_that_fit,
+    tightness,
+)
 from berthmaster.engine.fleet.fleet import Fleet
 from berthmaster.engine.fleet.needs import Suitable, Suitables, suitable_nodes
 from berthmaster.engine.fleet.shares import profile_milli, share_for
@@ -184,6 +191,19 @@ def test_no_part_is_had_whose_limit_is_softer_than_asked_for(
         assert why(report, pods) == told, least
         # A whole GPU is nobody else's.
         assert why(replace(report, fractions=False), pod_set(gpus=1, isolation=least)) == {}
+
+
+@pytest.mark.parametrize(
+    ("share", "isolation"), [(LARGE, "hardware"), (HAMI, "memory"), (REPLICA, "none"), (None, "")]
+)
+def test_who_is_placed_hears_how_hard_the_limit_of_its_part_is(
+    share: Share | None, isolation: str
+) -> None:
+    fleet = fleet_of(node(gpus=2) if share is None else replace(node(gpus=2), shares=(share,)))
+    binding, _ = bind_one(fleet, 0, part(400), suitable_nodes(fleet, part(400)))
+    assert binding.isolation == isolation
+    whole = pod_set(gpus=1)
+    assert bind_one(fleet, 0, whole, suitable_nodes(fleet, whole))[0].isolation == ""
 
 
 def test_a_placed_part_is_charged_to_the_offer_whose_limit_it_accepted() -> None:

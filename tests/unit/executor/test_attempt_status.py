@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from berthmaster.executor.attempt_status import PULL_S, SETTLE_S, Scene, standing
 from berthmaster.executor.cluster_protocol import (
@@ -134,6 +135,16 @@ def test_it_runs_when_all_pods_run_and_says_where_and_on_which_gpus() -> None:
     # One that is done before the other began has run all the same.
     half = scene(job(), pod(0, "Succeeded"), pod(1))
     assert told(half) == [PodsWaiting(TRAIN, ""), PodsRunning(TRAIN, where)]
+
+
+def test_it_says_how_hard_the_limit_of_its_part_of_a_gpu_is() -> None:
+    held = pod(0)
+    for told_by_pod, isolation in (("memory", "memory"), ("very", ""), ("", "")):
+        annotations = held.metadata.annotations | {"berthmaster.io/isolation": told_by_pod}
+        metadata = replace(held.metadata, annotations=annotations)
+        [_, running] = told(scene(job(), replace(held, metadata=metadata), count=1))
+        assert isinstance(running, PodsRunning)
+        assert [pod.isolation for pod in running.pods] == [isolation]
 
 
 def test_it_waits_for_room_and_says_what_the_scheduler_says() -> None:

@@ -269,10 +269,15 @@ def _because(reason: str) -> str:
 
 
 def places(pods: Sequence[PodBinding]) -> str:
-    """Nodes and GPUs: node-1[0-7] node-2[0-7] and 6 more."""
+    """Nodes and GPUs: node-1[0-7] node-2[0-7] and 6 more; of parts, how hard their limit is."""
     shown = [
         f"{pod.node}[{amounts.indices(pod.gpus)}]" if pod.gpus else pod.node
         for pod in pods[:SHOWN_PODS]
     ]
     more = len(pods) - len(shown)
-    return " ".join(shown) + (f" and {more} more" if more > 0 else "")
+    held = sorted({pod.isolation for pod in pods} - {""})
+    return (
+        " ".join(shown)
+        + (f" and {more} more" if more > 0 else "")
+        + (f" (isolation {', '.join(held)})" if held else "")
+    )

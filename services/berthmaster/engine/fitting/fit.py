@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 from berthmaster.engine.fitting.topology import Chooser, Mask, choices, shaped
 from berthmaster.engine.fleet.fleet import WHOLE, Fleet, Holding
-from berthmaster.engine.fleet.needs import Suitable, wants_fraction
+from berthmaster.engine.fleet.needs import Suitable, isolation_at, wants_fraction
 from berthmaster.engine.fleet.pieces import pieces_of
 from berthmaster.engine.scoring.room import room_of
 from berthmaster.engine.scoring.score_cache import Scorecard
 from berthmaster.engine.scoring.value import NOT_HERE as NO_SCORE
 from berthmaster.engine.scoring.value import Worth, pick_gpus, score_nodes, worth_of
 from berthmaster.messages.placement import PodBinding
-from berthmaster.messages.workload import PodSet
+from berthmaster.messages.workload import Isolation, PodSet
 
 NOT_HERE: Final = np.inf
 _NODE_SHARE: Final = 0.01
@@ -112,7 +112,9 @@ def bind_one(
     """Bind one pod to a node where it fits."""
     cluster, node = fleet.names[slot]
     gpus = pick_gpus(fleet, slot, pods, suitable, worth)
-    binding = PodBinding(pod=f"{pods.name}-{index}", node=node, gpus=gpus)
+    isolation: Isolation = isolation_at(fleet, slot, pods) if wants_fraction(pods) else ""
+    pod = f"{pods.name}-{index}"
+    binding = PodBinding(pod=pod, node=node, gpus=gpus, isolation=isolation)
     return binding, holding(cluster, binding, pods)
 
 

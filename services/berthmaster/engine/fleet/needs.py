@@ -30,13 +30,21 @@ from berthmaster.engine.fleet.shares import (
     counted,
     enough,
     is_hard_enough,
+    isolation_of,
     part_of,
     share_for,
     sized_milli,
     takes_milli,
 )
 from berthmaster.engine.fleet.taints import tolerates
-from berthmaster.messages.workload import MAX_PODS, ONE_NODE, JobRequest, PodSet, Topology
+from berthmaster.messages.workload import (
+    MAX_PODS,
+    ONE_NODE,
+    Isolation,
+    JobRequest,
+    PodSet,
+    Topology,
+)
 
 NO_PLACE = -1  # a node without the label that names places
 _SHAPES_KEPT = 4096
@@ -387,6 +395,13 @@ def _too_soft(kind: NodeKind, pods: PodSet) -> bool:
         return not is_hard_enough(NOT_HELD, pods.isolation)
     any_limit = part_of(pods)._replace(isolation="")
     return share_for(kind.shares, pods) is None and enough(kind.shares, any_limit) is not None
+
+
+def isolation_at(fleet: Fleet, slot: int, pods: PodSet) -> Isolation:
+    """How hard the limit is of the part of a GPU that pods get on a node; "" where it says nothing
+    of parts, as emulated ones do."""
+    share = share_for(fleet.kinds[fleet.arrays.kind[slot]].shares, pods)
+    return isolation_of(share) if share is not None else ""
 
 
 def _linked(kind: NodeKind, positions: tuple[int, ...], count: int) -> bool:

@@ -14,19 +14,23 @@ hold a pod to its memory (``memory``), and where replicas take turns or a schedu
 nothing does (``none``). A request names the least that it accepts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from berthmaster.accelerators import mig
 from berthmaster.accelerators.table import HAMI_CORES, HAMI_MEMORY, HAMI_MEMORY_PERCENT, MIG
 from berthmaster.messages.fleet import Share
-from berthmaster.messages.workload import PodSet
+from berthmaster.messages.workload import Isolation, PodSet
 
 _DIVISIBLE: Final = ("hami", "kai")
 NOT_HELD: Final = "none"
 # The softest first.
 ISOLATIONS: Final = (NOT_HELD, "memory", "hardware")
-_ISOLATION_OF: Final = {"mig": "hardware", "hami": "memory", "kai": NOT_HELD}
+_ISOLATION_OF: Final[Mapping[str, Isolation]] = {
+    "mig": "hardware",
+    "hami": "memory",
+    "kai": NOT_HELD,
+}
 _GPU_MILLI: Final = 1000
 
 
@@ -67,7 +71,7 @@ def _is_enough(share: Share, part: Part) -> bool:
     )
 
 
-def isolation_of(share: Share) -> str:
+def isolation_of(share: Share) -> Isolation:
     """How hard the limit of a part is that is had so."""
     return share.isolation or _ISOLATION_OF.get(share.kind, NOT_HELD)
 
