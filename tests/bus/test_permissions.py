@@ -459,7 +459,6 @@ CASES: Mapping[str, Case] = {
     "dashboard": Case(
         may=(
             *(f"pub berth.api.acme.{verb}" for verb in ("get", "list", "why", "dry_run", "whatif")),
-            "pub berth.operator.whatif",
             "pub $SRV.PING",
             f"{API}CONSUMER.CREATE.WORKLOADS.dashboard-1f.berth.workload.>",
             f"{API}CONSUMER.CREATE.FLEET.dashboard-1f.berth.fleet.>",

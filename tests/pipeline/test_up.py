@@ -33,6 +33,7 @@ NAMES = [
     "door",
     "accounts",
     "emulator",
+    "dashboard",
 ]
 
 

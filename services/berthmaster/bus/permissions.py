@@ -393,7 +393,6 @@ def _dashboard(_: str) -> Grants:
             *_follow(CONTROL, ALL_CONTROL),
             *_follow(LEASES, ALL_LEASES),
             *(f"berth.api.*.{verb}" for verb in LOOKING_VERBS),
-            "berth.operator.whatif",
             *(f"berth.operator.{verb}" for verb in USAGE_OPERATOR_VERBS),
             "$SRV.PING",
             "berth.dead.dashboard",

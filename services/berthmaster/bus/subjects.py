@@ -174,6 +174,11 @@ def quality(cell: str) -> str:
     return f"berth.quality.{token(cell)}"
 
 
+def quality_of_all() -> str:
+    """How well every cell's decider does."""
+    return "berth.quality.*"
+
+
 def telemetry_of(cluster: str | None = None) -> str:
     """The telemetry of one cluster, or of all."""
     return f"berth.telemetry.{token(cluster)}.*" if cluster else "berth.telemetry.*.*"

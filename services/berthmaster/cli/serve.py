@@ -31,6 +31,7 @@ SERVICES = (
     "ocm",
     "admission",
     "placement",
+    "dashboard",
     "hub",
     "agent",
 )

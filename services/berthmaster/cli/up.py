@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from berthmaster.cli.session import EXIT_FAILED, EXIT_INTERRUPTED, Output, run, usage
+from berthmaster.runtime.ports import PAGE_PORT
 from berthmaster.supervisor import plan
 from berthmaster.supervisor.faults import FAULTS, fault_text
 from berthmaster.supervisor.folder import DATA_FOLDER
@@ -78,6 +79,10 @@ _FLAGS: list[Callable[[Any], Any]] = [
     ),
     click.option("--port", type=click.IntRange(0, 65535), default=0, help="Of NATS; 0 = free one."),
     click.option(
+        "--page-port", type=click.IntRange(0, 65535), default=0,
+        help=f"Of the dashboard's page; 0 = {PAGE_PORT}, or a free one if that is taken.",
+    ),
+    click.option(
         "--sync", type=click.Choice(["always", "default"]), default=None,
         help="Answer when the disk has it (always), or let the disk follow within 2 minutes.",
     ),
@@ -119,6 +124,9 @@ def options_of(folder: Path, flags: dict[str, Any], tenants: tuple[str, ...] = (
         seed=flags["seed"],
         servers=flags["servers"],
         nats_port=flags["port"],
+        page_port=flags["page_port"],
+        websocket_port=flags.get("websocket") or 0,
+        websocket_origins=tuple(flags.get("websocket_origins") or ()),
         sync=flags["sync"] or "always",
         tenants=tenants or ("default",),
         log_level=flags["log_level"],
@@ -186,6 +194,14 @@ def services_of(
     "--login", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE",
     help="Run the login service with this mapping of tokens to tenants and clusters.",
 )  # fmt: skip
+@click.option(
+    "--websocket", type=click.IntRange(1, 65535), metavar="PORT",
+    help="NATS takes pages that subscribe by themselves there; off unless given.",
+)  # fmt: skip
+@click.option(
+    "--websocket-origin", "websocket_origins", multiple=True, metavar="URL",
+    help="Only pages of this origin, such as https://wall.example.org; may be repeated.",
+)  # fmt: skip
 @click.option("--ephemeral", is_flag=True, help="Data in a folder that goes when this ends.")
 @click.option("--tenant", "tenants", multiple=True, metavar="NAME", help="Make keys for it too.")
 @click.option("--json", "as_json", is_flag=True, help="Lines of JSON instead of text.")
@@ -226,7 +242,10 @@ async def _up(options: UpOptions, output: Output) -> int:
             return 0
         try:
             view = stack.view()
-            hint = "Ctrl-C stops it. In another terminal: berth clusters, berth submit --gpus 1"
+            page = f"The page: {view.page}\n" if view.page else ""
+            hint = (
+                f"{page}Ctrl-C stops it. In another terminal: berth clusters, berth submit --gpus 1"
+            )
             if output.as_json:
                 output.line({"up": view})
             else:

@@ -13,10 +13,24 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-ALL: Final = ""  # may be seen by everybody who may look at all
-WATCHERS: Final = "*"  # by those who see everything, and by no tenant
 MAX_GONE: Final = 10_000  # keys that were dropped, remembered for those who were away
 MAX_CACHED: Final = 64  # different updates of one version
+
+
+class Audience(NamedTuple):
+    """Who is shown a document."""
+
+    watchers: bool  # those who see everything
+    tenants: frozenset[str] | None  # these; None = any
+
+
+ALL: Final = Audience(True, None)
+WATCHERS: Final = Audience(True, frozenset())
+
+
+def tenant_alone(tenant: str) -> Audience:
+    """A tenant's own; whoever sees everything has a document of all tenants instead."""
+    return Audience(False, frozenset((tenant,)))
 
 
 class Scope(NamedTuple):
@@ -25,9 +39,11 @@ class Scope(NamedTuple):
     everything: bool
     tenants: frozenset[str] = frozenset()
 
-    def sees(self, audience: str) -> bool:
+    def sees(self, audience: Audience) -> bool:
         """Whether a document for this audience may be shown."""
-        return self.everything or audience == ALL or audience in self.tenants
+        if self.everything:
+            return audience.watchers
+        return audience.tenants is None or not self.tenants.isdisjoint(audience.tenants)
 
     def sees_tenant(self, tenant: str) -> bool:
         """Whether what is a tenant's may be shown."""
@@ -36,7 +52,7 @@ class Scope(NamedTuple):
 
 class _Document(NamedTuple):
     version: int
-    audience: str
+    audience: Audience
     body: bytes
 
 
@@ -48,12 +64,12 @@ class Board:
         self.version = 0
         self.parts: Callable[[int, Scope], Mapping[str, Any]] = lambda cursor, scope: {}
         self._documents: dict[str, _Document] = {}
-        self._gone: dict[str, tuple[int, str]] = {}
+        self._gone: dict[str, tuple[int, Audience]] = {}
         self._forgotten = 0  # keys that went up to this version are not remembered any more
         self._stirred = False
         self._cache: dict[tuple[int, Scope], bytes] = {}
 
-    def put(self, key: str, value: Any, audience: str = ALL) -> None:
+    def put(self, key: str, value: Any, audience: Audience = ALL) -> None:
         """Show this under a key from the next version on; the same again changes nothing."""
         body = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
         known = self._documents.get(key)

@@ -118,6 +118,10 @@ class FleetView:
         for known in (self._alive, self._profiles, self._scores):
             known.pop(cluster, None)
 
+    def alive_at_s(self, cluster: str) -> float | None:
+        """When it gave a sign of life last, by the server's clock."""
+        return self._alive.get(cluster)
+
     def rows(self, now_s: float) -> list[ClusterRow]:
         """All clusters by name."""
         names = self._alive.keys() | self._profiles.keys() | self._scores.keys()

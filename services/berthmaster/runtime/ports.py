@@ -10,6 +10,7 @@ import socket
 from pathlib import Path
 from typing import Final
 
+PAGE_PORT: Final = 7373  # of the dashboard's page, where it is free
 _RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _FIRST: Final = 15_000
 _ENOUGH: Final = 5_000  # a narrower space would have two processes choose the same port

@@ -14,7 +14,8 @@ from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.bus.subjects import SubjectError, token
 
 PIPELINE: Final = ("gateway", "resolver", "scorer", "archivist", "usage", "door", "accounts")
-EMULATED: Final = (*PIPELINE, "emulator")
+DASHBOARD: Final = "dashboard"
+EMULATED: Final = (*PIPELINE, "emulator", DASHBOARD)
 HUB_SERVICES: Final = ("inventory", "multikueue")
 WORKER_SERVICES: Final = ("inventory", "executor")
 # Beside those, where they are asked for by name: each needs kinds that not every hub has.
@@ -71,6 +72,9 @@ class UpOptions:
     seed: int = 1
     servers: int = 1  # of NATS; several hold each stream together and one may be lost
     nats_port: int = 0  # 0 = a free one
+    page_port: int = 0  # of the dashboard; 0 = the usual one if it is free, else any
+    websocket_port: int = 0  # of NATS, for pages that subscribe by themselves; 0 = there is none
+    websocket_origins: tuple[str, ...] = ()  # whose pages may; none named = anybody's, with a key
     sync: Sync = "always"
     tenants: tuple[str, ...] = ("default",)
     log_level: str = "info"
@@ -134,6 +138,7 @@ def defaults(hub: KubeTarget | None, workers: Sequence[KubeTarget]) -> tuple[str
     found = [*PIPELINE]
     found += HUB_SERVICES if hub else ()
     found += WORKER_SERVICES if workers else ()
+    found.append(DASHBOARD)
     return tuple(dict.fromkeys(found)) if hub or workers else EMULATED
 
 
@@ -146,6 +151,10 @@ def check(options: UpOptions) -> None:
         raise PlanError(f"{options.servers} NATS servers: right are 1, 3 or 5")
     if options.servers > 1 and options.nats_port:
         raise PlanError(f"one port cannot be that of {options.servers} NATS servers: leave it out")
+    if options.websocket_port and options.servers > 1:
+        raise PlanError("--websocket is for one NATS server: several cannot share the port")
+    if options.websocket_port and options.websocket_port == options.nats_port:
+        raise PlanError(f"--websocket: port {options.websocket_port} is --port already")
     if options.servers > 1 and options.external:
         raise PlanError("several NATS servers of one machine are for trying: --external takes one")
     for service, count in options.replicas.items():
@@ -249,10 +258,11 @@ def planned(
     memory: Path | None = None,
     keys: Path | None = None,
     usage: Path | None = None,
+    page_port: int = 0,
 ) -> list[Planned]:
     """Every process with its command line. ``creds_files`` by user of the bus; ``memory``: where
     services remember how far the logs were; ``keys``: where accounts are; ``usage``: where the
-    store of ended jobs is."""
+    store of ended jobs is; ``page_port``: where the dashboard's page is."""
     processes: list[Planned] = []
     for entry, port in zip(entries, http_ports, strict=True):
         argv = [python, "-m", "berthmaster.cli.main", "serve", entry.service]
@@ -268,6 +278,8 @@ def planned(
             argv += ["--store-dir", str(usage)]
         if keys is not None and entry.service == "accounts":
             argv += ["--keys-dir", str(keys)]
+        if entry.service == DASHBOARD and page_port:
+            argv += ["--page-port", str(page_port)]
         if keys is not None and entry.service == LOGIN:
             argv += ["--signers-dir", str(keys / SIGNERS)]
         processes.append(

@@ -28,7 +28,7 @@ from berthmaster.bus.streams import ensure_streams
 from berthmaster.bus.subjects import token
 from berthmaster.runtime.backoff import Backoff
 from berthmaster.runtime.log import Log
-from berthmaster.runtime.ports import free_ports, port_is_free
+from berthmaster.runtime.ports import PAGE_PORT, free_ports, port_is_free
 from berthmaster.supervisor.folder import (
     KEYS_FOLDER,
     TLS_FOLDER,
@@ -39,6 +39,7 @@ from berthmaster.supervisor.folder import (
     write_external,
 )
 from berthmaster.supervisor.plan import (
+    DASHBOARD,
     EMULATOR_FOLDER,
     LOGIN,
     REMEMBERING,
@@ -99,6 +100,7 @@ class StackView(msgspec.Struct, frozen=True, kw_only=True):
     """All of it, once it is up."""
 
     url: str
+    page: str  # where the dashboard's page is; "" = there is none
     folder: str
     tenant: str
     creds_file: str  # of the operator: only its path
@@ -136,6 +138,7 @@ class Stack:
         self._slow = slow
         self._files: Certificates | None = None
         self.took_s = 0.0
+        self._page_port = 0
         self._env = env
         self._announce = announce
         self._lock = FolderLock(self.folder)
@@ -145,6 +148,11 @@ class Stack:
     def url(self) -> str:
         """Where clients connect: every server, with commas between them."""
         return ",".join(server.url for server in self._servers)
+
+    @property
+    def page(self) -> str:
+        """Where the dashboard's page is; "" if it runs none."""
+        return f"http://127.0.0.1:{self._page_port}/" if self._page_port else ""
 
     @property
     def keys(self) -> Path:
@@ -233,6 +241,8 @@ class Stack:
             host=EVERYWHERE if self._files else "127.0.0.1",
             tls=(self._files.certificate, self._files.key) if self._files else None,
             sync=options.sync,
+            websocket_port=options.websocket_port,
+            websocket_origins=options.websocket_origins,
         )
         if options.servers == 1:
             return [self._with_accounts(Server(self.folder, config))]
@@ -254,6 +264,8 @@ class Stack:
         await until_answered(once, limit_s=self._start_limit_s, slow=self._slow)
 
     def _services(self) -> list[ServiceChild]:
+        if any(entry.service == DASHBOARD for entry in self._entries):
+            self._page_port = self._choose_page_port()
         told = with_fleet(self._entries, self.options, self._cluster_names())
         folder = self.folder.absolute()
         memory = folder / "memory"
@@ -286,11 +298,20 @@ class Stack:
             memory=memory,
             keys=self.keys,
             usage=folder / USAGE_FOLDER,
+            page_port=self._page_port,
         )
         children = [self._child(*line) for line in lines]
         for (entry, *_), child in zip(lines, children, strict=True):
             child.room = made[entry.user]
         return children
+
+    def _choose_page_port(self) -> int:
+        """The one that was asked for; else the usual one, as people remember it."""
+        asked = self.options.page_port
+        if asked and not port_is_free(asked):
+            raise PlanError(f"port {asked} is in use; give another with --page-port")
+        usual = asked or PAGE_PORT
+        return usual if port_is_free(usual) else self._ports(1)[0]
 
     def _logged(self, entry: Entry, argv: Sequence[str], port: int) -> ServiceChild:
         log = self.folder / "logs" / f"{entry.name}.log"
@@ -315,6 +336,7 @@ class Stack:
         """All of it as it stands."""
         return StackView(
             url=self.url,
+            page=self.page,
             folder=str(self.folder),
             tenant=self.options.tenants[0],
             creds_file=self.connection.creds_file,
@@ -349,6 +371,7 @@ def command_lines(
     memory: Path | None = None,
     keys: Path | None = None,
     usage: Path | None = None,
+    page_port: int = 0,
 ) -> list[tuple[Entry, Sequence[str], int]]:
     """Each entry with its command line and the port of its health."""
     plan = planned(
@@ -362,6 +385,7 @@ def command_lines(
         memory=memory,
         keys=keys,
         usage=usage,
+        page_port=page_port,
     )
     return [
         (entry, each.argv, port) for entry, each, port in zip(told, plan, http_ports, strict=True)

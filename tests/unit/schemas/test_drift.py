@@ -230,6 +230,7 @@ def test_every_kind_of_subject_has_a_channel() -> None:
         "stored_workload",
         "telemetry_of",
         "job_figures_of",
+        "quality_of_all",
         "fleet_facts",
         "node_facts",
         "fleet_of",

@@ -125,7 +125,7 @@ def test_a_hub_and_its_workers_get_their_services_and_no_emulator() -> None:
     allowed = ("--namespaces", "ml,research")
     odd = ("--cluster", "arn:aws/x")
     assert entries(options) == [
-        *(Entry(name, name, name) for name in PIPELINE),
+        *(Entry(name, name, name) for name in (*PIPELINE, "dashboard")),
         Entry(
             "inventory-hub", "inventory", "inventory", ("--side", "hub", "--context", "kind-hub")
         ),
@@ -157,7 +157,7 @@ def test_a_hub_and_its_workers_get_their_services_and_no_emulator() -> None:
     inside = UpOptions(folder=HERE, services=("inventory",), workers=(KubeTarget(name="b"),))
     assert entries(inside) == [Entry("inventory-b", "inventory", "inventory.b", ("--cluster", "b"))]
     assert defaults(None, ()) == EMULATED
-    assert defaults(None, workers) == (*PIPELINE, "inventory", "executor")
+    assert defaults(None, workers) == (*PIPELINE, "inventory", "executor", "dashboard")
 
 
 def test_a_bus_over_tls_is_told_to_every_service_with_whom_to_trust() -> None:

@@ -1,0 +1,91 @@
+"""What is broken, or not as it should be, worst first: one line each. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from berthmaster.dashboard.grid import DEGRADED, LOST, MARKS, NOT_READY, SILENT, Grid
+from berthmaster.fleetview.rows import ClusterRow
+
+if TYPE_CHECKING:
+    from berthmaster.dashboard.core import Dashboard
+
+BROKEN: Final = "broken"
+NOTE: Final = "note"
+SILENT_INTERVALS: Final = 3.0
+SILENT_LEAST_S: Final = 10.0
+DECIDER_SILENT_S: Final = 20.0
+MOST: Final = 100
+
+
+def problems(
+    rows: Sequence[ClusterRow],
+    known: "Dashboard",
+    services: Sequence[Mapping[str, Any]],
+    now_s: float,
+) -> list[dict[str, Any]]:
+    """All of them, those that are broken first."""
+    found = [
+        _line(BROKEN, f"{service['service']} does not answer", service=service)
+        for service in services
+        if not service["heard"]
+    ]
+    found += [
+        _line(BROKEN, f"the decider of cell {cell} is silent")
+        for cell, (_, heard_s) in known.quality.items()
+        if now_s - heard_s > DECIDER_SILENT_S
+    ]
+    for row in rows:
+        found += _of_cluster(row, known, now_s)
+    if known.jobs.unreadable:
+        found.append(_line(BROKEN, f"{len(known.jobs.unreadable)} jobs have unreadable events"))
+    found.sort(key=lambda line: line["level"] != BROKEN)
+    return found[:MOST]
+
+
+def _of_cluster(row: ClusterRow, known: "Dashboard", now_s: float) -> Iterable[dict[str, Any]]:
+    alive = known.alive.get(row.cluster)
+    limit_s = max(SILENT_LEAST_S, SILENT_INTERVALS * alive.interval_s if alive else 0.0)
+    if row.lost is not None:
+        yield _line(BROKEN, f"declared lost: {row.lost}", cluster=row.cluster)
+    elif row.seen_s is None:
+        yield _line(NOTE, "has given no sign of life yet", cluster=row.cluster)
+    elif row.seen_s > limit_s:
+        yield _line(BROKEN, "is silent", cluster=row.cluster)
+    if row.freshness in ("stale", "withdrawn"):
+        yield _line(NOTE, f"scores are {row.freshness}: {row.note}", cluster=row.cluster)
+    if row.cordoned is not None:
+        yield _line(NOTE, f"cordoned: {row.cordoned}", cluster=row.cluster)
+    if row.cordoned_nodes:
+        yield _line(NOTE, f"{_many(row.cordoned_nodes, 'node')} cordoned", cluster=row.cluster)
+    if (grid := known.grids.get(row.cluster)) is not None:
+        yield from _of_grid(row.cluster, grid)
+
+
+def _of_grid(cluster: str, grid: Grid) -> Iterable[dict[str, Any]]:
+    marks = grid.rows[:, MARKS]
+    if lost := int(np.count_nonzero(marks & LOST)):
+        yield _line(BROKEN, f"{_many(lost, 'GPU')} lost", cluster=cluster)
+    if degraded := int(np.count_nonzero(marks & DEGRADED)):
+        yield _line(NOTE, f"{_many(degraded, 'GPU')} degraded", cluster=cluster)
+    away = sum(1 for node in grid.nodes.values() if not node.report.ready)
+    if away:
+        yield _line(BROKEN, f"{_many(away, 'node')} not ready", cluster=cluster)
+    measured = [node for node in grid.nodes.values() if node.number >= 0]
+    silent = sum(1 for node in measured if not node.heard_s)
+    if silent and silent < len(measured):
+        yield _line(NOTE, f"{_many(silent, 'node')} without readings", cluster=cluster)
+    elif silent and int(np.count_nonzero(marks & SILENT & ~NOT_READY)):
+        yield _line(NOTE, "no readings of its GPUs", cluster=cluster)
+
+
+def _line(
+    level: str, text: str, *, cluster: str = "", service: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    since = service["last_at_s"] if service is not None else None
+    return {"level": level, "cluster": cluster, "text": text, "since_s": since}
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,41 @@
+// Who looks, and what that person may do; and the question for a token where nobody is known.
+import { ask, post } from "./api.js";
+import { fill, h } from "./dom.js";
+
+export const me = { name: "", role: "", tenants: [], may: { change: [], change_all: false, cordon: false } };
+
+export async function learn() {
+  Object.assign(me, await ask("me"));
+  const holder = document.getElementById("person");
+  const words = me.role === "tenant" ? `${me.name || "you"}: ${me.tenants.join(", ")}` : me.name ? `${me.name} (${me.role})` : "";
+  fill(holder, words, me.name ? [" ", h("button", { type: "button", onclick: leave }, "leave")] : null);
+}
+
+async function leave() {
+  await post("logout", {});
+  location.reload();
+}
+
+// Until somebody is let in.
+export function login(root, why) {
+  return new Promise((resolve) => {
+    const field = h("input", { type: "password", name: "token", autocomplete: "current-password", required: true, "aria-label": "Token" });
+    const said = h("p", { class: "error", role: "alert", hidden: !why }, why);
+    const form = h("form", {
+      class: "card", onsubmit: async (event) => {
+        event.preventDefault();
+        try {
+          await post("login", { token: field.value });
+          root.replaceChildren();
+          resolve();
+        } catch (error) {
+          said.hidden = false;
+          said.textContent = error.message;
+        }
+      },
+    }, h("h1", {}, "Who are you?"), h("p", { class: "soft" }, "This page is shown to people it knows. Give the token that you were given."),
+    h("p", { class: "row" }, field, h("button", { class: "primary" }, "Come in")), said);
+    root.replaceChildren(form);
+    field.focus();
+  });
+}

@@ -1,0 +1,23 @@
+// All that is broken or not as it should be, and the services.
+import { fill, h, table } from "./dom.js";
+import { ago } from "./format.js";
+import { get, on } from "./store.js";
+import { problem } from "./summary.js";
+
+export function problems(root) {
+  const list = h("section", { class: "card" }), services = h("section", { class: "card" });
+  root.append(h("div", { class: "columns" }, list, services));
+  function show() {
+    const told = get("problems") || [];
+    fill(list, h("h2", {}, "What is broken, or not as it should be"),
+      told.length ? h("ul", { class: "problems" }, told.map(problem)) : h("p", { class: "note" }, "Nothing."));
+    fill(services, h("h2", {}, "Services"), table([
+      { head: "service", cell: (one) => one.service },
+      { head: "heard", num: true, cell: (one) => one.heard },
+      { head: "", cell: (one) => (one.heard ? h("span", { class: "chip good" }, "answers") : h("span", { class: "chip bad" }, `silent for ${ago(one.last_at_s)}`)) },
+    ], get("services") || [], "None has answered yet, or they are not yours to see."));
+  }
+  show();
+  const end = on("", (keys) => (keys.has("problems") || keys.has("services") || keys.has("time")) && show());
+  return { routed: show, end };
+}
