@@ -42,6 +42,7 @@ EXTRAS = {
     "telemetry": ("telemetry",),
     "inventory": ("kubernetes",),
     "executor": ("kubernetes",),
+    "figures": ("kubernetes",),
     "multikueue": ("resolver", "kubernetes"),
     "ocm": ("kubernetes",),
     "admission": ("kubernetes",),

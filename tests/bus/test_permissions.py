@@ -145,15 +145,25 @@ def in_a_cluster(user: str) -> Case:
 CASES: Mapping[str, Case] = {
     **{
         user: in_a_cluster(user)
-        for user in (
-            "agent.c1",
-            "executor.c1",
-            "figures.c1",
-            "inventory.c1",
-            "ocm.c1",
-            "telemetry.c1",
-        )
+        for user in ("agent.c1", "executor.c1", "figures.c1", "inventory.c1", "ocm.c1")
     },
+    # On every node of the cluster, under one key.
+    "telemetry.c1": Case(
+        may=("pub berth.agent.c1.telemetry", "pub berth.agent.c1.hello"),
+        may_not=(
+            *(
+                f"pub berth.agent.c1.{verb}"
+                for verb in (*AGENT_REQUESTS, "figures")
+                if verb != "hello"
+            ),
+            "pub berth.agent.c2.telemetry",
+            "sub berth.agent.c1.telemetry",
+            "sub berth.assign.c1.news",
+            "pub berth.telemetry.c1.n1",
+            f"{EVENT}claimed.c1",
+            "sub _INBOX.agent.c1.x",
+        ),
+    ),
     **dict.fromkeys(("emulator", "telemetry", "figures"), IN_A_CLUSTER),  # of all clusters
     "door": Case(
         may=(

@@ -5,7 +5,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
-from berthmaster.cli.secret import EXECUTOR_ROLE
+from berthmaster.cli.secret import EXECUTOR_ROLE, FIGURES_ROLE
 from berthmaster.doctor.rights import AGENT_ACCOUNT, DISPATCHING_ROLE, HUB_ACCOUNT
 from tests.controlplane.api import ApiError
 from tests.controlplane.plane import Plane
@@ -41,6 +41,7 @@ def bind_executor(plane: Plane, namespace: str) -> None:
     """Let the agent make jobs in a namespace."""
     account = {"kind": "ServiceAccount", "name": AGENT_ACCOUNT, "namespace": OURS}
     bind_in(plane, namespace, EXECUTOR_ROLE, account)
+    bind_in(plane, namespace, FIGURES_ROLE, account)
 
 
 def bind_dispatching(plane: Plane, namespace: str) -> None:

@@ -61,6 +61,10 @@ async def test_a_cluster_is_let_in_seen_and_shut_out_and_nobody_else_notices(
                     "kubectl --context berlin -n default create rolebinding berthmaster-executor "
                     "--clusterrole=berthmaster-executor --serviceaccount=berth-system:berth-agent"
                 ),
+                (
+                    "kubectl --context berlin -n default create rolebinding berthmaster-figures "
+                    "--clusterrole=berthmaster-figures --serviceaccount=berth-system:berth-agent"
+                ),
             ],
             "ends": added["ends"],
             "server_told": True,

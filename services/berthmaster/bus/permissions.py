@@ -311,6 +311,13 @@ def _in_cluster(cluster: str) -> Grants:
     )
 
 
+def _of_nodes(cluster: str) -> Grants:
+    """The telemetry agents of a cluster's nodes, all under one key, which lies on every node: they
+    tell what GPUs do, ask for the time, and hear nothing."""
+    verbs = ("telemetry", "hello")
+    return Grants(publish=tuple(f"berth.agent.{cluster}.{v}" for v in verbs), subscribe=())
+
+
 def _whole_ocm(_: str) -> Grants:
     """Reads the scores on a hub, and writes no fact."""
     publish = (
@@ -541,7 +548,7 @@ PART_ROLES: Final[Mapping[str, Role]] = MappingProxyType(
         "figures": _in_cluster,
         "inventory": _in_cluster,
         "ocm": _in_cluster,
-        "telemetry": _in_cluster,
+        "telemetry": _of_nodes,
     }
 )
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 AGENT: Final = "agent"
+NODES: Final = "telemetry"  # of a cluster's nodes, which may do far less than its agent
 NAMESPACE: Final = "berth-system"
 
 
@@ -118,6 +119,11 @@ def _secret_options(function: Callable[..., Any]) -> Callable[..., Any]:
             is_flag=True,
             help="No credentials in the Secret: the agent logs in with its pod's token.",
         ),
+        click.option(
+            "--nodes",
+            is_flag=True,
+            help="Instead, the Secret of the telemetry agents on its nodes: a key of their own.",
+        ),
         click.option("--output", "file", type=click.Path(path_type=Path), metavar="FILE"),
         click.option(
             "--stdout", is_flag=True, help="The Secret to standard output, for kubectl apply."
@@ -169,10 +175,13 @@ def _hand_over(
     namespace: str,
     url: str | None,
     login: bool,
+    nodes: bool,
     file: Path | None,
     stdout: bool,
 ) -> int:
-    user = f"{AGENT}.{token(name)}"
+    if nodes and login:
+        raise FolderFailed("--nodes and --login: the agents on nodes have a key and no token")
+    user = f"{NODES if nodes else AGENT}.{token(name)}"
     allowed = [part.strip() for part in namespaces.split(",") if part.strip()]
     if not allowed:
         raise FolderFailed(f"--namespaces {namespaces!r}: right is at least one, such as ml")
@@ -187,29 +196,40 @@ def _hand_over(
     if again or not creds.exists():
         sign_user(folder.keys, user, days=days)
     told = folder.tell(user)
-    manifest = secret.manifest(
-        cluster=name,
-        namespaces=allowed,
-        namespace=namespace,
-        url=where,
-        creds=handed_over.read_text(),
-        login=login,
-        ca=folder.ca_file.read_text(),
-    )
+    ca = folder.ca_file.read_text()
+    if nodes:
+        namespace = secret.TELEMETRY_NAME
+        manifest = secret.manifest_of_nodes(cluster=name, url=where, creds=creds.read_text(), ca=ca)
+    else:
+        manifest = secret.manifest(
+            cluster=name,
+            namespaces=allowed,
+            namespace=namespace,
+            url=where,
+            creds=handed_over.read_text(),
+            login=login,
+            ca=ca,
+        )
     if stdout:
         sys.stdout.write(manifest)
         sys.stdout.flush()
     else:
-        file = file or folder.path / "clusters" / f"{token(name)}.yaml"
+        called = f"{token(name)}-nodes.yaml" if nodes else f"{token(name)}.yaml"
+        file = file or folder.path / "clusters" / called
         secret.write(file, manifest)
+    apply: list[str] = []
+    if file is not None and not stdout:
+        apply = secret.commands(name, file, namespace, allowed)
+        if nodes:
+            apply = secret.commands_of_nodes(name, file)
     added = Added(
         cluster=name,
-        key=folder.users(AGENT)[name],
+        key=folder.users(NODES if nodes else AGENT)[name],
         url=where,
         namespace=namespace,
         file="" if stdout else str(file),
         ends=folder.ends(user),
-        apply=[] if stdout else secret.commands(name, file or Path(), namespace, allowed),
+        apply=apply,
         server_told=told,
     )
     if stdout:
@@ -226,6 +246,7 @@ def remove(folder: Folder, output: Output, *, name: str) -> int:
     """Take a cluster's key back: its agent is disconnected at once and comes in no more."""
     _there(folder, name)
     user = f"{AGENT}.{token(name)}"
+    remove_user(folder.keys, f"{NODES}.{token(name)}")
     remove_user(folder.keys, user)
     removed = Removed(cluster=name, server_told=folder.tell(user))
     show(output, removed, lambda: removed_screen(removed))

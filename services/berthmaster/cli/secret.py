@@ -7,13 +7,20 @@ value is a JSON string, so that nothing in a name can change its meaning.
 import json
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
+
+from berthmaster.bus.permissions import inbox_prefix
+from berthmaster.bus.subjects import token
 
 SECRET_NAME: Final = "berth-agent"
 AGENT_ACCOUNT: Final = "berth-agent"
 EXECUTOR_ROLE: Final = "berthmaster-executor"
+FIGURES_ROLE: Final = "berthmaster-figures"
+# Of the agents on nodes, in a namespace of their own: deploy/kubernetes/agent/telemetry.
+TELEMETRY_NAME: Final = "berth-telemetry"
+TELEMETRY_KEY: Final = "telemetry.creds"
 CREDS_KEY: Final = "agent.creds"
 SENTINEL_KEY: Final = "sentinel.creds"
 CA_KEY: Final = "ca.crt"
@@ -38,17 +45,34 @@ def manifest(
         SENTINEL_KEY if login else CREDS_KEY: creds,
         CA_KEY: ca,
     }
+    return _secret(SECRET_NAME, namespace, data)
+
+
+def manifest_of_nodes(*, cluster: str, url: str, creds: str, ca: str) -> str:
+    """The Secret of the telemetry agents on nodes: one key for all of them, which may do no more
+    than tell what GPUs do."""
+    data = {
+        "cluster": cluster,
+        "url": url,
+        "inbox": inbox_prefix(f"telemetry.{token(cluster)}"),
+        TELEMETRY_KEY: creds,
+        CA_KEY: ca,
+    }
+    return _secret(TELEMETRY_NAME, TELEMETRY_NAME, data)
+
+
+def _secret(name: str, namespace: str, data: Mapping[str, str]) -> str:
     lines = [
         "apiVersion: v1",
         "kind: Secret",
         "metadata:",
-        f"  name: {SECRET_NAME}",
+        f"  name: {name}",
         f"  namespace: {json.dumps(namespace)}",
         "  labels:",
         "    app.kubernetes.io/part-of: berthmaster",
         "type: Opaque",
         "stringData:",
-        *(f"  {name}: {json.dumps(value)}" for name, value in data.items()),
+        *(f"  {key}: {json.dumps(value)}" for key, value in data.items()),
     ]
     return "\n".join(lines) + "\n"
 
@@ -71,8 +95,19 @@ def commands(cluster: str, file: Path, namespace: str, namespaces: Sequence[str]
         f"{kubectl} apply -k deploy/kubernetes/agent",
         f"{kubectl} apply -f {quoted} && rm {quoted}",
         *(
-            f"{kubectl} -n {shlex.quote(each)} create rolebinding {EXECUTOR_ROLE} "
-            f"--clusterrole={EXECUTOR_ROLE} --serviceaccount={account}"
+            f"{kubectl} -n {shlex.quote(each)} create rolebinding {role} "
+            f"--clusterrole={role} --serviceaccount={account}"
             for each in namespaces
+            for role in (EXECUTOR_ROLE, FIGURES_ROLE)
         ),
+    ]
+
+
+def commands_of_nodes(cluster: str, file: Path) -> list[str]:
+    """What to type for the telemetry agents on nodes, in order."""
+    kubectl = f"kubectl --context {shlex.quote(cluster)}"
+    quoted = shlex.quote(str(file))
+    return [
+        f"{kubectl} apply -k deploy/kubernetes/agent/telemetry",
+        f"{kubectl} apply -f {quoted} && rm {quoted}",
     ]

@@ -26,6 +26,7 @@ SERVICES = (
     "emulator",
     "inventory",
     "executor",
+    "figures",
     "multikueue",
     "credentials",
     "ocm",
@@ -42,6 +43,7 @@ PODS = {  # several in one pod
 EXTRAS = {
     "inventory": "kubernetes",
     "executor": "kubernetes",
+    "figures": "kubernetes",
     "credentials": "kubernetes",
     "placement": "kubernetes",
 }

@@ -68,6 +68,7 @@ def agent_rights(
     rights = _read("", "nodes", "pods", why=seen)
     queues = ("clusterqueues", "cohorts", "localqueues", "resourceflavors", "workloads")
     rights += _read(_KUEUE, *queues, why="to report quota")
+    rights += _read("batch", "jobs", why="to tell what the GPUs of each job do")
     if claims:
         kinds = ("resourceslices", "resourceclaims", "deviceclasses")
         rights += _read("resource.k8s.io", *kinds, why="to report devices that are claimed")

@@ -298,6 +298,19 @@ class Client:
             return frozenset()
         return frozenset(one.name for one in found.resources or () if "/" not in one.name)
 
+    async def served_kinds(self, group_version: str) -> dict[str, tuple[str, bool]]:
+        """The kinds in ``v1`` or ``batch/v1``, with plural and whether namespaced."""
+        path = f"/apis/{group_version}" if "/" in group_version else f"/api/{group_version}"
+        try:
+            found = await self.get(path, _ResourceList)
+        except NotFound:
+            return {}
+        return {
+            one.kind: (one.name, one.namespaced)
+            for one in found.resources or ()
+            if "/" not in one.name
+        }
+
     async def version(self) -> str:
         """The server's version, such as ``v1.36.3``."""
         return (await self.get("/version", _Version)).git_version
@@ -356,6 +369,8 @@ class _Review(Struct, frozen=True):
 
 class _ApiResource(Struct, frozen=True):
     name: str = ""
+    kind: str = ""
+    namespaced: bool = False
 
 
 class _ResourceList(Struct, frozen=True):

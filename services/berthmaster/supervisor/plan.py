@@ -17,7 +17,7 @@ PIPELINE: Final = ("gateway", "resolver", "scorer", "archivist", "usage", "door"
 DASHBOARD: Final = "dashboard"
 EMULATED: Final = (*PIPELINE, "emulator", DASHBOARD)
 HUB_SERVICES: Final = ("inventory", "multikueue")
-WORKER_SERVICES: Final = ("inventory", "executor")
+WORKER_SERVICES: Final = ("inventory", "executor", "figures")
 # Beside those, where they are asked for by name: each needs kinds that not every hub has.
 HUB_ALSO: Final = ("ocm", "admission")
 WORKER_ALSO: Final = ("ocm",)
@@ -183,6 +183,7 @@ def _check_kubernetes(options: UpOptions) -> None:
         raise PlanError("--namespaces is missing: in which namespaces of the workers jobs are made")
     for service, targets, flag in (
         ("executor", options.workers, "--worker"),
+        ("figures", options.workers, "--worker"),
         ("multikueue", options.hub, "--hub"),
         ("admission", options.hub, "--hub"),
         ("inventory", options.workers or options.hub, "--hub or --worker"),
@@ -237,6 +238,7 @@ def worker_entries(
     told = {
         "inventory": (*where, *known, *worker.flags),
         "executor": (*where, *allowed, *worker.flags),
+        "figures": (*where, *(allowed if namespaces else ()), *worker.flags),
         "ocm": ("--side", "worker", *where, *worker.flags),
     }
     return [

@@ -59,4 +59,12 @@ def test_commands_can_be_pasted_whatever_the_names_are() -> None:
             "kubectl --context 'a b' -n 'm;l' create rolebinding berthmaster-executor "
             "--clusterrole=berthmaster-executor --serviceaccount=ns:berth-agent"
         ),
+        (
+            "kubectl --context 'a b' -n 'm;l' create rolebinding berthmaster-figures "
+            "--clusterrole=berthmaster-figures --serviceaccount=ns:berth-agent"
+        ),
+    ]
+    assert secret.commands_of_nodes("a b", Path("/x/$(id).yaml")) == [
+        "kubectl --context 'a b' apply -k deploy/kubernetes/agent/telemetry",
+        "kubectl --context 'a b' apply -f '/x/$(id).yaml' && rm '/x/$(id).yaml'",
     ]

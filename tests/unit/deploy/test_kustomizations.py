@@ -9,17 +9,19 @@ from typing import Any
 import pytest
 import yaml
 
+from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.cli import secret
 from berthmaster.cli.cluster_commands import NAMESPACE
 from berthmaster.doctor.rights import AGENT_ACCOUNT, HUB_ACCOUNT
 from berthmaster.runtime.settings import load, unknown_variables
 from berthmaster.supervisor.agent import AgentSettings
 from berthmaster.supervisor.hub import HubSettings
+from berthmaster.telemetry.settings import TelemetrySettings
 from tests.support.kustomize import Manifest, render
 
 DEPLOY = Path(__file__).parents[3] / "deploy" / "kubernetes"
 FOLDERS = (
-    *("agent", "external", "placement", "credentials", "login"),
+    *("agent", "agent/telemetry", "external", "placement", "credentials", "login"),
     *("overlays/observe", "overlays/order", "overlays/dispatch", "nominations"),
 )
 SIDES = ("agent", "overlays/dispatch")
@@ -100,7 +102,69 @@ def test_whoever_selects_the_pod_means_its_labels_and_ports(folder: str) -> None
             assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
 
 
-@pytest.mark.parametrize("folder", [*PODS, "external"])
+def test_the_pods_of_nodes_see_processes_and_the_kubelet_and_can_do_nothing_to_either() -> None:
+    objects = render(DEPLOY / "agent/telemetry")
+    labels = one(objects, "Namespace")["metadata"]["labels"]
+    assert labels["pod-security.kubernetes.io/enforce"] == "privileged"
+    account = one(objects, "ServiceAccount")
+    assert account["automountServiceAccountToken"] is False
+    assert {each["kind"] for each in objects} == {
+        *("Namespace", "ServiceAccount", "DaemonSet", "NetworkPolicy")
+    }  # no right of any kind
+    spec = one(objects, "DaemonSet")["spec"]["template"]["spec"]
+    assert (spec["serviceAccountName"], spec["automountServiceAccountToken"]) == (
+        account["metadata"]["name"],
+        False,
+    )
+    assert (spec["hostPID"], spec.get("hostNetwork"), spec.get("hostIPC")) == (True, None, None)
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    [container] = spec["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert {"cpu", "memory"} == container["resources"]["limits"].keys()
+    of_the_host = {
+        each["name"]: each["hostPath"]["path"] for each in spec["volumes"] if "hostPath" in each
+    }
+    assert of_the_host == {"proc": "/proc", "pod-resources": "/var/lib/kubelet/pod-resources"}
+    mounts = {each["name"]: each for each in container["volumeMounts"]}
+    assert all(mounts[name]["readOnly"] for name in of_the_host)
+
+
+def test_the_pods_of_nodes_take_from_their_secret_what_cluster_add_puts_there() -> None:
+    its = yaml.safe_load(
+        secret.manifest_of_nodes(cluster="ber.lin", url="tls://h:4222", creds="ST", ca="CA")
+    )
+    objects = render(DEPLOY / "agent/telemetry")
+    daemon_set = one(objects, "DaemonSet")
+    assert its["metadata"]["namespace"] == daemon_set["metadata"]["namespace"]
+    spec = daemon_set["spec"]["template"]["spec"]
+    [container] = spec["containers"]
+    given = {"BERTH_TELEMETRY_NODE": "n1"}
+    for each in container["env"]:
+        source = each.get("valueFrom", {})
+        if key := source.get("secretKeyRef"):
+            assert key["name"] == secret.TELEMETRY_NAME
+            given[each["name"]] = its["stringData"][key["key"]]
+        elif "value" in each:
+            given[each["name"]] = each["value"]
+    ours = {name: value for name, value in given.items() if name.startswith("BERTH_")}
+    settings = load(TelemetrySettings, "telemetry", (), ours)
+    assert unknown_variables(TelemetrySettings, "telemetry", ours) == []
+    assert (settings.cluster, settings.node, settings.source) == ("ber.lin", "n1", "nvml")
+    assert settings.inbox_prefix == inbox_prefix("telemetry.ber=2Elin")
+    mounts = {each["name"]: Path(each["mountPath"]) for each in container["volumeMounts"]}
+    assert settings.proc == mounts["proc"]
+    assert settings.kubelet == mounts["pod-resources"] / "kubelet.sock"
+    [volume] = [each["secret"] for each in spec["volumes"] if "secret" in each]
+    files = {mounts["key"] / item["path"] for item in volume["items"]}
+    assert files == {settings.nats_creds_file, settings.nats_ca_file}
+    assert {item["key"] for item in volume["items"]} <= its["stringData"].keys()
+
+
+@pytest.mark.parametrize("folder", [*PODS, "agent/telemetry", "external"])
 def test_network_policies_name_who_comes_in_and_where_a_pod_may_go(folder: str) -> None:
     policies = [each for each in render(DEPLOY / folder) if each["kind"] == "NetworkPolicy"]
     assert policies

@@ -53,10 +53,12 @@ def may(told: list[dict[str, Any]], resource: Resource, part: str = "") -> dict[
 
 def test_the_addon_brings_what_kubectl_apply_would_and_the_claims() -> None:
     wanted = copy.deepcopy(render(DEPLOY / "kubernetes/agent"))
-    of_kind(wanted, "Namespace")["metadata"]["annotations"] = {ORPHAN: ""}
+    nodes = copy.deepcopy(render(DEPLOY / "kubernetes/agent/telemetry"))
+    for objects in (wanted, nodes):
+        of_kind(objects, "Namespace")["metadata"]["annotations"] = {ORPHAN: ""}
     [container] = of_kind(wanted, "Deployment")["spec"]["template"]["spec"]["containers"]
     container["env"].append({"name": "BERTH_AGENT_ALSO", "value": "ocm"})
-    assert carried() == [*wanted, *documents(OCM / "worker-rbac.yaml")]
+    assert carried() == [*wanted, *nodes, *documents(OCM / "worker-rbac.yaml")]
 
 
 def test_the_agent_of_the_addon_understands_its_settings() -> None:

@@ -139,6 +139,12 @@ def test_a_hub_and_its_workers_get_their_services_and_no_emulator() -> None:
             "executor.berlin",
             ("--cluster", "berlin", *allowed, *file),
         ),
+        Entry(
+            "figures-berlin",
+            "figures",
+            "figures.berlin",
+            ("--cluster", "berlin", *allowed, *file),
+        ),
         # A name that cannot stand in a subject or a path is spelled so that it can.
         Entry(
             "inventory-arn=3Aaws=2Fx",
@@ -152,12 +158,24 @@ def test_a_hub_and_its_workers_get_their_services_and_no_emulator() -> None:
             "executor.arn=3Aaws=2Fx",
             (*odd, *allowed, "--context", "arn:aws/x"),
         ),
+        Entry(
+            "figures-arn=3Aaws=2Fx",
+            "figures",
+            "figures.arn=3Aaws=2Fx",
+            (*odd, *allowed, "--context", "arn:aws/x"),
+        ),
     ]
     # Without a hub nothing of the hub; from inside a cluster no way there has to be told.
     inside = UpOptions(folder=HERE, services=("inventory",), workers=(KubeTarget(name="b"),))
     assert entries(inside) == [Entry("inventory-b", "inventory", "inventory.b", ("--cluster", "b"))]
     assert defaults(None, ()) == EMULATED
-    assert defaults(None, workers) == (*PIPELINE, "inventory", "executor", "dashboard")
+    assert defaults(None, workers) == (
+        *PIPELINE,
+        "inventory",
+        "executor",
+        "figures",
+        "dashboard",
+    )
 
 
 def test_a_bus_over_tls_is_told_to_every_service_with_whom_to_trust() -> None:

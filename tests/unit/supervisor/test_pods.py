@@ -20,10 +20,11 @@ def test_an_agent_runs_all_of_it_as_one_user_of_the_bus() -> None:
     assert agent.entries(settings) == [
         Entry("inventory-a=2Fb", "inventory", user, where),
         Entry("executor-a=2Fb", "executor", user, (*where, "--namespaces", "ml,research")),
+        Entry("figures-a=2Fb", "figures", user, (*where, "--namespaces", "ml,research")),
     ]
     flags = ["--telemetry", "--kubeconfig", "/k", "--context", "c"]
     more = agent.entries(load(AgentSettings, "agent", flags, env))
-    assert more[2] == Entry("telemetry-a=2Fb", "telemetry", user, where)
+    assert more[3] == Entry("telemetry-a=2Fb", "telemetry", user, where)
     assert more[0].flags == (*where, "--kubeconfig", "/k", "--context", "c")
 
 

@@ -1,4 +1,4 @@
-"""What HAMi says of a node's devices and of a pod's, in its annotations. Pure.
+"""What HAMi says of a node's devices, in its annotation. Pure.
 
 HAMi multiplies nvidia.com/gpu (ten for each GPU by default), so that count says nothing. The node's
 annotation lists the devices, as JSON or, in older versions, as fields between commas and devices
@@ -7,17 +7,15 @@ promise each of them ten times. Of a pod's annotation, what cannot be read count
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
+from berthmaster.accelerators.written import MAX_CHARS, MAX_DEVICES
 from berthmaster.inventory.devices.amounts import MAX_MEMORY_MIB, Nonsense
 from berthmaster.inventory.devices.models import named
 
 REGISTER: Final = "hami.io/node-nvidia-register"
-ALLOCATED: Final = "hami.io/vgpu-devices-allocated"
-MAX_CHARS: Final = 64 * 1024
-MAX_DEVICES: Final = 64
 
 
 class HamiDevice(NamedTuple):
@@ -28,14 +26,6 @@ class HamiDevice(NamedTuple):
     model: str
     healthy: bool
     numa_node: int | None = None
-
-
-class HamiUse(NamedTuple):
-    """What one container holds of one GPU."""
-
-    uuid: str
-    memory_mib: int
-    cores_percent: int
 
 
 class _Listed(msgspec.Struct):
@@ -93,14 +83,3 @@ def _model(kind: str) -> str:
         kind.removeprefix("NVIDIA-") if kind.startswith(("NVIDIA-NVIDIA", "NVIDIA-Tesla")) else kind
     )
     return named(kind)
-
-
-def hami_use(annotations: Mapping[str, str]) -> tuple[HamiUse, ...]:
-    """Which GPUs a pod has: "UUID,NVIDIA,MiB,cores:" for each device, ";" behind each container."""
-    uses: list[HamiUse] = []
-    for container in annotations.get(ALLOCATED, "")[:MAX_CHARS].split(";"):
-        for device in container.split(":"):
-            fields: list[Any] = device.split(",")
-            if len(fields) >= 4 and fields[2].isdecimal() and fields[3].isdecimal():
-                uses.append(HamiUse(fields[0], int(fields[2][:9]), int(fields[3][:4])))
-    return tuple(uses[:MAX_DEVICES])

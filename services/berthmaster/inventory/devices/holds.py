@@ -10,14 +10,12 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from berthmaster.accelerators.table import KAI_DEVICES, KAI_FRACTION, KAI_MEMORY, how_of
+from berthmaster.accelerators.written import KAI_GROUP, KAI_KEEPERS, HamiUse, hami_use
 from berthmaster.inventory.devices.amounts import CPU, MEMORY, Nonsense, held
-from berthmaster.inventory.devices.hami import HamiUse, hami_use
 from berthmaster.inventory.devices.layout import WHOLE
 from berthmaster.inventory.objects import Pod
 from berthmaster.kubernetes.labels import Identity, gpu_indices, identity
 
-KAI_GROUP: Final = "runai-gpu-group"  # label
-KAI_KEEPERS: Final = ("kai-resource-reservation", "runai-reservation")  # namespaces
 ENDED: Final = ("Succeeded", "Failed")
 
 

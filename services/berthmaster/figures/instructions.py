@@ -1,0 +1,35 @@
+"""What the core asks for. Pure."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from berthmaster.kubernetes.objects import OwnerReference
+from berthmaster.kubernetes.resources import Resource
+
+
+class FindOwner(NamedTuple):
+    """Read an owner, to learn whose it is."""
+
+    namespace: str
+    reference: OwnerReference
+
+
+class Annotate(NamedTuple):
+    """Write these on a Job or JobSet, or take away those that are None."""
+
+    resource: Resource
+    namespace: str
+    name: str
+    uid: str
+    annotations: Mapping[str, str | None]
+    labels: Mapping[str, str | None]
+
+
+Write = FindOwner | Annotate
+
+
+def name_of(write: Write) -> str:
+    """What it is about, for the log."""
+    if isinstance(write, Annotate):
+        return f"{write.resource.kind} {write.namespace}/{write.name}"
+    return f"{write.reference.kind} {write.namespace}/{write.reference.name}"

@@ -1,0 +1,151 @@
+"""`berth serve figures`: what the GPUs of each job in a worker cluster do.
+
+::
+
+    berth serve figures --cluster east                       in a pod of the cluster
+    berth serve figures --cluster east --kubeconfig F --context C --namespaces team
+
+Hears the telemetry of the cluster's own nodes on its way to the door, watches pods, reads their
+owners up to the top, and gives the door one message a job and half a minute. In the namespaces that
+it is told it writes the figures on Jobs, sparingly, and takes them away when a job ends. Rights:
+deploy/kubernetes/agent/figures-rbac.yaml. Run one: a second does no harm (of two lives' figures the
+later one's count, and what both write is the same), but doubles messages and writes.
+"""
+
+import asyncio
+from typing import Any, Final
+
+from berthmaster.bus.door_client import DoorClient
+from berthmaster.bus.door_joining import at_the_door
+from berthmaster.bus.errors import BusError
+from berthmaster.bus.subjects import SubjectError, job_figures
+from berthmaster.controller.loop import Controller
+from berthmaster.controller.watch import Watched
+from berthmaster.figures.core import Figures
+from berthmaster.figures.instructions import Write, name_of
+from berthmaster.figures.metrics import FiguresMetrics
+from berthmaster.figures.notes import MARK
+from berthmaster.figures.objects import HOLDING_PODS, JobObject, PodObject
+from berthmaster.figures.settings import FiguresSettings
+from berthmaster.figures.writer import FiguresWriter
+from berthmaster.jobfigures.meter import Meter
+from berthmaster.kubernetes.client import Client
+from berthmaster.kubernetes.joining import reached
+from berthmaster.kubernetes.resources import JOB_SETS, JOBS, PODS
+from berthmaster.messages.families import TELEMETRY, UNREADABLE, encode
+from berthmaster.messages.telemetry import JobFigures, job_key
+from berthmaster.runtime.service import Context, Service
+
+NAME: Final = "figures"
+ABSENT_S: Final = 60.0
+POD_PAGE: Final = 250  # as the inventory's: a page of pods as JSON is several MB
+MAX_OUTBOX: Final = 20_000
+WRONG_A_ROUND: Final = 20  # contradictions that are logged; the rest is in the metric
+
+WATCHED: Final = (
+    Watched(PODS, PodObject, fields=HOLDING_PODS, page=POD_PAGE),
+    Watched(JOBS, JobObject, optional=True, labels=MARK),
+    Watched(JOB_SETS, JobObject, optional=True, labels=MARK),
+)
+
+
+class FiguresController(Controller[Write]):
+    """One replica in one cluster."""
+
+    def __init__(self, ctx: Context[FiguresSettings], client: Client, door: DoorClient) -> None:
+        settings = ctx.settings
+        meter = Meter(
+            settings.cluster,
+            # By the server's clock: this machine's may be set back between two lives.
+            epoch=int(door.now() * 1000),
+            idle_percent=settings.idle_percent,
+            idle_limit_s=settings.idle_limit_s,
+        )
+        self._figures = Figures(meter, settings.namespaces, settings.annotate_s)
+        super().__init__(ctx, client, self._figures, FiguresWriter(client), name=NAME)
+        self.watches(WATCHED, absent_s=ABSENT_S)
+        self._door = door
+        self._outbox: asyncio.Queue[JobFigures] = asyncio.Queue(MAX_OUTBOX)
+        self._shown = FiguresMetrics(ctx.metrics, settings.shown_jobs)
+
+    async def run(self) -> None:
+        """Until the service is asked to stop."""
+        self.start()
+        await self._door.hear_nodes(self._on_node)
+        self.ctx.spawn(self._send(), name="sender")
+        await self.finish()
+
+    # What comes in
+
+    def on_object(self, one: Watched, thing: Any, gone: bool) -> None:
+        if one.resource == PODS:
+            self._figures.on_pod(thing, gone=gone)
+        else:
+            self._figures.on_job(one.resource.kind, thing, gone=gone)
+
+    def _on_node(self, _: str, data: bytes) -> None:
+        try:
+            told = TELEMETRY.decode(data)
+        except UNREADABLE:
+            self._shown.unread.labels("undecodable").inc()
+            return
+        self._figures.on_node(told, self.now())
+
+    # Acting
+
+    def may_act(self) -> bool:
+        """As soon as all pods are known."""
+        return self.watch.complete
+
+    async def act(self) -> None:
+        await super().act()
+        for figures in self._figures.take_told():
+            try:
+                self._outbox.put_nowait(figures)
+            except asyncio.QueueFull:
+                self._shown.dropped.labels("outbox_full").inc()
+
+    async def _send(self) -> None:
+        while True:
+            figures = await self._outbox.get()
+            if why := await self._send_one(figures):
+                self._shown.dropped.labels(why).inc()
+
+    async def _send_one(self, figures: JobFigures) -> str:
+        """Send it now, or say why not."""
+        if not self._door.conn.connected:  # the client would keep it for when the server is back
+            return "not_connected"
+        try:
+            job_figures(figures.tenant or None, figures.cluster, job_key(figures))
+            await self._door.figures(encode(figures))
+        except SubjectError:
+            return "bad_name"
+        except BusError:
+            return "not_sent"
+        self._shown.sent.inc()
+        return ""
+
+    def about(self, write: Write) -> str:
+        return name_of(write)
+
+    def show(self) -> None:
+        """Health and figures as of now."""
+        health, door = self.ctx.health, self._door
+        health.ready("bus", door.conn.connected, "no connection to NATS")
+        health.ready("door", not door.silent, door.silent)
+        self._shown.show(self._figures, self.now())
+        for wrong in self._figures.meter.take_new_disagreements()[:WRONG_A_ROUND]:
+            self.ctx.log.warning("sources_disagree", kind=wrong.kind.value, what=wrong.text)
+
+
+async def main(ctx: Context[FiguresSettings]) -> None:
+    """Connect to both sides, then tell."""
+    async with (
+        reached(ctx, NAME) as client,
+        at_the_door(ctx, ctx.settings.cluster) as door,
+    ):
+        if door is not None:
+            await FiguresController(ctx, client, door).run()
+
+
+SERVICE = Service(NAME, FiguresSettings, main)

@@ -1,0 +1,112 @@
+"""The pods that may have GPUs, as somebody knows them, found by uid, by name and by what is written
+on them. Pure."""
+
+from collections.abc import Hashable, Iterable
+from typing import NamedTuple, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Owner(NamedTuple):
+    """An object that pods belong to."""
+
+    kind: str
+    name: str
+    uid: str
+
+
+class JobName(NamedTuple):
+    """What a pod is a part of."""
+
+    namespace: str
+    job: Owner
+    tenant: str = ""  # "" = it did not come through us
+    id: str = ""
+    attempt: int = 0
+    owner: Owner | None = None  # at the top, where that is somebody else
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Alike for all pods of a job, whatever is learned of its owners later."""
+        if self.tenant:
+            return self.tenant, self.id, str(self.attempt)
+        return self.namespace, self.job.kind, self.job.name, self.job.uid
+
+
+class Pod(NamedTuple):
+    """One pod that is bound to a node and has not ended."""
+
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    job: JobName
+    devices: frozenset[str] = frozenset()  # UUIDs that are written on it, as HAMi does
+    group: str = ""  # KAI's: it shares the GPU that the group's keeper was given
+    keeper: bool = False
+
+
+class Book:
+    """All pods of a cluster."""
+
+    def __init__(self) -> None:
+        self._by_uid: dict[str, Pod] = {}
+        self._by_name: dict[tuple[str, str], str] = {}
+        self._by_device: dict[str, set[str]] = {}
+        self._by_group: dict[str, set[str]] = {}
+        self._by_job: dict[tuple[str, ...], set[str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_uid)
+
+    def put(self, pod: Pod) -> None:
+        """As it is now."""
+        self.drop(pod.uid)
+        self._by_uid[pod.uid] = pod
+        self._by_name[pod.namespace, pod.name] = pod.uid
+        self._by_job.setdefault(pod.job.key, set()).add(pod.uid)
+        for device in pod.devices:
+            self._by_device.setdefault(device, set()).add(pod.uid)
+        if pod.group:
+            self._by_group.setdefault(pod.group, set()).add(pod.uid)
+
+    def drop(self, uid: str) -> None:
+        """It is gone, or it has ended."""
+        pod = self._by_uid.pop(uid, None)
+        if pod is None:
+            return
+        if self._by_name.get((pod.namespace, pod.name)) == uid:
+            del self._by_name[pod.namespace, pod.name]
+        _take(self._by_job, pod.job.key, uid)
+        for device in pod.devices:
+            _take(self._by_device, device, uid)
+        _take(self._by_group, pod.group, uid)
+
+    def get(self, uid: str) -> Pod | None:
+        """By uid."""
+        return self._by_uid.get(uid)
+
+    def named(self, namespace: str, name: str) -> Pod | None:
+        """By name."""
+        uid = self._by_name.get((namespace, name))
+        return self._by_uid.get(uid) if uid else None
+
+    def written(self, device: str) -> Iterable[Pod]:
+        """Those on which this device is written."""
+        return [self._by_uid[uid] for uid in sorted(self._by_device.get(device, ()))]
+
+    def sharing(self, group: str) -> Iterable[Pod]:
+        """Those of a group, without its keeper."""
+        found = [self._by_uid[uid] for uid in sorted(self._by_group.get(group, ()))]
+        return [pod for pod in found if not pod.keeper]
+
+    def of_job(self, key: tuple[str, ...]) -> int:
+        """How many pods a job has."""
+        return len(self._by_job.get(key, ()))
+
+
+def _take(index: dict[K, set[str]], key: K, uid: str) -> None:
+    if (uids := index.get(key)) is not None:
+        uids.discard(uid)
+        if not uids:
+            del index[key]
