@@ -7,8 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berthmaster.inventory.core import Inventory
-from berthmaster.inventory.kinds import WatchedKind
+from berthmaster.inventory.devices.holds import hold_of
+from berthmaster.inventory.kinds import Problems, WatchedKind
 from berthmaster.inventory.membership import HubKind, HubMembership
+from berthmaster.inventory.node_index import NodeIndex
 from berthmaster.inventory.objects import (
     ClusterProfile,
     DeviceClass,
@@ -23,7 +25,8 @@ from berthmaster.kueue.queues import ClusterQueue, LocalQueue
 from berthmaster.kueue.workloads import Workload
 from berthmaster.messages.families import FLEET_FACTS, encode
 from berthmaster.messages.fleet import FleetFact, NodeReport
-from tests.unit.inventory.objects import NOW_S, STAMP
+from tests.support import pod_asks
+from tests.unit.inventory.objects import NOW_S, STAMP, discovered, node
 
 TEXT = st.text(alphabet="0123456789abcGMi-.,:;/ é\n", max_size=12)
 QUANTITY = st.one_of(
@@ -401,3 +404,37 @@ def test_no_object_stops_a_hubs_inventory(story: list[tuple[HubKind, Change[Any]
         answer = hub.fact(subject, STAMP, NOW_S)
         assert answer is not None
         assert FLEET_FACTS.decode(encode(answer[0])) == answer[0]
+
+
+OFFERS = {"rdma/hca": "16", "habana.ai/gaudi": "16", "google.com/tpu": "16", "nvidia.com/gpu": "8"}
+
+
+@given(pod_asks.SPECS, pod_asks.ANNOTATIONS)
+def test_no_accelerator_of_a_strangers_pod_is_dropped_in_silence(
+    spec: pod_asks.Document, annotations: pod_asks.Document
+) -> None:
+    bound = {
+        "metadata": {"name": "p", "namespace": "team", "uid": "u", "annotations": annotations},
+        "spec": spec | {"nodeName": "n1"},
+        "status": {"phase": "Running"},
+    }
+    pod = msgspec.convert(bound, Pod)
+    hold, problem = hold_of(pod)
+    assert hold is not None
+    held = dict(hold.pieces)
+    for name in pod_asks.names_asked(spec):
+        assert held.get(name, 0) > 0 or problem
+    if annotations.keys() & {"gpu-fraction", "gpu-memory"}:
+        assert hold.fraction_milli or hold.fraction_mib or problem
+    # And its node tells them as taken by others, as far as it has them.
+    nodes = NodeIndex("east", Problems())
+    nodes.set_node(node("n1", OFFERS, labels=discovered(count=8)))
+    nodes.set_pod(pod)
+    report = nodes.report("n1", STAMP, NOW_S)
+    assert report is not None
+    foreign = report.foreign
+    assert foreign.tpus == held.get("google.com/tpu", 0)
+    for name in ("rdma/hca", "habana.ai/gaudi"):
+        assert foreign.pieces.get(name, 0) == held.get(name, 0)
+    assert foreign.gpu_milli >= 1000 * min(8, held.get("nvidia.com/gpu", 0))
+    assert set(held) <= set(pod_asks.NAMES)
