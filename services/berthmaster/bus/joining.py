@@ -49,6 +49,26 @@ async def joined(
         yield conn if await _streams_are_there(ctx, conn, streams) else None
 
 
+@asynccontextmanager
+async def hearing(ctx: Context[S], conn: Connection) -> AsyncIterator[Connection | None]:
+    """A second connection, for what others send whenever they like; None if told to stop before.
+    However much that is, it stands in a row of its own: what the service itself waits for, such as
+    the answer to a write, comes by the other one. Raises CannotStart."""
+    ctx.health.ready("bus", False, "no connection yet to be asked by")
+    opening = Connection.open(ctx.settings, conn.name, ctx.log, clock_subject="")
+    try:
+        heard = await unless_stopped(opening, ctx.stopping)
+    except BusError as error:
+        raise CannotStart(str(error)) from error
+    if heard is None:
+        yield None
+        return
+    async with heard:
+        heard.on_violation = conn.on_violation
+        ctx.health.ready("bus", True)
+        yield heard
+
+
 async def _tell_storing(ctx: Context[S], conn: Connection) -> None:
     """Not ready while the bus stores nothing of what this service writes."""
     failing = ctx.metrics.gauge("bus_not_storing", "1 while the bus stores no write of ours")

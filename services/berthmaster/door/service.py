@@ -21,7 +21,7 @@ from berthmaster.bus.endpoints import Endpoint, serve
 from berthmaster.bus.errors import BusError, StreamReplaced
 from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.grouped import grouped
-from berthmaster.bus.joining import joined
+from berthmaster.bus.joining import hearing, joined
 from berthmaster.bus.lease import SubjectRecord
 from berthmaster.bus.log import EventLog, archived_story, decode_story
 from berthmaster.bus.nats_py import Msg
@@ -95,12 +95,13 @@ _Work = Callable[[str, bytes], Awaitable[msgspec.Struct]]
 
 
 class Shell:
-    """One replica, connected."""
+    """One replica: it reads and writes by one connection, and is asked by another."""
 
-    def __init__(self, ctx: Context[DoorSettings], conn: Connection) -> None:
+    def __init__(self, ctx: Context[DoorSettings], conn: Connection, asked_by: Connection) -> None:
         settings = ctx.settings
         self._ctx = ctx
         self._conn = conn
+        self._asked_by = asked_by
         creds = settings.nats_creds_file
         self._core = Door(settings.limits, key_of(read_creds(creds).seed if creds else ""))
         self._guard = LogGuard(
@@ -136,7 +137,7 @@ class Shell:
             ctx.health.ready(part, False, "catching up")
         ctx.spawn(self._follow_log(), name="follow the log")
         ctx.spawn(self._mirror_fleet(), name="mirror the facts")
-        telemetry = await self._conn.subscribe_raw(
+        telemetry = await self._asked_by.subscribe_raw(
             subjects.agent_of_all_clusters("telemetry"),
             self._pass_on,
             queue=SERVED_AS,
@@ -159,7 +160,7 @@ class Shell:
             "dead": self._dead,
         }
         endpoints = await serve(
-            self._conn,
+            self._asked_by,
             SERVED_AS,
             {
                 verb: Endpoint(subjects.agent_of_all_clusters(verb), self._answering(verb, work))
@@ -175,7 +176,8 @@ class Shell:
             answer_limit_s=ANSWER_LIMIT_S,
         )
         async for _ in beats(FIGURES_S, ctx.stopping):
-            ctx.health.ready("bus", self._conn.connected, "no connection to NATS")
+            connected = self._conn.connected and self._asked_by.connected
+            ctx.health.ready("bus", connected, "no connection to NATS")
             self._figures.show(self._core, len(self._takes) + len(self._fact_polls))
             await self._bury_letters()
         self._takes.close()
@@ -667,8 +669,11 @@ class Shell:
 async def main(ctx: Context[DoorSettings]) -> None:
     """Connect, wait for the streams, serve."""
     async with joined(ctx, WORKLOADS, FLEET) as conn:
-        if conn is not None:
-            await Shell(ctx, conn).run()
+        if conn is None:
+            return
+        async with hearing(ctx, conn) as asked_by:
+            if asked_by is not None:
+                await Shell(ctx, conn, asked_by).run()
 
 
 SERVICE = Service(NAME, DoorSettings, main)

@@ -18,7 +18,7 @@ from berthmaster.bus.endpoints import Endpoint, Fairness, serve
 from berthmaster.bus.errors import BusError, StreamReplaced
 from berthmaster.bus.event_subjects import decode_recorded
 from berthmaster.bus.follow import Follower, Recorded
-from berthmaster.bus.joining import joined
+from berthmaster.bus.joining import hearing, joined
 from berthmaster.bus.streams import ARCHIVE, CONTROL, WORKLOADS, stream_info
 from berthmaster.bus.turns import PORTION, Share
 from berthmaster.gateway.answers import fitted, overloaded, unavailable
@@ -61,12 +61,15 @@ NO_STREAM: Final = 10059
 
 
 class Shell:
-    """One gateway on one connection."""
+    """One gateway: it reads and writes by one connection, and is asked by another."""
 
-    def __init__(self, ctx: Context[GatewaySettings], conn: Connection) -> None:
+    def __init__(
+        self, ctx: Context[GatewaySettings], conn: Connection, asked_by: Connection
+    ) -> None:
         settings = ctx.settings
         self._ctx = ctx
         self._conn = conn
+        self._asked_by = asked_by
         self._effects = Effects(conn, settings.settle_limit_s, self._tell)
         self._life = f"gateway-{secrets.token_hex(4)}"
         self._core = Gateway(
@@ -104,7 +107,7 @@ class Shell:
             settings.tenant_requests_per_s,
         )
         endpoints = await serve(
-            self._conn,
+            self._asked_by,
             "berth-gateway",
             {
                 **{
@@ -292,7 +295,8 @@ class Shell:
         async for _ in beats(1.0, self._ctx.stopping):
             self._see_trouble()
             self._start(self._tell(Tick()))
-            self._ctx.health.ready("bus", self._conn.connected, "no connection to NATS")
+            connected = self._conn.connected and self._asked_by.connected
+            self._ctx.health.ready("bus", connected, "no connection to NATS")
             self._figures.refresh()
             letters, self._letters = self._letters, []
             for recorded, stream, workload, why in letters:
@@ -311,8 +315,11 @@ class Shell:
 async def main(ctx: Context[GatewaySettings]) -> None:
     """Connect, wait for the streams, serve."""
     async with joined(ctx, WORKLOADS, CONTROL, ARCHIVE) as conn:
-        if conn is not None:
-            await Shell(ctx, conn).run()
+        if conn is None:
+            return
+        async with hearing(ctx, conn) as asked_by:
+            if asked_by is not None:
+                await Shell(ctx, conn, asked_by).run()
 
 
 SERVICE = Service("gateway", GatewaySettings, main)
