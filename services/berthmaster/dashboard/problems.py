@@ -76,7 +76,7 @@ def _of_grid(cluster: str, grid: Grid) -> Iterable[dict[str, Any]]:
     silent = sum(1 for node in measured if not node.heard_s)
     if silent and silent < len(measured):
         yield _line(NOTE, f"{_many(silent, 'node')} without readings", cluster=cluster)
-    elif silent and int(np.count_nonzero(marks & SILENT & ~NOT_READY)):
+    elif silent and bool(((marks & (SILENT | NOT_READY)) == SILENT).any()):
         yield _line(NOTE, "no readings of its GPUs", cluster=cluster)
 
 

@@ -87,6 +87,8 @@ class Routes:
             "job": self._job,
             "node": self._node,
         }
+        # What the usage service answers: of all to those who see all, else of one tenant.
+        self._usage = ("report", "trends")
         self._posts: dict[str, Callable[[web.BaseRequest, Person], Awaitable[Answer]]] = {
             "try": self._try,
             "act": self._act,
@@ -122,6 +124,8 @@ class Routes:
                 return await self._login(request)
             if verb == "logout":
                 return self._logout()
+            if verb in self._usage and len(parts) == 2:
+                return await self._of_usage(request, self._person(request), verb)
             if verb in self._posts and len(parts) == 2:
                 return await self._posts[verb](request, self._person(request))
         elif request.method in ("GET", "HEAD"):
@@ -309,6 +313,26 @@ class Routes:
             self._asked(tenant, "whatif", {"submit": wanted}),
         )
         return _json({"dry_run": dry_run, "whatif": whatif})
+
+    async def _of_usage(self, request: web.BaseRequest, person: Person, verb: str) -> Answer:
+        body = _parsed(await _body(request))
+        tenant = body.get("tenant", "")
+        asker = self._asker()
+        try:
+            if asker is None:
+                raise NotAnswered("the page has no connection to the bus")
+            if person.scope.everything:
+                return _raw(await asker.ask_at(subjects.operator(verb), body))
+            body.pop("tenant", None)
+            if not isinstance(tenant, str) or not person.scope.sees_tenant(tenant):
+                raise Failed(
+                    HTTPStatus.FORBIDDEN, "a tenant whose jobs you may see", field="tenant"
+                )
+            return _raw(await asker.ask(tenant, verb, body))
+        except NotAnswered as error:
+            raise Failed(HTTPStatus.GATEWAY_TIMEOUT, str(error)) from error
+        except subjects.SubjectError as error:
+            raise Failed(HTTPStatus.BAD_REQUEST, str(error), field="tenant") from error
 
     async def _act(self, request: web.BaseRequest, person: Person) -> Answer:
         try:

@@ -4,14 +4,21 @@ import { cluster } from "./cluster.js";
 import { MODES, forget } from "./colors.js";
 import { fill, h } from "./dom.js";
 import { fleet } from "./fleet.js";
+import { job } from "./job.js";
+import { jobs } from "./jobs.js";
 import { learn, login } from "./me.js";
 import { problems } from "./problems.js";
+import { queues } from "./queues.js";
+import { reports } from "./reports.js";
 import { link, parse, set } from "./route.js";
 import { connection, follow, on } from "./store.js";
 import { start } from "./summary.js";
+import { tryit } from "./tryit.js";
 
-const VIEWS = { fleet, cluster, problems };
-const NAV = [["fleet", "Fleet", "f"], ["problems", "Problems", "p"]];
+const VIEWS = { fleet, cluster, jobs, job, queues, try: tryit, reports, problems };
+const NAV = [
+  ["fleet", "Fleet", "f"], ["jobs", "Jobs", "j"], ["queues", "Queues", "q"], ["try", "Try it", "y"], ["reports", "Reports", "r"], ["problems", "Problems", "p"],
+];
 const UNDER = { cluster: "fleet", job: "jobs" };
 const root = document.getElementById("view");
 let shown = { name: "", view: null };
@@ -23,7 +30,7 @@ function nav(active) {
 
 function route() {
   const { view } = parse();
-  const name = view in VIEWS ? view : "";
+  const name = Object.hasOwn(VIEWS, view) ? view : "";
   nav(name);
   if (shown.name === name && shown.view) {
     shown.view.routed?.();

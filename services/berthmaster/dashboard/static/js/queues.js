@@ -1,0 +1,56 @@
+// Queues in the order in which they go first, with what each may have and has.
+import { fill, h, table } from "./dom.js";
+import { count, span } from "./format.js";
+import { link } from "./route.js";
+import { all, get, on } from "./store.js";
+
+function meter(queue, most) {
+  const share = (value) => `${Math.min(100, (100 * value) / most)}%`, own = queue.used - queue.borrowed;
+  const words = `${count(queue.used)} used${queue.borrowed ? `, ${count(queue.borrowed)} of it borrowed` : ""}`;
+  const mark = (value, name, kind) => (value === null ? null : h("u", { class: kind, title: `${name} ${count(value)}`, style: { left: share(value) } }));
+  return h("div", { class: "meter", role: "img", "aria-label": words, title: words },
+    h("i", { style: { width: share(own) } }), queue.borrowed ? h("i", { class: "over", style: { left: share(own), width: share(queue.borrowed) } }) : null,
+    mark(queue.guarantee, "guarantee"), mark(queue.deserved, "deserved"), mark(queue.capability, "at most", "cap"));
+}
+
+const amount = (value) => (value === null ? "–" : count(value));
+
+export function queues(root) {
+  const ours = h("section", { class: "card" }), kueue = h("section", { class: "card" }), deciders = h("section", { class: "card" });
+  root.append(h("h1", { class: "hidden" }, "Queues"), h("div", { class: "stack" }, ours, kueue, deciders));
+  function show() {
+    const list = all("queue/").sort((a, b) => b.priority - a.priority || b.waiting - a.waiting || a.queue.localeCompare(b.queue));
+    const most = Math.max(1, ...list.map((queue) => Math.max(queue.used, queue.guarantee ?? 0, queue.deserved ?? 0, queue.capability ?? 0)));
+    fill(ours, h("h2", {}, "Queues"), table([
+      { head: "queue", cell: (queue) => [h("a", { href: link("jobs", [], { queue: queue.queue }) }, queue.queue), " ",
+        queue.held ? h("span", { class: "chip warn" }, "held") : null, queue.deleted ? h("span", { class: "chip bad" }, "deleted") : null,
+        queue.via !== "direct" ? h("span", { class: "chip" }, `by Kueue (${queue.via})`) : null] },
+      { head: "priority", num: true, cell: (queue) => queue.priority }, { head: "weight", num: true, cell: (queue) => count(queue.weight) },
+      { head: "GPUs", cell: (queue) => meter(queue, most) }, { head: "used", num: true, cell: (queue) => count(queue.used) },
+      { head: "borrowed", num: true, cell: (queue) => count(queue.borrowed) }, { head: "guarantee", num: true, cell: (queue) => amount(queue.guarantee) },
+      { head: "deserved", num: true, cell: (queue) => amount(queue.deserved) }, { head: "at most", num: true, cell: (queue) => amount(queue.capability) },
+      { head: "live", num: true, cell: (queue) => `${count(queue.live)}${queue.max_running_jobs === null ? "" : ` of ${queue.max_running_jobs}`}` },
+      { head: "wait", num: true, cell: (queue) => (queue.waiting ? h("a", { href: link("jobs", [], { queue: queue.queue, state: "waiting" }) }, count(queue.waiting)) : "0") },
+      { head: "mean wait", num: true, cell: (queue) => (queue.mean_wait_s === null ? "–" : span(queue.mean_wait_s)) },
+      { head: "tenants", cell: (queue) => (queue.tenants.length ? queue.tenants.join(", ") : "everybody") },
+    ], list, "Nobody has set a queue, and nothing has used one."),
+    h("p", { class: "soft small" }, "Bars: used of GPUs, borrowed beyond what is deserved. Marks: guarantee and deserved; the last one is the limit. Higher priority goes first."));
+    const theirs = get("kueue") || [];
+    kueue.hidden = !theirs.length;
+    fill(kueue, h("h2", {}, "ClusterQueues of Kueue in the clusters"), table([
+      { head: "cluster", cell: (queue) => h("a", { href: link("cluster", [queue.cluster]) }, queue.cluster) },
+      { head: "queue", cell: (queue) => [queue.queue, queue.active ? null : h("span", { class: "chip bad", title: queue.reason }, "inactive")] },
+      { head: "cohort", cell: (queue) => queue.cohort || "–" }, { head: "resources", cell: (queue) => queue.resources.join(", ") },
+      { head: "used", num: true, cell: (queue) => `${count(queue.used)} of ${count(queue.nominal)}` },
+      { head: "admitted", num: true, cell: (queue) => queue.admitted }, { head: "pending", num: true, cell: (queue) => queue.pending },
+    ], theirs, ""));
+    fill(deciders, h("h2", {}, "Deciders"), table([
+      { head: "cell", cell: ([name]) => name }, { head: "placements/s", num: true, cell: ([, one]) => count(one.placements_per_s) },
+      { head: "to decide one", num: true, cell: ([, one]) => (one.decide_ms === null ? "–" : `${count(one.decide_ms)} ms`) },
+      { head: "fairness", num: true, cell: ([, one]) => one.fairness }, { head: "fragmented", num: true, cell: ([, one]) => `${count(one.fragmentation_percent)} %` },
+    ], Object.entries(get("deciders") || {}), "None has reported yet."));
+  }
+  show();
+  const end = on("", (keys) => [...keys].some((key) => key.startsWith("queue/") || key === "kueue" || key === "deciders") && show());
+  return { routed: show, end };
+}

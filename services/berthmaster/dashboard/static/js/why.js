@@ -1,0 +1,82 @@
+// Why there, or why not yet: what the resolver says, in its words. For a job's page and for trials.
+import { fill, h, table } from "./dom.js";
+import { clock, count, percent, span, words } from "./format.js";
+import { link } from "./route.js";
+
+export function bars(parts) {
+  const shown = Object.entries(parts).filter(([, value]) => value > 0);
+  const total = Math.max(1, Object.keys(parts).length * 100);
+  return h("div", { class: "scoreparts", role: "img", "aria-label": Object.entries(parts).map(([name, value]) => `${words(name)} ${Math.round(value)}`).join(", ") },
+    shown.map(([name, value]) => h("i", { title: `${words(name)} ${Math.round(value)}`, style: { flex: `0 0 ${(100 * value) / total}%` } })));
+}
+
+export function ranking(ranked) {
+  const names = [...new Set(ranked.flatMap((one) => Object.keys(one.parts)))];
+  return table([
+    { head: "#", num: true, cell: (one) => ranked.indexOf(one) + 1 },
+    { head: "cluster", cell: (one) => h("a", { href: link("cluster", [one.cluster]) }, one.cluster) },
+    { head: "score", num: true, cell: (one) => one.score.toFixed(1) },
+    { head: "parts", cell: (one) => bars(one.parts) },
+    ...names.map((name) => ({ head: words(name), num: true, cell: (one) => (name in one.parts ? Math.round(one.parts[name]) : "–") })),
+    { head: "seen", num: true, cell: (one) => span(one.input_age_s) },
+  ], ranked, "No cluster could take it.");
+}
+
+export function leftOut(filtered) {
+  const by = {};
+  for (const [cluster, reason] of Object.entries(filtered)) (by[reason] ||= []).push(cluster);
+  const rows = Object.entries(by).sort((a, b) => b[1].length - a[1].length);
+  return table([
+    { head: "left out", cell: ([, clusters]) => clusters.sort().join(", ") },
+    { head: "why", kind: "why", cell: ([reason]) => reason },
+  ], rows, "None was left out.");
+}
+
+export function account(told) {
+  if (!told) return null;
+  const gpus = (milli) => count(milli / 1000);
+  const parts = [`${gpus(told.used_gpu_milli ?? 0)} GPUs in use`];
+  if (told.guarantee_gpu_milli !== undefined) parts.push(`${gpus(told.guarantee_gpu_milli)} guaranteed`);
+  if (told.deserved_gpu_milli !== undefined) parts.push(`${gpus(told.deserved_gpu_milli)} deserved`);
+  if (told.capability_gpu_milli !== undefined) parts.push(`at most ${gpus(told.capability_gpu_milli)}`);
+  if (told.borrowed_gpu_milli) parts.push(`${gpus(told.borrowed_gpu_milli)} borrowed`);
+  if (told.held) parts.push("held");
+  return h("p", { class: "soft" }, `Queue ${told.queue}: ${parts.join(", ")}.`);
+}
+
+export function problem(reply) {
+  if (!reply) return "nothing was answered";
+  if (reply.type === "error") return reply.error;
+  if (reply.type === "api.refusal.v1") return `${reply.field ? `${reply.field}: ` : ""}${reply.value ? `${reply.value} is not right; ` : ""}expected ${reply.expected}`;
+  return "";
+}
+
+// ``reply`` is a WhyReply, or what stands in its place.
+export function why(reply) {
+  const wrong = problem(reply);
+  if (wrong) return h("p", { class: "error" }, wrong);
+  const told = [h("p", { class: `verdict ${reply.state === "queued" ? "warn" : ""}`, id: "why-summary" }, reply.summary)];
+  const places = [];
+  if (reply.position) places.push(`place ${reply.position} of ${count(reply.waiting)} that wait`);
+  if (reply.queue_position) places.push(`place ${reply.queue_position} in its queue`);
+  if (reply.first_free_s !== undefined && reply.first_free_s !== null) places.push(`room in about ${span(reply.first_free_s)}`);
+  if (reply.reservation) places.push(`room is kept for it on ${reply.reservation.cluster}${reply.reservation.expected_at_s ? `, about ${clock(reply.reservation.expected_at_s)}` : ""}`);
+  if (reply.held_back) places.push(`${count(reply.held_back)} jobs before it have room kept that it would fit in`);
+  if (places.length) told.push(h("p", {}, `${places.join("; ")}.`));
+  if (reply.hints?.length) told.push(h("h3", {}, "What would help"), h("ul", { class: "hints" }, reply.hints.map((hint) => h("li", {}, hint))));
+  told.push(account(reply.account));
+  if (reply.choice) told.push(choice(reply.choice));
+  else if (reply.filtered && Object.keys(reply.filtered).length) told.push(h("h3", {}, "Clusters"), leftOut(reply.filtered));
+  return told;
+}
+
+export function choice(made) {
+  const nodes = [...new Set(made.pods.map((pod) => pod.node))];
+  return [
+    h("p", {}, "→ ", h("b", {}, h("a", { href: link("cluster", [made.cluster]) }, made.cluster)), ` ${nodes.slice(0, 4).join(", ")}${nodes.length > 4 ? ` and ${nodes.length - 4} more` : ""} `,
+      h("span", { class: "soft" }, `attempt ${made.attempt}, ranked by ${made.profile || "balanced"}`)),
+    made.follows ? h("p", { class: "soft" }, made.follows) : null,
+    h("h3", {}, "Ranking"), ranking(made.ranking || []),
+    Object.keys(made.filtered || {}).length ? [h("h3", {}, "Left out"), leftOut(made.filtered)] : null,
+  ];
+}
