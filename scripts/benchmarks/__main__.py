@@ -36,6 +36,7 @@ MODULES = {
     "flood": ("flood",),
     "crowd": ("crowd",),
     "archive": ("archive",),
+    "usage": ("usage",),
 }
 ONLY_BY_NAME = {
     "archive",
@@ -48,6 +49,7 @@ ONLY_BY_NAME = {
     "ocm",
     "quality",
     "scheduler",
+    "usage",
 }  # take minutes
 
 

@@ -32,7 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cancel": (f"{_HERE}.workload_commands:cancel", "Cancel workloads."),
     "reprioritize": (f"{_HERE}.workload_commands:reprioritize", "Give a workload a priority."),
     "clusters": (f"{_HERE}.fleet_commands:clusters", "List the clusters."),
-    "top": (f"{_HERE}.fleet_commands:top", "Watch the fleet, or one cluster's GPUs, live."),
+    "top": (f"{_HERE}.top:top", "Watch the fleet, one cluster's GPUs, or jobs, live."),
     "report": (f"{_HERE}.report:report", "What ended jobs used: GPU-hours, waits, cost."),
     "quality": (f"{_HERE}.quality:quality", "Waits, allocation, fairness, as they are now."),
     "cordon": (f"{_HERE}.fleet_commands:cordon", "Put nothing new on a cluster or node."),

@@ -1,16 +1,14 @@
-"""Commands about the fleet and its operators: clusters, top, cordon, lost, queue, dead letters."""
+"""Commands about the fleet and its operators: clusters, cordon, lost, queue, dead letters."""
 
-import asyncio
 import re
 import sys
-from contextlib import aclosing
 from typing import IO, Any, Final
 
 import click
 import msgspec
 
 from berthmaster.cli.requests import WrongInput, parse_gpus, parse_weights
-from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
+from berthmaster.cli.session import Session, bus_command, usage
 from berthmaster.client import BerthError, Client
 from berthmaster.engine.scoring.profiles import PROFILES
 from berthmaster.fleetview.rows import ClusterRow, FleetView
@@ -18,7 +16,6 @@ from berthmaster.messages.api import OperatorReply
 from berthmaster.messages.control import QueuePlace, QueueSetting
 from berthmaster.messages.fleet import NodeReport
 
-CONTROL_INTERVAL_S = 2.0
 _ALLOWED: Final = {
     "allow_tolerations": "tolerations",
     "allow_node_labels": "node_labels",
@@ -54,81 +51,6 @@ async def clusters(session: Session) -> None:
     async with session.client() as berth:
         rows = await fleet_rows(berth)
         session.out.document(rows, lambda: fleet.clusters(rows, ascii_only=session.out.ascii_only))
-
-
-@click.command()
-@click.argument("cluster", required=False)
-@click.option("--interval", "interval_s", type=click.FloatRange(0.1, 60), default=1.0, metavar="S")
-@click.option("--once", is_flag=True, help="Show it once and end.")
-@bus_command
-async def top(session: Session, cluster: str | None, interval_s: float, once: bool) -> int:
-    """Watch the fleet live, or the nodes and GPUs of one cluster. Ctrl-C ends."""
-    async with session.client() as berth:
-        view = FleetView()
-        known = asyncio.Event()
-
-        async def follow() -> None:
-            facts = berth.facts(nodes=cluster is not None, cluster=cluster, caught_up=known.set)
-            async with aclosing(facts) as source:
-                async for seen in source:
-                    view.take(seen)
-
-        async def follow_telemetry() -> None:
-            async with aclosing(berth.telemetry(cluster)) as source:
-                async for report in source:
-                    view.take_telemetry(report)
-
-        async def follow_control() -> None:
-            while True:
-                view.set_control(await berth.control())
-                await asyncio.sleep(CONTROL_INTERVAL_S)
-
-        async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(follow()), tasks.create_task(follow_control())]
-            if cluster is not None:
-                running.append(tasks.create_task(follow_telemetry()))
-            async with asyncio.timeout(10):
-                await known.wait()
-            if cluster is not None:
-                await asyncio.sleep(1.2)  # one round of telemetry
-            await _show(session, berth, view, cluster, None if once else interval_s)
-            for task in running:
-                task.cancel()
-    if cluster is None or view.node_rows(cluster):
-        return 0
-    sys.stderr.write(f"berth: no node of {cluster} has reported; see `berth clusters`\n")
-    return EXIT_FAILED
-
-
-async def _show(
-    session: Session, berth: Client, view: FleetView, cluster: str | None, interval_s: float | None
-) -> None:
-    """Draw the view once, or again and again: in place on a terminal, else one after the other."""
-    from berthmaster.cli.render import fleet
-
-    def value() -> list[Any]:
-        return list(view.node_rows(cluster) if cluster else view.rows(berth.now()))
-
-    def picture(most: int) -> Any:
-        ascii_only = session.out.ascii_only
-        if cluster:
-            return fleet.nodes(view.node_rows(cluster), most=most, ascii_only=ascii_only)
-        return fleet.clusters(view.rows(berth.now()), ascii_only=ascii_only)
-
-    if interval_s is None:
-        session.out.document(value(), lambda: picture(0))
-        return
-    if session.out.as_json or not sys.stdout.isatty():
-        while True:
-            session.out.screen(value(), lambda: picture(0))
-            await asyncio.sleep(interval_s)
-    from rich.live import Live
-
-    console = session.out.console
-    with Live(console=console, screen=True, auto_refresh=False) as live:
-        while True:
-            live.update(picture(max(5, console.height - 3)), refresh=True)
-            await asyncio.sleep(interval_s)
 
 
 def _operator_reply(session: Session, reply: OperatorReply, text: str) -> None:

@@ -182,9 +182,7 @@ async def _show(session: Session, kind: ReportKind, flags: dict[str, Any]) -> No
 
 def _of_all(session: Session, mine: bool) -> bool:
     """A tenant's credentials may ask for its own alone."""
-    return not (
-        mine or session.target.inbox_prefix.startswith(("_INBOX.tenant.", "_INBOX.viewer."))
-    )
+    return not (mine or session.target.is_tenant)
 
 
 def _period(flags: dict[str, Any], now_s: float) -> tuple[float, float]:

@@ -36,6 +36,11 @@ class BusTarget:
     plaintext: bool = False  # whether another machine's server may be without TLS
     queue: str = ""  # of what is submitted by flags that name none
 
+    @property
+    def is_tenant(self) -> bool:
+        """Whether the credentials are one tenant's, who may ask and hear of its own jobs only."""
+        return self.inbox_prefix.startswith(("_INBOX.tenant.", "_INBOX.viewer."))
+
 
 def find_target(
     *,

@@ -35,6 +35,8 @@ def _rows(reply: UsageReport) -> list[RenderableType]:
     names = ["period" if name in ("day", "month") else name for name in reply.group]
     figures = list(FIGURES) if reply.currency else list(FIGURES[:-1])
     table = plain_table(*(name.upper() for name in names), *figures, right=figures)
+    for name, column in zip(names, table.columns, strict=False):
+        column.min_width = len("2026-11-24") if name == "period" else 6
     for row in reply.rows:
         table.add_row(*(safe(getattr(row, name) or "-") for name in names), *_figures(row, reply))
     parts: list[RenderableType] = [table, safe(), safe(_total(reply), style="bold")]

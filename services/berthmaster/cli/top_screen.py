@@ -1,0 +1,282 @@
+"""What `berth top` shows and how keys change it: views one inside the other, a cursor, an order.
+Pure: rows and keys in, lines out.
+
+The cursor stays on the row that it is on, whatever order the rows get. Where that row goes away it
+stays at its place. A value that is not known goes last, whichever way the rows are sorted.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+
+from berthmaster.fleetview.rows import ClusterRow, NodeRow, natural
+from berthmaster.messages.api import WorkloadView
+from berthmaster.messages.telemetry import JobFigures
+
+Kind = Literal["clusters", "nodes", "jobs", "job"]
+Action = Literal["", "quit"]
+PAGE: Final = 10
+KEYS: Final[Mapping[bytes, str]] = {
+    b"\x1b[A": "up",
+    b"\x1bOA": "up",
+    b"k": "up",
+    b"\x1b[B": "down",
+    b"\x1bOB": "down",
+    b"\x1b[5~": "page up",
+    b"\x1b[6~": "page down",
+    b"\x1b[H": "first",
+    b"\x1b[1~": "first",
+    b"g": "first",
+    b"\x1b[F": "last",
+    b"\x1b[4~": "last",
+    b"G": "last",
+    b"\r": "in",
+    b"\n": "in",
+    b"\x1b[C": "in",
+    b"\x7f": "out",
+    b"\x08": "out",
+    b"\x1b": "out",
+    b"\x1b[D": "out",
+    b"c": "clusters",
+    b"j": "jobs",
+    b"s": "sort",
+    b"r": "reverse",
+    b"q": "quit",
+    b"\x03": "quit",
+}
+HELP: Final = "↑↓ move  Enter in  Esc back  c clusters  j jobs  s sort  r reverse  q quit"
+
+
+class JobRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One job as `berth top --jobs` shows it. None is "not known", never zero."""
+
+    tenant: str
+    id: str
+    state: str
+    queue: str = ""
+    priority: int = 0
+    cluster: str = ""
+    gpus: float = 0.0  # asked for; of a job that did not come through us, held
+    age_s: float | None = None  # since its submission
+    utilization_percent: float | None = None  # mean of its GPUs over half a minute
+    utilization_max_percent: float | None = None  # the busiest of them
+    memory_used_mib: int | None = None
+    memory_total_mib: int | None = None
+    power_w: float | None = None
+    idle_s: float | None = None  # since when none of its GPUs did anything; None = busy
+
+
+def job_rows(
+    views: Sequence[WorkloadView], figures: Mapping[tuple[str, str], JobFigures], now_s: float
+) -> list[JobRow]:
+    """The jobs that are listed, and those that only their GPUs' figures tell of."""
+    rows = []
+    listed = set()
+    for view in views:
+        listed.add((view.tenant, view.id))
+        rows.append(
+            _with(
+                JobRow(
+                    tenant=view.tenant,
+                    id=view.id,
+                    state=view.state,
+                    queue=view.queue,
+                    priority=view.priority,
+                    cluster=view.cluster,
+                    gpus=view.gpus,
+                    age_s=max(0.0, now_s - view.submitted_at_s) if view.submitted_at_s else None,
+                ),
+                figures.get((view.tenant, view.id)),
+            )
+        )
+    for name, told in figures.items():
+        if name not in listed:
+            row = JobRow(
+                tenant=told.tenant,
+                id=name[1],
+                state="running",
+                cluster=told.cluster,
+                gpus=float(told.use.gpus),
+            )
+            rows.append(_with(row, told))
+    return rows
+
+
+def _with(row: JobRow, told: JobFigures | None) -> JobRow:
+    if told is None:
+        return row
+    use = told.use
+    idle = None if told.idle_since_s is None else max(0.0, told.observed_at_s - told.idle_since_s)
+    return msgspec.structs.replace(
+        row,
+        utilization_percent=use.utilization_percent,
+        utilization_max_percent=use.utilization_max_percent,
+        memory_used_mib=use.memory_used_mib,
+        memory_total_mib=use.memory_total_mib,
+        power_w=use.power_w,
+        idle_s=idle,
+    )
+
+
+class Column(NamedTuple):
+    """One column: how rows are ordered by it; biggest first where that is what one looks for."""
+
+    title: str
+    value: Callable[[Any], Any]
+    biggest_first: bool = False
+
+
+COLUMNS: Final[Mapping[Kind, tuple[Column, ...]]] = {
+    "clusters": (
+        Column("CLUSTER", lambda row: natural(row.cluster)),
+        Column("SEEN", lambda row: row.seen_s, True),
+        Column("GPUS", lambda row: row.gpus, True),
+        Column("FREE", lambda row: row.free_gpus, True),
+        Column("USED", lambda row: row.used_share, True),
+        Column("IDLE", lambda row: row.idle_gpu_percent, True),
+        Column("FRAG", lambda row: row.fragmentation_percent, True),
+    ),
+    "nodes": (
+        Column("NODE", lambda row: natural(row.node)),
+        Column("HELD", lambda row: sum(row.gpu_milli_used), True),
+        Column("UTIL", lambda row: row.utilization_percent, True),
+        Column("POWER", lambda row: row.power_w, True),
+        Column("PODS", lambda row: row.pods, True),
+    ),
+    "jobs": (
+        Column("AGE", lambda row: row.age_s),
+        Column("JOB", lambda row: (row.tenant, natural(row.id))),
+        Column("STATE", lambda row: row.state),
+        Column("QUEUE", lambda row: row.queue),
+        Column("CLUSTER", lambda row: natural(row.cluster)),
+        Column("GPUS", lambda row: row.gpus, True),
+        Column("UTIL", lambda row: row.utilization_percent, True),
+        Column("MEM", lambda row: row.memory_used_mib, True),
+        Column("IDLE", lambda row: row.idle_s, True),
+    ),
+    "job": (),
+}
+
+
+def name_of(row: object) -> tuple[str, ...]:
+    """What a row is known by."""
+    match row:
+        case ClusterRow():
+            return (row.cluster,)
+        case NodeRow():
+            return (row.node,)
+        case JobRow():
+            return (row.tenant, row.id)
+    raise TypeError(type(row).__name__)
+
+
+def column_named(kind: Kind, title: str) -> int | None:
+    """Which column has this title, in whatever case."""
+    titles = [column.title for column in COLUMNS[kind]]
+    return titles.index(title.upper()) if title.upper() in titles else None
+
+
+def in_order(kind: Kind, rows: Sequence[Any], column: int, *, reverse: bool) -> list[Any]:
+    """The rows, sorted; what is not known last."""
+    if not COLUMNS[kind]:
+        return list(rows)
+    by = COLUMNS[kind][column]
+    known = [row for row in rows if by.value(row) is not None]
+    unknown = [row for row in rows if by.value(row) is None]
+    known.sort(key=name_of)
+    known.sort(key=by.value, reverse=by.biggest_first != reverse)
+    return known + sorted(unknown, key=name_of)
+
+
+class View:
+    """One of the views, and where one is in it."""
+
+    def __init__(self, kind: Kind, name: tuple[str, ...] = (), column: int = 0) -> None:
+        self.kind = kind
+        self.name = name  # of the cluster or job that it is about
+        self.column = column
+        self.reverse = False
+        self.selected: tuple[str, ...] | None = None
+        self.at = 0
+
+    def settle(self, rows: Sequence[Any]) -> list[Any]:
+        """The rows in their order, with the cursor on one of them."""
+        found = in_order(self.kind, rows, self.column, reverse=self.reverse)
+        names = [name_of(row) for row in found]
+        if self.selected in names:
+            self.at = names.index(self.selected)
+        self.at = max(0, min(self.at, len(found) - 1))
+        self.selected = names[self.at] if names else None
+        return found
+
+
+class Screen:
+    """The views that one went into, the last of which is shown."""
+
+    def __init__(self, first: View) -> None:
+        self.views = [first]
+
+    @property
+    def view(self) -> View:
+        """What is shown."""
+        return self.views[-1]
+
+    def press(self, key: bytes, rows: Sequence[Any]) -> Action:
+        """A key was pressed while these rows were shown."""
+        what = KEYS.get(key, "")
+        view = self.view
+        ordered = view.settle(rows)
+        moves = {"up": -1, "down": 1, "page up": -PAGE, "page down": PAGE}
+        match what:
+            case "quit":
+                return "quit"
+            case "up" | "down" | "page up" | "page down":
+                self._move(view, ordered, view.at + moves[what])
+            case "first":
+                self._move(view, ordered, 0)
+            case "last":
+                self._move(view, ordered, len(ordered) - 1)
+            case "sort" if COLUMNS[view.kind]:
+                view.column = (view.column + 1) % len(COLUMNS[view.kind])
+                view.reverse = False
+            case "reverse":
+                view.reverse = not view.reverse
+            case "out" if len(self.views) > 1:
+                self.views.pop()
+            case "clusters" | "jobs":
+                self.views = [View("clusters" if what == "clusters" else "jobs")]
+            case "in" if view.selected is not None:
+                inner: dict[Kind, Kind] = {"clusters": "nodes", "jobs": "job"}
+                if view.kind in inner:
+                    self.views.append(View(inner[view.kind], view.selected))
+            case _:
+                pass
+        return ""
+
+    @staticmethod
+    def _move(view: View, ordered: Sequence[Any], at: int) -> None:
+        if ordered:
+            view.at = max(0, min(at, len(ordered) - 1))
+            view.selected = name_of(ordered[view.at])
+
+
+def window(count: int, at: int, height: int) -> range:
+    """Which of the rows are shown, so that the cursor is among them."""
+    if count <= height:
+        return range(count)
+    first = max(0, min(at - height // 2, count - height))
+    return range(first, first + height)
+
+
+def keys_in(data: bytes) -> list[bytes]:
+    """The keys of what a terminal sent: several may come at once, some are several bytes."""
+    found = []
+    while data:
+        size = next((len(key) for key in _LONGEST_FIRST if data.startswith(key)), 1)
+        found.append(data[:size])
+        data = data[size:]
+    return found
+
+
+_LONGEST_FIRST: Final = sorted(KEYS, key=len, reverse=True)
