@@ -80,7 +80,7 @@ def test_csv_has_a_column_a_figure_and_no_formula() -> None:
 
 
 def test_the_table_shows_what_is_unknown_and_what_is_left_out() -> None:
-    text = screen(render.report(REPORT))
+    text = screen(render.report(REPORT), width=120)
     assert "1970-01-01" in text
     assert "\x1b" not in text  # what could steer a terminal is shown, not sent
     assert "In all 4 jobs, 2.5 GPU-hours held" in text
