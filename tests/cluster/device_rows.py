@@ -79,7 +79,12 @@ ROWS: Final = (
     ),
     Row(
         How.TPU,
-        _node("tpu", {"google.com/tpu": "4"}, labels={f"{GKE}tpu-topology": "2x2"}),
+        _node(
+            "tpu",
+            {"google.com/tpu": "4"},
+            labels={f"{GKE}tpu-topology": "2x2"},
+            taints=({"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"},),
+        ),
         {"tpus": 4, "tpu_topology": "2x2"},
         {"google.com/tpu": "4"},
         {"tpus": 4},

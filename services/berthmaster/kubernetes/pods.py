@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from berthmaster.accelerators import tpu
+from berthmaster.engine.fleet.pieces import tolerations_of
 from berthmaster.messages.workload import PodSet, RunSpec, Toleration
 
 CONTAINER: Final = "main"
@@ -54,8 +55,8 @@ def pod_spec(
     }
     if account:
         spec["serviceAccountName"] = account
-    if pods.tolerations:
-        spec["tolerations"] = [_toleration(each) for each in pods.tolerations]
+    if tolerated := tolerations_of(pods):
+        spec["tolerations"] = [_toleration(each) for each in tolerated]
     if pods.node_labels:
         spec["nodeSelector"] = dict(pods.node_labels)
     return spec

@@ -3,9 +3,11 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
+import msgspec
+
 from berthmaster.accelerators.table import MIG, NVIDIA
 from berthmaster.engine.fleet.models import whole_gpu
-from berthmaster.engine.fleet.pieces import pieces_of
+from berthmaster.engine.fleet.pieces import pieces_of, tolerations_of
 from berthmaster.engine.fleet.shares import asked_as, share_for
 from berthmaster.kueue.quota import Ask
 from berthmaster.messages.fleet import NodeReport
@@ -91,4 +93,6 @@ def _ask(pods: PodSet, devices: Devices) -> Ask:
     for of_pod in devices(pods):
         amounts = {"cpu": pods.cpu_milli, "memory": pods.memory_mib, **pieces, **of_pod}
         ways.append({name: amount * pods.count for name, amount in amounts.items() if amount})
+    if pieces:  # our jobs say what they tolerate by the names of these
+        pods = msgspec.structs.replace(pods, tolerations=tolerations_of(pods))
     return Ask(pods, tuple(ways))

@@ -10,10 +10,11 @@ from berthmaster.engine.fitting.topology import never
 from berthmaster.engine.fleet.fleet import Fleet
 from berthmaster.engine.fleet.needs import suitable_nodes
 from berthmaster.engine.scoring.room import room_of
+from berthmaster.kubernetes.pods import pod_spec
 from berthmaster.lifecycle.fold import key
-from berthmaster.messages.fleet import Amounts, NodeReport
+from berthmaster.messages.fleet import Amounts, NodeReport, Taint
 from berthmaster.messages.placement import PodBinding
-from berthmaster.messages.workload import PodSet, Topology
+from berthmaster.messages.workload import PodSet, RunSpec, Topology
 from tests.support.builders import node
 
 TPU = "google.com/tpu"
@@ -106,6 +107,18 @@ def test_nodes_without_them_say_what_is_missing() -> None:
     assert why_not(large, **asks) == "TPU nodes of another size (8)"
     nowhere = fleet_of(host("a", tpus=4, topology="4x4"))
     assert why_not(nowhere, **asks) == f"no node has the label ({LABELS}nodepool)"
+
+
+def test_who_asks_for_a_resource_tolerates_the_taint_of_its_name_and_no_other() -> None:
+    tainted = replace(host("a", tpus=4, hca=1), taints=(Taint(key=TPU, value="present"),))
+    fleet = fleet_of(tainted)
+    assert why_not(fleet, tpus=4) == ""
+    assert why_not(fleet, resources={HCA: 1}) == f"nodes are tainted ({TPU})"
+    assert why_not(fleet) == f"nodes are tainted ({TPU})"
+    going = replace(tainted, taints=(Taint(key=TPU, effect="NoExecute"),))
+    assert why_not(fleet_of(going), tpus=4) == f"nodes are tainted ({TPU})"
+    made = pod_spec(RunSpec(image="a"), PodSet(tpus=4), tenant="t", account="", devices={})
+    assert made["tolerations"] == [{"key": TPU, "operator": "Exists", "effect": "NoSchedule"}]
 
 
 def test_a_slice_is_seated_on_one_pool_that_has_it_free_and_several_on_pools_of_their_own() -> None:

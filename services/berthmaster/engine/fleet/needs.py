@@ -23,6 +23,7 @@ from berthmaster.engine.fleet.pieces import (
     TOO_FEW_PIECES,
     pieces_of,
     place_label,
+    tolerations_of,
     why_none,
 )
 from berthmaster.engine.fleet.shares import (
@@ -382,8 +383,9 @@ def _judge(kind: NodeKind, pods: PodSet) -> tuple[tuple[int, ...], str]:
             return (), "no such part of a GPU"
     if why := why_none(kind.pieces, kind.tpus, pods):
         return (), why
+    tolerated = tolerations_of(pods) if kind.taints else ()
     for taint in kind.taints:
-        if not tolerates(pods.tolerations, taint):
+        if not tolerates(tolerated, taint):
             return (), f"nodes are tainted ({taint.key})"
     return positions, ""
 

@@ -3,6 +3,8 @@
 Rules of this file:
 
 - A node has so many pieces of each, free or taken; a pod takes as many as it asks for.
+- Who asks for a resource tolerates the taint NoSchedule by its very name, as Kubernetes'
+  ExtendedResourceToleration has it: such nodes are kept for just these pods.
 - What TPUs are is told by the node's labels. Where several pods make up a slice, each takes all
   TPUs of its node, and all of them are of one node pool.
 """
@@ -13,7 +15,7 @@ from typing import NamedTuple
 from berthmaster.accelerators import tpu
 from berthmaster.accelerators.table import TPU
 from berthmaster.messages.fleet import NodeReport, PodUse
-from berthmaster.messages.workload import ONE_NODE, PodSet
+from berthmaster.messages.workload import ONE_NODE, PodSet, Toleration
 
 Pieces = tuple[tuple[str, int], ...]  # resource, how many; by name
 
@@ -28,6 +30,15 @@ class Tpus(NamedTuple):
 def pieces_of(pods: PodSet) -> Pieces:
     """What each pod of a set takes."""
     return _together(pods.tpus, pods.resources)
+
+
+def tolerations_of(pods: PodSet) -> tuple[Toleration, ...]:
+    """What each pod of a set tolerates: what it says, and taints by the names of its pieces."""
+    pieces = pieces_of(pods)
+    if not pieces:
+        return pods.tolerations
+    by_name = (Toleration(key=key, operator="Exists", effect="NoSchedule") for key, _ in pieces)
+    return (*pods.tolerations, *by_name)
 
 
 def pieces_on(node: NodeReport) -> Pieces:
