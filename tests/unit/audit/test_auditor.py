@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from berthmaster.audit.core import Auditor, AuditReport
 from berthmaster.messages.fleet import NodeReport, PodUse
 from berthmaster.messages.placement import HUB_CELL, MAIN_CELL, PodBinding
-from berthmaster.messages.workload import Placed, Succeeded
+from berthmaster.messages.workload import Claimed, Placed, Recovered, Succeeded
 from tests.support.builders import alive, job, node, pod_set, profile
 from tests.support.deciding import TENANT, World
 
@@ -147,6 +147,34 @@ def test_a_second_ending_is_found(world: World) -> None:
     world.events.append((100, 0.0, ending))
     world.events.append((101, 0.0, replace(ending, after=100)))
     assert rules(audited(world)) == ["one ending"]
+
+
+def test_a_story_that_lacks_events_is_found_until_its_executor_brought_it_back(
+    world: World,
+) -> None:
+    gang = world.workloads[next(k for k in world.workloads if k.endswith("gang"))]
+    assert gang.request is not None
+    world.events = [
+        one for one in world.events if not (one[2].id == "gang" and isinstance(one[2], Claimed))
+    ]
+    assert rules(audited(world)) == ["none is lost"]
+    back = Recovered(
+        tenant=TENANT,
+        id="gang",
+        after=gang.sequence,
+        at_s=0.0,
+        by="door",
+        cluster=gang.cluster,
+        attempt=1,
+        executor="x",
+        pods=gang.pods,
+        request=gang.request,
+        digest=gang.digest,
+        decision=1,
+    )
+    world.events.append((100, 0.0, back))
+    report = audited(world)
+    assert (rules(report), report.recovered, report.running) == ([], 1, 1)
 
 
 def test_an_event_that_lost_a_race_is_counted_as_void_and_is_no_finding(world: World) -> None:

@@ -10,7 +10,7 @@ from berthmaster.gateway.workload_index import MAX_EXAMINED, WorkloadIndex
 from berthmaster.lifecycle.fold import Verdict
 from berthmaster.messages.api import ListReply, ListRequest, WorkloadView
 from berthmaster.messages.families import EVENTS, encode
-from berthmaster.messages.workload import PodSet, WorkloadEvent
+from berthmaster.messages.workload import PodSet, Recovered, WorkloadEvent
 from tests.unit.gateway.stories import cancelled, job, placed, submitted, succeeded
 
 
@@ -31,6 +31,34 @@ def ids(view: WorkloadIndex, **request: object) -> list[str]:
         if not page.next_before:
             return found
         asked = msgspec.structs.replace(asked, before=page.next_before)
+
+
+def test_what_was_brought_back_is_shown_as_claimed_whatever_was_known_of_it() -> None:
+    for known in (True, False):
+        view = WorkloadIndex()
+        if known:
+            offer_all(view, submitted(job("back")))
+            view.freeze("ann", "back", "events of it are missing from the log")
+        event = Recovered(
+            tenant="ann",
+            id="back",
+            after=int(known),
+            at_s=0.0,
+            by="door",
+            cluster="c1",
+            attempt=1,
+            executor="x",
+            pods=(),
+            request=job("back"),
+            digest="d",
+            decision=1,
+        )
+        assert view.offer(event, 9, 9.0) is not None
+        assert view.frozen("ann", "back") == ""
+        (shown,) = view.page("ann", ListRequest()).workloads
+        assert (shown.id, shown.state, shown.cluster) == ("back", "claimed", "c1")
+        assert view.open_of("ann") == 1
+        assert view.waiting["default"] == 0
 
 
 def test_a_page_shows_open_and_ended_workloads_with_all_counts() -> None:

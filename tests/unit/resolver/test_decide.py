@@ -9,11 +9,13 @@ from berthmaster.lifecycle.fold import key
 from berthmaster.messages.api import WhyReply
 from berthmaster.messages.control import ClusterLost, Cordon, QueueSetting
 from berthmaster.messages.fleet import ClusterScore, Membership, Stamp, Taint
+from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import (
     Cancelled,
     CancelRequested,
     Evicted,
     Failed,
+    Recovered,
     Submitted,
     Toleration,
     Withdrawn,
@@ -361,6 +363,39 @@ def test_an_unreadable_event_freezes_its_workload_and_no_other(world: World) -> 
     world.submit(job("fine"))
     assert placements(world.decide()) == {"fine": "c1"}
     assert "frozen" in why(world, "strange").summary
+
+
+@pytest.mark.parametrize("left", [True, False], ids=["frozen", "unknown"])
+def test_what_an_executor_brought_back_has_its_gpus_and_is_not_placed_again(
+    world: World, left: bool
+) -> None:
+    request = job("back", gpus=4)
+    if left:
+        world.submit(request)
+        world.resolver.on_unreadable(TENANT, "back", 2, "events of it are missing from the log")
+    world.append(
+        Recovered(
+            tenant=TENANT,
+            id="back",
+            after=int(left),
+            at_s=0.0,
+            by="door",
+            cluster="c2",
+            attempt=1,
+            executor="executor/c2",
+            pods=(PodBinding(pod="main-0", node="n1", gpus=(0, 1, 2, 3)),),
+            request=request,
+            digest=request_digest(request),
+            decision=7,
+        )
+    )
+    know = world.resolver.know
+    assert (know.frozen, dict(know.used_milli)) == ({}, {"default": 4000})
+    # Nobody else gets them, and its end gives them back.
+    world.submit(job("waits", gpus=4))
+    assert placements(world.decide()) == {}
+    world.evict(key(TENANT, "back"))
+    assert know.used_milli["default"] == 0
 
 
 def test_an_unreadable_decision_stops_this_replica_from_deciding(world: World) -> None:
