@@ -13,6 +13,7 @@ from berthmaster.bus.door_client import DoorClient
 from berthmaster.bus.door_facts import DoorFacts
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.reporting import ALIVE_INTERVAL_S, FactReporter, Told
+from berthmaster.emulator.figures import EmulatedFigures
 from berthmaster.emulator.host import Host
 from berthmaster.emulator.inventory import Reports, profile
 from berthmaster.emulator.telemetry import NodeModel
@@ -114,13 +115,14 @@ class Reporter:
         )
 
     async def measure(self, interval_s: float, stopping: asyncio.Event) -> None:
-        """Telemetry: one message a node and interval."""
+        """Telemetry: one message a node and interval; of each job what its GPUs do."""
         models = [
-            NodeModel(self._cluster, node, self._facts.uuids(name), self._seed)
+            (node, NodeModel(self._cluster, node, self._facts.uuids(name), self._seed))
             for name, node in self._world.nodes.items()
             if node.spec.gpus
         ]
         epoch = int(self._door.now() * 1000)
+        jobs = EmulatedFigures(self._cluster, epoch)
         turn = 0
         async for _ in beats(interval_s / TELEMETRY_SLOTS, stopping):
             turn += 1
@@ -128,7 +130,7 @@ class Reporter:
                 continue  # an observation that nobody hears is none
             slot, now_s = turn % TELEMETRY_SLOTS, self._door.now()
             try:
-                for model in models[slot::TELEMETRY_SLOTS]:
+                for node, model in models[slot::TELEMETRY_SLOTS]:
                     message = model.telemetry(
                         epoch=epoch,
                         counter=1 + turn // TELEMETRY_SLOTS,
@@ -136,5 +138,9 @@ class Reporter:
                         interval_s=interval_s,
                     )
                     await self._door.observe(encode(message))
+                    jobs.on_node(node, message, now_s)
+                if slot == 0:
+                    for figures in jobs.take(now_s):
+                        await self._door.figures(encode(figures))
             except BusError:
                 pass  # the next one replaces it

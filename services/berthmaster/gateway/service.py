@@ -11,6 +11,8 @@ import secrets
 from importlib.metadata import version
 from typing import Final
 
+import msgspec
+
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.dead import bury
@@ -18,6 +20,7 @@ from berthmaster.bus.endpoints import Endpoint, Fairness, serve
 from berthmaster.bus.errors import BusError, StreamReplaced
 from berthmaster.bus.event_subjects import decode_recorded
 from berthmaster.bus.follow import Follower, Recorded
+from berthmaster.bus.heard_figures import HeardFigures
 from berthmaster.bus.joining import hearing, joined
 from berthmaster.bus.streams import ARCHIVE, CONTROL, WORKLOADS, stream_info
 from berthmaster.bus.turns import PORTION, Share
@@ -48,7 +51,7 @@ from berthmaster.lifecycle.instructions import (
     Reply,
 )
 from berthmaster.logcheck.guard import LogGuard
-from berthmaster.messages.api import GATEWAY_VERBS, OPERATOR_VERBS, ApiReply
+from berthmaster.messages.api import GATEWAY_VERBS, OPERATOR_VERBS, ApiReply, GetReply
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.families import CONTROL_FACTS, UNREADABLE, encode
 from berthmaster.runtime.periodic import beats
@@ -86,6 +89,7 @@ class Shell:
             ctx, conn, "gateway", folder=settings.memory_dir, told=self._on_damage
         )
         self._effects.flaws = self._guard.flaws
+        self._heard = HeardFigures(conn.now)
         self._numbers = itertools.count(1)
         self._trouble = ""
         self._letters: list[tuple[Recorded, str, str, str]] = []  # with stream, workload, reason
@@ -99,6 +103,7 @@ class Shell:
         ctx.spawn(self._follow_sound_log(), name="follow log")
         ctx.spawn(self._watch_size(), name="watch size")
         ctx.spawn(self._tick(), name="tick")
+        await self._heard.listen(self._conn)
         settings = ctx.settings
         limit = settings.max_in_flight
         share = Share(
@@ -153,6 +158,9 @@ class Shell:
         reply = await self._converse(ref, self._tell(asked))
         if reply is None:
             raise RuntimeError(f"no reply to {verb}")  # a fault of ours: serve() answers for us
+        if tenant is not None and isinstance(reply, GetReply):
+            figures = self._heard.of(tenant, reply.workload.id)
+            reply = msgspec.structs.replace(reply, figures=figures) if figures else reply
         took_s = asyncio.get_running_loop().time() - began_s
         self._figures.answered(verb, reply, took_s)
         return fitted(reply, self._conn.nc.max_payload - REPLY_MARGIN_BYTES)

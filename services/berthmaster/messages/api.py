@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from berthmaster.messages.control import LogGap, QueueAllows, QueueAmounts, QueuePlace, QueueSetting
 from berthmaster.messages.placement import Choice, Decision, RankedCluster, Reservation
+from berthmaster.messages.telemetry import JobFigures
 from berthmaster.messages.usage import Trends, UsageReport
 from berthmaster.messages.workload import (
     MAX_POD_SETS,
@@ -190,6 +191,7 @@ class GetReply(
     workload: WorkloadView
     request: JobRequest | None = None  # None: only the tombstone is left
     story: tuple[RecordedEvent, ...] = ()
+    figures: tuple[JobFigures, ...] = ()  # what its GPUs do, where that was told of lately
 
 
 class ListRequest(
@@ -258,6 +260,7 @@ class WhyReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     choice: Choice | None = None  # for one that is placed
     decision: int = 0
     decided_at_s: float = 0.0
+    figures: tuple[JobFigures, ...] = ()  # what its GPUs do, where that was told of lately
 
 
 class DryRunReply(

@@ -9,10 +9,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.endpoints import Endpoint, Endpoints, Fairness, serve
 from berthmaster.bus.errors import BusError
+from berthmaster.bus.heard_figures import HeardFigures
 from berthmaster.bus.log import last_message, next_message
 from berthmaster.bus.streams import ARCHIVE, WORKLOADS
 from berthmaster.bus.turns import PORTION, Share
@@ -47,10 +50,12 @@ class Questions:
         self._conn = conn
         self._core = core
         self._ready = ready
+        self._heard = HeardFigures(conn.now)
         self._supposing = asyncio.Lock()  # one copy of all that is known at a time
 
     async def serve(self) -> Endpoints:
         """Start answering."""
+        await self._heard.listen(self._conn)
         return await serve(
             self._conn,
             "berth-resolver",
@@ -84,6 +89,9 @@ class Questions:
                 return None  # its own cell's decider hears the same question
             await self._have_decision(tenant, request.id)
         reply: WhyReply | Refusal = self._core.why(tenant, request.id, self._conn.now())
+        if request.id is not None and isinstance(reply, WhyReply):
+            figures = self._heard.of(tenant, request.id)
+            reply = msgspec.structs.replace(reply, figures=figures) if figures else reply
         return encode(reply)
 
     async def _answer_dry_run(self, subject: str, data: bytes) -> bytes:

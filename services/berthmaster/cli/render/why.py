@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
 
-from berthmaster.cli.render import amounts
+from berthmaster.cli.render import amounts, figures
 from berthmaster.cli.render.terminal import plain_table, safe, visible
 from berthmaster.cli.render.workloads import places
 from berthmaster.engine.scoring.profiles import BALANCED
@@ -29,6 +29,7 @@ def why(reply: WhyReply, now_s: float) -> RenderableType:
     lines += [safe(line) for line in _room(reply)]
     if reply.account is not None:
         lines.append(safe(queue_line(reply.account)))
+    lines += [safe(line) for line in figures.lines(reply.figures, now_s)]
     if reply.reasons and not reply.filtered:
         unit = "clusters" if reply.id else "workloads"
         lines += [safe(), reason_table(reply.reasons, unit)]

@@ -7,7 +7,7 @@ from typing import assert_never
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from berthmaster.cli.render import amounts
+from berthmaster.cli.render import amounts, figures
 from berthmaster.cli.render.terminal import plain_table, safe, visible
 from berthmaster.messages.api import GetReply, ListReply, RecordedEvent, WorkloadView
 from berthmaster.messages.families import event_kind
@@ -122,6 +122,8 @@ def job(reply: GetReply, now_s: float) -> RenderableType:
         fact("asks for", request_line(reply.request))
     else:
         fact("asks for", "its ending is all that is left in the log; the archive has the rest")
+    for number, line in enumerate(figures.lines(reply.figures, now_s)):
+        fact("" if number else "GPUs", line)
     parts: list[RenderableType] = [facts]
     if reply.story:
         parts += [safe(), story(reply.story)]

@@ -1,0 +1,54 @@
+"""What was heard last of a job's GPUs, until it is too old."""
+
+from berthmaster.bus import subjects
+from berthmaster.bus.heard_figures import KEEP_S, MAX_CLUSTERS, HeardFigures
+from berthmaster.messages.families import encode
+from berthmaster.messages.telemetry import GpuUse, JobFigures, job_key
+
+
+def figures(cluster: str = "red", counter: int = 1, *, ended: bool = False) -> JobFigures:
+    return JobFigures(
+        cluster=cluster,
+        tenant="acme",
+        id="train.1",
+        epoch=1,
+        counter=counter,
+        observed_at_s=0.0,
+        use=GpuUse(gpus=2),
+        ended=ended,
+    )
+
+
+def test_the_newest_of_each_cluster_counts_until_it_ends_or_is_old() -> None:
+    now_s = [0.0]
+    heard = HeardFigures(lambda: now_s[0])
+
+    def take(one: JobFigures) -> None:
+        heard.take(subjects.job_figures(one.tenant, one.cluster, job_key(one)), encode(one))
+
+    assert heard.of("acme", "train.1") == ()
+    take(figures())
+    take(figures("blue"))
+    take(figures(counter=2))
+    assert heard.of("acme", "train.1") == (figures("blue"), figures(counter=2))
+    assert heard.of("rival", "train.1") == ()
+    take(figures("blue", 2, ended=True))
+    assert heard.of("acme", "train.1") == (figures(counter=2),)
+    now_s[0] = KEEP_S + 1
+    assert heard.of("acme", "train.1") == ()
+
+
+def test_what_cannot_be_read_or_is_nobodys_is_not_kept_and_the_rest_is_bounded() -> None:
+    heard = HeardFigures(lambda: 0.0)
+    heard.take("berth.figures.-.red.ml=2FJob=2Fx", encode(figures()))
+    heard.take("berth.figures.acme", b"{}")
+    heard.take(subjects.job_figures("acme", "red", "train.1"), b"[")
+    # A message that says it is about another job than its subject does.
+    heard.take(
+        subjects.job_figures("acme", "blue", "train.1"), encode(figures()).replace(b"acme", b"evil")
+    )
+    assert heard.of("acme", "train.1") == ()
+    for number in range(3 * MAX_CLUSTERS):
+        one = figures(f"c{number}")
+        heard.take(subjects.job_figures("acme", one.cluster, "train.1"), encode(one))
+    assert len(heard.of("acme", "train.1")) <= MAX_CLUSTERS
