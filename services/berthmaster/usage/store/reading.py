@@ -4,6 +4,7 @@ here about what they mean to people; amounts are whole numbers of the store's ow
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgspec
@@ -282,6 +283,7 @@ def _positions(count: int) -> str:
     return ", ".join(str(number) for number in range(1, count + 1))
 
 
+@lru_cache(maxsize=4096)
 def _period(name: str, at_ms: int) -> str:
     size: Size = "month" if name == "month" else "day"
     at = datetime.fromtimestamp(begin_of(size, at_ms) // 1000, UTC)
