@@ -6,9 +6,9 @@ when it is complete, and one build at a time holds the lock: a killed build leav
 next one could mistake for a program.
 
     python -m tests.controlplane.build
-        builds what is missing
+        builds what is missing, and the kubelet too where it can be run
     python -m tests.controlplane.build kubelet
-        builds the kubelet, which only tests that are root can run: 5 minutes more
+        builds the kubelet alone, which takes root and containerd to run: 5 minutes more
     python -m tests.controlplane.build -- COMMAND…
         the same, then runs COMMAND; where nothing can be built it runs too, the reason in
         BERTH_CONTROLPLANE_MISSING (set beforehand, nothing is built and that is the reason)
@@ -56,6 +56,7 @@ MODULES: Final = tuple(dict.fromkeys(module for module, _ in SOURCES.values()))
 KUBELET: Final[Mapping[str, tuple[str, str]]] = {
     "kubelet": ("kubelet", "k8s.io/kubernetes/cmd/kubelet"),
 }
+NODE_PROGRAMS: Final = ("containerd", "runc", "ctr", "gcc")
 ONE_BUILD_LIMIT_S: Final = 3600.0
 LOCK_LIMIT_S: Final = 2 * 3600.0
 MISSING: Final = "BERTH_CONTROLPLANE_MISSING"
@@ -136,6 +137,17 @@ def find_kubelet(environment: Mapping[str, str] = os.environ) -> Path:
     if "kubelet" not in found:
         raise Unavailable(f"not built yet: kubelet; `{BUILD_COMMAND} kubelet` does it in 5 minutes")
     return found["kubelet"]
+
+
+def cannot_run_a_kubelet(environment: Mapping[str, str] = os.environ) -> str:
+    """What this machine lacks to run one; "" = nothing."""
+    if os.geteuid() != 0:
+        return "a kubelet needs root"
+    path = environment.get("PATH")
+    lacking = [name for name in NODE_PROGRAMS if shutil.which(name, path=path) is None]
+    if lacking:
+        return f"no {', '.join(lacking)} here (Debian: apt install containerd runc gcc)"
+    return ""
 
 
 def build(environment: Mapping[str, str] = os.environ) -> Programs:
@@ -272,6 +284,8 @@ def main(argv: list[str]) -> int:
         return 2
     try:
         folder = build_kubelet().parent if kubelet else build().kube_apiserver.parent
+        if not argv and not cannot_run_a_kubelet():
+            build_kubelet()
     except Unavailable as reason:
         _say(f"none: {reason}")
         if not command:

@@ -35,7 +35,10 @@ FOREIGN = JobFigures(
 
 def test_a_jobs_gpus_in_lines() -> None:
     assert render.lines([IDLE], now_s=4_600.0) == [
-        "red: 8 GPUs, 3% busy, 40.0 GiB of 640.0 GiB, 812 W; no GPU of it has done anything for 1h00m",
+        (
+            "red: 8 GPUs, 3% busy, 40.0 GiB of 640.0 GiB, 812 W; "
+            "no GPU of it has done anything for 1h00m"
+        ),
         "all of TrainJob big: 16 GPUs, - busy",
         "ml/p has processes on GPU 3 of n1, which nobody gave it",
     ]

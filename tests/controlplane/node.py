@@ -1,0 +1,333 @@
+"""A real kubelet with containerd and runc, as root on this machine: one node without an API server.
+
+Static pods run as processes with real control groups, and a device plugin of the test's own gives
+them devices, so that the kubelet's PodResources API answers as on a node with GPUs. The device
+plugin is a gRPC server of three methods, spoken over h2.
+
+Everything is in one folder but what has a fixed path: the folder of device plugins, which is the
+kubelet's. What starts here ends with it: the kubelet first, then what runs, then containerd.
+"""
+
+import io
+import json
+import os
+import socket
+import subprocess
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import DataReceived, RequestReceived, StreamEnded
+
+from berthmaster.runtime.children import dying_with_this_process
+from tests.controlplane.build import Unavailable, cannot_run_a_kubelet, find_kubelet
+from tests.unit.telemetry.test_kubelet import field
+
+PLUGINS: Final = Path("/var/lib/kubelet/device-plugins")
+PAUSE: Final = "berthmaster.test/pause:1"
+_SOURCE: Final = "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n"
+LIMIT_S: Final = 60.0
+
+
+def why_not() -> str:
+    """What this machine lacks for it; "" = nothing."""
+    if lacking := cannot_run_a_kubelet():
+        return lacking
+    if (PLUGINS / "kubelet.sock").exists():
+        return f"{PLUGINS} is in use: a kubelet runs here"
+    try:
+        find_kubelet()
+    except Unavailable as reason:
+        return str(reason)
+    return ""
+
+
+class Node:
+    """One node; pods are files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.pod_resources = folder / "kubelet" / "pod-resources" / "kubelet.sock"
+        self._folder = folder
+        self._socket = folder / "containerd.sock"
+
+    def ctr(self, *arguments: str, data: bytes | None = None) -> str:
+        """What containerd's own client says."""
+        done = subprocess.run(
+            ["ctr", "--address", str(self._socket), "-n", "k8s.io", *arguments],
+            input=data,
+            capture_output=True,
+            timeout=LIMIT_S,
+            check=True,
+        )
+        return done.stdout.decode()
+
+    def run_pod(self, name: str, resource: str, count: int) -> None:
+        """Start a pod of one process that has so many devices."""
+        amounts = {resource: str(count), "cpu": "10m", "memory": "16Mi"}
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": "ml"},
+            "spec": {
+                "hostNetwork": True,
+                "terminationGracePeriodSeconds": 1,
+                "containers": [
+                    {
+                        "name": "main",
+                        "image": PAUSE,
+                        "imagePullPolicy": "Never",
+                        "resources": {"limits": amounts, "requests": amounts},
+                    }
+                ],
+            },
+        }
+        (self._folder / "pods" / f"{name}.json").write_text(json.dumps(pod))
+
+    def stop_pod(self, name: str) -> None:
+        """It goes with its file."""
+        (self._folder / "pods" / f"{name}.json").unlink()
+
+    def pids(self) -> list[int]:
+        """Of all that runs in pods, what keeps their sandboxes included."""
+        rows = [line.split() for line in self.ctr("tasks", "ls").splitlines()[1:]]
+        return [int(row[1]) for row in rows if row[2] == "RUNNING"]
+
+
+def until(what: Callable[[], object], why: str) -> None:
+    """Wait for it."""
+    deadline_s = time.monotonic() + LIMIT_S
+    while not what():
+        if time.monotonic() > deadline_s:
+            raise AssertionError(f"not within {LIMIT_S:.0f} s: {why}")
+        time.sleep(0.1)
+
+
+@contextmanager
+def running(folder: Path, name: str) -> Iterator[Node]:
+    """The node, up."""
+    node = Node(folder)
+    with ExitStack() as owned:
+        for each in ("kubelet", "pods"):
+            (folder / each).mkdir()
+        _containerd(owned, folder)
+        until((folder / "containerd.sock").exists, "containerd listens")
+        until(lambda: _answers(node), "containerd answers")
+        node.ctr("images", "import", "-", data=_image(folder))
+        owned.callback(_end_all, node)
+        _kubelet(owned, folder, name)
+        until(node.pod_resources.exists, "the kubelet listens")
+        yield node
+
+
+def _answers(node: Node) -> bool:
+    try:
+        node.ctr("version")
+    except subprocess.SubprocessError:
+        return False
+    return True
+
+
+def _end_all(node: Node) -> None:
+    for line in node.ctr("tasks", "ls").splitlines()[1:]:
+        subprocess.run(["kill", "-9", line.split()[1]], check=False, timeout=5)
+    until(lambda: not node.pids(), "nothing runs any more")
+
+
+@contextmanager
+def _process(folder: Path, name: str, argv: Sequence[str]) -> Iterator[None]:
+    with (folder / f"{name}.log").open("wb") as log:
+        process = subprocess.Popen(
+            argv,
+            stdout=log,
+            stderr=log,
+            preexec_fn=dying_with_this_process(),  # noqa: PLW1509 # takes no lock
+        )
+        try:
+            yield
+        finally:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(10)
+
+
+def _containerd(owned: ExitStack, folder: Path) -> None:
+    config = folder / "containerd.toml"
+    config.write_text(
+        f"""version = 2
+root = "{folder}/root"
+state = "{folder}/state"
+[grpc]
+  address = "{folder}/containerd.sock"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{PAUSE}"
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "native"
+"""
+    )
+    owned.enter_context(_process(folder, "containerd", ["containerd", "-c", str(config)]))
+
+
+def _kubelet(owned: ExitStack, folder: Path, name: str) -> None:
+    config = folder / "kubelet.json"
+    settings = {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "staticPodPath": str(folder / "pods"),
+        "fileCheckFrequency": "1s",
+        "syncFrequency": "5s",
+        "containerRuntimeEndpoint": f"unix://{folder}/containerd.sock",
+        "cgroupDriver": "cgroupfs",
+        "failCgroupV1": False,
+        "enforceNodeAllocatable": [],
+        "failSwapOn": False,
+        "evictionHard": {},
+        "localStorageCapacityIsolation": False,
+        "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+        "authorization": {"mode": "AlwaysAllow"},
+        "address": "127.0.0.1",
+        "port": _free_port(),
+        "healthzPort": 0,
+        "readOnlyPort": 0,
+    }
+    config.write_text(json.dumps(settings))
+    argv = [
+        str(find_kubelet()),
+        *("--config", str(config), "--root-dir", str(folder / "kubelet")),
+        *("--cert-dir", str(folder / "certificates"), "--hostname-override", name),
+    ]
+    owned.enter_context(_process(folder, "kubelet", argv))
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+def _image(folder: Path) -> bytes:
+    """An image of one program that waits for ever, as `docker save` would write it."""
+    source, program = folder / "pause.c", folder / "pause"
+    source.write_text(_SOURCE)
+    subprocess.run(
+        ["gcc", "-static", "-Os", "-o", str(program), str(source)], check=True, timeout=LIMIT_S
+    )
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as tar:
+        tar.add(program, "pause")
+    config = json.dumps(
+        {
+            "architecture": {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine],
+            "os": "linux",
+            "config": {"Entrypoint": ["/pause"]},
+            "rootfs": {
+                "type": "layers",
+                "diff_ids": [f"sha256:{sha256(layer.getvalue()).hexdigest()}"],
+            },
+        }
+    ).encode()
+    manifest = [{"Config": "config.json", "RepoTags": [PAUSE], "Layers": ["layer.tar"]}]
+    whole = io.BytesIO()
+    with tarfile.open(fileobj=whole, mode="w") as tar:
+        for name, data in (
+            ("config.json", config),
+            ("layer.tar", layer.getvalue()),
+            ("manifest.json", json.dumps(manifest).encode()),
+        ):
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return whole.getvalue()
+
+
+# The device plugin
+
+
+@contextmanager
+def device_plugin(resource: str, devices: Sequence[str]) -> Iterator[None]:
+    """Offers these devices under this resource, to the kubelet that runs here."""
+    path = PLUGINS / f"{resource.replace('/', '-')}.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        offered = b"".join(field(1, field(1, one) + field(2, "Healthy")) for one in devices)
+        thread = threading.Thread(target=_serve, args=(listening, offered), daemon=True)
+        thread.start()
+        register = field(1, "v1beta1") + field(2, path.name) + field(3, resource)
+        _register(register)
+        try:
+            yield
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            path.unlink(missing_ok=True)
+            thread.join(5)
+
+
+def _register(body: bytes) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as wire:
+        wire.settimeout(10)
+        wire.connect(str(PLUGINS / "kubelet.sock"))
+        http = H2Connection(H2Configuration(client_side=True, header_encoding=None))
+        http.initiate_connection()
+        headers = [(":method", "POST"), (":scheme", "http"), (":authority", "localhost")]
+        headers += [(":path", "/v1beta1.Registration/Register"), ("te", "trailers")]
+        http.send_headers(1, [*headers, ("content-type", "application/grpc")])
+        http.send_data(1, _framed(body), end_stream=True)
+        wire.sendall(http.data_to_send())
+        while True:
+            for event in http.receive_data(wire.recv(65_536)):
+                if isinstance(event, StreamEnded):
+                    return
+
+
+def _framed(body: bytes) -> bytes:
+    return b"\0" + len(body).to_bytes(4, "big") + body
+
+
+def _serve(listening: socket.socket, offered: bytes) -> None:
+    while True:
+        try:
+            wire, _ = listening.accept()
+        except OSError:
+            return  # the plugin has ended
+        threading.Thread(target=_answer, args=(wire, offered), daemon=True).start()
+
+
+def _answer(wire: socket.socket, offered: bytes) -> None:
+    """One connection of the kubelet: it asks for the options, what there is, and for devices."""
+    http = H2Connection(H2Configuration(client_side=False, header_encoding=None))
+    http.initiate_connection()
+    paths: dict[int, bytes] = {}
+    bodies: dict[int, bytes] = {}
+    with wire:
+        wire.sendall(http.data_to_send())
+        while data := wire.recv(65_536):
+            for event in http.receive_data(data):
+                if isinstance(event, RequestReceived):
+                    paths[event.stream_id] = dict(event.headers)[b":path"].rpartition(b"/")[2]
+                elif isinstance(event, DataReceived):
+                    bodies[event.stream_id] = bodies.get(event.stream_id, b"") + event.data
+                elif isinstance(event, StreamEnded):
+                    stream = event.stream_id
+                    headers = [(":status", "200"), ("content-type", "application/grpc")]
+                    http.send_headers(stream, headers)
+                    if paths[stream] == b"ListAndWatch":  # it stays open: nothing changes
+                        http.send_data(stream, _framed(offered))
+                        continue
+                    # As many empty answers as containers are asked for: no device is a real one.
+                    asked = bodies.get(stream, b"")[5:].count(b"\x0a", 0, 1)
+                    answer = field(1, b"") * asked if paths[stream] == b"Allocate" else b""
+                    http.send_data(stream, _framed(answer))
+                    http.send_headers(stream, [("grpc-status", "0")], end_stream=True)
+            wire.sendall(http.data_to_send())
