@@ -61,7 +61,8 @@ class ExecutorSettings(ClusterSettings):
         most=86_400,
         help="seconds that two gangs may hold nodes which each other waits for before the younger "
         "gives way, blamed for nothing; where gang scheduling is served that never happens. Three "
-        "times the longest pause of kube-scheduler between two tries of a pod",
+        "times the longest pause of kube-scheduler between two tries of a pod; where an autoscaler "
+        "makes nodes, longer than that takes",
     )
     gangs: str = setting(
         "auto",

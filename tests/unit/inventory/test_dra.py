@@ -190,6 +190,7 @@ def test_a_driver_that_lies_adds_nothing_and_is_told(devices: list[Json], why: s
     nodes = index(*devices, problems=problems)
     nodes.set_slice(resource_slice("others", [device("t")], driver="tpu.google.com"))
     report = told(nodes)
+    # The pools of others are as they were.
     assert (report.gpus, report.shares, report.allocatable.tpus) == ((), (), 1)
     [problem] = problems.take_new()
     assert problem.text.startswith(f"pool n1 of {DRIVER}: {why}")
@@ -199,6 +200,23 @@ def test_more_slices_than_the_pool_says_are_no_pool() -> None:
     nodes = index(gpu(0))
     nodes.set_slice(resource_slice("more", [gpu(1)]))
     assert told(nodes).gpus == ()
+
+
+def test_tpus_are_offered_where_a_class_has_them_counted() -> None:
+    problems = Problems()
+    nodes = NodeIndex("east", problems)
+    nodes.set_node(node())
+    driver = "tpu.google.com"
+    nodes.set_slice(resource_slice("tpus", [device("t0"), device("t1")], driver=driver))
+    assert told(nodes).allocatable.tpus == 2  # classes may not be read
+    nodes.set_class(device_class("tpus", f"device.driver == '{driver}'"))
+    assert told(nodes).allocatable.tpus == 0
+    why = f"no DeviceClass has the devices of {driver} counted as google.com/tpu"
+    assert [problem.text for problem in problems.take_new()] == [why]
+    counted = device_class("tpus", f"device.driver == '{driver}'", resource="google.com/tpu")
+    nodes.set_class(counted)
+    assert told(nodes).allocatable.tpus == 2
+    assert problems.count() == {}
 
 
 TEXT: Final = st.text(max_size=12)

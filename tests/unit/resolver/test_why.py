@@ -257,6 +257,17 @@ def test_a_smaller_part_of_a_gpu_helps_where_others_share() -> None:
     assert len(world.settle()) == 1
 
 
+def test_clusters_whose_limits_are_too_soft_are_counted_and_a_softer_one_helps() -> None:
+    world = fleet(c1={"gpus": 1}, c2={"gpus": 1})
+    world.submit(job("asks", gpu_milli=500, isolation="memory"))
+    assert world.settle() == []
+    reply = why(world, "asks")
+    assert reply.summary == (
+        "waits: of 2 clusters: 2 have no part of a GPU with a limit as hard as memory"
+    )
+    assert "a softer limit of its part of a GPU: it would fit now, on c1" in reply.hints
+
+
 def test_a_toleration_helps_against_its_taint_and_not_against_two() -> None:
     mine, other = (Taint(key=key, effect="NoSchedule") for key in ("mine", "other"))
     world = fleet(c1={"taints": (mine,)}, c2={"taints": (mine, other)})

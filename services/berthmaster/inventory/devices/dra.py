@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from berthmaster.accelerators import mig
-from berthmaster.accelerators.table import CLASS, MIG, NVIDIA
+from berthmaster.accelerators.table import CLASS, MIG, NVIDIA, TPU
 from berthmaster.inventory.devices.amounts import MAX_MEMORY_MIB, Nonsense, quota
 from berthmaster.inventory.devices.device_classes import Claimable, class_for, resource_for
 from berthmaster.inventory.devices.layout import MAX_GPUS, WHOLE, Gpu
@@ -114,7 +114,11 @@ def offered_by(
     counted = (one for one in slices if is_ours_to_count(one.spec.driver))
     for (driver, pool), devices in sorted(_pools(counted, problems).items()):
         if driver.startswith("tpu."):
-            tpus += [(driver, pool, device.name) for device in devices]
+            # Pods ask for them by number, which takes a class that has them counted.
+            if classes is None or resource_for(classes, driver, "") == TPU:
+                tpus += [(driver, pool, device.name) for device in devices]
+            else:
+                problems.append(f"no DeviceClass has the devices of {driver} counted as {TPU}")
             continue
         try:
             book.add(driver, pool, devices)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from berthmaster.engine.fitting.topology import never, shaped
-from berthmaster.engine.fleet.needs import NO_MODEL, NO_PROFILE, NOT_LINKED
+from berthmaster.engine.fleet.needs import NO_MODEL, NO_PROFILE, NOT_LINKED, TOO_SOFT
 from berthmaster.engine.fleet.pieces import NO_PIECES, NO_TOPOLOGY, TOO_FEW_PIECES, pieces_of
 from berthmaster.engine.queueing.queues import GPU
 from berthmaster.fleetview.filters import BUSY
@@ -308,6 +308,9 @@ def _words(why: str, count: int, request: JobRequest) -> str:
     if why in (NO_PIECES, TOO_FEW_PIECES):
         names = sorted({f"{n} {name}" for pods in sets for name, n in pieces_of(pods)})
         return f"{has} no node with {' and '.join(names)}"
+    if why == TOO_SOFT:
+        least = next(one for one in ("hardware", "memory") if one in {p.isolation for p in sets})
+        return f"{has} no part of a GPU with a limit as hard as {least}"
     if why == NOT_LINKED:
         most = max(p.gpus for p in sets if p.topology is not None and p.topology.gpu_domain)
         return f"{has} no node with {most} GPUs in one NVLink domain"

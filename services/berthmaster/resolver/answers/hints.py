@@ -172,6 +172,11 @@ def _anywhere(trial: Trial, request: JobRequest) -> Iterator[str]:
             _each(request, resources={}),
         ),
         (
+            "a softer limit of its part of a GPU",
+            any(p.isolation for p in request.pod_sets),
+            _each(request, isolation=""),
+        ),
+        (
             "any part of a GPU as large",
             any(p.mig_profile for p in request.pod_sets),
             _each(request, mig_profile=""),
