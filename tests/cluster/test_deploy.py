@@ -7,6 +7,11 @@ import pytest
 
 from berthmaster.doctor.facts import Mode, Right
 from berthmaster.doctor.rights import AGENT_ACCOUNT, HUB_ACCOUNT, agent_rights, hub_rights
+from berthmaster.kubernetes.resources import (
+    COSCHEDULING_POD_GROUPS,
+    POD_GROUPS,
+    SCHEDULING_WORKLOADS,
+)
 from tests.cluster.deploying import DEPLOY, OURS, apply, bind_dispatching, bind_executor, remove
 from tests.controlplane.api import Api
 from tests.controlplane.planes import Planes
@@ -114,8 +119,10 @@ def test_the_agent_is_accepted_twice_and_may_make_jobs_only_where_it_is_bound(
         worker.api.create(pods, pod_of("agent", "Deployment"), dryRun="All")
 
         api = worker.api
-        everywhere = agent_rights(())
-        in_one = [right for right in agent_rights([namespace]) if right.namespace]
+        groups = (POD_GROUPS, SCHEDULING_WORKLOADS, COSCHEDULING_POD_GROUPS)
+        everywhere = agent_rights((), claims=True)
+        of_one = agent_rights([namespace], claims=True, groups=groups)
+        in_one = [right for right in of_one if right.namespace]
         assert granted(api, AGENT_ACCOUNT, everywhere) == [str(right) for right in everywhere]
         assert granted(api, AGENT_ACCOUNT, in_one) == []
         bind_executor(worker, namespace)

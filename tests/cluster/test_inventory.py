@@ -27,12 +27,15 @@ from berthmaster.messages.fleet import (
     ClusterAlive,
     ClusterProfile,
     CopyReport,
+    DeviceClaim,
     Membership,
     NodeGone,
     NodeReport,
     QueueReport,
+    Share,
 )
 from tests.bus.shells import in_loop
+from tests.cluster.claiming import A100, API, DRIVER, gpu, offered
 from tests.cluster.inventorying import CLUSTER, Told, bus, inventory
 from tests.controlplane.api import documents
 from tests.controlplane.nodes import Node, cpu_node, gpu_node, make_nodes, remove_nodes
@@ -410,6 +413,25 @@ async def test_kinds_that_are_served_later(planes: Planes, tmp_path: Path) -> No
                 f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{queues}",
             )
             await told.until(late, QueueReport, lambda fact: fact.gone)
+
+
+@in_loop
+async def test_devices_are_told_with_the_class_that_they_are_claimed_by(
+    planes: Planes, tmp_path: Path
+) -> None:
+    plane = planes.workers[0]
+    await add(plane, cpu_node("n1"))
+    async with bus(tmp_path) as told, inventory(told.url, plane.kubeconfig):
+        with offered(plane, {"n1": [gpu("0", shared=True)]}):
+            found = await told.until(
+                node_of("n1"), NodeReport, lambda fact: fact.gpus and fact.gpus[0].claim
+            )
+            claim = DeviceClaim(driver=DRIVER, device_class=DRIVER, product=A100, divisible=True)
+            assert [(each.claim, each.healthy) for each in found.gpus] == [(claim, True)]
+            assert found.shares == (Share(resource=DRIVER, milli=0, count=1, claim=claim),)
+            plane.api.delete(f"{API}/deviceclasses/{DRIVER}")
+            await told.until(node_of("n1"), NodeReport, lambda fact: not fact.gpus[0].healthy)
+        await told.until(node_of("n1"), NodeReport, lambda fact: not fact.gpus)
 
 
 @in_loop
