@@ -5,8 +5,10 @@ The same stories are told to SQLite and to a real PostgreSQL.
 
 import asyncio
 import itertools
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import pytest
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server
+from berthmaster.bus.errors import BusError
 from berthmaster.bus.streams import ARCHIVE, WORKLOADS, ensure_streams, stream_info
 from berthmaster.messages.api import RecordedEvent, Refusal
 from berthmaster.messages.families import encode
@@ -346,9 +349,58 @@ async def test_a_postgres_that_goes_away_is_told_and_caught_up_with(
             refusal = await order(conn, "report", UsageReportRequest())
             assert isinstance(refusal, Refusal)
             assert (refusal.code, refusal.retry) == ("unavailable", True)
+            refusal = await ask(conn, "report", UsageReportRequest())
+            assert isinstance(refusal, Refusal)
+            assert refusal.expected == "the store cannot be read now"
         finally:
             await asyncio.to_thread(postgres.start)
         await until(lambda: ctx.health.readiness()[0])
         await archive(conn, Story("after").ran(now_s - 7200, now_s - 3600))
         await jobs_until(conn, 3)
         assert (await report(conn)).total.held_gpu_h == 3 * 2.0
+
+
+async def jobs_of(conn: Connection) -> int:
+    """How many the store has; 0 while nobody answers."""
+    with suppress(BusError):
+        reply = await order(conn, "report", UsageReportRequest(since_s=0.0))
+        return reply.total.jobs if isinstance(reply, UsageReport) else 0
+    return 0
+
+
+@in_loop
+async def test_a_service_that_is_killed_again_and_again_loses_nothing_and_counts_nothing_twice(
+    server: Server, kept: dict[str, Any]
+) -> None:
+    async with client(server.url) as conn:
+        now_s = conn.now()
+        for number in range(600):
+            await archive(conn, Story(f"job-{number}").ran(now_s - 7200, now_s - 3600))
+        argv = [sys.executable, "-m", "berthmaster.cli.main", "serve", "usage"]
+        argv += [
+            "--nats-url",
+            server.url,
+            "--http-port",
+            "-1",
+            "--flush-s",
+            "0.05",
+            "--log-level",
+            "error",
+        ]
+        for name, value in kept.items():
+            argv += [f"--{name.replace('_', '-')}", str(value)]
+        for number in range(600, 603):  # killed in the middle of its writes, wherever it is
+            with subprocess.Popen(argv, stdout=subprocess.DEVNULL) as process:
+                try:
+                    story = Story(f"job-{number}").ran(now_s - 7200, now_s - 3600)
+                    await archive(conn, story)
+                    async with asyncio.timeout(20):
+                        while not await jobs_of(conn):
+                            await asyncio.sleep(0.02)
+                finally:
+                    process.kill()
+        async with usage(server.url, **kept):
+            async with asyncio.timeout(30):
+                while (total := (await report(conn)).total).jobs != 603:
+                    await asyncio.sleep(0.1)
+            assert total.held_gpu_h == 603 * 2.0

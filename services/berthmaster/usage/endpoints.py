@@ -6,7 +6,7 @@ writing little, and no more of them wait than can be answered in time.
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
@@ -29,6 +29,7 @@ from berthmaster.usage.store.database import Database, StoreError
 from berthmaster.usage.store.reading import Found, JobRow, TrendRow
 from berthmaster.usage.store.thread import DatabaseThread
 
+T = TypeVar("T")
 NAME: Final = "berth-usage"
 AT_ONCE: Final = 16
 SHARE: Final = Share(in_hand=6, bytes_in_hand=1024 * 1024, per_s=50.0)
@@ -48,12 +49,14 @@ class Answers:
         *,
         prices: Callable[[], Prices | None],
         filled_until_s: Callable[[], float],
+        opened: Callable[[], bool],
     ) -> None:
         self._conn = conn
         self._store = store
         self._figures = figures
         self._prices = prices
         self._filled_until_s = filled_until_s
+        self._opened = opened
 
     async def serve(self, version: str) -> Endpoints:
         """Start answering. Raises NotConnected."""
@@ -84,11 +87,9 @@ class Answers:
             return encode(ask)
         began_s = asyncio.get_running_loop().time()
         try:
-            found, jobs, kept_since_ms = await self._store.call(
-                lambda database: _read(database, ask), limit_s=READ_LIMIT_S
-            )
+            found, jobs, kept_since_ms = await self._read(lambda database: _read(database, ask))
         except StoreError as error:
-            return encode(_unavailable(f"the store cannot be read: {error}"))
+            return encode(_no_store(subject, error))
         about = About(self._prices(), self._filled_until_s(), kept_since_ms / 1000, ())
         took_s = asyncio.get_running_loop().time() - began_s
         self._figures.report_s.labels(request.kind).observe(took_s)
@@ -106,10 +107,15 @@ class Answers:
             return of_all, reading.trends(database, *window, tenant) if tenant else []
 
         try:
-            of_all, own = await self._store.call(read, limit_s=READ_LIMIT_S)
+            of_all, own = await self._read(read)
         except StoreError as error:
-            return encode(_unavailable(f"the store cannot be read: {error}"))
+            return encode(_no_store(subject, error))
         return self._fitted(trends_of(tenant, request, window, of_all, own, now_s))
+
+    async def _read(self, work: Callable[[Database], T]) -> T:
+        if not self._opened():
+            raise StoreError("it has not been opened yet")
+        return await self._store.call(work, limit_s=READ_LIMIT_S)
 
     def _fitted(self, reply: UsageReport | Trends) -> bytes:
         data = encode(reply)
@@ -136,6 +142,12 @@ def _tenant(subject: str) -> str | None:
     if subject.startswith("berth.operator."):
         return None
     return subjects.parse_api(subject)[0]
+
+
+def _no_store(subject: str, error: StoreError) -> Refusal:
+    """Where the store is, and what is wrong with it, is not for tenants."""
+    why = "" if _tenant(subject) is not None else f": {error}"
+    return _unavailable(f"the store cannot be read now{why}")
 
 
 def _unavailable(why: str) -> Refusal:

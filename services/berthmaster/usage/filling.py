@@ -71,6 +71,7 @@ class Filling:
         self._wrote: tuple[Database, Writer] | None = None
         self._uses_at_s = self._forgot_at_s = 0.0
         self._uses: list[MeasuredUse] = []
+        self.opened = False  # whether the store has been: before, its tables may be missing
         self._enough = asyncio.Event()
         self._written = 0  # transactions
         self._seen_before = 0  # events up to here were handled by an earlier session
@@ -169,6 +170,7 @@ class Filling:
         seen = cursors.get(writing.SEEN, Cursor())
         is_same = seen.created == self._created[WORKLOADS] and found[writing.LOG]
         self._seen_before = seen.sequence if is_same else 0
+        self.opened = True
         self._figures.failing.set(0)
         self._ctx.health.ready("store", True)
         return Progress(found[writing.LOG], self._seen_before, found[writing.ARCHIVE]), uses

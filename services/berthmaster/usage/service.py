@@ -73,6 +73,7 @@ class Shell:
             self._figures,
             prices=lambda: self._prices.prices,
             filled_until_s=lambda: self._filling.filled_until_s,
+            opened=lambda: self._filling.opened,
         )
         endpoints = await answers.serve(version("berthmaster"))
         await set_within(FACTS_LIMIT_S, self._facts_read)
