@@ -124,9 +124,10 @@ def resource_slice(
     driver: str = "gpu.nvidia.com",
     generation: int = 1,
     count: int = 1,
+    pool: str = "",
 ) -> ResourceSlice:
-    pool = {"name": on, "generation": generation, "resourceSliceCount": count}
-    spec = {"driver": driver, "pool": pool, "nodeName": on, "devices": list(devices)}
+    of = {"name": pool or on, "generation": generation, "resourceSliceCount": count}
+    spec = {"driver": driver, "pool": of, "nodeName": on, "devices": list(devices)}
     return msgspec.convert({"metadata": {"name": name}, "spec": spec}, ResourceSlice)
 
 

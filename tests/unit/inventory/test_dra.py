@@ -196,6 +196,24 @@ def test_a_driver_that_lies_adds_nothing_and_is_told(devices: list[Json], why: s
     assert problem.text.startswith(f"pool n1 of {DRIVER}: {why}")
 
 
+def test_a_device_of_two_pools_counts_once_and_tpus_have_a_bound() -> None:
+    problems = Problems()
+    nodes = index(gpu(0), problems=problems)
+    nodes.set_slice(resource_slice("again", [gpu(1, uuid="GPU-0")], pool="z"))
+    tpus, google = [device(f"t{n}") for n in range(4)], "tpu.google.com"
+    nodes.set_slice(resource_slice("tpus", tpus, driver=google, pool="a"))
+    nodes.set_slice(resource_slice("same", tpus[:1], driver=google, pool="b"))
+    many = [device(f"m{n}") for n in range(61)]
+    nodes.set_slice(resource_slice("many", many, driver=google, pool="c"))
+    report = told(nodes)
+    assert (len(report.gpus), report.allocatable.tpus) == (1, 4)
+    assert [problem.text for problem in problems.take_new()] == [
+        f"pool z of {DRIVER}: GPU-0 is in another pool",
+        f"pool b of {google}: device t0 is in another pool",
+        f"pool c of {google}: 65 TPUs: more than any node has (64)",
+    ]
+
+
 def test_more_slices_than_the_pool_says_are_no_pool() -> None:
     nodes = index(gpu(0))
     nodes.set_slice(resource_slice("more", [gpu(1)]))

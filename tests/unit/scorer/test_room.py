@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from berthmaster.messages.fleet import Amounts
+from berthmaster.messages.fleet import Amounts, PodUse
 from berthmaster.scorer.mix import DEFAULT_MIX, Mix, PodShape, TypicalPod, mix_of
 from berthmaster.scorer.room import NodeRoom, ResourceUse, room_of, stuck_of, use_of
 from tests.unit.scorer.builders import gpu, pod, report
@@ -126,3 +126,12 @@ def test_more_use_never_leaves_more(
     assert used.free_gpu_milli == empty.free_gpu_milli - hidden - sum(milli for _, milli in pods)
     assert all(0 <= milli <= 1000 for _, milli in used.left)
     assert 0 <= stuck_of(used, DEFAULT_MIX) <= 1000 * used.left_milli
+
+
+def test_tpus_of_our_pods_are_not_free_and_more_than_there_are_make_the_node_over_used() -> None:
+    ours = tuple(
+        PodUse(tenant="t", workload="w", attempt=1, pod=f"main-{n}", tpus=4) for n in range(3)
+    )
+    full, beyond = (room_of(report(gpus=0, tpus=8, pods=ours[:n])) for n in (2, 3))
+    assert (full.free_tpus, full.over_used) == (0, False)
+    assert (beyond.free_tpus, beyond.over_used) == (-4, True)

@@ -113,15 +113,17 @@ def offered_by(
     tpus: list[DeviceName] = []
     counted = (one for one in slices if is_ours_to_count(one.spec.driver))
     for (driver, pool), devices in sorted(_pools(counted, problems).items()):
-        if driver.startswith("tpu."):
-            # Pods ask for them by number, which takes a class that has them counted.
-            if classes is None or resource_for(classes, driver, "") == TPU:
-                tpus += [(driver, pool, device.name) for device in devices]
-            else:
-                problems.append(f"no DeviceClass has the devices of {driver} counted as {TPU}")
+        # Pods ask for TPUs by number, which takes a class that has them counted.
+        is_tpu = driver.startswith("tpu.")
+        if is_tpu and classes is not None and resource_for(classes, driver, "") != TPU:
+            problems.append(f"no DeviceClass has the devices of {driver} counted as {TPU}")
             continue
         try:
-            book.add(driver, pool, devices)
+            _once(devices)
+            if is_tpu:
+                tpus += _tpus(driver, pool, devices, tpus)
+            else:
+                book.add(driver, pool, devices)
         except Nonsense as nonsense:
             problems.append(f"pool {pool} of {driver}: {nonsense}")
     if len(book.gpus) > MAX_GPUS:
@@ -135,6 +137,27 @@ def offered_by(
         tuple(sorted(book.unclaimable)),
         tuple(problems),
     )
+
+
+def _once(devices: Iterable[Device]) -> None:
+    """Raises Nonsense."""
+    names = Counter(device.name for device in devices)
+    for name, count in names.items():
+        if count > 1:
+            raise Nonsense(f"device {name[:64]} is there twice")
+
+
+def _tpus(
+    driver: str, pool: str, devices: Sequence[Device], others: Sequence[DeviceName]
+) -> list[DeviceName]:
+    """Those of a pool; ``others``: of the pools before it. Raises Nonsense."""
+    known = {(one, name) for one, _, name in others}
+    for device in devices:
+        if (driver, device.name) in known:
+            raise Nonsense(f"device {device.name[:64]} is in another pool")
+    if len(others) + len(devices) > MAX_GPUS:
+        raise Nonsense(f"{len(others) + len(devices)} TPUs: more than any node has ({MAX_GPUS})")
+    return [(driver, pool, device.name) for device in devices]
 
 
 def _pools(slices: Iterable[ResourceSlice], problems: list[str]) -> dict[Pool, list[Device]]:
@@ -175,11 +198,8 @@ class _Book:
 
     def add(self, driver: str, pool: str, devices: Sequence[Device]) -> None:
         """Raises Nonsense."""
-        names = [device.name for device in devices]
-        if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise Nonsense(f"device {twice[:64]} is there twice")
         gpus: list[Gpu] = []
+        elsewhere = {gpu.uuid for gpu in self.gpus}
         places: dict[DeviceName, DevicePlace] = {}
         parts: list[Device] = []
         by_uuid: dict[str, int] = {}
@@ -191,6 +211,8 @@ class _Book:
             gpu = self._claimed(_gpu(device, _text(device, "uuid"), driver), device, driver)
             if gpu.uuid and gpu.uuid in by_uuid:
                 raise Nonsense(f"two devices are {gpu.uuid[:64]}")
+            if gpu.uuid and gpu.uuid in elsewhere:
+                raise Nonsense(f"{gpu.uuid[:64]} is in another pool")
             by_uuid[gpu.uuid] = len(gpus)
             shared = _shared_capacity(device)
             places[driver, pool, device.name] = DevicePlace(first + len(gpus), WHOLE, shared)
