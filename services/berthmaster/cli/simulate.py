@@ -21,6 +21,14 @@ if TYPE_CHECKING:
     from berthmaster.emulator.fleets import ClusterSpec
     from berthmaster.simulate.model import Job
 
+LEGEND: Final = (
+    "COMPLETION   from submission to end (WAIT: to start): mean, P50, P99 of all jobs",
+    "MAKESPAN     until all jobs have ended",
+    "USED         GPUs in use, from the first job to the last that came",
+    "WHEN BUSY    the same, while any job waits",
+    "FRAGMENTED   of the free GPUs, what no usual job of the list fits into",
+    "FAIRNESS     1: all are slowed down alike; 1/n: one of n bears all",
+)
 DEFAULT_POLICIES: Final = (OURS, "fifo", "sjf", "easy", "bestfit")
 
 
@@ -56,7 +64,7 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
 @click.option(
     "--rate",
     type=click.FloatRange(min=0, min_open=True),
-    default=0.05,
+    default=0.2,
     show_default=True,
     metavar="N",
     help="Arrivals a second, where a list has no times.",
@@ -193,7 +201,7 @@ def screen(result: Simulation) -> "RenderableType":
             for value in (summary.mean_s, summary.p50_s, summary.p99_s)
         )
         first.add_row(one.policy, *map(span_text, spans))
-        used = (one.allocation, one.allocation_busy, one.fragmentation)
+        used = (one.allocation_arriving, one.allocation_busy, one.fragmentation)
         second.add_row(
             one.policy,
             span_text(one.makespan_s),
@@ -205,4 +213,5 @@ def screen(result: Simulation) -> "RenderableType":
         f"{jobs} jobs ({result.jobs}) on {result.gpus} GPUs ({result.fleet}), "
         f"durations {result.durations}, seed {result.seed}"
     )
-    return Group(safe(head, style="bold"), first, safe(), second)
+    legend = [safe(line, style="dim") for line in LEGEND]
+    return Group(safe(head, style="bold"), first, safe(), second, safe(), *legend)

@@ -1,7 +1,8 @@
 """What a run comes to: completion times, waits, use of the fleet, fairness.
 
 - ``completion``: from submission to the end; ``wait``: from submission to the first start.
-- ``allocation``: GPUs in use / GPUs, while anybody waits (``allocation_busy``) and over all time.
+- ``allocation``: GPUs in use / GPUs, while anybody waits (``allocation_busy``), while jobs still
+  come (``allocation_arriving``), and over all time, which ends with the longest job.
 - ``fragmentation``: share of the free GPU room that the list's usual pods cannot use, over time.
 - ``fairness``: Jain's index of the jobs' slowdowns, completion / duration: 1 = all alike,
   1/n = one bears all.
@@ -17,6 +18,7 @@ import msgspec
 from berthmaster.simulate.model import Run, Span
 
 CURVE_POINTS = 200
+NOBODY = 5e-4  # GPUs wanted: less than the least that can be asked for, which sums of floats leave
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +42,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     allocation_busy: float
     fragmentation: float
     fairness: float
+    allocation_arriving: float = 0.0
     curve: tuple[tuple[float, float], ...] = ()  # seconds, GPUs in use; for the plot
 
 
@@ -93,11 +96,18 @@ def summarize(run: Run) -> RunSummary:
         wait=times(waits),
         makespan_s=last_s - first_s,
         allocation=averaged((s.used_gpus / gpus, s.for_s) for s in run.spans),
-        allocation_busy=averaged((s.used_gpus / gpus, s.for_s) for s in run.spans if s.wanted_gpus),
+        allocation_busy=averaged(
+            (s.used_gpus / gpus, s.for_s) for s in run.spans if s.wanted_gpus > NOBODY
+        ),
         fragmentation=averaged((s.fragmented, s.for_s) for s in run.spans),
         fairness=jain(slowdowns),
+        allocation_arriving=averaged(_until(run.spans, max(job.at_s for job in run.jobs), gpus)),
         curve=curve(run.spans),
     )
+
+
+def _until(spans: Sequence[Span], end_s: float, gpus: float) -> Iterable[tuple[float, float]]:
+    return ((s.used_gpus / gpus, min(s.for_s, end_s - s.at_s)) for s in spans if s.at_s < end_s)
 
 
 def curve(spans: Sequence[Span], points: int = CURVE_POINTS) -> tuple[tuple[float, float], ...]:

@@ -33,7 +33,15 @@ def test_a_line_a_policy_with_what_was_asked_for_above(pods: str) -> None:
     assert max(map(len, out.splitlines())) <= 80
     assert "…" not in out
     # The path of the list is as long as it is; what follows is the same everywhere.
-    times, shares = out.split("seed 1\n")[1].split("\n\n")
+    times, shares, legend = out.split("seed 1\n")[1].split("\n\n")
+    assert [line.split("  ")[0] for line in legend.splitlines()] == [
+        "COMPLETION",
+        "MAKESPAN",
+        "USED",
+        "WHEN BUSY",
+        "FRAGMENTED",
+        "FAIRNESS",
+    ]
     assert [line.rstrip() for line in times.splitlines()] == [
         "POLICY  COMPLETION       P50       P99   WAIT      P50      P99",
         "fifo      1.78 min  1.67 min     2 min  1 min  1.5 min  1.5 min",
