@@ -190,6 +190,14 @@ class GpuNode:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Telemetry:
+    """Our agents on a worker's nodes."""
+
+    wanted: int  # nodes on which one should be
+    ready: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class DeviceDriver:
     """A driver of devices that are claimed (DRA)."""
 
@@ -211,6 +219,8 @@ class WorkerFacts(ClusterFacts):
     together: tuple[Together, ...] = ()
     job_sets: bool = False  # whether the CRD is served
     agent: bool = False  # whether our agent is installed there
+    telemetry: Telemetry | None = None  # None: it is not installed
+    exporter: str = ""  # NAMESPACE/NAME of dcgm-exporter's DaemonSet, where that is instead
 
 
 @dataclass(frozen=True, kw_only=True)

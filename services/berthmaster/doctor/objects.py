@@ -37,6 +37,29 @@ class Node(Object, frozen=True):
     status: NodeStatus = NodeStatus()
 
 
+class DaemonSetStatus(Struct, frozen=True):
+    desired_number_scheduled: int = 0
+    number_ready: int = 0
+
+
+class DaemonSet(Object, frozen=True):
+    status: DaemonSetStatus = DaemonSetStatus()
+
+
+def telemetry(one: DaemonSet | None) -> facts.Telemetry | None:
+    """As a fact."""
+    if one is None:
+        return None
+    status = one.status
+    return facts.Telemetry(wanted=status.desired_number_scheduled, ready=status.number_ready)
+
+
+def exporter(sets: Iterable[DaemonSet]) -> str:
+    """Which of them is a dcgm-exporter, by the name that charts and the GPU operator give it."""
+    found = (one.metadata for one in sets if "dcgm-exporter" in one.metadata.name)
+    return next((f"{one.namespace}/{one.name}" for one in found), "")
+
+
 class SliceSpec(Struct, frozen=True):
     driver: str = ""
     node_name: str = ""

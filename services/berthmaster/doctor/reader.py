@@ -43,6 +43,8 @@ MANAGER_CONFIG: Final = "kueue-manager-config"
 LEASE_NAMESPACES: Final = ("kube-system", "kube-node-lease")
 API_VERSIONS: Final = ("v1beta2", "v1beta1", "v1alpha1")
 AT_ONCE: Final = 8
+TELEMETRY_NAMESPACE: Final = "berth-telemetry"  # and the DaemonSet's name
+DAEMON_SETS: Final = Resource("apps", "v1", "daemonsets", "DaemonSet")
 DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", "Deployment")
 POLICIES: Final = Resource(
     "admissionregistration.k8s.io", "v1", "mutatingadmissionpolicies", "MutatingAdmissionPolicy",
@@ -228,6 +230,10 @@ async def _worker(
             if manager is not None and manager.waits_for_pods:
                 together.append("kueue")
             life = await read.life()
+            agents = await read.one(
+                DAEMON_SETS, objects.DaemonSet, TELEMETRY_NAMESPACE, TELEMETRY_NAMESPACE
+            )
+            others = [] if agents else await read.all(DAEMON_SETS, objects.DaemonSet)
             return WorkerFacts(
                 **fields,
                 kueue_image=read.image,
@@ -239,6 +245,8 @@ async def _worker(
                 gpu_nodes=tuple(found for one in nodes if (found := objects.gpu_node(one))),
                 nodes=len(nodes),
                 drivers=drivers,
+                telemetry=objects.telemetry(agents),
+                exporter=objects.exporter(others),
                 together=tuple(together),
                 agent=await read.one(DEPLOYMENTS, Object, namespace, AGENT_ACCOUNT) is not None,
                 job_sets="jobsets" in await client.served(resources.JOB_SETS.group_version),

@@ -12,7 +12,7 @@ from typing import Final
 from berthmaster.accelerators.labels import AMD_PRODUCT, INTEL_PRODUCT, PRODUCT
 from berthmaster.accelerators.table import NVIDIA
 from berthmaster.accelerators.tpu import ACCELERATOR_LABEL
-from berthmaster.doctor import devices
+from berthmaster.doctor import devices, telemetry
 from berthmaster.doctor.facts import HubFacts, LocalQueue, Right, Survey, WorkerFacts
 from berthmaster.doctor.findings import Finding, bind, kubectl, shared
 from berthmaster.doctor.rights import AGENT_ACCOUNT
@@ -43,6 +43,7 @@ def findings(worker: WorkerFacts, survey: Survey) -> Iterator[Finding]:
     yield from shared(worker, survey, partial(_grants, worker, survey))
     yield from _nodes(worker)
     yield from devices.findings(worker)
+    yield from telemetry.findings(worker)
     if "v1beta2" in worker.kueue_versions:
         for queue in queues_of(survey.hub):
             if any(each.covers(worker.name, queue) for each in survey.without):

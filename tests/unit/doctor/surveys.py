@@ -16,6 +16,7 @@ from berthmaster.doctor.facts import (
     MultiKueueCluster,
     State,
     Survey,
+    Telemetry,
     Without,
     WorkerFacts,
 )
@@ -66,6 +67,7 @@ def worker(**changed: Any) -> WorkerFacts:
         namespaces=frozenset({"ml", "default"}),
         cluster_queues=(ClusterQueue(name="gpus", state=ON, gpu_quota={"nvidia.com/gpu": 8}),),
         local_queues=(LocalQueue(namespace="ml", name="main", cluster_queue="gpus", state=ON),),
+        telemetry=Telemetry(wanted=9, ready=9),
         gpu_nodes=(GpuNode(name="n1", gpus=8, model="Tesla-T4"),),
         nodes=2,
         together=("kubernetes",),
