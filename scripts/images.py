@@ -48,6 +48,7 @@ EXTRAS = {
     "admission": ("kubernetes",),
     "credentials": ("kubernetes",),
     "placement": ("kubernetes", "placement"),
+    "dashboard": ("dashboard",),
     "emulator": ("emulator",),
     # A side in one pod; `berth cluster add` is run in the hub's.
     "hub": ("resolver", "kubernetes", "embedded", "cli", "login", "postgres"),
@@ -260,7 +261,7 @@ def build(targets: Sequence[str], base: str, tag: str) -> dict[str, str]:
         (context / "requirements").mkdir()
         for name, needs in requirements().items():
             (context / "requirements" / f"{name}.txt").write_text("".join(f"{n}\n" for n in needs))
-        for name in ("nats-server.conf", "healthy.py"):
+        for name in ("nats-server.conf", "websocket.conf", "healthy.py"):
             shutil.copy2(ROOT / "deploy" / "nats" / name, context)
         for target in targets:
             started_s = time.monotonic()

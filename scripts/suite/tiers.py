@@ -19,6 +19,7 @@ BUILD: Final = [sys.executable, "-m", "tests.controlplane.build"]
 # The programs are found or built before the tests start. Where that fails, the tests are skipped
 # and told why.
 _WITH_CONTROL_PLANE: Final = (*BUILD, "--")
+_WITH_CHROMIUM: Final = ("sh", str(ROOT / "scripts" / "chromium.sh"))
 _WITH_ENGINE: Final = ("sh", str(ROOT / "scripts" / "engine.sh"))
 
 
@@ -40,6 +41,7 @@ TIERS: Final[dict[str, Tier]] = {
     "simulation": Tier(limit_s=1200, real_time=False),  # it uses all cores by itself
     "bus": Tier(limit_s=1200, processes=3),
     "pipeline": Tier(limit_s=2400, processes=3),
+    "web": Tier(limit_s=900, within=_WITH_CHROMIUM),
     "containers": Tier(limit_s=2400, within=_WITH_ENGINE),
     "cluster": Tier(
         limit_s=5400, processes=3, within=_WITH_CONTROL_PLANE, needs_control_plane=True

@@ -212,7 +212,7 @@ def _speaks_of(work: Workload, text: str) -> bool:
     return any(text in f"{name}={value}".casefold() for name, value in labels.items())
 
 
-_RANK: Final = {State.QUEUED: 1, State.SUCCEEDED: 2, State.FAILED: 2, State.CANCELLED: 2}
+_RANK: Final = {State.QUEUED: 0, State.SUCCEEDED: 2, State.FAILED: 2, State.CANCELLED: 2}
 
 
 def _order(work: Workload, sort: Sort) -> tuple[float, ...]:
@@ -226,6 +226,6 @@ def _order(work: Workload, sort: Sort) -> tuple[float, ...]:
         case "changed":
             return (-work.changed_at_s,)
         case "":
-            rank = _RANK.get(work.state, 0)
-            first = work.submitted_at_s if rank == 1 else -work.changed_at_s
-            return (rank, -work.priority if rank == 1 else 0, first)
+            rank = _RANK.get(work.state, 1)
+            first = work.submitted_at_s if rank == 0 else -work.changed_at_s
+            return (rank, -work.priority if rank == 0 else 0, first)

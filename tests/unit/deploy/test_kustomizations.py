@@ -21,7 +21,7 @@ from tests.support.kustomize import Manifest, render
 
 DEPLOY = Path(__file__).parents[3] / "deploy" / "kubernetes"
 FOLDERS = (
-    *("agent", "agent/telemetry", "external", "placement", "credentials", "login"),
+    *("agent", "agent/telemetry", "external", "placement", "credentials", "login", "dashboard"),
     *("overlays/observe", "overlays/order", "overlays/dispatch", "nominations"),
 )
 SIDES = ("agent", "overlays/dispatch")

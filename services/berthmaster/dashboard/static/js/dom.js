@@ -14,7 +14,7 @@ export function h(name, given = {}, ...children) {
 }
 
 function flat(children) {
-  return children.flat(3).filter((child) => child !== null && child !== undefined && child !== false);
+  return children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
 }
 
 // Shows these children in place of those that were there; the same again touches nothing.

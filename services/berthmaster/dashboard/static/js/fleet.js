@@ -106,7 +106,7 @@ export function fleet(root) {
       if (!shown.has(name)) shown.set(name, new Tile(name, mode));
       const tile = shown.get(name);
       // The share of a line that its GPUs need.
-      const basis = Math.max(250, Math.min(root.clientWidth, Math.sqrt(gpus) * (cell + 3) * 1.9));
+      const basis = Math.max(250, Math.sqrt(gpus / Math.max(1, total)) * root.clientWidth * 0.78);
       tile.element.style.setProperty("flex", `${Math.max(1, Math.round(Math.sqrt(gpus)))} 1 ${Math.round(basis)}px`);
       tiles.append(tile.element);
       tile.show();

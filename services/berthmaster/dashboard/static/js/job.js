@@ -67,9 +67,9 @@ export function job(root) {
     const series = page?.series;
     if (series?.at_s?.length > 1) {
       plot(plotted, series.at_s, [
-        ["busiest", series.high, "line"], ["mean busy", series.mean, "accent", { width: 2 }], ["idlest", series.low, "line"], ["memory", series.memory, "degraded", { dash: [4, 3] }],
+        ["busiest", series.high, "soft"], ["mean busy", series.mean, "accent", { width: 2 }], ["idlest", series.low, "soft"], ["memory", series.memory, "degraded", { dash: [4, 3] }],
       ], { most: 100, height: 190 });
-    } else fill(plotted, h("p", { class: "note" }, row?.state === "running" ? "Measured from the first readings on." : "Nothing was measured here while it ran."));
+    } else fill(plotted, h("p", { class: "note" }, row?.state === "running" ? "Measured from the first readings on." : row?.state === "queued" ? "It has no place yet." : "Nothing was measured here while it ran."));
     fill(gpus, page?.gpus?.length ? gpuTable(page.gpus, row.cluster) : null);
     const wrong = problem(get);
     fill(story, h("h2", {}, "Story"), wrong ? h("p", { class: "error" }, wrong) : h("ol", { class: "timeline" }, [...(get.story || [])].reverse().map(line)));

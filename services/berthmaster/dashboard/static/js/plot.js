@@ -2,6 +2,12 @@
 import { palette } from "./colors.js";
 import { h } from "./dom.js";
 
+function moment(at, times) {
+  const date = new Date(at * 1000), long = times.at(-1) - times[0];
+  if (long > 2 * 86400) return date.toLocaleDateString("en-CA").slice(5);
+  return date.toLocaleTimeString("en-GB", long > 1200 ? { hour: "2-digit", minute: "2-digit" } : {});
+}
+
 // ``lines``: [name, values, colour of the palette, options]. Times are seconds.
 export function plot(holder, times, lines, { height = 150, most = null, unit = " %", axes = true } = {}) {
   const colors = palette();
@@ -9,8 +15,8 @@ export function plot(holder, times, lines, { height = 150, most = null, unit = "
   const options = {
     width: Math.max(120, holder.clientWidth), height, cursor: { y: false }, legend: { show: axes, live: true },
     scales: { y: { range: (_, low, high) => (most === null ? [Math.min(0, low), Math.max(1, high)] : [0, most]) } },
-    axes: axes ? [axis, { ...axis, size: 46, values: (_, ticks) => ticks.map((tick) => `${tick}${unit}`) }] : [{ show: false }, { show: false }],
-    series: [{}, ...lines.map(([label, , color, more]) => ({
+    axes: axes ? [{ ...axis, values: (_, ticks) => ticks.map((tick) => moment(tick, times)) }, { ...axis, size: 46, values: (_, ticks) => ticks.map((tick) => `${tick}${unit}`) }] : [{ show: false }, { show: false }],
+    series: [{ label: "time", value: (_, at) => (at ? moment(at, times) : "–") }, ...lines.map(([label, , color, more]) => ({
       label, stroke: colors[color] || color, width: 1.6, points: { show: false },
       value: (_, value) => (value === null || value === undefined ? "–" : `${Math.round(value * 10) / 10}${unit}`), ...more,
     }))],

@@ -53,7 +53,7 @@ export function reports(root) {
     const wrong = (result) => (result.status === "rejected" ? result.reason.message : result.value.type === "api.refusal.v1" ? `${result.value.field}: ${result.value.expected}` : "");
     fill(card, h("h2", {}, "Usage of ended jobs"), wrong(report) ? h("p", { class: "error" }, wrong(report))
       : [table(columns(group, report.value.currency || ""), [...(report.value.rows || [])], "No job has ended in this period."),
-        h("p", { class: "soft small" }, `${clock(since)} to ${clock(until)}. In all ${hours(report.value.total?.held_gpu_h ?? 0)} GPU-hours held, by ${count(report.value.total?.jobs ?? 0)} jobs. `, (report.value.notes || []).join(" "))]);
+        h("p", { class: "soft small" }, `${clock(since)} to ${clock(until)}. In all ${hours(report.value.total?.held_gpu_h ?? 0)} GPU-hours held, by ${count(report.value.total?.jobs ?? 0)} jobs. `, (report.value.notes || []).join("; "))]);
     if (wrong(told)) fill(trends, h("h2", {}, "Trends"), h("p", { class: "error" }, wrong(told)));
     else draw(told.value);
     timer = setTimeout(load, 30_000);
