@@ -65,6 +65,10 @@ def _nvml(settings: TelemetrySettings, log: Log) -> Source:
 
 
 def _dcgm(settings: TelemetrySettings) -> Source:
+    if settings.dcgm_fleet:
+        from berthmaster.telemetry.dcgm_fleet import DcgmFleet
+
+        return DcgmFleet(url=settings.dcgm_url, timeout_s=settings.dcgm_timeout_s)
     from berthmaster.telemetry.dcgm import DcgmSource
 
     return DcgmSource(url=settings.dcgm_url, node=settings.node, timeout_s=settings.dcgm_timeout_s)

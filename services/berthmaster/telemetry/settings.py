@@ -72,6 +72,11 @@ class TelemetrySettings(CommonSettings):
         check=_page,
         help="page of the dcgm-exporter; the default is its default port on this node",
     )
+    dcgm_fleet: bool = setting(
+        False,
+        help="the name in dcgm-url is that of a headless Service: read every exporter behind it, "
+        "each telling of its own nodes; one such agent is enough for a cluster",
+    )
     dcgm_timeout_s: float = setting(
         3.0,
         least=0.1,
