@@ -51,14 +51,21 @@ def _beyond(queue: str, allows: QueueAllows, request: JobRequest) -> Iterator[Re
 def _models_beyond(
     where: list[Step], queue: str, allows: QueueAllows, pods: PodSet
 ) -> Iterator[Refusal]:
-    if allows.gpu_models is None or not pods.gpus:
+    """TPUs are named among the models by their kind. What a claim brings nobody can tell."""
+    if allows.gpu_models is None:
         return
     known = {model.casefold() for model in allows.gpu_models}
-    if not pods.gpu_models:
-        yield _refused([*where, "gpu_models"], (), "one or several", allows.gpu_models, queue)
-    for model in pods.gpu_models:
-        if model.casefold() not in known:
-            yield _refused([*where, "gpu_models"], model, "models", allows.gpu_models, queue)
+    asked = (("gpu_models", pods.gpus), ("tpu_accelerators", pods.tpus))
+    for field in [field for field, number in asked if number]:
+        models = getattr(pods, field)
+        if not models:
+            yield _refused([*where, field], (), "one or several", allows.gpu_models, queue)
+        for model in models:
+            if model.casefold() not in known:
+                yield _refused([*where, field], model, "models", allows.gpu_models, queue)
+    if pods.claims:
+        why = f"no claims: the queue {queue!r} allows some GPU models, and claims may bring others"
+        yield invalid([*where, "claims"], pods.claims, why)
 
 
 def _is_listed(image: str, listed: Iterable[str]) -> bool:

@@ -80,3 +80,13 @@ def test_where_models_are_listed_a_request_for_gpus_names_some_of_them() -> None
     assert field(allows, asked(gpus=1, gpu_models=("L4", "H100"))) == "pod_sets[0].gpu_models"
     assert field(allows, asked(gpus=1)) == "pod_sets[0].gpu_models"
     assert field(allows, asked(gpus=0)) == ""
+
+
+def test_tpus_are_among_the_models_and_claims_are_what_no_list_can_bound() -> None:
+    allows = QueueAllows(gpu_models=("L4", "tpu-v6e-slice"))
+    assert field(allows, asked(tpus=4, tpu_accelerators=("tpu-v6e-slice",))) == ""
+    assert field(allows, asked(tpus=4)) == "pod_sets[0].tpu_accelerators"
+    wrong = asked(tpus=4, tpu_accelerators=("tpu-v5p-slice",))
+    assert field(allows, wrong) == "pod_sets[0].tpu_accelerators"
+    assert field(allows, asked(claims=("nic",))) == "pod_sets[0].claims"
+    assert field(QueueAllows(), asked(tpus=4, claims=("nic",))) == ""
