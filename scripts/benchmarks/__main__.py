@@ -36,12 +36,14 @@ MODULES = {
     "flood": ("flood",),
     "crowd": ("crowd",),
     "archive": ("archive",),
+    "dashboard": ("dashboard",),
     "usage": ("usage",),
 }
 ONLY_BY_NAME = {
     "archive",
     "chaos",
     "crowd",
+    "dashboard",
     "flood",
     "kubernetes",
     "lookback",

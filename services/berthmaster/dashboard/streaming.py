@@ -66,6 +66,8 @@ class Streams:
             await response.prepare(request)
             said = request.headers.get("Last-Event-ID") or request.query.get("after", "")
             await self._run(response, self._board.cursor_of(said), scope, still)
+        except ConnectionError:
+            pass  # it went while it was written to
         except TimeoutError:
             self.let_go += 1
             if request.transport is not None:
