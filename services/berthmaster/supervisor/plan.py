@@ -4,6 +4,7 @@ Three kinds of services: those of the pipeline, one of each; those that are mult
 and those that belong to a Kubernetes cluster, one for the hub or one for each worker.
 """
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -246,6 +247,25 @@ def worker_entries(
         for service, flags in told.items()
         if service in services
     ]
+
+
+def figures_from(options: UpOptions) -> list[str]:
+    """Where what the workers' GPUs do comes from, a sentence each, and what it takes if from
+    nowhere: telemetry is read on nodes, and none of what runs here is on one."""
+    told = [
+        f"What the GPUs of {worker.name} do is told by agents on its nodes "
+        f"(`berth cluster add {shlex.quote(worker.name)} --nodes`, "
+        "deploy/kubernetes/agent/telemetry) or by one scraper of its dcgm-exporters; "
+        f"`berth top {shlex.quote(worker.name)}` shows it, `berth doctor` what is missing."
+        for worker in options.workers
+    ]
+    if told and "telemetry" in options.services:
+        told.append("The telemetry agent here reads this machine's own GPUs.")
+    if told and not options.external:
+        told.append(
+            "Without --external nobody elsewhere reaches this bus: nothing is told of their GPUs."
+        )
+    return told
 
 
 def planned(

@@ -48,6 +48,7 @@ from berthmaster.supervisor.plan import (
     PlanError,
     UpOptions,
     entries,
+    figures_from,
     keys_of,
     planned,
     with_fleet,
@@ -108,6 +109,7 @@ class StackView(msgspec.Struct, frozen=True, kw_only=True):
     ca_file: str  # "" = without TLS
     took_s: float
     processes: list[ProcessView]
+    figures: list[str] = []  # where what the workers' GPUs do comes from
 
 
 class Stack:
@@ -344,6 +346,7 @@ class Stack:
             ca_file=self.connection.ca_file,
             took_s=round(self.took_s, 3),
             processes=[process_view(watched) for watched in self.supervisor.watched],
+            figures=figures_from(self.options),
         )
 
     async def __aexit__(

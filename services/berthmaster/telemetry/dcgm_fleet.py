@@ -2,8 +2,8 @@
 
 A headless Service has an address for each of its pods. The name is looked up every `LOOK_UP_S`;
 each address is one exporter with a connection of its own, several are read at a time, and all of it
-has one time limit. An exporter that does not answer costs its own node's reading and is told (`lacks`
-of one of the others); only if none answers nothing could be read.
+has one time limit. An exporter that does not answer costs its own node's reading and is told
+(`lacks` of one of the others); only if none answers nothing could be read.
 """
 
 import socket

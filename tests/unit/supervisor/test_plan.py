@@ -20,6 +20,7 @@ from berthmaster.supervisor.plan import (
     UpOptions,
     defaults,
     entries,
+    figures_from,
     kube_target,
     planned,
     with_fleet,
@@ -263,3 +264,17 @@ def test_exits_have_names() -> None:
         "SIGKILL",
         "signal 200",
     ]
+
+
+def test_workers_are_told_where_what_their_gpus_do_comes_from_and_what_is_missing() -> None:
+    assert figures_from(UpOptions(folder=HERE)) == []
+    workers = (KubeTarget(name="a b"),)
+    told = figures_from(UpOptions(folder=HERE, workers=workers, services=("telemetry",)))
+    assert [line[:40] for line in told] == [
+        "What the GPUs of a b do is told by agent",
+        "The telemetry agent here reads this mach",
+        "Without --external nobody elsewhere reac",
+    ]
+    assert "`berth cluster add 'a b' --nodes`" in told[0]
+    outside = UpOptions(folder=HERE, workers=workers, external=("hub.example.com",))
+    assert len(figures_from(outside)) == 1

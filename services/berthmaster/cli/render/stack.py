@@ -24,6 +24,7 @@ def stack(view: StackView, *, hint: str) -> RenderableType:
         table,
         safe(),
         safe(f"Up after {amounts.duration(view.took_s)}. Logs and data: {view.folder}"),
+        *(safe(line) for line in view.figures),
         safe(hint),
     )
 
