@@ -36,6 +36,18 @@ def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
         return True
 
 
+def claim(port: int) -> socket.socket | None:
+    """Keeps others of us from choosing this port before it is listened on; None: somebody has it.
+    It is free again when the socket is closed, or with this process."""
+    name = socket.socket(socket.AF_UNIX)
+    try:
+        name.bind(f"\0berthmaster.port.{port}")  # an abstract name: no file is left behind
+    except OSError:
+        name.close()
+        return None
+    return name
+
+
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     """Different ports that are free now; nobody holds them for us. Raises OSError when there are
     not so many."""

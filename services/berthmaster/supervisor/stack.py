@@ -8,6 +8,7 @@ The connection file comes last: whoever finds it can connect.
 import asyncio
 import os
 import random
+import socket
 import sys
 import tempfile
 import time
@@ -28,7 +29,7 @@ from berthmaster.bus.streams import ensure_streams
 from berthmaster.bus.subjects import token
 from berthmaster.runtime.backoff import Backoff
 from berthmaster.runtime.log import Log
-from berthmaster.runtime.ports import PAGE_PORT, free_ports, port_is_free
+from berthmaster.runtime.ports import PAGE_PORT, claim, free_ports, port_is_free
 from berthmaster.supervisor.folder import (
     KEYS_FOLDER,
     TLS_FOLDER,
@@ -141,6 +142,7 @@ class Stack:
         self._files: Certificates | None = None
         self.took_s = 0.0
         self._page_port = 0
+        self._page_claim: socket.socket | None = None
         self._env = env
         self._announce = announce
         self._lock = FolderLock(self.folder)
@@ -312,8 +314,13 @@ class Stack:
         asked = self.options.page_port
         if asked and not port_is_free(asked):
             raise PlanError(f"port {asked} is in use; give another with --page-port")
-        usual = asked or PAGE_PORT
-        return usual if port_is_free(usual) else self._ports(1)[0]
+        if asked:
+            return asked
+        # Several that start at once would all find it free.
+        self._page_claim = claim(PAGE_PORT)
+        if self._page_claim is not None and port_is_free(PAGE_PORT):
+            return PAGE_PORT
+        return self._ports(1)[0]
 
     def _logged(self, entry: Entry, argv: Sequence[str], port: int) -> ServiceChild:
         log = self.folder / "logs" / f"{entry.name}.log"
@@ -360,6 +367,8 @@ class Stack:
         try:
             await self.supervisor.stop()
         finally:
+            if self._page_claim is not None:
+                self._page_claim.close()
             self._lock.__exit__()
 
 
