@@ -8,25 +8,31 @@ strings on replicas would do; who wrote it is told that it was refused, or nothi
 """
 
 import random
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from berthmaster.lifecycle.fold import Key, key
+import msgspec
+
+from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.lifecycle.instructions import Outcome, Refused, Stored, Unknown
+from berthmaster.logcheck.core import Gap, Remembered, heard, within
 from berthmaster.messages.api import RecordedEvent
-from berthmaster.messages.control import ControlFact
+from berthmaster.messages.control import ControlFact, LogAccepted
 from berthmaster.messages.families import event_kind
 from berthmaster.messages.fleet import FleetFact, Stamp
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.telemetry import NodeTelemetry
 from berthmaster.messages.workload import Submitted, WorkloadEvent
+from berthmaster.resolver.known.stored import Snapshot
 from tests.simulation.clockwork import Clockwork, Process, Work
 from tests.simulation.faults import Faults
 from tests.simulation.pace import Pace
 
 SETTLE_LIMIT_S: Final = 10.0  # after it nobody knows, as in bus/log.py
 ACK_WAIT_S: Final = 10.0
+_SNAPSHOTS: Final = msgspec.msgpack.Decoder(Snapshot)
 HINTS: Final = ("placed", "cancel_requested", "evicted", "failed")
 
 
@@ -37,6 +43,10 @@ class Message(NamedTuple):
     stored_at_s: float
     subject: str
     body: Any
+
+
+def _number(message: Message) -> int:
+    return message.sequence
 
 
 def recorded(story: Iterable[Message]) -> list[RecordedEvent]:
@@ -50,21 +60,35 @@ class Stream:
     """Messages in order, and who is to be told of new ones."""
 
     def __init__(self) -> None:
-        self.messages: list[Message] = []
+        self.messages: list[Message] = []  # in order; damage leaves gaps
         self.last: dict[str, Message] = {}  # by subject
         self.followers: list[Follower] = []
-
-    @property
-    def end(self) -> int:
-        """The last sequence."""
-        return len(self.messages)
+        self.end = 0  # the last sequence
 
     def store(self, subject: str, body: object, now_s: float) -> Message:
         """One more."""
-        message = Message(len(self.messages) + 1, now_s, subject, body)
+        self.end += 1
+        message = Message(self.end, now_s, subject, body)
         self.messages.append(message)
         self.last[subject] = message
         return message
+
+    def behind(self, sequence: int) -> Message | None:
+        """The first message behind this one."""
+        at = (
+            sequence
+            if self.end == len(self.messages)
+            else bisect_right(self.messages, sequence, key=_number)
+        )
+        return self.messages[at] if at < len(self.messages) else None
+
+    def lose(self, first: int, last: int) -> list[Message]:
+        """Damage: these are gone. If they were the newest, their numbers will be given anew."""
+        lost = [m for m in self.messages if first <= m.sequence <= last]
+        self.messages = [m for m in self.messages if not first <= m.sequence <= last]
+        if last >= self.end:
+            self.end = self.messages[-1].sequence if self.messages else 0
+        return lost
 
     def tell(self) -> None:
         """Followers look; those of dead processes are forgotten."""
@@ -101,6 +125,11 @@ class Follower:
         stream.followers.append(self)
         self.look()
 
+    @property
+    def is_beyond(self) -> bool:
+        """Whether it has read what the stream has no more."""
+        return self._next > self._stream.end
+
     def look(self) -> None:
         """There may be something."""
         if self._looking:
@@ -120,10 +149,11 @@ class Follower:
         for _ in range(self._bus.chance.choice((1, 1, 3, 10, 100))):
             if self._listed:
                 message = self._listed.popleft()
-            elif self._next < self._stream.end:
-                message = self._stream.messages[self._next]
-                self._next += 1
+            elif (found := self._stream.behind(self._next)) is not None:
+                message = found
+                self._next = found.sequence
             else:
+                self._next = max(self._next, self._stream.end)
                 break
             process.arrive(self.life, lambda m=message: take(m))  # type: ignore[misc]
         if not self._listed and self._next >= self._target and self._caught_up is not None:
@@ -160,14 +190,25 @@ class Consumer:
         """From the process; it may be lost."""
         if self._process.cut or self._bus.faults.happens("repeat", 0.1):
             return
-        self._bus.clock.after(self._bus.delay_s(), lambda: self.pending.pop(sequence, None))
+        making = self._bus.makings
+        self._bus.clock.after(self._bus.delay_s(), lambda: self._acked(making, sequence))
+
+    def _acked(self, making: int, sequence: int) -> None:
+        if making == self._bus.makings:  # else the number may be another message's
+            self.pending.pop(sequence, None)
+
+    def forget(self, lost: Iterable[Message]) -> None:
+        """Damage: these hints are gone."""
+        for message in lost:
+            if self.pending.get(message.sequence) is message:
+                del self.pending[message.sequence]
 
     def _send(self, message: Message) -> None:
         self._bus.clock.after(self._bus.delay_s(), lambda: self._arrive(message))
 
     def _arrive(self, message: Message) -> None:
         process = self._process
-        if message.sequence not in self.pending or not process.up:
+        if self.pending.get(message.sequence) is not message or not process.up:
             return  # whoever starts asks for all that is pending
         life = process.life
         process.when_healed(lambda: process.arrive(life, lambda: self.take(message)))
@@ -195,9 +236,15 @@ class Bus:
         self.control = Stream()
         self.stories: dict[Key, list[Message]] = {}
         self.chain = 0  # sequence of the last decision
+        self.watched = faults.has("damage")  # whether its length is looked at at all
+        self.on_damage_told: Callable[[str], None] = lambda _: None
+        self.makings = 1  # how often the log was damaged, and one
+        self.created = "log-1"  # which making of the stream; a copy that is put back is another
+        self.marks: dict[str, Remembered] = {}  # by service, kept where the log is not
+        self.accepted: tuple[LogAccepted, float] | None = None  # the newest, and when it was stored
         self.consumers: list[Consumer] = []
         self.listeners: list[tuple[Process, Callable[[NodeTelemetry], None]]] = []
-        self.snapshot: bytes | None = None
+        self.snapshot: tuple[str, bytes] | None = None  # of which log, and what
         self.lease: tuple[str, int, float] = ("", 0, 0.0)  # holder, life, until
         self.on_stored: Callable[[Message], None] = lambda _: None
         self._facts_arrive_s: dict[str, float] = {}  # one connection keeps its order
@@ -208,6 +255,57 @@ class Bus:
             return self.faults.dice("delay").choice((0.1, 1.0, 5.0)) * self.chance.random()
         return 0.001 + 0.004 * self.chance.random()
 
+    # Damage
+
+    def damage(self, first: int, last: int, *, remade: bool) -> list[Message]:
+        """The log loses these, and its server begins anew. ``remade``: as another stream."""
+        lost = self.log.lose(first, last)
+        self.makings += 1
+        if remade:
+            self.created = f"log-{self.makings}"
+        self.stories = {}
+        self.chain = 0
+        for message in self.log.messages:
+            if isinstance(message.body, Decision):
+                self.chain = message.sequence
+            else:
+                self.stories.setdefault(message.subject, []).append(message)  # type: ignore[arg-type]
+        for consumer in self.consumers:
+            consumer.forget(lost)
+        return lost
+
+    def accept(self, fact: LogAccepted) -> None:
+        """A person goes on with what the log holds."""
+        self.accepted = fact, self.clock.now_s
+
+    @property
+    def accepted_at_s(self) -> float:
+        """When a person has accepted damage last; 0 = never."""
+        return self.accepted[1] if self.accepted is not None else 0.0
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether a person has accepted something of this making of the log."""
+        return self.accepted is not None and self.accepted[0].created == self.created
+
+    @property
+    def accepted_missing(self) -> tuple[Gap, ...]:
+        """What people have accepted as lost."""
+        return heard(self.accepted[0].missing) if self.accepted is not None else ()
+
+    def is_lost(self, sequence: int) -> bool:
+        """Whether a person has accepted that this one is."""
+        return within(sequence, self.accepted_missing)
+
+    def snapshot_open(self) -> list[Workload]:
+        """What was open when a resolver kept its knowledge last."""
+        return _SNAPSHOTS.decode(self.snapshot[1]).open if self.snapshot is not None else []
+
+    @property
+    def snapshot_of(self) -> str:
+        """Which log a snapshot is of: what a person accepts makes it another one."""
+        return f"{self.created} {self.accepted_at_s}"
+
     # The log
 
     def append(
@@ -217,11 +315,16 @@ class Bus:
         done: Callable[[Outcome], None],
         *,
         settle_s: float = SETTLE_LIMIT_S,
+        check: Callable[[], bool] = lambda: True,
     ) -> None:
-        """One guarded event."""
-        self._write(process, lambda: self._store(event), done, settle_s)
+        """One guarded event. ``check``: whether whoever stores it lets it through."""
+
+        def store() -> Outcome:
+            return self._store(event) if check() else Refused(None)
+
+        self._write(process, store, done, settle_s)
         if self.faults.happens("repeat", 0.05):
-            self.clock.after(self.delay_s(), lambda: self._store(event))
+            self.clock.after(self.delay_s(), store)
 
     def commit(
         self,
@@ -369,6 +472,8 @@ class Bus:
 
         def store() -> Outcome:
             message = self.control.store(subject, fact, self.clock.now_s)
+            if isinstance(fact, LogAccepted):
+                self.accept(fact)
             self.on_stored(message)
             self.control.tell()
             return Stored(message.sequence)

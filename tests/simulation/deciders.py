@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from berthmaster.bus.rereading import LOST
 from berthmaster.lifecycle.fold import Key, Verdict, judged_story, key
 from berthmaster.lifecycle.instructions import Append, Outcome, Stored
 from berthmaster.messages.placement import Decision
@@ -15,6 +16,7 @@ from berthmaster.resolver.known.stored import Snapshot, restore, snapshot_of
 from berthmaster.resolver.settings import Policy
 from tests.simulation.bus import Bus, Follower, Message, recorded
 from tests.simulation.clockwork import Process
+from tests.simulation.logwatch import LogWatch
 from tests.simulation.mirror import Mirror
 
 POLICY: Final = Policy(
@@ -47,19 +49,42 @@ class Decider(Process):
         self.refused = 0
         self.held: deque[Message] | None = None
 
+    @property
+    def reads_as_others(self) -> bool:
+        """Whether it folds the log as people say that it is."""
+        return self.up and self.watch.is_current and self.watch.sound
+
+    @property
+    def behind(self) -> bool:
+        """Whether there is something in the log that it has not folded."""
+        return self.core.know.workloads_sequence < self.bus.log.end
+
     def boot(self) -> None:
         """Restore, then fold what came after."""
         self.core = self.core_type("all", f"{self.name}/{self.life}", self.policy)
-        if self.bus.snapshot is not None:
-            restore(self.core.know, _SNAPSHOTS.decode(self.bus.snapshot))
         self.held = None
         self._missing = STREAMS
+        self._again = False  # what waited is taken now
+        self._from_snapshot = False
+        self.log: Follower | None = None
         self._committing = False
         self._turn_due = False
         self._alarms = 0
         self._behind_since_s: float | None = None
+        self.watch = LogWatch(self.bus, self, "resolver.all", told=lambda _: self._stir())
+        self.watch.begin(self._follow)
+
+    def _follow(self) -> None:
+        """The log is what it was."""
+        if self.bus.snapshot is not None and self.bus.snapshot[0] == self.bus.snapshot_of:
+            snapshot = _SNAPSHOTS.decode(self.bus.snapshot[1])
+            if not snapshot.frozen:
+                restore(self.core.know, snapshot)
         start = self.core.know.workloads_sequence + 1
-        Follower(self.bus, self.bus.log, self, self._on_log, self._caught_up, start=start)
+        self._from_snapshot = start > 1
+        self.watch.follows(start)
+        self.followed = self.bus.created
+        self.log = Follower(self.bus, self.bus.log, self, self._on_log, self._read_log, start=start)
         self.mirror = Mirror(self._on_fact)
         Follower(
             self.bus, self.bus.fleet, self, self.mirror.take, self._caught_up, last_values=True
@@ -70,7 +95,15 @@ class Decider(Process):
 
     # Messages
 
+    def _read_log(self) -> None:
+        if self.bus.accepted is not None:
+            self.core.log_was_cut()
+        self.watch.caught_up(1 if not self._from_snapshot else 0)
+        self._caught_up()
+
     def _on_log(self, message: Message) -> None:
+        if not self._again:
+            self.watch.saw(message)
         if self.held is None:
             self._take(message)
         else:
@@ -98,13 +131,18 @@ class Decider(Process):
             self.later(REREAD_S, lambda: self._reread(name, sequence))
             return
         tenant, _, workload_id = name.partition("/")
-        _, verdicts = judged_story(tenant, workload_id, recorded(story))
-        for message, verdict in zip(story, verdicts, strict=True):
+        _, verdicts = judged_story(tenant, workload_id, recorded(story), self.bus.is_lost)
+        if Verdict.MISSED in verdicts:
+            self.core.on_unreadable(tenant, workload_id, sequence, LOST)
+            story = []
+        for message, verdict in zip(story, verdicts, strict=False):
             if message.sequence <= sequence:
                 self.core.on_event(message.body, message.sequence, message.stored_at_s, verdict)
         waiting, self.held = self.held or deque(), None
+        self._again = True
         while waiting:
             self._on_log(waiting.popleft())
+        self._again = False
         self._stir()
 
     def _on_fact(self, message: Message) -> None:
@@ -125,7 +163,10 @@ class Decider(Process):
     @property
     def may_decide(self) -> bool:
         """Whether it believes that it is the one."""
-        return self.ignores_lease or self.bus.holds_lease(self)
+        known = self.watch.sound and (
+            self.watch.read or self._from_snapshot or not self.bus.watched
+        )
+        return known and (self.ignores_lease or self.bus.holds_lease(self))
 
     def _stir(self, delay_s: float = 0.0) -> None:
         if not self._turn_due:
@@ -198,4 +239,5 @@ class Decider(Process):
     def _snapshot(self) -> None:
         self.later(self.bus.pace.snapshot_s, self._snapshot)
         if not self._missing and self.bus.holds_lease(self) and not self.cut:
-            self.bus.snapshot = msgspec.msgpack.encode(snapshot_of(self.core.know))
+            raw = msgspec.msgpack.encode(snapshot_of(self.core.know))
+            self.bus.snapshot = (self.bus.snapshot_of, raw)

@@ -13,7 +13,8 @@ CLUSTERS: Final = ("gpus_die", "nodes_flap", "foreign", "pods_fail")
 PEOPLE: Final = ("cancel", "reprioritize", "cordon", "queues", "lost", "deadlines", "shapes")
 DECIDING: Final = ("due",)
 FORGING: Final = ("lies",)  # see lies.py
-KINDS: Final = (*BUS, *PROCESSES, *CLUSTERS, *PEOPLE, *DECIDING, *FORGING)
+DAMAGE: Final = ("damage",)  # of the log, see damage.py
+KINDS: Final = (*BUS, *PROCESSES, *CLUSTERS, *PEOPLE, *DECIDING, *FORGING, *DAMAGE)
 SHARE: Final = 0.5  # of the kinds that a seed has
 
 

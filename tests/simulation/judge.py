@@ -4,16 +4,19 @@ It trusts no service's own account: it folds the log by itself as it is stored, 
 clusters for pods, and remembers what people asked for and were told.
 """
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from berthmaster.audit.core import Auditor
+from berthmaster.audit.core import WHOLE, Auditor, Gpu
 from berthmaster.audit.core import Finding as AuditFinding
 from berthmaster.emulator.cluster import EmulatedCluster
 from berthmaster.emulator.world import ALIVE, Group, Phase
 from berthmaster.executor.cluster_protocol import Attempt, CreatePods
-from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
+from berthmaster.executor.instructions import Freeze
+from berthmaster.lifecycle.fold import Key, Verdict, Workload, judged_story, key, offer
 from berthmaster.lifecycle.states import HELD, State
+from berthmaster.logcheck.core import Gap
 from berthmaster.messages.control import ClusterLost
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.workload import (
@@ -22,15 +25,20 @@ from berthmaster.messages.workload import (
     Claimed,
     Evicted,
     Failed,
+    Placed,
+    Recovered,
     Running,
     Succeeded,
     Withdrawn,
     WorkloadEvent,
 )
-from tests.simulation.bus import Message
+from tests.simulation.bus import Message, recorded
 from tests.simulation.clockwork import Clockwork
 
 STORY_STEPS: Final = 60
+PROMISED: Final = "no GPU is promised twice"
+# What an auditor finds in a log that has lost something; promises are looked at by ourselves then.
+OF_DAMAGE: Final = ("decision chain", "none is lost", "no forged event", PROMISED)
 UNBORN: Final = "have events and no submission"
 # Why a cluster or its executor may end an attempt by itself.
 _OF_THE_CLUSTER: Final = (
@@ -54,6 +62,15 @@ class Finding(NamedTuple):
     at_s: float
 
 
+def _promises(work: Workload) -> Iterator[tuple[Gpu, int]]:
+    """What its pods were promised."""
+    sets = {pods.name: pods for pods in work.request.pod_sets} if work.request is not None else {}
+    for binding in work.pods:
+        pods = sets.get(binding.pod.rpartition("-")[0])
+        for index in binding.gpus if pods is not None else ():
+            yield (work.cluster, binding.node, index), pods.gpu_milli if pods is not None else 0
+
+
 class Judge:
     """Everything that must hold at any time; ``settled`` in the world is what must hold at last."""
 
@@ -68,8 +85,19 @@ class Judge:
         self.accepted: dict[Key, int] = {}  # a person was told so, with this sequence
         self.lost: dict[str, list[float]] = {}  # cluster -> when a person declared it lost
         self.resolver_deadlines = 0
+        self.recovered = 0
         self.auditor = Auditor(holds=lambda _: True)  # nothing is ever lost here
         self.lies: set[int] = set()  # sequences of events that are none
+        self.stories: Callable[[Key], list[Message]] = lambda _: []  # what the log has of one
+        self.log: Callable[[], list[Message]] = list
+        self.harmed = False  # the log has lost something
+        self.gone: list[Gap] = []  # numbers below the log's end that it has lost
+        self.frozen: set[Key] = set()  # workloads that have lost what their events build on
+        self.forgotten: set[Key] = set()  # of which the log has lost something
+        self.known_lost: set[Key] = set()  # and somebody else knew that they were open
+        self.told_lost: set[str] = set()  # told by name to whoever accepted it
+        self.lost_attempts: set[Attempt] = set()  # placed or claimed by events that are lost
+        self.orphans: set[Attempt] = set()  # alive, and the log has lost their placement or claim
         self.recent: deque[tuple[float, str, object]] = deque(maxlen=STORY_STEPS)
 
     def find(self, rule: str, what: str) -> None:
@@ -97,12 +125,15 @@ class Judge:
                 self.lost.setdefault(body.cluster, []).append(self.clock.now_s)
         elif hasattr(body, "after"):
             self._on_event(message)
-        findings = [f for f in self.auditor.report().findings if not self._is_of_lies(f)]
+        findings = [f for f in self.auditor.report().findings if not self._is_excused(f)]
         if findings:
             self.find(findings[0].rule, f"{findings[0].where}: {findings[0].what}")
 
-    def _is_of_lies(self, finding: AuditFinding) -> bool:
-        """Whether it is a lie that was found, or that one came before its job was submitted."""
+    def _is_excused(self, finding: AuditFinding) -> bool:
+        """Whether it is a lie that was found, or that one came before its job was submitted; or
+        what is to be found in a log that has lost something."""
+        if self.harmed and (finding.rule in OF_DAMAGE or finding.where in self.forgotten):
+            return True
         return finding.sequence in self.lies or (bool(self.lies) and finding.what.endswith(UNBORN))
 
     def _on_event(self, message: Message) -> None:
@@ -114,19 +145,38 @@ class Judge:
         deadline_s = work.request.deadline_s if work.request is not None else None
         over_at_s = None if deadline_s is None else work.claimed_at_s + deadline_s
         at = message.sequence, message.stored_at_s
-        verdict = offer(work, event, *at)
+        if self.harmed:
+            verdict = self._judge(name)
+        else:
+            verdict = offer(work, event, *at)
         if verdict is Verdict.MISSED:  # whoever has seen all knows that there is no gap
             verdict = offer(work, event, *at, judged=Verdict.VOID)
-        if message.sequence in self.lies and verdict is Verdict.COUNTED:
+        if (
+            message.sequence in self.lies
+            and verdict is Verdict.COUNTED
+            and not self._is_gone(event.after)
+        ):
             self.find("no lie counts", str(event))
         self.verdicts[verdict] = self.verdicts.get(verdict, 0) + 1
         if verdict is not Verdict.COUNTED:
             return
+        if message.sequence in self.lies:  # behind what is lost an ending is believed
+            self.forgotten.add(name)
+            self.orphans = {one for one in self.orphans if key(one.tenant, one.id) != name}
+            return
         match event:
             case Claimed():
                 self.claims[Attempt(event.tenant, event.id, event.attempt)] = event.by
+            case Recovered():
+                attempt = Attempt(event.tenant, event.id, event.attempt)
+                self.claims[attempt] = event.executor
+                self.orphans.discard(attempt)
+                self.lost_attempts.discard(attempt)
+                self.recovered += 1
             case Running():
                 self._check_running(event)
+            case Placed() if self.harmed:
+                self._check_promises(name)
             case Withdrawn():
                 if before is not State.PLACED:
                     self.find("a claimed workload never moves by itself", str(event))
@@ -137,6 +187,82 @@ class Judge:
                 self._check_ending(event, before, cluster, over_at_s)
             case _:
                 del pods
+
+    # Damage
+
+    def _check_promises(self, placed: Key) -> None:
+        """What is placed where others are of whom the log has lost nothing."""
+        whole = [
+            work
+            for name, work in self.workloads.items()
+            if work.live and (name == placed or name not in self.forgotten)
+        ]
+        promised: Counter[Gpu] = Counter()
+        for work in whole:
+            for gpu, milli in _promises(work):
+                promised[gpu] += milli
+        for gpu, _ in _promises(self.workloads[placed]):
+            if promised[gpu] > WHOLE:
+                self.find(PROMISED, f"{gpu}: {promised[gpu]} milli, the last to {placed}")
+
+    def on_damage(self, lost: list[Message], known: set[str]) -> None:
+        """The log is what is left of it. ``known``: what was open, as somebody has kept it."""
+        self.harmed = True
+        self.lies -= {message.sequence for message in lost}
+        names: set[Key] = set()
+        for message in lost:
+            if isinstance(message.body, WorkloadEvent):
+                names.add(key(message.body.tenant, message.body.id))
+        self.forgotten |= names
+        self.known_lost |= {name for name in names if name in known}
+        self.gone = [(m.sequence, m.sequence) for m in lost] + self.gone
+        attempts = {
+            Attempt(m.body.tenant, m.body.id, m.body.attempt)
+            for m in lost
+            if isinstance(m.body, Placed | Claimed)
+        }
+        self.lost_attempts |= attempts
+        for cluster in self.clusters.values():
+            for group in cluster.world.groups.values():
+                if group.attempt in attempts and self.alive(group):
+                    self.orphans.add(group.attempt)
+        self.auditor = Auditor(holds=lambda sequence: not self._is_gone(sequence))
+        self.workloads = {}
+        self.frozen = set()
+        for message in self.log():
+            if isinstance(message.body, Decision):
+                self.auditor.on_decision(message.body, message.sequence)
+            else:
+                name = key(message.body.tenant, message.body.id)
+                self.auditor.on_event(message.body, message.sequence, message.stored_at_s)
+                if name not in self.workloads:
+                    self._judge(name)
+
+    def _judge(self, name: Key) -> Verdict:
+        """Of the last event of a story, as the log has it now."""
+        tenant, _, workload_id = name.partition("/")
+        story = recorded(self.stories(name))
+        work, verdicts = judged_story(tenant, workload_id, story, self._is_gone)
+        self.workloads[name] = work
+        if Verdict.MISSED in verdicts:
+            self.frozen.add(name)
+            return Verdict.VOID
+        self.frozen.discard(name)
+        return verdicts[-1]
+
+    def _is_gone(self, sequence: int) -> bool:
+        return any(first <= sequence <= last for first, last in self.gone)
+
+    def on_frozen(self, step: Freeze) -> None:
+        """An executor cannot read a story."""
+        if not self.harmed:
+            self.find("nothing is unreadable here", str(step))
+
+    def on_delete(self, cluster: str, attempt: Attempt, why: str) -> None:
+        """An executor removes the pods of an attempt."""
+        group = self.clusters[cluster].world.groups.get(attempt)
+        if attempt in self.orphans and group is not None and self.alive(group):
+            self.find("what a damaged log forgot goes on running", f"{attempt} on {cluster}: {why}")
 
     def _check_running(self, event: Running) -> None:
         group = self._group(event.cluster, Attempt(event.tenant, event.id, event.attempt))
@@ -156,11 +282,12 @@ class Judge:
         name = key(event.tenant, event.id)
         if isinstance(event, Cancelled) and name not in self.cancels:
             self.find("only people cancel", str(event))
+        attempt = Attempt(event.tenant, event.id, event.attempt)
         if before not in HELD:
-            if not isinstance(event, Cancelled):
+            known = name in self.forgotten and self.claims.get(attempt) == event.by
+            if not isinstance(event, Cancelled) and not known:
                 self.find("what is not claimed does not end by itself", str(event))
             return
-        attempt = Attempt(event.tenant, event.id, event.attempt)
         group = self._group(cluster, attempt)
         if event.by.startswith("resolver"):
             self._check_resolver_ending(event, group, attempt, cluster, over_at_s)
@@ -240,6 +367,9 @@ class Judge:
                     continue
                 if (name, group.attempt) != (cluster, attempt):
                     self.find("none runs twice at once", f"{order}; {group} runs on {name}")
+        if attempt in self.lost_attempts:  # asked for before the log lost that it was claimed
+            self.orphans.add(attempt)
+            return
         work = self.workloads[key(attempt.tenant, attempt.id)]
         if work.attempt != attempt.number or work.state not in HELD:
             self.find("what ended is not created", f"{order}; {work}")

@@ -7,30 +7,32 @@ from typing import Final
 from berthmaster.lifecycle.fold import Workload
 from tests.simulation.bus import Message
 from tests.simulation.clockwork import START_S, Process
+from tests.simulation.damage import Damaged
 from tests.simulation.deciders import Decider
 from tests.simulation.front import TENANT
 from tests.simulation.lies import lie
-from tests.simulation.people import Peopled
 from tests.simulation.sites import Site
 
 Begin = Callable[[Process, float], None]
+TIMES: Final = {"bus_away": (1,), "damage": (1, 1, 2)}
 EVENTS_A_JOB: Final = 8  # of the log, decisions among them
 
 
-class Haunted(Peopled):
+class Haunted(Damaged):
     """A world in which things go wrong."""
 
     def _misfortunes(self) -> None:
         self._strikes: dict[int, list[tuple[str, Begin, Process, float]]] = {}
         self.bus.on_stored = self._on_stored
+        self._prepare_damage()
         for process in self.processes:
             self.clock.at(START_S + self.chance.random(), process.start)
         span_s = self.calm_at_s - START_S
-        for kind in ("crash", "pause", "partition", "two_deciders", "bus_away", "clocks"):
+        for kind in ("crash", "pause", "partition", "two_deciders", "bus_away", "clocks", "damage"):
             dice = self.faults.dice(kind)
             if not self.faults.has(kind):
                 continue
-            for _ in range(dice.choice((2, 4, 8)) if kind != "bus_away" else 1):
+            for _ in range(dice.choice(TIMES.get(kind, (2, 4, 8)))):
                 process = dice.choice(self.targets)
                 at_s = START_S + span_s * dice.random()
                 lasts_s = dice.choice((0.5, 5.0, 30.0, 120.0, 300.0)) * dice.random()

@@ -28,6 +28,7 @@ class Pace(NamedTuple):
     snapshot_s: float = 25.0
     longest_sleep_s: float = 5.0  # of a decider
     gateway_tick_s: float = 1.0
+    log_look_s: float = 1.0  # between two looks at what is remembered of the log
     readers_s: float = 3.0  # between two looks of the judge at what readers have folded
     look_s: float = 20.0  # between two looks of the judge whether all has settled
     calm_s: float = 1500.0  # after the last fault, by then everything must have settled
@@ -48,6 +49,7 @@ SLOW: Final = Pace(
     snapshot_s=1500.0,
     longest_sleep_s=300.0,
     gateway_tick_s=30.0,
+    log_look_s=60.0,
     readers_s=180.0,
     look_s=1200.0,
     calm_s=90_000.0,

@@ -77,7 +77,7 @@ class Peopled(Ground):
         def then(reply: ApiReply) -> None:
             if isinstance(reply, SubmitReply):
                 self.submitted[name] = "accepted"
-                if name not in self.judge.workloads:
+                if name not in self.judge.workloads and name not in self.judge.forgotten:
                     self.judge.find("none is lost", f"accepted and not in the log: {reply}")
             elif isinstance(reply, Refusal) and reply.field == "queue":
                 self.clock.after(2.0, lambda: self._submit(body))  # it is being made

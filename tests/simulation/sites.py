@@ -29,12 +29,15 @@ from berthmaster.lifecycle.instructions import (
     Unknown,
 )
 from berthmaster.messages.fleet import ClusterAlive, FleetFact, Stamp
+from berthmaster.messages.workload import Placed
 from tests.simulation.bus import Bus, Consumer, Message, recorded
 from tests.simulation.clockwork import Process
+from tests.simulation.doorway import Doorway
 from tests.simulation.judge import Judge
 
 REPORT_S: Final = 0.5
 READ_AGAIN_S: Final = 1.0
+NO_HINT: Final = 0  # of what a list names
 
 
 class Site(Process):
@@ -42,10 +45,13 @@ class Site(Process):
 
     core_type: type[Executor] = Executor
 
-    def __init__(self, bus: Bus, judge: Judge, spec: ClusterSpec, nature: Nature) -> None:
+    def __init__(
+        self, bus: Bus, judge: Judge, spec: ClusterSpec, nature: Nature, door: Doorway
+    ) -> None:
         super().__init__(bus.clock, f"site/{spec.name}")
         self.bus = bus
         self.judge = judge
+        self.door = door
         self.spec = spec
         self.nature = nature
         self.journal: list[Record] = []
@@ -74,6 +80,7 @@ class Site(Process):
         self._failures = {}
         for event in self.cluster.found(self.core.name):
             self._hear(event)
+        self._ask_for_list()
         self._cluster_due_s = float("inf")
         self._arm_cluster()
         self.consumer.resume()
@@ -81,13 +88,38 @@ class Site(Process):
 
     # The executor
 
+    def _ask_for_list(self, *, renewed: bool = False) -> None:
+        """What is open here, from the door. Where nothing can be damaged, hints say all of it."""
+        if self.bus.watched:
+            life = self.life
+            self.door.when_ready(
+                self.spec.name,
+                lambda: self.when_healed(
+                    lambda: self.arrive(life, lambda: self._on_list(renewed=renewed))
+                ),
+            )
+
+    def log_renewed(self) -> None:
+        """The door has read another log, or what of it counts is something else."""
+        self._ask_for_list(renewed=True)
+
+    def _on_list(self, *, renewed: bool) -> None:
+        hints, listed = self.door.listed(self.spec.name, renewed=renewed)
+        for hint in hints:
+            if hint.placed.by != self.core.name:
+                self._handle(HintSeen(NO_HINT, hint.placed, hint.sequence, hint.receipt))
+        self._handle(listed)
+
     def _on_hint(self, message: Message) -> None:
         if message.body.by == self.core.name:
             self.consumer.ack(message.sequence)
             return
         self._hint_number += 1
         self._hints[self._hint_number] = message.sequence
-        self._handle(HintSeen(self._hint_number, message.body, message.sequence))
+        receipt = ""
+        if self.bus.watched and isinstance(message.body, Placed):
+            receipt = self.door.receipt(message)
+        self._handle(HintSeen(self._hint_number, message.body, message.sequence, receipt))
 
     def _hear(self, event: Event) -> None:
         self.feed(lambda: self._handle(event))
@@ -104,6 +136,8 @@ class Site(Process):
         self.judge.note(self.name, step)
         match step:
             case CreatePods() | StopPods() | DeletePods():
+                if isinstance(step, DeletePods):
+                    self.judge.on_delete(self.spec.name, step.attempt, step.reason)
                 if isinstance(step, CreatePods):
                     self.judge.on_create(self.spec.name, step, self.now())
                 told = self.cluster.perform(self._by_its_clock(step), self.clock.now_s)
@@ -116,10 +150,12 @@ class Site(Process):
                 self.feed(lambda: self._append(step))
             case Reload():
                 self.feed(lambda: self._reload(step))
+            case Acknowledge(hint) if hint == NO_HINT:
+                pass
             case Acknowledge(hint):
                 self.feed(lambda: self.consumer.ack(self._hints[hint]))
             case Freeze():
-                self.judge.find("nothing is unreadable here", str(step))
+                self.judge.on_frozen(step)
             case _:
                 assert_never(step)
 
@@ -145,7 +181,10 @@ class Site(Process):
         if self.cut and self.chance.random() < 0.7:  # it has noticed: wait for the bus
             self.when_healed(lambda: self.feed(lambda: self._append(step)))
         else:
-            self.bus.append(self, step.event, done)
+            event = step.event
+            self.bus.append(
+                self, event, done, check=lambda: self.door.may_follow(self.spec.name, event)
+            )
 
     def _reload(self, step: Reload) -> None:
         """Until it is readable."""
@@ -157,8 +196,20 @@ class Site(Process):
                     lambda: self.when_healed(lambda: self.feed(lambda: self._reload(step))),
                 )
                 return
-            work, _ = judged_story(step.tenant, step.id, recorded(story))
-            self._handle(Reloaded(ref=step.ref, workload=work if story else None))
+            if not self.bus.watched:
+                work, _ = judged_story(step.tenant, step.id, recorded(story))
+                self._handle(Reloaded(ref=step.ref, workload=work if story else None))
+                return
+            life = self.life
+
+            def again() -> None:
+                self.arrive(life, lambda: self._reload(step))
+
+            told = self.door.told(self.spec.name, self.core.name, step, story, again)
+            if told is None:
+                self.later(READ_AGAIN_S, lambda: self._reload(step))
+            else:
+                self._handle(told)
 
         self.bus.read(self, key(step.tenant, step.id), done)
 

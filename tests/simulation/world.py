@@ -5,8 +5,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
+from berthmaster.bus.rereading import LOST
 from berthmaster.emulator.world import ALIVE
-from berthmaster.lifecycle.fold import Verdict, judged_story, key
+from berthmaster.lifecycle.fold import Key, Verdict, Workload, judged_story, key
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import WhyReply
 from berthmaster.messages.placement import Decision
@@ -14,7 +15,8 @@ from berthmaster.resolver.core import Resolver
 from berthmaster.resolver.replay import Inputs, Report, replay
 from tests.simulation.bus import Message, recorded
 from tests.simulation.clockwork import START_S
-from tests.simulation.front import TENANT
+from tests.simulation.deciders import Decider
+from tests.simulation.front import TENANT, Front
 from tests.simulation.ground import Parts
 from tests.simulation.judge import Broken, Finding
 from tests.simulation.mirror import Mirror
@@ -72,15 +74,10 @@ class World(Haunted):
                     break
             if why:
                 self.judge.find("everything settles", why)
-            for reader in (
-                *(d.core.know.workloads_sequence for d in self.deciders),
-                self.front.read_to,
-            ):
-                if reader != self.bus.log.end:
-                    self.judge.find(SAME, f"one has read to {reader} of {self.bus.log.end}")
             self._check_readers()
             self._check_waiting()
             self._check_replay()
+            self._check_losses()
         except Broken as broken:
             (finding,) = broken.args
         return Outcome(
@@ -103,6 +100,11 @@ class World(Haunted):
         seen["refused commits"] = sum(d.refused for d in self.deciders)
         seen["deadline by the resolver"] = self.judge.resolver_deadlines
         seen["kills"] = sum(p.life - 1 for p in self.processes)
+        seen["damages"] = len(self.damages)
+        seen["damages noticed"] = sum(each.known for each in self.damages)
+        seen["forgotten"] = len(self.judge.forgotten)
+        seen["told as lost"] = len(self.judge.told_lost)
+        seen["recovered"] = self.judge.recovered
         seen.update(decided(self.bus.log.messages, self.bus.control.messages))
         return dict(seen)
 
@@ -136,12 +138,22 @@ class World(Haunted):
 
     def unsettled(self) -> str:
         """What is still under way, or ""."""
+        if self.damage_is_pending() and self.damages[-1].known:
+            return f"damage is not accepted: {self.damages[-1]}"
+        readers: list[Decider | Front] = [*self.deciders, self.front]
+        for reader in readers:
+            if not reader.reads_as_others or reader.behind:
+                return f"{reader.name} has not read all of the log as it is now"
         if self.person.unanswered:
             return f"{len(self.person.unanswered)} requests without an answer"
         for name in self.submitted:
             work = self.judge.workloads.get(name)
+            if name in self.judge.forgotten and (work is None or work.state is State.NEW):
+                continue  # see _check_losses
             if work is None:
                 return f"{name} was submitted and is not in the log"
+            if name in self.judge.frozen:
+                return f"{name} is frozen"
             if not work.ended and work.state is not State.QUEUED:
                 return f"{name} is {work.state} on {work.cluster}"
         for site in self.sites:
@@ -161,19 +173,28 @@ class World(Haunted):
         open_ = {
             name: work
             for name, work in self.judge.workloads.items()
-            if not work.ended and work.state is not State.NEW
+            if not work.ended and work.state is not State.NEW and name not in self.judge.frozen
         }
+        if self.damage_is_pending():
+            return  # some know what the log has no more
         end = self.bus.log.end
         for decider in self.deciders:
             know = decider.core.know
-            if know.workloads_sequence == end and know.open != open_:
-                self.judge.find(SAME, f"{decider.name}: {know.open} is not {open_}")
-        if self.front.read_to != end or self.front.core.in_doubt:
+            if know.workloads_sequence != end or not decider.reads_as_others:
+                continue
+            mine = {name: work for name, work in know.open.items() if name not in know.frozen}
+            if mine != open_:
+                self.judge.find(SAME, f"{decider.name}: {_differ(mine, open_)}")
+        front = self.front
+        if front.read_to != end or front.core.in_doubt or not front.reads_as_others:
             return
-        view = {key(w.tenant, w.id): w for w in self.front.core.view.open_workloads()}
+        view = {key(w.tenant, w.id): w for w in front.core.view.open_workloads()}
+        view = {name: work for name, work in view.items() if name not in self.judge.frozen}
         if view != open_:
-            self.judge.find(SAME, f"gateway: {view} is not {open_}")
+            self.judge.find(SAME, f"gateway: {_differ(view, open_)}")
         for name, work in self.judge.workloads.items():
+            if name in self.judge.frozen:
+                continue
             if self.front.core.view.has_ended(work.tenant, work.id) != work.ended:
                 self.judge.find(SAME, f"gateway on {name}")
 
@@ -211,7 +232,10 @@ class World(Haunted):
                 at = message.sequence, message.stored_at_s
                 if fresh.on_event(message.body, *at) is Verdict.MISSED:
                     told = message.body.tenant, message.body.id
-                    _, verdicts = judged_story(*told, recorded(story))
+                    _, verdicts = judged_story(*told, recorded(story), self.bus.is_lost)
+                    if Verdict.MISSED in verdicts:
+                        fresh.on_unreadable(*told, message.sequence, LOST)
+                        continue
                     for one, verdict in zip(story, verdicts, strict=True):
                         fresh.on_event(one.body, one.sequence, one.stored_at_s, verdict)
         mirror = Mirror(lambda m: fresh.on_fact(m.body, m.sequence, m.stored_at_s))
@@ -221,13 +245,27 @@ class World(Haunted):
             fresh.on_control(message.body, message.sequence)
         return fresh
 
+    def _check_losses(self) -> None:
+        """Nothing is lost in silence: whoever was known to be open and is not there was named."""
+        for name in self.judge.known_lost:
+            work = self.judge.workloads.get(name)
+            if (work is None or work.state is State.NEW) and name not in self.judge.told_lost:
+                self.judge.find("nothing is lost in silence", name)
+
     def _check_replay(self) -> None:
         report = self.replay()
+        if self.judge.harmed:  # what decisions before were made on is lost
+            since_s = self.bus.accepted_at_s
+            made = [m for m in self.bus.log.messages if isinstance(m.body, Decision)]
+            report = self.replay(last=sum(m.stored_at_s > since_s for m in made))
+            if report.equal != report.repeated or report.not_repeatable:
+                self.judge.find("a decision repeats bit for bit", str(report))
+            return
         if report.equal != report.decisions or report.not_repeatable:
             self.judge.find("a decision repeats bit for bit", str(report))
 
-    def replay(self) -> Report:
-        """All decisions, repeated."""
+    def replay(self, last: int | None = None) -> Report:
+        """All decisions, or the newest ones, repeated."""
         log = self.bus.log.messages
         return replay(
             Inputs(
@@ -244,7 +282,22 @@ class World(Haunted):
                 facts_from=1,
             ),
             "all",
+            last=last,
         )
+
+
+def _differ(mine: dict[Key, Workload], others: dict[Key, Workload]) -> str:
+    """The first workload that is not what it is for others."""
+    for name in sorted({*mine, *others}):
+        one, other = mine.get(name), others.get(name)
+        if one is None or other is None:
+            return f"{name} is open: {one is not None}, and {other is not None}"
+        fields = Workload.__struct_fields__
+        differ = [field for field in fields if getattr(one, field) != getattr(other, field)]
+        if differ:
+            told = {field: (getattr(one, field), getattr(other, field)) for field in differ}
+            return f"{name}: {told}"
+    return "in another order"
 
 
 def run(

@@ -1,0 +1,152 @@
+"""The log loses something: its tail, a block in its middle, or all since an older copy of it,
+which is put back. Services must notice; nothing is decided until the operator has accepted it.
+
+The operator does as `berth repair accept-log` does: looks, reads the log through, and accepts what
+is missing. He is told by any service, and takes his time.
+"""
+
+from typing import Final, NamedTuple
+
+from berthmaster.bus.follow import REPLACED_AFTER_S
+from berthmaster.bus.streams import WORKLOADS
+from berthmaster.logcheck import core
+from berthmaster.messages.api import ApiReply, OperatorReply
+from tests.simulation.clockwork import Process
+from tests.simulation.deciders import Decider
+from tests.simulation.doorway import Doorway
+from tests.simulation.front import Front
+from tests.simulation.logwatch import damage_of, held_against_marks, new_reading
+from tests.simulation.people import Peopled
+
+FORMS: Final = ("tail", "middle", "old files", "copy")
+READERS: Final = (Decider, Front, Doorway)
+SIZES: Final = (1, 2, 5, 20)
+
+
+class Lost(NamedTuple):
+    """One damage."""
+
+    at_s: float
+    form: str
+    first: int
+    last: int
+    known: bool  # whether anything remembers that these numbers were there
+
+
+class Damaged(Peopled):
+    """A world whose log is not safe."""
+
+    def _prepare_damage(self) -> None:
+        self.damages: list[Lost] = []
+        self._operator_looks = False
+        self.bus.on_damage_told = self._operator_hears
+
+    def _begin_damage(self, process: Process, lasts_s: float) -> None:
+        del process, lasts_s
+        log, dice = self.bus.log, self.faults.dice("damage")
+        if not log.messages or self.damage_is_pending():
+            return  # one at a time
+        form = dice.choice(FORMS)
+        first, last = max(1, log.end - dice.choice(SIZES) + 1), log.end
+        if form == "middle":
+            first = dice.randint(1, log.end)
+            last = min(log.end - 1, first + dice.choice(SIZES) - 1)
+        elif form != "tail":
+            first = dice.randint(1, log.end)
+        if last < first:
+            return
+        known = self._remembers(first)
+        self.judge.note("fate", f"the log loses {first} to {last}: {form}")
+        self.note_misfortune(
+            self.clock.now_s, f"damage ({form}) {first} to {last} of", self.door, 0
+        )
+        lost = self.bus.damage(first, last, remade=form == "copy")
+        self.damages.append(Lost(self.clock.now_s, form, first, last, known))
+        open_ = {f"{work.tenant}/{work.id}" for work in self.bus.snapshot_open()}
+        self.judge.on_damage(lost, open_)
+        for each in self.processes:
+            each.when_healed(lambda p=each: self._reconnected(p))  # type: ignore[misc]
+
+    def damage_is_pending(self) -> bool:
+        """Whether there is damage that nobody has accepted yet."""
+        return bool(self.damages) and self.damages[-1].at_s > self.bus.accepted_at_s
+
+    def _remembers(self, first: int) -> bool:
+        """Whether a mark, or whoever follows the log, has seen that it went so far."""
+        marks = [one.sequence for kept in self.bus.marks.values() for one in kept.mark.streams]
+        watching: list[Decider | Front | Doorway] = [*self.deciders, self.front, self.door]
+        readers = [
+            process.watch.seen_to
+            for process in watching
+            if process.life and process.up and not process.paused
+        ]
+        return max([*marks, *readers], default=0) >= first
+
+    # As bus/follow.py does when its connection is there again
+
+    def _reconnected(self, process: Process) -> None:
+        life, created = process.life, self.bus.created
+
+        def look(*, last: bool) -> None:
+            if process.life != life or not isinstance(process, READERS) or not process.log:
+                return
+            if process.followed != created or (last and process.log.is_beyond):
+                self._replaced(process)
+            elif not last:
+                process.later(REPLACED_AFTER_S, lambda: look(last=True))
+
+        process.later(self.bus.delay_s(), lambda: look(last=False))
+
+    def _replaced(self, process: Decider | Front | Doorway) -> None:
+        self.judge.note("fate", f"{process.name} follows another log than it knew")
+        if isinstance(process, Front | Doorway):
+            process.log_replaced()
+        else:
+            process.kill()
+            process.start()
+
+    # The operator
+
+    def _operator_hears(self, words: str) -> None:
+        if self._operator_looks or not self.damage_is_pending():
+            return
+        self._operator_looks = True
+        self.judge.note("operator", words)
+        wait_s = self.faults.dice("damage").choice((1.0, 30.0, 120.0))
+        self.clock.after(wait_s, self._operator_accepts)
+
+    def _operator_accepts(self) -> None:
+        bus = self.bus
+        self._operator_looks = False
+        if not self.damage_is_pending():
+            return
+        reading = new_reading(bus)
+        found = [*held_against_marks(bus), *damage_of(bus, reading)]
+        if not found:
+            return  # whoever finds something tells again
+        self._operator_looks = True
+        gaps = core.together([*bus.accepted_missing, *(g for each in found for g in each.missing)])
+        accepting = core.accepting(gaps, bus.log.end)
+        body: dict[str, object] = {
+            "stream": WORKLOADS,
+            "created": bus.created,
+            "sequence": bus.log.end,
+            "missing": [{"first": gap.first, "last": gap.last} for gap in accepting],
+            "reason": "so it is",
+        }
+        self.judge.told_lost |= self._told_jobs(found)
+        self.person.ask("accept_log", body, operator=True, then=self._accepted)
+
+    def _accepted(self, reply: ApiReply) -> None:
+        self._operator_looks = False
+        if not isinstance(reply, OperatorReply):
+            self.judge.find("what an operator accepts is accepted", str(reply))
+
+    def _told_jobs(self, found: list[core.Damage]) -> set[str]:
+        """As logcheck's with_jobs: the open jobs that it touches, as the snapshot knew them."""
+        missing = [gap for each in found for gap in each.missing]
+        return {
+            f"{one.tenant}/{one.id}"
+            for one in self.bus.snapshot_open()
+            if core.within(one.sequence, sorted(missing))
+        }

@@ -1,0 +1,209 @@
+"""Holds the log against what is remembered of it, for one service: what logcheck/guard.py does,
+with the same core, in virtual time.
+
+A service begins when the log is what it was, or what it is was accepted. It reads all of it once,
+remembers how far it went, looks again and again, and begins anew when a person has accepted what
+was found. Where nothing can be damaged there is nothing to look for, and it is done at once.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from berthmaster.bus.streams import WORKLOADS
+from berthmaster.bus.subjects import decision as decision_subject
+from berthmaster.logcheck import core
+from berthmaster.logcheck.core import Damage, Reading, Remembered, Seen
+from berthmaster.logcheck.guard import READ_AGAIN_S, RECOVERY_S, SETTLE_S
+from berthmaster.messages.families import encode
+from berthmaster.messages.placement import Decision
+from berthmaster.messages.records import LogMark, StreamMark
+from tests.simulation.bus import Bus, Message
+from tests.simulation.clockwork import Process, Work
+
+FIRST_LOOKS_S: Final = 0.25
+
+
+class LogWatch:
+    """One life's part in it."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        process: Process,
+        name: str,
+        *,
+        waits_for_executors: bool = True,
+        told: Callable[[str], None] = lambda _: None,
+        accepted: Work | None = None,
+    ) -> None:
+        """``told``: hears what is wrong, "" = nothing; ``accepted``: what to do when a person has
+        accepted damage, else the process begins anew."""
+        self._bus = bus
+        self._process = process
+        self._name = name
+        self._waits_for_executors = waits_for_executors
+        self._told = told
+        self._accepted = accepted or self._begin_anew
+        self._seen: list[Damage] = []  # by looking
+        self._found: list[Damage] = []  # by reading
+        self._doubted_s: float | None = None
+        self._looked_at_making = 0
+        self._folded_as = ""
+        self._begun = False
+        self._reading: Reading | None = None
+        self._read_at_s = 0.0
+        self._read_making = 0
+        self.read = False  # whether all of the log has been read and judged
+
+    @property
+    def sound(self) -> bool:
+        """Whether anything may be decided on the log."""
+        return not self._bus.watched or (self._begun and not self._seen and not self._found)
+
+    @property
+    def certain(self) -> bool:
+        """Whether what the log lacks never was, or a person has accepted that it is lost."""
+        if not self._bus.watched:
+            return True
+        doubted = self._doubted_s is not None or self._looked_at_making != self._bus.makings
+        return self.sound and self.read and not doubted
+
+    @property
+    def is_current(self) -> bool:
+        """Whether what it began with is what people say of the log now."""
+        return not self._bus.watched or self._folded_as == self._bus.snapshot_of
+
+    def begin(self, go_on: Work) -> None:
+        """Look until the log is what it was, or accepted; then ``go_on``."""
+        if not self._bus.watched:
+            go_on()
+            return
+        if not self._process.cut:
+            self._look()
+            since_s = self._process.now() - self._bus.accepted_at_s
+            spoken = not self._waits_for_executors or since_s >= RECOVERY_S
+            if self._doubted_s is None and spoken:
+                self._begun = True
+                self._folded_as = self._bus.snapshot_of
+                self._process.later(self._bus.pace.log_look_s, self._again)
+                go_on()
+                return
+        self._process.later(FIRST_LOOKS_S, lambda: self.begin(go_on))
+
+    def follows(self, start: int) -> None:
+        """The log is followed from here on, and each message handed to ``saw``."""
+        if self._bus.watched:
+            self._reading = new_reading(self._bus, start)
+
+    def saw(self, message: Message) -> None:
+        """One that was followed."""
+        if self._reading is not None:
+            _show(self._reading, message)
+
+    def caught_up(self, start: int = 1) -> None:
+        """All of the log has been followed, from ``start`` on: it is judged."""
+        if not self._bus.watched:
+            return
+        self._read_all(self._reading if start == 1 else None)
+
+    @property
+    def seen_to(self) -> int:
+        """How far it has followed the log."""
+        return self._reading.last if self._reading is not None else 0
+
+    def _look(self) -> None:
+        bus = self._bus
+        damage = held_against_marks(bus)
+        if self._found:  # its own, and what others tell of it
+            damage = []
+        self._looked_at_making = bus.makings
+        now_s = bus.clock.now_s
+        self._doubted_s = (self._doubted_s or now_s) if damage else None
+        if self._doubted_s is None or now_s - self._doubted_s >= SETTLE_S:
+            self._seen = damage
+        self._tell()
+
+    def _tell(self) -> None:
+        words = "; ".join(str(each) for each in (*self._seen, *self._found))
+        self._told(f"nothing is decided: {words}" if words else "")
+        if words:
+            self._bus.on_damage_told(words)
+
+    def _again(self) -> None:
+        self._process.later(self._bus.pace.log_look_s, self._again)
+        if self._process.cut:
+            return
+        if not self.is_current and self._bus.is_accepted:
+            self._accepted()
+            return
+        self._look()
+        if not self._seen and self._doubted_s is None and self._reading is not None:
+            self._keep_mark()
+        late_s = self._bus.clock.now_s - self._read_at_s
+        if self.read and self._read_making != self._bus.makings and late_s >= READ_AGAIN_S:
+            self._read_all(None)
+
+    def _begin_anew(self) -> None:
+        self._process.kill()
+        self._process.start()
+
+    def _keep_mark(self) -> None:
+        bus, reading = self._bus, self._reading
+        assert reading is not None
+        mark = StreamMark(
+            stream=WORKLOADS,
+            created=bus.created,
+            sequence=max(bus.log.end, reading.last),
+            digests=reading.digests(),
+            damage=self._found[0].what if self._found else "",
+            missing=core.told(self._found[0].missing) if self._found else (),
+        )
+        now_s = bus.clock.now_s
+        told = LogMark(service=self._name, at_s=now_s, streams=(mark,))
+        bus.marks[self._name] = Remembered(told, now_s)
+
+    def _read_all(self, followed: Reading | None) -> None:
+        """As read_through and judged do; there is no archive here."""
+        bus = self._bus
+        self._found = damage_of(bus, followed or new_reading(bus), whole=followed is not None)
+        self.read = True
+        self._read_at_s = bus.clock.now_s
+        self._read_making = bus.makings
+        self._tell()
+
+
+def _counted(bus: Bus) -> list[tuple[StreamMark, LogMark]]:
+    accepted = bus.accepted[0] if bus.accepted is not None else None
+    return core.counted(WORKLOADS, bus.marks.values(), accepted, bus.accepted_at_s)
+
+
+def new_reading(bus: Bus, start: int = 1) -> Reading:
+    """To be shown the log from there on."""
+    return Reading(start, core.known_digests(bus.created, _counted(bus)))
+
+
+def held_against_marks(bus: Bus) -> list[Damage]:
+    """What is remembered against what the server says."""
+    log = bus.log
+    first = log.messages[0].sequence if log.messages else 0
+    seen = Seen(bus.created, first, log.end, len(log.messages))
+    accepted = bus.accepted[0] if bus.accepted is not None else None
+    return core.held_against(WORKLOADS, seen, _counted(bus), accepted)
+
+
+def damage_of(bus: Bus, reading: Reading, *, whole: bool = False) -> list[Damage]:
+    """What a pass over all of the log says. ``whole``: it was shown all that there is."""
+    if not whole:
+        for message in bus.log.messages:
+            _show(reading, message)
+    reading.ends(bus.log.end)
+    gaps = core.apart(reading.gaps, bus.accepted_missing)
+    return core.read_through(WORKLOADS, reading, gaps)
+
+
+def _show(reading: Reading, message: Message) -> None:
+    is_decision = isinstance(message.body, Decision)
+    subject = (
+        decision_subject(message.body.cell) if is_decision else f"berth.workload.{message.subject}"
+    )
+    reading.saw(message.sequence, subject, encode(message.body))
