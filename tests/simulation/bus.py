@@ -130,6 +130,10 @@ class Follower:
         """Whether it has read what the stream has no more."""
         return self._next > self._stream.end
 
+    def close(self) -> None:
+        """Nobody wants the rest."""
+        self.life = -1
+
     def look(self) -> None:
         """There may be something."""
         if self._looking:
@@ -155,7 +159,7 @@ class Follower:
             else:
                 self._next = max(self._next, self._stream.end)
                 break
-            process.arrive(self.life, lambda m=message: take(m))  # type: ignore[misc]
+            process.arrive(self.life, lambda m=message: self.life > 0 and take(m))  # type: ignore[misc]
         if not self._listed and self._next >= self._target and self._caught_up is not None:
             process.arrive(self.life, self._caught_up)
             self._caught_up = None
@@ -349,9 +353,11 @@ class Bus:
     def _store(self, event: WorkloadEvent) -> Outcome:
         last = self._last(event)
         if event.after != last:
-            # A guard of 0 is left out: after an ending, readers take a second ``submitted`` for a
-            # new life under an id whose tombstone is gone. One spelling of guards forbids it.
-            if isinstance(event, Submitted) or not self.faults.happens("void", 0.5):
+            # A guard of 0 is left out: after an ending, readers take a second ``submitted`` (or
+            # ``recovered``) for a new life under an id whose tombstone is gone. One spelling of
+            # guards forbids it.
+            begins = isinstance(event, Submitted) or event.after == 0
+            if begins or not self.faults.happens("void", 0.5):
                 return Refused(last)
             self._keep(event)
             self._tell()

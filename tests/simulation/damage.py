@@ -19,6 +19,7 @@ from tests.simulation.logwatch import damage_of, held_against_marks, new_reading
 from tests.simulation.people import Peopled
 
 FORMS: Final = ("tail", "middle", "old files", "copy")
+AWAY_S: Final = 5.0  # before the operator looks again whether all clusters answer
 READERS: Final = (Decider, Front, Doorway)
 SIZES: Final = (1, 2, 5, 20)
 
@@ -62,7 +63,7 @@ class Damaged(Peopled):
         )
         lost = self.bus.damage(first, last, remade=form == "copy")
         self.damages.append(Lost(self.clock.now_s, form, first, last, known))
-        open_ = {f"{work.tenant}/{work.id}" for work in self.bus.snapshot_open()}
+        open_ = {work.key for work in self.bus.snapshot_open()}
         self.judge.on_damage(lost, open_)
         for each in self.processes:
             each.when_healed(lambda p=each: self._reconnected(p))  # type: ignore[misc]
@@ -86,6 +87,8 @@ class Damaged(Peopled):
 
     def _reconnected(self, process: Process) -> None:
         life, created = process.life, self.bus.created
+        if isinstance(process, READERS) and process.up:
+            process.watch.reconnected()
 
         def look(*, last: bool) -> None:
             if process.life != life or not isinstance(process, READERS) or not process.log:
@@ -120,6 +123,12 @@ class Damaged(Peopled):
         self._operator_looks = False
         if not self.damage_is_pending():
             return
+        if any(site.cut or site.paused or not site.up for site in self.sites):
+            self._operator_looks = (
+                True  # first all clusters must answer, or they bring nothing back
+            )
+            self.clock.after(AWAY_S * self.pace.longer, self._operator_accepts)
+            return
         reading = new_reading(bus)
         found = [*held_against_marks(bus), *damage_of(bus, reading)]
         if not found:
@@ -145,8 +154,11 @@ class Damaged(Peopled):
     def _told_jobs(self, found: list[core.Damage]) -> set[str]:
         """As logcheck's with_jobs: the open jobs that it touches, as the snapshot knew them."""
         missing = [gap for each in found for gap in each.missing]
+        # Where the log has grown again meanwhile, numbers say nothing of who had them before.
+        last = self.bus.log.end
+        self.judge.known_lost -= {w.key for w in self.bus.snapshot_open() if w.sequence <= last}
         return {
             f"{one.tenant}/{one.id}"
             for one in self.bus.snapshot_open()
-            if core.within(one.sequence, sorted(missing))
+            if core.touches((one.sequence, one.submitted_sequence), sorted(missing))
         }

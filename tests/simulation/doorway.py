@@ -188,12 +188,12 @@ class Doorway(Process):
         )
         if not step.receipt or (here and (held is None or held.attempt <= work.attempt)):
             return found
+        if not self.watch.certain:
+            return None
         losses = self._losses()
         if why := refused_at_once(held, cluster, name, losses, self.bus.created):
             return Reloaded(ref=step.ref, workload=found.workload, failed=failed, why=why)
         assert held is not None
-        if not self.watch.certain:
-            return None
         verdict = judged(
             held,
             recorded(story),

@@ -132,6 +132,8 @@ class Front(Process):
 
     def log_replaced(self) -> None:
         """What was followed is another log now."""
+        if self.log is not None:
+            self.log.close()
         self._tell(LogReplaced())
         self.read_to = 0
         self.watch.follows(1)

@@ -16,7 +16,6 @@ from berthmaster.executor.cluster_protocol import Attempt, CreatePods
 from berthmaster.executor.instructions import Freeze
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, judged_story, key, offer
 from berthmaster.lifecycle.states import HELD, State
-from berthmaster.logcheck.core import Gap
 from berthmaster.messages.control import ClusterLost
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.workload import (
@@ -91,7 +90,7 @@ class Judge:
         self.stories: Callable[[Key], list[Message]] = lambda _: []  # what the log has of one
         self.log: Callable[[], list[Message]] = list
         self.harmed = False  # the log has lost something
-        self.gone: list[Gap] = []  # numbers below the log's end that it has lost
+        self.gone: set[int] = set()  # numbers below the log's end that it has lost
         self.frozen: set[Key] = set()  # workloads that have lost what their events build on
         self.forgotten: set[Key] = set()  # of which the log has lost something
         self.known_lost: set[Key] = set()  # and somebody else knew that they were open
@@ -158,6 +157,9 @@ class Judge:
         ):
             self.find("no lie counts", str(event))
         self.verdicts[verdict] = self.verdicts.get(verdict, 0) + 1
+        if self.harmed and isinstance(event, Claimed) and message.sequence not in self.lies:
+            # Whoever has read what the log has lost knows better than what is left says.
+            self.claims[Attempt(event.tenant, event.id, event.attempt)] = event.by
         if verdict is not Verdict.COUNTED:
             return
         if message.sequence in self.lies:  # behind what is lost an ending is believed
@@ -205,7 +207,7 @@ class Judge:
             if promised[gpu] > WHOLE:
                 self.find(PROMISED, f"{gpu}: {promised[gpu]} milli, the last to {placed}")
 
-    def on_damage(self, lost: list[Message], known: set[str]) -> None:
+    def on_damage(self, lost: list[Message], known: set[Key]) -> None:
         """The log is what is left of it. ``known``: what was open, as somebody has kept it."""
         self.harmed = True
         self.lies -= {message.sequence for message in lost}
@@ -214,8 +216,11 @@ class Judge:
             if isinstance(message.body, WorkloadEvent):
                 names.add(key(message.body.tenant, message.body.id))
         self.forgotten |= names
-        self.known_lost |= {name for name in names if name in known}
-        self.gone = [(m.sequence, m.sequence) for m in lost] + self.gone
+        open_ = {name for name, work in self.workloads.items() if not work.ended}
+        lied_of = {name for name in names if self.was_lied_of(name)}
+        self.known_lost |= (names & open_ & known) - lied_of
+        there = {message.sequence for message in self.log()}
+        self.gone = set(range(1, max(there, default=0))) - there  # what was behind comes anew
         attempts = {
             Attempt(m.body.tenant, m.body.id, m.body.attempt)
             for m in lost
@@ -238,6 +243,11 @@ class Judge:
                 if name not in self.workloads:
                     self._judge(name)
 
+    def was_lied_of(self, name: Key) -> bool:
+        """Whether a lie stands in its story: if the log has lost some of it, too, nobody can tell
+        any more what is true of it."""
+        return any(message.sequence in self.lies for message in self.stories(name))
+
     def _judge(self, name: Key) -> Verdict:
         """Of the last event of a story, as the log has it now."""
         tenant, _, workload_id = name.partition("/")
@@ -251,7 +261,7 @@ class Judge:
         return verdicts[-1]
 
     def _is_gone(self, sequence: int) -> bool:
-        return any(first <= sequence <= last for first, last in self.gone)
+        return sequence in self.gone
 
     def on_frozen(self, step: Freeze) -> None:
         """An executor cannot read a story."""
@@ -261,6 +271,8 @@ class Judge:
     def on_delete(self, cluster: str, attempt: Attempt, why: str) -> None:
         """An executor removes the pods of an attempt."""
         group = self.clusters[cluster].world.groups.get(attempt)
+        if self.was_lied_of(key(attempt.tenant, attempt.id)):
+            return  # nobody can tell any more what is true of it
         if attempt in self.orphans and group is not None and self.alive(group):
             self.find("what a damaged log forgot goes on running", f"{attempt} on {cluster}: {why}")
 
@@ -353,7 +365,7 @@ class Judge:
     def on_create(self, cluster: str, order: CreatePods, now_s: float) -> None:
         """An executor is about to create pods. ``now_s``: by its clock."""
         attempt = order.attempt
-        if self.claims.get(attempt) != order.executor:
+        if attempt not in self.lost_attempts and self.claims.get(attempt) != order.executor:
             self.find("nothing is created before it is claimed", str(order))
         late_s = now_s - (now_s if order.asked_at_s is None else order.asked_at_s)
         if attempt in self.doubtful or (
@@ -370,6 +382,9 @@ class Judge:
         if attempt in self.lost_attempts:  # asked for before the log lost that it was claimed
             self.orphans.add(attempt)
             return
-        work = self.workloads[key(attempt.tenant, attempt.id)]
+        name = key(attempt.tenant, attempt.id)
+        if name in self.forgotten:
+            return  # whoever asks for it has read what is lost
+        work = self.workloads[name]
         if work.attempt != attempt.number or work.state not in HELD:
             self.find("what ended is not created", f"{order}; {work}")

@@ -9,11 +9,12 @@ was found. Where nothing can be damaged there is nothing to look for, and it is 
 from collections.abc import Callable
 from typing import Final
 
+from berthmaster.bus.follow import REPLACED_AFTER_S
 from berthmaster.bus.streams import WORKLOADS
 from berthmaster.bus.subjects import decision as decision_subject
 from berthmaster.logcheck import core
 from berthmaster.logcheck.core import Damage, Reading, Remembered, Seen
-from berthmaster.logcheck.guard import READ_AGAIN_S, RECOVERY_S, SETTLE_S
+from berthmaster.logcheck.guard import LOOK_S, READ_AGAIN_S, RECOVERY_S, SETTLE_S
 from berthmaster.messages.families import encode
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.records import LogMark, StreamMark
@@ -143,6 +144,18 @@ class LogWatch:
         if self.read and self._read_making != self._bus.makings and late_s >= READ_AGAIN_S:
             self._read_all(None)
 
+    def reconnected(self) -> None:
+        """The server began anew: however seldom it looks else, it does so each second now."""
+        if self._bus.pace.log_look_s > LOOK_S:
+            for times in range(1, 1 + int(REPLACED_AFTER_S)):
+                self._process.later(times * LOOK_S, self._look_now)
+
+    def _look_now(self) -> None:
+        if self._begun and not self._process.cut:
+            self._look()
+            if not self._seen and self._doubted_s is None and self._reading is not None:
+                self._keep_mark()
+
     def _begin_anew(self) -> None:
         self._process.kill()
         self._process.start()
@@ -166,6 +179,8 @@ class LogWatch:
         """As read_through and judged do; there is no archive here."""
         bus = self._bus
         self._found = damage_of(bus, followed or new_reading(bus), whole=followed is not None)
+        if self._found and followed is not None:  # more was stored meanwhile: a second pass sees it
+            self._found = damage_of(bus, new_reading(bus))
         self.read = True
         self._read_at_s = bus.clock.now_s
         self._read_making = bus.makings

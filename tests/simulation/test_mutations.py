@@ -19,6 +19,7 @@ from berthmaster.messages.workload import Placed, WorkloadEvent
 from berthmaster.resolver.core import Resolver
 from berthmaster.resolver.deciding.draft import Plan
 from berthmaster.resolver.known import knowledge
+from tests.simulation.faults import DAMAGE
 from tests.simulation.ground import Parts
 from tests.simulation.world import run
 
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.timeout(180)
 def found(parts: Parts, within: int, without: tuple[str, ...] = ()) -> str:
     """The rule that the first of so many seeds finds broken; "" if none does."""
     for seed in range(FIRST, FIRST + within):
-        finding = run(seed, without, parts=parts).finding
+        finding = run(seed, (*without, *DAMAGE), parts=parts).finding
         if finding is not None:
             return finding.rule
     return ""

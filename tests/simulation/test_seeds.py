@@ -4,10 +4,12 @@ from collections import Counter
 
 import pytest
 
+from tests.simulation.faults import DAMAGE, KINDS
 from tests.simulation.many import outcomes_of
 from tests.simulation.world import run
 
 SEEDS = 400
+DAMAGED = 60  # half of them are
 
 
 @pytest.mark.timeout(900)
@@ -47,10 +49,20 @@ def test_whatever_befalls_the_services_every_invariant_holds() -> None:
         assert seen[what] >= SEEDS / 50, f"{what}: {seen[what]} times in {SEEDS} seeds"
 
 
+def test_a_log_that_loses_something_is_noticed_and_what_runs_is_brought_back() -> None:
+    outcomes = [run(seed, set(KINDS) - set(DAMAGE)) for seed in range(DAMAGED)]
+    assert [(one.seed, one.finding) for one in outcomes if one.finding is not None] == []
+    seen: Counter[str] = Counter()
+    for outcome in outcomes:
+        seen.update(outcome.seen)
+    for what in ("damages", "damages noticed", "forgotten", "told as lost", "recovered"):
+        assert seen[what] >= DAMAGED / 10, f"{what}: {seen[what]} times in {DAMAGED} seeds"
+
+
 def test_a_seed_gives_the_same_world_each_time() -> None:
     for seed in (3, 4):
         assert run(seed) == run(seed)
 
 
 def test_a_kind_of_fault_that_is_switched_off_does_not_happen() -> None:
-    assert run(4, ("crash", "void")).seen["kills"] == 0
+    assert run(4, ("crash", "void", "damage")).seen["kills"] == 0

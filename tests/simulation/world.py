@@ -16,6 +16,7 @@ from berthmaster.resolver.replay import Inputs, Report, replay
 from tests.simulation.bus import Message, recorded
 from tests.simulation.clockwork import START_S
 from tests.simulation.deciders import Decider
+from tests.simulation.faults import KINDS
 from tests.simulation.front import TENANT, Front
 from tests.simulation.ground import Parts
 from tests.simulation.judge import Broken, Finding
@@ -104,6 +105,7 @@ class World(Haunted):
         seen["damages noticed"] = sum(each.known for each in self.damages)
         seen["forgotten"] = len(self.judge.forgotten)
         seen["told as lost"] = len(self.judge.told_lost)
+        seen["frozen"] = len(self.judge.frozen)
         seen["recovered"] = self.judge.recovered
         seen.update(decided(self.bus.log.messages, self.bus.control.messages))
         return dict(seen)
@@ -153,7 +155,7 @@ class World(Haunted):
             if work is None:
                 return f"{name} was submitted and is not in the log"
             if name in self.judge.frozen:
-                return f"{name} is frozen"
+                continue  # it has lost what its events build on, and is named for that
             if not work.ended and work.state is not State.QUEUED:
                 return f"{name} is {work.state} on {work.cluster}"
         for site in self.sites:
@@ -175,6 +177,12 @@ class World(Haunted):
             for name, work in self.judge.workloads.items()
             if not work.ended and work.state is not State.NEW and name not in self.judge.frozen
         }
+        unsure = {
+            name
+            for name in self.judge.forgotten
+            if name in self.judge.frozen or self.judge.was_lied_of(name)
+        }
+        open_ = {name: work for name, work in open_.items() if name not in unsure}
         if self.damage_is_pending():
             return  # some know what the log has no more
         end = self.bus.log.end
@@ -182,18 +190,18 @@ class World(Haunted):
             know = decider.core.know
             if know.workloads_sequence != end or not decider.reads_as_others:
                 continue
-            mine = {name: work for name, work in know.open.items() if name not in know.frozen}
+            mine = {name: work for name, work in know.open.items() if name not in unsure}
             if mine != open_:
                 self.judge.find(SAME, f"{decider.name}: {_differ(mine, open_)}")
         front = self.front
         if front.read_to != end or front.core.in_doubt or not front.reads_as_others:
             return
         view = {key(w.tenant, w.id): w for w in front.core.view.open_workloads()}
-        view = {name: work for name, work in view.items() if name not in self.judge.frozen}
+        view = {name: work for name, work in view.items() if name not in unsure}
         if view != open_:
             self.judge.find(SAME, f"gateway: {_differ(view, open_)}")
         for name, work in self.judge.workloads.items():
-            if name in self.judge.frozen:
+            if name in unsure:
                 continue
             if self.front.core.view.has_ended(work.tenant, work.id) != work.ended:
                 self.judge.find(SAME, f"gateway on {name}")
@@ -203,7 +211,9 @@ class World(Haunted):
         have come up just now; whoever could run at several looks in a row has been overlooked."""
         queued = [w for w in self.judge.workloads.values() if w.state is State.QUEUED]
         plan = self.fresh_resolver().decide(self.clock.now_s) if queued else None
-        placed = {choice.id for choice in plan.decision.placements} if plan is not None else set()
+        choices = plan.decision.placements if plan is not None else ()
+        lied_of = {n for n in self.judge.forgotten if self.judge.was_lied_of(n)}
+        placed = {choice.id for choice in choices if key(choice.tenant, choice.id) not in lied_of}
         self._overlooked = Counter({name: self._overlooked[name] + 1 for name in placed})
         for name, looks in self._overlooked.items():
             if looks >= LOOKS_IN_A_ROW:
@@ -213,7 +223,7 @@ class World(Haunted):
     def _check_waiting(self) -> None:
         """Who waits has a reason."""
         for name, work in self.judge.workloads.items():
-            if work.state is not State.QUEUED:
+            if work.state is not State.QUEUED or name in self.judge.frozen:
                 continue
             why = self.deciders[0].core.why(work.tenant, work.id, self.clock.now_s)
             if not isinstance(why, WhyReply) or not (why.filtered or "queue" in why.summary):
@@ -249,7 +259,8 @@ class World(Haunted):
         """Nothing is lost in silence: whoever was known to be open and is not there was named."""
         for name in self.judge.known_lost:
             work = self.judge.workloads.get(name)
-            if (work is None or work.state is State.NEW) and name not in self.judge.told_lost:
+            gone = work is None or work.state is State.NEW
+            if gone and name not in self.judge.told_lost and not self.judge.was_lied_of(name):
                 self.judge.find("nothing is lost in silence", name)
 
     def _check_replay(self) -> None:
@@ -313,7 +324,7 @@ def run(
 def reduced(outcome: Outcome, parts: Parts = Parts(), pace: Pace = FAST) -> Outcome:  # noqa: B008
     """The same finding with as few kinds of faults as leaving out one by one can tell."""
     rule = outcome.finding.rule if outcome.finding is not None else ""
-    without: set[str] = set()
+    without: set[str] = set(KINDS) - set(outcome.kinds)
     for kind in outcome.kinds:
         fewer = run(outcome.seed, {*without, kind}, parts, pace)
         if fewer.finding is not None and fewer.finding.rule == rule:

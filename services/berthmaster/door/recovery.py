@@ -154,6 +154,8 @@ def _known_better(
         # each event was stored by somebody who knew it.
         if one.void or (verdict is Verdict.VOID and work.state is not State.NEW):
             continue
+        if one.event.after >= one.sequence:
+            continue  # it names what was not stored then: nobody who knew it wrote that
         attempt = getattr(one.event, "attempt", 0)
         if attempt > receipt.attempt:
             return f"the log has a later attempt of it, {attempt}"

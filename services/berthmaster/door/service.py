@@ -486,9 +486,11 @@ class Shell:
         found: StoryReply | None = self._core.story(cluster, request)
         if found is None:
             return unavailable("the log has not been read so far")
-        if found.workload is None and not found.failed and not self._guard.certain:
+        lacks = self._core.lacks(request, found)
+        is_unknown = lacks or (found.workload is None and not found.failed)
+        if is_unknown and not self._guard.certain:
             return unavailable("whether the log is whole is not known; ask again")
-        if self._core.lacks(request, found):
+        if lacks:
             async with self._settling.setdefault(cluster, asyncio.Semaphore(SETTLED_AT_ONCE)):
                 return await self._bring_back(cluster, request, found)
         return found

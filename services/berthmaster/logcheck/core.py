@@ -297,6 +297,12 @@ def within(number: int, gaps: Sequence[Gap]) -> bool:
     return at > 0 and number <= gaps[at - 1][1]
 
 
+def touches(sequences: Iterable[int], gaps: Sequence[Gap]) -> bool:
+    """Whether one of a job's events is in the gaps: its last one, or its submission, without which
+    nobody knows what the rest is about."""
+    return any(within(sequence, gaps) for sequence in sequences if sequence)
+
+
 def words(gaps: Sequence[Gap], most: int = 5) -> str:
     """The numbers for people, shortened."""
     shown = [str(a) if a == b else f"{a} to {b}" for a, b in gaps[:most]]

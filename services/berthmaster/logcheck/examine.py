@@ -34,6 +34,7 @@ class _Open(msgspec.Struct):
     tenant: str
     id: str
     sequence: int = 0
+    submitted_sequence: int = 0
 
 
 class _Snapshot(msgspec.Struct):
@@ -145,7 +146,7 @@ async def with_jobs(
     if not lost:
         return damage
     services = {mark.service for each in looked for _, mark in each.marks}
-    last_events: dict[str, int] = {}
+    known: dict[str, tuple[int, int]] = {}
     for service in sorted(services):
         if service.startswith(RESOLVER):
             raw = await load(conn, f"resolver-{service.removeprefix(RESOLVER)}")
@@ -153,11 +154,14 @@ async def with_jobs(
                 snapshot = _SNAPSHOT.decode((raw or b"").partition(b"\n")[2])
             except (msgspec.DecodeError, UnicodeDecodeError):
                 continue
-            last_events |= {f"{one.tenant}/{one.id}": one.sequence for one in snapshot.open}
+            known |= {
+                f"{one.tenant}/{one.id}": (one.sequence, one.submitted_sequence)
+                for one in snapshot.open
+            }
     return [
         msgspec.structs.replace(
             each,
-            jobs=tuple(sorted(n for n, at in last_events.items() if core.within(at, each.missing))),
+            jobs=tuple(sorted(n for n, at in known.items() if core.touches(at, each.missing))),
         )
         if each in lost
         else each

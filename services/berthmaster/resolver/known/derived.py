@@ -64,6 +64,14 @@ class Derived(FleetDerived):
         """Nothing more is decided about it."""
         self.lines.remove(name)
         self.to_cancel.discard(name)
+        self._attempt_left(name, cluster)
+
+    def left(self, name: Key, cluster: str) -> None:
+        """Its attempt is over."""
+        self._attempt_left(name, cluster)
+        self.growth += 1
+
+    def _attempt_left(self, name: Key, cluster: str | None) -> None:
         self.unclaimed.pop(name, None)
         self.deadlines.pop(name, None)
         if cluster is not None:

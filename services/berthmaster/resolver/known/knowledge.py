@@ -123,6 +123,9 @@ class Knowledge:
         if verdict is not Verdict.COUNTED:
             return verdict
         self.view.learn(event, attempt_cluster, stored_at_s)
+        if isinstance(event, Recovered) and was_live:  # what was known of it was over long ago
+            self._left(name, attempt_cluster)
+            before, was_live = State.QUEUED, False
         if isinstance(event, Submitted):
             self.expectations.submitted(workload)
             self.derived.due_order.submitted(name)
@@ -275,6 +278,12 @@ class Knowledge:
                 if retraction.reason == UNCLAIMED:
                     cluster = self.clusters.get(retraction.cluster)
                     cluster.unclaimed_at_s = decision.now_s
+
+    def _left(self, name: Key, cluster: str) -> None:
+        """An attempt is over, and another one is known at once."""
+        self.fleet.release(name)
+        self.derived.ledger.release(name)
+        self.derived.left(name, cluster)
 
     def follow(
         self,
