@@ -12,6 +12,7 @@ from berthmaster.engine.scoring.pressure import (
     NO_PRESSURE,
     NOTHING_DEAR,
     Gauge,
+    Laid,
     Pools,
     is_due,
 )
@@ -103,7 +104,7 @@ def test_whatever_some_pods_cannot_do_without_makes_a_pool(need: PodSet) -> None
     fleet.put_node(rare)
     fleet.arrange()
     mix = learned((ANY, 30), (need, 300))
-    pools = Pools(fleet, mix.newest)
+    pools = Pools(fleet, mix.newest, Laid(fleet))
     prices = dict(zip(pools.wanted_by, pools.prices(np.full(7, 4.0)), strict=True))
     dearest = max(prices, key=lambda by: prices[by])
     assert len(dearest) >= 1

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from berthmaster.engine.fleet.fleet import Fleet
 from berthmaster.engine.fleet.needs import suitable_nodes
-from berthmaster.engine.scoring.mix import Sample, Sampled, accepting
+from berthmaster.engine.scoring.mix import SAMPLED_WANTS, Sample, Sampled, accepting
 from berthmaster.messages.placement import PressedPool, Pressure, WholeNodes
 
 FREE_OF_PRICE: Final = 0.7  # density up to which room costs nothing beyond itself
@@ -70,26 +70,46 @@ class Dear(NamedTuple):
 NOTHING_DEAR: Final = Dear(None, None)
 
 
+class Laid:
+    """What pools of any sample need of the nodes as they are laid out: worked out once."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.layout = fleet.layout
+        reports = list(fleet.reports())
+        gpus = [len(report.gpus) for report in reports]
+        cpu = [
+            min(report.allocatable.cpu_milli * MOST_CPU_PERCENT // 100, 1 << 62)
+            for report in reports
+        ]
+        self.gpus: NDArray[np.int64] = np.array(gpus, np.int64)
+        self.most_cpu: NDArray[np.int64] = np.array(cpu, np.int64)
+        self._accept: dict[str, NDArray[np.bool_]] = {}
+
+    def accept(self, fleet: Fleet, accepts: str) -> NDArray[np.bool_]:
+        """Of each node, whether such pods accept it."""
+        known = self._accept.get(accepts)
+        if known is None:
+            if len(self._accept) >= 2 * SAMPLED_WANTS:
+                self._accept.clear()
+            known = self._accept[accepts] = suitable_nodes(fleet, accepting(accepts)).nodes
+        return known
+
+
 class Pools:
     """The nodes of a fleet as one sample of pods tells them apart."""
 
-    def __init__(self, fleet: Fleet, sampled: Sampled) -> None:
+    def __init__(self, fleet: Fleet, sampled: Sampled, laid: Laid) -> None:
         self.layout = fleet.layout
         self.sampled = sampled
         number = np.zeros(len(fleet.names), np.int64)
         for at, (accepts, _) in enumerate(sampled.wants):
-            number |= suitable_nodes(fleet, accepting(accepts)).nodes.astype(np.int64) << at
+            number |= laid.accept(fleet, accepts).astype(np.int64) << at
         bits, self.of_node = np.unique(number, return_inverse=True)
         everywhere = range(len(sampled.wants))
         self.wanted_by = [tuple(at for at in everywhere if bit >> at & 1) for bit in bits.tolist()]
-        gpus = [len(report.gpus) for report in fleet.reports()]
-        a_gpu = wide_cpu_a_gpu(sampled.sample)
-        cpu = [
-            min(len(report.gpus) * a_gpu, report.allocatable.cpu_milli * MOST_CPU_PERCENT // 100)
-            for report in fleet.reports()
-        ]
-        self.gpus: NDArray[np.int64] = np.array(gpus, np.int64)
-        self.whole_cpu: NDArray[np.int64] = np.array(cpu, np.int64)
+        self.gpus = laid.gpus
+        of_wide = laid.gpus * wide_cpu_a_gpu(sampled.sample)
+        self.whole_cpu: NDArray[np.int64] = np.minimum(of_wide, laid.most_cpu)
 
     def prices(self, room: NDArray[np.float64]) -> list[float]:
         """Of each pool. ``room``: [N], GPUs that are of use."""
@@ -135,6 +155,7 @@ class Gauge:
     """Works the pressure out, and keeps what that takes: pools, and what it comes to by node."""
 
     def __init__(self) -> None:
+        self._laid: Laid | None = None
         self._pools: Pools | None = None
         self._made: tuple[object, Pressure] | None = None
         self._dear: tuple[int, Pressure, Dear] | None = None
@@ -143,7 +164,9 @@ class Gauge:
         """Those of a fleet and a sample. The fleet must be arranged."""
         pools = self._pools
         if pools is None or pools.layout != fleet.layout or pools.sampled != sampled:
-            pools = self._pools = Pools(fleet, sampled)
+            if self._laid is None or self._laid.layout != fleet.layout:
+                self._laid = Laid(fleet)
+            pools = self._pools = Pools(fleet, sampled, self._laid)
         return pools
 
     def made(
