@@ -113,7 +113,7 @@ def _time_report(database: Database, request: UsageReportRequest) -> tuple[float
     assert not isinstance(ask, Refusal)
     jobs = None if ask.jobs is None else reading.jobs(database, ask.jobs)
     found = reading.report(database, ask.query)
-    reply = report_of(ask, found, jobs, About(prices, END_MS / 1000, 0.0, ()))
+    reply = report_of(ask, found, jobs, About(prices, END_MS / 1000, 0.0, False))
     encode(reply)
     return time.perf_counter() - began_s, reply
 

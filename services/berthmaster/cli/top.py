@@ -41,6 +41,7 @@ FIRST_LIMIT_S: Final = 10.0
 TELEMETRY_ROUND_S: Final = 1.2
 OLD_FIGURES_S: Final = 3 * FIGURES_S
 MOST_JOBS: Final = 1_000
+MOST_ASKED: Final = 64  # jobs whose figures are asked for at once
 OPEN: Final = ("queued", "placed", "claimed", "admitted", "running")
 
 
@@ -111,6 +112,7 @@ class _Watching:
         self._views: Sequence[WorkloadView] = ()
         self._figures: dict[tuple[str, str], JobFigures] = {}
         self._heard_s: dict[tuple[str, str], float] = {}
+        self._asked: set[tuple[str, str]] = set()
         self.note = ""
 
     def work(self, view: View, *, live: bool) -> Iterator[Any]:
@@ -168,19 +170,38 @@ class _Watching:
         while True:
             reply = await self.berth.list(states=OPEN, limit=MOST_JOBS)
             self._views = reply.workloads
+            await self._ask_figures()
             if tells:
                 self.known.set()
             await asyncio.sleep(JOBS_INTERVAL_S)
 
+    async def _ask_figures(self) -> None:
+        """Of jobs that run and that nothing was heard of: it may be half a minute until it is."""
+        names = [(view.tenant, view.id) for view in self._views if view.state == "running"]
+        new = [name for name in names if name not in self._figures and name not in self._asked]
+        new = new[:MOST_ASKED]
+        self._asked |= set(new)
+        found = await asyncio.gather(
+            *(self.berth.get(workload) for _, workload in new), return_exceptions=True
+        )
+        for reply in found:
+            if isinstance(reply, BaseException):
+                continue  # it ended meanwhile, or the gateway has much to do
+            for told in reply.figures:
+                self._take(told)
+
+    def _take(self, told: JobFigures) -> None:
+        name = (told.tenant, job_key(told))
+        if told.ended:
+            self._figures.pop(name, None)
+        else:
+            self._figures[name] = told
+            self._heard_s[name] = asyncio.get_running_loop().time()
+
     async def _follow_figures(self) -> None:
-        loop = asyncio.get_running_loop()
         async with aclosing(self.berth.job_figures(every_tenant=self._sees_all)) as source:
             async for told in source:
-                name = (told.tenant, job_key(told))
-                if told.ended:
-                    self._figures.pop(name, None)
-                else:
-                    self._figures[name], self._heard_s[name] = told, loop.time()
+                self._take(told)
 
 
 async def _write(

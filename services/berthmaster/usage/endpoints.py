@@ -48,14 +48,14 @@ class Answers:
         figures: UsageMetrics,
         *,
         prices: Callable[[], Prices | None],
-        filled_until_s: Callable[[], float],
+        filled: Callable[[], tuple[float, bool]],
         opened: Callable[[], bool],
     ) -> None:
         self._conn = conn
         self._store = store
         self._figures = figures
         self._prices = prices
-        self._filled_until_s = filled_until_s
+        self._filled = filled
         self._opened = opened
 
     async def serve(self, version: str) -> Endpoints:
@@ -90,7 +90,8 @@ class Answers:
             found, jobs, kept_since_ms = await self._read(lambda database: _read(database, ask))
         except StoreError as error:
             return encode(_no_store(subject, error))
-        about = About(self._prices(), self._filled_until_s(), kept_since_ms / 1000, ())
+        filled_until_s, is_behind = self._filled()
+        about = About(self._prices(), filled_until_s, kept_since_ms / 1000, is_behind)
         took_s = asyncio.get_running_loop().time() - began_s
         self._figures.report_s.labels(request.kind).observe(took_s)
         return self._fitted(report_of(ask, found, jobs, about))

@@ -79,7 +79,12 @@ class Filling:
     @property
     def filled_until_s(self) -> float:
         """Jobs that ended before are in the store, but for those of the last second."""
-        return self._conn.now() if all(self._caught_up.values()) else self._newest_s
+        return self._newest_s if self.is_behind else self._conn.now()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the streams have not been read to their ends."""
+        return not all(self._caught_up.values())
 
     async def run(self) -> None:
         """One session after the other, with growing pauses while they fail."""

@@ -136,7 +136,7 @@ class About(NamedTuple):
     prices: Prices | None
     filled_until_s: float
     kept_since_s: float
-    notes: tuple[str, ...]
+    is_behind: bool  # the streams have not been read to their ends
 
 
 def report_of(ask: Asked, found: Found, jobs: list[JobRow] | None, about: About) -> UsageReport:
@@ -161,7 +161,7 @@ def report_of(ask: Asked, found: Found, jobs: list[JobRow] | None, about: About)
         currency=about.prices.currency if about.prices else "",
         filled_until_s=about.filled_until_s,
         kept_since_s=about.kept_since_s,
-        notes=(*about.notes, *_notes(query, found, about)),
+        notes=tuple(_notes(query, found, about)),
     )
 
 
@@ -171,7 +171,7 @@ def _notes(query: Query, found: Found, about: About) -> list[str]:
         notes.append("no prices are set, so there is no cost")
     if found.total.held_gpu_us and not found.total.measured_gpu_us:
         notes.append("nothing was measured of these jobs' GPUs")
-    if about.filled_until_s and about.filled_until_s * 1000 < query.until_ms:
+    if about.is_behind and about.filled_until_s * 1000 < query.until_ms:
         notes.append("jobs that ended lately are missing: the log is still being read")
     return notes
 

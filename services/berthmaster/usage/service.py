@@ -72,7 +72,7 @@ class Shell:
             self._reports,
             self._figures,
             prices=lambda: self._prices.prices,
-            filled_until_s=lambda: self._filling.filled_until_s,
+            filled=lambda: (self._filling.filled_until_s, self._filling.is_behind),
             opened=lambda: self._filling.opened,
         )
         endpoints = await answers.serve(version("berthmaster"))

@@ -83,6 +83,7 @@ def _jobs(reply: UsageReport) -> list[RenderableType]:
     table = plain_table(
         "ENDED", "JOB", "STATE", "QUEUE", "OWNER", "CLUSTER", *figures, right=figures
     )
+    table.columns[0].min_width, table.columns[2].min_width = len("11-24 12:53"), len("succeeded")
     several = len({job.tenant for job in reply.jobs}) > 1
     for job in reply.jobs:
         cells = [

@@ -15,7 +15,7 @@ from berthmaster.messages.api import GetReply, WhyReply
 
 CURSOR = "reverse"
 NAMES = ("CLUSTER", "NODE", "MODEL", "JOB", "QUEUE")
-WIDTHS = {"STATE": 9, "GPUS": 5, "UTIL": 5, "MEM": 4, "POWER": 6, "IDLE": 5, "AGE": 5}
+WIDTHS = {"STATE": 9, "GPUS": 5, "UTIL": 5, "MEM": 8, "POWER": 6, "IDLE": 5, "AGE": 6}
 RIGHT = (
     "SEEN",
     "GPUS",
@@ -117,7 +117,7 @@ def _job(row: JobRow, _: bool) -> list[Text | str]:
         safe(row.cluster or "-"),
         amounts.number(row.gpus),
         _percent(row.utilization_percent),
-        _memory(row),
+        _memory(row, "G"),
         "-" if row.idle_s is None else amounts.age(row.idle_s),
         "-" if row.age_s is None else amounts.age(row.age_s),
     ]
@@ -152,11 +152,11 @@ _CELLS: Final[Mapping[str, Callable[[Any, bool], list[Text | str]]]] = {
 }
 
 
-def _memory(row: JobRow) -> str:
+def _memory(row: JobRow, unit: str = " GiB") -> str:
     if row.memory_used_mib is None:
         return "?"
     total = "" if row.memory_total_mib is None else f"/{row.memory_total_mib / 1024:.0f}"
-    return f"{row.memory_used_mib / 1024:.1f}{total} GiB"
+    return f"{row.memory_used_mib / 1024:.0f}{total}{unit}"
 
 
 def _percent(value: float | None) -> str:
