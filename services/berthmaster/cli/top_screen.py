@@ -148,7 +148,6 @@ COLUMNS: Final[Mapping[Kind, tuple[Column, ...]]] = {
         Column("AGE", lambda row: row.age_s),
         Column("JOB", lambda row: (row.tenant, natural(row.id))),
         Column("STATE", lambda row: row.state),
-        Column("QUEUE", lambda row: row.queue),
         Column("CLUSTER", lambda row: natural(row.cluster)),
         Column("GPUS", lambda row: row.gpus, True),
         Column("UTIL", lambda row: row.utilization_percent, True),

@@ -120,11 +120,11 @@ def test_jobs_have_their_figures_and_those_that_nobody_listed_are_there_too() ->
         2.0,
         30.0,
     )
-    assert [row.id for row in in_order("jobs", [mine, other], 6, reverse=False)] == [
+    assert [row.id for row in in_order("jobs", [mine, other], 5, reverse=False)] == [
         "a",
         "ns/Job/other",
     ]
-    assert (column_named("jobs", "util"), column_named("jobs", "cow")) == (6, None)
+    assert (column_named("jobs", "util"), column_named("jobs", "cow")) == (5, None)
 
 
 def figures(

@@ -14,8 +14,8 @@ from berthmaster.fleetview.rows import ClusterRow, NodeRow
 from berthmaster.messages.api import GetReply, WhyReply
 
 CURSOR = "reverse"
-NAMES = ("CLUSTER", "NODE", "MODEL", "JOB", "QUEUE")
-WIDTHS = {"STATE": 9, "GPUS": 5, "UTIL": 5, "MEM": 8, "POWER": 6, "IDLE": 5, "AGE": 6}
+# The longest that is shown of a name, so that all columns have room in 80.
+NAMES = {"CLUSTER": 14, "NODE": 24, "MODEL": 12, "JOB": 20}
 RIGHT = (
     "SEEN",
     "GPUS",
@@ -57,7 +57,7 @@ def _table(
     titles = {
         "clusters": ("CLUSTER", "STATE", "SEEN", "GPUS", "FREE", "USED", "", "IDLE", "FRAG"),
         "nodes": ("NODE", "STATE", "MODEL", "", "HELD", "UTIL", "POWER", "PODS"),
-        "jobs": (*("JOB", "STATE", "QUEUE", "CLUSTER", "GPUS", "UTIL", "MEM", "IDLE", "AGE"),),
+        "jobs": (*("JOB", "STATE", "CLUSTER", "GPUS", "UTIL", "MEM", "IDLE", "AGE"),),
     }[view.kind]
     by = COLUMNS[view.kind][view.column].title
     mark = "^" if view.reverse else "v"
@@ -66,10 +66,9 @@ def _table(
         right=[each for title in RIGHT for each in (title, f"{title}{mark}")],
     )
     for title, column in zip(titles, found.columns, strict=True):
-        if title in NAMES:  # these give way where there is no room, numbers do not
-            column.overflow, column.no_wrap, column.ratio = "ellipsis", True, 1
-        else:
-            column.no_wrap, column.min_width = True, WIDTHS.get(title, len(title) + cursor)
+        column.no_wrap = True
+        if title in NAMES:
+            column.overflow, column.max_width = "ellipsis", NAMES[title]
     for at in shown:
         style = CURSOR if cursor and at == view.at else ""
         found.add_row(*cells(rows[at], ascii_only), style=style)
@@ -113,7 +112,6 @@ def _job(row: JobRow, _: bool) -> list[Text | str]:
     return [
         safe(name),
         safe(row.state, style=workloads.STATE_STYLES.get(row.state, "")),
-        safe(row.queue or "-"),
         safe(row.cluster or "-"),
         amounts.number(row.gpus),
         _percent(row.utilization_percent),
