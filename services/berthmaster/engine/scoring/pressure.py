@@ -104,7 +104,8 @@ class Pools:
         number = np.zeros(len(fleet.names), np.int64)
         for at, (accepts, _) in enumerate(sampled.wants):
             number |= laid.accept(fleet, accepts).astype(np.int64) << at
-        bits, self.of_node = np.unique(number, return_inverse=True)
+        bits = np.unique(number)
+        self.of_node: NDArray[np.int64] = np.searchsorted(bits, number)
         everywhere = range(len(sampled.wants))
         self.wanted_by = [tuple(at for at in everywhere if bit >> at & 1) for bit in bits.tolist()]
         self.gpus = laid.gpus
