@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Error, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Error, Page, expect, sync_playwright
 
 from tests.pipeline.running import Up, berth_up
+
+expect.set_options(timeout=15_000)  # a busy machine
 
 FLAGS = ("--nodes", "64", "--speed", "10")
 
