@@ -25,6 +25,7 @@ MODULES = {
     "decisions": ("decisions",),
     "lookback": ("lookback",),
     "reading": ("reading",),
+    "telemetry": ("telemetry",),
     "quality": ("quality",),
     "muri": ("muri",),
     "kubernetes": ("kubernetes",),

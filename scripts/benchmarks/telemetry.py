@@ -1,0 +1,72 @@
+"""What the telemetry agent of a node with eight GPUs costs at one reading a second: through pynvml,
+over a library that stands in for the driver's, each GPU with a process that is looked up in /proc.
+In a process of its own, so that its memory is the agent's."""
+
+import json
+import subprocess
+import sys
+
+BUDGETS = {"core_percent": ("<=", 0.5), "agent_mib": ("<=", 60.0)}
+READS = 500
+_AGENT = f"""
+import json, os, resource, time
+from pathlib import Path
+
+import pynvml
+
+import berthmaster.telemetry.kubelet
+import berthmaster.telemetry.service
+from berthmaster.messages.families import encode
+from berthmaster.telemetry.core import Agent, Publish, ReadEnded, Ticked
+from berthmaster.telemetry.nvml import Pynvml
+from berthmaster.telemetry.nvml_reader import NvmlReader
+from berthmaster.telemetry.pods import Pods
+from berthmaster.telemetry.proc import ProcFolder
+from tests.unit.telemetry import fake_library as fake
+
+
+class Eight(fake.Library):
+    def nvmlDeviceGetCount_v2(self, count):
+        return fake._set(count, 8)
+
+    def nvmlDeviceGetHandleByIndex_v2(self, index, device):
+        fake._point(device, 0x10000 + index.value)
+        return fake.SUCCESS
+
+    def nvmlDeviceGetUUID(self, device, buffer, size):
+        buffer.value = b"GPU-%x" % fake._address(device)
+        return fake.SUCCESS
+
+
+pynvml.nvmlLib = library = Eight()
+library.processes = [(os.getpid(), 512 << 20)]
+reader = NvmlReader(Pynvml(pynvml), Pods(ProcFolder(Path("/proc")), time.monotonic))
+reader.open(0.0)
+agent = Agent(cluster="c", node="n", source="nvml", epoch=1, interval_s=1.0, read_limit_s=5.0)
+
+
+def second(now_s):
+    agent.handle(Ticked(), now_s)
+    for one in agent.handle(ReadEnded(reader.read(now_s), now_s), now_s):
+        if isinstance(one, Publish):
+            assert len(one.message.gpus) == 8 and encode(one.message)
+
+
+for number in range(20):
+    second(float(number))
+began_s = time.process_time()
+for number in range(20, 20 + {READS}):
+    second(float(number))
+took_s = time.process_time() - began_s
+kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(json.dumps({{"core_percent": 100 * took_s / {READS}, "agent_mib": kib / 1024}}))
+"""
+
+
+def measure() -> dict[str, float]:
+    """Of one reading a second, processor time in percent of a core, and memory at its most."""
+    done = subprocess.run(
+        [sys.executable, "-c", _AGENT], capture_output=True, text=True, check=True, timeout=120
+    )
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
