@@ -16,7 +16,7 @@ function scores(cluster) {
   const rows = RESOURCES.filter(([key]) => `${key}ClusterAvailable` in cluster.scores);
   return h("section", { class: "card" }, h("h2", {}, "Scores"),
     table([
-      { head: "", cell: ([, name]) => name },
+      { head: "of", cell: ([, name]) => name },
       { head: "whole cluster", num: true, cell: ([key]) => cluster.scores[`${key}ClusterAvailable`] },
       { head: "best node", num: true, cell: ([key]) => cluster.scores[`${key}NodeAvailable`] ?? "?" },
     ], rows, "No scores yet."),

@@ -6,7 +6,7 @@ import { problem } from "./summary.js";
 
 export function problems(root) {
   const list = h("section", { class: "card" }), services = h("section", { class: "card" });
-  root.append(h("div", { class: "columns" }, list, services));
+  root.append(h("h1", { class: "hidden" }, "Problems"), h("div", { class: "columns" }, list, services));
   function show() {
     const told = get("problems") || [];
     fill(list, h("h2", {}, "What is broken, or not as it should be"),
@@ -14,7 +14,7 @@ export function problems(root) {
     fill(services, h("h2", {}, "Services"), table([
       { head: "service", cell: (one) => one.service },
       { head: "heard", num: true, cell: (one) => one.heard },
-      { head: "", cell: (one) => (one.heard ? h("span", { class: "chip good" }, "answers") : h("span", { class: "chip bad" }, `silent for ${ago(one.last_at_s)}`)) },
+      { head: "state", cell: (one) => (one.heard ? h("span", { class: "chip good" }, "answers") : h("span", { class: "chip bad" }, `silent for ${ago(one.last_at_s)}`)) },
     ], get("services") || [], "None has answered yet, or they are not yours to see."));
   }
   show();
