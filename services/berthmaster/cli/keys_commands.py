@@ -83,12 +83,12 @@ def revoke(folder: Folder, output: Output, *, user: str) -> int:
 @days_option
 @folder_command
 def sign(folder: Folder, output: Output, *, user: str, days: float) -> int:
-    """Make or renew credentials for who looks: watcher (at all), viewer.TENANT (at a tenant's), or
-    for steward (who ends anybody's jobs, and cordons)."""
+    """Make or renew credentials for who looks: watcher (at all), viewer.TENANT (at a tenant's), for
+    steward (who ends anybody's jobs, and cordons), or for a dashboard that runs elsewhere."""
     role, _, part = user.partition(".")
-    if user not in ("watcher", "steward") and not (role == "viewer" and part):
+    if user not in ("watcher", "steward", "dashboard") and not (role == "viewer" and part):
         raise FolderFailed(
-            f"{user}: right are watcher, steward and viewer.TENANT; tenants and clusters have "
+            f"{user}: right are watcher, steward, dashboard and viewer.TENANT; tenants and clusters have "
             "commands of their own, `berth tenant` and `berth cluster`"
         )
     name = f"{role}.{token(part)}" if part else user
