@@ -88,8 +88,8 @@ def sign(folder: Folder, output: Output, *, user: str, days: float) -> int:
     role, _, part = user.partition(".")
     if user not in ("watcher", "steward", "dashboard") and not (role == "viewer" and part):
         raise FolderFailed(
-            f"{user}: right are watcher, steward, dashboard and viewer.TENANT; tenants and clusters have "
-            "commands of their own, `berth tenant` and `berth cluster`"
+            f"{user}: right are watcher, steward, dashboard and viewer.TENANT; tenants and "
+            "clusters have commands of their own, `berth tenant` and `berth cluster`"
         )
     name = f"{role}.{token(part)}" if part else user
     made = sign_user(folder.keys, name, days=days)
