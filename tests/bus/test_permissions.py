@@ -257,6 +257,7 @@ CASES: Mapping[str, Case] = {
             "pub berth.decision.all",
             f"{EVENT}placed.c1",
             f"{EVENT}withdrawn.c1",
+            f"{EVENT}eviction_requested.c1",
             f"{EVENT}evicted.c1",
             "pub berth.lease.resolver.all",
             "pub berth.lease.log.resolver.all",

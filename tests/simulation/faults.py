@@ -14,7 +14,8 @@ PEOPLE: Final = ("cancel", "reprioritize", "cordon", "queues", "lost", "deadline
 DECIDING: Final = ("due",)
 FORGING: Final = ("lies",)  # see lies.py
 DAMAGE: Final = ("damage",)  # of the log, see damage.py
-KINDS: Final = (*BUS, *PROCESSES, *CLUSTERS, *PEOPLE, *DECIDING, *FORGING, *DAMAGE)
+MOVING: Final = ("room",)  # jobs that may not be moved, or lose little
+KINDS: Final = (*BUS, *PROCESSES, *CLUSTERS, *PEOPLE, *DECIDING, *FORGING, *DAMAGE, *MOVING)
 SHARE: Final = 0.5  # of the kinds that a seed has
 
 

@@ -23,6 +23,7 @@ from berthmaster.messages.workload import (
     CancelRequested,
     Claimed,
     Evicted,
+    EvictionRequested,
     Failed,
     Placed,
     Recovered,
@@ -38,6 +39,7 @@ STORY_STEPS: Final = 60
 PROMISED: Final = "no GPU is promised twice"
 # What an auditor finds in a log that has lost something; promises are looked at by ourselves then.
 OF_DAMAGE: Final = ("decision chain", "none is lost", "no forged event", PROMISED)
+MOST_MOVES: Final = 12  # of one workload in a world: as many as there are jobs of better right
 UNBORN: Final = "have events and no submission"
 # Why a cluster or its executor may end an attempt by itself.
 _OF_THE_CLUSTER: Final = (
@@ -86,6 +88,7 @@ class Judge:
         self.resolver_deadlines = 0
         self.recovered = 0
         self.auditor = Auditor(holds=lambda _: True)  # nothing is ever lost here
+        self.moves: dict[Key, int] = {}  # how often it was told to make room
         self.lies: set[int] = set()  # sequences of events that are none
         self.stories: Callable[[Key], list[Message]] = lambda _: []  # what the log has of one
         self.log: Callable[[], list[Message]] = list
@@ -185,6 +188,8 @@ class Judge:
             case CancelRequested():
                 if name not in self.cancels:
                     self.find("only people cancel", str(event))
+            case EvictionRequested():
+                self._check_order(event, work)
             case Evicted() | Failed() | Cancelled() | Succeeded():
                 self._check_ending(event, before, cluster, over_at_s)
             case _:
@@ -276,6 +281,17 @@ class Judge:
         if attempt in self.orphans and group is not None and self.alive(group):
             self.find("what a damaged log forgot goes on running", f"{attempt} on {cluster}: {why}")
 
+    def _check_order(self, event: EvictionRequested, work: Workload) -> None:
+        """Only what may be moved is, and nobody is moved back and forth."""
+        request = work.request
+        if request is None or not request.preemptible or work.target.via != "direct":
+            self.find("only what may be ended makes room", f"{event}; {work}")
+        if work.cancel_requested:
+            self.find("who is cancelled makes no room", f"{event}; {work}")
+        self.moves[work.key] = self.moves.get(work.key, 0) + 1
+        if self.moves[work.key] > MOST_MOVES:
+            self.find("nobody is moved back and forth", f"{self.moves[work.key]} times: {event}")
+
     def _check_running(self, event: Running) -> None:
         group = self._group(event.cluster, Attempt(event.tenant, event.id, event.attempt))
         if group is None:
@@ -322,6 +338,13 @@ class Judge:
         over_at_s: float | None,
     ) -> None:
         """Nobody's running job ends because of silence."""
+        work = self.workloads[key(event.tenant, event.id)]
+        if isinstance(event, Evicted) and event.blameless:
+            if event.reason != work.leaving:
+                self.find("who makes room was told to", f"{event}; {work}")
+            return
+        if work.key in self.forgotten and event.reason in WORDS.values():
+            return  # the order is among what the log has lost
         reason = event.reason.rpartition("at last: ")[2]
         if reason.startswith(_OF_THE_CLUSTER):
             return

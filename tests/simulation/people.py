@@ -57,6 +57,10 @@ class Peopled(Ground):
             body["queue"] = queue
         if self.faults.has("deadlines") and deadline_s is not None:
             body["deadline_s"] = deadline_s
+        if self.faults.has("room"):
+            dice = self.faults.dice("room")
+            body["preemptible"] = dice.random() < 0.8
+            body["checkpoint_every_s"] = dice.choice((None, 5.0 * longer))
         if chance.random() < 0.1:
             body["clusters"] = ["c1"]
         return body
@@ -107,6 +111,10 @@ class Peopled(Ground):
             self.judge.cancels.add(key(TENANT, str(body["id"])))
         self.person.ask(verb, body)
 
+    def _deserved(self, least: int, most: int | None) -> int | None:
+        drawn = self.faults.dice("room").choice((None, 1000, 4000))
+        return None if drawn is None else min(max(drawn, least), most or drawn)
+
     def _orders(self, span_s: float) -> None:
         ask = self.person.ask
         if self.faults.has("queues"):
@@ -116,8 +124,10 @@ class Peopled(Ground):
                     "queue": "team",
                     "priority": dice.choice((0, 5)),
                     "held": share > 0 and dice.random() < 0.3,
-                    "capability_gpu_milli": dice.choice((None, 2000, 8000)),
-                    "guarantee_gpu_milli": dice.choice((None, 1000, 2000)),
+                    "capability_gpu_milli": (most := dice.choice((None, 2000, 8000))),
+                    "guarantee_gpu_milli": (least := dice.choice((None, 1000, 2000))),
+                    "deserved_gpu_milli": self._deserved(least or 0, most),
+                    "preempts": self.faults.dice("room").choice(("never", "queue", "all")),
                     "weight": dice.choice((0.5, 1.0, 3.0)),
                     "max_running_jobs": dice.choice((None, None, 2)),
                     "resources": dice.choice(({}, {"gpu/T4": {"capability": 3000}})),

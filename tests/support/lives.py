@@ -10,6 +10,7 @@ from berthmaster.messages.workload import (
     CancelRequested,
     Claimed,
     Evicted,
+    EvictionRequested,
     Failed,
     Placed,
     Recovered,
@@ -87,6 +88,8 @@ def fitting(kind: type[WorkloadEvent], workload: Workload, **changes: Any) -> Wo
         fields |= {"pods": PODS}
     elif kind is Evicted:
         fields |= {"reason": "node lost"}
+    elif kind is EvictionRequested:
+        fields |= {"reason": "room for another", "decision": 2}
     return kind(**(fields | changes))
 
 

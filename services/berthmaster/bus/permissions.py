@@ -192,7 +192,8 @@ def _resolver(_: str) -> Grants:
         publish=(
             *_CLOCK,
             "berth.decision.*",
-            *_events("*", "placed", "withdrawn", "evicted", "failed", "cancelled"),
+            *_events("*", "placed", "withdrawn", "eviction_requested"),
+            *_events("*", "evicted", "failed", "cancelled"),
             *_read(WORKLOADS, ARCHIVE, LEASES),
             *_follow(WORKLOADS),
             *_follow(FLEET, ALL_FLEET),

@@ -164,6 +164,16 @@ async def queue_list(session: Session) -> None:
 @click.option("--max-waiting", metavar="JOBS", help="Jobs of it that wait; 'none' = no limit.")
 @click.option("--max-priority", metavar="N", help="Of its jobs; 'none' = no limit.")
 @click.option(
+    "--preempts",
+    type=click.Choice(["never", "queue", "all"]),
+    help="Whose jobs of lower priority make room for its jobs: nobody's, its own, all queues'.",
+)
+@click.option(
+    "--max-evictions",
+    metavar="N",
+    help="Of its jobs in an hour, to make room for others; 'none' = as many as of the fleet.",
+)
+@click.option(
     "--allow-tolerations",
     metavar="KEY,…",
     help="Taints that its jobs may tolerate; 'any' = all, '' = none.",
@@ -262,7 +272,7 @@ def changed(setting: QueueSetting, everybody: bool, flags: dict[str, Any]) -> Qu
     """The setting with what the flags say. Raises WrongInput."""
     new: dict[str, Any] = {
         name: flags[name]
-        for name in ("priority", "weight", "held", "deleted", "via")
+        for name in ("priority", "weight", "held", "deleted", "via", "preempts")
         if flags.get(name) is not None
     }
     for flag, field in _AMOUNTS.items():
@@ -271,6 +281,8 @@ def changed(setting: QueueSetting, everybody: bool, flags: dict[str, Any]) -> Qu
     for flag in ("max_running", "max_waiting"):
         if flags.get(flag) is not None:
             new[f"{flag}_jobs"] = _jobs(f"--{flag.replace('_', '-')}", flags[flag])
+    if flags.get("max_evictions") is not None:
+        new["max_evictions_per_hour"] = _jobs("--max-evictions", flags["max_evictions"])
     if flags.get("max_priority") is not None:
         new["max_priority"] = _priority(flags["max_priority"])
     if allows := {

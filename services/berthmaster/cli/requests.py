@@ -1,6 +1,7 @@
 """From files and flags to job requests: text in, a request out or a sentence on what is wrong."""
 
 import math
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -35,6 +36,9 @@ _FLAGS_OF: Final = {  # where a flag is not named as its field
     "weights": "--weight",
     "expected_duration_s": "--duration",
     "deadline_s": "--deadline",
+    "checkpoint_every_s": "--checkpoint-every",
+    "preemptible": "--not-preemptible",
+    "grace_s": "--grace",
     "run": "--image or the command",
 }
 _MIB: Final = {"m": 1, "g": 1024, "t": 1024 * 1024}
@@ -169,6 +173,9 @@ _OF_REQUEST: Final[Mapping[str, tuple[str, Read]]] = {
     "label": ("labels", parse_pairs),
     "duration": ("expected_duration_s", parse_duration_s),
     "deadline": ("deadline_s", parse_duration_s),
+    "checkpoint_every": ("checkpoint_every_s", parse_duration_s),
+    "not_preemptible": ("preemptible", operator.not_),
+    "grace": ("grace_s", parse_duration_s),
 }
 
 

@@ -81,6 +81,16 @@ _FLAGS = [
     click.option(
         "--deadline", metavar="TIME", help="Stop it so long after its start, for certain."
     ),
+    click.option(
+        "--not-preemptible",
+        is_flag=True,
+        default=None,
+        help="Once it runs, it is not ended to make room for others.",
+    ),
+    click.option(
+        "--checkpoint-every", metavar="TIME", help="So much work is lost at most if it is ended."
+    ),
+    click.option("--grace", metavar="TIME", help="From SIGTERM to SIGKILL when it is ended."),
     click.option("--cluster", multiple=True, help="A cluster that will do; may be repeated."),
     click.option("--cluster-label", multiple=True, metavar="K=V", help="Required of the cluster."),
     click.option("--profile", metavar="NAME", help=f"How clusters rank: {', '.join(PROFILES)}."),

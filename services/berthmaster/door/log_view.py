@@ -4,8 +4,8 @@ Rules of this file:
 
 - Only open workloads are kept. Of one that is not known nothing is open anywhere: the log was read
   from its beginning. The youngest endings are remembered, so that a late event opens none anew.
-- A cluster hears of a placement, a wish to cancel, and of endings that its executor did not write.
-  What goes by way of a hub's Kueue is no business of a cluster's executor.
+- A cluster hears of a placement, a wish to cancel, an order to make room, and of endings that its
+  executor did not write. What goes by way of a hub's Kueue is no business of a cluster's executor.
 - Hints are kept for a while (a window), for those who follow; who comes later gets the list of what
   is open. The list is a level: nothing that was missed can stay unknown.
 - What a cluster may add to one workload's story is bounded in number and size: the log is
@@ -33,6 +33,7 @@ from berthmaster.messages.workload import (
     Cancelled,
     CancelRequested,
     Evicted,
+    EvictionRequested,
     Failed,
     Placed,
     Recovered,
@@ -69,6 +70,7 @@ class _Here(msgspec.Struct):
     workload: Workload
     placed: StoredHint
     wish: StoredHint | None = None
+    order: StoredHint | None = None  # to make room
     running: int = 0  # how often it was told where its pods are
 
 
@@ -245,6 +247,11 @@ class LogView:
                 if here is None:
                     return ""
                 here.wish = hint
+            case EvictionRequested():
+                here = self._here.get(event.cluster, {}).get(name)
+                if here is None:
+                    return ""
+                here.order = hint
             case Evicted() | Failed() if event.cluster and event.by != claimant:
                 pass
             case _:
@@ -334,9 +341,10 @@ class LogView:
             held = one.workload.claimed_at_s > 0
             taken.append(one.placed._replace(held=held))
             size += len(one.placed.event)
-            if one.wish is not None:
-                taken.append(one.wish)
-                size += len(one.wish.event)
+            for more in (one.wish, one.order):
+                if more is not None:
+                    taken.append(more)
+                    size += len(more.event)
             last = name
         return taken, ""
 
@@ -417,8 +425,10 @@ def _too_much(here: _Here, event: ExecutorEvent) -> str:
     match event:
         case Running() if here.running >= MAX_RUNNING:
             return f"pods: told {MAX_RUNNING} times in one attempt"
-        case Evicted(blameless=True) if not may_give_way(request, workload.state, workload.attempt):
-            return "blameless: of gangs that start, and not for ever; see lifecycle/gangs.py"
+        case Evicted(blameless=True) if not (
+            workload.leaving or may_give_way(request, workload.state, workload.attempt)
+        ):
+            return "blameless: of attempts that make room, or of gangs that start and not for ever"
         case Evicted(blameless=True):
             return ""
         case Evicted() if request is not None and workload.evictions >= request.max_evictions:

@@ -57,6 +57,7 @@ from berthmaster.messages.workload import (
     CancelRequested,
     Claimed,
     Evicted,
+    EvictionRequested,
     Failed,
     Placed,
     Running,
@@ -125,8 +126,8 @@ class Executor:
                 ]  # the hub's Kueue sends it here, its reconciler claims it
             case Placed():
                 return self._on_placed(hint, event, sequence, receipt, now_s)
-            case CancelRequested():
-                return self._on_cancel_requested(hint, event, sequence, now_s)
+            case CancelRequested() | EvictionRequested():
+                return self._on_wish(hint, event, sequence, now_s)
             case Evicted() | Failed():
                 return self._on_over(hint, event, sequence, now_s)
             case _:
@@ -149,8 +150,8 @@ class Executor:
             job.stale = job.stale or placed.attempt > job.attempt.number
         return self._advance(job, now_s)
 
-    def _on_cancel_requested(
-        self, hint: int, wish: CancelRequested, sequence: int, now_s: float
+    def _on_wish(
+        self, hint: int, wish: CancelRequested | EvictionRequested, sequence: int, now_s: float
     ) -> list[Instruction]:
         """Acted at once: if we die now, whatever makes us look at the workload shows the wish."""
         job = self._jobs.get(key(wish.tenant, wish.id))
@@ -158,8 +159,11 @@ class Executor:
             return [Acknowledge(hint)]
         if not job.ref and not job.stale and wish.after == job.sequence and job.logged in HELD:
             job.sequence = sequence
-            job.cancel = True
-            job.cancel_reason = wish.reason
+            if isinstance(wish, CancelRequested):
+                job.cancel = True
+                job.cancel_reason = wish.reason
+            else:
+                job.leaving = wish.reason
         elif sequence > job.sequence:
             job.stale = True
         return [Acknowledge(hint), *self._advance(job, now_s)]
@@ -357,6 +361,8 @@ class Executor:
                 job.judge(FinalResult(How.EVICTED, BACK_IN_QUEUE))
             if job.cancel and job.pods is not Pods.GONE:
                 job.judge(FinalResult(How.CANCELLED, job.cancel_reason))
+            elif job.leaving and job.pods is not Pods.GONE:
+                job.judge(FinalResult(How.EVICTED, job.leaving))
         stop: list[Instruction] = []
         running = job.pods in (Pods.ASKED, Pods.RUNNING)
         if job.verdict is not None and running and job.logged in HELD:
@@ -368,6 +374,8 @@ class Executor:
         """Whether its pods need not be made: cancelled since, or too late for its own deadline."""
         if job.cancel:
             job.judge(FinalResult(How.CANCELLED, job.cancel_reason))
+        elif job.leaving:
+            job.judge(FinalResult(How.EVICTED, job.leaving))
         elif (rest_s := left_s(job, now_s)) is not None and rest_s <= 0:
             job.judge(FinalResult(How.EVICTED, "deadline"))
         return job.verdict is not None
@@ -412,11 +420,11 @@ class Executor:
         if job.pods not in (Pods.NONE, Pods.GONE):
             return []  # they still hold resources
         known = job.submitted_at_s > 0
-        if verdict.how is How.EVICTED:
+        if verdict.how is How.EVICTED and not job.leaving:
             known = known and job.evictions is not None
         if not known:
             return [self._reload(job)]
-        if verdict.how is How.EVICTED and not job.cancel:
+        if verdict.how is How.EVICTED and not (job.cancel or job.leaving):
             pause_s = self._limits.pause_s(job.evictions or 0)
             job.patience_s = _pause_until_s(job.patience_s, pause_s, now_s)
             if now_s < job.patience_s:

@@ -6,9 +6,16 @@ from typing import NamedTuple
 from berthmaster.executor.cluster_protocol import PodEvent
 from berthmaster.lifecycle.fold import Key
 from berthmaster.lifecycle.instructions import Answered, Reloaded
-from berthmaster.messages.workload import CancelRequested, Evicted, Failed, Placed
+from berthmaster.messages.workload import (
+    CancelRequested,
+    Evicted,
+    EvictionRequested,
+    Failed,
+    Placed,
+)
 
-Hint = Placed | CancelRequested | Evicted | Failed  # the last two: by somebody else
+# The last two: by somebody else.
+Hint = Placed | CancelRequested | EvictionRequested | Evicted | Failed
 
 
 class HintSeen(NamedTuple):

@@ -75,6 +75,7 @@ class Job(msgspec.Struct, kw_only=True):
     evictions: int | None = None  # None = not known
     cancel: bool = False
     cancel_reason: str = ""
+    leaving: str = ""  # why it is to make room for another; "" = it is not
     told_pods: tuple[PodBinding, ...] = ()  # as the last ``running`` says
     receipt: str = ""  # of its placement, as the door signed it; "" = not known
     read_back: bool = False  # that it is claimed was read, not done by this life as far as it knows
@@ -168,6 +169,7 @@ class Job(msgspec.Struct, kw_only=True):
         self.claimed_at_s = work.claimed_at_s
         self.evictions = work.evictions
         self.cancel = work.cancel_requested
+        self.leaving = work.leaving
         # Where the log has lost that they run, it is told again.
         self.told_pods = work.pods if work.state is State.RUNNING else ()
         self.placed = self.placed or work.pods

@@ -37,13 +37,16 @@ class LogEvents(NamedTuple):
         return Running(**self._head(job, now_s), pods=job.observed)
 
     def ending(self, job: Job, verdict: FinalResult, now_s: float) -> WorkloadEvent:
-        """A wish to cancel outweighs an eviction; too many evictions are a failure."""
+        """A wish to cancel outweighs an eviction; too many evictions are a failure, but for those
+        that count against nobody."""
         how, reason, exit_code, blameless = verdict
         head = self._head(job, now_s)
         if how is How.EVICTED:
             evictions = (job.evictions or 0) + 1
             if job.cancel:
                 how, reason = How.CANCELLED, job.cancel_reason or reason
+            elif job.leaving:
+                return Evicted(**head, reason=job.leaving[:MAX_REASON_CHARS], blameless=True)
             elif blameless and may_give_way(job.request, job.logged, job.attempt.number):
                 return Evicted(**head, reason=reason[:MAX_REASON_CHARS], blameless=True)
             elif job.request is not None and evictions <= job.request.max_evictions:

@@ -13,6 +13,7 @@ Rules of this file:
 """
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -303,6 +304,8 @@ def _template(
         spec["securityContext"]["runAsNonRoot"] = True
     if scheduler:
         spec["schedulerName"] = scheduler
+    if order.request.grace_s is not None:
+        spec["terminationGracePeriodSeconds"] = math.ceil(order.request.grace_s)
     metadata: Document = {"labels": known}
     if told:
         metadata["annotations"] = told

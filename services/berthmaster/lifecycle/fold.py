@@ -36,6 +36,7 @@ from berthmaster.messages.workload import (
     CancelRequested,
     Claimed,
     Evicted,
+    EvictionRequested,
     Failed,
     HubObject,
     JobRequest,
@@ -85,6 +86,8 @@ class Workload(msgspec.Struct, gc=False, kw_only=True, omit_defaults=True):
     running_at_s: float = 0.0
     executor: str = ""
     cancel_requested: bool = False  # a wish about the workload: it outlives the attempt
+    leaving: str = ""  # why the open attempt is to make room for another; "" = it is not
+    moves: int = 0  # attempts that were ended to make room
     reason: str = ""  # of the last withdrawal, eviction or ending
 
     @property
@@ -265,7 +268,7 @@ def _names_the_open_attempt(workload: Workload, event: WorkloadEvent) -> bool:
         case Recovered():
             same = event.attempt == workload.attempt and event.cluster == workload.cluster
             return event.attempt > workload.attempt or (same and workload.live)
-        case Withdrawn() | Claimed() | Admitted() | Running() | Evicted():
+        case Withdrawn() | Claimed() | Admitted() | Running() | Evicted() | EvictionRequested():
             return event.attempt == workload.attempt and event.cluster == workload.cluster
         case CancelRequested():
             return event.cluster == workload.cluster
@@ -312,7 +315,7 @@ def _apply(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s:
             workload.decision = event.decision
             workload.placed_at_s = stored_at_s
             workload.claimed_at_s = workload.running_at_s = 0.0
-            workload.executor = ""
+            workload.executor = workload.leaving = ""
         case Claimed():
             workload.claimed_at_s = stored_at_s
             workload.executor = event.executor
@@ -323,6 +326,7 @@ def _apply(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s:
             workload.running_at_s = workload.running_at_s or stored_at_s
         case Evicted():
             workload.evictions += not event.blameless
+            workload.moves += bool(workload.leaving)
             workload.reason = event.reason
         case Withdrawn() | Succeeded() | Failed() | Cancelled():
             workload.reason = event.reason
@@ -330,6 +334,8 @@ def _apply(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s:
             workload.priority = event.priority
         case CancelRequested():
             workload.cancel_requested = True
+        case EvictionRequested():
+            workload.leaving = event.reason
         case Admitted():
             pass
 
@@ -341,6 +347,7 @@ def _take_over(workload: Workload, event: Recovered, sequence: int, stored_at_s:
     workload.submitted_sequence = workload.submitted_sequence or sequence
     workload.claimed_at_s = stored_at_s
     workload.running_at_s = 0.0
+    workload.leaving = ""
 
 
 _TOLD: Final = (  # of a recovered event and of a workload

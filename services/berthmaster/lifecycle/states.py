@@ -5,14 +5,14 @@ Rules of this file:
 - The table is the law. An event that has no row for the state changes nothing and is an error
   (``NoSuchTransition``); a reader decides whose fault that is.
 - Only three endings exist, and none has a row: after an ending nothing happens.
-- ``cancel_requested`` and ``reprioritized`` change no state. They stand in the table all the same,
-  so that a reader sees by eye where they are legal.
+- ``cancel_requested``, ``eviction_requested`` and ``reprioritized`` change no state. They stand in
+  the table all the same, so that a reader sees by eye where they are legal.
 - ``recovered`` stands for what a damaged log has lost: the attempt that it names was claimed. So it
   may follow on whatever is left, or on nothing; but never on an ending.
 - Who may write what: door ``recovered``; gateway ``submitted``, ``reprioritized``,
-  ``cancel_requested``, and ``cancelled`` before the claim; resolver ``placed``, ``withdrawn`` and,
-  when a person declared the cluster lost or the job's own deadline has passed, ``evicted`` or
-  ``failed``; the claimant all the rest.
+  ``cancel_requested``, and ``cancelled`` before the claim; resolver ``placed``, ``withdrawn``,
+  ``eviction_requested`` and, when a person declared the cluster lost or the job's own deadline has
+  passed, ``evicted`` or ``failed``; the claimant all the rest.
 
 What does not fit the table and is therefore checked beside it (fold.py): the attempt and cluster
 that an event names must be those of the open attempt, and ``after`` must be the aggregate's
@@ -29,6 +29,7 @@ from berthmaster.messages.workload import (
     CancelRequested,
     Claimed,
     Evicted,
+    EvictionRequested,
     Failed,
     Placed,
     Recovered,
@@ -89,18 +90,21 @@ TRANSITIONS: Final = MappingProxyType[State, dict[type[WorkloadEvent], State]](
             Running: State.RUNNING,
             Reprioritized: State.CLAIMED,
             CancelRequested: State.CLAIMED,
+            EvictionRequested: State.CLAIMED,
             **_HELD_ROW,
         },
         State.ADMITTED: {
             Running: State.RUNNING,
             Reprioritized: State.ADMITTED,
             CancelRequested: State.ADMITTED,
+            EvictionRequested: State.ADMITTED,
             **_HELD_ROW,
         },
         State.RUNNING: {
             Running: State.RUNNING,  # a pod moved: where they really are, again
             Reprioritized: State.RUNNING,
             CancelRequested: State.RUNNING,
+            EvictionRequested: State.RUNNING,
             **_HELD_ROW,
         },
         State.SUCCEEDED: {},

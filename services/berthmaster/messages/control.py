@@ -1,6 +1,6 @@
 """What operators set: queues, cordons, clusters declared lost. Last value per subject."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -63,12 +63,17 @@ class QueueSetting(
     max_job_gpu_milli: Annotated[int, Meta(ge=0)] | None = None  # of all pods of one job
     max_running_jobs: Annotated[int, Meta(ge=0)] | None = None  # placed and not ended
     max_waiting_jobs: Annotated[int, Meta(ge=0)] | None = None  # more are refused
+    max_evictions_per_hour: Annotated[int, Meta(ge=0)] | None = None  # of its jobs, to make room
     max_priority: int | None = None  # of its jobs among each other and beside those of others
     allows: QueueAllows = QueueAllows()
     profile: Annotated[str, Meta(max_length=63)] = ""  # that ranks clusters for its jobs
     weights: PartWeights = {}  # of parts of the score, in place of the profile's
     via: Via = "direct"
     places: dict[str, QueuePlace] = {}  # by cluster; "*" = every other one, "hub" = on the hub
+    preempts: Literal["never", "queue", "all"] = "queue"
+    # Whose running jobs of lower priority make room for its jobs: nobody's, its own, or those of
+    # others too, down to what those deserve. What it is guaranteed or deserves it gets in any case.
+    # Of a queue that nobody has set: nobody's.
     held: bool = False  # True: accepts requests and dispatches none
     deleted: bool = False  # True: refuses new requests; those inside go on
     set_by: str = ""

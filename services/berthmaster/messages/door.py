@@ -31,6 +31,7 @@ from berthmaster.messages.workload import (
     CancelRequested,
     Claimed,
     Evicted,
+    EvictionRequested,
     Failed,
     JobRequest,
     Placed,
@@ -51,7 +52,7 @@ LogName = Annotated[str, Meta(max_length=128)]
 Receipt = Annotated[str, Meta(max_length=256 * 1024)]
 Token = Annotated[str, Meta(max_length=512)]
 ExecutorEvent = Claimed | Admitted | Running | Evicted | Succeeded | Failed | Cancelled
-HintEvent = Placed | CancelRequested | Evicted | Failed
+HintEvent = Placed | CancelRequested | EvictionRequested | Evicted | Failed
 AgentFact = ClusterAlive | ClusterProfile | NodeReport | NodeGone | QueueReport | CopyReport
 FactKind = Literal["alive", "profile", "node", "queue", "copy", "score", "membership"]
 LeaseName = Literal["executor", "inventory", "ocm"]
@@ -161,6 +162,7 @@ class OwnWorkload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     target: Target = Target()
     executor: str = ""
     cancel_requested: bool = False
+    leaving: str = ""  # why the attempt is to make room for another; "" = it is not
 
 
 class StoryReply(

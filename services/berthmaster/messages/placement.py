@@ -76,6 +76,19 @@ class Retraction(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
     reason: str
 
 
+class EvictionOrder(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """One attempt that makes room for a workload of better right, and what that costs."""
+
+    tenant: str
+    id: str
+    attempt: int
+    cluster: str
+    lost_gpu_s: float  # work that is done again, and starting again, in GPU seconds
+    for_tenant: str  # whose room it will be: see the reservation of that workload
+    for_id: str
+    right: Literal["guarantee", "deserved", "priority"]
+
+
 class HeldPieces(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """So many of one extended resource."""
 
@@ -105,6 +118,7 @@ class Reservation(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defa
     cluster: str
     held: tuple[HeldNode, ...]
     expected_at_s: float | None = None  # None = not known when it will be free
+    owed: bool = False  # others were ended for it: nobody but that job gets the room
 
 
 class PodKind(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -197,6 +211,7 @@ class Decision(
     saw: Saw
     placements: tuple[Choice, ...] = ()
     withdrawals: tuple[Retraction, ...] = ()
+    evictions: tuple[EvictionOrder, ...] = ()  # the cheapest that make the room that is needed
     reservations: tuple[Reservation, ...] | None = None  # all in force; None = as before
     reserved: int = 0  # how many were in force when this was decided
     mix: LearnedMix | None = None  # scored with from here on; None = as before

@@ -5,7 +5,8 @@ The life of a workload (the table is lifecycle/states.py)::
     submitted ─▶ QUEUED ─placed─▶ PLACED ─claimed─▶ CLAIMED ─admitted─▶ ADMITTED ─running─▶ RUNNING
                    ▲ ▲──withdrawn───┘                 │                    │                 │
                    └────────────evicted───────────────┴────────────────────┴─────────────────┘
-    endings: succeeded, failed, cancelled. A wish to cancel and a new priority change no state.
+    endings: succeeded, failed, cancelled. A wish to cancel, an order to make room, and a new
+    priority change no state.
     recovered ─▶ CLAIMED, from any of these and from nothing: what a damaged log had lost of it.
 
 Subject of every event: ``berth.workload.<tenant>.<id>.<kind>.<cluster or ->``. ``after`` is the
@@ -158,6 +159,11 @@ class JobRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
     # deadline_s: seconds after the claim at which the job is stopped beside its pods, so that it
     # may be placed anew when its cluster stays silent for longer. None: only a person may say so.
     max_evictions: Annotated[int, Meta(ge=0, le=1000)] = 10  # one more eviction is a failure
+    preemptible: bool = True  # False: once claimed it is never ended to make room for another
+    checkpoint_every_s: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
+    # checkpoint_every_s: so much of its work is lost at most when it is ended; None: all of it.
+    grace_s: Annotated[float, Meta(ge=0, le=3600)] | None = None
+    # grace_s: from SIGTERM to SIGKILL when it is ended before it is done; None: the cluster's own.
     labels: Labels = {}  # the submitter's own; not interpreted
     profile: Annotated[str, Meta(max_length=63)] = ""  # by which clusters are ranked; "" = queue's
     weights: PartWeights = {}  # of parts of the score, in place of the profile's
@@ -212,6 +218,19 @@ class CancelRequested(
 
     cluster: str
     reason: str = ""
+
+
+class EvictionRequested(
+    Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.eviction_requested.v1"
+):
+    """A decision: the attempt makes room for a workload of better right. The claimant ends the pods
+    and then says ``evicted``; until it has, nobody is given the room."""
+
+    cluster: str
+    attempt: int
+    reason: str  # whose right it is, without naming other tenants' workloads
+    decision: int
+    cell: str = MAIN_CELL
 
 
 class Placed(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.placed.v1"):
@@ -317,6 +336,7 @@ WorkloadEvent = (
     Submitted
     | Reprioritized
     | CancelRequested
+    | EvictionRequested
     | Placed
     | Withdrawn
     | Claimed

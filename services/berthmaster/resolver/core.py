@@ -98,7 +98,8 @@ class Resolver:
         """A decision of the log, ours or another's."""
         self.know.take_decision(decision, sequence)
         if decision.cell == self.cell:
-            events = len(decision.placements) + len(decision.withdrawals)
+            told = decision.placements, decision.withdrawals, decision.evictions
+            events = sum(map(len, told))
             self._batch_end = max(self._batch_end, sequence + events)  # stored without gaps
         self.remember(decision)
 

@@ -8,7 +8,7 @@ from berthmaster.engine.queueing.order import OrderBy
 from berthmaster.engine.queueing.queues import CPU, MEMORY
 from berthmaster.engine.scoring.profiles import BALANCED, PROFILES, Weights
 
-ENGINE_VERSION = "12"
+ENGINE_VERSION = "13"
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +26,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     order: OrderBy = "arrival"  # among jobs of one queue and priority
     reservations: int = 4  # waiting jobs that room is kept for at the same time; 0 = for none
     reserve_wait_s: float = 300.0  # after which room is kept although its time is not known
+    evictions_per_hour: int = 120  # attempts of all queues that are ended to make room; 0 = none
+    restart_s: float = 60.0  # that a job needs to be at work again, when it is ended and begun anew
     backfill: float = 1.0  # share of its duration that a job may still run before room is needed
     profile: str = BALANCED  # ranks clusters where neither request nor queue names another
     fit: float = 4.0  # these are what the profile "balanced" counts of the parts of the score

@@ -13,6 +13,7 @@ from berthmaster.messages.workload import (
     CancelRequested,
     Claimed,
     Evicted,
+    EvictionRequested,
     Failed,
     Placed,
     Recovered,
@@ -43,6 +44,7 @@ COLUMNS: tuple[type[WorkloadEvent], ...] = (
     Submitted,
     Reprioritized,
     CancelRequested,
+    EvictionRequested,
     Placed,
     Withdrawn,
     Claimed,
@@ -55,15 +57,15 @@ COLUMNS: tuple[type[WorkloadEvent], ...] = (
     Cancelled,
 )
 GRID = """
-    new        queued .        .       .      .      .       .        .       claimed .      .         .      .
-    queued     .      queued   .       placed .      .       .        .       claimed .      .         failed cancelled
-    placed     .      placed   .       .      queued claimed .        .       claimed .      .         .      cancelled
-    claimed    .      claimed  claimed .      .      .       admitted running claimed queued succeeded failed cancelled
-    admitted   .      admitted admitted .      .      .       .        running claimed queued succeeded failed cancelled
-    running    .      running  running .      .      .       .        running claimed queued succeeded failed cancelled
-    succeeded  .      .        .       .      .      .       .        .       .       .      .         .      .
-    failed     .      .        .       .      .      .       .        .       .       .      .         .      .
-    cancelled  .      .        .       .      .      .       .        .       .       .      .         .      .
+    new       queued .        .        .        .      .      .       .        .       claimed .      .         .      .
+    queued    .      queued   .        .        placed .      .       .        .       claimed .      .         failed cancelled
+    placed    .      placed   .        .        .      queued claimed .        .       claimed .      .         .      cancelled
+    claimed   .      claimed  claimed  claimed  .      .      .       admitted running claimed queued succeeded failed cancelled
+    admitted  .      admitted admitted admitted .      .      .       .        running claimed queued succeeded failed cancelled
+    running   .      running  running  running  .      .      .       .        running claimed queued succeeded failed cancelled
+    succeeded .      .        .        .        .      .      .       .        .       .       .      .         .      .
+    failed    .      .        .        .        .      .      .       .        .       .       .      .         .      .
+    cancelled .      .        .        .        .      .      .       .        .       .       .      .         .      .
 """  # noqa: E501 (a table is read across)
 CELLS = {
     (State(line.split()[0]), event): None if cell == "." else State(cell)

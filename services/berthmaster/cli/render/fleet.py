@@ -148,6 +148,9 @@ def levels(milli: Sequence[int], *, ascii_only: bool = False) -> str:
     return f"|{body}|" if body else "-"
 
 
+_PREEMPTS = {"never": "nobody", "all": "in all queues"}
+
+
 def queues(settings: Sequence[QueueSetting]) -> RenderableType:
     """The queues that operators have set."""
     if not settings:
@@ -160,6 +163,10 @@ def queues(settings: Sequence[QueueSetting]) -> RenderableType:
             state += f", by Kueue ({setting.via})"  # whose amounts are the ones that count
         if setting.profile or setting.weights:
             state += f", ranks by {ranks_by(setting.profile, setting.weights)}"
+        if setting.preempts != "queue":
+            state += f", preempts {_PREEMPTS[setting.preempts]}"
+        if setting.max_evictions_per_hour is not None:
+            state += f", gives way at most {setting.max_evictions_per_hour} times an hour"
         if setting.max_priority is not None:
             state += f", priority to {setting.max_priority}"
         allowed = [

@@ -18,6 +18,7 @@ from berthmaster.messages.workload import (
     CancelRequested,
     Claimed,
     Evicted,
+    EvictionRequested,
     Failed,
     JobRequest,
     Placed,
@@ -50,6 +51,7 @@ KIND_STYLES = {
     "recovered": "yellow",
     "withdrawn": "yellow",
     "cancel_requested": "yellow",
+    "eviction_requested": "yellow",
 }
 SHOWN_PODS = 4
 NAME_COLUMNS = 24  # of a line of events; longer names push the rest to the right
@@ -241,6 +243,8 @@ def describe(event: WorkloadEvent) -> str:
             return f"priority {event.priority}"
         case CancelRequested():
             return f"{event.cluster} is asked to stop it{_because(event.reason)}"
+        case EvictionRequested():
+            return f"{event.cluster} is to end it: {event.reason} (decision {event.decision})"
         case Placed():
             return f"{event.cluster}: {places(event.pods)} (decision {event.decision})"
         case Withdrawn():

@@ -15,7 +15,7 @@ from berthmaster.fleetview.shortlist import Shortlist
 from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import DryRunReply, QueueAccount, Refusal, WhyReply
-from berthmaster.messages.placement import Choice, Decision
+from berthmaster.messages.placement import Choice, Decision, Reservation
 from berthmaster.messages.workload import JobRequest
 from berthmaster.resolver.answers.first_free import first_free_s
 from berthmaster.resolver.answers.held_back import left_alone_by, shorter, without_room
@@ -80,6 +80,8 @@ def _why_there(know: Knowledge, workload: Workload, decisions: Mapping[int, Deci
         where += f": best of {len(choice.ranking)} that could take it, score {best.score:.1f}"
     if workload.cancel_requested:
         where += "; its executor was asked to stop it"
+    elif workload.leaving:
+        where += f"; it makes room: {workload.leaving}"
     return WhyReply(
         tenant=workload.tenant,
         id=workload.id,
@@ -125,7 +127,7 @@ def _why_not_yet(know: Knowledge, policy: Policy, now_s: float, workload: Worklo
         told = _hints(cycle, workload.tenant, request, shortlist, refusal)
     if not refusal and not shortlist.candidates:
         if own is not None:
-            summary += f"; room is kept for it on {own.cluster}"
+            summary += f"; {_kept(know, own)}"
         elif fits_beside_nobody:
             held_back = len(left_alone)
             who = "a job" if held_back == 1 else f"{held_back} jobs"
@@ -149,6 +151,20 @@ def _why_not_yet(know: Knowledge, policy: Policy, now_s: float, workload: Worklo
         reasons=dict(reasons.most_common()),
         hints=told,
     )
+
+
+def _kept(know: Knowledge, own: Reservation) -> str:
+    """What is done for a job that waits for its room."""
+    if not own.owed:
+        return f"room is kept for it on {own.cluster}"
+    nodes = {held.node for held in own.held}
+    ending = sum(
+        know.open[name].cluster == own.cluster
+        and any(binding.node in nodes for binding in know.open[name].pods)
+        for name in know.derived.leaving
+    )
+    who = "1 job is" if ending == 1 else f"{ending} jobs are"
+    return f"room is being made for it on {own.cluster}: {who} ending"
 
 
 def account(know: Knowledge, queue: str, waiting: int) -> QueueAccount:

@@ -4,7 +4,8 @@ Phases, over one snapshot of the clusters (cycle.py):
 
 1. Retract placements that nobody claimed in time, or whose cluster was declared lost.
 2. Take the jobs whose turn it is, one by one; place each that fits and delays nobody for whom room
-   is kept, pass over the line of each that does not, and keep room for the first of those.
+   is kept, pass over the line of each that does not, and keep room for the first of those, or make
+   it: those are ended who have less right to theirs.
 3. Record: ranking, what was filtered out, sequences and time, so that it can be repeated.
 
 Room that a placement takes is charged to the draft while the rest is decided and given back when it
@@ -22,11 +23,12 @@ from berthmaster.engine.queueing.ledger import amounts_of
 from berthmaster.engine.queueing.queues import Amounts, models_left
 from berthmaster.fleetview.ranking import Candidate
 from berthmaster.fleetview.shortlist import Shortlist
-from berthmaster.lifecycle.fold import Key, Workload
+from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.messages.placement import Choice, Reservation, Retraction
-from berthmaster.messages.workload import JobRequest, Placed, Withdrawn
+from berthmaster.messages.workload import EvictionRequested, JobRequest, Placed, Withdrawn
 from berthmaster.resolver.deciding.cycle import Cycle
 from berthmaster.resolver.deciding.draft import Draft, Plan, block
+from berthmaster.resolver.deciding.make_room import WORDS
 from berthmaster.resolver.deciding.reserves import Kept
 from berthmaster.resolver.deciding.turns import Turn
 from berthmaster.resolver.deciding.worker_queue import target_in
@@ -139,12 +141,14 @@ def _place_one(draft: Draft, turn: Turn) -> Amounts | None:
             return None
         asked, shape = narrowed, shape_of(narrowed)
     found = None
+    owed = reserves.owed(turn.key)
     blocked = turn.blocked and line.left_alone <= reserves.tokens
     if draft.anew or not blocked:
         draft.passed_over.append((line, reserves.tokens))  # unless there is room
         found = _find_room(draft, turn, asked, shape)
     if found is None:
-        reserves.look(line, turn.key, turn.rank, asked, shape, untouched=not draft.events)
+        if not owed and not _make_room(draft, turn, asked, shape):
+            reserves.look(line, turn.key, turn.rank, asked, shape, untouched=not draft.events)
         return None
     draft.passed_over.pop()
     shortlist, chosen, bound = found
@@ -154,6 +158,39 @@ def _place_one(draft: Draft, turn: Turn) -> Amounts | None:
         reserves.give_way(turn.rank, bound.holdings)
     _record(draft, workload, request, shortlist, chosen, bound)
     return amounts_of(know.fleet.node, request, chosen.cluster, bound.bindings)
+
+
+def _make_room(draft: Draft, turn: Turn, asked: JobRequest, shape: bytes) -> bool:
+    """Have others ended for a job of better right; whether any are."""
+    if draft.events or not draft.reserves.may_owe:
+        return False  # first in a commit, for one job: whoever is next sees what that one leaves
+    reserves = draft.reserves
+    with reserves.aside(reserves.others(turn.key)):
+        found = draft.room_maker.look(turn, asked, shape)
+    if found is None:
+        return False
+    for order in found.orders:
+        ended = draft.know.open[key(order.tenant, order.id)]
+        draft.events.append(
+            EvictionRequested(
+                tenant=order.tenant,
+                id=order.id,
+                after=ended.sequence,
+                at_s=draft.now_s,
+                by=draft.decider,
+                cause=draft.cause,
+                cluster=order.cluster,
+                attempt=order.attempt,
+                reason=WORDS[order.right],
+                decision=draft.number,
+                cell=draft.know.cell,
+            )
+        )
+    draft.evictions += found.orders
+    reserves.owe(turn.key, found.reservation)
+    draft.bytes += _CHOICE_BYTES * (len(found.orders) + 1)
+    draft.bytes += _POD_BYTES * len(found.reservation.held)
+    return True
 
 
 def _find_room(draft: Draft, turn: Turn, asked: JobRequest, shape: bytes) -> _Room | None:

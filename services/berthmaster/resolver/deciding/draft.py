@@ -14,9 +14,17 @@ from berthmaster.engine.fleet.overlay import Overlay
 from berthmaster.engine.queueing.lines import Line
 from berthmaster.engine.scoring.mix import told_as
 from berthmaster.lifecycle.fold import Key
-from berthmaster.messages.placement import Choice, Decision, Reservation, Retraction, Saw
+from berthmaster.messages.placement import (
+    Choice,
+    Decision,
+    EvictionOrder,
+    Reservation,
+    Retraction,
+    Saw,
+)
 from berthmaster.messages.workload import WorkloadEvent
 from berthmaster.resolver.deciding.cycle import Cycle
+from berthmaster.resolver.deciding.make_room import RoomMaker
 from berthmaster.resolver.deciding.reserves import Reserves, Token
 from berthmaster.resolver.deciding.turns import Turns
 from berthmaster.resolver.settings import ENGINE_VERSION
@@ -61,6 +69,7 @@ class Draft:
         self.cause = f"decision/{know.cell}/{self.number}"
         self.choices: list[Choice] = []
         self.retractions: list[Retraction] = []
+        self.evictions: list[EvictionOrder] = []
         self.events: list[WorkloadEvent] = []
         self.no_room: set[tuple[bytes, frozenset[Key]]] = set()  # shape, beside these reservations
         self.passed_over: list[Passed] = []
@@ -68,6 +77,7 @@ class Draft:
         self.steadiness: dict[str, float] = {}  # of clusters, if a choice counts it
         self._overlay = Overlay(know.fleet)
         self.reserves = Reserves(cycle, self._overlay, anew=anew)
+        self.room_maker = RoomMaker(cycle)
         self._turns: Turns | None = None
 
     def __enter__(self) -> "Draft":
@@ -134,6 +144,7 @@ class Draft:
             ),
             placements=tuple(self.choices),
             withdrawals=tuple(self.retractions),
+            evictions=tuple(self.evictions),
             reservations=self._reservations(),
             reserved=len(self.reserves.kept),
             mix=told_as(sampled) if sampled != know.told_mix else None,

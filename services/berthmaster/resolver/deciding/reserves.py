@@ -17,6 +17,8 @@ ended.
   as nothing that would stay longer is let in. One that holds none although it could waits for one
   of the ``reservations`` of its rank or above to start, or for ``reserve_wait_s``.
 - Who is of a better rank, by guarantee, queue priority or priority, is not held up.
+- Room is owed where others were ended for it (make_room.py): that is for its job alone, whoever
+  else waits, until it begins anywhere, may not run, or the nodes cannot be had.
 - Where a cluster's Kueue decides what starts, nothing is kept.
 """
 
@@ -68,7 +70,11 @@ class Kept(NamedTuple):
         self, key: Key | None, rank: Rank, lasts_s: float | None, now_s: float, share: float
     ) -> bool:
         """Whether a job must leave the room alone."""
-        if key == self.key or rank < self.rank:
+        if key == self.key:
+            return False
+        if self.reservation.owed:
+            return True
+        if rank < self.rank:
             return False
         return not ends_in_time(self.reservation, now_s, lasts_s, share)
 
@@ -137,6 +143,27 @@ class Reserves:
         self._tokens |= {kept.token}
         self._overlay.take(("kept", key), kept.holdings)
 
+    def owe(self, key: Key, reservation: Reservation) -> None:
+        """Others are ended for it: the room is kept in place of any that it had, and if there are
+        as many as may be, in place of the last that nobody is owed."""
+        self.drop(key)
+        if len(self.kept) >= self._policy.reservations:
+            loose = [k for k in self.kept.values() if not k.reservation.owed]
+            if loose:
+                self.drop(max(loose, key=lambda k: (k.rank, k.key)).key)
+        self._keep(key, reservation)
+
+    def owed(self, key: Key) -> bool:
+        """Whether others were ended for it."""
+        kept = self.kept.get(key)
+        return kept is not None and kept.reservation.owed
+
+    @property
+    def may_owe(self) -> bool:
+        """Whether there is place for one more."""
+        owed = sum(kept.reservation.owed for kept in self.kept.values())
+        return owed < self._policy.reservations
+
     # While a job is being placed
 
     def others(self, key: Key) -> tuple[Kept, ...]:
@@ -169,6 +196,8 @@ class Reserves:
         """A job of a better rank is placed: what is kept on its nodes is looked for anew."""
         nodes = {(held.cluster, held.node) for held in taken}
         for kept in list(self.kept.values()):
+            if kept.reservation.owed:
+                continue
             if rank < kept.rank and nodes & {(h.cluster, h.node) for h in kept.holdings}:
                 self.drop(kept.key)
 
@@ -208,8 +237,9 @@ class Reserves:
         if reservation is None:
             return
         if len(self.kept) >= most:
-            last = max(self.kept.values(), key=lambda k: (k.rank, k.key))
-            if not rank < last.rank:
+            loose = [k for k in self.kept.values() if not k.reservation.owed]
+            last = max(loose, key=lambda k: (k.rank, k.key), default=None)
+            if last is None or not rank < last.rank:
                 return
             self.drop(last.key)
         nodes = sum(len(kept.holdings) for kept in self.kept.values())
@@ -331,7 +361,8 @@ def in_force(cycle: Cycle) -> dict[Key, Reservation]:
     know, policy, now_s, snapshot = cycle.know, cycle.policy, cycle.now_s, cycle.snapshot
     closed = {snapshot.clusters[number] for number in snapshot.closed}
     valid: dict[Key, Reservation] = {}
-    for key, reservation in know.reservations.items():
+    told = sorted(know.reservations.items(), key=lambda each: not each[1].owed)  # stable
+    for key, reservation in told:
         line = know.derived.lines.line_of(key)
         if line is None or len(valid) >= policy.reservations:
             continue
@@ -345,7 +376,7 @@ def in_force(cycle: Cycle) -> dict[Key, Reservation]:
         at_s = reservation.expected_at_s
         passed = at_s is not None and now_s > at_s
         plan = passed or policy.order == "due"  # made anew, until it is firm
-        if plan and now_s < firm_at_s(know, policy, line, key):
+        if plan and not reservation.owed and now_s < firm_at_s(know, policy, line, key):
             continue
         if passed:
             reservation = Reservation(

@@ -41,6 +41,7 @@ class Turn(NamedTuple):
     order: Order
     share: QueueShare
     right: Right
+    tier: Tier
     rank: Rank
     blocked: bool  # known not to fit
 
@@ -115,6 +116,7 @@ class Turns:
             order,
             queue.share,
             right(queue.share, queue.used, queue.running, line.ask, self._models),
+            Tier(place[2]),
             (place[0], place[1], order[1]),
             line.blocked_at == self._growth and line.is_first(key),
         )

@@ -19,6 +19,7 @@ from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.placement import ToldOutlook
+from berthmaster.resolver.known.movable import Movable
 
 
 class Derived(FleetDerived):
@@ -41,6 +42,8 @@ class Derived(FleetDerived):
         self.unclaimed: dict[Key, float] = {}  # placed -> when, oldest first
         self.held: dict[str, set[Key]] = {}  # cluster -> claimed and not ended
         self.unadmitted: dict[str, dict[Key, None]] = {}  # cluster -> not let in by its own queue
+        self.movable = Movable()
+        self.leaving: dict[Key, None] = {}  # told to make room, and not ended
         self.to_cancel: set[Key] = set()  # waits again, and a person had wished it cancelled
         self.deadlines: dict[Key, float] = {}  # claimed, with one of its own -> when it is over
         self.open_clusters: frozenset[str] = frozenset()  # that took placements at the last look
@@ -63,6 +66,7 @@ class Derived(FleetDerived):
     def frozen(self, name: Key, cluster: str | None) -> None:
         """Nothing more is decided about it."""
         self.lines.remove(name)
+        self.movable.drop(name)
         self.to_cancel.discard(name)
         self._attempt_left(name, cluster)
 
@@ -94,6 +98,11 @@ class Derived(FleetDerived):
         """A workload changed. ``attempt_cluster``: where it stood before."""
         name, state, request = workload.key, workload.state, workload.request
         self._follow_admission(workload, attempt_cluster)
+        self.movable.follow(workload, frozen=frozen)
+        if workload.live and workload.leaving:
+            self.leaving[name] = None
+        else:
+            self.leaving.pop(name, None)
         self.to_cancel.discard(name)
         if state is State.QUEUED and workload.cancel_requested:
             self.to_cancel.add(name)

@@ -43,6 +43,7 @@ from berthmaster.messages.workload import (
     WorkloadEvent,
 )
 from berthmaster.resolver.known.derived import Derived
+from berthmaster.resolver.known.moved import Moved
 from berthmaster.resolver.settings import Policy
 
 UNCLAIMED = "not claimed in time"
@@ -80,6 +81,7 @@ class Knowledge:
         self.frozen: dict[Key, str] = {}
         self.suspended: frozenset[Key] = frozenset()  # see lifecycle.refusals
         self.reservations: dict[Key, Reservation] = {}  # told by the newest decision that told any
+        self.moved = Moved()
         self.told_mix = Sampled()  # by the newest decision that told any
         self.told_pressure = Told()
         self.expectations = Expectations()
@@ -268,6 +270,10 @@ class Knowledge:
                     told.get(name) != r for name, r in self.reservations.items()
                 )
                 self.reservations = told
+            for order in decision.evictions:
+                ended = self.open.get(key(order.tenant, order.id))
+                request = ended.request if ended is not None else None
+                self.moved.take(decision.now_s, request.queue if request is not None else "")
             if decision.mix is not None:
                 self.told_mix = sampled_from(decision.mix)
             self._press(decision)

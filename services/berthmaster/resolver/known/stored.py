@@ -9,9 +9,10 @@ from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.placement import Reservation
 from berthmaster.resolver.known.knowledge import Knowledge, Told
+from berthmaster.resolver.known.moved import Moved
 
 
-class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v7"):
+class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v8"):
     """The fold of the log up to one sequence."""
 
     cell: str
@@ -28,6 +29,7 @@ class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v7"):
     elsewhere: list[Key]
     unclaimed: dict[str, float]
     reservations: list[Reservation] = []
+    moved: list[tuple[float, str]] = []
 
 
 def snapshot_of(know: Knowledge) -> Snapshot:
@@ -49,6 +51,7 @@ def snapshot_of(know: Knowledge) -> Snapshot:
         frozen=dict(know.frozen),
         elsewhere=sorted(know.elsewhere),
         reservations=list(know.reservations.values()),
+        moved=know.moved.state(),
         unclaimed={
             c.name: c.unclaimed_at_s for c in know.clusters.known() if c.unclaimed_at_s is not None
         },
@@ -71,5 +74,6 @@ def restore(know: Knowledge, snapshot: Snapshot) -> None:
         know.open[workload.key] = workload
         know.follow(workload, State.NEW, "", was_live=False)
     know.reservations = {key(r.tenant, r.id): r for r in snapshot.reservations}
+    know.moved = Moved(snapshot.moved)
     for name, at_s in snapshot.unclaimed.items():
         know.clusters.get(name).unclaimed_at_s = at_s

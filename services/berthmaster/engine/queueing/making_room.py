@@ -1,0 +1,196 @@
+"""Who makes room for whom, and what that costs: the rules, without a look at nodes. Pure.
+
+Rules of this file, the first that gives room counts:
+
+- What its queue is guaranteed a job gets back from queues above their own guarantee, whatever their
+  priority; what its queue deserves, from queues of no higher priority above what they deserve.
+  Nobody is taken below that.
+- A job of higher priority gets room from those of lower priority in its own queue and, where its
+  queue says so, from queues of no higher priority, down to what those deserve.
+- So nobody is moved for one whom it would move back: whoever began by a guarantee or a deserved
+  share is above no floor by that, and among priorities less never moves more. Where several queues
+  share what is lent, the room is owed to whom it was made for (deciding/reserves.py).
+- A victim costs the work that is lost with it, in GPU seconds: what it has done since its last
+  checkpoint, and starting again; each earlier move counts it once more.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal, NamedTuple
+
+from berthmaster.engine.fleet.needs import gpu_milli
+from berthmaster.engine.queueing.queues import Amounts, QueueShare, Tier, used_of
+from berthmaster.lifecycle.fold import Key, Workload
+
+CPU_MILLI_OF_A_GPU: Final = 16_000  # what work on CPUs alone is worth beside GPUs
+RightName = Literal["guarantee", "deserved", "priority"]
+
+
+class Mover(NamedTuple):
+    """A waiting job that does not fit, and what its queue may do for it."""
+
+    queue: str
+    tier: Tier
+    queue_priority: int
+    priority: int
+    preempts: str  # never, queue, all
+
+
+class Victim(NamedTuple):
+    """One attempt that may be ended. The least goes first: it loses least or, if that is the same,
+    was submitted last."""
+
+    lost_gpu_s: float
+    before: int  # its submission's sequence, negated
+    key: Key
+    queue: str
+    amounts: Mapping[str, int]
+
+
+def lost_gpu_s(workload: Workload, now_s: float, restart_s: float) -> float:
+    """What is done again if its attempt ends now, in GPU seconds.
+
+    For example, 8 GPUs that have run for 1,000 s with a checkpoint every 600 s and take 30 s to
+    start lose 8 * (400 + 30) = 3,440; after one earlier move 6,880.
+    """
+    request = workload.request
+    if request is None:
+        return 0.0
+    ran_s = max(0.0, now_s - workload.running_at_s) if workload.running_at_s else 0.0
+    if request.checkpoint_every_s is not None:
+        ran_s %= request.checkpoint_every_s
+    gpus = gpu_milli(request) / 1000
+    if not gpus:
+        cpu_milli = sum(pods.count * pods.cpu_milli for pods in request.pod_sets)
+        gpus = cpu_milli / CPU_MILLI_OF_A_GPU
+    return gpus * (ran_s + restart_s) * (1 + workload.moves)
+
+
+def right_over(
+    mover: Mover, victim: QueueShare, victim_priority: int
+) -> tuple[RightName, Mapping[str, int]] | None:
+    """By what right a job of this queue may be ended for the mover, and what its queue must keep
+    of each resource; None if by none."""
+    if victim.queue == mover.queue:
+        if mover.preempts == "never" or victim_priority >= mover.priority:
+            return None
+        return "priority", {}
+    if mover.tier is Tier.GUARANTEED:
+        return "guarantee", victim.guarantee
+    if victim.priority > mover.queue_priority:
+        return None
+    if mover.tier is Tier.DESERVED:
+        return "deserved", floor_of(victim)
+    below = (victim.priority, victim_priority) < (mover.queue_priority, mover.priority)
+    if mover.preempts == "all" and below and victim_priority < mover.priority:
+        return "priority", floor_of(victim)
+    return None
+
+
+def floor_of(share: QueueShare) -> Amounts:
+    """What a queue keeps in any case: the more of its guarantee and what it deserves."""
+    floor = dict(share.guarantee)
+    for resource, amount in share.deserved.items():
+        floor[resource] = max(floor.get(resource, 0), amount)
+    return floor
+
+
+class Accounts:
+    """What queues have, less what is on its way out: who else may go without taking one below its
+    floor."""
+
+    def __init__(self, used: Mapping[str, Mapping[str, int]]) -> None:
+        self._used = {queue: dict(amounts) for queue, amounts in used.items()}
+
+    def leaves(self, queue: str, amounts: Mapping[str, int]) -> None:
+        """So much of it is on its way out."""
+        used = self._used.setdefault(queue, {})
+        for resource, amount in amounts.items():
+            used[resource] = used.get(resource, 0) - amount
+
+    def may_lose(self, queue: str, amounts: Mapping[str, int], floor: Mapping[str, int]) -> bool:
+        """Whether the queue keeps its floor without these."""
+        used = self._used.get(queue, {})
+        rest = {name: amount - amounts.get(name, 0) for name, amount in used.items()}
+        return all(
+            used_of(rest, resource) >= keeps
+            for resource, keeps in floor.items()
+            if used_of(amounts, resource) > 0
+        )
+
+
+class NodeRoom(NamedTuple):
+    """What is free on a node; GPUs by their index, in milli."""
+
+    cpu_milli: int
+    memory_mib: int
+    gpus: Mapping[int, int]
+
+
+class Part(NamedTuple):
+    """What one victim has on a node."""
+
+    victim: Victim
+    cpu_milli: int
+    memory_mib: int
+    gpus: tuple[tuple[int, int], ...]  # index, milli
+
+
+class PodNeed(NamedTuple):
+    """What one pod needs of a node."""
+
+    cpu_milli: int
+    memory_mib: int
+    gpus: int
+    gpu_milli: int
+
+    def fits(self, room: NodeRoom) -> bool:
+        """Whether there is room for it."""
+        enough = sum(free >= self.gpu_milli for free in room.gpus.values()) if self.gpus else 0
+        return (
+            room.cpu_milli >= self.cpu_milli
+            and room.memory_mib >= self.memory_mib
+            and enough >= self.gpus
+        )
+
+
+def cheapest_on(room: NodeRoom, need: PodNeed, parts: Iterable[Part]) -> list[Victim] | None:
+    """Whom a pod of this need costs on a node: the cheapest are taken until it fits, then whoever
+    is not needed goes back, the dearest first. None: it does not fit whoever goes.
+
+    For example, a pod of 2 GPUs on a node full of jobs with 1, 1 and 4 GPUs that cost 10, 30 and
+    25: 10 and 25 are taken, which frees 5; 25 is needed, 10 is not: so the one of 25.
+    """
+    taken: list[Part] = []
+    free = room
+    for part in sorted(parts, key=_by_cost):
+        if need.fits(free):
+            break
+        taken.append(part)
+        free = _with(free, part, +1)
+    if not need.fits(free):
+        return None
+    for part in sorted(taken, key=_by_cost, reverse=True):
+        without = _with(free, part, -1)
+        if need.fits(without):
+            free = without
+            taken.remove(part)
+    return [part.victim for part in taken]
+
+
+def _by_cost(part: Part) -> tuple[float, int, Key]:
+    return part.victim[:3]
+
+
+def _with(room: NodeRoom, part: Part, sign: int) -> NodeRoom:
+    gpus = dict(room.gpus)
+    for index, milli in part.gpus:
+        if index in gpus:
+            gpus[index] += sign * milli
+    return NodeRoom(
+        room.cpu_milli + sign * part.cpu_milli, room.memory_mib + sign * part.memory_mib, gpus
+    )
+
+
+def cost_of(victims: Sequence[Victim]) -> float:
+    """What they lose together, in GPU seconds."""
+    return sum(victim.lost_gpu_s for victim in victims)

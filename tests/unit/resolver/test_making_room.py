@@ -1,0 +1,339 @@
+"""Stories of room that is made: who is ended for whom, at what cost, and what never is."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from berthmaster.lifecycle.fold import Key
+from berthmaster.messages.control import QueueSetting
+from berthmaster.messages.placement import EvictionOrder
+from berthmaster.messages.workload import CancelRequested, Evicted
+from berthmaster.resolver.core import Resolver
+from berthmaster.resolver.known.stored import Snapshot, restore, snapshot_of
+from berthmaster.resolver.replay import replay
+from berthmaster.resolver.settings import Policy
+from tests.support.builders import alive, job, node, profile
+from tests.support.deciding import TENANT, World
+
+OF_REQUEST = ("preemptible", "checkpoint_every_s")
+
+
+def fleet(*sizes: int, policy: Policy | None = None) -> World:
+    """One cluster with nodes of so many GPUs."""
+    world = World(policy)
+    world.fact(profile(), alive(), *(node(name=f"n{at}", gpus=n) for at, n in enumerate(sizes)))
+    queue(world, "default")
+    return world
+
+
+def queue(world: World, name: str, **fields: Any) -> None:
+    world.control(QueueSetting(queue=name, **fields))
+
+
+def wait(world: World, name: str, queue: str = "default", **fields: Any) -> Key:
+    """Submitted; ``fields``: of the request or of its pods."""
+    own = {each: fields.pop(each) for each in list(fields) if each in OF_REQUEST}
+    return world.submit(msgspec.structs.replace(job(name, queue=queue, **fields), **own))
+
+
+def start(world: World, name: str, queue: str = "default", **fields: Any) -> Key:
+    """Submitted, placed, claimed and running."""
+    found = wait(world, name, queue, **fields)
+    world.settle()
+    assert world.placed_on(found), name
+    world.claim(found)
+    world.run(found)
+    return found
+
+
+def ended(world: World) -> list[tuple[str, str, str]]:
+    """Who is told to make room, for whom and by what right, of all that is decided now."""
+    orders = [order for plan in world.settle() for order in plan.decision.evictions]
+    return [(order.id, order.for_id, order.right) for order in orders]
+
+
+def make_room(world: World, name: Key) -> None:
+    """Its executor has ended it."""
+    world.now_s += 3.0
+    world.fact(alive(counter=int(world.now_s)))
+    head = world._attempt(name)
+    reason = world.workloads[name].leaving
+    world.append(Evicted(**head, reason=reason, blameless=True))  # type: ignore[arg-type]
+
+
+def test_what_is_guaranteed_comes_back_from_those_who_borrowed_it() -> None:
+    world = fleet(4)
+    queue(world, "a", guarantee_gpu_milli=2000)
+    queue(world, "b")
+    lent = [start(world, f"b{n}", "b", gpus=1) for n in range(4)]
+    world.now_s += 10.0
+    world.fact(alive(counter=2))
+    mine = wait(world, "a0", "a", gpus=1)
+    # All cost the same but for when they began: the youngest has done least.
+    assert ended(world) == [("b3", "a0", "guarantee")]
+    assert (
+        world.workloads[lent[3]].leaving == "what its queue borrowed is another queue's guarantee"
+    )
+    # Nothing more happens until that one has ended: the room is not free yet, and is owed.
+    other = wait(world, "c0", "c", gpus=1, priority=100)
+    assert ended(world) == []
+    assert not world.placed_on(mine)
+    make_room(world, lent[3])
+    world.settle()
+    assert (world.placed_on(mine), world.placed_on(lent[3]), world.placed_on(other)) == (
+        "c1",
+        "",
+        "",
+    )
+    assert (world.workloads[lent[3]].moves, world.workloads[lent[3]].evictions) == (1, 0)
+
+
+def test_nobody_is_taken_below_a_guarantee_of_its_own() -> None:
+    world = fleet(4)
+    queue(world, "a", guarantee_gpu_milli=4000)  # more is promised than there is
+    queue(world, "b", guarantee_gpu_milli=3000)
+    for n in range(4):
+        start(world, f"b{n}", "b", gpus=1)
+    first, second = wait(world, "a0", "a", gpus=1), wait(world, "a1", "a", gpus=1)
+    assert len(ended(world)) == 1
+    gone = next(name for name, each in world.workloads.items() if each.leaving)
+    make_room(world, gone)
+    assert ended(world) == []
+    assert (world.placed_on(first), world.placed_on(second)) == ("c1", "")
+
+
+def test_a_deserved_share_comes_back_from_queues_above_theirs_and_of_no_higher_priority() -> None:
+    world = fleet(4)
+    queue(world, "a", deserved_gpu_milli=2000)
+    queue(world, "b", deserved_gpu_milli=1000)
+    queue(world, "vip", priority=5)
+    start(world, "v0", "vip", gpus=2)
+    start(world, "b0", "b", gpus=1)
+    start(world, "b1", "b", gpus=1)
+    wait(world, "a0", "a", gpus=1)
+    wait(world, "a1", "a", gpus=1)
+    assert [right for _, _, right in ended(world)] == ["deserved"]  # b keeps one, vip keeps all
+    assert not world.workloads[Key(f"{TENANT}/v0")].leaving
+
+
+@pytest.mark.parametrize(
+    ("preempts", "said"),
+    [
+        ("never", []),
+        ("queue", [("low", "high", "priority")]),
+        ("all", [("other", "high", "priority")]),  # cheaper, as it has just begun
+    ],
+)
+def test_priority_moves_whom_the_queue_says(preempts: str, said: list[Any]) -> None:
+    world = fleet(2)
+    queue(world, "q", preempts=preempts)
+    start(world, "low", "q", gpus=1)
+    world.now_s += 5.0
+    world.fact(alive(counter=2))
+    start(world, "other", "p", gpus=1)
+    world.now_s += 1.0
+    wait(world, "high", "q", gpus=1, priority=10)
+    assert ended(world) == said
+
+
+def test_where_nobody_has_set_a_queue_priorities_move_nobody() -> None:
+    world = fleet(1)
+    start(world, "low", "unset", gpus=1)
+    wait(world, "high", "unset", gpus=1, priority=10)
+    assert ended(world) == []
+
+
+def test_equal_priorities_move_nobody() -> None:
+    world = fleet(1)
+    start(world, "first", gpus=1, priority=10)
+    wait(world, "second", gpus=1, priority=10)
+    assert ended(world) == []
+
+
+def test_who_may_not_be_ended_is_not() -> None:
+    world = fleet(1, 1, 1)
+    start(world, "never", gpus=1, preemptible=False)
+    cancelled = start(world, "going", gpus=1)
+    unclaimed = wait(world, "unclaimed", gpus=1)
+    world.settle()
+    assert world.placed_on(unclaimed)
+    world.append(CancelRequested(**world._head(cancelled), cluster="c1"))  # type: ignore[arg-type]
+    wait(world, "high", gpus=1, priority=10)
+    assert ended(world) == []
+
+
+def test_the_cheapest_set_on_one_node_is_ended_and_nobody_else() -> None:
+    """Two nodes of four: on one many that began lately, on the other one that has run for long."""
+    world = fleet(4, 4)
+    start(world, "long", gpus=4)
+    world.now_s += 3600.0
+    world.fact(alive(counter=2))
+    for n in range(4):
+        start(world, f"short{n}", gpus=1)
+    world.now_s += 60.0
+    world.fact(alive(counter=3))
+    wait(world, "pair", gpus=2, priority=1)
+    assert sorted(name for name, _, _ in ended(world)) == ["short2", "short3"]
+
+
+def test_a_checkpoint_makes_a_long_run_cheap_and_each_move_makes_it_dearer() -> None:
+    world = fleet(1, 1)
+    kept = start(world, "kept", gpus=1, checkpoint_every_s=600.0)
+    world.now_s += 6010.0
+    world.fact(alive(counter=2))
+    start(world, "new", gpus=1)
+    world.now_s += 90.0
+    world.fact(alive(counter=3))
+    wait(world, "high", gpus=1, priority=1)
+    plans = world.settle()
+    # kept has lost 100 s since its last checkpoint and 60 s to start: 160; new 90 + 60 = 150.
+    assert [order for plan in plans for order in plan.decision.evictions] == [
+        EvictionOrder(
+            tenant=TENANT,
+            id="new",
+            attempt=1,
+            cluster="c1",
+            lost_gpu_s=150.0,
+            for_tenant=TENANT,
+            for_id="high",
+            right="priority",
+        )
+    ]
+    assert not world.workloads[kept].leaving
+
+
+def test_a_gang_is_one_whether_it_makes_room_or_gets_it() -> None:
+    world = fleet(2, 2, 2)
+    start(world, "gang", gpus=2, count=2)
+    start(world, "one", gpus=2)
+    high = wait(world, "high", gpus=2, count=2, priority=1)
+    orders = ended(world)
+    assert sorted(name for name, _, _ in orders) in (["gang"], ["gang", "one"])
+    assert len(orders) == 1  # the gang's two nodes are enough
+    make_room(world, Key(f"{TENANT}/gang"))
+    world.settle()
+    assert world.placed_on(high)
+
+
+def test_it_does_not_help_so_nobody_is_ended() -> None:
+    world = fleet(2, 2)
+    queue(world, "a", guarantee_gpu_milli=4000)
+    start(world, "safe", "b", gpus=1, preemptible=False)
+    start(world, "b1", "b", gpus=1)
+    start(world, "safe2", "b", gpus=1, preemptible=False)
+    start(world, "b2", "b", gpus=1)
+    wait(world, "wide", "a", gpus=2)  # two of one node, and each node keeps one that stays
+    assert ended(world) == []
+
+
+def test_nobody_is_moved_back_and_forth() -> None:
+    """Two queues whose guarantees fill the fleet, both with more to do than they may."""
+    world = fleet(4)
+    queue(world, "a", guarantee_gpu_milli=2000)
+    queue(world, "b", guarantee_gpu_milli=2000)
+    for n in range(4):
+        start(world, f"a{n}", "a", gpus=1)
+    for n in range(4):
+        wait(world, f"b{n}", "b", gpus=1)
+    moved = 0
+    for _ in range(20):
+        world.settle()
+        for name, each in list(world.workloads.items()):
+            if each.leaving and each.live:
+                moved += 1
+                make_room(world, name)
+        world.settle()
+        for name, each in list(world.workloads.items()):
+            if each.state == "placed":
+                world.claim(name)
+                world.run(name)
+    assert moved == 2
+    running = sorted(each.id[0] for each in world.workloads.values() if each.live)
+    assert running == ["a", "a", "b", "b"]
+
+
+def test_beyond_the_budget_nobody_is_ended_until_an_hour_has_passed() -> None:
+    world = fleet(3, policy=Policy(evictions_per_hour=1))
+    for n in range(3):
+        start(world, f"low{n}", gpus=1)
+    first = wait(world, "high0", gpus=1, priority=1)
+    assert len(ended(world)) == 1
+    make_room(world, next(name for name, each in world.workloads.items() if each.leaving))
+    world.settle()
+    world.claim(first)
+    wait(world, "high1", gpus=1, priority=1)
+    assert ended(world) == []
+    world.now_s += 3601.0
+    world.fact(alive(counter=9000))
+    assert len(ended(world)) == 1
+
+
+def test_a_queue_has_a_budget_of_its_own() -> None:
+    world = fleet(2)
+    queue(world, "b", max_evictions_per_hour=0)
+    queue(world, "a", guarantee_gpu_milli=1000)
+    start(world, "b0", "b", gpus=2)
+    wait(world, "a0", "a", gpus=1)
+    assert ended(world) == []
+
+
+def test_what_was_ended_waits_with_its_age_and_its_room_is_owed() -> None:
+    world = fleet(1)
+    queue(world, "a", guarantee_gpu_milli=1000)
+    queue(world, "b")
+    low = start(world, "old", "b", gpus=1, priority=50)
+    mine = wait(world, "mine", "a", gpus=1)
+    assert len(ended(world)) == 1
+    make_room(world, low)
+    world.settle()
+    assert (world.placed_on(mine), world.placed_on(low)) == ("c1", "")
+    world.claim(mine)
+    world.succeed(mine)
+    younger = wait(world, "younger", "b", gpus=1, priority=50)
+    world.settle()
+    assert (world.placed_on(low), world.placed_on(younger)) == ("c1", "")
+
+
+def test_a_beneficiary_that_is_cancelled_owes_nobody_and_holds_nothing() -> None:
+    world = fleet(1)
+    low = start(world, "low", gpus=1)
+    mine = wait(world, "high", gpus=1, priority=1)
+    assert len(ended(world)) == 1
+    world.append(world.cancelled(mine))
+    make_room(world, low)
+    world.settle()
+    assert world.placed_on(low) == "c1"  # it starts again
+
+
+def test_who_waits_and_who_goes_are_told_why() -> None:
+    world = fleet(1)
+    start(world, "low", gpus=1)
+    wait(world, "high", gpus=1, priority=1)
+    ended(world)
+    waits = world.resolver.why(TENANT, "high", world.now_s)
+    goes = world.resolver.why(TENANT, "low", world.now_s)
+    assert "room is being made for it on c1: 1 job is ending" in waits.summary  # type: ignore[union-attr]
+    assert "makes room: a job of higher priority needs its room" in goes.summary  # type: ignore[union-attr]
+
+
+def test_it_is_repeated_bit_for_bit_from_the_log_and_from_a_snapshot() -> None:
+    world = fleet(4)
+    queue(world, "a", guarantee_gpu_milli=2000)
+    queue(world, "b")
+    for n in range(4):
+        start(world, f"b{n}", "b", gpus=1)
+    wait(world, "a0", "a", gpus=2)
+    assert len(ended(world)) == 2
+    for name, each in list(world.workloads.items()):
+        if each.leaving:
+            make_room(world, name)
+    world.settle()
+    report = replay(world.inputs(), "all")
+    assert (report.first_difference, report.equal) == (None, len(world.decisions)), report
+
+    other = Resolver("all", "resolver/other", world.policy)
+    raw = msgspec.msgpack.encode(snapshot_of(world.resolver.know))
+    restore(other.know, msgspec.msgpack.decode(raw, type=Snapshot))
+    assert other.know.moved.state() == world.resolver.know.moved.state()
+    assert len(other.know.moved.state()) == 2
