@@ -32,6 +32,7 @@ from berthmaster.messages.workload import (
     Withdrawn,
     WorkloadEvent,
 )
+from berthmaster.resolver.deciding.make_room import WORDS
 from tests.simulation.bus import Message, recorded
 from tests.simulation.clockwork import Clockwork
 
