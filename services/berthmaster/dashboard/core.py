@@ -23,11 +23,10 @@ from berthmaster.dashboard.board import ALL, WATCHERS, Board, Scope, tenant_alon
 from berthmaster.dashboard.figures import decider_document, fleet_document, queue_documents
 from berthmaster.dashboard.grid import BUSY, MEMORY, Grid
 from berthmaster.dashboard.jobs import Jobs
+from berthmaster.dashboard.known import Known, Stored
 from berthmaster.dashboard.problems import problems
-from berthmaster.dashboard.pulse import Pulse
-from berthmaster.dashboard.seen import Services
-from berthmaster.dashboard.series import AllSeries, measured
-from berthmaster.fleetview.rows import ClusterRow, FleetView
+from berthmaster.dashboard.series import measured
+from berthmaster.fleetview.rows import ClusterRow
 from berthmaster.lifecycle.fold import Workload
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.control import ClusterLost, ControlFact, Cordon, QueueSetting
@@ -50,34 +49,13 @@ MAX_CLUSTERS: Final = 10_000
 MAX_KUEUE: Final = 20_000  # ClusterQueues of all clusters
 
 
-class Stored:
-    """A fact with the server's time of it."""
-
-    __slots__ = ("fact", "stored_at_s")
-
-    def __init__(self, fact: FleetFact, stored_at_s: float) -> None:
-        self.fact = fact
-        self.stored_at_s = stored_at_s
-
-
-class Dashboard:
+class Dashboard(Known):
     """All that is known, and the board that shows it."""
 
     def __init__(self, life: str) -> None:
+        super().__init__()
         self.board = Board(life)
         self.board.parts = self._grid_changes
-        self.grids: dict[str, Grid] = {}
-        self.fleet = FleetView()
-        self.jobs = Jobs()
-        self.series = AllSeries()
-        self.pulse = Pulse()
-        self.services = Services()
-        self.queues: dict[str, QueueSetting] = {}
-        self.kueue: dict[tuple[str, str], QueueReport] = {}
-        self.quality: dict[str, tuple[QualityReport, float]] = {}
-        self.alive: dict[str, ClusterAlive] = {}
-        self.scores: dict[str, tuple[ClusterScore, float]] = {}
-        self.unknown_readings = 0
         self._control: dict[str, ControlFact] = {}
         self._changed_clusters: set[str] = set()
         self._next_second_s = 0.0

@@ -1,19 +1,17 @@
 """Figures of the whole: the fleet, the queues, the deciders. Pure."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from berthmaster.dashboard.board import ALL, WATCHERS, Audience
 from berthmaster.dashboard.grid import BUSY, HELD, LOST, MARKS, UNKNOWN, Grid
+from berthmaster.dashboard.known import Known
 from berthmaster.fleetview.rows import ClusterRow
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.fleet import QueueReport
 from berthmaster.messages.quality import QualityReport, QueueQuality
-
-if TYPE_CHECKING:
-    from berthmaster.dashboard.core import Dashboard
 
 MAX_KUEUE_ROWS: Final = 500
 
@@ -62,7 +60,7 @@ def decider_document(reports: Mapping[str, QualityReport]) -> dict[str, Any]:
     }
 
 
-def queue_documents(known: "Dashboard") -> dict[str, tuple[Any, Audience]]:
+def queue_documents(known: Known) -> dict[str, tuple[Any, Audience]]:
     """Each queue, for those who may use it; Kueue's own queues, for watchers."""
     seen: dict[str, QueueQuality] = {}
     for report, _ in known.quality.values():

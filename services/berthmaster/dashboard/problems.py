@@ -1,15 +1,13 @@
 """What is broken, or not as it should be, worst first: one line each. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from berthmaster.dashboard.grid import DEGRADED, LOST, MARKS, NOT_READY, SILENT, Grid
+from berthmaster.dashboard.known import Known
 from berthmaster.fleetview.rows import ClusterRow
-
-if TYPE_CHECKING:
-    from berthmaster.dashboard.core import Dashboard
 
 BROKEN: Final = "broken"
 NOTE: Final = "note"
@@ -21,7 +19,7 @@ MOST: Final = 100
 
 def problems(
     rows: Sequence[ClusterRow],
-    known: "Dashboard",
+    known: Known,
     services: Sequence[Mapping[str, Any]],
     now_s: float,
 ) -> list[dict[str, Any]]:
@@ -44,7 +42,7 @@ def problems(
     return found[:MOST]
 
 
-def _of_cluster(row: ClusterRow, known: "Dashboard", now_s: float) -> Iterable[dict[str, Any]]:
+def _of_cluster(row: ClusterRow, known: Known, now_s: float) -> Iterable[dict[str, Any]]:
     alive = known.alive.get(row.cluster)
     limit_s = max(SILENT_LEAST_S, SILENT_INTERVALS * alive.interval_s if alive else 0.0)
     if row.lost is not None:

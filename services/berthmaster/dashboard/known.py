@@ -1,0 +1,39 @@
+"""What the page knows of the fleet, its jobs and its services, as it was heard last. Pure."""
+
+from berthmaster.dashboard.grid import Grid
+from berthmaster.dashboard.jobs import Jobs
+from berthmaster.dashboard.pulse import Pulse
+from berthmaster.dashboard.seen import Services
+from berthmaster.dashboard.series import AllSeries
+from berthmaster.fleetview.rows import FleetView
+from berthmaster.messages.control import QueueSetting
+from berthmaster.messages.fleet import ClusterAlive, ClusterScore, FleetFact, QueueReport
+from berthmaster.messages.quality import QualityReport
+
+
+class Stored:
+    """A fact with the server's time of it."""
+
+    __slots__ = ("fact", "stored_at_s")
+
+    def __init__(self, fact: FleetFact, stored_at_s: float) -> None:
+        self.fact = fact
+        self.stored_at_s = stored_at_s
+
+
+class Known:
+    """All of it. Pairs have the time at which it was stored or heard, by the server's clock."""
+
+    def __init__(self) -> None:
+        self.grids: dict[str, Grid] = {}
+        self.fleet = FleetView()
+        self.jobs = Jobs()
+        self.series = AllSeries()
+        self.pulse = Pulse()
+        self.services = Services()
+        self.queues: dict[str, QueueSetting] = {}
+        self.kueue: dict[tuple[str, str], QueueReport] = {}
+        self.quality: dict[str, tuple[QualityReport, float]] = {}
+        self.alive: dict[str, ClusterAlive] = {}
+        self.scores: dict[str, tuple[ClusterScore, float]] = {}
+        self.unknown_readings = 0
