@@ -7,7 +7,10 @@ from setuptools import Extension, setup
 
 CARDS = Extension(
     "berthmaster.engine.scoring._cards",
-    [f"services/berthmaster/engine/scoring/_{part}.c" for part in ("cards", "ranks", "scores")],
+    [
+        f"services/berthmaster/engine/scoring/_{part}.c"
+        for part in ("cards", "gangs", "ranks", "scores")
+    ],
     depends=["services/berthmaster/engine/scoring/_cards.h"],
     # No fused multiply and add: scores have the same bits as numpy's. Nobody asks whether something
     # trapped, so several nodes can be scored at once. abi3: one build for all.

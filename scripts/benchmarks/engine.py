@@ -3,10 +3,16 @@
 No bus: events and facts are handed to the core as its shell would. The baseline, measured in the
 same run, is the obvious way: look at every node in Python for every job. Deciding is measured in
 the CPU time of its one thread, which says the same on a machine that others use too.
+
+Three mixes of jobs: of one pod each (``decisions_per_s``); the same, a third of which name one to
+three GPU models (``models_…``); and a fifth of the jobs with whole GPUs as gangs of 2 to 8 such
+pods and a pod without GPUs that drives them (``gangs_…``), a third of those with a model named.
 """
 
 import time
 from collections.abc import Sequence
+
+from msgspec.structs import replace
 
 from berthmaster.emulator.fleets import builtin_nodes, gpu_memory_mib, group
 from berthmaster.emulator.workloads import generated
@@ -15,7 +21,14 @@ from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.fold import key
 from berthmaster.lifecycle.instructions import Stored
 from berthmaster.messages.fleet import ClusterAlive, GpuDevice, NodeReport, Stamp
-from berthmaster.messages.workload import Claimed, JobRequest, Placed, Submitted, Succeeded
+from berthmaster.messages.workload import (
+    Claimed,
+    JobRequest,
+    Placed,
+    PodSet,
+    Submitted,
+    Succeeded,
+)
 from berthmaster.resolver.core import Resolver
 from berthmaster.resolver.settings import Policy
 from berthmaster.runtime.garbage import rarely_look_at_all
@@ -34,7 +47,11 @@ NAIVE_JOBS = 300
 
 BUDGETS = {
     "decisions_per_s": (">=", 10_000.0),
+    "models_decisions_per_s": (">=", 10_000.0),
+    "gangs_decisions_per_s": (">=", 10_000.0),
     "large_decisions_per_s": (">=", 5000.0),
+    "large_models_decisions_per_s": (">=", 5000.0),
+    "large_gangs_decisions_per_s": (">=", 5000.0),
     "large_decision_p99_ms": ("<=", 1.0),
     "large_memory_a_node_kib": ("<=", 1.0),
     "start_fold_and_first_commit_s": ("<=", 5.0),
@@ -191,6 +208,34 @@ class _Room:
         self.model = fact.gpus[0].model if fact.gpus else ""
 
 
+MODELS = ("G2", "T4", "P100", "V100M16", "V100M32", "G3")
+MIXES = ("", "models_", "gangs_")
+
+
+def mixed(mix: str, count: int) -> list[JobRequest]:
+    """So many jobs of a mix."""
+    gang_share = 0.2 if mix == "gangs_" else 0.0
+    made = generated(seed=1, rate_per_s=1.0, count=count, gang_share=gang_share)
+    return [_of_mix(mix, number, arrival.request) for number, arrival in enumerate(made)]
+
+
+def _of_mix(mix: str, number: int, request: JobRequest) -> JobRequest:
+    [pods] = request.pod_sets
+    if mix and pods.gpus and number % 3 == 0:
+        fit = MODELS if pods.gpus <= 1 else ("G2", "G3", "V100M32")
+        first = number // 3 % len(fit)
+        pods = replace(pods, gpu_models=fit[first : first + 1 + number % 2])
+    sets: tuple[PodSet, ...] = (pods,)
+    if pods.count > 1:
+        sets = (pods, PodSet(name="driver", cpu_milli=2000, memory_mib=4096))
+    return replace(request, pod_sets=sets)
+
+
+def _live(mix: str, jobs: int) -> int:
+    """So many jobs fill the fleet as ``jobs`` of one pod do."""
+    return jobs * 2 // 3 if mix == "gangs_" else jobs
+
+
 def naive(facts: Sequence[NodeReport], requests: Sequence[JobRequest]) -> float:
     """Decisions a second of a scan over all nodes for each job: best fit, nothing else."""
     rooms = [_Room(fact) for fact in facts]
@@ -241,11 +286,15 @@ def measure() -> dict[str, float]:
     """All of it, as in a service's process."""
     rarely_look_at_all()
     facts = reports(NODES, CLUSTERS)
-    requests = [arrival.request for arrival in generated(seed=1, rate_per_s=1.0, count=JOBS)]
-    figures = steady(facts, requests)
-    scan_per_s = naive(facts, requests[:NAIVE_JOBS])
+    figures: dict[str, float] = {}
+    for mix in MIXES:
+        figures |= steady(facts, mixed(mix, JOBS), mix, _live(mix, LIVE_JOBS))
+    scan_per_s = naive(facts, mixed("", NAIVE_JOBS))
     figures["baseline_scan_decisions_per_s"] = scan_per_s
     figures["times_the_baseline_ratio"] = figures["decisions_per_s"] / scan_per_s
-    requests = [a.request for a in generated(seed=1, rate_per_s=1.0, count=LARGE_JOBS)]
-    figures |= steady(reports(LARGE_NODES, LARGE_CLUSTERS), requests, "large_", LARGE_JOBS // 2)
+    facts = reports(LARGE_NODES, LARGE_CLUSTERS)
+    for mix in MIXES:
+        figures |= steady(
+            facts, mixed(mix, LARGE_JOBS), f"large_{mix}", _live(mix, LARGE_JOBS // 2)
+        )
     return figures | starting()

@@ -140,9 +140,7 @@ def _read(database: Database, ask: Asked) -> tuple[Found, list[JobRow] | None, i
 
 def _tenant(subject: str) -> str | None:
     """Whose request it is; None: an operator's."""
-    if subject.startswith("berth.operator."):
-        return None
-    return subjects.parse_api(subject)[0]
+    return subjects.parse_api(subject)[0] if subjects.asker(subject) else None
 
 
 def _no_store(subject: str, error: StoreError) -> Refusal:

@@ -30,6 +30,7 @@ from berthmaster.messages.workload import (
     JobRequest,
     Placed,
     PodSet,
+    Recovered,
     Running,
     Submitted,
     Succeeded,
@@ -284,6 +285,50 @@ def test_told_again_what_stands_behind_its_guard_is_looked_up() -> None:
     assert log.view.check(RED, first, again=True) == Settle()
     log.store(succeeded(log.last))
     assert log.view.check(RED, first, again=True) == Settle()
+
+
+def recovered(after: int, cluster: str, attempt: int = 1) -> Recovered:
+    fields = head(after, by="door", cluster=cluster, attempt=attempt, pods=PODS, decision=1)
+    request = JobRequest(id="train")
+    return Recovered(**fields, executor=f"executor/{cluster}", request=request, digest="d")
+
+
+def test_what_was_brought_back_is_listed_as_claimed_and_its_executor_goes_on() -> None:
+    log = at_work()
+    assert log.store(recovered(0, RED)) == RED
+    ((hint,), _) = log.view.listed(RED, "", 10**6)
+    assert (hint.sequence, hint.held, hint.receipt is not None) == (log.last, True, True)
+    assert isinstance(EVENTS.decode(hint.event), Placed)
+    story = log.view.story(RED, "acme", "train")
+    assert isinstance(story, OwnWorkload)
+    assert (story.state, story.sequence, story.attempt) == ("claimed", log.last, 1)
+    assert log.view.check(RED, succeeded(log.last), again=False) == Store()
+
+
+def test_of_two_clusters_the_one_with_the_earlier_attempt_is_sent_a_list_without_it() -> None:
+    log = at_work()
+    log.store(recovered(0, RED))
+    before = log.last
+    assert log.view.follows(RED, before)
+    assert log.store(recovered(log.last, BLUE, attempt=2)) == BLUE
+    assert not log.view.follows(RED, before)
+    assert log.view.listed(RED, "", 10**6) == ([], "")
+    assert log.view.story(RED, "acme", "train") is None
+
+
+def test_what_was_brought_back_ends_that_its_workload_is_frozen() -> None:
+    log = at_work()
+    log.place(RED)
+    log.view.freeze("acme", "train", "events of it are missing from the log")
+    assert isinstance(log.view.story(RED, "acme", "train"), Frozen)
+    log.store(recovered(log.last, RED))
+    assert log.view.doubts == [("acme", "train", log.last)]  # its story is read first
+    event = EVENTS.decode(log.data[log.last])
+    log.view.settle(event, log.last, 1.0, log.data[log.last], Verdict.COUNTED)
+    log.view.settled("acme", "train")
+    story = log.view.story(RED, "acme", "train")
+    assert isinstance(story, OwnWorkload)
+    assert story.state == "claimed"
 
 
 def test_a_story_has_nothing_of_other_clusters() -> None:

@@ -11,15 +11,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from berthmaster.engine.fitting.fit import Scratch, bind_gang
 from berthmaster.engine.fleet.fleet import WHOLE, Fleet, Holding
 from berthmaster.engine.fleet.needs import kind_of, suitable_nodes
 from berthmaster.engine.scoring.compiled import COMPILED, ask_of, cards, nodes_of
 from berthmaster.engine.scoring.mix import PodType, Sample
 from berthmaster.engine.scoring.pressure import Dear, Whole
-from berthmaster.engine.scoring.score_cache import ScoreCache, Scorecard
+from berthmaster.engine.scoring.room import Room
+from berthmaster.engine.scoring.score_cache import ScoreCache, Scorecard, can_seat
 from berthmaster.engine.scoring.value import NOT_HERE, Worth, score_all, worth_of
-from berthmaster.messages.workload import PodSet
+from berthmaster.messages.workload import PodSet, Topology
 from berthmaster.resolver.answers.fork import fork
 from tests.support.builders import node, pod_set
 from tests.unit.engine.fleets import MODELS, UNHURRIED, pods
@@ -148,6 +151,86 @@ def test_it_is_c_that_keeps_the_usual_cards() -> None:
         assert ask_of(need, suitable_nodes(fleet, need), worth_of(())) is not None
 
 
+# Gangs
+
+SETS = st.lists(
+    st.builds(
+        lambda need, count, topology: replace(need, count=count, topology=topology),
+        pods(),
+        st.integers(1, 9),
+        st.sampled_from([None, None, Topology(max_pods_a_node=1), Topology(nodes="fewest")]),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+def all_of(fleet: Fleet) -> list[bytes]:
+    return [
+        array.tobytes()
+        for name, array in fleet_arrays(fleet).items()
+        if name not in ("log", "newest")
+    ]
+
+
+@settings(UNHURRIED, max_examples=150)
+@given(st.integers(0, 1 << 32), SETS, st.sampled_from(MIXES))
+def test_gangs_are_seated_by_c_where_they_are_without_it_and_nothing_is_left_taken(
+    seed: int, drawn: list[PodSet], sample: Sample
+) -> None:
+    fleet, chance = filled(seed), random.Random(seed)
+    worth = scarce(fleet, worth_of(sample), chance)
+    sets = [replace(pods, name=f"s{at}") for at, pods in enumerate(drawn)]
+    suitables = [suitable_nodes(fleet, pods) for pods in sets]
+    board = ScoreCache()
+    of_sets = [
+        board.card(fleet, kind_of(pods), pods, suitable, worth)
+        for pods, suitable in zip(sets, suitables, strict=True)
+    ]
+    before = all_of(fleet)
+    for cluster in range(len(fleet.clusters)):
+        if can_seat(fleet, cluster, sets, of_sets):
+            ours = bind_gang(fleet, cluster, sets, suitables, Scratch(fleet), worth, of_sets)
+            assert all_of(fleet) == before
+            twin = bind_gang(fleet, cluster, sets, suitables, Scratch(fleet), worth, None)
+            assert ours == twin
+
+
+@settings(UNHURRIED, max_examples=100)
+@given(st.integers(0, 1 << 32), pods(), st.integers(0, 40))
+def test_room_is_counted_by_c_as_without_it(seed: int, need: PodSet, changes: int) -> None:
+    fleet, chance = filled(seed), random.Random(seed)
+    suitable = suitable_nodes(fleet, need)
+    card = ScoreCache().card(fleet, kind_of(need), need, suitable, worth_of(()))
+    ours, twin = Room(), Room()
+    for _ in range(3):
+        ours.follow(fleet, need, suitable, card.nodes, card.ask)
+        twin.follow(fleet, need, suitable)
+        assert ours.nodes.tolist() == twin.nodes.tolist()
+        assert ours.clusters.tolist() == twin.clusters.tolist()
+        for _ in range(changes):
+            change(fleet, chance)
+
+
+def test_a_gang_of_several_sets_is_seated_by_c() -> None:
+    fleet, board, worth = filled(5, 300), ScoreCache(), worth_of(MIXES[1])
+    sets = (replace(NEEDS[1], name="w", count=6), replace(NEEDS[0], name="driver"))
+    suitables = [suitable_nodes(fleet, pods) for pods in sets]
+    of_sets = [
+        board.card(fleet, kind_of(pods), pods, suitable, worth)
+        for pods, suitable in zip(sets, suitables, strict=True)
+    ]
+    assert [can_seat(fleet, cluster, sets, of_sets) for cluster in range(3)] == [True] * 3
+    bound = bind_gang(fleet, 0, sets, suitables, Scratch(fleet), worth, of_sets)
+    assert bound is not None
+    assert [binding.pod for binding in bound.bindings] == [
+        *(f"w-{n}" for n in range(6)),
+        "driver-0",
+    ]
+    linked = (replace(sets[0], topology=Topology(gpu_domain="required")),)
+    assert not can_seat(fleet, 0, linked, of_sets[:1])  # numpy knows
+
+
 # Calls that are wrong
 
 
@@ -168,7 +251,7 @@ def fleet_arrays(fleet: Fleet) -> dict[str, Any]:
 
 
 def asked(**other: Any) -> dict[str, Any]:
-    amounts: dict[str, Any] = {"cpu_milli": 1, "memory_mib": 1, "gpu_count": 0}
+    amounts: dict[str, Any] = {"cpu_milli": 1, "memory_mib": 1, "gpu_count": 0, "gpu_milli": 500}
     amounts |= {"takes": 0.5, "left_over": 0.5, "slope": 0.5, "offset": 0.5}
     amounts |= {"a_cpu": 0.5, "short_of_cpu": 0.5, "own": 0.5}
     amounts |= {"dear": None, "whole_gpus": None, "whole_cpu": None, "whole_price": None}
@@ -312,6 +395,36 @@ def test_a_part_of_the_log_that_there_is_not_is_refused(first: int, last: int) -
         cards.update(nodes_of(fleet), cards.Ask(**asked()), *arrays, 0, 1 << 70, 0)
 
 
+def test_wrong_gangs_are_refused() -> None:
+    fleet = filled(1)
+    nodes, ask = nodes_of(fleet), cards.Ask(**asked(gpu_count=1))
+    seat: Any = cards.seat
+    for args in ((nodes,), (ask, (), 0, 1), (nodes, [(ask, 1, 1)], 0, 1), (nodes, ((1, 2),), 0, 1)):
+        with pytest.raises(TypeError):
+            seat(*args)
+    for first, last in ((-1, 1), (1, 1), (0, NODES + 1)):
+        with pytest.raises(ValueError, match="nodes"):
+            seat(nodes, ((ask, 1, 1),), first, last)
+    for count, limit in ((0, 1), (1, 0), (-1, 1)):
+        with pytest.raises(ValueError, match="amounts"):
+            seat(nodes, ((ask, count, limit),), 0, 1)
+    many = cards.Ask(**asked(gpu_count=1 << 40, losses=None))
+    with pytest.raises(ValueError, match="amounts"):
+        seat(nodes, ((many, 1, 1),), 0, 1)
+    rooms, sums = np.zeros(NODES, np.int16), np.zeros(3, np.int64)
+    room: Any = cards.room
+    for wrong in (
+        (rooms[:-1], sums, 9),
+        (rooms, sums[:-1], 9),
+        (sums, sums, 9),
+        (rooms, sums, 1 << 20),
+    ):
+        with pytest.raises(WRONG):
+            room(nodes, ask, *wrong, -1, 0, 0)
+    with pytest.raises(ValueError, match="amounts"):
+        room(nodes, cards.Ask(**asked(gpu_count=1, gpu_milli=0)), rooms, sums, 9, -1, 0, 0)
+
+
 FLEET = filled(2)
 NUMBERS = st.sampled_from([0, 1, 2, NODES - 1, NODES, -1, 999, 1000, 1001, 2**63 - 1, -(2**63)])
 
@@ -324,6 +437,7 @@ def test_arrays_may_say_anything(told: dict[str, list[int]], data: st.DataObject
         if name not in ("a_gpu", "open"):
             np.put(arrays[name], np.arange(len(numbers)) * 7 % arrays[name].size, numbers)
     card = Scorecard(FLEET)
+    rooms, sums = np.zeros(NODES, np.int16), np.zeros(3, np.int64)
     card.best_slot[:] = data.draw(NUMBERS)
     card.best[:] = NOT_HERE
     gpus = data.draw(st.sampled_from([None, np.ones((NODES, 8), np.bool_)]))
@@ -343,3 +457,12 @@ def test_arrays_may_say_anything(told: dict[str, list[int]], data: st.DataObject
             cards.update(nodes, ask, card.scores, card.best, card.best_slot, 0, 200, 0)
         except ValueError as error:
             assert "cluster" in str(error)  # noqa: PT017
+        try:
+            cards.room(nodes, ask, rooms, sums, 4096, -1, 0, 0)
+            cards.room(nodes, ask, rooms, sums, 4096, 0, 200, 0)
+        except ValueError as error:
+            assert "cluster" in str(error)  # noqa: PT017
+        try:
+            cards.seat(nodes, ((ask, 5, 2),), 0, NODES)
+        except ValueError as error:
+            assert "amounts" in str(error)  # noqa: PT017

@@ -14,13 +14,13 @@ from berthmaster.executor.cluster_protocol import (
     StopPods,
 )
 from berthmaster.executor.core import HOLD_BACK_S, Executor
-from berthmaster.executor.events import ClusterReached, HintSeen, Tick
+from berthmaster.executor.events import ClusterReached, HintSeen, Listed, Tick
 from berthmaster.executor.instructions import Acknowledge, Freeze, Instruction
 from berthmaster.executor.job import FinalResult, How, Job
 from berthmaster.executor.limits import Limits
 from berthmaster.executor.log_events import LogEvents
 from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.fold import Workload
+from berthmaster.lifecycle.fold import Workload, key
 from berthmaster.lifecycle.gangs import MOST_ATTEMPTS
 from berthmaster.lifecycle.instructions import (
     Answered,
@@ -351,6 +351,46 @@ def test_pods_found_at_the_start_are_adopted_or_removed_as_the_log_says() -> Non
         assert executor.handle(PodsFound(TRAIN), 100) == [read]
         assert executor.handle(PodsRunning(TRAIN, PODS), 100) == []
         assert executor.handle(Reloaded(ref="1", workload=work(state)), 101) == answer
+
+
+def test_what_is_held_is_read_with_its_receipt_which_a_restart_finds_with_the_object() -> None:
+    executor = Executor("berlin")
+    executor.handle(HintSeen(1, placed(), 5, "signed"), 100)
+    (ordered, *_) = executor.handle(Answered(ref="1", outcome=Stored(6)), 101)
+    assert isinstance(ordered, CreatePods)
+    assert ordered.receipt == "signed"
+    again = Executor("berlin")
+    read = Reload(ref="1", tenant="acme", id="train", receipt="signed")
+    assert again.handle(PodsFound(TRAIN, "signed"), 100) == [read]
+    # Claimed by an earlier life, and nothing made yet: its receipt comes with the story.
+    third = Executor("berlin")
+    third.handle(HintSeen(1, placed(), 5), 100)
+    third.handle(Answered(ref="1", outcome=Refused(6)), 101)
+    claimed = Reloaded(ref="2", workload=work(State.CLAIMED), receipt="signed")
+    (ordered, *_) = third.handle(claimed, 102)
+    assert isinstance(ordered, CreatePods)
+    assert ordered.receipt == "signed"
+
+
+def test_what_runs_and_came_back_into_the_log_as_claimed_is_told_to_run_again() -> None:
+    executor = running_executor()
+    names = frozenset({key("acme", "train")})
+    # A list of the same log that names it changes nothing; one that calls it nobody's, or of
+    # another log, whose numbers may be lower, makes it read.
+    assert executor.handle(Listed(names, 99), 110) == []
+    assert executor.handle(Listed(frozenset(), 2), 110) == []
+    (read,) = executor.handle(Listed(names, 2, renewed=True), 111)
+    assert isinstance(read, Reload)
+    back = Reloaded(ref=read.ref, workload=work(State.CLAIMED))
+    (told,) = executor.handle(back, 112)
+    assert isinstance(told, Append)
+    assert isinstance(told.event, Running)
+    executor = running_executor()
+    (read,) = executor.handle(Listed(names, 99, unheld=names), 111)
+    assert isinstance(read, Reload)
+    # What is refused is ended with the door's reason.
+    gone = Reloaded(ref=read.ref, workload=None, why="another job has its id")
+    assert executor.handle(gone, 112) == [DeletePods(TRAIN, "another job has its id")]
 
 
 def test_of_two_attempts_found_only_the_later_can_be_open() -> None:

@@ -14,7 +14,9 @@ from berthmaster.executor.kinds import JobObject
 from berthmaster.executor.manifest import (
     MAX_JOB_CHARS,
     MAX_JOB_SET_CHARS,
+    MAX_RECEIPT_CHARS,
     PODS,
+    RECEIPT,
     Style,
     Unmakeable,
     document,
@@ -69,6 +71,12 @@ def test_a_secret_is_the_tenants_own_whatever_the_request_calls_it() -> None:
         {"name": "Z", "value": "1"},
         {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "acme.wandb", "key": "api-key"}}},
     ]
+
+
+def test_the_object_keeps_the_receipt_of_its_placement() -> None:
+    assert made(order(receipt="signed"))["metadata"]["annotations"][RECEIPT] == "signed"
+    for none in ("", "x" * (MAX_RECEIPT_CHARS + 1)):  # the API server takes 256 KiB of annotations
+        assert RECEIPT not in made(order(receipt=none))["metadata"]["annotations"]
 
 
 def test_one_pod_set_is_a_job_whose_every_field_is_ours() -> None:

@@ -375,12 +375,12 @@ async def test_the_clusters_queue_takes_it_back() -> None:
 async def test_a_restart_finds_what_is_there_and_says_how_it_stands() -> None:
     async with LittleApi() as api:
         async with playing(api) as first:
-            first.create()
+            first.create(receipt="signed")
             await first.pod("Running")
             await first.hears(PodsRunning)
         async with playing(api) as play:
             running = PodsRunning(TRAIN, (PodBinding(pod="main-0", node="n2"),))
-            assert play.told == [PodsFound(TRAIN), running]
+            assert play.told == [PodsFound(TRAIN, "signed"), running]
             # Ordered again it changes nothing and is told again.
             play.create()
             await until(lambda: play.told.count(running) == 2)

@@ -19,7 +19,7 @@ from berthmaster.engine.fleet.fleet import WHOLE, Fleet, Holding
 from berthmaster.engine.fleet.needs import Suitable, isolation_at, wants_fraction
 from berthmaster.engine.fleet.pieces import pieces_of
 from berthmaster.engine.scoring.room import room_of
-from berthmaster.engine.scoring.score_cache import Scorecard
+from berthmaster.engine.scoring.score_cache import Scorecard, can_seat, seats
 from berthmaster.engine.scoring.value import NOT_HERE as NO_SCORE
 from berthmaster.engine.scoring.value import Worth, pick_gpus, score_nodes, worth_of
 from berthmaster.messages.placement import PodBinding
@@ -141,6 +141,8 @@ def bind_gang(
 
     Uses ``scratch`` to take room while it looks; all of it is given back.
     """
+    if cards is not None and can_seat(fleet, cluster, pod_sets, cards):
+        return _seat_compiled(fleet, cluster, pod_sets, cards)
     if not shaped(pod_sets):
         within: tuple[Mask | None, ...] = (None,) * len(pod_sets)
         return _seat_within(fleet, cluster, pod_sets, suitables, scratch, worth, cards, within)
@@ -163,10 +165,7 @@ def _seat_within(
 ) -> Bound | None:
     """Places on the nodes that each set may use."""
     first, last = fleet.span(cluster)
-    order = sorted(
-        range(len(pod_sets)),
-        key=lambda i: (-pod_sets[i].gpus * pod_sets[i].gpu_milli, -pod_sets[i].cpu_milli, i),
-    )
+    order = _largest_first(pod_sets)
     bindings: dict[int, list[PodBinding]] = {i: [] for i in range(len(pod_sets))}
     holdings: list[Holding] = []
     try:
@@ -189,6 +188,37 @@ def _seat_within(
                     chooser.took(best, _score_now(fleet, first + best, pods, suitable, worth))
     finally:
         scratch.give_back()
+    return Bound(tuple(b for i in range(len(pod_sets)) for b in bindings[i]), tuple(holdings))
+
+
+def _largest_first(pod_sets: Sequence[PodSet]) -> list[int]:
+    """Numbers of the sets as they are seated."""
+
+    def size(number: int) -> tuple[int, int, int]:
+        pods = pod_sets[number]
+        return -pods.gpus * pods.gpu_milli, -pods.cpu_milli, number
+
+    return sorted(range(len(pod_sets)), key=size)
+
+
+def _seat_compiled(
+    fleet: Fleet, cluster: int, pod_sets: Sequence[PodSet], cards: Sequence[Scorecard]
+) -> Bound | None:
+    """The same by C, which gives back itself what it takes."""
+    order = _largest_first(pod_sets)
+    found = seats(fleet.span(cluster), [(pod_sets[i], cards[i]) for i in order])
+    if found is None:
+        return None
+    name = fleet.clusters[cluster]
+    bindings: dict[int, list[PodBinding]] = {}
+    holdings: list[Holding] = []
+    for number, places in zip(order, found, strict=True):
+        pods = pod_sets[number]
+        bindings[number] = [
+            PodBinding(pod=f"{pods.name}-{index}", node=fleet.names[slot][1], gpus=gpus)
+            for index, (slot, gpus) in enumerate(places)
+        ]
+        holdings += [holding(name, binding, pods) for binding in bindings[number]]
     return Bound(tuple(b for i in range(len(pod_sets)) for b in bindings[i]), tuple(holdings))
 
 

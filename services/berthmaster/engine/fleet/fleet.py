@@ -84,6 +84,7 @@ class Fleet:
         self.arrays = Arrays()
         self.touched = Touched()
         self._spans: list[tuple[int, int]] = []
+        self.columns_only: list[bool] = []  # clusters of plain nodes whose GPUs are all alike
         self._plain: list[bool] = []  # GPU i stands in column i, and no part costs more than itself
 
     # Facts
@@ -264,6 +265,8 @@ class Fleet:
             not report.shares and [gpu.index for gpu in report.gpus] == columns[: len(report.gpus)]
             for report in self.reports()
         ]
+        plain = [is_ and not self.kinds[k].links for is_, k in zip(self._plain, kind, strict=True)]
+        self.columns_only = [all(plain[first:last]) for first, last in self._spans]
         for slot in range(count):
             self._fill(slot)
 

@@ -22,7 +22,7 @@ int hold(PyObject *from, Py_buffer *to, Wanted wanted)
         to->obj = NULL;
         return -1;
     }
-    Py_ssize_t size = wanted.kind == '?' ? 1 : wanted.kind == 'f' ? 4 : 8;
+    Py_ssize_t size = wanted.kind == '?' ? 1 : wanted.kind == 'h' ? 2 : wanted.kind == 'f' ? 4 : 8;
     const char *format = to->format ? to->format : "B";
     int right = format[0] == wanted.kind || (format[0] == 'l' && wanted.kind == 'q');
     if (!right || format[1] || to->itemsize != size || (uintptr_t)to->buf % (size_t)size) {
@@ -68,8 +68,8 @@ static PyObject *begin(PyTypeObject *type) /* all zero: a buffer that holds noth
 /* ---- Nodes: the fleet's arrays, for as long as its layout lasts */
 
 static const Wanted of_nodes[ARRAYS] = {
-    {"cpu", 'q', 1},   {"memory", 'q', 1}, {"gpu", 'q', 2},  {"whole", 'q', 1},
-    {"milli", 'q', 1}, {"a_gpu", 'd', 1},  {"open", '?', 1}, {"cluster_of", 'q', 1},
+    {"cpu", 'q', 1, 1},   {"memory", 'q', 1, 1}, {"gpu", 'q', 2, 1}, {"whole", 'q', 1, 1},
+    {"milli", 'q', 1, 1}, {"a_gpu", 'd', 1},  {"open", '?', 1}, {"cluster_of", 'q', 1},
     {"starts", 'q', 1}, {"log", 'q', 1},   {"newest", 'q', 1},
 };
 
@@ -124,7 +124,7 @@ static void nodes_dealloc(PyObject *self)
 static PyObject *ask_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"nodes",     "gpus",       "losses",      "dear",      "whole_gpus",
-                            "whole_cpu", "whole_price", "cpu_milli",  "memory_mib", "gpu_count",
+                            "whole_cpu", "whole_price", "cpu_milli",  "memory_mib", "gpu_count", "gpu_milli",
                             "takes",     "left_over",  "slope",       "offset",    "a_cpu",
                             "short_of_cpu", "own", NULL};
     static const Wanted wanted[ASKED] = {{"nodes", '?', 1},     {"gpus", '?', 2},
@@ -136,8 +136,8 @@ static PyObject *ask_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (!self)
         return NULL;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "$OOOOOOOLLLddddddd:Ask", names, &from[0], &from[1], &from[2], &from[3],
-            &from[4], &from[5], &from[6], &self->cpu_milli, &self->memory_mib, &self->gpu_count,
+            args, kwargs, "$OOOOOOOLLLLddddddd:Ask", names, &from[0], &from[1], &from[2], &from[3],
+            &from[4], &from[5], &from[6], &self->cpu_milli, &self->memory_mib, &self->gpu_count, &self->gpu_milli,
             &self->takes, &self->left_over, &self->slope, &self->offset, &self->a_cpu,
             &self->short_of_cpu, &self->own))
         goto wrong;
@@ -194,7 +194,7 @@ static int look(const Nodes *n, Scorecard *card, Py_ssize_t cluster)
 
 static int make(const Nodes *n, const Ask *ask, Scorecard *card)
 {
-    score_all(n, ask, card->scores);
+    score_span(n, ask, 0, n->count, card->scores);
     for (Py_ssize_t cluster = 0; cluster < n->clusters; cluster++)
         if (look(n, card, cluster) < 0)
             return -1;
@@ -246,23 +246,29 @@ typedef struct {
     PyTypeObject *nodes, *ask;
 } State;
 
+int fitting_together(PyObject *module, PyObject *nodes, PyObject *asked)
+{
+    State *state = PyModule_GetState(module);
+    if (!PyObject_TypeCheck(nodes, state->nodes) || (asked && !PyObject_TypeCheck(asked, state->ask))) {
+        PyErr_SetString(PyExc_TypeError, "Nodes and an Ask come first");
+        return 0;
+    }
+    const Nodes *n = (const Nodes *)nodes;
+    const Ask *ask = (const Ask *)asked;
+    static const char *names[ASKED] = {"nodes", "gpus", NULL, "dear", "whole_gpus", "whole_cpu", "whole_price"};
+    for (int i = 0; ask && i < ASKED; i++)
+        if (names[i] && ask->held[i].obj && !long_enough(&ask->held[i], 0, n->count, names[i]))
+            return 0;
+    return !ask || !ask->gpus || long_enough(&ask->held[FITTING_GPUS], 1, n->width, "gpus");
+}
+
 static int take_card(PyObject *module, PyObject *const *args, Scorecard *card)
 {
     static const Wanted wanted[3] = {
         {"scores", 'f', 1, 1}, {"best", 'f', 1, 1}, {"best_slot", 'q', 1, 1}};
-    State *state = PyModule_GetState(module);
-    if (!PyObject_TypeCheck(args[0], state->nodes) || !PyObject_TypeCheck(args[1], state->ask)) {
-        PyErr_SetString(PyExc_TypeError, "Nodes and an Ask come first");
+    if (!fitting_together(module, args[0], args[1]))
         return -1;
-    }
     const Nodes *n = (const Nodes *)args[0];
-    const Ask *ask = (const Ask *)args[1];
-    static const char *names[ASKED] = {"nodes", "gpus", NULL, "dear", "whole_gpus", "whole_cpu", "whole_price"};
-    for (int i = 0; i < ASKED; i++)
-        if (names[i] && ask->held[i].obj && !long_enough(&ask->held[i], 0, n->count, names[i]))
-            return -1;
-    if (ask->gpus && !long_enough(&ask->held[FITTING_GPUS], 1, n->width, "gpus"))
-        return -1;
     for (int i = 0; i < 3; i++)
         card->held[i].obj = NULL;
     for (int i = 0; i < 3; i++)
@@ -320,6 +326,8 @@ static PyMethodDef functions[] = {
     {"make", (PyCFunction)(void (*)(void))cards_make, METH_FASTCALL, NULL},
     {"update", (PyCFunction)(void (*)(void))cards_update, METH_FASTCALL, NULL},
     {"rank", (PyCFunction)(void (*)(void))ranks_rank, METH_FASTCALL, NULL},
+    {"room", (PyCFunction)(void (*)(void))gangs_room, METH_FASTCALL, NULL},
+    {"seat", (PyCFunction)(void (*)(void))gangs_seat, METH_FASTCALL, NULL},
     {"shown", (PyCFunction)(void (*)(void))ranks_shown, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };

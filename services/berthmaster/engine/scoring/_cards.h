@@ -10,13 +10,14 @@
 #include <stdint.h>
 
 #define WHOLE 1000
+#define MOST_GPUS 256 /* of a pod */
 #define NOT_HERE (-INFINITY)
 
 /* ---- arrays that are handed in */
 
 typedef struct {
     const char *name;
-    char kind; /* q: int64, d: double, f: float, ?: bool */
+    char kind; /* q: int64, h: int16, d: double, f: float, ?: bool */
     int axes;
     int written;
 } Wanted;
@@ -24,6 +25,7 @@ typedef struct {
 int hold(PyObject *from, Py_buffer *to, Wanted wanted);
 int long_enough(const Py_buffer *held, int axis, Py_ssize_t wanted, const char *name);
 void let_go(Py_buffer *held, int count);
+int fitting_together(PyObject *module, PyObject *nodes, PyObject *ask); /* no ask: Nodes at all */
 
 /* ---- Nodes: the fleet's arrays, for as long as its layout lasts */
 
@@ -50,19 +52,23 @@ typedef struct {
     const double *dear;       /* times which a node's GPUs count; none: once everywhere */
     const int64_t *intact_gpus, *intact_cpu; /* with which a node is whole; none: no matter */
     const double *intact_price;              /* what it is worth then */
-    long long cpu_milli, memory_mib, gpu_count;
+    long long cpu_milli, memory_mib, gpu_count, gpu_milli;
     double takes, left_over, slope, offset, a_cpu, short_of_cpu, own;
 } Ask;
 
 /* ---- scores: _scores.c */
 
 float score(const Nodes *n, const Ask *ask, Py_ssize_t at);
-void score_all(const Nodes *n, const Ask *ask, float *scores); /* the same, of every node */
+/* The same, of the nodes from first to before last; scores begin with that of node 0. */
+void score_span(const Nodes *n, const Ask *ask, Py_ssize_t first, Py_ssize_t last, float *scores);
+int64_t whole_gpus(const Nodes *n, const Ask *ask, Py_ssize_t at); /* that are free and will do */
 Py_ssize_t best_of(const float *scores, Py_ssize_t first, Py_ssize_t last); /* the first of them */
 
-/* ---- what Python calls: _ranks.c */
+/* ---- what Python calls: _ranks.c and _gangs.c */
 
 PyObject *ranks_rank(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *ranks_shown(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *gangs_room(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *gangs_seat(PyObject *module, PyObject *const *args, Py_ssize_t count);
 
 #endif

@@ -42,6 +42,7 @@ class Ask:
         cpu_milli: int,
         memory_mib: int,
         gpu_count: int,
+        gpu_milli: int,
         takes: float,
         left_over: float,
         slope: float,
@@ -70,6 +71,26 @@ def update(
     /,
 ) -> None:
     """Score the nodes that entries of the log of touched slots name, from first to before last."""
+
+def room(
+    nodes: Nodes,
+    ask: Ask,
+    rooms: NDArray[np.int16],
+    sums: NDArray[np.int64],
+    most: int,
+    first: int,
+    last: int,
+    forgotten: int,
+    /,
+) -> None:
+    """How many pods fit, at most ``most``, on the nodes that entries of the log of touched slots
+    name, and by cluster; first below 0: on all nodes."""
+
+def seat(
+    nodes: Nodes, sets: tuple[tuple[Ask, int, int], ...], first: int, last: int, /
+) -> list[list[tuple[int, tuple[int, ...]]]] | None:
+    """Slot and GPUs for each pod of sets (what one asks for, how many, most on one node), one after
+    the other on the nodes from first to before last; None if there is no room for all."""
 
 _Doubles = NDArray[np.float64]
 

@@ -1,6 +1,6 @@
 /* What nodes are worth to one kind of pod: the twin of value.py's score_nodes.
 
-``score`` is of one node, as value.py has it. ``score_all`` is of a fleet: blocks of nodes without a
+``score`` is of one node, as value.py has it. ``score_span`` is of many: blocks of nodes without a
 branch, so that processors take several at once, and ``score`` for the nodes that are not plain. */
 
 #include "_cards.h"
@@ -23,7 +23,7 @@ static double best_loss(const Nodes *n, const Ask *ask, Py_ssize_t at)
     return best;
 }
 
-static int64_t whole_gpus(const Nodes *n, const Ask *ask, Py_ssize_t at)
+int64_t whole_gpus(const Nodes *n, const Ask *ask, Py_ssize_t at)
 {
     if (!ask->gpus)
         return n->whole[at];
@@ -183,10 +183,10 @@ static void shut(const Nodes *n, const Ask *ask, Py_ssize_t first, Py_ssize_t co
     }
 }
 
-void score_all(const Nodes *n, const Ask *ask, float *scores)
+void score_span(const Nodes *n, const Ask *ask, Py_ssize_t from, Py_ssize_t last, float *scores)
 {
-    for (Py_ssize_t first = 0; first < n->count; first += BLOCK) {
-        Py_ssize_t count = n->count - first < BLOCK ? n->count - first : BLOCK;
+    for (Py_ssize_t first = from; first < last; first += BLOCK) {
+        Py_ssize_t count = last - first < BLOCK ? last - first : BLOCK;
         float *out = scores + first;
         if (ask->gpus || !block(n, ask, first, count, out)) {
             for (Py_ssize_t at = 0; at < count; at++)

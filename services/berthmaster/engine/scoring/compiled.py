@@ -69,6 +69,7 @@ def ask_of(pods: PodSet, suitable: Suitable, worth: Worth) -> "cards.Ask | None"
         cpu_milli=pods.cpu_milli,
         memory_mib=pods.memory_mib,
         gpu_count=pods.gpus,
+        gpu_milli=pods.gpu_milli,
         takes=takes,
         left_over=LEFT_OVER_A_GPU,
         slope=slope,

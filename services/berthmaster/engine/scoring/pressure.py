@@ -43,7 +43,8 @@ MOST_CPU_A_GPU: Final = 1 << 32  # that is believed
 WIDE: Final = 2  # GPUs of a pod from which on it tells what whole nodes must have
 USUAL_CPU_A_GPU: Final = 8000  # milli, of pods that want all GPUs of a node, while none was seen
 MOST_CPU_PERCENT: Final = 67  # of a node's: with so much it counts as whole, whatever pods bring
-MOVES_MILLI: Final = 50  # a price that moved by so much counts
+MOVES_MILLI: Final = 50  # a price that moved by so much counts, if that is …
+MOVES_SHARE: Final = 8  # … an eighth of what it was
 _STEP_MILLI: Final = 10
 _SELDOM: Final = 12  # worked out when a pod was placed for each so many nodes …
 _SOONEST: Final = 2  # … but at least so many
@@ -241,7 +242,12 @@ def _moved(before: Pressure, after: Pressure) -> bool:
     now: dict[object, int] = {pool.wanted_by: pool.price_milli for pool in after.pools}
     was |= {nodes.gpus: nodes.price_milli for nodes in before.whole}
     now |= {nodes.gpus: nodes.price_milli for nodes in after.whole}
-    return any(abs(was.get(key, 0) - now.get(key, 0)) >= MOVES_MILLI for key in was | now)
+    for key in was | now:
+        before_milli, after_milli = was.get(key, 0), now.get(key, 0)
+        by = abs(after_milli - before_milli)
+        if by >= MOVES_MILLI and by * MOVES_SHARE >= before_milli:
+            return True
+    return False
 
 
 def dear_of(pools: Pools, pressure: Pressure) -> Dear:

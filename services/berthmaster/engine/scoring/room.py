@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from berthmaster.engine.fleet.fleet import WHOLE, Fleet
 from berthmaster.engine.fleet.needs import Suitable, wants_fraction
+from berthmaster.engine.scoring.compiled import cards
 from berthmaster.engine.scoring.value import At, free_of_each_domain
 from berthmaster.messages.workload import MAX_PODS, PodSet
 
@@ -72,8 +73,18 @@ class Room:
         self.layout = -1  # of the fleet that it was made for
         self._seen = 0  # where the log of touched slots ended
 
-    def follow(self, fleet: Fleet, pods: PodSet, suitable: Suitable) -> None:
-        """Bring it up to date."""
+    def follow(
+        self,
+        fleet: Fleet,
+        pods: PodSet,
+        suitable: Suitable,
+        nodes: "cards.Nodes | None" = None,
+        ask: "cards.Ask | None" = None,
+    ) -> None:
+        """Bring it up to date. ``nodes``, ``ask``: for C; None = numpy does it."""
+        if nodes is not None and ask is not None:
+            self._follow_compiled(fleet, nodes, ask)
+            return
         changed: NDArray[np.int64] | None = None
         if self.layout == fleet.layout:
             changed = fleet.touched.since(self._seen)
@@ -88,3 +99,16 @@ class Room:
             more = room - self.nodes[changed]
             self.nodes[changed] = room
             np.add.at(self.clusters, fleet.arrays.cluster_of[changed], more)
+
+    def _follow_compiled(self, fleet: Fleet, nodes: "cards.Nodes", ask: "cards.Ask") -> None:
+        seen, gone, end = self._seen, fleet.touched.forgotten, fleet.touched.end
+        self._seen = end
+        first = seen - gone
+        if self.layout != fleet.layout:
+            self.layout = fleet.layout
+            self.nodes = np.zeros(len(fleet.names), np.int16)
+            self.clusters = np.zeros(len(fleet.clusters), np.int64)
+            first = -1
+        if first != end - gone:
+            into = self.nodes, self.clusters
+            cards.room(nodes, ask, *into, MAX_PODS, max(first, -1), end - gone, gone)

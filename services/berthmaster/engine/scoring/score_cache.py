@@ -10,6 +10,7 @@ Bounded: as many cards as a board keeps, 4 bytes a node each; the one not asked 
 """
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -17,19 +18,21 @@ from numpy.typing import NDArray
 
 from berthmaster.engine.fleet.fleet import Fleet
 from berthmaster.engine.fleet.needs import Suitable
+from berthmaster.engine.fleet.pieces import makes_slice
 from berthmaster.engine.scoring.compiled import COMPILED, ask_of, cards, nodes_of
 from berthmaster.engine.scoring.room import Room
 from berthmaster.engine.scoring.value import NOT_HERE, Worth, score_all, score_nodes
-from berthmaster.messages.workload import PodSet
+from berthmaster.messages.workload import MAX_PODS, PodSet, Topology
 
 CARDS_KEPT: Final = 160
+_FREELY: Final = Topology()
 _FEW: Final = 0.25  # of the nodes: when more have changed, all are scored
 
 
 class Scorecard:
     """Of one kind of pod: every node's score, and the best node of each cluster."""
 
-    __slots__ = ("_ask", "best", "best_slot", "room", "scores", "seen", "worth")
+    __slots__ = ("ask", "best", "best_slot", "nodes", "room", "scores", "seen", "worth")
 
     def __init__(self, fleet: Fleet) -> None:
         self.scores: NDArray[np.float32] = np.empty(len(fleet.names), np.float32)
@@ -39,13 +42,14 @@ class Scorecard:
         self.worth: Worth | None = None  # that it was made with
         self.seen = 0  # where the log of touched slots ended
         self.room: Room | None = None  # made for the first gang that asks
-        self._ask: cards.Ask | None = None  # for C; None = numpy does it
+        self.ask: cards.Ask | None = None  # for C; None = numpy does it
+        self.nodes: cards.Nodes | None = None
 
     def room_for(self, fleet: Fleet, pods: PodSet, suitable: Suitable) -> Room:
         """How many pods of the kind nodes and clusters can hold, up to date."""
         if self.room is None:
             self.room = Room()
-        self.room.follow(fleet, pods, suitable)
+        self.room.follow(fleet, pods, suitable, self.nodes, self.ask)
         return self.room
 
     def follow(
@@ -58,13 +62,14 @@ class Scorecard:
     ) -> None:
         """Bring it up to date with the fleet, which is laid out as when the card was begun.
         ``nodes``: the fleet's arrays for C; None = numpy does it."""
+        self.nodes = nodes
         touched = fleet.touched
         seen, self.seen = self.seen, touched.end
         gone, holds = touched.forgotten, self._still_holds(pods, suitable, worth)
-        if holds and nodes is not None and self._ask is not None and seen >= gone:
+        if holds and nodes is not None and self.ask is not None and seen >= gone:
             if seen < self.seen:
                 arrays = self.scores, self.best, self.best_slot
-                cards.update(nodes, self._ask, *arrays, seen - gone, self.seen - gone, gone)
+                cards.update(nodes, self.ask, *arrays, seen - gone, self.seen - gone, gone)
             return
         changed = touched.since(seen) if holds else None
         if changed is None or len(changed) > _FEW * len(self.scores):
@@ -90,9 +95,9 @@ class Scorecard:
         nodes: "cards.Nodes | None",
     ) -> None:
         self.worth = worth
-        self._ask = ask_of(pods, suitable, worth) if nodes is not None else None
-        if nodes is not None and self._ask is not None:
-            cards.make(nodes, self._ask, self.scores, self.best, self.best_slot)
+        self.ask = ask_of(pods, suitable, worth) if nodes is not None else None
+        if nodes is not None and self.ask is not None:
+            cards.make(nodes, self.ask, self.scores, self.best, self.best_slot)
             return
         self.scores[:] = score_all(fleet, pods, suitable, worth)
         for cluster in range(len(fleet.clusters)):
@@ -132,6 +137,38 @@ class Scorecard:
         first, last = fleet.span(cluster)
         at = first + int(self.scores[first:last].argmax())
         self.best_slot[cluster], self.best[cluster] = at, self.scores[at]
+
+
+def can_seat(
+    fleet: Fleet, cluster: int, pod_sets: Sequence[PodSet], of_sets: Sequence[Scorecard]
+) -> bool:
+    """Whether C knows how to seat a gang in a cluster: by the GPUs' columns, where the pods need
+    not stand to each other in any way but that a node has so many at most."""
+    if not fleet.columns_only[cluster]:
+        return False
+    if any(card.ask is None or card.nodes is None for card in of_sets):
+        return False
+    return all(
+        not makes_slice(pods)
+        and (topology := pods.topology or _FREELY).same == ""
+        and not topology.nodes
+        and not topology.gpu_domain
+        for pods in pod_sets
+    )
+
+
+def seats(
+    span: tuple[int, int], sets: Sequence[tuple[PodSet, Scorecard]]
+) -> list[list[tuple[int, tuple[int, ...]]]] | None:
+    """Slot and GPUs for each pod of these sets, by C; None if there is no room for all."""
+    asks = []
+    for pods, card in sets:
+        assert card.ask is not None  # as ``can_seat`` has it
+        most = (pods.topology or _FREELY).max_pods_a_node or MAX_PODS
+        asks.append((card.ask, pods.count, most))
+    nodes = sets[0][1].nodes
+    assert nodes is not None
+    return cards.seat(nodes, tuple(asks), *span)
 
 
 class ScoreCache:
