@@ -33,6 +33,7 @@ SOURCES = (
     "setup.py",
     "services/berthmaster/engine/scoring/_cards.c",
     "services/berthmaster/engine/scoring/_cards.h",
+    "services/berthmaster/engine/scoring/_gangs.c",
     "services/berthmaster/engine/scoring/_ranks.c",
     "services/berthmaster/engine/scoring/_scores.c",
     "constraints.txt",

@@ -74,7 +74,12 @@ def change(fleet: Fleet, chance: random.Random) -> None:
     milli = chance.choice([30, 470, 999, WHOLE])
     gpus = tuple(chance.sample(range(8), chance.randrange(3)))
     held = Holding(*name, chance.randrange(9000), 1024, milli, gpus)
-    fleet.charge([held], chance.choice([1, 1, -1]))
+    sign = chance.choice([1, 1, -1])
+    slot = fleet.slot(*name)
+    row = fleet.arrays.gpu[slot].tolist() if slot is not None else []
+    if any(free + milli > WHOLE for at, free in enumerate(row) if at in gpus):
+        sign = 1  # no GPU has more free than there is
+    fleet.charge([held], sign)
 
 
 def scarce(fleet: Fleet, worth: Worth, chance: random.Random) -> Worth:
