@@ -19,6 +19,7 @@ from berthmaster.bus.errors import BusError
 from berthmaster.bus.follow import Recorded
 from berthmaster.bus.read import read_all
 from berthmaster.bus.streams import WORKLOADS, ensure_streams, stream_info
+from berthmaster.logcheck import guard
 from berthmaster.logcheck.examine import examine
 from berthmaster.messages.api import CancelRequest, ChangeReply, SubmitReply
 from berthmaster.messages.families import API_REPLIES, encode
@@ -52,8 +53,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @in_loop
 async def test_a_bus_that_is_made_from_a_backup_goes_on_where_that_was_taken(
-    server: Server, tmp_path: Path
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(guard, "RECOVERY_S", 0.3)  # no executor is waited for here
     folder = tmp_path / "backup"
     async with client(server.url) as conn, side(server.url) as both:
         await Fleet(conn).report(gpus=2 * JOBS)

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from berthmaster.archivist.service import main as archivist_main
 from berthmaster.archivist.settings import ArchivistSettings
@@ -19,6 +20,7 @@ from berthmaster.bus.snapshots import load
 from berthmaster.bus.streams import WORKLOADS, ensure_streams
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.instructions import Stored
+from berthmaster.logcheck import guard
 from berthmaster.logcheck.marks import flaws_of
 from berthmaster.messages.api import DryRunReply, Refusal, WhatifReply, WhyReply
 from berthmaster.messages.control import QueueSetting
@@ -338,7 +340,11 @@ def test_a_new_life_starts_from_the_snapshot_and_knows_what_was_promised(tmp_pat
     asyncio.run(story())
 
 
-def test_a_snapshot_of_another_stream_is_not_used(tmp_path: Path) -> None:
+def test_a_snapshot_of_another_stream_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "RECOVERY_S", 0.3)  # no executor is waited for here
+
     async def story() -> None:
         with Server(tmp_path) as server:
             async with fleet(server.url) as world:

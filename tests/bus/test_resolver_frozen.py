@@ -4,12 +4,14 @@ import asyncio
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from berthmaster.audit.report import audit
 from berthmaster.bus import subjects
 from berthmaster.bus.embedded import Server
 from berthmaster.bus.snapshots import load
 from berthmaster.bus.streams import WORKLOADS
+from berthmaster.logcheck import guard
 from berthmaster.messages.api import WhyReply
 from berthmaster.resolver.replay import read_inputs, replay
 from tests.bus.test_resolver import fleet, resolver
@@ -18,8 +20,10 @@ from tests.support.builders import job
 
 
 def test_an_event_that_nobody_can_read_freezes_until_a_restart_finds_it_cured(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(guard, "RECOVERY_S", 0.3)  # no executor is waited for here
+
     async def story() -> None:
         with Server(tmp_path) as server:
             async with fleet(server.url) as world:
