@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 LIST = (
-    "{gateway,resolver,scorer,archivist,door,accounts,login,telemetry,emulator,inventory,executor,"
-    "multikueue,credentials,ocm,admission,placement,hub,agent}"
+    "{gateway,resolver,scorer,archivist,usage,door,accounts,login,telemetry,emulator,inventory,"
+    "executor,figures,multikueue,credentials,ocm,admission,placement,dashboard,hub,agent}"
 )
 
 

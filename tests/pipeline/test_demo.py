@@ -52,7 +52,7 @@ def test_ctrl_c_ends_the_demo_with_its_summary_and_without_its_processes(tmp_pat
             if "running" in line:
                 break
         children = children_of(process.pid)
-        assert len(children) == 8
+        assert len(children) == 10
         process.terminate()
         out = process.stdout.read()
         assert process.wait(20) == 0

@@ -191,7 +191,12 @@ def test_a_hub_shows_each_child_restarts_the_dead_lets_an_agent_in_and_ends_in_t
                 return [each["connected"] for each in json.loads(told.stdout)] == [True]
 
             agent.until(connected, "the agent is on the bus")
-            assert set(agent.parts()) == {"inventory-berlin", "executor-berlin", "start"}
+            assert set(agent.parts()) == {
+                "inventory-berlin",
+                "executor-berlin",
+                "figures-berlin",
+                "start",
+            }
             assert ends_in_time(agent)
         assert ends_in_time(hub)
         assert secret["agent.creds"].strip() not in hub.log.read_text() + agent.log.read_text()
