@@ -145,13 +145,16 @@ async def test_pod_groups_of_scheduler_plugins_are_made_where_they_may_be(
         kubeconfig = worker.kubeconfig_with_token(token)
         gang: dict[str, Any] = {"count": 2, "gpus": 1}
         async with site(worker, namespace, tmp_path, kubeconfig=kubeconfig) as berlin:
-            attempt = await berlin.place(job(run_s="2", **gang), "n1")
+            attempt = await berlin.place(job(run_s="8", **gang), "n1")
             made = await berlin.job_of(attempt)
             name = made["metadata"]["name"]
             labels = made["spec"]["template"]["metadata"]["labels"]
             assert labels["scheduling.x-k8s.io/pod-group"] == name
-            await berlin.until("train", "Running")
-            [group] = berlin.objects(COSCHEDULING_POD_GROUPS)
+            await berlin.until("train", "Running")  # no scheduler waits for the group here
+            async with asyncio.timeout(20):
+                while not (groups := berlin.objects(COSCHEDULING_POD_GROUPS)):
+                    await asyncio.sleep(0.05)
+            [group] = groups
             assert (group["metadata"]["name"], group["spec"]) == (name, {"minMember": 2})
             [owner] = group["metadata"]["ownerReferences"]
             assert owner["uid"] == made["metadata"]["uid"]

@@ -190,7 +190,7 @@ async def test_a_part_of_a_gpu_is_asked_for_as_its_node_offers_it(
         assert container["resources"]["limits"] == {"memory": "1Gi", "nvidia.com/gpu.shared": "1"}
         running = await berlin.until("train", "Running")
         assert isinstance(running, Running)
-        assert running.pods == (PodBinding(pod="main-0", node="n1"),)
+        assert running.pods == (PodBinding(pod="main-0", node="n1", isolation="none"),)
         await berlin.until("train", "Succeeded")
         await berlin.clean()
 

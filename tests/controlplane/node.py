@@ -36,11 +36,21 @@ _SOURCE: Final = "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n"
 LIMIT_S: Final = 60.0
 
 
+def _listens(path: Path) -> bool:
+    """Whether anybody is behind a socket: one that was killed leaves its file."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
 def why_not() -> str:
     """What this machine lacks for it; "" = nothing."""
     if lacking := cannot_run_a_kubelet():
         return lacking
-    if (PLUGINS / "kubelet.sock").exists():
+    if _listens(PLUGINS / "kubelet.sock"):
         return f"{PLUGINS} is in use: a kubelet runs here"
     try:
         find_kubelet()
@@ -258,12 +268,14 @@ def _image(folder: Path) -> bytes:
 def device_plugin(resource: str, devices: Sequence[str]) -> Iterator[None]:
     """Offers these devices under this resource, to the kubelet that runs here."""
     path = PLUGINS / f"{resource.replace('/', '-')}.sock"
+    PLUGINS.mkdir(parents=True, exist_ok=True)  # the kubelet makes it too, a little later
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
         listening.bind(str(path))
         listening.listen()
         offered = b"".join(field(1, field(1, one) + field(2, "Healthy")) for one in devices)
         thread = threading.Thread(target=_serve, args=(listening, offered), daemon=True)
         thread.start()
+        until(lambda: _listens(PLUGINS / "kubelet.sock"), "the kubelet takes device plugins")
         register = field(1, "v1beta1") + field(2, path.name) + field(3, resource)
         _register(register)
         try:
