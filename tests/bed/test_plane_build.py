@@ -114,7 +114,9 @@ def test_two_builds_at_a_time_compile_once(environment: dict[str, str]) -> None:
     with in_another_process(slow) as one, in_another_process(slow) as other:
         texts = [each.communicate(timeout=40)[0].decode() for each in (one, other)]
     assert [one.returncode, other.returncode] == [0, 0], texts
-    assert len(calls(environment)) == len(SOURCES)
+    made = calls(environment)  # the kubelet too, where this machine can run one
+    assert len(made) == len(set(made))
+    assert {target for _, target in SOURCES.values()} <= set(made)
     assert sum("another build is at it" in text for text in texts) == 1
 
 

@@ -54,7 +54,7 @@ def all_stopped(pid: int) -> bool:
     """Whether no thread of it runs any more. The signal is on its way when `kill` returns, and on
     a busy machine a thread that it has not reached yet answers one more request."""
     try:
-        threads = [stat.read_text() for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
+        threads = [(each / "stat").read_text() for each in Path(f"/proc/{pid}/task").iterdir()]
     except OSError:
         return False  # a thread ended while we looked
     return all(thread.rpartition(")")[2].split()[0] in "TZX" for thread in threads)
