@@ -47,7 +47,11 @@ def test_a_jobs_figures_come_from_a_real_kubelet_and_real_processes(tmp_path: Pa
         reader = NvmlReader(driver, pods)
         reader.open(0.0)
         source = Held(reader, kubelet)
-        (reading,) = source.read(0.0)
+        nodes.until(
+            lambda: any(gpu.holders for gpu in source.read(time.monotonic())[0].gpus),
+            "the kubelet says who was given what",
+        )
+        (reading,) = source.read(time.monotonic())
         assert reading.lacks == ()
         (given,) = [gpu for gpu in reading.gpus if gpu.holders]
         (holder,) = given.holders

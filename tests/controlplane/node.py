@@ -126,6 +126,9 @@ def running(folder: Path, name: str) -> Iterator[Node]:
     with ExitStack() as owned:
         for each in ("kubelet", "pods"):
             (folder / each).mkdir()
+        owned.callback(
+            _unmount, folder
+        )  # last of all: a mount that stays keeps its folder for ever
         _containerd(owned, folder)
         until((folder / "containerd.sock").exists, "containerd listens")
         until(lambda: _answers(node), "containerd answers")
@@ -134,6 +137,13 @@ def running(folder: Path, name: str) -> Iterator[Node]:
         _kubelet(owned, folder, name)
         until(node.pod_resources.exists, "the kubelet listens")
         yield node
+
+
+def _unmount(folder: Path) -> None:
+    """What kubelet and containerd have mounted, the innermost first."""
+    places = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+    for place in sorted((p for p in places if p.startswith(f"{folder}/")), reverse=True):
+        subprocess.run(["umount", "-l", place], check=False, timeout=10)
 
 
 def _answers(node: Node) -> bool:
@@ -268,14 +278,14 @@ def _image(folder: Path) -> bytes:
 def device_plugin(resource: str, devices: Sequence[str]) -> Iterator[None]:
     """Offers these devices under this resource, to the kubelet that runs here."""
     path = PLUGINS / f"{resource.replace('/', '-')}.sock"
-    PLUGINS.mkdir(parents=True, exist_ok=True)  # the kubelet makes it too, a little later
+    # It empties the folder at its start: a plugin that comes before is never found again.
+    until(lambda: _listens(PLUGINS / "kubelet.sock"), "the kubelet takes device plugins")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
         listening.bind(str(path))
         listening.listen()
         offered = b"".join(field(1, field(1, one) + field(2, "Healthy")) for one in devices)
         thread = threading.Thread(target=_serve, args=(listening, offered), daemon=True)
         thread.start()
-        until(lambda: _listens(PLUGINS / "kubelet.sock"), "the kubelet takes device plugins")
         register = field(1, "v1beta1") + field(2, path.name) + field(3, resource)
         _register(register)
         try:
