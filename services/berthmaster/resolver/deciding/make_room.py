@@ -97,31 +97,30 @@ class RoomMaker:
             workload.priority,
             setting.preempts,
         )
-        rights = self._rights(mover)
+        queues = self._queues(mover)
         left = policy.evictions_per_hour - know.moved.within(self._now_s - HOUR_S)
-        if not rights or left <= 0:
+        if not queues or left <= 0:
             return None
         self._looked = True
         best: _Found | None = None
         filtered = self._cycle.shortlist(asked, shape).filtered
-        for cluster in self._promising(asked, filtered, frozenset(rights)):
-            found = self._in_cluster(cluster, mover, asked, shape, frozenset(rights))
+        for cluster in self._promising(asked, filtered, queues):
+            found = self._in_cluster(cluster, mover, asked, shape, queues)
             if found is None or len(found.victims) > left:
                 continue
             if best is None or (found.cost, cluster) < (best.cost, best.cluster):
                 best = found
         return self._told(workload, mover, best) if best is not None else None
 
-    def _rights(self, mover: Mover) -> dict[str, int]:
-        """Queues of whose jobs some may be ended for it, and the least priority there."""
+    def _queues(self, mover: Mover) -> frozenset[str]:
+        """Those of whose jobs some may be ended for it: if any, the one of least priority."""
         know = self._know
-        least = know.derived.movable.queues()
-        return {
-            queue: priority
-            for queue, priority in least.items()
+        return frozenset(
+            queue
+            for queue, priority in know.derived.movable.queues().items()
             if right_over(mover, know.derived.share(queue), priority) is not None
             and self._may_end(queue)
-        }
+        )
 
     def _may_end(self, queue: str) -> bool:
         """Whether the budget of a queue is not spent."""
