@@ -238,6 +238,7 @@ class QueueAccount(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     borrowed_gpu_milli: int = 0  # used beyond what it deserves, or is guaranteed
     priority: int = 0
     held: bool = False
+    parents: tuple["QueueAccount", ...] = ()  # the nearest first; of the first account only
 
 
 class WhyReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.why.v1"):

@@ -54,6 +54,9 @@ class QueueSetting(
 
     queue: str
     tenants: tuple[str, ...] = ()  # who may use it; empty = everybody
+    parent: Annotated[str, Meta(max_length=63)] = ""
+    # Another queue, of whose shares this one has a part; "" = it has its part of the fleet. A queue
+    # that is a parent takes no requests. Priority and weight count among those of one parent.
     priority: int = 0  # queues with more go first
     weight: Annotated[float, Meta(gt=0, le=1_000_000)] = 1.0
     guarantee_gpu_milli: Annotated[int, Meta(ge=0)] | None = None
