@@ -68,6 +68,7 @@ from berthmaster.messages.login import LoginReply, LoginRequest
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.quality import QualityReport
 from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease, LogMark
+from berthmaster.messages.runtimes import RuntimeSetting
 from berthmaster.messages.telemetry import JobFigures, NodeTelemetry
 from berthmaster.messages.usage import Trends, UsageReport
 from scripts.schema_tools.json_schema import MESSAGES, Schema, components, name_of, plain
@@ -86,6 +87,7 @@ PARAMETERS: Final = {
     "node": "A node of the cluster.",
     "node_or_none": "A node of the cluster, or `-` for the cluster as a whole.",
     "queue": "A queue's name.",
+    "runtime": "A runtime's name.",
     "cell": "What one decider serves: `all` is the resolver's, `hub` the MultiKueue reconciler's.",
     "cluster_queue": "A Kueue ClusterQueue of the cluster.",
     "namespace": "A namespace of the cluster.",
@@ -293,6 +295,7 @@ def _writers(kind: str) -> tuple[str, ...]:
 def _controls() -> Iterator[Channel]:
     for name, address, fact in (
         ("control.queue", _address(subjects.queue_setting, "queue"), QueueSetting),
+        ("control.runtime", _address(subjects.runtime_setting, "runtime"), RuntimeSetting),
         ("control.cordon", _address(subjects.cordon, "cluster", "node_or_none"), Cordon),
         ("control.lost", _address(subjects.lost, "cluster"), ClusterLost),
         ("control.log", _address(subjects.log_accepted, "stream"), LogAccepted),

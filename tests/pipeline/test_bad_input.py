@@ -101,8 +101,9 @@ def no(field: str, value: str, expected: str, code: Any = "invalid") -> Refusal:
 OBJECT = "one JSON object (RFC 8259, UTF-8)"
 FIELDS = (
     "an object with the fields id, queue, priority, pod_sets, clusters, cluster_labels, run, "
-    "expected_duration_s, deadline_s, max_evictions, preemptible, checkpoint_every_s, grace_s, "
-    "labels, profile, weights, data"
+    "expected_duration_s, deadline_s, max_evictions, retries, backoff_s, no_retry_exit_codes, "
+    "runtime, runtime_used, preemptible, checkpoint_every_s, grace_s, labels, profile, weights, "
+    "data"
 )
 ID = (
     "1 to 52 lower-case letters, digits or '-', the first and the last a letter or digit (required)"

@@ -43,6 +43,7 @@ from berthmaster.messages.control import (
     QueueSetting,
 )
 from berthmaster.messages.placement import Decision
+from berthmaster.messages.runtimes import RuntimeSetting
 from tests.simulation.bus import Bus, Follower, Message, recorded
 from tests.simulation.clockwork import Process
 from tests.simulation.judge import Judge
@@ -60,6 +61,8 @@ def control_subject(fact: ControlFact) -> str:
     match fact:
         case QueueSetting():
             return f"queue/{fact.queue}"
+        case RuntimeSetting():
+            return f"runtime/{fact.runtime}"
         case Cordon():
             return f"cordon/{fact.cluster}/{fact.node}"
         case ClusterLost():

@@ -294,6 +294,11 @@ def queue_setting(queue: str) -> str:
     return f"berth.control.queue.{token(queue)}"
 
 
+def runtime_setting(runtime: str) -> str:
+    """A runtime that requests may name."""
+    return f"berth.control.runtime.{token(runtime)}"
+
+
 def cordon(cluster: str, node_: str | None) -> str:
     """Whether a cluster, or one node of it, is cordoned."""
     return f"berth.control.cordon.{token(cluster)}.{token(node_) if node_ else NONE}"

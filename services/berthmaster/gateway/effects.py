@@ -38,6 +38,7 @@ from berthmaster.messages.control import (
     QueueSetting,
 )
 from berthmaster.messages.families import UNREADABLE, encode
+from berthmaster.messages.runtimes import RuntimeSetting
 
 UNKNOWN_PAUSE_S: Final = 0.25  # before looking again at what nobody knows
 PUT_TIMEOUT_S: Final = 1.0
@@ -49,6 +50,8 @@ def control_subject(fact: ControlFact) -> str:
     match fact:
         case QueueSetting():
             return subjects.queue_setting(fact.queue)
+        case RuntimeSetting():
+            return subjects.runtime_setting(fact.runtime)
         case Cordon():
             return subjects.cordon(fact.cluster, fact.node)
         case ClusterLost():

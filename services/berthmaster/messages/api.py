@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from berthmaster.messages.control import LogGap, QueueAllows, QueueAmounts, QueuePlace, QueueSetting
 from berthmaster.messages.placement import Choice, Decision, RankedCluster, Reservation
+from berthmaster.messages.runtimes import Runtime, RuntimeSetting
 from berthmaster.messages.telemetry import JobFigures
 from berthmaster.messages.usage import Trends, UsageReport
 from berthmaster.messages.workload import (
@@ -81,6 +82,10 @@ class StrictRunSpec(RunSpec, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     secret_env: Annotated[Mapping[LabelText, StrictSecretKey], Meta(max_length=64)] = {}
 
 
+class StrictRuntime(Runtime, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A runtime as a person names it."""
+
+
 class SubmitRequest(JobRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a person asks for. All pods of it start together on one cluster, or none does."""
 
@@ -88,6 +93,8 @@ class SubmitRequest(JobRequest, frozen=True, kw_only=True, forbid_unknown_fields
         StrictPodSet(),
     )
     run: StrictRunSpec = StrictRunSpec()
+    runtime: StrictRuntime | None = None
+    runtime_used: None = None  # for the gateway to fill in
 
 
 class SubmitReply(
@@ -435,10 +442,19 @@ ApiReply = (
     | Trends
     | OperatorReply
 )
-OPERATOR_VERBS = ("cordon", "uncordon", "lost", "found", "queue", "accept_log", "void")
+OPERATOR_VERBS = (
+    "cordon",
+    "uncordon",
+    "lost",
+    "found",
+    "queue",
+    "runtime",
+    "accept_log",
+    "void",
+)
 GATEWAY_VERBS = ("hello", "submit", "cancel", "reprioritize", "get", "list")
 RESOLVER_VERBS = ("why", "dry_run", "whatif")
 RESOLVER_OPERATOR_VERBS = ("whatif",)  # the same, of all tenants' workloads
 USAGE_VERBS = ("report", "trends")
 USAGE_OPERATOR_VERBS = USAGE_VERBS  # the same, of all tenants' jobs
-__all__ = ["ApiReply", "Decision", "QueueSetting"]
+__all__ = ["ApiReply", "Decision", "QueueSetting", "RuntimeSetting"]

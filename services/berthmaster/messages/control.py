@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from berthmaster.messages.placement import PartWeights, Via
+from berthmaster.messages.runtimes import RuntimeSetting
 
 
 class QueuePlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -154,4 +155,4 @@ class MessagesVoid(
     set_at_s: float = 0.0
 
 
-ControlFact = QueueSetting | Cordon | ClusterLost | LogAccepted | MessagesVoid
+ControlFact = QueueSetting | RuntimeSetting | Cordon | ClusterLost | LogAccepted | MessagesVoid

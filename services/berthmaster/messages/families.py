@@ -48,6 +48,7 @@ from berthmaster.messages.login import LoginAnswer, LoginRequest
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.quality import QualityReport
 from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease, LogMark
+from berthmaster.messages.runtimes import RuntimeSetting
 from berthmaster.messages.telemetry import JobFigures, NodeTelemetry
 from berthmaster.messages.usage import TrendsRequest, UsageReportRequest
 from berthmaster.messages.workload import JobRequest, WorkloadEvent
@@ -113,6 +114,7 @@ TRENDS_REQUESTS: Final = msgspec.json.Decoder(TrendsRequest)
 CORDON_REQUESTS: Final = msgspec.json.Decoder(CordonRequest)  # cordon, uncordon
 LOST_REQUESTS: Final = msgspec.json.Decoder(LostRequest)  # lost, found
 QUEUE_REQUESTS: Final = msgspec.json.Decoder(QueueSetting)
+RUNTIME_REQUESTS: Final = msgspec.json.Decoder(RuntimeSetting)
 ACCEPT_LOG_REQUESTS: Final = msgspec.json.Decoder(AcceptLogRequest)
 VOID_REQUESTS: Final = msgspec.json.Decoder(VoidRequest)
 
@@ -156,6 +158,7 @@ REQUEST_TYPES: Final[Mapping[str, type[msgspec.Struct]]] = MappingProxyType(
         "lost": LostRequest,
         "found": LostRequest,
         "queue": QueueSetting,
+        "runtime": RuntimeSetting,
         "accept_log": AcceptLogRequest,
         "void": VoidRequest,
     }

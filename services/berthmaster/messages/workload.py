@@ -21,6 +21,10 @@ import msgspec
 from msgspec import Meta
 
 from berthmaster.messages.placement import MAIN_CELL, PartWeights, PodBinding, Target
+from berthmaster.messages.runtimes import Runtime, RuntimeUse
+from berthmaster.messages.terms import LabelText, Name, Toleration
+
+__all__ = ["LabelText", "Name", "Toleration"]  # and all that is defined here
 
 MAX_GPUS_A_POD = 64
 MAX_TPUS_A_POD = 64
@@ -33,27 +37,14 @@ MAX_TOLERATIONS = 32
 ONE_NODE = "node"  # of a topology: what all pods have in common
 MAX_PREFERRED_MODELS = 8
 
-Name = Annotated[
-    str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$(?!\n)", min_length=1, max_length=63)
-]
 WorkloadId = Annotated[
     str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$(?!\n)", min_length=1, max_length=52)
 ]  # 52: Kubernetes object names are made of the id and the attempt
-LabelText = Annotated[str, Meta(max_length=316)]
 Labels = Annotated[dict[LabelText, LabelText], Meta(max_length=64)]
 
 
 # How hard the limit of a part of a GPU is, the hardest first; "" = any.
 Isolation = Literal["", "hardware", "memory", "none"]
-
-
-class Toleration(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """Lets pods onto nodes and clusters with a matching taint; an empty key matches every taint."""
-
-    key: LabelText = ""
-    operator: Literal["Equal", "Exists"] = "Equal"
-    value: LabelText = ""
-    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""  # "" = every effect
 
 
 class Topology(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -159,6 +150,14 @@ class JobRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
     # deadline_s: seconds after the claim at which the job is stopped beside its pods, so that it
     # may be placed anew when its cluster stays silent for longer. None: only a person may say so.
     max_evictions: Annotated[int, Meta(ge=0, le=1000)] = 10  # one more eviction is a failure
+    retries: Annotated[int, Meta(ge=0, le=100)] = 0  # after failures of its own
+    backoff_s: Annotated[float, Meta(ge=0, le=3600)] = 10.0
+    # backoff_s: from a failure of its own to the next attempt, doubled with each, at most an hour.
+    no_retry_exit_codes: Annotated[
+        tuple[Annotated[int, Meta(ge=1, le=255)], ...], Meta(max_length=64)
+    ] = ()  # with one of these it has failed for good
+    runtime: Runtime | None = None  # None = plain, without any template
+    runtime_used: RuntimeUse | None = None  # filled in by the gateway; requests leave it out
     preemptible: bool = True  # False: once claimed it is never ended to make room for another
     checkpoint_every_s: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
     # checkpoint_every_s: so much of its work is lost at most when it is ended; None: all of it.
@@ -181,6 +180,24 @@ class HubObject(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaul
     local_queue: str = ""
     cluster_queue: str = ""
     hub: str = ""  # id of the hub's cluster: of whose objects nobody else's absence says anything
+
+
+# What ended an attempt before its work was done; "" = not told. Of the job itself: exit and
+# out_of_memory. Not able to start, be it for what the request names: not_started. The rest is what
+# its cluster did: the kubelet or a person evicted it, its scheduler preempted it, a node or a GPU
+# was lost, it was in the way, it took too long to start (late), its time was over (deadline).
+Fault = Literal[
+    "",
+    "exit",
+    "out_of_memory",
+    "not_started",
+    "evicted",
+    "preempted",
+    "node_lost",
+    "gpu_lost",
+    "late",
+    "deadline",
+]
 
 
 class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -306,6 +323,9 @@ class Evicted(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workloa
     attempt: int
     reason: str
     blameless: bool = False  # counts for nobody: not the cluster's doing, nor the workload's
+    fault: Fault = ""
+    node: str = ""  # on which that happened, where it was one
+    exit_code: int | None = None
 
 
 class Ending(Event, frozen=True, kw_only=True, omit_defaults=True):
@@ -326,6 +346,8 @@ class Failed(Ending, frozen=True, kw_only=True, omit_defaults=True, tag="workloa
     """It will not run again."""
 
     exit_code: int | None = None
+    fault: Fault = ""
+    node: str = ""  # on which that happened, where it was one
 
 
 class Cancelled(Ending, frozen=True, kw_only=True, omit_defaults=True, tag="workload.cancelled.v1"):
