@@ -37,7 +37,7 @@ MODULES = {
     "flood": ("flood",),
     "crowd": ("crowd",),
     "archive": ("archive",),
-    "dashboard": ("dashboard",),
+    "dashboard": ("dashboard", "usage"),
     "usage": ("usage",),
 }
 ONLY_BY_NAME = {

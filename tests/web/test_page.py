@@ -135,6 +135,20 @@ def test_what_people_write_is_text(page: Page, up: Up) -> None:
     up.berth("uncordon", "p100")
 
 
+def test_names_and_labels_as_long_as_they_may_be_break_no_view(page: Page, up: Up) -> None:
+    name = "n" * 52
+    labels = [flag for n in range(32) for flag in ("--label", f"{n:02}{'k' * 60}={'w' * 63}")]
+    made = up.berth("submit", "--id", name, "--gpus", "1", "--model", "H100", *labels)
+    assert made.returncode == 0, made.stderr
+    up.berth("cancel", name, "--reason", "r" * 1024)
+    page.set_viewport_size({"width": 480, "height": 800})
+    for where in (f"#/job/default/{name}", f"#/jobs?q={name}", "#/jobs?state=ended"):
+        show(page, where)
+        expect(page.locator("main")).to_contain_text(name)
+        width: Any = page.evaluate("document.documentElement.scrollWidth")
+        assert width <= 480, where
+
+
 def test_a_trial_says_where_it_would_go_or_what_it_lacks(page: Page, up: Up) -> None:
     show(page, "#/try")
     expect(page.locator("#try-verdict")).to_contain_text("would run on g2")

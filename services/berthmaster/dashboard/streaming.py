@@ -24,8 +24,15 @@ class Streams:
     """All viewers of one board."""
 
     def __init__(
-        self, board: Board, most: int, now: Callable[[], float], stopping: asyncio.Event
+        self,
+        board: Board,
+        most: int,
+        now: Callable[[], float],
+        stopping: asyncio.Event,
+        *,
+        write_limit_s: float = WRITE_LIMIT_S,
     ) -> None:
+        self._write_limit_s = write_limit_s
         self._board = board
         self._most = most
         self._now = now
@@ -100,6 +107,6 @@ class Streams:
                     return
 
     async def _write(self, response: web.StreamResponse, data: bytes) -> None:
-        async with asyncio.timeout(WRITE_LIMIT_S):
+        async with asyncio.timeout(self._write_limit_s):
             await response.write(data)
         self.sent_bytes += len(data)

@@ -6,15 +6,16 @@ millisecond". With this, a wait of an hour is in bucket 763, and one of ten year
 """
 
 import math
+import struct
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-import msgspec
+import numpy as np
 
 GROWTH: Final = 1.02
 _LOG: Final = math.log(GROWTH)
 Buckets = dict[int, int]  # bucket -> jobs
-_READER: Final = msgspec.msgpack.Decoder(dict[int, int])
+_LIMIT: Final = 2**16  # in no bucket beyond is there a wait, however long
 
 
 def bucket_of(wait_ms: int) -> int:
@@ -28,13 +29,24 @@ def seconds_of(bucket: int) -> float:
 
 
 def packed(buckets: Mapping[int, int]) -> bytes:
-    """As a cell of the store has it."""
-    return msgspec.msgpack.encode(dict(sorted(buckets.items())))
+    """As a cell of the store has it: bucket and jobs in turn, 32 bits each, lowest byte first."""
+    flat = [number for each in sorted(buckets.items()) for number in each]
+    return struct.pack(f"<{len(flat)}I", *flat)
 
 
 def unpacked(data: bytes | memoryview | None) -> Buckets:
     """The reverse."""
-    return _READER.decode(data) if data else {}
+    flat = struct.unpack(f"<{len(data) // 4}I", data) if data else ()
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def sum_of(cells: Iterable[bytes | memoryview]) -> Buckets:
+    """Of many cells at once, as ``packed`` made them. A report by owner over three months of a
+    million jobs adds up a million of such pairs."""
+    pairs = np.frombuffer(b"".join(cells), "<u4").reshape(-1, 2)
+    pairs = pairs[pairs[:, 0] < _LIMIT]
+    jobs = np.bincount(pairs[:, 0], weights=pairs[:, 1])
+    return {int(bucket): int(jobs[bucket]) for bucket in np.flatnonzero(jobs)}
 
 
 def add(into: Buckets, more: Mapping[int, int]) -> None:

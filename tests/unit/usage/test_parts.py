@@ -73,6 +73,16 @@ def test_no_wait_and_no_jobs() -> None:
     assert waits.percentile({}, 0.5) is None
     assert waits.percentile(waits.of([0, -5]), 0.95) == 0.0
     assert waits.unpacked(None) == {}
+    assert waits.sum_of([]) == waits.sum_of([b""]) == {}
+
+
+@given(st.lists(st.lists(st.integers(0, 10**11), max_size=20), max_size=10))
+def test_many_cells_are_added_up_as_one_by_one(cells: list[list[int]]) -> None:
+    one_by_one: waits.Buckets = {}
+    for cell in cells:
+        waits.add(one_by_one, waits.of(cell))
+    found = waits.sum_of([waits.packed(waits.of(cell)) for cell in cells])
+    assert found == one_by_one
 
 
 def test_prices_by_model_and_for_the_rest() -> None:

@@ -188,8 +188,13 @@ def test_old_months_go_with_all_their_sums_and_do_not_come_back(database: Databa
     assert held_hours(database, 0, 24 * 365) == 2
 
 
-def test_a_store_of_a_newer_program_is_left_alone(database: Database) -> None:
-    database.change("UPDATE cursors SET sequence = 99 WHERE name = 'version'")
-    with pytest.raises(StoreError, match="run the newer program"):
+@pytest.mark.parametrize(
+    ("version", "advice"), [(99, "run the newer program"), (1, "move it away")]
+)
+def test_a_store_of_another_program_is_left_alone(
+    database: Database, version: int, advice: str
+) -> None:
+    database.change("UPDATE cursors SET sequence = ? WHERE name = 'version'", (version,))
+    with pytest.raises(StoreError, match=advice):
         prepare(database)
     database.rollback()

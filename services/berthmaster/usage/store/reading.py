@@ -2,9 +2,11 @@
 here about what they mean to people; amounts are whole numbers of the store's own units.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import chain
 from typing import Final, NamedTuple
 
 import msgspec
@@ -25,6 +27,7 @@ COLUMNS: Final[Mapping[str, str]] = {
 }
 PERIODS: Final[tuple[ReportGroup, ...]] = ("day", "month")
 Key = tuple[str, ...]
+_Packed = defaultdict[Key | None, list[bytes]]  # None: of all groups that are not shown
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
@@ -261,6 +264,8 @@ class _Reading:
             waits.add(total.waits, sums.waits)
             waits.add(total.starts, sums.starts)
         day = f"c.start_ms - c.start_ms % {DAY_MS}"
+        waited: _Packed = defaultdict(list)
+        started: _Packed = defaultdict(list)
         for cells in self._cut.cells:
             rows = self._db.fetch(
                 f"SELECT {self._select(day)}, c.waits, c.starts FROM cells c "
@@ -269,13 +274,15 @@ class _Reading:
                 (*self._place(cells), *self._values),
             )
             for row in rows:
-                waited, started = waits.unpacked(row[-2]), waits.unpacked(row[-1])
-                waits.add(total.waits, waited)
-                waits.add(total.starts, started)
-                key = self._key(row)
-                if key in shown:
-                    waits.add(self._rows[key].waits, waited)
-                    waits.add(self._rows[key].starts, started)
+                found = self._key(row)
+                key = found if found in shown else None
+                waited[key].append(row[-2] or b"")
+                started[key].append(row[-1] or b"")
+        for packed, name in ((waited, "waits"), (started, "starts")):
+            waits.add(getattr(total, name), waits.sum_of(chain.from_iterable(packed.values())))
+            for key, blobs in packed.items():
+                if key is not None:
+                    waits.add(getattr(self._rows[key], name), waits.sum_of(blobs))
 
 
 def _positions(count: int) -> str:

@@ -15,7 +15,7 @@ from typing import Final
 
 from berthmaster.usage.store.database import Database, StoreError
 
-VERSION: Final = 1
+VERSION: Final = 2
 HOURS: Final = ("asked_gpu_us", "held_gpu_us", "used_gpu_us", "measured_gpu_us")
 THROUGH: Final = tuple(f"through_{name}" for name in HOURS)
 COUNTS: Final = ("jobs", "succeeded", "failed", "cancelled", "evictions")
@@ -76,6 +76,11 @@ def prepare(database: Database) -> None:
         raise StoreError(
             f"the store is of version {found[0][0]}, and this program knows up to {VERSION}: "
             "run the newer program, or give it another store"
+        )
+    if found and int(found[0][0]) < VERSION:
+        raise StoreError(
+            f"the store is of version {found[0][0]}, and this program reads {VERSION} alone: "
+            "move it away, and it is filled anew from the archive"
         )
     database.change(
         "INSERT INTO cursors (name, created, sequence) VALUES ('version', '', ?) "

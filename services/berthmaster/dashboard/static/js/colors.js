@@ -52,7 +52,7 @@ export function level(rows, at, mode) {
 export function color(rows, at, mode) {
   const colors = palette(), marks = rows[at + MARKS];
   if (marks & LOST) return colors.lost;
-  if (mode === "health") return marks & DEGRADED ? colors.degraded : colors.heat[22];
+  if (mode === "health") return marks & DEGRADED ? colors.degraded : colors.heat[STEPS / 2];
   const full = level(rows, at, mode);
   if (full === null) return colors.unknown;
   return (mode === "heat" ? colors.hot : colors.heat)[Math.round(full * STEPS)];
