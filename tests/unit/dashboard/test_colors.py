@@ -1,7 +1,7 @@
 """The page's colours, as people see them who tell few hues apart, in both themes.
 
 Machado, Oliveira and Fernandes (2009), "A Physiologically-based Model for Simulation of Color
-Vision Deficiency": a matrix on linear RGB for each kind, here the full deficiency. Distances are those of
+Vision Deficiency": a matrix on linear RGB for each kind, here the full deficiency. Distances are of
 CIE 1976 L*a*b*; 2.3 is what a person just notices, and cells lie side by side.
 """
 
