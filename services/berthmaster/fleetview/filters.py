@@ -24,6 +24,8 @@ NO_LABELS: Final = "lacks the labels asked for"
 TAINTED: Final = "is tainted"
 NO_NODES: Final = "has no nodes"
 LESS_LIKED: Final = "has room on GPU models only that it likes less"
+SHAPES_KEPT: Final = 4096
+BUSY_KEPT: Final = 8  # of a shape: which clusters have room changes seldom
 NO_JOB_SETS: Final = "makes no JobSets, which several pod sets need"
 
 
@@ -34,6 +36,8 @@ def filtered_for(
     known = snapshot.filtered.get(shape)
     if known is not None:
         return known
+    if len(snapshot.filtered) >= SHAPES_KEPT:
+        snapshot.filtered.clear()
     shares = any(wants_fraction(pods) for pods in request.pod_sets)
     if not snapshot.table.tainted and _asks_nothing(request):
         usual = snapshot.filtered.get(b"")
@@ -111,5 +115,7 @@ def with_busy(
             cluster = snapshot.clusters[number]
             whys = (s.why_not.get(cluster) for s in suitables)
             known[cluster] = next((why for why in whys if why), BUSY)
+        if len(filtered.busy) >= BUSY_KEPT:
+            filtered.busy.clear()
         filtered.busy[able] = known
     return known

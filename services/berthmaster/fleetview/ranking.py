@@ -21,6 +21,8 @@ from berthmaster.engine.scoring.ranking import (
     NO_ROOM,
     Field,
     Ranked,
+    SetFit,
+    fit_of,
     in_order,
     ranked,
     shown,
@@ -127,20 +129,26 @@ def rank(asking: Asking, weighting: Weighting, may: NDArray[np.bool_]) -> Candid
     """Clusters that could take the request, best first. Parts that do not count are not made.
     ``may``: those that can take it as far as is known without a card, or a gang's bound."""
     request, cards = asking.request, asking.cards
-    pods, best = request.pod_sets[0], _of_all(asking, cards[0].best, NO_ROOM)
-    single = len(cards) == 1 and pods.count == 1
+    single = len(cards) == 1 and request.pod_sets[0].count == 1
     needs_node = single and not asking.gate.is_tiered  # where it would not have to wait
     fleet, worth = asking.view.fleet, asking.snapshot.worth
     free_milli = _of_all(asking, fleet.arrays.free_milli, NO_MILLI)
     all_milli = _of_all(asking, fleet.arrays.all_milli, NO_MILLI)
     field = Field(free_milli, all_milli, weighting.total, weighting.room, weighting.fit)
+    sets = [
+        SetFit(_of_all(asking, card.best, NO_ROOM), fit_part.costs(pods, worth))
+        for pods, card in zip(request.pod_sets, cards, strict=True)
+    ]
     late: tuple[tuple[str, Floats], ...] = ()
-    if len(cards) == 1 and not weighting.late:
-        found = ranked(field, pods, worth, best, may, single=needs_node)
+    if not weighting.late:
+        found = ranked(field, sets, may, single=needs_node)
     else:
-        able = may & (best > NO_ROOM) if needs_node else may
+        able = may & (sets[0].best > NO_ROOM) if needs_node else may
         late = tuple((name, _LATE[name](asking, able)) for name, _ in weighting.late)
-        found = _ranked_late(field, asking, weighting, able, late)
+        values = weighed(field, fit_of(sets) if weighting.fit else None)
+        for (_, part), (_, factor) in zip(late, weighting.late, strict=True):
+            values[0] += counted(part, factor)
+        found = Ranked(values, able.tobytes(), in_order(values[0], able))
     slots = cards[0].best_slot if needs_node else None
     return Candidates(asking.snapshot.clusters, found, slots, weighting, field.parts, late)
 
@@ -149,28 +157,6 @@ def _of_all(asking: Asking, values: NDArray[Any], nothing: NDArray[Any]) -> NDAr
     """Of all clusters of the snapshot: those without nodes stand behind the fleet's."""
     more = len(asking.snapshot.clusters) - len(values)
     return np.append(values, np.full(more, nothing)) if more else values
-
-
-def _ranked_late(
-    field: Field,
-    asking: Asking,
-    weighting: Weighting,
-    able: NDArray[np.bool_],
-    late: tuple[tuple[str, Floats], ...],
-) -> Ranked:
-    """With parts that depend on more of the request than its kind, or for several pod sets."""
-    fit: Floats | None = None
-    if weighting.fit:
-        sets = zip(asking.request.pod_sets, asking.cards, strict=True)
-        worth = asking.snapshot.worth
-        each = [
-            fit_part.part(pods, _of_all(asking, card.best, NO_ROOM), worth) for pods, card in sets
-        ]
-        fit = np.minimum.reduce(each)
-    values = weighed(field, fit)
-    for (_, part), (_, factor) in zip(late, weighting.late, strict=True):
-        values[0] += counted(part, factor)
-    return Ranked(values, able.tobytes(), in_order(values[0], able))
 
 
 def _wait(asking: Asking, able: NDArray[np.bool_]) -> Floats:

@@ -50,7 +50,8 @@ class ClusterSnapshot:
         self.age_s = _ages_to_show(seen.age_s)  # for records
         self.closed = seen.closed  # number -> why it takes no new placements
         self.open = table.open  # names of those that do
-        self.filtered: dict[bytes, Filtered] = {}  # by shape; b"" = that asks nothing of clusters
+        # By shape; b"" = that asks nothing of clusters. Kept while the same clusters are closed.
+        self.filtered: dict[bytes, Filtered] = table.filtered
         self.weightings = Weightings(policy, table, seen.age_s, lambda: self.steadiness)
         self._steadiness_now = steadiness
         self._steadiness: Mapping[str, float] | None = None

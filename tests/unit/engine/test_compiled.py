@@ -16,9 +16,10 @@ from msgspec.structs import replace
 from berthmaster.engine.fitting.fit import Scratch, bind_gang
 from berthmaster.engine.fleet.fleet import WHOLE, Fleet, Holding
 from berthmaster.engine.fleet.needs import kind_of, suitable_nodes
-from berthmaster.engine.scoring.compiled import COMPILED, ask_of, cards, nodes_of
+from berthmaster.engine.scoring.asks import ask_of
+from berthmaster.engine.scoring.compiled import COMPILED, cards, nodes_of
 from berthmaster.engine.scoring.mix import PodType, Sample
-from berthmaster.engine.scoring.pressure import Dear, Whole
+from berthmaster.engine.scoring.pressure import Dear, Whole, useful_room
 from berthmaster.engine.scoring.room import Room
 from berthmaster.engine.scoring.score_cache import ScoreCache, Scorecard, can_seat
 from berthmaster.engine.scoring.value import NOT_HERE, Worth, score_all, worth_of
@@ -471,3 +472,29 @@ def test_arrays_may_say_anything(told: dict[str, list[int]], data: st.DataObject
             cards.seat(nodes, ((ask, 5, 2),), 0, NODES)
         except ValueError as error:
             assert "amounts" in str(error)  # noqa: PT017
+
+
+@pytest.mark.parametrize("cpu_milli_a_gpu", [0.0, 7000.0])
+@pytest.mark.parametrize("sample", MIXES)
+@pytest.mark.parametrize("seed", range(3))
+def test_room_is_worth_the_same_bits_in_c(
+    seed: int, sample: Sample, cpu_milli_a_gpu: float
+) -> None:
+    fleet, hole = filled(seed), worth_of(sample).hole
+    ours, twins = (
+        useful_room(fleet, hole, cpu_milli_a_gpu, compiled=compiled) for compiled in (True, False)
+    )
+    assert ours.tobytes() == twins.tobytes()
+
+
+@pytest.mark.parametrize("spoilt", [1, 2, 3])
+@pytest.mark.parametrize("how", SPOILT)
+def test_wrong_arrays_of_room_are_refused(spoilt: int, how: str) -> None:
+    fleet = filled(1)
+    useful: Any = cards.useful
+    arrays = [nodes_of(fleet), worth_of(()).hole, fleet.arrays.capacity_milli]
+    handed = [*arrays, np.zeros(len(fleet.names)), 0.0, 0.0]
+    useful(*handed)
+    handed[spoilt] = SPOILT[how](handed[spoilt])
+    with pytest.raises(WRONG):
+        useful(*handed)

@@ -62,7 +62,7 @@ def of_room(free: NDArray[np.int64], has: NDArray[np.int64]) -> Floats:
 
 # Every part with what it is made of; none may be missing.
 FED: dict[str, tuple[Callable[..., Floats], tuple[st.SearchStrategy[Any], ...]]] = {
-    "fit": (lambda p, best: fit.part(p, best, NO_MIX), (pods, scores)),
+    "fit": (lambda p, best: fit.part(best, fit.costs(p, NO_MIX)), (pods, scores)),
     "room": (of_room, (amounts, amounts)),
     "idle": (idle.part, (rows,)),
     "fresh": (fresh.part, (rows, values)),
@@ -131,7 +131,7 @@ def test_fit_and_room_are_what_plain_doubles_come_to_bit_by_bit(
     a_gpu = 50.0 / max(1, pods.gpus)
     own = NO_MIX.hole.item(pods.gpu_milli) if wants_fraction(pods) else 0.0
     by_hand = [within(score * a_gpu + (50.0 + a_gpu * own)) for score in best.tolist()]
-    assert fit.part(pods, best, NO_MIX).tolist() == by_hand
+    assert fit.part(best, fit.costs(pods, NO_MIX)).tolist() == by_hand
 
     shares = zip(free.tolist(), has.tolist(), strict=True)
     by_hand = [within(100.0 / max(1, milli) * left) for left, milli in shares]
@@ -144,8 +144,20 @@ def within(value: float) -> float:
 
 def test_fit_is_even_where_a_pod_costs_what_it_asks_for() -> None:
     best = np.array([0.0, -1.0, 1.0, -9.0, -np.inf], np.float32)
-    assert fit.part(pod_set(gpus=1), best, NO_MIX).tolist() == [50.0, 0.0, 100.0, 0.0, 0.0]
-    assert fit.part(pod_set(gpus=2), best, NO_MIX).tolist() == [50.0, 25.0, 75.0, 0.0, 0.0]
+    assert fit.part(best, fit.costs(pod_set(gpus=1), NO_MIX)).tolist() == [
+        50.0,
+        0.0,
+        100.0,
+        0.0,
+        0.0,
+    ]
+    assert fit.part(best, fit.costs(pod_set(gpus=2), NO_MIX)).tolist() == [
+        50.0,
+        25.0,
+        75.0,
+        0.0,
+        0.0,
+    ]
 
 
 def test_room_is_the_free_share_and_a_cluster_without_gpus_has_none() -> None:

@@ -187,3 +187,23 @@ def test_what_pods_accept_leaves_out_how_much_they_take() -> None:
     assert accepted(one) != accepted(T4)
     assert accepted(pod_set(gpu_milli=300, gpus=1)) == accepted(pod_set(gpu_milli=500, gpus=1))
     assert accepted(accepting(accepted(one))) == accepted(one)
+
+
+def test_pools_are_the_nodes_that_the_same_wants_accept_however_many_were_asked_about_before() -> (
+    None
+):
+    models = ("G2", "T4", "P100", "V100M16")
+    fleet = fleet_of(*((f"n{at:02}", 1 + at % 3, models[at % 4]) for at in range(30)))
+    laid = Laid(fleet)
+    several = [tuple(m for at, m in enumerate(models) if bits >> at & 1) for bits in range(1, 16)]
+    for start in range(0, len(several), 5):  # each sample knows others than the one before
+        wants = [replace(ANY, gpu_models=each) for each in several[start : start + 5]]
+        mix = learned(*((each, 40) for each in wants))
+        pools = Pools(fleet, mix.newest, laid)
+        masks = [suitable_nodes(fleet, accepting(each)).nodes for each, _ in mix.newest.wants]
+        by_node = [
+            tuple(at for at, mask in enumerate(masks) if mask[slot])
+            for slot in range(len(fleet.names))
+        ]
+        assert [pools.wanted_by[pool] for pool in pools.of_node] == by_node
+        assert len(set(pools.wanted_by)) == len(pools.wanted_by)

@@ -8,7 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berthmaster.engine.scoring.compiled import COMPILED, cards
-from berthmaster.engine.scoring.ranking import Field, Ranked, in_order, ranked, shown
+from berthmaster.engine.scoring.parts.fit import costs
+from berthmaster.engine.scoring.ranking import (
+    Field,
+    Ranked,
+    SetFit,
+    in_order,
+    ranked,
+    shown,
+)
 from berthmaster.engine.scoring.value import NOT_HERE, worth_of
 from berthmaster.messages.workload import PodSet
 from tests.support.builders import pod_set
@@ -47,19 +55,23 @@ def bests(clusters: int, seed: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     st.integers(0, 1 << 32),
     FACTORS,
     FACTORS,
-    pods(),
+    st.lists(pods(), min_size=1, max_size=3),
     st.sampled_from(MIXES),
     st.booleans(),
 )
 def test_clusters_ranked_in_c_have_the_bits_of_those_that_numpy_ranks(
-    clusters: int, seed: int, room: float, fit: float, need: PodSet, mix: Any, single: bool
+    clusters: int, seed: int, room: float, fit: float, needs: list[PodSet], mix: Any, single: bool
 ) -> None:
-    field, best = field_of(clusters, seed, room, fit), bests(clusters, seed)
+    field = field_of(clusters, seed, room, fit)
     may = np.random.default_rng(seed + 2).random(clusters) < 0.8
 
     def by(*, compiled: bool) -> Ranked:
         worth = worth_of(mix)
-        return ranked(field, need, worth, best, may, single=single, compiled=compiled)
+        sets = [
+            SetFit(bests(clusters, seed + number), costs(need, worth))
+            for number, need in enumerate(needs)
+        ]
+        return ranked(field, sets, may, single=single, compiled=compiled)
 
     ours, twins = by(compiled=True), by(compiled=False)
     assert ours.values.tobytes() == twins.values.tobytes()
@@ -83,11 +95,12 @@ CLUSTERS = 6
 def handed() -> list[Any]:
     field = field_of(CLUSTERS, 1, 0.5, 0.5)
     may = np.ones(CLUSTERS, np.bool_)
-    return [np.zeros((3, CLUSTERS)), *field, 50.0, 50.0, bests(CLUSTERS, 1), may, True]
+    sets = ((bests(CLUSTERS, 1), 50.0, 50.0), (bests(CLUSTERS, 2), 25.0, 50.0))
+    return [np.zeros((3, CLUSTERS)), *field, sets, may, True]
 
 
 @in_c
-@pytest.mark.parametrize("spoilt", [0, 1, 2, 3, 8, 9])
+@pytest.mark.parametrize("spoilt", [0, 1, 2, 3, 7])
 @pytest.mark.parametrize("how", SPOILT)
 def test_wrong_arrays_are_refused(spoilt: int, how: str) -> None:
     arrays, rank = handed(), getattr(cards, "rank")  # noqa: B009 - of any type
@@ -100,11 +113,29 @@ def test_wrong_arrays_are_refused(spoilt: int, how: str) -> None:
 
 
 @in_c
+@pytest.mark.parametrize("how", SPOILT)
+def test_a_set_with_a_wrong_array_is_refused(how: str) -> None:
+    arrays = handed()
+    spoilt = SPOILT[how](bests(CLUSTERS, 1))
+    for sets in (((spoilt, 50.0, 50.0),), (arrays[6][0], (spoilt, 50.0, 50.0))):
+        arrays[6] = sets
+        with pytest.raises(WRONG):
+            cards.rank(*arrays)
+
+
+@in_c
 def test_other_things_are_refused() -> None:
     rank: Any = cards.rank
     show: Any = cards.shown
     values = np.zeros((3, CLUSTERS))
-    for at, other in ((4, "1"), (5, None), (10, None), (0, np.empty((2, CLUSTERS)))):
+    for at, other in (
+        (4, "1"),
+        (5, None),
+        (8, None),
+        (6, ()),
+        (6, ((),)),
+        (0, np.empty((2, CLUSTERS))),
+    ):
         arrays = handed()
         arrays[at] = other
         with pytest.raises(WRONG):
@@ -132,6 +163,6 @@ def test_what_cannot_be_written_is_refused() -> None:
 def test_a_pod_needs_a_node_and_a_gang_its_bound() -> None:
     field, best = field_of(3, 1, 0.5, 0.5), np.array([NOT_HERE, 1.0, NOT_HERE], np.float32)
     may = np.array([True, True, False])
-    args = field, pod_set(), worth_of(()), best, may
+    args = field, [SetFit(best, costs(pod_set(), worth_of(())))], may
     assert ranked(*args, single=True).order == [1]
     assert sorted(ranked(*args, single=False).order) == [0, 1]

@@ -84,6 +84,7 @@ class Fleet:
         self.arrays = Arrays()
         self.touched = Touched()
         self._spans: list[tuple[int, int]] = []
+        self.kinds_in: list[frozenset[int]] = []  # of each cluster, those of its nodes
         self.columns_only: list[bool] = []  # clusters of plain nodes whose GPUs are all alike
         self._plain: list[bool] = []  # GPU i stands in column i, and no part costs more than itself
 
@@ -137,6 +138,11 @@ class Fleet:
         """All nodes' last reports, in the order of the arrays."""
         self.arrange()
         return (self._reports[name] for name in self.names)
+
+    def cpu_milli(self) -> list[int]:
+        """What each node has, taken or not."""
+        self.arrange()
+        return [self._reports[name].allocatable.cpu_milli for name in self.names]
 
     def report_at(self, slot: int) -> NodeReport:
         """The last report of the node in a slot."""
@@ -259,6 +265,7 @@ class Fleet:
         )
         starts = self.arrays.starts.tolist()
         self._spans = list(zip(starts, [*starts[1:], count], strict=True)) if count else []
+        self.kinds_in = [frozenset(kind[first:last]) for first, last in self._spans]
         self.touched.arrange(count)
         columns = list(range(width))
         self._plain = [

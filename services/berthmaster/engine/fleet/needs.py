@@ -307,16 +307,19 @@ def _filters_of(pods: PodSet) -> bytes:
 def _why_not(fleet: Fleet, nodes: NDArray[np.bool_], whys: list[str], lacks: str) -> dict[str, str]:
     if not len(nodes):
         return {}
-    any_ok = np.logical_or.reduceat(nodes, fleet.arrays.starts)
-    ends = [*fleet.arrays.starts[1:].tolist(), len(nodes)]
+    any_ok = np.logical_or.reduceat(nodes, fleet.arrays.starts).tolist()
     out: dict[str, str] = {}
-    for index, cluster in enumerate(fleet.clusters):
-        if any_ok[index]:
+    of_kinds: dict[frozenset[int], str] = {}
+    for cluster, ok, kinds in zip(fleet.clusters, any_ok, fleet.kinds_in, strict=True):
+        if ok:
             continue
-        kinds = set(fleet.arrays.kind[fleet.arrays.starts[index] : ends[index]].tolist())
-        reasons = {whys[kind] or lacks for kind in kinds}
-        # Of several, the one that came closest to fitting says most.
-        out[cluster] = min(reasons, key=lambda why: (_CLOSENESS.index(why.split(" (")[0]), why))
+        why = of_kinds.get(kinds)
+        if why is None:
+            # Of several reasons, the one that came closest to fitting says most.
+            reasons = {whys[kind] or lacks for kind in kinds}
+            closeness = ((_CLOSENESS.index(each.split(" (")[0]), each) for each in reasons)
+            why = of_kinds[kinds] = min(closeness)[1]
+        out[cluster] = why
     return out
 
 

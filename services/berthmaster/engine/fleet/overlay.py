@@ -7,6 +7,7 @@ whatever happened inside, so a fleet is never left with room that nobody holds.
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from types import TracebackType
 
 from berthmaster.engine.fleet.fleet import Fleet, Holding
@@ -28,8 +29,10 @@ class Overlay:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for name in list(self._charged):
-            self.give_back(name)
+        for sign in (+1, -1):
+            charged = [held for held, way in self._charged.values() if way == sign]
+            self._fleet.charge(list(chain.from_iterable(charged)), -sign)
+        self._charged.clear()
 
     def take(self, name: Hashable, holdings: Sequence[Holding]) -> None:
         """This room is taken from now on."""

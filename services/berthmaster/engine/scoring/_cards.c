@@ -329,6 +329,7 @@ static PyMethodDef functions[] = {
     {"room", (PyCFunction)(void (*)(void))gangs_room, METH_FASTCALL, NULL},
     {"seat", (PyCFunction)(void (*)(void))gangs_seat, METH_FASTCALL, NULL},
     {"shown", (PyCFunction)(void (*)(void))ranks_shown, METH_FASTCALL, NULL},
+    {"useful", (PyCFunction)(void (*)(void))scores_useful, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -64,8 +64,9 @@ void score_span(const Nodes *n, const Ask *ask, Py_ssize_t first, Py_ssize_t las
 int64_t whole_gpus(const Nodes *n, const Ask *ask, Py_ssize_t at); /* that are free and will do */
 Py_ssize_t best_of(const float *scores, Py_ssize_t first, Py_ssize_t last); /* the first of them */
 
-/* ---- what Python calls: _ranks.c and _gangs.c */
+/* ---- what Python calls: _scores.c, _ranks.c and _gangs.c */
 
+PyObject *scores_useful(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *ranks_rank(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *ranks_shown(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *gangs_room(PyObject *module, PyObject *const *args, Py_ssize_t count);

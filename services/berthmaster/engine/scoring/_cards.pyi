@@ -94,6 +94,17 @@ def seat(
 
 _Doubles = NDArray[np.float64]
 
+def useful(
+    nodes: Nodes,
+    hole: _Doubles,
+    capacity_milli: NDArray[np.int64],
+    room: _Doubles,
+    a_cpu: float,
+    wasted: float,
+    /,
+) -> None:
+    """What the free GPUs of each node are worth to the pods that come, written to ``room``."""
+
 def rank(
     values: _Doubles,
     free_milli: NDArray[np.int64],
@@ -101,9 +112,7 @@ def rank(
     total: _Doubles,
     room: float,
     fit: float,
-    a_gpu: float,
-    even: float,
-    best: _Scores,
+    sets: tuple[tuple[_Scores, float, float], ...],
     may: NDArray[np.bool_],
     single: bool,
     /,

@@ -4,12 +4,19 @@
 
 #define MOST 100.0
 
-enum { FREE, ALL, TOTAL, BEST, MAY, VALUES, HANDED };
+enum { FREE, ALL, TOTAL, MAY, VALUES, HANDED };
 
 static const Wanted handed[HANDED] = {
     {"free_milli", 'q', 1, 0}, {"all_milli", 'q', 1, 0}, {"total", 'd', 1, 0},
-    {"best", 'f', 1, 0},       {"may", '?', 1, 0},     {"values", 'd', 2, 1},
+    {"may", '?', 1, 0},        {"values", 'd', 2, 1},
 };
+
+/* Of one pod set: the score of each cluster's best node, and how that becomes the part "fit". */
+typedef struct {
+    Py_buffer held;
+    const float *best;
+    double a_gpu, even;
+} Fits;
 
 static inline double within_bounds(double value)
 {
@@ -60,13 +67,23 @@ static PyObject *listed(const double *score, const char *able, Py_ssize_t cluste
     return list;
 }
 
-static PyObject *rank(const Py_buffer *held, double room_factor, double fit_factor, double a_gpu,
-                      double even, int single)
+/* The worst of what it is for each set. */
+static double fit_of(const Fits *sets, Py_ssize_t count, Py_ssize_t at)
+{
+    double least = within_bounds((double)sets[0].best[at] * sets[0].a_gpu + sets[0].even);
+    for (Py_ssize_t set = 1; set < count; set++) {
+        double fit = within_bounds((double)sets[set].best[at] * sets[set].a_gpu + sets[set].even);
+        least = fit < least ? fit : least;
+    }
+    return least;
+}
+
+static PyObject *rank(const Py_buffer *held, const Fits *sets, Py_ssize_t count, double room_factor,
+                      double fit_factor, int single)
 {
     Py_ssize_t clusters = held[MAY].shape[0];
     const int64_t *free_milli = held[FREE].buf, *all_milli = held[ALL].buf;
     const double *total = held[TOTAL].buf;
-    const float *best = held[BEST].buf;
     const char *may = held[MAY].buf;
     double *score = held[VALUES].buf;
     double *fit = fit_factor != 0.0 ? score + clusters : NULL;
@@ -83,11 +100,11 @@ static PyObject *rank(const Py_buffer *held, double room_factor, double fit_fact
             sum = room_factor * room[at];
         }
         if (fit) {
-            fit[at] = within_bounds((double)best[at] * a_gpu + even);
+            fit[at] = fit_of(sets, count, at);
             sum = room ? sum + fit_factor * fit[at] : fit_factor * fit[at];
         }
         score[at] = room || fit ? sum + total[at] : total[at];
-        can[at] = may[at] && (!single || best[at] > NOT_HERE);
+        can[at] = may[at] && (!single || sets[0].best[at] > NOT_HERE);
     }
     PyObject *order = listed(score, can, clusters);
     if (!order) {
@@ -100,20 +117,46 @@ static PyObject *rank(const Py_buffer *held, double room_factor, double fit_fact
     return both;
 }
 
+static int take_set(PyObject *from, Fits *set, Py_ssize_t clusters)
+{
+    static const Wanted wanted = {"best", 'f', 1, 0};
+    PyObject *best;
+    return PyArg_ParseTuple(from, "Odd", &best, &set->a_gpu, &set->even)
+           && hold(best, &set->held, wanted) == 0
+           && long_enough(&set->held, 0, clusters, "best");
+}
+
+static PyObject *rank_sets(const Py_buffer *held, PyObject *from, double room, double fit, int single)
+{
+    Py_ssize_t count = PyTuple_Size(from), taken = 0;
+    Fits *sets = PyMem_Calloc((size_t)count, sizeof *sets);
+    PyObject *found = NULL;
+    if (!sets)
+        return PyErr_NoMemory();
+    while (taken < count && take_set(PyTuple_GetItem(from, taken), &sets[taken], held[FREE].shape[0])) {
+        sets[taken].best = sets[taken].held.buf;
+        taken++;
+    }
+    if (taken == count)
+        found = rank(held, sets, count, room, fit, single);
+    for (Py_ssize_t set = 0; set < count; set++)
+        let_go(&sets[set].held, 1);
+    PyMem_Free(sets);
+    return found;
+}
+
 PyObject *ranks_rank(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;
-    if (count != 11) {
-        PyErr_Format(PyExc_TypeError, "rank takes 11 arguments, not %zd", count);
+    if (count != 9 || !PyTuple_Check(args[6]) || !PyTuple_Size(args[6])) {
+        PyErr_SetString(PyExc_TypeError, "rank takes 9 arguments, the 7th a tuple of sets");
         return NULL;
     }
-    double factors[4];
-    for (int i = 0; i < 4; i++)
-        factors[i] = PyFloat_AsDouble(args[4 + i]);
-    long single = PyLong_AsLong(args[10]);
+    double room = PyFloat_AsDouble(args[4]), fit = PyFloat_AsDouble(args[5]);
+    long single = PyLong_AsLong(args[8]);
     if (PyErr_Occurred())
         return NULL;
-    PyObject *from[HANDED] = {args[1], args[2], args[3], args[8], args[9], args[0]};
+    PyObject *from[HANDED] = {args[1], args[2], args[3], args[7], args[0]};
     Py_buffer held[HANDED] = {{0}};
     PyObject *found = NULL;
     int right = 1;
@@ -121,9 +164,9 @@ PyObject *ranks_rank(PyObject *module, PyObject *const *args, Py_ssize_t count)
         right = hold(from[i], &held[i], handed[i]) == 0;
     for (int i = 0; right && i < HANDED; i++)
         right = long_enough(&held[i], i == VALUES, held[FREE].shape[0], handed[i].name);
-    Py_ssize_t rows = 1 + (factors[0] != 0.0) + (factors[1] != 0.0);
+    Py_ssize_t rows = 1 + (room != 0.0) + (fit != 0.0);
     if (right && long_enough(&held[VALUES], 0, rows, "values"))
-        found = rank(held, factors[0], factors[1], factors[2], factors[3], single != 0);
+        found = rank_sets(held, args[6], room, fit, single != 0);
     let_go(held, HANDED);
     return found;
 }

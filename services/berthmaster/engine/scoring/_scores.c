@@ -183,11 +183,25 @@ static void shut(const Nodes *n, const Ask *ask, Py_ssize_t first, Py_ssize_t co
     }
 }
 
+/* Whether nodes will do, room aside: most blocks hold none that has the model that is asked for. */
+static int any_will_do(const char *restrict nodes, Py_ssize_t count)
+{
+    char any = 0;
+    for (Py_ssize_t at = 0; at < count; at++)
+        any |= nodes[at];
+    return any != 0;
+}
+
 void score_span(const Nodes *n, const Ask *ask, Py_ssize_t from, Py_ssize_t last, float *scores)
 {
     for (Py_ssize_t first = from; first < last; first += BLOCK) {
         Py_ssize_t count = last - first < BLOCK ? last - first : BLOCK;
         float *out = scores + first;
+        if (!any_will_do(ask->nodes + first, count)) {
+            for (Py_ssize_t at = 0; at < count; at++)
+                out[at] = NOT_HERE;
+            continue;
+        }
         if (ask->gpus || !block(n, ask, first, count, out)) {
             for (Py_ssize_t at = 0; at < count; at++)
                 out[at] = score(n, ask, first + at);
@@ -217,4 +231,56 @@ Py_ssize_t best_of(const float *scores, Py_ssize_t first, Py_ssize_t last)
             }
     }
     return best;
+}
+
+/* ---- what free room is worth: the twin of pressure.py's useful_room */
+
+enum { HOLE, CAPACITY, ROOM, HANDED };
+
+static void useful(const Nodes *n, const double *hole, const int64_t *capacity, double a_cpu,
+                   double wasted, double *room)
+{
+    for (Py_ssize_t at = 0; at < n->count; at++)
+        room[at] = 0.0;
+    for (Py_ssize_t gpu = 0; gpu < n->width; gpu++) {
+        const int64_t *free = n->gpu + gpu * n->count;
+        for (Py_ssize_t at = 0; at < n->count; at++)
+            room[at] += hole[free[at] < 0 ? 0 : free[at] > WHOLE ? WHOLE : free[at]];
+    }
+    for (Py_ssize_t at = 0; at < n->count; at++) {
+        double left = room[at];
+        if (a_cpu > 0.0) {
+            double unserved = (double)n->milli[at] * 1e-3 - (double)n->cpu[at] * a_cpu;
+            left -= unserved > 0.0 ? unserved : 0.0;
+        }
+        left -= (double)capacity[at] * wasted;
+        room[at] = n->open[at] && left > 0.0 ? left : 0.0;
+    }
+}
+
+PyObject *scores_useful(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    static const Wanted wanted[HANDED] = {
+        {"hole", 'd', 1, 0}, {"capacity", 'q', 1, 0}, {"room", 'd', 1, 1}};
+    if (count != 6) {
+        PyErr_Format(PyExc_TypeError, "useful takes 6 arguments, not %zd", count);
+        return NULL;
+    }
+    if (!fitting_together(module, args[0], NULL))
+        return NULL;
+    const Nodes *n = (const Nodes *)args[0];
+    double a_cpu = PyFloat_AsDouble(args[4]), wasted = PyFloat_AsDouble(args[5]);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_buffer held[HANDED] = {{0}};
+    int right = 1;
+    for (int i = 0; right && i < HANDED; i++)
+        right = hold(args[1 + i], &held[i], wanted[i]) == 0
+                && long_enough(&held[i], 0, i == HOLE ? WHOLE + 1 : n->count, wanted[i].name);
+    if (right)
+        useful(n, held[HOLE].buf, held[CAPACITY].buf, a_cpu, wasted, held[ROOM].buf);
+    let_go(held, HANDED);
+    if (!right)
+        return NULL;
+    Py_RETURN_NONE;
 }

@@ -40,6 +40,8 @@ class ClusterTable:
         self.idle: Floats = np.zeros(0)  # per cent, UNKNOWN where nothing fresh tells
         self.calm: Floats = np.zeros(0)
         self.open: frozenset[str] = frozenset()  # that took placements when last looked at
+        # By whoever asks: what follows from those that are closed too; begun anew when others are.
+        self.filtered: dict[bytes, Any] = {}
         self._layout: Hashable = -1
         self._unsettled = True  # something that notes follow from is new
         self._closed_then: dict[int, str] | None = None
@@ -125,6 +127,7 @@ class ClusterTable:
                 closed[number] = self._by_people[number] or quiet
         if closed != self._closed_then:
             self._closed_then = closed
+            self.filtered = {}
             self.open = frozenset(n for at, n in enumerate(self.names) if at not in closed)
         return Seen(age_s, closed)
 

@@ -31,7 +31,8 @@ from numpy.typing import NDArray
 
 from berthmaster.engine.fleet.fleet import Fleet
 from berthmaster.engine.fleet.needs import suitable_nodes
-from berthmaster.engine.scoring.mix import SAMPLED_WANTS, Sample, Sampled, accepting
+from berthmaster.engine.scoring.compiled import COMPILED, cards, nodes_of
+from berthmaster.engine.scoring.mix import SAMPLED_WANTS, Sample, Sampled, Wants, accepting
 from berthmaster.messages.placement import PressedPool, Pressure, WholeNodes
 
 FREE_OF_PRICE: Final = 0.7  # density up to which room costs nothing beyond itself
@@ -42,6 +43,8 @@ LAST_WHOLE: Final = 0.5  # price of a whole node, by its GPUs, if it is the last
 MOST_CPU_A_GPU: Final = 1 << 32  # that is believed
 WIDE: Final = 2  # GPUs of a pod from which on it tells what whole nodes must have
 USUAL_CPU_A_GPU: Final = 8000  # milli, of pods that want all GPUs of a node, while none was seen
+MOST_CPU: Final = 1 << 62  # milli of a node
+MOST_ACCEPTED: Final = 4 * SAMPLED_WANTS  # that nodes are told apart by at a time
 MOST_CPU_PERCENT: Final = 67  # of a node's: with so much it counts as whole, whatever pods bring
 MOVES_MILLI: Final = 50  # a price that moved by so much counts, if that is …
 MOVES_SHARE: Final = 8  # … an eighth of what it was
@@ -71,28 +74,46 @@ NOTHING_DEAR: Final = Dear(None, None)
 
 
 class Laid:
-    """What pools of any sample need of the nodes as they are laid out: worked out once."""
+    """What pools of any sample need of the nodes as they are laid out: worked out once.
+
+    Nodes that the same pods accept, of all that were asked about so far, are a class. There are a
+    few dozen of them, so what a sample makes of the nodes is worked out class by class.
+    """
 
     def __init__(self, fleet: Fleet) -> None:
         self.layout = fleet.layout
-        reports = list(fleet.reports())
-        gpus = [len(report.gpus) for report in reports]
-        cpu = [
-            min(report.allocatable.cpu_milli * MOST_CPU_PERCENT // 100, 1 << 62)
-            for report in reports
-        ]
-        self.gpus: NDArray[np.int64] = np.array(gpus, np.int64)
-        self.most_cpu: NDArray[np.int64] = np.array(cpu, np.int64)
-        self._accept: dict[str, NDArray[np.bool_]] = {}
+        gpus = np.array([len(kind.gpus) for kind in fleet.kinds], np.int64)
+        self.gpus: NDArray[np.int64] = gpus[fleet.arrays.kind] if len(gpus) else gpus
+        most = (min(each * MOST_CPU_PERCENT // 100, MOST_CPU) for each in fleet.cpu_milli())
+        self.most_cpu: NDArray[np.int64] = np.fromiter(most, np.int64, len(self.gpus))
+        self._begin()
 
-    def accept(self, fleet: Fleet, accepts: str) -> NDArray[np.bool_]:
-        """Of each node, whether such pods accept it."""
-        known = self._accept.get(accepts)
-        if known is None:
-            if len(self._accept) >= 2 * SAMPLED_WANTS:
-                self._accept.clear()
-            known = self._accept[accepts] = suitable_nodes(fleet, accepting(accepts)).nodes
-        return known
+    def _begin(self) -> None:
+        self.of_node: NDArray[np.int64] = np.zeros(len(self.gpus), np.int64)
+        self._accepted: dict[str, NDArray[np.bool_]] = {}  # by class
+
+    def classes(self, fleet: Fleet, wants: Wants) -> NDArray[np.int64]:
+        """Of each class a number, in which bit by bit says whether those pods accept it."""
+        if len(self._accepted) + len(wants) > MOST_ACCEPTED:
+            self._begin()
+        for accepts, _ in wants:
+            if accepts not in self._accepted:
+                self._tell_apart(fleet, accepts)
+        number = np.zeros(int(self.of_node.max(initial=-1)) + 1, np.int64)
+        for at, (accepts, _) in enumerate(wants):
+            number |= self._accepted[accepts].astype(np.int64) << at
+        return number
+
+    def _tell_apart(self, fleet: Fleet, accepts: str) -> None:
+        """Classes of which those pods accept some nodes only become two."""
+        nodes = suitable_nodes(fleet, accepting(accepts)).nodes
+        number = 2 * self.of_node + nodes
+        there = np.bincount(number) > 0
+        finer = np.flatnonzero(there)
+        self.of_node = (np.cumsum(there) - 1)[number]
+        coarser = finer >> 1
+        self._accepted = {each: by[coarser] for each, by in self._accepted.items()}
+        self._accepted[accepts] = (finer & 1).astype(np.bool_)
 
 
 class Pools:
@@ -101,11 +122,8 @@ class Pools:
     def __init__(self, fleet: Fleet, sampled: Sampled, laid: Laid) -> None:
         self.layout = fleet.layout
         self.sampled = sampled
-        number = np.zeros(len(fleet.names), np.int64)
-        for at, (accepts, _) in enumerate(sampled.wants):
-            number |= laid.accept(fleet, accepts).astype(np.int64) << at
-        bits = np.unique(number)
-        self.of_node: NDArray[np.int64] = np.searchsorted(bits, number)
+        bits, of_class = np.unique(laid.classes(fleet, sampled.wants), return_inverse=True)
+        self.of_node: NDArray[np.int64] = of_class.astype(np.int64, copy=False)[laid.of_node]
         everywhere = range(len(sampled.wants))
         self.wanted_by = [tuple(at for at in everywhere if bit >> at & 1) for bit in bits.tolist()]
         self.gpus = laid.gpus
@@ -205,11 +223,21 @@ def is_due(pressure: Pressure, sampled: Sampled, placed: int, nodes: int) -> boo
 
 
 def useful_room(
-    fleet: Fleet, hole: NDArray[np.float64], cpu_milli_a_gpu: float
+    fleet: Fleet,
+    hole: NDArray[np.float64],
+    cpu_milli_a_gpu: float,
+    *,
+    compiled: bool = COMPILED,
 ) -> NDArray[np.float64]:
     """Of each node, what its free GPUs are worth to the pods that come: less what is a fragment,
     has no CPU, or will be either."""
     arrays = fleet.arrays
+    if compiled:
+        into = np.empty(len(arrays.cpu), np.float64)
+        a_cpu = 1.0 / cpu_milli_a_gpu if cpu_milli_a_gpu > 0.0 else 0.0
+        taken = arrays.capacity_milli, into, a_cpu, 1e-3 * WASTED
+        cards.useful(nodes_of(fleet), hole, *taken)
+        return into
     room = hole.take(arrays.gpu.T, mode="clip").sum(axis=0)
     if cpu_milli_a_gpu > 0.0:
         served = arrays.cpu * (1.0 / cpu_milli_a_gpu)

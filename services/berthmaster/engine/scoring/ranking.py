@@ -15,8 +15,7 @@ from berthmaster.engine.scoring.compiled import COMPILED, cards
 from berthmaster.engine.scoring.parts import fit as fit_part
 from berthmaster.engine.scoring.parts import room as room_part
 from berthmaster.engine.scoring.parts.values import Floats
-from berthmaster.engine.scoring.value import NOT_HERE, Worth
-from berthmaster.messages.workload import PodSet
+from berthmaster.engine.scoring.value import NOT_HERE
 
 NO_ROOM: Final = np.array(NOT_HERE, np.float32)  # of no dimension: faster than a float
 
@@ -39,6 +38,13 @@ class Field(NamedTuple):
 _PARTS = {(f, r): ("fit",) * f + ("room",) * r for f in (False, True) for r in (False, True)}
 
 
+class SetFit(NamedTuple):
+    """What one pod set of a request finds in the clusters."""
+
+    best: NDArray[np.float32]  # [C], the score of each one's best node
+    costs: fit_part.Costs
+
+
 class Ranked(NamedTuple):
     """The clusters by score."""
 
@@ -52,24 +58,27 @@ NOTHING: Final = Ranked(np.zeros((1, 0)), b"", [])
 
 def ranked(
     field: Field,
-    pods: PodSet,
-    worth: Worth,
-    best: NDArray[np.float32],
+    sets: Sequence[SetFit],
     may: NDArray[np.bool_],
     *,
     single: bool,
     compiled: bool = COMPILED,
 ) -> Ranked:
-    """``best``: of each cluster, the score of its best node. ``may``: clusters that may take the
-    request; a single pod needs a node, too."""
+    """``sets``: at least one. ``may``: clusters that may take the request; a single pod needs a
+    node, too."""
     if compiled:
         values = np.empty((1 + len(field.parts), len(may)))
-        costs = fit_part.costs(pods, worth)
-        return Ranked(values, *cards.rank(values, *field, *costs, best, may, single))
-    able = may & (best > NO_ROOM) if single else may
-    fit = fit_part.part(pods, best, worth) if field.fit else None
-    values = weighed(field, fit)
+        handed = tuple([(best, *costs) for best, costs in sets])
+        return Ranked(values, *cards.rank(values, *field, handed, may, single))
+    able = may & (sets[0].best > NO_ROOM) if single else may
+    values = weighed(field, fit_of(sets) if field.fit else None)
     return Ranked(values, able.tobytes(), in_order(values[0], able))
+
+
+def fit_of(sets: Sequence[SetFit]) -> Floats:
+    """Of each cluster, what it is for the set that fits worst."""
+    least: Floats = np.minimum.reduce([fit_part.part(best, costs) for best, costs in sets])
+    return least
 
 
 def weighed(field: Field, fit: Floats | None) -> Floats:

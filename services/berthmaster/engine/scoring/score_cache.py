@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from berthmaster.engine.fleet.fleet import Fleet
 from berthmaster.engine.fleet.needs import Suitable
 from berthmaster.engine.fleet.pieces import makes_slice
-from berthmaster.engine.scoring.compiled import COMPILED, ask_of, cards, nodes_of
+from berthmaster.engine.scoring.asks import ask_of
+from berthmaster.engine.scoring.compiled import COMPILED, cards, nodes_of
 from berthmaster.engine.scoring.room import Room
 from berthmaster.engine.scoring.value import NOT_HERE, Worth, score_all, score_nodes
 from berthmaster.messages.workload import MAX_PODS, PodSet, Topology

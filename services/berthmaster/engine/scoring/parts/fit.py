@@ -31,8 +31,7 @@ def costs(pods: PodSet, worth: Worth) -> Costs:
     return Costs(a_gpu, _EVEN + a_gpu * own)
 
 
-def part(pods: PodSet, best: NDArray[np.float32], worth: Worth) -> Floats:
+def part(best: NDArray[np.float32], costs: Costs) -> Floats:
     """From the scores of the clusters' best nodes; lowest where there is none with room, 100 where
     the pod saves what its GPUs are worth."""
-    a_gpu, even = costs(pods, worth)
-    return within_bounds(best.astype(np.float64) * a_gpu + even)
+    return within_bounds(best.astype(np.float64) * costs.a_gpu + costs.even)

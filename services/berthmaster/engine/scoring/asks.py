@@ -1,0 +1,49 @@
+"""What one kind of pod asks for, as _cards.c wants it: worked out once for all nodes.
+
+The numpy code in value.py says what it means; for kinds of pods that only numpy knows (GPUs of one
+domain) there is none.
+"""
+
+from berthmaster.engine.fleet.fleet import WHOLE
+from berthmaster.engine.fleet.needs import Suitable, wants_fraction
+from berthmaster.engine.scoring.compiled import cards
+from berthmaster.engine.scoring.value import (
+    LEFT_OVER_A_GPU,
+    NEVER_SCARCE,
+    Worth,
+    own_gpus,
+    together,
+)
+from berthmaster.messages.workload import PodSet
+
+
+def ask_of(pods: PodSet, suitable: Suitable, worth: Worth) -> "cards.Ask | None":
+    """What ``score_nodes`` works out once for all nodes; None if only numpy knows how to go on."""
+    if suitable.offered is not None or suitable.domains is not None or suitable.pieces:
+        return None
+    fraction = wants_fraction(pods)
+    takes = pods.gpu_milli * (1.0 / WHOLE) if fraction else float(pods.gpus)
+    slope, offset = together(pods.gpus)
+    scarce = worth.cpu_milli_a_gpu > NEVER_SCARCE
+    a_cpu = 1.0 / worth.cpu_milli_a_gpu if scarce else 0.0
+    whole = worth.dear.whole
+    return cards.Ask(
+        nodes=suitable.nodes,
+        gpus=suitable.gpus,
+        losses=worth.losses(pods.gpu_milli) if fraction else None,
+        dear=worth.dear.factor,
+        whole_gpus=whole.gpus if whole is not None else None,
+        whole_cpu=whole.cpu if whole is not None else None,
+        whole_price=whole.price if whole is not None else None,
+        cpu_milli=pods.cpu_milli,
+        memory_mib=pods.memory_mib,
+        gpu_count=pods.gpus,
+        gpu_milli=pods.gpu_milli,
+        takes=takes,
+        left_over=LEFT_OVER_A_GPU,
+        slope=slope,
+        offset=offset,
+        a_cpu=a_cpu,
+        short_of_cpu=pods.cpu_milli * a_cpu - takes,
+        own=own_gpus(pods),
+    )
