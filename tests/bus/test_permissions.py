@@ -258,6 +258,7 @@ CASES: Mapping[str, Case] = {
             f"{EVENT}placed.c1",
             f"{EVENT}withdrawn.c1",
             f"{EVENT}eviction_requested.c1",
+            f"{EVENT}resize_requested.c1",
             f"{EVENT}evicted.c1",
             "pub berth.lease.resolver.all",
             "pub berth.lease.log.resolver.all",

@@ -15,7 +15,14 @@ from berthmaster.emulator.fleets import ClusterSpec
 from berthmaster.emulator.inventory import Reports, profile
 from berthmaster.emulator.records import Record
 from berthmaster.emulator.telemetry import NodeModel
-from berthmaster.executor.cluster_protocol import CreatePods, DeletePods, PodEvent, StopPods
+from berthmaster.executor.cluster_protocol import (
+    ClusterInstruction,
+    CreatePods,
+    DeletePods,
+    PodEvent,
+    ResizePods,
+    StopPods,
+)
 from berthmaster.executor.core import Executor
 from berthmaster.executor.events import Event, HintSeen, Tick
 from berthmaster.executor.instructions import Acknowledge, Freeze, Instruction
@@ -135,7 +142,7 @@ class Site(Process):
             return
         self.judge.note(self.name, step)
         match step:
-            case CreatePods() | StopPods() | DeletePods():
+            case CreatePods() | ResizePods() | StopPods() | DeletePods():
                 if isinstance(step, DeletePods):
                     self.judge.on_delete(self.spec.name, step.attempt, step.reason)
                 if isinstance(step, CreatePods):
@@ -159,9 +166,7 @@ class Site(Process):
             case _:
                 assert_never(step)
 
-    def _by_its_clock(
-        self, step: CreatePods | StopPods | DeletePods
-    ) -> CreatePods | StopPods | DeletePods:
+    def _by_its_clock(self, step: ClusterInstruction) -> ClusterInstruction:
         """An executor and its cluster share a clock, right or wrong; here pods have their own."""
         if isinstance(step, CreatePods) and step.asked_at_s is not None:
             return step._replace(asked_at_s=step.asked_at_s - self.clock_error_s)

@@ -15,6 +15,8 @@ from berthmaster.messages.workload import (
     Placed,
     Recovered,
     Reprioritized,
+    Resized,
+    ResizeRequested,
     Running,
     Submitted,
     Succeeded,
@@ -90,6 +92,10 @@ def fitting(kind: type[WorkloadEvent], workload: Workload, **changes: Any) -> Wo
         fields |= {"reason": "node lost"}
     elif kind is EvictionRequested:
         fields |= {"reason": "room for another", "decision": 2}
+    elif kind is ResizeRequested:
+        fields |= {"reason": "room for another", "decision": 2, "pods": PODS}
+    elif kind is Resized:
+        fields |= {"pods": PODS}
     return kind(**(fields | changes))
 
 

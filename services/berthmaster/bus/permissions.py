@@ -69,6 +69,7 @@ EXECUTOR_KINDS: Final = (
     "claimed",
     "admitted",
     "running",
+    "resized",
     "evicted",
     "succeeded",
     "failed",
@@ -192,7 +193,7 @@ def _resolver(_: str) -> Grants:
         publish=(
             *_CLOCK,
             "berth.decision.*",
-            *_events("*", "placed", "withdrawn", "eviction_requested"),
+            *_events("*", "placed", "withdrawn", "eviction_requested", "resize_requested"),
             *_events("*", "evicted", "failed", "cancelled"),
             *_read(WORKLOADS, ARCHIVE, LEASES),
             *_follow(WORKLOADS),

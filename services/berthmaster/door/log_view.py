@@ -4,8 +4,9 @@ Rules of this file:
 
 - Only open workloads are kept. Of one that is not known nothing is open anywhere: the log was read
   from its beginning. The youngest endings are remembered, so that a late event opens none anew.
-- A cluster hears of a placement, a wish to cancel, an order to make room, and of endings that its
-  executor did not write. What goes by way of a hub's Kueue is no business of a cluster's executor.
+- A cluster hears of a placement, a wish to cancel, an order to make room or to have another number
+  of pods, and of endings that its executor did not write. What goes by way of a hub's Kueue is no
+  business of a cluster's executor.
 - Hints are kept for a while (a window), for those who follow; who comes later gets the list of what
   is open. The list is a level: nothing that was missed can stay unknown.
 - What a cluster may add to one workload's story is bounded in number and size: the log is
@@ -37,6 +38,8 @@ from berthmaster.messages.workload import (
     Failed,
     Placed,
     Recovered,
+    Resized,
+    ResizeRequested,
     Running,
     Succeeded,
     WorkloadEvent,
@@ -71,6 +74,7 @@ class _Here(msgspec.Struct):
     placed: StoredHint
     wish: StoredHint | None = None
     order: StoredHint | None = None  # to make room
+    resize: StoredHint | None = None  # to have another number of pods, until it is told that it has
     running: int = 0  # how often it was told where its pods are
 
 
@@ -252,6 +256,15 @@ class LogView:
                 if here is None:
                     return ""
                 here.order = hint
+            case ResizeRequested():
+                here = self._here.get(event.cluster, {}).get(name)
+                if here is None:
+                    return ""
+                here.resize = hint
+            case Resized():
+                if (here := self._here.get(event.cluster, {}).get(name)) is not None:
+                    here.resize = None
+                return ""
             case Evicted() | Failed() if event.cluster and event.by != claimant:
                 pass
             case _:
@@ -341,7 +354,7 @@ class LogView:
             held = one.workload.claimed_at_s > 0
             taken.append(one.placed._replace(held=held))
             size += len(one.placed.event)
-            for more in (one.wish, one.order):
+            for more in (one.wish, one.order, one.resize):
                 if more is not None:
                     taken.append(more)
                     size += len(more.event)
@@ -406,6 +419,7 @@ def _receipt(workload: Workload, sequence: int) -> Receipt | None:
     if workload.request is None:
         return None
     told = {field: getattr(workload, field) for field in _OF_RECEIPT}
+    told["request"] = workload.wished or workload.request
     return Receipt(**told, sequence=sequence)
 
 

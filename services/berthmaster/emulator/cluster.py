@@ -27,6 +27,7 @@ from berthmaster.emulator.records import (
     NodeTurned,
     Over,
     Record,
+    Resized,
     Seat,
     Stopped,
 )
@@ -45,6 +46,8 @@ from berthmaster.executor.cluster_protocol import (
     PodsGone,
     PodsRefused,
     PodsRunning,
+    PodsWaiting,
+    ResizePods,
     StopPods,
 )
 from berthmaster.messages.placement import PodBinding
@@ -210,6 +213,10 @@ class EmulatedCluster:
         match order:
             case CreatePods():
                 return self.status(group or self._create(order, now_s))
+            case ResizePods():
+                if group is not None and group.phase is Phase.RUNNING:
+                    self._resize(group, order)
+                return self.status(group) if group is not None else [PodsGone(order.attempt)]
             case StopPods():
                 if group is None:
                     return [PodsGone(order.attempt)]
@@ -224,7 +231,9 @@ class EmulatedCluster:
                 assert_never(order)
 
     def _create(self, order: CreatePods, now_s: float) -> Group:
-        seats, refused = self._seat(order)
+        seats, refused = self._seat(order.pods, order.request)
+        if refused:  # a gang is all or nothing: the rest would only hold room until it is stopped
+            seats = ()
         starts_s = now_s + self.nature.start_delay_s
         ends_s, fails = self._fate(order.attempt, order.request, starts_s)
         asked_at_s = now_s if order.asked_at_s is None else min(now_s, order.asked_at_s)
@@ -252,13 +261,26 @@ class EmulatedCluster:
             self._arm(made)
         return group
 
-    def _seat(self, order: CreatePods) -> tuple[tuple[Seat, ...], str]:
-        """Ask each pod's kubelet in turn. The first refusal ends it: a gang is all or nothing, and
-        the rest would only hold room until they are stopped."""
-        sets = {pod_set.name: pod_set for pod_set in order.request.pod_sets}
+    def _resize(self, group: Group, order: ResizePods) -> None:
+        """Those that it has and shall keep stay where they are."""
+        has = {seat.pod: seat for seat in group.made.seats}
+        kept = tuple(has[each.pod] for each in order.pods if each.pod in has)
+        more, refused = self._seat(
+            tuple(each for each in order.pods if each.pod not in has), order.request
+        )
+        seats = (*kept, *more)
+        if seats != group.made.seats or refused != group.missing:
+            self._write(Resized(*group.attempt, seats, refused))
+            self.pods_started += len(more)
+
+    def _seat(
+        self, pods: tuple[PodBinding, ...], request: JobRequest
+    ) -> tuple[tuple[Seat, ...], str]:
+        """Ask each pod's kubelet in turn, up to the first refusal."""
+        sets = {pod_set.name: pod_set for pod_set in request.pod_sets}
         seats: list[Seat] = []
         refused = ""
-        for binding in order.pods:
+        for binding in pods:
             node = self.world.nodes.get(binding.node)
             pod_set = sets.get(binding.pod.rpartition("-")[0])
             answer: GpuUse | Refusal
@@ -279,7 +301,7 @@ class EmulatedCluster:
             seats.append(Seat(binding.pod, binding.node, answer))
         for seat in seats:
             self.world.nodes[seat.node].give_back(seat.use)  # applying the record takes it
-        return (() if refused else tuple(seats)), refused
+        return tuple(seats), refused
 
     def _fate(self, attempt: Attempt, request: JobRequest, starts_s: float) -> tuple[float, bool]:
         """When its pods end, and whether they fail then."""
@@ -310,7 +332,9 @@ class EmulatedCluster:
             case Phase.STARTING | Phase.STOPPED:
                 pass
             case Phase.RUNNING:
-                events.append(PodsRunning(attempt, _bindings(group)))
+                has = _bindings(group)
+                missing = PodsWaiting(attempt, group.missing, running=has)
+                events.append(missing if group.missing else PodsRunning(attempt, has))
             case Phase.COMPLETED:
                 events.append(PodsCompleted(attempt))
             case Phase.FAILED:

@@ -9,7 +9,7 @@ from typing import Final
 
 from berthmaster.emulator.cluster import EmulatedCluster
 from berthmaster.emulator.journal import Journal
-from berthmaster.executor.cluster_protocol import CreatePods, DeletePods, PodEvent, StopPods
+from berthmaster.executor.cluster_protocol import ClusterInstruction, PodEvent
 
 TIMER_GRAIN_S: Final = 0.005  # ends within this of each other are handled in one go
 
@@ -42,7 +42,7 @@ class Host:
         """All job objects of this executor."""
         return self.cluster.found(executor)
 
-    def perform(self, order: CreatePods | StopPods | DeletePods) -> None:
+    def perform(self, order: ClusterInstruction) -> None:
         """Carry out an order."""
         events = self.cluster.perform(order, self._clock())
         if self._tell is not None:

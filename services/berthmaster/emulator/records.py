@@ -46,6 +46,16 @@ class Made(_Record, frozen=True, array_like=True, tag="made"):
     receipt: str = ""  # as its executor gave it
 
 
+class Resized(_Record, frozen=True, array_like=True, tag="resized"):
+    """Its pods are these from now on. ``missing``: why there are not as many as were asked for."""
+
+    tenant: str
+    id: str
+    attempt: int
+    seats: tuple[Seat, ...]
+    missing: str = ""
+
+
 class Over(_Record, frozen=True, array_like=True, tag="over"):
     """Its pods are ending by themselves. ``frees``: the pods that hold nothing from now on."""
 
@@ -114,7 +124,16 @@ class Drawn(_Record, frozen=True, array_like=True, tag="drawn"):
 
 
 Record = (
-    Made | Over | Stopped | Deleted | ForeignCame | ForeignLeft | NodeTurned | GpuTurned | Drawn
+    Made
+    | Resized
+    | Over
+    | Stopped
+    | Deleted
+    | ForeignCame
+    | ForeignLeft
+    | NodeTurned
+    | GpuTurned
+    | Drawn
 )
 ENCODER: Final = msgspec.json.Encoder()
 DECODER: Final = msgspec.json.Decoder(Record)

@@ -22,6 +22,7 @@ from berthmaster.emulator.records import (
     NodeTurned,
     Over,
     Record,
+    Resized,
     Seat,
     Stopped,
 )
@@ -52,6 +53,7 @@ class Group(msgspec.Struct):
     held: dict[str, Seat]  # pods that hold something
     over: Over | None = None
     stopped: str | None = None  # the reason given
+    missing: str = ""  # why it has fewer pods than it is to have
 
 
 class World:
@@ -71,6 +73,9 @@ class World:
         match record:
             case Made():
                 self._make(record)
+            case Resized():
+                if group := self.groups.get(_attempt(record)):
+                    self._resize(group, record)
             case Over():
                 if group := self.groups.get(_attempt(record)):
                     group.phase = Phase(record.how)
@@ -99,10 +104,23 @@ class World:
                 group.over = Over(*attempt, Phase.REFUSED.value, (), f"NodeGone: {seat.node}")
                 group.phase = Phase.REFUSED
                 continue
-            node.take(seat.use)
-            node.pods[attempt, seat.pod] = seat
-            group.held[seat.pod] = seat
-            self.dirty.setdefault(seat.node, False)
+            self._take(group, seat)
+
+    def _take(self, group: Group, seat: Seat) -> None:
+        node = self.nodes[seat.node]
+        node.take(seat.use)
+        node.pods[group.attempt, seat.pod] = seat
+        group.held[seat.pod] = seat
+        self.dirty.setdefault(seat.node, False)
+
+    def _resize(self, group: Group, resized: Resized) -> None:
+        kept = {seat.pod for seat in resized.seats}
+        self._free(group, tuple(pod for pod in group.held if pod not in kept))
+        for seat in resized.seats:
+            if seat.pod not in group.held and seat.node in self.nodes:
+                self._take(group, seat)
+        group.made = msgspec.structs.replace(group.made, seats=resized.seats)
+        group.missing = resized.missing
 
     def _free(self, group: Group, pods: tuple[str, ...]) -> None:
         for pod in pods:
@@ -153,6 +171,8 @@ class World:
             yield from node.foreign.values()
         for group in self.groups.values():
             yield group.made
+            if group.missing:
+                yield Resized(*group.attempt, group.made.seats, group.missing)
             if group.over is not None:
                 yield group.over
             if group.stopped is not None:
@@ -170,5 +190,5 @@ class World:
         }
 
 
-def _attempt(record: Made | Over | Stopped | Deleted) -> Attempt:
+def _attempt(record: Made | Resized | Over | Stopped | Deleted) -> Attempt:
     return Attempt(record.tenant, record.id, record.attempt)

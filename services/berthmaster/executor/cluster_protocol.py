@@ -3,6 +3,7 @@
 A cluster keeps one *job object* per attempt, named by workload id and attempt, and pods under it:
 
 - ``CreatePods`` makes both. Doing it again changes nothing; the cluster tells again how it stands.
+- ``ResizePods`` starts more of them, or ends those of the highest indices.
 - ``StopPods`` ends the pods and keeps the object with the reason, so that an executor that was
   killed before it could say how the attempt ended finds out. Answered by ``PodsGone``.
 - ``DeletePods`` removes everything. Not answered: nobody waits for it.
@@ -48,6 +49,15 @@ class CreatePods(NamedTuple):
     receipt: str = ""  # of its placement: to be kept with the object, opaque
 
 
+class ResizePods(NamedTuple):
+    """Have these pods and no others: start or end the rest. Answered by ``PodsRunning`` with them,
+    when they run and none of the others is left; until then by ``PodsWaiting``."""
+
+    attempt: Attempt
+    pods: tuple[PodBinding, ...]
+    request: JobRequest  # what pods are like
+
+
 class StopPods(NamedTuple):
     """End the pods, keep the object and this reason."""
 
@@ -62,7 +72,7 @@ class DeletePods(NamedTuple):
     reason: str
 
 
-ClusterInstruction = CreatePods | StopPods | DeletePods
+ClusterInstruction = CreatePods | ResizePods | StopPods | DeletePods
 
 
 # What the cluster tells
@@ -93,6 +103,7 @@ class PodsWaiting(NamedTuple):
     attempt: Attempt
     reason: str
     bound: int = 0  # pods that have a node, and so hold room, while others have none
+    running: tuple[PodBinding, ...] = ()  # those that run, where their number is being changed
 
 
 class PodsRunning(NamedTuple):

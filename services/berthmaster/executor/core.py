@@ -10,6 +10,9 @@ Rules of this file:
 - A hint is only a hint. ``placed`` of a workload that we do not know is tried at once, guarded by
   its own sequence; all else leads to a read.
 - A list of all that is open now and then makes us read what we hold and it does not name.
+- An order to have another number of pods is carried out by the cluster, and told (``resized``) when
+  exactly those run and no other is left: until then all of them hold room. Of new pods that do not
+  run in time the attempt lets go again; nobody is ended for that.
 - What the log says is over or somebody else's is left: our pods of it are removed, nothing is
   appended.
 - Silence of the bus changes nothing here: no timer of this file ends a job that runs.
@@ -32,6 +35,7 @@ from berthmaster.executor.cluster_protocol import (
     PodEvent,
     PodsFound,
     PodsWaiting,
+    ResizePods,
     StopPods,
 )
 from berthmaster.executor.events import ClusterReached, Event, HintSeen, Listed, Tick
@@ -50,6 +54,7 @@ from berthmaster.lifecycle.instructions import (
     Stored,
     Unknown,
 )
+from berthmaster.lifecycle.sizes import with_bound
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.placement import HUB_CELL
 from berthmaster.messages.workload import (
@@ -60,6 +65,8 @@ from berthmaster.messages.workload import (
     EvictionRequested,
     Failed,
     Placed,
+    Resized,
+    ResizeRequested,
     Running,
     WorkloadEvent,
 )
@@ -126,7 +133,7 @@ class Executor:
                 ]  # the hub's Kueue sends it here, its reconciler claims it
             case Placed():
                 return self._on_placed(hint, event, sequence, receipt, now_s)
-            case CancelRequested() | EvictionRequested():
+            case CancelRequested() | EvictionRequested() | ResizeRequested():
                 return self._on_wish(hint, event, sequence, now_s)
             case Evicted() | Failed():
                 return self._on_over(hint, event, sequence, now_s)
@@ -151,7 +158,11 @@ class Executor:
         return self._advance(job, now_s)
 
     def _on_wish(
-        self, hint: int, wish: CancelRequested | EvictionRequested, sequence: int, now_s: float
+        self,
+        hint: int,
+        wish: CancelRequested | EvictionRequested | ResizeRequested,
+        sequence: int,
+        now_s: float,
     ) -> list[Instruction]:
         """Acted at once: if we die now, whatever makes us look at the workload shows the wish."""
         job = self._jobs.get(key(wish.tenant, wish.id))
@@ -159,11 +170,14 @@ class Executor:
             return [Acknowledge(hint)]
         if not job.ref and not job.stale and wish.after == job.sequence and job.logged in HELD:
             job.sequence = sequence
-            if isinstance(wish, CancelRequested):
-                job.cancel = True
-                job.cancel_reason = wish.reason
-            else:
-                job.leaving = wish.reason
+            match wish:
+                case CancelRequested():
+                    job.cancel = True
+                    job.cancel_reason = wish.reason
+                case EvictionRequested():
+                    job.leaving = wish.reason
+                case ResizeRequested():
+                    job.resizing = wish.pods
         elif sequence > job.sequence:
             job.stale = True
         return [Acknowledge(hint), *self._advance(job, now_s)]
@@ -219,6 +233,12 @@ class Executor:
             case Running():
                 job.logged = State.RUNNING
                 job.told_pods = event.pods
+            case Resized():
+                job.told_pods = event.pods
+                job.resizing = job.resize_ordered = ()
+                job.resize_failed = ""
+                if job.request is not None:
+                    job.request = with_bound(job.request, event.pods)
             case _:
                 return self._leave(job, "ended")
         return self._advance(job, now_s)
@@ -324,10 +344,21 @@ class Executor:
             job = self._jobs.get(key(attempt.tenant, attempt.id))
             if job is None or job.attempt != attempt:
                 continue
-            if job.pods is Pods.ASKED and now_s >= job.due_s:
+            if job.resizing and now_s >= job.due_s:
+                self._let_go_of_new_pods(job, now_s)
+            elif job.pods is Pods.ASKED and now_s >= job.due_s:
                 job.judge(FinalResult(How.EVICTED, self._limits.too_late(job)))
             done += self._advance(job, now_s)
         return [*done, *self._give_way(now_s)]
+
+    def _let_go_of_new_pods(self, job: Job, now_s: float) -> None:
+        """They did not run in time: it goes on with those that do. If it only waits for pods to go,
+        it waits on."""
+        self._be_patient(job, now_s)
+        rest = job.running_of(job.resizing)
+        if rest and len(rest) < len(job.resizing):
+            job.resize_failed = self._limits.too_late(job)
+            job.resizing = rest
 
     def _watch_gang(self, job: Job, now_s: float) -> None:
         job.bound_since_s = now_s
@@ -368,7 +399,18 @@ class Executor:
         if job.verdict is not None and running and job.logged in HELD:
             job.pods = Pods.STOPPING
             stop.append(StopPods(job.attempt, job.verdict.reason[:MAX_REASON_CHARS]))
+        if not stop and running and job.logged is State.RUNNING and not job.stale:
+            stop = self._resize(job, now_s)
         return [*stop, *self._write(job, now_s)]
+
+    def _resize(self, job: Job, now_s: float) -> list[Instruction]:
+        """Have the number of pods that the log says, if that was not asked for yet."""
+        if not job.resizing or job.resizing == job.resize_ordered or job.request is None:
+            return []
+        if not job.resize_ordered:
+            self._be_patient(job, now_s)
+        job.resize_ordered = job.resizing
+        return [ResizePods(job.attempt, job.resizing, job.request)]
 
     def _unwanted(self, job: Job, now_s: float) -> bool:
         """Whether its pods need not be made: cancelled since, or too late for its own deadline."""
@@ -403,6 +445,10 @@ class Executor:
             return self._end(job, job.verdict, now_s)
         if job.admitted and job.logged is State.CLAIMED:
             return [self._append(job, self._says.admitted(job, now_s))]
+        if job.resizing:
+            if job.pods is Pods.RUNNING and job.is_resized:
+                return [self._append(job, self._says.resized(job, now_s))]
+            return []
         if job.pods is Pods.RUNNING and job.observed != job.told_pods:
             return [self._append(job, self._says.running(job, now_s))]
         return []

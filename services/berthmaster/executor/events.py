@@ -12,10 +12,11 @@ from berthmaster.messages.workload import (
     EvictionRequested,
     Failed,
     Placed,
+    ResizeRequested,
 )
 
 # The last two: by somebody else.
-Hint = Placed | CancelRequested | EvictionRequested | Evicted | Failed
+Hint = Placed | CancelRequested | EvictionRequested | ResizeRequested | Evicted | Failed
 
 
 class HintSeen(NamedTuple):

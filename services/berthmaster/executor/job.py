@@ -26,6 +26,7 @@ from berthmaster.executor.cluster_protocol import (
 )
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.fold import Workload
+from berthmaster.lifecycle.sizes import index_of, least, set_of, with_bound
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.placement import PodBinding, Target
 from berthmaster.messages.workload import JobRequest, Placed
@@ -76,12 +77,16 @@ class Job(msgspec.Struct, kw_only=True):
     cancel: bool = False
     cancel_reason: str = ""
     leaving: str = ""  # why it is to make room for another; "" = it is not
-    told_pods: tuple[PodBinding, ...] = ()  # as the last ``running`` says
+    told_pods: tuple[PodBinding, ...] = ()  # as the last ``running`` or ``resized`` says
+    resizing: tuple[PodBinding, ...] = ()  # pods that it shall have; () = what it has
+    resize_ordered: tuple[PodBinding, ...] = ()  # of the cluster, by this life
+    resize_failed: str = ""  # why it goes on with fewer new pods than it was to have
     receipt: str = ""  # of its placement, as the door signed it; "" = not known
     read_back: bool = False  # that it is claimed was read, not done by this life as far as it knows
     # The cluster
     pods: Pods = Pods.NONE
     observed: tuple[PodBinding, ...] = ()
+    part_running: tuple[PodBinding, ...] = ()  # those that run while others do not
     queued: bool = False  # in the cluster's own queue
     admitted: bool = False  # out of it
     waits_for: str = ""  # what the cluster says of pods that do not run
@@ -103,7 +108,7 @@ class Job(msgspec.Struct, kw_only=True):
             attempt=Attempt(placed.tenant, placed.id, placed.attempt),
             logged=State.PLACED,
             sequence=sequence,
-            request=placed.request,
+            request=with_bound(placed.request, placed.pods),
             placed=placed.pods,
             target=placed.target,
             digest=request_digest(placed.request),
@@ -124,6 +129,25 @@ class Job(msgspec.Struct, kw_only=True):
         count = sum(pods.count for pods in request.pod_sets) if request is not None else 0
         return waits and self.bound > 0 and count > 1
 
+    @property
+    def is_resized(self) -> bool:
+        """Whether exactly those pods run that it shall have."""
+        return {each.pod for each in self.observed} == {each.pod for each in self.resizing}
+
+    def running_of(self, pods: tuple[PodBinding, ...]) -> tuple[PodBinding, ...]:
+        """Those of these that run, of each pod set as many as run without a gap; () if a pod set
+        has less than it needs."""
+        running = {each.pod for each in self.part_running}
+        found: list[PodBinding] = []
+        counts: dict[str, int] = {}
+        for each in sorted(pods, key=lambda one: (set_of(one.pod), index_of(one.pod))):
+            name = set_of(each.pod)
+            if each.pod in running and counts.get(name, 0) == index_of(each.pod):
+                counts[name] = counts.get(name, 0) + 1
+                found.append(each)
+        sets = self.request.pod_sets if self.request is not None else ()
+        return tuple(found) if all(counts.get(s.name, 0) >= least(s) for s in sets) else ()
+
     def hear(self, event: PodEvent) -> bool:
         """Take in what the cluster tells; whether the time in which all pods must run begins."""
         match event:
@@ -135,8 +159,9 @@ class Job(msgspec.Struct, kw_only=True):
             case PodsAdmitted():
                 begins, self.queued, self.admitted = not self.admitted, False, True
                 return begins
-            case PodsWaiting(_, reason, _):
+            case PodsWaiting(_, reason, _, running):
                 self.waits_for = reason
+                self.part_running = running
             case PodsRunning(_, pods):
                 if self.pods is Pods.ASKED:
                     self.pods = Pods.RUNNING
@@ -170,6 +195,8 @@ class Job(msgspec.Struct, kw_only=True):
         self.evictions = work.evictions
         self.cancel = work.cancel_requested
         self.leaving = work.leaving
+        if not (work.resizing and self.resize_failed):  # else it is on its way back
+            self.resizing, self.resize_failed = work.resizing, ""
         # Where the log has lost that they run, it is told again.
         self.told_pods = work.pods if work.state is State.RUNNING else ()
         self.placed = self.placed or work.pods

@@ -10,6 +10,7 @@ from berthmaster.messages.workload import (
     Claimed,
     Evicted,
     Failed,
+    Resized,
     Running,
     Succeeded,
     WorkloadEvent,
@@ -35,6 +36,11 @@ class LogEvents(NamedTuple):
     def running(self, job: Job, now_s: float) -> Running:
         """Where its pods really are."""
         return Running(**self._head(job, now_s), pods=job.observed)
+
+    def resized(self, job: Job, now_s: float) -> Resized:
+        """It has the pods that it was to have."""
+        reason = job.resize_failed[:MAX_REASON_CHARS]
+        return Resized(**self._head(job, now_s), pods=job.observed, reason=reason)
 
     def ending(self, job: Job, verdict: FinalResult, now_s: float) -> WorkloadEvent:
         """A wish to cancel outweighs an eviction; too many evictions are a failure, but for those

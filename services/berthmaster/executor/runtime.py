@@ -21,6 +21,7 @@ from berthmaster.executor.attempts import Goal, Held, attempt_of, not_later
 from berthmaster.executor.claims import TEMPLATES
 from berthmaster.executor.cluster_protocol import (
     Attempt,
+    ClusterInstruction,
     CreatePods,
     DeletePods,
     PodEvent,
@@ -174,7 +175,7 @@ class ClusterRuntime:
         self._ready = True
         return events
 
-    def perform(self, order: CreatePods | StopPods | DeletePods) -> None:
+    def perform(self, order: ClusterInstruction) -> None:
         """Carry out an order, soon."""
         held = self._held.get(order.attempt)
         match order:

@@ -18,7 +18,14 @@ from typing import Any, Final, Protocol, assert_never
 from berthmaster.bus import subjects
 from berthmaster.bus.door_client import ASK_TIMEOUT_S, FORGET_AFTER, DoorClient, Heard, Story
 from berthmaster.bus.errors import BusError
-from berthmaster.executor.cluster_protocol import CreatePods, DeletePods, PodEvent, StopPods
+from berthmaster.executor.cluster_protocol import (
+    ClusterInstruction,
+    CreatePods,
+    DeletePods,
+    PodEvent,
+    ResizePods,
+    StopPods,
+)
 from berthmaster.executor.core import Executor
 from berthmaster.executor.events import Event, HintSeen, Listed, Tick
 from berthmaster.executor.instructions import Acknowledge, Freeze, Instruction
@@ -55,7 +62,7 @@ class Runtime(Protocol):
     async def found(self, executor: str) -> list[PodEvent]:
         """All job objects with this executor's label, each followed by how it stands."""
 
-    def perform(self, order: CreatePods | StopPods | DeletePods) -> None:
+    def perform(self, order: ClusterInstruction) -> None:
         """Carry out an order."""
 
     def flush(self) -> None:
@@ -179,7 +186,7 @@ class Shell:
                 self._writes.append(instruction)
             case Reload():
                 self._reads.append(instruction)
-            case CreatePods() | StopPods() | DeletePods():
+            case CreatePods() | ResizePods() | StopPods() | DeletePods():
                 self._runtime.perform(instruction)
             case Acknowledge():
                 pass  # the next list names it again for as long as it is open

@@ -27,6 +27,7 @@ from typing import Final, NewType
 
 import msgspec
 
+from berthmaster.lifecycle.sizes import is_elastic, together, with_bound, without
 from berthmaster.lifecycle.states import ENDED, LIVE, NoSuchTransition, State, after
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.placement import MAIN_CELL, PodBinding, Target
@@ -43,6 +44,8 @@ from berthmaster.messages.workload import (
     Placed,
     Recovered,
     Reprioritized,
+    Resized,
+    ResizeRequested,
     Running,
     Submitted,
     Succeeded,
@@ -69,6 +72,9 @@ class Workload(msgspec.Struct, gc=False, kw_only=True, omit_defaults=True):
     sequence: int = 0  # of the last event stored, void ones too: what the next ``after`` must be
     changed_at_s: float = 0.0  # server's time of the last event that counted
     request: JobRequest | None = None  # None: only the tombstone was seen
+    wished: JobRequest | None = None
+    # As it was asked for, while an attempt is open of which ``request`` says how many pods it has;
+    # None: that is the same.
     digest: str = ""
     cell: str = MAIN_CELL  # whose decider places it
     origin: HubObject | None = None
@@ -78,7 +84,9 @@ class Workload(msgspec.Struct, gc=False, kw_only=True, omit_defaults=True):
     attempt: int = 0  # number of placements so far; the last one is open while the state is LIVE
     evictions: int = 0
     cluster: str = ""  # of the open or last attempt
-    pods: tuple[PodBinding, ...] = ()  # as placed; as observed once it runs
+    pods: tuple[PodBinding, ...] = ()  # as placed; as observed once it runs; all that hold room
+    resizing: tuple[PodBinding, ...] = ()  # those that it shall have; () = what it has
+    resized_at_s: float = 0.0  # server's time of the last change of their number
     target: Target = Target()  # of the open or last attempt
     decision: int = 0
     placed_at_s: float = 0.0  # server's time
@@ -268,8 +276,19 @@ def _names_the_open_attempt(workload: Workload, event: WorkloadEvent) -> bool:
         case Recovered():
             same = event.attempt == workload.attempt and event.cluster == workload.cluster
             return event.attempt > workload.attempt or (same and workload.live)
-        case Withdrawn() | Claimed() | Admitted() | Running() | Evicted() | EvictionRequested():
+        case (
+            Withdrawn()
+            | Claimed()
+            | Admitted()
+            | Running()
+            | Evicted()
+            | EvictionRequested()
+            | ResizeRequested()
+        ):
             return event.attempt == workload.attempt and event.cluster == workload.cluster
+        case Resized():
+            same = event.attempt == workload.attempt and event.cluster == workload.cluster
+            return same and bool(workload.resizing) and not without(event.pods, workload.pods)
         case CancelRequested():
             return event.cluster == workload.cluster
         case Succeeded() | Failed() | Cancelled():  # "" when it never was placed, or waits again
@@ -308,27 +327,32 @@ def _apply(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s:
             workload.submitted_sequence = sequence
             workload.submitted_at_s = stored_at_s
         case Placed():
-            workload.attempt = event.attempt
-            workload.cluster = event.cluster
-            workload.pods = event.pods
-            workload.target = event.target
-            workload.decision = event.decision
-            workload.placed_at_s = stored_at_s
-            workload.claimed_at_s = workload.running_at_s = 0.0
-            workload.executor = workload.leaving = ""
+            _begin(workload, event, stored_at_s)
         case Claimed():
             workload.claimed_at_s = stored_at_s
             workload.executor = event.executor
         case Recovered():
             _take_over(workload, event, sequence, stored_at_s)
         case Running():
-            workload.pods = event.pods
             workload.running_at_s = workload.running_at_s or stored_at_s
+            _has(workload, together(event.pods, workload.resizing))
+        case ResizeRequested():
+            workload.resizing = event.pods
+            _has(workload, together(workload.pods, event.pods))
+        case Resized():
+            workload.resizing = ()
+            workload.resized_at_s = stored_at_s
+            _has(workload, event.pods)
         case Evicted():
+            _wait_again(workload)
             workload.evictions += not event.blameless
             workload.moves += bool(workload.leaving)
             workload.reason = event.reason
-        case Withdrawn() | Succeeded() | Failed() | Cancelled():
+        case Withdrawn():
+            _wait_again(workload)
+            workload.reason = event.reason
+        case Succeeded() | Failed() | Cancelled():
+            workload.resizing = ()
             workload.reason = event.reason
         case Reprioritized():
             workload.priority = event.priority
@@ -340,14 +364,44 @@ def _apply(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s:
             pass
 
 
+def _begin(workload: Workload, event: Placed, stored_at_s: float) -> None:
+    """An attempt."""
+    workload.attempt = event.attempt
+    workload.cluster = event.cluster
+    workload.target = event.target
+    workload.decision = event.decision
+    workload.placed_at_s = stored_at_s
+    workload.claimed_at_s = workload.running_at_s = workload.resized_at_s = 0.0
+    workload.executor = workload.leaving = ""
+    _has(workload, event.pods)
+
+
 def _take_over(workload: Workload, event: Recovered, sequence: int, stored_at_s: float) -> None:
     """All of it but what no executor knows: an origin, a wish to cancel."""
     for field in _TOLD:
         setattr(workload, field, getattr(event, field))
     workload.submitted_sequence = workload.submitted_sequence or sequence
     workload.claimed_at_s = stored_at_s
-    workload.running_at_s = 0.0
+    workload.running_at_s = workload.resized_at_s = 0.0
     workload.leaving = ""
+    workload.wished, workload.resizing = None, ()
+    _has(workload, event.pods)
+
+
+def _has(workload: Workload, pods: tuple[PodBinding, ...]) -> None:
+    """These hold room, and its request says how many there are."""
+    workload.pods = pods
+    asked = workload.wished or workload.request
+    if asked is not None and is_elastic(asked):
+        workload.wished = asked
+        workload.request = with_bound(asked, workload.pods)
+
+
+def _wait_again(workload: Workload) -> None:
+    """It wishes again for what it asked for."""
+    workload.resizing = ()
+    if workload.wished is not None:
+        workload.request, workload.wished = workload.wished, None
 
 
 _TOLD: Final = (  # of a recovered event and of a workload

@@ -5,14 +5,15 @@ Rules of this file:
 - The table is the law. An event that has no row for the state changes nothing and is an error
   (``NoSuchTransition``); a reader decides whose fault that is.
 - Only three endings exist, and none has a row: after an ending nothing happens.
-- ``cancel_requested``, ``eviction_requested`` and ``reprioritized`` change no state. They stand in
-  the table all the same, so that a reader sees by eye where they are legal.
+- ``cancel_requested``, ``eviction_requested``, ``resize_requested``, ``resized`` and
+  ``reprioritized`` change no state. They stand in the table all the same, so that a reader sees by
+  eye where they are legal.
 - ``recovered`` stands for what a damaged log has lost: the attempt that it names was claimed. So it
   may follow on whatever is left, or on nothing; but never on an ending.
 - Who may write what: door ``recovered``; gateway ``submitted``, ``reprioritized``,
   ``cancel_requested``, and ``cancelled`` before the claim; resolver ``placed``, ``withdrawn``,
-  ``eviction_requested`` and, when a person declared the cluster lost or the job's own deadline has
-  passed, ``evicted`` or ``failed``; the claimant all the rest.
+  ``eviction_requested``, ``resize_requested`` and, when a person declared the cluster lost or the
+  job's own deadline has passed, ``evicted`` or ``failed``; the claimant all the rest.
 
 What does not fit the table and is therefore checked beside it (fold.py): the attempt and cluster
 that an event names must be those of the open attempt, and ``after`` must be the aggregate's
@@ -34,6 +35,8 @@ from berthmaster.messages.workload import (
     Placed,
     Recovered,
     Reprioritized,
+    Resized,
+    ResizeRequested,
     Running,
     Submitted,
     Succeeded,
@@ -105,6 +108,8 @@ TRANSITIONS: Final = MappingProxyType[State, dict[type[WorkloadEvent], State]](
             Reprioritized: State.RUNNING,
             CancelRequested: State.RUNNING,
             EvictionRequested: State.RUNNING,
+            ResizeRequested: State.RUNNING,
+            Resized: State.RUNNING,
             **_HELD_ROW,
         },
         State.SUCCEEDED: {},

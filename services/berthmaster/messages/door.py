@@ -35,6 +35,8 @@ from berthmaster.messages.workload import (
     Failed,
     JobRequest,
     Placed,
+    Resized,
+    ResizeRequested,
     Running,
     Succeeded,
 )
@@ -51,8 +53,8 @@ Seconds = Annotated[float, Meta(ge=0, le=MAX_POLL_S)]
 LogName = Annotated[str, Meta(max_length=128)]
 Receipt = Annotated[str, Meta(max_length=256 * 1024)]
 Token = Annotated[str, Meta(max_length=512)]
-ExecutorEvent = Claimed | Admitted | Running | Evicted | Succeeded | Failed | Cancelled
-HintEvent = Placed | CancelRequested | EvictionRequested | Evicted | Failed
+ExecutorEvent = Claimed | Admitted | Running | Resized | Evicted | Succeeded | Failed | Cancelled
+HintEvent = Placed | CancelRequested | EvictionRequested | ResizeRequested | Evicted | Failed
 AgentFact = ClusterAlive | ClusterProfile | NodeReport | NodeGone | QueueReport | CopyReport
 FactKind = Literal["alive", "profile", "node", "queue", "copy", "score", "membership"]
 LeaseName = Literal["executor", "inventory", "ocm"]
@@ -163,6 +165,7 @@ class OwnWorkload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     executor: str = ""
     cancel_requested: bool = False
     leaving: str = ""  # why the attempt is to make room for another; "" = it is not
+    resizing: tuple[PodBinding, ...] = ()  # pods that it shall have; () = what it has
 
 
 class StoryReply(

@@ -89,6 +89,22 @@ class EvictionOrder(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_de
     right: Literal["guarantee", "deserved", "priority"]
 
 
+class ResizeOrder(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """One attempt that goes on with another number of pods: fewer, so that a workload of better
+    right gets their room, or more, in room that nobody else has a right to."""
+
+    tenant: str
+    id: str
+    attempt: int
+    cluster: str
+    pods_before: int
+    pods: int
+    lost_gpu_s: float = 0.0  # what it costs those that go on and those that go, in GPU seconds
+    for_tenant: str = ""  # whose room it will be: see the reservation of that workload
+    for_id: str = ""
+    right: Literal["", "guarantee", "deserved", "priority"] = ""  # "" = it grows
+
+
 class HeldPieces(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """So many of one extended resource."""
 
@@ -212,6 +228,7 @@ class Decision(
     placements: tuple[Choice, ...] = ()
     withdrawals: tuple[Retraction, ...] = ()
     evictions: tuple[EvictionOrder, ...] = ()  # the cheapest that make the room that is needed
+    resizes: tuple[ResizeOrder, ...] = ()  # before anybody is evicted
     reservations: tuple[Reservation, ...] | None = None  # all in force; None = as before
     reserved: int = 0  # how many were in force when this was decided
     mix: LearnedMix | None = None  # scored with from here on; None = as before

@@ -5,8 +5,8 @@ The life of a workload (the table is lifecycle/states.py)::
     submitted ─▶ QUEUED ─placed─▶ PLACED ─claimed─▶ CLAIMED ─admitted─▶ ADMITTED ─running─▶ RUNNING
                    ▲ ▲──withdrawn───┘                 │                    │                 │
                    └────────────evicted───────────────┴────────────────────┴─────────────────┘
-    endings: succeeded, failed, cancelled. A wish to cancel, an order to make room, and a new
-    priority change no state.
+    endings: succeeded, failed, cancelled. A wish to cancel, an order to make room or to have
+    another number of pods, that it has that many, and a new priority change no state.
     recovered ─▶ CLAIMED, from any of these and from nothing: what a damaged log had lost of it.
 
 Subject of every event: ``berth.workload.<tenant>.<id>.<kind>.<cluster or ->``. ``after`` is the
@@ -66,7 +66,11 @@ class PodSet(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     """A number of equal pods."""
 
     name: Name = "main"
-    count: Annotated[int, Meta(ge=1, le=MAX_PODS)] = 1
+    count: Annotated[int, Meta(ge=1, le=MAX_PODS)] = 1  # as many as are wished
+    min_count: Annotated[int, Meta(ge=1, le=MAX_PODS)] | None = None
+    # It starts, and goes on, with so many where there is no room for more; None = count.
+    max_count: Annotated[int, Meta(ge=1, le=MAX_PODS)] | None = None
+    # It grows up to so many where nobody else has a right to the room; None = count.
     cpu_milli: Annotated[int, Meta(ge=0, le=10_000_000)] = 1000
     memory_mib: Annotated[int, Meta(ge=0, le=1 << 30)] = 1024
     gpus: Annotated[int, Meta(ge=0, le=MAX_GPUS_A_POD)] = 0  # GPUs of each pod
@@ -250,6 +254,21 @@ class EvictionRequested(
     cell: str = MAIN_CELL
 
 
+class ResizeRequested(
+    Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.resize_requested.v1"
+):
+    """A decision: the attempt goes on with these pods, fewer or more than it has. The claimant
+    starts or ends the others and then says ``resized``; until it has, the attempt holds the room of
+    all of them, and nobody is given any of it."""
+
+    cluster: str
+    attempt: int
+    pods: tuple[PodBinding, ...]  # all that it shall have, those that it has among them
+    reason: str  # without naming other tenants' workloads
+    decision: int
+    cell: str = MAIN_CELL
+
+
 class Placed(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.placed.v1"):
     """One attempt was given its place. Carries the request: an executor needs no other read."""
 
@@ -294,6 +313,16 @@ class Running(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workloa
     cluster: str
     attempt: int
     pods: tuple[PodBinding, ...]
+
+
+class Resized(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.resized.v1"):
+    """It has these pods now, and no other is left. What was ordered, or as near as the cluster came
+    to that: then with the reason."""
+
+    cluster: str
+    attempt: int
+    pods: tuple[PodBinding, ...]
+    reason: str = ""
 
 
 class Recovered(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.recovered.v1"):
@@ -359,11 +388,13 @@ WorkloadEvent = (
     | Reprioritized
     | CancelRequested
     | EvictionRequested
+    | ResizeRequested
     | Placed
     | Withdrawn
     | Claimed
     | Admitted
     | Running
+    | Resized
     | Recovered
     | Evicted
     | Succeeded

@@ -6,6 +6,7 @@ from typing import Final
 from berthmaster.accelerators.table import is_resource_name
 from berthmaster.engine.fleet.models import is_one_of
 from berthmaster.engine.fleet.shares import profile_memory_mib, profile_milli
+from berthmaster.lifecycle.sizes import most
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.explain import Step, invalid
 from berthmaster.messages.workload import ONE_NODE, PodSet, Topology
@@ -24,7 +25,7 @@ def pod_set_fault(path: list[Step], pods: PodSet) -> Refusal | None:
             pods.gpu_milli,
             f"1000, as gpus is {pods.gpus}: only a pod with one GPU can ask for part of it",
         )
-    fault = _preference_fault(path, pods)
+    fault = _sizes_fault(path, pods) or _preference_fault(path, pods)
     if fault is None and pods.gpu_resource:
         fault = _resource_fault([*path, "gpu_resource"], pods)
     if fault is None and pods.mig_profile:
@@ -34,6 +35,21 @@ def pod_set_fault(path: list[Step], pods: PodSet) -> Refusal | None:
     if fault is None and pods.topology is not None:
         fault = _topology_fault([*path, "topology"], pods, pods.topology)
     return fault
+
+
+def _sizes_fault(path: list[Step], pods: PodSet) -> Refusal | None:
+    if pods.min_count is not None and pods.min_count > pods.count:
+        right = f"at most count, which is {pods.count}"
+        return invalid([*path, "min_count"], pods.min_count, right)
+    if pods.max_count is not None and pods.max_count < pods.count:
+        right = f"at least count, which is {pods.count}"
+        return invalid([*path, "max_count"], pods.max_count, right)
+    for field in ("min_count", "max_count"):
+        value = getattr(pods, field)
+        if value not in (None, pods.count) and pods.tpu_topology:
+            right = f"{pods.count} or nothing: a slice {pods.tpu_topology} has that many pods"
+            return invalid([*path, field], value, right)
+    return None
 
 
 def _preference_fault(path: list[Step], pods: PodSet) -> Refusal | None:
@@ -88,8 +104,8 @@ def _topology_fault(path: list[Step], pods: PodSet, topology: Topology) -> Refus
     if topology.same and _LABEL.match(topology.same) is None:
         right = f'"{ONE_NODE}", or a label of nodes such as topology.kubernetes.io/zone'
         return invalid([*path, "same"], topology.same, right)
-    if topology.same == ONE_NODE and 0 < topology.max_pods_a_node < pods.count:
-        right = f"0 or at least {pods.count}: all {pods.count} pods are to be on one node"
+    if topology.same == ONE_NODE and 0 < topology.max_pods_a_node < most(pods):
+        right = f"0 or at least {most(pods)}: all {most(pods)} pods are to be on one node"
         return invalid([*path, "max_pods_a_node"], topology.max_pods_a_node, right)
     if topology.gpu_domain and pods.gpus < 2:
         right = f"nothing, as gpus is {pods.gpus}: it is for pods with several GPUs"

@@ -12,6 +12,7 @@ import msgspec
 from berthmaster.bus import subjects
 from berthmaster.engine.queueing.queues import CPU, MEMORY, MODEL
 from berthmaster.engine.scoring.profiles import fault
+from berthmaster.lifecycle.sizes import most
 from berthmaster.messages.api import (
     AcceptLogRequest,
     CancelRequest,
@@ -104,11 +105,11 @@ def request_fault(request: JobRequest) -> Refusal | None:
         fault = pod_set_fault(path, pod_set)
         if fault is not None:
             return fault
-        pods += pod_set.count
+        pods += most(pod_set)
         if pods > MAX_PODS:
             return invalid(
-                [*path, "count"],
-                pod_set.count,
+                [*path, "count" if most(pod_set) == pod_set.count else "max_count"],
+                most(pod_set),
                 f"at most {MAX_PODS} pods in all pod sets together; these make {pods}",
             )
     for at, place in enumerate(request.data):

@@ -18,6 +18,8 @@ from berthmaster.messages.workload import (
     Placed,
     Recovered,
     Reprioritized,
+    Resized,
+    ResizeRequested,
     Running,
     Submitted,
     Succeeded,
@@ -33,7 +35,7 @@ PATHS: dict[State, tuple[type[WorkloadEvent], ...]] = {
     State.PLACED: (Submitted, Placed),
     State.CLAIMED: (Submitted, Placed, Claimed),
     State.ADMITTED: (Submitted, Placed, Claimed, Admitted),
-    State.RUNNING: (Submitted, Placed, Claimed, Running),
+    State.RUNNING: (Submitted, Placed, Claimed, Running, ResizeRequested),
     State.SUCCEEDED: (Submitted, Placed, Claimed, Running, Succeeded),
     State.FAILED: (Submitted, Failed),
     State.CANCELLED: (Submitted, Cancelled),
@@ -45,11 +47,13 @@ COLUMNS: tuple[type[WorkloadEvent], ...] = (
     Reprioritized,
     CancelRequested,
     EvictionRequested,
+    ResizeRequested,
     Placed,
     Withdrawn,
     Claimed,
     Admitted,
     Running,
+    Resized,
     Recovered,
     Evicted,
     Succeeded,
@@ -57,15 +61,15 @@ COLUMNS: tuple[type[WorkloadEvent], ...] = (
     Cancelled,
 )
 GRID = """
-    new       queued .        .        .        .      .      .       .        .       claimed .      .         .      .
-    queued    .      queued   .        .        placed .      .       .        .       claimed .      .         failed cancelled
-    placed    .      placed   .        .        .      queued claimed .        .       claimed .      .         .      cancelled
-    claimed   .      claimed  claimed  claimed  .      .      .       admitted running claimed queued succeeded failed cancelled
-    admitted  .      admitted admitted admitted .      .      .       .        running claimed queued succeeded failed cancelled
-    running   .      running  running  running  .      .      .       .        running claimed queued succeeded failed cancelled
-    succeeded .      .        .        .        .      .      .       .        .       .       .      .         .      .
-    failed    .      .        .        .        .      .      .       .        .       .       .      .         .      .
-    cancelled .      .        .        .        .      .      .       .        .       .       .      .         .      .
+    new       queued .        .        .        .       .      .      .       .        .       .       claimed .      .         .      .
+    queued    .      queued   .        .        .       placed .      .       .        .       .       claimed .      .         failed cancelled
+    placed    .      placed   .        .        .       .      queued claimed .        .       .       claimed .      .         .      cancelled
+    claimed   .      claimed  claimed  claimed  .       .      .      .       admitted running .       claimed queued succeeded failed cancelled
+    admitted  .      admitted admitted admitted .       .      .      .       .        running .       claimed queued succeeded failed cancelled
+    running   .      running  running  running  running .      .      .       .        running running claimed queued succeeded failed cancelled
+    succeeded .      .        .        .        .       .      .      .       .        .       .       .       .      .         .      .
+    failed    .      .        .        .        .       .      .      .       .        .       .       .       .      .         .      .
+    cancelled .      .        .        .        .       .      .      .       .        .       .       .       .      .         .      .
 """  # noqa: E501 (a table is read across)
 CELLS = {
     (State(line.split()[0]), event): None if cell == "." else State(cell)

@@ -25,6 +25,8 @@ from berthmaster.messages.workload import (
     PodSet,
     Recovered,
     Reprioritized,
+    Resized,
+    ResizeRequested,
     Running,
     Submitted,
     Succeeded,
@@ -245,6 +247,11 @@ def describe(event: WorkloadEvent) -> str:
             return f"{event.cluster} is asked to stop it{_because(event.reason)}"
         case EvictionRequested():
             return f"{event.cluster} is to end it: {event.reason} (decision {event.decision})"
+        case ResizeRequested():
+            to = f"{len(event.pods)} pods: {event.reason}"
+            return f"{event.cluster} is to have {to} (decision {event.decision})"
+        case Resized():
+            return f"{event.cluster}: {places(event.pods)}{_because(event.reason)}"
         case Placed():
             return f"{event.cluster}: {places(event.pods)} (decision {event.decision})"
         case Withdrawn():

@@ -60,7 +60,7 @@ def shape_of(request: JobRequest) -> bytes:
 
 def kind_of(pods: PodSet) -> bytes:
     """Equal for pods that any node serves equally well."""
-    plain = msgspec.structs.replace(pods, name="", count=1)
+    plain = msgspec.structs.replace(pods, name="", count=1, min_count=None, max_count=None)
     if pods.topology is not None or pods.prefer_gpu_models:
         topology = of_one_pod(pods.topology)
         plain = msgspec.structs.replace(plain, prefer_gpu_models=(), topology=topology)
