@@ -422,4 +422,4 @@ def _shown(value: Any, seen: set[int]) -> object:
 
 
 # Worked out from the rest on demand, so that a look fills them.
-NOT_KNOWLEDGE = {"suitables"}
+NOT_KNOWLEDGE = {"suitables", "filtered"}
