@@ -14,6 +14,7 @@ from berthmaster.messages.workload import (
     Failed,
     Placed,
     Recovered,
+    Released,
     Reprioritized,
     Resized,
     ResizeRequested,
@@ -51,6 +52,8 @@ def fitting(kind: type[WorkloadEvent], workload: Workload, **changes: Any) -> Wo
     cluster = workload.cluster or CLUSTER
     if kind is Submitted:
         fields |= {"request": REQUEST, "digest": DIGEST}
+    elif kind is Released:
+        pass
     elif kind is Reprioritized:
         fields |= {"priority": 7}
     elif kind is CancelRequested:

@@ -168,7 +168,7 @@ def _gateway(_: str) -> Grants:
     return Grants(
         publish=(
             *_CLOCK,
-            *_events("-", "submitted", "reprioritized"),
+            *_events("-", "submitted", "released", "reprioritized"),
             *_events("*", "cancel_requested", "cancelled"),
             *_read(WORKLOADS, ARCHIVE),
             *_follow(WORKLOADS, ALL_WORKLOADS),

@@ -43,6 +43,7 @@ from berthmaster.messages.workload import (
     JobRequest,
     Placed,
     Recovered,
+    Released,
     Reprioritized,
     Resized,
     ResizeRequested,
@@ -79,6 +80,7 @@ class Workload(msgspec.Struct, gc=False, kw_only=True, omit_defaults=True):
     cell: str = MAIN_CELL  # whose decider places it
     origin: HubObject | None = None
     priority: int = 0
+    released: bool = False  # the jobs that it depends on have come about
     submitted_sequence: int = 0
     submitted_at_s: float = 0.0  # server's time
     attempt: int = 0  # number of placements so far; the last one is open while the state is LIVE
@@ -107,6 +109,14 @@ class Workload(msgspec.Struct, gc=False, kw_only=True, omit_defaults=True):
     def ended(self) -> bool:
         """No event can follow."""
         return self.state in ENDED
+
+    @property
+    def depends(self) -> bool:
+        """It waits for other jobs, and not yet for a place. What had a place has waited."""
+        request = self.request
+        return (
+            request is not None and bool(request.depends_on) and not (self.released or self.attempt)
+        )
 
     @property
     def live(self) -> bool:
@@ -269,7 +279,7 @@ def is_whole(events: Sequence[RecordedEvent]) -> bool:
 def _names_the_open_attempt(workload: Workload, event: WorkloadEvent) -> bool:
     """Its number and cluster, where the event says them; a placement opens the next one."""
     match event:
-        case Submitted() | Reprioritized():
+        case Submitted() | Reprioritized() | Released():
             return True
         case Placed():
             return event.attempt == workload.attempt + 1
@@ -354,6 +364,8 @@ def _apply(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s:
         case Succeeded() | Failed() | Cancelled():
             workload.resizing = ()
             workload.reason = event.reason
+        case Released():
+            workload.released = True
         case Reprioritized():
             workload.priority = event.priority
         case CancelRequested():

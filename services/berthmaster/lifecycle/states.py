@@ -5,12 +5,12 @@ Rules of this file:
 - The table is the law. An event that has no row for the state changes nothing and is an error
   (``NoSuchTransition``); a reader decides whose fault that is.
 - Only three endings exist, and none has a row: after an ending nothing happens.
-- ``cancel_requested``, ``eviction_requested``, ``resize_requested``, ``resized`` and
+- ``cancel_requested``, ``eviction_requested``, ``resize_requested``, ``resized``, ``released`` and
   ``reprioritized`` change no state. They stand in the table all the same, so that a reader sees by
   eye where they are legal.
 - ``recovered`` stands for what a damaged log has lost: the attempt that it names was claimed. So it
   may follow on whatever is left, or on nothing; but never on an ending.
-- Who may write what: door ``recovered``; gateway ``submitted``, ``reprioritized``,
+- Who may write what: door ``recovered``; gateway ``submitted``, ``released``, ``reprioritized``,
   ``cancel_requested``, and ``cancelled`` before the claim; resolver ``placed``, ``withdrawn``,
   ``eviction_requested``, ``resize_requested`` and, when a person declared the cluster lost or the
   job's own deadline has passed, ``evicted`` or ``failed``; the claimant all the rest.
@@ -34,6 +34,7 @@ from berthmaster.messages.workload import (
     Failed,
     Placed,
     Recovered,
+    Released,
     Reprioritized,
     Resized,
     ResizeRequested,
@@ -77,6 +78,7 @@ TRANSITIONS: Final = MappingProxyType[State, dict[type[WorkloadEvent], State]](
         State.QUEUED: {
             Placed: State.PLACED,
             Recovered: State.CLAIMED,
+            Released: State.QUEUED,
             Reprioritized: State.QUEUED,
             Cancelled: State.CANCELLED,
             Failed: State.FAILED,

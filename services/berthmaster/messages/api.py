@@ -17,13 +17,16 @@ from berthmaster.messages.runtimes import Runtime, RuntimeSetting
 from berthmaster.messages.telemetry import JobFigures
 from berthmaster.messages.usage import Trends, UsageReport
 from berthmaster.messages.workload import (
+    MAX_DEPENDENCIES,
     MAX_POD_SETS,
     MAX_TOLERATIONS,
+    Dependency,
     JobRequest,
     LabelText,
     PodSet,
     RunSpec,
     SecretKey,
+    SetName,
     Toleration,
     Topology,
     WorkloadEvent,
@@ -86,6 +89,10 @@ class StrictRuntime(Runtime, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A runtime as a person names it."""
 
 
+class StrictDependency(Dependency, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A job that must have ended before, as a person names it."""
+
+
 class SubmitRequest(JobRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a person asks for. All pods of it start together on one cluster, or none does."""
 
@@ -95,6 +102,7 @@ class SubmitRequest(JobRequest, frozen=True, kw_only=True, forbid_unknown_fields
     run: StrictRunSpec = StrictRunSpec()
     runtime: StrictRuntime | None = None
     runtime_used: None = None  # for the gateway to fill in
+    depends_on: Annotated[tuple[StrictDependency, ...], Meta(max_length=MAX_DEPENDENCIES)] = ()
 
 
 class SubmitReply(
@@ -179,6 +187,10 @@ class WorkloadView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     sequence: int = 0  # of its last event
     cancel_requested: bool = False
     reason: str = ""  # of the last eviction, withdrawal or ending
+    set: str = ""
+    array_index: int | None = None
+    labels: dict[str, str] = {}
+    waits_for: tuple[str, ...] = ()  # ids of jobs that must end before it may be placed
 
 
 class RecordedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -210,6 +222,9 @@ class ListRequest(
     queue: LabelText = ""
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
     before: int = 0  # a submission sequence: only older ones; 0 = from the newest
+    set: SetName = ""  # only of this set
+    labels: Annotated[dict[LabelText, LabelText], Meta(max_length=16)] = {}  # only with all these
+    since_s: Annotated[float, Meta(ge=0)] = 0.0  # only those of which something happened since then
 
 
 class ListReply(

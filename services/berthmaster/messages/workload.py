@@ -6,7 +6,8 @@ The life of a workload (the table is lifecycle/states.py)::
                    ▲ ▲──withdrawn───┘                 │                    │                 │
                    └────────────evicted───────────────┴────────────────────┴─────────────────┘
     endings: succeeded, failed, cancelled. A wish to cancel, an order to make room or to have
-    another number of pods, that it has that many, and a new priority change no state.
+    another number of pods, that it has that many, a new priority, and that the jobs before it are
+    done (released) change no state.
     recovered ─▶ CLAIMED, from any of these and from nothing: what a damaged log had lost of it.
 
 Subject of every event: ``berth.workload.<tenant>.<id>.<kind>.<cluster or ->``. ``after`` is the
@@ -36,10 +37,14 @@ MAX_POD_SETS = 16
 MAX_TOLERATIONS = 32
 ONE_NODE = "node"  # of a topology: what all pods have in common
 MAX_PREFERRED_MODELS = 8
+MAX_DEPENDENCIES = 64
+MAX_ARRAY_JOBS = 10_000  # of one array
+MAX_ARRAY_INDEX = 99_999
 
 WorkloadId = Annotated[
     str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$(?!\n)", min_length=1, max_length=52)
 ]  # 52: Kubernetes object names are made of the id and the attempt
+SetName = Annotated[str, Meta(pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$(?!\n)", max_length=63)]
 Labels = Annotated[dict[LabelText, LabelText], Meta(max_length=64)]
 
 
@@ -134,6 +139,13 @@ class RunSpec(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults
     secret_env: Annotated[Mapping[LabelText, SecretKey], Meta(max_length=64)] = {}
 
 
+class Dependency(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """Another job of the same tenant that must have ended before."""
+
+    id: WorkloadId
+    until: Literal["succeeded", "ended"] = "succeeded"  # ended: however it ended
+
+
 class JobRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """What a person asks for. All pods of it start together on one cluster, or none does.
 
@@ -172,6 +184,15 @@ class JobRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
     weights: PartWeights = {}  # of parts of the score, in place of the profile's
     data: Annotated[tuple[LabelText, ...], Meta(max_length=64)] = ()
     # data: where it is, as clusters' names, or labels or properties of clusters as key=value
+    set: SetName = ""  # the set that it belongs to: a name for several jobs of a tenant
+    set_at_most: Annotated[int, Meta(ge=1, le=MAX_ARRAY_JOBS)] | None = None
+    # set_at_most: it gets no place while so many jobs of its set have one; None: any number.
+    array_index: Annotated[int, Meta(ge=0, le=MAX_ARRAY_INDEX)] | None = None
+    # array_index: its number in its set; its pods have it as BERTH_ARRAY_INDEX.
+    depends_on: Annotated[tuple[Dependency, ...], Meta(max_length=MAX_DEPENDENCIES)] = ()
+    # depends_on: it waits for these, and is cancelled when one of them can no longer come about.
+    progress_every_s: Annotated[float, Meta(ge=5, le=86_400)] | None = None
+    # progress_every_s: its log is looked at so often for lines `BERTH {"step": …}`; None: never.
 
 
 class HubObject(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -230,6 +251,10 @@ class Reprioritized(
     """Its priority is another from now on."""
 
     priority: int
+
+
+class Released(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.released.v1"):
+    """The jobs that it depends on have come about: from now on it waits for its place."""
 
 
 class CancelRequested(
@@ -385,6 +410,7 @@ class Cancelled(Ending, frozen=True, kw_only=True, omit_defaults=True, tag="work
 
 WorkloadEvent = (
     Submitted
+    | Released
     | Reprioritized
     | CancelRequested
     | EvictionRequested

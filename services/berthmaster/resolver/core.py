@@ -32,6 +32,7 @@ from berthmaster.messages.workload import (
     Evicted,
     Failed,
     JobRequest,
+    Released,
     Reprioritized,
     Submitted,
     WorkloadEvent,
@@ -80,7 +81,7 @@ class Resolver:
     ) -> Verdict | None:
         """An event of the log, in its order; ``judged``: what its whole story says of it."""
         verdict = self.know.take_event(event, sequence, stored_at_s, judged)
-        if verdict is Verdict.COUNTED and isinstance(event, Submitted | Reprioritized):
+        if verdict is Verdict.COUNTED and isinstance(event, Submitted | Released | Reprioritized):
             self._arrived = True
         return verdict
 

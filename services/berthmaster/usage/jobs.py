@@ -26,6 +26,7 @@ from berthmaster.messages.workload import (
     JobRequest,
     Placed,
     Recovered,
+    Released,
     Reprioritized,
     Running,
     Submitted,
@@ -187,7 +188,7 @@ class Life:
                 self._close("evicted", event.reason, at_ms, catalogue)
             case Succeeded() | Failed() | Cancelled():
                 return self._ended(_ENDS[type(event)], event.reason, at_ms, catalogue)
-            case Submitted() | Reprioritized() | Claimed() | CancelRequested():
+            case Submitted() | Released() | Reprioritized() | Claimed() | CancelRequested():
                 pass
         return None
 

@@ -25,6 +25,7 @@ from berthmaster.messages.workload import (
     Evicted,
     Failed,
     Placed,
+    Released,
     Reprioritized,
     Running,
     Submitted,
@@ -36,7 +37,7 @@ from tests.support.lives import ENDINGS, fitting, new
 
 CLUSTERS = ("c1", "c2")
 MAY_WRITE: dict[str, frozenset[type[WorkloadEvent]]] = {
-    "gateway": frozenset({Submitted, Reprioritized, CancelRequested, Cancelled}),
+    "gateway": frozenset({Submitted, Released, Reprioritized, CancelRequested, Cancelled}),
     "resolver": frozenset({Placed, Withdrawn, Failed}),
     "executor": frozenset({Claimed, Admitted, Running, Evicted, Succeeded, Failed, Cancelled}),
 }

@@ -17,6 +17,7 @@ from berthmaster.messages.workload import (
     Failed,
     Placed,
     Recovered,
+    Released,
     Reprioritized,
     Resized,
     ResizeRequested,
@@ -44,6 +45,7 @@ PATHS: dict[State, tuple[type[WorkloadEvent], ...]] = {
 # The table once more, for the eye: a change of the law has to be made in both places.
 COLUMNS: tuple[type[WorkloadEvent], ...] = (
     Submitted,
+    Released,
     Reprioritized,
     CancelRequested,
     EvictionRequested,
@@ -61,15 +63,15 @@ COLUMNS: tuple[type[WorkloadEvent], ...] = (
     Cancelled,
 )
 GRID = """
-    new       queued .        .        .        .       .      .      .       .        .       .       claimed .      .         .      .
-    queued    .      queued   .        .        .       placed .      .       .        .       .       claimed .      .         failed cancelled
-    placed    .      placed   .        .        .       .      queued claimed .        .       .       claimed .      .         .      cancelled
-    claimed   .      claimed  claimed  claimed  .       .      .      .       admitted running .       claimed queued succeeded failed cancelled
-    admitted  .      admitted admitted admitted .       .      .      .       .        running .       claimed queued succeeded failed cancelled
-    running   .      running  running  running  running .      .      .       .        running running claimed queued succeeded failed cancelled
-    succeeded .      .        .        .        .       .      .      .       .        .       .       .       .      .         .      .
-    failed    .      .        .        .        .       .      .      .       .        .       .       .       .      .         .      .
-    cancelled .      .        .        .        .       .      .      .       .        .       .       .       .      .         .      .
+    new       queued .      .        .        .        .       .      .      .       .        .       .       claimed .      .         .      .
+    queued    .      queued queued   .        .        .       placed .      .       .        .       .       claimed .      .         failed cancelled
+    placed    .      .      placed   .        .        .       .      queued claimed .        .       .       claimed .      .         .      cancelled
+    claimed   .      .      claimed  claimed  claimed  .       .      .      .       admitted running .       claimed queued succeeded failed cancelled
+    admitted  .      .      admitted admitted admitted .       .      .      .       .        running .       claimed queued succeeded failed cancelled
+    running   .      .      running  running  running  running .      .      .       .        running running claimed queued succeeded failed cancelled
+    succeeded .      .      .        .        .        .       .      .      .       .        .       .       .       .      .         .      .
+    failed    .      .      .        .        .        .       .      .      .       .        .       .       .       .      .         .      .
+    cancelled .      .      .        .        .        .       .      .      .       .        .       .       .       .      .         .      .
 """  # noqa: E501 (a table is read across)
 CELLS = {
     (State(line.split()[0]), event): None if cell == "." else State(cell)

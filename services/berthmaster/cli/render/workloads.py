@@ -24,6 +24,7 @@ from berthmaster.messages.workload import (
     Placed,
     PodSet,
     Recovered,
+    Released,
     Reprioritized,
     Resized,
     ResizeRequested,
@@ -241,6 +242,8 @@ def describe(event: WorkloadEvent) -> str:
     match event:
         case Submitted():
             return f"{request_line(event.request)}; queue {event.request.queue}"
+        case Released():
+            return "the jobs before it are done"
         case Reprioritized():
             return f"priority {event.priority}"
         case CancelRequested():

@@ -83,7 +83,7 @@ class Derived(FleetDerived):
 
     def suspend(self, workload: Workload, *, suspended: bool) -> None:
         """It waits in no line for now, or in its line again."""
-        if workload.state is not State.QUEUED or workload.cancel_requested:
+        if workload.state is not State.QUEUED or workload.cancel_requested or workload.depends:
             return
         if suspended:
             self.lines.remove(workload.key)
@@ -106,7 +106,7 @@ class Derived(FleetDerived):
         self.to_cancel.discard(name)
         if state is State.QUEUED and workload.cancel_requested:
             self.to_cancel.add(name)
-        elif state is State.QUEUED and not frozen:
+        elif state is State.QUEUED and not frozen and not workload.depends:
             self._wait(workload)
         elif before in (State.QUEUED, State.NEW):
             self.lines.remove(name)
